@@ -179,9 +179,12 @@ def quantile(values: list[float], share: float) -> float:
 def measure_ages(fps: float, seconds: float, engine: str, policy: str, max_age: float) -> Ages:
     """Process a stream of JPEGs with a burnt-in clock and return their ages and timings."""
     results = Ages(fps, 0, 0, [], [], [], [])
-    with _clock_server(fps) as url, Detector(engine=engine, policy=policy, max_age=max_age) as one:
+    with (
+        _clock_server(fps) as url,
+        Detector(engine=engine, policy=policy, max_age=max_age) as detector,
+    ):
         started, before = time.monotonic(), None
-        for frame, _ in one.stream(url):
+        for frame, _ in detector.stream(url):
             arrival = frame.arrival
             assert arrival is not None
             if time.monotonic() - started > seconds:

@@ -157,11 +157,11 @@ def measure(
     ).close()
     files = list_recordings(video)
     assert len(files) == len(files_left)
-    assert not any(one.partial for one in files)
+    assert not any(recording.partial for recording in files)
     assert not [*video.glob("*.partial.*")]
     if name == "copy":
         check_side_cars(video)
-    numbers = {number for one in files for number in numbers_of(one.path)}
+    numbers = {number for recording in files for number in numbers_of(recording.path)}
     assert numbers == before_adoption
     present = numbers | dropped
     missing = next(number for number in range(first, 2**16) if number not in present)
@@ -170,7 +170,7 @@ def measure(
         camera=name,
         alive_s=(killed_ns - min(arrived.values())) / 1e9,
         files=len(files),
-        partial=sum(one.partial for one in files_left),
+        partial=sum(recording.partial for recording in files_left),
         kept=len(numbers),
         fed=len(arrived),
         dropped=len(dropped),

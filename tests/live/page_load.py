@@ -150,8 +150,8 @@ def frozen_browser(port: int) -> Iterator[None]:
     if chromium() is None:
         yield
         return
-    with tempfile.TemporaryDirectory(prefix="live-check-") as made:
-        browser = Browser(Path(made))
+    with tempfile.TemporaryDirectory(prefix="live-check-") as folder:
+        browser = Browser(Path(folder))
         try:
             browser.visit(f"http://127.0.0.1:{port}/")
             time.sleep(SETTLE_S)

@@ -115,12 +115,12 @@ def namespaces(weather: Weather) -> Iterator[tuple[str, str]]:
         raise UnavailableError("network namespaces need root")
     if not os.path.exists("/dev/net/tun"):
         raise UnavailableError("/dev/net/tun: the kernel has no TUN")
-    with ExitStack() as made:
+    with ExitStack() as resources:
         pair = []
         for end in ("servers", "program"):
             name = f"detect-{end}-{os.getpid()}"
             run("ip", "netns", "add", name)
-            made.callback(run, "ip", "netns", "delete", name)
+            resources.callback(run, "ip", "netns", "delete", name)
             run("ip", "-n", name, "link", "set", "lo", "up")
             run("ip", "-n", name, "tuntap", "add", "dev", WIRE, "mode", "tun")
             pair.append(name)
@@ -137,8 +137,8 @@ def namespaces(weather: Weather) -> Iterator[tuple[str, str]]:
             stdout=subprocess.PIPE,
             text=True,
         )
-        made.callback(relay.wait)
-        made.callback(relay.kill)
+        resources.callback(relay.wait)
+        resources.callback(relay.kill)
         assert relay.stdout is not None
         if relay.stdout.readline() != "ready\n":
             raise UnavailableError("the relay between the namespaces does not start; see above")

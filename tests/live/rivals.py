@@ -48,11 +48,11 @@ class Result:
 
 def measure(name: str, urls: list[str], seconds: float, engine: str) -> Result:
     python = environment(name, [PACKAGES[name]], OURS)
-    with tempfile.TemporaryDirectory(prefix="live-check-") as made:
+    with tempfile.TemporaryDirectory(prefix="live-check-") as folder:
         variables = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
-            "YOLO_CONFIG_DIR": made,
+            "YOLO_CONFIG_DIR": folder,
             "TELEMETRY_OPT_OUT": "True",
             "DISABLE_VERSION_CHECK": "True",
         }
@@ -60,7 +60,7 @@ def measure(name: str, urls: list[str], seconds: float, engine: str) -> Result:
         try:
             done = subprocess.run(
                 command,
-                cwd=made,
+                cwd=folder,
                 env=variables,
                 capture_output=True,
                 text=True,

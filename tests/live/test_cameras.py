@@ -213,9 +213,9 @@ def test_source_that_is_not_a_camera_is_refused(tmp_path: Path) -> None:
 
 
 def test_changes_between_two_lists() -> None:
-    one, two, three = make_cameras(["rtsp://one/", "rtsp://two/", "rtsp://three/"])
-    other_two = Camera("TWO", NETWORK, Address("rtsp://two/x"))
-    changes = compare_cameras((one, two), (three, other_two))
-    assert (changes.added, changes.removed) == ((three,), (one,))
-    assert changes.changed == ((two, other_two),)
-    assert not compare_cameras((one, two), (two, one))
+    first, second, third = make_cameras(["rtsp://one/", "rtsp://two/", "rtsp://three/"])
+    changed = Camera("TWO", NETWORK, Address("rtsp://two/x"))
+    changes = compare_cameras((first, second), (third, changed))
+    assert (changes.added, changes.removed) == ((third,), (first,))
+    assert changes.changed == ((second, changed),)
+    assert not compare_cameras((first, second), (second, first))

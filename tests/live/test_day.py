@@ -183,8 +183,10 @@ class Recorder:
         self.existing = {path for path in self.finished_s if path.exists()}
         for path, end_s in self.finished_s.items():
             hours = (self.clocks.elapsed_s - end_s) / HOUR
-            gone = not path.exists()
-            assert gone if hours > KEEP_S / HOUR + 1 else gone <= (hours >= KEEP_S / HOUR), path
+            removed = not path.exists()
+            assert removed if hours > KEEP_S / HOUR + 1 else removed <= (hours >= KEEP_S / HOUR), (
+                path
+            )
 
     def close(self) -> None:
         self.recording.finish()
@@ -277,18 +279,18 @@ def test_rows_counts_and_recordings_add_up_over_a_day(
     turn_to(name)(clocks)
     rig = Rig(tmp_path, clocks)
     rig.turn()
-    held = []
+    usage = []
     for hour in range(HOURS):
         changes.get(hour, lambda clocks: None)(clocks)
         rig.zones.add(os.environ["TZ"])
         rig.pass_an_hour()
         if hour in (2, HOURS - 1):
             gc.collect()
-            held.append((len(gc.get_objects()), len(os.listdir("/proc/self/fd"))))
+            usage.append((len(gc.get_objects()), len(os.listdir("/proc/self/fd"))))
     rig.router.close()
     rig.end_day()
     assert rig.notices == []
-    (objects, files), (later, files_later) = held
+    (objects, files), (later, files_later) = usage
     assert files_later == files
     assert later - objects < (HOURS - 3) * PICTURES, "something grows with each picture"
     check_rows(rig)

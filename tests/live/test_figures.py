@@ -102,14 +102,14 @@ class TestAges:
 
 class TestCapacity:
     def load(self, **more):
-        given = {
+        usage = {
             "cameras": 2,
             "stages": {"infer": 0.45, "read": 0.1, "nms": 0.05},
             "cpu": 0.3,
             "decoding": 0.1,
             "processed": 1.0,
         }
-        return Usage(**{**given, **more})
+        return Usage(**{**usage, **more})
 
     def test_busiest_group_limits_the_capacity(self):
         assert capacity(self.load()) == pytest.approx(4.0)
@@ -160,8 +160,14 @@ class TestCapacity:
         """Compare one camera with all pictures decoded and with some of them skipped."""
         decoding = 0.6
         whole = self.load(stages={}, cpu=decoding + 0.1, decoding=decoding, processed=0.2)
-        kept = decoding * (1 - saved)
-        shed = self.load(stages={}, cpu=kept + 0.1, decoding=kept, processed=0.2, decoded=1 - saved)
+        decoded_share = decoding * (1 - saved)
+        shed = self.load(
+            stages={},
+            cpu=decoded_share + 0.1,
+            decoding=decoded_share,
+            processed=0.2,
+            decoded=1 - saved,
+        )
         assert compute_shares(shed)[CPU] == pytest.approx(compute_shares(whole)[CPU])
         assert capacity(shed) == pytest.approx(capacity(whole))
 

@@ -16,9 +16,9 @@ NOTHING = Detections.empty()
 
 
 def show_next(hub: Hub, camera: str = "door", number: int = 0) -> bool:
-    wanted = hub.wants_pictures(camera)
+    is_wanted = hub.wants_pictures(camera)
     hub.show(frame(camera, picture(number), number), NOTHING)
-    return wanted
+    return is_wanted
 
 
 def decoded(data: bytes):
@@ -167,11 +167,11 @@ def test_slow_subscriber_loses_its_oldest_events_only():
     received = []
     for number in range(EVENTS_WAITING + 30):
         hub.send(event(number))
-        received += [one.count for _, one in fast.take()[0]]
+        received += [message.count for _, message in fast.take()[0]]
     assert received == list(range(EVENTS_WAITING + 30))
     waiting, lost = slow.take()
     assert lost == hub.lost() == 30
-    assert [one.count for _, one in waiting] == list(range(30, EVENTS_WAITING + 30))
+    assert [message.count for _, message in waiting] == list(range(30, EVENTS_WAITING + 30))
     hub.unsubscribe(slow)
     hub.send(event(0))
     assert slow.take() == ([], 0)
@@ -181,8 +181,8 @@ def test_new_subscriber_gets_the_latest_events():
     hub = Hub()
     for number in range(1, EVENTS_KEPT + 51):
         hub.send(event(number))
-    kept = hub.subscribe().take()[0]
-    assert kept[-1][0] == EVENTS_KEPT + 50
+    events = hub.subscribe().take()[0]
+    assert events[-1][0] == EVENTS_KEPT + 50
     again = hub.subscribe(after=EVENTS_KEPT + 49)  # a browser that reconnects
     hub.send(Event(CAMERA_DOWN, "door", 1.0, 1.0, reason="refused"))
     assert [number for number, _ in again.take()[0]] == [EVENTS_KEPT + 50, EVENTS_KEPT + 51]

@@ -68,7 +68,7 @@ def read_all(data: bytes, most: int = 1 << 16) -> list[bytes]:
     stream = Jpegs(lambda: next(answers, None), 0.0, bool)  # type: ignore[arg-type,return-value]
     assert stream.find_first()
     read = b"".join(iter(lambda: stream.read(1 << 20), b""))
-    return [one.partition(b"\r\n\r\n")[2][:-2] for one in read.split(b"--frame\r\n")[1:]]
+    return [piece.partition(b"\r\n\r\n")[2][:-2] for piece in read.split(b"--frame\r\n")[1:]]
 
 
 @pytest.mark.parametrize("most", [1, 997, 1 << 16])

@@ -16,20 +16,20 @@ from detector.live.memory import MB, MINUTE, MemoryWatch, fit_slope
 
 class FakeProcess:
     def __init__(self) -> None:
-        self.now, self.held = 5 * MINUTE, 100 * MB
-        self.watch = MemoryWatch(lambda: self.now, lambda: self.held)
+        self.now, self.resident = 5 * MINUTE, 100 * MB
+        self.watch = MemoryWatch(lambda: self.now, lambda: self.resident)
 
     def run_minutes(self, count: int, growth_mb: float = 0.0, samples: int = 6) -> None:
         for _ in range(count * samples):
             self.watch.sample()
             self.now += MINUTE // samples
-            self.held += int(growth_mb * MB / samples)
+            self.resident += int(growth_mb * MB / samples)
 
 
 def test_minute_is_the_mean_of_its_samples():
     process = FakeProcess()
     for mb in (100, 104, 108):
-        process.held = mb * MB
+        process.resident = mb * MB
         process.watch.sample()
     memory = process.watch.figures()
     assert [tuple(minute) for minute in memory.minutes] == [(0, 104.0)]
@@ -50,7 +50,7 @@ def test_slope_is_the_growth_after_ten_minutes():
 def test_interval_of_noise_without_growth_contains_zero():
     process, draw = FakeProcess(), random.Random(7)
     for _ in range(360):
-        process.held = int((100 + draw.random()) * MB)
+        process.resident = int((100 + draw.random()) * MB)
         process.run_minutes(1, samples=1)
     memory = process.watch.figures()
     assert memory.slope_low < 0 < memory.slope_high
@@ -69,10 +69,10 @@ def test_short_run_explains_the_missing_memory_slope():
 
 def test_next_day_has_own_figures_and_a_slope_from_its_start():
     process = FakeProcess()
-    process.held = 300 * MB
+    process.resident = 300 * MB
     process.run_minutes(30)
     process.watch.begin_day()
-    process.held = 200 * MB
+    process.resident = 200 * MB
     process.run_minutes(10)
     memory = process.watch.figures()
     assert [minute.minute for minute in memory.minutes] == list(range(30, 40))

@@ -82,14 +82,14 @@ def test_backlog_drops_whole_groups(eager: bool, gop: int, left: list[int]) -> N
     drops = Drops()
     queue = PacketQueue(5.0, eager, drops.drop)
     fill(queue, range(127), gop)
-    kept = drain(queue)
-    assert kept[-1] == 126
-    assert kept[0] % gop == 0
-    assert len(kept) + drops[LAG] == 127
+    drained = drain(queue)
+    assert drained[-1] == 126
+    assert drained[0] % gop == 0
+    assert len(drained) + drops[LAG] == 127
     if not eager or gop > 1:
-        assert kept == left
+        assert drained == left
     else:
-        assert len(kept) <= 14  # half a second
+        assert len(drained) <= 14  # half a second
 
 
 def test_backlog_without_a_newer_key_frame_drops_all_up_to_the_next() -> None:
@@ -153,9 +153,9 @@ def test_queue_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = PacketQueue(3600, False, drops.drop)
     for number in range(20):
         queue.put(received(number, number % 5 == 0))
-    kept = drain(queue)
-    assert len(kept) <= 10
-    assert len(kept) + drops[LAG] == 20
+    drained = drain(queue)
+    assert len(drained) <= 10
+    assert len(drained) + drops[LAG] == 20
 
 
 def test_end_of_a_connection_survives_a_dropped_backlog() -> None:
@@ -218,7 +218,7 @@ def test_every_slot_keeps_one_picture_of_any_age() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "arrivals_ms", "kept"),
+    ("rate", "arrivals_ms", "expected"),
     [
         (Fraction(25), [0, 41, 79, 121, 160], [0, 1, 2, 3, 4]),  # its own rate, with jitter
         (Fraction(10), range(0, 1000, 40), 10),
@@ -227,12 +227,12 @@ def test_every_slot_keeps_one_picture_of_any_age() -> None:
     ],
 )
 def test_rate_of_a_camera_limits_its_pictures(
-    rate: Fraction, arrivals_ms: Any, kept: list[int] | int
+    rate: Fraction, arrivals_ms: Any, expected: list[int] | int
 ) -> None:
     drops = Drops()
     slot = Slot(True, 5, drops.drop, rate)
     taken = [n for n, ms in enumerate(arrivals_ms) if slot.put(picture(n, ms))]
-    assert taken == kept if isinstance(kept, list) else len(taken) == kept
+    assert taken == expected if isinstance(expected, list) else len(taken) == expected
     assert drops[RATE] == len(list(arrivals_ms)) - len(taken)
 
 

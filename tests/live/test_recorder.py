@@ -61,11 +61,11 @@ def make_recorder(tmp_path: Path, notices: list[str]) -> Callable[..., CameraRec
 
 
 def write_frames(
-    recorder: CameraRecorder, count: int, step_s: float = 0.04, seen: int = -1
+    recorder: CameraRecorder, count: int, step_s: float = 0.04, detected: int = -1
 ) -> None:
-    """Write frames one by one. ``seen``: the number of the one with a detection."""
+    """Write frames one by one. ``detected``: the number of the one with a detection."""
     for number in range(count):
-        detections = one_detection() if number == seen else Detections.empty()
+        detections = one_detection() if number == detected else Detections.empty()
         recorder.write(frame_at(number, 100 + number * step_s), detections)
         wait_for(lambda: not recorder._inbox._items)
 
@@ -149,7 +149,7 @@ def test_webcam_is_recorded_as_drawn_pictures(make_recorder: Any, notices: list[
 
 def test_thread_writes_clips_of_drawn_pictures(tmp_path: Path, make_recorder: Any) -> None:
     recorder = make_recorder(clips=True, clip_before=0.5, clip_after=0.5)
-    write_frames(recorder, 60, seen=30)
+    write_frames(recorder, 60, detected=30)
     recorder.close(PATIENCE_S)
     assert numbers_in(tmp_path) == list(range(43))  # from the first key frame to 0.5 s after
 
@@ -303,9 +303,9 @@ def test_kill_while_finishing_a_file_loses_no_picture(
         folder.mkdir()
         (folder / "20260131T120000Z.partial.mp4").write_bytes(content)
         finish_leftovers(folder)
-        kept = numbers_of(folder / "20260131T120000Z.mp4")
-        assert kept == list(range(len(kept)))
-        counts.append(len(kept))
+        numbers = numbers_of(folder / "20260131T120000Z.mp4")
+        assert numbers == list(range(len(numbers)))
+        counts.append(len(numbers))
     assert counts == [20, 25, 25, 25, 25, 25]
     assert (folder / "20260131T120000Z.mp4").read_bytes() == content, "a finished file is unchanged"
 
@@ -372,7 +372,7 @@ def test_free_name_skips_existing_files(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Callable[[], list[str]]:
+def remaining(tmp_path: Path) -> Callable[[], list[str]]:
     """Make ten hourly recordings of 1 MB of two cameras, and files that are not ours."""
     for number in range(10):
         folder = tmp_path / ("a", "b")[number % 2] / "video"
@@ -412,22 +412,22 @@ ALL = [f"{hour}00" for hour in range(12, 22)]
 
 
 def test_retention_checks_folders_every_half_minute(
-    tmp_path: Path, kept: Callable[[], list[str]]
+    tmp_path: Path, remaining: Callable[[], list[str]]
 ) -> None:
     now = [START_S + 9 * 3600.0]
     retention = Retention(tmp_path, 4.5 / 24, None, utc=lambda: now[0], clock=lambda: now[0])
     retention.sweep_if_due()
-    assert kept() == ALL[5:]
+    assert remaining() == ALL[5:]
     for after, left in ((29, 5), (31, 5), (600 + 1800 + 31, 6)):  # one ends at 17:10
         now[0] = START_S + 9 * 3600 + after
         retention.sweep_if_due()
-        assert kept() == ALL[left:]
+        assert remaining() == ALL[left:]
 
 
-def test_no_limit_removes_nothing(tmp_path: Path, kept: Callable[[], list[str]]) -> None:
+def test_no_limit_removes_nothing(tmp_path: Path, remaining: Callable[[], list[str]]) -> None:
     Retention(tmp_path, None, None).sweep_if_due()
     Retention(tmp_path / "absent", 1, 1).sweep()
-    assert kept() == ALL
+    assert remaining() == ALL
 
 
 # Error of the clock in hours, length of the run in hours, recordings left. "again" starts another
@@ -451,7 +451,7 @@ YEARS = 365 * 24.0
     ],
 )
 def test_wrong_clock_neither_removes_nor_keeps_recordings_wrongly(
-    tmp_path: Path, kept: Callable[[], list[str]], runs: Sequence[Any]
+    tmp_path: Path, remaining: Callable[[], list[str]], runs: Sequence[Any]
 ) -> None:
     true_s, wrong_s, retention = START_S + 9 * 3600.0 + 600, 0.0, None
     for step in runs:
@@ -465,25 +465,25 @@ def test_wrong_clock_neither_removes_nor_keeps_recordings_wrongly(
             retention = retention or Retention(tmp_path, 4.5 / 24, None, **now)
             retention._utc, retention._clock = now["utc"], now["clock"]
             retention.sweep()
-        assert kept() == ALL[10 - left :], step
+        assert remaining() == ALL[10 - left :], step
 
 
 def test_size_limit_keeps_the_newest_after_the_clock_was_set_back(
-    tmp_path: Path, kept: Callable[[], list[str]]
+    tmp_path: Path, remaining: Callable[[], list[str]]
 ) -> None:
     """The newest recording's name sorts first; its size counts, but it is not removed."""
     retention = Retention(tmp_path, None, 0.0045)
     retention.sweep()
-    assert kept() == ALL[7:]  # 3 MB of both cameras, and 1 MB of the partial file
+    assert remaining() == ALL[7:]  # 3 MB of both cameras, and 1 MB of the partial file
     new = tmp_path / "b" / "video" / "20250131T120000Z.partial.mp4"
     new.write_bytes(bytes(1_000_000))
     retention.sweep()
-    assert kept() == ALL[8:]
+    assert remaining() == ALL[8:]
     finished = new.with_name("20250131T120000Z.mp4")
     new.rename(finished)
     (tmp_path / "b" / "video" / "20250131T120500Z.partial.mp4").write_bytes(bytes(1_000_000))
     retention.sweep()
-    assert kept() == ALL[9:]
+    assert remaining() == ALL[9:]
     assert finished.exists()
 
 
@@ -509,9 +509,9 @@ def test_failed_write_pauses_recording(tmp_path: Path) -> None:
     numbers = numbers_of(before)
     assert numbers == list(range(len(numbers)))
     files = bench.files()
-    kept = all_numbers(files)
-    assert kept[-1] == 499
-    assert len(kept) + bench.recording.segments.lost == 500
+    recorded = all_numbers(files)
+    assert recorded[-1] == 499
+    assert len(recorded) + bench.recording.segments.lost == 500
 
 
 def test_recording_leaves_a_reserve_for_other_outputs(

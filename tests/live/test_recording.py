@@ -214,10 +214,10 @@ def test_no_sound_is_lost_at_a_cut(tmp_path: Path, late_s: float) -> None:
     bench.recording.handle(Closed())
     files = bench.files()
     assert len(files) == 3
-    kept = [data for path in files for data, _ in packets_of(path, "audio")]
+    recorded = [data for path in files for data, _ in packets_of(path, "audio")]
     sent = [data[7:] for data, _ in packets_of(stream, "audio")]
-    assert kept == sent[len(sent) - len(kept) :]
-    assert len(sent) - len(kept) <= 3  # packets before the first picture are dropped
+    assert recorded == sent[len(sent) - len(recorded) :]
+    assert len(sent) - len(recorded) <= 3  # packets before the first picture are dropped
 
 
 def sizes_of(path: Path) -> list[tuple[int, int]]:
@@ -373,12 +373,12 @@ def test_drawn_pictures_have_the_cameras_sound(tmp_path: Path, heap_s: float) ->
         number = 0
         for packet in packets:
             at = 100.0 + max(heap_s, float(packet.dts * packet.time_base) - start_s)
-            kept = Packet.copy(packet, round(at * NS), START_S)
+            copy = Packet.copy(packet, round(at * NS), START_S)
             if packet.stream.type == "video":
                 bench.draw(range(number, number + 1), at)
                 number += 1
             else:
-                bench.recording.handle(kept)
+                bench.recording.handle(copy)
     (path,) = bench.files()
     assert len(numbers_of(path)) == 100
     sound = packets_of(path, "audio")
@@ -434,13 +434,13 @@ def run_with_detections(
                 continue
             at = 100.0 + count / 25
             if mode == "copy":
-                kept = Packet.copy(packet, round(at * NS), START_S + count / 25)
-                bench.recording.handle(kept)
+                copy = Packet.copy(packet, round(at * NS), START_S + count / 25)
+                bench.recording.handle(copy)
             else:
                 bench.draw(range(count, count + 1), at)
             if count >= late:
-                seen = 100.0 + (count - late) / 25
-                bench.recording.handle(Sighting(round(seen * NS), count - late in detected))
+                seen_s = 100.0 + (count - late) / 25
+                bench.recording.handle(Sighting(round(seen_s * NS), count - late in detected))
             count += 1
 
 
@@ -467,9 +467,9 @@ def test_clip_of_drawn_pictures(tmp_path: Path) -> None:
     bench = clips_bench(tmp_path, "annotated")
     run_with_detections(bench, stream, {110}, 10, "annotated")
     (path,) = bench.files()
-    kept = numbers_of(path)
-    assert kept == list(range(kept[0], 110 + 38))
-    assert 110 - 25 - 50 <= kept[0] <= 110 - 25  # key frames are 2 s apart
+    numbers = numbers_of(path)
+    assert numbers == list(range(numbers[0], 110 + 38))
+    assert 110 - 25 - 50 <= numbers[0] <= 110 - 25  # key frames are 2 s apart
 
 
 def test_run_without_detections_writes_no_clip(tmp_path: Path) -> None:

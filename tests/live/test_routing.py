@@ -84,9 +84,9 @@ class Outputs:
         self.hidden: list[list[int]] = []
         self.status, self.watcher = FakeStatus(), Watcher()
 
-        def make(one, feed):
-            sink = self.sinks[one.name] = Sink()
-            return [Output("jsonl", sink, Path("live") / one.name, drawn=lambda: drawn)]
+        def make(camera_config, feed):
+            sink = self.sinks[camera_config.name] = Sink()
+            return [Output("jsonl", sink, Path("live") / camera_config.name, drawn=lambda: drawn)]
 
         def snapshot(event, picture):
             if event.event == APPEARS:
@@ -107,9 +107,9 @@ class Outputs:
         self.router.open(camera("masked", masks=(LEFT,)), None, None)
         self.router.open(camera("persons"), None, frozenset({0}))
 
-    def process(self, one: Frame) -> None:
-        self.router.needs_boxes(one)
-        self.router.write(one, DETECTIONS)
+    def process(self, camera_config: Frame) -> None:
+        self.router.needs_boxes(camera_config)
+        self.router.write(camera_config, DETECTIONS)
 
 
 def test_pictures_go_to_the_outputs_of_their_camera():
@@ -152,18 +152,18 @@ def test_pictures_are_drawn_only_for_outputs_or_viewers(drawn, wanted):
 @pytest.mark.parametrize("drawn", [False, True])
 def test_snapshot_of_an_event_has_boxes(drawn):
     """Boxes are drawn on a copy, unless the loop has drawn them already."""
-    outputs, one = Outputs(drawn), frame("masked", 1)
-    outputs.process(one)
+    outputs, shown = Outputs(drawn), frame("masked", 1)
+    outputs.process(shown)
     outputs.process(frame("masked", 2))
     assert [event.event for event in outputs.events] == [APPEARS, LEAVES]
     assert outputs.pictures == ([0] if drawn else [7])
-    assert not one.image.any(), "the loop's own picture is unchanged"
+    assert not shown.image.any(), "the loop's own picture is unchanged"
 
 
 def test_coasting_frame_sends_no_event():
-    outputs, one = Outputs(), frame("masked", 1)
-    one.coasting = True
-    outputs.process(one)
+    outputs, coasting = Outputs(), frame("masked", 1)
+    coasting.coasting = True
+    outputs.process(coasting)
     assert outputs.sinks["masked"].frames == [1], "its row is written"
     assert outputs.events == []
 

@@ -34,13 +34,13 @@ def test_row_adds_four_fields_to_that_of_a_file(tmp_path: Path, notices: list[st
     clock.now = 1_250_000_000 + 31_500_000
     rows.write(frame, one_detection())
     rows.close()
-    (found,) = read(tmp_path / "yard" / "detections-2026-01-31.jsonl")
+    (written,) = read(tmp_path / "yard" / "detections-2026-01-31.jsonl")
     sink = JsonlSink(tmp_path / "as_a_file.jsonl")
     sink.open(info)
     sink.write(frame, one_detection())
     (expected,) = read(sink.close())
     more = {"camera": "yard", "epoch": 3, "time_utc": "2026-01-31T12:00:01.250Z", "age_ms": 31.5}
-    assert found == expected | more
+    assert written == expected | more
     assert notices == []
 
 
@@ -55,7 +55,7 @@ def test_rows_of_wrong_clocks_get_a_valid_day(tmp_path: Path, notices: list[str]
 
 
 @pytest.mark.parametrize(
-    ("left", "kept", "reported"),
+    ("left", "complete", "reported"),
     [
         (b'{"a":1}\n{"b":2}\n', 2, 0),
         (b'{"a":1}\n{"b":2}', 2, 0),  # only the newline is missing
@@ -66,7 +66,7 @@ def test_rows_of_wrong_clocks_get_a_valid_day(tmp_path: Path, notices: list[str]
     ],
 )
 def test_file_cut_by_a_kill_is_repaired(
-    tmp_path: Path, notices: list[str], left: bytes, kept: int, reported: int
+    tmp_path: Path, notices: list[str], left: bytes, complete: int, reported: int
 ) -> None:
     path = tmp_path / "yard" / "detections-2026-01-31.jsonl"
     path.parent.mkdir()
@@ -74,9 +74,9 @@ def test_file_cut_by_a_kill_is_repaired(
     rows = CameraRows(tmp_path, camera(), notices.append, clock=Clock(0))
     rows.write(frame_at(5, 0), Detections.empty())
     rows.close()
-    found = read(path)
-    assert len(found) == kept + 1
-    assert found[-1]["frame"] == 5
+    written = read(path)
+    assert len(written) == complete + 1
+    assert written[-1]["frame"] == 5
     assert len(notices) == reported
 
 
@@ -115,8 +115,8 @@ def test_full_disk_loses_rows_until_there_is_room(tmp_path: Path, notices: list[
         rows.write(frame_at(number, 0), one_detection())
     assert len(notices) == 2
     rows.close()
-    found = read(tmp_path / "yard" / "detections-2026-01-31.jsonl")
-    assert [row["frame"] for row in found] == [*range(whole), *range(21, 25)]
+    written = read(tmp_path / "yard" / "detections-2026-01-31.jsonl")
+    assert [row["frame"] for row in written] == [*range(whole), *range(21, 25)]
 
 
 def test_removed_file_or_folder_is_created_again(tmp_path: Path, notices: list[str]) -> None:

@@ -255,13 +255,13 @@ def test_the_session_is_readable_and_its_ledger_adds_up(feeds):
 
 def test_reports_show_the_cameras(feeds):
     """Page and summary show the cameras, and the next steps suggest nothing that they refuse."""
-    held: list = []
+    providers: list = []
 
     def act() -> None:
-        wait_for(lambda: held)
-        wait_for(lambda: held[0]().capacity)  # known after a few turns of the monitor
+        wait_for(lambda: providers)
+        wait_for(lambda: providers[0]().capacity)  # known after a few turns of the monitor
 
-    around = Observers(figures_to=held.append)
+    around = Observers(figures_to=providers.append)
     result = run_during(feeds, act, "rtsp://a/door", "rtsp://b/dead", around=around)
     session = read_session(result.session)
     html = page(session).decode()
@@ -311,7 +311,7 @@ def test_decoding_is_printed_after_the_ledger(feeds):
     beside = DecodingFigures(threads=2, calls=9, busy_s=frames * 0.00325, cpu_s=frames * 0.002)
     console = SafeConsole(file=io.StringIO(), width=100)
     print_run(console, replace(summary, decoding=beside), verbose=True)
-    (line,) = [one for one in console.file.getvalue().splitlines() if " decoding " in one]
+    (line,) = [text for text in console.file.getvalue().splitlines() if " decoding " in text]
     assert line.split() == ["decoding", "3.25", "2.00", "2", "cameras"]
     rows = stage_rows(replace(summary, decoding=beside), frames)
     assert [row.stage for row in rows] == [row.stage for row in stage_rows(summary, frames)]
@@ -356,12 +356,12 @@ def test_dead_camera_sends_down_and_later_up_event(feeds):
     def come() -> None:
         wait_for(lambda: any(event.camera == "b" for event in events))
         feeds[1].connects, feeds[1].state, feeds[1].error = 1, LIVE, None
-        wait_for(lambda: sum(one.camera == "b" for one in events) == 2)
+        wait_for(lambda: sum(event.camera == "b" for event in events) == 2)
 
     around = Observers(events_to=[EventTarget(events)])
     result = run_during(feeds, come, "rtsp://a/door", "rtsp://b/dead", around=around)
     assert result.exit_code == 0
-    of_b = [(one.event, one.reason) for one in events if one.camera == "b"]
+    of_b = [(event.event, event.reason) for event in events if event.camera == "b"]
     assert of_b == [
         ("camera_down", "rtsp://b/dead: nothing listens there"),
         ("camera_up", None),
@@ -549,11 +549,11 @@ class TestList:
 
     def test_the_page_starts_and_stops_cameras(self, feeds):
         self.write("a", "b")
-        held: list = []
+        received: list = []
 
         def press() -> None:
-            wait_for(lambda: held)
-            controls = held[0]
+            wait_for(lambda: received)
+            controls = received[0]
             feeds.wait_for_pictures(feed=0)
             assert controls.cameras() == ["a", "b"]
             controls.stop("a")
@@ -563,7 +563,7 @@ class TestList:
                 controls.start("nobody")
             feeds.wait_for_pictures(feed=2)
 
-        around = Observers(controls_to=lambda controls, folder: held.append(controls))
+        around = Observers(controls_to=lambda controls, folder: received.append(controls))
         result = run_during(feeds, press, "cameras.yaml", around=around)
         assert [feed.camera.name for feed in feeds] == ["a", "b", "a"]
         assert all(map(is_accounted_for, result.summary.streams))

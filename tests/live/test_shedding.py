@@ -353,12 +353,12 @@ def test_pictures_decoded_after_a_skipped_group_are_intact(
     packet: Any = lambda packet, arrived_ns, _: arrivals.update({packet.pts: arrived_ns})  # noqa: E731
     feed.listen(SimpleNamespace(opened=ignore, packet=packet, closed=ignore))  # type: ignore[arg-type]
     dropped = play_all(feed)
-    assert all(arrivals[one.pts] == one.arrival.arrived_ns for one, _ in feed.shown)
+    assert all(arrivals[picture.pts] == picture.arrival.arrived_ns for picture, _ in feed.shown)
     assert dropped[UNDECODED] > PICTURES // 3
     assert CORRUPT not in dropped
-    places = [round(one.pts * one.time_base * 25) for one, _ in feed.shown]
+    places = [round(picture.pts * picture.time_base * 25) for picture, _ in feed.shown]
     assert [burnt for _, burnt in feed.shown] == [place - places[0] for place in places]
-    numbers = [one.number for one, _ in feed.shown]
+    numbers = [picture.number for picture, _ in feed.shown]
     assert numbers == sorted(set(numbers))
     assert dropped[NEWER] >= len(numbers) - 1
     assert max(feed.late) < SHORTEST - LEAST, "no picture came out with the next group"

@@ -133,9 +133,9 @@ def play(
             while results and len(arrived) - results[0] > count:
                 number = results.pop(0)
                 if number in arrived:
-                    seen = arrived[number] + offset_ns
+                    arrived_ns = arrived[number] + offset_ns
                     detections = detect(number)
-                    sighting = Sighting(seen, len(detections) > 0, detections, size)
+                    sighting = Sighting(arrived_ns, len(detections) > 0, detections, size)
                     bench.recording.handle(sighting)
 
         results += range(0, len(shown), every)
@@ -152,8 +152,8 @@ def play(
     report_results(0)
 
 
-def bench_with_boxes(folder: Path, **wish: Any) -> Bench:
-    return Bench(folder, Style(), **wish)
+def bench_with_boxes(folder: Path, **settings: Any) -> Bench:
+    return Bench(folder, Style(), **settings)
 
 
 @pytest.mark.slow
@@ -255,8 +255,8 @@ def test_boxes_of_a_silent_detector_disappear(tmp_path: Path) -> None:
     play(bench, stream, every=60, detect=lambda number: one_box(number))
     (path,) = bench.files()
     lines = read_lines(side_car(path))
-    seen = [number for at_s, number in pictures(path) if shown_at(lines, at_s)]
-    assert seen == [*range(25), *range(60, 100)]  # 1 s, then two intervals of 2.4 s
+    with_boxes = [number for at_s, number in pictures(path) if shown_at(lines, at_s)]
+    assert with_boxes == [*range(25), *range(60, 100)]  # 1 s, then two intervals of 2.4 s
 
 
 @pytest.mark.parametrize("free", [0, 10**9])
@@ -321,8 +321,8 @@ def test_new_size_begins_a_new_boxes_file(tmp_path: Path) -> None:
         packets = [packet for packet in container.demux() if packet.size]
         for count, packet in enumerate([*packets, *[None] * 10]):
             if packet is not None:
-                kept = Packet.copy(packet, 100 * NS + count * NS // 25, START_S)
-                bench.recording.handle(kept)
+                copy = Packet.copy(packet, 100 * NS + count * NS // 25, START_S)
+                bench.recording.handle(copy)
             if count >= 10:
                 number = count - 10
                 factor = 1 + number // 20
@@ -381,15 +381,15 @@ def test_clip_has_its_boxes(tmp_path: Path, late: int) -> None:
     play(bench, stream, late=late, detect=lambda n: one_box(n) if n in detected else bare)
     files = bench.files()
     assert len(files) == 2
-    kept = []
+    with_boxes = []
     for path in files:
         lines = read_lines(side_car(path))
         numbers = [(number, shown_at(lines, at_s)) for at_s, number in pictures(path)]
         assert [shown for _, shown in numbers] == [
             [number] if number in detected else [] for number, _ in numbers
         ]
-        kept.append({number for number, shown in numbers if shown})
-    assert kept == [set(range(80, 84)), detected]
+        with_boxes.append({number for number, shown in numbers if shown})
+    assert with_boxes == [set(range(80, 84)), detected]
 
 
 # Files

@@ -82,7 +82,7 @@ def test_figures_of_two_files_in_turn():
     watched.stop()
     watched.start(info("b/in.mp4"), NOTHING, timeline, None)
     streams = hub.figures().streams
-    assert [(one.name, one.state, one.processed) for one in streams] == [
+    assert [(stream.name, stream.state, stream.processed) for stream in streams] == [
         ("in", "ended", 40),
         ("in-2", "live", 0),
     ]

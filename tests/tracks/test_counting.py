@@ -118,10 +118,10 @@ def test_track_lost_for_too_long_ends() -> None:
 
 def test_a_cut_ends_all_tracks() -> None:
     counter = Counter(ZoneSet((YARD,)), NAMES)
-    box, one = np.array([[290.0, 360, 310, 400]]), np.array([1])
-    counter.update(one, np.zeros(1, np.int64), box, 0.0, SIZE)
+    box, ids = np.array([[290.0, 360, 310, 400]]), np.array([1])
+    counter.update(ids, np.zeros(1, np.int64), box, 0.0, SIZE)
     assert names(counter.end()) == ["yard ends"]
-    events, _ = counter.update(one + 1, np.zeros(1, np.int64), box, 0.1, SIZE)
+    events, _ = counter.update(ids + 1, np.zeros(1, np.int64), box, 0.1, SIZE)
     assert names(events) == ["yard appears"]
     assert next(iter(counter.total.values())).most == 1, "the two tracks were never in it together"
 
@@ -269,14 +269,14 @@ def test_each_interval_has_a_row_for_each_known_class(listed: Sequence[int]) -> 
     figures = [(row.from_s, row.zone, row.class_name, row.counts["in"]) for row in rows]
     after = sorted({"person", *before} - {""})
     assert figures[: 2 * len(before)] == [
-        (0, at, one, 0) for at in ("door", "gate") for one in before
+        (0, shape_name, row, 0) for shape_name in ("door", "gate") for row in before
     ]
     assert figures[-2 * len(after) :] == [
-        (6, at, one, int((at, one) == ("door", "person")))
-        for at in ("door", "gate")
-        for one in after
+        (6, shape_name, row, int((shape_name, row) == ("door", "person")))
+        for shape_name in ("door", "gate")
+        for row in after
     ]
-    assert sum({one.from_s: one.frames for one in rows}.values()) == len(path)
+    assert sum({row.from_s: row.frames for row in rows}.values()) == len(path)
 
 
 CHANGES = {  # zone, first frame (UTC), interval in hours, local times at which intervals begin
@@ -335,7 +335,7 @@ def test_redrawing_one_line_keeps_the_state_of_the_others() -> None:
     totals = {zone.name: zone.counts["person"] for zone in totals_of("", counter)}
     assert totals["gate"] == {"in": 2, "out": 0}, "before it was moved, and since"
     assert totals["yard"]["ended"] == 1
-    series = {(one.zone, one.class_name): one.counts for one in history_of("", counter).series}
+    series = {(item.zone, item.class_name): item.counts for item in history_of("", counter).series}
     assert len(series) == 4, "one curve for each name"
     assert series["gate", "person"]["in"] == [2]
 
@@ -348,10 +348,10 @@ def test_redrawing_ends_and_begins_rows_of_zeros() -> None:
         assert counter.update(*no_objects, time_s, SIZE) == ([], [])
     _, before = counter.redraw(ZoneSet((LINE, YARD)), [None, frozenset({1})])
     _, after = counter.update(*no_objects, 60.0, SIZE)
-    assert [(one.from_s, one.to_s, one.zone, one.class_name, one.frames) for one in before] == [
+    assert [(row.from_s, row.to_s, row.zone, row.class_name, row.frames) for row in before] == [
         (0.0, 9.0, zone, name, 2) for zone in ("door", "gate") for name in NAMES[:2]
     ]
-    figures = [(one.from_s, one.to_s, one.zone, one.class_name, one.frames) for one in after]
+    figures = [(row.from_s, row.to_s, row.zone, row.class_name, row.frames) for row in after]
     listed = [("door", NAMES[0]), ("door", NAMES[1]), ("yard", NAMES[1])]
     assert figures == [(9.0, 60.0, *shape_and_class, 0) for shape_and_class in listed]
     counter.update(*no_objects, 61.0, SIZE)

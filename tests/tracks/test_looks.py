@@ -48,7 +48,9 @@ def one_box(x: float, score: float = 0.9) -> Detections:
 
 
 def inferred(looks: Looks, frames: list[Frame]) -> list[int]:
-    return [i for i, one in enumerate(frames) if looks.wants(one, nullcontext, lambda: None)]
+    return [
+        i for i, candidate in enumerate(frames) if looks.wants(candidate, nullcontext, lambda: None)
+    ]
 
 
 def make_looks(n: int | None, **more: Any) -> Looks:
@@ -87,10 +89,10 @@ def test_auto_on_cameras_infers_the_newest_frame_without_waiting() -> None:
     looks = make_looks(None, waits=False)
     frames = [frame(i) for i in range(40)]
     inferred_at = []
-    for i, one in enumerate(frames):
-        if looks.wants(one, nullcontext, lambda: None):
+    for i, candidate in enumerate(frames):
+        if looks.wants(candidate, nullcontext, lambda: None):
             inferred_at.append(i)
-            looks.observe(one, replace(one_box(0), holds_s=0.12))
+            looks.observe(candidate, replace(one_box(0), holds_s=0.12))
     assert inferred_at[:3] == [0, 4, 8]
     assert looks.wants(frame(40), nullcontext, lambda: None)
 
@@ -141,12 +143,12 @@ def test_stage_adds_coasting_boxes_except_outside_the_picture() -> None:
         two = one_box(300 + 8 * i, 0.7)
         boxes = np.concatenate([one_box(20).boxes, two.boxes]).clip(0, [640, 360] * 2)
         visible = np.array([True, two.boxes[0, 0] < 640])
-        found = Detections(
+        objects = Detections(
             boxes[visible],
             np.array([0.5, 0.7], np.float32)[visible],
             np.zeros(visible.sum(), np.int64),
         )
-        detections = Detections.empty() if coasts else replace(found, names=NAMES)
+        detections = Detections.empty() if coasts else replace(objects, names=NAMES)
         results.append(stage(frame(i, coasting=coasts), detections))
     assert [len(result) for result in results[3:9]] == [2] * 6
     assert len(results[-1]) == 1
@@ -180,56 +182,58 @@ def test_smooth_boxes_jitter_less_and_rows_are_unchanged() -> None:
     random = np.random.default_rng(1)
     xs = 200 + random.normal(0, 2, 100)
     drawn = []
-    for i, found in smooth(100, lambda i: one_box(xs[i])):
-        assert found.boxes[0, 0] == np.float32(xs[i])
-        drawn.append(float(found.shown.boxes[0, 0]))
+    for i, result in smooth(100, lambda i: one_box(xs[i])):
+        assert result.boxes[0, 0] == np.float32(xs[i])
+        drawn.append(float(result.shown.boxes[0, 0]))
     assert np.std(np.diff(drawn[10:])) < 0.5 * np.std(np.diff(xs[10:]))
 
 
 def test_smooth_draws_a_missed_box_until_hold_s() -> None:
     gap = range(20, 60)
-    held = []
-    for i, found in smooth(60, lambda i: None if i in gap else one_box(100 + 2 * i)):
-        assert len(found) == (i not in gap)
-        if i in gap and len(found.shown):
-            assert found.shown.coasting is not None
-            assert found.shown.coasting.tolist() == [True]
-            assert found.shown.boxes[0, 0] == pytest.approx(100 + 2 * i, abs=4)
-            held.append(i)
-    assert held == list(range(20, 19 + int(HOLD_S * 25) + 1))
+    drawn_in = []
+    for i, result in smooth(60, lambda i: None if i in gap else one_box(100 + 2 * i)):
+        assert len(result) == (i not in gap)
+        if i in gap and len(result.shown):
+            assert result.shown.coasting is not None
+            assert result.shown.coasting.tolist() == [True]
+            assert result.shown.boxes[0, 0] == pytest.approx(100 + 2 * i, abs=4)
+            drawn_in.append(i)
+    assert drawn_in == list(range(20, 19 + int(HOLD_S * 25) + 1))
 
 
 @pytest.mark.parametrize("speed", [25, 100, 400])
 def test_smooth_lags_by_two_pixels_at_most(speed: int) -> None:
     tracker, steady = BytetrackTracker(0.25), Steady()
     for i in range(100):
-        found = one_box(speed * i / 25)
-        found.track_ids = tracker.update(found.boxes, found.scores, found.class_ids, i / 25)
-        drawn = steady.draw(found, tracker, i / 25)
-    assert 0 < found.boxes[0, 0] - drawn.boxes[0, 0] < 2.2
+        detections = one_box(speed * i / 25)
+        detections.track_ids = tracker.update(
+            detections.boxes, detections.scores, detections.class_ids, i / 25
+        )
+        drawn = steady.draw(detections, tracker, i / 25)
+    assert 0 < detections.boxes[0, 0] - drawn.boxes[0, 0] < 2.2
 
 
 def test_coasting_boxes_are_dashed_in_bgr_and_yuv() -> None:
     from detector.core.stages.annotate import annotate
     from tests.planes import planes_of
 
-    found = replace(one_box(100), coasting=np.array([True]))
+    coasting = replace(one_box(100), coasting=np.array([True]))
     style = Style(labels=False)
-    assert lay_out(640, 360, found, style).dashed == {0}
+    assert lay_out(640, 360, coasting, style).dashed == {0}
     plain, dashed = (np.zeros((360, 640, 3), np.uint8) for _ in range(2))
     annotate(plain, one_box(100), style)
-    annotate(dashed, found, style)
+    annotate(dashed, coasting, style)
     on_solid, on_dashes = plain.any(axis=2), dashed.any(axis=2)
     assert not (on_dashes & ~on_solid).any()
     assert 0.4 < on_dashes.sum() / on_solid.sum() < 0.8
     expected = np.zeros_like(on_dashes)
-    layout = lay_out(640, 360, found, style)
+    layout = lay_out(640, 360, coasting, style)
     for x1, y1, x2, y2 in dashes(layout.boxes[0], layout.line):
         expected[y1:y2, x1:x2] = True
     assert (on_dashes == expected).all()
     planes: Planes = planes_of(np.zeros((360, 640, 3), np.uint8))
     before = planes.y.copy()
-    annotate(planes, found, style)
+    annotate(planes, coasting, style)
     assert ((planes.y != before) == on_dashes).all()
 
 
@@ -241,7 +245,7 @@ def test_upper_side_begins_and_ends_with_a_dash(box: tuple[int, int, int, int], 
         assert x1 < x2
         assert y1 < y2
     before, after = line // 2, line // 2 + 1
-    above = [one for one in drawn if (one[1], one[3]) == (box[1] - before, box[1] + after)]
+    above = [dash for dash in drawn if (dash[1], dash[3]) == (box[1] - before, box[1] + after)]
     assert min(x1 for x1, *_ in above) == box[0] - before
     assert max(x2 for _, _, x2, _ in above) == max(box[0], box[2] - 1) + after
 
@@ -251,13 +255,13 @@ def test_upper_side_begins_and_ends_with_a_dash(box: tuple[int, int, int, int], 
 
 
 def test_infer_every_and_smooth_turn_tracking_on() -> None:
-    assert [parse_every(one) for one in (None, "1", "1000", "auto")] == [1, 1, MOST, None]
+    assert [parse_every(text) for text in (None, "1", "1000", "auto")] == [1, 1, MOST, None]
     for options in ({"infer_every": "2"}, {"smooth": True}):
         config = resolve_config(None, options)
         assert config.tracking.track == "bytetrack"
         assert PlanDraft.of(config).writing["tracks"]
-    kept = resolve_config(None, {"infer_every": "2", "track": "sort"})
-    assert kept.tracking.track == "sort"
+    chosen = resolve_config(None, {"infer_every": "2", "track": "sort"})
+    assert chosen.tracking.track == "sort"
     assert resolve_config(None, {}).tracking.track is None
 
 

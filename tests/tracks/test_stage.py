@@ -98,9 +98,9 @@ def test_a_cut_ends_the_tracks() -> None:
 
 @pytest.mark.parametrize(("share", "cut"), [(0.2, False), (0.3, True)])
 def test_cut_changes_a_quarter_of_the_picture(share: float, cut: bool) -> None:
-    seen, after = Cuts(), frame(1)
+    cuts, after = Cuts(), frame(1)
     after.image[:, : int(share * 640)] = 255
-    assert [seen.is_cut(frame(0)), seen.is_cut(after)] == [False, cut]
+    assert [cuts.is_cut(frame(0)), cuts.is_cut(after)] == [False, cut]
 
 
 def test_slow_change_of_light_is_not_a_cut() -> None:
@@ -244,8 +244,8 @@ def read_picture() -> np.ndarray[Any, Any]:
     import cv2
 
     video = cv2.VideoCapture(STREET)
-    there, picture = video.read()
-    assert there
+    success, picture = video.read()
+    assert success
     return picture  # type: ignore[return-value]
 
 

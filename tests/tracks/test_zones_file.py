@@ -103,9 +103,9 @@ def test_sections_inherit_from_the_top_level(tmp_path: Path) -> None:
     assert ([shape.name for shape in front.shapes], front.every_s) == (["yard"], 10)
     assert front.size == (640, 360)
     assert front.shapes[0].classes == ("person",)
-    assert ([one.name for one in other.shapes], other.every_s) == (["a"], 300)
+    assert ([shape.name for shape in other.shapes], other.every_s) == (["a"], 300)
     assert file.of_clip("/x/in-7.mp4").point == "centre"
-    assert [one.name for one in file.of_clip("/x/in-7.mp4").shapes] == ["a"]
+    assert [shape.name for shape in file.of_clip("/x/in-7.mp4").shapes] == ["a"]
     assert file.of_clip("out.mp4").point == "bottom"
 
 

@@ -98,7 +98,7 @@ def test_python_api_gives_the_events_of_the_command(run: Path) -> None:
     ends, _ = scenes[-1].book.finish()
     events = [event for scene in scenes for event in scene.events] + list(ends)
     assert events
-    assert [(one.zone, one.event, str(one.track)) for one in events] == [
+    assert [(event.zone, event.event, str(event.track)) for event in events] == [
         (row["zone"], row["event"], row["track"]) for row in rows(run, "events")
     ]
     copied = pickle.loads(pickle.dumps(detections[-1]))

@@ -403,8 +403,8 @@ def broker(folder: Path, *lines: str, port: int = 0):
 
 
 def can_connect(port: int) -> bool:
-    with socket.socket() as one:
-        return one.connect_ex(("127.0.0.1", port)) == 0
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 class Subscriber:

@@ -78,7 +78,7 @@ class FakeRun:
     def step(self, camera: str, image: Image | None = None, objects: int = 0) -> bool:
         """Show one frame as the writer's thread does. Return whether a viewer wanted it."""
         self.numbers[camera] += 1
-        wanted = self.hub.wants_pictures(camera)
+        is_wanted = self.hub.wants_pictures(camera)
         shown = picture(self.numbers[camera]) if image is None else image
         detections = Detections(
             np.zeros((objects, 4), np.float32),
@@ -86,7 +86,7 @@ class FakeRun:
             np.zeros(objects, np.int64),
         )
         self.hub.show(frame(camera, shown, self.numbers[camera]), detections)
-        return wanted
+        return is_wanted
 
 
 class Pictures:

@@ -110,7 +110,9 @@ def test_address_of_another_machine_is_refused(monkeypatch):
 @pytest.mark.parametrize("name", ["starlette", "uvicorn", "prometheus_client"])
 def test_missing_library_error_names_the_extra(monkeypatch, name):
     """Forget the server's modules first, as a user's process has not imported them yet."""
-    for module in [one for one in sys.modules if one.startswith("detector.live.page.")]:
+    for module in [
+        module_name for module_name in sys.modules if module_name.startswith("detector.live.page.")
+    ]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UsageError, match=r"'detect-video\[serve\]'"):

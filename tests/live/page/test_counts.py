@@ -35,9 +35,9 @@ SHOWN = "[...document.querySelectorAll('.now')].map((one) => one.innerText)"
 IN, OUT = ("in", "entered", "appeared"), ("out", "left", "ended")
 
 
-def write_counts(folder: Path, day: str, come: int, gone: int) -> None:
+def write_counts(folder: Path, day: str, ins: int, outs: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    row = f"{day}T12:00:00.000Z,{day}T12:01:00.000Z,cam,mid,person,{come},{gone},,,,,,"
+    row = f"{day}T12:00:00.000Z,{day}T12:01:00.000Z,cam,mid,person,{ins},{outs},,,,,,"
     (folder / f"zone-counts-{day}.csv").write_text(f"{OLD}\n{row}\n")
 
 

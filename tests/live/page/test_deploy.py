@@ -25,9 +25,9 @@ SERVICE = yaml.safe_load(COMPOSED)["services"]["detect-video"]
 
 
 def blocks(language: str) -> list[str]:
-    found = re.findall(rf"```{language}\n(.*?)```", TEXT, re.S)
-    assert found
-    return found
+    matches = re.findall(rf"```{language}\n(.*?)```", TEXT, re.S)
+    assert matches
+    return matches
 
 
 def test_commands_in_deploy_files_have_valid_options():

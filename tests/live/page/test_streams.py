@@ -187,7 +187,7 @@ def test_event_stream_sends_events_and_figures(served, monkeypatch):
         received = [next(messages) for _ in range(2)]
         # The next figures after the loss of a camera show it.
         [states] = [
-            {one["state"] for one in document["streams"]}
+            {stream_figures["state"] for stream_figures in document["streams"]}
             for kind, document, _ in received
             if kind == "figures"
         ]
@@ -331,7 +331,7 @@ def test_cameras_are_controlled_only_by_known_name_and_json(served):
     assert client.post("/api/streams/door/start", "").status == 202
     assert switches.calls == [("stop", "door"), ("start", "door")]
     shown = client.ask("/api/streams").json()
-    assert [one["controllable"] for one in shown["streams"]] == [True, False]
+    assert [stream["controllable"] for stream in shown["streams"]] == [True, False]
     assert shown["stopped"] == ["yard"]  # it has no figures, and can be started
     for path, body, status in (
         ("/api/streams/gate/stop", "{}", 404),  # not in cameras.yaml
@@ -399,16 +399,16 @@ def test_metrics_keep_the_rules_of_prometheus(served, monkeypatch):
     assert all(families[name].samples for name in ours)
     # Prometheus's own linter allows quantiles only in a summary.
     quantiled = {
-        one.type
-        for one in families.values()
-        for sample in one.samples
+        family.type
+        for family in families.values()
+        for sample in family.samples
         if "quantile" in sample.labels
     }
     assert quantiled == {"summary"}
     values = {
         (sample.name, *sample.labels.values()): sample.value
-        for one in families.values()
-        for sample in one.samples
+        for family in families.values()
+        for sample in family.samples
     }
     assert values["detect_video_stream_received_pictures_total", "door"] == 250
     assert values["detect_video_stream_dropped_pictures_total", "gate", "newer"] == 9
