@@ -58,8 +58,8 @@ FULL = FullCores().measure()
 
 @dataclass
 class FakeStream:
-    """A stream of 25 FPS. ``play`` lets whole groups arrive; the loop takes
-    ``taken`` pictures of each, or all decoded ones if there are fewer."""
+    """A stream of 25 FPS. ``play`` lets whole groups arrive; the loop takes ``taken`` pictures of
+    each, or all decoded ones if there are fewer."""
 
     gop: int = 25
     load: LoadShares = FULL
@@ -123,10 +123,7 @@ class TestStart:
         [
             (25, {}),  # the machine keeps up
             (5, {}),  # a fifth is taken
-            (
-                1,
-                {"load": LoadShares(busy=0.85, decoding=0.9)},
-            ),  # the loop is slow, but the cores are not busy
+            (1, {"load": LoadShares(busy=0.85, decoding=0.9)}),  # slow loop, idle cores
             (1, {"load": LoadShares(busy=1.0, decoding=0.1)}),  # decoding costs little
             (1, {"load": LoadShares()}),  # the load is unknown
             (1, {"needed": True}),  # all pictures are recorded

@@ -92,8 +92,8 @@ def test_python_api_gives_the_events_of_the_command(run: Path) -> None:
     with Detector(
         "street", engine="ort", precision="fp32", frames=60, zones=str(run / "zones.yaml")
     ) as detector:
-        detections = [detections for _, detections in detector.stream(STREET)]
-    scenes = [detection.scene for detection in detections]
+        results = [detections for _, detections in detector.stream(STREET)]
+    scenes = [detections.scene for detections in results]
     assert all(scenes)
     ends, _ = scenes[-1].book.finish()
     events = [event for scene in scenes for event in scene.events] + list(ends)
@@ -101,8 +101,8 @@ def test_python_api_gives_the_events_of_the_command(run: Path) -> None:
     assert [(event.zone, event.event, str(event.track)) for event in events] == [
         (row["zone"], row["event"], row["track"]) for row in rows(run, "events")
     ]
-    copied = pickle.loads(pickle.dumps(detections[-1]))
-    assert copied == detections[-1]
+    copied = pickle.loads(pickle.dumps(results[-1]))
+    assert copied == results[-1]
     assert copied.scene.events == scenes[-1].events
     assert copied.scene.book is None
 

@@ -26,7 +26,7 @@ from tests.waiting import PATIENCE_S, wait_for
 pytestmark = [pytest.mark.net, pytest.mark.slow]
 STREET = CHECKOUT / "videos/street.mp4"
 LINE, ZONE = [(0.5, 0.01), (0.5, 0.99)], [(0.5, 0.2), (0.99, 0.2), (0.99, 0.99), (0.5, 0.99)]
-OLD = "from_utc,to_utc,source,zone,class,in,out,entered,left,appeared,ended,mean,most"  # columns
+OLD = "from_utc,to_utc,source,zone,class,in,out,entered,left,appeared,ended,mean,most"  # older columns
 SIDES = ("to the left", "to the right")
 NAMES = {"name of the line": "mid", "name of the zone": "right side"}
 NAMES |= {"what in is called": SIDES[0], "what out is called": SIDES[1]}
@@ -82,7 +82,7 @@ def test_all_outputs_show_the_same_counts(tmp_path, browser: Browser):
                 browser.run(NAME % (json.dumps(where), json.dumps(name)))
             browser.click(".drawing .save")
             wait_for(lambda: len(zones_of(client)) == 2)
-            wait_for(lambda: sum(sum(path["today"].values()) for path in zones_of(client)[:1]) > 9)
+            wait_for(lambda: sum(zones_of(client)[0]["today"].values()) > 9)
             section = safe_load((tmp_path / "live/zones.yaml").read_text())["cameras"]["127-0-0-1"]
             section["lines"]["far"] = [[0, 1], [1, 1]]
             assert client.post(f"{path}/zones", json.dumps(section)).json()["asked"] == "far added"
@@ -111,10 +111,10 @@ def test_all_outputs_show_the_same_counts(tmp_path, browser: Browser):
     assert history["zones"][0]["sums"][-1] == {"in": 70, "out": 30}
     in_files = {
         (name, side): sum(
-            int(row[path] or 0) for row in rows if row["zone"] == name for path in kind
+            int(row[column] or 0) for row in rows if row["zone"] == name for column in columns
         )
         for name in ("mid", "right side")
-        for side, kind in (("in", IN), ("out", OUT))
+        for side, columns in (("in", IN), ("out", OUT))
     }
     ins, outs = line["today"]["in"], line["today"]["out"]
     assert ins > 5, "this run has counted, too"
@@ -123,7 +123,7 @@ def test_all_outputs_show_the_same_counts(tmp_path, browser: Browser):
     assert (ins, outs) == tuple(sum(hour[side] for hour in line["hours"]) for side in ("in", "out"))
     own = ins - 5, outs - 2
     assert own == tuple(_metric(metrics, f"{side}_total", "mid") for side in ("in", "out"))
-    assert own == tuple(_printed(stdout + stderr, path) for path in SIDES)
+    assert own == tuple(_printed(stdout + stderr, side) for side in SIDES)
     ours = rows[1:]
     assert {(row["in_name"], row["out_name"]) for row in ours if row["zone"] == "mid"} == {SIDES}
     assert {row["class"] for row in ours if row["zone"] == "mid"} == {"person", "vehicle"}
@@ -133,13 +133,13 @@ def test_all_outputs_show_the_same_counts(tmp_path, browser: Browser):
     events_sent = [
         json.loads(text) for name, text, _ in subscriber.messages if name.endswith("/event")
     ]
-    first = next(at for at, path in enumerate(events_sent) if path.get("zone"))
+    first = next(at for at, event in enumerate(events_sent) if event.get("zone"))
     assert all(
-        path.get("zone") or path["event"].startswith("camera_") for path in events_sent[first:]
+        event.get("zone") or event["event"].startswith("camera_") for event in events_sent[first:]
     )
     entered = zone["today"]["in"]
     assert entered == in_files["right side", "in"] == _metric(metrics, "in_total", "right side")
-    assert entered == sum(path["in"] for path in zone["classes"].values())
+    assert entered == sum(counts["in"] for counts in zone["classes"].values())
     assert not far["classes"]
     assert "lines and zones are in live/zones.yaml" in stderr
     inside = zone["inside"]
