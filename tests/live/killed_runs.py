@@ -55,7 +55,7 @@ class Folder:
     def __init__(self, out: Path, findings: Findings) -> None:
         self.out, self.findings = out, findings
         self._known: dict[Path, tuple[int, int]] = {}
-        self._begun: set[Path] = set()  # partial recordings
+        self._partial: set[Path] = set()  # partial recordings
 
     def recordings(self) -> list[Recorded]:
         return [
@@ -76,10 +76,10 @@ class Folder:
                 if not killed:
                     self.findings.wrong.append(f"{recording.path.name} is partial after the end")
                 is_empty = self._count(recording.path, least=0) == 0
-                if recording.path not in self._begun:
+                if recording.path not in self._partial:
                     self.findings.partial += 1
                     self.findings.empty += is_empty
-                self._begun.add(recording.path)
+                self._partial.add(recording.path)
                 continue
             status = recording.path.stat()
             version = status.st_size, status.st_mtime_ns
@@ -95,9 +95,9 @@ class Folder:
         self.findings.removed += len(removed)
         for path in removed:
             del self._known[path]
-        newest = {path.name: 0 for path in self._known}
+        finished_names = {path.name for path in self._known}
         for car in self.out.glob(f"*/{FOLDER}/*{SIDE_CAR}"):
-            if not killed and car.with_suffix(".mp4").name not in newest:
+            if not killed and car.with_suffix(".mp4").name not in finished_names:
                 self.findings.wrong.append(f"{car.name} has no recording")
 
     def _count(self, path: Path, least: int) -> int:

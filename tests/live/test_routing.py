@@ -107,9 +107,9 @@ class Outputs:
         self.router.open(camera("masked", masks=(LEFT,)), None, None)
         self.router.open(camera("persons"), None, frozenset({0}))
 
-    def process(self, camera_config: Frame) -> None:
-        self.router.needs_boxes(camera_config)
-        self.router.write(camera_config, DETECTIONS)
+    def process(self, shown: Frame) -> None:
+        self.router.needs_boxes(shown)
+        self.router.write(shown, DETECTIONS)
 
 
 def test_pictures_go_to_the_outputs_of_their_camera():

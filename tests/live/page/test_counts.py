@@ -26,7 +26,7 @@ from tests.waiting import PATIENCE_S, wait_for
 pytestmark = [pytest.mark.net, pytest.mark.slow]
 STREET = CHECKOUT / "videos/street.mp4"
 LINE, ZONE = [(0.5, 0.01), (0.5, 0.99)], [(0.5, 0.2), (0.99, 0.2), (0.99, 0.99), (0.5, 0.99)]
-OLD = "from_utc,to_utc,source,zone,class,in,out,entered,left,appeared,ended,mean,most"  # older columns
+OLD_COLUMNS = "from_utc,to_utc,source,zone,class,in,out,entered,left,appeared,ended,mean,most"
 SIDES = ("to the left", "to the right")
 NAMES = {"name of the line": "mid", "name of the zone": "right side"}
 NAMES |= {"what in is called": SIDES[0], "what out is called": SIDES[1]}
@@ -38,7 +38,7 @@ IN, OUT = ("in", "entered", "appeared"), ("out", "left", "ended")
 def write_counts(folder: Path, day: str, ins: int, outs: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     row = f"{day}T12:00:00.000Z,{day}T12:01:00.000Z,cam,mid,person,{ins},{outs},,,,,,"
-    (folder / f"zone-counts-{day}.csv").write_text(f"{OLD}\n{row}\n")
+    (folder / f"zone-counts-{day}.csv").write_text(f"{OLD_COLUMNS}\n{row}\n")
 
 
 def zones_of(client: Client) -> list[dict[str, object]]:
