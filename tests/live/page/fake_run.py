@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -89,24 +91,21 @@ class FakeRun:
         return is_wanted
 
 
-class Pictures:
+@contextmanager
+def show_pictures(run: FakeRun, fps: float = 20.0) -> Iterator[None]:
     """While the block runs, show ``fps`` pictures per second of all live cameras, in a thread."""
+    ended = threading.Event()
 
-    def __init__(self, run: FakeRun, fps: float = 20.0) -> None:
-        self._run, self._gap_s = run, 1 / fps
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._show, daemon=True)
-
-    def __enter__(self) -> Pictures:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _show(self) -> None:
-        while not self._ended.wait(self._gap_s):
-            for name, camera in list(self._run.streams.items()):
+    def show() -> None:
+        while not ended.wait(1 / fps):
+            for name, camera in list(run.streams.items()):
                 if camera.state == "live":
-                    self._run.step(name)
+                    run.step(name)
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

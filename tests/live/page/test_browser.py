@@ -15,7 +15,7 @@ from detector.live.page.sampler import EVERY_S
 from detector.tracks.zones_file import Shape
 from tests.lab.report.browser import started
 from tests.live.page.conftest import Served
-from tests.live.page.fake_run import FakeRun, Pictures
+from tests.live.page.fake_run import FakeRun, show_pictures
 from tests.live.page.test_security import RIGHT
 from tests.live.page.test_streams import FakeControls
 from tests.waiting import wait_for
@@ -67,7 +67,7 @@ def test_page_shows_pictures_and_a_lost_camera_within_three_seconds(browser, wid
         served.page.controls = controls = FakeControls()
         served.run.set("door", zones=(ZoneFigures(line, {"person": (2, 1)}, None, ((2, 1),)),))
         served.hub.send(Event(APPEARS, "door", time.time(), time.time(), HOSTILE, 2))
-        with Pictures(served.run, fps=12):
+        with show_pictures(served.run, fps=12):
             browser.visit(served.server.address, width, scheme="dark" if width < 600 else "light")
             wait_for(lambda: shown_pictures(browser, "door") > 2)
             if width < 600:  # the second camera is below the fold, so it is not requested
@@ -110,7 +110,7 @@ def test_page_shows_pictures_and_a_lost_camera_within_three_seconds(browser, wid
 
 
 def test_hidden_page_requests_no_pictures(browser):
-    with Served(FakeRun("door")) as served, Pictures(served.run):
+    with Served(FakeRun("door")) as served, show_pictures(served.run):
         browser.visit(served.server.address)
         wait_for(lambda: served.hub.watchers() == 1)
         browser.run(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import threading
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import IO
 
 import pytest
 
@@ -25,7 +27,7 @@ def test_file_is_shown_and_the_page_ends_with_the_run(tmp_path):
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with (
         subprocess.Popen(words, cwd=tmp_path, **pipes) as process,
-        RawVideo(process.stdin) as video,
+        raw_video(process.stdin) as end_video,
     ):
         port = int(re.search(rb"page: http://127\.0\.0\.1:(\d+)/", process.stderr.readline())[1])
         client = Client(port)
@@ -37,7 +39,7 @@ def test_file_is_shown_and_the_page_ends_with_the_run(tmp_path):
         )
         wait_for(lambda: client.ask(snapshot).body[:2] == b"\xff\xd8")
         with client.stream("/api/events") as events:
-            video.end()
+            end_video()
             kinds = {kind for kind, _, _ in events.messages()}
         assert kinds >= {"figures", "end"}
         process.stdout.read()
@@ -48,27 +50,24 @@ def test_file_is_shown_and_the_page_ends_with_the_run(tmp_path):
         client.ask("/")
 
 
-class RawVideo:
-    def __init__(self, pipe) -> None:
-        self._pipe, self._ended = pipe, threading.Event()
-        self._thread = threading.Thread(target=self._write, daemon=True)
+@contextmanager
+def raw_video(pipe: IO[bytes]) -> Iterator[Callable[[], None]]:
+    """Write a video to ``pipe`` from a thread; yield a function that ends it."""
+    ended = threading.Event()
 
-    def __enter__(self) -> RawVideo:
-        self._thread.start()
-        return self
+    def write() -> None:
+        with suppress(BrokenPipeError), pipe:
+            pipe.write(b"YUV4MPEG2 W320 H180 F25:1 Ip A1:1 C420jpeg\n")
+            while not ended.wait(0.04):
+                pipe.write(b"FRAME\n" + bytes([90]) * (320 * 180 * 3 // 2))
 
-    def end(self) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
-
-    def _write(self) -> None:
-        with suppress(BrokenPipeError), self._pipe:
-            self._pipe.write(b"YUV4MPEG2 W320 H180 F25:1 Ip A1:1 C420jpeg\n")
-            while not self._ended.wait(0.04):
-                self._pipe.write(b"FRAME\n" + bytes([90]) * (320 * 180 * 3 // 2))
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    try:
+        yield ended.set
+    finally:
+        ended.set()
+        thread.join()
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from detector.live.page.sampler import Sampler
 from tests.conftest import CHECKOUT
 from tests.live.page.client import Client
 from tests.live.page.conftest import Served, skip_without_libraries
-from tests.live.page.fake_run import FakeRun, Pictures, stream
+from tests.live.page.fake_run import FakeRun, show_pictures, stream
 from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.net
@@ -59,7 +59,7 @@ def test_many_requests_read_the_figures_once_a_second():
 def test_a_snapshot_is_the_next_picture(served, monkeypatch):
     monkeypatch.setattr("detector.live.page.streams.SNAPSHOT_S", PATIENCE_S)
     monkeypatch.setattr("detector.live.page.streams.FRESH_NS", 0)
-    with Pictures(served.run):
+    with show_pictures(served.run):
         first = served.client.ask("/api/streams/door/snapshot.jpg?width=100")
         second = served.client.ask("/api/streams/door/snapshot.jpg")
     assert first.headers["content-type"] == "image/jpeg"
@@ -102,7 +102,7 @@ def test_mjpeg_stream_sends_pictures_in_order_and_stops_watching(served):
     with served.client.stream("/api/streams/door/stream.mjpg?width=320") as stream:
         assert "multipart/x-mixed-replace; boundary=" in stream.head
         wait_for(lambda: served.hub.watchers() == 1)
-        with Pictures(served.run):
+        with show_pictures(served.run):
             parts = stream.parts()
             numbers = [next(parts)[1] for _ in range(4)]
     assert numbers == sorted(set(numbers))
@@ -113,7 +113,7 @@ def test_mjpeg_stream_sends_pictures_in_order_and_stops_watching(served):
 def test_pictures_of_all_cameras_come_in_one_response(served):
     with served.client.stream("/api/pictures?width=320&rate=20") as stream:
         wait_for(lambda: served.hub.watchers() == 1)
-        with Pictures(served.run):
+        with show_pictures(served.run):
             parts = stream.parts()
             cameras = {next(parts)[0] for _ in range(6)}
     assert cameras == {"door", "gate"}
@@ -386,7 +386,7 @@ def test_metrics_keep_the_rules_of_prometheus(served, monkeypatch):
 
     monkeypatch.setattr("detector.live.page.streams.SNAPSHOT_S", PATIENCE_S)
     served.run.set("door", name="door")
-    with Pictures(served.run):
+    with show_pictures(served.run):
         served.client.ask("/api/streams/door/snapshot.jpg")
     answer = served.client.ask("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
