@@ -1,7 +1,7 @@
 """Measure for ``scripts/live_check`` how cameras recover, and ages against a clock in the picture.
 
-Servers run in processes of their own. None of this is a test: the measurements take minutes and
-need an otherwise idle machine.
+Each server is a separate process. These are not tests: the measurements take minutes and need an
+otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Recoveries:
 def check_recoveries(
     folder: Path, cameras: int, times: int, quiet_s: float, engine: str, seed: int
 ) -> Recoveries:
-    """Kill, stall and stall for long one of ``cameras``, ``times`` times each, after ``quiet_s``
-    seconds."""
+    """After ``quiet_s`` seconds, kill, briefly stall and long stall one camera, ``times`` times
+    each."""
     results, moments = Recoveries(), random.Random(seed)
     clip = make_clip(folder / "clip.mp4", 250, size=(640, 360), gop=25)
     with ExitStack() as running:
@@ -154,8 +154,8 @@ def _p99(folder: Path, name: str, start: float, end: float) -> float:
 
 @dataclass(slots=True)
 class Ages:
-    """``busy_ms``: from the moment that a picture is taken to its result. ``differences_ms``: age
-    by the burnt clock less age by arrival."""
+    """``busy_ms``: from taking a picture to its result. ``differences_ms``: age by the clock in the
+    picture minus age by arrival."""
 
     fps: float
     frames: int

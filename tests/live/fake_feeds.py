@@ -131,8 +131,8 @@ class FakeFeed(Feed):
 
 
 class Bench:
-    """A collector of fake feeds and a clock of its own. Time passes while the collector waits;
-    ``while_waiting`` holds what then happens, by the moment in ms from the start."""
+    """A collector of fake feeds on a fake clock, which advances while the collector waits.
+    ``while_waiting``: time in ms from the start -> what to call then."""
 
     def __init__(self, *names: str, latest: bool = False, **options) -> None:
         self.clock = Clock()

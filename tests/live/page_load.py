@@ -80,7 +80,7 @@ def check_page(
     report: Callable[[Pair], None],
 ) -> Outcome:
     """Run four cameras that together need half of what this machine detects. Phases with and
-    without the load follow each other in turns, and every second pair begins with the load."""
+    without the load alternate, and every second pair begins with the load."""
     idle = measure_ages(10.0, 8.0, engine, "latest", 5.0)
     most = 1e3 / (sum(idle.busy_ms) / len(idle.busy_ms))
     rate = round(min(FPS, most / 2 / CAMERAS), 2)

@@ -2,9 +2,9 @@
 
     servers' namespace ── wire (TUN) ── relay, a process ── wire (TUN) ── the program's namespace
 
-The relay hands every IP packet from one end to the other, later. Losses are made by the kernel,
-with nftables' ``numgen random`` or iptables' ``statistic`` at both ends, and counted there. Nothing
-of the machine's own network is touched. It needs root.
+The relay passes on every IP packet with a delay. The kernel drops and counts packets at both ends,
+by nftables' ``numgen random`` or iptables' ``statistic``. The machine's own network is not changed.
+It needs root.
 
     python -m tests.live.poor_network relay NAMESPACE NAMESPACE DELAY_MS JITTER_MS ORDERED
     python -m tests.live.poor_network mjpeg ADDRESS
@@ -43,8 +43,8 @@ TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """``loss``: share of the packets, at both ends. ``delay_ms``: from the cameras to the program;
-    ``jitter_ms``: up and down. ``ordered``: no packet overtakes another."""
+    """Network conditions. ``loss``: share of packets, at both ends. ``delay_ms``: from the cameras
+    to the program, plus or minus ``jitter_ms``. ``ordered``: no packet overtakes another."""
 
     name: str
     loss: float = 0.0

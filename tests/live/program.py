@@ -36,7 +36,7 @@ class Sample:
 
 class Program:
     """A running detect-video with its own folder. ``prefix``: the start of its command line, as
-    ``ip netns exec NAME``. ``environment`` comes on top of our own.
+    ``ip netns exec NAME``. ``environment`` is added to our own.
 
     Without ``--json`` among ``options`` standard error has a line for each change of a camera.
     """

@@ -1,12 +1,12 @@
 """Measure other programs that read many streams, with this project's detector as their callback.
 
-Each has an environment of its own. They are used by what their documentation says:
-``ultralytics.data.loaders.LoadStreams`` yields a picture of every stream at a time,
-``inference.InferencePipeline.init_with_custom_logic`` calls a function with what has arrived.
+Each has its own environment and is used as its documentation says:
+``ultralytics.data.loaders.LoadStreams`` yields one picture of every stream at a time,
+``inference.InferencePipeline.init_with_custom_logic`` calls a function with new pictures.
 
     PYTHON tests/live/rivals.py ultralytics|inference SECONDS ENGINE URL...
 
-prints what happened as JSON. This part is run by the other environment's Python.
+prints the result as JSON; the other environment's Python runs this part.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WARM_S = 3.0
 @dataclass(slots=True)
 class Result:
     """``fps``: mean rate of each stream's pictures handed to the detector. ``age_ms``: p50 and p99
-    of the time since the program says it grabbed the picture."""
+    of the time since the program grabbed the picture, as it reports."""
 
     fps: float
     slowest_fps: float

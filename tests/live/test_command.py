@@ -150,8 +150,8 @@ def test_missing_webcam_is_reported_once(tmp_path):
 
 
 def test_age_from_python_agrees_with_the_clock_in_the_picture():
-    """The age by arrival equals the age by the burnt-in clock, except for the time in transit:
-    little in some picture, though not in all on a busy machine."""
+    """The age by arrival differs from the age by the clock in the picture only by the transit time,
+    which is short for at least one picture, also on a busy machine."""
     with http() as web, Detector(engine="null", nvtx=False) as detector:
         differences = []
         for frame, _ in detector.stream(web.url("/mjpeg")):

@@ -1,7 +1,7 @@
 """Test that a day's rows, counts and recordings of a camera add up, on clocks that the test sets.
 
-Once an hour a person crosses a line. Collector, stages, outputs, events and retention are the real
-ones, called in turn in one thread, so that a day takes no time.
+Once an hour a person crosses a line. The real collector, stages, outputs, events and retention are
+called in turn in one thread, so that a day takes no time.
 """
 
 from __future__ import annotations

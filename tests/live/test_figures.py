@@ -281,7 +281,7 @@ class TestStatus:
 
     def test_undecoded_pictures_count_as_dropped_for_capacity(self):
         """Each half second one picture is detected, and three are dropped undecoded. Decoding
-        the one took a quarter of a core of two, in half a core that the program used."""
+        used a quarter of a core, of the half core that the program used. There are two cores."""
         bench = Bench("a", latest=True)
         status = start_status(
             bench, decoding=lambda: bench.clock() // 4, machine_clock=lambda: None

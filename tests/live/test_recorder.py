@@ -279,9 +279,9 @@ def test_whole_fragments_of_any_cut_file_play(tmp_path: Path) -> None:
 def test_kill_while_finishing_a_file_loses_no_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The index is written after the last fragment, then the fragments become one body: the file
-    is copied before, in the middle of and after these writes, as a kill would leave it. (No kill
-    comes between the 8 bytes of the last one.)
+    """Finishing writes the index, then turns the fragments into one body. The test copies the file
+    before, during and after each write, as a kill would leave it. (The last write of 8 bytes is
+    atomic.)
     """
     bench = Bench(tmp_path / "made", record="annotated")
     bench.draw(range(25))

@@ -216,9 +216,9 @@ class TestAdjustment:
         covering([10, 25, 50], [0.01, 0.05, 0.1], [0.5, 1.5, 4.0, 20.0]),
     )
     def test_limit_settles_at_every_load(self, gop: int, decoding: float, load: float) -> None:
-        """In a group's time the machine decodes first and detects with the rest. ``load``: what all
-        pictures would need. ``decoding``: the cost of decoding one picture, while detecting one
-        costs 1 - ``decoding``."""
+        """In a group's time, the machine decodes first, then detects in the time that is left.
+        ``load``: the time that all pictures would need, relative to it. ``decoding``: the cost of
+        decoding one picture; detecting one costs 1 - ``decoding``."""
         stream, room = FakeStream(gop=gop), gop / load
         for _ in range(200):
             limit = stream.limit

@@ -118,9 +118,9 @@ def play(
     detect: Any = one_box,
     in_order: bool = True,
 ) -> None:
-    """Play one connection. Every ``every``-th picture in display order is detected; its result
+    """Play one connection. Every ``every``-th picture in display order is detected, and its result
     arrives ``late`` packets later. ``offset_ns`` shifts the arrival of detected pictures, as if
-    they came from another stream, without B-frames. ``in_order``: False for order of arrival.
+    they came from another stream. ``in_order``: False counts pictures in order of arrival.
     """
     with av.open(str(stream)) as container:
         bench.recording.handle(RecordedStreams(container.streams))

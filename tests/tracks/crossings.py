@@ -69,7 +69,7 @@ def make_scene(
     seed: int, *, meeting: bool = False, thin: bool = False, speed: float = 1.0
 ) -> Scene:
     """Return a random line, and two to eight objects, each in its own lane. Half of them are hidden
-    for up to 0.6 s while they walk. ``meeting``: two objects share a lane, walk in and out and pass
+    for up to 0.6 s while they walk. ``meeting``: two objects share a lane, one walks in, one out,
     through each other. ``thin``: the zone is ``STRIP``. ``speed``: factor of the objects' speed."""
     random = np.random.default_rng(seed)
     angle, length = random.uniform(0, 2 * np.pi), random.uniform(700, 900)
