@@ -487,6 +487,7 @@ def test_size_limit_keeps_the_newest_after_the_clock_was_set_back(
     assert finished.exists()
 
 
+@pytest.mark.slow
 def test_failed_write_pauses_recording(tmp_path: Path) -> None:
     """RLIMIT_FSIZE makes writes fail half-way, as a full disk does."""
     bench = Bench(tmp_path, record="annotated", segment=0.05)
