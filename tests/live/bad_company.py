@@ -1,4 +1,4 @@
-"""Whole runs with misbehaving peers: a hostile broker, and page clients that do not read.
+"""Runs with misbehaving peers: a hostile broker, or page clients that do not read.
 
 A run must keep its rate, without using more memory, threads or descriptors, and end as usual.
 """
@@ -19,24 +19,24 @@ from tests.live.page_load import measure, page_port
 from tests.live.program import Program, Sample, write_cameras
 from tests.live.servers import make_clip, rtsp
 
-RATE = 5.0  # pictures a second of a camera: few, so that a busy machine has time for all
+RATE = 5.0  # pictures per second: few, so that a busy machine can detect all of them
 CAMERA = "cam0"
-LEAST_RATE = 0.9  # of what is asked for
+LEAST_RATE = 0.9  # as a share of RATE
 MOST_GROWN_MB = 24.0
-STAY_S = 40  # of a visit: the page cuts off a client that reads nothing after 20 s
+STAY_S = 40  # of a connection; the page cuts off a client that reads nothing after 20 s
 WAYS = ("stream.mjpg, a byte a second", "stream.mjpg, nothing", "pictures, nothing",
         "events, nothing")  # fmt: skip
 
 
 @dataclass(slots=True)
-class Company:
+class PeerOutcome:
     kind: str
     fps: float = 0.0
     grown_mb: float = 0.0
     threads: int = 0
     descriptors: int = 0
-    lines: int = 0  # of the others, on standard error
-    visits: int = 0  # connections that they made
+    lines: int = 0  # lines about the peer on standard error
+    visits: int = 0  # connections that the peers made
     exit_code: int | None = None
     end_s: float = 0.0
     wrong: list[str] = field(default_factory=list)
@@ -56,40 +56,40 @@ def watched_run(folder: Path, *options: str) -> Iterator[Program]:
         yield program
 
 
-def check_broker(folder: Path, kind: str, seconds: float) -> Company:
-    found = Company(kind)
+def check_broker(folder: Path, kind: str, seconds: float) -> PeerOutcome:
+    outcome = PeerOutcome(kind)
     with hostile_broker(kind) as broker:
         with watched_run(folder, "--mqtt", f"mqtt://127.0.0.1:{broker.port}/x") as program:
             program.watch(2.0)
             first = program.sample()
-            found.fps = best_rate(program, seconds)
-            _compare(found, [first], program.samples[-3:])
-            _end(found, program, "mqtt://")
-        found.visits = broker.connections
-    return found
+            outcome.fps = best_rate(program, seconds)
+            _compare(outcome, [first], program.samples[-3:])
+            _end(outcome, program, "mqtt://")
+        outcome.visits = broker.connections
+    return outcome
 
 
-def check_readers(folder: Path, readers: int, minutes: float) -> tuple[Company, list[Sample]]:
+def check_readers(folder: Path, readers: int, minutes: float) -> tuple[PeerOutcome, list[Sample]]:
     """Run with ``readers`` slow readers of each kind. Also return a sample every second."""
-    found = Company(f"{readers} visitors of each way")
+    outcome = PeerOutcome(f"{readers} visitors of each way")
     with watched_run(folder, "--serve", "127.0.0.1:0") as program:
         with slow_readers(page_port(program), readers) as crowd:
-            program.watch(min(30.0, 20 * minutes))  # all are there, and the first were cut off
+            program.watch(min(30.0, 20 * minutes))  # all are connected, and some were cut off
             place = len(program.samples)
-            found.fps = best_rate(program, 60 * minutes)
+            outcome.fps = best_rate(program, 60 * minutes)
             samples = program.samples[place:]
             third = max(1, len(samples) // 3)
-            _compare(found, samples[:third], samples[-third:])
+            _compare(outcome, samples[:third], samples[-third:])
             answer = Client(crowd.port).ask("/healthz")
             if answer.status != 200:
-                found.wrong.append(f"/healthz answers {answer.status}")
-            found.visits = crowd.visits
-        _end(found, program, "page")
-    return found, samples
+                outcome.wrong.append(f"/healthz answers {answer.status}")
+            outcome.visits = crowd.visits
+        _end(outcome, program, "page")
+    return outcome, samples
 
 
 def best_rate(program: Program, seconds: float) -> float:
-    """Return the best of up to three tries: the machine may stall for a second in one."""
+    """Return the best of up to three measurements: the machine may stall for a second."""
     best = 0.0
     for _ in range(3):
         best = max(best, measure(program, [CAMERA], seconds).fps)
@@ -98,33 +98,39 @@ def best_rate(program: Program, seconds: float) -> float:
     return best
 
 
-def _compare(found: Company, before: list[Sample], after: list[Sample]) -> None:
-    found.grown_mb = median(one.rss_mb for one in after) - median(one.rss_mb for one in before)
-    found.threads = max(one.threads for one in after) - max(one.threads for one in before)
-    found.descriptors = max(s.descriptors for s in after) - max(s.descriptors for s in before)
-    if found.fps < LEAST_RATE * RATE:
-        found.wrong.append(f"{found.fps:.2f} pictures a second of {RATE:g}")
-    if found.grown_mb > MOST_GROWN_MB:
-        found.wrong.append(f"{found.grown_mb:.0f} MB more")
-    if found.threads > 1:
-        found.wrong.append(f"{found.threads} threads more")
-    if found.descriptors > 3:
-        found.wrong.append(f"{found.descriptors} descriptors more")
-
-
-def _end(found: Company, program: Program, word: str) -> None:
-    program.end()
-    found.exit_code, found.end_s = program.exit_code, program.end_s
-    said = program.said()
-    found.lines = sum(
-        (word in line and "retrying" in line) or "refused the" in line for line in said
+def _compare(outcome: PeerOutcome, before: list[Sample], after: list[Sample]) -> None:
+    outcome.grown_mb = median(sample.rss_mb for sample in after) - median(
+        sample.rss_mb for sample in before
     )
-    if found.lines > 1:
-        found.wrong.append(f"{found.lines} lines: {said[-3:]}")
-    if any("Traceback" in line or "internal error" in line for line in said):
-        found.wrong.append("\n".join(said[-20:]))
-    if found.exit_code != 143:  # ``end`` has bounded the time
-        found.wrong.append(f"exit code {found.exit_code}")
+    outcome.threads = max(sample.threads for sample in after) - max(
+        sample.threads for sample in before
+    )
+    outcome.descriptors = max(sample.descriptors for sample in after) - max(
+        sample.descriptors for sample in before
+    )
+    if outcome.fps < LEAST_RATE * RATE:
+        outcome.wrong.append(f"{outcome.fps:.2f} pictures a second of {RATE:g}")
+    if outcome.grown_mb > MOST_GROWN_MB:
+        outcome.wrong.append(f"{outcome.grown_mb:.0f} MB more")
+    if outcome.threads > 1:
+        outcome.wrong.append(f"{outcome.threads} threads more")
+    if outcome.descriptors > 3:
+        outcome.wrong.append(f"{outcome.descriptors} descriptors more")
+
+
+def _end(outcome: PeerOutcome, program: Program, word: str) -> None:
+    program.end()
+    outcome.exit_code, outcome.end_s = program.exit_code, program.end_s
+    error_lines = program.error_lines()
+    outcome.lines = sum(
+        (word in line and "retrying" in line) or "refused the" in line for line in error_lines
+    )
+    if outcome.lines > 1:
+        outcome.wrong.append(f"{outcome.lines} lines: {error_lines[-3:]}")
+    if any("Traceback" in line or "internal error" in line for line in error_lines):
+        outcome.wrong.append("\n".join(error_lines[-20:]))
+    if outcome.exit_code != 143:
+        outcome.wrong.append(f"exit code {outcome.exit_code}")
 
 
 class Crowd:
@@ -143,17 +149,19 @@ class Crowd:
         what, _, how = way.partition(", ")
         path = f"/api/streams/{CAMERA}/{what}" if "." in what else f"/api/{what}"
         while not self.over.is_set():
-            with suppress(OSError), Client(self.port).connect(4096) as one:
-                one.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n\r\n".encode())
+            with suppress(OSError), Client(self.port).connect(4096) as connection:
+                connection.sendall(
+                    f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n\r\n".encode()
+                )
                 with self._lock:
                     self.visits += 1
-                self._stay(one, reads=how == "a byte a second")
+                self._hold_open(connection, reads=how == "a byte a second")
             self.over.wait(0.5)
 
-    def _stay(self, one: socket.socket, reads: bool) -> None:
-        """Stay until cut off. A client that does not read cannot see that: leave after STAY_S."""
+    def _hold_open(self, connection: socket.socket, reads: bool) -> None:
+        """Hold until cut off. A client that does not read cannot notice that, so limit the time."""
         for _ in range(STAY_S):
-            if self.over.wait(1.0) or (reads and not one.recv(1)):
+            if self.over.wait(1.0) or (reads and not connection.recv(1)):
                 return
 
     def close(self) -> None:

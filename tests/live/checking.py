@@ -1,18 +1,15 @@
-"""What ``scripts/live_check`` measures: recoveries of cameras, and ages against a burnt clock.
+"""Measure for ``scripts/live_check`` how cameras recover, and ages against a clock in the picture.
 
-Servers run in processes of their own. None of this is a test: the measurements take minutes and
-need an otherwise idle machine.
+Each server is a separate process. These are not tests: the measurements take minutes and need an
+otherwise idle machine.
 """
 
 from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -22,10 +19,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from detector import Detector
-from tests.live.program import in_seconds
-from tests.live.servers import RtspServer, http, make_clip, read_clock, rtsp
+from tests.live.program import Program, Sample, in_seconds, write_cameras
+from tests.live.servers import RtspServer, http, make_clip, rtsp
+from tests.live.streams import read_number
 
-PATIENCE_S = 60.0  # for a camera to come back
+PATIENCE_S = 60.0  # time limit for a camera to come back
 # Faults of a camera. Silence for 2 s is a stall; after 10 s of silence the feed drops the
 # connection and opens a new one.
 KILL, STALL, LONG_STALL = "kill", "stall, 3 to 6 s", "stall, 12 to 15 s"
@@ -34,24 +32,7 @@ DOWN = "camera_down"
 LOGIN = "admin:sw0rdf1sh"
 
 
-# Cameras that die and come back.
-
-
-@dataclass(slots=True)
-class Process:
-    threads: int
-    descriptors: int
-    rss_mb: float
-
-    @classmethod
-    def of(cls, pid: int) -> Process:
-        place = Path(f"/proc/{pid}")
-        pages = int((place / "statm").read_text().split()[1])
-        return cls(
-            len(os.listdir(place / "task")),
-            len(os.listdir(place / "fd")),
-            pages * os.sysconf("SC_PAGE_SIZE") / 1e6,
-        )
+# Recovery of cameras.
 
 
 @dataclass(slots=True)
@@ -65,8 +46,8 @@ class Recoveries:
     back_s: dict[str, list[float | None]] = field(
         default_factory=lambda: {KILL: [], STALL: [], LONG_STALL: []}
     )
-    before: Process | None = None
-    after: Process | None = None
+    before: Sample | None = None
+    after: Sample | None = None
     quiet_ms: list[float] = field(default_factory=list)
     disturbed_ms: list[float] = field(default_factory=list)
     exit_code: int | None = None
@@ -75,9 +56,9 @@ class Recoveries:
 def check_recoveries(
     folder: Path, cameras: int, times: int, quiet_s: float, engine: str, seed: int
 ) -> Recoveries:
-    """Kill, stall and stall for long one of ``cameras``, ``times`` times each, after ``quiet_s``
-    seconds."""
-    found, moments = Recoveries(), random.Random(seed)
+    """After ``quiet_s`` seconds, kill, briefly stall and long stall one camera, ``times`` times
+    each."""
+    results, moments = Recoveries(), random.Random(seed)
     clip = make_clip(folder / "clip.mp4", 250, size=(640, 360), gop=25)
     with ExitStack() as running:
         servers = [
@@ -85,47 +66,41 @@ def check_recoveries(
             for number in range(cameras)
         ]
         names = [f"cam{number}" for number in range(cameras)]
-        _write_list(folder / "cameras.yaml", names, servers)
-        command = [sys.executable, "-m", "detector", "cameras.yaml", "--quiet", "--engine", engine]
-        run = subprocess.Popen(command, cwd=folder)
-        try:
-            for name in names:
-                _wait_for_row(folder, name, time.time(), 4 * PATIENCE_S)
-            time.sleep(5)  # what starts has started
-            found.before, began = Process.of(run.pid), time.time()
-            time.sleep(quiet_s)
-            quiet_until = time.time()
-            for what in [KILL, STALL, LONG_STALL] * times:
-                time.sleep(moments.uniform(0.5, 3))
-                began_s, back_s = _disturb(servers[0], what, moments)
-                found.back_s[what].append(_wait_for_row(folder, names[0], back_s, PATIENCE_S))
-                found.seen[what] += _was_down(folder, names[0], began_s, back_s)
-            ended = time.time()
-            found.after = Process.of(run.pid)
-        finally:
-            run.send_signal(signal.SIGTERM)
-            found.exit_code = run.wait(30)
+        logins = [LOGIN if number == 2 else None for number in range(cameras)]
+        urls = {
+            name: server.url("x", login)
+            for name, server, login in zip(names, servers, logins, strict=True)
+        }
+        write_cameras(folder / "cameras.yaml", urls, **{names[1]: "udp"})
+        run = Program(folder, folder / "cameras.yaml", ("--quiet", "--engine", engine))
+        running.callback(run.kill)
+        for name in names:
+            _wait_for_row(folder, name, time.time(), 4 * PATIENCE_S)
+        time.sleep(5)  # until the start is complete
+        results.before, began = run.sample(), time.time()
+        time.sleep(quiet_s)
+        quiet_until = time.time()
+        for fault in [KILL, STALL, LONG_STALL] * times:
+            time.sleep(moments.uniform(0.5, 3))
+            began_s, back_s = _interrupt(servers[0], fault, moments)
+            results.back_s[fault].append(_wait_for_row(folder, names[0], back_s, PATIENCE_S))
+            results.seen[fault] += _was_down(run, names[0], began_s, back_s)
+        ended = time.time()
+        results.after = run.sample()
+        run.end()
+        results.exit_code = run.exit_code
     for name in names[1:]:
-        found.quiet_ms.append(_p99(folder, name, began, quiet_until))
-        found.disturbed_ms.append(_p99(folder, name, quiet_until, ended))
-    return found
+        results.quiet_ms.append(_p99(folder, name, began, quiet_until))
+        results.disturbed_ms.append(_p99(folder, name, quiet_until, ended))
+    return results
 
 
-def _write_list(path: Path, names: list[str], servers: list[RtspServer]) -> None:
-    lines = ["cameras:"]
-    for number, (name, server) in enumerate(zip(names, servers, strict=True)):
-        url = server.url("x", LOGIN if number == 2 else None)
-        udp = ", options: {rtsp_transport: udp}" if number == 1 else ""
-        lines.append(f"  - {{name: {name}, url: '{url}'{udp}}}")
-    path.write_text("\n".join(lines) + "\n")
-
-
-def _disturb(server: RtspServer, what: str, moments: random.Random) -> tuple[float, float]:
+def _interrupt(server: RtspServer, what: str, moments: random.Random) -> tuple[float, float]:
     began_s = time.time()
     if what == KILL:
         server.kill()
         time.sleep(moments.uniform(0.2, 2))
-        server.start()  # back when it listens
+        server.start()  # returns when it listens
         return began_s, time.time()
     server.signal(signal.SIGSTOP)
     time.sleep(moments.uniform(*STALLS[what]))
@@ -134,19 +109,16 @@ def _disturb(server: RtspServer, what: str, moments: random.Random) -> tuple[flo
     return began_s, back_s
 
 
-def _was_down(folder: Path, name: str, began_s: float, back_s: float) -> bool:
+def _was_down(run: Program, name: str, began_s: float, back_s: float) -> bool:
     """Return whether an event dates from the outage. Events are written a little later."""
-    until = time.time() + PATIENCE_S
-    while time.time() < until:
-        for path in (folder / "live" / name).glob("events-*.jsonl"):
-            for line in path.read_text().splitlines():
-                row = json.loads(line)
-                if row["event"] == DOWN and began_s <= in_seconds(row["time_utc"]) <= back_s + 1:
-                    return True
-        if time.time() > back_s + 2:
+    while True:
+        is_late = time.time() > back_s + 2
+        for row in run.lines(name, "events"):
+            if row["event"] == DOWN and began_s <= in_seconds(row["time_utc"]) <= back_s + 1:
+                return True
+        if is_late:
             return False
         time.sleep(0.2)
-    return False
 
 
 def _rows(folder: Path, name: str, since: dict[Path, int]) -> Iterator[tuple[float, float]]:
@@ -173,8 +145,8 @@ def _wait_for_row(folder: Path, name: str, after: float, patience_s: float) -> f
 
 
 def _p99(folder: Path, name: str, start: float, end: float) -> float:
-    ages = sorted(age for moment, age in _rows(folder, name, {}) if start <= moment < end)
-    return ages[min(len(ages) - 1, int(0.99 * len(ages)))] if ages else float("nan")
+    ages = [age for moment, age in _rows(folder, name, {}) if start <= moment < end]
+    return quantile(ages, 0.99)
 
 
 # Ages against a clock in the picture.
@@ -182,8 +154,8 @@ def _p99(folder: Path, name: str, start: float, end: float) -> float:
 
 @dataclass(slots=True)
 class Ages:
-    """``busy_ms``: from the moment that a picture is taken to its result. ``differences_ms``: age
-    by the burnt clock less age by arrival."""
+    """``busy_ms``: from taking a picture to its result. ``differences_ms``: age by the clock in the
+    picture minus age by arrival."""
 
     fps: float
     frames: int
@@ -206,22 +178,25 @@ def quantile(values: list[float], share: float) -> float:
 
 def measure_ages(fps: float, seconds: float, engine: str, policy: str, max_age: float) -> Ages:
     """Process a stream of JPEGs with a burnt-in clock and return their ages and timings."""
-    found = Ages(fps, 0, 0, [], [], [], [])
-    with _clock_server(fps) as url, Detector(engine=engine, policy=policy, max_age=max_age) as one:
+    results = Ages(fps, 0, 0, [], [], [], [])
+    with (
+        _clock_server(fps) as url,
+        Detector(engine=engine, policy=policy, max_age=max_age) as detector,
+    ):
         started, before = time.monotonic(), None
-        for frame, _ in one.stream(url):
+        for frame, _ in detector.stream(url):
             arrival = frame.arrival
             assert arrival is not None
             if time.monotonic() - started > seconds:
                 break
-            found.frames += 1
-            found.skipped += 0 if before is None else frame.index - before - 1
+            results.frames += 1
+            results.skipped += 0 if before is None else frame.index - before - 1
             before = frame.index
-            found.ages_ms.append((arrival.result_ns - arrival.arrived_ns) / 1e6)
-            found.inference_ms.append((arrival.inferred_ns - arrival.began_ns) / 1e6)
-            found.busy_ms.append((arrival.result_ns - arrival.taken_ns) / 1e6)
-            found.differences_ms.append(arrival.utc_s * 1e3 - read_clock(frame.image) / 1e3)
-    return found
+            results.ages_ms.append((arrival.result_ns - arrival.arrived_ns) / 1e6)
+            results.inference_ms.append((arrival.inferred_ns - arrival.began_ns) / 1e6)
+            results.busy_ms.append((arrival.result_ns - arrival.taken_ns) / 1e6)
+            results.differences_ms.append(arrival.utc_s * 1e3 - read_number(frame.image) / 1e3)
+    return results
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of cameras."""
+"""Fixtures for the tests of live runs."""
 
 from __future__ import annotations
 
@@ -13,3 +13,9 @@ from tests.live import servers
 def web() -> Iterator[servers.HttpServer]:
     with servers.http() as server:
         yield server
+
+
+@pytest.fixture
+def notices() -> list[str]:
+    """An empty list for the lines that a part of the program reports."""
+    return []

@@ -1,4 +1,4 @@
-"""A feed without a camera: the test decides what arrives, and when."""
+"""A feed without a camera: the test decides which pictures arrive, and when."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Clock:
 
 
 class FullCores(CpuLoad):
-    """A machine whose cores are full, mostly of decoding."""
+    """The load of a machine whose cores are busy, mostly with decoding."""
 
     def measure(self) -> LoadShares:
         return LoadShares(busy=1.0, decoding=0.6)
@@ -60,7 +60,7 @@ class FakeFeed(Feed):
         self.connects, self.epoch, self.started, self.stopped = 1, 1, 0, 0
         self.pictures: deque[Picture] = deque()
         self.ends_in_time = True
-        self.lock = threading.Lock()  # a picture is taken or dropped, and counted, in one go
+        self.lock = threading.Lock()  # taking or dropping a picture and counting it is atomic
 
     def start(self) -> None:
         self.started += 1
@@ -131,8 +131,8 @@ class FakeFeed(Feed):
 
 
 class Bench:
-    """A collector of fake feeds and a clock of its own. Time passes while the collector waits;
-    ``while_waiting`` holds what then happens, by the moment in ms from the start."""
+    """A collector of fake feeds on a fake clock, which advances while the collector waits.
+    ``while_waiting``: time in ms from the start -> what to call then."""
 
     def __init__(self, *names: str, latest: bool = False, **options) -> None:
         self.clock = Clock()
@@ -141,15 +141,15 @@ class Bench:
         self.while_waiting: dict[float, Callable[[], None]] = {}
         bench = self
 
-        class Patient(Collector):
+        class FakeCollector(Collector):
             def _sleep(self, ns: int) -> None:
                 bench.pass_until(bench.clock.now + ns)
 
-        def make(one: Camera, wake: Callable[[], None]) -> FakeFeed:
-            feed = self.feeds[one.name] = FakeFeed(one, wake, self.clock, latest)
+        def make(camera: Camera, wake: Callable[[], None]) -> FakeFeed:
+            feed = self.feeds[camera.name] = FakeFeed(camera, wake, self.clock, latest)
             return feed
 
-        self.collector = Patient(
+        self.collector = FakeCollector(
             [camera(name) for name in names], make, clock=self.clock, **options
         )
         self.collector.start()
@@ -170,15 +170,15 @@ class Bench:
     def batch(self, rows: int) -> list[tuple[str, int]]:
         from detector.core.timeline import OffTrack
 
-        found: list[tuple[str, int]] = []
-        while len(found) < rows:
-            arrived = self.collector.arrive(OffTrack(), 0, len(found))
-            if not arrived and not found and self.while_waiting:
+        batch: list[tuple[str, int]] = []
+        while len(batch) < rows:
+            arrived = self.collector.arrive(OffTrack(), 0, len(batch))
+            if not arrived and not batch and self.while_waiting:
                 continue
             if not arrived:
                 break
             if (frame := self.collector.read()) is None:
                 break
             assert frame.arrival is not None
-            found.append((frame.arrival.camera, frame.index))
-        return found
+            batch.append((frame.arrival.camera, frame.index))
+        return batch

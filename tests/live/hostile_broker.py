@@ -1,4 +1,4 @@
-"""A broker of MQTT that lies, is silent, floods or leaves: a TCP server that answers as one kind.
+"""An MQTT broker that is silent, floods, disconnects or sends invalid data, by ``kind``.
 
 with hostile_broker("floods") as broker: broker.port, broker.connections
 """
@@ -21,9 +21,9 @@ FLOOD = 64 << 10  # bytes that are sent at once
 class Visit:
     """One connection. ``send`` raises OSError after the peer has left or the test has ended."""
 
-    def __init__(self, one: socket.socket, over: threading.Event, number: int) -> None:
-        self.socket, self.over, self.number = one, over, number
-        one.settimeout(0.2)
+    def __init__(self, connection: socket.socket, over: threading.Event, number: int) -> None:
+        self.socket, self.over, self.number = connection, over, number
+        connection.settimeout(0.2)
 
     def read(self) -> bytes:
         while not self.over.is_set():
@@ -52,13 +52,13 @@ class Visit:
 
 
 def length(number: int) -> bytes:
-    """The remaining length of a packet, 7 bits a byte."""
-    found = bytearray()
+    """Encode the remaining length of a packet, 7 bits per byte."""
+    encoded = bytearray()
     while True:
         number, low = number >> 7, number & 127
-        found.append(low | (128 if number else 0))
+        encoded.append(low | (128 if number else 0))
         if not number:
-            return bytes(found)
+            return bytes(encoded)
 
 
 def published(mid: int, qos: int, payload: bytes, topic: bytes = b"t") -> bytes:
@@ -198,7 +198,7 @@ KINDS: dict[str, Callable[[Visit], None]] = {
     "subscriptions": _answer_each(b"\x90\x03\x00\x01\x80\xb0\x00"),
     "disconnects": _answer_each(b"\xe0\x00"),
 }
-# The connection may stay open with these kinds, as it does no harm.
+# Kinds with which the connection may stay open, as it does no harm.
 PATIENT = {
     "never answers", "never reads", "never acknowledges", "drips", "cut greeting",
     "a topic that is too long", "a topic of invalid UTF-8",
@@ -226,7 +226,7 @@ class HostileBroker:
     def _accept(self) -> None:
         while not self._over.is_set():
             try:
-                one, _ = self._listening.accept()
+                connection, _ = self._listening.accept()
             except TimeoutError:
                 continue
             except OSError:
@@ -234,7 +234,7 @@ class HostileBroker:
             self.connections += 1
             if self._only_once:
                 self._listening.close()
-            visit = Visit(one, self._over, self.connections)
+            visit = Visit(connection, self._over, self.connections)
             thread = threading.Thread(target=self._serve, args=(visit,), daemon=True)
             self._visits.append(thread)
             thread.start()

@@ -35,107 +35,111 @@ PATIENCE_S = 90.0
 
 
 @dataclass(slots=True)
-class Left:
+class Findings:
     times: int = 0
-    finished: int = 0  # different recordings under their final names, all decoded to their end
-    pictures: int = 0  # in them
-    damaged: int = 0  # packets in them that arrived damaged: a camera drops data that is not read
-    partial: int = 0  # different files in the making that were seen
-    empty: int = 0  # of these, without a picture
-    adopted: int = 0  # of these, with a final name at the next look; others were removed by then
-    removed: int = 0  # by retention, of the finished ones
-    lines: int = 0  # of rows and events at the end, all parsed
+    finished: int = 0  # recordings with final names, each decoded to its end
+    pictures: int = 0  # in finished recordings
+    damaged: int = 0  # damaged packets in them: a camera drops data that is not read in time
+    partial: int = 0  # partial recordings
+    empty: int = 0  # partial recordings without a picture
+    adopted: int = 0  # partial ones that the next run renamed; retention removed the others
+    removed: int = 0  # finished recordings that retention removed
+    lines: int = 0  # rows and events at the end, all parsed
     cut: int = 0  # last lines that a kill cut
     wrong: list[str] = field(default_factory=list)
 
 
 class Folder:
-    """The folder of outputs. It is checked repeatedly; a file that did not change only once."""
+    """The folder of outputs, which is checked repeatedly; unchanged files are checked once."""
 
-    def __init__(self, out: Path, left: Left) -> None:
-        self.out, self.left = out, left
+    def __init__(self, out: Path, findings: Findings) -> None:
+        self.out, self.findings = out, findings
         self._known: dict[Path, tuple[int, int]] = {}
-        self._begun: set[Path] = set()  # files in the making
+        self._partial: set[Path] = set()  # partial recordings
 
     def recordings(self) -> list[Recorded]:
-        return [one for name in NAMES for one in list_recordings(self.out / name / FOLDER)]
+        return [
+            recording for name in NAMES for recording in list_recordings(self.out / name / FOLDER)
+        ]
 
     def check(self, killed: bool) -> None:
         """Check every file. ``killed``: allow partial recordings and cut last lines."""
         self._check_recordings(killed)
-        self.left.lines = 0
+        self.findings.lines = 0
         for path in sorted(self.out.glob("*/*.jsonl")):
             self._check_lines(path, killed)
 
     def _check_recordings(self, killed: bool) -> None:
-        now = self.recordings()
-        for one in now:
-            if one.partial:
+        recordings = self.recordings()
+        for recording in recordings:
+            if recording.partial:
                 if not killed:
-                    self.left.wrong.append(f"{one.path.name} is in the making after the end")
-                is_empty = self._count(one.path, least=0) == 0
-                if one.path not in self._begun:
-                    self.left.partial += 1
-                    self.left.empty += is_empty
-                self._begun.add(one.path)
+                    self.findings.wrong.append(f"{recording.path.name} is partial after the end")
+                is_empty = self._count(recording.path, least=0) == 0
+                if recording.path not in self._partial:
+                    self.findings.partial += 1
+                    self.findings.empty += is_empty
+                self._partial.add(recording.path)
                 continue
-            about = one.path.stat()
-            stamp = about.st_size, about.st_mtime_ns
-            if self._known.get(one.path) != stamp:
-                if one.path in self._known:
-                    self.left.wrong.append(f"{one.path.name} was changed after it was finished")
-                self._known[one.path] = stamp
-                self.left.finished += 1
-                self.left.pictures += self._count(one.path, least=1)
-        gone = self._known.keys() - {one.path for one in now}
-        self.left.removed += len(gone)
-        for path in gone:
+            status = recording.path.stat()
+            version = status.st_size, status.st_mtime_ns
+            if self._known.get(recording.path) != version:
+                if recording.path in self._known:
+                    self.findings.wrong.append(
+                        f"{recording.path.name} was changed after it was finished"
+                    )
+                self._known[recording.path] = version
+                self.findings.finished += 1
+                self.findings.pictures += self._count(recording.path, least=1)
+        removed = self._known.keys() - {recording.path for recording in recordings}
+        self.findings.removed += len(removed)
+        for path in removed:
             del self._known[path]
-        newest = {path.name: 0 for path in self._known}
+        finished_names = {path.name for path in self._known}
         for car in self.out.glob(f"*/{FOLDER}/*{SIDE_CAR}"):
-            if not killed and car.with_suffix(".mp4").name not in newest:
-                self.left.wrong.append(f"{car.name} has no recording")
+            if not killed and car.with_suffix(".mp4").name not in finished_names:
+                self.findings.wrong.append(f"{car.name} has no recording")
 
     def _count(self, path: Path, least: int) -> int:
         """Count the pictures that a player shows, without damaged ones. A partial file may hold
         none yet."""
-        found, damaged = 0, 0
+        pictures, damaged = 0, 0
         try:
             with av.open(str(path)) as container:
                 for packet in container.demux(video=0):
                     try:
-                        found += len(packet.decode())
+                        pictures += len(packet.decode())
                     except av.error.InvalidDataError:
                         damaged += 1
         except (av.FFmpegError, IndexError) as error:
             if least:
-                self.left.wrong.append(f"{path.name} does not play: {error}")
-        if found < least:
-            self.left.wrong.append(f"{path.name} holds {found} pictures")
-        self.left.damaged += damaged if least else 0
-        return found
+                self.findings.wrong.append(f"{path.name} does not play: {error}")
+        if pictures < least:
+            self.findings.wrong.append(f"{path.name} holds {pictures} pictures")
+        self.findings.damaged += damaged if least else 0
+        return pictures
 
     def _check_lines(self, path: Path, killed: bool) -> None:
         lines = path.read_bytes().split(b"\n")
         rest = lines.pop()
         if rest:
-            self.left.cut += 1
+            self.findings.cut += 1
             if not killed:
-                self.left.wrong.append(f"{path.name}: its last line is cut")
+                self.findings.wrong.append(f"{path.name}: its last line is cut")
         for line in lines:
             try:
                 json.loads(line)
             except ValueError:
-                self.left.wrong.append(f"{path.name}: no line of JSON: {line[:80]!r}")
-        self.left.lines += len(lines)
+                self.findings.wrong.append(f"{path.name}: no line of JSON: {line[:80]!r}")
+        self.findings.lines += len(lines)
 
     def check_size(self) -> None:
-        size = sum(one.path.stat().st_size for one in self.recordings())
-        if self.left.times > 20 and not self.left.removed:
-            self.left.wrong.append("retention removed nothing")
+        size = sum(recording.path.stat().st_size for recording in self.recordings())
+        if self.findings.times > 20 and not self.findings.removed:
+            self.findings.wrong.append("retention removed nothing")
         clip = (self.out.parent / "clip.mp4").stat().st_size
         if size > KEEP_GB * 1e9 + len(NAMES) * clip * MORE_S / CLIP_S:
-            self.left.wrong.append(f"{size} bytes of recordings are kept")
+            self.findings.wrong.append(f"{size} bytes of recordings are kept")
 
     def rows(self) -> int:
         return sum(path.read_bytes().count(b"\n") for path in self.out.glob("*/detections-*.jsonl"))
@@ -148,7 +152,7 @@ def two_cameras(folder: Path) -> Iterator[Callable[[str], Program]]:
     with ExitStack() as running:
         servers = [running.enter_context(rtsp({"x": clip})) for _ in NAMES]
         cameras = folder / "cameras.yaml"
-        urls = {name: one.url("x") for name, one in zip(NAMES, servers, strict=True)}
+        urls = {name: server.url("x") for name, server in zip(NAMES, servers, strict=True)}
         write_cameras(cameras, urls)
 
         def start(mode: str) -> Program:
@@ -161,77 +165,77 @@ def two_cameras(folder: Path) -> Iterator[Callable[[str], Program]]:
 
 
 def check_kills(
-    folder: Path, times: int, seed: int, tell: Callable[[Left], None] = lambda left: None
-) -> Left:
-    """Kill runs at ``times`` random moments with SIGKILL; the last run ends in order."""
-    left, moments = Left(), Random(seed)
-    found = Folder(folder / "live", left)
+    folder: Path, times: int, seed: int, tell: Callable[[Findings], None] = lambda findings: None
+) -> Findings:
+    """Kill runs at ``times`` random moments with SIGKILL; the last run ends with SIGTERM."""
+    findings, moments = Findings(), Random(seed)
+    outputs = Folder(folder / "live", findings)
     with two_cameras(folder) as start:
         for number in range(times + 1):
-            before = [one for one in found.recordings() if one.partial]
-            rows, program = found.rows(), start(MODES[number % 2])
+            before = [recording for recording in outputs.recordings() if recording.partial]
+            rows, program = outputs.rows(), start(MODES[number % 2])
             is_last = number == times
             if is_last:
-                _wait_for_rows(program, found, rows)
+                _wait_for_rows(program, outputs, rows)
                 program.watch(3.0)
             else:
                 time.sleep(moments.uniform(EARLIEST_S, LATEST_S))
             if program.process.poll() is not None:
-                left.wrong.append(f"it ended before the kill: {program.errors()}")
-            if found.rows() > rows:  # it records: what was left has been seen to
-                _check_adopted(before, left)
-            _end(program, left) if is_last else program.kill()
-            left.times += not is_last
-            found.check(killed=not is_last)
-            tell(left)
-        found.check_size()
-    return left
+                findings.wrong.append(f"it ended before the kill: {program.errors()}")
+            if outputs.rows() > rows:  # it records, so it has adopted partial recordings
+                _check_adopted(before, findings)
+            _end(program, findings) if is_last else program.kill()
+            findings.times += not is_last
+            outputs.check(killed=not is_last)
+            tell(findings)
+        outputs.check_size()
+    return findings
 
 
 def check_stops(
-    folder: Path, times: int, seed: int, tell: Callable[[Left], None] = lambda left: None
-) -> Left:
+    folder: Path, times: int, seed: int, tell: Callable[[Findings], None] = lambda findings: None
+) -> Findings:
     """Stop one run at ``times`` random moments with SIGSTOP; resume it seconds later."""
-    left, moments = Left(), Random(seed)
-    found = Folder(folder / "live", left)
+    findings, moments = Findings(), Random(seed)
+    outputs = Folder(folder / "live", findings)
     with two_cameras(folder) as start:
         program = start(MODES[seed % 2])
-        _wait_for_rows(program, found, 0)
+        _wait_for_rows(program, outputs, 0)
         for _ in range(times):
             program.watch(moments.uniform(0.1, 4.0))
             program.process.send_signal(signal.SIGSTOP)
             time.sleep(moments.uniform(0.2, LONGEST_STOP_S))
-            found.check(killed=True)
-            rows = found.rows()
+            outputs.check(killed=True)
+            rows = outputs.rows()
             program.process.send_signal(signal.SIGCONT)
-            _wait_for_rows(program, found, rows)
-            left.times += 1
-            tell(left)
+            _wait_for_rows(program, outputs, rows)
+            findings.times += 1
+            tell(findings)
         program.watch(3.0)
-        _end(program, left)
-        found.check(killed=False)
-        found.check_size()
-    return left
+        _end(program, findings)
+        outputs.check(killed=False)
+        outputs.check_size()
+    return findings
 
 
-def _wait_for_rows(program: Program, found: Folder, rows: int) -> None:
-    if program.wait_until(lambda: found.rows() > rows, PATIENCE_S) is None:
-        found.left.wrong.append(f"no picture in {PATIENCE_S:.0f} s: {program.errors()}")
+def _wait_for_rows(program: Program, outputs: Folder, rows: int) -> None:
+    if program.wait_until(lambda: outputs.rows() > rows, PATIENCE_S) is None:
+        outputs.findings.wrong.append(f"no picture in {PATIENCE_S:.0f} s: {program.errors()}")
 
 
-def _check_adopted(before: list[Recorded], left: Left) -> None:
+def _check_adopted(before: list[Recorded], findings: Findings) -> None:
     """Check that no partial recording of the previous run still has its partial name."""
-    for one in before:
-        if os.path.lexists(one.path):
-            left.wrong.append(f"{one.path.name} is still in the making after the next start")
-        final = one.path.with_name(one.path.name.replace(".partial", ""))
-        left.adopted += final.exists()
+    for recording in before:
+        if os.path.lexists(recording.path):
+            findings.wrong.append(f"{recording.path.name} is still partial after the next start")
+        final = recording.path.with_name(recording.path.name.replace(".partial", ""))
+        findings.adopted += final.exists()
 
 
-def _end(program: Program, left: Left) -> None:
+def _end(program: Program, findings: Findings) -> None:
     program.end()
-    said = program.errors()
+    errors = program.errors()
     if program.exit_code != 143:
-        left.wrong.append(f"exit code {program.exit_code}: {said}")
-    if "internal error" in said or "Traceback" in said:
-        left.wrong.append(said)
+        findings.wrong.append(f"exit code {program.exit_code}: {errors}")
+    if "internal error" in errors or "Traceback" in errors:
+        findings.wrong.append(errors)

@@ -1,9 +1,8 @@
-"""Kill a recording process at a random moment, then read every file that it left.
+"""Kill a recording process at a random moment, then read every file that it wrote.
 
 ``python -m tests.live.killing FOLDER STREAM`` records until it is killed: the stream's packets as
-camera ``copy`` with a boxes file, numbered pictures as camera ``annotated``, both at 25 a second,
-and rows.
-``kill_once`` starts it, kills it, and measures what is lost.
+camera ``copy`` with a boxes file, numbered pictures as camera ``annotated``, both at 25 FPS, and
+rows. ``kill_once`` starts it, kills it, and measures the loss.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from detector.live.recording.names import list_recordings
 from detector.live.recording.recorder import CameraRecorder
 from detector.live.rows import CameraRows
 from detector.live.sources.base import Camera
-from tests.live.streams import make_stream, numbered, numbers_of, one_detection
-from tests.live.wishes import Wish
+from tests.live.record_settings import RecordSettings
+from tests.live.streams import draw_picture, make_stream, numbers_of, one_detection
 from tests.waiting import wait_for
 
 FPS, SECONDS = 25, 14  # of the stream: longer than any process lives
@@ -42,11 +41,11 @@ class Loss:
     camera: str
     alive_s: float  # from the first picture to the kill
     files: int
-    partial: int  # of them, when the process was killed
-    fed: int  # pictures
+    partial: int  # partial files when the process was killed
+    fed: int  # pictures that the recorder received
     kept: int
-    dropped: int  # pictures for which a busy machine had no time
-    lost_s: float  # from the arrival of the first picture that is lost to the kill
+    dropped: int  # pictures dropped because the machine was too slow
+    lost_s: float  # seconds from the arrival of the first lost picture to the kill
     rows: int
 
 
@@ -55,7 +54,7 @@ def record_until_killed(folder: Path, stream: Path) -> None:
         name: CameraRecorder(
             folder,
             Camera(name, "network", Address("x")),
-            Wish(name, segment=MINUTES),
+            RecordSettings(name, segment=MINUTES),
             print_notice,
             style=Style(),
         )
@@ -64,14 +63,14 @@ def record_until_killed(folder: Path, stream: Path) -> None:
     rows = CameraRows(folder, Camera("rows", "network", Address("x")), print_notice)
     listener = recorders["copy"].listener
     with av.open(str(stream)) as container:
-        begin_ns, first = time.perf_counter_ns(), None
-        listener.opened(container.streams, begin_ns, time.time())
+        start_ns, first = time.perf_counter_ns(), None
+        listener.opened(container.streams, start_ns, time.time())
         number = 0
         for packet in container.demux():
             if packet.dts is None or packet.pts is None:
                 continue
             first = packet.dts if first is None else first
-            due_ns = begin_ns + round((packet.dts - first) * packet.time_base * 1_000_000_000)
+            due_ns = start_ns + round((packet.dts - first) * packet.time_base * 1_000_000_000)
             time.sleep(max(0, due_ns - time.perf_counter_ns()) / 1e9)
             now, utc_s = time.perf_counter_ns(), time.time()
             is_video = packet.stream.type == "video"
@@ -81,12 +80,12 @@ def record_until_killed(folder: Path, stream: Path) -> None:
                 os.write(1, f"copy {shown} {now}\nannotated {number} {now}\n".encode())
             listener.packet(packet, now, utc_s)
             if is_video:
-                image = numbered(number)
+                image = draw_picture(number)
                 frame = Frame(number, number, number / FPS, image)
                 frame.arrival = Arrival("annotated", 1, now, utc_s)
                 dropped = recorders["annotated"].counts()["dropped"]
                 recorders["annotated"].write(frame, one_detection())
-                if recorders["annotated"].counts()["dropped"] > dropped:  # no time: not the kill's
+                if recorders["annotated"].counts()["dropped"] > dropped:  # not the kill's
                     os.write(1, f"dropped {number} 0\n".encode())
                 rows.write(frame, one_detection())
                 recorders["copy"].write(frame, one_detection())
@@ -115,7 +114,7 @@ def kill_once(
     command = [sys.executable, "-m", "tests.live.killing", str(folder), str(stream)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        lines = [process.stdout.readline()]  # it has begun
+        lines = [process.stdout.readline()]  # recording has begun
         time.sleep(alive_s)
         wait_for(ready)
         killed_ns = time.perf_counter_ns()
@@ -138,7 +137,9 @@ def holds_pictures(folder: Path) -> bool:
     """Return whether each camera has a playable recording and ``copy`` has a boxes file."""
     videos = [folder / name / "video" for name in CAMERAS]
     with suppress(av.FFmpegError, IndexError):  # no whole fragment yet
-        played = all(any(numbers_of(one.path) for one in list_recordings(at)) for at in videos)
+        played = all(
+            any(numbers_of(recording.path) for recording in list_recordings(at)) for at in videos
+        )
         return played and any(folder.glob("copy/video/*.ass"))
     return False
 
@@ -148,26 +149,28 @@ def measure(
 ) -> Loss:
     first = min(arrived)
     video = folder / name / "video"
-    left = list_recordings(video)
-    as_left = {number for one in left for number in numbers_of(one.path)}
-    # The next run finishes what the kill left, and nothing of it is lost.
-    CameraRecorder(folder, Camera(name, "network", Address("x")), Wish(name), print_notice).close()
+    files_left = list_recordings(video)
+    before_adoption = {number for recording in files_left for number in numbers_of(recording.path)}
+    # The next run finishes partial files without losing a picture.
+    CameraRecorder(
+        folder, Camera(name, "network", Address("x")), RecordSettings(name), print_notice
+    ).close()
     files = list_recordings(video)
-    assert len(files) == len(left)
-    assert not any(one.partial for one in files)
+    assert len(files) == len(files_left)
+    assert not any(recording.partial for recording in files)
     assert not [*video.glob("*.partial.*")]
     if name == "copy":
         check_side_cars(video)
-    numbers = {number for one in files for number in numbers_of(one.path)}
-    assert numbers == as_left
-    there = numbers | dropped
-    missing = next(number for number in range(first, 2**16) if number not in there)
+    numbers = {number for recording in files for number in numbers_of(recording.path)}
+    assert numbers == before_adoption
+    present = numbers | dropped
+    missing = next(number for number in range(first, 2**16) if number not in present)
     fed_ns = arrived.get(missing, killed_ns)
     return Loss(
         camera=name,
         alive_s=(killed_ns - min(arrived.values())) / 1e9,
         files=len(files),
-        partial=sum(one.partial for one in left),
+        partial=sum(recording.partial for recording in files_left),
         kept=len(numbers),
         fed=len(arrived),
         dropped=len(dropped),
@@ -192,14 +195,14 @@ def count_rows(folder: Path) -> int:
         for path in (folder / "rows").glob("detections-*.jsonl")
         for line in path.read_text().splitlines()
     ]
-    found = []
-    for place, line in enumerate(lines):
+    frames = []
+    for position, line in enumerate(lines):
         try:
-            found.append(json.loads(line)["frame"])
+            frames.append(json.loads(line)["frame"])
         except ValueError:
-            assert place == len(lines) - 1
-    assert found == list(range(len(found)))
-    return len(found)
+            assert position == len(lines) - 1
+    assert frames == list(range(len(frames)))
+    return len(frames)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What watchers of the page cost a run: requests, slow clients, and a browser that stands still.
+"""Measure what viewers of the page cost a run: requests, slow clients and a frozen browser.
 
 python -m tests.live.page_load PORT CAMERA REQUESTS    loads a page until its input ends
 """
@@ -32,7 +32,7 @@ FPS = 25.0
 CAMERAS = 4
 PATHS = ("/api/streams", "/metrics")
 SLOW_READERS, SLOW_HEADS = 5, 3
-SETTLE_S = 3.0  # between the beginning of a load and what is measured
+SETTLE_S = 3.0  # between the start of a load and the measurement
 
 
 @dataclass(slots=True)
@@ -64,8 +64,8 @@ class Pair:
 
 @dataclass(slots=True)
 class Outcome:
-    most: float  # pictures a second that this machine detects, one at a time
-    rate: float  # that were asked of the cameras together
+    most: float  # pictures per second that this machine detects, one at a time
+    rate: float  # pictures per second requested from all cameras together
     browser: bool
     pairs: list[Pair] = field(default_factory=list)
     exit_code: int | None = None
@@ -77,14 +77,14 @@ def check_page(
     seconds: float,
     requests: int,
     engine: str,
-    told: Callable[[Pair], None],
+    report: Callable[[Pair], None],
 ) -> Outcome:
-    """Four cameras that together ask for half of what this machine detects. Phases with and
-    without the load follow each other in turns, and every second pair begins with the load."""
+    """Run four cameras that together need half of what this machine detects. Phases with and
+    without the load alternate, and every second pair begins with the load."""
     idle = measure_ages(10.0, 8.0, engine, "latest", 5.0)
     most = 1e3 / (sum(idle.busy_ms) / len(idle.busy_ms))
     rate = round(min(FPS, most / 2 / CAMERAS), 2)
-    found = Outcome(most, rate * CAMERAS, chromium() is not None)
+    outcome = Outcome(most, rate * CAMERAS, chromium() is not None)
     clip = make_clip(folder / "clip.mp4", 250, size=(640, 360), gop=25)
     with ExitStack() as running:
         names = [f"cam{number}" for number in range(CAMERAS)]
@@ -104,23 +104,23 @@ def check_page(
                     time.sleep(SETTLE_S)
                     parts[False] = measure(program, names, seconds)
                     continue
-                with standing_browser(port), load(port, names[0], requests, answers):
+                with frozen_browser(port), load(port, names[0], requests, answers):
                     time.sleep(SETTLE_S)
                     parts[True] = measure(program, names, seconds)
             pair = Pair(parts[False], parts[True], answers)
-            found.pairs.append(pair)
-            told(pair)
+            outcome.pairs.append(pair)
+            report(pair)
         program.end()
-        found.exit_code = program.exit_code
-    return found
+        outcome.exit_code = program.exit_code
+    return outcome
 
 
 def page_port(program: Program) -> int:
-    def said() -> list[str]:
-        return re.findall(r"http://127\.0\.0\.1:(\d+)", "\n".join(program.said()))
+    def ports() -> list[str]:
+        return re.findall(r"http://127\.0\.0\.1:(\d+)", "\n".join(program.ports()))
 
-    program.wait_until(lambda: bool(said()), 30)
-    return int(said()[0])
+    program.wait_until(lambda: bool(ports()), 30)
+    return int(ports()[0])
 
 
 def measure(program: Program, names: list[str], seconds: float) -> Phase:
@@ -131,7 +131,7 @@ def measure(program: Program, names: list[str], seconds: float) -> Phase:
     passed = time.monotonic() - began
     return Phase(
         rows / passed,
-        median(one.rss_mb for one in program.samples[place:]),
+        median(sample.rss_mb for sample in program.samples[place:]),
         (last.cpu_s - first.cpu_s) / passed,
     )
 
@@ -145,13 +145,13 @@ def count_rows(program: Program, names: list[str]) -> int:
 
 
 @contextmanager
-def standing_browser(port: int) -> Iterator[None]:
-    """Chromium that has shown the page for some seconds, and whose processes are then stopped."""
+def frozen_browser(port: int) -> Iterator[None]:
+    """Show the page in Chromium for some seconds, then stop its processes for the block."""
     if chromium() is None:
         yield
         return
-    with tempfile.TemporaryDirectory(prefix="live-check-") as made:
-        browser = Browser(Path(made))
+    with tempfile.TemporaryDirectory(prefix="live-check-") as folder:
+        browser = Browser(Path(folder))
         try:
             browser.visit(f"http://127.0.0.1:{port}/")
             time.sleep(SETTLE_S)
@@ -176,16 +176,16 @@ def load(port: int, camera: str, requests: int, answers: Answers) -> Iterator[No
     )
     try:
         yield
-        told = json.loads(process.communicate(timeout=60)[0])  # its input ends
-        for what, value in told.items():
-            setattr(answers, what, value)
+        results = json.loads(process.communicate(timeout=60)[0])  # its input ends
+        for name, value in results.items():
+            setattr(answers, name, value)
     finally:
         process.kill()
         process.wait()
 
 
 # ----------------------------------------------------------------------
-# The process that asks.
+# The process that sends requests.
 
 
 class Crowd:
@@ -210,20 +210,20 @@ class Crowd:
     def read_slowly(self) -> None:
         path = f"/api/streams/{self.camera}/stream.mjpg"
         while not self.over.is_set():
-            with suppress(OSError, IndexError), self.client.stream(path, 4096) as one:
-                while one.socket.recv(256) and not self.over.wait(0.5):
+            with suppress(OSError, IndexError), self.client.stream(path, 4096) as connection:
+                while connection.socket.recv(256) and not self.over.wait(0.5):
                     pass
-            self._count_cut()
+            self._count_disconnect()
 
     def write_slowly(self) -> None:
         while not self.over.is_set():
-            with suppress(OSError), self.client.connect() as one:
-                one.sendall(b"GET / HTTP/1.1\r\n")
+            with suppress(OSError), self.client.connect() as connection:
+                connection.sendall(b"GET / HTTP/1.1\r\n")
                 while not self.over.wait(1.0):
-                    one.sendall(b"x")
-            self._count_cut()
+                    connection.sendall(b"x")
+            self._count_disconnect()
 
-    def _count_cut(self) -> None:
+    def _count_disconnect(self) -> None:
         if not self.over.wait(0.5):
             with self._lock:
                 self.answers.cut += 1
@@ -251,5 +251,5 @@ def p99(answers: Answers) -> float:
 
 
 if __name__ == "__main__":
-    told = ask_until_closed(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
-    print(json.dumps({name: getattr(told, name) for name in Answers.__slots__}))
+    report = ask_until_closed(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    print(json.dumps({name: getattr(report, name) for name in Answers.__slots__}))

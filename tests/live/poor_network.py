@@ -1,10 +1,10 @@
-"""A network that loses, delays and shuffles packets, between two network namespaces.
+"""A network that loses, delays and reorders packets, between two network namespaces.
 
     servers' namespace ── wire (TUN) ── relay, a process ── wire (TUN) ── the program's namespace
 
-The relay hands every IP packet from one end to the other, later. Losses are made by the kernel,
-with nftables' ``numgen random`` or iptables' ``statistic`` at both ends, and counted there. Nothing
-of the machine's own network is touched. It needs root.
+The relay passes on every IP packet with a delay. The kernel drops and counts packets at both ends,
+by nftables' ``numgen random`` or iptables' ``statistic``. The machine's own network is not changed.
+It needs root.
 
     python -m tests.live.poor_network relay NAMESPACE NAMESPACE DELAY_MS JITTER_MS ORDERED
     python -m tests.live.poor_network mjpeg ADDRESS
@@ -43,8 +43,8 @@ TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """``loss``: share of the packets, at both ends. ``delay_ms``: from the cameras to the program;
-    ``jitter_ms``: up and down. ``ordered``: no packet overtakes another."""
+    """Network conditions. ``loss``: share of packets, at both ends. ``delay_ms``: from the cameras
+    to the program, plus or minus ``jitter_ms``. ``ordered``: no packet overtakes another."""
 
     name: str
     loss: float = 0.0
@@ -79,7 +79,8 @@ class CameraOutcome:
 
 @dataclass(slots=True)
 class Outcome:
-    """``lost`` of ``packets`` that came to the program's end. ``wrong``: what must not happen."""
+    """``packets`` reached the program's namespace, and ``lost`` of them were dropped. ``wrong``:
+    what must not happen."""
 
     weather: Weather
     packets: int = 0
@@ -90,7 +91,7 @@ class Outcome:
 
 
 # ----------------------------------------------------------------------
-# Two namespaces and what is between them.
+# The two namespaces and their connection.
 
 
 def run(*command: str) -> str:
@@ -99,12 +100,12 @@ def run(*command: str) -> str:
     except OSError as error:
         raise UnavailableError(f"{command[0]}: {error.strerror}") from error
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise UnavailableError(f"{' '.join(command)}: {said[0] if said else done.returncode}")
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise UnavailableError(f"{' '.join(command)}: {lines[0] if lines else done.returncode}")
     return done.stdout
 
 
-def inside(namespace: str) -> tuple[str, ...]:
+def in_namespace(namespace: str) -> tuple[str, ...]:
     return "ip", "netns", "exec", namespace
 
 
@@ -114,12 +115,12 @@ def namespaces(weather: Weather) -> Iterator[tuple[str, str]]:
         raise UnavailableError("network namespaces need root")
     if not os.path.exists("/dev/net/tun"):
         raise UnavailableError("/dev/net/tun: the kernel has no TUN")
-    with ExitStack() as made:
+    with ExitStack() as resources:
         pair = []
         for end in ("servers", "program"):
             name = f"detect-{end}-{os.getpid()}"
             run("ip", "netns", "add", name)
-            made.callback(run, "ip", "netns", "delete", name)
+            resources.callback(run, "ip", "netns", "delete", name)
             run("ip", "-n", name, "link", "set", "lo", "up")
             run("ip", "-n", name, "tuntap", "add", "dev", WIRE, "mode", "tun")
             pair.append(name)
@@ -136,8 +137,8 @@ def namespaces(weather: Weather) -> Iterator[tuple[str, str]]:
             stdout=subprocess.PIPE,
             text=True,
         )
-        made.callback(relay.wait)
-        made.callback(relay.kill)
+        resources.callback(relay.wait)
+        resources.callback(relay.kill)
         assert relay.stdout is not None
         if relay.stdout.readline() != "ready\n":
             raise UnavailableError("the relay between the namespaces does not start; see above")
@@ -158,25 +159,25 @@ def drop(namespace: str, loss: float) -> None:
         path = f"/tmp/{namespace}.nft"
         Path(path).write_text(rules)
         try:
-            run(*inside(namespace), "nft", "-f", path)
+            run(*in_namespace(namespace), "nft", "-f", path)
         finally:
             os.unlink(path)
     except UnavailableError as by_nft:
         match = ("-i", WIRE, "-m", "statistic", "--mode", "random", "--probability", f"{loss:g}")
         try:
-            run(*inside(namespace), "iptables", "-A", "INPUT", "-i", WIRE)
-            run(*inside(namespace), "iptables", "-A", "INPUT", *match, "-j", "DROP")
+            run(*in_namespace(namespace), "iptables", "-A", "INPUT", "-i", WIRE)
+            run(*in_namespace(namespace), "iptables", "-A", "INPUT", *match, "-j", "DROP")
         except UnavailableError as by_iptables:
             raise UnavailableError(f"{by_nft}; {by_iptables}") from by_iptables
 
 
 def count_packets(namespace: str) -> tuple[int, int]:
-    """Return (packets that arrived, packets of these that were lost)."""
+    """Return the number of packets that arrived, and how many of them were dropped."""
     try:
-        text = run(*inside(namespace), "nft", "list", "table", "ip", "weather")
+        text = run(*in_namespace(namespace), "nft", "list", "table", "ip", "weather")
         counts = re.findall(r"packets (\d+) bytes", text)
     except UnavailableError:
-        text = run(*inside(namespace), "iptables", "-L", "INPUT", "-v", "-x", "-n")
+        text = run(*in_namespace(namespace), "iptables", "-L", "INPUT", "-v", "-x", "-n")
         counts = [line.split()[0] for line in text.splitlines()[2:]]
     return int(counts[0]), int(counts[1])
 
@@ -186,7 +187,7 @@ def count_packets(namespace: str) -> tuple[int, int]:
 
 
 def open_wire(namespace: str) -> int:
-    """A descriptor of the namespace's TUN. The calling thread stays in that namespace."""
+    """Open the namespace's TUN device. The calling thread stays in that namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
     place = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
     if libc.setns(place, CLONE_NEWNET):
@@ -198,7 +199,7 @@ def open_wire(namespace: str) -> int:
 
 
 def relay(first: str, second: str, delay_ms: float, jitter_ms: float, ordered: bool) -> None:
-    """Delays what goes from ``first`` to ``second``; the way back takes no time."""
+    """Relay packets, delaying those from ``first`` to ``second``."""
     wires = open_wire(first), open_wire(second)
     selector, chance = selectors.DefaultSelector(), random.Random(1)
     for wire in wires:
@@ -223,7 +224,7 @@ def relay(first: str, second: str, delay_ms: float, jitter_ms: float, ordered: b
 
 
 def send(wire: int, packet: bytes) -> None:
-    with suppress(BlockingIOError):  # its queue is full, as a router's
+    with suppress(BlockingIOError):  # drop the packet if the queue is full, as a router does
         os.write(wire, packet)
 
 
@@ -235,25 +236,32 @@ def serve_mjpeg(address: str) -> None:
 
 
 # ----------------------------------------------------------------------
-# Cameras in such weather.
+# Cameras behind such a network.
 
 
 def check_network(folder: Path, weather: Weather, seconds: float, engine: str) -> Outcome:
-    """One camera by RTSP over TCP, one by RTSP over UDP, one by MJPEG over HTTP.
+    """Run three cameras: RTSP over TCP, RTSP over UDP, and MJPEG over HTTP.
 
     Raises UnavailableError.
     """
     need_rtsp()
-    found = Outcome(weather)
+    outcome = Outcome(weather)
     # Small pictures, so that 5% of lost packets leave TCP enough to carry them.
     clip = make_clip(folder / "clip.mp4", 250, FPS, gop=FPS, options={**STEADY, "crf": "28"})
     with ExitStack() as running:
         servers, client = running.enter_context(namespaces(weather))
-        rtsp = RtspServer({"x": clip}, None, SERVERS, inside(servers))
+        rtsp = RtspServer({"x": clip}, None, SERVERS, in_namespace(servers))
         running.callback(rtsp.kill)
         rtsp.start()
         mjpeg = subprocess.Popen(
-            [*inside(servers), sys.executable, "-m", "tests.live.poor_network", "mjpeg", SERVERS],
+            [
+                *in_namespace(servers),
+                sys.executable,
+                "-m",
+                "tests.live.poor_network",
+                "mjpeg",
+                SERVERS,
+            ],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,
@@ -265,7 +273,7 @@ def check_network(folder: Path, weather: Weather, seconds: float, engine: str) -
         cameras = folder / "cameras.yaml"
         write_cameras(cameras, urls, tcp="tcp", udp="udp")
         options = ("--engine", engine)
-        program = Program(folder, cameras, options, prefix=inside(client))
+        program = Program(folder, cameras, options, prefix=in_namespace(client))
         running.callback(program.kill)
         try:
             program.wait_for_cameras(NAMES)
@@ -273,25 +281,25 @@ def check_network(folder: Path, weather: Weather, seconds: float, engine: str) -
             program.watch(seconds)
             after, lost_after = count_packets(client)
             document = program.end()
-        except ProgramEndedError as gone:
-            found.wrong.append(str(gone))
-            return found
-    found.packets, found.lost, found.exit_code = (
+        except ProgramEndedError as ended:
+            outcome.wrong.append(str(ended))
+            return outcome
+    outcome.packets, outcome.lost, outcome.exit_code = (
         after - packets,
         lost_after - lost,
         program.exit_code,
     )
-    for one in document["streams"]:
-        found.cameras.append(outcome(one, program))
-    found.wrong += judge(found, program)
-    return found
+    for stream in document["streams"]:
+        outcome.cameras.append(read_outcome(stream, program))
+    outcome.wrong += judge(outcome, program)
+    return outcome
 
 
-def outcome(stream: dict[str, Any], program: Program) -> CameraOutcome:
+def read_outcome(stream: dict[str, Any], program: Program) -> CameraOutcome:
     events = [
-        row
-        for row in program.lines(stream["name"], "events")
-        if row["event"] in ("camera_up", "camera_down") and row["reason"] != "the run ended"
+        event
+        for event in program.lines(stream["name"], "events")
+        if event["event"] in ("camera_up", "camera_down") and event["reason"] != "the run ended"
     ]
     return CameraOutcome(
         stream["name"],
@@ -306,25 +314,27 @@ def outcome(stream: dict[str, Any], program: Program) -> CameraOutcome:
     )
 
 
-def judge(found: Outcome, program: Program) -> list[str]:
+def judge(outcome: Outcome, program: Program) -> list[str]:
     wrong = []
-    if found.exit_code != 143:
-        wrong.append(f"exit code {found.exit_code} after SIGTERM")
-    # The last lines come from the end itself.
-    if ended := [line for line in program.said() if re.search(r": (ended|.*reading failed)", line)]:
-        wrong.append(f"a camera ended: {ended[0]}")
-    if faults := [line for line in program.said() if "internal error" in line]:
+    if outcome.exit_code != 143:
+        wrong.append(f"exit code {outcome.exit_code} after SIGTERM")
+    # The end of the run may print errors of its own.
+    if ended_lines := [
+        line for line in program.error_lines() if re.search(r": (ended|.*reading failed)", line)
+    ]:
+        wrong.append(f"a camera ended: {ended_lines[0]}")
+    if faults := [line for line in program.error_lines() if "internal error" in line]:
         wrong.append(faults[0])
-    by_name = {one.name: one for one in found.cameras}
-    lost = found.lost
-    for one in found.cameras:
-        if not one.processed:
-            wrong.append(f"{one.name}: no picture")
-        if one.corrupt and not found.weather.loss and found.weather.ordered:
-            wrong.append(f"{one.name}: {one.corrupt} corrupt pictures on a whole network")
-    # A third of what is lost was of this camera; a lost packet damages its picture.
+    by_name = {camera.name: camera for camera in outcome.cameras}
+    lost = outcome.lost
+    for camera in outcome.cameras:
+        if not camera.processed:
+            wrong.append(f"{camera.name}: no picture")
+        if camera.corrupt and not outcome.weather.loss and outcome.weather.ordered:
+            wrong.append(f"{camera.name}: {camera.corrupt} corrupt pictures without packet loss")
+    # A third of the lost packets belonged to this camera, and each damages a picture.
     udp = by_name["udp"]
-    if found.weather.loss and lost > 50 and not udp.corrupt + udp.no_key:
+    if outcome.weather.loss and lost > 50 and not udp.corrupt + udp.no_key:
         wrong.append(f"udp: {lost} packets were lost, and no picture counts as corrupt")
     return wrong
 

@@ -1,4 +1,4 @@
-"""The program on a list of cameras, as a user starts it, watched from outside through /proc."""
+"""Run the program on a list of cameras, as a user does, and watch it through /proc."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class UnavailableError(Exception):
-    """This machine cannot run a check; the text says why."""
+    """Raised if this machine cannot run a check; the text says why."""
 
 
 class ProgramEndedError(Exception):
-    """The program ended too early; the text is its output."""
+    """Raised if the program ended too early; the text is its output."""
 
 
 @dataclass
@@ -35,8 +35,8 @@ class Sample:
 
 
 class Program:
-    """detect-video in a folder of its own. ``prefix``: what its command line begins with, as
-    ``ip netns exec NAME``. ``environment`` comes on top of our own.
+    """A running detect-video with its own folder. ``prefix``: the start of its command line, as
+    ``ip netns exec NAME``. ``environment`` is added to our own.
 
     Without ``--json`` among ``options`` standard error has a line for each change of a camera.
     """
@@ -53,15 +53,15 @@ class Program:
         self.out, self.runs = folder / "live", folder / "run"
         command = [*prefix, sys.executable, "-m", "detector", str(cameras), "-o", f"{self.out}/"]
         command += ["--run-dir", str(self.runs), *options]
-        around = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
+        variables = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
         self._stderr = folder / "stderr.txt"
         with (folder / "stdout.txt").open("w") as stdout, self._stderr.open("w") as stderr:
             self.process = subprocess.Popen(
-                command, cwd=folder, env=around, stdout=stdout, stderr=stderr
+                command, cwd=folder, env=variables, stdout=stdout, stderr=stderr
             )
         self.samples: list[Sample] = []
         self.exit_code: int | None = None
-        self.end_s = 0.0  # that the end took
+        self.end_s = 0.0  # seconds from SIGTERM to the exit
 
     def sample(self) -> Sample:
         place = Path(f"/proc/{self.process.pid}")
@@ -70,7 +70,7 @@ class Program:
                 line.split(":", 1) for line in (place / "status").read_text().splitlines()
             )
             ticks = (place / "stat").read_text().rsplit(")", 1)[1].split()
-            found = Sample(
+            sample = Sample(
                 time.time(),
                 int(status["VmRSS"].split()[0]) / 1024,
                 int(status["Threads"]),
@@ -79,8 +79,8 @@ class Program:
             )
         except (OSError, KeyError) as error:
             raise ProgramEndedError(f"the program is gone: {self.errors()}") from error
-        self.samples.append(found)
-        return found
+        self.samples.append(sample)
+        return sample
 
     def watch(self, seconds: float, every_s: float = 1.0) -> None:
         end = time.monotonic() + seconds
@@ -106,20 +106,20 @@ class Program:
             raise ProgramEndedError(f"only {up} of {list(names)} came up: {self.errors()}")
         return took
 
-    def said(self) -> list[str]:
+    def error_lines(self) -> list[str]:
         return self._stderr.read_text().splitlines()
 
     def errors(self) -> str:
-        return "\n".join(self.said())[-2000:].strip()
+        return "\n".join(self.error_lines())[-2000:].strip()
 
     def end(self) -> dict[str, Any]:
-        asked = time.monotonic()
+        requested_s = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
         try:
             self.exit_code = self.process.wait(60)
         except subprocess.TimeoutExpired as error:
             raise ProgramEndedError(f"it goes on 60 s after SIGTERM: {self.errors()}") from error
-        self.end_s = time.monotonic() - asked
+        self.end_s = time.monotonic() - requested_s
         try:
             last = max(self.summaries(), key=lambda path: path.stat().st_mtime_ns)
             document: dict[str, Any] = json.loads(last.read_text())
@@ -157,7 +157,7 @@ def in_seconds(text: str) -> float:
 def write_cameras(
     path: Path, urls: Mapping[str, str], rate: float | None = None, **options: str
 ) -> None:
-    """cameras.yaml, as JSON. ``options``: name of a camera -> its rtsp_transport."""
+    """Write cameras.yaml, as JSON. ``options``: name of a camera -> its rtsp_transport."""
     entries = []
     for name, url in urls.items():
         entry: dict[str, Any] = {"name": name, "url": url}

@@ -1,12 +1,12 @@
-"""Other programs that read many streams, with this project's detector as their custom function.
+"""Measure other programs that read many streams, with this project's detector as their callback.
 
-Each has an environment of its own. They are used by what their documentation says:
-``ultralytics.data.loaders.LoadStreams`` yields a picture of every stream at a time,
-``inference.InferencePipeline.init_with_custom_logic`` calls a function with what has arrived.
+Each has its own environment and is used as its documentation says:
+``ultralytics.data.loaders.LoadStreams`` yields one picture of every stream at a time,
+``inference.InferencePipeline.init_with_custom_logic`` calls a function with new pictures.
 
     PYTHON tests/live/rivals.py ultralytics|inference SECONDS ENGINE URL...
 
-prints what happened as JSON. This part is run by the other environment's Python.
+prints the result as JSON; the other environment's Python runs this part.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from measuring.environments import MissingError, environment
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"ultralytics": "ultralytics", "inference": "inference"}
 TITLES = {"ultralytics": "ultralytics LoadStreams", "inference": "inference InferencePipeline"}
-# What the detector needs beside numpy and cv2, which these packages bring.
+# Requirements of the detector, except numpy and cv2, on which these packages depend.
 OURS = ("click", "pyyaml", "nvtx", "onnxruntime", "onnx", "rich", "msgspec", "av")
-START_S = 120.0  # for all streams to give a picture
+START_S = 120.0  # time limit for the first picture of all streams
 WARM_S = 3.0
 
 
 @dataclass(slots=True)
 class Result:
     """``fps``: mean rate of each stream's pictures handed to the detector. ``age_ms``: p50 and p99
-    of the time since the program says it grabbed the picture."""
+    of the time since the program grabbed the picture, as it reports."""
 
     fps: float
     slowest_fps: float
@@ -48,11 +48,11 @@ class Result:
 
 def measure(name: str, urls: list[str], seconds: float, engine: str) -> Result:
     python = environment(name, [PACKAGES[name]], OURS)
-    with tempfile.TemporaryDirectory(prefix="live-check-") as made:
-        around = {
+    with tempfile.TemporaryDirectory(prefix="live-check-") as folder:
+        variables = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
-            "YOLO_CONFIG_DIR": made,
+            "YOLO_CONFIG_DIR": folder,
             "TELEMETRY_OPT_OUT": "True",
             "DISABLE_VERSION_CHECK": "True",
         }
@@ -60,8 +60,8 @@ def measure(name: str, urls: list[str], seconds: float, engine: str) -> Result:
         try:
             done = subprocess.run(
                 command,
-                cwd=made,
-                env=around,
+                cwd=folder,
+                env=variables,
                 capture_output=True,
                 text=True,
                 check=False,
@@ -71,11 +71,11 @@ def measure(name: str, urls: list[str], seconds: float, engine: str) -> Result:
             raise MissingError(f"it did not end within {late.timeout:.0f} s") from late
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
-        said = done.stderr.strip().splitlines()
-        raise MissingError(f"it failed: {said[-1] if said else done.returncode}")
-    told = json.loads(lines[-1])
-    told["age_ms"] = tuple(told["age_ms"]) if told["age_ms"] else None
-    return Result(**told)
+        errors = done.stderr.strip().splitlines()
+        raise MissingError(f"it failed: {errors[-1] if errors else done.returncode}")
+    result = json.loads(lines[-1])
+    result["age_ms"] = tuple(result["age_ms"]) if result["age_ms"] else None
+    return Result(**result)
 
 
 # ----------------------------------------------------------------------
@@ -142,7 +142,7 @@ def run_inference(detect: Callable[[Any], Any], urls: list[str], counts: Counts)
 
     from inference import InferencePipeline
 
-    over = threading.Event()
+    ended = threading.Event()
 
     def on_video_frame(frames: list[Any]) -> list[Any]:
         return [detect(frame.image) for frame in frames]
@@ -153,13 +153,13 @@ def run_inference(detect: Callable[[Any], Any], urls: list[str], counts: Counts)
                 age_ms = (time.time() - frame.frame_timestamp.timestamp()) * 1e3
                 counts.add(frame.source_id or 0, age_ms)
         if counts.is_over():
-            over.set()
+            ended.set()
 
     pipeline = InferencePipeline.init_with_custom_logic(
         video_reference=urls, on_video_frame=on_video_frame, on_prediction=on_prediction
     )
     pipeline.start(use_main_thread=False)
-    if not over.wait(START_S + counts.seconds):
+    if not ended.wait(START_S + counts.seconds):
         raise SystemExit(f"{sum(map(bool, counts.frames))} of {len(urls)} streams gave pictures")
     return version("inference")
 
@@ -172,7 +172,7 @@ def main(name: str, seconds: float, engine: str, urls: list[str]) -> None:
     run = {"ultralytics": run_ultralytics, "inference": run_inference}[name]
     version = run(detector, urls, counts)
     print(json.dumps(counts.result(version)), flush=True)
-    os._exit(0)  # their reading threads have no end
+    os._exit(0)  # their reading threads never end
 
 
 if __name__ == "__main__":

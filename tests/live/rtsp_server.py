@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """An RTSP server for tests: H.264 or H.265, looped in real time, with RTCP reports.
 
-    /usr/bin/python3 rtsp_server.py PORT NAME=FILE[+FILE...] ... [--user NAME:PASSWORD] [--udp-only]
+    /usr/bin/python3 rtsp_server.py PORT NAME=FILE[+FILE...] ... [--user NAME:PASSWORD]
         [--address A]
 
 It serves rtsp://127.0.0.1:PORT/NAME, or at another address A, prints "ready" and runs until it is
@@ -32,7 +32,7 @@ LAUNCH = (
 
 class Playlist:
     def __init__(self, files):
-        self.units = []  # bytes, pts, dts, all of the first pass, in ns
+        self.units = []  # (bytes, pts, dts) of the first pass, in ns
         start = 0
         for file in files:
             data, index = Path(file).read_bytes(), json.loads(Path(f"{file}.json").read_text())
@@ -43,18 +43,18 @@ class Playlist:
         self.duration = start
 
     def unit(self, number):
-        passes, place = divmod(number, len(self.units))
-        data, pts, dts = self.units[place]
+        passes, position = divmod(number, len(self.units))
+        data, pts, dts = self.units[position]
         return data, pts + passes * self.duration, dts + passes * self.duration
 
 
 def feed(media, playlist):
     source = media.get_element().get_by_name_recurse_up("source")
-    place = [0]
+    position = [0]
 
     def push(source, _length):
-        data, pts, dts = playlist.unit(place[0])
-        place[0] += 1
+        data, pts, dts = playlist.unit(position[0])
+        position[0] += 1
         buffer = Gst.Buffer.new_wrapped(data)
         buffer.pts, buffer.dts = pts, dts
         source.emit("push-buffer", buffer)
@@ -77,9 +77,6 @@ def protect(server, factories, login):
 
 
 def main(arguments):
-    udp_only = "--udp-only" in arguments
-    if udp_only:
-        arguments.remove("--udp-only")
     values = {"--user": None, "--address": "127.0.0.1"}
     for option in values:
         if option in arguments:
@@ -99,10 +96,7 @@ def main(arguments):
         factory = GstRtspServer.RTSPMediaFactory()
         factory.set_launch(LAUNCH.format(codec=playlist.codec))
         factory.connect("media-configure", lambda _f, media, p=playlist: feed(media, p))
-        if udp_only:
-            from gi.repository import GstRtsp
 
-            factory.set_protocols(GstRtsp.RTSPLowerTrans.UDP)
         server.get_mount_points().add_factory(f"/{name}", factory)
         factories.append(factory)
     if login:

@@ -1,4 +1,4 @@
-"""A camera that sends pictures as long as it has a viewer. None of its damage ends a run."""
+"""A sample camera that sends pictures while it has a viewer. Damage does not end its run."""
 
 from __future__ import annotations
 

@@ -20,48 +20,19 @@ from random import Random
 
 import av
 import cv2
-import numpy as np
 import pytest
 from av.bitstream import BitStreamFilterContext
-from numpy.typing import NDArray
 
+from tests.live.streams import burn_number, draw_picture, make_stream
 from tests.sources.clips import encode_once
 from tests.sources.web_server import Handler, Server, basic, serving
 
 RTSP_SERVER = Path(__file__).with_name("rtsp_server.py")
 SYSTEM_PYTHON = "/usr/bin/python3"  # gi has no wheel
-BITS = 52  # of the burnt clock: microseconds since 1970, until 2112
-CELL = 8  # pixels of a bit's side
 STEADY = {"preset": "ultrafast", "tune": "zerolatency"}
-Image = NDArray[np.uint8]
 
 
-# Pictures and clips.
-
-
-def burn_clock(image: Image, microseconds: int) -> None:
-    """Write a number into the top rows, as black and white cells that survive compression."""
-    for bit in range(BITS):
-        row, column = divmod(bit, image.shape[1] // CELL)
-        cell = image[row * CELL : (row + 1) * CELL, column * CELL : (column + 1) * CELL]
-        cell[:] = 255 if microseconds >> bit & 1 else 0
-
-
-def read_clock(image: Image) -> int:
-    number = 0
-    for bit in range(BITS):
-        row, column = divmod(bit, image.shape[1] // CELL)
-        cell = image[row * CELL : (row + 1) * CELL, column * CELL : (column + 1) * CELL]
-        number |= int(cell.mean() > 127) << bit
-    return number
-
-
-def picture(number: int, width: int = 320, height: int = 180) -> Image:
-    image = np.full((height, width, 3), 60, np.uint8)
-    x = number * 7 % max(1, width - 40)
-    image[height // 2 : height // 2 + 40, x : x + 40] = (30, 200, 240)
-    burn_clock(image, number)
-    return image
+# Clips.
 
 
 def make_clip(
@@ -79,29 +50,17 @@ def make_clip(
     kind = ("clip", pictures, fps, size, gop, b_frames, codec, *sorted(options.items()), noise)
 
     def encode() -> None:
-        with av.open(str(path), "w") as container:
-            stream = container.add_stream(codec, rate=fps)
-            stream.width, stream.height = size
-            stream.pix_fmt = "yuv420p"
-            stream.gop_size = gop
-            stream.max_b_frames = b_frames
-            stream.options = {**options, "sc_threshold": "0"} if codec == "libx264" else {}
-            if b_frames:
-                stream.options = {"preset": "ultrafast", "bf": str(b_frames), "sc_threshold": "0"}
-            for number in range(pictures):
-                image = picture(number, *size)
-                if noise:
-                    below = image[size[1] // 2 :]
-                    below[:] = np.random.default_rng(number).integers(0, 90, below.shape, np.uint8)
-                frame = av.VideoFrame.from_ndarray(image, format="bgr24")
-                container.mux(stream.encode(frame))
-            container.mux(stream.encode())
+        chosen = {"preset": "ultrafast"} if b_frames else options
+        make_stream(
+            path, count=pictures, fps=fps, size=size, gop=gop, b_frames=b_frames, codec=codec,
+            options=chosen if codec == "libx264" else {}, noise=noise,
+        )  # fmt: skip
 
     return encode_once(path, kind, encode)
 
 
-def _units(clip: Path) -> Path:
-    """The clip's access units in Annex B, and where each begins: what the RTSP server plays."""
+def _write_units(clip: Path) -> Path:
+    """Write the clip's access units in Annex B, and their offsets, for the RTSP server."""
     target = clip.with_suffix(".annexb")
     if target.exists():
         return target
@@ -114,8 +73,8 @@ def _units(clip: Path) -> Path:
             if not packet.size:
                 continue
             times = (packet.pts, packet.dts if packet.dts is not None else packet.pts)
-            for one in to_annex_b.filter(packet):
-                data = bytes(one)
+            for unit in to_annex_b.filter(packet):
+                data = bytes(unit)
                 first = times[1] if first is None else first
                 pts, dts = (round((t - first) * stream.time_base * 10**9) for t in times)
                 units.append((offset, len(data), pts, dts))
@@ -159,7 +118,7 @@ def need_rtsp() -> None:
 
 
 class RtspServer:
-    """One process. ``kill`` and ``start`` as often as wished: the port of the first start stays.
+    """A server process that can be killed and started repeatedly, always on the same port.
 
     ``prefix``: what its command line begins with, as ``ip netns exec NAME``.
     """
@@ -176,7 +135,7 @@ class RtspServer:
         self._mounts = []
         for name, clips in mounts.items():
             files = [clips] if isinstance(clips, Path) else clips
-            self._mounts.append(f"{name}={'+'.join(str(_units(file)) for file in files)}")
+            self._mounts.append(f"{name}={'+'.join(str(_write_units(file)) for file in files)}")
         self._process: subprocess.Popen[str] | None = None
 
     def url(self, name: str, login: str | None = None) -> str:
@@ -194,9 +153,9 @@ class RtspServer:
             text=True,
         )
         assert self._process.stdout is not None
-        said, port = self._process.stdout.readline().split()
+        status, port = self._process.stdout.readline().split()
         self.port = int(port)
-        assert (said, self.port > 0) == ("ready", True)
+        assert (status, self.port > 0) == ("ready", True)
 
     def signal(self, number: signal.Signals) -> None:
         assert self._process is not None
@@ -217,10 +176,10 @@ def rtsp(
 ) -> Iterator[RtspServer]:
     need_rtsp()
     server = RtspServer(mounts, login)
-    with socket.socket() as held:  # bound: no other program gets the port while it is killed
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        server.port = held.getsockname()[1]
+    with socket.socket() as reserved:  # no other program can take the port after a kill
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        server.port = reserved.getsockname()[1]
         try:
             server.start()
             yield server
@@ -232,7 +191,7 @@ def rtsp(
 
 
 class HttpServer(Server):
-    """Answers by ``pages``: path -> (content type, bytes), a redirect, or a stream of pictures."""
+    """Serves ``pages`` (path -> content type and bytes), ``redirects`` and a stream of pictures."""
 
     def __init__(self, host: str = "127.0.0.1") -> None:
         super().__init__(_Handler, host)
@@ -297,8 +256,8 @@ class _Handler(Handler):
             if server.silent:
                 continue
             if not (server.frozen and jpeg):
-                image = picture(server.sent, *server.size)
-                burn_clock(image, round(time.time() * 1e6))
+                image = draw_picture(server.sent, *server.size)
+                burn_number(image, round(time.time() * 1e6))
                 jpeg = cv2.imencode(".jpg", image)[1].tobytes()
             self.wfile.write(
                 b"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n%s\r\n"
@@ -347,9 +306,9 @@ def lossy_relay(to_port: int, lost: float, seed: int = 1) -> Iterator[int]:
 
 @contextmanager
 def mpeg_ts(clip: Path, url: str) -> Iterator[subprocess.Popen[bytes]]:
-    """ffmpeg plays the clip for ever to ``udp://127.0.0.1:P``, or to the one client of
+    """Let ffmpeg play the clip endlessly to ``udp://127.0.0.1:P``, or to the one client of
     ``http://127.0.0.1:P/x``."""
-    if shutil.which("ffmpeg") is None:  # scripts/live_check says so, too
+    if shutil.which("ffmpeg") is None:
         pytest.skip("machine: ffmpeg is not installed")
     listen = ["-listen", "1"] if url.startswith("http") else []
     process = subprocess.Popen(

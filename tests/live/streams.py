@@ -1,7 +1,8 @@
-"""Streams of cameras, made with PyAV. Every picture carries its number."""
+"""Streams of cameras, made with PyAV, whose pictures hold their numbers; and frames of cameras."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,25 +14,36 @@ from detector.core.errors.secrets import Address
 from detector.core.types import Arrival, Detections, Frame, Image
 from detector.live.sources.base import Camera
 
-BITS, BLOCK = 16, 16  # a number is a row of black and white blocks, the lowest bit first
-WIDTH, HEIGHT = BITS * BLOCK, 64
+WIDTH, HEIGHT = 256, 64
+BITS = 52  # of a burnt number: enough for microseconds since 1970, until 2112
+CELL = 8  # side of a bit's cell in pixels
 NS = 1_000_000_000
 
 
-def numbered(number: int, width: int = WIDTH, height: int = HEIGHT) -> Image:
-    image = np.full((height, width, 3), 100, np.uint8)
-    image[BLOCK * 2 :, : number * 7 % width] = (30, 90, 160)  # something that moves
+def burn_number(image: Image, number: int) -> None:
+    """Write a number into the top rows, as black and white cells that survive compression."""
     for bit in range(BITS):
-        image[:BLOCK, bit * BLOCK : (bit + 1) * BLOCK] = 255 if number >> bit & 1 else 0
-    return image
+        row, column = divmod(bit, image.shape[1] // CELL)
+        cell = image[row * CELL : (row + 1) * CELL, column * CELL : (column + 1) * CELL]
+        cell[:] = 255 if number >> bit & 1 else 0
 
 
-def read_number(grey: Image) -> int:
+def read_number(image: Image) -> int:
     number = 0
     for bit in range(BITS):
-        block = grey[4 : BLOCK - 4, bit * BLOCK + 4 : (bit + 1) * BLOCK - 4]
-        number |= int(block.mean() > 128) << bit
+        row, column = divmod(bit, image.shape[1] // CELL)
+        cell = image[row * CELL : (row + 1) * CELL, column * CELL : (column + 1) * CELL]
+        number |= int(cell.mean() > 127) << bit
     return number
+
+
+def draw_picture(number: int, width: int = WIDTH, height: int = HEIGHT) -> Image:
+    """Return a picture with a burnt number and a block that moves."""
+    image = np.full((height, width, 3), 60, np.uint8)
+    x = number * 7 % max(1, width - 40)
+    image[height // 2 : height // 2 + 40, x : x + 40] = (30, 200, 240)
+    burn_number(image, number)
+    return image
 
 
 def numbers_of(path: Path) -> list[int]:
@@ -51,16 +63,21 @@ def make_stream(
     gop: int = 10,
     first: int = 0,
     sound: str | None = None,
-    options: dict[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
+    b_frames: int | None = None,
+    noise: bool = False,
 ) -> Path:
+    """Make a video whose pictures hold their numbers. ``noise``: add noise below, to cost bytes."""
     with av.open(str(path), "w") as container:
         options = dict(options or {})
         if codec == "libx264":
-            options["sc_threshold"] = "0"  # key frames where ``gop`` says, and nowhere else
+            options["sc_threshold"] = "0"  # no key frames besides those of ``gop``
         video: Any = container.add_stream(codec, rate=fps, options=options)
         video.width, video.height = size
         video.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
         video.gop_size = gop
+        if b_frames is not None:
+            video.max_b_frames = b_frames
         audio: Any = None
         if sound:
             rate = 8000 if sound.startswith("pcm") else 48000
@@ -68,7 +85,11 @@ def make_stream(
             audio.layout = "mono"
             per_picture = rate // fps
         for i in range(count):
-            frame = av.VideoFrame.from_ndarray(numbered(first + i, *size), format="bgr24")
+            image = draw_picture(first + i, *size)
+            if noise:
+                below = image[size[1] // 2 :]
+                below[:] = np.random.default_rng(i).integers(0, 90, below.shape, np.uint8)
+            frame = av.VideoFrame.from_ndarray(image, format="bgr24")
             frame.pts, frame.time_base = i, Fraction(1, fps)
             container.mux(video.encode(frame))
             if audio is not None:
@@ -85,6 +106,20 @@ def make_stream(
     return path
 
 
+def make_stream_of_sizes(
+    folder: Path, codec: str, sizes: Sequence[tuple[int, int]], count: int, **more: Any
+) -> Path:
+    """Make a byte stream of ``count`` pictures of each size, as from a camera that changes it."""
+    suffix = ".h264" if codec == "libx264" else ".mjpeg"
+    path = folder / f"sizes{suffix}"
+    with path.open("wb") as file:
+        for i, size in enumerate(sizes):
+            part = folder / f"{i}{suffix}"
+            make_stream(part, codec=codec, count=count, first=i * count, size=size, **more)
+            file.write(part.read_bytes())
+    return path
+
+
 def camera(name: str = "yard", kind: str = "network") -> Camera:
     return Camera(name, kind, Address("rtsp://yard.example/1"))
 
@@ -98,7 +133,7 @@ def frame_at(
     utc_s: float | None = None,
     name: str = "yard",
 ) -> Frame:
-    """A detected picture that arrived ``seconds`` after the clock's zero, and that long after
+    """Return a picture that arrived ``seconds`` after the clock's zero, and as long after
     2026-01-31 12:00:00 UTC.
     """
     utc = START_S + seconds if utc_s is None else utc_s
@@ -106,7 +141,7 @@ def frame_at(
         index=number,
         pts=round(seconds * 90_000),
         time_s=seconds,
-        picture=numbered(number) if image is None else image,
+        picture=draw_picture(number) if image is None else image,
         arrival=Arrival(name, epoch, round(seconds * NS), utc),
     )
 

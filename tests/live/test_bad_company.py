@@ -1,4 +1,4 @@
-"""Runs with misbehaving peers. ``scripts/live_check broker`` and ``readers`` take longer."""
+"""Test runs with misbehaving peers; ``scripts/live_check broker`` and ``readers`` run longer."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ pytestmark = [pytest.mark.net, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("kind", ["a packet of 256 MB", "leaves at each packet"])
-def test_a_run_outlives_its_broker(tmp_path: Path, kind: str) -> None:
+def test_run_survives_a_hostile_broker(tmp_path: Path, kind: str) -> None:
     pytest.importorskip("paho.mqtt")
-    found = check_broker(tmp_path, kind, 8.0)
-    assert found.wrong == []
-    assert found.lines == 1
+    outcome = check_broker(tmp_path, kind, 8.0)
+    assert outcome.wrong == []
+    assert outcome.lines == 1
 
 
-def test_visitors_who_do_not_read_cost_nothing_that_stays(tmp_path: Path) -> None:
+def test_clients_that_do_not_read_leak_nothing(tmp_path: Path) -> None:
     pytest.importorskip("uvicorn")
-    found, _ = check_readers(tmp_path, 5, 0.3)
-    assert found.wrong == []
-    assert found.visits >= 20
+    outcome, _ = check_readers(tmp_path, 5, 0.3)
+    assert outcome.wrong == []
+    assert outcome.visits >= 20

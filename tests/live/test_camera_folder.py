@@ -1,4 +1,4 @@
-"""Folders of cameras: which run holds one, and links inside them."""
+"""Test the folders of cameras: one run locks each, and no output follows a link."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -14,14 +14,14 @@ from detector.live.recording.names import finish_leftovers
 from detector.live.recording.recorder import CameraRecorder
 from detector.live.rows import CameraRows
 from detector.live.zone_rows import _CountRows
+from tests.live.record_settings import RecordSettings
 from tests.live.streams import START_S, camera, frame_at
-from tests.live.wishes import Wish
 
 ROWS = f"detections-{datetime.now(UTC).date()}.jsonl"
 LATE_ROWS = f"detections-{datetime.now(UTC).date() + timedelta(1)}.jsonl"
 OPENERS = {
     "rows": lambda out, say: CameraRows(out, camera(), say),
-    "recorder": lambda out, say: CameraRecorder(out, camera(), Wish(), say),
+    "recorder": lambda out, say: CameraRecorder(out, camera(), RecordSettings(), say),
     "counts": lambda out, say: _CountRows(out, camera(), say),
     "events": lambda out, say: EventDays(out, notice=say),
 }
@@ -36,7 +36,7 @@ WRITERS = {
     ("kind", "link", "to"),
     [
         ("rows", "yard/detections-2026-01-31.jsonl", "mine/notes"),
-        ("rows", f"yard/{ROWS} yard/{LATE_ROWS}", "mine/notes"),  # midnight may come
+        ("rows", f"yard/{ROWS} yard/{LATE_ROWS}", "mine/notes"),  # the test may run over midnight
         ("rows", "yard", "mine"),
         ("counts", "yard/zone-counts-2026-01-31.csv", "mine/notes"),
         ("events", "yard/events-2026-01-31.jsonl", "mine/notes"),
@@ -45,34 +45,33 @@ WRITERS = {
     ],
     ids=["rows", "today", "camera", "counts", "events", "video", "camera of a recording"],
 )
-def test_no_output_follows_a_link(tmp_path, kind, link, to):
-    said = []
+def test_no_output_follows_a_link(tmp_path, kind, link, to, notices):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/notes").write_text("one\ntwo")
     for name in link.split():
         (tmp_path / "out" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "out" / name).symlink_to(tmp_path / to)
     try:
-        opened = OPENERS[kind](tmp_path / "out", said.append)
+        opened = OPENERS[kind](tmp_path / "out", notices.append)
         WRITERS[kind](opened)
         opened.close()
     except OutputError as error:
-        said.append(str(error))
+        notices.append(str(error))
     assert [path.read_text() for path in (tmp_path / "mine").iterdir()] == ["one\ntwo"]
-    assert "is a link" in said[0]
+    assert "is a link" in notices[0]
 
 
 @pytest.mark.parametrize("kind", ["rows", "recorder"])
-def test_one_run_holds_a_folder_also_if_another_one_took_it_back_first(kind, tmp_path, monkeypatch):
+def test_folder_is_locked_even_if_another_run_removed_it_first(kind, tmp_path, monkeypatch):
     taken = []
 
-    def take_back_first(file):
+    def remove_folder_first(file):
         if not taken:
             folder = tmp_path / "yard" / ("video" if kind == "recorder" else "")
             taken.append(folder.rmdir())
         return take_lock(file)
 
-    monkeypatch.setattr(camera_folder, "take_lock", take_back_first)
+    monkeypatch.setattr(camera_folder, "take_lock", remove_folder_first)
     first = OPENERS[kind](tmp_path, print)
     with pytest.raises(OutputError, match="another run"):
         OPENERS[kind](tmp_path, print)
@@ -80,26 +79,26 @@ def test_one_run_holds_a_folder_also_if_another_one_took_it_back_first(kind, tmp
     OPENERS[kind](tmp_path, print).close()
 
 
-def test_runs_around_a_moved_folder_write_separate_rows(tmp_path, monkeypatch):
+def test_two_runs_write_separate_rows_around_a_moved_folder(tmp_path, monkeypatch):
     runs = [OPENERS["rows"](tmp_path, print)]
 
-    def moved(path, file):
+    def move_once(path, file):
         if len(runs) == 1:
             path.rename(tmp_path / "moved")
             runs.append(OPENERS["rows"](tmp_path, print))
         return True
 
-    monkeypatch.setattr(rows, "is_same_file", moved)
+    monkeypatch.setattr(rows, "is_same_file", move_once)
     for run in runs:
         WRITERS["rows"](run)
         run.close()
     assert [len(path.read_text().splitlines()) for path in tmp_path.glob("*/det*")] == [1, 1]
 
 
-def test_a_recording_that_is_being_written_is_not_one_that_a_killed_run_left(tmp_path):
-    living = tmp_path / "20260131T120000Z.partial.mp4"
-    with living.open("wb") as file:
+def test_recording_in_progress_is_not_finished_by_another_run(tmp_path):
+    open_recording = tmp_path / "20260131T120000Z.partial.mp4"
+    with open_recording.open("wb") as file:
         assert take_lock(file.fileno())
         assert finish_leftovers(tmp_path) == []
-        assert living.exists()
+        assert open_recording.exists()
     assert len(finish_leftovers(tmp_path)) == 1

@@ -1,4 +1,4 @@
-"""Camera options are refused for files, or users would expect alerts that are never sent."""
+"""Test that options of cameras are refused for files, which would never send alerts."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import pytest
 from detector.core.config.levels import COMMAND_LINE, merge_levels
 from detector.core.config.schema import CAMERA_GROUPS, flag_of, options
 from detector.core.errors import UsageError
-from detector.core.run.plan import PlanDraft
 from detector.live.guest import refuse_camera_options
-from detector.live.options import LiveOptions
 from tests.cli.command import assert_one_line_error, detect_video
 
-GIVEN = {
-    "policy": "latest",  # given is given, also where it is the default
+OPTIONS = {
+    "policy": "latest",  # refused although it is the default
     "max_age": 2,
     "gather": "every",
     "start_timeout": 20,
@@ -36,28 +34,28 @@ GIVEN = {
 FLAGS = {leaf.name: flag_of(leaf) for group, leaf in options() if group in CAMERA_GROUPS}
 
 
-def config(**given):
-    return merge_levels((COMMAND_LINE, given))
+def config(**arguments):
+    return merge_levels((COMMAND_LINE, arguments))
 
 
-def test_every_option_of_cameras_is_tried_here():
-    assert GIVEN.keys() == FLAGS.keys() - {"repeat"}
+def test_table_has_every_option_of_cameras():
+    assert OPTIONS.keys() == FLAGS.keys() - {"repeat"}
 
 
-@pytest.mark.parametrize("name", GIVEN)
-def test_an_option_of_cameras_is_refused_for_a_file(name: str):
-    given = {name: GIVEN[name]}
+@pytest.mark.parametrize("name", OPTIONS)
+def test_option_of_cameras_is_refused_for_a_file(name: str):
+    arguments = {name: OPTIONS[name]}
     with pytest.raises(UsageError, match=f"^{FLAGS[name]} .*--loop"):
-        refuse_camera_options([__file__], config(**given), given)
+        refuse_camera_options([__file__], config(**arguments), arguments)
 
 
-def test_a_file_of_options_counts_where_it_asks_for_something():
+def test_config_file_is_refused_only_for_options_turned_on():
     refuse_camera_options([__file__], config(policy="latest", clips=False, segment=10))
     with pytest.raises(UsageError, match="--mqtt is for cameras"):
         refuse_camera_options([__file__], config(mqtt="mqtt://host/topic"))
 
 
-def test_what_is_taken_back_and_what_is_for_files_too_is_not_refused():
+def test_options_turned_off_or_shared_with_files_are_accepted():
     off = {"clips": False, "repeat": False, "serve": "8080", "page_hosts": ["a"]}
     refuse_camera_options([__file__], config(**off), off)
 
@@ -67,16 +65,9 @@ def test_clips_option_is_refused_for_a_folder(tmp_path: Path):
         refuse_camera_options([str(tmp_path)], config(clips=True))
 
 
-def test_the_command_refuses_before_it_loads_anything(tmp_path: Path):
+def test_command_refuses_before_it_loads_anything(tmp_path: Path):
     (tmp_path / "in.mp4").write_bytes(b"never read")
     process = detect_video("in.mp4", "--webhook", "https://host/Pa55word", cwd=tmp_path)
     assert_one_line_error(process, 2, "--webhook is for cameras; add --loop")
     assert "Pa55word" not in process.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["in.mp4"]
-
-
-@pytest.mark.parametrize("given", [{"rect": True}, {"save_times": True}], ids=str)
-def test_options_of_files_are_refused_for_cameras(given: dict[str, bool]):
-    flag = "--" + next(iter(given)).replace("_", "-")
-    with pytest.raises(UsageError, match=f"{flag} is for files"):
-        LiveOptions.of(["rtsp://h/x"], PlanDraft.of(config(**given)))

@@ -1,4 +1,4 @@
-"""cameras.yaml, and cameras of a command line."""
+"""Test how cameras are read from cameras.yaml and from addresses on the command line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from detector.core.errors import SourceError, UsageError
 from detector.core.errors.secrets import Address, redact
-from detector.core.sources._forms import is_live
 from detector.live.sources.base import FILE, NETWORK, WEBCAM, Camera
 from detector.live.sources.cameras import (
     compare_cameras,
@@ -19,14 +18,14 @@ from detector.live.sources.cameras import (
 )
 
 
-def written(folder: Path, text: str) -> str:
+def write_list(folder: Path, text: str) -> str:
     path = folder / "cameras.yaml"
     path.write_text(text)
     return str(path)
 
 
-def test_every_field(tmp_path: Path) -> None:
-    path = written(
+def test_all_fields_of_a_camera_are_read(tmp_path: Path) -> None:
+    path = write_list(
         tmp_path,
         """
 cameras:
@@ -42,7 +41,7 @@ cameras:
 """,
     )
     door, webcam = read_cameras(path, environment={"DOOR": "p@ss/w${DOOR}"})
-    # The value is not expanded again, and may hold what means something in an address.
+    # Values are not expanded again, and characters with a meaning in URLs are escaped.
     login = "admin:p%40ss%2Fw%24%7BDOOR%7D@"
     assert door == Camera(
         "door",
@@ -61,13 +60,13 @@ cameras:
 
 
 @pytest.mark.parametrize("rate", [5, 0.5, 5.115363334444017, "30000/1001"])
-def test_a_rate_is_any_number(rate: object, tmp_path: Path) -> None:
-    path = written(tmp_path, f"cameras: {{a: {{url: 'rtsp://h/1', rate: {rate}}}}}")
+def test_rate_is_a_number_or_fraction(rate: object, tmp_path: Path) -> None:
+    path = write_list(tmp_path, f"cameras: {{a: {{url: 'rtsp://h/1', rate: {rate}}}}}")
     assert read_cameras(path)[0].rate == Fraction(str(rate))
 
 
-def test_names_as_keys_and_a_login_apart(tmp_path: Path) -> None:
-    path = written(
+def test_mapping_gives_names_and_login_may_be_separate(tmp_path: Path) -> None:
+    path = write_list(
         tmp_path,
         """
 cameras:
@@ -80,7 +79,7 @@ cameras:
     assert (roof.name, roof.address.whole) == ("roof", "http://me:x%20y@h/2")
 
 
-NEVER_READ = [  # the code of the command line
+UNSUPPORTED = [  # raises SourceError, as on the command line
     ("cameras: {a: 'srt://h:1'}", "a.url: srt://h:1: SRT cannot be read"),
     ("cameras: {a: 'gopher://h/1'}", "is not a supported kind"),
     ("cameras: {a: 'file:///etc/passwd'}", "is not a supported kind"),
@@ -104,7 +103,7 @@ SECRET_OPTIONS = [
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("a: 1", "key cameras:"),
         ("cameras: 5", "cameras: is not a list"),
@@ -141,17 +140,17 @@ SECRET_OPTIONS = [
         ("cameras: [" + "'rtsp://h/1', " * 257 + "]", "257, more than 256"),
         ("cameras: {'rtsp://me:S3cretPw@h/1': []}", "rtsp://"),
         *(
-            (f"cameras: {{a: {{url: 'http://h/1', options: {options}}}}}", said)
-            for options, said in SECRET_OPTIONS
+            (f"cameras: {{a: {{url: 'http://h/1', options: {options}}}}}", message)
+            for options, message in SECRET_OPTIONS
         ),
-        *NEVER_READ,
+        *UNSUPPORTED,
     ],
 )
-def test_what_is_refused(tmp_path: Path, text: str, said: str) -> None:
-    error = SourceError if (text, said) in NEVER_READ else UsageError
+def test_invalid_list_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    error = SourceError if (text, message) in UNSUPPORTED else UsageError
     with pytest.raises(error) as refused:
-        read_cameras(written(tmp_path, text), environment={})
-    assert said in str(refused.value)
+        read_cameras(write_list(tmp_path, text), environment={})
+    assert message in str(refused.value)
     assert "S3cret" not in str(refused.value)
 
 
@@ -164,8 +163,8 @@ cameras:
       cookies: token=${TOKEN}; path=/
       http_proxy: http://me:${PROXY}@proxy:3128
 """
-    given = {"KEY": "S3cretKey", "TOKEN": "S3cretTok", "PROXY": "p@ss/S3cret"}
-    (camera,) = read_cameras(written(tmp_path, text), environment=given)
+    environment = {"KEY": "S3cretKey", "TOKEN": "S3cretTok", "PROXY": "p@ss/S3cret"}
+    (camera,) = read_cameras(write_list(tmp_path, text), environment=environment)
     assert camera.options == {
         "headers": "X-Api-Key: S3cretKey\r\nConnection: close\r\nX-More: literal-S3cret\r\n",
         "cookies": "token=S3cretTok; path=/",
@@ -176,7 +175,7 @@ cameras:
     assert "close" in shown
 
 
-def test_names_of_bare_addresses() -> None:
+def test_addresses_get_names_without_their_secrets() -> None:
     specs = "0 /dev/video3 rtsp://10.0.0.5/a rtsp://10.0.0.5/b udp://@:5000 x/in.mp4".split()
     cameras = make_cameras(specs, loop=True)
     assert [(camera.name, camera.kind) for camera in cameras] == [
@@ -189,12 +188,12 @@ def test_names_of_bare_addresses() -> None:
     ]
     keyed = [f"rtmp://h/live/S3cretKey{n}" for n in range(2)]
     specs = ["rtsp://h/Channels/101?token=S3cret", "rtsp://u:S3cret@h/user=me&password=S3cret_x"]
-    names = [one.name for one in make_cameras([*keyed, *specs])]
-    assert names == ["h-2", "h-3", "h-101", "h-4"], "no key"
+    names = [camera.name for camera in make_cameras([*keyed, *specs])]
+    assert names == ["h-2", "h-3", "h-101", "h-4"], "the stream key is no part of the name"
 
 
-def test_lists_and_addresses_together(tmp_path: Path) -> None:
-    path = written(tmp_path, "cameras: {h: 'rtsp://h/1'}")
+def test_lists_and_addresses_can_be_combined(tmp_path: Path) -> None:
+    path = write_list(tmp_path, "cameras: {h: 'rtsp://h/1'}")
     assert is_camera_list(path)
     assert [camera.name for camera in make_cameras([path, "rtsp://h/2"])] == ["h", "h-2"]
     with pytest.raises(UsageError, match="used twice"):
@@ -202,11 +201,8 @@ def test_lists_and_addresses_together(tmp_path: Path) -> None:
 
 
 def test_source_that_is_not_a_camera_is_refused(tmp_path: Path) -> None:
-    assert is_live("0")
-    assert is_live("rtsp://h")
-    assert not is_live("./0")
-    assert not is_live("in.mp4")
-    assert not is_camera_list(written(tmp_path, "conf: 0.4"))
+
+    assert not is_camera_list(write_list(tmp_path, "conf: 0.4"))
     assert not is_camera_list(str(tmp_path / "absent.yaml"))
     with pytest.raises(UsageError, match="--loop"):
         make_cameras(["in.mp4"])
@@ -216,10 +212,10 @@ def test_source_that_is_not_a_camera_is_refused(tmp_path: Path) -> None:
         make_cameras(["srt://h:1"])
 
 
-def test_what_changed() -> None:
-    one, two, three = make_cameras(["rtsp://one/", "rtsp://two/", "rtsp://three/"])
-    other_two = Camera("TWO", NETWORK, Address("rtsp://two/x"))
-    changes = compare_cameras((one, two), (three, other_two))
-    assert (changes.added, changes.removed) == ((three,), (one,))
-    assert changes.changed == ((two, other_two),)
-    assert not compare_cameras((one, two), (two, one))
+def test_changes_between_two_lists() -> None:
+    first, second, third = make_cameras(["rtsp://one/", "rtsp://two/", "rtsp://three/"])
+    changed = Camera("TWO", NETWORK, Address("rtsp://two/x"))
+    changes = compare_cameras((first, second), (third, changed))
+    assert (changes.added, changes.removed) == ((third,), (first,))
+    assert changes.changed == ((second, changed),)
+    assert not compare_cameras((first, second), (second, first))

@@ -1,4 +1,4 @@
-"""Which picture is next, how long a batch waits, what is counted; on a clock of the test."""
+"""Test which picture is next, how long a batch waits and what is counted, on a fake clock."""
 
 from __future__ import annotations
 
@@ -11,26 +11,29 @@ from tests.live.fake_feeds import MS, Bench, camera
 ALL = ("auto", "every", "freshest")
 
 
-def accounted(collector) -> bool:
-    """received = handed + dropped, for every camera that was ever there."""
+def is_accounted_for(collector) -> bool:
+    """Return whether received = handed + dropped for every camera, removed ones too."""
     members = [*collector.members(), *collector.gone.values()]
     facts = [(member.facts(), member.handed) for member in members]
-    return all(one.received == handed + sum(one.dropped.values()) for one, handed in facts)
+    return all(
+        camera_facts.received == handed + sum(camera_facts.dropped.values())
+        for camera_facts, handed in facts
+    )
 
 
 @pytest.mark.parametrize("gather", ALL)
-def test_order_is_kept_within_each_camera(gather):
+def test_pictures_of_a_camera_keep_their_order(gather):
     bench = Bench("a", "b", gather=gather, batch=2)
     bench.feeds["a"].arrives(5)
     bench.feeds["b"].arrives(3)
-    got = [bench.batch(2) for _ in range(5)]
-    flat = [pair for batch in got for pair in batch]
+    batches = [bench.batch(2) for _ in range(5)]
+    flat = [pair for batch in batches for pair in batch]
     assert [n for name, n in flat if name == "a"] == [0, 1, 2, 3, 4]
     assert [n for name, n in flat if name == "b"] == [0, 1, 2]
 
 
-def test_a_camera_with_many_pictures_does_not_push_others_away():
-    """It has ten; the others are still served in every round."""
+def test_camera_with_many_pictures_does_not_delay_others():
+    """The camera has ten pictures, but every round includes all cameras."""
     bench = Bench("greedy", "a", "b")
     bench.feeds["greedy"].arrives(10)
     bench.feeds["a"].arrives(2)
@@ -39,7 +42,7 @@ def test_a_camera_with_many_pictures_does_not_push_others_away():
     assert sorted(names[:3]) == sorted(names[3:]) == ["a", "b", "greedy"]
 
 
-def test_the_wait_for_a_picture_is_a_wait_for_input_named_camera():
+def test_wait_for_a_picture_is_recorded_as_wait_input():
     bench = Bench("a")
     timeline = Timeline(clock=bench.clock, cpu_clock=lambda: 0, nvtx=False)
     bench.while_waiting[30] = lambda: bench.feeds["a"].arrives()
@@ -48,16 +51,16 @@ def test_the_wait_for_a_picture_is_a_wait_for_input_named_camera():
     assert {key: span.self_ns for key, span in track.spans.items()} == {
         ("camera", "wait_input"): 30 * MS
     }
-    assert track.wall_ns == 30 * MS, "nothing else takes time"
+    assert track.wall_ns == 30 * MS, "the wait is all that takes time"
 
 
-def test_a_wait_returns_within_a_second_so_that_the_loop_can_stop():
+def test_wait_returns_within_a_second_so_that_the_loop_can_stop():
     bench = Bench("a")
     assert not bench.collector.arrive(OffTrack(), 0, 0)
     assert 0 < bench.ms() < 1000
 
 
-def known(gather: str, **more) -> Bench:
+def started_bench(gather: str, **more) -> Bench:
     bench = Bench("a", "b", gather=gather, batch=2, **more)
     bench.feeds["a"].arrives()
     bench.feeds["b"].arrives()
@@ -66,27 +69,27 @@ def known(gather: str, **more) -> Bench:
 
 
 class TestWindow:
-    """Two cameras of 25 pictures a second; one picture of ``a`` is there."""
+    """How long a batch waits: two cameras with 25 FPS, and one picture of ``a`` has arrived."""
 
     @pytest.mark.parametrize(("gather", "waited_ms"), [("every", 40), ("auto", 0)])
-    def test_every_waits_for_the_other_camera_but_not_longer_than_a_period(self, gather, waited_ms):
-        bench = known(gather)
+    def test_only_every_waits_for_the_other_camera(self, gather, waited_ms):
+        bench = started_bench(gather)
         bench.feeds["a"].arrives()
         before = bench.ms()
         assert bench.batch(2) == [("a", 1)]
-        # 1 / 25 s, with nothing to subtract; not at all while the engine has time.
+        # ``every`` waits for 1 / 25 s; ``auto`` does not wait while the engine is idle.
         assert bench.ms() - before == pytest.approx(waited_ms)
 
     @pytest.mark.parametrize(("gather", "busy"), [("every", 0.0), ("auto", 0.95)])
     def test_full_batch_goes_at_once(self, gather, busy):
-        bench = known(gather)
+        bench = started_bench(gather)
         bench.collector.pace.busy = busy
         bench.feeds["a"].arrives()
         bench.while_waiting[12] = lambda: bench.feeds["b"].arrives()
         assert bench.batch(2) == [("a", 1), ("b", 1)]
         assert bench.ms() == pytest.approx(12)
 
-    def test_the_mean_execution_time_is_subtracted(self):
+    def test_window_subtracts_the_mean_execution_time(self):
         bench = Bench("a", "b", gather="every", batch=2)
         bench.collector.pace.execution_ns = 25.0 * MS
         bench.collector._check_feeds(bench.clock())
@@ -97,7 +100,7 @@ class TestWindow:
         [(25, 38.5, 2), (25, 500, 2), (1, 0, 100), (None, 10, 2)],
         ids=["at-least", "engine-slower-than-camera", "at-most", "rate-unknown"],
     )
-    def test_its_limits(self, fps, execution_ms, window_ms):
+    def test_window_has_limits(self, fps, execution_ms, window_ms):
         bench = Bench("a", "b", gather="every", batch=2)
         for feed in bench.feeds.values():
             feed.fps = fps
@@ -121,8 +124,8 @@ class TestWindow:
         assert bench.ms() == before
 
     def test_freshest_takes_the_newest_when_the_batch_goes(self):
-        """While it waits for b, a newer picture of a takes the older one's place."""
-        bench = known("freshest", latest=True)
+        """While the batch waits for b, a newer picture of a replaces the older one."""
+        bench = started_bench("freshest", latest=True)
         bench.feeds["a"].arrives()
         bench.while_waiting[10] = lambda: bench.feeds["a"].arrives()
         bench.while_waiting[20] = lambda: bench.feeds["b"].arrives()
@@ -157,13 +160,13 @@ def test_pace_counts_a_batch_once():
 
 
 class TestEnd:
-    def test_at_a_moment(self):
+    def test_after_a_duration(self):
         bench = Bench("a")
         bench.collector.end_after(0.1)
         assert bench.collector.read() is None
         assert bench.ms() == pytest.approx(100)
 
-    def test_after_so_many_frames(self):
+    def test_after_a_number_of_frames(self):
         bench = Bench("a", frames=2)
         bench.feeds["a"].arrives(3)
         assert [bench.collector.read() is None for _ in range(3)] == [False, False, True]
@@ -173,10 +176,10 @@ class TestEnd:
         bench.feeds["a"].arrives()
         for feed in bench.feeds.values():
             feed.state = ENDED
-        assert bench.collector.read() is not None, "what it had received is still read"
+        assert bench.collector.read() is not None, "received pictures are still read"
         assert bench.collector.read() is None
 
-    def test_one_ended_camera_ends_nothing(self):
+    def test_not_when_one_camera_has_ended(self):
         bench = Bench("a", "b")
         bench.feeds["a"].state = ENDED
         bench.while_waiting[400] = lambda: bench.feeds["b"].arrives()
@@ -189,11 +192,11 @@ class TestEnd:
         bench.feeds["a"].arrives(3)
         bench.feeds["b"].arrives(1)
         bench.collector.read()
-        bench.collector.arrive(OffTrack(), 0, 0)  # taken, and never read
+        bench.collector.arrive(OffTrack(), 0, 0)  # taken, but never read
         assert bench.collector.stop() == []
-        assert accounted(bench.collector)
+        assert is_accounted_for(bench.collector)
         assert bench.collector.stop() == []
-        assert accounted(bench.collector), "a second stop counts nothing twice"
+        assert is_accounted_for(bench.collector), "a second stop counts nothing twice"
         assert bench.collector.read() is None
 
     def test_stop_names_the_cameras_that_did_not_end_in_time(self):
@@ -209,8 +212,8 @@ class TestEnd:
         assert member.facts().dropped == {STOPPED: 2}
 
 
-class TestComeAndGo:
-    def test_a_camera_that_comes_back_goes_on_counting(self):
+class TestAddAndRemove:
+    def test_returning_camera_continues_its_counts(self):
         bench = Bench("a", "b")
         bench.feeds["a"].arrives(3)
         assert bench.collector.read().index == 0
@@ -220,43 +223,45 @@ class TestComeAndGo:
         bench.feeds["a"].arrives()
         frame = bench.collector.read()
         assert (frame.index, frame.arrival.epoch) == (3, 2)
-        facts = next(one for one in bench.collector.members() if one.camera.name == "a").facts()
+        facts = next(
+            member for member in bench.collector.members() if member.camera.name == "a"
+        ).facts()
         assert (facts.received, facts.taken, facts.dropped) == (4, 2, {STOPPED: 2})
-        assert accounted(bench.collector)
+        assert is_accounted_for(bench.collector)
 
-    def test_the_others_are_not_touched(self):
+    def test_other_cameras_keep_their_feeds(self):
         bench = Bench("a", "b")
-        kept = bench.feeds["b"]
+        feed = bench.feeds["b"]
         bench.collector.remove("a")
         bench.collector.add(camera("c"))
-        assert bench.feeds["b"] is kept
-        assert (kept.started, kept.stopped) == (1, 0)
+        assert bench.feeds["b"] is feed
+        assert (feed.started, feed.stopped) == (1, 0)
 
-    def test_a_picture_taken_of_a_camera_that_goes_is_counted(self):
+    def test_taken_picture_of_a_removed_camera_is_counted(self):
         bench = Bench("a", "b")
         bench.feeds["a"].arrives()
         assert bench.collector.arrive(OffTrack(), 0, 0)
         bench.collector.remove("a")
         bench.feeds["b"].arrives()
         assert bench.collector.read().arrival.camera == "b"
-        assert accounted(bench.collector)
+        assert is_accounted_for(bench.collector)
 
 
-def test_sizes_may_differ_and_buffers_are_used_again():
+def test_buffers_are_reused_for_each_picture_size():
     bench = Bench("small", "large")
     bench.feeds["large"].size = (16, 8)
-    seen, buffers = set(), []
+    ids, buffers = set(), []
     into = None
     for _ in range(8):
         for feed in bench.feeds.values():
             feed.arrives()
         for _ in range(2):
             frame = bench.collector.read(into)
-            buffers.append((id(frame.image), frame.image))  # kept, so that no id is given twice
-            seen.add(id(frame.image))
+            buffers.append((id(frame.image), frame.image))  # kept alive, so that ids are unique
+            ids.add(id(frame.image))
             into = frame.image
     assert {image.shape for _, image in buffers} == {(8, 8, 3), (8, 16, 3)}
-    assert len(seen) <= 3, "two sizes in turn need no new buffer each time"
+    assert len(ids) <= 3, "two sizes in turn need no new buffer each time"
 
 
 def test_failures_name_each_camera():
@@ -267,7 +272,7 @@ def test_failures_name_each_camera():
 
 
 class TestGivingUp:
-    """Cameras that never sent a picture end the source after their time for the first one."""
+    """The source ends if no camera sends a first picture within its time limit."""
 
     @staticmethod
     def bench(*names: str, give_up_s: float | None = 20.0) -> Bench:
@@ -285,45 +290,45 @@ class TestGivingUp:
         return None
 
     @pytest.mark.parametrize("names", ["a", "abc"])
-    def test_all_of_them_are_dead(self, names):
+    def test_ends_if_no_camera_sends_a_picture(self, names):
         bench = self.bench(*names)
         assert self.ends_at_s(bench) == pytest.approx(20.0, abs=0.5)
         failures = bench.collector.failures()
         assert failures.count("nothing listens") == len(names)
         assert failures.endswith("; use --wait to keep trying")
 
-    @pytest.mark.parametrize("taken_out", [False, True])
-    def test_one_of_several_is_live(self, taken_out):
+    @pytest.mark.parametrize("is_removed", [False, True])
+    def test_does_not_end_if_one_camera_was_live(self, is_removed):
         bench = self.bench("a", "b")
         bench.feeds["b"].connects = 1
-        if taken_out:
+        if is_removed:
             bench.collector.remove("b")
         assert self.ends_at_s(bench) is None
 
-    def test_who_waits_never_ends(self):
+    def test_never_ends_without_a_time_limit(self):
         assert self.ends_at_s(self.bench("a", "b", give_up_s=None)) is None
 
-    def test_a_try_that_is_under_way_gets_its_time(self):
+    def test_connection_attempt_in_progress_may_finish(self):
         bench = self.bench("a")
         bench.feeds["a"].state = CONNECTING
         bench.while_waiting[31_000] = lambda: setattr(bench.feeds["a"], "state", WAITING)
         assert self.ends_at_s(bench) == pytest.approx(31.0, abs=0.5)
 
-    def test_one_that_came_in_time_may_go_again(self):
+    def test_does_not_end_if_a_camera_connects_in_time(self):
         bench = self.bench("a")
 
-        def come() -> None:
+        def connect() -> None:
             bench.feeds["a"].connects = 1
 
-        bench.while_waiting[19_000] = come
+        bench.while_waiting[19_000] = connect
         assert self.ends_at_s(bench) is None
 
-    def test_a_camera_that_is_put_in_later_has_its_own_time(self):
+    def test_camera_added_later_has_its_own_time_limit(self):
         bench = self.bench("a")
 
-        def put_in() -> None:
+        def add_camera() -> None:
             bench.collector.add(camera("b"))
             bench.feeds["b"].state, bench.feeds["b"].connects = WAITING, 0
 
-        bench.while_waiting[15_000] = put_in
+        bench.while_waiting[15_000] = add_camera
         assert self.ends_at_s(bench) == pytest.approx(35.0, abs=0.5)

@@ -1,7 +1,7 @@
-"""A whole day of one camera, with clocks that the test turns: what is written adds up.
+"""Test that a day's rows, counts and recordings of a camera add up, on clocks that the test sets.
 
-Once an hour a person crosses a line. Collector, stages, outputs, events and retention are the real
-ones, called in turn in one thread, so that a day takes no time.
+Once an hour a person crosses a line. The real collector, stages, outputs, events and retention are
+called in turn in one thread, so that a day takes no time.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from detector.live.sources.base import Picture
 from detector.live.sources.collect import Collector
 from detector.live.zone_rows import ZoneRows
 from tests.live.fake_feeds import FakeFeed
-from tests.live.streams import HEIGHT, NS, WIDTH, camera, numbered
-from tests.live.wishes import Wish
+from tests.live.record_settings import RecordSettings
+from tests.live.streams import HEIGHT, NS, WIDTH, camera, draw_picture
 
 HOUR, DAY = 3600.0, 86_400.0
-HOURS = 25  # of a case
+HOURS = 25  # length of each case
 KEEP_S = 6 * HOUR
-SEEN = 6  # pictures of a crossing, 0.2 s apart
+PICTURES = 6  # per crossing, 0.2 s apart
 TICK = Fraction(1, 90_000)
 NAMES = ("person", "vehicle")
 ZONES = """every: 1h
@@ -60,8 +60,8 @@ zones: {right: {points: [[0.5, 0], [1, 0], [1, 1], [0.5, 1]]}}
 
 
 @dataclass
-class World:
-    """``ns``: the monotonic clock; ``awake_s`` runs on while the machine sleeps. ``own_s``: the
+class FakeClocks:
+    """``ns``: the monotonic clock. ``elapsed_s`` counts while the machine sleeps. ``own_s``: the
     camera's clock."""
 
     utc_s: float
@@ -71,7 +71,7 @@ class World:
     epoch: int = 1
     rate: float = 1.0  # of the wall clock, in seconds per monotonic second
     sets: int = 0
-    back_s: float = 0.0  # how far the wall clock was set back, in all
+    back_s: float = 0.0  # how far the wall clock was set back in total
 
     def pass_s(self, seconds: float) -> None:
         self.utc_s += seconds * self.rate
@@ -92,19 +92,19 @@ class World:
         self.own_s, self.epoch = own_s, self.epoch + 1
 
 
-Happens = dict[int, Callable[[World], Any]]  # at the beginning of these hours
+Changes = dict[int, Callable[[FakeClocks], Any]]  # hour -> change at its beginning
 
 
-def sets(hours: float) -> Callable[[World], None]:
-    return lambda world: world.set(hours)
+def sets(hours: float) -> Callable[[FakeClocks], None]:
+    return lambda clocks: clocks.set(hours)
 
 
-def own(stamp_s: float) -> Callable[[World], None]:
-    return lambda world: setattr(world, "own_s", stamp_s)
+def own(stamp_s: float) -> Callable[[FakeClocks], None]:
+    return lambda clocks: setattr(clocks, "own_s", stamp_s)
 
 
-def turn_to(zone: str) -> Callable[[World], None]:
-    def turn(world: World) -> None:
+def turn_to(zone: str) -> Callable[[FakeClocks], None]:
+    def turn(clocks: FakeClocks) -> None:
         os.environ["TZ"] = zone
         time.tzset()
 
@@ -112,9 +112,9 @@ def turn_to(zone: str) -> Callable[[World], None]:
 
 
 MAY = "2026-05-01T12"
-SLOWED: Happens = {0: lambda world: setattr(world, "rate", 1 - 1 / DAY)}
-WRAPPED: Happens = {4: own(-(2**33) / 90_000), 8: own(-(2**32) / 90_000)}
-CASES: dict[str, tuple[str, str, Happens]] = {
+SLOWED: Changes = {0: lambda clocks: setattr(clocks, "rate", 1 - 1 / DAY)}
+WRAPPED: Changes = {4: own(-(2**33) / 90_000), 8: own(-(2**32) / 90_000)}
+CASES: dict[str, tuple[str, str, Changes]] = {
     "summer time begins": ("Europe/Berlin", "2026-03-28T12", {}),
     "summer time ends": ("Europe/Berlin", "2026-10-24T12", {}),
     "summer time ends in New York": ("America/New_York", "2026-10-31T18", {}),
@@ -132,36 +132,36 @@ CASES: dict[str, tuple[str, str, Happens]] = {
     "back by an hour": ("UTC", MAY, {7: sets(-1)}),
     "back by a day": ("UTC", MAY, {7: sets(-24)}),
     "from 1970 to today": ("UTC", "1970-01-01T00", {2: sets(24 * 20_500)}),
-    "asleep for a night": ("UTC", MAY, {7: lambda world: world.sleep(8)}),
-    "the camera's clock is set": ("UTC", MAY, {5: own(9e8), 9: lambda world: world.connect(0.0)}),
+    "asleep for a night": ("UTC", MAY, {7: lambda clocks: clocks.sleep(8)}),
+    "the camera's clock is set": ("UTC", MAY, {5: own(9e8), 9: lambda clocks: clocks.connect(0.0)}),
     "the camera's clock wraps": ("UTC", MAY, WRAPPED),
-    "the camera is lost": ("UTC", MAY, dict.fromkeys(range(1, 25, 2), World.connect)),
+    "the camera is lost": ("UTC", MAY, dict.fromkeys(range(1, 25, 2), FakeClocks.connect)),
 }
 
 
 class Feed(FakeFeed):
-    def arrive(self, world: World) -> None:
-        arrival = Arrival(self.camera.name, world.epoch, world.ns, world.utc_s, world.ns)
-        pts = round(world.own_s / TICK)
+    def arrive(self, clocks: FakeClocks) -> None:
+        arrival = Arrival(self.camera.name, clocks.epoch, clocks.ns, clocks.utc_s, clocks.ns)
+        pts = round(clocks.own_s / TICK)
         self.pictures.append(Picture(self.received, pts, TICK, WIDTH, HEIGHT, arrival, None))
         self.received += 1
 
     def convert(self, picture: Any, into: Any) -> Any:
-        return numbered(picture.number)
+        return draw_picture(picture.number)
 
 
 class Recorder:
     """A stand-in for the recorder and its thread: records, and sweeps about once a minute."""
 
-    def __init__(self, folder: Path, world: World, said: list[str]) -> None:
-        self.world, self.folder = world, folder / "yard/video"
-        wish, quality = Wish("annotated", segment=60.0), Quality("ultrafast", 40)
-        self.recording = Recording(folder / "yard", "yard", wish, quality, said.append)
-        self.born: dict[Path, float] = {}  # when files were finished
-        self.there = set[Path]()
-        self.pictures = 0  # in them
+    def __init__(self, folder: Path, clocks: FakeClocks, notices: list[str]) -> None:
+        self.clocks, self.folder = clocks, folder / "yard/video"
+        settings, quality = RecordSettings("annotated", segment=60.0), Quality("ultrafast", 40)
+        self.recording = Recording(folder / "yard", "yard", settings, quality, notices.append)
+        self.finished_s: dict[Path, float] = {}  # when files were finished
+        self.existing = set[Path]()
+        self.pictures = 0  # in all files
         self.retention = Retention(
-            *(folder, KEEP_S / DAY, None), utc=lambda: world.utc_s, clock=lambda: world.elapsed_s
+            *(folder, KEEP_S / DAY, None), utc=lambda: clocks.utc_s, clock=lambda: clocks.elapsed_s
         )
 
     def write(self, frame: Any, detections: Any) -> None:
@@ -171,63 +171,72 @@ class Recorder:
             Drawn(yuv, frame.size, at.arrived_ns, at.utc_s, at.epoch, Fraction(1))
         )
 
-    def look(self) -> None:
-        """Sweep. Check that no file below the age limit is gone and none far above it stays."""
-        self.recording.check(self.world.ns)
-        for path in {one.path for one in list_recordings(self.folder)} - self.there:
-            self.born[path] = self.world.elapsed_s
-            os.utime(path, (self.world.utc_s,) * 2)
+    def sweep(self) -> None:
+        """Sweep. Check that no file was removed too early, and none is kept for too long."""
+        self.recording.check(self.clocks.ns)
+        for path in {recording.path for recording in list_recordings(self.folder)} - self.existing:
+            self.finished_s[path] = self.clocks.elapsed_s
+            os.utime(path, (self.clocks.utc_s,) * 2)
             with av.open(str(path)) as container:
-                self.pictures += sum(1 for one in container.demux(video=0) if one.size)
+                self.pictures += sum(1 for packet in container.demux(video=0) if packet.size)
         self.retention.sweep()
-        self.there = {path for path in self.born if path.exists()}
-        for path, born_s in self.born.items():
-            hours = (self.world.elapsed_s - born_s) / HOUR
-            gone = not path.exists()
-            assert gone if hours > KEEP_S / HOUR + 1 else gone <= (hours >= KEEP_S / HOUR), path
+        self.existing = {path for path in self.finished_s if path.exists()}
+        for path, end_s in self.finished_s.items():
+            hours = (self.clocks.elapsed_s - end_s) / HOUR
+            removed = not path.exists()
+            assert removed if hours > KEEP_S / HOUR + 1 else removed <= (hours >= KEEP_S / HOUR), (
+                path
+            )
 
     def close(self) -> None:
         self.recording.finish()
-        self.look()
+        self.sweep()
 
 
 class Rig:
-    def __init__(self, folder: Path, world: World) -> None:
-        self.world, self.folder, self.day = world, folder, ""
-        self.said: list[str] = []
+    def __init__(self, folder: Path, clocks: FakeClocks) -> None:
+        self.clocks, self.folder, self.day = clocks, folder, ""
+        self.notices: list[str] = []
         self.zones: set[str] = set()
         self.sessions = Counter[str]()
         (folder / "zones.yaml").write_text(ZONES)
-        asked = {"track": "bytetrack", "zones": str(folder / "zones.yaml")}
-        self.wanted = between.choose(resolve_config(None, asked).as_dict())
-        clock = lambda: world.ns  # noqa: E731
-        self.recorder = Recorder(folder, world, self.said)
-        self.collector = Collector([], lambda one, wake: Feed(one, wake, clock), clock=clock)
+        options = {"track": "bytetrack", "zones": str(folder / "zones.yaml")}
+        self.choices = between.choose(resolve_config(None, options).as_dict())
+        clock = lambda: clocks.ns  # noqa: E731
+        self.recorder = Recorder(folder, clocks, self.notices)
+        self.collector = Collector(
+            [], lambda camera_config, wake: Feed(camera_config, wake, clock), clock=clock
+        )
         self.status = LiveStatus(self.collector, 2, clock, lambda: 0)
         self.router = Router(
             *(self.make, self.status),
-            rules=EventRules(world.ns, world.utc_s),
+            rules=EventRules(clocks.ns, clocks.utc_s),
             send=EventDays(folder).deliver,
             clock=clock,
         )
         self.feed: Any = self.collector.add(camera())
         self.router.open(camera(), self.feed, None)
 
-    def make(self, one: Any, feed: Any) -> list[Output]:
-        self.rows = CameraRows(self.folder, one, self.said.append, clock=lambda: self.world.ns)
-        people = replace(one, classes=("person",))  # so that vehicles have no rows
-        zones = ZoneRows(self.folder, people, self.said.append)
+    def make(self, camera_config: Any, feed: Any) -> list[Output]:
+        self.rows = CameraRows(
+            self.folder, camera_config, self.notices.append, clock=lambda: self.clocks.ns
+        )
+        people = replace(camera_config, classes=("person",))  # so that vehicles have no rows
+        zones = ZoneRows(self.folder, people, self.notices.append)
         sinks = {"jsonl": self.rows, "zones": zones, "recording": self.recorder}
         return [Output(name, sink, self.folder) for name, sink in sinks.items()]
 
     def turn(self) -> None:
-        """End the day as the monitor does after midnight: another loop, with other stages."""
-        if (day := format_day(self.world.utc_s)) != self.day:
+        """End the day as the monitor does after midnight: begin another loop with new stages."""
+        if (day := format_day(self.clocks.utc_s)) != self.day:
             self.end_day()
             self.day = day
             self.status.begin_day(OffTimeline())
             info = SourceInfo("rtsp://a", "live", WIDTH, HEIGHT, Fraction(25), TICK)
-            self.stages = [one.kind(one.settings, info, NAMES, 0.25) for one in self.wanted]
+            self.stages = [
+                camera_config.kind(camera_config.settings, info, NAMES, 0.25)
+                for camera_config in self.choices
+            ]
 
     def end_day(self) -> None:
         if self.day:
@@ -236,23 +245,23 @@ class Rig:
             self.sessions.update(received=stream.received, processed=stream.processed)
 
     def pass_an_hour(self) -> None:
-        for step in range(SEEN):
-            self.world.pass_s(0.2)
-            self.feed.arrive(self.world)
+        for step in range(PICTURES):
+            self.clocks.pass_s(0.2)
+            self.feed.arrive(self.clocks)
             frame = self.collector.read()
-            frame.arrival.inferred_ns = self.world.ns
+            frame.arrival.inferred_ns = self.clocks.ns
             x = 40.0 + 34 * step
             box = np.array([[x - 30, 10, x + 30, 60]], np.float32)
-            found = Detections(box, np.array([0.9], np.float32), np.array([0]), NAMES)
+            detections = Detections(box, np.array([0.9], np.float32), np.array([0]), NAMES)
             for stage in self.stages:
-                found = stage(frame, found)
+                detections = stage(frame, detections)
             self.router.needs_boxes(frame)
-            self.router.write(frame, self.router.keep(frame, found))
+            self.router.write(frame, self.router.keep(frame, detections))
         self.turn()
         for _ in range(4):
-            self.world.pass_s(900 - SEEN * 0.05)
-            self.recorder.look()
-            self.router.tick({"yard": self.feed.facts()}, self.world.ns, self.world.utc_s)
+            self.clocks.pass_s(900 - PICTURES * 0.05)
+            self.recorder.sweep()
+            self.router.tick({"yard": self.feed.facts()}, self.clocks.ns, self.clocks.utc_s)
         self.status.sample()
 
 
@@ -262,26 +271,28 @@ def seconds(text: str) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_a_day_adds_up(case: str, tmp_path: Path, local_time: object) -> None:
-    name, start, happens = CASES[case]
-    world = World(seconds(f"{start}+00:00"))
-    turn_to(name)(world)
-    rig = Rig(tmp_path, world)
+def test_rows_counts_and_recordings_add_up_over_a_day(
+    case: str, tmp_path: Path, local_time: object
+) -> None:
+    name, start, changes = CASES[case]
+    clocks = FakeClocks(seconds(f"{start}+00:00"))
+    turn_to(name)(clocks)
+    rig = Rig(tmp_path, clocks)
     rig.turn()
-    held = []
+    usage = []
     for hour in range(HOURS):
-        happens.get(hour, lambda world: None)(world)
+        changes.get(hour, lambda clocks: None)(clocks)
         rig.zones.add(os.environ["TZ"])
         rig.pass_an_hour()
         if hour in (2, HOURS - 1):
             gc.collect()
-            held.append((len(gc.get_objects()), len(os.listdir("/proc/self/fd"))))
+            usage.append((len(gc.get_objects()), len(os.listdir("/proc/self/fd"))))
     rig.router.close()
     rig.end_day()
-    assert rig.said == []
-    (objects, files), (later, files_later) = held
+    assert rig.notices == []
+    (objects, files), (later, files_later) = usage
     assert files_later == files
-    assert later - objects < (HOURS - 3) * SEEN, "something grows with each picture"
+    assert later - objects < (HOURS - 3) * PICTURES, "something grows with each picture"
     check_rows(rig)
     check_counts(rig)
     for event in rows_of(rig, "events"):
@@ -299,40 +310,40 @@ def rows_of(rig: Rig, stem: str) -> list[dict[str, Any]]:
 
 
 def days_of(time_s: float, zones: set[str]) -> set[str]:
-    """The local day, in each of the time zones that the machine had."""
-    return {datetime.fromtimestamp(time_s, ZoneInfo(one)).date().isoformat() for one in zones}
+    """Return the local day in each of the machine's time zones so far."""
+    return {datetime.fromtimestamp(time_s, ZoneInfo(zone)).date().isoformat() for zone in zones}
 
 
 def check_rows(rig: Rig) -> None:
     numbers = [row["frame"] for row in rows_of(rig, "detections")]
-    assert sorted(numbers) == list(range(HOURS * SEEN))
+    assert sorted(numbers) == list(range(HOURS * PICTURES))
     counted = rig.sessions["processed"], rig.sessions["received"], rig.recorder.pictures
-    assert counted == (HOURS * SEEN,) * 3
+    assert counted == (HOURS * PICTURES,) * 3
 
 
 def check_counts(rig: Rig) -> None:
-    def read(stem: str) -> list[list[dict[str, str]]]:
+    def read_days(stem: str) -> list[list[dict[str, str]]]:
         paths = sorted((rig.folder / "yard").glob(f"{stem}-*.csv"))
-        read = [list(csv.DictReader(path.read_text().splitlines())) for path in paths]
-        for path, rows in zip(paths, read, strict=True):
+        read_days = [list(csv.DictReader(path.read_text().splitlines())) for path in paths]
+        for path, rows in zip(paths, read_days, strict=True):
             for row in rows:
                 began_s = seconds(row.get("from_utc", "") or row["time_utc"])
                 assert path.stem[-10:] in days_of(began_s, rig.zones), row
-        return read
+        return read_days
 
-    days, world = read("zone-counts"), rig.world
+    days, clocks = read_days("zone-counts"), rig.clocks
     intervals = [row for rows in days for row in rows if row["zone"] == "door"]
-    events = [row for rows in read("zone-events") for row in rows]
+    events = [row for rows in read_days("zone-events") for row in rows]
     crossings = [row["time_utc"] for row in events if row["event"] == "crosses"]
     assert len(crossings) == sum(int(row["in"]) + int(row["out"]) for row in intervals) == HOURS
     for row in intervals:
-        there = sum(row["from_utc"] <= at < row["to_utc"] for at in crossings)
-        assert there == int(row["in"]) + int(row["out"]) or world.back_s, row
+        crossed = sum(row["from_utc"] <= at < row["to_utc"] for at in crossings)
+        assert crossed == int(row["in"]) + int(row["out"]) or clocks.back_s, row
         assert seconds(row["to_local"]) == int(seconds(row["to_utc"])), row
     spans = sorted((seconds(row["from_utc"]), seconds(row["to_utc"])) for row in intervals)
     gaps = [b[0] - a[1] for a, b in pairwise(spans)]
-    assert sum(-gap for gap in gaps if gap < 0) <= world.back_s
-    assert sum(gap != 0 for gap in gaps) < len(days) + world.sets or world.back_s
+    assert sum(-gap for gap in gaps if gap < 0) <= clocks.back_s
+    assert sum(gap != 0 for gap in gaps) < len(days) + clocks.sets or clocks.back_s
     for row in events:
         if row["since_utc"]:
             assert 0 <= seconds(row["time_utc"]) - seconds(row["since_utc"]) <= HOUR, row

@@ -1,4 +1,4 @@
-"""Ages, capacity, masks, and the figures of a run; with a clock of the test's."""
+"""Test ages, capacity, masks and the figures of a run, on a fake clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.live.fake_feeds import MS, Bench, camera
 from tests.waiting import meet
 
 
-def way(arrived=0, decoded=10, taken=12, began=15, inferred=40, result=45) -> Arrival:
+def make_arrival(arrived=0, decoded=10, taken=12, began=15, inferred=40, result=45) -> Arrival:
     return Arrival(
         "door",
         1,
@@ -42,7 +42,7 @@ def way(arrived=0, decoded=10, taken=12, began=15, inferred=40, result=45) -> Ar
 
 class TestAges:
     def test_parts_add_up_to_the_age(self):
-        parts = split_age(way(), 52 * MS)
+        parts = split_age(make_arrival(), 52 * MS)
         assert parts == {
             "decoding": 10 * MS,
             "waiting": 5 * MS,
@@ -51,70 +51,72 @@ class TestAges:
         }
         assert sum(parts.values()) == 52 * MS
 
-    def test_a_feed_that_does_not_tell_when_it_decoded(self):
-        parts = split_age(way(decoded=0), 50 * MS)
+    def test_unknown_decoding_time_counts_as_zero(self):
+        parts = split_age(make_arrival(decoded=0), 50 * MS)
         assert (parts["decoding"], sum(parts.values())) == (0, 50 * MS)
 
     def test_percentiles_of_result_parts_and_outputs(self):
         ages = FrameAges(0)
         for age in range(1, 301):
-            arrival = way(result=age, inferred=age, began=0, decoded=0, taken=0)
+            arrival = make_arrival(result=age, inferred=age, began=0, decoded=0, taken=0)
             ages.add(arrival, {"jsonl": (age + 1) * MS}, (age + 2) * MS)
-        found = ages.result()
-        assert found.p50 == pytest.approx(150, rel=0.02)
-        assert found.p99 == pytest.approx(297, rel=0.02)
-        assert found.max == 300
+        result = ages.result()
+        assert result.p50 == pytest.approx(150, rel=0.02)
+        assert result.p99 == pytest.approx(297, rel=0.02)
+        assert result.max == 300
         assert ages.outputs()["jsonl"].max == 301
         assert set(ages.parts()) == set(PARTS)
         assert ages.camera() is None
 
     def test_too_few_samples_give_no_percentile(self):
         ages = FrameAges(0)
-        ages.add(way(), {}, 50 * MS)
+        ages.add(make_arrival(), {}, 50 * MS)
         assert ages.result().p99 is None
         assert ages.result().max == 45
 
-    def test_by_the_clock_of_the_camera(self):
+    def test_age_by_the_cameras_clock(self):
         """The picture was taken 200 ms before it arrived."""
-        ages, arrival = FrameAges(0), way()
+        ages, arrival = FrameAges(0), make_arrival()
         arrival.captured_s = arrival.utc_s - 0.2
         ages.add(arrival, {}, 50 * MS)
         assert ages.camera().max == pytest.approx(245)
 
-    def test_recent_ages_forget(self):
+    def test_recent_ages_cover_only_the_last_seconds(self):
         ages = FrameAges(0)
         for _ in range(10):
-            ages.add(way(result=500), {}, 501 * MS)
+            ages.add(make_arrival(result=500), {}, 501 * MS)
         for at in (12_000, 24_000):
             for _ in range(10):
                 ages.add(
-                    way(arrived=at, decoded=at, taken=at, began=at, inferred=at, result=at + 20),
+                    make_arrival(
+                        arrived=at, decoded=at, taken=at, began=at, inferred=at, result=at + 20
+                    ),
                     {},
                     (at + 21) * MS,
                 )
         assert ages.recent(24_100 * MS)[0].max == 20
-        assert ages.result().max == 500, "the day remembers"
+        assert ages.result().max == 500, "the day keeps all ages"
         ages.reset()
         assert ages.result().max is None
 
 
 class TestCapacity:
     def load(self, **more):
-        given = {
+        usage = {
             "cameras": 2,
             "stages": {"infer": 0.45, "read": 0.1, "nms": 0.05},
             "cpu": 0.3,
             "decoding": 0.1,
             "processed": 1.0,
         }
-        return Usage(**{**given, **more})
+        return Usage(**{**usage, **more})
 
-    def test_the_busiest_group_limits(self):
+    def test_busiest_group_limits_the_capacity(self):
         assert capacity(self.load()) == pytest.approx(4.0)
         assert "Inference is the busiest part: busy 50%" in sentence(self.load())
         assert "4.0 such cameras" in sentence(self.load())
 
-    def test_the_stage_to_change_first(self):
+    def test_busiest_stage_is_named(self):
         assert find_busiest_stage(self.load()) == "infer"
         assert (
             find_busiest_stage(self.load(stages={"infer": 0.2, "read": 0.1, "write": 0.3}))
@@ -122,44 +124,50 @@ class TestCapacity:
         )
         assert find_busiest_stage(self.load(stages={})) is None
 
-    def test_the_cpu_limits(self):
+    def test_cpu_may_limit_the_capacity(self):
         assert capacity(self.load(cpu=0.8)) == pytest.approx(2.5)
         assert sentence(self.load(cpu=0.8)).startswith(CPU)
 
-    def test_with_half_of_the_pictures_dropped_there_is_room_for_half(self):
+    def test_dropping_half_means_capacity_for_half(self):
         load = self.load(stages={"infer": 1.0}, processed=0.5, dropped=0.5)
         assert capacity(load) == pytest.approx(1.0)
         assert "50% of the frames" in sentence(load)
 
     @pytest.mark.parametrize("busy", [0.0, 0.3, 0.59, 1.0])
-    def test_a_machine_that_drops_has_no_room_for_more(self, busy):
-        """One camera, 35% dropped, and busy times that would leave room for more than one."""
+    def test_capacity_of_a_run_that_drops_is_below_its_load(self, busy):
+        """35% of the frames are dropped, although busy times suggest room for more."""
         load = self.load(
             cameras=1, stages={"infer": busy}, cpu=0.1, decoding=0.05, processed=0.65, dropped=0.35
         )
         assert capacity(load) <= 0.65
         assert "35% of the frames" in sentence(load)
-        said = float(re.search(r"could handle about ([\d.]+) such", sentence(load))[1])
-        assert said == pytest.approx(capacity(load), abs=0.051)
-        assert said < load.cameras
+        stated = float(re.search(r"could handle about ([\d.]+) such", sentence(load))[1])
+        assert stated == pytest.approx(capacity(load), abs=0.051)
+        assert stated < load.cameras
 
-    def test_what_is_on_its_way_is_not_dropped(self):
-        """A camera of 1 FPS: 4 of 5 pictures are written, the last one is being detected."""
+    def test_picture_in_flight_does_not_count_as_dropped(self):
+        """With 1 FPS, 4 of 5 pictures are written and the last one is being detected."""
         load = self.load(cameras=1, stages={"infer": 0.2}, cpu=0.1, processed=0.8)
         assert "dropped" not in sentence(load)
         assert capacity(load) == pytest.approx(4.0)
 
-    def test_decoding_is_paid_for_dropped_pictures_too(self):
+    def test_capacity_includes_decoding_of_dropped_pictures(self):
         needed = compute_shares(self.load(cpu=0.9, decoding=0.5, processed=0.5))
         assert needed[CPU] == pytest.approx(0.5 + 0.4 / 0.5)
 
     @pytest.mark.parametrize("saved", [0.5, 0.9])
-    def test_decoding_that_was_saved_is_paid_for_all_the_same(self, saved):
-        """The same camera, with all of its pictures decoded and with some of them left out."""
+    def test_capacity_includes_decoding_that_was_skipped(self, saved):
+        """Compare one camera with all pictures decoded and with some of them skipped."""
         decoding = 0.6
         whole = self.load(stages={}, cpu=decoding + 0.1, decoding=decoding, processed=0.2)
-        kept = decoding * (1 - saved)
-        shed = self.load(stages={}, cpu=kept + 0.1, decoding=kept, processed=0.2, decoded=1 - saved)
+        decoded_share = decoding * (1 - saved)
+        shed = self.load(
+            stages={},
+            cpu=decoded_share + 0.1,
+            decoding=decoded_share,
+            processed=0.2,
+            decoded=1 - saved,
+        )
         assert compute_shares(shed)[CPU] == pytest.approx(compute_shares(whole)[CPU])
         assert capacity(shed) == pytest.approx(capacity(whole))
 
@@ -170,10 +178,9 @@ class TestCapacity:
 
 
 class TestSelection:
-    LEFT = ((0.0, 0.0), (0.5, 0.0), (0.5, 1.0), (0.0, 1.0))
     TRIANGLE = ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0))
 
-    def found(self):
+    def detections(self):
         """Return boxes with centres (25, 50) and (75, 50) in a picture of 100 x 100."""
         return Detections(
             np.array([[20, 40, 30, 60], [70, 40, 80, 60]], np.float32),
@@ -182,24 +189,16 @@ class TestSelection:
             ("person", "vehicle"),
         )
 
-    def test_detections_inside_a_mask_are_dropped(self):
-        kept = keep(self.found(), 100, 100, [self.LEFT], None)
-        assert kept.class_ids.tolist() == [1]
-        assert kept.names == ("person", "vehicle")
-
-    def test_classes(self):
-        assert keep(self.found(), 100, 100, [], {0}).class_ids.tolist() == [0]
-
-    def test_nothing_asked_nothing_copied(self):
-        found = self.found()
-        assert keep(found, 100, 100, [], None) is found
-        assert keep(found, 100, 100, [((0.9, 0.9), (1, 0.9), (1, 1))], None) is found
+    def test_detections_are_not_copied_without_need(self):
+        detections = self.detections()
+        assert keep(detections, 100, 100, [], None) is detections
+        assert keep(detections, 100, 100, [((0.9, 0.9), (1, 0.9), (1, 1))], None) is detections
 
     @pytest.mark.parametrize(
-        ("x", "y", "lies_in"), [(0.2, 0.2, True), (0.6, 0.6, False), (0.1, 0.85, True)]
+        ("x", "y", "is_inside"), [(0.2, 0.2, True), (0.6, 0.6, False), (0.1, 0.85, True)]
     )
-    def test_inside(self, x, y, lies_in):
-        assert inside(np.array([[x, y]], np.float32), self.TRIANGLE).tolist() == [lies_in]
+    def test_inside(self, x, y, is_inside):
+        assert inside(np.array([[x, y]], np.float32), self.TRIANGLE).tolist() == [is_inside]
 
 
 def status_of(bench: Bench, **clocks) -> LiveStatus:
@@ -207,7 +206,7 @@ def status_of(bench: Bench, **clocks) -> LiveStatus:
     return LiveStatus(bench.collector, 2, **half, **clocks)
 
 
-def begun(bench: Bench, **clocks) -> LiveStatus:
+def start_status(bench: Bench, **clocks) -> LiveStatus:
     status = status_of(bench, **clocks)
     status.begin_day(OffTimeline())
     status.sample()
@@ -222,8 +221,8 @@ def process(bench: Bench, status: LiveStatus, count: int = 1, took_ms: float = 0
         status.note(frame, Detections.empty(("person",)), {}, bench.clock())
 
 
-def be_live(bench: Bench, status: LiveStatus, times: int, detected: int) -> None:
-    """Each half second two pictures arrive."""
+def run_live(bench: Bench, status: LiveStatus, times: int, detected: int) -> None:
+    """Let two pictures arrive every half second, ``times`` times; process ``detected`` of them."""
     for _ in range(times):
         bench.feeds["a"].arrives(2)
         process(bench, status, detected)
@@ -232,32 +231,32 @@ def be_live(bench: Bench, status: LiveStatus, times: int, detected: int) -> None
 
 
 class TestStatus:
-    def test_two_threads_that_note_a_new_camera_count_together(self):
+    def test_two_threads_that_note_a_new_camera_share_one_tally(self):
         bench, both = Bench("a"), Barrier(2)
         status = status_of(bench)
         bench.feeds["a"].arrives(1)
         noted = bench.collector.read(), Detections.empty(("person",)), {}, 0
-        status._clock = lambda: meet(both) or 0  # of a new tally
+        status._clock = lambda: meet(both) or 0  # called for each new tally
         with ThreadPoolExecutor(2) as pool:
             for _ in range(2):
                 pool.submit(status.note, *noted)
         assert status._tallies["a"].processed == 2
 
-    def test_rates_are_of_the_last_seconds(self):
+    def test_rates_cover_the_last_seconds(self):
         bench = Bench("a")
-        status = begun(bench)
-        be_live(bench, status, 20, 2)  # 10 s
+        status = start_status(bench)
+        run_live(bench, status, 20, 2)  # 10 s
         figures = status.figures()
         (stream,) = figures.streams
         assert stream.processed_fps == pytest.approx(4)
         assert figures.end_to_end_fps == pytest.approx(4)
         assert (stream.received, stream.processed, stream.camera_fps) == (40, 40, 25)
 
-    def test_an_outage_is_in_no_average(self):
-        """10 s live with 4 a second, then 30 s dead."""
+    def test_averages_exclude_outages(self):
+        """The camera is live for 10 s with 4 pictures per second, then lost for 30 s."""
         bench = Bench("a")
-        status = begun(bench)
-        be_live(bench, status, 20, 2)
+        status = start_status(bench)
+        run_live(bench, status, 20, 2)
         bench.feeds["a"].state = WAITING
         for _ in range(60):
             bench.clock.now += 500 * MS
@@ -271,20 +270,22 @@ class TestStatus:
         assert summary.camera_fps == pytest.approx(25)
         assert status.live_ns == 10_000 * MS
 
-    def test_a_run_that_drops_half_has_room_for_half(self):
+    def test_capacity_of_a_run_that_drops_half(self):
         """When two pictures arrive together, only the newer one is detected."""
         bench = Bench("a", latest=True)
-        status = begun(bench)
-        be_live(bench, status, 10, 1)
+        status = start_status(bench)
+        run_live(bench, status, 10, 1)
         figures = status.figures()
         assert "50% of the frames" in figures.bottleneck
         assert figures.capacity == pytest.approx(0.5)
 
-    def test_pictures_that_were_not_decoded_are_dropped_for_want_of_time(self):
-        """Each half second one picture is detected, and three are left out undecoded. Decoding
-        the one took a quarter of a core of two, in half a core that the program used."""
+    def test_undecoded_pictures_count_as_dropped_for_capacity(self):
+        """Each half second one picture is detected, and three are dropped undecoded. Decoding
+        used a quarter of a core, of the half core that the program used. There are two cores."""
         bench = Bench("a", latest=True)
-        status = begun(bench, decoding=lambda: bench.clock() // 4, machine_clock=lambda: None)
+        status = start_status(
+            bench, decoding=lambda: bench.clock() // 4, machine_clock=lambda: None
+        )
         for _ in range(10):
             bench.feeds["a"].arrives()
             bench.feeds["a"].received += 3
@@ -301,7 +302,7 @@ class TestStatus:
 
     def test_every_received_picture_is_processed_or_dropped(self):
         bench = Bench("a", "b", latest=True)
-        status = begun(bench)
+        status = start_status(bench)
         bench.feeds["a"].arrives(5)
         bench.feeds["b"].arrives(1)
         process(bench, status, 2)
@@ -312,8 +313,8 @@ class TestStatus:
             assert summary.received == feed.received
             assert summary.received == summary.processed + sum(summary.dropped.values())
 
-    def test_shares_of_the_stages(self):
-        """One worker infers for 300 of 1000 ms, and for 100 ms before that."""
+    def test_busy_shares_of_the_stages(self):
+        """One worker infers for 300 of 1000 ms; what precedes the first sample does not count."""
         bench = Bench("a")
         status = status_of(bench)
         timeline = Timeline(clock=bench.clock, cpu_clock=lambda: 0, nvtx=False)
@@ -337,50 +338,50 @@ class TestStatus:
     @pytest.mark.parametrize(
         ("used", "share"), [(lambda now: now * 3 // 2, 0.75), (lambda now: 0, 0.25)]
     )
-    def test_the_whole_computer_uses_no_less_than_this_program(self, used, share):
+    def test_computer_share_is_at_least_the_share_of_this_program(self, used, share):
         """This program uses half a core of two."""
         bench = Bench("a")
-        status = begun(bench, machine_clock=lambda: used(bench.clock()))
+        status = start_status(bench, machine_clock=lambda: used(bench.clock()))
         bench.clock.now += 1_000 * MS
         status.sample()
         figures = status.figures()
         assert figures.cpu_share == pytest.approx(0.25)
         assert figures.computer_share == pytest.approx(share)
 
-    def test_a_system_that_does_not_tell_gives_no_share(self):
+    def test_unknown_machine_time_gives_no_share(self):
         bench = Bench("a")
-        status = begun(bench, machine_clock=lambda: None)
+        status = start_status(bench, machine_clock=lambda: None)
         for _ in range(2):
             status.sample()
             bench.clock.now += 500 * MS
         assert status.figures().computer_share is None
 
-    def test_an_idle_engine_is_not_old(self):
+    def test_engine_age_grows_only_with_a_picture_in_flight(self):
         bench = Bench("a")
         status = status_of(bench)
         bench.clock.now += 60_000 * MS
         assert status.figures().engine_age_s == 0
         status.sample()
         bench.feeds["a"].arrives(1)
-        bench.collector.read()  # it is inside, and does not come out
+        bench.collector.read()  # in flight, and never finished
         bench.clock.now += 7_000 * MS
         status.sample()
         assert status.figures().engine_age_s == 7
 
-    def test_state_and_next_try(self):
+    def test_figures_have_state_and_error(self):
         bench = Bench("a", "b")
         bench.feeds["b"].state, bench.feeds["b"].error = STALLED, "nothing arrives"
         streams = status_of(bench).figures().streams
-        assert [one.state for one in streams] == ["live", "stalled"]
+        assert [stream.state for stream in streams] == ["live", "stalled"]
         assert streams[1].error == "nothing arrives"
 
-    def test_a_camera_that_was_taken_out_is_in_the_summary(self):
+    def test_removed_camera_is_in_the_summary(self):
         bench = Bench("a", "b")
         status = status_of(bench)
         bench.feeds["a"].arrives(2)
         process(bench, status, 1)
         bench.collector.remove("a")
-        assert sorted(one.name for one in status.summaries((), {})) == ["a", "b"]
-        assert [one.name for one in status.figures().streams] == ["b"]
+        assert sorted(summary.name for summary in status.summaries((), {})) == ["a", "b"]
+        assert [stream.name for stream in status.figures().streams] == ["b"]
         bench.collector.add(camera("a"))
         assert sorted(one.name for one in status.summaries((), {})) == ["a", "b"]

@@ -1,4 +1,4 @@
-"""Pictures and events that the hub gives to viewers, on a clock that the test moves."""
+"""Test the pictures and events that the hub gives to viewers, on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from detector.core.types import Detections
 from detector.live.base import APPEARS, CAMERA_DOWN, Event
 from detector.live.hub import EVENTS_KEPT, EVENTS_WAITING, FORGOTTEN_AFTER_NS, Hub, fit_width
 from tests.live.fake_feeds import Clock
-from tests.live.page.rehearsal import frame, picture
+from tests.live.page.fake_run import frame, picture
 
 NOTHING = Detections.empty()
 
 
-def step(hub: Hub, camera: str = "door", number: int = 0) -> bool:
-    wanted = hub.wants_pictures(camera)
+def show_next(hub: Hub, camera: str = "door", number: int = 0) -> bool:
+    is_wanted = hub.wants_pictures(camera)
     hub.show(frame(camera, picture(number), number), NOTHING)
-    return wanted
+    return is_wanted
 
 
 def decoded(data: bytes):
@@ -27,28 +27,28 @@ def decoded(data: bytes):
 
 def test_hub_without_viewers_copies_and_encodes_nothing():
     hub = Hub()
-    assert [step(hub, number=i) for i in range(5)] == [False] * 5
+    assert [show_next(hub, number=i) for i in range(5)] == [False] * 5
     assert hub.newest("door") is None
     assert hub.jpeg("door") is None
     assert hub.encoded == 0
 
 
-def test_a_wish_is_for_one_picture():
+def test_request_is_for_one_picture():
     hub = Hub()
     before = hub.request_picture("door")
-    assert [step(hub, number=i) for i in range(3)] == [True, False, False]
-    shot = hub.newest("door")
-    assert shot is not None
-    assert shot.number == before + 1
-    assert not step(hub, "gate")  # of that camera alone
+    assert [show_next(hub, number=i) for i in range(3)] == [True, False, False]
+    newest = hub.newest("door")
+    assert newest is not None
+    assert newest.number == before + 1
+    assert not show_next(hub, "gate")  # the request was for the other camera
 
 
-def test_a_picture_is_encoded_once_for_each_width_and_shared():
+def test_picture_is_encoded_once_for_each_width():
     hub = Hub()
     watch = hub.watch(["door"])
-    step(hub)
+    show_next(hub)
     answers = [hub.jpeg("door", width) for width in (100, 320, 200, None, 5000, None)]
-    # 320 is the picture's own width, and the smallest that pictures are scaled to
+    # 320 is the picture's own width, and the smallest width of scaled pictures.
     assert hub.encoded == 1
     assert len({id(data) for _, data in answers}) == 1
     hub.request_picture("door")
@@ -60,7 +60,7 @@ def test_a_picture_is_encoded_once_for_each_width_and_shared():
     hub.leave(watch)
 
 
-def test_hub_copies_the_picture_of_the_pool():
+def test_hub_copies_the_pooled_picture():
     hub = Hub()
     hub.request_picture("door")
     hub.wants_pictures("door")
@@ -70,13 +70,13 @@ def test_hub_copies_the_picture_of_the_pool():
     assert hub.newest("door").image.any()
 
 
-def test_a_picture_that_was_not_asked_about_is_not_kept():
-    """It may be undrawn, and so show what --blur should hide."""
+def test_picture_without_a_preceding_request_is_not_kept():
+    """Such a picture may lack its drawings, and so show what --blur should hide."""
     hub = Hub()
     hub.request_picture("door")
     hub.show(frame("door", picture(0)), NOTHING)
     assert hub.newest("door") is None
-    assert step(hub)  # the wish stands
+    assert show_next(hub)  # the request is still open
     hub.request_picture("door")
     hub.show(frame("door", picture(1)), NOTHING)
     assert hub.newest("door").number == 1
@@ -85,29 +85,29 @@ def test_a_picture_that_was_not_asked_about_is_not_kept():
 @pytest.mark.parametrize(
     ("fps", "rate", "shown"),
     [
-        (25, 25, 25),  # a camera as quick as its watcher loses nothing
+        (25, 25, 25),  # a camera as fast as its viewer loses nothing
         (50, 25, 25),
         (100, 5, 5),
         (5, 25, 5),
-        (30, 12.5, 12.5),  # no divisor of the camera's rate
+        (30, 12.5, 12.5),  # not a divisor of the camera's rate
     ],
 )
-def test_pictures_come_at_the_rate_of_the_quickest_watcher(fps, rate, shown):
+def test_pictures_come_at_the_rate_of_the_fastest_viewer(fps, rate, shown):
     clock = Clock(1_000_000_000)
     hub = Hub(clock)
-    slow, quick = hub.watch(["door"], min(rate, 1)), hub.watch(["door"], rate)
+    slow, fast = hub.watch(["door"], min(rate, 1)), hub.watch(["door"], rate)
     taken = 0
     for _ in range(10 * fps):
-        taken += step(hub)
+        taken += show_next(hub)
         clock.now += 1_000_000_000 // fps
     assert taken == pytest.approx(10 * shown, abs=2)
-    hub.leave(quick)
+    hub.leave(fast)
     hub.leave(slow)
     assert hub.watchers() == 0
-    assert not step(hub)
+    assert not show_next(hub)
 
 
-def test_jitter_costs_no_pictures():
+def test_jitter_loses_no_pictures():
     clock = Clock(1_000_000_000)
     hub = Hub(clock)
     hub.watch(["door"], 25)
@@ -115,7 +115,7 @@ def test_jitter_costs_no_pictures():
     taken = 0
     for i, off in enumerate(jitter):
         clock.now = 1_000_000_000 + i * 40_000_000 + int(off)
-        taken += step(hub)
+        taken += show_next(hub)
     assert taken >= 245
 
 
@@ -123,33 +123,33 @@ def test_unrequested_picture_is_released():
     clock = Clock(1_000_000_000)
     hub = Hub(clock)
     hub.request_picture("door")
-    step(hub)
+    show_next(hub)
     clock.now += FORGOTTEN_AFTER_NS // 2
-    step(hub)
+    show_next(hub)
     assert hub.newest("door") is not None
     clock.now += FORGOTTEN_AFTER_NS
-    step(hub)
+    show_next(hub)
     assert hub.newest("door") is None
 
 
-def test_of_files_and_cameras_that_have_ended_no_picture_is_kept():
+def test_pictures_of_ended_cameras_are_released():
     clock = Clock(1_000_000_000)
     hub = Hub(clock)
     for number in range(5):
         watch = hub.watch([f"file-{number}"])
         clock.now += 1_000_000_000
-        step(hub, f"file-{number}")
+        show_next(hub, f"file-{number}")
         hub.leave(watch)
         clock.now += 2 * FORGOTTEN_AFTER_NS
     assert [hub.newest(f"file-{number}") is not None for number in range(5)] == [False] * 4 + [True]
 
 
-def test_a_burst_calls_once_until_somebody_looks():
+def test_burst_wakes_the_page_once():
     hub, calls = Hub(), []
     hub.set_wake(lambda: calls.append(1))
     hub.watch(["door", "gate"])
-    step(hub, "door")
-    step(hub, "gate")
+    show_next(hub, "door")
+    show_next(hub, "gate")
     hub.send(event(1))
     assert len(calls) == 1
     hub.clear_wake()
@@ -163,42 +163,42 @@ def event(number: int) -> Event:
 
 def test_slow_subscriber_loses_its_oldest_events_only():
     hub = Hub()
-    slow, quick = hub.subscribe(), hub.subscribe()
-    seen = []
+    slow, fast = hub.subscribe(), hub.subscribe()
+    received = []
     for number in range(EVENTS_WAITING + 30):
         hub.send(event(number))
-        seen += [one.count for _, one in quick.take()[0]]
-    assert seen == list(range(EVENTS_WAITING + 30))
+        received += [message.count for _, message in fast.take()[0]]
+    assert received == list(range(EVENTS_WAITING + 30))
     waiting, lost = slow.take()
     assert lost == hub.lost() == 30
-    assert [one.count for _, one in waiting] == list(range(30, EVENTS_WAITING + 30))
+    assert [message.count for _, message in waiting] == list(range(30, EVENTS_WAITING + 30))
     hub.unsubscribe(slow)
     hub.send(event(0))
     assert slow.take() == ([], 0)
 
 
-def test_the_last_events_are_kept_and_go_to_who_comes_later():
+def test_new_subscriber_gets_the_latest_events():
     hub = Hub()
     for number in range(1, EVENTS_KEPT + 51):
         hub.send(event(number))
-    kept = hub.subscribe().take()[0]
-    assert kept[-1][0] == EVENTS_KEPT + 50
-    again = hub.subscribe(after=EVENTS_KEPT + 49)  # a browser that comes back
+    events = hub.subscribe().take()[0]
+    assert events[-1][0] == EVENTS_KEPT + 50
+    again = hub.subscribe(after=EVENTS_KEPT + 49)  # a browser that reconnects
     hub.send(Event(CAMERA_DOWN, "door", 1.0, 1.0, reason="refused"))
     assert [number for number, _ in again.take()[0]] == [EVENTS_KEPT + 50, EVENTS_KEPT + 51]
 
 
 @pytest.mark.parametrize(
-    ("wish", "width", "expected"),
+    ("requested", "width", "expected"),
     [
         (None, 1280, 1280),
         (1, 1280, 320),
         (320, 1280, 320),
         (321, 1280, 640),
         (4000, 3840, 3840),
-        (640, 500, 500),  # never larger than it is
+        (640, 500, 500),  # never enlarged
         (1920, 7680, 1920),
     ],
 )
-def test_widths(wish, width, expected):
-    assert fit_width(wish, width) == expected
+def test_width_is_rounded_up_to_the_sizes(requested, width, expected):
+    assert fit_width(requested, width) == expected

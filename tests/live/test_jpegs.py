@@ -1,4 +1,4 @@
-"""JPEGs of servers with malformed multipart, and still pictures that are requested repeatedly."""
+"""Test JPEGs in malformed multipart streams, and still pictures that are requested repeatedly."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from detector.live.sources import jpegs
 from detector.live.sources.base import NETWORK, Camera, Terms
 from detector.live.sources.jpegs import Jpegs
 from detector.live.sources.network import NetworkFeed
-from tests.live.servers import HttpServer, picture
+from tests.live.servers import HttpServer
+from tests.live.streams import draw_picture
 from tests.waiting import PATIENCE_S, wait_for
 
 
 def encode(number: int, *more: int) -> bytes:
-    return cv2.imencode(".jpg", picture(number, 64, 48), more)[1].tobytes()
+    return cv2.imencode(".jpg", draw_picture(number, 64, 48), more)[1].tobytes()
 
 
 PICTURES = [encode(i) for i in range(5)]
@@ -67,12 +68,12 @@ def read_all(data: bytes, most: int = 1 << 16) -> list[bytes]:
     stream = Jpegs(lambda: next(answers, None), 0.0, bool)  # type: ignore[arg-type,return-value]
     assert stream.find_first()
     read = b"".join(iter(lambda: stream.read(1 << 20), b""))
-    return [one.partition(b"\r\n\r\n")[2][:-2] for one in read.split(b"--frame\r\n")[1:]]
+    return [piece.partition(b"\r\n\r\n")[2][:-2] for piece in read.split(b"--frame\r\n")[1:]]
 
 
 @pytest.mark.parametrize("most", [1, 997, 1 << 16])
 @pytest.mark.parametrize("name", ODD)
-def test_pictures_are_found_by_their_own_markers(name: str, most: int) -> None:
+def test_pictures_are_found_by_jpeg_markers(name: str, most: int) -> None:
     assert read_all(ODD[name], most) == PICTURES
 
 
@@ -85,16 +86,16 @@ def test_pictures_are_found_by_their_own_markers(name: str, most: int) -> None:
         PICTURES[1][:2] + b"\xff\xff\xff" + PICTURES[1][3:],  # fill bytes before a marker
     ],
 )
-def test_all_kinds_of_jpeg_are_whole(jpeg: bytes) -> None:
+def test_every_kind_of_jpeg_is_read_completely(jpeg: bytes) -> None:
     assert read_all(PICTURES[0] + jpeg + PICTURES[2], 100) == [PICTURES[0], jpeg, PICTURES[2]]
 
 
-def test_a_picture_that_breaks_off_costs_itself_alone() -> None:
+def test_truncated_picture_does_not_affect_others() -> None:
     data = b"--frame\r\n".join([PICTURES[0], PICTURES[1][:-20], PICTURES[2], PICTURES[3][:-20]])
     assert read_all(data) == [PICTURES[0], PICTURES[2]]
 
 
-def test_what_never_ends_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_data_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jpegs, "MOST_BYTES", 100_000)
     for piece in (b"\0" * 1000, Random(1).randbytes(1000), b"\xff\xd8\xff\xda\0\2" + b"\0" * 1000):
         taken = itertools.count()
@@ -109,7 +110,7 @@ def test_what_never_ends_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(stream._data) < 200_000
 
 
-def started(web: HttpServer, path: str, rate: int | None = None) -> NetworkFeed:
+def start_feed(web: HttpServer, path: str, rate: int | None = None) -> NetworkFeed:
     feed = NetworkFeed(Camera("cam", NETWORK, Address(web.url(path)), rate=rate), Terms())
     feed.start()
     return feed
@@ -118,9 +119,9 @@ def started(web: HttpServer, path: str, rate: int | None = None) -> NetworkFeed:
 @pytest.mark.net
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in ODD if name != "no headers"])
-def test_a_camera_with_an_odd_multipart_is_read_and_said(web: HttpServer, name: str) -> None:
+def test_odd_multipart_is_read_and_noted(web: HttpServer, name: str) -> None:
     web.pages["/odd"] = MULTIPART, ODD[name]
-    feed = started(web, "/odd")
+    feed = start_feed(web, "/odd")
     try:
         wait_for(lambda: feed.facts().received >= 12)
         facts = feed.facts()
@@ -137,9 +138,9 @@ def test_a_camera_with_an_odd_multipart_is_read_and_said(web: HttpServer, name: 
     ("path", "kind"),
     [("/snap.jpg", "image/jpeg"), ("/cgi", "application/octet-stream"), ("/jpg", "image/jpg")],
 )
-def test_a_still_picture_is_asked_for_at_the_rate(web: HttpServer, path: str, kind: str) -> None:
+def test_still_picture_is_requested_at_the_rate(web: HttpServer, path: str, kind: str) -> None:
     web.pages[path] = kind, PICTURES[0]
-    feed = started(web, path, rate=20)
+    feed = start_feed(web, path, rate=20)
     try:
         wait_for(lambda: feed.facts().received >= 15)
         facts = feed.facts()

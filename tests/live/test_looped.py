@@ -1,4 +1,4 @@
-"""A file that is played in a loop, on a clock of the test."""
+"""Test files played in a loop as cameras, on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from detector.live.sources import looped
 from detector.live.sources.base import FILE, LIVE, Camera, Picture, Terms
 from detector.live.sources.looped import LoopedFeed
 from detector.live.sources.readers import make_feed
-from tests.live.servers import make_clip, read_clock
+from tests.live.servers import make_clip
+from tests.live.streams import read_number
 from tests.sources.clips import write_video
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -36,7 +37,7 @@ class Stopping(threading.Event):
         return self.is_set()
 
 
-class Heard:
+class PacketListener:
     def __init__(self, feed: LoopedFeed, most: int) -> None:
         self.feed, self.most = feed, most
         self.opened_for: list[int] = []
@@ -53,29 +54,29 @@ class Heard:
     def closed(self) -> None: ...
 
 
-def test_its_pace_and_its_joints(tmp_path: Path) -> None:
+def test_looped_file_keeps_its_pace_over_each_restart(tmp_path: Path) -> None:
     clip = make_clip(tmp_path / "c.mp4", pictures=10)
     stopping = Stopping()
     feed = LoopedFeed(Camera("c", FILE, Address(str(clip))), Terms(), clock=lambda: stopping.now_ns)
     feed.stopping = stopping
-    heard = Heard(feed, 25)
-    feed.listen(heard)
+    listener = PacketListener(feed, 25)
+    feed.listen(listener)
     feed.start()
     wait_for(stopping.is_set)
     assert feed.stop(PATIENCE_S)
-    assert heard.opened_for == [1, 1, 1]  # three passes
-    pts = [pts for pts, _ in heard.packets]
+    assert listener.opened_for == [1, 1, 1]  # three passes
+    pts = [pts for pts, _ in listener.packets]
     assert pts == [pts[0] + at * (pts[1] - pts[0]) for at in range(25)]
-    arrived_ms = [arrived / 1e6 for _, arrived in heard.packets]
+    arrived_ms = [arrived / 1e6 for _, arrived in listener.packets]
     assert arrived_ms == pytest.approx([at * 40 for at in range(25)], abs=0.01)
     facts = feed.facts()
     assert facts.received == 25 == facts.taken + sum(facts.dropped.values())
 
 
-def test_a_gpu_is_asked_where_the_file_stands_for_a_camera_that_wants_it(
+def test_accelerator_of_the_camera_is_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stand-in for the accelerator is passed on to PyAV; the CPU decodes."""
+    """Check that PyAV gets the accelerator, for which a string stands in."""
     clip = make_clip(tmp_path / "c.mp4", pictures=10)
     opened: list[Any] = []
     real = av.open
@@ -95,9 +96,9 @@ def test_a_gpu_is_asked_where_the_file_stands_for_a_camera_that_wants_it(
 
 
 @pytest.mark.parametrize("b_frames", [0, 2])
-def test_every_picture_in_order_over_the_joint(tmp_path: Path, b_frames: int) -> None:
+def test_pictures_stay_in_order_over_a_restart(tmp_path: Path, b_frames: int) -> None:
     clip = make_clip(tmp_path / "c.mp4", pictures=12, fps=100, gop=6, b_frames=b_frames)
-    terms = Terms(every=True, max_age_s=PATIENCE_S)  # none is left out where this thread is slow
+    terms = Terms(every=True, max_age_s=PATIENCE_S)  # none is dropped if this thread is slow
     feed = make_feed(Camera("c", FILE, Address(str(clip))), terms)
     feed.start()
     taken: list[Picture] = []
@@ -106,12 +107,12 @@ def test_every_picture_in_order_over_the_joint(tmp_path: Path, b_frames: int) ->
     def take() -> int:
         while (picture := feed.take()) is not None:
             taken.append(picture)
-            burnt.append(read_clock(feed.convert(picture, None)))
+            burnt.append(read_number(feed.convert(picture, None)))
         return len(taken) >= 30
 
     wait_for(take)
     assert feed.facts().state == LIVE
-    assert len({picture.time_base for picture in taken}) == 1  # held back at the joint or not
+    assert len({picture.time_base for picture in taken}) == 1  # at a restart, too
     assert feed.stop(PATIENCE_S)
     assert burnt == [at % 12 for at in range(len(burnt))]
     assert [picture.number for picture in taken] == list(range(len(taken)))
@@ -122,7 +123,7 @@ def test_every_picture_in_order_over_the_joint(tmp_path: Path, b_frames: int) ->
     assert facts.connects == 1
 
 
-def test_a_file_without_video_is_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_file_without_video_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.mp4").write_bytes(b"no video")
     for name in ("x.mp4", "absent.mp4"):
         with pytest.raises(SourceError):
@@ -130,7 +131,7 @@ def test_a_file_without_video_is_refused_before_anything_starts(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("rotation", [90, 180, 270])
-def test_it_is_turned_as_a_file_is(tmp_path: Path, rotation: int) -> None:
+def test_looped_file_is_rotated_like_a_file(tmp_path: Path, rotation: int) -> None:
     path = write_video(tmp_path / "turned.mp4", rotation=rotation)
     with sources.open(str(path)) as source:
         expected = source.read(None)

@@ -1,4 +1,4 @@
-"""Requests to other hosts that a playlist names. Both servers log every request."""
+"""Test requests to other hosts that a playlist names. Both servers log every request."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from detector.core.sources._network import nested
 from detector.core.sources._network.nested import MOST_MISSING, NestedOpener, origin_of
 from tests.conftest import CHECKOUT
 from tests.live.servers import make_clip
-from tests.live.test_network import started, take
+from tests.live.test_network import started_feed, take
 from tests.sources.web_server import WebServer, make_certificate, web_server
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.net, pytest.mark.slow]  # it waits for seconds
+pytestmark = [pytest.mark.net, pytest.mark.slow]
 
 KEY, IV = b"0123456789abcdef", "00" * 16
 LOGIN = "me:S3cretPw9"
-GIVEN = {"headers": "X-Api-Key: S3cretKey9\r\n", "cookies": "token=S3cretTok9; path=/"}
+SECRETS = {"headers": "X-Api-Key: S3cretKey9\r\n", "cookies": "token=S3cretTok9; path=/"}
 PERSONAL = ("X-Api-Key", "Cookie", "Authorization")
 
 
@@ -71,13 +71,13 @@ def fill(server: WebServer, segments: dict[str, bytes], **more: str) -> None:
     server.put("/plain.m3u8", hls("#EXTINF:1,", "a.ts"), **more)
 
 
-def received(server: WebServer) -> dict[str, dict[str, str]]:
-    """Return path -> all identifying headers of its requests."""
-    found: dict[str, dict[str, str]] = {}
+def headers_by_path(server: WebServer) -> dict[str, dict[str, str]]:
+    """Return the personal headers of all requests, by path."""
+    by_path: dict[str, dict[str, str]] = {}
     for path, headers in list(server.requests):
-        kept = {name: value for name, value in headers.items() if name in PERSONAL}
-        found.setdefault(path, {}).update(kept)
-    return found
+        personal = {name: value for name, value in headers.items() if name in PERSONAL}
+        by_path.setdefault(path, {}).update(personal)
+    return by_path
 
 
 def master(address: str, line: str = "") -> bytes:
@@ -88,7 +88,7 @@ def master(address: str, line: str = "") -> bytes:
 
 SOUND = '#EXT-X-MEDIA:TYPE=AUDIO,GROUP-ID="a",NAME="x",URI="{}"'
 LOCK = '#EXT-X-KEY:METHOD=AES-128,URI="{}",IV=0x' + IV
-# kind -> the playlist (AWAY: the other host), and what the other host is asked for
+# kind -> (playlist, paths requested from the other host); AWAY is that host's URL
 PLAYLISTS = {
     "segment": (hls("#EXTINF:1,", "AWAY/a.ts"), ["/a.ts"]),
     "key": (hls(LOCK.format("AWAY/k"), "#EXTINF:1,", "locked.ts"), ["/k"]),
@@ -104,40 +104,40 @@ PLAYLISTS = {
 
 
 @pytest.mark.parametrize("kind", PLAYLISTS)
-def test_what_is_given_to_one_host_stays_with_it(
+def test_secrets_of_one_host_are_not_sent_to_another(
     web: WebServer, other: WebServer, segments: dict[str, bytes], kind: str
 ) -> None:
     """For each kind, FFmpeg without ``NestedOpener`` would send the other host everything."""
     fill(web, segments)
     fill(other, segments)
-    playlist, asked = PLAYLISTS[kind]
+    playlist, requested = PLAYLISTS[kind]
     playlist = playlist.replace(b"AWAY", other.url("").encode())
     url = web.put("/list.m3u8", playlist.replace(b"PLACE", other.url("")[7:].encode()))
-    with started(url, options=GIVEN) as feed:
+    with started_feed(url, options=SECRETS) as feed:
         assert len(take(feed, 20)) == 20
         feed.stop()
-    assert sorted(received(other)) == asked
-    assert not any(received(other).values())
-    for path, got in received(web).items():
-        assert got == {"X-Api-Key": "S3cretKey9", "Cookie": "token=S3cretTok9"}, path
+    assert sorted(headers_by_path(other)) == requested
+    assert not any(headers_by_path(other).values())
+    for path, headers in headers_by_path(web).items():
+        assert headers == {"X-Api-Key": "S3cretKey9", "Cookie": "token=S3cretTok9"}, path
 
 
-def test_a_playlist_that_leads_away_later(
+def test_playlist_that_later_names_another_host(
     web: WebServer, other: WebServer, segments: dict[str, bytes]
 ) -> None:
     fill(web, segments)
     fill(other, segments)
     url = web.put("/live.m3u8", hls("#EXTINF:1,", "a.ts", end=False))
-    with started(url, options=GIVEN) as feed:
-        wait_for(lambda: "/a.ts" in received(web))
+    with started_feed(url, options=SECRETS) as feed:
+        wait_for(lambda: "/a.ts" in headers_by_path(web))
         away = ["#EXTINF:1,", "a.ts", "#EXTINF:1,", other.url("/a.ts")]
         web.put("/live.m3u8", hls(*away, end=False))
-        wait_for(lambda: "/a.ts" in received(other))
+        wait_for(lambda: "/a.ts" in headers_by_path(other))
         take(feed, 30)
-    assert received(other) == {"/a.ts": {}}
+    assert headers_by_path(other) == {"/a.ts": {}}
 
 
-def test_a_login_and_its_session(
+def test_login_and_session_cookie_stay_at_their_host(
     web: WebServer, other: WebServer, segments: dict[str, bytes]
 ) -> None:
     """The server sets a cookie at login and redirects the playlist to another path of its own."""
@@ -147,31 +147,31 @@ def test_a_login_and_its_session(
     session = {"Set-Cookie": "session=S3cretSes9; path=/"}
     playlist = hls("#EXTINF:1,", "../a.ts", "#EXTINF:1,", other.url("/a.ts"))
     web.put("/deep/list.m3u8", playlist, login=LOGIN, headers=session)
-    with started(web.url("/live.m3u8", LOGIN)) as feed:
+    with started_feed(web.url("/live.m3u8", LOGIN)) as feed:
         take(feed, 20)
         wait_for(lambda: feed.facts().error)
         assert f"{other.url('')[7:]}" in str(feed.facts().error)
-    assert received(other) == {"/a.ts": {}}
-    assert received(web)["/a.ts"].keys() == {"Authorization", "Cookie"}
+    assert headers_by_path(other) == {"/a.ts": {}}
+    assert headers_by_path(web)["/a.ts"].keys() == {"Authorization", "Cookie"}
 
 
 @pytest.mark.parametrize("path", ["/list.m3u8", "/video"])
-def test_a_redirect_that_sets_the_session(
+def test_cookie_of_a_redirect_stays_at_its_host(
     web: WebServer, other: WebServer, segments: dict[str, bytes], path: str
 ) -> None:
-    """For a segment and for a stream: FFmpeg keeps the cookie of such a redirect."""
+    """FFmpeg would keep the cookie of such a redirect, for segments and for streams."""
     fill(web, segments)
     fill(other, segments)
     away = {"Location": other.url("/a.ts"), "Set-Cookie": "session=S3cretSes9; path=/"}
     web.put("/away.ts", status=302, login=LOGIN, headers=away)
     web.put("/list.m3u8", hls("#EXTINF:1,", "away.ts"), login=LOGIN)
     web.put("/video", status=302, login=LOGIN, headers=away)
-    with started(web.url(path, LOGIN)) as feed:
+    with started_feed(web.url(path, LOGIN)) as feed:
         assert len(take(feed, 20)) == 20
-    assert received(other) == {"/a.ts": {}}
+    assert headers_by_path(other) == {"/a.ts": {}}
 
 
-def test_a_finished_playlist_read_as_a_file(
+def test_finished_playlist_is_read_as_a_file(
     web: WebServer, other: WebServer, segments: dict[str, bytes]
 ) -> None:
     fill(web, segments, login=LOGIN)
@@ -181,8 +181,8 @@ def test_a_finished_playlist_read_as_a_file(
     web.put("/film.m3u8", playlist, login=LOGIN, headers=session)
     with sources.open(web.url("/film.m3u8", LOGIN)) as source:
         assert len(list(source)) == 50
-    assert received(other) == {"/a.ts": {}}
-    assert received(web)["/a.ts"].keys() == {"Authorization", "Cookie"}
+    assert headers_by_path(other) == {"/a.ts": {}}
+    assert headers_by_path(web)["/a.ts"].keys() == {"Authorization", "Cookie"}
 
 
 @pytest.mark.parametrize("login", [None, LOGIN])
@@ -194,10 +194,10 @@ def test_playlist_without_any_segment_raises_after_the_limit(
     web.put("/film.m3u8", hls(*lines), login=login)
     with pytest.raises(SourceError, match=f"{MOST_MISSING} segments in a row.*404"):
         sources.open(web.url("/film.m3u8", login))
-    assert sum(path.endswith(".ts") for path, _ in web.requests) in (100, 200)  # a login: after 401
+    assert sum(path.endswith(".ts") for path, _ in web.requests) in (100, 200)  # 200 with a login
 
 
-def test_segments_that_stay_away_for_a_while(
+def test_missing_segments_are_skipped_up_to_a_limit(
     web: WebServer, segments: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(web, segments)
@@ -207,36 +207,38 @@ def test_segments_that_stay_away_for_a_while(
     def is_asked() -> bool:
         return [path for path, _ in web.requests].count("/none.ts") >= 3
 
-    with started(web.put("/live.m3u8", none)) as feed:
+    with started_feed(web.put("/live.m3u8", none)) as feed:
         wait_for(is_asked)
         web.put("/live.m3u8", some)
         take(feed, 20)
         assert feed.facts().connects == 1
     monkeypatch.setattr(nested, "MOST_MISSING", 2)
-    with started(web.put("/live.m3u8", none)) as feed:
+    with started_feed(web.put("/live.m3u8", none)) as feed:
         wait_for(lambda: "2 segments in a row" in str(feed.facts().error))
         web.put("/live.m3u8", some)
         take(feed, 20)
 
 
-def test_https_leads_to_http(other: WebServer, segments: dict[str, bytes], tmp_path: Path) -> None:
+def test_secrets_for_https_are_not_sent_to_http(
+    other: WebServer, segments: dict[str, bytes], tmp_path: Path
+) -> None:
     fill(other, segments)
     with web_server(make_certificate(tmp_path)) as web:
         fill(web, segments)
         list_ = hls("#EXTINF:1,", web.url("/a.ts"), "#EXTINF:1,", other.url("/a.ts"))
         url = web.put("/list.m3u8", list_)
-        with started(url, options=GIVEN) as feed:
+        with started_feed(url, options=SECRETS) as feed:
             take(feed, 40)
-        assert received(web)["/a.ts"].keys() == {"X-Api-Key", "Cookie"}
-    assert received(other) == {"/a.ts": {}}
+        assert headers_by_path(web)["/a.ts"].keys() == {"X-Api-Key", "Cookie"}
+    assert headers_by_path(other) == {"/a.ts": {}}
 
 
-def test_a_host_that_wants_what_it_does_not_get_is_named(
+def test_refusal_by_another_host_mentions_the_playlist(
     web: WebServer, other: WebServer, segments: dict[str, bytes]
 ) -> None:
     fill(other, segments, login=LOGIN)
     url = web.put("/list.m3u8", hls("#EXTINF:1,", other.url("/a.ts")))
-    with started(url, options=GIVEN) as feed:
+    with started_feed(url, options=SECRETS) as feed:
         wait_for(lambda: feed.facts().error)
         error = str(feed.facts().error)
     assert "playlist" in error
@@ -246,23 +248,23 @@ def test_a_host_that_wants_what_it_does_not_get_is_named(
 def test_playlist_address_in_latin_1_is_read_without_traceback(
     web: WebServer, segments: dict[str, bytes], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """PyAV prints the second exception of a callback, with its traceback."""
+    """PyAV would print the traceback of a second exception in a callback."""
     fill(web, segments)
     lines = ["#EXTINF:1,", "a.ts", "#EXTINF:1,", "http://\xff/a.ts", "#EXTINF:1,", "\xfe\xe9.ts"]
     data = hls(*lines, "#EXTINF:1,", "\xe9.ts", "#EXTINF:1,", "a.ts").decode().encode("latin-1")
     web.put("/%E9.ts", segments["/a.ts"])
-    with started(web.put("/list.m3u8", data), options=GIVEN) as feed:
+    with started_feed(web.put("/list.m3u8", data), options=SECRETS) as feed:
         take(feed, 50)
-    assert {"/a.ts", "/%FE%E9.ts", "/%E9.ts"} < received(web).keys()
+    assert {"/a.ts", "/%FE%E9.ts", "/%E9.ts"} < headers_by_path(web).keys()
     assert capfd.readouterr().err == ""
 
 
 def test_stream_without_a_playlist_gets_its_headers_and_plays(
     web: WebServer, segments: dict[str, bytes]
 ) -> None:
-    with started(web.put("/stream", segments["/a.ts"]), options=GIVEN) as feed:
+    with started_feed(web.put("/stream", segments["/a.ts"]), options=SECRETS) as feed:
         assert len(take(feed, 20)) == 20
-    assert received(web)["/stream"].keys() == {"X-Api-Key", "Cookie"}
+    assert headers_by_path(web)["/stream"].keys() == {"X-Api-Key", "Cookie"}
 
 
 UNCLOSED = """
@@ -281,7 +283,7 @@ print("alive")
 def test_unclosed_container_does_not_abort_the_process(
     web: WebServer, segments: dict[str, bytes]
 ) -> None:
-    """``keep`` prevents an end with SIGABRT."""
+    """Without ``keep``, the process would end with SIGABRT."""
     fill(web, segments)
     command = [sys.executable, "-c", UNCLOSED, web.url("/plain.m3u8")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=CHECKOUT)
@@ -314,14 +316,14 @@ def test_unclosed_container_does_not_abort_the_process(
         ("", False),
     ],
 )
-def test_which_address_is_of_the_same_host(url: str, is_own: bool) -> None:
-    options = {**GIVEN, "protocol_whitelist": "http", "user_agent": "x", "rtsp_transport": "tcp"}
+def test_secrets_are_sent_only_to_the_same_origin(url: str, is_own: bool) -> None:
+    options = {**SECRETS, "protocol_whitelist": "http", "user_agent": "x", "rtsp_transport": "tcp"}
     opener = NestedOpener("http://cam.lan:8080/list.m3u8", options, 1.0)
     chosen = opener.options_for(url, {"offset": "5", "headers": "from FFmpeg", "key": "00"})
     expected = {"protocol_whitelist": "http", "user_agent": "x", "offset": "5", "key": "00"}
-    assert chosen == expected | ({**GIVEN, "max_redirects": "0"} if is_own else {})
+    assert chosen == expected | ({**SECRETS, "max_redirects": "0"} if is_own else {})
 
 
-def test_an_address_that_can_be_read_in_two_ways_has_no_origin() -> None:
+def test_ambiguous_address_has_no_origin() -> None:
     assert origin_of("https://[FE80::1]/a") == ("https", "[fe80::1]", 443)
     assert origin_of("http://a b/") is None

@@ -1,4 +1,4 @@
-"""Network feeds on real servers at 127.0.0.1, and what they refuse."""
+"""Test network feeds on real servers at 127.0.0.1, and their errors."""
 
 from __future__ import annotations
 
@@ -45,15 +45,16 @@ from detector.live.sources.readers import make_feed
 from detector.live.sources.status import LOGIN_S, Backoff, Status
 from tests.live import servers
 from tests.live.fake_feeds import FullCores
-from tests.live.servers import HttpServer, make_clip, read_clock
+from tests.live.servers import HttpServer, make_clip
+from tests.live.streams import read_number
 from tests.waiting import PATIENCE_S, wait_for
 
-pytestmark = [pytest.mark.net, pytest.mark.slow]  # it waits for seconds
+pytestmark = [pytest.mark.net, pytest.mark.slow]
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silence of a machine that stands still ends no connection (test_status.py has the limit)."""
+    """Keep connections if this machine stalls (test_status.py tests the limit)."""
     monkeypatch.setattr("detector.live.sources.status.LOST_S", PATIENCE_S)
 
 
@@ -62,7 +63,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_clip(tmp_path_factory.mktemp("clips") / "clip.mp4")
 
 
-class Early(Backoff):
+class ShortBackoff(Backoff):
     def __init__(self) -> None:
         super().__init__(lambda: 0.5)
         self.waits: list[float] = []
@@ -73,11 +74,11 @@ class Early(Backoff):
 
 
 @contextmanager
-def started(url: str, every: bool = True, **more: Any) -> Iterator[NetworkFeed]:
+def started_feed(url: str, every: bool = True, **more: Any) -> Iterator[NetworkFeed]:
     options = more.pop("options", {})
-    status = more.pop("status", None) or Status(time.perf_counter_ns(), Early())
+    status = more.pop("status", None) or Status(time.perf_counter_ns(), ShortBackoff())
     camera = Camera("cam", NETWORK, Address(url), options=options)
-    terms = {"max_age_s": PATIENCE_S, **more.pop("terms", {})}  # none is too old for a slow test
+    terms = {"max_age_s": PATIENCE_S, **more.pop("terms", {})}  # for slow tests
     feed = NetworkFeed(camera, Terms(every=every, **terms), status=status, **more)
     feed.start()
     try:
@@ -98,28 +99,28 @@ def take(feed: Feed, count: int) -> list[Picture]:
     return pictures
 
 
-def in_hand(feed: Feed) -> int:
+def count_unaccounted(feed: Feed) -> int:
     facts = feed.facts()
     return facts.received - facts.taken - sum(facts.dropped.values())
 
 
-def balanced(feed: Feed) -> bool:
-    return in_hand(feed) == 0
+def is_balanced(feed: Feed) -> bool:
+    return count_unaccounted(feed) == 0
 
 
-def test_rtsp_with_a_login_a_kill_and_a_stall(clip: Path) -> None:
+def test_rtsp_feed_survives_a_stall_and_a_restart(clip: Path) -> None:
     with servers.rtsp({"c": clip}, login="me:S3cret99") as server:
         woken: list[float] = []
         timeline = Timeline(nvtx=False)
-        with started(
+        with started_feed(
             server.url("c", "me:S3cret99"),
             timeline=timeline,
             wake=lambda: woken.append(time.monotonic()),
         ) as feed:
             pictures = take(feed, 30)
-            # The first packet has no pts, and it is the key frame: nothing is lost.
+            # No picture is lost, although the first packet, the key frame, has no pts.
             assert [picture.number for picture in pictures] == list(range(30))
-            burnt = [read_clock(feed.convert(picture, None)) for picture in pictures]
+            burnt = [read_number(feed.convert(picture, None)) for picture in pictures]
             assert burnt == [number % 50 for number in range(burnt[0], burnt[0] + 30)]
             assert burnt[0] == 0
             assert {picture.arrival.epoch for picture in pictures} == {1}
@@ -131,7 +132,7 @@ def test_rtsp_with_a_login_a_kill_and_a_stall(clip: Path) -> None:
             server.signal(signal.SIGCONT)
             wait_for(lambda: feed.facts().state == LIVE)
             assert feed.facts().connects == 1
-            assert feed.facts().stalls >= 1  # more, where this machine stands still
+            assert feed.facts().stalls >= 1  # more, if this machine stalls
 
             server.kill()
             wait_for(lambda: feed.facts().state != LIVE)
@@ -148,32 +149,32 @@ def test_rtsp_with_a_login_a_kill_and_a_stall(clip: Path) -> None:
             wait_for(lambda: feed.facts().state == LIVE)
             assert feed.stop(PATIENCE_S)
         assert feed.facts().state == ENDED
-        assert balanced(feed)
+        assert is_balanced(feed)
         spans = timeline.tracks["camera cam"].spans
         assert spans[READ, "work"].calls >= 30
         assert (READ, WAIT_INPUT) in spans
 
 
-def test_the_cameras_clock(clip: Path) -> None:
-    """It is known from the first RTCP report on. Arrival is a few ms later, not an interval."""
-    with servers.rtsp({"c": clip}) as server, started(server.url("c")) as feed:
-        late: list[float] = []
+def test_capture_time_comes_from_rtcp_reports(clip: Path) -> None:
+    """The capture time is known from the first RTCP report on, and a few ms before the arrival."""
+    with servers.rtsp({"c": clip}) as server, started_feed(server.url("c")) as feed:
+        delays_ms: list[float] = []
 
         def one_is_early() -> bool:
             while (picture := feed.take()) is not None:
                 if (captured_s := picture.arrival.captured_s) is not None:
-                    late.append((picture.arrival.utc_s - captured_s) * 1000)
-            return min(late, default=1000) < 35  # the interval is 40 ms, and would be in all
+                    delays_ms.append((picture.arrival.utc_s - captured_s) * 1000)
+            return min(delays_ms, default=1000) < 35  # an error of one frame would add 40 ms
 
         wait_for(one_is_early)
 
 
-def test_udp_and_a_size_that_changes(clip: Path, tmp_path: Path) -> None:
+def test_udp_pictures_may_change_size(clip: Path, tmp_path: Path) -> None:
     large = make_clip(tmp_path / "large.mp4", pictures=10, size=(480, 272))
     small = make_clip(tmp_path / "small.mp4", pictures=10)
     with (
         servers.rtsp({"c": [small, large]}) as server,
-        started(server.url("c"), options={"rtsp_transport": "udp"}) as feed,
+        started_feed(server.url("c"), options={"rtsp_transport": "udp"}) as feed,
     ):
         pictures = take(feed, 25)
         sizes = [(picture.width, picture.height) for picture in pictures]
@@ -184,19 +185,19 @@ def test_udp_and_a_size_that_changes(clip: Path, tmp_path: Path) -> None:
 
 
 def test_connection_error_names_login_path_or_listener(clip: Path) -> None:
-    """The error is one line; after a wrong login there is a pause of minutes."""
+    """After a wrong login, the feed also waits for minutes."""
     with servers.rtsp({"c": clip}, login="me:S3cret99") as server:
         for url, kind in [
             (server.url("c", "me:WrongPw99"), "user or password"),
             (server.url("absent", "me:S3cret99"), "no such stream"),
             (f"rtsp://127.0.0.1:{servers.free_port()}/x", "nothing listens"),
         ]:
-            backoff = Early()
-            status, told = Status(0, backoff), set()
-            wake = lambda status=status, told=told: told.add(status._state)  # noqa: E731
-            with started(url, status=status, wake=wake) as feed:
+            backoff = ShortBackoff()
+            status, states = Status(0, backoff), set()
+            wake = lambda status=status, states=states: states.add(status._state)  # noqa: E731
+            with started_feed(url, status=status, wake=wake) as feed:
                 wait_for(lambda f=feed: f.facts().error)
-                wait_for(lambda told=told: told >= {CONNECTING, WAITING})
+                wait_for(lambda states=states: states >= {CONNECTING, WAITING})
                 error = feed.facts().error or ""
                 assert kind in error
                 assert "99@" not in error
@@ -204,7 +205,7 @@ def test_connection_error_names_login_path_or_listener(clip: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", ["rtsp://127.0.0.1:9/x", "0"])
-def test_a_feed_may_be_stopped_before_it_starts_and_twice(spec: str) -> None:
+def test_feed_can_be_stopped_twice_and_before_its_start(spec: str) -> None:
     feed = make_feed(make_cameras([spec])[0])
     assert feed.stop()
     assert feed.stop()
@@ -212,12 +213,12 @@ def test_a_feed_may_be_stopped_before_it_starts_and_twice(spec: str) -> None:
 
 
 def test_unknown_host_and_hanging_lookup_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    with started("rtsp://no-such-host.invalid/x") as feed:
+    with started_feed("rtsp://no-such-host.invalid/x") as feed:
         wait_for(lambda: feed.facts().error)
         assert "no-such-host.invalid" in (feed.facts().error or "")
     hang = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: hang.wait(3 * PATIENCE_S))
-    with started("rtsp://slow.invalid/x", terms={"start_timeout_s": 0.3}) as feed:
+    with started_feed("rtsp://slow.invalid/x", terms={"start_timeout_s": 0.3}) as feed:
         wait_for(lambda: feed.facts().error)
         assert "timed out" in (feed.facts().error or "")
         threads = [thread.name for thread in threading.enumerate()]
@@ -227,26 +228,26 @@ def test_unknown_host_and_hanging_lookup_are_reported(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("scheme", ["rtsp", "http", "rtmp"])
-def test_silence_is_given_up_and_can_be_stopped(scheme: str) -> None:
+def test_silent_server_times_out_and_feed_can_be_stopped(scheme: str) -> None:
     with servers.silent_listener() as port:
         url = f"{scheme}://127.0.0.1:{port}/live/x"
-        with started(url, terms={"start_timeout_s": 0.3}) as feed:
-            # Another try may have looked for the host's name for so long.
+        with started_feed(url, terms={"start_timeout_s": 0.3}) as feed:
+            # An earlier attempt may have timed out while looking up the host.
             wait_for(lambda: "not answer" in (feed.facts().error or ""))
-        with started(url, terms={"start_timeout_s": 3 * PATIENCE_S}) as feed:
+        with started_feed(url, terms={"start_timeout_s": 3 * PATIENCE_S}) as feed:
             wait_for(lambda: feed.facts().state == CONNECTING)
-            time.sleep(0.1)  # most often it waits for an answer by now
+            time.sleep(0.1)  # by now it usually waits for a response
             assert feed.stop(PATIENCE_S)
 
 
 @pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("detector.live.sources.status.FROZEN_S", 0.6)
     monkeypatch.setattr("detector.live.sources.status.STALL_S", 0.4)
     monkeypatch.setattr("detector.live.sources.decoding.FINGERPRINT_NS", 100_000_000)
 
 
-def fall_silent(web: HttpServer, feed: NetworkFeed) -> None:
+def check_silence(web: HttpServer, feed: NetworkFeed) -> None:
     web.silent = True
     wait_for(lambda: feed.facts().state == STALLED)
     web.silent = False
@@ -255,15 +256,15 @@ def fall_silent(web: HttpServer, feed: NetworkFeed) -> None:
 
 
 @pytest.mark.usefixtures("soon")
-def test_motion_jpeg_that_changes_size_freezes_and_falls_silent(web: HttpServer) -> None:
+def test_mjpeg_changes_size_freezes_and_falls_silent(web: HttpServer) -> None:
     web.login = "me:S3cret99"
-    with started(web.url("/mjpeg", "me:S3cret99")) as feed:
+    with started_feed(web.url("/mjpeg", "me:S3cret99")) as feed:
         late_us: list[float] = []
 
         def agree() -> bool:
-            """Compare the picture's burnt-in clock with the stamp of its arrival."""
+            """Compare the clock in the picture with its arrival time."""
             for picture in take(feed, 5):
-                burnt_us = read_clock(feed.convert(picture, None))
+                burnt_us = read_number(feed.convert(picture, None))
                 late_us.append(picture.arrival.utc_s * 1e6 - burnt_us)
             return min(late_us) < 40_000
 
@@ -276,18 +277,18 @@ def test_motion_jpeg_that_changes_size_freezes_and_falls_silent(web: HttpServer)
         wait_for(lambda: take(feed, 1) and feed.facts().frozen and feed.facts().state == LIVE)
         web.frozen = False
         wait_for(lambda: take(feed, 1) and not feed.facts().frozen)
-        fall_silent(web, feed)
+        check_silence(web, feed)
         web.ended = True
-        wait_for(lambda: feed.facts().error)  # and is opened again
+        wait_for(lambda: feed.facts().error)
 
 
 class Accelerator:
     def __init__(self, works: bool) -> None:
-        self.works, self.asked = works, list[tuple[str, dict[str, Any]]]()
+        self.works, self.calls = works, list[tuple[str, dict[str, Any]]]()
 
     def __call__(self, kind: str, **more: Any) -> Accelerator | None:
-        self.asked.append((kind, more))
-        return self if len(self.asked) == 1 else None  # PyAV takes None for none
+        self.calls.append((kind, more))
+        return self if len(self.calls) == 1 else None  # None: no accelerator
 
     def create(self, codec: Any) -> None:
         if not self.works:
@@ -295,13 +296,13 @@ class Accelerator:
 
 
 def test_slow_loop_does_not_cause_a_reconnect(web: HttpServer) -> None:
-    """The loop takes no pictures, and a camera that returns is still given its time to start."""
-    with started(web.url("/mjpeg"), terms={"max_age_s": 3600.0}) as feed:
+    """The loop takes no pictures, but a camera that returns still gets its time to start."""
+    with started_feed(web.url("/mjpeg"), terms={"max_age_s": 3600.0}) as feed:
         wait_for(lambda: feed.facts().received >= 20)
         feed.receiving.cut()
         wait_for(lambda: feed.facts().state == CONNECTING and feed.status.has_arrivals())
         clock, tick, ticks = feed.clock, feed.status.tick, []
-        feed.clock = lambda: clock() + 60 * 10**9  # three times what a start may take
+        feed.clock = lambda: clock() + 60 * 10**9  # three times the start timeout
         feed.status.tick = lambda now_ns: (ticks.append(now_ns), tick(now_ns))[1]
         wait_for(lambda: len(ticks) >= 5)
         assert len([path for path, _ in web.requests if path == "/mjpeg"]) == 2
@@ -310,35 +311,35 @@ def test_slow_loop_does_not_cause_a_reconnect(web: HttpServer) -> None:
 
 
 @pytest.mark.parametrize("works", [True, False])
-def test_a_gpu_is_asked_where_a_camera_wants_it_and_it_is_there(
+def test_existing_accelerator_is_used_if_requested(
     web: HttpServer, monkeypatch: pytest.MonkeyPatch, works: bool
 ) -> None:
-    """This machine has none: a stand-in says what PyAV is asked for, and the CPU decodes."""
+    """A stand-in records how PyAV is asked for the accelerator; the CPU decodes."""
     accelerator = Accelerator(works)
     monkeypatch.setattr(hardware, "HWAccel", accelerator)
     hardware._exists.cache_clear()
-    with started(web.url("/mjpeg"), options={"hwaccel": "cuda"}) as feed:
+    with started_feed(web.url("/mjpeg"), options={"hwaccel": "cuda"}) as feed:
         take(feed, 3)
         assert feed.facts().codec == "mjpeg"
     hardware._exists.cache_clear()
-    probe, *opened = accelerator.asked
+    probe, *opened = accelerator.calls
     assert probe == ("cuda", {"options": {"primary_ctx": "1"}})
     assert bool(opened) == works
     assert all(more["allow_software_fallback"] for _, more in opened)
 
 
-def test_without_a_gpu_the_cpu_decodes(web: HttpServer) -> None:
+def test_missing_accelerator_falls_back_to_the_cpu(web: HttpServer) -> None:
     hardware._exists.cache_clear()
     for kind in ("cuda", "nonsense"):
-        with started(web.url("/mjpeg"), options={"hwaccel": kind}) as feed:
+        with started_feed(web.url("/mjpeg"), options={"hwaccel": kind}) as feed:
             assert len(take(feed, 3)) == 3
 
 
-def test_a_camera_that_is_shed_can_stall_die_and_come_back(clip: Path) -> None:
+def test_feed_that_sheds_survives_a_stall_and_a_restart(clip: Path) -> None:
     """The test takes no picture until the second connection is up."""
     with (
         servers.rtsp({"c": clip}) as server,
-        started(server.url("c"), every=False, terms={"cpu_load": FullCores()}) as feed,
+        started_feed(server.url("c"), every=False, terms={"cpu_load": FullCores()}) as feed,
     ):
 
         def undecoded() -> int:
@@ -355,45 +356,47 @@ def test_a_camera_that_is_shed_can_stall_die_and_come_back(clip: Path) -> None:
         server.kill()
         wait_for(lambda: "nothing listens" in (feed.facts().error or ""))
         server.start()
-        wait_for(lambda: feed.facts().connects == 2)  # before, some of the first may still be left
+        wait_for(lambda: feed.facts().connects == 2)
         before = undecoded()
         wait_for(lambda: undecoded() > before)
         assert take(feed, 2)[1].arrival.epoch == 2
         wait_for(lambda: feed.take() and feed._shedding.limit is None)
-    assert balanced(feed)
+    assert is_balanced(feed)
 
 
 @pytest.mark.usefixtures("soon")
-def test_motion_jpeg_that_is_shed_freezes_and_falls_silent(web: HttpServer) -> None:
+def test_mjpeg_feed_that_sheds_freezes_and_falls_silent(web: HttpServer) -> None:
     terms = {"cpu_load": FullCores()}
-    with started(web.url("/mjpeg"), every=False, terms=terms) as feed:
+    with started_feed(web.url("/mjpeg"), every=False, terms=terms) as feed:
         wait_for(lambda: feed.facts().dropped.get(UNDECODED, 0) > 20)
         web.frozen = True
         wait_for(lambda: feed.facts().frozen)
         web.frozen = False
         wait_for(lambda: not feed.facts().frozen)
-        fall_silent(web, feed)
-    assert balanced(feed)
+        check_silence(web, feed)
+    assert is_balanced(feed)
 
 
-def test_latest_hands_out_the_newest(web: HttpServer) -> None:
+def test_latest_gives_the_newest_picture(web: HttpServer) -> None:
     web.fps = 100
-    with started(web.url("/mjpeg"), every=False) as feed:
+    with started_feed(web.url("/mjpeg"), every=False) as feed:
         wait_for(lambda: feed.facts().received >= 30)
         assert feed.waiting() <= 1
         web.ended = True
-        wait_for(lambda: feed.facts().state == WAITING)  # no picture comes any more
-        wait_for(lambda: in_hand(feed) == feed.waiting() == 1)  # and none is being decoded
+        wait_for(lambda: feed.facts().state == WAITING)  # no more pictures arrive
+        wait_for(
+            lambda: count_unaccounted(feed) == feed.waiting() == 1
+        )  # and none is being decoded
         newest = feed.facts().received - 1
         assert take(feed, 1)[0].number == newest
-    assert balanced(feed)
+    assert is_balanced(feed)
 
 
 @pytest.mark.parametrize("end", ["stop", "cut"])
-def test_half_a_picture_that_ffmpeg_hands_out_at_an_end_is_left_out(
+def test_partial_last_picture_is_dropped(
     web: HttpServer, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """If its parser is interrupted, FFmpeg gives its part of the next picture as a whole one."""
+    """If interrupted, FFmpeg's parser returns the part of a picture so far as a complete one."""
     demux, over = network._demux, threading.Event()
 
     def interrupted(*arguments: Any) -> Iterator[Any]:
@@ -408,25 +411,25 @@ def test_half_a_picture_that_ffmpeg_hands_out_at_an_end_is_left_out(
 
     monkeypatch.setattr(network, "_demux", interrupted)
     one_try = Status(time.perf_counter_ns(), Backoff(lambda: 1000.0))
-    with started(web.url("/mjpeg"), status=one_try) as feed:
+    with started_feed(web.url("/mjpeg"), status=one_try) as feed:
         assert over.wait(PATIENCE_S)
     assert feed.facts().received == 5
 
 
 @pytest.mark.parametrize("probing", [SHORT, FAST])
-def test_mpeg_ts_over_udp(
+def test_mpeg_ts_over_udp_is_probed_long_enough(
     clip: Path, probing: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FAST finds no codec in it, so a longer probe follows."""
+    """With FAST, the first probe finds no codec, so a longer one follows."""
     monkeypatch.setitem(OPENINGS, "udp", replace(OPENINGS["udp"], probing=probing))
     url = f"udp://127.0.0.1:{servers.free_port()}"
-    with servers.mpeg_ts(clip, url), started(url) as feed:
+    with servers.mpeg_ts(clip, url), started_feed(url) as feed:
         pictures = take(feed, 10)
-        burnt = [read_clock(feed.convert(picture, None)) for picture in pictures]
+        burnt = [read_number(feed.convert(picture, None)) for picture in pictures]
         assert burnt == [(burnt[0] + at) % 50 for at in range(10)]
 
 
-def test_damage_is_counted_and_not_shown(clip: Path) -> None:
+def test_damaged_picture_is_counted_and_not_shown(clip: Path) -> None:
     """The middle of a key frame is overwritten; FFmpeg conceals the damage without an error."""
     from detector.live.sources.decoding import PacketDecoder, prepare
     from detector.live.sources.ffmpeg_log import DamageLog
@@ -457,28 +460,28 @@ def test_damage_is_counted_and_not_shown(clip: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", [0.01, 0.05])
-def test_lost_datagrams_are_damage_and_no_end(tmp_path: Path, lost: float) -> None:
-    """A picture of noise has dozens of datagrams: most losses are in the middle of one."""
+def test_lost_datagrams_damage_pictures_but_end_no_connection(tmp_path: Path, lost: float) -> None:
+    """Noise fills dozens of datagrams per picture, so most losses damage the middle of one."""
     noisy = make_clip(tmp_path / "noisy.mp4", size=(640, 360), noise=True)
     port = servers.free_port()
     with (
         servers.lossy_relay(port, lost) as relay,
-        started(f"udp://127.0.0.1:{port}", every=False) as feed,
+        started_feed(f"udp://127.0.0.1:{port}", every=False) as feed,
         servers.mpeg_ts(noisy, f"udp://127.0.0.1:{relay}?pkt_size=1316"),
     ):
         wait_for(lambda: feed.take() and feed.facts().dropped.get(CORRUPT, 0) >= 3)
         wait_for(lambda: feed.take() and feed.facts().state == LIVE)
         assert feed.facts().connects == 1
-    assert balanced(feed)
+    assert is_balanced(feed)
 
 
-def test_a_reader_of_files_takes_the_log_and_gives_it_back(clip: Path) -> None:
+def test_ffmpeg_log_is_taken_over_and_returned(clip: Path) -> None:
     """Without the log we would miss a redirect, so a camera with a login is not opened."""
     from detector.core.sources.video._complaints import Complaints
     from detector.live.sources.ffmpeg_log import DamageLog, LogWatch
 
-    heard: list[str] = []
-    with LogWatch(heard.append) as watch:
+    messages: list[str] = []
+    with LogWatch(messages.append) as watch:
         complaints = Complaints()
         assert not watch.receives_messages()
         complaints.close()
@@ -498,7 +501,7 @@ def test_http_login_stays_at_its_host(web: HttpServer, clip: Path, wants_login: 
         other.login = web.login if wants_login else None
         other.pages["/a.ts"] = ("video/mp4", clip.read_bytes())
         web.redirects["/r"] = other.url("/a.ts", host="localhost")
-        with started(web.url("/r", "me:S3cret99")) as feed:
+        with started_feed(web.url("/r", "me:S3cret99")) as feed:
             wait_for(lambda: feed.facts().error or feed.facts().received)
         assert other.requests
         assert all("Authorization" not in headers for _, headers in other.requests)
@@ -509,7 +512,7 @@ def test_secret_headers_stay_at_their_host(web: HttpServer, option: str) -> None
     with servers.http() as other:
         web.redirects["/r"] = other.url("/mjpeg")
         value = "X-Key: S3cret99\r\n" if option == "headers" else "k=S3cret99; path=/"
-        with started(web.url("/r"), options={option: value}) as feed:
+        with started_feed(web.url("/r"), options={option: value}) as feed:
             wait_for(lambda: feed.facts().error)
         assert other.requests == []
         assert len(web.requests) >= 1
@@ -520,7 +523,7 @@ class RtspStub(threading.Thread):
         super().__init__(daemon=True)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
-        self.answer, self.seen = answer, list[str]()
+        self.answer, self.requests = answer, list[str]()
         self.start()
 
     def run(self) -> None:
@@ -538,10 +541,10 @@ class RtspStub(threading.Thread):
                 data += block
                 while b"\r\n\r\n" in data:
                     request, _, data = data.partition(b"\r\n\r\n")
-                    self.seen.append(request.decode())
-                    number = re.search(r"CSeq: (\d+)", self.seen[-1])
+                    self.requests.append(request.decode())
+                    number = re.search(r"CSeq: (\d+)", self.requests[-1])
                     assert number
-                    status, *headers = self.answer(self.seen[-1])
+                    status, *headers = self.answer(self.requests[-1])
                     lines = [f"RTSP/1.0 {status}", f"CSeq: {number[1]}", *headers, "", ""]
                     connection.sendall("\r\n".join(lines).encode())
 
@@ -554,37 +557,37 @@ def test_rtsp_login_stays_at_its_host() -> None:
     """FFmpeg alone logs in at the second host with the first one's password, on every try."""
     refuse = ["401 Unauthorized", 'WWW-Authenticate: Basic realm="x"']
 
-    def lead_on(request: str) -> list[str]:
+    def redirect(request: str) -> list[str]:
         if request.startswith("OPTIONS"):
             return ["200 OK", "Public: DESCRIBE, SETUP, PLAY"]
         if "Authorization" not in request:
             return refuse
         return ["302 Moved", f"Location: rtsp://127.0.0.1:{other.port}/y"]
 
-    with closing(RtspStub(lambda _: refuse)) as other, closing(RtspStub(lead_on)) as first:
+    with closing(RtspStub(lambda _: refuse)) as other, closing(RtspStub(redirect)) as first:
         url = f"rtsp://me:S3cret99@localhost:{first.port}/x"
-        with pytest.raises(av.error.FFmpegError):  # the control: this test sees the leak
+        with pytest.raises(av.error.FFmpegError):  # control: this test detects the leak
             av.open(url, timeout=(PATIENCE_S, PATIENCE_S), options={"rtsp_transport": "tcp"})
-        assert any("Authorization" in request for request in other.seen)
-        other.seen.clear()
-        backoff = Early()
-        with started(url, status=Status(0, backoff)) as feed:
+        assert any("Authorization" in request for request in other.requests)
+        other.requests.clear()
+        backoff = ShortBackoff()
+        with started_feed(url, status=Status(0, backoff)) as feed:
             wait_for(lambda: len(backoff.waits) >= 3)
             assert "127.0.0.1" in (feed.facts().error or "")
-        assert other.seen == []
+        assert other.requests == []
 
 
 @pytest.mark.parametrize("spec", ["srt://h:1", "gopher://h/", "rtsp://", "rtsp://h:x/"])
-def test_what_can_never_be_read_is_refused_at_once(spec: str) -> None:
+def test_unreadable_address_is_refused_at_once(spec: str) -> None:
     with pytest.raises(SourceError):
         make_feed(Camera("c", NETWORK, Address(spec)))
 
 
-def test_twenty_kills_leave_nothing_behind(clip: Path) -> None:
+def test_twenty_restarts_leak_no_threads_or_files(clip: Path) -> None:
     def threads_and_files() -> tuple[int, int]:
         return threading.active_count(), len(os.listdir("/proc/self/fd"))
 
-    with servers.rtsp({"c": clip}) as server, started(server.url("c"), every=False) as feed:
+    with servers.rtsp({"c": clip}) as server, started_feed(server.url("c"), every=False) as feed:
         before = None
         for round_ in range(1, 21):
             wait_for(lambda n=round_: feed.facts().connects == n)
@@ -597,17 +600,17 @@ def test_twenty_kills_leave_nothing_behind(clip: Path) -> None:
 
         def as_before() -> bool:
             threads, files = threads_and_files()
-            return threads <= most_threads and files <= some_files + 1  # fewer: of other tests
+            return threads <= most_threads and files <= some_files + 1  # or fewer
 
         wait_for(as_before)
 
 
-def test_the_log_of_ffmpeg_has_no_secrets(
+def test_ffmpeg_log_contains_no_secrets(
     web: HttpServer, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The user may turn on PyAV's log; otherwise nothing is printed."""
+    """Nothing is printed unless the user turns on PyAV's log."""
     url = web.url("/absent?token=T0kenPlanted", "me:S3cretPlanted")
-    with started(url) as feed:
+    with started_feed(url) as feed:
         wait_for(lambda: feed.facts().error)
     assert capfd.readouterr() == ("", "")
     level = av.logging.get_level()
@@ -615,7 +618,7 @@ def test_the_log_of_ffmpeg_has_no_secrets(
     try:
         caplog.set_level(1, "libav")
         caplog.set_level(1)
-        with started(url) as feed:
+        with started_feed(url) as feed:
             wait_for(lambda: feed.facts().error)
     finally:
         av.logging.set_level(level)

@@ -1,4 +1,4 @@
-"""The packet queue and the slot of pictures: what leaves, and under which reason."""
+"""Test which packets and pictures a feed's queue and slot drop, and for which reason."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ def drain(queue: PacketQueue) -> list[int]:
     return numbers
 
 
-def test_nothing_before_the_first_key_frame() -> None:
+def test_packets_before_the_first_key_frame_are_dropped() -> None:
     drops = Drops()
     queue = PacketQueue(5, False, drops.drop)
     fill(queue, range(1, 15), 10)
     assert drain(queue) == [10, 11, 12, 13, 14]
     assert drops == {NO_KEY: 9}
-    queue.begin()  # the next connection
+    queue.begin()  # another connection
     queue.put(received(15, False))
     assert drops == {NO_KEY: 10}
 
 
-def test_a_stream_without_key_frames_is_decoded_in_the_end() -> None:
+def test_stream_without_key_frames_is_decoded_after_a_limit() -> None:
     drops = Drops()
     queue = PacketQueue(5, False, drops.drop)
     fill(queue, range(1, MOST_KEYLESS + 3), MOST_KEYLESS * 2)
@@ -72,27 +72,27 @@ def test_a_stream_without_key_frames_is_decoded_in_the_end() -> None:
 @pytest.mark.parametrize(
     ("eager", "gop", "left"),
     [
-        (False, 50, list(range(100, 127))),  # every: 5 s are allowed; at the 5.04th, to a key
-        (False, 10, list(range(120, 127))),  # the newest key frame
-        (True, 50, list(range(100, 127))),  # latest jumps as soon as a newer key frame is there
-        (True, 1, [126]),  # MJPEG: the newest alone, after half a second
+        (False, 50, list(range(100, 127))),  # every: after more than 5 s, drop up to a key frame
+        (False, 10, list(range(120, 127))),  # up to the newest key frame
+        (True, 50, list(range(100, 127))),  # latest: as soon as a newer key frame arrives
+        (True, 1, [126]),  # MJPEG: only the newest, after half a second
     ],
 )
-def test_whole_groups_leave(eager: bool, gop: int, left: list[int]) -> None:
+def test_backlog_drops_whole_groups(eager: bool, gop: int, left: list[int]) -> None:
     drops = Drops()
     queue = PacketQueue(5.0, eager, drops.drop)
     fill(queue, range(127), gop)
-    kept = drain(queue)
-    assert kept[-1] == 126
-    assert kept[0] % gop == 0
-    assert len(kept) + drops[LAG] == 127
+    drained = drain(queue)
+    assert drained[-1] == 126
+    assert drained[0] % gop == 0
+    assert len(drained) + drops[LAG] == 127
     if not eager or gop > 1:
-        assert kept == left
+        assert drained == left
     else:
-        assert len(kept) <= 14  # half a second
+        assert len(drained) <= 14  # half a second
 
 
-def test_without_a_newer_key_frame_all_leave_up_to_the_next() -> None:
+def test_backlog_without_a_newer_key_frame_drops_all_up_to_the_next() -> None:
     drops = Drops()
     queue = PacketQueue(1.0, True, drops.drop)
     fill(queue, range(30), 100)  # 1.16 s of one group
@@ -105,7 +105,7 @@ def test_without_a_newer_key_frame_all_leave_up_to_the_next() -> None:
 
 
 @pytest.mark.parametrize("waiting", [4, 9, 14])
-def test_the_rest_of_a_group_leaves(waiting: int) -> None:
+def test_drop_group_drops_up_to_the_next_key_frame(waiting: int) -> None:
     """Packets up to the next key frame are dropped, queued or not; later ones are kept."""
     drops = Drops()
     queue = PacketQueue(5, False, drops.drop)
@@ -121,7 +121,7 @@ def test_the_rest_of_a_group_leaves(waiting: int) -> None:
     assert drops == {UNDECODED: 7}
 
 
-def test_a_group_that_is_left_ends_with_its_connection_too() -> None:
+def test_dropped_group_ends_with_its_connection() -> None:
     drops = Drops()
     queue = PacketQueue(5, True, drops.drop)
     fill(queue, range(5), 10)
@@ -136,7 +136,7 @@ def test_a_group_that_is_left_ends_with_its_connection_too() -> None:
     assert drops == {UNDECODED: 4, NO_KEY: 5}
 
 
-def test_a_group_without_an_end_is_not_left_for_ever() -> None:
+def test_dropped_group_without_an_end_has_a_limit() -> None:
     drops = Drops()
     queue = PacketQueue(3600, True, drops.drop)
     fill(queue, range(1), 1)
@@ -147,18 +147,18 @@ def test_a_group_without_an_end_is_not_left_for_ever() -> None:
     assert drops == {UNDECODED: MOST_KEYLESS}
 
 
-def test_bytes_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queue_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     drops = Drops()
     monkeypatch.setattr("detector.live.sources.packets.MOST_BYTES", 1000)
     queue = PacketQueue(3600, False, drops.drop)
     for number in range(20):
         queue.put(received(number, number % 5 == 0))
-    kept = drain(queue)
-    assert len(kept) <= 10
-    assert len(kept) + drops[LAG] == 20
+    drained = drain(queue)
+    assert len(drained) <= 10
+    assert len(drained) + drops[LAG] == 20
 
 
-def test_the_end_of_a_connection_survives_a_jump() -> None:
+def test_end_of_a_connection_survives_a_dropped_backlog() -> None:
     queue = PacketQueue(1.0, False, Drops().drop)
     fill(queue, range(5), 100)
     queue.finish(End(1, None))
@@ -169,7 +169,7 @@ def test_the_end_of_a_connection_survives_a_jump() -> None:
     assert drain(queue) == [50, 51, 52]
 
 
-def test_close_counts_what_is_left() -> None:
+def test_close_returns_the_number_of_packets_left() -> None:
     queue = PacketQueue(5, False, Drops().drop)
     fill(queue, range(4), 10)
     assert queue.close() == 4
@@ -183,12 +183,12 @@ def picture(number: int, arrived_ms: int | None = None) -> Picture:
 
 def numbers(slot: Slot, now_ms: int = 0) -> list[int]:
     taken: list[Any] = []
-    while (one := slot.take(now_ms * MS)) is not None:
-        taken.append(one.number)
+    while (picture := slot.take(now_ms * MS)) is not None:
+        taken.append(picture.number)
     return taken
 
 
-def test_latest_keeps_the_newest() -> None:
+def test_latest_slot_keeps_the_newest() -> None:
     drops = Drops()
     slot = Slot(True, 5, drops.drop)
     for number in range(5):
@@ -199,7 +199,7 @@ def test_latest_keeps_the_newest() -> None:
     assert drops == {NEWER: 4}
 
 
-def test_every_has_four_places_and_leaves_out_what_is_too_old() -> None:
+def test_every_slot_has_four_places_and_drops_old_pictures() -> None:
     drops = Drops()
     slot = Slot(False, 5, drops.drop)
     for number in range(PLACES):
@@ -211,14 +211,14 @@ def test_every_has_four_places_and_leaves_out_what_is_too_old() -> None:
     assert slot.has_room()
 
 
-def test_every_always_has_one_however_old() -> None:
+def test_every_slot_keeps_one_picture_of_any_age() -> None:
     slot = Slot(False, 1, Drops().drop)
     slot.put(picture(0))
     assert numbers(slot, now_ms=60_000) == [0]
 
 
 @pytest.mark.parametrize(
-    ("rate", "arrivals_ms", "kept"),
+    ("rate", "arrivals_ms", "expected"),
     [
         (Fraction(25), [0, 41, 79, 121, 160], [0, 1, 2, 3, 4]),  # its own rate, with jitter
         (Fraction(10), range(0, 1000, 40), 10),
@@ -226,15 +226,17 @@ def test_every_always_has_one_however_old() -> None:
         (Fraction(1), [0, 500, 1500, 9000, 9040, 10000], [0, 2, 3, 5]),
     ],
 )
-def test_a_cameras_own_rate(rate: Fraction, arrivals_ms: Any, kept: list[int] | int) -> None:
+def test_rate_of_a_camera_limits_its_pictures(
+    rate: Fraction, arrivals_ms: Any, expected: list[int] | int
+) -> None:
     drops = Drops()
     slot = Slot(True, 5, drops.drop, rate)
     taken = [n for n, ms in enumerate(arrivals_ms) if slot.put(picture(n, ms))]
-    assert taken == kept if isinstance(kept, list) else len(taken) == kept
+    assert taken == expected if isinstance(expected, list) else len(taken) == expected
     assert drops[RATE] == len(list(arrivals_ms)) - len(taken)
 
 
-def test_a_closed_slot_takes_nothing() -> None:
+def test_closed_slot_takes_no_picture() -> None:
     drops = Drops()
     slot = Slot(True, 5, drops.drop)
     slot.put(picture(0))
@@ -243,7 +245,7 @@ def test_a_closed_slot_takes_nothing() -> None:
     assert drops == {STOPPED: 2}
 
 
-def test_packets_that_give_no_picture_are_lost_in_time() -> None:
+def test_packets_without_a_picture_count_as_corrupt_after_a_limit() -> None:
     drops, silent = Drops(), SimpleNamespace(decode=lambda packet: [])
     decoder = PacketDecoder("c", drops.drop, lambda: 0)
     for number in range(3 * MOST_PENDING):

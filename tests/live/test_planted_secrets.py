@@ -1,4 +1,4 @@
-"""Secrets are planted where they can enter a live run; all that it leaves is searched."""
+"""Test that no output of a live run contains secrets from its addresses and options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEADER, COOKIE = "H3aderPlanted", "C00kiePlanted"
 
 @pytest.mark.net
 @pytest.mark.slow
-def test_a_live_run_tells_no_secret(tmp_path: Path) -> None:
+def test_live_run_reveals_no_secret(tmp_path: Path) -> None:
     with servers.http() as camera, servers.http() as receiver:
         camera.login = f"{USER}:{PASSWORD}"
         place = f"127.0.0.1:{camera.port}"
@@ -37,7 +37,7 @@ cameras:
 """
         )
         (tmp_path / "config.yaml").write_text(f"events: {{webhook: '{receiver.url(f'/{HOOK}')}'}}")
-        given = {path.name for path in tmp_path.iterdir()}
+        inputs = {path.name for path in tmp_path.iterdir()}
         words = (
             *("cameras.yaml", f"http://{USER}:{PASSWORD}@{place}/mjpeg?k={KEY}"),
             *("--config", "config.yaml", "-v", "--run-dir", "run"),
@@ -49,42 +49,42 @@ cameras:
             run.wait_for_rows(20, "good")
             done = run.end()
     assert done.returncode == 143, done.stderr
-    assert camera.sent > 10  # the login was used, so there was a secret to tell
+    assert camera.sent > 10  # the login was used, so the secret was in memory
     written = {
         path.relative_to(tmp_path): path.read_bytes()
         for path in tmp_path.rglob("*")
-        if path.is_file() and path.name not in given
+        if path.is_file() and path.name not in inputs
     }
     assert any(path.name == "session.json" for path in written)
     assert any(b"***" in content for content in written.values())
     printed = {"stdout": done.stdout, "stderr": done.stderr}
     everything = {**written, **{Path(name): text.encode() for name, text in printed.items()}}
     for secret in (USER, PASSWORD, WRONG, TOKEN, KEY, HOOK, STREAM, HEADER, COOKIE):
-        told = [str(path) for path, content in everything.items() if secret.encode() in content]
-        assert not told, f"{secret} stands in {told}"
+        paths = [str(path) for path, content in everything.items() if secret.encode() in content]
+        assert not paths, f"{secret} stands in {paths}"
 
 
 @pytest.mark.net
 @pytest.mark.slow
-@pytest.mark.parametrize("wish", ["env:HOOK", "@hook"])
-def test_a_webhook_that_no_command_line_tells(tmp_path: Path, wish: str) -> None:
+@pytest.mark.parametrize("webhook", ["env:HOOK", "@hook"])
+def test_webhook_of_file_or_variable_is_not_revealed(tmp_path: Path, webhook: str) -> None:
     with servers.http() as camera, servers.http() as receiver:
         address = receiver.url(f"/{HOOK}")
         (tmp_path / "hook").write_text(f"{address}\n")
-        words = (camera.url("/mjpeg"), "--webhook", wish, "--run-dir", "run")
+        words = (camera.url("/mjpeg"), "--webhook", webhook, "--run-dir", "run")
         with live_run(tmp_path, *words, env={"HOOK": address}) as run:
-            # The second attempt follows the line about the first.
+            # By the second attempt, the failure of the first has been reported.
             wait_for(lambda: len(receiver.requests) >= 2)
             run.wait_for_rows(20, "127-0-0-1")
             done = run.end()
     assert done.returncode == 143, done.stderr
-    assert "the server returned 501" in done.stderr  # the receiver was reached: it takes no POST
-    told = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "hook"]
-    assert not [path for path in told if HOOK.encode() in path.read_bytes()]
+    assert "the server returned 501" in done.stderr  # the receiver was reached, and refuses POST
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "hook"]
+    assert not [path for path in files if HOOK.encode() in path.read_bytes()]
     assert HOOK not in done.stdout + done.stderr
 
 
-def test_the_traceback_of_an_internal_error_tells_no_secret(
+def test_traceback_of_an_internal_error_reveals_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

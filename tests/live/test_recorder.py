@@ -1,4 +1,4 @@
-"""The recorder as its callers see it: its thread, its folder, a full disk, old files."""
+"""Test the recorder's thread, its folder, leftovers of killed runs, full disks and retention."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from detector.live.recording.names import (
 from detector.live.recording.recorder import CameraRecorder
 from detector.live.recording.recording import Quality
 from detector.live.recording.retention import Retention
+from tests.live.record_settings import RecordSettings
 from tests.live.streams import (
     HEIGHT,
     NS,
@@ -42,14 +42,36 @@ from tests.live.streams import (
     one_detection,
 )
 from tests.live.test_recording import Bench, all_numbers
-from tests.live.test_rows import room_for
-from tests.live.wishes import Wish
+from tests.live.test_rows import limit_file_size
 from tests.waiting import PATIENCE_S, wait_for
 
 
-def still() -> int:
-    """A clock that stays at the arrival of the first picture, so that no camera is silent."""
-    return 100 * NS
+@pytest.fixture
+def make_recorder(tmp_path: Path, notices: list[str]) -> Callable[..., CameraRecorder]:
+    """Make recorders whose clock stays at the first picture, so that no camera is silent."""
+
+    def make(name: str = "yard", mode: str = "annotated", **more: Any) -> CameraRecorder:
+        quality, kind = more.pop("quality", Quality()), more.pop("kind", "network")
+        return CameraRecorder(
+            *(tmp_path, camera(name, kind), RecordSettings(mode, **more), notices.append),
+            **{"quality": quality, "clock": lambda: 100 * NS},
+        )
+
+    return make
+
+
+def write_frames(
+    recorder: CameraRecorder, count: int, step_s: float = 0.04, detected: int = -1
+) -> None:
+    """Write frames one by one. ``detected``: the number of the one with a detection."""
+    for number in range(count):
+        detections = one_detection() if number == detected else Detections.empty()
+        recorder.write(frame_at(number, 100 + number * step_s), detections)
+        wait_for(lambda: not recorder._inbox._items)
+
+
+def numbers_in(folder: Path, name: str = "yard") -> list[int]:
+    return all_numbers([recording.path for recording in list_recordings(folder / name / "video")])
 
 
 def feed(recorder: CameraRecorder, path: Path, at_s: float = 100.0) -> None:
@@ -61,102 +83,81 @@ def feed(recorder: CameraRecorder, path: Path, at_s: float = 100.0) -> None:
     recorder.listener.closed()
 
 
-def test_pictures_and_packets_through_the_thread(tmp_path: Path) -> None:
-    said: list[str] = []
+def test_thread_writes_pictures_and_packets(
+    tmp_path: Path, make_recorder: Any, notices: list[str]
+) -> None:
     stream = make_stream(tmp_path / "camera.ts", sound="aac")
-    copy = CameraRecorder(tmp_path, camera("a"), Wish(), said.append, clock=still)
-    drawn = CameraRecorder(tmp_path, camera("b"), Wish("annotated"), said.append, clock=still)
+    copy, drawn = make_recorder("a", "copy"), make_recorder("b")
     assert not copy.wants_pictures
     assert drawn.wants_pictures
     feed(copy, stream)  # the container is closed before all of it is written
-    for number in range(20):
-        drawn.write(frame_at(number, 100 + number / 25), Detections.empty())
-        wait_for(lambda: not drawn._inbox._items)
+    write_frames(drawn, 20)
     assert copy.close(PATIENCE_S)
     assert drawn.close(PATIENCE_S)
-    assert all_numbers([one.path for one in list_recordings(tmp_path / "a" / "video")]) == list(
-        range(50)
-    )
-    assert all_numbers([one.path for one in list_recordings(tmp_path / "b" / "video")]) == list(
-        range(20)
-    )
+    assert numbers_in(tmp_path, "a") == list(range(50))
+    assert numbers_in(tmp_path, "b") == list(range(20))
     counts = copy.counts()
     assert (counts["files"], counts["dropped"], counts["lost"], counts["refused"]) == (1, 0, 0, 0)
     assert counts["failed"] == drawn.counts()["failed"] == 0
-    assert said == []
-    assert not {"record a", "record b"} & {one.name for one in threading.enumerate()}
+    assert notices == []
+    assert not {"record a", "record b"} & {thread.name for thread in threading.enumerate()}
 
 
-def test_a_slow_encoder_drops_pictures_and_never_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_slow_encoder_drops_pictures_without_blocking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_recorder: Any, notices: list[str]
 ) -> None:
-    said: list[str] = []
-    recorder = CameraRecorder(tmp_path, camera(), Wish("annotated"), said.append, clock=still)
-    go = threading.Event()
+    recorder, resume = make_recorder(), threading.Event()
     handle = recorder._recording.handle
-
-    def slow(item: Any) -> None:
-        go.wait(PATIENCE_S)
-        handle(item)
-
-    monkeypatch.setattr(recorder._recording, "handle", slow)
-    recorder.write(frame_at(0, 100), Detections.empty())
-    wait_for(lambda: not recorder._inbox._items)  # it is in the encoder's hands
+    monkeypatch.setattr(
+        recorder._recording, "handle", lambda item: (resume.wait(PATIENCE_S), handle(item))
+    )
+    write_frames(recorder, 1)  # now the encoder is busy with it
     for number in range(1, 100):
         recorder.write(frame_at(number, 100 + number / 25), Detections.empty())
-    assert recorder.counts()["dropped"] == 91  # 8 wait
-    go.set()
+    assert recorder.counts()["dropped"] == 91  # 8 are queued
+    resume.set()
     assert recorder.close(PATIENCE_S)
-    kept = all_numbers([one.path for one in list_recordings(tmp_path / "yard" / "video")])
-    assert kept == list(range(9))
-    assert len(said) == 1
-    assert "91 frames" in said[0]
+    assert numbers_in(tmp_path) == list(range(9))
+    assert len(notices) == 1
+    assert "91 frames" in notices[0]
 
 
-def test_after_a_dropped_packet_video_goes_on_with_a_key_frame(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_video_continues_with_a_key_frame_after_a_dropped_packet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_recorder: Any
 ) -> None:
     stream = make_stream(tmp_path / "camera.ts", gop=10, options={"bf": "0"})
-    recorder = CameraRecorder(tmp_path, camera(), Wish(), lambda text: None, clock=still)
-    put, seen = recorder._inbox.put_packet, [0]
+    recorder = make_recorder(mode="copy")
+    put, packets = recorder._inbox.put_packet, [0]
 
     def full_at_23(packet: Any, now_ns: int) -> bool:
-        seen[0] += 1
-        return seen[0] != 24 and put(packet, now_ns)
+        packets[0] += 1
+        return packets[0] != 24 and put(packet, now_ns)
 
     monkeypatch.setattr(recorder._inbox, "put_packet", full_at_23)
     feed(recorder, stream)
     recorder.close(PATIENCE_S)
-    files = [one.path for one in list_recordings(tmp_path / "yard" / "video")]
-    assert all_numbers(files) == [*range(23), *range(30, 50)]
+    assert numbers_in(tmp_path) == [*range(23), *range(30, 50)]
     assert recorder.counts()["dropped"] == 7
 
 
-def test_a_webcam_has_nothing_to_copy(tmp_path: Path) -> None:
-    said: list[str] = []
-    recorder = CameraRecorder(tmp_path, camera(kind="webcam"), Wish(), said.append, clock=still)
+def test_webcam_is_recorded_as_drawn_pictures(make_recorder: Any, notices: list[str]) -> None:
+    recorder = make_recorder(mode="copy", kind="webcam")
     assert recorder.wants_pictures
-    assert len(said) == 1
+    assert len(notices) == 1
     recorder.close(PATIENCE_S)
 
 
-def test_clips_of_drawn_pictures_through_the_thread(tmp_path: Path) -> None:
-    wish = Wish("annotated", clips=True, clip_before=0.5, clip_after=0.5)
-    recorder = CameraRecorder(tmp_path, camera(), wish, lambda text: None, clock=still)
-    for number in range(60):
-        found = one_detection() if number == 30 else Detections.empty()
-        recorder.write(frame_at(number, 100 + number / 25), found)
-        wait_for(lambda: not recorder._inbox._items)
+def test_thread_writes_clips_of_drawn_pictures(tmp_path: Path, make_recorder: Any) -> None:
+    recorder = make_recorder(clips=True, clip_before=0.5, clip_after=0.5)
+    write_frames(recorder, 60, detected=30)
     recorder.close(PATIENCE_S)
-    (one,) = list_recordings(tmp_path / "yard" / "video")
-    assert numbers_of(one.path) == list(range(43))  # from the first key frame, to 0.5 s after
+    assert numbers_in(tmp_path) == list(range(43))  # from the first key frame to 0.5 s after
 
 
-def test_an_item_that_fails_costs_itself_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_failed_item_does_not_affect_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_recorder: Any, notices: list[str]
 ) -> None:
-    said: list[str] = []
-    recorder = CameraRecorder(tmp_path, camera(), Wish("annotated"), said.append, clock=still)
+    recorder = make_recorder()
     handle = recorder._recording.handle
 
     def fails_at_10(item: Any) -> None:
@@ -165,14 +166,11 @@ def test_an_item_that_fails_costs_itself_alone(
         handle(item)
 
     monkeypatch.setattr(recorder._recording, "handle", fails_at_10)
-    for number in range(20):
-        recorder.write(frame_at(number, 100 + number), Detections.empty())
-        wait_for(lambda: not recorder._inbox._items)
+    write_frames(recorder, 20, step_s=1.0)
     recorder.close(PATIENCE_S)
-    (one,) = list_recordings(tmp_path / "yard" / "video")
-    assert numbers_of(one.path) == [*range(10), *range(11, 20)]
+    assert numbers_in(tmp_path) == [*range(10), *range(11, 20)]
     assert recorder.counts()["failed"] == 1
-    assert len(said) == 1
+    assert len(notices) == 1
 
 
 def test_silence_finishes_the_file(tmp_path: Path) -> None:
@@ -189,10 +187,10 @@ def test_silence_finishes_the_file(tmp_path: Path) -> None:
 # The folder
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_is_refused(tmp_path: Path, make_recorder: Any) -> None:
     (tmp_path / "yard").write_text("a file")
     with pytest.raises(OutputError):
-        CameraRecorder(tmp_path, camera(), Wish(), lambda text: None, clock=still)
+        make_recorder()
 
 
 @pytest.mark.parametrize(
@@ -200,7 +198,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     [
         ("20260131T120000Z.mp4", (START_S, 1, False)),
         ("20260131T120000Z-12.partial.mp4", (START_S, 12, True)),
-        ("20260131T120000Z-1.mp4", None),  # the first has no number
+        ("20260131T120000Z-1.mp4", None),  # the first file has no number
         ("20260131T120000Z-02.mp4", None),
         ("20260231T120000Z.mp4", None),  # no such day
         ("20260131T120000Z.mp4.bak", None),
@@ -208,19 +206,21 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
         ("holiday.mp4", None),
     ],
 )
-def test_names(name: str, expected: tuple[float, int, bool] | None) -> None:
-    found = read_name(Path(name))
-    assert (found and (found.start_s, found.number, found.partial)) == expected
+def test_recording_names_are_parsed_or_ignored(
+    name: str, expected: tuple[float, int, bool] | None
+) -> None:
+    parsed = read_name(Path(name))
+    assert (parsed and (parsed.start_s, parsed.number, parsed.partial)) == expected
 
 
-def test_times_without_a_name_have_the_nearest_one() -> None:
+def test_time_outside_the_range_of_names_is_clamped() -> None:
     assert make_time_name(-1e9) == "19700101T000000Z"
     assert make_time_name(1e18) == "99991231T235959Z"
     assert make_time_name(START_S + 0.999) == "20260131T120000Z"
 
 
 def cut_file(tmp_path: Path) -> bytes:
-    """A file in the making, as a kill leaves it after 2 seconds: 4 fragments."""
+    """Return the content of a partial file that a kill left after 2 s: 4 fragments."""
     bench = Bench(tmp_path / "made", record="annotated")
     bench.draw(range(50))
     current = bench.recording.segments._file.path
@@ -230,18 +230,18 @@ def cut_file(tmp_path: Path) -> bytes:
     return content
 
 
-def test_what_a_killed_run_left_is_finished(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_run_are_finished(tmp_path: Path) -> None:
     content = cut_file(tmp_path)
     folder = tmp_path / "video"
     folder.mkdir()
-    (folder / "20260131T120000Z.partial.mp4").write_bytes(content[:-7])  # in the last fragment
+    (folder / "20260131T120000Z.partial.mp4").write_bytes(content[:-7])  # cut in the last fragment
     (folder / "20260131T120001Z.partial.mp4").write_bytes(content)
     (folder / "20260131T120001Z.mp4").write_bytes(b"already there")
     (folder / "20260131T120002Z.partial.mp4").write_bytes(content[:50])
     (folder / "mine.partial.mp4").write_bytes(b"not ours")
     (folder / "20260131T120003Z.partial.mp4").mkdir()
-    said = finish_leftovers(folder)
-    assert len(said) == 3
+    notices = finish_leftovers(folder)
+    assert len(notices) == 3
     assert {path.name for path in folder.iterdir()} == {
         "20260131T120000Z.mp4",
         "20260131T120001Z.mp4",
@@ -258,8 +258,8 @@ def test_what_a_killed_run_left_is_finished(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_any_cut_leaves_what_plays(tmp_path: Path) -> None:
-    """Wherever a kill cuts a write, the part that we keep consists of whole fragments."""
+def test_whole_fragments_of_any_cut_file_play(tmp_path: Path) -> None:
+    """Wherever a kill cuts a write, the part that we keep consists of complete fragments."""
     content = cut_file(tmp_path)
     ends = set()
     for cut in [*range(0, len(content), 61), len(content)]:
@@ -276,22 +276,12 @@ def test_any_cut_leaves_what_plays(tmp_path: Path) -> None:
     assert counts == sorted(set(counts))
 
 
-def test_a_finished_file_that_was_not_renamed_stays_whole(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, record="annotated")
-    bench.draw(range(50))
-    (path,) = bench.files()
-    partial = path.with_name("20260131T120000Z.partial.mp4")
-    os.rename(path, partial)
-    size = partial.stat().st_size
-    finish_leftovers(path.parent)
-    assert path.stat().st_size == size
-    assert numbers_of(path) == list(range(50))
-
-
-def test_a_kill_while_a_file_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The index is written after the last fragment, then the fragments become one body: the file
-    is copied before, in the middle of and after these writes, as a kill would leave it. (No kill
-    comes between the 8 bytes of the last one.)
+def test_kill_while_finishing_a_file_loses_no_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finishing writes the index, then turns the fragments into one body. The test copies the file
+    before, during and after each write, as a kill would leave it. (The last write of 8 bytes is
+    atomic.)
     """
     bench = Bench(tmp_path / "made", record="annotated")
     bench.draw(range(25))
@@ -306,20 +296,21 @@ def test_a_kill_while_a_file_is_finished(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(mp4, "_write_at", half_first)
     bench.recording.finish()
-    assert len(left) == 6  # the index, and the change of the first bytes
+    assert len(left) == 6
     counts = []
     for number, content in enumerate(left):
         folder = tmp_path / str(number)
         folder.mkdir()
         (folder / "20260131T120000Z.partial.mp4").write_bytes(content)
         finish_leftovers(folder)
-        kept = numbers_of(folder / "20260131T120000Z.mp4")
-        assert kept == list(range(len(kept)))
-        counts.append(len(kept))
+        numbers = numbers_of(folder / "20260131T120000Z.mp4")
+        assert numbers == list(range(len(numbers)))
+        counts.append(len(numbers))
     assert counts == [20, 25, 25, 25, 25, 25]
+    assert (folder / "20260131T120000Z.mp4").read_bytes() == content, "a finished file is unchanged"
 
 
-def test_a_folder_that_is_taken_away(tmp_path: Path) -> None:
+def test_removed_folder_is_created_again(tmp_path: Path) -> None:
     bench = Bench(tmp_path, record="annotated", segment=0.05)
     bench.draw(range(50))
     shutil.rmtree(bench.folder)
@@ -328,20 +319,20 @@ def test_a_folder_that_is_taken_away(tmp_path: Path) -> None:
     assert all_numbers(files) == list(range(75, 100))
 
 
-def test_unexpected_error_in_a_recorder_is_reported_and_counted(tmp_path: Path) -> None:
-    said: list[str] = []
-    recorder = CameraRecorder(tmp_path, camera(), Wish(), said.append, clock=still)
-    strange: Any = [object()]
-    recorder.listener.opened(strange, 0, 0.0)
-    recorder.listener.packet(strange, 0, 0.0)
+def test_unexpected_error_in_a_recorder_is_reported_and_counted(
+    make_recorder: Any, notices: list[str]
+) -> None:
+    recorder, drawn = make_recorder(mode="copy"), make_recorder("b")
+    invalid: Any = [object()]
+    recorder.listener.opened(invalid, 0, 0.0)
+    recorder.listener.packet(invalid, 0, 0.0)
     recorder.listener.closed()
-    drawn = CameraRecorder(tmp_path, camera("b"), Wish("annotated"), said.append, clock=still)
     drawn.write(frame_at(0, 100, image=np.zeros((0, 0, 3), np.uint8)), Detections.empty())
     recorder.close(PATIENCE_S)
     drawn.close(PATIENCE_S)
     assert recorder.counts()["failed"] == 2
     assert drawn.counts()["failed"] == 1
-    assert len(said) == 2
+    assert len(notices) == 2
 
 
 def box(kind: bytes, content: bytes = b"", large: bool = False) -> bytes:
@@ -357,22 +348,23 @@ BEGIN = box(b"moov", b"tracks") + box(b"moof")
     ("rest", "whole"),
     [
         (box(b"mdat", b"pictures"), True),
-        (box(b"mdat"), True),  # of 8 bytes, the least there is
-        (box(b"mdat", b"pictures", large=True), True),  # its length in 64 bits
+        (box(b"mdat"), True),  # 8 bytes, the minimum
+        (box(b"mdat", b"pictures", large=True), True),  # with a 64-bit length
         (box(b"mdat", b"pictures")[:-1], False),
         (box(b"mdat", b"pictures", large=True)[:-1], False),
         (box(b"mdat")[:-1], False),
         (bytes(4) + b"mdat", False),
     ],
 )
-def test_a_file_is_whole_up_to_its_last_whole_box(rest: bytes, whole: bool) -> None:
+def test_whole_length_ends_at_the_last_complete_box(rest: bytes, whole: bool) -> None:
     assert find_whole_length(io.BytesIO(BEGIN + rest)) == (len(BEGIN + rest) if whole else 0)
 
 
-def test_names_that_are_taken(tmp_path: Path) -> None:
+def test_free_name_skips_existing_files(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").touch()
     (tmp_path / "a-2.partial.mp4").touch()
-    assert free_name(tmp_path, "a") == "a-3"
+    (tmp_path / "a-3.ass").touch()
+    assert free_name(tmp_path, "a") == "a-4"
     assert free_name(tmp_path, "b") == "b"
 
 
@@ -380,8 +372,8 @@ def test_names_that_are_taken(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Callable[[], list[str]]:
-    """Ten recordings of two cameras, an hour apart, 1 MB each, and what is not ours."""
+def remaining(tmp_path: Path) -> Callable[[], list[str]]:
+    """Make ten hourly recordings of 1 MB of two cameras, and files that are not ours."""
     for number in range(10):
         folder = tmp_path / ("a", "b")[number % 2] / "video"
         folder.mkdir(parents=True, exist_ok=True)
@@ -402,7 +394,7 @@ def kept(tmp_path: Path) -> Callable[[], list[str]]:
     (tmp_path / "a" / "video" / "20200102T000000Z.mp4").symlink_to(
         tmp_path / "20200101T000000Z.mp4"
     )
-    for folder in (tmp_path / ".other" / "video", tmp_path / "a" / "audio"):  # of no camera
+    for folder in (tmp_path / ".other" / "video", tmp_path / "a" / "audio"):  # not videos
         folder.mkdir(parents=True)
         (folder / "20200101T000000Z.mp4").write_bytes(b"x")
         os.utime(folder / "20200101T000000Z.mp4", (0, 0))
@@ -419,28 +411,23 @@ def kept(tmp_path: Path) -> Callable[[], list[str]]:
 ALL = [f"{hour}00" for hour in range(12, 22)]
 
 
-def test_folders_are_looked_at_every_half_minute(
-    tmp_path: Path, kept: Callable[[], list[str]]
+def test_retention_checks_folders_every_half_minute(
+    tmp_path: Path, remaining: Callable[[], list[str]]
 ) -> None:
     now = [START_S + 9 * 3600.0]
     retention = Retention(tmp_path, 4.5 / 24, None, utc=lambda: now[0], clock=lambda: now[0])
     retention.sweep_if_due()
-    assert kept() == ALL[5:]
-    for after, left in ((29, 5), (31, 5), (600 + 1800 + 31, 6)):  # an end of 17:10, half past 21
+    assert remaining() == ALL[5:]
+    for after, left in ((29, 5), (31, 5), (600 + 1800 + 31, 6)):  # one ends at 17:10
         now[0] = START_S + 9 * 3600 + after
         retention.sweep_if_due()
-        assert kept() == ALL[left:]
+        assert remaining() == ALL[left:]
 
 
-def test_gigabytes_of_all_cameras_together(tmp_path: Path, kept: Callable[[], list[str]]) -> None:
-    Retention(tmp_path, None, 0.0045).sweep()
-    assert kept() == ALL[7:]  # 3 MB, and 1 MB of the file in the making
-
-
-def test_nothing_is_removed_without_a_wish(tmp_path: Path, kept: Callable[[], list[str]]) -> None:
+def test_no_limit_removes_nothing(tmp_path: Path, remaining: Callable[[], list[str]]) -> None:
     Retention(tmp_path, None, None).sweep_if_due()
     Retention(tmp_path / "absent", 1, 1).sweep()
-    assert kept() == ALL
+    assert remaining() == ALL
 
 
 # Error of the clock in hours, length of the run in hours, recordings left. "again" starts another
@@ -452,19 +439,19 @@ YEARS = 365 * 24.0
     "runs",
     [
         ((0, 0, 5),),
-        ((1, 0, 4),),  # as far as a machine without battery may be wrong for a moment
-        ((YEARS, 0, 10), (0, 0.2, 5)),  # corrected soon
+        ((1, 0, 4),),  # an hour is within the tolerance
+        ((YEARS, 0, 10), (0, 0.2, 5)),  # corrected after a while
         ((-60 * YEARS, 0, 10), (0, 0.2, 5)),
-        ((YEARS, 4.4, 10), (YEARS, 0.3, 0)),  # never
+        ((YEARS, 4.4, 10), (YEARS, 0.3, 0)),  # never corrected
         ((-60 * YEARS, 4.4, 10), (-60 * YEARS, 0.3, 0)),
         ((YEARS, 2, 10), "again", (YEARS, 2, 10), (YEARS, 0.7, 0)),
-        ((YEARS, 2, 10), "again", (0, 0, 3)),  # the names were right
+        ((YEARS, 2, 10), "again", (0, 0, 3)),  # the names have the true times
         ((0, 0, 5), (YEARS, 1, 4), (0, 0.1, 4)),
         ((-2 * YEARS, 2, 10), "again", (-2 * YEARS, 2, 10), "again", (-2 * YEARS, 0.7, 0)),
     ],
 )
-def test_a_wrong_clock_neither_costs_recordings_nor_keeps_them_for_ever(
-    tmp_path: Path, kept: Callable[[], list[str]], runs: Sequence[Any]
+def test_wrong_clock_neither_removes_nor_keeps_recordings_wrongly(
+    tmp_path: Path, remaining: Callable[[], list[str]], runs: Sequence[Any]
 ) -> None:
     true_s, wrong_s, retention = START_S + 9 * 3600.0 + 600, 0.0, None
     for step in runs:
@@ -478,107 +465,62 @@ def test_a_wrong_clock_neither_costs_recordings_nor_keeps_them_for_ever(
             retention = retention or Retention(tmp_path, 4.5 / 24, None, **now)
             retention._utc, retention._clock = now["utc"], now["clock"]
             retention.sweep()
-        assert kept() == ALL[10 - left :], step
+        assert remaining() == ALL[10 - left :], step
 
 
-def test_room_is_not_made_by_the_newest_where_the_clock_was_set_back(
-    tmp_path: Path, kept: Callable[[], list[str]]
+def test_size_limit_keeps_the_newest_after_the_clock_was_set_back(
+    tmp_path: Path, remaining: Callable[[], list[str]]
 ) -> None:
-    """Its name sorts first. It counts while partial, and is still the newest afterwards."""
+    """The newest recording's name sorts first; its size counts, but it is not removed."""
     retention = Retention(tmp_path, None, 0.0045)
     retention.sweep()
-    assert kept() == ALL[7:]
+    assert remaining() == ALL[7:]  # 3 MB of both cameras, and 1 MB of the partial file
     new = tmp_path / "b" / "video" / "20250131T120000Z.partial.mp4"
     new.write_bytes(bytes(1_000_000))
     retention.sweep()
-    assert kept() == ALL[8:]
+    assert remaining() == ALL[8:]
     finished = new.with_name("20250131T120000Z.mp4")
     new.rename(finished)
     (tmp_path / "b" / "video" / "20250131T120500Z.partial.mp4").write_bytes(bytes(1_000_000))
     retention.sweep()
-    assert kept() == ALL[9:]
+    assert remaining() == ALL[9:]
     assert finished.exists()
 
 
-def test_a_file_that_may_not_grow_pauses_recording(tmp_path: Path) -> None:
-    """RLIMIT_FSIZE stands for a disk that refuses a write half-way."""
+@pytest.mark.slow
+def test_failed_write_pauses_recording(tmp_path: Path) -> None:
+    """RLIMIT_FSIZE makes writes fail half-way, as a full disk does."""
     bench = Bench(tmp_path, record="annotated", segment=0.05)
     noise = np.random.default_rng(1).integers(0, 255, (HEIGHT, WIDTH, 3), np.uint8)
-    with room_for(300_000):
-        draw_noise(bench, noise, range(60), 100.0)
+    with limit_file_size(300_000):
+        bench.draw(range(60), 100.0, noise=noise)
         figures = bench.recording.segments
         assert figures._paused_ns is not None
         assert figures.lost > 0
-    with room_for(30_000):
-        draw_noise(bench, noise, range(60, 250), 102.4)  # a try after 5 s fails in silence
-        assert len(bench.said) == 1
-    draw_noise(bench, noise, range(250, 500), 110.0)
+    with limit_file_size(30_000):
+        bench.draw(range(60, 250), 102.4, noise=noise)  # the retry after 5 s fails without a notice
+        assert len(bench.notices) == 1
+    bench.draw(range(250, 500), 110.0, noise=noise)
     figures = bench.recording.segments
     assert figures._paused_ns is None
-    assert len(bench.said) == 2
-    before, *later = [one.path for one in list_recordings(tmp_path / "video")]
-    assert len(later) == 3  # none within the first 5 s
+    assert len(bench.notices) == 2
+    before, *later = [recording.path for recording in list_recordings(tmp_path / "video")]
+    assert len(later) == 3  # no new file within the first 5 s
     assert 200_000 < before.stat().st_size <= 300_000
     numbers = numbers_of(before)
     assert numbers == list(range(len(numbers)))
     files = bench.files()
-    kept = all_numbers(files)
-    assert kept[-1] == 499
-    assert len(kept) + bench.recording.segments.lost == 500
+    recorded = all_numbers(files)
+    assert recorded[-1] == 499
+    assert len(recorded) + bench.recording.segments.lost == 500
 
 
-def draw_noise(bench: Bench, noise: Any, numbers: range, at_s: float) -> None:
-    from fractions import Fraction
-
-    from detector.live.recording.encoder import to_yuv
-    from detector.live.recording.inbox import Drawn
-    from tests.live.streams import BLOCK, numbered
-
-    for place, number in enumerate(numbers):
-        image = numbered(number)
-        image[BLOCK * 2 :] = np.roll(noise, number * 37, 1)[BLOCK * 2 :]
-        at = at_s + place / 25
-        yuv = to_yuv(image)
-        bench.recording.handle(
-            Drawn(yuv, (HEIGHT, WIDTH), round(at * NS), START_S + at - 100, 1, Fraction(1))
-        )
-
-
-@pytest.fixture
-def disk(small_disk: Callable[[int], Path]) -> Path:
-    return small_disk(2048)
-
-
-@pytest.mark.slow
-def test_a_full_disk_and_room_again(disk: Path) -> None:
-    bench = Bench(disk / "yard", record="annotated")
-    noise = np.random.default_rng(1).integers(0, 255, (HEIGHT, WIDTH, 3), np.uint8)
-    draw_noise(bench, noise, range(25), 100.0)
-    assert bench.recording.segments._paused_ns is None
-    ballast = disk / "ballast"
-    with ballast.open("wb", 0) as file, suppress(OSError):
-        while True:
-            file.write(bytes(4096))
-    draw_noise(bench, noise, range(25, 200), 101.0)
-    assert bench.recording.segments._paused_ns is not None
-    assert len(bench.said) == 1
-    assert "disk full" in bench.said[0]
-    ballast.unlink()
-    draw_noise(bench, noise, range(200, 400), 108.0)
-    assert bench.recording.segments._paused_ns is None
-    assert len(bench.said) == 2
-    files = bench.files()
-    kept = all_numbers(files)
-    first = next(at for at, number in enumerate(kept) if number != at)
-    assert first >= 15  # at most the last fragment of the first second is lost
-    assert kept[first:] == list(range(kept[first], 400))
-    assert kept[first] <= 200 + 5 * 25  # it is tried every 5 s
-    assert len(kept) + bench.recording.segments.lost == 400
-
-
-def test_recording_leaves_a_reserve(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recording_leaves_a_reserve_for_other_outputs(
+    small_disk: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows and events still have room when recording pauses."""
     monkeypatch.setattr(segments_module, "RESERVE_SHARE", 0.25)
+    disk = small_disk(2048)
     bench = Bench(disk / "yard", record="annotated")
     (disk / "ballast").write_bytes(bytes(1_000_000))
     bench.draw(range(25))
@@ -587,24 +529,16 @@ def test_recording_leaves_a_reserve(disk: Path, monkeypatch: pytest.MonkeyPatch)
     (disk / "more").write_bytes(bytes(600_000))
     bench.recording.check(102 * NS)
     assert bench.recording.segments._paused_ns is not None
+    assert "disk full" in bench.notices[0]
     (disk / "rows").write_bytes(bytes(300_000))
     assert numbers_of(bench.files()[0])[:5] == list(range(5))
 
 
-def test_the_quality_is_the_users(tmp_path: Path) -> None:
+def test_recording_uses_the_requested_quality(make_recorder: Any) -> None:
     sizes = []
-    for crf in (18, 40):
-        bench = CameraRecorder(
-            tmp_path / str(crf),
-            camera(),
-            Wish("annotated"),
-            lambda text: None,
-            quality=Quality("ultrafast", crf),
-            clock=still,
-        )
-        for number in range(20):
-            bench.write(frame_at(number, 100 + number / 25), Detections.empty())
-            wait_for(lambda: not bench._inbox._items)  # noqa: B023
-        bench.close(PATIENCE_S)
-        sizes.append(bench.counts()["bytes"])
+    for name, crf in (("good", 18), ("poor", 40)):
+        recorder = make_recorder(name, quality=Quality("ultrafast", crf))
+        write_frames(recorder, 20)
+        recorder.close(PATIENCE_S)
+        sizes.append(recorder.counts()["bytes"])
     assert sizes[0] > sizes[1]

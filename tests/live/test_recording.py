@@ -1,4 +1,4 @@
-"""The pictures in recordings, identified by burnt-in numbers. No threads, no waits."""
+"""Test which pictures are in recordings, by the numbers in them, without threads or waits."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import av
+import numpy as np
 import pytest
 
 from detector.core.stages.annotate import Style
@@ -21,16 +22,30 @@ from detector.live.recording.names import list_recordings
 from detector.live.recording.recording import Quality, Recording
 from detector.live.recording.samples import Sample
 from detector.live.recording.sound import AacSound
-from tests.live.streams import HEIGHT, NS, START_S, WIDTH, make_stream, numbered, numbers_of
-from tests.live.wishes import Wish
+from tests.live.record_settings import RecordSettings
+from tests.live.streams import (
+    HEIGHT,
+    NS,
+    START_S,
+    WIDTH,
+    draw_picture,
+    make_stream,
+    make_stream_of_sizes,
+    numbers_of,
+)
 
 
 class Bench:
-    def __init__(self, folder: Path, style: Style | None = None, **wish: Any) -> None:
-        self.said: list[str] = []
+    def __init__(self, folder: Path, style: Style | None = None, **settings: Any) -> None:
+        self.notices: list[str] = []
         self.folder = folder / "video"
         self.recording = Recording(
-            folder, "yard", Wish(**wish), Quality("ultrafast", 23), self.said.append, style
+            folder,
+            "yard",
+            RecordSettings(**settings),
+            Quality("ultrafast", 23),
+            self.notices.append,
+            style,
         )
 
     def play(
@@ -47,33 +62,36 @@ class Bench:
                 if stamp is not None:
                     end = max(end, at_s + float(stamp * packet.time_base))
                 utc = START_S + end - at_s + (utc_jump if end > at_s + 1 else 0.0)
-                kept = Packet.copy(packet, round(end * NS), utc)
+                copy = Packet.copy(packet, round(end * NS), utc)
                 if change is not None:
-                    change(number, kept)
-                self.recording.handle(kept)
+                    change(number, copy)
+                self.recording.handle(copy)
         self.recording.handle(Closed())
         return end
 
-    def draw(self, numbers: range, at_s: float = 100.0, fps: int = 25, **about: Any) -> None:
-        size = about.get("size", (WIDTH, HEIGHT))
+    def draw(self, numbers: range, at_s: float = 100.0, fps: int = 25, **options: Any) -> None:
+        """Record numbered pictures. ``options``: their size, epoch, and noise below the number."""
+        size, noise = options.get("size", (WIDTH, HEIGHT)), options.get("noise")
         for place, number in enumerate(numbers):
-            at = at_s + place / fps
+            at, image = at_s + place / fps, draw_picture(number, *size)
+            if noise is not None:
+                image[HEIGHT // 2 :] = np.roll(noise, number * 37, 1)[HEIGHT // 2 :]
             self.recording.handle(
                 Drawn(
-                    yuv=to_yuv(numbered(number, *size)),
+                    yuv=to_yuv(image),
                     size=(size[1], size[0]),
                     arrived_ns=round(at * NS),
                     utc_s=START_S + at - 100.0,
-                    epoch=about.get("epoch", 1),
+                    epoch=options.get("epoch", 1),
                     aspect_ratio=Fraction(1),
                 )
             )
 
     def files(self) -> list[Path]:
         self.recording.finish()
-        found = list_recordings(self.folder)
-        assert not any(one.partial for one in found)
-        return [one.path for one in found]
+        recordings = list_recordings(self.folder)
+        assert not any(recording.partial for recording in recordings)
+        return [recording.path for recording in recordings]
 
 
 def all_numbers(paths: list[Path]) -> list[int]:
@@ -82,7 +100,7 @@ def all_numbers(paths: list[Path]) -> list[int]:
 
 def packets_of(path: Path, kind: str) -> list[tuple[bytes, float]]:
     with av.open(str(path)) as container:
-        stream = next(one for one in container.streams if one.type == kind)
+        stream = next(stream for stream in container.streams if stream.type == kind)
         return [
             (bytes(packet), float((packet.pts or 0) * packet.time_base))
             for packet in container.demux(stream)
@@ -91,7 +109,7 @@ def packets_of(path: Path, kind: str) -> list[tuple[bytes, float]]:
 
 
 @pytest.mark.slow
-def test_drawn_pictures_in_files_of_n_minutes(tmp_path: Path) -> None:
+def test_drawn_pictures_are_cut_into_segments(tmp_path: Path) -> None:
     bench = Bench(tmp_path, record="annotated", segment=0.05)
     bench.draw(range(200))
     files = bench.files()
@@ -102,20 +120,20 @@ def test_drawn_pictures_in_files_of_n_minutes(tmp_path: Path) -> None:
     ]
     assert [len(numbers_of(path)) for path in files] == [75, 75, 50]
     assert all_numbers(files) == list(range(200))
-    assert bench.said == []
+    assert bench.notices == []
 
 
 def test_drawn_pictures_keep_their_arrival_times(tmp_path: Path) -> None:
     bench = Bench(tmp_path, record="annotated")
     for number, at in enumerate((100.0, 100.04, 101.5, 101.52, 104.0)):
         bench.draw(range(number, number + 1), at)
-    bench.recording._write(Sample(1, b"", 104 * NS, 104 * NS, 0, False, 104 * NS, 0.0))  # no track
+    bench.recording._write(Sample(1, b"", 104 * NS, 104 * NS, 0, False, 104 * NS, 0.0))  # unknown
     times = [at for _, at in packets_of(bench.files()[0], "video")]
     assert times == pytest.approx([0, 0.04, 1.5, 1.52, 4.0], abs=1e-4)
 
 
 @pytest.mark.parametrize("why", ["size", "epoch"])
-def test_a_new_file_with_each_size_and_each_connection(tmp_path: Path, why: str) -> None:
+def test_new_size_or_connection_begins_a_new_file(tmp_path: Path, why: str) -> None:
     bench = Bench(tmp_path, record="annotated")
     bench.draw(range(30))
     bench.draw(range(30, 50), 102.0, **{why: (WIDTH + 2, 97) if why == "size" else 2})
@@ -132,12 +150,12 @@ def test_a_new_file_with_each_size_and_each_connection(tmp_path: Path, why: str)
     [
         (".ts", "libx264", "aac", {"bf": "2"}),  # Annex B, ADTS, stamps that do not start at 0
         (".mp4", "libx264", None, {"bf": "0"}),  # lengths instead of start codes
-        (".nut", "mjpeg", "pcm_alaw", {}),  # MP4 has no A-law
+        (".nut", "mjpeg", "pcm_alaw", {}),  # MP4 does not support A-law
         (".ts", "libx265", None, {"x265-params": "log-level=0"}),
         (".mkv", "libx264", "libopus", {}),
     ],
 )
-def test_packets_are_copied_untouched(
+def test_packets_are_copied_unchanged(
     tmp_path: Path, suffix: str, codec: str, sound: str | None, options: dict[str, str]
 ) -> None:
     stream = make_stream(
@@ -147,32 +165,32 @@ def test_packets_are_copied_untouched(
     bench.play(stream)
     bench.play(stream, 110.0)
     files = bench.files()
-    assert bench.said == []
+    assert bench.notices == []
     assert all_numbers(files) == [*range(75), *range(75)]
     before, after = packets_of(stream, "video"), packets_of(files[0], "video")
     assert [at - after[0][1] for _, at in after] == pytest.approx(
         [at - before[0][1] for _, at in before], abs=0.0011
     )
-    if suffix != ".ts":  # there start codes become lengths
+    if suffix != ".ts":  # of MPEG-TS, start codes become lengths
         assert [data for data, _ in after] == [data for data, _ in before]
     if sound is None:
         return
-    heard, kept = packets_of(stream, "audio"), packets_of(files[0], "audio")
+    sent, copied = packets_of(stream, "audio"), packets_of(files[0], "audio")
     if sound == "libopus":
-        assert [data for data, _ in kept] == [data for data, _ in heard][-len(kept) :]
-    elif sound == "aac":  # without the heads of ADTS
-        assert [data for data, _ in kept] == [data[7:] for data, _ in heard][-len(kept) :]
+        assert [data for data, _ in copied] == [data for data, _ in sent][-len(copied) :]
+    elif sound == "aac":  # without ADTS headers
+        assert [data for data, _ in copied] == [data[7:] for data, _ in sent][-len(copied) :]
     else:
-        assert kept[-1][1] - kept[0][1] == pytest.approx(3.0, abs=0.3)
+        assert copied[-1][1] - copied[0][1] == pytest.approx(3.0, abs=0.3)
         with av.open(str(files[0])) as container:
             assert container.streams.audio[0].codec_context.name == "aac"
             loudest = max(abs(f.to_ndarray()).max() for f in container.decode(audio=0))
         assert 0.2 < loudest < 0.4  # 9000 of 32768
     if sound != "pcm_alaw":
-        assert len(heard) - len(kept) <= 2  # some came before the first picture
-    # Sound and picture are as far apart as in the stream.
-    apart = heard[0][1] - before[0][1]
-    assert kept[0][1] - after[0][1] == pytest.approx(apart, abs=0.07)
+        assert len(sent) - len(copied) <= 2  # packets before the first picture are dropped
+    # The offset between sound and picture is that of the stream.
+    apart = sent[0][1] - before[0][1]
+    assert copied[0][1] - after[0][1] == pytest.approx(apart, abs=0.07)
 
 
 @pytest.mark.slow
@@ -184,19 +202,22 @@ def test_no_sound_is_lost_at_a_cut(tmp_path: Path, late_s: float) -> None:
     with av.open(str(stream)) as container:
         bench.recording.handle(RecordedStreams(container.streams))
         arriving = [
-            (float(one.dts * one.time_base) + late_s * (one.stream.type == "audio"), one)
-            for one in container.demux()
-            if one.size
+            (
+                float(packet.dts * packet.time_base) + late_s * (packet.stream.type == "audio"),
+                packet,
+            )
+            for packet in container.demux()
+            if packet.size
         ]
-        for at, packet in sorted(arriving, key=lambda one: one[0]):
+        for at, packet in sorted(arriving, key=lambda packet: packet[0]):
             bench.recording.handle(Packet.copy(packet, round((100 + at) * NS), START_S + at))
     bench.recording.handle(Closed())
     files = bench.files()
     assert len(files) == 3
-    kept = [data for path in files for data, _ in packets_of(path, "audio")]
+    recorded = [data for path in files for data, _ in packets_of(path, "audio")]
     sent = [data[7:] for data, _ in packets_of(stream, "audio")]
-    assert kept == sent[len(sent) - len(kept) :]
-    assert len(sent) - len(kept) <= 3  # heard before the first picture was there
+    assert recorded == sent[len(sent) - len(recorded) :]
+    assert len(sent) - len(recorded) <= 3  # packets before the first picture are dropped
 
 
 def sizes_of(path: Path) -> list[tuple[int, int]]:
@@ -204,7 +225,7 @@ def sizes_of(path: Path) -> list[tuple[int, int]]:
         return [(frame.width, frame.height) for frame in container.decode(video=0)]
 
 
-def test_drawn_pictures_whose_size_alternates_share_files(tmp_path: Path) -> None:
+def test_drawn_pictures_of_alternating_sizes_share_files(tmp_path: Path) -> None:
     bench = Bench(tmp_path, record="annotated")
     for number in range(240):  # 24 s, ten a second
         size = (WIDTH, HEIGHT) if number % 2 else (WIDTH * 2, HEIGHT * 2)
@@ -213,22 +234,14 @@ def test_drawn_pictures_whose_size_alternates_share_files(tmp_path: Path) -> Non
     assert sum(map(len, files)) == 240, "no picture is lost"
     assert [len(file) for file in files] == [1, 101, 101, 37]
     assert [len(set(file)) for file in files] == [1, 1, 1, 1]
-    assert len(bench.said) == 1
+    assert len(bench.notices) == 1
 
 
 @pytest.mark.parametrize("codec", ["libx264", "mjpeg"])
-def test_a_copy_of_a_stream_whose_size_alternates_has_all_pictures(
-    tmp_path: Path, codec: str
-) -> None:
-    """Each picture, or the parameter sets before it, gives its size."""
-    suffix = ".h264" if codec == "libx264" else ".mjpeg"
-    pieces = []
-    for number in range(12):
-        size = (WIDTH, HEIGHT) if number % 2 else (WIDTH * 2, HEIGHT * 2)
-        path = tmp_path / f"{number}{suffix}"
-        pieces.append(make_stream(path, codec=codec, count=5, first=number * 5, size=size))
-    both = tmp_path / f"both{suffix}"
-    both.write_bytes(b"".join(piece.read_bytes() for piece in pieces))
+def test_copy_of_alternating_sizes_has_all_pictures(tmp_path: Path, codec: str) -> None:
+    """Sizes come from each picture, or from the parameter sets before it."""
+    sizes = [(WIDTH * 2, HEIGHT * 2), (WIDTH, HEIGHT)] * 6
+    both = make_stream_of_sizes(tmp_path, codec, sizes, 5)
     bench = Bench(tmp_path)
     bench.play(both)
     files = [sizes_of(path) for path in bench.files()]
@@ -238,32 +251,21 @@ def test_a_copy_of_a_stream_whose_size_alternates_has_all_pictures(
 
 
 @pytest.mark.parametrize("codec", ["libx264", "mjpeg"])
-def test_a_size_that_changes_in_mid_stream(tmp_path: Path, codec: str) -> None:
-    """Byte streams in a row, as a camera sends them when its size is changed."""
-    suffix, more = (".h264", {}) if codec == "libx264" else (".mjpeg", {})
-    small = make_stream(tmp_path / f"a{suffix}", codec=codec, count=20, options=more)
-    large = make_stream(
-        tmp_path / f"b{suffix}", codec=codec, count=20, first=20, size=(WIDTH * 2, HEIGHT * 2)
-    )
-    both = tmp_path / f"both{suffix}"
-    both.write_bytes(small.read_bytes() + large.read_bytes())
+def test_copy_begins_a_new_file_at_a_new_size(tmp_path: Path, codec: str) -> None:
+    both = make_stream_of_sizes(tmp_path, codec, [(WIDTH, HEIGHT), (WIDTH * 2, HEIGHT * 2)], 20)
     bench = Bench(tmp_path)
     bench.play(both)
     files = bench.files()
-    sizes = []
-    for path in files:
-        with av.open(str(path)) as container:
-            stream = container.streams.video[0]
-            sizes.append((stream.width, stream.height))
-    assert sizes == [(WIDTH, HEIGHT), (WIDTH * 2, HEIGHT * 2)]
+    sizes = [set(sizes_of(path)) for path in files]
+    assert sizes == [{(WIDTH, HEIGHT)}, {(WIDTH * 2, HEIGHT * 2)}]
     assert all_numbers(files) == list(range(40))
 
 
 @pytest.mark.slow
-def test_the_machines_clock_changes_names_alone(tmp_path: Path) -> None:
+def test_set_clock_changes_only_the_file_names(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=200)
     bench = Bench(tmp_path, segment=0.05)
-    bench.play(stream, utc_jump=-3.0)  # the second file gets the name of the first
+    bench.play(stream, utc_jump=-3.0)  # the second file begins at the first one's time
     files = bench.files()
     assert [path.name for path in files] == [
         "20260131T120000Z.mp4",
@@ -273,12 +275,12 @@ def test_the_machines_clock_changes_names_alone(tmp_path: Path) -> None:
     assert all_numbers(files) == list(range(200))
 
 
-def no_stamps_at_first(number: int, packet: Packet) -> None:
+def first_without_stamps(number: int, packet: Packet) -> None:
     if number == 0:
         packet.pts = packet.dts = None
 
 
-def moved(by_s: int) -> Callable[[int, Packet], None]:
+def clock_set(by_s: int) -> Callable[[int, Packet], None]:
     """Return a change that sets the camera's clock by ``by_s`` seconds after its first second."""
 
     def change(number: int, packet: Packet) -> None:
@@ -288,7 +290,7 @@ def moved(by_s: int) -> Callable[[int, Packet], None]:
     return change
 
 
-def standing_still(number: int, packet: Packet) -> None:
+def frozen(number: int, packet: Packet) -> None:
     if 20 <= number < 25:
         packet.dts = packet.pts = 19 * 3600
 
@@ -299,10 +301,10 @@ def no_dts(number: int, packet: Packet) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [no_stamps_at_first, moved(-60), moved(3600), standing_still, no_dts],
+    [first_without_stamps, clock_set(-60), clock_set(3600), frozen, no_dts],
     ids=["none at first", "back by a minute", "ahead by an hour", "standing still", "no dts"],
 )
-def test_stamps_that_lie(tmp_path: Path, change: Any) -> None:
+def test_wrong_time_stamps_are_corrected(tmp_path: Path, change: Any) -> None:
     stream = make_stream(tmp_path / "camera.ts", options={"bf": "0"})
     bench = Bench(tmp_path)
     bench.play(stream, change=change)
@@ -314,7 +316,7 @@ def test_stamps_that_lie(tmp_path: Path, change: Any) -> None:
 
 
 def test_first_stamps_of_rtsp_with_b_frames(tmp_path: Path) -> None:
-    """The first packet has no stamps, the next ones no dts: as FFmpeg's RTSP gives them."""
+    """From RTSP, FFmpeg gives the first packet no pts and the first ones no dts."""
 
     def as_rtsp(number: int, packet: Packet) -> None:
         if number == 0:
@@ -334,8 +336,8 @@ def test_first_stamps_of_rtsp_with_b_frames(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tenths", [1, 10_000])
-def test_jpegs_without_a_clock_are_shown_when_they_came(tmp_path: Path, tenths: int) -> None:
-    """MJPEG over HTTP has no stamps: FFmpeg says 25 a second, and this camera sends fewer."""
+def test_mjpeg_pictures_are_shown_at_their_arrival_times(tmp_path: Path, tenths: int) -> None:
+    """MJPEG over HTTP has no time stamps: FFmpeg assumes 25 FPS, but this camera sends fewer."""
     stream = make_stream(tmp_path / "camera.mjpeg", codec="mjpeg", count=20)
 
     def arrive(number: int, packet: Packet) -> None:
@@ -348,12 +350,12 @@ def test_jpegs_without_a_clock_are_shown_when_they_came(tmp_path: Path, tenths: 
     assert times == pytest.approx([number * tenths / 10 for number in range(20)], abs=1e-3, rel=0)
 
 
-def test_a_codec_that_mp4_lacks_is_recorded_as_drawn_pictures(tmp_path: Path) -> None:
+def test_codec_unsupported_by_mp4_is_recorded_as_drawn_pictures(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.webm", codec="libvpx", count=5)
     bench = Bench(tmp_path)
     bench.play(stream)
     assert bench.recording.mode == "annotated"
-    assert len(bench.said) == 2
+    assert len(bench.notices) == 2
     bench.draw(range(5))
     assert all_numbers(bench.files()) == list(range(5))
 
@@ -361,55 +363,55 @@ def test_a_codec_that_mp4_lacks_is_recorded_as_drawn_pictures(tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("heap_s", [0.0, 0.5])
 def test_drawn_pictures_have_the_cameras_sound(tmp_path: Path, heap_s: float) -> None:
-    """The packets of the first ``heap_s`` seconds come at once: a server sends what it has."""
+    """Packets of the first ``heap_s`` seconds arrive together, as a server sends its buffer."""
     stream = make_stream(tmp_path / "camera.ts", sound="aac", count=100, options={"bf": "0"})
     bench = Bench(tmp_path, record="annotated")
     with av.open(str(stream)) as container:
         bench.recording.handle(RecordedStreams(container.streams))
         packets = [packet for packet in container.demux() if packet.size]
-        begin = min(float(packet.dts * packet.time_base) for packet in packets)
+        start_s = min(float(packet.dts * packet.time_base) for packet in packets)
         number = 0
         for packet in packets:
-            at = 100.0 + max(heap_s, float(packet.dts * packet.time_base) - begin)
-            kept = Packet.copy(packet, round(at * NS), START_S)
+            at = 100.0 + max(heap_s, float(packet.dts * packet.time_base) - start_s)
+            copy = Packet.copy(packet, round(at * NS), START_S)
             if packet.stream.type == "video":
                 bench.draw(range(number, number + 1), at)
                 number += 1
             else:
-                bench.recording.handle(kept)
+                bench.recording.handle(copy)
     (path,) = bench.files()
     assert len(numbers_of(path)) == 100
     sound = packets_of(path, "audio")
     sent = [data[7:] for data, _ in packets_of(stream, "audio")]
     assert [data for data, _ in sound] == sent[len(sent) - len(sound) :]
-    # It begins a second late, and from there on it is heard when it came.
+    # Sound begins a second late; from then on it keeps its arrival times.
     assert sound[0][1] == pytest.approx(1.0, abs=0.1)
     missing_s = (len(sent) - len(sound)) * 1024 / 48000
     assert missing_s == pytest.approx(heap_s + 1.0, abs=0.1)
 
 
-def test_sound_whose_place_is_taken_is_left_out(tmp_path: Path) -> None:
-    """A camera's clock that is set back by half a second repeats stamps; the sound does not."""
+def test_sound_with_repeated_time_stamps_is_dropped(tmp_path: Path) -> None:
+    """If the camera's clock is set back by half a second, sound of that time is dropped."""
     stream = make_stream(tmp_path / "camera.nut", codec="mjpeg", sound="pcm_alaw", count=50)
     with av.open(str(stream)) as container:
         (source,) = container.streams.audio
         sound = AacSound(source)
         assert sound.track.template.layout.name == "mono"
-        packets = [one for one in container.demux(source) if one.size]
+        packets = [packet for packet in container.demux(source) if packet.size]
         length_ns = round(NS * packets[0].duration * packets[0].time_base)
 
         def convert(number: int, at_ns: int) -> int:
             data = bytes(packets[number])
-            given = Sample(
+            sample = Sample(
                 track=1, data=data, dts_ns=at_ns, pts_ns=at_ns, duration_ns=length_ns,
                 key=True, arrived_ns=at_ns, utc_s=0.0,
             )  # fmt: skip
-            return len(sound.convert(given))
+            return len(sound.convert(sample))
 
         half = len(packets) // 2
         assert sum(convert(number, number * length_ns) for number in range(half)) > 0
-        back = half * length_ns - NS // 2
-        assert [convert(half + i, back + i * length_ns) for i in range(5)] == [0] * 5
+        repeated_ns = half * length_ns - NS // 2
+        assert [convert(half + i, repeated_ns + i * length_ns) for i in range(5)] == [0] * 5
         assert sum(convert(number, number * length_ns) for number in range(half, half + 9)) > 0
 
 
@@ -421,7 +423,7 @@ def clips_bench(tmp_path: Path, mode: str, **more: Any) -> Bench:
 
 
 def run_with_detections(
-    bench: Bench, stream: Path, found: set[int], late: int, mode: str = "copy"
+    bench: Bench, stream: Path, detected: set[int], late: int, mode: str = "copy"
 ) -> None:
     count = 0
     with av.open(str(stream)) as container:
@@ -432,22 +434,22 @@ def run_with_detections(
                 continue
             at = 100.0 + count / 25
             if mode == "copy":
-                kept = Packet.copy(packet, round(at * NS), START_S + count / 25)
-                bench.recording.handle(kept)
+                copy = Packet.copy(packet, round(at * NS), START_S + count / 25)
+                bench.recording.handle(copy)
             else:
                 bench.draw(range(count, count + 1), at)
             if count >= late:
-                seen = 100.0 + (count - late) / 25
-                bench.recording.handle(Sighting(round(seen * NS), count - late in found))
+                seen_s = 100.0 + (count - late) / 25
+                bench.recording.handle(Sighting(round(seen_s * NS), count - late in detected))
             count += 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("late", [0, 60])
-def test_a_clip_holds_the_seconds_asked_for(tmp_path: Path, late: int) -> None:
+def test_clip_has_the_requested_seconds(tmp_path: Path, late: int) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=400, gop=20, options={"bf": "0"})
     bench = clips_bench(tmp_path, "copy")
-    # The second clip begins in a new group; 130 follows 110 within 1.5 s and makes it longer.
+    # The detection in 130 extends the clip of 110. The second clip begins in a new group.
     run_with_detections(bench, stream, {110, 130, 300}, late)
     files = bench.files()
     first, last = 110 - 25, 130 + 37  # 1 s before, 1.5 s after
@@ -460,14 +462,14 @@ def test_a_clip_holds_the_seconds_asked_for(tmp_path: Path, late: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_clip_of_drawn_pictures(tmp_path: Path) -> None:
+def test_clip_of_drawn_pictures(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=200, options={"bf": "0"})
     bench = clips_bench(tmp_path, "annotated")
     run_with_detections(bench, stream, {110}, 10, "annotated")
     (path,) = bench.files()
-    kept = numbers_of(path)
-    assert kept == list(range(kept[0], 110 + 38))
-    assert 110 - 25 - 50 <= kept[0] <= 110 - 25  # key frames are 2 s apart
+    numbers = numbers_of(path)
+    assert numbers == list(range(numbers[0], 110 + 38))
+    assert 110 - 25 - 50 <= numbers[0] <= 110 - 25  # key frames are 2 s apart
 
 
 def test_run_without_detections_writes_no_clip(tmp_path: Path) -> None:
@@ -479,7 +481,7 @@ def test_run_without_detections_writes_no_clip(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_detector_that_falls_silent_holds_no_clip_open(tmp_path: Path) -> None:
+def test_silent_detector_keeps_no_clip_open(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=500)
     bench = clips_bench(tmp_path, "copy")
     run_with_detections(bench, stream, set(), 10_000)
@@ -493,7 +495,7 @@ def test_a_detector_that_falls_silent_holds_no_clip_open(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_detections_that_come_after_the_connection_is_gone(tmp_path: Path, early: bool) -> None:
+def test_clip_ends_with_its_connection(tmp_path: Path, early: bool) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=100, options={"bf": "0"})
     bench = clips_bench(tmp_path, "copy")
     run_with_detections(bench, stream, {80} if early else set(), 10)
@@ -505,12 +507,12 @@ def test_detections_that_come_after_the_connection_is_gone(tmp_path: Path, early
         bench.recording.handle(Sighting(number * NS, False))
     files = bench.files()
     first = 50 if early else 60
-    # After the last detection, 1.5 s are wanted of whatever there is, of the next connection too.
+    # The 1.5 s after a detection do not continue in the next connection.
     assert numbers_of(files[0]) == list(range(first, 100))
     assert [number for path in files[1:] for number in numbers_of(path) if number < 200] == []
 
 
-class Kept:
+class FakeSegments:
     def __init__(self) -> None:
         self.samples: list[Sample] = []
         self.finished = 0
@@ -521,27 +523,27 @@ class Kept:
     def finish(self) -> None:
         self.finished += 1
 
-    def begin(self, tracks: Any) -> None:
+    def start_s(self, tracks: Any) -> None:
         pass
 
 
-def test_the_ring_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: Any = Kept()
+def test_ring_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    segments: Any = FakeSegments()
     monkeypatch.setattr("detector.live.recording.clips.RING_BYTES", 100_000)
-    clips = Clips(kept, before_s=60, after_s=1)
+    clips = Clips(segments, before_s=60, after_s=1)
     for number in range(1000):
         at = number * NS // 10
         clips.write(Sample(0, bytes(1000), at, at, 0, number % 10 == 0, at, 0.0))
-        assert clips._bytes == sum(len(one.data) for one in clips._ring) <= 100_000
+        assert clips._bytes == sum(len(sample.data) for sample in clips._ring) <= 100_000
     clips.add_result(99 * NS, True)
-    assert kept.samples[0].arrived_ns == 90 * NS
-    assert kept.samples[0].key
-    assert len(kept.samples) == 100
+    assert segments.samples[0].arrived_ns == 90 * NS
+    assert segments.samples[0].key
+    assert len(segments.samples) == 100
     assert clips.short == 1
 
 
 def test_longer_files_keep_no_index_in_memory(tmp_path: Path) -> None:
-    """Beyond an hour the file stays in fragments; it plays all the same."""
+    """Files of more than an hour stay fragmented, and play."""
     bench = Bench(tmp_path, record="annotated", segment=mp4.LONGEST_INDEX_S / 60 + 1)
     bench.draw(range(60))
     (path,) = bench.files()

@@ -1,4 +1,4 @@
-"""The table of a live run on a terminal: within 80 columns, whatever the cameras are called."""
+"""Test the table that a live run prints on a terminal: content and width."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from detector.live.terminal.cameras import draw
 
 
 def stream(name: str, state: str = "live", **more) -> StreamFigures:
-    given = {
+    figures = {
         "url": "rtsp://10.0.0.1/x",
         "since_s": 12345.0,
         "received": 1_234_567,
@@ -26,18 +26,18 @@ def stream(name: str, state: str = "live", **more) -> StreamFigures:
         "camera_fps": 29.97,
         "processed_fps": 14.98,
     }
-    return StreamFigures(name=name, state=state, **{**given, **more})
+    return StreamFigures(name=name, state=state, **{**figures, **more})
 
 
-def drawn(streams, width=80, height=24, bottleneck="Inference limits this run."):
+def print_table(streams, width=80, height=24, bottleneck="Inference limits this run."):
     figures = LiveFigures(tuple(streams), 60.0, 20.0, 20.0, bottleneck=bottleneck)
     console = Console(width=width, height=height, file=io.StringIO())
     console.print(draw(figures, width - 1, height - 2))
     return console.file.getvalue().splitlines()
 
 
-def test_a_line_for_each_camera():
-    lines = drawn([stream("door"), stream("yard", "stalled"), stream("gate", frozen=True)])
+def test_table_has_a_line_for_each_camera():
+    lines = print_table([stream("door"), stream("yard", "stalled"), stream("gate", frozen=True)])
     assert "door" in lines[1]
     assert "live" in lines[1]
     assert "15.0/30.0" in lines[1]
@@ -47,9 +47,9 @@ def test_a_line_for_each_camera():
 
 
 @pytest.mark.parametrize("width", [80, 100])
-def test_it_fits(width):
+def test_table_fits_the_terminal(width):
     error = "rtsp://10.0.0.1/x: " + "nothing listens at this port " * 5
-    lines = drawn(
+    lines = print_table(
         [
             stream("x" * 40),
             stream("y" * 40, "waiting", next_try_s=299.0, error=error, camera_fps=None),
@@ -62,6 +62,6 @@ def test_it_fits(width):
 
 
 def test_more_cameras_than_lines_are_counted():
-    lines = drawn([stream(f"cam{i}") for i in range(40)], height=12)
+    lines = print_table([stream(f"cam{i}") for i in range(40)], height=12)
     assert len(lines) <= 12
     assert any("more cameras" in line for line in lines)

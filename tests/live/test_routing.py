@@ -1,4 +1,4 @@
-"""Each picture goes to its own camera's outputs, with the detections that the camera keeps."""
+"""Test that each picture and its detections go to the outputs of its camera."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Rules:
         return [Event("gone", camera, now_s, now_s, reason=why)]
 
 
-class Noted:
+class FakeStatus:
     def __init__(self) -> None:
         self.outputs: list[dict[str, int]] = []
         self.zones = ZoneCounts()
@@ -51,13 +51,13 @@ class Noted:
 
 
 class Watcher:
-    looks = False
+    wanted = False
 
     def __init__(self) -> None:
         self.shown: list[int] = []
 
     def wants_pictures(self, camera) -> bool:
-        return self.looks
+        return self.wanted
 
     def show(self, frame, detections) -> None:
         self.shown.append(frame.index)
@@ -68,7 +68,7 @@ def frame(name: str, index: int = 0) -> Frame:
     return Frame(index, index, 0.0, np.zeros((100, 100, 3), np.uint8), arrival=arrival)
 
 
-FOUND = Detections(
+DETECTIONS = Detections(
     np.array([[20, 40, 30, 60], [70, 40, 80, 60]], np.float32),
     np.array([0.9, 0.8], np.float32),
     np.array([0, 1], np.int64),
@@ -76,17 +76,17 @@ FOUND = Detections(
 )
 
 
-class Set:
+class Outputs:
     def __init__(self, drawn: bool = False) -> None:
         self.sinks: dict[str, Sink] = {}
-        self.told: list[Event] = []
+        self.events: list[Event] = []
         self.pictures: list[int] = []
         self.hidden: list[list[int]] = []
-        self.noted, self.watcher = Noted(), Watcher()
+        self.status, self.watcher = FakeStatus(), Watcher()
 
-        def make(one, feed):
-            sink = self.sinks[one.name] = Sink()
-            return [Output("jsonl", sink, Path("live") / one.name, drawn=lambda: drawn)]
+        def make(camera_config, feed):
+            sink = self.sinks[camera_config.name] = Sink()
+            return [Output("jsonl", sink, Path("live") / camera_config.name, drawn=lambda: drawn)]
 
         def snapshot(event, picture):
             if event.event == APPEARS:
@@ -95,10 +95,10 @@ class Set:
 
         self.router = Router(
             make,
-            self.noted,
+            self.status,
             watcher=self.watcher,
             rules=Rules(),
-            send=self.told.append,
+            send=self.events.append,
             snapshot=snapshot,
             draw=lambda image, detections: image.fill(7),
             hide=lambda image, detections: self.hidden.append(detections.class_ids.tolist()),
@@ -107,89 +107,89 @@ class Set:
         self.router.open(camera("masked", masks=(LEFT,)), None, None)
         self.router.open(camera("persons"), None, frozenset({0}))
 
-    def send(self, one: Frame) -> None:
-        self.router.needs_boxes(one)
-        self.router.write(one, FOUND)
+    def process(self, shown: Frame) -> None:
+        self.router.needs_boxes(shown)
+        self.router.write(shown, DETECTIONS)
 
 
-def test_outputs_are_of_the_camera():
-    these = Set()
-    these.send(frame("masked", 3))
-    these.send(frame("persons", 4))
-    assert {name: sink.frames for name, sink in these.sinks.items()} == {
+def test_pictures_go_to_the_outputs_of_their_camera():
+    outputs = Outputs()
+    outputs.process(frame("masked", 3))
+    outputs.process(frame("persons", 4))
+    assert {name: sink.frames for name, sink in outputs.sinks.items()} == {
         "masked": [3],
         "persons": [4],
     }
-    assert these.router.paths["persons"] == {"jsonl": "live/persons"}
-    assert [set(one) for one in these.noted.outputs] == [{"jsonl", "events"}] * 2
+    assert outputs.router.paths["persons"] == {"jsonl": "live/persons"}
+    assert [set(output) for output in outputs.status.outputs] == [{"jsonl", "events"}] * 2
 
 
-def test_masks_and_classes_of_each_camera():
-    router = Set().router
-    assert router.keep(frame("masked"), FOUND).class_ids.tolist() == [1]
-    assert router.keep(frame("persons"), FOUND).class_ids.tolist() == [0]
+def test_each_camera_has_its_own_masks_and_classes():
+    router = Outputs().router
+    assert router.keep(frame("masked"), DETECTIONS).class_ids.tolist() == [1]
+    assert router.keep(frame("persons"), DETECTIONS).class_ids.tolist() == [0]
 
 
-def test_what_a_mask_leaves_out_is_still_made_unrecognisable():
-    these = Set()
-    these.router.keep(frame("masked"), FOUND)
-    assert these.hidden == [[0, 1]]
-    these.router.open(camera("all"), None, None)
-    these.router.keep(frame("all"), FOUND)
-    assert these.hidden == [[0, 1]], "what is not left out is drawn, and hidden there"
+def test_masked_objects_are_still_hidden():
+    outputs = Outputs()
+    outputs.router.keep(frame("masked"), DETECTIONS)
+    assert outputs.hidden == [[0, 1]]
+    outputs.router.open(camera("all"), None, None)
+    outputs.router.keep(frame("all"), DETECTIONS)
+    assert outputs.hidden == [[0, 1]], "objects that are kept are hidden when they are drawn"
 
 
-@pytest.mark.parametrize(("drawn", "looks"), [(False, False), (True, False), (False, True)])
-def test_pictures_are_drawn_only_for_outputs_or_viewers(drawn, looks):
-    these = Set(drawn)
-    these.watcher.looks = looks
-    assert these.router.needs_boxes(frame("masked", 5)) == (drawn or looks)
-    these.router.write(frame("masked", 5), FOUND)
-    assert these.watcher.shown == ([5] if looks else [])
-    assert ("page" in these.noted.outputs[0]) == looks
+@pytest.mark.parametrize(("drawn", "wanted"), [(False, False), (True, False), (False, True)])
+def test_pictures_are_drawn_only_for_outputs_or_viewers(drawn, wanted):
+    outputs = Outputs(drawn)
+    outputs.watcher.wanted = wanted
+    assert outputs.router.needs_boxes(frame("masked", 5)) == (drawn or wanted)
+    outputs.router.write(frame("masked", 5), DETECTIONS)
+    assert outputs.watcher.shown == ([5] if wanted else [])
+    assert ("page" in outputs.status.outputs[0]) == wanted
 
 
 @pytest.mark.parametrize("drawn", [False, True])
-def test_the_picture_of_what_appears_has_its_boxes(drawn):
-    """Boxes are drawn once: on a copy, unless the loop has drawn them already."""
-    these, one = Set(drawn), frame("masked", 1)
-    these.send(one)
-    these.send(frame("masked", 2))
-    assert [event.event for event in these.told] == [APPEARS, LEAVES]
-    assert these.pictures == ([0] if drawn else [7])
-    assert not one.image.any(), "the loop's own picture is as it was"
+def test_snapshot_of_an_event_has_boxes(drawn):
+    """Boxes are drawn on a copy, unless the loop has drawn them already."""
+    outputs, shown = Outputs(drawn), frame("masked", 1)
+    outputs.process(shown)
+    outputs.process(frame("masked", 2))
+    assert [event.event for event in outputs.events] == [APPEARS, LEAVES]
+    assert outputs.pictures == ([0] if drawn else [7])
+    assert not shown.image.any(), "the loop's own picture is unchanged"
 
 
-def test_where_tracks_think_that_somebody_is_makes_no_event():
-    these, one = Set(), frame("masked", 1)
-    one.coasting = True
-    these.send(one)
-    assert these.sinks["masked"].frames == [1], "its row is written"
-    assert these.told == []
+def test_coasting_frame_sends_no_event():
+    outputs, coasting = Outputs(), frame("masked", 1)
+    coasting.coasting = True
+    outputs.process(coasting)
+    assert outputs.sinks["masked"].frames == [1], "its row is written"
+    assert outputs.events == []
 
 
-def test_a_camera_that_goes_is_closed_and_told_of():
-    these = Set()
-    these.router.close_camera("persons")
-    assert (these.sinks["persons"].closed, these.sinks["masked"].closed) == (1, 0)
-    assert [(event.camera, event.event) for event in these.told] == [("persons", "gone")]
-    these.send(frame("persons", 1))  # it was on its way
-    assert these.sinks["persons"].frames == []
-    assert len(these.noted.outputs) == 1, "and counts as processed"
-    assert len(these.told) == 1, "nothing appears before a camera that is gone"
-    these.router.close()
-    these.router.close()
-    assert these.sinks["masked"].closed == 1
-    assert these.told[-1].reason == "the run ended"
+def test_removed_camera_is_closed_and_reported():
+    outputs = Outputs()
+    outputs.router.close_camera("persons")
+    assert (outputs.sinks["persons"].closed, outputs.sinks["masked"].closed) == (1, 0)
+    assert [(event.camera, event.event) for event in outputs.events] == [("persons", "gone")]
+    outputs.process(frame("persons", 1))  # a frame in flight
+    assert outputs.sinks["persons"].frames == []
+    assert len(outputs.status.outputs) == 1, "it counts as processed"
+    assert len(outputs.events) == 1, "a removed camera sends no events"
+    outputs.router.close()
+    outputs.router.close()
+    assert outputs.sinks["masked"].closed == 1
+    assert outputs.events[-1].reason == "the run ended"
 
 
-def test_states_become_events():
-    these = Set()
-    these.router.tick({"masked": "camera_up"}, 0, 5.0)
-    assert [(event.event, event.camera) for event in these.told] == [("camera_up", "masked")]
-    these.router.close_camera("masked")
-    these.router.tick({"masked": "camera_up"}, 0, 6.0)  # the states are of the moment before
-    assert these.told[-1].event == "gone"
+def test_camera_states_become_events():
+    outputs = Outputs()
+    outputs.router.tick({"masked": "camera_up"}, 0, 5.0)
+    assert [(event.event, event.camera) for event in outputs.events] == [("camera_up", "masked")]
+    outputs.router.close_camera("masked")
+    outputs.router.tick({"masked": "camera_up"}, 0, 6.0)  # a state from before the removal
+    assert outputs.events[-1].event == "gone"
 
 
 def test_output_counts_survive_a_reopened_camera() -> None:
@@ -199,13 +199,13 @@ def test_output_counts_survive_a_reopened_camera() -> None:
         done.update(written=0, bytes=0)
         return [Output("jsonl", Sink(), Path("door"), counts=lambda: dict(done))]
 
-    router = Router(make, Noted())
+    router = Router(make, FakeStatus())
     router.open(camera("door"), None, None)
     done.update(written=3, bytes=300)
     assert router.counts() == {"door": {"jsonl": {"written": 3, "bytes": 300}}}
     done.update(written=5, bytes=500)
     router.close_camera("door")
-    router.open(camera("door"), None, None)  # it counts from 0 again
+    router.open(camera("door"), None, None)  # its counts restart at 0
     done.update(written=1, bytes=100)
     assert router.counts() == {"door": {"jsonl": {"written": 3, "bytes": 300}}}
     router.close()

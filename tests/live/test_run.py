@@ -1,4 +1,4 @@
-"""A whole live run in this process: paced fake cameras, the null engine, real files."""
+"""Test whole live runs in this process, with fake cameras, the null engine and real files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 from detector.core.analysis.summary import stage_rows
 from detector.core.config.levels import resolve_config
-from detector.core.errors import EngineError, OutputError, SourceError, UsageError
+from detector.core.errors import EngineError, OutputError, UsageError
 from detector.core.run import plan as plans
 from detector.core.run import signals
 from detector.core.run.loading import load_model
@@ -49,7 +49,7 @@ class PacedFeed(FakeFeed):
     def __init__(self, camera, wake) -> None:
         super().__init__(camera, wake, time.perf_counter_ns, latest=True)
         self.size = (64, 48)
-        self.looks = 0  # at its state
+        self.looks = 0  # how often its state was read
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._play, daemon=True)
         if camera.address.whole.endswith("dead"):
@@ -83,11 +83,11 @@ class PacedFeed(FakeFeed):
 
 @pytest.fixture(scope="module")
 def loaded():
-    """One for all runs: the null engine may be closed and used again."""
+    """Load one model for all runs, as the null engine works after it was closed."""
     return load_model(config())
 
 
-class Told:
+class EventTarget:
     name = "the test"
 
     def __init__(self, events: list[Event]) -> None:
@@ -97,20 +97,20 @@ class Told:
         return 0
 
     def close(self) -> None:
-        """Do nothing, as nothing waits."""
+        """Do nothing, as no event is queued."""
 
 
 class Feeds(list[PacedFeed]):
     collector: Collector
-    waits = 0  # of the loop for a camera
+    waits = 0  # how often the loop waited for a camera
 
     def wait_for_pictures(self, count: int = 2, feed: int = 0) -> None:
         wait_for(lambda: len(self) > feed)
         before = self[feed].taken
         wait_for(lambda: self[feed].taken >= before + count)
 
-    def wait_for_a_wait(self) -> None:
-        """A loop that is slow finds a picture each time, until the camera falls silent."""
+    def wait_until_idle(self) -> None:
+        """Silence the first camera, and wait until the loop waits for it."""
         self.wait_for_pictures(5)
         self[0].over.set()
         before = self.waits
@@ -119,29 +119,29 @@ class Feeds(list[PacedFeed]):
 
 @pytest.fixture
 def feeds(monkeypatch, tmp_path, loaded) -> Feeds:
-    made = Feeds()
+    feeds = Feeds()
 
     def make(camera, terms, timeline, wake):
-        made.append(PacedFeed(camera, wake))
-        return made[-1]
+        feeds.append(PacedFeed(camera, wake))
+        return feeds[-1]
 
     class Watched(Collector):
         def _sleep(self, ns: int) -> None:
-            made.waits += 1
+            feeds.waits += 1
             super()._sleep(ns)
 
     def make_collector(*arguments, **more) -> Collector:
-        made.collector = Watched(*arguments, **more)
-        return made.collector
+        feeds.collector = Watched(*arguments, **more)
+        return feeds.collector
 
     monkeypatch.setattr(live, "make_feed", make)
     monkeypatch.setattr(roster, "Collector", make_collector)
     monkeypatch.setattr(plans, "load_model", lambda *_, **__: replace(loaded, notes=[]))
     monkeypatch.setattr(live, "MONITOR_S", 0.02)
-    monkeypatch.setattr(live, "STOP_TIMEOUT_S", PATIENCE_S)  # with feeds whose last pictures count
-    monkeypatch.setattr(collect, "SLICE_NS", 10_000_000)  # its end is seen soon
+    monkeypatch.setattr(live, "STOP_TIMEOUT_S", PATIENCE_S)  # as tests count the last pictures, too
+    monkeypatch.setattr(collect, "SLICE_NS", 10_000_000)  # so that the end is noticed soon
     monkeypatch.chdir(tmp_path)
-    return made
+    return feeds
 
 
 def config(**options):
@@ -189,12 +189,12 @@ def rows_of_a() -> list[dict]:
     return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
 
 
-def accounted(stream) -> bool:
+def is_accounted_for(stream) -> bool:
     return stream.received == stream.processed + sum(stream.dropped.values())
 
 
 def test_missing_camera_is_reported_once_per_error(feeds):
-    """A new time for the next try prints no line; a new error does."""
+    """A new error is printed, but not a new time of the next attempt."""
     lines: list[str] = []
 
     def change() -> None:
@@ -208,27 +208,30 @@ def test_missing_camera_is_reported_once_per_error(feeds):
     around = Observers(state=lines.append)
     result = run_during(feeds, change, "rtsp://a/dead", around=around, wait=True)
     assert (result.exit_code, result.errors_shown) == (3, True)
-    said = [re.fullmatch(r"a: (.+); retrying in (\d+) s", line) for line in lines]
-    assert [one[1] for one in said] == ["rtsp://a/dead: nothing listens there", "a: wrong password"]
-    first, second = (int(one[2]) for one in said)
-    assert 1 <= first <= 5 < 400 < second <= 605  # on a machine that stands still for a while, too
+    matches = [re.fullmatch(r"a: (.+); retrying in (\d+) s", line) for line in lines]
+    assert [match[1] for match in matches] == [
+        "rtsp://a/dead: nothing listens there",
+        "a: wrong password",
+    ]
+    first, second = (int(match[2]) for match in matches)
+    assert 1 <= first <= 5 < 400 < second <= 605  # also if this machine stalls
 
 
-def test_an_error_that_no_line_of_state_told_is_told_at_the_end(feeds, monkeypatch):
+def test_unreported_error_is_reported_at_the_end(feeds, monkeypatch):
     monkeypatch.setattr(live, "MONITOR_S", 60.0)
     result = run("rtsp://a/dead", duration="0.05")
     assert (result.exit_code, result.errors_shown) == (3, False)
     assert "nothing listens there" in str(result.errors[0])
 
 
-def test_two_cameras_one_of_them_dead(feeds):
-    """Exit 0, as one was live. Its pictures are processed or dropped, and its rows are written."""
+def test_run_with_a_missing_camera_exits_0(feeds):
+    """One camera was live: all its pictures are processed or dropped, and it has rows."""
     result = run_during(feeds, feeds.wait_for_pictures, "rtsp://a/door", "rtsp://b/dead")
     assert (result.exit_code, result.errors) == (0, [])
     door, dead = result.summary.streams
     assert (door.received, dead.received) == (feeds[0].received, 0)
     assert door.processed
-    assert accounted(door)
+    assert is_accounted_for(door)
     assert dead.error == "rtsp://b/dead: nothing listens there"
     rows = rows_of_a()
     assert len(rows) == door.processed
@@ -241,7 +244,7 @@ def test_two_cameras_one_of_them_dead(feeds):
 
 
 def test_the_session_is_readable_and_its_ledger_adds_up(feeds):
-    result = run_during(feeds, feeds.wait_for_a_wait, "rtsp://a/door")
+    result = run_during(feeds, feeds.wait_until_idle, "rtsp://a/door")
     assert result.session is not None
     assert result.session.parent == Path("runs/live")
     session = read_session(result.session)  # which checks the sums
@@ -251,14 +254,14 @@ def test_the_session_is_readable_and_its_ledger_adds_up(feeds):
 
 
 def test_reports_show_the_cameras(feeds):
-    """The page, the table and the next commands offer nothing that a camera cannot take."""
-    held: list = []
+    """Page and summary show the cameras, and the next steps suggest nothing that they refuse."""
+    providers: list = []
 
     def act() -> None:
-        wait_for(lambda: held)
-        wait_for(lambda: held[0]().capacity)  # which takes a few turns of the monitor
+        wait_for(lambda: providers)
+        wait_for(lambda: providers[0]().capacity)  # known after a few turns of the monitor
 
-    around = Observers(figures_to=held.append)
+    around = Observers(figures_to=providers.append)
     result = run_during(feeds, act, "rtsp://a/door", "rtsp://b/dead", around=around)
     session = read_session(result.session)
     html = page(session).decode()
@@ -269,23 +272,23 @@ def test_reports_show_the_cameras(feeds):
     }
     console = SafeConsole(file=io.StringIO(), width=100)
     print_run(console, result.summary, verbose=True)
-    said = console.file.getvalue()
-    assert re.search(r"such cameras?\b", said)  # 1.0 of them on a busy machine
-    assert f"a: {result.summary.streams[0].processed} pictures" in said
-    assert "outputs: live/CAMERA/" in said
-    assert "decoding" not in said.partition("ledger of")[2], "these feeds decode nothing"
-    told_again = _printed_after_a_bad_day(result.summary)
-    assert "7 reconnects, 2 stalls" in told_again[True]
-    assert "12.5 MB" in told_again[False]
-    assert "end to end" not in told_again[False], "no picture was processed, so it has no rates"
-    assert "session: " not in told_again[True]
+    printed = console.file.getvalue()
+    assert re.search(r"such cameras?\b", printed)  # "1.0 such camera" on a busy machine
+    assert f"a: {result.summary.streams[0].processed} pictures" in printed
+    assert "outputs: live/CAMERA/" in printed
+    assert "decoding" not in printed.partition("ledger of")[2], "these feeds decode nothing"
+    bad_day = _print_bad_day(result.summary)
+    assert "7 reconnects, 2 stalls" in bad_day[True]
+    assert "12.5 MB" in bad_day[False]
+    assert "end to end" not in bad_day[False], "no picture was processed, so it has no rates"
+    assert "session: " not in bad_day[True]
 
 
-def _printed_after_a_bad_day(summary: Summary) -> dict[bool, str]:
-    """Return the printed summary of a run without result or session, by ``verbose``."""
+def _print_bad_day(summary: Summary) -> dict[bool, str]:
+    """Return the summaries printed of a run without result or session: verbose -> text."""
     figures = {"start_mb": 100.0, "end_mb": 112.5, "peak_mb": 112.5, "slope_reason": None}
     growth = {"slope_mb_per_hour": 12.5, "slope_low": 12.0, "slope_high": 13.0, "minutes": []}
-    streams = [replace(one, reconnects=7, stalls=2) for one in summary.streams]
+    streams = [replace(stream, reconnects=7, stalls=2) for stream in summary.streams]
     frames = replace(summary.frames, written=0)
     bad = replace(
         summary,
@@ -294,59 +297,53 @@ def _printed_after_a_bad_day(summary: Summary) -> dict[bool, str]:
         memory=LiveMemory(**figures, **growth),
         session=None,
     )
-    said = {}
+    printed = {}
     for verbose in (True, False):
         console = SafeConsole(file=io.StringIO(), width=100)
         print_run(console, bad, verbose=verbose)
-        said[verbose] = console.file.getvalue()
-    return said
+        printed[verbose] = console.file.getvalue()
+    return printed
 
 
-def test_decoding_is_a_line_beside_the_ledger(feeds):
+def test_decoding_is_printed_after_the_ledger(feeds):
     summary = run_during(feeds, feeds.wait_for_pictures, "rtsp://a/door").summary
     frames = summary.frames.written
     beside = DecodingFigures(threads=2, calls=9, busy_s=frames * 0.00325, cpu_s=frames * 0.002)
     console = SafeConsole(file=io.StringIO(), width=100)
     print_run(console, replace(summary, decoding=beside), verbose=True)
-    (line,) = [one for one in console.file.getvalue().splitlines() if " decoding " in one]
+    (line,) = [text for text in console.file.getvalue().splitlines() if " decoding " in text]
     assert line.split() == ["decoding", "3.25", "2.00", "2", "cameras"]
     rows = stage_rows(replace(summary, decoding=beside), frames)
     assert [row.stage for row in rows] == [row.stage for row in stage_rows(summary, frames)]
 
 
-def test_decoding_of_a_day_begins_where_the_last_one_ended():
+def test_decoding_of_a_day_excludes_earlier_days():
     first = DecodingSums({"a": 5, "b": 3}, 4_000_000_000, 2_000_000_000)
     second = DecodingSums({"a": 9, "b": 3, "c": 1}, 5_000_000_000, 2_500_000_000)
     day = second.since(first)
     assert (day.threads, day.calls, day.busy_s, day.cpu_s) == (2, 5, 1.0, 0.5)
 
 
-def test_the_plain_loop_too(feeds):
-    result = run_during(feeds, feeds.wait_for_a_wait, "rtsp://a/door", sync=True)
+def test_sync_run_counts_its_waits(feeds):
+    result = run_during(feeds, feeds.wait_until_idle, "rtsp://a/door", sync=True)
     assert result.exit_code == 0
-    assert accounted(result.summary.streams[0])
+    assert is_accounted_for(result.summary.streams[0])
     assert result.summary.threads["main"].waits["camera"] > 0
 
 
-def test_no_camera_was_ever_live(feeds):
-    result = run("rtsp://a/dead", "rtsp://b/dead", duration="0.2")
-    assert result.exit_code == 3
-    (error,) = result.errors
-    assert isinstance(error, SourceError)
-    assert "rtsp://a/dead: nothing listens" in str(error)
-    assert "rtsp://b/dead: nothing listens" in str(error)
-    assert result.session is None
-    assert os.listdir() == []  # nothing was written, so no folder stays
-
-
 def test_cameras_that_never_answer_exit_3_with_down_events(feeds, tmp_path):
-    """Exit 3 after the start timeout; event targets get the events, and no output files stay."""
-    told: list[Event] = []
-    around = Observers(events_to=[Told(told)])
+    """Event targets get the events, and no output files remain."""
+    events: list[Event] = []
+    around = Observers(events_to=[EventTarget(events)])
     result = run("rtsp://a/dead", "rtsp://b/dead", around=around, start_timeout=1.0, events="ev")
-    assert result.exit_code == 3
-    assert "--wait" in str(result.errors[0])
-    assert [(one.event, one.camera) for one in told] == [("camera_down", "a"), ("camera_down", "b")]
+    assert (result.exit_code, result.session) == (3, None)
+    (error,) = result.errors
+    for text in ("--wait", "rtsp://a/dead: nothing listens", "rtsp://b/dead: nothing listens"):
+        assert text in str(error)
+    assert [(event.event, event.camera) for event in events] == [
+        ("camera_down", "a"),
+        ("camera_down", "b"),
+    ]
     assert [json.loads(line)["event"] for line in Path("ev").read_text().splitlines()] == [
         "camera_down"
     ] * 2
@@ -354,17 +351,17 @@ def test_cameras_that_never_answer_exit_3_with_down_events(feeds, tmp_path):
 
 
 def test_dead_camera_sends_down_and_later_up_event(feeds):
-    told: list[Event] = []
+    events: list[Event] = []
 
     def come() -> None:
-        wait_for(lambda: any(one.camera == "b" for one in told))
+        wait_for(lambda: any(event.camera == "b" for event in events))
         feeds[1].connects, feeds[1].state, feeds[1].error = 1, LIVE, None
-        wait_for(lambda: sum(one.camera == "b" for one in told) == 2)
+        wait_for(lambda: sum(event.camera == "b" for event in events) == 2)
 
-    around = Observers(events_to=[Told(told)])
+    around = Observers(events_to=[EventTarget(events)])
     result = run_during(feeds, come, "rtsp://a/door", "rtsp://b/dead", around=around)
     assert result.exit_code == 0
-    of_b = [(one.event, one.reason) for one in told if one.camera == "b"]
+    of_b = [(event.event, event.reason) for event in events if event.camera == "b"]
     assert of_b == [
         ("camera_down", "rtsp://b/dead: nothing listens there"),
         ("camera_up", None),
@@ -375,14 +372,14 @@ def test_dead_camera_sends_down_and_later_up_event(feeds):
     assert [json.loads(line)["event"] for line in lines] == [event for event, _ in of_b]
 
 
-def test_who_waits_is_not_ended(feeds):
+def test_wait_disables_the_start_timeout(feeds):
     result = run("rtsp://a/dead", start_timeout=1.0, wait=True, duration="1.5")
     assert result.exit_code == 3
     assert "--wait" not in str(result.errors[0])
 
 
-def test_a_refused_run_leaves_the_folders_of_the_running_one(feeds, loaded, monkeypatch):
-    """Both start before either has made its camera's folder."""
+def test_refused_run_keeps_the_folders_of_the_running_one(feeds, loaded, monkeypatch):
+    """Both start before either has created its camera's folder."""
     both, first = threading.Barrier(2), []
 
     def load(*_, **__):
@@ -407,7 +404,7 @@ def test_a_refused_run_leaves_the_folders_of_the_running_one(feeds, loaded, monk
         run_during(feeds, check, "rtsp://a/dead", **options)
 
 
-def test_empty_folders_that_were_there_stay(feeds):
+def test_existing_empty_folders_are_kept(feeds):
     Path("out/a").mkdir(parents=True)
     run("rtsp://a/dead", "rtsp://b/dead", duration="0.1", output="out/")
     assert [sorted(os.listdir(place)) for place in (".", "out", "out/a")] == [["out"], ["a"], []]
@@ -425,18 +422,18 @@ def fail_an_inference(loaded, monkeypatch) -> None:
     monkeypatch.setattr(type(loaded.engine.requests[0]), "infer", infer)
 
 
-def test_a_failed_engine_ends_it_and_every_picture_is_counted(feeds, loaded, monkeypatch):
+def test_failed_engine_ends_the_run_with_every_picture_counted(feeds, loaded, monkeypatch):
     fail_an_inference(loaded, monkeypatch)
     result = run("rtsp://a/door")
     assert result.exit_code == 5
     (stream,) = result.summary.streams
-    assert accounted(stream)
+    assert is_accounted_for(stream)
     assert stream.received == feeds[0].received
     assert feeds[0].stopped == 1
 
 
-def test_an_engine_that_cannot_be_closed_loses_no_session(feeds, loaded, monkeypatch):
-    """The device fails an inference, and then refuses to free its memory: with no error of ours."""
+def test_session_is_written_if_the_engine_fails_to_close(feeds, loaded, monkeypatch):
+    """The device fails an inference, and then fails to free its memory with a foreign error."""
 
     def close(engine):
         raise RuntimeError("cudaFree: an illegal memory access")
@@ -444,14 +441,14 @@ def test_an_engine_that_cannot_be_closed_loses_no_session(feeds, loaded, monkeyp
     fail_an_inference(loaded, monkeypatch)
     monkeypatch.setattr(type(loaded.engine), "close", close)
     result = run("rtsp://a/door", run_dir="session")
-    assert (result.exit_code, [str(one) for one in result.errors]) == (5, ["the engine failed"])
+    assert (result.exit_code, [str(error) for error in result.errors]) == (5, ["the engine failed"])
     (day,) = Path("session").iterdir()
     session = read_session(day)
     assert len(rows_of_a()) == session.document.frames.written > 0
     assert any("cudaFree" in note for note in session.document.notes)
 
 
-def test_a_camera_that_changes_its_size(feeds):
+def test_camera_may_change_its_size(feeds):
     def change() -> None:
         feeds.wait_for_pictures()
         feeds[0].size = (32, 24)
@@ -460,26 +457,26 @@ def test_a_camera_that_changes_its_size(feeds):
     result = run_during(feeds, change, "rtsp://a/door")
     (stream,) = result.summary.streams
     assert (result.exit_code, stream.size) == (0, "32x24")
-    assert accounted(stream)
+    assert is_accounted_for(stream)
     assert len(rows_of_a()) == stream.processed
 
 
-def test_so_many_frames(feeds):
+def test_frames_option_ends_the_run(feeds):
     result = run("rtsp://a/door", frames=3)
     assert result.summary.frames.written == 3
-    assert accounted(result.summary.streams[0])
+    assert is_accounted_for(result.summary.streams[0])
 
 
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 )
-def test_signals_end_it_in_order(feeds, number, code, monkeypatch):
-    # Else a signal soon after that of the case before would be its repetition.
+def test_signal_ends_the_run_with_its_exit_code(feeds, number, code, monkeypatch):
+    # Otherwise the signal would count as a repetition of the previous case's.
     monkeypatch.setattr(signals, "_history", signals._SignalHistory())
 
     def kill() -> None:
         feeds.wait_for_pictures()
-        # Where the run does not heed it yet, the signal would end the tests.
+        # Before the run handles it, the signal would end the tests.
         wait_for(lambda: signal.getsignal(number) != signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
@@ -490,7 +487,7 @@ def test_signals_end_it_in_order(feeds, number, code, monkeypatch):
     finally:
         signal.signal(number, before)
     assert result.exit_code == code
-    assert accounted(result.summary.streams[0])
+    assert is_accounted_for(result.summary.streams[0])
     assert feeds[0].stopped == 1
     assert read_session(result.session).document.exit.code == code
 
@@ -502,11 +499,10 @@ class TestList:
         os.replace("new.yaml", "cameras.yaml")
 
     @pytest.mark.parametrize("how", ["mtime", "signal"])
-    def test_cameras_come_and_go(self, feeds, how, monkeypatch):
+    def test_changed_list_adds_and_removes_cameras(self, feeds, how, monkeypatch, notices):
         if how == "signal":
             monkeypatch.setattr(roster.Roster, "lists_changed", lambda self: False)
         self.write("a", "b")
-        said: list[str] = []
 
         def change() -> None:
             feeds.wait_for_pictures(feed=0)
@@ -515,18 +511,18 @@ class TestList:
             if how == "signal":
                 os.kill(os.getpid(), signal.SIGUSR1)
             feeds.wait_for_pictures(feed=2)
-            wait_for(lambda: said)
+            wait_for(lambda: notices)
 
-        result = run_during(feeds, change, "cameras.yaml", around=Observers(say=said.append))
+        result = run_during(feeds, change, "cameras.yaml", around=Observers(say=notices.append))
         streams = {stream.name: stream for stream in result.summary.streams}
         assert sorted(streams) == ["a", "b", "c"]
-        assert all(map(accounted, streams.values()))
+        assert all(map(is_accounted_for, streams.values()))
         assert all(stream.processed for stream in streams.values())
-        made = [feed.camera.name for feed in feeds]
-        assert made == ["a", "b", "c"], "b went on with the feed that it had"
-        assert [re.findall(r"\d", line) for line in said] == [["1", "1", "0"]]
+        cameras = [feed.camera.name for feed in feeds]
+        assert cameras == ["a", "b", "c"], "b kept its feed"
+        assert [re.findall(r"\d", line) for line in notices] == [["1", "1", "0"]]
 
-    def test_a_list_that_changes_while_a_model_is_loaded(self, feeds, loaded, monkeypatch):
+    def test_list_changed_while_loading_is_read(self, feeds, loaded, monkeypatch):
         self.write("a")
 
         def load(*_, **__):
@@ -537,49 +533,48 @@ class TestList:
         run_during(feeds, lambda: feeds.wait_for_pictures(feed=1), "cameras.yaml")
         assert [feed.camera.name for feed in feeds] == ["a", "b"]
 
-    def test_a_list_that_became_wrong_changes_nothing(self, feeds):
+    def test_invalid_new_list_is_ignored(self, feeds, notices):
         self.write("a")
-        said: list[str] = []
 
         def change() -> None:
             feeds.wait_for_pictures()
             Path("cameras.yaml").write_text("cameras: [{name: 'a b'}]")
-            wait_for(lambda: said)
+            wait_for(lambda: notices)
             feeds.wait_for_pictures()
 
-        result = run_during(feeds, change, "cameras.yaml", around=Observers(say=said.append))
+        result = run_during(feeds, change, "cameras.yaml", around=Observers(say=notices.append))
         assert result.exit_code == 0
         assert len(feeds) == 1
-        assert any("current cameras" in line for line in said)
+        assert any("current cameras" in line for line in notices)
 
     def test_the_page_starts_and_stops_cameras(self, feeds):
         self.write("a", "b")
-        held: list = []
+        received: list = []
 
         def press() -> None:
-            wait_for(lambda: held)
-            controls = held[0]
+            wait_for(lambda: received)
+            controls = received[0]
             feeds.wait_for_pictures(feed=0)
             assert controls.cameras() == ["a", "b"]
             controls.stop("a")
-            controls.stop("a")  # twice is once
+            controls.stop("a")  # stopping twice is harmless
             controls.start("a")
             with pytest.raises(UsageError):
                 controls.start("nobody")
             feeds.wait_for_pictures(feed=2)
 
-        around = Observers(controls_to=lambda controls, folder: held.append(controls))
+        around = Observers(controls_to=lambda controls, folder: received.append(controls))
         result = run_during(feeds, press, "cameras.yaml", around=around)
         assert [feed.camera.name for feed in feeds] == ["a", "b", "a"]
-        assert all(map(accounted, result.summary.streams))
-        first = next(one for one in result.summary.streams if one.name == "a")
+        assert all(map(is_accounted_for, result.summary.streams))
+        first = next(stream for stream in result.summary.streams if stream.name == "a")
         assert first.received == feeds[0].received + feeds[2].received
         numbers = [row["frame"] for row in rows_of_a()]
-        assert numbers == sorted(set(numbers)), "its numbers never restart"
+        assert numbers == sorted(set(numbers)), "frame numbers never restart"
 
 
-def test_a_new_day_gets_a_session_of_its_own(feeds, monkeypatch):
-    """Feeds and outputs go on; the figures of each session add up separately."""
+def test_new_day_gets_its_own_session(feeds, monkeypatch):
+    """Feeds and outputs continue; the figures of each session add up separately."""
     day = ["2026-11-22"]
     monkeypatch.setattr(days, "today", lambda: day[0])
 
@@ -595,7 +590,7 @@ def test_a_new_day_gets_a_session_of_its_own(feeds, monkeypatch):
     sessions = [read_session(folder).document for folder in folders]
     assert len(sessions) == 2
     streams = [session.streams[0] for session in sessions]
-    assert all(map(accounted, streams))
+    assert all(map(is_accounted_for, streams))
     assert sum(stream.received for stream in streams) == feeds[0].received
     assert all(stream.processed for stream in streams)
     assert str(result.session) == "runs/live/2026-11-23"
@@ -604,7 +599,7 @@ def test_a_new_day_gets_a_session_of_its_own(feeds, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_clock_that_jumps_loses_no_picture(feeds, monkeypatch):
+def test_set_clock_loses_no_picture(feeds, monkeypatch):
     """The clock jumps ahead and back by a day, an hour and a year."""
     real, ahead, events = time.time, [0.0], []
     monkeypatch.setattr(time, "time", lambda: real() + ahead[0] * 3600)
@@ -615,40 +610,24 @@ def test_a_clock_that_jumps_loses_no_picture(feeds, monkeypatch):
             ahead[0] = hours
         feeds.wait_for_pictures(3)
 
-    around = Observers(events_to=[Told(events)])
+    around = Observers(events_to=[EventTarget(events)])
     run_during(feeds, jump, "rtsp://a/door", around=around, record="annotated", keep_days=0.5)
     numbers = [row["frame"] for row in rows_of_a()]
-    sessions = [read_session(one).document for one in Path("runs/live").iterdir()]
+    sessions = [read_session(path).document for path in Path("runs/live").iterdir()]
     streams = [session.streams[0] for session in sessions]
-    assert all(map(accounted, streams))
+    assert all(map(is_accounted_for, streams))
     assert len(set(numbers)) == len(numbers) == sum(stream.processed for stream in streams)
     files = sum(stream.output_counts["recording"]["files"] for stream in streams)
     assert files == len(list(Path("live/a/video").glob("*Z*.mp4"))) >= 1
     assert [event.event for event in events] == ["camera_up", "camera_down"]
 
 
-def test_a_fault_of_ours_is_logged_once(feeds, monkeypatch):
-    """The monitor meets it four times a second, and must not fill the disk."""
+def test_internal_error_is_logged_once(feeds, monkeypatch):
+    """The error recurs four times a second, and must not fill the disk."""
     met = []
     monkeypatch.setattr(live.CameraLines, "report", lambda *_: met.append(1) or {}["gone"])
     result = run_during(feeds, lambda: wait_for(lambda: len(met) > 3), "rtsp://a/door")
     assert (result.session / "error.log").read_text().count("Traceback") == 1
-
-
-def test_figures_can_be_had_at_any_moment(feeds):
-    held: list = []
-    seen: list = []
-
-    def look() -> bool:
-        seen.append(held[0]())
-        return seen[-1].streams[0].processed > 0 and seen[-1].bottleneck
-
-    def act() -> None:
-        wait_for(lambda: held)
-        wait_for(look)
-
-    run_during(feeds, act, "rtsp://a/door", around=Observers(figures_to=held.append))
-    assert seen[-1].streams[0].state == "live"
 
 
 def test_dev_null_writes_nothing(feeds, tmp_path):
@@ -661,6 +640,8 @@ def test_dev_null_writes_nothing(feeds, tmp_path):
     "options",
     [
         {"save": ["jsonl"]},
+        {"rect": True},
+        {"save_times": True},
         {"no_video": True},
         {"start": "5"},
         {"stride": 2},
@@ -672,13 +653,13 @@ def test_dev_null_writes_nothing(feeds, tmp_path):
     ],
     ids=str,
 )
-def test_options_that_mean_nothing_for_cameras(feeds, options, tmp_path):
+def test_options_of_files_are_refused(feeds, options, tmp_path):
     with pytest.raises(UsageError):
         run("rtsp://a/door", **options)
     assert (feeds, os.listdir(tmp_path)) == ([], [])
 
 
-def test_a_class_that_the_model_lacks(feeds, tmp_path):
+def test_unknown_class_of_a_camera_is_refused(feeds, tmp_path):
     Path("cameras.yaml").write_text("cameras: [{name: a, url: 'rtsp://a/x', classes: [zebra]}]")
     with pytest.raises(UsageError, match="camera a: classes zebra"):
         run("cameras.yaml")
@@ -686,7 +667,7 @@ def test_a_class_that_the_model_lacks(feeds, tmp_path):
     assert os.listdir() == ["cameras.yaml"]
 
 
-class TestWhatIsLive:
+class TestReadsCameras:
     def test_addresses_webcams_lists_and_loops(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         Path("cams.yaml").write_text("cameras: [rtsp://a/b]")
@@ -700,7 +681,7 @@ class TestWhatIsLive:
             assert reads_cameras([spec], loop), spec
         assert reads_cameras(["rtsp://a/b", "in.mp4"], loop)
 
-    def test_a_file_among_cameras_is_refused(self):
+    def test_file_or_standard_input_with_cameras_is_refused(self):
         with pytest.raises(UsageError, match=r"in\.mp4.*--loop"):
             reads_cameras(["rtsp://a/b", "in.mp4"], config())
         with pytest.raises(UsageError, match="standard input and cameras"):

@@ -1,10 +1,9 @@
-"""When a camera's groups of pictures are decoded in part, and what the feed then does."""
+"""Test when a feed sheds: decodes only the first pictures of each group, as the CPU is busy."""
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -14,12 +13,9 @@ from typing import Any
 import av
 import pytest
 
-from detector.core.config.levels import resolve_config
 from detector.core.errors.secrets import Address
 from detector.core.terminal.run import DROPPED
-from detector.live.camera_outputs import CameraOutputs, _CameraRecording
 from detector.live.figures import NO_TIME, NOT_WANTED
-from detector.live.recording.recording import Quality
 from detector.live.sources.base import (
     CORRUPT,
     FILE,
@@ -50,8 +46,9 @@ from detector.live.sources.shedding import (
 from detector.live.sources.status import Status
 from tests.covering import covering
 from tests.live.fake_feeds import FullCores
-from tests.live.servers import make_clip, read_clock
-from tests.live.test_status import live
+from tests.live.servers import make_clip
+from tests.live.streams import read_number
+from tests.live.test_status import make_live
 from tests.waiting import PATIENCE_S, wait_for
 
 MS = 1_000_000
@@ -60,34 +57,34 @@ FULL = FullCores().measure()
 
 
 @dataclass
-class World:
-    """One camera of 25 pictures a second. ``play`` lets whole groups arrive; the loop takes
-    ``taken`` pictures of each, or all decoded ones if there are fewer."""
+class FakeStream:
+    """A stream of 25 FPS. ``play`` lets whole groups arrive; the loop takes ``taken`` pictures of
+    each, or all decoded ones if there are fewer."""
 
     gop: int = 25
-    use: LoadShares = FULL
+    load: LoadShares = FULL
     needed: bool = False
     epoch: int = 1
     taken: int = 0
     arrived: int = 0
-    decoded: list[int] = field(default_factory=list)  # of each group
-    limits: list[int | None] = field(default_factory=list)  # while each group arrived
+    decoded: list[int] = field(default_factory=list)  # pictures decoded of each group
+    limits: list[int | None] = field(default_factory=list)  # limit for each group
 
     def __post_init__(self) -> None:
-        self.shedding = Shedding(lambda: self.taken, lambda: self.use, lambda: self.needed)
+        self.shedding = Shedding(lambda: self.taken, lambda: self.load, lambda: self.needed)
 
-    def play(self, groups: int, taken: int, gop: int | None = None) -> World:
+    def play(self, groups: int, taken: int, gop: int | None = None) -> FakeStream:
         for _ in range(groups):
-            self.group(taken, gop or self.gop)
+            self.add_group(taken, gop or self.gop)
         return self
 
-    def group(self, taken: int, gop: int) -> None:
+    def add_group(self, taken: int, gop: int) -> None:
         decoded = 0
         for place in range(gop):
             self.shedding.arrive(self.arrived * 40 * MS, place == 0)
             stamp = Stamp(self.arrived, self.epoch, self.arrived * 40 * MS, 0.0)
             self.arrived += 1
-            left_out = place > 0 and self.shedding.is_exhausted()  # the queue keeps it
+            left_out = place > 0 and self.shedding.is_exhausted()  # dropped by the queue
             if not left_out and self.shedding.admits(stamp, place == 0):
                 self.shedding.count_offered()
                 decoded += 1
@@ -106,113 +103,111 @@ class World:
         return self.shedding.limit
 
 
-def shed(taken: int = 1, **more: Any) -> World:
-    world = World(**more).play(REGULAR + 4, taken)
-    assert world.limit is not None
-    return world
+def start_shedding(taken: int = 1, **more: Any) -> FakeStream:
+    stream = FakeStream(**more).play(REGULAR + 4, taken)
+    assert stream.limit is not None
+    return stream
 
 
-class TestBeginning:
-    def test_three_are_decoded_for_each_that_is_taken(self) -> None:
-        world = shed(taken=4)
-        assert world.limit == 4 * MARGIN
-        assert world.decoded[-1] == 4 * MARGIN
+class TestStart:
+    def test_decodes_three_times_the_pictures_taken(self) -> None:
+        stream = start_shedding(taken=4)
+        assert stream.limit == 4 * MARGIN
+        assert stream.decoded[-1] == 4 * MARGIN
 
-    def test_a_few_are_decoded_where_none_is_taken(self) -> None:
-        assert shed(taken=0).decoded[-1] == LEAST
+    def test_decodes_a_few_if_none_is_taken(self) -> None:
+        assert start_shedding(taken=0).decoded[-1] == LEAST
 
     @pytest.mark.parametrize(
         ("taken", "more"),
         [
             (25, {}),  # the machine keeps up
-            (5, {}),  # one in five
-            (
-                1,
-                {"use": LoadShares(busy=0.85, decoding=0.9)},
-            ),  # the loop is slow, and not the cores
-            (1, {"use": LoadShares(busy=1.0, decoding=0.1)}),  # there is little to win
-            (1, {"use": LoadShares()}),  # nothing is known
-            (1, {"needed": True}),  # somebody records all of them
-            (1, {"gop": round(LONGEST_S * 25) + 2}),  # it would be blind for too long
+            (5, {}),  # a fifth is taken
+            (1, {"load": LoadShares(busy=0.85, decoding=0.9)}),  # slow loop, idle cores
+            (1, {"load": LoadShares(busy=1.0, decoding=0.1)}),  # decoding costs little
+            (1, {"load": LoadShares()}),  # the load is unknown
+            (1, {"needed": True}),  # all pictures are recorded
+            (1, {"gop": round(LONGEST_S * 25) + 2}),  # it would see nothing for too long
             (0, {"gop": 10_000}),  # no second key frame ever comes
         ],
     )
-    def test_it_does_not_begin(self, taken: int, more: dict[str, Any]) -> None:
-        world = World(**more).play(2 if more.get("gop") == 10_000 else 40, taken)
-        assert set(world.limits) == {None}
-        assert world.decoded == [world.gop] * len(world.decoded)
+    def test_does_not_start(self, taken: int, more: dict[str, Any]) -> None:
+        stream = FakeStream(**more).play(2 if more.get("gop") == 10_000 else 40, taken)
+        assert set(stream.limits) == {None}
+        assert stream.decoded == [stream.gop] * len(stream.decoded)
 
     def test_one_bad_section_is_not_enough(self) -> None:
-        world = World().play(20, 25)
+        stream = FakeStream().play(20, 25)
         for _ in range(5):
-            world.play(1, 0).play(2, 25)
-        assert set(world.limits) == {None}
+            stream.play(1, 0).play(2, 25)
+        assert set(stream.limits) == {None}
 
-    def test_groups_that_are_short_are_judged_together(self) -> None:
-        """Motion JPEG has nothing but key frames."""
-        world = World(gop=1).play(30 * SHORTEST, 0)
+    def test_short_groups_are_judged_together(self) -> None:
+        """In Motion JPEG, every picture is a group."""
+        stream = FakeStream(gop=1).play(30 * SHORTEST, 0)
         sections = [
-            sum(world.decoded[at : at + SHORTEST]) for at in range(0, len(world.decoded), SHORTEST)
+            sum(stream.decoded[at : at + SHORTEST])
+            for at in range(0, len(stream.decoded), SHORTEST)
         ]
         assert sections[0] == SHORTEST
         assert sections[-1] == LEAST
 
-    def test_groups_far_apart_once_are_remembered_for_a_while(self) -> None:
-        world = shed().play(1, 1, gop=100).play(1, 1)
-        assert world.limits[-1] is None
-        assert world.play(REGULAR - 1, 1).limits[-1] is None
-        assert world.play(4, 1).limit is not None
+    def test_one_long_group_stops_shedding_for_a_while(self) -> None:
+        stream = start_shedding().play(1, 1, gop=100).play(1, 1)
+        assert stream.limits[-1] is None
+        assert stream.play(REGULAR - 1, 1).limits[-1] is None
+        assert stream.play(4, 1).limit is not None
 
 
-class TestCourse:
-    def test_it_stays_where_a_third_is_taken(self) -> None:
-        world = shed(taken=3).play(50, 3)
-        assert set(world.limits[-50:]) == {3 * MARGIN}
+class TestAdjustment:
+    def test_limit_stays_if_a_third_is_taken(self) -> None:
+        stream = start_shedding(taken=3).play(50, 3)
+        assert set(stream.limits[-50:]) == {3 * MARGIN}
 
-    def test_fewer_are_decoded_where_fewer_are_taken(self) -> None:
-        world = shed(taken=4).play(10, 1)
-        assert world.limit == MARGIN
-        assert world.limits[-10:] == sorted(world.limits[-10:], reverse=True)
+    def test_limit_falls_if_fewer_are_taken(self) -> None:
+        stream = start_shedding(taken=4).play(10, 1)
+        assert stream.limit == MARGIN
+        assert stream.limits[-10:] == sorted(stream.limits[-10:], reverse=True)
 
-    def test_it_ends_where_most_are_taken(self) -> None:
-        world = shed().play(12, 25)
-        assert world.limit is None
-        steps = world.limits[REGULAR + 4 :]
+    def test_ends_if_most_are_taken(self) -> None:
+        stream = start_shedding().play(12, 25)
+        assert stream.limit is None
+        steps = stream.limits[REGULAR + 4 :]
         rising = [limit for limit in steps if limit is not None]
         assert len(rising) > 2
         assert rising == sorted(rising)
 
-    def test_it_ends_where_the_cores_have_time(self) -> None:
-        world = shed(taken=1)
-        world.use = replace(FULL, busy=0.5)
-        assert world.play(12, 1).limit is None
+    def test_ends_if_the_cores_are_idle(self) -> None:
+        stream = start_shedding(taken=1)
+        stream.load = replace(FULL, busy=0.5)
+        assert stream.play(12, 1).limit is None
 
-    def test_it_ends_with_the_connection(self) -> None:
-        world = shed()
-        world.connect()
-        assert world.play(1, 1).limits[-1] is None
-        assert world.decoded[-1] == 25
+    def test_ends_with_the_connection(self) -> None:
+        stream = start_shedding()
+        stream.connect()
+        assert stream.play(1, 1).limits[-1] is None
+        assert stream.decoded[-1] == 25
 
-    def test_it_ends_where_a_recording_needs_all(self) -> None:
-        world = shed()
-        world.needed = True
-        assert world.play(2, 1).limit is None
+    def test_ends_if_a_recording_needs_all_pictures(self) -> None:
+        stream = start_shedding()
+        stream.needed = True
+        assert stream.play(2, 1).limit is None
 
-    def test_a_stream_that_sends_no_key_frame_any_more_is_decoded(self) -> None:
-        """The queue lets a packet in after hundreds without a key frame (intra refresh)."""
-        world = shed()
-        assert world.shedding.is_exhausted()
-        assert world.shedding.admits(Stamp(world.arrived + 400, 1, 0, 0.0), False)
-        assert world.limit is None
+    def test_ends_if_key_frames_stop(self) -> None:
+        """The queue admits a packet after hundreds without a key frame (intra refresh)."""
+        stream = start_shedding()
+        assert stream.shedding.is_exhausted()
+        assert stream.shedding.admits(Stamp(stream.arrived + 400, 1, 0, 0.0), False)
+        assert stream.limit is None
 
-    def test_each_beginning_takes_more_patience_than_the_one_before(self) -> None:
-        world, needed = World(), []
+    def test_each_start_takes_longer_than_the_one_before(self) -> None:
+        stream, needed = FakeStream(), []
         for _ in range(8):
-            before = len(world.limits)
-            while world.limit is None:
-                world.play(1, 1)
-            needed.append(len(world.limits) - before)
-            world.play(20, 25)
+            before = len(stream.limits)
+            while stream.limit is None:
+                stream.play(1, 1)
+            needed.append(len(stream.limits) - before)
+            stream.play(20, 25)
         assert needed[1:] == sorted(needed[1:])
         assert MOST_BAD_SECTIONS <= needed[-1] <= MOST_BAD_SECTIONS + 2
 
@@ -220,25 +215,25 @@ class TestCourse:
         ("gop", "decoding", "load"),
         covering([10, 25, 50], [0.01, 0.05, 0.1], [0.5, 1.5, 4.0, 20.0]),
     )
-    def test_a_machine_finds_its_rest(self, gop: int, decoding: float, load: float) -> None:
-        """In a group's time the machine decodes first and detects with the rest. ``load``: what all
-        pictures would need. ``decoding``: the cost of decoding one picture, while detecting one
-        costs 1 - ``decoding``."""
-        world, room = World(gop=gop), gop / load
+    def test_limit_settles_at_every_load(self, gop: int, decoding: float, load: float) -> None:
+        """In a group's time, the machine decodes first, then detects in the time that is left.
+        ``load``: the time that all pictures would need, relative to it. ``decoding``: the cost of
+        decoding one picture; detecting one costs 1 - ``decoding``."""
+        stream, room = FakeStream(gop=gop), gop / load
         for _ in range(200):
-            limit = world.limit
+            limit = stream.limit
             decoded = gop if limit is None else min(limit, gop)
             left = max(0.0, room - decoded * decoding)
             taken = min(decoded, int(left / (1 - decoding)))
             used = decoded * decoding + taken * (1 - decoding)
             share = decoded * decoding / max(used, 1e-9)
-            world.use = LoadShares(min(1.0, used / room + (taken < decoded)), min(1.0, share))
-            world.play(1, taken)
-        settled = [limit is None for limit in world.limits[100:]]
+            stream.load = LoadShares(min(1.0, used / room + (taken < decoded)), min(1.0, share))
+            stream.play(1, taken)
+        settled = [limit is None for limit in stream.limits[100:]]
         turns = sum(a != b for a, b in itertools.pairwise(settled))
-        assert turns == 0, "it does not flap"
+        assert turns == 0, "it does not oscillate"
         if load <= 1:
-            assert set(world.limits) == {None}
+            assert set(stream.limits) == {None}
 
 
 class TestCpuLoad:
@@ -251,7 +246,7 @@ class TestCpuLoad:
             cores=2,
         )
 
-    def test_shares_of_the_last_second(self) -> None:
+    def test_measures_shares_of_the_last_second(self) -> None:
         now, cpu_load = self.cpu_load()
         assert cpu_load.measure() == LoadShares()
         now.wall, now.own, now.all = 1000, 800, 1600
@@ -262,14 +257,14 @@ class TestCpuLoad:
         now.wall = 2000
         assert cpu_load.measure() == LoadShares(busy=0.35, decoding=0.0)
 
-    def test_a_system_that_does_not_tell_of_other_programs(self) -> None:
+    def test_unknown_time_of_other_programs_is_ignored(self) -> None:
         now, cpu_load = self.cpu_load(computer=False)
         cpu_load.measure()
         now.wall, now.own = 1000, 1000
         assert cpu_load.measure() == LoadShares(busy=0.5, decoding=0.0)
 
 
-class Played(PacketFeed):
+class ClipFeed(PacketFeed):
     may_shed = True
 
     def __init__(self, clip: Path, terms: Terms | None = None, **more: Any):
@@ -280,7 +275,7 @@ class Played(PacketFeed):
         )
         self.clip, self.shown = clip, list[tuple[Picture, int]]()
         self.arrived, self.over = threading.Event(), threading.Event()
-        self.decoding, self.late = 0, list[int]()  # a packet's number; packets a picture lags
+        self.decoding, self.late = 0, list[int]()  # packet number; lag of each picture in packets
 
     def receive_all(self) -> None:
         epoch = self.status.connect(self.clock())
@@ -304,9 +299,9 @@ class Played(PacketFeed):
         super()._decode_or_leave(item, *others)
 
     def put(self, picture: Picture) -> bool:
-        """Read the burnt-in clock at once, as the test takes no pictures."""
+        """Read the number in the picture at once, as the test takes no pictures."""
         self.late.append(self.decoding - picture.number)
-        self.shown.append((picture, read_clock(self.convert(picture, None))))
+        self.shown.append((picture, read_number(self.convert(picture, None))))
         return super().put(picture)
 
     def interrupt(self) -> None:
@@ -314,11 +309,11 @@ class Played(PacketFeed):
         self.over.set()
 
 
-def watch(feed: Played) -> dict[str, int]:
+def play_all(feed: ClipFeed) -> dict[str, int]:
     feed.start()
     try:
         wait_for(lambda: feed.facts().received == PICTURES)
-        wait_for(lambda: len(feed.shown) + _left_out(feed) == PICTURES)
+        wait_for(lambda: len(feed.shown) + _count_undecoded(feed) == PICTURES)
     finally:
         assert feed.stop(PATIENCE_S)
     facts = feed.facts()
@@ -326,7 +321,7 @@ def watch(feed: Played) -> dict[str, int]:
     return dict(facts.dropped)
 
 
-def _left_out(feed: Played) -> int:
+def _count_undecoded(feed: ClipFeed) -> int:
     return sum(feed.facts().dropped.get(why, 0) for why in (UNDECODED, CORRUPT, NO_KEY))
 
 
@@ -336,7 +331,7 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     kinds: dict[str, dict[str, Any]] = {
         "plain.mp4": {},
         "b_frames.mp4": {"b_frames": 2},
-        # Open groups: the first pictures to be shown of each refer to the group before.
+        # Open groups: the first pictures displayed of each refer to the previous group.
         "open.mkv": {"b_frames": 2, "codec": "mpeg2video", "gop": 12},
     }
     return {
@@ -349,17 +344,21 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_pictures_decoded_after_a_skipped_group_are_intact(
     clips: dict[str, Path], kind: str
 ) -> None:
-    """Each picture shows the number of its time, also where the group before it was left."""
-    feed = Played(clips[kind])
-    dropped = watch(feed)
+    """Each picture has the number that belongs to its time, also after a skipped group."""
+    feed, arrivals = ClipFeed(clips[kind]), dict[int, int]()
+    ignore: Any = lambda *_: None  # noqa: E731
+    packet: Any = lambda packet, arrived_ns, _: arrivals.update({packet.pts: arrived_ns})  # noqa: E731
+    feed.listen(SimpleNamespace(opened=ignore, packet=packet, closed=ignore))  # type: ignore[arg-type]
+    dropped = play_all(feed)
+    assert all(arrivals[picture.pts] == picture.arrival.arrived_ns for picture, _ in feed.shown)
     assert dropped[UNDECODED] > PICTURES // 3
     assert CORRUPT not in dropped
-    places = [round(one.pts * one.time_base * 25) for one, _ in feed.shown]
+    places = [round(picture.pts * picture.time_base * 25) for picture, _ in feed.shown]
     assert [burnt for _, burnt in feed.shown] == [place - places[0] for place in places]
-    numbers = [one.number for one, _ in feed.shown]
+    numbers = [picture.number for picture, _ in feed.shown]
     assert numbers == sorted(set(numbers))
     assert dropped[NEWER] >= len(numbers) - 1
-    assert max(feed.late) < SHORTEST - LEAST, "none came out with the next group"
+    assert max(feed.late) < SHORTEST - LEAST, "no picture came out with the next group"
 
 
 @pytest.mark.parametrize(
@@ -367,29 +366,25 @@ def test_pictures_decoded_after_a_skipped_group_are_intact(
     [
         ({}, Terms(every=True, cpu_load=FullCores())),
         ({"rate": Fraction(10**9)}, None),
-        # Nothing is known of the cores: no second passes, however long the decoding takes.
+        # The load stays unknown, as no time passes on this clock.
         ({}, Terms(cpu_load=CpuLoad(clock=lambda: 0))),
     ],
 )
-def test_all_is_decoded(clips: dict[str, Path], more: dict[str, Any], terms: Terms | None) -> None:
-    feed = Played(clips["plain"], terms, **more)
+def test_every_picture_is_decoded_without_need_to_shed(
+    clips: dict[str, Path], more: dict[str, Any], terms: Terms | None
+) -> None:
+    feed = ClipFeed(clips["plain"], terms, **more)
     if feed.terms.every:  # the test takes none
         feed.slot.has_room = lambda: True  # type: ignore[method-assign]
-    assert UNDECODED not in watch(feed)
+    assert UNDECODED not in play_all(feed)
 
 
-def test_all_is_decoded_while_a_recording_needs_it(clips: dict[str, Path]) -> None:
-    feed = Played(clips["plain"])
-    feed.decode_all_while(lambda: True)
-    assert UNDECODED not in watch(feed)
-
-
-def test_only_a_silent_camera_is_cut() -> None:
-    """A camera is not cut if its pictures wait for a slow loop, or if the process was stopped."""
+def test_only_a_silent_camera_is_disconnected() -> None:
+    """Pictures that wait for a slow loop, or a stopped process, do not end a connection."""
     waits, late, silent, stood = (True, 1, 1), (False, 0, 1), (False, 1, 1), (False, 1, 10**12)
     for case in (waits, late, silent, stood):
-        feed, (blocked, feed._decoded_epoch, absent_ns) = Played(Path("unread")), case
-        live(feed.status, 0)
+        feed, (blocked, feed._decoded_epoch, absent_ns) = ClipFeed(Path("unread")), case
+        make_live(feed.status, 0)
         feed.ticks = itertools.count(10**12)  # a quarter of an hour later
         feed._watched_ns = 10**12 - absent_ns
         feed._watch(blocked)
@@ -403,29 +398,6 @@ def test_only_cameras_on_the_network_are_shed() -> None:
     assert not LoopedFeed(camera, Terms(), status=Status(0)).may_shed
 
 
-@pytest.mark.parametrize("kind", ["annotated", "copy", "clips"])
-def test_pictures_that_are_recorded_are_needed(kind: str, tmp_path: Path) -> None:
-    """Copying packets needs no decoded pictures, unless the packets cannot be copied."""
-    wishes = {"clips": True} if kind == "clips" else {"record": kind}
-    config = resolve_config(None, {"engine": "null", **wishes})
-    needs: list[Callable[[], bool]] = []
-    camera = Camera("c", NETWORK, Address("rtsp://c/"))
-    feed = NetworkFeed(camera, Terms())
-    feed.decode_all_while = needs.append  # type: ignore[method-assign]
-    outputs = CameraOutputs(
-        tmp_path, config.record, Quality("superfast", 23), lambda line: None
-    ).make(camera, feed)
-    try:
-        assert [needed() for needed in needs] == [kind == "annotated"]
-        for output in outputs:
-            if isinstance(output.sink, _CameraRecording):
-                output.sink.recorder._recording.use_annotated("nothing can be copied")
-        assert [needed() for needed in needs] == [True]
-    finally:
-        for output in outputs:
-            output.sink.close()
-
-
-def test_every_drop_reason_has_words_and_a_capacity_kind() -> None:
+def test_every_drop_reason_has_a_text_and_a_capacity_kind() -> None:
     assert set(DROPPED) == set(REASONS)
     assert sorted((*NO_TIME, *NOT_WANTED)) == sorted(REASONS)

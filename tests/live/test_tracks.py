@@ -1,4 +1,4 @@
-"""--save tracks of cameras: folders of days, restarts, and what a full disk costs."""
+"""Test --save tracks for cameras: folders per day, restarts and unwritable folders."""
 
 from __future__ import annotations
 
@@ -29,42 +29,40 @@ def tracked(track: int):
     return replace(one_detection(), track_ids=np.array([track]))
 
 
-def written(folder: Path) -> dict[str, list[str]]:
-    found = {}
+def read_rows(folder: Path) -> dict[str, list[str]]:
+    files = {}
     for rows in sorted(folder.glob("yard/tracks/*/tracks.jsonl")):
         lines = [json.loads(line) for line in rows.read_text().splitlines()]
-        assert {line["file"] for line in lines} <= {one.name for one in rows.parent.iterdir()}
-        found[rows.parent.name] = [line["file"] for line in lines]
-    return found
+        assert {line["file"] for line in lines} <= {path.name for path in rows.parent.iterdir()}
+        files[rows.parent.name] = [line["file"] for line in lines]
+    return files
 
 
-def test_days_have_folders_and_restarts_add_to_them(tmp_path):
-    said: list[str] = []
+def test_days_have_folders_and_restarts_add_to_them(tmp_path, notices):
     for _ in range(2):
-        tracks = CameraTracks(tmp_path, camera(), said.append)
+        tracks = CameraTracks(tmp_path, camera(), notices.append)
         tracks.write(frame_at(1, 0.0), tracked(1))
         tracks.write(frame_at(2, 0.1), tracked(1))
-        tracks.write(frame_at(3, DAY_S), tracked(1))  # ids start again
+        tracks.write(frame_at(3, DAY_S), tracked(1))  # ids start again on the next day
         tracks.close()
         assert dict(tracks.counts()) == {"written": 2, "lost": 0}
     both = ["000001-person.jpg", "000001-person-2.jpg"]
-    assert written(tmp_path) == {"2026-01-31": both, "2026-02-01": both}
-    assert said == []
+    assert read_rows(tmp_path) == {"2026-01-31": both, "2026-02-01": both}
+    assert notices == []
 
 
-def test_what_cannot_be_written_is_counted_and_said_once(tmp_path):
-    said: list[str] = []
-    tracks = CameraTracks(tmp_path, camera(), said.append)
+def test_unwritable_track_is_counted_and_reported_once(tmp_path, notices):
+    tracks = CameraTracks(tmp_path, camera(), notices.append)
     (tmp_path / "yard").mkdir()
     (tmp_path / "yard/tracks").write_text("in the way")
     tracks.write(frame_at(1, 0.0), tracked(1))
     tracks.write(frame_at(2, 10.0), tracked(2))
     tracks.close()
     assert dict(tracks.counts()) == {"written": 0, "lost": 2}
-    assert len(said) == 1
+    assert len(notices) == 1
 
 
-def test_a_clock_that_is_set_ends_no_track(tmp_path):
+def test_set_clock_ends_no_track(tmp_path):
     tracks = CameraTracks(tmp_path, camera(), print)
     for at, ahead_s in ((0.0, 0.0), (0.5, 3600.0), (1.0, 3600.0)):
         tracks.write(frame_at(1, at, utc_s=START_S + at + ahead_s), tracked(1))
@@ -75,12 +73,13 @@ def test_a_clock_that_is_set_ends_no_track(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("save", "wanted"), [(("tracks",), True), (("tracks", "csv"), None), (None, False), ((), False)]
+    ("save", "expected"),
+    [(("tracks",), True), (("tracks", "csv"), None), (None, False), ((), False)],
 )
-def test_save_tracks_is_for_cameras_too(save, wanted):
-    asked = PlanDraft.of(Config().with_options({"save": save}))
-    if wanted is None:
+def test_save_tracks_is_accepted_for_cameras(save, expected):
+    draft = PlanDraft.of(Config().with_options({"save": save}))
+    if expected is None:
         with pytest.raises(UsageError):
-            LiveOptions.of(["rtsp://x"], asked)
+            LiveOptions.of(["rtsp://x"], draft)
     else:
-        assert LiveOptions.of(["rtsp://x"], asked).tracks is wanted
+        assert LiveOptions.of(["rtsp://x"], draft).tracks is expected

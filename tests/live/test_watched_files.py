@@ -1,4 +1,4 @@
-"""An ordinary run, as the page sees it: names, progress, rates and the drawing of what is shown."""
+"""Test how the page shows runs of files: names, progress, rates and drawn pictures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from detector.core.timeline import INFER, READ, Timeline
 from detector.core.types import Detections, Scene, SourceInfo, ZoneEvent
 from detector.live.hub import Hub
 from detector.live.watched_files import WatchedFiles, make_stream_name
-from tests.live.page.rehearsal import frame, picture
+from tests.live.page.fake_run import frame, picture
 
 NOTHING = SimpleNamespace(read=0, written=0, reused=0, coasted=0)
 
@@ -46,11 +46,11 @@ def info(path: str, frames: int | None = None) -> SourceInfo:
         (".mp4", set(), "mp4"),
     ],
 )
-def test_names(path, taken, expected):
+def test_stream_name_is_safe_and_unique(path, taken, expected):
     assert make_stream_name(path, taken) == expected
 
 
-def test_the_figures_of_two_files_in_turn():
+def test_figures_of_two_files_in_turn():
     clock, hub = Clock(), Hub()
     watched = WatchedFiles(hub, cores=2, clock=clock)
     assert hub.figures().streams == ()
@@ -59,10 +59,10 @@ def test_the_figures_of_two_files_in_turn():
     clock.now_s += 1
     watched.start(info("a/in.mp4", 100), progress, timeline, 80)
     first = hub.figures()
-    assert [(one.name, one.state, one.kind, one.expected) for one in first.streams] == [
-        ("in", "live", "file", 80)
-    ]
-    assert first.end_to_end_fps is None  # of no time
+    assert [
+        (stream.name, stream.state, stream.kind, stream.expected) for stream in first.streams
+    ] == [("in", "live", "file", 80)]
+    assert first.end_to_end_fps is None  # no time has passed
     with timeline.track("worker") as track:
         with track.span(INFER, 0):
             clock.now_s += 0.375
@@ -76,19 +76,19 @@ def test_the_figures_of_two_files_in_turn():
     assert "infer is the busiest stage: busy 75%" in now.bottleneck
     assert now.engine_age_s == 0.0
     clock.now_s += 0.1
-    assert hub.figures() is now  # half a second old at most
+    assert hub.figures() is now  # figures are reused for half a second
     clock.now_s += 0.9
     assert hub.figures().engine_age_s == pytest.approx(1.0)
     watched.stop()
     watched.start(info("b/in.mp4"), NOTHING, timeline, None)
     streams = hub.figures().streams
-    assert [(one.name, one.state, one.processed) for one in streams] == [
+    assert [(stream.name, stream.state, stream.processed) for stream in streams] == [
         ("in", "ended", 40),
         ("in-2", "live", 0),
     ]
 
 
-def test_pictures_and_counts_carry_the_name_of_their_file():
+def test_pictures_and_counts_have_the_name_of_their_file():
     hub, yard = Hub(), SimpleNamespace(name="yard", is_line=False)
     watched = WatchedFiles(hub)
     watched.start(info("in.mp4"), NOTHING, Timeline(nvtx=False), None)
@@ -103,12 +103,12 @@ def test_pictures_and_counts_carry_the_name_of_their_file():
     assert hub.newest("in").number == 1
     (counts,) = hub.figures().streams[0].zones
     assert (counts.today, counts.inside) == ((1, 0), 1)
-    watched.stop()  # who is there then has left
+    watched.stop()  # objects inside count as left
     (counts,) = hub.figures().streams[0].zones
     assert (counts.today, counts.inside, counts.counts) == ((1, 1), 0, {"cat": (1, 1)})
 
 
-def test_it_passes_start_and_stop_on():
+def test_start_and_stop_are_passed_on():
     calls = []
     line = SimpleNamespace(start=lambda *a: calls.append(a[3]), stop=lambda: calls.append("stop"))
     watched = WatchedFiles(Hub(), line)

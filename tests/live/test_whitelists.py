@@ -1,6 +1,6 @@
-"""FFmpeg's lists of formats and of protocols: each test fails where one of them is not handed over.
+"""Test the formats and protocols that we allow FFmpeg: each test fails if one list is not passed.
 
-The protocols of an address allow what these texts name; only the list of formats refuses them.
+Some sources below pass the list of protocols, and only the list of formats refuses them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from detector.live.sources.readers import make_feed
 from detector.live.sources.status import Backoff, Status
 from tests.live import servers
 from tests.live.servers import HttpServer
-from tests.live.test_nested import GIVEN, LOGIN, hls, segments
-from tests.live.test_network import started, take
+from tests.live.test_nested import LOGIN, SECRETS, hls, segments
+from tests.live.test_network import started_feed, take
 from tests.sources.web_server import web_server
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.net, pytest.mark.slow]  # it waits for seconds
+pytestmark = [pytest.mark.net, pytest.mark.slow]
 
 __all__ = ["segments"]  # a fixture
 CONCAT = b"ffconcat version 1.0\nfile a.ts\n"
@@ -51,29 +51,29 @@ def segment(segments: dict[str, bytes], tmp_path: Path) -> Path:
 def test_hls_plays(web: HttpServer, segment: Path) -> None:
     playlist = LIST, hls("#EXTINF:2,", "a.ts")
     web.pages = {"/a.m3u8": playlist, "/a.ts": ("video/mp2t", segment.read_bytes())}
-    with started(web.url("/a.m3u8")) as feed:
+    with started_feed(web.url("/a.m3u8")) as feed:
         assert len(take(feed, 20)) == 20
 
 
-@pytest.mark.parametrize("options", [{}, GIVEN], ids=["plain", "guarded"])
+@pytest.mark.parametrize("options", [{}, SECRETS], ids=["plain", "guarded"])
 @pytest.mark.parametrize(
     "leads_to",
     ["file://{path}", "concat:{path}|{path}", "subfile,,start,0,end,9999,,:{path}",
      "data:video/mp2t;base64,{data}", "crypto+file://{path}", "cache:{path}"],
 )  # fmt: skip
-def test_a_playlist_from_the_network_opens_no_file(
+def test_playlist_from_the_network_opens_no_file(
     web: HttpServer, segment: Path, leads_to: str, options: dict[str, str]
 ) -> None:
-    """Each would play otherwise: the test above is the control, on the same bytes."""
+    """Each would play without the list of protocols; test_hls_plays is the control."""
     data = base64.b64encode(segment.read_bytes()).decode()
     playlist = hls("#EXTINF:2,", leads_to.format(path=segment, data=data))
     web.pages["/a.m3u8"] = LIST, playlist
-    with started(web.url("/a.m3u8"), options=options, terms=SOON) as feed:
+    with started_feed(web.url("/a.m3u8"), options=options, terms=SOON) as feed:
         wait_for(lambda: feed.facts().error)
         assert feed.facts().received == 0
 
 
-@pytest.mark.parametrize("options", [{}, GIVEN], ids=["plain", "guarded"])
+@pytest.mark.parametrize("options", [{}, SECRETS], ids=["plain", "guarded"])
 @pytest.mark.parametrize(
     ("kind", "content"),
     [
@@ -88,13 +88,13 @@ def test_page_that_is_a_list_of_files_is_not_followed(
     """The playlist may name neither local files nor the server's other pages."""
     content = content.replace(b"%(path)s", bytes(segment))
     web.pages = {"/list": (kind, content), "/a.ts": ("video/mp2t", segment.read_bytes())}
-    with started(web.url("/list"), terms=SOON, options=options) as feed:
+    with started_feed(web.url("/list"), terms=SOON, options=options) as feed:
         wait_for(lambda: feed.facts().error)
         assert feed.facts().received == 0
     assert {path for path, _ in web.requests} == {"/list"}
 
 
-def test_a_local_playlist_opens_no_network(web: HttpServer, segment: Path, tmp_path: Path) -> None:
+def test_local_playlist_opens_no_network(web: HttpServer, segment: Path, tmp_path: Path) -> None:
     web.pages["/a.ts"] = ("video/mp2t", segment.read_bytes())
     playlist = tmp_path / "a.m3u8"
     playlist.write_bytes(hls("#EXTINF:2,", web.url("/a.ts")))
@@ -126,18 +126,18 @@ def listening(*answers: bytes) -> Iterator[int]:
 
 
 def test_tcp_stream_that_is_a_list_is_not_followed(segments: dict[str, bytes]) -> None:
-    """The control: without the list, ``a.ts`` is this server again, which then sends a video."""
-    one_try = Status(0, Backoff(lambda: 1000.0))  # the next one, minutes later, would get the video
+    """Without the list of formats, ``a.ts`` would be read from this server, which sends a video."""
+    one_try = Status(0, Backoff(lambda: 1000.0))  # a second attempt would get the video
     with (
         listening(CONCAT, segments["/a.ts"], CONCAT) as port,
-        started(f"tcp://127.0.0.1:{port}", status=one_try, terms=SOON) as feed,
+        started_feed(f"tcp://127.0.0.1:{port}", status=one_try, terms=SOON) as feed,
     ):
         wait_for(lambda: feed.facts().error)
         assert feed.facts().received == 0
 
 
-def test_udp_is_mpeg_ts_alone() -> None:
-    """Pictures in datagrams would play as Motion JPEG."""
+def test_udp_accepts_only_mpeg_ts() -> None:
+    """Without the list of formats, JPEGs in datagrams would play as Motion JPEG."""
     jpeg = cv2.imencode(".jpg", np.random.default_rng(1).integers(0, 255, (96, 128, 3), np.uint8))[
         1
     ].tobytes()
@@ -151,7 +151,7 @@ def test_udp_is_mpeg_ts_alone() -> None:
     thread = threading.Thread(target=send)
     thread.start()
     try:
-        with started(f"udp://127.0.0.1:{port}") as feed:
+        with started_feed(f"udp://127.0.0.1:{port}") as feed:
             wait_for(lambda: feed.facts().error or feed.facts().received)
             assert feed.facts().received == 0
     finally:
@@ -161,7 +161,7 @@ def test_udp_is_mpeg_ts_alone() -> None:
 
 @pytest.mark.parametrize("login", [None, LOGIN])
 @pytest.mark.parametrize("kind", ["a list of pages", "data", "file"])
-def test_a_finished_playlist_opens_its_own_kind_alone(
+def test_finished_playlist_opens_only_its_own_segments(
     segment: Path, kind: str, login: str | None
 ) -> None:
     inline = f"data:video/mp2t;base64,{base64.b64encode(segment.read_bytes()).decode()}"

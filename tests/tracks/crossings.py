@@ -1,7 +1,7 @@
-"""Scenes whose crossings are known: objects that walk over a line, stop on it, turn back before it.
+"""Scenes with known crossings: objects that walk over a line, stop on it or turn back before it.
 
-The true counts come from the plan that each object follows, without the program's geometry: a plan
-is written in distances along the line and away from it, and only then mapped into the picture.
+The true counts come from the plan that each object follows, not from the program's geometry: a
+plan gives distances along the line and away from it, which are then mapped into the picture.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from detector.tracks.zones_file import Shape, ZoneSet
 FPS = 25
 SIZE = (1920, 1080)
 NAMES = ("person", "vehicle")
-FAR = 260.0  # pixels from the line, where every object begins and ends
-BAND = (60.0, 180.0)  # the zone, past the line
-STRIP = (70.0, 90.0)  # the same, thin
-TREMBLE = 0.04  # of the box's size: less than half a margin
+FAR = 260.0  # every object begins and ends this many pixels from the line
+BAND = (60.0, 180.0)  # the zone's distances from the line
+STRIP = (70.0, 90.0)  # those of a thin zone
+JITTER = 0.04  # as a share of the box's size; less than half a margin
 
 Floats = NDArray[np.float64]
 Row = tuple[float, float, float]  # seconds, share along the line, pixels away from it
@@ -31,14 +31,14 @@ Row = tuple[float, float, float]  # seconds, share along the line, pixels away f
 
 @dataclass(frozen=True)
 class Plan:
-    """``turns``: how far away from the line the object is when it turns, one after the other, the
-    first and last its ends; ``truth``: crossings in, out, entered, left."""
+    """``turns``: distances from the line at which the object starts, turns and ends. ``truth``: how
+    often it crosses the line in and out, and enters and leaves the zone."""
 
     name: str
     turns: tuple[float, ...]
     truth: tuple[int, int, int, int]
-    stop_at: float | None = None  # where it stands for 2 s, trembling
-    beside: bool = False  # it walks past the line's end
+    stop_at: float | None = None  # distance at which it stands for 2 s, jittering
+    beside: bool = False  # it passes beyond an end of the line
 
 
 PLANS = (
@@ -54,37 +54,37 @@ PLANS = (
     Plan("past its end", (-FAR, FAR), (0, 0, 0, 0), beside=True),
     Plan("into the zone and back", (-FAR, 120, -FAR), (1, 1, 1, 1)),
 )
-PASSING = (*PLANS[:4], *PLANS[7:10])  # no turns so near that a stride hides them
+PASSING = (*PLANS[:4], *PLANS[7:10])  # without turns so near the line that a stride hides them
 
 
 @dataclass
 class Scene:
     places: ZoneSet
     truth: Tallies[str]
-    # time, boxes, class ids, who each is
+    # time, boxes, class ids, true object ids
     frames: list[tuple[float, NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]]
 
 
 def make_scene(
     seed: int, *, meeting: bool = False, thin: bool = False, speed: float = 1.0
 ) -> Scene:
-    """A line somewhere in the picture, and two to eight objects at once, each in a lane of its own;
-    half of them are hidden for up to 0.6 s while they walk. ``meeting``: two and two of a lane walk
-    in and out, through each other. ``thin``: the zone is ``STRIP``. ``speed``: times as fast."""
+    """Return a random line, and two to eight objects, each in its own lane. Half of them are hidden
+    for up to 0.6 s while they walk. ``meeting``: two objects share a lane, one walks in, one out,
+    through each other. ``thin``: the zone is ``STRIP``. ``speed``: factor of the objects' speed."""
     random = np.random.default_rng(seed)
     angle, length = random.uniform(0, 2 * np.pi), random.uniform(700, 900)
     middle = np.array(SIZE) / 2 + random.uniform(-40, 40, 2)
     along = np.array([np.cos(angle), np.sin(angle)])
     right = np.array([-along[1], along[0]])  # to the right hand, as y points down
 
-    def lay(share: float, away: float) -> tuple[float, float]:
+    def point_at(share: float, away: float) -> tuple[float, float]:
         x, y = middle + along * length * (share - 0.5) + right * away
         return float(x), float(y)
 
     near, far = STRIP if thin else BAND
     plans = PASSING if thin else PLANS
-    band = (lay(0, near), lay(1, near), lay(1, far), lay(0, far))
-    line = (lay(0, 0), lay(1, 0))
+    band = (point_at(0, near), point_at(1, near), point_at(1, far), point_at(0, far))
+    line = (point_at(0, 0), point_at(1, 0))
     shapes = (Shape("line", line, True), Shape("zone", band, False))
     count = int(random.integers(2, 9))
     lanes = random.permutation(np.linspace(0.12, 0.88, 8))[:count]
@@ -95,36 +95,36 @@ def make_scene(
         share = lane if not plan.beside else float(random.choice([-0.16, 1.16]))
         height = float(random.uniform(40, 70))
         kind = int(random.integers(2))
-        paths.append(_Walk(plan, share, height, kind, random, lay, speed))
+        paths.append(_Walk(plan, share, height, kind, random, point_at, speed))
         truth.update(dict(zip(("in", "out", "entered", "left"), plan.truth, strict=True)))
     end_s = max(walk.end_s for walk in paths)
     frames = []
     for i in range(int(end_s * FPS) + 1):
-        seen = [(walk.box(i / FPS), walk.kind, who) for who, walk in enumerate(paths)]
-        there = [one for one in seen if one[0] is not None]
-        boxes = np.array([box for box, _, _ in there]).reshape(-1, 4)
-        kinds, whose = np.array([one[1:] for one in there], np.int64).reshape(-1, 2).T
-        frames.append((i / FPS, boxes, kinds, whose))
+        objects = [(walk.box(i / FPS), walk.kind, number) for number, walk in enumerate(paths)]
+        visible = [row for row in objects if row[0] is not None]
+        boxes = np.array([box for box, _, _ in visible]).reshape(-1, 4)
+        kinds, true_ids = np.array([row[1:] for row in visible], np.int64).reshape(-1, 2).T
+        frames.append((i / FPS, boxes, kinds, true_ids))
     return Scene(ZoneSet(shapes, every_s=2.0), truth, frames)
 
 
 class _Walk:
-    def __init__(self, plan, share, height, kind, random, lay, speed) -> None:  # type: ignore[no-untyped-def]
-        self.kind, self._lay, self._share = kind, lay, share
+    def __init__(self, plan, share, height, kind, random, point_at, speed) -> None:  # type: ignore[no-untyped-def]
+        self.kind, self._point_at, self._share = kind, point_at, share
         self._size = np.array([height * 0.5, height])
         self._random, self._speed = random, speed * float(random.uniform(70, 130))
         time = float(random.uniform(0, 3))
         self._begin_s = time
         rows: list[Row] = [(time, share, plan.turns[0])]
-        self._stands: tuple[float, float] | None = None
+        self._stop: tuple[float, float] | None = None
         for before, after in zip(plan.turns, plan.turns[1:], strict=False):
             stops = plan.stop_at is not None and min(before, after) <= plan.stop_at <= max(
                 before, after
             )
-            if stops and self._stands is None:
+            if stops and self._stop is None:
                 time += abs(plan.stop_at - before) / self._speed
                 rows.append((time, share, plan.stop_at))
-                self._stands = (time, time + 2.0)
+                self._stop = (time, time + 2.0)
                 time += 2.0
                 rows.append((time, share, plan.stop_at))
                 before = plan.stop_at
@@ -136,7 +136,7 @@ class _Walk:
         self._hidden = self._choose_hidden()
 
     def _choose_hidden(self) -> tuple[float, float]:
-        """Return when it is hidden: while it walks straight, so that its way can be predicted."""
+        """Return when it is hidden: while it walks straight, so that its path is predictable."""
         if self._random.uniform() < 0.5:
             return (0.0, 0.0)
         i = int(self._random.integers(len(self._rows) - 1))
@@ -152,9 +152,9 @@ class _Walk:
         if self._hidden[0] <= time_s < self._hidden[1]:
             return None
         away = float(np.interp(time_s, self._rows[:, 0], self._rows[:, 2]))
-        if self._stands is not None and self._stands[0] <= time_s <= self._stands[1]:
-            away += float(self._random.uniform(-TREMBLE, TREMBLE) * self._size.mean())
-        x, y = self._lay(self._share, away)  # of the middle of its lower edge
+        if self._stop is not None and self._stop[0] <= time_s <= self._stop[1]:
+            away += float(self._random.uniform(-JITTER, JITTER) * self._size.mean())
+        x, y = self._point_at(self._share, away)  # of the middle of its lower edge
         width, height = self._size
         return np.array([x - width / 2, y - height, x + width / 2, y])
 
@@ -175,31 +175,31 @@ EXACT = Faults()
 def count(
     scene: Scene, tracker: Tracker | None, faults: Faults = EXACT, seed: int = 0, stride: int = 1
 ) -> Counter:
-    """Take the boxes of a whole scene through a tracker and the counter. ``tracker`` None: use the
+    """Pass the boxes of a whole scene through a tracker and a counter. ``tracker`` None: use the
     true ids, without faults."""
     counter, random = Counter(scene.places, NAMES), np.random.default_rng(seed)
-    for time_s, exact, kinds, whose in scene.frames[::stride]:
-        seen = random.uniform(size=len(exact)) >= faults.missed
+    for time_s, exact, kinds, true_ids in scene.frames[::stride]:
+        detected = random.uniform(size=len(exact)) >= faults.missed
         sides = (exact[:, 2:] - exact[:, :2]).mean(axis=1, keepdims=True)
         boxes = exact + random.normal(0, 1, exact.shape) * faults.noise * sides
-        boxes, classes = boxes[seen], kinds[seen]
+        boxes, classes = boxes[detected], kinds[detected]
         false = int(random.poisson(faults.false))
         corners = random.uniform(0, 1, (false, 2)) * (SIZE[0] - 40, SIZE[1] - 80)
-        nothing = np.tile(corners, 2) + np.array([0, 0, 40, 80])
-        boxes = np.concatenate([boxes, nothing])
+        false_boxes = np.tile(corners, 2) + np.array([0, 0, 40, 80])
+        boxes = np.concatenate([boxes, false_boxes])
         classes = np.concatenate([classes, random.integers(0, 2, false)])
         scores = np.concatenate([np.full(len(boxes) - false, 0.9), np.full(false, 0.4)])
-        ids = whose if tracker is None else tracker.update(boxes, scores, classes, time_s)
+        ids = true_ids if tracker is None else tracker.update(boxes, scores, classes, time_s)
         counter.update(ids, classes, boxes, time_s, SIZE)
     counter.finish()
     return counter
 
 
 def counted(counter: Counter) -> Tallies[str]:
-    found = Tallies[str]()
+    totals = Tallies[str]()
     for tally in counter.total.values():
-        found.update({kind: n for kind, n in tally.counts.items() if kind in KINDS})
-    return found
+        totals.update({kind: n for kind, n in tally.counts.items() if kind in KINDS})
+    return totals
 
 
 KINDS: Sequence[str] = ("in", "out", "entered", "left", "appeared", "ended")

@@ -1,4 +1,4 @@
-"""``zones check``: the page on which a person judges crossings, and what it refuses."""
+"""Test ``zones check``: the page on which a person judges crossings, and its errors."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ CHECK = ("zones", "check", "in.counts.csv", "in.mp4")
 
 
 @pytest.fixture
-def counted(tmp_path: Path) -> Path:
-    """A folder with a clip of 4 s, and what --zones would leave of it: nine crossings."""
+def zones_run(tmp_path: Path) -> Path:
+    """Return a folder with a clip of 4 s and the files of a --zones run with nine crossings."""
     write_video(tmp_path / "in.mp4", 100)
     (tmp_path / "in-zones.yaml").write_text("lines: {door: {points: [[0, 1], [1, 1]], out: gone}}")
-    happened = [
-        (one, "in.mp4", "door", "crosses", "out", "<b>cat", 7, 20.5, 9, "", "", "gone")
-        for one in TIMES_S
+    rows = [
+        (time_s, "in.mp4", "door", "crosses", "out", "<b>cat", 7, 20.5, 9, "", "", "gone")
+        for time_s in TIMES_S
     ]
     sums = (0, 4, "", "", "in.mp4", "door", "<b>cat", 0, 9)
-    (tmp_path / "in.events.csv").write_text(csv_lines([events.COLUMNS, *happened]))
+    (tmp_path / "in.events.csv").write_text(csv_lines([events.COLUMNS, *rows]))
     (tmp_path / "in.counts.csv").write_text(csv_lines([counts.COLUMNS[: len(sums)], sums]))
     return tmp_path
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(chromium() is None, reason="needs Chromium")
-def test_the_page_gives_the_rate_of_a_sample_and_saves_the_verdicts(counted: Path) -> None:
+def test_page_shows_error_rate_of_sample_and_saves_verdicts(zones_run: Path) -> None:
     for _ in range(2):
-        done = detect_video(*CHECK, "--sample", 6, "--stretch", 1, cwd=counted)
+        done = detect_video(*CHECK, "--sample", 6, "--stretch", 1, cwd=zones_run)
         assert done.returncode == 0, done.stderr
-    again = (counted / "in-check-2.html").read_text().replace("in-check-2", "in-check")
-    assert again == (counted / "in-check.html").read_text(), "the same ones are drawn"
-    (saved := counted / "saved/in-check.json").parent.mkdir()
-    browser = Browser(counted / "profile")
+    again = (zones_run / "in-check-2.html").read_text().replace("in-check-2", "in-check")
+    assert again == (zones_run / "in-check.html").read_text(), "the sample is reproducible"
+    (saved := zones_run / "saved/in-check.json").parent.mkdir()
+    browser = Browser(zones_run / "profile")
     try:
-        browser.open(counted / "in-check.html", 390)
+        browser.open(zones_run / "in-check.html", 390)
         browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(saved.parent))
         for key in "rwrmru2":
             browser.run(f"dispatchEvent(new KeyboardEvent('keydown', {{key: '{key}'}}))")
@@ -58,14 +58,14 @@ def test_the_page_gives_the_rate_of_a_sample_and_saves_the_verdicts(counted: Pat
         assert all(not url.startswith("http") for url in browser.requests)
     finally:
         browser.close()
-    found = json.loads(saved.read_text())
+    verdicts = json.loads(saved.read_text())
     judged = ["right", "wrong", "right", "right", "unsure", ""]
-    assert [one["judged"] for one in found["crossings"]] == judged
-    assert {one["time_s"] for one in found["crossings"]} < set(TIMES_S)
-    assert found["seen"] == {"door in": 0, "door gone": 1}
-    wrong = found["wrong"]
-    assert (wrong["k"], wrong["n"], found["unsure"], found["beside"]) == (1, 4, 1, 1)
-    for end in (wrong["low"], wrong["high"]):  # where Wilson's interval ends, by its definition
+    assert [crossing["judged"] for crossing in verdicts["crossings"]] == judged
+    assert {crossing["time_s"] for crossing in verdicts["crossings"]} < set(TIMES_S)
+    assert verdicts["seen"] == {"door in": 0, "door gone": 1}
+    wrong = verdicts["wrong"]
+    assert (wrong["k"], wrong["n"], verdicts["unsure"], verdicts["beside"]) == (1, 4, 1, 1)
+    for end in (wrong["low"], wrong["high"]):  # the ends of Wilson's interval, by its definition
         assert abs(end - 0.25) == pytest.approx(Z * (end * (1 - end) / 4) ** 0.5)
 
 
@@ -88,28 +88,28 @@ def assert_refused(folder: Path, code: int, *more: str) -> None:
         ("in-zones.yaml", "door", "gate"),
     ],
 )
-def test_crossings_of_something_else_are_refused(
-    counted: Path, name: str, old: str, new: str
+def test_files_that_do_not_match_are_refused(
+    zones_run: Path, name: str, old: str, new: str
 ) -> None:
-    text = (counted / name).read_text()
-    (counted / name).write_text(text.replace(old, new))
-    assert_refused(counted, 2)
-    (counted / name).write_text(text)
-    assert detect_video(*CHECK, "--stretch", 1, cwd=counted).returncode == 0
-    (counted / name).unlink()
-    assert_refused(counted, 2)
-    assert_refused(counted, 6, "-o", "in-check.html")
+    text = (zones_run / name).read_text()
+    (zones_run / name).write_text(text.replace(old, new))
+    assert_refused(zones_run, 2)
+    (zones_run / name).write_text(text)
+    assert detect_video(*CHECK, "--stretch", 1, cwd=zones_run).returncode == 0
+    (zones_run / name).unlink()
+    assert_refused(zones_run, 2)
+    assert_refused(zones_run, 6, "-o", "in-check.html")
 
 
-def test_counts_of_a_camera_lead_to_a_recording(counted: Path) -> None:
-    said = detect_video(*CHECK[:2], "zone-counts-2026-11-27.csv", "in.mp4", cwd=counted)
-    assert_one_line_error(said, 2)
-    assert "recording" in said.stderr
+def test_error_for_a_cameras_counts_asks_for_a_recording(zones_run: Path) -> None:
+    result = detect_video(*CHECK[:2], "zone-counts-2026-11-27.csv", "in.mp4", cwd=zones_run)
+    assert_one_line_error(result, 2)
+    assert "recording" in result.stderr
 
 
-def test_a_video_that_ends_before_a_crossing_is_refused(counted: Path) -> None:
-    whole = (counted / "in.mp4").read_bytes()
-    write_video(counted / "in.mp4", 60)
-    assert_refused(counted, 3)
-    (counted / "in.mp4").write_bytes(whole[: len(whole) * 2 // 3])
-    assert_refused(counted, 3)
+def test_video_that_ends_before_a_crossing_is_refused(zones_run: Path) -> None:
+    whole = (zones_run / "in.mp4").read_bytes()
+    write_video(zones_run / "in.mp4", 60)
+    assert_refused(zones_run, 3)
+    (zones_run / "in.mp4").write_bytes(whole[: len(whole) * 2 // 3])
+    assert_refused(zones_run, 3)

@@ -1,4 +1,4 @@
-"""Frames that were not inferred (--infer-every): their boxes are counted nowhere."""
+"""Test that boxes of frames that were not inferred (--infer-every) are not counted."""
 
 from __future__ import annotations
 
@@ -23,34 +23,36 @@ def frame(index: int, *, coasting: bool = False, level: int = 128) -> Frame:
 
 def person(y: float, *, coasting: bool = False) -> Detections:
     box = np.array([[45, y - 20, 55, y]], np.float32)
-    found = Detections(box, np.array([0.9], np.float32), np.array([0]), ("person",))
-    return replace(found, track_ids=np.array([1]), coasting=np.array([True]) if coasting else None)
+    detections = Detections(box, np.array([0.9], np.float32), np.array([0]), ("person",))
+    return replace(
+        detections, track_ids=np.array([1]), coasting=np.array([True]) if coasting else None
+    )
 
 
 def crossings(*steps: tuple[float, bool], shade: int = 0) -> list[tuple[float, str]]:
-    """Return (second, event) for a walk: lower edge, whether the frame coasts. ``shade``: how much
-    brighter each frame is than the one before."""
-    book, said = Book("", Counter(ZoneSet((LINE,), None, "bottom", 60.0), ("person",))), []
+    """Return (second, event) for ``steps``: the box's lower edge, and whether the frame coasts.
+    ``shade``: how much brighter each frame is than the one before."""
+    book, events = Book("", Counter(ZoneSet((LINE,), None, "bottom", 60.0), ("person",))), []
     for i, (y, coasting) in enumerate(steps):
         shown = frame(i, coasting=coasting, level=40 + shade * i)
         scene = book.update(shown, person(y, coasting=coasting), i / 10)
         assert not (coasting and (scene.events or scene.counts))
         assert scene.outlines  # the line is drawn all the same
-        said += [(event.time_s, event.event) for event in scene.events]
-    return said
+        events += [(event.time_s, event.event) for event in scene.events]
+    return events
 
 
-def test_a_moved_box_crosses_nothing() -> None:
+def test_coasting_box_crosses_no_line() -> None:
     assert crossings((20, False), (22, False), (80, True), (25, False), (20, True)) == []
 
 
 @pytest.mark.parametrize("shade", [0, 15])  # two steps at once would be a cut
-def test_object_seen_again_past_the_line_has_crossed(shade: int) -> None:
+def test_object_seen_again_past_the_line_has_crossed_it(shade: int) -> None:
     walk = ((20, False), (25, True), (30, False), (50, True), (80, False))
     assert crossings(*walk, shade=shade) == [(pytest.approx(0.4), "crosses")]
 
 
-def test_a_moved_box_is_nobodys_best_picture() -> None:
+def test_coasting_frame_is_not_a_best_picture() -> None:
     best = BestPictures()
     best.add(frame(0), 0.0, person(40))
     best.add(frame(1, coasting=True), 0.1, person(45, coasting=True))

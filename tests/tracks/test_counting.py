@@ -1,9 +1,8 @@
-"""Counts at lines and in zones, on scenes whose crossings are known."""
+"""Test counts at lines and in zones, on scenes with known crossings."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -24,29 +23,36 @@ Walk = Sequence[tuple[float, float, float] | None]  # seconds, x, y of the lower
 
 
 def walk(
-    way: Walk,
+    path: Walk,
     *shapes: Shape,
     every_s: float = 60.0,
     point: str = "bottom",
     listed: Sequence[int] = (),
+    shares: bool = False,
+    classes: Sequence[frozenset[int]] | None = None,
 ) -> tuple[Counter, list[ZoneEvent], list[ZoneCount]]:
-    counter = Counter(ZoneSet(shapes or (LINE, YARD), None, point, every_s), NAMES, listed=listed)
+    """Count one person on a path. ``shares``: the shapes have coordinates from 0 to 1."""
+    size = (1.0, 1.0) if shares else None
+    zones = ZoneSet(shapes or (LINE, YARD), size, point, every_s)
+    counter = Counter(zones, NAMES, classes, listed=listed)
     events: list[ZoneEvent] = []
     rows: list[ZoneCount] = []
-    for at in way:
+    for at in path:
         t, x, y = at or (0.0, 0.0, 0.0)
         boxes = np.array([[x - 10, y - 40, x + 10, y]] if at else []).reshape(-1, 4)
         ids = np.ones(len(boxes), np.int64)
         time_s = t if at else (counter.time_s or 0.0) + 0.1
-        got = counter.update(ids, np.zeros(len(boxes), np.int64), boxes, time_s, SIZE)
-        events += got[0]
-        rows += got[1]
-    got = counter.finish()
-    return counter, [*events, *got[0]], [*rows, *got[1]]
+        result = counter.update(ids, np.zeros(len(boxes), np.int64), boxes, time_s, SIZE)
+        events += result[0]
+        rows += result[1]
+    result = counter.finish()
+    return counter, [*events, *result[0]], [*rows, *result[1]]
 
 
 def names(events: Sequence[ZoneEvent]) -> list[str]:
-    return [f"{one.zone} {one.event}{one.direction and ' ' + one.direction}" for one in events]
+    return [
+        f"{event.zone} {event.event}{event.direction and ' ' + event.direction}" for event in events
+    ]
 
 
 def straight(
@@ -59,65 +65,65 @@ def straight(
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_exact_boxes_give_exact_counts(seed: int) -> None:
-    """The true counts come from the plans that the objects follow."""
     scene = make_scene(seed)
-    found = counted(count(scene, find("bytetrack")(0.25)))
-    assert {kind: found[kind] for kind in KINDS} == {kind: scene.truth[kind] for kind in KINDS}
+    totals = counted(count(scene, find("bytetrack")(0.25)))
+    assert {kind: totals[kind] for kind in KINDS} == {kind: scene.truth[kind] for kind in KINDS}
 
 
-def test_the_scenes_have_something_to_count() -> None:
+def test_scenes_have_crossings_of_every_kind() -> None:
     truths = [make_scene(seed).truth for seed in range(12)]
     assert all(sum(truth[kind] for truth in truths) >= 10 for kind in KINDS[:4])
 
 
-def test_direction_and_place() -> None:
+def test_crossing_has_direction_place_and_side() -> None:
     _, events, _ = walk(straight(200, 400), LINE)
     assert names(events) == ["door crosses in"]
     assert (events[0].track, events[0].class_name, events[0].x) == (1, "person", 300)
-    assert 2.0 < events[0].time_s < 2.2, "when it has clearly passed the line"
+    assert 2.0 < events[0].time_s < 2.2, "reported once it has clearly passed the line"
     assert names(walk(straight(400, 200), LINE)[1]) == ["door crosses out"]
     assert names(walk(straight(200, 400, x=520), LINE)[1]) == [], "past the line's end"
     for sides, side in ((("in", "away"), "in"), (("in", "out"), "")):  # if either has a name
         assert walk(straight(200, 400), replace(LINE, sides=sides))[1][0].side == side
 
 
-def test_one_sure_sight_before_the_line_is_enough() -> None:
+def test_one_clear_sighting_before_the_line_is_enough() -> None:
     assert names(walk([(0.0, 300, 280), (0.1, 300, 320)], LINE)[1]) == ["door crosses in"]
     assert names(walk([(0.0, 300, 297), (0.1, 300, 320)], LINE)[1]) == [], "first seen on it"
     assert names(walk([(0.0, 520, 280), (0.1, 520, 320)], LINE)[1]) == [], "past its end"
     assert names(walk([(0.0, 300, 320), (0.1, 300, 330)], LINE)[1]) == [], "first seen past it"
 
 
-def test_a_box_that_trembles_on_the_line_crosses_once() -> None:
-    trembling = [(2 + i / 10, 300.0, 300 + 3 * (-1) ** i) for i in range(40)]
+def test_box_that_jitters_on_an_edge_crosses_once() -> None:
+    jittering = [(2 + i / 10, 300.0, 300 + 3 * (-1) ** i) for i in range(40)]
     before, after = straight(200, 300, 2), [(6 + t, x, y) for t, x, y in straight(300, 400, 2)]
-    assert names(walk([*before, *trembling, *after], LINE)[1]) == ["door crosses in"]
+    assert names(walk([*before, *jittering, *after], LINE)[1]) == ["door crosses in"]
+    assert names(walk([*before, *jittering, *after], YARD)[1]) == ["yard enters", "yard ends"]
     back = [(6 + t, x, y) for t, x, y in straight(300, 200, 2)]
-    assert names(walk([*before, *trembling, *back], LINE)[1]) == []
+    assert names(walk([*before, *jittering, *back], LINE)[1]) == []
 
 
-def test_the_point_may_be_the_centre() -> None:
-    way = straight(200, 312)  # its lower edge is past the line, its centre is not
-    assert names(walk(way, LINE)[1]) == ["door crosses in"]
-    assert names(walk(way, LINE, point="centre")[1]) == []
+def test_point_centre_uses_the_middle_of_the_box() -> None:
+    path = straight(200, 312)  # its lower edge is past the line, its centre is not
+    assert names(walk(path, LINE)[1]) == ["door crosses in"]
+    assert names(walk(path, LINE, point="centre")[1]) == []
 
 
-def test_a_track_that_is_gone_for_longer_has_ended() -> None:
-    way = [*straight(350, 400, 1), *[None] * 15]
-    _, events, _ = walk(way, YARD)
+def test_track_lost_for_too_long_ends() -> None:
+    path = [*straight(350, 400, 1), *[None] * 15]
+    _, events, _ = walk(path, YARD)
     assert names(events) == ["yard appears", "yard ends"]
     assert (events[1].since_s, events[1].until_s) == (0.0, 1.0)
-    assert events[1].time_s == pytest.approx(2.1), "certain when it is looked for no longer"
+    assert events[1].time_s == pytest.approx(2.1), "reported once the track is given up"
 
 
 def test_a_cut_ends_all_tracks() -> None:
     counter = Counter(ZoneSet((YARD,)), NAMES)
-    box, one = np.array([[290.0, 360, 310, 400]]), np.array([1])
-    counter.update(one, np.zeros(1, np.int64), box, 0.0, SIZE)
+    box, ids = np.array([[290.0, 360, 310, 400]]), np.array([1])
+    counter.update(ids, np.zeros(1, np.int64), box, 0.0, SIZE)
     assert names(counter.end()) == ["yard ends"]
-    events, _ = counter.update(one + 1, np.zeros(1, np.int64), box, 0.1, SIZE)
+    events, _ = counter.update(ids + 1, np.zeros(1, np.int64), box, 0.1, SIZE)
     assert names(events) == ["yard appears"]
-    assert next(iter(counter.total.values())).most == 1, "they are not there together"
+    assert next(iter(counter.total.values())).most == 1, "the two tracks were never in it together"
 
 
 @pytest.mark.parametrize("error_s", [-1e-9, 0.0])
@@ -129,9 +135,9 @@ def test_stay_is_reported_in_the_frame_that_completes_its_time(error_s: float) -
 
 
 def test_visits_stays_and_seconds() -> None:
-    way = [*straight(200, 400, 2), *[(2 + i / 10, 300.0, 400.0) for i in range(40)]]
-    way += [(6 + t, x, y) for t, x, y in straight(400, 200, 2)]
-    counter, events, rows = walk(way, YARD, every_s=3.0)
+    path = [*straight(200, 400, 2), *[(2 + i / 10, 300.0, 400.0) for i in range(40)]]
+    path += [(6 + t, x, y) for t, x, y in straight(400, 200, 2)]
+    counter, events, rows = walk(path, YARD, every_s=3.0)
     assert names(events) == ["yard enters", "yard stays", "yard leaves"]
     entered, stays, left = events
     assert stays.time_s - entered.time_s == pytest.approx(2.0, abs=0.11)
@@ -147,51 +153,48 @@ def test_visits_stays_and_seconds() -> None:
 
 
 @pytest.mark.slow
-def test_what_came_has_gone() -> None:
-    """entered + appeared = left + ended, whatever the boxes are."""
+def test_entries_equal_exits() -> None:
+    """entered + appeared = left + ended, also with wrong boxes."""
     for seed in range(3):
         scene = make_scene(seed)
         counter = count(scene, find("sort")(0.25), Faults(0.3, 0.1, 2.0), seed)
         for tally in counter.total.values():
             if "entered" in tally.counts:
-                of = tally.counts
-                assert of["entered"] + of["appeared"] == of["left"] + of["ended"]
+                counts = tally.counts
+                assert counts["entered"] + counts["appeared"] == counts["left"] + counts["ended"]
                 assert tally.now == 0
 
 
-def test_classes_that_do_not_count() -> None:
-    counter = Counter(ZoneSet((LINE, YARD)), NAMES, [frozenset([1]), frozenset([0])])
-    for t, x, y in straight(200, 400):
-        box = np.array([[x - 10, y - 40, x + 10, y]])
-        counter.update(np.array([1]), np.array([0]), box, t, SIZE)
-    counter.finish()
-    assert counter.total[0, 1].counts == {"in": 0, "out": 0}, "it is listed, and was not seen"
+def test_only_a_shapes_own_classes_count() -> None:
+    counter, _, _ = walk(straight(200, 400), classes=[frozenset([1]), frozenset([0])])
+    assert counter.total[0, 1].counts == {"in": 0, "out": 0}, "listed, but not seen"
     assert (0, 0) not in counter.total
     assert counter.total[1, 0].counts["entered"] == 1
 
 
-def test_shares_of_the_picture_follow_its_size() -> None:
-    shares = ZoneSet((Shape("door", ((0, 0.5), (1, 0.5)), True),), (1.0, 1.0))
-    counter = Counter(shares, NAMES)
-    for t, x, y in straight(200, 400):
-        box = np.array([[x - 10, y - 40, x + 10, y]])
-        counter.update(np.array([1]), np.array([0]), box, t, (640, 600))
-    assert counter.total[0, 0].counts["in"] == 1
+def test_coordinates_as_shares_follow_the_picture_size() -> None:
+    line = Shape("door", ((0, 300 / SIZE[1]), (1, 300 / SIZE[1])), True)
+    assert names(walk(straight(200, 400), line, shares=True)[1]) == ["door crosses in"]
 
 
 def test_clock_set_back_ends_tracks_and_keeps_counting() -> None:
-    way = [*straight(350, 400, 1), (1000.0, 300.0, 400.0), (1.0, 300.0, 400.0), (1.5, 300.0, 400.0)]
-    _, events, rows = walk(way, YARD, every_s=10.0)
+    path = [
+        *straight(350, 400, 1),
+        (1000.0, 300.0, 400.0),
+        (1.0, 300.0, 400.0),
+        (1.5, 300.0, 400.0),
+    ]
+    _, events, rows = walk(path, YARD, every_s=10.0)
     assert names(events).count("yard ends") == 3
     assert all(row.to_s > row.from_s for row in rows)
 
 
-def test_a_clock_that_steps_back_by_as_long_as_a_track_may_be_lost_goes_on() -> None:
-    way = [*straight(350, 400, 5), (5.0 - LOST_S, 300.0, 400.0)]
-    assert names(walk(way, YARD)[1]).count("yard ends") == 1
+def test_clock_that_steps_back_by_lost_s_keeps_the_track() -> None:
+    path = [*straight(350, 400, 5), (5.0 - LOST_S, 300.0, 400.0)]
+    assert names(walk(path, YARD)[1]).count("yard ends") == 1
 
 
-def test_a_history_stays_short() -> None:
+def test_history_merges_slots_to_stay_short() -> None:
     history = History(1.0)
     for i in range(5 * HISTORY):
         history.add(i, i + 1, {(0, 0): ShapeTally({"in": 1}, now=0)})
@@ -200,18 +203,7 @@ def test_a_history_stays_short() -> None:
     assert history.every_s == 8.0
 
 
-def test_a_box_that_trembles_on_the_edge_of_a_zone_enters_once() -> None:
-    trembling = [(2 + i / 10, 300.0, 300 + 3 * (-1) ** i) for i in range(40)]
-    way = [
-        *straight(200, 300, 2),
-        *trembling,
-        *[(6 + t, x, y) for t, x, y in straight(300, 400, 2)],
-    ]
-    assert names(walk(way, YARD)[1]) == ["yard enters", "yard ends"]
-
-
-def test_a_zone_narrower_than_a_box_trembles_has_an_inside() -> None:
-    """What counts as inside is a quarter of its width, 1 of 4 pixels, where that is less."""
+def test_margin_of_a_narrow_zone_is_a_quarter_of_its_width() -> None:
     assert names(walk([(0.0, 300, 200), (0.1, 300, 301.2)], STRIP)[1])[:1] == ["kerb enters"]
     assert names(walk([(0.0, 300, 200), (0.1, 300, 300.5)], STRIP)[1]) == []
 
@@ -219,11 +211,11 @@ def test_a_zone_narrower_than_a_box_trembles_has_an_inside() -> None:
 OUTER, INNER = ((300, 100), (300, 300), (100, 300), (100, 100)), ((120, 100), (120, 280))
 U = Shape("u", (*OUTER, *INNER, (280, 280), (280, 100)), False)  # 20 pixels wide
 STRIP = Shape("kerb", ((100, 300), (500, 300), (500, 304), (100, 304)), False)
-TREMBLING = [*straight(200, 297, 2), *[(2 + i / 10, 300, 297 + 6 * (i % 2)) for i in range(40)]]
+STOPS_ON_EDGE = [*straight(200, 297, 2), *[(2 + i / 10, 300, 297 + 6 * (i % 2)) for i in range(40)]]
 
 
 @pytest.mark.parametrize(
-    ("way", "zone", "said"),
+    ("path", "zone", "events"),
     [
         ([(0.0, 300, 200), (0.1, 300, 700)], YARD, "enters leaves"),
         ([(0.0, 300, 296), (0.1, 300, 308), (0.2, 300, 400)], STRIP, "enters leaves"),
@@ -235,57 +227,59 @@ TREMBLING = [*straight(200, 297, 2), *[(2 + i / 10, 300, 297 + 6 * (i % 2)) for 
         ([(0.0, 110, 200), (0.1, 290, 200)], U, "appears leaves enters ends"),
         ([(0.0, 110, 200), (0.1, 350, 200)], U, "appears leaves enters leaves"),
         ([(0.0, 50, 290), (0.1, 102, 290), (0.2, 298, 290), (0.3, 350, 290)], U, "enters leaves"),
-        (TREMBLING, STRIP, "enters ends"),  # it stops on the edge, and counts once
+        (STOPS_ON_EDGE, STRIP, "enters ends"),
     ],
 )
-def test_the_way_between_two_sightings_leads_through_zones(
-    way: Walk, zone: Shape, said: str
+def test_path_between_two_sightings_passes_through_zones(
+    path: Walk, zone: Shape, events: str
 ) -> None:
-    assert [name.split()[1] for name in names(walk(way, zone)[1])] == said.split()
+    assert [name.split()[1] for name in names(walk(path, zone)[1])] == events.split()
 
 
 @pytest.mark.parametrize("steps", [4, 12, 24, 60, 100, 170])  # pixels a frame
-def test_a_thin_zone_counts_what_the_line_in_its_middle_counts(steps: int) -> None:
+def test_thin_zone_and_line_in_its_middle_count_the_same(steps: int) -> None:
     line = Shape("l", ((100, 302), (500, 302)), True)
     for first in range(150, 150 + steps, max(1, steps // 5)):
-        way = [(i / 25, 300.0, y) for i, y in enumerate(range(first, 650, steps))]
-        counter, _, _ = walk(way, line, STRIP)
+        path = [(i / 25, 300.0, y) for i, y in enumerate(range(first, 650, steps))]
+        counter, _, _ = walk(path, line, STRIP)
         assert counter.total[0, 0].counts["in"] == counter.total[1, 0].counts["entered"] == 1
         assert counter.total[1, 0].counts["left"] == 1
 
 
-def test_the_time_in_a_zone_between_two_sightings_is_its_share_of_the_way() -> None:
+def test_time_in_a_zone_between_two_sightings_is_interpolated() -> None:
     counter, events, _ = walk([(0.0, 300, 200), (0.5, 300, 700)], YARD)
     (tally,) = counter.total.values()
     assert tally.seconds == tally.stays[0] == pytest.approx(0.3), "300 of 500 pixels in 0.5 s"
     assert (events[1].since_s, events[1].until_s) == (pytest.approx(0.2), 0.5)
 
 
-def test_who_leaves_as_an_interval_begins_was_in_it() -> None:
-    way = [*[(i / 10, 300.0, 400.0) for i in range(30)], (3.0, 300.0, 100.0), (3.5, 300.0, 100.0)]
-    _, _, rows = walk(way, YARD, every_s=3.0)
+def test_object_that_leaves_as_an_interval_begins_counts_in_it() -> None:
+    path = [*[(i / 10, 300.0, 400.0) for i in range(30)], (3.0, 300.0, 100.0), (3.5, 300.0, 100.0)]
+    _, _, rows = walk(path, YARD, every_s=3.0)
     assert [row.most for row in rows] == [1, 1]
 
 
 @pytest.mark.parametrize("listed", [(), (1,), (0, 1)])
 def test_each_interval_has_a_row_for_each_known_class(listed: Sequence[int]) -> None:
     """The scene is empty for 4.5 s; then a person crosses the door, but not the gate."""
-    before = [NAMES[one] for one in listed] or [""]
-    way = [*[None] * 45, *((5 + t, x, y) for t, x, y in straight(200, 400, 3.9))]
+    before = [NAMES[class_id] for class_id in listed] or [""]
+    path = [*[None] * 45, *((5 + t, x, y) for t, x, y in straight(200, 400, 3.9))]
     gate = Shape("gate", ((700, 300), (800, 300)), True)
-    _, _, rows = walk(way, LINE, gate, every_s=3.0, listed=listed)
-    told = [(one.from_s, one.zone, one.class_name, one.counts["in"]) for one in rows]
+    _, _, rows = walk(path, LINE, gate, every_s=3.0, listed=listed)
+    figures = [(row.from_s, row.zone, row.class_name, row.counts["in"]) for row in rows]
     after = sorted({"person", *before} - {""})
-    assert told[: 2 * len(before)] == [(0, at, one, 0) for at in ("door", "gate") for one in before]
-    assert told[-2 * len(after) :] == [
-        (6, at, one, int((at, one) == ("door", "person")))
-        for at in ("door", "gate")
-        for one in after
+    assert figures[: 2 * len(before)] == [
+        (0, shape_name, row, 0) for shape_name in ("door", "gate") for row in before
     ]
-    assert sum({one.from_s: one.frames for one in rows}.values()) == len(way)
+    assert figures[-2 * len(after) :] == [
+        (6, shape_name, row, int((shape_name, row) == ("door", "person")))
+        for shape_name in ("door", "gate")
+        for row in after
+    ]
+    assert sum({row.from_s: row.frames for row in rows}.values()) == len(path)
 
 
-CHANGES = {  # zone, first frame (UTC), interval in hours -> what the clock shows as intervals begin
+CHANGES = {  # zone, first frame (UTC), interval in hours, local times at which intervals begin
     "an hour twice": ("Europe/Berlin", "2026-10-25T00:00", 1, "02+02 02+01 03+01 04+01"),
     "an hour missing": ("Europe/Berlin", "2026-03-29T00:00", 1, "01+01 03+02 04+02 05+02"),
     "a day of 25 hours": ("Europe/Berlin", "2026-10-24T22:00", 6, "00+02 06+01 12+01 18+01 00+01"),
@@ -298,73 +292,68 @@ CHANGES = {  # zone, first frame (UTC), interval in hours -> what the clock show
 
 
 @pytest.mark.parametrize("case", CHANGES)
-def test_intervals_of_cameras_begin_as_the_local_clock_says(
-    case: str, monkeypatch: pytest.MonkeyPatch
+def test_intervals_of_cameras_follow_the_local_clock(
+    case: str, local_time: Callable[[str], None]
 ) -> None:
     zone, first, hours, shown = CHANGES[case]
-    monkeypatch.setenv("TZ", zone)
-    time.tzset()
-    try:
-        counter = Counter(ZoneSet((LINE,), None, every_s=hours * 3600), NAMES)
-        start_s = datetime.fromisoformat(f"{first}+00:00").timestamp()
-        nobody = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 4))
-        began = []
-        for after_s in range(0, 60 * 3600, 600):
-            wall = start_s + after_s, False
-            _, rows = counter.update(*nobody, float(after_s), SIZE, wall)
-            began += [local_text(row.from_s) for row in rows]
-    finally:
-        monkeypatch.undo()
-        time.tzset()
-    clock = [f"{one[11:13]}{one[19:].removesuffix(':00')}" for one in began]
+    local_time(zone)
+    counter = Counter(ZoneSet((LINE,), None, every_s=hours * 3600), NAMES)
+    start_s = datetime.fromisoformat(f"{first}+00:00").timestamp()
+    no_objects = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 4))
+    began = []
+    for after_s in range(0, 60 * 3600, 600):
+        wall = start_s + after_s, False
+        _, rows = counter.update(*no_objects, float(after_s), SIZE, wall)
+        began += [local_text(row.from_s) for row in rows]
+    clock = [f"{text[11:13]}{text[19:].removesuffix(':00')}" for text in began]
     assert clock[: len(shown.split())] == shown.split()
 
 
-def test_a_drawing_changes_one_line_and_the_others_go_on() -> None:
+def test_redrawing_one_line_keeps_the_state_of_the_others() -> None:
     gate = Shape("gate", ((700, 300), (900, 300)), True)
     counter = Counter(ZoneSet((LINE, gate, YARD)), NAMES)
 
-    def see(time_s: float, *feet: tuple[float, float]) -> tuple[list[str], dict[str, list[int]]]:
+    def update(time_s: float, *feet: tuple[float, float]) -> tuple[list[str], dict[str, list[int]]]:
         boxes = np.array([[x - 10, y - 40, x + 10, y] for x, y in feet])
         ids, classes = np.arange(1, len(feet) + 1), np.zeros(len(feet), np.int64)
         events, rows = counter.update(ids, classes, boxes, time_s, SIZE)
         return names(events), {row.zone: [*row.counts.values()] for row in rows}
 
-    see(0.0, (300, 200), (800, 200), (200, 500))
-    assert see(0.5, (300, 250), (800, 400), (200, 500))[0] == ["gate crosses in"]
+    update(0.0, (300, 200), (800, 200), (200, 500))
+    assert update(0.5, (300, 250), (800, 400), (200, 500))[0] == ["gate crosses in"]
     moved = replace(gate, points=((700, 380), (900, 380)))
     down, pit = replace(LINE, sides=("down", "up")), replace(YARD, name="pit")
     events, rows = counter.redraw(ZoneSet((pit, moved, down)), [None] * 3)
     assert names(events) == ["yard ends", "pit appears"]
-    over = {row.zone: [*row.counts.values()] for row in rows}  # is written up to here
-    assert over == {"door": [0, 0], "gate": [1, 0], "yard": [0, 0, 1, 1]}
-    seen = ["pit enters", "door crosses in"], {}  # the door was sure of its side before
-    assert see(1.0, (300, 400), (800, 300), (200, 500)) == seen
-    assert see(1.5, (300, 400), (800, 450), (200, 500)) == (["gate crosses in"], {})
-    _, rows = see(61.0, (300, 400), (800, 450), (200, 500))
+    closed = {row.zone: [*row.counts.values()] for row in rows}  # intervals end at a redraw
+    assert closed == {"door": [0, 0], "gate": [1, 0], "yard": [0, 0, 1, 1]}
+    expected = ["pit enters", "door crosses in"], {}  # the door kept each track's side
+    assert update(1.0, (300, 400), (800, 300), (200, 500)) == expected
+    assert update(1.5, (300, 400), (800, 450), (200, 500)) == (["gate crosses in"], {})
+    _, rows = update(61.0, (300, 400), (800, 450), (200, 500))
     assert rows == {"door": [1, 0], "gate": [1, 0], "pit": [1, 0, 1, 0]}
-    totals = {one.name: one.counts["person"] for one in totals_of("", counter)}
+    totals = {zone.name: zone.counts["person"] for zone in totals_of("", counter)}
     assert totals["gate"] == {"in": 2, "out": 0}, "before it was moved, and since"
     assert totals["yard"]["ended"] == 1
-    series = {(one.zone, one.class_name): one.counts for one in history_of("", counter).series}
-    assert len(series) == 4, "of each name one curve"
+    series = {(item.zone, item.class_name): item.counts for item in history_of("", counter).series}
+    assert len(series) == 4, "one curve for each name"
     assert series["gate", "person"]["in"] == [2]
 
 
-def test_rows_of_zeros_end_and_begin_with_a_drawing() -> None:
+def test_redrawing_ends_and_begins_rows_of_zeros() -> None:
     gate = Shape("gate", ((700, 300), (900, 300)), True)
     counter = Counter(ZoneSet((LINE, gate)), NAMES, listed=(0, 1))
-    nobody = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 4))
+    no_objects = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 4))
     for time_s in (0.0, 9.0):
-        assert counter.update(*nobody, time_s, SIZE) == ([], [])
+        assert counter.update(*no_objects, time_s, SIZE) == ([], [])
     _, before = counter.redraw(ZoneSet((LINE, YARD)), [None, frozenset({1})])
-    _, after = counter.update(*nobody, 60.0, SIZE)
-    assert [(one.from_s, one.to_s, one.zone, one.class_name, one.frames) for one in before] == [
+    _, after = counter.update(*no_objects, 60.0, SIZE)
+    assert [(row.from_s, row.to_s, row.zone, row.class_name, row.frames) for row in before] == [
         (0.0, 9.0, zone, name, 2) for zone in ("door", "gate") for name in NAMES[:2]
     ]
-    told = [(one.from_s, one.to_s, one.zone, one.class_name, one.frames) for one in after]
+    figures = [(row.from_s, row.to_s, row.zone, row.class_name, row.frames) for row in after]
     listed = [("door", NAMES[0]), ("door", NAMES[1]), ("yard", NAMES[1])]
-    assert told == [(9.0, 60.0, *one, 0) for one in listed]
-    counter.update(*nobody, 61.0, SIZE)
+    assert figures == [(9.0, 60.0, *shape_and_class, 0) for shape_and_class in listed]
+    counter.update(*no_objects, 61.0, SIZE)
     _, last = counter.finish()
-    assert {(one.zone, one.frames) for one in last} == {("door", 2), ("yard", 2)}
+    assert {(row.zone, row.frames) for row in last} == {("door", 2), ("yard", 2)}

@@ -1,5 +1,5 @@
-"""--infer-every and --smooth: which frames the network sees, the boxes that tracks predict in
-between, and the boxes drawn."""
+"""Test --infer-every and --smooth: which frames are inferred, the boxes that tracks predict for the
+others, and the boxes drawn."""
 
 from __future__ import annotations
 
@@ -47,55 +47,57 @@ def one_box(x: float, score: float = 0.9) -> Detections:
     return Detections(box, np.array([score], np.float32), np.zeros(1, np.int64), NAMES)
 
 
-def looked(looks: Looks, frames: list[Frame]) -> list[int]:
-    return [i for i, one in enumerate(frames) if looks.wants(one, nullcontext, lambda: None)]
+def inferred(looks: Looks, frames: list[Frame]) -> list[int]:
+    return [
+        i for i, candidate in enumerate(frames) if looks.wants(candidate, nullcontext, lambda: None)
+    ]
 
 
-def every(n: int | None, **more: Any) -> Looks:
+def make_looks(n: int | None, **more: Any) -> Looks:
     return Looks(n, lambda one: one.time_s, **more)
 
 
 # ----------------------------------------------------------------------
-# Frames that the network sees.
+# Which frames are inferred.
 
 
 def test_every_nth_frame_is_inferred_after_the_first_of_a_scene() -> None:
     frames = [frame(i) for i in range(12)]
-    assert looked(every(4), frames) == [0, 4, 8]
-    assert looked(every(4, first=2), frames) == [0, 1, 5, 9]
+    assert inferred(make_looks(4), frames) == [0, 4, 8]
+    assert inferred(make_looks(4, first=2), frames) == [0, 1, 5, 9]
 
 
-def test_a_cut_is_looked_at() -> None:
+def test_frame_after_a_cut_is_inferred() -> None:
     frames = [frame(i, shade=90 if i < 6 else 200) for i in range(12)]
-    assert looked(every(4, first=2), frames) == [0, 1, 5, 6, 7, 11]
+    assert inferred(make_looks(4, first=2), frames) == [0, 1, 5, 6, 7, 11]
 
 
 def test_frame_after_a_gap_is_inferred() -> None:
     frames = [frame(0), frame(1), frame(2, 5.0), frame(3, 5.04), frame(4, 0.0), frame(5, 0.04)]
-    assert looked(every(50), frames) == [0, 2, 4]  # the clock goes back, too
+    assert inferred(make_looks(50), frames) == [0, 2, 4]  # also after the clock goes back
 
 
-def test_cameras_and_connections_have_their_own_turns() -> None:
+def test_each_camera_and_connection_has_its_own_schedule() -> None:
     def of(camera: str, epoch: int = 1) -> Frame:
         return frame(0, 1.0, arrival=Arrival(camera, epoch, 0, 0.0))
 
     frames = [of("a"), of("a"), of("b"), of("a"), of("b"), of("b"), of("a", 2), of("a", 2)]
-    assert looked(every(3), frames) == [0, 2, 6]
+    assert inferred(make_looks(3), frames) == [0, 2, 6]
 
 
-def test_auto_on_cameras_takes_the_newest_and_waits_for_nothing() -> None:
-    looks = every(None, waits=False)
+def test_auto_on_cameras_infers_the_newest_frame_without_waiting() -> None:
+    looks = make_looks(None, waits=False)
     frames = [frame(i) for i in range(40)]
-    seen = []
-    for i, one in enumerate(frames):
-        if looks.wants(one, nullcontext, lambda: None):
-            seen.append(i)
-            looks.observe(one, replace(one_box(0), holds_s=0.12))
-    assert seen[:3] == [0, 4, 8]
+    inferred_at = []
+    for i, candidate in enumerate(frames):
+        if looks.wants(candidate, nullcontext, lambda: None):
+            inferred_at.append(i)
+            looks.observe(candidate, replace(one_box(0), holds_s=0.12))
+    assert inferred_at[:3] == [0, 4, 8]
     assert looks.wants(frame(40), nullcontext, lambda: None)
 
 
-def test_how_long_tracks_hold() -> None:
+def test_fast_tracks_hold_for_a_shorter_time() -> None:
     tracker = BytetrackTracker(0.25)
     assert compute_holds_s(tracker) == MOST_S
     for i in range(40):
@@ -111,51 +113,53 @@ def test_how_long_tracks_hold() -> None:
 
 
 # ----------------------------------------------------------------------
-# Boxes that tracks predict in between.
+# Boxes that tracks predict for the other frames.
 
 
 @pytest.mark.parametrize("name", names())
-def test_boxes_go_on_as_they_moved_and_nothing_of_it_moves_the_tracks(name: str) -> None:
-    straight, coasted = find(name)(0.25), find(name)(0.25)
+def test_coasting_continues_the_motion_and_does_not_change_the_tracks(name: str) -> None:
+    plain, coasted = find(name)(0.25), find(name)(0.25)
     for i in range(0, 60, 3):
         t, boxes = i / 25, one_box(100 + 2 * i)
-        wanted = straight.update(boxes.boxes, boxes.scores, boxes.class_ids, t)
-        found = coasted.update(boxes.boxes, boxes.scores, boxes.class_ids, t)
-        assert wanted.tolist() == found.tolist()
+        expected = plain.update(boxes.boxes, boxes.scores, boxes.class_ids, t)
+        ids = coasted.update(boxes.boxes, boxes.scores, boxes.class_ids, t)
+        assert expected.tolist() == ids.tolist()
         for k in (1, 2):
             moved = coasted.coasting(coasted.seen(), (i + k) / 25)
             assert moved.track_ids is not None
-            assert moved.track_ids.tolist() == found.tolist()
+            assert moved.track_ids.tolist() == ids.tolist()
             assert moved.coasting is not None
             assert moved.coasting.all()
             if i > 30:
                 assert moved.boxes[0] == pytest.approx(one_box(100 + 2 * (i + k)).boxes[0], abs=1)
 
 
-def test_the_stage_gives_boxes_to_frames_without_and_leaves_out_what_left() -> None:
+def test_stage_adds_coasting_boxes_except_outside_the_picture() -> None:
     stage = track_stage(infer_every="3")
     assert stage.schedule is not None
-    ends = []
+    results = []
     for i in range(60):
-        spared = i % 3 > 0
+        coasts = i % 3 > 0
         two = one_box(300 + 8 * i, 0.7)
         boxes = np.concatenate([one_box(20).boxes, two.boxes]).clip(0, [640, 360] * 2)
-        there = np.array([True, two.boxes[0, 0] < 640])
-        found = Detections(
-            boxes[there], np.array([0.5, 0.7], np.float32)[there], np.zeros(there.sum(), np.int64)
+        visible = np.array([True, two.boxes[0, 0] < 640])
+        objects = Detections(
+            boxes[visible],
+            np.array([0.5, 0.7], np.float32)[visible],
+            np.zeros(visible.sum(), np.int64),
         )
-        given = Detections.empty() if spared else replace(found, names=NAMES)
-        ends.append(stage(frame(i, coasting=spared), given))
-    assert [len(one) for one in ends[3:9]] == [2] * 6
-    assert len(ends[-1]) == 1
-    for i, one in enumerate(ends):
-        assert (one.coasting is None) == (i % 3 == 0)
-        assert one.names == NAMES
-        assert one.coasting is None or (np.diff(one.scores) <= 0).all()
-        assert (one.boxes[:, 2] <= 640).all()
+        detections = Detections.empty() if coasts else replace(objects, names=NAMES)
+        results.append(stage(frame(i, coasting=coasts), detections))
+    assert [len(result) for result in results[3:9]] == [2] * 6
+    assert len(results[-1]) == 1
+    for i, result in enumerate(results):
+        assert (result.coasting is None) == (i % 3 == 0)
+        assert result.names == NAMES
+        assert result.coasting is None or (np.diff(result.scores) <= 0).all()
+        assert (result.boxes[:, 2] <= 640).all()
 
 
-def test_low_scores_do_not_come_back_as_coasting_boxes() -> None:
+def test_tracks_with_low_scores_give_no_coasting_boxes() -> None:
     stage = track_stage(infer_every="2")
     for i in range(4):
         assert len(stage(frame(2 * i), one_box(100, 0.9 if i < 3 else 0.15))) == (i < 3)
@@ -170,93 +174,94 @@ def test_low_scores_do_not_come_back_as_coasting_boxes() -> None:
 def smooth(n: int, box: Callable[[int], Detections | None]) -> Iterator[tuple[int, Detections]]:
     stage = track_stage(smooth=True)
     for i in range(n):
-        given = box(i)
-        yield i, stage(frame(i), Detections.empty(NAMES) if given is None else given)
+        detections = box(i)
+        yield i, stage(frame(i), Detections.empty(NAMES) if detections is None else detections)
 
 
-def test_smooth_boxes_tremble_less_and_rows_stay() -> None:
+def test_smooth_boxes_jitter_less_and_rows_are_unchanged() -> None:
     random = np.random.default_rng(1)
     xs = 200 + random.normal(0, 2, 100)
     drawn = []
-    for i, found in smooth(100, lambda i: one_box(xs[i])):
-        assert found.boxes[0, 0] == np.float32(xs[i])
-        drawn.append(float(found.shown.boxes[0, 0]))
+    for i, result in smooth(100, lambda i: one_box(xs[i])):
+        assert result.boxes[0, 0] == np.float32(xs[i])
+        drawn.append(float(result.shown.boxes[0, 0]))
     assert np.std(np.diff(drawn[10:])) < 0.5 * np.std(np.diff(xs[10:]))
 
 
-def test_smooth_holds_a_box_that_is_missed_and_no_longer() -> None:
+def test_smooth_draws_a_missed_box_until_hold_s() -> None:
     gap = range(20, 60)
-    held = []
-    for i, found in smooth(60, lambda i: None if i in gap else one_box(100 + 2 * i)):
-        assert len(found) == (i not in gap)
-        if i in gap and len(found.shown):
-            assert found.shown.coasting is not None
-            assert found.shown.coasting.tolist() == [True]
-            assert found.shown.boxes[0, 0] == pytest.approx(100 + 2 * i, abs=4)
-            held.append(i)
-    assert held == list(range(20, 19 + int(HOLD_S * 25) + 1))
+    drawn_in = []
+    for i, result in smooth(60, lambda i: None if i in gap else one_box(100 + 2 * i)):
+        assert len(result) == (i not in gap)
+        if i in gap and len(result.shown):
+            assert result.shown.coasting is not None
+            assert result.shown.coasting.tolist() == [True]
+            assert result.shown.boxes[0, 0] == pytest.approx(100 + 2 * i, abs=4)
+            drawn_in.append(i)
+    assert drawn_in == list(range(20, 19 + int(HOLD_S * 25) + 1))
 
 
 @pytest.mark.parametrize("speed", [25, 100, 400])
-def test_smooth_trails_behind_by_two_pixels_at_most(speed: int) -> None:
+def test_smooth_lags_by_two_pixels_at_most(speed: int) -> None:
     tracker, steady = BytetrackTracker(0.25), Steady()
     for i in range(100):
-        found = one_box(speed * i / 25)
-        found.track_ids = tracker.update(found.boxes, found.scores, found.class_ids, i / 25)
-        drawn = steady.draw(found, tracker, i / 25)
-    assert 0 < found.boxes[0, 0] - drawn.boxes[0, 0] < 2.2
+        detections = one_box(speed * i / 25)
+        detections.track_ids = tracker.update(
+            detections.boxes, detections.scores, detections.class_ids, i / 25
+        )
+        drawn = steady.draw(detections, tracker, i / 25)
+    assert 0 < detections.boxes[0, 0] - drawn.boxes[0, 0] < 2.2
 
 
-def test_coasting_boxes_are_dashed_in_both_kinds_of_pictures() -> None:
+def test_coasting_boxes_are_dashed_in_bgr_and_yuv() -> None:
     from detector.core.stages.annotate import annotate
     from tests.planes import planes_of
 
-    found = replace(one_box(100), coasting=np.array([True]))
+    coasting = replace(one_box(100), coasting=np.array([True]))
     style = Style(labels=False)
-    assert lay_out(640, 360, found, style).dashed == {0}
+    assert lay_out(640, 360, coasting, style).dashed == {0}
     plain, dashed = (np.zeros((360, 640, 3), np.uint8) for _ in range(2))
     annotate(plain, one_box(100), style)
-    annotate(dashed, found, style)
+    annotate(dashed, coasting, style)
     on_solid, on_dashes = plain.any(axis=2), dashed.any(axis=2)
     assert not (on_dashes & ~on_solid).any()
     assert 0.4 < on_dashes.sum() / on_solid.sum() < 0.8
-    wanted = np.zeros_like(on_dashes)
-    layout = lay_out(640, 360, found, style)
+    expected = np.zeros_like(on_dashes)
+    layout = lay_out(640, 360, coasting, style)
     for x1, y1, x2, y2 in dashes(layout.boxes[0], layout.line):
-        wanted[y1:y2, x1:x2] = True
-    assert (on_dashes == wanted).all()
+        expected[y1:y2, x1:x2] = True
+    assert (on_dashes == expected).all()
     planes: Planes = planes_of(np.zeros((360, 640, 3), np.uint8))
     before = planes.y.copy()
-    annotate(planes, found, style)
+    annotate(planes, coasting, style)
     assert ((planes.y != before) == on_dashes).all()
 
 
 @pytest.mark.parametrize("box", [(0, 0, 1, 1), (5, 5, 9, 300), (-10, -10, 700, 20)])
 @pytest.mark.parametrize("line", [1, 2, 5])
-def test_dashes_of_any_box(box: tuple[int, int, int, int], line: int) -> None:
+def test_upper_side_begins_and_ends_with_a_dash(box: tuple[int, int, int, int], line: int) -> None:
     drawn = dashes(box, line)
     for x1, y1, x2, y2 in drawn:
         assert x1 < x2
         assert y1 < y2
-    # The upper side begins and ends with one.
-    before, behind = line // 2, line // 2 + 1
-    above = [one for one in drawn if (one[1], one[3]) == (box[1] - before, box[1] + behind)]
+    before, after = line // 2, line // 2 + 1
+    above = [dash for dash in drawn if (dash[1], dash[3]) == (box[1] - before, box[1] + after)]
     assert min(x1 for x1, *_ in above) == box[0] - before
-    assert max(x2 for _, _, x2, _ in above) == max(box[0], box[2] - 1) + behind
+    assert max(x2 for _, _, x2, _ in above) == max(box[0], box[2] - 1) + after
 
 
 # ----------------------------------------------------------------------
 # Options.
 
 
-def test_they_bring_a_tracker() -> None:
-    assert [parse_every(one) for one in (None, "1", "1000", "auto")] == [1, 1, MOST, None]
-    for given in ({"infer_every": "2"}, {"smooth": True}):
-        config = resolve_config(None, given)
+def test_infer_every_and_smooth_turn_tracking_on() -> None:
+    assert [parse_every(text) for text in (None, "1", "1000", "auto")] == [1, 1, MOST, None]
+    for options in ({"infer_every": "2"}, {"smooth": True}):
+        config = resolve_config(None, options)
         assert config.tracking.track == "bytetrack"
         assert PlanDraft.of(config).writing["tracks"]
-    kept = resolve_config(None, {"infer_every": "2", "track": "sort"})
-    assert kept.tracking.track == "sort"
+    chosen = resolve_config(None, {"infer_every": "2", "track": "sort"})
+    assert chosen.tracking.track == "sort"
     assert resolve_config(None, {}).tracking.track is None
 
 
@@ -264,13 +269,13 @@ WRONG = [{"infer_every": one} for one in ("0", "-1", "two", "1.5", "", str(MOST 
 TOGETHER = [{"infer_every": "2", "blur": ["person"]}, {"infer_every": "auto", "batch": 4}]
 
 
-@pytest.mark.parametrize("given", WRONG + TOGETHER, ids=str)
-def test_wrong_numbers_and_what_cannot_be_together(given: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", WRONG + TOGETHER, ids=str)
+def test_invalid_infer_every_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="--infer-every"):
-        PlanDraft.of(resolve_config(None, given))
+        PlanDraft.of(resolve_config(None, options))
 
 
-def test_a_parse_tracker_the_caller_moves_no_boxes() -> None:
+def test_infer_every_refuses_a_tracker_of_the_caller() -> None:
     class Mine:
         def update(self, detections: Detections, frame: Frame) -> NDArray[np.int64]:
             return np.zeros(len(detections), np.int64)
@@ -284,8 +289,8 @@ def test_a_parse_tracker_the_caller_moves_no_boxes() -> None:
 
 
 @pytest.mark.slow
-def test_whole_runs(tmp_path: Path) -> None:
-    """What is inferred is what --stride gives; the rest is marked in all rows, and not counted."""
+def test_infer_every_in_whole_runs(tmp_path: Path) -> None:
+    """Every third frame is inferred; the others are marked in all rows and not counted."""
 
     def ran(name: str, *options: str) -> tuple[list[dict[str, Any]], dict[str, Any], Path]:
         done = detect_video(
@@ -299,7 +304,7 @@ def test_whole_runs(tmp_path: Path) -> None:
         return [json.loads(row) for row in rows], session, tmp_path / name
 
     save = ("--save", "jsonl,csv,coco,mot")
-    rows, session, folder = ran("spared", "--infer-every", "3", *save)
+    rows, session, folder = ran("coasting", "--infer-every", "3", *save)
     looks = [0, 1, 4, 7, 10, 13]
     assert [row["frame"] for row in rows if row.get("inferred", True)] == looks
     assert all(row["detections"] for row in rows)
@@ -313,7 +318,9 @@ def test_whole_runs(tmp_path: Path) -> None:
         marked = {(int(row["frame"]), row["inferred"]) for row in csv.DictReader(file)}
     assert marked == {(i, str(int(i in looks))) for i in range(14)}
     coco = json.loads(next(folder.glob("*.coco.json")).read_text())
-    assert [one.get("inferred", True) for one in coco["images"]] == [i in looks for i in range(14)]
+    assert [image.get("inferred", True) for image in coco["images"]] == [
+        i in looks for i in range(14)
+    ]
     assert next(folder.glob("*.mot.txt")).read_text()
 
     again, session, _ = ran("sync", "--infer-every", "3", "--sync", "--save", "jsonl")

@@ -1,4 +1,4 @@
-"""The stage ``track`` in whole runs: ids in every output, low scores in none, cuts, cameras."""
+"""Test the stage ``track``, alone and in whole runs: ids in every output, cuts, cameras, trails."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ INFO = SourceInfo("in.mp4", "video", 640, 360, Fraction(25), Fraction(1, 25))
 NAMES = ("person", "vehicle")
 
 
-def stage(**given: Any) -> TrackStage:
-    config = resolve_config(None, {"track": "bytetrack", **given})
+def stage(**options: Any) -> TrackStage:
+    config = resolve_config(None, {"track": "bytetrack", **options})
     settings = TrackStage.settings(config.as_dict())
     assert settings is not None
     return TrackStage(settings, INFO, NAMES, config.selection.conf)
@@ -42,7 +42,7 @@ def frame(index: int, shade: int = 90, camera: str | None = None) -> Frame:
     return Frame(index, index, index / 25, picture, arrival=arrival)
 
 
-def found(*scores: float, x: float = 100) -> Detections:
+def boxes_with(*scores: float, x: float = 100) -> Detections:
     boxes = np.array([[x + 80 * i, 100, x + 40 + 80 * i, 200] for i in range(len(scores))])
     return Detections(
         boxes.astype(np.float32).reshape(-1, 4),
@@ -57,71 +57,71 @@ def ids(detections: Detections) -> list[int]:
     return list(detections.track_ids.tolist())
 
 
-def test_it_is_off_unless_asked() -> None:
+def test_tracking_is_off_by_default() -> None:
     assert between.choose(resolve_config(None, {}).as_dict()) == ()
-    asked = resolve_config(None, {"track": "sort"}).as_dict()
-    assert [one.name for one in between.choose(asked)] == ["track"]
+    options = resolve_config(None, {"track": "sort"}).as_dict()
+    assert [stage.name for stage in between.choose(options)] == ["track"]
 
 
 def test_low_scores_reach_only_the_tracker() -> None:
-    one = stage()
-    ends = [one(frame(i), found(0.9, 0.15 if 5 <= i < 10 else 0.8)) for i in range(15)]
+    track = stage()
+    ends = [track(frame(i), boxes_with(0.9, 0.15 if 5 <= i < 10 else 0.8)) for i in range(15)]
     assert [len(end) for end in ends] == [2] * 5 + [1] * 5 + [2] * 5
     assert ids(ends[4]) == ids(ends[14]) == [1, 2]
-    assert one.close() == ["in.mp4: 2 tracks"]
+    assert track.close() == ["in.mp4: 2 tracks"]
 
 
-def test_the_head_hands_them_over() -> None:
-    """A run with ByteTrack gets boxes from 0.1 on from the head; the others keep --conf."""
+def test_head_keeps_boxes_down_to_the_trackers_threshold() -> None:
+    """With ByteTrack, the head returns boxes with scores from 0.1 on; other trackers use --conf."""
     for track, lowest in (("bytetrack", 0.1), ("sort", 1.0)):
-        (one,) = between.choose(resolve_config(None, {"track": track}).as_dict())
-        assert one.kind.lowest_conf(one.settings) == lowest
-    asked: list[float] = []
+        (choice,) = between.choose(resolve_config(None, {"track": track}).as_dict())
+        assert choice.kind.lowest_conf(choice.settings) == lowest
+    thresholds: list[float] = []
     plan = resolve(resolve_config(None, {"engine": "null", "conf": 0.4}))
-    plan.network.head, head = lambda outputs, conf: asked.append(conf), plan.network.head  # type: ignore[assignment,func-returns-value]
+    plan.network.head, head = lambda outputs, conf: thresholds.append(conf), plan.network.head  # type: ignore[assignment,func-returns-value]
     try:
         for lowest in (1.0, 0.1):
             plan.stages(lowest)[1]([])
     finally:
         plan.network.head = head
-    assert asked == [0.4, 0.1]
+    assert thresholds == [0.4, 0.1]
 
 
 def test_a_cut_ends_the_tracks() -> None:
-    one = stage()
+    track = stage()
     for i in range(5):
-        before = one(frame(i), found(0.9))
+        before = track(frame(i), boxes_with(0.9))
     for i in range(5, 10):
-        after = one(frame(i, shade=200), found(0.9))
+        after = track(frame(i, shade=200), boxes_with(0.9))
     assert (ids(before), ids(after)) == ([1], [2])
 
 
 @pytest.mark.parametrize(("share", "cut"), [(0.2, False), (0.3, True)])
-def test_a_cut_changes_the_shade_of_a_quarter(share: float, cut: bool) -> None:
-    seen, after = Cuts(), frame(1)
+def test_cut_changes_a_quarter_of_the_picture(share: float, cut: bool) -> None:
+    cuts, after = Cuts(), frame(1)
     after.image[:, : int(share * 640)] = 255
-    assert [seen.is_cut(frame(0)), seen.is_cut(after)] == [False, cut]
+    assert [cuts.is_cut(frame(0)), cuts.is_cut(after)] == [False, cut]
 
 
 def test_slow_change_of_light_is_not_a_cut() -> None:
-    one = stage()
-    had = {tuple(ids(one(frame(i, shade=60 + 4 * i), found(0.9)))) for i in range(30)}
-    assert had == {(-1,), (1,)}
+    track = stage()
+    ids_had = {tuple(ids(track(frame(i, shade=60 + 4 * i), boxes_with(0.9)))) for i in range(30)}
+    assert ids_had == {(-1,), (1,)}
 
 
 def test_cameras_have_their_own_tracks() -> None:
-    one = stage()
-    had: dict[str, list[list[int]]] = {"a": [], "b": []}
+    track = stage()
+    ids_had: dict[str, list[list[int]]] = {"a": [], "b": []}
     for i in range(4):
-        for camera in had:
-            had[camera].append(ids(one(frame(i, camera=camera), found(0.9, 0.9))))
-    assert had["a"][-1] == had["b"][-1] == [1, 2]
+        for camera in ids_had:
+            ids_had[camera].append(ids(track(frame(i, camera=camera), boxes_with(0.9, 0.9))))
+    assert ids_had["a"][-1] == ids_had["b"][-1] == [1, 2]
 
 
-def test_trails() -> None:
-    one = stage(trails="0.2s")
+def test_trail_holds_the_points_of_its_duration() -> None:
+    track = stage(trails="0.2s")
     for i in range(20):
-        end = one(frame(i), found(0.9, x=100 + 5 * i))
+        end = track(frame(i), boxes_with(0.9, x=100 + 5 * i))
     (trail,) = end.trails
     assert len(trail) == 6  # now, and five frames of 40 ms before
     assert trail[-1].tolist() == [100 + 5 * 19 + 20, 150]
@@ -134,16 +134,16 @@ def test_trails_of_tracks_that_ended_are_forgotten() -> None:
 
     trails = Trails(1.0)
     for i in range(200):
-        one = found(0.9)
-        one.track_ids = np.array([i // 5], np.int64)
-        trails.draw(one, 100 + i / 25 if i < 100 else i / 25)  # the clock starts again
+        detections = boxes_with(0.9)
+        detections.track_ids = np.array([i // 5], np.int64)
+        trails.draw(detections, 100 + i / 25 if i < 100 else i / 25)  # the clock starts again
     assert len(trails._points) <= 6
 
 
-@pytest.mark.parametrize("given", ["0", "-1s", "two", "61", ""])
-def test_wrong_trails(given: str) -> None:
+@pytest.mark.parametrize("trails", ["0", "-1s", "two", "61", ""])
+def test_invalid_trails_are_refused(trails: str) -> None:
     with pytest.raises(UsageError, match="--trails"):
-        stage(trails=given)
+        stage(trails=trails)
 
 
 def test_trails_need_tracks() -> None:
@@ -151,17 +151,17 @@ def test_trails_need_tracks() -> None:
         PlanDraft.of(resolve_config(None, {"trails": "2s"}))
 
 
-def test_an_unknown_tracker() -> None:
+def test_unknown_tracker_is_refused() -> None:
     with pytest.raises(UsageError, match="'bytetrak'"):
         resolve_config(None, {"track": "bytetrak"})
 
 
 def test_colours_and_labels_follow_the_track_id() -> None:
-    detections = found(0.9, 0.8, 0.7)
+    detections = boxes_with(0.9, 0.8, 0.7)
     detections.track_ids = np.array([5, -1, 85], np.int64)
     layout = lay_out(640, 360, detections, Look())
     assert layout.shades == [5, 0, 85 % len(PALETTE)]
-    texts = [one.text for one in sorted(layout.labels, key=lambda one: one.number or 0)]
+    texts = [label.text for label in sorted(layout.labels, key=lambda label: label.number or 0)]
     assert texts == ["person 5", "person", "person 85"]
 
 
@@ -170,7 +170,7 @@ def test_colours_and_labels_follow_the_track_id() -> None:
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tracked")
     done = detect_video(
         *(STREET, "--track", "--frames", "12", "--engine", "ort", "--precision", "fp32"),
@@ -178,55 +178,51 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         cwd=folder,
     )
     assert done.returncode == 0, done.stderr
-    return {
-        "folder": folder,
-        **{
-            kind: next((folder / "out").glob(f"*{suffix}"))
-            for kind, suffix in (
-                ("jsonl", ".jsonl"),
-                ("csv", ".csv"),
-                ("mot", ".mot.txt"),
-                ("coco", ".coco.json"),
-            )
-        },
-    }
+    return folder
+
+
+def find_output(folder: Path, suffix: str) -> Path:
+    (path,) = (folder / "out").glob(f"*{suffix}")
+    return path
 
 
 @pytest.mark.slow
-def test_every_output_has_the_same_ids(outputs: dict[str, Path]) -> None:
-    rows = [json.loads(line) for line in outputs["jsonl"].read_text().splitlines()]
-    wanted = [
-        (row["frame"], one["track"], one["box"][0]) for row in rows for one in row["detections"]
+def test_all_outputs_have_the_same_ids(run: Path) -> None:
+    rows = [json.loads(line) for line in find_output(run, ".jsonl").read_text().splitlines()]
+    expected = [
+        (row["frame"], detection["track"], detection["box"][0])
+        for row in rows
+        for detection in row["detections"]
     ]
-    assert {track for frame, track, _ in wanted if frame == 0} == {None}
-    followed = [one for one in wanted if one[1] is not None]
+    assert {track for frame, track, _ in expected if frame == 0} == {None}
+    followed = [row for row in expected if row[1] is not None]
     assert len(followed) > 100
     assert min(score for row in rows for score in (d["score"] for d in row["detections"])) >= 0.25
-    for frame in range(1, 12):  # an id once a frame
+    for frame in range(1, 12):  # no id twice in a frame
         here = [track for number, track, _ in followed if number == frame]
         assert len(set(here)) == len(here)
 
-    with outputs["csv"].open(newline="") as file:
+    with find_output(run, ".csv").open(newline="") as file:
         listed = list(csv.DictReader(file))
     ids = [int(row["track"]) if row["track"] else None for row in listed]
-    assert ids == [track for _, track, _ in wanted]
-    mot = [line.split(",") for line in outputs["mot"].read_text().splitlines()]
-    assert [(int(row[0]) - 1, int(row[1])) for row in mot] == [one[:2] for one in followed]
-    coco = json.loads(outputs["coco"].read_text())["annotations"]
-    assert [one.get("track_id") for one in coco] == [track for _, track, _ in wanted]
+    assert ids == [track for _, track, _ in expected]
+    mot = [line.split(",") for line in find_output(run, ".mot.txt").read_text().splitlines()]
+    assert [(int(row[0]) - 1, int(row[1])) for row in mot] == [row[:2] for row in followed]
+    coco = json.loads(find_output(run, ".coco.json").read_text())["annotations"]
+    assert [row.get("track_id") for row in coco] == [track for _, track, _ in expected]
 
 
 @pytest.mark.slow
-def test_the_session_knows_the_stage(outputs: dict[str, Path]) -> None:
-    run = json.loads((outputs["folder"] / "run/session.json").read_text())
-    assert "track" in json.dumps(run)
-    assert any(note.endswith(" tracks") for note in json.loads(json.dumps(run))["notes"])
+def test_session_lists_the_track_stage(run: Path) -> None:
+    session = json.loads((run / "run/session.json").read_text())
+    assert "track" in session["stages"]
+    assert any(note.endswith(" tracks") for note in session["notes"])
 
 
 @pytest.mark.slow
-def test_from_python() -> None:
+def test_python_api_takes_a_tracker() -> None:
     class Numbered:
-        """The nth object of a frame has id n."""
+        """Give the nth object of a frame the id n."""
 
         def update(self, detections: Detections, frame: Frame) -> list[int]:
             assert frame.image.ndim == 3
@@ -234,32 +230,32 @@ def test_from_python() -> None:
 
     for track in (True, Numbered()):
         with Detector(engine="ort", precision="fp32", frames=3, track=track) as detector:
-            last = [found for _, found in detector.stream(STREET)][-1]
+            last = [detections for _, detections in detector.stream(STREET)][-1]
             assert last.track_ids is not None
             assert last.to_dict()[0]["track"] == last.track_ids[0]
             assert last[:2].track_ids.tolist() == last.track_ids[:2].tolist()  # type: ignore[union-attr]
             assert (last.scores >= 0.25).all()
-            single = detector(last_picture())
+            single = detector(read_picture())
             assert single.track_ids is None
             assert (single.scores >= 0.25).all()
 
 
-def last_picture() -> np.ndarray[Any, Any]:
+def read_picture() -> np.ndarray[Any, Any]:
     import cv2
 
     video = cv2.VideoCapture(STREET)
-    there, picture = video.read()
-    assert there
+    success, picture = video.read()
+    assert success
     return picture  # type: ignore[return-value]
 
 
-def test_csv_without_tracks_has_no_column() -> None:
+def test_rows_have_no_track_without_tracking() -> None:
     assert PlanDraft.of(resolve_config(None, {})).writing["tracks"] is False
 
 
 @pytest.mark.parametrize(
-    ("every", "looks"), [(None, False), ("1", False), ("2", True), ("auto", True)]
+    ("every", "scheduled"), [(None, False), ("1", False), ("2", True), ("auto", True)]
 )
-def test_frames_are_left_out_where_that_is_asked_for(every, looks):
-    made = stage(**({} if every is None else {"infer_every": every}))
-    assert (made.schedule is not None) == looks
+def test_infer_every_above_one_makes_a_schedule(every, scheduled):
+    track = stage(**({} if every is None else {"infer_every": every}))
+    assert (track.schedule is not None) == scheduled

@@ -1,9 +1,10 @@
-"""Some trackers against another library's ids, and their filters (tests/conformance has the rest).
+"""Compare track ids with another library's, and test the Kalman filters of the trackers.
 
-``reference.csv`` holds the boxes of people in the first 150 frames of a clip of a walking crowd, as
-the default model found them, and the ids that roboflow's ``trackers`` 2.6.1 (Apache-2.0) gave them:
-thresholds of 0.25, otherwise its defaults; SORT and ByteTrack with times, OC-SORT without. Its
-ByteTrack asks for an overlap of 0.1 in both associations; the paper has 0.2 and 0.5.
+tests/conformance tests what all trackers have in common. ``reference.csv`` holds the boxes of
+people that the default model detected in the first 150 frames of a clip of a walking crowd, and
+the ids from roboflow's ``trackers`` 2.6.1 (Apache-2.0): thresholds of 0.25, otherwise its defaults;
+SORT and ByteTrack with times, OC-SORT without. Its ByteTrack requires an overlap of 0.1 in both
+associations; the paper has 0.2 and 0.5.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ def test_ids_equal_those_of_another_library(name: str, monkeypatch: pytest.Monke
     ours: dict[int, int] = {}
     theirs: dict[int, int] = {}
     same = only_ours = 0
-    for number, (boxes, wanted) in enumerate(reference(name)):
+    for number, (boxes, reference_ids) in enumerate(reference(name)):
         classes = np.zeros(len(boxes), np.int64)
         ids = tracker.update(boxes[:, :4], boxes[:, 4], classes, number / 30)
-        for mine, other in zip(ids.tolist(), wanted, strict=True):
+        for mine, other in zip(ids.tolist(), reference_ids, strict=True):
             if other < 0:
                 only_ours += mine >= 0
                 continue
@@ -57,25 +58,29 @@ def test_ids_equal_those_of_another_library(name: str, monkeypatch: pytest.Monke
             same += 1
     assert same > 1500
     assert tracker.begun == len(theirs)
-    # A track that is found again has its id at once; theirs waits for three frames more.
+    # Our OC-SORT gives a track that reappears its id at once, theirs after three more frames.
     assert only_ours == (111 if name == "ocsort" else 0)
 
 
-def test_low_scores_keep_a_track() -> None:
+def test_low_scores_keep_a_track_only_with_bytetrack() -> None:
     """ByteTrack keeps the track through a second with scores below the threshold."""
-    way = straight((100, 200), (60, 0))
-    kept = {}
+    path = straight((100, 200), (60, 0))
+    by_tracker = {}
     for name in ("sort", "bytetrack", "ocsort"):
-        tracker, had = find(name)(CONF), []
+        tracker, track_ids = find(name)(CONF), []
         for i in range(120):
             score = 0.15 if 40 <= i < 80 else 0.9
-            x, y = way(i / 30) or (0, 0)
+            x, y = path(i / 30) or (0, 0)
             box = np.array([[x - 20, y - 50, x + 20, y + 50]], np.float32)
-            ids = tracker.update(box, np.array([score]), np.zeros(1, np.int64), i / 30)
-            had += [one for one in ids.tolist() if one != NONE and one not in had]
-        kept[name] = had
-    assert kept["bytetrack"] == [1]
-    assert kept["sort"] == kept["ocsort"] == [1, 2]
+            frame_ids = tracker.update(box, np.array([score]), np.zeros(1, np.int64), i / 30)
+            track_ids += [
+                track_id
+                for track_id in frame_ids.tolist()
+                if track_id != NONE and track_id not in track_ids
+            ]
+        by_tracker[name] = track_ids
+    assert by_tracker["bytetrack"] == [1]
+    assert by_tracker["sort"] == by_tracker["ocsort"] == [1, 2]
     assert find("bytetrack").lowest_conf == 0.1
 
 
@@ -84,7 +89,7 @@ def test_low_scores_keep_a_track() -> None:
 
 
 @pytest.mark.parametrize("form", [CORNERS, CENTRES])
-def test_a_long_step_is_many_short_ones(form: Form) -> None:
+def test_one_long_prediction_equals_many_short_ones(form: Form) -> None:
     box = np.array([[10, 20, 50, 120], [300, 50, 360, 90]], float)
     once, often = Motion(form), Motion(form)
     for motion in (once, often):
@@ -99,19 +104,19 @@ def test_a_long_step_is_many_short_ones(form: Form) -> None:
 
 
 @pytest.mark.parametrize("form", [CORNERS, CENTRES])
-def test_the_filter_is_kalmans(form: Form) -> None:
-    """It equals the formulas with whole matrices, for each of the four numbers."""
+def test_filter_equals_kalman_formulas(form: Form) -> None:
+    """Compare it with the formulas in matrix form, for each of the four coordinates."""
     random = np.random.default_rng(2)
-    motion, seen = Motion(form), np.array([[100, 100, 140, 200]], float)
-    motion.add(seen)
-    states = [np.array([value, 0.0]) for value in form.of_boxes(seen)[0]]
+    motion, box = Motion(form), np.array([[100, 100, 140, 200]], float)
+    motion.add(box)
+    states = [np.array([value, 0.0]) for value in form.of_boxes(box)[0]]
     spreads = [np.diag([form.first[i], form.first_speed[i]]) for i in range(4)]
     step = np.array([[1, 1], [0, 1]])
     for _ in range(20):
-        seen = seen + random.normal(0, 3, 4)
+        box = box + random.normal(0, 3, 4)
         motion.predict(1)
-        motion.correct(np.array([0]), seen)
-        for i, value in enumerate(form.of_boxes(seen)[0]):
+        motion.correct(np.array([0]), box)
+        for i, value in enumerate(form.of_boxes(box)[0]):
             states[i] = step @ states[i]
             noise = np.diag([form.drift[i], form.drift_speed[i]])
             spread = step @ spreads[i] @ step.T + noise
@@ -122,7 +127,7 @@ def test_the_filter_is_kalmans(form: Form) -> None:
     assert motion.speed[0] == pytest.approx([state[1] for state in states])
 
 
-def test_an_area_that_shrinks_stays_one_and_a_corner_may_go_below_0() -> None:
+def test_predicted_area_stays_positive_and_corners_may_be_negative() -> None:
     fast = np.full((1, 4), -1e6)
     areas, corners = Motion(CENTRES), Motion(CORNERS)
     for motion in (areas, corners):
@@ -132,9 +137,3 @@ def test_an_area_that_shrinks_stays_one_and_a_corner_may_go_below_0() -> None:
     assert areas.place[0, 2] > 0
     assert areas.speed[0].tolist() == [-1e6, -1e6, 0, -1e6]
     assert corners.speed.tolist() == fast.tolist()
-
-
-@pytest.mark.parametrize("form", [CORNERS, CENTRES])
-def test_a_form_gives_its_boxes_back(form: Form) -> None:
-    boxes = np.array([[10, 20, 50, 120], [0, 0, 3, 400]], float)
-    assert form.to_boxes(form.of_boxes(boxes)) == pytest.approx(boxes)

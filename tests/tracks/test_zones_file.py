@@ -1,4 +1,4 @@
-"""zones.yaml: its meaning, and one line for every error in it."""
+"""Test how zones.yaml is read, and the error for each mistake in it."""
 
 from __future__ import annotations
 
@@ -100,22 +100,22 @@ def test_sections_inherit_from_the_top_level(tmp_path: Path) -> None:
     )
     file = read_zones(write(tmp_path, text))
     front, other = file.of_camera("front"), file.of_camera("back")
-    assert ([one.name for one in front.shapes], front.every_s) == (["yard"], 10)
+    assert ([shape.name for shape in front.shapes], front.every_s) == (["yard"], 10)
     assert front.size == (640, 360)
     assert front.shapes[0].classes == ("person",)
-    assert ([one.name for one in other.shapes], other.every_s) == (["a"], 300)
+    assert ([shape.name for shape in other.shapes], other.every_s) == (["a"], 300)
     assert file.of_clip("/x/in-7.mp4").point == "centre"
-    assert [one.name for one in file.of_clip("/x/in-7.mp4").shapes] == ["a"]
+    assert [shape.name for shape in file.of_clip("/x/in-7.mp4").shapes] == ["a"]
     assert file.of_clip("out.mp4").point == "bottom"
 
 
-def test_small_numbers_are_shares_and_large_ones_pixels(tmp_path: Path) -> None:
+def test_points_up_to_one_are_shares_and_others_pixels(tmp_path: Path) -> None:
     assert read_zones(write(tmp_path, LINE)).default.size == (1, 1)
     assert read_zones(write(tmp_path, "lines: {a: [[0, 0], [1, 2]]}")).default.size is None
 
 
-def stage(folder: Path, text: str, info: SourceInfo = INFO, **given: object) -> ZonesStage:
-    config = resolve_config(None, {"zones": write(folder, text), **given})
+def stage(folder: Path, text: str, info: SourceInfo = INFO, **options: object) -> ZonesStage:
+    config = resolve_config(None, {"zones": write(folder, text), **options})
     settings = ZonesStage.settings(config.as_dict())
     assert settings is not None
     ZonesStage.check(settings, ("person", "vehicle"))
@@ -154,19 +154,19 @@ def test_command_reports_an_error_in_one_line_and_writes_nothing(tmp_path: Path)
         done = detect_video(STREET, "--zones", write(tmp_path, text), cwd=tmp_path)
         assert done.returncode == 2
         assert len(done.stderr.strip().splitlines()) == 1
-        assert [one.name for one in tmp_path.iterdir()] == ["zones.yaml"]
+        assert [path.name for path in tmp_path.iterdir()] == ["zones.yaml"]
     done = detect_video(STREET, "--zones", "zones.yaml", "-o", "zones.yaml", cwd=tmp_path)
     assert done.returncode == 2, "an input cannot be the output"
 
 
-def test_a_polygon_that_sections_inherit_is_checked_once(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(zones_file, "_meet", lambda *edges: asked.append(edges))
+def test_inherited_polygon_is_checked_once(tmp_path, monkeypatch):
+    pairs = []
+    monkeypatch.setattr(zones_file, "_meet", lambda *edges: pairs.append(edges))
     points = [[0.1, 0.3], [0.3, 0.1], [0.7, 0.1], [0.9, 0.3], [0.7, 0.9], [0.3, 0.9]]
     clips = "".join(f"  c{n}.mp4: {{margin: 0.1}}\n" for n in range(50))
     (tmp_path / "z.yaml").write_text(f"zones: {{a: {points}}}\nclips:\n{clips}")
     assert len(zones_file.read_zones(str(tmp_path / "z.yaml")).clips) == 50
-    assert 0 < len(asked) < len(points) ** 2
+    assert 0 < len(pairs) < len(points) ** 2
 
 
 def test_start_of_a_clip_is_read_from_its_name(tmp_path: Path) -> None:
@@ -181,15 +181,15 @@ def test_start_of_a_clip_is_read_from_its_name(tmp_path: Path) -> None:
         theirs.start_of("other.mp4")
 
 
-def test_a_date_and_time_says_when_a_clip_begins(tmp_path: Path, local_time) -> None:
+def test_start_of_a_clip_may_be_a_date_and_time(tmp_path: Path, local_time) -> None:
     local_time("Europe/Berlin")
-    asked = f'{LINE}clips: {{"road.mp4": {{start: "AT"}}}}'
+    template = f'{LINE}clips: {{"road.mp4": {{start: "AT"}}}}'
     for at in ("2026-11-27 07:00", "2026-11-27T06:00:00Z", "2026-11-27 08:00+02:00"):
-        clip = read_zones(write(tmp_path, asked.replace("AT", at))).of_clip("x/road.mp4")
+        clip = read_zones(write(tmp_path, template.replace("AT", at))).of_clip("x/road.mp4")
         assert clip.start_of("x/road.mp4") == 1795759200
-    for wrong in ("07:00", "road.mp4", "0001-01-01", "2026-10-25 02:30"):  # which is twice
+    for wrong in ("07:00", "road.mp4", "0001-01-01", "2026-10-25 02:30"):  # the last is ambiguous
         with pytest.raises(UsageError, match=r"road\.mp4: start"):
-            read_zones(write(tmp_path, asked.replace("AT", wrong)))
+            read_zones(write(tmp_path, template.replace("AT", wrong)))
 
 
 OURS = """\
@@ -205,18 +205,18 @@ lines: {gate: {points: [[480, 0], [480, 540]], out: right}, "=mid": {points: [[9
 
 def test_drawing_keeps_settings_that_were_not_drawn(tmp_path: Path) -> None:
     path = write(tmp_path, OURS)
-    zones, text, said = put_drawing(path, "front", DRAWN)
-    assert (text[: len(OURS)], said) == (OURS, "=mid added, yard removed")
+    zones, text, summary = put_drawing(path, "front", DRAWN)
+    assert (text[: len(OURS)], summary) == (OURS, "=mid added, yard removed")
     front = zones.of_camera("front")
     assert (front.every_s, front.shapes[0].classes) == (5, ("person",))
-    assert front.shapes[0].sides == ("in", "right"), "its name was taken away"
+    assert front.shapes[0].sides == ("in", "right"), "the drawing removed the name of side in"
     write(tmp_path, text)
-    zones, text, said = put_drawing(path, "back", "zones: {yard: [[0, 0], [0, 1], [1, 1]]}")
-    assert (text[: len(OURS)], said) == (OURS, "yard changed, gate removed")
+    zones, text, summary = put_drawing(path, "back", "zones: {yard: [[0, 0], [0, 1], [1, 1]]}")
+    assert (text[: len(OURS)], summary) == (OURS, "yard changed, gate removed")
     assert zones.of_camera("front") == front
     write(tmp_path, f"cameras: {{front: {{lines: {{a: [[0, 0], [1, 1]]}}}}}}\n{OURS}")
-    zones, _, said = put_drawing(path, "front", DRAWN)
-    assert (said, zones.default.every_s) == ("gate added, =mid added, a removed", 5)
+    zones, _, summary = put_drawing(path, "front", DRAWN)
+    assert (summary, zones.default.every_s) == ("gate added, =mid added, a removed", 5)
 
 
 SHAPES = [text for text in WRONG if text.startswith("zones: {a: [[")]
@@ -226,19 +226,19 @@ SHAPES += ["lines: {a: [[0, 0]]}", f"{LINE}zones: {{a: {SQUARE}}}"]
 @pytest.mark.parametrize("drawing", SHAPES)
 def test_invalid_drawing_gets_the_error_of_the_command(drawing: str, tmp_path: Path) -> None:
     path = str(tmp_path / "zones.yaml")
-    with pytest.raises(UsageError) as said:
+    with pytest.raises(UsageError) as error:
         read_zones(path, f"cameras:\n  front:\n{indent(drawing, '    ')}")
-    also = {"lines: {a: 1, a: 2}": "duplicate key 'a'", "every: 9": "unknown key 'every'"}
-    for wrong, words in {**also, drawing: str(said.value)}.items():
-        with pytest.raises(UsageError, match=re.escape(words)):
-            put_drawing(path, "front", wrong)
+    cases = {"lines: {a: 1, a: 2}": "duplicate key 'a'", "every: 9": "unknown key 'every'"}
+    for text, message in {**cases, drawing: str(error.value)}.items():
+        with pytest.raises(UsageError, match=re.escape(message)):
+            put_drawing(path, "front", text)
 
 
 def test_camera_without_lines_takes_drawn_lines(tmp_path: Path) -> None:
     counting = stage(tmp_path, f"cameras: {{back: {{{LINE.strip()}}}}}", replace(INFO, kind="live"))
-    found = replace(Detections.empty(), track_ids=np.zeros(0, np.int64))
+    detections = replace(Detections.empty(), track_ids=np.zeros(0, np.int64))
     frame = Frame(0, 0, 0.0, np.zeros((9, 9, 3), np.uint8), arrival=Arrival("front", 1, 0, 0.0))
-    assert counting(frame, found).scene is None
+    assert counting(frame, detections).scene is None
     options = resolve_config(None, {"zones": str(tmp_path / "zones.yaml")}).as_dict()
     counting.change("front", ZonesStage.redraw(options, "front", LINE)[0])
-    assert [one.name for one in counting(frame, found).scene.book.shapes()] == ["a"]
+    assert [shape.name for shape in counting(frame, detections).scene.book.shapes()] == ["a"]

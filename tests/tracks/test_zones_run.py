@@ -1,4 +1,4 @@
-"""Lines and zones in whole runs: files, summary, session, picture; the template and its page."""
+"""Test --zones in whole runs (files, summary, session, pictures) and the `zones` template."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cwd=folder,
     )
     assert done.returncode == 0, done.stderr
-    (folder / "said.json").write_text(done.stdout)
+    (folder / "summary.json").write_text(done.stdout)
     return folder
 
 
@@ -64,22 +64,22 @@ def rows(folder: Path, kind: str) -> list[dict[str, str]]:
 
 @pytest.mark.slow
 def test_files_and_summary_agree(run: Path) -> None:
-    summary = json.loads((run / "said.json").read_text())
+    summary = json.loads((run / "summary.json").read_text())
     assert {"events", "counts", "jsonl"} == set(summary["outputs"])
     assert sorted(path.name for path in (run / "out").iterdir()) == sorted(
         Path(path).name for path in summary["outputs"].values()
-    ), "nothing else is left there"
-    by_name = {one["name"]: one for one in summary["zones"]}
+    ), "no other files are left behind"
+    by_name = {entry["name"]: entry for entry in summary["zones"]}
     assert (by_name["mid"]["kind"], by_name["right"]["kind"]) == ("line", "zone")
     events, counts = rows(run, "events"), rows(run, "counts")
     assert len(events) > 5
-    times = [float(one["time_s"]) for one in events]
+    times = [float(entry["time_s"]) for entry in events]
     assert times == sorted(times)
-    of = Counter((one["zone"], one["class"], one["event"]) for one in events)
-    words = {"enters": "entered", "leaves": "left", "appears": "appeared", "ends": "ended"}
+    totals = Counter((entry["zone"], entry["class"], entry["event"]) for entry in events)
+    kinds = {"enters": "entered", "leaves": "left", "appears": "appeared", "ends": "ended"}
     person = by_name["right"]["counts"]["person"]
-    for event, kind in words.items():
-        assert of["right", "person", event] == person[kind]
+    for event, kind in kinds.items():
+        assert totals["right", "person", event] == person[kind]
         assert sum(int(row[kind] or 0) for row in counts if row["zone"] == "right") == person[kind]
     assert person["entered"] + person["appeared"] == person["left"] + person["ended"] > 0
     assert set(by_name["right"]["counts"]) == {"person"}
@@ -88,35 +88,35 @@ def test_files_and_summary_agree(run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_python_sees_the_events_of_the_command(run: Path) -> None:
+def test_python_api_gives_the_events_of_the_command(run: Path) -> None:
     with Detector(
         "street", engine="ort", precision="fp32", frames=60, zones=str(run / "zones.yaml")
     ) as detector:
-        found = [found for _, found in detector.stream(STREET)]
-    scenes = [one.scene for one in found]
+        results = [detections for _, detections in detector.stream(STREET)]
+    scenes = [detections.scene for detections in results]
     assert all(scenes)
     ends, _ = scenes[-1].book.finish()
-    seen = [event for scene in scenes for event in scene.events] + list(ends)
-    assert seen
-    assert [(one.zone, one.event, str(one.track)) for one in seen] == [
+    events = [event for scene in scenes for event in scene.events] + list(ends)
+    assert events
+    assert [(event.zone, event.event, str(event.track)) for event in events] == [
         (row["zone"], row["event"], row["track"]) for row in rows(run, "events")
     ]
-    copied = pickle.loads(pickle.dumps(found[-1]))
-    assert copied == found[-1]
+    copied = pickle.loads(pickle.dumps(results[-1]))
+    assert copied == results[-1]
     assert copied.scene.events == scenes[-1].events
     assert copied.scene.book is None
 
 
 @pytest.mark.slow
-def test_events_have_the_ids_of_the_rows(run: Path) -> None:
+def test_events_use_the_track_ids_of_the_detections(run: Path) -> None:
     lines = (run / "out/street-ort-detected.jsonl").read_text().splitlines()
-    found = [json.loads(line) for line in lines]
-    known = {(d["track"], d["class"]) for row in found for d in row["detections"]}
-    assert {(int(one["track"]), one["class"]) for one in rows(run, "events")} <= known
+    detected = [json.loads(line) for line in lines]
+    known = {(d["track"], d["class"]) for row in detected for d in row["detections"]}
+    assert {(int(event["track"]), event["class"]) for event in rows(run, "events")} <= known
 
 
 @pytest.mark.slow
-def test_session_and_report_have_them(run: Path) -> None:
+def test_session_and_report_show_zones(run: Path) -> None:
     session = read_session(run / "run")
     assert "zones" in session.document.stages
     (scene,) = session.document.scenes or []
@@ -126,15 +126,15 @@ def test_session_and_report_have_them(run: Path) -> None:
     drawn = part.draw(session)
     assert "mid" in drawn
     assert "<svg" in drawn
-    assert scene.clock == [], "nobody knows when street.mp4 began"
+    assert scene.clock == [], "the start time of street.mp4 is unknown"
     local_s = datetime(2026, 10, 25, 2, 59, 58, tzinfo=UTC).timestamp()
     dated = replace(scene, clock=[(0.0, local_s), (2.0, local_s + 2 - 3600)])
     drawn = part.draw(replace(session, document=replace(session.document, scenes=[dated])))
     clock = re.findall(r">(\d\d:\d\d:\d\d)<", drawn)
-    assert clock[:3] == ["02:59:58", "02:59:59", "02:00:00"], "as summer time ends"
+    assert clock[:3] == ["02:59:58", "02:59:59", "02:00:00"], "summer time ends"
 
 
-def test_they_are_drawn_without_an_object_too() -> None:
+def test_lines_are_drawn_in_frames_without_objects() -> None:
     class Book:
         def finish(self) -> tuple[list[object], list[object]]:
             return [], []
@@ -151,36 +151,36 @@ def test_they_are_drawn_without_an_object_too() -> None:
 
 
 @pytest.mark.slow
-def test_zones_template_is_inert_and_replaces_no_file(tmp_path: Path) -> None:
+def test_zones_template_draws_nothing_and_replaces_no_file(tmp_path: Path) -> None:
     for _ in range(2):
         assert detect_video("zones", STREET, cwd=tmp_path).returncode == 0
-    made = {f"street-zones{n}{end}" for n in ("", "-2") for end in (".yaml", ".png", ".html")}
-    assert {path.name for path in tmp_path.iterdir()} == made
+    expected = {f"street-zones{n}{end}" for n in ("", "-2") for end in (".yaml", ".png", ".html")}
+    assert {path.name for path in tmp_path.iterdir()} == expected
     done = detect_video(STREET, "--zones", "street-zones.yaml", cwd=tmp_path)
-    assert done.returncode == 2, "a line that nobody drew"
+    assert done.returncode == 2, "the template has no line yet"
     text = (tmp_path / "street-zones.yaml").read_text()
     head, mark, shapes = text.partition("cameras:")[0].partition("# lines:")
     (tmp_path / "street-zones-2.yaml").write_text(head + re.sub("(?m)^# ", "", mark + shapes))
     places = read_zones(str(tmp_path / "street-zones-2.yaml")).default
     assert places.size == (960, 540)
-    assert {one.is_line for one in places.shapes} == {True, False}
+    assert {shape.is_line for shape in places.shapes} == {True, False}
     still = cv2.imread(str(tmp_path / "street-zones.png"))
     assert still is not None
     assert still.shape == (540, 960, 3)
-    kept = (tmp_path / "street-zones.yaml").read_bytes()
-    for given, code in (("street-zones.yaml", 6), ("x.txt", 2), ("gone/x y.yaml", 0)):
-        done = detect_video("zones", STREET, "-o", given, cwd=tmp_path)
+    template = (tmp_path / "street-zones.yaml").read_bytes()
+    for output, code in (("street-zones.yaml", 6), ("x.txt", 2), ("gone/x y.yaml", 0)):
+        done = detect_video("zones", STREET, "-o", output, cwd=tmp_path)
         assert done.returncode == code
     assert "--zones 'gone/x y.yaml'" in done.stdout
     assert "--zones 'x y.yaml'\n" in (tmp_path / "gone/x y.yaml").read_text()
-    assert (tmp_path / "street-zones.yaml").read_bytes() == kept
+    assert (tmp_path / "street-zones.yaml").read_bytes() == template
     assert detect_video("zones", "gone.mp4", cwd=tmp_path).returncode == 3
 
 
-def test_the_numbers_of_a_still_stand_on_a_plain_ground() -> None:
-    ground = (with_grid(np.zeros((200, 400, 3), np.uint8)) == SHADE).all(axis=2)
-    assert ground[0:9, 150].all(), "below the upper edge"
-    assert (ground[42:59, 0] == [False] * 8 + [True] * 9).all(), "below the line"
+def test_grid_numbers_have_a_plain_background() -> None:
+    background = (with_grid(np.zeros((200, 400, 3), np.uint8)) == SHADE).all(axis=2)
+    assert background[0:9, 150].all(), "at the upper edge"
+    assert (background[42:59, 0] == [False] * 8 + [True] * 9).all(), "below the line"
 
 
 CLICKS = """(() => {
@@ -200,7 +200,7 @@ CLICKS = """(() => {
 
 @pytest.mark.slow
 @pytest.mark.skipif(chromium() is None, reason="needs Chromium")
-def test_the_page_saves_the_file_that_the_terminal_names(tmp_path: Path) -> None:
+def test_page_saves_the_file_that_the_command_names(tmp_path: Path) -> None:
     (saved := tmp_path / "saved/street-zones.yaml").parent.mkdir()
     assert detect_video("zones", STREET, cwd=tmp_path).returncode == 0
     browser = Browser(tmp_path / "profile")
@@ -222,7 +222,7 @@ def test_the_page_saves_the_file_that_the_terminal_names(tmp_path: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.net
-def test_a_camera_gives_the_still(tmp_path: Path) -> None:
+def test_template_shows_a_cameras_picture_and_no_password(tmp_path: Path) -> None:
     need_rtsp()
     with rtsp({"door": Path(STREET)}, login="me:opensesame") as server:
         for _ in range(2):
@@ -234,20 +234,12 @@ def test_a_camera_gives_the_still(tmp_path: Path) -> None:
     assert still.shape == (540, 960, 3)
     written = [path.read_bytes() for path in tmp_path.iterdir()]
     assert len(written) == 6
-    assert not any(b"opensesame" in one for one in (*written, done.stdout.encode()))
+    assert not any(b"opensesame" in data for data in (*written, done.stdout.encode()))
     (tmp_path / "cameras.yaml").write_text("cameras: {door: 0}")
     assert detect_video("zones", "cameras.yaml", cwd=tmp_path).returncode == 2
 
 
-@pytest.mark.slow
-def test_pixels_without_a_size_are_refused_for_cameras(tmp_path: Path) -> None:
-    (tmp_path / "zones.yaml").write_text("lines: {mid: [[0, 324], [960, 324]]}")
-    camera = (STREET, "--loop", "--frames", "9", "--engine", "null", "--zones", "zones.yaml")
-    assert detect_video(*camera, cwd=tmp_path).returncode == 2
-
-
-def test_the_arrow_of_a_line_grows_with_the_picture() -> None:
-    """It takes the same share of a picture at 360p and at 2160p."""
+def test_arrow_of_a_line_scales_with_the_picture() -> None:
     small, large = (
         arrow_of(np.array([[0.5, 0.2], [0.5, 0.9]]) * [width, width * 9 / 16], width)
         for width in (640, 3840)
@@ -257,22 +249,26 @@ def test_the_arrow_of_a_line_grows_with_the_picture() -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"infer_every": "3"}], ids=str)
-def test_one_thumbnail_a_frame_tells_schedule_tracks_and_zones_of_cuts(
+def test_schedule_tracks_and_zones_share_one_thumbnail_per_frame(
     more: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "zones.yaml").write_text(ZONES)
     clip = write_video(tmp_path / "clip.mp4", 9)
-    looked: list[int] = []
+    thumbnails: list[int] = []
     make = cuts._thumbnail
-    monkeypatch.setattr(cuts, "_thumbnail", lambda frame: looked.append(frame.index) or make(frame))
+    monkeypatch.setattr(
+        cuts, "_thumbnail", lambda frame: thumbnails.append(frame.index) or make(frame)
+    )
     zones, run_dir = str(tmp_path / "zones.yaml"), str(tmp_path / "run")
-    asked = {"engine": "null", "zones": zones, "track": "bytetrack", "save": ("jsonl",)}
-    config = Config().with_options({**asked, "output": f"{tmp_path}/", "run_dir": run_dir, **more})
+    options = {"engine": "null", "zones": zones, "track": "bytetrack", "save": ("jsonl",)}
+    config = Config().with_options(
+        {**options, "output": f"{tmp_path}/", "run_dir": run_dir, **more}
+    )
     assert detect([str(clip)], config).summary.frames.written == 9
-    assert sorted(looked) == list(range(9))
+    assert sorted(thumbnails) == list(range(9))
 
 
-def test_no_name_is_a_formula_of_a_spreadsheet() -> None:
+def test_names_are_not_formulas_in_a_spreadsheet() -> None:
     row = ZoneCount(0.0, 1.0, "=gate", "=person", {"in": 1, "out": 0}, None, None, ("=a", "=b"))
     cells = count_cells("=in.mp4", row)
     assert len(cells) == len(COLUMNS)

@@ -1,4 +1,4 @@
-"""Check devices against Home Assistant's own schemas: a JSON list of payloads comes in by stdin.
+"""Check devices, a JSON list of payloads on standard input, against Home Assistant's own schemas.
 
 python3.13 -m venv ha && ha/bin/pip install homeassistant   # tried with 2026.2.3
 DETECT_VIDEO_HOME_ASSISTANT=ha/bin/python scripts/test -k published_schema
@@ -16,15 +16,15 @@ from homeassistant.core import HomeAssistant
 
 
 def check(text: str) -> set[str]:
-    """Return a device's platforms. Raises what voluptuous does, and AssertionError."""
+    """Return a device's platforms. Raises voluptuous.Invalid or AssertionError."""
     device = discovery._parse_device_payload(None, text, "camera", "node")
-    assert device, "refused; the reason stands above"
+    assert device, "refused; the log above says why"
     platforms = set()
     for name, entity in device["components"].items():
         platform = entity.pop("platform")
         platforms.add(platform)
         if not entity:
-            continue  # which removes it
+            continue  # an empty entity removes it
         config = discovery.MQTTDiscoveryPayload(entity)
         config["device"], config["origin"] = device["device"], device["origin"]
         discovery._merge_common_device_options(config, device)

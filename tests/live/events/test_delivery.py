@@ -1,4 +1,4 @@
-"""Events reach a file, standard output, a webhook and a broker, or are counted as lost."""
+"""Test that events reach a file, standard output, a webhook or a broker, or count as lost."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def no_pauses(monkeypatch):
     monkeypatch.setattr(queued_target, "PAUSE_S", 0.001)
 
 
-def test_an_event_as_json():
+def test_event_document_has_names_and_utc_times():
     assert as_document(event(1, snapshot="door/snapshots/a.jpg")) == {
         "event": "appears",
         "camera": "door",
@@ -63,10 +63,12 @@ def test_an_event_as_json():
     }
 
 
-def test_a_document_has_every_field_of_an_event():
-    told = {one.name: f"<{one.name}>" for one in fields(Event) if not one.name.endswith("_s")}
-    document = as_document(Event(**told, time_s=TIME_S, since_s=TIME_S))
-    assert set(told.values()) <= set(document.values())
+def test_event_document_has_every_field():
+    values = {
+        field.name: f"<{field.name}>" for field in fields(Event) if not field.name.endswith("_s")
+    }
+    document = as_document(Event(**values, time_s=TIME_S, since_s=TIME_S))
+    assert set(values.values()) <= set(document.values())
     assert len(document) == len(fields(Event))
 
 
@@ -74,30 +76,29 @@ class Scripted(QueuedTarget):
     name = "the test"
 
     def __init__(self, *script: str, **more) -> None:
-        self.script, self.got = list(script), []
+        self.script, self.delivered = list(script), []
         super().__init__(**more)
 
     def deliver(self, event: Event) -> None:
-        answer = self.script.pop(0) if self.script else "ok"
-        if answer == "later":
+        outcome = self.script.pop(0) if self.script else "ok"
+        if outcome == "later":
             raise TryAgainError("busy")
-        if answer == "never":
+        if outcome == "never":
             raise RefusedError("no")
-        self.got.append(event)
+        self.delivered.append(event)
 
 
-def test_what_may_pass_is_tried_again():
-    complaints = []
-    target = Scripted("later", "later", "ok", "never", notice=complaints.append)
+def test_temporary_failure_is_retried(notices):
+    target = Scripted("later", "later", "ok", "never", notice=notices.append)
     for number in range(3):
         target.send(event(number))
-    wait_for(lambda: len(target.got) == 2 and target.lost() == 1)
+    wait_for(lambda: len(target.delivered) == 2 and target.lost() == 1)
     target.close()
-    assert [one.time_s - TIME_S for one in target.got] == [0, 2]
-    assert [line.rpartition(": ")[2] for line in complaints] == ["busy", "no"]
+    assert [item.time_s - TIME_S for item in target.delivered] == [0, 2]
+    assert [line.rpartition(": ")[2] for line in notices] == ["busy", "no"]
 
 
-def test_five_tries_and_it_is_lost():
+def test_event_is_lost_after_five_tries():
     target = Scripted(*["later"] * queued_target.TRIES)
     target.send(event())
     wait_for(lambda: target.lost() == 1)
@@ -105,7 +106,7 @@ def test_five_tries_and_it_is_lost():
     target.close()
 
 
-def test_the_oldest_gives_way(monkeypatch):
+def test_full_queue_drops_the_oldest_event(monkeypatch):
     monkeypatch.setattr(queued_target, "ROOM", 3)
     gate = threading.Event()
 
@@ -122,18 +123,18 @@ def test_the_oldest_gives_way(monkeypatch):
     assert target.lost() == 7
     gate.set()
     target.close()
-    assert [one.time_s - TIME_S for one in target.got] == [0, 8, 9, 10]
+    assert [item.time_s - TIME_S for item in target.delivered] == [0, 8, 9, 10]
 
 
-def test_what_comes_after_the_end_is_lost():
+def test_event_after_close_is_lost():
     target = Scripted()
     target.send(event())
     target.close()
     target.send(event())
-    assert (len(target.got), target.lost()) == (1, 1)
+    assert (len(target.delivered), target.lost()) == (1, 1)
 
 
-def test_a_receiver_that_is_away_is_not_waited_for_at_the_end():
+def test_close_does_not_wait_for_a_failing_receiver():
     target = Scripted(*["later"] * 1000)
     for number in range(20):
         target.send(event(number))
@@ -147,7 +148,7 @@ def test_close_reports_only_receivers_that_lost_events():
     events = CameraEvents(None, EventsConfig(), print, EventFilters(), [good, bad])
     events.send(event())
     events.send(event(1, "leaves"))
-    wait_for(lambda: bad.got)  # ``close`` does not wait for a failing receiver
+    wait_for(lambda: bad.delivered)  # or ``close`` would drop the second event
     assert events.close() == ["the test: 1 lost"]
 
 
@@ -155,7 +156,7 @@ def test_close_reports_only_receivers_that_lost_events():
 # Files and pipes.
 
 
-def test_lines_are_appended(tmp_path):
+def test_event_file_is_appended_to(tmp_path):
     path = tmp_path / "events.jsonl"
     path.write_text("before\n")
     target = EventStream.open(str(path))
@@ -168,7 +169,7 @@ def test_lines_are_appended(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["folder", "missing", "pipe"])
-def test_a_place_that_cannot_be_written(tmp_path, kind):
+def test_unwritable_event_file_is_refused(tmp_path, kind):
     path = tmp_path / "x"
     if kind == "folder":
         path.mkdir()
@@ -180,7 +181,7 @@ def test_a_place_that_cannot_be_written(tmp_path, kind):
         EventStream.open(str(path))
 
 
-def test_a_full_disk_cuts_no_line(tmp_path, monkeypatch):
+def test_full_disk_loses_whole_lines_only(tmp_path, monkeypatch):
     path = tmp_path / "events.jsonl"
     room = [40]
     write = os.write
@@ -201,8 +202,8 @@ def test_a_full_disk_cuts_no_line(tmp_path, monkeypatch):
     target.send(event(2))
     wait_for(lambda: path.read_text().count("\n") == 2)
     target.close()
-    told = [json.loads(line)["time_utc"][17:19] for line in path.read_text().splitlines()]
-    assert (told, target.lost()) == (["00", "02"], 1)
+    seconds = [json.loads(line)["time_utc"][17:19] for line in path.read_text().splitlines()]
+    assert (seconds, target.lost()) == (["00", "02"], 1)
 
 
 def test_closed_event_stream_loses_events_without_blocking():
@@ -220,7 +221,7 @@ def test_closed_event_stream_loses_events_without_blocking():
 
 class Receiver(Server):
     def __init__(self) -> None:
-        self.got: queue.Queue = queue.Queue()
+        self.posts: queue.Queue = queue.Queue()
         self.answers: list[int] = []
         self.drip = False
         super().__init__(Answers)
@@ -231,7 +232,7 @@ class Answers(Handler):
 
     def do_POST(self) -> None:  # noqa: N802
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.got.put((self.path, dict(self.headers), body))
+        self.server.posts.put((self.path, dict(self.headers), body))
         status = self.server.answers.pop(0) if self.server.answers else 200
         if self.server.drip:
             for sign in chain(b"HTTP/1.1 200 OK\r\nX-Slow: ", repeat(ord("y"))):
@@ -254,11 +255,19 @@ def receiver():
         yield server, server.url("")
 
 
-def test_a_signed_post():
+def post_and_lose(url: str, notices: list[str]) -> None:
+    """Send an event to a webhook that fails."""
+    target = Webhook(url, notice=notices.append)
+    target.send(event())
+    wait_for(lambda: target.lost() == 1)
+    target.close()
+
+
+def test_webhook_sends_login_and_signature():
     with receiver() as (server, url):
         target = Webhook(url.replace("//", "//me:p%40ss@") + "/hook?token=abcdef", "the-secret-key")
         target.send(event(1))
-        path, headers, body = server.got.get(timeout=PATIENCE_S)
+        path, headers, body = server.posts.get(timeout=PATIENCE_S)
         target.close()
     assert path == "/hook?token=abcdef"
     assert json.loads(body)["camera"] == "door"
@@ -269,55 +278,41 @@ def test_a_signed_post():
     assert target.lost() == 0
 
 
-def test_an_overloaded_receiver_gets_it_later():
+def test_webhook_retries_an_overloaded_receiver():
     with receiver() as (server, url):
         server.answers = [503, 429, 200]
         target = Webhook(url)
         target.send(event())
-        wait_for(lambda: server.got.qsize() == 3)
+        wait_for(lambda: server.posts.qsize() == 3)
         target.close()
     assert target.lost() == 0
 
 
 @pytest.mark.parametrize("status", [302, 404])
-def test_a_redirect_is_not_followed(status):
-    complaints = []
+def test_webhook_follows_no_redirect(status, notices):
     with receiver() as (server, url):
         server.answers = [status]
-        target = Webhook(f"{url}/first", notice=complaints.append)
-        target.send(event())
-        wait_for(lambda: target.lost() == 1)
-        target.close()
-        paths = [server.got.get()[0] for _ in range(server.got.qsize())]
+        post_and_lose(f"{url}/first", notices)
+        paths = [server.posts.get()[0] for _ in range(server.posts.qsize())]
     assert paths == ["/first"]
-    assert str(status) in complaints[0]
+    assert str(status) in notices[0]
 
 
-def test_a_receiver_that_drips_is_cut_off(monkeypatch):
+def test_webhook_gives_up_on_a_slow_response(monkeypatch, notices):
     monkeypatch.setattr(queued_target, "TRIES", 1)
-    complaints = []
     with receiver() as (server, url):
         server.drip = True
         monkeypatch.setattr("detector.live.events.webhook.DEADLINE_S", 0.2)
-        target = Webhook(url, notice=complaints.append)
-        target.send(event())
-        wait_for(lambda: target.lost() == 1)
-        target.close()
-    assert "no response within 0.2 s" in complaints[0]
+        post_and_lose(url, notices)
+    assert "no response within 0.2 s" in notices[0]
 
 
-def test_unreachable_webhook_complains_without_its_key():
-    complaints = []
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        target = Webhook(
-            f"http://127.0.0.1:{taken.getsockname()[1]}/?key=verysecret", notice=complaints.append
-        )
-        target.send(event())
-        wait_for(lambda: target.lost() == 1)
-        target.close()
-    assert "refused" in complaints[0].lower()
-    assert "verysecret" not in complaints[0]
+def test_unreachable_webhook_complains_without_its_key(notices):
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        post_and_lose(f"http://127.0.0.1:{reserved.getsockname()[1]}/?key=verysecret", notices)
+    assert "refused" in notices[0].lower()
+    assert "verysecret" not in notices[0]
 
 
 @pytest.mark.parametrize(
@@ -325,12 +320,12 @@ def test_unreachable_webhook_complains_without_its_key():
     ["ftp://host/x", "file:///etc/passwd", "host/x", "http://", "http://h:99999/", "http://h/a b",
      "http://h/\r\nX: y", "http://hö/"],
 )  # fmt: skip
-def test_addresses_that_are_not_called(url):
+def test_invalid_webhook_address_is_refused(url):
     with pytest.raises(UsageError, match="--webhook"):
         Webhook(url)
 
 
-def test_event_address_is_read_from_file_or_environment(tmp_path):
+def test_webhook_address_is_read_from_file_or_environment(tmp_path):
     (tmp_path / "hook").write_text("https://h/S3cretPath\n")
     assert find_address(f"@{tmp_path}/hook") == "https://h/S3cretPath"
     assert find_address("env:HOOK", {"HOOK": "https://h/S3cretEnv"}) == "https://h/S3cretEnv"
@@ -339,7 +334,7 @@ def test_event_address_is_read_from_file_or_environment(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("wish", "said"),
+    ("value", "message"),
     [
         ("@absent", "absent: cannot be read: No such file or directory"),
         ("@empty", "--webhook @empty: the file is empty; write"),
@@ -351,14 +346,14 @@ def test_event_address_is_read_from_file_or_environment(tmp_path):
         ("env:EMPTY", "is not set; set it"),
     ],
 )
-def test_places_that_hold_no_address(tmp_path, monkeypatch, wish, said):
+def test_file_or_variable_without_an_address_is_refused(tmp_path, monkeypatch, value, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "two").write_text("https://h/S3cretA\nhttps://h/S3cretB\n")
     (tmp_path / "bytes").write_bytes(b"https://h/S3cret\xff")
     with pytest.raises(UsageError) as refused:
-        Webhook(find_address(wish, {"EMPTY": ""}))
-    assert said in str(refused.value)
+        Webhook(find_address(value, {"EMPTY": ""}))
+    assert message in str(refused.value)
     assert "S3cret" not in str(refused.value)
 
 
@@ -366,20 +361,19 @@ def test_places_that_hold_no_address(tmp_path, monkeypatch, wish, said):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Exception ignored")  # paho leaves its socket open
 @pytest.mark.parametrize("kind", ["https", "mqtts"])
-def test_untrusted_certificate_complaint_names_ssl_cert_file(tmp_path, kind):
+def test_untrusted_certificate_complaint_names_ssl_cert_file(tmp_path, kind, notices):
     pytest.importorskip("paho.mqtt")
-    complaints = []
     with web_server(make_certificate(tmp_path)) as server:
         url = f"{kind}://localhost:{server.server_port}/topic"
         make = Webhook if kind == "https" else MqttTarget
-        target = make(url, notice=complaints.append)
+        target = make(url, notice=notices.append)
         target.send(event())
-        wait_for(lambda: complaints)
+        wait_for(lambda: notices)
         target.close()
     del target
     gc.collect()
-    assert "(self-signed certificate); name" in complaints[0]
-    assert "SSL_CERT_FILE" in complaints[0]
+    assert "(self-signed certificate); name" in notices[0]
+    assert "SSL_CERT_FILE" in notices[0]
 
 
 # ----------------------------------------------------------------------
@@ -390,6 +384,7 @@ BROKER = "/usr/sbin/mosquitto"
 
 @contextmanager
 def broker(folder: Path, *lines: str, port: int = 0):
+    pytest.importorskip("paho.mqtt")
     with socket.socket() as free:
         free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         free.bind(("127.0.0.1", port))
@@ -408,8 +403,8 @@ def broker(folder: Path, *lines: str, port: int = 0):
 
 
 def can_connect(port: int) -> bool:
-    with socket.socket() as one:
-        return one.connect_ex(("127.0.0.1", port)) == 0
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 class Subscriber:
@@ -417,13 +412,13 @@ class Subscriber:
         import paho.mqtt.client as paho
         from paho.mqtt.enums import CallbackAPIVersion
 
-        self.got: list[tuple[str, str, bool]] = []
+        self.messages: list[tuple[str, str, bool]] = []
         self.ready = threading.Event()
         self.client = paho.Client(CallbackAPIVersion.VERSION2)
         self.client.on_connect = lambda client, *_: client.subscribe("#", qos=1)
         self.client.on_subscribe = lambda *_: self.ready.set()
-        self.client.on_message = lambda client, data, one: self.got.append(
-            (one.topic, one.payload.decode(errors="replace"), one.retain)
+        self.client.on_message = lambda client, data, message: self.messages.append(
+            (message.topic, message.payload.decode(errors="replace"), message.retain)
         )
         self.client.connect("127.0.0.1", port)
         self.client.loop_start()
@@ -444,8 +439,7 @@ needs_broker = pytest.mark.skipif(
 
 @needs_broker
 @pytest.mark.net
-def test_what_a_broker_retains_is_the_newest_after_an_outage(tmp_path, monkeypatch):
-    pytest.importorskip("paho.mqtt")
+def test_broker_retains_the_newest_values_after_an_outage(tmp_path, monkeypatch):
     monkeypatch.setattr("detector.live.events.mqtt.ROOM", 3)
     with broker(tmp_path, "allow_anonymous true") as port:
         target = MqttTarget(f"mqtt://127.0.0.1:{port}/x")
@@ -459,26 +453,31 @@ def test_what_a_broker_retains_is_the_newest_after_an_outage(tmp_path, monkeypat
     with broker(tmp_path, "allow_anonymous true", port=port):
         wait_for(lambda: target._client.is_connected() and not target._pending)
         with Subscriber(port) as subscriber:
-            wait_for(lambda: len(subscriber.got) == 3)
+            wait_for(lambda: len(subscriber.messages) == 3)
         target.close()
-    kept = {topic: payload for topic, payload, retained in subscriber.got if retained}
-    assert kept == {"x/available": "online", "x/door/state": "down", "x/door/count/car": "0"}
+    retained_values = {
+        topic: payload for topic, payload, retained in subscriber.messages if retained
+    }
+    assert retained_values == {
+        "x/available": "online",
+        "x/door/state": "down",
+        "x/door/count/car": "0",
+    }
 
 
 @needs_broker
 @pytest.mark.net
-def test_a_broker_gets_states_counts_and_events(tmp_path):
-    pytest.importorskip("paho.mqtt")
+def test_broker_receives_states_counts_and_events(tmp_path):
     with broker(tmp_path, "allow_anonymous true") as port:
         target = MqttTarget(f"mqtt://127.0.0.1:{port}/home/detect")
         with Subscriber(port) as subscriber:
             target.send(event(0, "camera_up", class_name=None))
             target.send(event(1, class_name="car/+#"))
             target.send(event(2, "leaves", class_name="car/+#"))
-            wait_for(lambda: len(subscriber.got) == 7)
+            wait_for(lambda: len(subscriber.messages) == 7)
             target.close()
-            wait_for(lambda: ("home/detect/available", "offline", False) in subscriber.got)
-    topics = {(topic, payload) for topic, payload, _ in subscriber.got if "event" not in topic}
+            wait_for(lambda: ("home/detect/available", "offline", False) in subscriber.messages)
+    topics = {(topic, payload) for topic, payload, _ in subscriber.messages if "event" not in topic}
     assert topics == {
         ("home/detect/available", "online"),
         ("home/detect/door/state", "up"),
@@ -487,64 +486,63 @@ def test_a_broker_gets_states_counts_and_events(tmp_path):
         ("home/detect/available", "offline"),
     }
     events = [
-        json.loads(payload)["event"] for topic, payload, _ in subscriber.got if "event" in topic
+        json.loads(payload)["event"]
+        for topic, payload, _ in subscriber.messages
+        if "event" in topic
     ]
     assert (events, target.lost()) == (["camera_up", "appears", "leaves"], 0)
 
 
 @needs_broker
 @pytest.mark.net
-def test_a_broker_hears_of_a_camera_that_is_dead_though_the_run_ends_at_once(tmp_path, monkeypatch):
-    """The connection to the broker is still being made when the run ends."""
-    pytest.importorskip("paho.mqtt")
-    # What the broker has not acknowledged by then counts as lost; a busy machine needs longer.
+def test_camera_down_is_published_if_the_run_ends_at_once(tmp_path, monkeypatch):
+    """The run ends while the connection to the broker is still being made."""
+    # Events that the broker has not acknowledged by then are lost; a busy machine needs longer.
     monkeypatch.setattr("detector.live.events.mqtt.LAST_MOMENT_S", 30.0)
     with broker(tmp_path, "allow_anonymous true") as port, Subscriber(port) as subscriber:
         target = MqttTarget(f"mqtt://127.0.0.1:{port}/home/detect")
         target.send(event(0, "camera_down", class_name=None))
         target.close()
-        wait_for(lambda: ("home/detect/available", "offline", False) in subscriber.got)
-    states = [payload for topic, payload, _ in subscriber.got if topic.endswith("/state")]
+        wait_for(lambda: ("home/detect/available", "offline", False) in subscriber.messages)
+    states = [payload for topic, payload, _ in subscriber.messages if topic.endswith("/state")]
     assert (states, target.lost()) == (["down"], 0)
 
 
 @needs_broker
 @pytest.mark.net
-def test_wrong_broker_login_is_reported_and_counted(tmp_path):
-    pytest.importorskip("paho.mqtt")
-    complaints = []
+def test_wrong_broker_login_is_reported_and_counted(tmp_path, notices):
     with broker(tmp_path, "allow_anonymous false") as port:
         target = MqttTarget(
-            f"mqtt://127.0.0.1:{port}/x", "me", "wrongpassword", notice=complaints.append
+            f"mqtt://127.0.0.1:{port}/x", "me", "wrongpassword", notice=notices.append
         )
         target.send(event())
-        wait_for(lambda: any("refused the" in one for one in complaints))
+        wait_for(lambda: any("refused the" in message for message in notices))
         target.close()
-    assert len(complaints) <= 2, "on a busy machine it may have broken off before"
-    assert "wrongpassword" not in complaints[0]
+    assert len(notices) <= 2, "on a busy machine, a lost connection may be reported first"
+    assert "wrongpassword" not in notices[0]
     assert target.lost() == 2  # the event, and the count of its class
 
 
 @pytest.mark.parametrize("url", ["http://h/x", "mqtt://h", "mqtt://h/", "mqtt://h/a/#", "mqtt:///x",
                                  "mqtt://h:x/y", "mqtt://h/$SYS"])  # fmt: skip
-def test_addresses_of_no_broker(url):
+def test_invalid_broker_address_is_refused(url):
     with pytest.raises(UsageError, match="--mqtt"):
         MqttTarget(url)
 
 
-def test_an_answer_that_comes_while_publishing_locks_nothing():
-    """paho calls back on its own thread, with the lock in hand that publish waits for."""
+def test_acknowledgement_while_publishing_does_not_deadlock():
+    """paho calls back on its own thread while it holds the lock that publish waits for."""
     pytest.importorskip("paho.mqtt")
     target = MqttTarget("mqtt://127.0.0.1:1/x")
     client, ended = target._client, []
 
-    def publish(*given, **options):
-        answer = threading.Thread(
+    def publish(*arguments, **options):
+        thread = threading.Thread(
             target=target._on_publish, args=(None, None, 7, SimpleNamespace(is_failure=False), None)
         )
-        answer.start()
-        answer.join(30)
-        ended.append(not answer.is_alive())
+        thread.start()
+        thread.join(30)
+        ended.append(not thread.is_alive())
         return SimpleNamespace(rc=0, mid=7)
 
     target._client = SimpleNamespace(publish=publish)
@@ -556,7 +554,7 @@ def test_an_answer_that_comes_while_publishing_locks_nothing():
     assert target.lost() == 0
 
 
-def test_a_level_of_a_topic_has_no_signs_of_its_own():
+def test_topic_level_escapes_special_characters():
     assert level("a/b+c#d\0e ü") == "a%2Fb%2Bc%23d%00e %C3%BC"
 
 
@@ -564,48 +562,47 @@ def test_a_level_of_a_topic_has_no_signs_of_its_own():
 # Snapshots.
 
 
-def test_a_snapshot_is_written_and_named(tmp_path):
+def test_snapshot_is_named_after_time_event_and_class(tmp_path):
     snapshots = Snapshots(tmp_path)
-    told = snapshots.add_to(event(class_name="../../é/x"), np.zeros((9, 16, 3), np.uint8))
+    result = snapshots.add_to(event(class_name="../../é/x"), np.zeros((9, 16, 3), np.uint8))
     snapshots.close()
-    assert told.snapshot == "door/snapshots/20261122T093000.250Z-appears-________x.jpg"
-    assert (tmp_path / told.snapshot).read_bytes()[:2] == b"\xff\xd8"
+    assert result.snapshot == "door/snapshots/20261122T093000.250Z-appears-________x.jpg"
+    assert (tmp_path / result.snapshot).read_bytes()[:2] == b"\xff\xd8"
 
 
-def test_classes_of_one_moment_share_a_picture(tmp_path):
+def test_events_of_one_moment_share_a_snapshot(tmp_path):
     snapshots, image = Snapshots(tmp_path), np.zeros((9, 16, 3), np.uint8)
     moments = [(0, "person"), (0, "vehicle"), (1, "vehicle")]
-    told = [snapshots.add_to(event(at, class_name=name), image).snapshot for at, name in moments]
+    paths = [snapshots.add_to(event(at, class_name=name), image).snapshot for at, name in moments]
     other = snapshots.add_to(replace(event(1), camera="gate"), image).snapshot
     snapshots.close()
-    assert told[0] == told[1] != told[2]
+    assert paths[0] == paths[1] != paths[2]
     written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.jpg")}
-    assert written == {*told, other}
+    assert written == {*paths, other}
     assert len(written) == 3
 
 
-def test_unwritable_snapshot_is_reported_once(tmp_path):
-    complaints = []
+def test_unwritable_snapshot_is_reported_once(tmp_path, notices):
     (tmp_path / "door").write_text("in the way")
-    snapshots = Snapshots(tmp_path, complaints.append)
+    snapshots = Snapshots(tmp_path, notices.append)
     for number in range(2):
         snapshots.add_to(event(number), np.zeros((9, 16, 3), np.uint8))
     snapshots.close()
-    assert (len(complaints), snapshots.lost()) == (1, 2)
+    assert (len(notices), snapshots.lost()) == (1, 2)
 
 
-def test_a_time_that_comes_twice_replaces_no_picture(tmp_path):
-    """The clock is set back after pictures were taken, so a time comes up again."""
-    snapshots, told = Snapshots(tmp_path), []
+def test_snapshots_of_the_same_time_get_a_number(tmp_path):
+    """The clock is set back, so the same time occurs again."""
+    snapshots, paths = Snapshots(tmp_path), []
     for at in (0, 1, 0):
-        told.append(snapshots.add_to(event(at), np.zeros((9, 16, 3), np.uint8)).snapshot)
-        wait_for((tmp_path / told[-1]).exists)
+        paths.append(snapshots.add_to(event(at), np.zeros((9, 16, 3), np.uint8)).snapshot)
+        wait_for((tmp_path / paths[-1]).exists)
     snapshots.close()
-    assert len(set(told)) == 3
-    assert told[2] == told[0].replace(".jpg", "-2.jpg")
+    assert len(set(paths)) == 3
+    assert paths[2] == paths[0].replace(".jpg", "-2.jpg")
 
 
-def test_days_take_no_memory(tmp_path, monkeypatch):
+def test_event_days_remember_a_bounded_number_of_files(tmp_path, monkeypatch):
     monkeypatch.setattr("detector.live.events.days.MOST_CREATED", 3)
     days = EventDays(tmp_path)
     for day in range(5):

@@ -1,4 +1,4 @@
-"""Which events a receiver gets: ``events:`` of cameras.yaml, and two minutes of a busy road."""
+"""Test the filters ``events:`` of cameras.yaml, also on two minutes of a busy road."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ from detector.tracks.book import Book
 from detector.tracks.counting import Counter
 from detector.tracks.zones_file import Shape, ZoneSet
 from tests.live.events.test_delivery import Subscriber, broker, needs_broker, receiver
-from tests.live.events.test_objects import followed
+from tests.live.events.test_objects import tracked
 from tests.live.events.test_rules import NAMES, START_S, frame
 from tests.live.fake_feeds import Clock, FakeFeed, camera
-from tests.live.test_routing import Noted
+from tests.live.test_routing import FakeStatus
 from tests.waiting import wait_for
 
 CROSSES = Event("crosses", "door", START_S, START_S, "person", 1, track=1, zone="gate")
 LEAVES = replace(CROSSES, event="leaves", zone="yard", since_s=START_S - 9)
-SEEN = replace(CROSSES, event="appears", zone=None)
+APPEARS = replace(CROSSES, event="appears", zone=None)
 DOWN = Event("camera_down", "door", START_S, START_S)
-EVENTS = {"crosses": CROSSES, "leaves": LEAVES, "seen": SEEN, "down": DOWN}
+EVENTS = {"crosses": CROSSES, "leaves": LEAVES, "appears": APPEARS, "down": DOWN}
 CARS, PASSERS = 91, 120
 ROAD = ZoneSet((Shape("road", ((0.5, 0.0), (0.5, 1.0)), True),), (1.0, 1.0))
 
 
 def filters(folder: Path, text: str, zones=("gate", "yard"), **more) -> EventFilters:
     (folder / "cameras.yaml").write_text(f"cameras: {{door: 'rtsp://h/1'}}\nevents: {{{text}}}\n")
-    made = EventFilters(NAMES, lambda name: zones, **more)
-    made.take(read_cameras(folder / "cameras.yaml"))
-    return made
+    event_filters = EventFilters(NAMES, lambda name: zones, **more)
+    event_filters.take(read_cameras(folder / "cameras.yaml"))
+    return event_filters
 
 
-def passed(made: EventFilters, receiver: str = WEBHOOK) -> str:
-    return " ".join(name for name, event in EVENTS.items() if made.passes(receiver, event))
+def passed(event_filters: EventFilters, receiver: str = WEBHOOK) -> str:
+    return " ".join(name for name, event in EVENTS.items() if event_filters.passes(receiver, event))
 
 
 @pytest.mark.parametrize(
-    ("given", "names"),
+    ("text", "names"),
     [
         ("mqtt: {kinds: [enters]}", "crosses leaves down"),
-        ("webhook: {view: true}", "crosses leaves seen down"),
+        ("webhook: {view: true}", "crosses leaves appears down"),
         ("webhook: {kinds: crosses}", "crosses"),
         ("webhook: {kinds: []}", ""),
         ("webhook: {classes: [1]}", "down"),
@@ -67,58 +67,62 @@ def passed(made: EventFilters, receiver: str = WEBHOOK) -> str:
         ("webhook: {hours: 08:00-24:00}", "crosses leaves down"),
     ],
 )
-def test_what_passes(given: str, names: str, tmp_path: Path, local_time) -> None:
-    made = filters(tmp_path, given)
-    assert passed(made) == names
-    assert sum(made.counts.values()) == len(EVENTS), "what is held back is counted"
+def test_filter_passes_matching_events_and_counts_the_others(
+    text: str, names: str, tmp_path: Path, local_time
+) -> None:
+    event_filters = filters(tmp_path, text)
+    assert passed(event_filters) == names
+    assert sum(event_filters.counts.values()) == len(EVENTS), "events held back are counted"
 
 
-def test_other_defaults(tmp_path: Path) -> None:
-    """Without lines and zones everything passes; pictures are only of objects in view."""
+def test_default_filters_depend_on_zones_and_receiver(tmp_path: Path) -> None:
+    """Without lines and zones every event passes; only those of objects in view have pictures."""
     unzoned, zoned = filters(tmp_path, "", ()), filters(tmp_path, "")
-    assert (passed(unzoned), passed(unzoned, SNAPSHOTS)) == (" ".join(EVENTS), "crosses seen")
+    assert (passed(unzoned), passed(unzoned, SNAPSHOTS)) == (" ".join(EVENTS), "crosses appears")
     assert passed(zoned, CLIPS) == "crosses"
     assert zoned.line() == f"events held back: 1 from clips ({NO_ZONE})", "nobody set a filter"
 
 
-def test_a_planned_end_is_no_alarm(tmp_path: Path) -> None:
+def test_planned_end_of_a_run_sends_no_camera_down(tmp_path: Path) -> None:
     ended, failed = (replace(DOWN, reason=why) for why in (RUN_ENDED, "the run failed"))
-    for given, passes in (("kinds: camera_down", False), ("run_end: true", True)):
-        made = filters(tmp_path, f"webhook: {{{given}}}")
-        assert [made.passes(WEBHOOK, one) for one in (ended, failed)] == [passes, True]
-        assert made.line() == ""
+    for text, passes in (("kinds: camera_down", False), ("run_end: true", True)):
+        event_filters = filters(tmp_path, f"webhook: {{{text}}}")
+        assert [event_filters.passes(WEBHOOK, event) for event in (ended, failed)] == [passes, True]
+        assert event_filters.line() == ""
 
 
 def test_hours_of_a_filter_follow_local_time(tmp_path: Path, local_time) -> None:
-    """The night of 22:00-06:00 has seven hours when summer time begins, and nine when it ends."""
+    """22:00-06:00 has seven hours in the night when summer time begins, and nine when it ends."""
     local_time("Europe/Berlin")
-    made = filters(tmp_path, "webhook: {hours: 22:00-06:00}")
+    event_filters = filters(tmp_path, "webhook: {hours: 22:00-06:00}")
     for evening, hours in (("2027-01-15", 8), ("2027-03-27", 7), ("2027-10-30", 9)):
         noon = datetime.fromisoformat(f"{evening}T12:00").timestamp()
         times = [replace(CROSSES, time_s=noon + 60 * minute) for minute in range(24 * 60)]
-        assert sum(made.passes(WEBHOOK, one) for one in times) == hours * 60
+        assert sum(event_filters.passes(WEBHOOK, event) for event in times) == hours * 60
 
 
-def test_the_limit_of_a_minute_is_shared(tmp_path: Path) -> None:
-    """A busy line takes the rest of any 60 s; a quiet zone and a dead camera still get through."""
+def test_limit_per_minute_leaves_room_for_other_sources(tmp_path: Path) -> None:
+    """One busy line cannot use up the limit: those of other zones and the camera pass."""
     now = [0.0]
     limits = "webhook: {per_minute: 3}, snapshots: {per_minute: 1}"
-    made = filters(tmp_path, limits, clock=lambda: now[0])
+    event_filters = filters(tmp_path, limits, clock=lambda: now[0])
 
     def at(seconds: float, event: Event = CROSSES) -> bool:
         now[0] = seconds
-        return made.passes(WEBHOOK, event)
+        return event_filters.passes(WEBHOOK, event)
 
     assert [at(second) for second in range(0, 60, 10)] == [True, True, *[False] * 4]
     assert [at(59, LEAVES), at(59.5, LEAVES), at(59.6, DOWN)] == [True, False, True]
     assert [at(60), at(60.5), at(70), at(120)] == [True, False, True, True]
-    assert made.counts[WEBHOOK, "per_minute"] == 6
-    assert [made.passes(SNAPSHOTS, CROSSES) for _ in range(2)] == [True, True], "of one picture"
-    assert not made.passes(SNAPSHOTS, replace(CROSSES, time_s=START_S + 1))
+    assert event_filters.counts[WEBHOOK, "per_minute"] == 6
+    assert [event_filters.passes(SNAPSHOTS, CROSSES) for _ in range(2)] == [True, True], (
+        "both have the same picture"
+    )
+    assert not event_filters.passes(SNAPSHOTS, replace(CROSSES, time_s=START_S + 1))
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("text", "message"),
     [
         ("webhok: {}", "events: unknown key 'webhok'; did you mean webhook? known: webhook, mqtt"),
         ("webhook: {kinds: [cross]}", "'cross' is not one of appears, leaves, crosses, enters"),
@@ -130,71 +134,85 @@ def test_the_limit_of_a_minute_is_shared(tmp_path: Path) -> None:
         ("webhook: {hours: 22:00-22:00}", "'22:00-22:00' is not a span such as 22:00-06:00"),
     ],
 )
-def test_what_is_refused(given: str, said: str, tmp_path: Path) -> None:
+def test_invalid_filter_is_refused(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refused:
-        filters(tmp_path, given)
-    assert said in str(refused.value)
+        filters(tmp_path, text)
+    assert message in str(refused.value)
     with pytest.raises(UsageError, match="add --zones FILE"):
         filters(tmp_path, "webhook: {kinds: [crosses]}", ())
 
 
-def test_a_clip_lasts_while_somebody_is_there(tmp_path: Path) -> None:
-    """A clip of someone who enters the yard lasts until the object leaves the yard or the view."""
-    wanted: list[bool] = []
-    recorder = SimpleNamespace(wants_pictures=True, write=lambda *given: wanted.append(given[2]))
+def test_clip_lasts_while_the_object_is_in_the_zone(tmp_path: Path) -> None:
+    """The clip begins as the object enters the yard, and ends as it leaves the yard or the view."""
+    in_clip: list[bool] = []
+    recorder = SimpleNamespace(
+        wants_pictures=True, write=lambda *arguments: in_clip.append(arguments[2])
+    )
     webcam = replace(camera(), kind=WEBCAM)
     recording = _CameraRecording(recorder, webcam, FakeFeed(webcam, print, Clock()))
     recording.accepts = partial(filters(tmp_path, "").passes, CLIPS)
-    gone, entered = replace(SEEN, event="leaves"), replace(CROSSES, event="enters", zone="yard")
-    for events in ([SEEN], [CROSSES], [entered], [gone], [entered], [], [LEAVES], [LEAVES]):
+    left, entered = replace(APPEARS, event="leaves"), replace(CROSSES, event="enters", zone="yard")
+    for events in ([APPEARS], [CROSSES], [entered], [left], [entered], [], [LEAVES], [LEAVES]):
         for event in events:
             recording.handle(event)
-        recording.write(frame(0), followed(1))
-    assert wanted == [False, True, True, False, True, True, False, False]
+        recording.write(frame(0), tracked(1))
+    assert in_clip == [False, True, True, False, True, True, False, False]
 
 
 @needs_broker
 @pytest.mark.net
 @pytest.mark.slow
-def test_a_busy_road(tmp_path: Path) -> None:
-    """In two minutes, each crossing is one event for the webhook, for MQTT and for a picture;
-    nothing else is."""
-    pytest.importorskip("paho.mqtt")
-    made, book = filters(tmp_path, "", ("road",)), Book("door", Counter(ROAD, NAMES))
+def test_busy_road_sends_one_event_per_crossing(tmp_path: Path) -> None:
+    """Webhook, MQTT and snapshots get one event for each crossing, and no others."""
+    event_filters, book = filters(tmp_path, "", ("road",)), Book("door", Counter(ROAD, NAMES))
     with receiver() as (server, url), broker(tmp_path, "allow_anonymous true") as port:
         config = EventsConfig(webhook=url, mqtt=f"mqtt://127.0.0.1:{port}/x")
         with Subscriber(port) as subscriber:
 
             def texts() -> list[str]:
-                return [text for topic, text, _ in subscriber.got if topic == "x/door/event"]
+                return [
+                    options for topic, options, _ in subscriber.messages if topic == "x/door/event"
+                ]
 
-            events = CameraEvents(tmp_path, config, print, made)
-            given = {"rules": events.rules, "tell": events.tell, "snapshot": events.add_snapshot}
-            router = Router(lambda camera, feed: [], Noted(), **given)
+            events = CameraEvents(tmp_path, config, print, event_filters)
+            options = {"rules": events.rules, "tell": events.tell, "snapshot": events.add_snapshot}
+            router = Router(lambda camera, feed: [], FakeStatus(), **options)
             router.open(camera(), None, None)
             for step in range(600):
-                one, found = frame(step / 5), road(step)
-                one.picture = np.zeros((100, 200, 3), np.uint8)
-                router.write(one, replace(found, scene=book.update(one, found, one.time_s)))
-            wait_for(lambda: server.got.qsize() >= CARS <= len(texts()))
+                image, detections = frame(step / 5), road(step)
+                image.picture = np.zeros((100, 200, 3), np.uint8)
+                router.write(
+                    image, replace(detections, scene=book.update(image, detections, image.time_s))
+                )
+            wait_for(lambda: server.posts.qsize() >= CARS <= len(texts()))
             events.close()
-            posted = [json.loads(server.got.get()[2]) for _ in range(server.got.qsize())]
-            told = [json.loads(text) for text in texts()]
-    assert posted == told
-    assert [(one["event"], one["zone"]) for one in told] == [("crosses", "road")] * CARS
-    assert len({one["track"] for one in told}) == CARS
+            posted = [json.loads(server.posts.get()[2]) for _ in range(server.posts.qsize())]
+            published = [json.loads(options) for options in texts()]
+    assert posted == published
+    assert [(event["event"], event["zone"]) for event in published] == [("crosses", "road")] * CARS
+    assert len({image["track"] for image in published}) == CARS
     others = (
         f"{2 * (CARS + PASSERS)} from mqtt ({NO_ZONE}), {CARS + PASSERS} from snapshots ({NO_ZONE})"
     )
-    assert made.line().startswith(f"events held back: {others}")
+    assert event_filters.line().startswith(f"events held back: {others}")
 
 
 def road(step: int) -> Detections:
-    """Cars that drive over the middle of a picture of 200 x 100, and people who stop before it."""
-    cars = {one: 40 + 10 * (step - 6 * one) for one in range(CARS) if 0 <= step - 6 * one < 13}
-    people = {one: 20 + 2 * (step - 4 * one) for one in range(PASSERS) if 0 <= step - 4 * one < 9}
-    found = followed(*(one + 1 for one in cars), *(CARS + one + 1 for one in people), class_id=1)
-    found.class_ids[len(cars) :] = 0
+    """Return cars that cross the middle of a 200 x 100 picture, and people who stop before it."""
+    cars = {
+        number: 40 + 10 * (step - 6 * number)
+        for number in range(CARS)
+        if 0 <= step - 6 * number < 13
+    }
+    people = {
+        number: 20 + 2 * (step - 4 * number)
+        for number in range(PASSERS)
+        if 0 <= step - 4 * number < 9
+    }
+    detections = tracked(
+        *(number + 1 for number in cars), *(CARS + number + 1 for number in people), class_id=1
+    )
+    detections.class_ids[len(cars) :] = 0
     for row, x in enumerate((*cars.values(), *people.values())):
-        found.boxes[row] = x - 10, 40, x + 10, 60
-    return found
+        detections.boxes[row] = x - 10, 40, x + 10, 60
+    return detections

@@ -1,4 +1,4 @@
-"""Cameras are devices of Home Assistant, through a real broker."""
+"""Test that cameras become devices of Home Assistant, through a real broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from detector.live.watched_files import NO_AGES
 from tests.live.events.test_delivery import Subscriber, broker, event, needs_broker
 from tests.waiting import wait_for
 
-# What Home Assistant 2026.2.3 requires of each platform; home_assistant_check.py compares all.
+# Keys that Home Assistant 2026.2.3 requires; home_assistant_check.py checks the whole schema.
 REQUIRED = {"sensor": {"stat_t"}, "binary_sensor": {"stat_t"}, "image": {"img_t"}}
 ROAD = SimpleNamespace(name="road", is_line=True, points=(), sides=("down", "up"))
 YARD = SimpleNamespace(name="büro/tür +#", is_line=False, points=(), sides=("in", "out"))
@@ -34,27 +34,26 @@ GATE = SimpleNamespace(name="gate", is_line=True, points=(), sides=("in", "out")
 
 def figures(*shapes, name: str = "door", processed: int = 1) -> LiveFigures:
     hours = ((3, 1),) * 2
-    zones = tuple(ZoneFigures(one, {}, None if one.is_line else 2, hours) for one in shapes)
+    zones = tuple(ZoneFigures(shape, {}, None if shape.is_line else 2, hours) for shape in shapes)
     stream = StreamFigures(name, "", "live", 0, 1, processed, {}, 0, 0, NO_AGES, zones=zones)
     return LiveFigures((stream,), 1.0, None, None)
 
 
-def look(target: HomeAssistant, *shapes, cameras=("door",), **more) -> None:
+def publish(target: HomeAssistant, *shapes, cameras=("door",), **more) -> None:
     target.publish_changes(dict.fromkeys(cameras, ("person",)), lambda: figures(*shapes, **more))
 
 
 def test_entities_have_what_home_assistant_requires():
-    found = make_entities("x/y", "door", (ROAD, YARD), ("person",))
-    for key, entity in found.items():
+    entities = make_entities("x/y", "door", (ROAD, YARD), ("person",))
+    for key, entity in entities.items():
         assert make_id(key) == key
         assert entity.keys() >= REQUIRED[entity["p"]] | {"uniq_id"}
-    assert len({entity["uniq_id"] for entity in found.values()}) == len(found) == 8
-    assert found["line_road_in"]["name"] == "road down"
+    assert len({entity["uniq_id"] for entity in entities.values()}) == len(entities) == 8
+    assert entities["line_road_in"]["name"] == "road down"
 
 
 @pytest.fixture
 def run(tmp_path):
-    pytest.importorskip("paho.mqtt")
     with broker(tmp_path, "allow_anonymous true") as port:
         target = HomeAssistant(f"mqtt://127.0.0.1:{port}/x", prefix="ha")
         with Subscriber(port) as subscriber:
@@ -62,79 +61,86 @@ def run(tmp_path):
         target.close()
 
 
-def last(subscriber: Subscriber) -> dict[str, str]:
-    return {topic: payload for topic, payload, _ in subscriber.got}
+def latest_values(subscriber: Subscriber) -> dict[str, str]:
+    return {topic: payload for topic, payload, _ in subscriber.messages}
 
 
 def devices(subscriber: Subscriber, camera: str = "door") -> list[set[str]]:
-    """Return the entity ids of each announcement; removed ones have a minus."""
-    given = [p for topic, p, _ in subscriber.got if topic == f"ha/device/x/{camera}/config"]
-    cmps = [json.loads(payload)["cmps"] if payload else {} for payload in given]
-    return [{key if len(one) > 1 else f"-{key}" for key, one in each.items()} for each in cmps]
+    """Return the entity ids in each device message; removed ones begin with a minus."""
+    payloads = [p for topic, p, _ in subscriber.messages if topic == f"ha/device/x/{camera}/config"]
+    cmps = [json.loads(payload)["cmps"] if payload else {} for payload in payloads]
+    return [
+        {key if len(entity) > 1 else f"-{key}" for key, entity in components.items()}
+        for components in cmps
+    ]
 
 
 @needs_broker
 @pytest.mark.net
-def test_device_follows_what_the_run_has(run, tmp_path):
+def test_device_follows_lines_and_cameras_of_the_run(run, tmp_path):
     target, subscriber, port = run
     wait_for(lambda: target._republish)
-    look(target, processed=0)  # its lines are not known yet
-    look(target, ROAD, YARD)
+    publish(target, processed=0)  # its lines are not known yet
+    publish(target, ROAD, YARD)
     wait_for(lambda: devices(subscriber))
-    values = last(subscriber)
+    values = latest_values(subscriber)
     assert (values["x/door/zone/road/in"], values["x/door/zone/road/out"]) == ("6", "2")
     assert values["x/door/count/person"] == "0"
     assert [p for topic, p in values.items() if topic.endswith("/inside")] == ["2"]
-    look(target, ROAD, YARD)
-    look(target, GATE)
+    publish(target, ROAD, YARD)
+    publish(target, GATE)
     wait_for(lambda: len(devices(subscriber)) == 3)
     first, changing, after = devices(subscriber)
-    assert {one for one in changing if one[0] != "-"} == after
-    assert {one[1:] for one in changing - after} == first - after != set()
+    assert {entity_id for entity_id in changing if entity_id[0] != "-"} == after
+    assert {entity_id[1:] for entity_id in changing - after} == first - after != set()
     target.close()
     # The next run has no gate, and then no camera of this name.
     target = HomeAssistant(f"mqtt://127.0.0.1:{port}/x", prefix="ha")
     wait_for(lambda: target._known_devices)
-    look(target, ROAD)
+    publish(target, ROAD)
     wait_for(lambda: len(devices(subscriber)) == 5)
     assert "-line_gate_in" in devices(subscriber)[3] - devices(subscriber)[4]
     snapshots = Snapshots(tmp_path)
     snapshots.show = target.publish_snapshot
     snapshots.add_to(event(), np.zeros((9, 16, 3), np.uint8))
-    wait_for(lambda: "x/door/snapshot" in last(subscriber))
-    look(target, cameras=("other",), name="other")
+    wait_for(lambda: "x/door/snapshot" in latest_values(subscriber))
+    publish(target, cameras=("other",), name="other")
     wait_for(lambda: devices(subscriber, "other"))
-    # What stays is of lines that are gone.
-    wait_for(lambda: all("/zone/" in t for t, p in last(subscriber).items() if p and "/door/" in t))
+    # Only values of lines that no longer exist stay retained.
+    wait_for(
+        lambda: all(
+            "/zone/" in t for t, p in latest_values(subscriber).items() if p and "/door/" in t
+        )
+    )
     snapshots.close()
     target.close()
 
 
 @needs_broker
 @pytest.mark.net
-def test_all_is_published_again_when_home_assistant_starts(run):
+def test_device_is_published_again_when_home_assistant_starts(run):
     target, subscriber, _ = run
     wait_for(lambda: target._republish)
-    look(target, ROAD)
+    publish(target, ROAD)
     wait_for(lambda: devices(subscriber))
     subscriber.client.publish(BIRTH, "offline")
     subscriber.client.publish(BIRTH, "online")
     wait_for(lambda: target._republish)
-    look(target, ROAD)
+    publish(target, ROAD)
     wait_for(lambda: len(devices(subscriber)) == 2)
     assert devices(subscriber)[0] == devices(subscriber)[1]
 
 
-LIES = [("+/config", b'{"cmps": {"a": {"p": "sensor", "x": 1}}}'), ("door/config", b"\xff")]
-LIES += [("door/config", b'{"cmps": [1]}'), ("door/config", b"[" * 100_000)]
+INVALID = [("+/config", b'{"cmps": {"a": {"p": "sensor", "x": 1}}}'), ("door/config", b"\xff")]
+INVALID += [("door/config", b'{"cmps": [1]}'), ("door/config", b"[" * 100_000)]
 
 
-def test_lies_of_a_broker_are_ignored():
+def test_invalid_retained_devices_are_ignored():
     pytest.importorskip("paho.mqtt")
     target = HomeAssistant("mqtt://127.0.0.1:1/x", prefix="ha")
-    for topic, payload in LIES:
-        told = SimpleNamespace(topic=f"ha/device/x/{topic}", payload=payload, retain=True)
-        target._on_message(None, None, told)
+    for topic, payload in INVALID:
+        message = SimpleNamespace(topic=f"ha/device/x/{topic}", payload=payload, retain=True)
+        target._on_message(None, None, message)
     assert target._known_devices == {}
     target.close()
 
@@ -150,8 +156,8 @@ def test_devices_keep_to_the_published_schema():
     python = os.environ.get("DETECT_VIDEO_HOME_ASSISTANT")
     if python is None:
         pytest.skip("machine: DETECT_VIDEO_HOME_ASSISTANT names no Python with homeassistant")
-    found = make_entities("x/y", "door", (ROAD, YARD), ("person", "dining table"))
-    payloads = [make_device_config("x/y", "door", {**found, "old": {"p": "sensor"}})]
+    entities = make_entities("x/y", "door", (ROAD, YARD), ("person", "dining table"))
+    payloads = [make_device_config("x/y", "door", {**entities, "old": {"p": "sensor"}})]
     command = [python, Path(__file__).with_name("home_assistant_check.py")]
     done = subprocess.run(command, input=json.dumps(payloads), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

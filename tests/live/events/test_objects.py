@@ -1,4 +1,4 @@
-"""Events of single objects, of cameras whose objects have ids."""
+"""Test events of single objects, for cameras whose objects have track ids."""
 
 from __future__ import annotations
 
@@ -14,47 +14,49 @@ from detector.live.sources.base import STALLED, FeedFacts
 from tests.live.events.test_rules import SECOND, START_S, detections, frame
 
 
-def followed(*tracks: int, class_id: int = 0) -> Detections:
-    found = detections(*[class_id] * len(tracks))
-    found.track_ids = np.array(tracks, np.int64)
-    return found
+def tracked(*tracks: int, class_id: int = 0) -> Detections:
+    objects = detections(*[class_id] * len(tracks))
+    objects.track_ids = np.array(tracks, np.int64)
+    return objects
 
 
-def told(events: Sequence[Event]) -> list[str]:
-    return [f"{one.event} {one.class_name} {one.track} {one.count}" for one in events]
+def summarize(events: Sequence[Event]) -> list[str]:
+    return [f"{event.event} {event.class_name} {event.track} {event.count}" for event in events]
 
 
 def test_each_object_appears_and_leaves_with_its_id() -> None:
     rules = EventRules(0, START_S)
-    assert told(rules.update(frame(0.0), followed(1, -1))) == ["appears person 1 1"]
-    assert told(rules.update(frame(0.1), followed(1, 2))) == ["appears person 2 2"]
-    assert told(rules.update(frame(1.0), followed(2))) == []
-    left = rules.update(frame(2.1), followed(2))
-    assert told(left) == ["leaves person 1 1"], "2 s after it was seen last; one is there still"
+    assert summarize(rules.update(frame(0.0), tracked(1, -1))) == ["appears person 1 1"]
+    assert summarize(rules.update(frame(0.1), tracked(1, 2))) == ["appears person 2 2"]
+    assert summarize(rules.update(frame(1.0), tracked(2))) == []
+    left = rules.update(frame(2.1), tracked(2))
+    assert summarize(left) == ["leaves person 1 1"], (
+        "2 s after its last sighting; one object is left"
+    )
     assert left[0].since_s == START_S
-    assert told(rules.update(frame(4.2), followed())) == ["leaves person 2 0"]
+    assert summarize(rules.update(frame(4.2), tracked())) == ["leaves person 2 0"]
 
 
 def test_reused_track_id_of_another_class_is_a_new_object() -> None:
     rules = EventRules(0, START_S)
-    rules.update(frame(0.0), followed(1))
-    events = rules.update(frame(0.1), followed(1, class_id=1))
-    assert told(events) == ["leaves person 1 0", "appears car 1 1"]
+    rules.update(frame(0.0), tracked(1))
+    events = rules.update(frame(0.1), tracked(1, class_id=1))
+    assert summarize(events) == ["leaves person 1 0", "appears car 1 1"]
 
 
-def test_who_is_there_leaves_with_the_camera() -> None:
+def test_objects_in_view_leave_when_the_camera_goes() -> None:
     for end in ("down", "out"):
         rules = EventRules(0, START_S)
         rules.feed_changed("door", FeedFacts("live", 0), 0, START_S)
-        rules.update(frame(0.0), followed(1, 2))
+        rules.update(frame(0.0), tracked(1, 2))
         if end == "down":
             facts = FeedFacts(STALLED, SECOND)
             events = rules.feed_changed("door", facts, SECOND, START_S + 1)
         else:
             events = rules.forget("door", SECOND, START_S + 1)
-        left = [one for one in events if one.event == "leaves"]
-        assert told(left) == ["leaves person 1 1", "leaves person 2 0"]
-        assert all(one.reason for one in left)
+        left = [event for event in events if event.event == "leaves"]
+        assert summarize(left) == ["leaves person 1 1", "leaves person 2 0"]
+        assert all(event.reason for event in left)
 
 
 def test_events_of_lines_and_zones_carry_their_names() -> None:
@@ -62,14 +64,14 @@ def test_events_of_lines_and_zones_carry_their_names() -> None:
         def finish(self) -> tuple[Sequence[ZoneEvent], Sequence[object]]:
             return (), ()
 
-    rules, found = EventRules(0, START_S), followed(1)
-    rules.update(frame(4.0), found)
-    happened = (
+    rules, objects = EventRules(0, START_S), tracked(1)
+    rules.update(frame(4.0), objects)
+    zone_events = (
         ZoneEvent(5.0, "gate", "crosses", "in", "person", 1, 3.0, 4.0),
         ZoneEvent(5.0, "yard", "leaves", "", "person", 1, 3.0, 4.0, since_s=2.0, until_s=5.0),
     )
-    found.scene = Scene((), happened, (), Book())  # type: ignore[arg-type]
-    crosses, leaves = map(as_document, rules.update(frame(5.0), found))
+    objects.scene = Scene((), zone_events, (), Book())  # type: ignore[arg-type]
+    crosses, leaves = map(as_document, rules.update(frame(5.0), objects))
     assert (crosses["event"], crosses["zone"], crosses["direction"]) == ("crosses", "gate", "in")
     assert (crosses["track"], crosses["class"], crosses["count"]) == (1, "person", None)
     assert (leaves["event"], leaves["zone"], leaves["direction"]) == ("leaves", "yard", None)
@@ -77,8 +79,8 @@ def test_events_of_lines_and_zones_carry_their_names() -> None:
     assert times == ("2027-01-15T08:00:05.000Z", "2027-01-15T08:00:02.000Z")
 
 
-def test_without_tracks_nothing_is_new() -> None:
+def test_event_without_tracks_has_no_new_fields() -> None:
     rules = EventRules(0, START_S)
-    events = [one for t in range(3) for one in rules.update(frame(t / 10), detections(0))]
+    events = [event for t in range(3) for event in rules.update(frame(t / 10), detections(0))]
     (document,) = map(as_document, events)
     assert not {"track", "zone", "direction"} & document.keys()

@@ -1,4 +1,4 @@
-"""Requests in a receiver's own format: the recipes of docs/live.md, by what each API accepts."""
+"""Test webhook requests in a receiver's own format, such as the recipes of docs/live.md."""
 
 from __future__ import annotations
 
@@ -27,31 +27,34 @@ def send(folder: Path, text: str, **more) -> tuple[str, dict, bytes]:
         file.write_text(re.sub(r"https://[a-z.]+", url, text))
         target = Webhook(find_address(f"@{file}", SECRETS))
         target.send(event(1, "crosses", track=3, zone="b\u00fcro/1", direction="in", **more))
-        got = server.got.get(timeout=PATIENCE_S)
+        request = server.posts.get(timeout=PATIENCE_S)
         target.close()
     assert target.lost() == 0
-    assert "Pl4nted" not in redact(str(got))
-    return got
+    assert "Pl4nted" not in redact(str(request))
+    return request
 
 
-def test_ntfy_and_telegram_get_what_their_apis_publish(tmp_path):
-    path, headers, body = send(tmp_path, next(one for one in RECIPES if "ntfy" in one))
+def test_recipes_send_what_ntfy_and_telegram_accept(tmp_path):
+    path, headers, body = send(tmp_path, next(recipe for recipe in RECIPES if "ntfy" in recipe))
     assert (path, headers["Authorization"]) == ("/", "Bearer tk_Pl4nted")
     # docs.ntfy.sh/publish: JSON goes to the root; only the topic is required; priority is 1 to 5.
-    told, types = json.loads(body), {"topic": str, "message": str, "title": str, "priority": int}
-    assert all(isinstance(told[key], kind) for key, kind in types.items())
-    assert told.keys() == types.keys()
-    assert told["message"].startswith("b\u00fcro/1 in 2026-11-22 ")
-    path, headers, body = send(tmp_path, next(one for one in RECIPES if "telegram" in one))
+    document, types = (
+        json.loads(body),
+        {"topic": str, "message": str, "title": str, "priority": int},
+    )
+    assert all(isinstance(document[key], kind) for key, kind in types.items())
+    assert document.keys() == types.keys()
+    assert document["message"].startswith("b\u00fcro/1 in 2026-11-22 ")
+    path, headers, body = send(tmp_path, next(recipe for recipe in RECIPES if "telegram" in recipe))
     # core.telegram.org/bots/api: chat_id is a number, text has 1 to 4096 characters.
     assert path == f"/bot{SECRETS['TELEGRAM_TOKEN']}/sendMessage"
     assert headers["Content-Type"] == "application/json"
-    told = json.loads(body)
-    assert (told.keys(), type(told["chat_id"])) == ({"chat_id", "text"}, int)
-    assert told["text"].startswith("door: person crosses b\u00fcro/1 in ")
+    document = json.loads(body)
+    assert (document.keys(), type(document["chat_id"])) == ({"chat_id", "text"}, int)
+    assert document["text"].startswith("door: person crosses b\u00fcro/1 in ")
 
 
-def test_fields_are_escaped_as_their_place_wants(tmp_path):
+def test_fields_are_escaped_for_url_header_json_and_text(tmp_path):
     text = 'url: "https://h/{zone}?c={class}"\nheaders: {title: "{class}"}\njson: '
     text += '{text: "a {class}", count: "{count}", side: "{side}", all: ["{track}{side}"]}'
     path, headers, body = send(tmp_path, text, class_name=ODD)
@@ -64,7 +67,7 @@ def test_fields_are_escaped_as_their_place_wants(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('url: http://h\nbody: "{nmae}"', "unknown field {nmae}; known: event, camera, class"),
         ("url: http://h/${ABSENT}", "variable ABSENT is not set; set it"),
@@ -78,10 +81,10 @@ def test_fields_are_escaped_as_their_place_wants(tmp_path):
         ("url: [${NTFY_TOKEN}", "not valid YAML"),
     ],
 )
-def test_files_that_are_refused_in_one_line_without_secrets(tmp_path, text, said):
+def test_invalid_template_is_refused_without_secrets(tmp_path, text, message):
     (tmp_path / "hook.yaml").write_text(text)
     with pytest.raises(UsageError) as refused:
         Webhook(find_address(f"@{tmp_path}/hook.yaml", SECRETS))
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
     assert "Pl4nted" not in str(refused.value)

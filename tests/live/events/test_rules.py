@@ -1,4 +1,4 @@
-"""When something is an event: 3 of 5 frames, 2 s without, states of cameras."""
+"""Test when objects and cameras cause events: 3 of 5 frames, 2 s of absence, camera states."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ START_S = 1_800_000_000.0
 
 
 def frame(at_s: float, camera: str = "door", jump_s: float = 0.0) -> Frame:
-    """``jump_s``: of the wall clock, against the monotonic one."""
+    """Return a frame at ``at_s``. ``jump_s``: how far the wall clock was set ahead."""
     arrival = Arrival(camera, 1, int(at_s * SECOND), START_S + at_s + jump_s)
     return Frame(0, 0, at_s, np.zeros((2, 2, 3), np.uint8), arrival=arrival)
 
@@ -31,37 +31,38 @@ def detections(*class_ids: int) -> Detections:
     )
 
 
-def feed(rules: EventRules, seen: str, camera: str = "door", step_s: float = 0.1) -> list[str]:
-    """Frames every ``step_s``: how many persons each shows. Gives "0.2 appears person 1", ..."""
+def feed(rules: EventRules, counts: str, camera: str = "door", step_s: float = 0.1) -> list[str]:
+    """Update ``rules`` with a frame every ``step_s``. ``counts``: the number of persons in each.
+    Return the events as "0.2 appears person 1"."""
     return [
         f"{at * step_s:.1f} {event.event} {event.class_name} {event.count}"
-        for at, count in enumerate(seen)
+        for at, count in enumerate(counts)
         for event in rules.update(frame(at * step_s, camera), detections(*[0] * int(count)))
     ]
 
 
 @pytest.mark.parametrize(
-    ("seen", "told"),
+    ("counts", "expected"),
     [
         ("111", ["0.2 appears person 1"]),
         ("10101", ["0.4 appears person 1"]),
         ("1001001", []),  # never 3 of 5
         ("0000", []),
         ("1123211", ["0.2 appears person 2"]),
-        ("111" + "0" * 19, ["0.2 appears person 1"]),  # 1.9 s without
+        ("111" + "0" * 19, ["0.2 appears person 1"]),  # absent for 1.9 s
         ("111" + "0" * 20, ["0.2 appears person 1", "2.2 leaves person 1"]),
         (
             "131" + "0" * 20 + "111",
             ["0.2 appears person 1", "2.2 leaves person 3", "2.5 appears person 1"],
         ),
-        ("111" + ("0" * 19 + "1") * 3, ["0.2 appears person 1"]),  # flickers, and stays
+        ("111" + ("0" * 19 + "1") * 3, ["0.2 appears person 1"]),  # flickers, but stays present
     ],
 )  # fmt: skip
-def test_a_class_appears_and_leaves(seen, told):
-    assert feed(EventRules(0, START_S), seen) == told
+def test_class_appears_in_3_of_5_frames_and_leaves_after_2_s(counts, expected):
+    assert feed(EventRules(0, START_S), counts) == expected
 
 
-def test_an_event_says_since_when():
+def test_event_has_the_time_of_the_first_sighting():
     rules = EventRules(0, START_S)
     rules.update(frame(0.0), detections())
     rules.update(frame(0.1), detections(0))
@@ -72,7 +73,7 @@ def test_an_event_says_since_when():
     assert (leaves.time_s - START_S, leaves.since_s - START_S) == pytest.approx((5.0, 0.1))
 
 
-def test_classes_and_cameras_are_apart():
+def test_classes_and_cameras_are_independent():
     rules = EventRules(0, START_S)
     for at in range(3):
         door = rules.update(frame(at, "door"), detections(0))
@@ -83,21 +84,21 @@ def test_classes_and_cameras_are_apart():
     ]
 
 
-def test_a_wall_clock_that_jumps_changes_no_decision():
+def test_set_wall_clock_changes_no_decision():
     rules = EventRules(0, START_S)
     for at in range(3):
         rules.update(frame(at * 0.1), detections(0))
-    assert rules.update(frame(0.4, jump_s=3600), detections()) == []  # 0.2 s later in truth
+    assert rules.update(frame(0.4, jump_s=3600), detections()) == []  # really 0.2 s later
     (leaves,) = rules.update(frame(2.3, jump_s=-3600), detections())
     assert leaves.event == "leaves"
 
 
 @pytest.mark.parametrize("jump_s", [-3600.0, 3600.0, -86_400.0, 365 * 86_400.0, -1.2])
 def test_event_durations_survive_a_set_wall_clock(jump_s):
-    """Time minus start is the true duration, even if the clock was set in between."""
+    """An event's time minus its start is the true duration, even if the clock was set."""
     rules = EventRules(0, START_S)
     (up,) = rules.feed_changed("door", state(LIVE, 1.0), SECOND, START_S + 1.0)
-    (appears,) = [event for at in range(3) for event in seen_at(rules, 2 + at / 10)]
+    (appears,) = [event for at in range(3) for event in sight_person(rules, 2 + at / 10)]
     (leaves,) = rules.update(frame(5.0, jump_s=jump_s), detections())
     (down,) = rules.forget("door", 7 * SECOND, START_S + 7 + jump_s)
     dwells = [event.time_s - event.since_s for event in (up, appears, leaves, down)]
@@ -106,19 +107,18 @@ def test_event_durations_survive_a_set_wall_clock(jump_s):
 
 
 def test_beginning_repeats_exactly_if_no_clock_was_set():
-    """A reader can then match the two lines."""
+    """This lets readers match the two events."""
     rules = EventRules(0, START_S)
-    (appears,) = [event for at in range(3) for event in seen_at(rules, at / 10)]
+    (appears,) = [event for at in range(3) for event in sight_person(rules, at / 10)]
     (leaves,) = rules.update(frame(5.0, jump_s=0.3), detections())
     assert leaves.since_s == appears.since_s
 
 
-def seen_at(rules: EventRules, at_s: float) -> list[Event]:
+def sight_person(rules: EventRules, at_s: float) -> list[Event]:
     return rules.update(frame(at_s), detections(0))
 
 
-def test_a_slow_camera_does_not_flicker():
-    """With one frame every 3 s, objects do not leave between two frames."""
+def test_slow_camera_does_not_repeat_events():
     assert feed(EventRules(0, START_S), "11111", step_s=3.0) == ["6.0 appears person 1"]
 
 
@@ -126,7 +126,7 @@ def state(name: str, since_s: float, error: str | None = None) -> FeedFacts:
     return FeedFacts(name, int(since_s * SECOND), error=error)
 
 
-def test_a_camera_comes_and_goes():
+def test_camera_states_become_up_and_down_events():
     rules = EventRules(0, START_S)
 
     def change(facts: FeedFacts, now_s: float) -> list[tuple[object, ...]]:
@@ -157,20 +157,20 @@ def test_a_camera_comes_and_goes():
 
 def test_camera_down_from_the_start_is_reported_once():
     rules = EventRules(0, START_S)
-    told = []
+    events = []
     for name, at_s in [("connecting", 0), ("waiting", 2), ("connecting", 3), ("waiting", 5)]:
         facts = state(name, at_s, "nothing listens")
-        told += rules.feed_changed("door", facts, at_s * SECOND, START_S + at_s)
-    assert [(one.event, one.time_s - START_S, one.since_s - START_S) for one in told] == [
+        events += rules.feed_changed("door", facts, at_s * SECOND, START_S + at_s)
+    assert [(event.event, event.time_s - START_S, event.since_s - START_S) for event in events] == [
         ("camera_down", 2, 0)
     ]
-    assert told[0].reason == "nothing listens"
+    assert events[0].reason == "nothing listens"
     (up,) = rules.feed_changed("door", state(LIVE, 7), 7 * SECOND, START_S + 7)
     assert (up.event, up.time_s - START_S, up.since_s - START_S) == ("camera_up", 7, 2)
     assert rules.forget("yard", 8 * SECOND, START_S + 8) == []
 
 
-def test_a_camera_that_is_taken_out():
+def test_removed_camera_sends_leaves_and_camera_down():
     rules = EventRules(0, START_S)
     rules.feed_changed("door", state(LIVE, 0.0), 0, START_S)
     feed(rules, "111")
@@ -179,7 +179,7 @@ def test_a_camera_that_is_taken_out():
     assert rules.forget("door", 8 * SECOND, START_S + 8) == []
 
 
-def test_classes_that_are_gone_take_no_memory():
+def test_absent_classes_are_forgotten():
     rules = EventRules(0, START_S)
     feed(rules, "1" + "0" * 10)
     assert rules._cameras["door"].classes == {}

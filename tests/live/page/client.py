@@ -1,4 +1,4 @@
-"""Asks a page over a real socket, as a browser or an attacker would."""
+"""A client that talks to a page over a real socket, as a browser or an attacker would."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Answer:
 
 
 class Client:
-    """Requests to one page, each on a connection of its own. ``headers`` go with all of them."""
+    """A client of one page. Each request opens a new connection and sends ``headers``."""
 
     def __init__(self, port: int, headers: Mapping[str, str] | None = None) -> None:
         self.port, self.headers = port, dict(headers or {})
@@ -49,29 +49,29 @@ class Client:
         return self.ask(path, "POST", body, {"Content-Type": "application/json", **headers})
 
     def connect(self, receive_buffer: int | None = None) -> socket.socket:
-        one = socket.socket()
+        connection = socket.socket()
         if receive_buffer is not None:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        one.settimeout(PATIENCE_S)
-        one.connect(("127.0.0.1", self.port))
-        return one
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        connection.settimeout(PATIENCE_S)
+        connection.connect(("127.0.0.1", self.port))
+        return connection
 
     def raw(self, text: bytes) -> bytes:
-        with self.connect() as one:
-            one.sendall(text)
-            return until_closed(one)
+        with self.connect() as connection:
+            connection.sendall(text)
+            return until_closed(connection)
 
     def stream(self, path: str, receive_buffer: int | None = None) -> Stream:
-        one = self.connect(receive_buffer)
+        connection = self.connect(receive_buffer)
         lines = [f"GET {path} HTTP/1.1", f"Host: 127.0.0.1:{self.port}"]
         lines += [f"{name}: {value}" for name, value in self.headers.items()]
-        one.sendall("\r\n".join([*lines, "", ""]).encode())
-        return Stream(one)
+        connection.sendall("\r\n".join([*lines, "", ""]).encode())
+        return Stream(connection)
 
 
 class Stream:
-    def __init__(self, one: socket.socket) -> None:
-        self.socket, self._file = one, one.makefile("rb")
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket, self._file = connection, connection.makefile("rb")
         head = b"".join(iter(self._file.readline, b"\r\n")).decode()
         self.status = int(head.split()[1])
         self.head = head.lower()
@@ -83,8 +83,8 @@ class Stream:
 
     def parts(self) -> Iterator[tuple[str, int, bytes]]:
         for chunk in self.chunks():
-            head, found, rest = chunk.partition(b"\r\n\r\n")
-            if found:
+            head, separator, rest = chunk.partition(b"\r\n\r\n")
+            if separator:
                 length = int(re.search(rb"Content-Length: (\d+)", head)[1])
                 camera = re.search(rb"X-Camera: (\S+)", head)[1].decode()
                 number = int(re.search(rb"X-Number: (\d+)", head)[1])
@@ -109,11 +109,11 @@ class Stream:
         self.close()
 
 
-def until_closed(one: socket.socket) -> bytes:
-    got = b""
+def until_closed(connection: socket.socket) -> bytes:
+    data = b""
     try:
-        while piece := one.recv(65536):
-            got += piece
+        while piece := connection.recv(65536):
+            data += piece
     except ConnectionResetError:
         pass
-    return got
+    return data

@@ -1,4 +1,4 @@
-"""A served rehearsal for the tests of the page."""
+"""Fixtures that serve the page, of a fake run or of a real one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from detector.live.page.binding import LIBRARIES
 from tests.cli.command import COMMAND
 from tests.lab.report.browser import Browser, started
 from tests.live.page.client import Client
-from tests.live.page.rehearsal import Rehearsal
+from tests.live.page.fake_run import FakeRun
 from tests.waiting import PATIENCE_S, wait_for
 
 
@@ -26,7 +26,7 @@ def skip_without_libraries() -> None:
 
 
 class Served:
-    def __init__(self, run: Rehearsal, config: PageConfig | None = None, **more: object) -> None:
+    def __init__(self, run: FakeRun, config: PageConfig | None = None, **more: object) -> None:
         skip_without_libraries()
         self.run, self.hub = run, run.hub
         self.server = serve(run.hub, config or PageConfig(serve="0"), **more)
@@ -38,8 +38,14 @@ class Served:
     def page(self):
         return self.server.page
 
+    def __enter__(self) -> Served:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
-        self.server.close()  # back after two seconds, where its thread stands still
+        self.server.close()  # returns after two seconds even if its thread is stuck
         self.server._thread.join(PATIENCE_S)
         assert not self.server._thread.is_alive()
 
@@ -50,26 +56,26 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 
 
 @contextmanager
-def running(folder: Path, *words: str) -> Iterator[tuple[Client, subprocess.Popen[str]]]:
+def running(folder: Path, *options: str) -> Iterator[tuple[Client, subprocess.Popen[str]]]:
     """Start a command with a page that writes to live/; yield the page's client and the process."""
     skip_without_libraries()
-    call = [*COMMAND, *words, "--serve", "0", "-o", "live/", "--run-dir", "run"]
+    call = [*COMMAND, *options, "--serve", "0", "-o", "live/", "--run-dir", "run"]
     pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(call, cwd=folder, text=True, **pipes) as process:
         try:
-            said = ""
-            while not (found := re.search(r"page: http://127\.0\.0\.1:(\d+)/", said)):
+            output = ""
+            while not (address := re.search(r"page: http://127\.0\.0\.1:(\d+)/", output)):
                 line = process.stderr.readline()
-                assert line, said
-                said += line
-            yield Client(int(found[1])), process
+                assert line, output
+                output += line
+            yield Client(int(address[1])), process
         finally:
             process.kill()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def patient() -> Iterator[None]:
-    """Otherwise a run that stalls for seconds counts as one that does not answer."""
+    """Do not report a run as unresponsive because this machine stalls for seconds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("detector.live.page.sampler.TIMEOUT_S", PATIENCE_S)
         yield
@@ -77,6 +83,5 @@ def patient() -> Iterator[None]:
 
 @pytest.fixture
 def served():
-    one = Served(Rehearsal("door", "gate"))
-    yield one
-    one.close()
+    with Served(FakeRun("door", "gate")) as served:
+        yield served

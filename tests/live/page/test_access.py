@@ -1,4 +1,4 @@
-"""The token, sessions and login attempts, on a clock that the test moves."""
+"""Test the token, sessions and login attempts, on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Clock:
         return self.now_s
 
 
-def test_tries_of_one_address_are_limited_and_others_are_not_hindered():
+def test_login_attempts_are_limited_per_address():
     clock = Clock()
     access = Access(TOKEN, clock)
     for _ in range(TRIES):
@@ -35,24 +35,24 @@ def test_tries_of_one_address_are_limited_and_others_are_not_hindered():
     assert access.wait_s("10.0.0.2") == 0
     assert access.check_token(TOKEN, "10.0.0.2")
     clock.now_s += TRIES_S - TRIES
-    assert access.wait_s("10.0.0.1") == 0  # the first one is a minute ago
+    assert access.wait_s("10.0.0.1") == 0  # the first attempt was a minute ago
     assert access.refused == TRIES
 
 
-def test_all_guesses_together_are_bounded(monkeypatch):
+def test_wrong_logins_of_all_addresses_are_limited(monkeypatch):
     monkeypatch.setattr("detector.live.page.access.MOST_GUESSES", 50)
     clock = Clock()
     access = Access(TOKEN, clock)
     for number in range(50):
-        assert access.check_token(TOKEN, "10.1.0.1")  # 50 wrong ones are compared
+        assert access.check_token(TOKEN, "10.1.0.1")
         assert not access.check_token("wrong", f"10.0.0.{number}")
-    assert not access.check_token(TOKEN, "10.1.0.1")  # nothing is compared any more
+    assert not access.check_token(TOKEN, "10.1.0.1")  # after 50 wrong ones, all are refused
     assert access.wait_s("10.1.0.1") == GUESSES_S
     clock.now_s += GUESSES_S
     assert access.check_token(TOKEN, "10.1.0.1")
 
 
-def test_memory_is_bounded():
+def test_addresses_and_sessions_kept_are_bounded():
     access = Access(TOKEN)
     for number in range(MOST_ADDRESSES + 50):
         access.check_token("wrong", f"10.{number >> 8}.{number & 255}.1")
@@ -60,12 +60,12 @@ def test_memory_is_bounded():
     names = [access.open_session() for _ in range(MOST_SESSIONS + 1)]
     assert len(set(names)) == MOST_SESSIONS + 1
     assert not access.has_session(names[0])
-    assert access.has_session(names[1])  # now it is the one that was used last
+    assert access.has_session(names[1])  # which makes it the most recently used
     access.open_session()
-    assert [access.has_session(one) for one in names[1:4]] == [True, False, True]
+    assert [access.has_session(name) for name in names[1:4]] == [True, False, True]
 
 
-def test_sessions_end():
+def test_session_ends_at_logout_or_after_a_week():
     clock = Clock()
     access = Access(TOKEN, clock)
     name, other = access.open_session(), access.open_session()
@@ -79,13 +79,13 @@ def test_sessions_end():
 
 
 @pytest.mark.parametrize(
-    "given", ["", "A" * 32, "a" * 31, "a" * 33, "ä" * 32, "\udc80", "a" * 9999]
+    "token", ["", "A" * 32, "a" * 31, "a" * 33, "ä" * 32, "\udc80", "a" * 9999]
 )
-def test_wrong_tokens(given):
-    assert not Access(TOKEN).check_token(given, "::1")
+def test_wrong_token_is_refused(token):
+    assert not Access(TOKEN).check_token(token, "::1")
 
 
-def test_without_a_token_everybody_may():
+def test_any_login_passes_without_a_token():
     assert not Access(None).needed
     assert Access(None).check_token("anything", "::1")
 
@@ -95,10 +95,10 @@ def test_without_a_token_everybody_may():
     [
         ("10.0.0.1", "10.0.0.1"),
         ("::ffff:10.0.0.1", "10.0.0.1"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),  # one customer has all of them
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),  # one customer gets a whole /64
         ("fe80::1%eth0", "fe80::/64"),
         ("somewhere", "somewhere"),
     ],
 )
-def test_whose_tries_count_together(address, block):
+def test_addresses_of_one_network_share_a_block(address, block):
     assert to_block(address) == block

@@ -1,4 +1,4 @@
-"""--serve, the token and the certificate: errors are reported before anything is loaded."""
+"""Test the address, token and certificate of --serve, and their errors."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pytest
 from detector.core.config.cameras import PageConfig
 from detector.core.errors import DetectVideoError, OutputError, UsageError
 from detector.core.errors.secrets import redact
-from detector.live.page import binding, serve
+from detector.live.page import serve
 from detector.live.page.binding import TOKEN, bind, parse_address
 from tests.live.page.conftest import skip_without_libraries
-from tests.live.page.rehearsal import Rehearsal
+from tests.live.page.fake_run import FakeRun
 from tests.live.servers import silent_listener
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.net
-GOOD = "0123456789abcdef0123456789abcdef"
+SECRET = "0123456789abcdef0123456789abcdef"
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def no_token(monkeypatch):
         ("user@host:80", None),
     ],
 )
-def test_addresses(text, expected):
+def test_serve_address_is_parsed_or_refused(text, expected):
     if expected is None:
         with pytest.raises(UsageError, match="--serve"):
             parse_address(text)
@@ -62,62 +62,61 @@ def refused(error: type[DetectVideoError], **config: object) -> str:
     return str(caught.value)
 
 
-def test_others_than_this_machine_need_a_token(monkeypatch, tmp_path):
-    said = refused(UsageError, serve="0.0.0.0:0")
-    assert "openssl rand" in said  # the cure
-    assert "--token-file" in said
-    assert TOKEN in said
+def test_serving_other_machines_needs_a_token(monkeypatch, tmp_path):
+    error = refused(UsageError, serve="0.0.0.0:0")
+    assert "openssl rand" in error
+    assert "--token-file" in error
+    assert TOKEN in error
     refused(UsageError, serve="0", page_hosts=("cam.example.org",))
-    monkeypatch.setenv(TOKEN, GOOD)
+    monkeypatch.setenv(TOKEN, SECRET)
     bound = bind(PageConfig(serve="0.0.0.0:0"))
     bound.socket.close()
-    assert bound.token == GOOD
+    assert bound.token == SECRET
     assert bound.address == f"http://127.0.0.1:{bound.port}/"
-    assert redact(f"it is {GOOD}") == "it is ***"
+    assert redact(f"it is {SECRET}") == "it is ***"
 
 
-def test_the_token_s_file_wins_over_the_environment(monkeypatch, tmp_path):
+def test_token_file_overrides_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv(TOKEN, "x" * 32)
     file = tmp_path / "token"
-    file.write_text(GOOD + "\n")
+    file.write_text(SECRET + "\n")
     bound = bind(PageConfig(serve="0", token_file=str(file)))
     bound.socket.close()
-    assert bound.token == GOOD  # on loopback too, where one is given
+    assert bound.token == SECRET  # used on loopback, too
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"short", b"two words of it, long enough", b"\xff" * 40, b"x" * 5000]
+    "content", [None, b"", b"short", b"two words of it, long enough", b"\xff" * 40, b"x" * 5000]
 )
-def test_invalid_token_file_is_refused(tmp_path, content):
+def test_invalid_or_missing_token_file_is_refused(tmp_path, content):
     file = tmp_path / "token"
-    file.write_bytes(content)
+    if content is not None:
+        file.write_bytes(content)
     assert "token" in refused(UsageError, serve="0", token_file=str(file))
 
 
-def test_an_absent_token_s_file(tmp_path):
-    assert "token" in refused(UsageError, serve="0", token_file=str(tmp_path / "token"))
-
-
-def test_a_port_that_is_taken(tmp_path):
+def test_port_in_use_is_reported(tmp_path):
     with silent_listener() as port:
-        said = refused(OutputError, serve=str(port))
-    assert str(port) in said
-    assert "in use" in said
+        error = refused(OutputError, serve=str(port))
+    assert str(port) in error
+    assert "in use" in error
 
 
-def test_an_address_of_another_machine(monkeypatch):
-    monkeypatch.setenv(TOKEN, GOOD)
+def test_address_of_another_machine_is_refused(monkeypatch):
+    monkeypatch.setenv(TOKEN, SECRET)
     assert "0.0.0.0" in refused(UsageError, serve="192.0.2.1:0")
 
 
 @pytest.mark.parametrize("name", ["starlette", "uvicorn", "prometheus_client"])
-def test_absent_libraries(monkeypatch, name):
-    """In a process that has not imported the server yet, as a user's has not."""
-    for module in [one for one in sys.modules if one.startswith("detector.live.page.")]:
+def test_missing_library_error_names_the_extra(monkeypatch, name):
+    """Forget the server's modules first, as a user's process has not imported them yet."""
+    for module in [
+        module_name for module_name in sys.modules if module_name.startswith("detector.live.page.")
+    ]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UsageError, match=r"'detect-video\[serve\]'"):
-        serve(Rehearsal().hub, PageConfig(serve="0"))
+        serve(FakeRun().hub, PageConfig(serve="0"))
 
 
 @pytest.fixture(scope="module")
@@ -131,13 +130,13 @@ def certificate(tmp_path_factory):
     return folder
 
 
-def test_tls(certificate, monkeypatch):
+def test_page_is_served_over_tls(certificate, monkeypatch):
     skip_without_libraries()
-    monkeypatch.setenv(TOKEN, GOOD)
+    monkeypatch.setenv(TOKEN, SECRET)
     config = PageConfig(
         serve="0", tls_cert=str(certificate / "one.pem"), tls_key=str(certificate / "one.key")
     )
-    server = serve(Rehearsal("door").hub, config)
+    server = serve(FakeRun("door").hub, config)
     try:
         assert server.address.startswith("https://127.0.0.1:")
         context = ssl.create_default_context(cafile=certificate / "one.pem")
@@ -147,7 +146,7 @@ def test_tls(certificate, monkeypatch):
         with opener.open(f"{server.address}login", timeout=PATIENCE_S) as answer:
             assert b"Token" in answer.read()
         with pytest.raises(urllib.error.HTTPError) as caught:  # to /, with the session
-            opener.open(f"{server.address}login", f"token={GOOD}".encode(), timeout=PATIENCE_S)
+            opener.open(f"{server.address}login", f"token={SECRET}".encode(), timeout=PATIENCE_S)
         cookie = caught.value.headers["set-cookie"].lower()
         caught.value.close()
         assert "; secure" in cookie
@@ -172,16 +171,9 @@ class NoRedirect(urllib.request.HTTPRedirectHandler):
         ("absent.pem", "one.key"),
     ],
 )
-def test_certificates_that_do_not_fit(certificate, chain, key):
+def test_mismatched_certificate_and_key_are_refused(certificate, chain, key):
     files = {
         "tls_cert": chain and str(certificate / chain),
         "tls_key": key and str(certificate / key),
     }
     assert "--tls" in refused(UsageError, serve="0", **files)
-
-
-def test_loopback():
-    for host in ("127.0.0.1", "127.9.9.9", "::1", "LOCALHOST"):
-        assert binding.is_loopback(host)
-    for host in ("0.0.0.0", "::", "cam.lan", "localhost.evil", "192.168.1.1"):
-        assert not binding.is_loopback(host)

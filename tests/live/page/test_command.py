@@ -1,11 +1,13 @@
-"""``--serve`` on the command line, with a file: our ``--show``."""
+"""Test ``--serve`` on the command line, with a file as the source."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import threading
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import IO
 
 import pytest
 
@@ -20,19 +22,24 @@ STREET = CHECKOUT / "videos/street.mp4"
 
 
 @pytest.mark.slow
-def test_a_file_is_watched_and_the_page_ends_with_the_run(tmp_path):
+def test_file_is_shown_and_the_page_ends_with_the_run(tmp_path):
     words = [*COMMAND, "-", "--serve", "0", "-o", "out/", "--no-video", "--conf", "0.01"]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(words, cwd=tmp_path, **pipes) as process, Video(process.stdin) as video:
+    with (
+        subprocess.Popen(words, cwd=tmp_path, **pipes) as process,
+        raw_video(process.stdin) as end_video,
+    ):
         port = int(re.search(rb"page: http://127\.0\.0\.1:(\d+)/", process.stderr.readline())[1])
         client = Client(port)
         wait_for(lambda: client.ask("/healthz").status == 200)
-        [one] = client.ask("/api/streams").json()["streams"]
-        assert (one["kind"], one["state"], one["size"]) == ("file", "live", "320x180")
-        snapshot = f"/api/streams/{one['name']}/snapshot.jpg"  # 503: no picture within two seconds
+        [stream] = client.ask("/api/streams").json()["streams"]
+        assert (stream["kind"], stream["state"], stream["size"]) == ("file", "live", "320x180")
+        snapshot = (
+            f"/api/streams/{stream['name']}/snapshot.jpg"  # 503: no picture within two seconds
+        )
         wait_for(lambda: client.ask(snapshot).body[:2] == b"\xff\xd8")
         with client.stream("/api/events") as events:
-            video.end()
+            end_video()
             kinds = {kind for kind, _, _ in events.messages()}
         assert kinds >= {"figures", "end"}
         process.stdout.read()
@@ -43,27 +50,24 @@ def test_a_file_is_watched_and_the_page_ends_with_the_run(tmp_path):
         client.ask("/")
 
 
-class Video:
-    def __init__(self, pipe) -> None:
-        self._pipe, self._over = pipe, threading.Event()
-        self._thread = threading.Thread(target=self._write, daemon=True)
+@contextmanager
+def raw_video(pipe: IO[bytes]) -> Iterator[Callable[[], None]]:
+    """Write a video to ``pipe`` from a thread; yield a function that ends it."""
+    ended = threading.Event()
 
-    def __enter__(self) -> Video:
-        self._thread.start()
-        return self
+    def write() -> None:
+        with suppress(BrokenPipeError), pipe:
+            pipe.write(b"YUV4MPEG2 W320 H180 F25:1 Ip A1:1 C420jpeg\n")
+            while not ended.wait(0.04):
+                pipe.write(b"FRAME\n" + bytes([90]) * (320 * 180 * 3 // 2))
 
-    def end(self) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
-
-    def _write(self) -> None:
-        with suppress(BrokenPipeError), self._pipe:
-            self._pipe.write(b"YUV4MPEG2 W320 H180 F25:1 Ip A1:1 C420jpeg\n")
-            while not self._over.wait(0.04):
-                self._pipe.write(b"FRAME\n" + bytes([90]) * (320 * 180 * 3 // 2))
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    try:
+        yield ended.set
+    finally:
+        ended.set()
+        thread.join()
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Counts of lines and zones: page, API, metrics, MQTT, files and terminal say the same."""
+"""Test that page, API, metrics, MQTT, files and terminal show the same counts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.waiting import PATIENCE_S, wait_for
 pytestmark = [pytest.mark.net, pytest.mark.slow]
 STREET = CHECKOUT / "videos/street.mp4"
 LINE, ZONE = [(0.5, 0.01), (0.5, 0.99)], [(0.5, 0.2), (0.99, 0.2), (0.99, 0.99), (0.5, 0.99)]
-OLD = "from_utc,to_utc,source,zone,class,in,out,entered,left,appeared,ended,mean,most"  # columns
+OLD_COLUMNS = "from_utc,to_utc,source,zone,class,in,out,entered,left,appeared,ended,mean,most"
 SIDES = ("to the left", "to the right")
 NAMES = {"name of the line": "mid", "name of the zone": "right side"}
 NAMES |= {"what in is called": SIDES[0], "what out is called": SIDES[1]}
@@ -35,13 +35,13 @@ SHOWN = "[...document.querySelectorAll('.now')].map((one) => one.innerText)"
 IN, OUT = ("in", "entered", "appeared"), ("out", "left", "ended")
 
 
-def write_counts(folder: Path, day: str, come: int, gone: int) -> None:
+def write_counts(folder: Path, day: str, ins: int, outs: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    row = f"{day}T12:00:00.000Z,{day}T12:01:00.000Z,cam,mid,person,{come},{gone},,,,,,"
-    (folder / f"zone-counts-{day}.csv").write_text(f"{OLD}\n{row}\n")
+    row = f"{day}T12:00:00.000Z,{day}T12:01:00.000Z,cam,mid,person,{ins},{outs},,,,,,"
+    (folder / f"zone-counts-{day}.csv").write_text(f"{OLD_COLUMNS}\n{row}\n")
 
 
-def counted(client: Client) -> list[dict[str, object]]:
+def zones_of(client: Client) -> list[dict[str, object]]:
     return client.ask("/api/streams").json()["streams"][0]["zones"]
 
 
@@ -56,17 +56,17 @@ def draw(browser: Browser, points: Sequence[tuple[float, float]]) -> None:
 
 @needs_broker
 @pytest.mark.browser
-def test_all_tell_the_same_numbers(tmp_path, browser: Browser):
+def test_all_outputs_show_the_same_counts(tmp_path, browser: Browser):
     need_rtsp()
     today, yesterday = format_day(time.time()), to_utc(time.time()).date() - timedelta(1)
     folder = tmp_path / "live/127-0-0-1"
     write_counts(folder, today, 5, 2)
     write_counts(folder, str(yesterday), 70, 30)
     with broker(tmp_path, "allow_anonymous true") as port, rtsp({"street": STREET}) as server:
-        words = (server.url("street"), "--live", "every", "--max-age", "60", "--engine", "ort")
-        words += ("--precision", "fp32", "--mqtt", f"mqtt://127.0.0.1:{port}/x")
-        with running(tmp_path, *words) as (client, process), Subscriber(port) as subscriber:
-            one = "/api/streams/127-0-0-1"
+        options = (server.url("street"), "--live", "every", "--max-age", "60", "--engine", "ort")
+        options += ("--precision", "fp32", "--mqtt", f"mqtt://127.0.0.1:{port}/x")
+        with running(tmp_path, *options) as (client, process), Subscriber(port) as subscriber:
+            path = "/api/streams/127-0-0-1"
             browser.visit(f"http://127.0.0.1:{client.port}/", 600)
             ready = "[...tiles.values()].some((one) => one.shown && !one.lines.hidden)"
             wait_for(lambda: browser.run(ready))
@@ -81,18 +81,18 @@ def test_all_tell_the_same_numbers(tmp_path, browser: Browser):
                 where = f'.drawing [aria-label="{label}"]'
                 browser.run(NAME % (json.dumps(where), json.dumps(name)))
             browser.click(".drawing .save")
-            wait_for(lambda: len(counted(client)) == 2)
-            wait_for(lambda: sum(sum(one["today"].values()) for one in counted(client)[:1]) > 9)
+            wait_for(lambda: len(zones_of(client)) == 2)
+            wait_for(lambda: sum(zones_of(client)[0]["today"].values()) > 9)
             section = safe_load((tmp_path / "live/zones.yaml").read_text())["cameras"]["127-0-0-1"]
             section["lines"]["far"] = [[0, 1], [1, 1]]
-            assert client.post(f"{one}/zones", json.dumps(section)).json()["asked"] == "far added"
-            wait_for(lambda: [line["name"] for line in counted(client)][1:2] == ["far"])
+            assert client.post(f"{path}/zones", json.dumps(section)).json()["asked"] == "far added"
+            wait_for(lambda: [line["name"] for line in zones_of(client)][1:2] == ["far"])
             server.kill()
-            wait_for(lambda: client.ask(one).json()["state"] != "live")
-            wait_for(lambda: _settled(client, one))
-            line, far, zone = counted(client)
+            wait_for(lambda: client.ask(path).json()["state"] != "live")
+            wait_for(lambda: _is_settled(client, path))
+            line, far, zone = zones_of(client)
             metrics = client.ask("/metrics").body.decode()
-            past = client.ask("/api/counts?days=2").json()
+            history = client.ask("/api/counts?days=2").json()
             texts = {}
             for width in (390, 1440):
                 browser.visit(f"http://127.0.0.1:{client.port}/", width)
@@ -100,67 +100,79 @@ def test_all_tell_the_same_numbers(tmp_path, browser: Browser):
                 texts[width] = browser.run(SHOWN)
                 assert browser.run("document.scrollingElement.scrollWidth") <= width
             assert browser.complaints == []
-            wait_for(lambda: _kept(subscriber, "mid/in") + _kept(subscriber, "mid/out") > 0)
+            wait_for(lambda: _retained(subscriber, "mid/in") + _retained(subscriber, "mid/out") > 0)
             process.send_signal(signal.SIGTERM)
             stdout, stderr = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 143, stderr
 
     files = [folder / f"zone-counts-{today}{more}.csv" for more in ("", "-2")]
     rows = [row for path in files for row in csv.DictReader(path.read_text().splitlines())]
-    assert past["days"][-1] == str(yesterday)
-    assert past["zones"][0]["sums"][-1] == {"in": 70, "out": 30}
-    filed = {
-        (name, side): sum(int(row[one] or 0) for row in rows if row["zone"] == name for one in kind)
+    assert history["days"][-1] == str(yesterday)
+    assert history["zones"][0]["sums"][-1] == {"in": 70, "out": 30}
+    in_files = {
+        (name, side): sum(
+            int(row[column] or 0) for row in rows if row["zone"] == name for column in columns
+        )
         for name in ("mid", "right side")
-        for side, kind in (("in", IN), ("out", OUT))
+        for side, columns in (("in", IN), ("out", OUT))
     }
-    come, gone = line["today"]["in"], line["today"]["out"]
-    assert come > 5, "also of this run"
-    kept = _kept(subscriber, "mid/in"), _kept(subscriber, "mid/out")
-    assert (come, gone) == kept == (filed["mid", "in"], filed["mid", "out"])
-    assert (come, gone) == tuple(sum(one[side] for one in line["hours"]) for side in ("in", "out"))
-    own = come - 5, gone - 2
+    ins, outs = line["today"]["in"], line["today"]["out"]
+    assert ins > 5, "this run has counted, too"
+    retained = _retained(subscriber, "mid/in"), _retained(subscriber, "mid/out")
+    assert (ins, outs) == retained == (in_files["mid", "in"], in_files["mid", "out"])
+    assert (ins, outs) == tuple(sum(hour[side] for hour in line["hours"]) for side in ("in", "out"))
+    own = ins - 5, outs - 2
     assert own == tuple(_metric(metrics, f"{side}_total", "mid") for side in ("in", "out"))
-    assert own == tuple(_said(stdout + stderr, one) for one in SIDES)
+    assert own == tuple(_printed(stdout + stderr, side) for side in SIDES)
     ours = rows[1:]
     assert {(row["in_name"], row["out_name"]) for row in ours if row["zone"] == "mid"} == {SIDES}
     assert {row["class"] for row in ours if row["zone"] == "mid"} == {"person", "vehicle"}
     assert all(row["from_local"] and int(row["frames"]) for row in ours)
     events = map(json.loads, (folder / f"events-{today}.jsonl").read_text().splitlines())
-    assert {one["side"] for one in events if one["event"] == "crosses"} == set(SIDES)
-    told = [json.loads(text) for name, text, _ in subscriber.got if name.endswith("/event")]
-    first = next(at for at, one in enumerate(told) if one.get("zone"))
-    assert all(one.get("zone") or one["event"].startswith("camera_") for one in told[first:])
+    assert {event["side"] for event in events if event["event"] == "crosses"} == set(SIDES)
+    events_sent = [
+        json.loads(text) for name, text, _ in subscriber.messages if name.endswith("/event")
+    ]
+    first = next(at for at, event in enumerate(events_sent) if event.get("zone"))
+    assert all(
+        event.get("zone") or event["event"].startswith("camera_") for event in events_sent[first:]
+    )
     entered = zone["today"]["in"]
-    assert entered == filed["right side", "in"] == _metric(metrics, "in_total", "right side")
-    assert entered == sum(one["in"] for one in zone["classes"].values())
+    assert entered == in_files["right side", "in"] == _metric(metrics, "in_total", "right side")
+    assert entered == sum(counts["in"] for counts in zone["classes"].values())
     assert not far["classes"]
     assert "lines and zones are in live/zones.yaml" in stderr
     inside = zone["inside"]
     assert (
-        inside == _metric(metrics, "inside", "right side") == _kept(subscriber, "right side/inside")
+        inside
+        == _metric(metrics, "inside", "right side")
+        == _retained(subscriber, "right side/inside")
     )
-    assert inside + zone["today"]["out"] == filed["right side", "out"], "who is there ends there"
+    assert inside + zone["today"]["out"] == in_files["right side", "out"], (
+        "objects still inside end there"
+    )
     of_zone = f"in {entered}, out {zone['today']['out']}, {inside} inside"
-    of_line = f"to the left {come}, to the right {gone}"
+    of_line = f"to the left {ins}, to the right {outs}"
     assert texts[390] == texts[1440] == [of_line, "in 0, out 0", of_zone]
 
 
-def _settled(client: Client, one: str) -> bool:
-    facts = client.ask(one).json()
+def _is_settled(client: Client, path: str) -> bool:
+    facts = client.ask(path).json()
     return facts["received"] == facts["processed"] + sum(facts["dropped"].values())
 
 
-def _kept(subscriber: Subscriber, topic: str) -> int:
-    told = [text for name, text, _ in subscriber.got if name == f"x/127-0-0-1/zone/{topic}"]
-    return int(told[-1]) if told else 0
+def _retained(subscriber: Subscriber, topic: str) -> int:
+    payloads = [
+        text for name, text, _ in subscriber.messages if name == f"x/127-0-0-1/zone/{topic}"
+    ]
+    return int(payloads[-1]) if payloads else 0
 
 
 def _metric(text: str, name: str, zone: str) -> float:
-    wanted = re.compile(rf'detect_video_zone_{name}{{camera="127-0-0-1".*zone="{zone}"}} (\S+)')
-    return sum(float(one) for one in wanted.findall(text))
+    pattern = re.compile(rf'detect_video_zone_{name}{{camera="127-0-0-1".*zone="{zone}"}} (\S+)')
+    return sum(float(value) for value in pattern.findall(text))
 
 
-def _said(text: str, kind: str) -> int:
-    (said,) = re.findall(r"mid: (.*?)right side:", text, re.DOTALL)  # over several lines
-    return sum(int(one) for one in re.findall(rf"\b{kind} (\d+)", " ".join(said.split())))
+def _printed(text: str, kind: str) -> int:
+    (line,) = re.findall(r"mid: (.*?)right side:", text, re.DOTALL)  # over several lines
+    return sum(int(number) for number in re.findall(rf"\b{kind} (\d+)", " ".join(line.split())))

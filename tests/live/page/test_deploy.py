@@ -1,4 +1,4 @@
-"""deploy/ and docs/deploy.md: the files fit each other, and their options and metrics are ours."""
+"""Test that the files of deploy/ and docs/deploy.md match each other, the options and metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from detector.core.commands.detect import command
 from detector.live.base import ZoneFigures
 from tests.conftest import CHECKOUT
 from tests.live.page.conftest import skip_without_libraries
-from tests.live.page.rehearsal import Rehearsal
+from tests.live.page.fake_run import FakeRun
 
 TEXT = (CHECKOUT / "docs/deploy.md").read_text(encoding="utf-8")
 UNIT, IMAGE, COMPOSED, DASHBOARD = (
@@ -25,12 +25,12 @@ SERVICE = yaml.safe_load(COMPOSED)["services"]["detect-video"]
 
 
 def blocks(language: str) -> list[str]:
-    found = re.findall(rf"```{language}\n(.*?)```", TEXT, re.S)
-    assert found
-    return found
+    matches = re.findall(rf"```{language}\n(.*?)```", TEXT, re.S)
+    assert matches
+    return matches
 
 
-def test_every_option_is_one():
+def test_commands_in_deploy_files_have_valid_options():
     start = re.search(r"ExecStart=\S+ (.*?[^\\])\n", UNIT, re.S)[1].replace("\\\n", " ")
     lines = [start, SERVICE["command"]]
     lines += re.findall(r"^detect-video (.*)$", TEXT, re.M)
@@ -43,25 +43,25 @@ def test_every_option_is_one():
     assert checks == [(when, f"{start.split()[0]} --check") for when in ("StartPre", "Reload")]
 
 
-def test_the_unit(tmp_path):
+def test_systemd_accepts_the_unit(tmp_path):
     assert "SuccessExitStatus=143\n" in UNIT
     assert "ExecReload=/bin/kill -USR1 $MAINPID\n" in UNIT
     file = tmp_path / "detect-video.service"
     file.write_text(re.sub(r"/opt/\S+/detect-video\b", "/bin/true", UNIT))
     words = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", file]
     done = subprocess.run(words, capture_output=True, text=True)
-    said = [line for line in done.stderr.splitlines() if "detect-video.service" in line]
-    assert said == []
+    complaints = [line for line in done.stderr.splitlines() if "detect-video.service" in line]
+    assert complaints == []
 
 
-def test_the_service_fits_the_image():
+def test_compose_service_matches_the_image():
     """compose.yaml has the same users, folders, programs and ports as the Dockerfile."""
-    said = dict(re.findall(r"^(FROM|USER|WORKDIR|ENTRYPOINT) (.*)$", IMAGE, re.M))
+    instructions = dict(re.findall(r"^(FROM|USER|WORKDIR|ENTRYPOINT) (.*)$", IMAGE, re.M))
     [(uid, home)] = re.findall(r"useradd --uid (\d+) .*--home-dir (\S+) detect-video$", IMAGE, re.M)
-    [program] = json.loads(said["ENTRYPOINT"])
+    [program] = json.loads(instructions["ENTRYPOINT"])
     [venv] = re.findall(r"-m venv (\S+)", IMAGE)
-    assert said["USER"] == "detect-video"
-    assert said["WORKDIR"] == home
+    assert instructions["USER"] == "detect-video"
+    assert instructions["WORKDIR"] == home
     assert program == f"{venv}/bin/detect-video"
     folder = CHECKOUT / "deploy" / SERVICE["build"]["context"]
     assert folder.resolve() == CHECKOUT
@@ -85,14 +85,14 @@ def test_the_service_fits_the_image():
     assert f":{port}/healthz" in health
 
 
-def test_what_watches():
+def test_prometheus_files_are_valid():
     scraping, alarms = map(yaml.safe_load, blocks("yaml"))
     assert scraping["scrape_configs"][0]["job_name"] == "detect-video"
     assert [rule["alert"] for rule in alarms["groups"][0]["rules"]]
 
 
-def test_dashboard_has_what_grafana_wants():
-    """Grafana 12's own types (npm: @grafana/schema) took it; Prometheus 2.42 ran its queries."""
+def test_dashboard_has_the_fields_that_grafana_needs():
+    """Checked by hand: Grafana 12's types (npm: @grafana/schema), queries on Prometheus 2.42."""
     board = json.loads(DASHBOARD)
     assert board.keys() >= {"title", "uid", "schemaVersion", "panels", "templating", "time"}
     names = {variable["name"] for variable in board["templating"]["list"]} | {"__range"}
@@ -104,28 +104,28 @@ def test_dashboard_has_what_grafana_wants():
         assert all(target["expr"] and target["refId"] for target in panel["targets"])
 
 
-def test_docker_image_holds_what_pip_needs_and_no_secrets():
-    """Files that docs/deploy.md puts into the checkout, such as a token, must not enter a layer."""
+def test_docker_image_contains_what_pip_needs_and_no_secrets():
+    """Files that docs/deploy.md adds to the checkout, such as a token, must not enter the image."""
     lines = (CHECKOUT / ".dockerignore").read_text().splitlines()
     rules = [line for line in lines if line and not line.startswith("#")]
     assert rules[0] == "*"
-    taken = {rule[1:] for rule in rules if rule.startswith("!")}
-    assert all((CHECKOUT / name).exists() for name in taken)
-    assert {"detector", "cfg", "setup.py", "pyproject.toml", "constraints.txt"} < taken
-    assert {"README.md", "LICENSE", "NOTICE"} < taken, "setup.py reads them"
+    included = {rule[1:] for rule in rules if rule.startswith("!")}
+    assert all((CHECKOUT / name).exists() for name in included)
+    assert {"detector", "cfg", "setup.py", "pyproject.toml", "constraints.txt"} < included
+    assert {"README.md", "LICENSE", "NOTICE"} < included, "setup.py reads them"
     composed = yaml.safe_load(COMPOSED)
-    beside = {"compose.yaml", "cameras.yaml", SERVICE["env_file"]}
-    beside |= {secret["file"] for secret in composed["secrets"].values()}
-    assert not {name.removeprefix("./") for name in beside} & taken
+    private = {"compose.yaml", "cameras.yaml", SERVICE["env_file"]}
+    private |= {secret["file"] for secret in composed["secrets"].values()}
+    assert not {name.removeprefix("./") for name in private} & included
 
 
-def test_alarms_and_dashboard_look_at_metrics_that_are_there():
+def test_alarms_and_dashboard_use_existing_metrics():
     skip_without_libraries()
     from prometheus_client.exposition import generate_latest
 
     from detector.live.page.metrics import make_registry
 
-    run = Rehearsal("door")
+    run = FakeRun("door")
     shape = SimpleNamespace(name="yard")
     run.set("door", zones=(ZoneFigures(shape, {"person": (2, 1)}, 1, ()),))
     counts = {
@@ -134,7 +134,7 @@ def test_alarms_and_dashboard_look_at_metrics_that_are_there():
     }
     page = SimpleNamespace(hub=run.hub, connections=(), **counts)
     metrics = generate_latest(make_registry(run.figures, page)).decode()
-    wanted = re.sub(r"\w+_\(in_total\|out_total\|inside\)", "", TEXT + DASHBOARD)
-    for name in set(re.findall(r"detect_video_\w+", wanted)):
+    text = re.sub(r"\w+_\(in_total\|out_total\|inside\)", "", TEXT + DASHBOARD)
+    for name in set(re.findall(r"detect_video_\w+", text)):
         assert re.search(rf"^{name}\b", metrics, re.M), name
     assert '{camera="door",quantile="0.99"}' in metrics

@@ -18,14 +18,14 @@ TOKEN = "t" * 32
 
 class GuardedApp:
     def __init__(self, token=None, raises=None):
-        self.bodies, self.said, self.cut, self.raises = [], [], [], raises
-        nothing = lambda peer: None  # noqa: E731
+        self.bodies, self.reports, self.cut, self.raises = [], [], [], raises
+        ignore = lambda peer: None  # noqa: E731
         connections = SimpleNamespace(
-            begin_request=nothing, end_request=nothing, mark_known=nothing, cut_off=self.cut.append
+            begin_request=ignore, end_request=ignore, mark_known=ignore, cut_off=self.cut.append
         )
         binding = Binding(None, "127.0.0.1", 1, token, None, frozenset())
         self.access = Access(token)
-        self.guard = guard.Gate(self.app, binding, self.access, connections, self.said.append)
+        self.guard = guard.Gate(self.app, binding, self.access, connections, self.reports.append)
 
     async def app(self, scope, receive, send):
         if self.raises is not None:
@@ -37,8 +37,8 @@ class GuardedApp:
     def ask(self, *headers, path="/", query="", method="GET", pieces=(b"",), kind="http"):
         sent = []
         messages = [
-            {"type": "http.request", "body": one, "more_body": at < len(pieces)}
-            for at, one in enumerate(pieces, 1)
+            {"type": "http.request", "body": piece, "more_body": number < len(pieces)}
+            for number, piece in enumerate(pieces, 1)
         ]
 
         async def receive():
@@ -111,26 +111,26 @@ def test_request_without_login_is_redirected_or_refused():
     assert guarded.ask(path="/api/streams") == 401
     assert guarded.ask(path="/healthz") == 200
     assert guarded.ask(("authorization", f"bearer  {TOKEN}"), path="/api/streams") == 200
-    mine = f"x=1; {COOKIE}={guarded.access.open_session()}"
-    assert guarded.ask(("cookie", mine), path="/api/streams") == 200
+    cookies = f"x=1; {COOKIE}={guarded.access.open_session()}"
+    assert guarded.ask(("cookie", cookies), path="/api/streams") == 200
     assert guarded.guard.requests == {303: 1, 401: 2, 200: 3}
 
 
 def test_internal_error_is_answered_each_time_and_reported_once():
     guarded = GuardedApp(raises=ZeroDivisionError("of ours"))
     assert [guarded.ask() for _ in range(3)] == [500] * 3
-    assert len(guarded.said) == 1
-    assert "ZeroDivisionError" in guarded.said[0]
-    gone = GuardedApp(raises=OSError("gone"))
-    assert gone.ask() is None
-    assert gone.cut == [None]
-    assert gone.said == []
+    assert len(guarded.reports) == 1
+    assert "ZeroDivisionError" in guarded.reports[0]
+    disconnected = GuardedApp(raises=OSError("gone"))
+    assert disconnected.ask() is None
+    assert disconnected.cut == [None]
+    assert disconnected.reports == []
 
 
-def test_nothing_but_http_reaches_the_application():
+def test_only_http_reaches_the_application():
     guarded = GuardedApp(raises=AssertionError("reached"))
     assert guarded.ask(kind="websocket") is None
-    assert guarded.said == []
+    assert guarded.reports == []
 
 
 @pytest.mark.parametrize(
@@ -145,5 +145,5 @@ def test_nothing_but_http_reaches_the_application():
         ("", None),
     ],
 )
-def test_the_value_of_a_cookie(header, value):
+def test_cookie_value_is_found(header, value):
     assert guard.cookie(header, "b") == value

@@ -1,7 +1,6 @@
-"""Whole runs with markup, formulas and terminal control codes in names of classes and files.
+"""Test runs with markup, formulas and control codes in the names of classes and files.
 
-A stranger's model file names its classes, and its names come to the page, the report, the events,
-rows and the terminal.
+A model file from a stranger names its classes; page, report, events, rows and terminal show them.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from tests.live.page.conftest import running
 from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = [pytest.mark.net, pytest.mark.browser, pytest.mark.slow]
-GIVEN = (
+WRITTEN = (
     "<script>owned=1</script>\"><img src=x onerror='owned=1'>",
     "=cmd()|'/C calc'!A0 &amp; \x1b[31m\x1b]0;t\x07 \u202e</script>",
     "-->a\nb\0c${owned=1}'\"{{owned=1}}]]><svg onload=owned=1>",
 )
-# As shown: control characters and marks of text direction are removed when a model is read.
-NAMES = tuple(re.sub("[\x00-\x1f\u202e]", "", name) for name in GIVEN)
-STEERS = re.compile("[\x00\x07\x1b\u202e]")
+# Reading a model removes control characters and marks of text direction.
+NAMES = tuple(re.sub("[\x00-\x1f\u202e]", "", name) for name in WRITTEN)
+CONTROLS = re.compile("[\x00\x07\x1b\u202e]")
 CLIP = "<img src=x onerror=owned=1>.mp4"
 RUN = ("--model", "dots.onnx", "--engine", "ort", "--threads", "1", "--conf", "0.01")
 
@@ -37,26 +36,26 @@ RUN = ("--model", "dots.onnx", "--engine", "ort", "--threads", "1", "--conf", "0
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     pytest.importorskip("onnxruntime")
-    made = tmp_path_factory.mktemp("names")
-    inputs.dots(made / "dots.onnx")
-    model = onnx.load(made / "dots.onnx")
-    for one in model.metadata_props:
-        if one.key == "names":
-            one.value = repr(dict(enumerate(GIVEN)))
-    onnx.save(model, made / "dots.onnx")
-    (made / CLIP).write_bytes(content("long.mp4"))
-    return made
+    folder = tmp_path_factory.mktemp("names")
+    inputs.dots(folder / "dots.onnx")
+    model = onnx.load(folder / "dots.onnx")
+    for entry in model.metadata_props:
+        if entry.key == "names":
+            entry.value = repr(dict(enumerate(WRITTEN)))
+    onnx.save(model, folder / "dots.onnx")
+    (folder / CLIP).write_bytes(content("long.mp4"))
+    return folder
 
 
 def check_page(browser: Browser) -> None:
-    """Nothing of the names became a script, an element or a request."""
+    """Check that no name became a script, an element or a request."""
     assert browser.run("typeof owned") == "undefined"
     assert browser.run("document.querySelectorAll('img[src=x], [onload], [onerror]').length") == 0
     assert not [url for url in browser.requests if url.endswith("/x")]
     assert browser.complaints == []
 
 
-def test_the_page_of_a_live_run_shows_them_as_text(folder, browser):
+def test_live_page_shows_hostile_names_as_text(folder, browser):
     with running(folder, CLIP, "--loop", *RUN) as (client, process):
         browser.visit(f"http://127.0.0.1:{client.port}/")
         for name in NAMES:
@@ -66,7 +65,7 @@ def test_the_page_of_a_live_run_shows_them_as_text(folder, browser):
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 143, err
-    assert not STEERS.search(out + err)
+    assert not CONTROLS.search(out + err)
     events = [
         json.loads(line)
         for path in folder.glob("live/*/events-*.jsonl")
@@ -75,17 +74,17 @@ def test_the_page_of_a_live_run_shows_them_as_text(folder, browser):
     assert {event["class"] for event in events} == {*NAMES, None}
 
 
-def test_the_report_and_the_files_of_a_run_hold_them_as_text(folder, browser):
+def test_report_and_files_keep_hostile_names_as_text(folder, browser):
     done = detect_video(
         CLIP, *RUN, "--frames", "9", "--save", "csv,player", "-o", "out/", "--run-dir", "once",
         cwd=folder,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert not STEERS.search(done.stdout + done.stderr)
+    assert not CONTROLS.search(done.stdout + done.stderr)
     for words in (("table",), ("html", "-o", "r.html")):
         drawn = detect_video("report", "once", "--format", *words, cwd=folder)
         assert drawn.returncode == 0, drawn.stderr
-        assert not STEERS.search(drawn.stdout + drawn.stderr)
+        assert not CONTROLS.search(drawn.stdout + drawn.stderr)
     [player] = (folder / "out").glob("*.html")
     for page in (folder / "r.html", player):
         browser.open(page)

@@ -1,4 +1,4 @@
-"""Downloads of recordings: which files are allowed, and byte ranges."""
+"""Test the list and download of recordings: which files are allowed, and byte ranges."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pytest
 
 from detector.live.page.recordings import find_recording, list_recordings
 from tests.live.page.conftest import Served
-from tests.live.page.rehearsal import Rehearsal
+from tests.live.page.fake_run import FakeRun
 
 VIDEO, BOXES = "20261122T120000Z.mp4", "20261122T120000Z.ass"
-# The start of a file that is still being written, up to its first whole fragment.
+# The start of a file that is still being written, with one complete fragment.
 FRAGMENTS = b"".join(bytes([0, 0, 0, 12]) + kind + b"1234" for kind in (b"moov", b"moof", b"mdat"))
 SECRET = b"not for the world"
 
@@ -46,23 +46,26 @@ def folder(tmp_path):
     return live
 
 
-def test_the_list(folder):
-    found = list_recordings(folder)
-    assert [(one.camera, one.kind, one.name, one.bytes) for one in found.recordings] == [
+def test_list_has_only_recordings_newest_first(folder):
+    listing = list_recordings(folder)
+    assert [
+        (recording.camera, recording.kind, recording.name, recording.bytes)
+        for recording in listing.recordings
+    ] == [
         ("gate", "video", "20261122T160000Z.partial.mp4", len(FRAGMENTS) + 6),
         ("door", "video", "20261122T130000Z.mkv", 10),
         ("gate", "video", "20261122T123000Z.mp4", 20),
         ("gate", "snapshots", "20261122T123000.250Z-appears-person.jpg", 1),
         ("door", "video", VIDEO, 1024),
     ]
-    assert not found.more
-    boxes = [one.boxes_url for one in found.recordings]
-    assert [one.finished for one in found.recordings] == [False] + [True] * 4
+    assert not listing.more
+    boxes = [recording.boxes_url for recording in listing.recordings]
+    assert [recording.finished for recording in listing.recordings] == [False] + [True] * 4
     assert boxes == [None, None, None, None, f"/api/recordings/door/video/{BOXES}"]
-    assert found.recordings[-1].start_utc == "2026-11-22T12:00:00.000Z"
-    some = list_recordings(folder, "door", limit=1)
-    assert [one.name for one in some.recordings] == ["20261122T130000Z.mkv"]
-    assert some.more
+    assert listing.recordings[-1].start_utc == "2026-11-22T12:00:00.000Z"
+    limited = list_recordings(folder, "door", limit=1)
+    assert [recording.name for recording in limited.recordings] == ["20261122T130000Z.mkv"]
+    assert limited.more
     assert len(list_recordings(folder, kind="snapshots").recordings) == 1
     assert list_recordings(folder / "absent").recordings == []
     assert list_recordings(None).recordings == []
@@ -92,36 +95,35 @@ def test_path_that_is_not_a_recording_is_not_found(folder, camera, kind, name):
 
 
 @pytest.mark.net
-def test_downloads(folder):
-    one = Served(Rehearsal("door"))
-    one.page.recordings = folder
-    try:
-        listed = one.client.ask("/api/recordings?limit=5").json()["recordings"]
-        so_far = one.client.ask(listed[0]["url"])
-        assert (so_far.status, so_far.body) == (200, FRAGMENTS)
-        made = folder / "gate/video/20261122T160000Z.partial.mp4"
-        made.write_bytes(b"nothing that plays")
-        assert one.client.ask(listed[0]["url"]).status == 404
-        made.rename(made.with_name("20261122T160000Z.mp4"))
-        assert one.client.ask(listed[0]["url"]).status == 200  # it was finished meanwhile
-        whole = one.client.ask(listed[-1]["url"])
+def test_only_recordings_can_be_downloaded(folder):
+    with Served(FakeRun("door")) as served:
+        served.page.recordings = folder
+        listed = served.client.ask("/api/recordings?limit=5").json()["recordings"]
+        partial = served.client.ask(listed[0]["url"])
+        assert (partial.status, partial.body) == (200, FRAGMENTS)
+        file = folder / "gate/video/20261122T160000Z.partial.mp4"
+        file.write_bytes(b"not a video")
+        assert served.client.ask(listed[0]["url"]).status == 404
+        file.rename(file.with_name("20261122T160000Z.mp4"))
+        assert served.client.ask(listed[0]["url"]).status == 200  # finished since the list was made
+        whole = served.client.ask(listed[-1]["url"])
         assert (whole.status, len(whole.body)) == (200, 1024)
         assert whole.headers["content-type"] == "video/mp4"
         assert whole.headers["content-disposition"] == f'attachment; filename="door-{VIDEO}"'
-        boxes = one.client.ask(listed[-1]["boxes_url"])
+        boxes = served.client.ask(listed[-1]["boxes_url"])
         assert (boxes.status, boxes.body) == (200, b"boxes")
         assert boxes.headers["content-disposition"] == f'attachment; filename="door-{BOXES}"'
         assert boxes.headers["content-type"] == "text/x-ssa; charset=utf-8"
         url = f"/api/recordings/door/video/{VIDEO}"
-        for asked, status, body in (
+        for byte_range, status, body in (
             ("bytes=0-3", 206, b"\0\1\2\3"),
             ("bytes=-2", 206, b"\xfe\xff"),
             ("bytes=1020-", 206, b"\xfc\xfd\xfe\xff"),
             ("bytes=5000-", 416, b""),
             ("bytes=" + ",".join(["0-0"] * 99), 400, None),  # long ones were slow in libraries
         ):
-            answer = one.client.ask(url, headers={"Range": asked})
-            assert answer.status == status, asked
+            answer = served.client.ask(url, headers={"Range": byte_range})
+            assert answer.status == status, byte_range
             assert body is None or answer.body == body
         for path in (
             "/api/recordings/door/video/../token",
@@ -137,17 +139,17 @@ def test_downloads(folder):
             "//token",
             "/%2e%2e/token",
         ):
-            answer = one.client.ask(path)
+            answer = served.client.ask(path)
             assert answer.status in (400, 404), path
             assert SECRET not in answer.body
-        limit = one.client.ask("/api/recordings?limit=0")
+        limit = served.client.ask("/api/recordings?limit=0")
         assert limit.status == 422
-    finally:
-        one.close()
 
 
-def test_of_one_second_the_last_one_is_the_newest(folder):
+def test_recordings_of_one_second_are_ordered_by_number(folder):
     names = [f"20261122T170000Z{end}.mp4" for end in ("", "-2", "-10")]
     for name in names:
         (folder / "door/video" / name).write_bytes(b"x")
-    assert [one.name for one in list_recordings(folder, limit=3).recordings] == names[::-1]
+    assert [recording.name for recording in list_recordings(folder, limit=3).recordings] == names[
+        ::-1
+    ]

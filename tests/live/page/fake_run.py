@@ -1,9 +1,11 @@
-"""A fake run: it feeds a hub with pictures and figures that a test sets."""
+"""A fake run that gives a hub the pictures and figures that a test sets."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -46,8 +48,8 @@ def stream(name: str, **facts: object) -> StreamFigures:
     return replace(plain, **facts)
 
 
-class Rehearsal:
-    """Cameras whose figures can be set, and pictures that are shown one at a time."""
+class FakeRun:
+    """Cameras whose figures can be set, and that show one picture at a time."""
 
     def __init__(self, *cameras: str) -> None:
         self.hub = Hub()
@@ -64,12 +66,12 @@ class Rehearsal:
             bottleneck="Inference limits this run: it is at work 91% of the time.",
             engine_age_s=0.02,
         )
-        self.asked = 0  # times that the figures were read
+        self.reads = 0  # times that the figures were read
         self.numbers = dict.fromkeys(cameras, 0)
         self.hub.figures_from(self.figures)
 
     def figures(self) -> LiveFigures:
-        self.asked += 1
+        self.reads += 1
         return replace(self.run, streams=tuple(self.streams.values()))
 
     def set(self, camera: str, **facts: object) -> None:
@@ -78,35 +80,32 @@ class Rehearsal:
     def step(self, camera: str, image: Image | None = None, objects: int = 0) -> bool:
         """Show one frame as the writer's thread does. Return whether a viewer wanted it."""
         self.numbers[camera] += 1
-        wanted = self.hub.wants_pictures(camera)
+        is_wanted = self.hub.wants_pictures(camera)
         shown = picture(self.numbers[camera]) if image is None else image
-        found = Detections(
+        detections = Detections(
             np.zeros((objects, 4), np.float32),
             np.zeros(objects, np.float32),
             np.zeros(objects, np.int64),
         )
-        self.hub.show(frame(camera, shown, self.numbers[camera]), found)
-        return wanted
+        self.hub.show(frame(camera, shown, self.numbers[camera]), detections)
+        return is_wanted
 
 
-class Pictures:
-    """Show pictures of all live cameras from a thread, ``fps`` a second, until the block ends."""
+@contextmanager
+def show_pictures(run: FakeRun, fps: float = 20.0) -> Iterator[None]:
+    """While the block runs, show ``fps`` pictures per second of all live cameras, in a thread."""
+    ended = threading.Event()
 
-    def __init__(self, run: Rehearsal, fps: float = 20.0) -> None:
-        self._run, self._gap_s = run, 1 / fps
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._show, daemon=True)
+    def show() -> None:
+        while not ended.wait(1 / fps):
+            for name, camera in list(run.streams.items()):
+                if camera.state == "live":
+                    run.step(name)
 
-    def __enter__(self) -> Pictures:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _show(self) -> None:
-        while not self._over.wait(self._gap_s):
-            for name, one in list(self._run.streams.items()):
-                if one.state == "live":
-                    self._run.step(name)
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -1,4 +1,4 @@
-"""A test's settings of a recording, with defaults for tests."""
+"""Recording settings with defaults for tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from detector.core.config.cameras import RecordConfig
 
 
 @dataclass(frozen=True)
-class Wish(RecordConfig):
+class RecordSettings(RecordConfig):
     record: str = "copy"
     clip_before: float = 1.0
     clip_after: float = 1.0
