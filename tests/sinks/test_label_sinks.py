@@ -1,4 +1,4 @@
-"""coco, mot and yolo: the contents of the files, byte by byte, and what an abort leaves."""
+"""coco, mot and yolo: the exact contents of the files, and what remains after an abort."""
 
 from __future__ import annotations
 
@@ -21,28 +21,30 @@ def two() -> Detections:
     return Detections(boxes, np.array([0.91, 0.00125], np.float32), np.array([0, 1]), NAMES)
 
 
-def opened(name: str, folder: Path, remark: str = "", more: Any = None, **info: Any) -> sinks.Sink:
+def opened(
+    name: str, folder: Path, remark: str = "", options: Any = None, **info: Any
+) -> sinks.Sink:
     sink = sinks.open(
         name,
         folder / f"out{sinks.find(name).suffixes[0]}",
         **({"remark": remark} if remark else {}),
-        **(more or {}),
+        **(options or {}),
     )
     sink.open(make_info(**info))
     return sink
 
 
-def written(name: str, folder: Path, *pairs: Any, remark: str = "", more: Any = None) -> Path:
-    sink = opened(name, folder, remark, more)
+def written(name: str, folder: Path, *pairs: Any, remark: str = "", options: Any = None) -> Path:
+    sink = opened(name, folder, remark, options)
     for frame, detections in pairs:
         sink.write(frame, detections)
     return sink.close()
 
 
 @pytest.mark.parametrize(("one_class", "column"), [(False, ("1,1", "2,1")), (True, ("-1,-1",) * 2)])
-def test_mot(tmp_path: Path, one_class: bool, column: tuple[str, str]) -> None:
-    """As TrackEval and motmetrics read it: ten columns, pixels from 1, and no class or one."""
-    sink = opened("mot", tmp_path, more={"one_class": one_class})
+def test_mot_is_exact(tmp_path: Path, one_class: bool, column: tuple[str, str]) -> None:
+    """TrackEval and motmetrics read ten columns, pixels counted from 1, and at most one class."""
+    sink = opened("mot", tmp_path, options={"one_class": one_class})
     sink.write(make_frame(0), Detections.empty())
     sink.write(make_frame(4), two())
     assert sink.close().read_text().splitlines() == [
@@ -53,15 +55,15 @@ def test_mot(tmp_path: Path, one_class: bool, column: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("scores", [False, True])
-def test_yolo(scores: bool, tmp_path: Path) -> None:
-    """Five numbers, as trainers read them; with --save-conf the score is the sixth."""
+def test_yolo_is_exact(scores: bool, tmp_path: Path) -> None:
+    """Trainers read five numbers; with --save-conf the score is the sixth."""
     path = written(
         "yolo",
         tmp_path,
         (make_frame(0), two()),
         (make_frame(3), Detections.empty(NAMES)),
         (make_frame(4, path="x/cat.jpg"), one_person()),
-        more={"save_conf": scores},
+        options={"save_conf": scores},
     )
     first, second = (" 0.910000", " 0.001250") if scores else ("", "")
     assert path == tmp_path / "out-labels"
@@ -79,13 +81,13 @@ def test_yolo(scores: bool, tmp_path: Path) -> None:
     }
 
 
-def test_yolo_a_picture_called_classes(tmp_path: Path) -> None:
+def test_yolo_labels_of_a_picture_named_classes_are_renamed(tmp_path: Path) -> None:
     path = written("yolo", tmp_path, (make_frame(0, path="classes.jpg"), one_person()))
     assert (path / "classes.txt").read_text().startswith("person\n")
     assert (path / "classes-2.txt").exists()
 
 
-def test_coco(tmp_path: Path) -> None:
+def test_coco_is_exact(tmp_path: Path) -> None:
     frames = ((make_frame(0), Detections.empty(NAMES)), (make_frame(7), two()))
     path = written("coco", tmp_path, *frames)
     assert json.loads(path.read_text()) == {
@@ -124,8 +126,8 @@ def test_coco(tmp_path: Path) -> None:
     }
 
 
-def test_the_results_list_of_coco_goes_with_its_dataset(tmp_path: Path) -> None:
-    """``COCO(out.coco.json).loadRes(out.coco-results.json)``: the same ids, nothing else."""
+def test_coco_results_match_their_dataset(tmp_path: Path) -> None:
+    """The results list of ``COCO(...).loadRes`` uses the dataset's ids."""
     path = written(
         "coco",
         tmp_path,
@@ -144,30 +146,19 @@ def test_the_results_list_of_coco_goes_with_its_dataset(tmp_path: Path) -> None:
     assert len(api.loadRes(str(tmp_path / "out.coco-results.json")).anns) == 3
 
 
-def test_a_results_list_of_nothing_is_a_list(tmp_path: Path) -> None:
-    written("coco", tmp_path, (make_frame(0), Detections.empty(NAMES)))
-    assert json.loads((tmp_path / "out.coco-results.json").read_text()) == []
-
-
-def test_an_aborted_coco_file_leaves_no_results_list(tmp_path: Path) -> None:
-    sink = opened("coco", tmp_path)
-    sink.write(make_frame(0), two())
-    sink.abort()
-    assert [path.name for path in tmp_path.iterdir()] == ["out.coco.partial.json"]
-
-
 def test_coco_keeps_an_address_unchanged(tmp_path: Path) -> None:
     frame = make_frame(0, path="http://host/a.jpg")
     (image,) = json.loads(written("coco", tmp_path, (frame, one_person())).read_text())["images"]
     assert image["file_name"] == "http://host/a.jpg"
 
 
-def test_coco_of_pictures_without_any_detection(tmp_path: Path) -> None:
+def test_coco_without_detections_lists_the_pictures(tmp_path: Path) -> None:
     sink = opened("coco", tmp_path, path=f"{tmp_path}/**")
     sink.write(make_frame(0, path=f"{tmp_path}/x/é.jpg"), Detections.empty())
     document = json.loads(sink.close().read_text())
     assert document["images"] == [{"id": 1, "file_name": "x/é.jpg", "width": 64, "height": 48}]
     assert document["annotations"] == []
+    assert json.loads((tmp_path / "out.coco-results.json").read_text()) == []
 
 
 def test_coco_file_names_outside_utf8_round_trip(
@@ -191,20 +182,20 @@ def test_label_sinks_mark_random_weights(name: str, tmp_path: Path) -> None:
         assert "random weights" in sink.notes[0]
 
 
-def test_an_aborted_coco_file_is_whole_json(tmp_path: Path) -> None:
+def test_aborted_coco_file_is_valid_json(tmp_path: Path) -> None:
     sink = opened("coco", tmp_path)
     for index in range(5):
         sink.write(make_frame(index), two())
     with pytest.raises(ValueError, match="JSON"):
         sink.write(make_frame(5), one_person(score=float("nan")))
-    kept = sink.abort()
-    assert kept == tmp_path / "out.coco.partial.json"
-    document = json.loads(kept.read_text())
+    assert sink.abort() == tmp_path / "out.coco.partial.json"
+    (partial,) = tmp_path.iterdir()  # no list of results
+    document = json.loads(partial.read_text())
     assert len(document["images"]) == 5
     assert len(document["annotations"]) == 10
 
 
-def test_a_full_disk_keeps_whole_json(small_disk: Any) -> None:
+def test_full_disk_keeps_valid_json(small_disk: Any) -> None:
     folder = small_disk(64)
     sink = opened("coco", folder)
 
@@ -214,9 +205,9 @@ def test_a_full_disk_keeps_whole_json(small_disk: Any) -> None:
 
     with pytest.raises(OutputError, match="disk full"):
         fill()
-    kept = sink.abort()
-    assert kept is not None
-    document = json.loads(kept.read_text())
+    partial = sink.abort()
+    assert partial is not None
+    document = json.loads(partial.read_text())
     images = {image["id"] for image in document["images"]}
     assert len(images) > 50
     assert {row["image_id"] for row in document["annotations"]} == images

@@ -1,4 +1,4 @@
-"""Which packets count as lost, and which pictures as damaged, one packet at a time."""
+"""Which packets count as bad, and which pictures as corrupt."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from detector.core.types import ReadCounts
 
 
 class Stream:
-    """A decoder that follows a script. ``fields``: the kinds of the packets, in order."""
+    """A tally with a fake decoder. ``fields``: the field in each packet, in order."""
 
     def __init__(self, *, knows: bool = True, fields: tuple[Any, ...] = ()) -> None:
         self.counts = ReadCounts()
-        told = iter(fields)
+        field = iter(fields)
         self.rule = SimpleNamespace(
             must_show=lambda packet: packet.shown,
             at_open_gop=False,
-            fields=SimpleNamespace(read=lambda packet: next(told, None), knows=knows),
+            fields=SimpleNamespace(read=lambda packet: next(field, None), knows=knows),
         )
         rule: Any = self.rule
         self.tally = DecodeTally(cast(PictureRule, rule), self.counts)
@@ -42,11 +42,11 @@ class Stream:
         return self.counts.bad, self.counts.corrupt
 
 
-def half(first: bool) -> Any:
+def field(first: bool) -> Any:
     return SimpleNamespace(completes=lambda other: not first)
 
 
-def test_a_packet_that_must_show_a_picture_and_shows_none_is_lost() -> None:
+def test_packet_without_its_picture_is_bad() -> None:
     stream = Stream()
     stream.show(stream.send())
     stream.send()
@@ -55,7 +55,7 @@ def test_a_packet_that_must_show_a_picture_and_shows_none_is_lost() -> None:
     assert stream.counted() == (1, 0)
 
 
-def test_a_complaint_without_a_picture_is_a_loss_and_with_one_damage() -> None:
+def test_complaint_means_bad_without_a_picture_and_corrupt_with_one() -> None:
     stream = Stream()
     stream.tally.complain("before any packet")
     lost = stream.send(shown=False)
@@ -64,13 +64,13 @@ def test_a_complaint_without_a_picture_is_a_loss_and_with_one_damage() -> None:
     stream.tally.complain("x")
     stream.show(damaged)
     stream.show(stream.send(), corrupt=True)
-    stream.show(None, corrupt=True)  # of no packet that is known
+    stream.show(None, corrupt=True)  # of an unknown packet
     stream.show(None)
     assert lost.opaque is not damaged.opaque
     assert stream.counted() == (1, 3)
 
 
-def test_what_an_open_gop_misses_is_neither() -> None:
+def test_packets_at_an_open_gop_are_not_counted() -> None:
     stream = Stream()
     stream.rule.at_open_gop = True
     stream.send(shown=False)
@@ -81,8 +81,8 @@ def test_what_an_open_gop_misses_is_neither() -> None:
     assert stream.counted() == (0, 0)
 
 
-def test_two_fields_are_one_picture_and_one_alone_is_damaged() -> None:
-    stream = Stream(fields=(half(first=True), half(first=False), half(first=True)))
+def test_two_fields_are_one_picture_and_a_lone_field_is_corrupt() -> None:
+    stream = Stream(fields=(field(first=True), field(first=False), field(first=True)))
     first, second = stream.send(), stream.send()
     assert second.opaque is first.opaque
     stream.show(first)
@@ -90,7 +90,7 @@ def test_two_fields_are_one_picture_and_one_alone_is_damaged() -> None:
     assert stream.counted() == (0, 1)
 
 
-def test_where_nothing_tells_pairs_from_frames_only_complaints_count() -> None:
+def test_interlaced_packet_is_not_bad_if_field_pairs_are_unknown() -> None:
     stream = Stream(knows=False)
     stream.show(stream.send(), interlaced=True)
     stream.send()
@@ -105,7 +105,7 @@ def test_where_nothing_tells_pairs_from_frames_only_complaints_count() -> None:
     assert plain.counted() == (1, 0)
 
 
-def test_a_packet_waits_for_its_picture_for_so_long() -> None:
+def test_packet_is_bad_after_the_longest_delay() -> None:
     stream = Stream()
     late = stream.send()
     for _ in range(LONGEST_DELAY):
@@ -113,12 +113,12 @@ def test_a_packet_waits_for_its_picture_for_so_long() -> None:
     assert stream.counts.bad == 0
     stream.show(stream.send())
     assert stream.counts.bad == 1
-    stream.show(late)  # too late: it was counted
+    stream.show(late)  # too late: already counted
     assert stream.counted() == (1, 0)
 
 
 @pytest.mark.parametrize(("last", "lost"), [(None, 3), (10, 1), (11, 2), (5, 0)])
-def test_at_a_seek_what_was_not_yet_due_is_not_lost(last: int | None, lost: int) -> None:
+def test_packets_after_the_last_picture_are_not_bad_at_a_seek(last: int | None, lost: int) -> None:
     stream = Stream()
     for pts in (5, 10, None):
         stream.send(pts)
