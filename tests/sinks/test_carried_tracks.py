@@ -55,8 +55,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(source: Path | str, target: Path, **options: object) -> list[str]:
-    given = {"engine": "null", "save": "video", "output": str(target), **options}
-    config = resolve_config(None, {**given, "run_dir": str(target.parent / "run")})
+    settings = {"engine": "null", "save": "video", "output": str(target), **options}
+    config = resolve_config(None, {**settings, "run_dir": str(target.parent / "run")})
     result = detect([str(source)], config)
     assert result.exit_code == 0
     return [note for note in result.summary.notes if "input of" not in note]
@@ -93,7 +93,7 @@ def packet_times(path: Path, kind: str) -> list[list[float]]:
         for packet in container.demux():
             if packet.stream_index in times and packet.size and packet.pts is not None:
                 times[packet.stream_index].append(float(packet.pts * packet.time_base))
-    return [sorted(one) for one in times.values()]
+    return [sorted(track) for track in times.values()]
 
 
 COPIED = [
@@ -137,8 +137,8 @@ def test_title_of_a_track_is_kept(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_subtitles_are_kept_if_the_container_can_hold_them(folder: Path, tmp_path: Path) -> None:
-    kept = [("two.mp4", "a.mp4", "mov_text"), ("two.mkv", "a.mkv", "subrip")]
-    for source, target, codec in kept:
+    supported = [("two.mp4", "a.mp4", "mov_text"), ("two.mkv", "a.mkv", "subrip")]
+    for source, target, codec in supported:
         notes = run(folder / source, tmp_path / target)
         assert [track[:2] for track in tracks(tmp_path / target, "subtitle")] == [(codec, "deu")]
         assert not any("subtitle" in note for note in notes)
@@ -342,6 +342,6 @@ def test_overlay_of_a_raw_stream_is_refused(name: str, folder: Path, tmp_path: P
 
 def raise_overlay_error(source: Path) -> None:
     """Raise the error of an overlay run, which occurs before the model is loaded or later."""
-    given = {"engine": "null", "save": "overlay", "output": str(source.with_suffix(".mkv"))}
-    config = resolve_config(None, {**given, "run_dir": str(source.with_name("run"))})
+    settings = {"engine": "null", "save": "overlay", "output": str(source.with_suffix(".mkv"))}
+    config = resolve_config(None, {**settings, "run_dir": str(source.with_name("run"))})
     raise detect([str(source)], config).errors[0]

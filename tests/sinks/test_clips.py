@@ -64,7 +64,7 @@ def test_frames_near_detections_are_selected(
 
 
 def test_lead_is_shortened_to_bound_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clips, "MOST_HELD", 5 * 12)  # bytes of five of these pictures
+    monkeypatch.setattr(clips, "MOST_HELD", 5 * 12)  # room for five pictures
     assert choose({20}, "99") == spans((15, 29))
     chosen = ClipFilter(Fraction(99), TICK)
     for i in range(21):

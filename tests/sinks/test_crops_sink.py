@@ -119,9 +119,9 @@ def test_crops_of_an_earlier_run_are_replaced(tmp_path: Path) -> None:
 def test_crops_of_a_run_show_no_boxes_and_no_blurred_class(tmp_path: Path) -> None:
     def run(name: str, save: tuple[str, ...], **options: object) -> Path:
         folder = tmp_path / name
-        given = {"engine": "ort", "frames": 2, "save": save, "output": f"{folder}/", **options}
-        given["run_dir"] = str(folder / "run")
-        assert detect([str(CLIP)], resolve_config(None, given)).exit_code == 0
+        settings = {"engine": "ort", "frames": 2, "save": save, "output": f"{folder}/", **options}
+        settings["run_dir"] = str(folder / "run")
+        assert detect([str(CLIP)], resolve_config(None, settings)).exit_code == 0
         return folder / "street-ort-crops"
 
     def read(folder: Path) -> dict[str, bytes]:

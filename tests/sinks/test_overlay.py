@@ -369,7 +369,7 @@ def test_libass_draws_like_us(line_width: int, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_libass
-def test_libass_puts_text_on_its_plate(tmp_path: Path) -> None:
+def test_libass_keeps_text_inside_its_label(tmp_path: Path) -> None:
     """White letters stay inside the labels: invisible drawings reserve the space in any font."""
     source = tmp_path / "grey.mp4"
     ffmpeg(

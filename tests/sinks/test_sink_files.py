@@ -145,10 +145,10 @@ def test_permissions_follow_the_umask(name: str, tmp_path: Path) -> None:
 def test_temporary_file_of_an_aborted_run_is_reused(name: str, tmp_path: Path) -> None:
     first = opened(name, target(name, tmp_path))
     write(first)
-    kept = first.abort()
-    assert kept == partial(name, tmp_path)
+    partial_path = first.abort()
+    assert partial_path == partial(name, tmp_path)
     try:
-        os.getxattr(kept, "user.detect-video")
+        os.getxattr(partial_path, "user.detect-video")
     except OSError:
         pytest.skip("machine: its temporary folder has no extended attributes")
     second = opened(name, target(name, tmp_path))
@@ -244,7 +244,7 @@ def test_full_disk_is_reported_and_leaves_no_final_file(
     with pytest.raises(OutputError, match=r"^disk full: \S*/out\S* ") as caught:
         fill()
     assert "\n" not in str(caught.value)
-    kept = sink.abort()
+    partial_path = sink.abort()
     assert not path.exists()
-    if kept is None:
+    if partial_path is None:
         assert list(folder.iterdir()) == []

@@ -165,8 +165,8 @@ def test_index_matches_the_rows_and_the_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    given = {"save": "tracks,jsonl", "output": "out/", "frames": 30, "engine": "ort"}
-    result = detect([str(CLIP)], resolve_config(None, given))
+    settings = {"save": "tracks,jsonl", "output": "out/", "frames": 30, "engine": "ort"}
+    result = detect([str(CLIP)], resolve_config(None, settings))
     folder = Path(result.summary.outputs["tracks"])
     rows = [json.loads(line) for line in (folder / "tracks.jsonl").read_text().splitlines()]
     frames = Path(result.summary.outputs["jsonl"]).read_text().splitlines()

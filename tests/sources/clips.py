@@ -169,7 +169,7 @@ def flash_and_beep(path: Path) -> tuple[float, float]:
 
 
 def clip_with_sound(path: Path, *, codec: str = "aac", late: float = 0.0) -> Path:
-    """Write two seconds at 25 fps with a tone from 1.0 s on. ``late``: when the audio begins, s."""
+    """Write two seconds at 25 fps with a tone from 1.0 s on. ``late``: start of the audio in s."""
     with av.open(str(path), "w") as file:
         video = file.add_stream("libx264", rate=25)
         video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"

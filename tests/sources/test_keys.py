@@ -31,7 +31,7 @@ def reader(codec: str, extradata: bytes = b"") -> KeyReader:
     [
         ("h264", SPS + IDR, CLEAN),
         # Bits of a recovery point: frames (Exp-Golomb), exact, broken link, two more, a stop bit.
-        ("h264", sei(b"\6\1\xc4") + SLICE, OPEN),  # 0, exact
+        ("h264", sei(b"\6\1\xc4") + SLICE, OPEN),  # 0 frames, exact
         ("h264", sei(USER_DATA, b"\6\1\xc4") + SLICE, OPEN),
         ("h264", sei(b"\5\xff\1" + b"a" * 256, b"\6\1\xc4") + SLICE, OPEN),  # 256 bytes before it
         ("h264", sei(b"\6\1\x84") + SLICE, NONE),  # not exact
@@ -66,18 +66,20 @@ def test_promise_of_a_key_frame(codec: str, data: bytes, promise: Promise) -> No
 
 
 @pytest.mark.parametrize(
-    ("codec", "one", "other"),
+    ("codec", "first", "second"),
     [
         ("h264", SPS, START + b"\x67\x65"),
         ("hevc", nal(33) + b"\1", nal(33) + b"\2"),
         ("av1", b"\x0a\1\1", b"\x0a\1\2"),
     ],
 )
-def test_changed_parameters_are_detected(codec: str, one: bytes, other: bytes) -> None:
-    keys, known = reader(codec), reader(codec, other if codec == "av1" else b"")
-    changes = [keys.changes_parameters(av.Packet(data)) for data in (one, one, b"\x12\0", other)]
+def test_changed_parameters_are_detected(codec: str, first: bytes, second: bytes) -> None:
+    keys, known = reader(codec), reader(codec, second if codec == "av1" else b"")
+    changes = [
+        keys.changes_parameters(av.Packet(data)) for data in (first, first, b"\x12\0", second)
+    ]
     assert changes == [False, False, False, True]
-    assert not known.changes_parameters(av.Packet(one))  # the first packet cannot change anything
+    assert not known.changes_parameters(av.Packet(first))  # the first packet cannot change anything
 
 
 def test_parameters_of_the_header_are_known() -> None:

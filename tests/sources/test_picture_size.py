@@ -95,7 +95,9 @@ def test_frames_that_cannot_be_in_flight_together_are_refused(tmp_path, monkeypa
     path = write_video(tmp_path / "in.mp4", 3)
     with SourceReading.of(Config()).open(str(path)) as source:
         frame = source.info.width * source.info.height * 3
-    monkeypatch.setattr(machine, "machine_bytes", lambda: 5 * frame)  # 2, and almost 3 to decode
+    monkeypatch.setattr(
+        machine, "machine_bytes", lambda: 5 * frame
+    )  # 2 in flight, and almost 3 to decode
     config = Config(runtime=RuntimeConfig(batch=batch))
     if fits:
         SourceReading.of(config).open(str(path)).close()

@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def mux(folder: Path, name: str, sizes: list[str], defaults: str, *more: str) -> Path:
-    """``defaults``: a digit for each track, 1 if it is a default track."""
+    """Copy clips into one file. ``defaults``: a digit for each track, 1 for a default track."""
     inputs = [word for size in sizes for word in ("-i", str(folder / f"{size}.mp4"))]
     maps = [word for number in range(len(sizes)) for word in ("-map", f"{number}:v")]
     flags = [

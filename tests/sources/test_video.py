@@ -340,8 +340,10 @@ MIRRORED = {  # the matrix in the track's header, and the displayed picture of t
 
 
 def matrix_bytes(a, b, c, d):
-    one = 1 << 16
-    return struct.pack(">9i", a * one, b * one, 0, c * one, d * one, 0, 0, 0, 1 << 30)
+    fixed_1 = 1 << 16
+    return struct.pack(
+        ">9i", a * fixed_1, b * fixed_1, 0, c * fixed_1, d * fixed_1, 0, 0, 0, 1 << 30
+    )
 
 
 @pytest.mark.parametrize("decoder", DECODERS)

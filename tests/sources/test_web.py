@@ -90,7 +90,7 @@ def test_only_needed_ranges_are_requested(web, tmp_path, monkeypatch):
     url = web.put("/clip.mp4", path.read_bytes())
     with sources.open(url, frames=5) as source:
         assert len(list(source)) == 5
-        assert source._read_from.received < path.stat().st_size / 2
+        assert source._object.received < path.stat().st_size / 2
         assert not source.damaged
 
 

@@ -160,14 +160,14 @@ def test_maps_without_an_object_do_not_shift_the_others(empty, anchors_last):
     for i in empty:
         # Map 1 loses its objectness, the others their classes.
         outputs[i].reshape(3, 7, -1)[:, slice(4, 5) if i == 1 else slice(5, 7)] = -3
-    found = survivors(outputs, 3, 0.5, anchors_last=anchors_last)
-    kept = ~np.isin(np.searchsorted(bounds, whole.at, side="right") - 1, list(empty))
+    reduced = survivors(outputs, 3, 0.5, anchors_last=anchors_last)
+    mask = ~np.isin(np.searchsorted(bounds, whole.at, side="right") - 1, list(empty))
     if len(empty) == 3:
-        assert found is None
+        assert reduced is None
         return
-    assert 0 < kept.sum() < len(kept)
-    for ours, expected in zip(found, whole, strict=True):
-        np.testing.assert_array_equal(ours, expected[kept])
+    assert 0 < mask.sum() < len(mask)
+    for ours, expected in zip(reduced, whole, strict=True):
+        np.testing.assert_array_equal(ours, expected[mask])
 
 
 @pytest.mark.parametrize(("kind", "x"), [(DARKNET, 40), (ANCHORED, 20)])
@@ -207,7 +207,7 @@ def test_broken_outputs_give_finite_boxes_without_a_warning(value, kind, more):
 def test_sigmoid_of_extreme_values_does_not_overflow():
     x = np.float32([-1e30, -200, -88, -20, 0, 20, 200, np.inf])
     with np.errstate(over="raise", invalid="raise"):  # underflow to 0 is fine
-        found = sigmoid(x)
+        result = sigmoid(x)
     expected = [0, 0, math.exp(-88), 1 / (1 + math.exp(20)), 0.5, 1 / (1 + math.exp(-20)), 1, 1]
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert found.dtype == np.float32
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
+    assert result.dtype == np.float32

@@ -20,7 +20,7 @@ def expected(image: np.ndarray, height: int, width: int, geometry: str) -> np.nd
     (h, w), image_of_six_channels = (
         image.shape[:2],
         np.dstack([image, image]),
-    )  # no faster ARM64 code for six
+    )  # no special ARM64 code for six
     if geometry == "stretch":
         return cv2.resize(image_of_six_channels, (width, height), interpolation=cv2.INTER_LINEAR)[
             ..., 2::-1

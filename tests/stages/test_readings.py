@@ -161,8 +161,8 @@ def test_end_to_end_detections_are_returned_unchanged(form):
     assert len(read_list(outputs, 0.0, reading=finished(form)).scores) == 3, (
         "padding rows are not detections"
     )
-    kept = nms(candidates, iou=None, max_det=300, names=("a", "b"))
-    assert len(kept) == 2, "equal boxes stay: the network has already suppressed duplicates"
+    detections = nms(candidates, iou=None, max_det=300, names=("a", "b"))
+    assert len(detections) == 2, "equal boxes stay: the network has already suppressed duplicates"
     assert not np.shares_memory(candidates.boxes, outputs[0])
 
 
@@ -172,22 +172,22 @@ def test_nms_without_iou_still_sorts_limits_and_filters_classes():
         0.25,
         reading=finished(),
     )
-    kept = nms(candidates, iou=None, max_det=2)
-    np.testing.assert_allclose(kept.scores, [0.9, 0.5])
-    assert kept.cut == 1
+    detections = nms(candidates, iou=None, max_det=2)
+    np.testing.assert_allclose(detections.scores, [0.9, 0.5])
+    assert detections.cut == 1
     assert nms(candidates, iou=None, max_det=9, classes=[0]).class_ids.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("as_list", [False, True])
 def test_objectness_and_lists_of_logits_pass_through_a_sigmoid(as_list):
     boxes = np.array([[[10, 20, 30, 40], [1, 2, 3, 4]]], np.float32)
-    one, two = Columns(1), Columns(2)
+    first, second = Columns(1), Columns(2)
     if as_list:  # boxes, scores, class ids
-        reading = Reading(Columns(0), one, form="xyxy", values="logits", classes=two)
+        reading = Reading(Columns(0), first, form="xyxy", values="logits", classes=second)
         outputs = [boxes, np.array([[2.0, -9.0]], np.float32), np.array([[1.0, 0.0]], np.float32)]
         expected, read = 1 / (1 + math.exp(-2)), read_list
     else:  # boxes, scores of two classes, objectness
-        reading = Reading(Columns(0), one, form="xyxy", values="logits", objectness=two)
+        reading = Reading(Columns(0), first, form="xyxy", values="logits", objectness=second)
         scores = np.array([[[0.0, 2.0], [9.0, 9.0]]], np.float32)
         outputs = [boxes, scores, np.array([[1.0, -9.0]], np.float32)]
         expected, read = 1 / (1 + math.exp(-2)) / (1 + math.exp(-1)), read_rows
