@@ -39,11 +39,11 @@ SPEEDS = {
     ("openvino", "bf16"): 0.008,
     ("openvino", "int8"): 0.004,
 }
-ANSWERS: dict[tuple[str, str], float] = {}  # count of boxes; 20 if absent
+BOX_COUNTS: dict[tuple[str, str], float] = {}  # count of boxes; 20 if absent
 MAKE = self_timing.make
 
 
-class Ticks:
+class FakeClock:
     def __init__(self) -> None:
         self.now = 0.0
 
@@ -56,14 +56,14 @@ class FakeEngine:
 
     concurrency = 1
 
-    def __init__(self, ticks: Ticks, seconds: float, answer: float) -> None:
+    def __init__(self, ticks: FakeClock, seconds: float, count: float) -> None:
         self.requests, self.slot = [self], [None]
         self._ticks, self._seconds = ticks, seconds
-        self._answer = np.full((1, 1), answer, np.float32)
+        self._output = np.full((1, 1), count, np.float32)
 
     def infer(self, n: int) -> list[np.ndarray]:
         self._ticks.now += self._seconds
-        return [self._answer]
+        return [self._output]
 
     def __enter__(self) -> FakeEngine:
         return self
@@ -82,18 +82,18 @@ def set_flags(monkeypatch, *flags: str) -> None:
 
 
 @pytest.fixture
-def ticks(monkeypatch) -> Ticks:
-    clock = Ticks()
+def ticks(monkeypatch) -> FakeClock:
+    clock = FakeClock()
 
-    def opened(network, config, name, precision, stack: ExitStack, its_clock) -> object:
+    def open_engine(network, config, name, precision, stack: ExitStack, _) -> object:
         if (name, precision) not in SPEEDS:
             raise EngineError(f"{name} has no {precision} here")
         clock.now += 0.2
-        engine = FakeEngine(clock, SPEEDS[name, precision], ANSWERS.get((name, precision), 20))
+        engine = FakeEngine(clock, SPEEDS[name, precision], BOX_COUNTS.get((name, precision), 20))
         return self_timing._WarmEngine(name, precision, stack.enter_context(engine), 3)
 
     monkeypatch.setenv(SWITCH, "1")
-    monkeypatch.setattr(self_timing, "_open_engine", opened)
+    monkeypatch.setattr(self_timing, "_open_engine", open_engine)
     monkeypatch.setattr(base, "NVIDIA_DRIVER", Path("/no/driver"))
     set_flags(monkeypatch, "avx_vnni", "amx_bf16")
     monkeypatch.setattr(engines, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
@@ -110,10 +110,6 @@ def settings(folder, model="street-1", **runtime) -> Config:
         network=NetworkConfig(model=model),
         runtime=RuntimeConfig(engines_dir=str(folder), **runtime),
     )
-
-
-def find_timing(network, config, **more) -> Timing | None:
-    return choose.find_timing(network, config, **more)
 
 
 def choose_engine(network, config):
@@ -148,7 +144,7 @@ def test_fastest_engine_is_chosen_with_the_packaged_calibration(street, ticks, t
 
 @pytest.mark.parametrize("changed", ["library", "machine", "engine"])
 def test_timing_is_repeated_after_a_change(street, ticks, tmp_path, monkeypatch, changed):
-    find_timing(street, settings(tmp_path))
+    choose.find_timing(street, settings(tmp_path))
     if changed == "library":
         monkeypatch.setattr(measurements, "library_version", lambda name: f"{name} 2.0")
     elif changed == "machine":
@@ -157,7 +153,7 @@ def test_timing_is_repeated_after_a_change(street, ticks, tmp_path, monkeypatch,
         )
     else:
         monkeypatch.setattr(engines, "usable", lambda *_: {"ort": None, "openvino": "is broken"})
-    assert find_timing(street, settings(tmp_path)).note is not None
+    assert choose.find_timing(street, settings(tmp_path)).note is not None
 
 
 @pytest.mark.parametrize(
@@ -175,7 +171,7 @@ def test_timing_is_repeated_after_a_change(street, ticks, tmp_path, monkeypatch,
     ids=str,
 )
 def test_other_settings_are_not_timed(street, ticks, tmp_path, runtime):
-    assert find_timing(street, settings(tmp_path, **runtime)) is None
+    assert choose.find_timing(street, settings(tmp_path, **runtime)) is None
     assert ticks.now == 0
 
 
@@ -214,7 +210,7 @@ def some_boxes(count: int, conf: float) -> Detections:
 
 
 @pytest.mark.parametrize(
-    ("answers", "agreement", "expected"),
+    ("box_counts", "agreement", "expected"),
     [
         ({}, 1.0, ("openvino", "bf16")),
         ({("openvino", "bf16"): 18}, 30 / 31, ("ort", "fp32")),
@@ -226,17 +222,17 @@ def some_boxes(count: int, conf: float) -> Detections:
     ids=["equal", "one box missing", "nan", "another network", "few boxes", "no box"],
 )
 def test_custom_model_is_compared_on_frames_of_the_run(
-    foreign, ticks, tmp_path, monkeypatch, answers, agreement, expected
+    foreign, ticks, tmp_path, monkeypatch, box_counts, agreement, expected
 ):
     """SPEEDS makes bf16 1.25 times as fast as ONNX Runtime's fp32; int8 is not tried."""
-    monkeypatch.setattr("tests.run.test_self_timing.ANSWERS", answers)
+    monkeypatch.setattr("tests.run.test_self_timing.BOX_COUNTS", box_counts)
     ahead, config = FakeSample(5000), settings(tmp_path, "somebody.onnx")
     choice = foreign(ahead, config)
     runtime = choice.config.runtime
     assert (runtime.engine, runtime.precision) == expected
     stored = measurements.read(config)
     assert ahead.samples == 1
-    assert bool(stored) == any(answers.get(key, 20) for key in SPEEDS)
+    assert bool(stored) == any(box_counts.get(key, 20) for key in SPEEDS)
     if stored:
         rows = {(row.engine, row.precision): row.agreement for row in stored[0].rows}
         assert set(rows) == {("ort", "fp32"), ("openvino", "fp32"), ("openvino", "bf16")}
@@ -285,9 +281,9 @@ def test_gpu_engine_that_builds_plans_is_not_timed(foreign, ticks, tmp_path, mon
 
 
 def test_networks_of_unknown_loss_are_not_timed(street, ticks, tmp_path):
-    assert find_timing(replace(street, sha256="ab" * 32), settings(tmp_path)) is None
-    assert find_timing(replace(street, random_seed=0), settings(tmp_path)) is None
-    assert find_timing(street, settings(tmp_path, model="street.cfg")) is None
+    assert choose.find_timing(replace(street, sha256="ab" * 32), settings(tmp_path)) is None
+    assert choose.find_timing(replace(street, random_seed=0), settings(tmp_path)) is None
+    assert choose.find_timing(street, settings(tmp_path, model="street.cfg")) is None
     assert not list(tmp_path.iterdir())
 
 
@@ -302,25 +298,25 @@ def test_timing_applies_to_all_canvases(street, ticks, tmp_path, monkeypatch):
         return real(network, *arguments)
 
     monkeypatch.setattr(self_timing, "_open_engine", opened)
-    first = find_timing(classic, settings(tmp_path))
+    first = choose.find_timing(classic, settings(tmp_path))
     own = (street.input.height, street.input.width)
     assert first.measurement.model_input == own
     assert set(shapes) == {own}
     assert choose_engine(classic, settings(tmp_path)).config.runtime.precision == "int8"
     shapes.clear()
     for network in (street, classic, open_network(ModelRequest("street-1", size=(320, 320)))):
-        assert find_timing(network, settings(tmp_path)) == Timing(first.measurement)
+        assert choose.find_timing(network, settings(tmp_path)) == Timing(first.measurement)
     assert not shapes
 
 
 def test_timing_is_switched_off_in_the_environment(street, ticks, tmp_path, monkeypatch):
     monkeypatch.setenv(SWITCH, "0")
-    assert find_timing(street, settings(tmp_path)) is None
+    assert choose.find_timing(street, settings(tmp_path)) is None
 
 
 def test_engine_of_a_gpu_is_not_timed_on_the_cpu(street, ticks, tmp_path, monkeypatch):
     monkeypatch.setattr(engines, "choose_by_rank", lambda *_: ("trt", "engine trt: by rank"))
-    assert find_timing(street, settings(tmp_path)) is None
+    assert choose.find_timing(street, settings(tmp_path)) is None
 
 
 def test_named_engine_or_precision_is_kept(street, ticks, tmp_path):
@@ -369,7 +365,7 @@ def test_noisy_timing_runs_more_rounds(
         "tests.run.test_self_timing.SPEEDS", {("ort", "fp32"): 0.01, ("ort", "int8"): 0.01}
     )
     monkeypatch.setattr(self_timing, "_run_round", run_round)
-    timing = find_timing(street, settings(tmp_path))
+    timing = choose.find_timing(street, settings(tmp_path))
     assert set(counts.values()) == {rounds} == {timing.measurement.rounds}
     assert choose_engine(street, settings(tmp_path)).config.runtime.precision == precision
 
@@ -392,14 +388,14 @@ def test_precision_without_cpu_support_is_not_timed(
 ):
     """OpenVINO would accept bf16 and silently run fp32."""
     set_flags(monkeypatch, *flags)
-    timing = find_timing(street, settings(tmp_path))
+    timing = choose.find_timing(street, settings(tmp_path))
     assert {row.precision for row in timing.measurement.rows} == precisions
 
 
 @pytest.mark.parametrize(("flag", "kind"), [("avx2", NARROW), ("avx512_vnni", "int8-u8")])
 def test_agreement_of_int8_is_that_of_this_cpu(street, ticks, tmp_path, monkeypatch, flag, kind):
     set_flags(monkeypatch, "sse2", flag)
-    timing = find_timing(street, settings(tmp_path))
+    timing = choose.find_timing(street, settings(tmp_path))
     known = packaged(street, "street-1").result[kind].agreement
     agreements = {row.agreement for row in timing.measurement.rows if row.precision == "int8"}
     assert agreements == {known}
@@ -415,7 +411,7 @@ def test_agreement_of_openvino_int8_includes_its_float_layers(
     set_flags(monkeypatch, "sse2", *flags)
     network = open_network(ModelRequest("street"))
     known = packaged(network, "street").result
-    rows = find_timing(network, settings(tmp_path, "street")).measurement.rows
+    rows = choose.find_timing(network, settings(tmp_path, "street")).measurement.rows
     agreements = {row.engine: row.agreement for row in rows if row.precision == "int8"}
     assert agreements == {"openvino": known[kind].agreement, "ort": known["int8-u8"].agreement}
 
@@ -444,7 +440,7 @@ def test_comparison_takes_precedence_over_timing(street, ticks, tmp_path):
 
 
 def test_doctor_lists_the_timing(street, ticks, tmp_path):
-    find_timing(street, settings(tmp_path))
+    choose.find_timing(street, settings(tmp_path))
     (row,) = choose.list_in_force(settings(tmp_path))
     assert row["model"] == "street-1"
     assert "openvino, int8" in row["reason"]
@@ -460,7 +456,7 @@ def test_slowly_opening_engines_are_skipped(street, ticks, tmp_path, monkeypatch
         return open_engine(*arguments)
 
     monkeypatch.setattr(self_timing, "_open_engine", open_slowly)
-    timing = find_timing(street, settings(tmp_path))
+    timing = choose.find_timing(street, settings(tmp_path))
     assert [(row.engine, row.precision) for row in timing.measurement.rows] == [("ort", "fp32")]
     assert choose_engine(street, settings(tmp_path)).reason == "engine ort: by rank"
 
@@ -469,7 +465,7 @@ def test_timing_ends_on_a_slow_machine(street, ticks, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "tests.run.test_self_timing.SPEEDS", {("ort", "fp32"): 1.0, ("ort", "int8"): 0.5}
     )
-    find_timing(street, settings(tmp_path))
+    choose.find_timing(street, settings(tmp_path))
     rounds = measurements.ENOUGH_ROUNDS
     assert ticks.now == pytest.approx(0.4 + rounds * 3 * 1.5)
     assert ticks.now > LIMIT_S

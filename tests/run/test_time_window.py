@@ -45,24 +45,10 @@ def test_time_is_parsed(text: str, seconds: Fraction) -> None:
     assert SourceReading.of(resolve_config(None, {"start": text})).start_s == seconds
 
 
-INVALID = [
-    "",
-    "x",
-    "-1",
-    "1:60",
-    "1:99:00",
-    "1:2:3:4",
-    "1e3",
-    "nan",
-    ":10",
-    "10:",
-    "5s",
-    "1\n",
-    "٣",
-]
+WRONG = ["", "x", "-1", "1:60", "1:99:00", "1:2:3:4", "1e3", "nan", ":10", "10:", "5s", "1\n", "٣"]
 
 
-@pytest.mark.parametrize("text", INVALID, ids=ascii)
+@pytest.mark.parametrize("text", WRONG, ids=ascii)
 def test_invalid_time_is_refused(text: str, tmp_path: Path) -> None:
     for name in ("start", "duration"):
         with pytest.raises(UsageError):

@@ -15,6 +15,7 @@ from probing import make_frame, make_info, one_person, with_scene, write_clip
 from detector.core import sinks
 from detector.core.errors import OutputError, UsageError
 
+# Sinks that write a file; the others write a folder.
 FILES = [name for name in sinks.names() if sinks.find(name).suffixes[0].startswith(".")]
 
 
