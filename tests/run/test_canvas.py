@@ -64,7 +64,7 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {name: str(folder / f"{name}.mp4") for name in sizes}
 
 
-def configured(**options: Any) -> Config:
+def make_config(**options: Any) -> Config:
     return resolve_config(None, {"engine": "null", **options})
 
 
@@ -72,7 +72,7 @@ def run(
     specs: Sequence[str], folder: Path, hooks: Hooks | None = None, **options: Any
 ) -> RunResult:
     settings = {"output": f"{folder}/", "run_dir": str(folder / "run"), "no_video": True, **options}
-    result = detect(list(specs), configured(**settings), hooks=hooks or Hooks())
+    result = detect(list(specs), make_config(**settings), hooks=hooks or Hooks())
     assert result.exit_code == 0, result.errors
     return result
 
@@ -142,7 +142,7 @@ def test_declared_canvases_match_the_model_files() -> None:
 
 def test_other_models_keep_their_own_canvas(tmp_path: Path) -> None:
     for model in ("yolov4-tiny", str(CHECKOUT / "cfg/darknet/street.cfg")):
-        config = configured(model=model)
+        config = make_config(model=model)
         assert not canvas.follows_source(config)
         assert canvas.find_canvas(config, (640, 480)) is None
         assert SourceReading.of(config).picture_size([str(STREET)]) is None
@@ -150,7 +150,7 @@ def test_other_models_keep_their_own_canvas(tmp_path: Path) -> None:
 
 def test_given_size_overrides_the_shape(clips: dict[str, str]) -> None:
     for size, expected in (("416x256", AT), ("320", (256, 320)), ("64x96", (96, 64))):
-        config = configured(size=size)
+        config = make_config(size=size)
         picture = SourceReading.of(config).picture_size([clips["classic"]])
         network = canvas.open_network(config, picture)
         assert (network.input.height, network.input.width) == expected
@@ -175,9 +175,9 @@ def test_run_uses_the_canvas_of_its_video(
 def test_rotated_video_uses_its_displayed_size(tmp_path: Path) -> None:
     """The file stores 96x64 pixels; the network's input receives 64x96."""
     path = str(write_video(tmp_path / "turned.mp4", 2, rotation=90))
-    picture = SourceReading.of(configured()).picture_size([path])
+    picture = SourceReading.of(make_config()).picture_size([path])
     assert picture == (64, 96)
-    assert canvas.find_canvas(configured(), picture) == of_shape(2, 3)
+    assert canvas.find_canvas(make_config(), picture) == of_shape(2, 3)
 
 
 @pytest.mark.slow
@@ -188,7 +188,7 @@ def test_first_of_several_sources_decides_the_canvas(clips: dict[str, str], tmp_
         ([clips["wide"], clips["classic"]], WIDE),
     ):
         assert input_of(run(specs, tmp_path / f"{expected}")) == expected
-    picture = SourceReading.of(configured()).picture_size([missing, clips["square"]])
+    picture = SourceReading.of(make_config()).picture_size([missing, clips["square"]])
     assert picture == (240, 240)
 
 
@@ -199,12 +199,12 @@ def test_pictures_keep_the_canvas_of_the_model(
     assert cv2.imwrite(path, np.zeros((64, 64, 3), np.uint8))
     monkeypatch.setattr(SourceReading, "open", None)  # opening would decode a picture
     for spec in (path, str(tmp_path)):
-        assert SourceReading.of(configured()).picture_size([spec]) is None
+        assert SourceReading.of(make_config()).picture_size([spec]) is None
 
 
 def test_eval_keeps_the_canvas_of_the_model(clips: dict[str, str], tmp_path: Path) -> None:
     """``eval`` passes its own function to open sources."""
-    config = configured()
+    config = make_config()
     result = run(
         [clips["classic"]], tmp_path, Hooks(source=lambda spec: SourceReading.of(config).open(spec))
     )
@@ -284,15 +284,15 @@ def test_cameras_share_the_canvas_of_most(
     tmp_path: Path, sizes: list[Any], picture: Any, noted: bool
 ) -> None:
     cameras = cameras_of(tmp_path, *sizes)
-    size, line = choose_size(cameras, configured())
+    size, line = choose_size(cameras, make_config())
     assert size == picture
     assert (line is not None) == noted
     if line is not None:
-        height, width = canvas.find_canvas(configured(), size) or OWN
+        height, width = canvas.find_canvas(make_config(), size) or OWN
         assert f"{width}x{height}" in line
         assert ("reported no size" in line) == (None in sizes)
-    assert choose_size(cameras, configured(size="320")) == (None, None)
-    assert choose_size(cameras, configured(model="yolov4-tiny")) == (None, None)
+    assert choose_size(cameras, make_config(size="320")) == (None, None)
+    assert choose_size(cameras, make_config(model="yolov4-tiny")) == (None, None)
 
 
 def test_looped_files_report_their_size(clips: dict[str, str], tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ def test_live_run_loads_the_canvas_of_its_source(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(plans, "load_model", load)
     with pytest.raises(LoadError):
-        live.detect_live([clips["square"]], configured(repeat=True, **options))
+        live.detect_live([clips["square"]], make_config(repeat=True, **options))
     assert pictures == [expected]
 
 
@@ -389,7 +389,7 @@ def test_worker_keeps_recent_canvases_open(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("detector.core.run.loading.load_model", load)
     monkeypatch.setattr(SourceReading, "picture_size", lambda self, specs: shapes[specs[0]])
     own: Any = FakeLoaded()
-    model = OpenModel(configured(), own, "digest", has_shape_of_source=True)
+    model = OpenModel(make_config(), own, "digest", has_shape_of_source=True)
     assert model.loaded_for("own") is own
     assert model.loaded_for("none") is own  # the run of an unreadable source reports it
     first = model.loaded_for("a")

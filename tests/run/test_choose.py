@@ -62,13 +62,13 @@ def network(sha=SHA, size=SIZE):
     return SimpleNamespace(sha256=sha, input=SimpleNamespace(height=size[0], width=size[1]))
 
 
-def take(folder, *, sha=SHA, size=SIZE, kind=KIND, measured=True, **groups):
+def choose_config(folder, *, sha=SHA, size=SIZE, kind=KIND, measured=True, **groups):
     used = config(folder, **groups)
     return choose.choose(network(sha, size), used, measured=measured, kind=lambda: kind)
 
 
-def chosen(folder, **runtime):
-    choice = take(folder, runtime=runtime)
+def choose_engine(folder, **runtime):
+    choice = choose_config(folder, runtime=runtime)
     return choice.config.runtime.engine, choice.config.runtime.precision, choice.reason
 
 
@@ -131,9 +131,9 @@ BY_RANK = ("ort", "fp32", "engine ort: by rank")
 
 
 def test_choice_without_a_record_is_by_rank_and_fp32(tmp_path):
-    assert chosen(tmp_path) == BY_RANK
-    assert chosen(tmp_path, engine="torch") == ("torch", "fp32", None)
-    assert chosen(tmp_path, engine="torch", precision="bf16") == ("torch", "bf16", None)
+    assert choose_engine(tmp_path) == BY_RANK
+    assert choose_engine(tmp_path, engine="torch") == ("torch", "fp32", None)
+    assert choose_engine(tmp_path, engine="torch", precision="bf16") == ("torch", "bf16", None)
 
 
 @both
@@ -141,7 +141,7 @@ def test_record_applies_to_the_same_machine_model_input_settings_and_library(
     tmp_path, monkeypatch, by
 ):
     record(by, tmp_path)
-    assert chosen(tmp_path)[:2] == ("openvino", "int8")
+    assert choose_engine(tmp_path)[:2] == ("openvino", "int8")
     for other in (
         {"sha": "cd" * 32},
         {"size": (416, 416)},
@@ -151,16 +151,16 @@ def test_record_applies_to_the_same_machine_model_input_settings_and_library(
         {"runtime": {"device": "cpu"}},
         {"runtime": {"engine": "ort", "precision": "fp32"}},
     ):
-        runtime = take(tmp_path, **other).config.runtime
+        runtime = choose_config(tmp_path, **other).config.runtime
         assert (runtime.engine, runtime.precision) == ("ort", "fp32"), other
     with monkeypatch.context() as changed:
         changed.setitem(HERE, "openvino", "openvino 2.1")
-        assert chosen(tmp_path)[0] == "ort"
+        assert choose_engine(tmp_path)[0] == "ort"
     with monkeypatch.context() as changed:
         changed.setattr(engines, "usable", lambda *_: {"ort": None, "openvino": "is broken"})
-        assert chosen(tmp_path)[0] == "ort"
+        assert choose_engine(tmp_path)[0] == "ort"
     set_machine(monkeypatch, "D")
-    assert chosen(tmp_path) == BY_RANK
+    assert choose_engine(tmp_path) == BY_RANK
 
 
 @both
@@ -169,23 +169,27 @@ def test_int8_uses_the_calibration_of_the_record(tmp_path, by):
     clip.touch()
     options = CalibrationConfig(calibrate=str(clip), calibrate_frames=7)
     record(by, tmp_path, config(tmp_path, calibration=options))
-    calibration = take(tmp_path).config.calibration
+    calibration = choose_config(tmp_path).config.calibration
     assert (calibration.calibrate, calibration.calibrate_frames) == (str(clip), 7)
-    own = take(tmp_path, calibration=CalibrationConfig(calibrate="own.mp4")).config.calibration
+    own = choose_config(
+        tmp_path, calibration=CalibrationConfig(calibrate="own.mp4")
+    ).config.calibration
     assert own.calibrate == "own.mp4"
     clip.unlink()
-    assert chosen(tmp_path)[:2] == ("ort", "fp32"), "without the clip, int8 cannot be calibrated"
+    assert choose_engine(tmp_path)[:2] == ("ort", "fp32"), (
+        "without the clip, int8 cannot be calibrated"
+    )
 
 
 def test_newest_record_of_compare_and_tune_applies(tmp_path):
     record("tune", tmp_path)
     record_compare(tmp_path, DEFAULT, FASTER)
-    assert chosen(tmp_path)[0] == "torch"
+    assert choose_engine(tmp_path)[0] == "torch"
     record_tune(tmp_path, settings={"queue_batches": 4})
-    assert chosen(tmp_path)[0] == "torch", "the tuning names no engine"
-    assert take(tmp_path).config.loop.queue_batches == 4
+    assert choose_engine(tmp_path)[0] == "torch", "the tuning names no engine"
+    assert choose_config(tmp_path).config.loop.queue_batches == 4
     record_compare(tmp_path, DEFAULT, row("torch", "fp32", 5, 6, 7))
-    assert chosen(tmp_path)[0] == "ort"
+    assert choose_engine(tmp_path)[0] == "ort"
 
 
 @pytest.mark.parametrize(
@@ -194,32 +198,32 @@ def test_newest_record_of_compare_and_tune_applies(tmp_path):
 def test_unreadable_file_is_ignored_and_replaced(tmp_path, content):
     file = tmp_path / measurements.FILE
     file.write_text(content)
-    assert chosen(tmp_path) == BY_RANK
+    assert choose_engine(tmp_path) == BY_RANK
     record_compare(tmp_path, DEFAULT, FASTER)
     assert (tmp_path / f"{measurements.FILE}.replaced").read_text() == content
     assert len(json.loads(file.read_text())["measurements"]) == 1
-    assert chosen(tmp_path)[0] == "torch"
+    assert choose_engine(tmp_path)[0] == "torch"
 
 
 def test_changed_record_is_ignored_with_a_note(tmp_path):
     record_compare(tmp_path, DEFAULT, FASTER)
     path = tmp_path / measurements.FILE
-    assert take(tmp_path).notes == ()
+    assert choose_config(tmp_path).notes == ()
     document = json.loads(path.read_text())
     document["measurements"][0]["rows"][1]["agreement"] = 0.99
     path.write_text(json.dumps(document))
-    assert chosen(tmp_path)[0] == "ort"
-    (line,) = take(tmp_path).notes
+    assert choose_engine(tmp_path)[0] == "ort"
+    (line,) = choose_config(tmp_path).notes
     assert re.match(f"{path}: .* lacks proof ", line)
 
 
 def test_file_of_another_version_is_noted_and_kept(tmp_path):
     path = tmp_path / measurements.FILE
     path.write_text(json.dumps(proof.seal(path.name, {"schema": 1, "comparisons": []})))
-    (line,) = take(tmp_path).notes
+    (line,) = choose_config(tmp_path).notes
     assert line.startswith(f"{path}: ignored; written by another version")
     record_compare(tmp_path, DEFAULT, FASTER)
-    assert take(tmp_path).notes == ()
+    assert choose_config(tmp_path).notes == ()
     assert (tmp_path / f"{measurements.FILE}.replaced").exists()
 
 
@@ -247,7 +251,7 @@ def test_fastest_row_that_agrees_is_chosen(tmp_path):
     record_compare(
         tmp_path, DEFAULT, row("torch", "fp32", 12, 13, 14), row("torch", "bf16", 28, 29, 30, 0.97)
     )
-    engine, precision, reason = chosen(tmp_path)
+    engine, precision, reason = choose_engine(tmp_path)
     assert (engine, precision) == ("torch", "bf16")
     assert reason.startswith("engine torch, bf16: measured 2.9x ")
     assert reason.endswith("), agreement with fp32 0.97")
@@ -268,12 +272,12 @@ def test_fastest_row_that_agrees_is_chosen(tmp_path):
 )
 def test_unsuitable_row_is_never_chosen(tmp_path, other):
     record_compare(tmp_path, DEFAULT, other)
-    assert chosen(tmp_path)[:2] == ("ort", "fp32")
+    assert choose_engine(tmp_path)[:2] == ("ort", "fp32")
 
 
 def test_default_is_chosen_with_the_reason_if_nothing_was_faster(tmp_path):
     record_compare(tmp_path, DEFAULT, row("torch", "fp32", 5, 6, 7))
-    assert chosen(tmp_path)[2].startswith("engine ort, fp32: nothing")
+    assert choose_engine(tmp_path)[2].startswith("engine ort, fp32: nothing")
 
 
 @pytest.mark.parametrize(
@@ -291,7 +295,7 @@ def test_choice_is_previewed_only_if_it_would_apply(tmp_path, rows, about, count
     assert (preview_choice(document, config(tmp_path)) is not None) is counts
     assert not (tmp_path / measurements.FILE).exists()
     recorded = record_comparison(document, config(tmp_path)).recorded
-    assert chosen(tmp_path)[0] == ("torch" if counts else "ort")
+    assert choose_engine(tmp_path)[0] == ("torch" if counts else "ort")
     if "random_weights" in about:
         assert recorded.startswith("not kept: ")
         assert not (tmp_path / measurements.FILE).exists()
@@ -305,23 +309,23 @@ def test_named_engine_or_precision_restricts_the_choice(tmp_path):
         row("torch", "bf16", 38, 39, 40),
     ]
     record_compare(tmp_path, *rows)
-    assert chosen(tmp_path)[:2] == ("torch", "bf16")
-    assert chosen(tmp_path, engine="ort")[:2] == ("ort", "int8")
-    assert chosen(tmp_path, precision="fp32")[:2] == ("torch", "fp32")
-    assert chosen(tmp_path, precision="int8")[:2] == ("ort", "int8")
-    assert chosen(tmp_path, engine="torch", precision="fp32") == ("torch", "fp32", None)
+    assert choose_engine(tmp_path)[:2] == ("torch", "bf16")
+    assert choose_engine(tmp_path, engine="ort")[:2] == ("ort", "int8")
+    assert choose_engine(tmp_path, precision="fp32")[:2] == ("torch", "fp32")
+    assert choose_engine(tmp_path, precision="int8")[:2] == ("ort", "int8")
+    assert choose_engine(tmp_path, engine="torch", precision="fp32") == ("torch", "fp32", None)
 
 
 def test_higher_budget_excludes_a_row(tmp_path):
     record_compare(tmp_path, DEFAULT, row("torch", "fp32", 28, 29, 30, 0.96))
-    assert chosen(tmp_path)[0] == "torch"
-    strict = take(tmp_path, calibration=CalibrationConfig(budget=0.99))
+    assert choose_engine(tmp_path)[0] == "torch"
+    strict = choose_config(tmp_path, calibration=CalibrationConfig(budget=0.99))
     assert strict.config.runtime.engine == "ort"
 
 
 def test_run_of_the_same_kind_takes_tuned_settings_with_a_reason(tmp_path):
     record_tune(tmp_path)
-    choice = take(tmp_path)
+    choice = choose_config(tmp_path)
     assert dict(choice.tuned) == SETTINGS
     runtime = choice.config.runtime
     assert (runtime.engine, runtime.precision, runtime.concurrency) == ("openvino", "int8", 2)
@@ -342,7 +346,7 @@ def test_run_of_the_same_kind_takes_tuned_settings_with_a_reason(tmp_path):
 )
 def test_other_runs_do_not_take_tuned_settings(tmp_path, other):
     record_tune(tmp_path)
-    assert take(tmp_path, **other).tuned == {}
+    assert choose_config(tmp_path, **other).tuned == {}
 
 
 def test_source_is_not_opened_without_a_record(tmp_path):
@@ -355,14 +359,14 @@ def test_source_is_not_opened_without_a_record(tmp_path):
 def test_unsupported_tuned_precision_is_ignored(tmp_path):
     """An older version ran int8 with torch."""
     record_tune(tmp_path, settings={**SETTINGS, "engine": "torch"})
-    assert take(tmp_path).tuned == {}
+    assert choose_config(tmp_path).tuned == {}
     record_tune(tmp_path, settings={**SETTINGS, "engine": "torch", "precision": "bf16"})
-    assert take(tmp_path).tuned != {}
+    assert choose_config(tmp_path).tuned != {}
 
 
 def test_option_of_the_user_overrides_tuned_settings(tmp_path):
     record_tune(tmp_path)
-    choice = take(tmp_path, output=OutputConfig(crf=30.0))
+    choice = choose_config(tmp_path, output=OutputConfig(crf=30.0))
     assert "quality" not in choice.tuned
     assert (choice.config.output.quality, choice.config.output.crf) == (None, 30.0)
 
@@ -371,7 +375,7 @@ def test_newest_tuning_of_the_kind_applies(tmp_path):
     record_tune(tmp_path)
     record_tune(tmp_path, settings={"queue_batches": 4, "turbo": True})  # turbo: of another version
     record_tune(tmp_path, kind="640x360 h264", settings={"queue_batches": 2})
-    choice = take(tmp_path)
+    choice = choose_config(tmp_path)
     assert dict(choice.tuned) == {"queue_batches": 4}
     assert (choice.config.runtime.engine, choice.config.loop.queue_batches) == ("ort", 4)
 
@@ -390,7 +394,7 @@ def test_undo_removes_only_tunings_of_this_machine(tmp_path):
     remaining = json.loads(path.read_text())["measurements"]
     assert [each.get("kind") for each in remaining] == [None, "self-timing", "tune"]
     assert remaining[0] == foreign
-    assert take(tmp_path).tuned == {}
+    assert choose_config(tmp_path).tuned == {}
     assert measurements.forget(config(tmp_path), "tune") == []
     record_compare(tmp_path, DEFAULT, FASTER)
     assert json.loads(path.read_text())["measurements"][0] == foreign

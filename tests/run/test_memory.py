@@ -21,7 +21,7 @@ def network(tmp_path):
     return open_network(exports.yolox().save(tmp_path / "m.onnx", exports.STATED))
 
 
-def prepared(network, folder, requests, **options):
+def prepare_with_requests(network, folder, requests, **options):
     config = merge_levels((COMMAND_LINE, {"engines_dir": str(folder), "engine": "ort", **options}))
     return prepare_network(network, "ort", config, lambda concurrency: requests)
 
@@ -34,16 +34,16 @@ def test_run_that_cannot_fit_into_memory_is_refused(network, tmp_path, monkeypat
         return "all there is" if needed > MB else None
 
     monkeypatch.setattr(prepare, "too_much", too_much)
-    assert prepared(network, tmp_path, 2).exported.path
+    assert prepare_with_requests(network, tmp_path, 2).exported.path
     slot, outputs = 64 * 64 * 3, 84 * 8 * 4
     assert sizes[0] == 2 * (slot + outputs)
     with pytest.raises(UsageError, match="all there is"):
-        prepared(network, tmp_path, 100)
+        prepare_with_requests(network, tmp_path, 100)
     monkeypatch.setattr(
         prepare, "too_much", lambda needed: "x" if needed > 64 * 64 * 3 * 8 else None
     )
     with pytest.raises(ModelError, match="batch 1"):
-        prepared(network, tmp_path, 1)
+        prepare_with_requests(network, tmp_path, 1)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def planned(spec, kind="pictures", **options):
+def plan_outputs(spec, kind="pictures", **options):
     plan = OutputPlan(OutputConfig(**options), [spec])
     paths = plan.paths(spec, SimpleNamespace(path=str(spec), kind=kind))
     return {name: str(path) for name, path in paths.items()}
@@ -45,14 +45,14 @@ def planned(spec, kind="pictures", **options):
     ids=str,
 )
 def test_default_names_follow_the_source(folder, spec, expected):
-    assert planned(spec) == {"pictures": expected, "jsonl": f"{expected.split('.')[0]}.jsonl"}
+    assert plan_outputs(spec) == {"pictures": expected, "jsonl": f"{expected.split('.')[0]}.jsonl"}
 
 
 def test_given_output_and_save_decide_the_names(folder):
-    assert planned("a.jpg", output="out/")["pictures"] == "out/a-detected.jpg"
-    assert planned("a.jpg", save=("pictures",)) == {"pictures": "a-detected.jpg"}
-    assert planned("a.jpg", output="x.png") == {"pictures": "x.png"}
-    frames = planned("in.mp4", "video", save=("pictures",))
+    assert plan_outputs("a.jpg", output="out/")["pictures"] == "out/a-detected.jpg"
+    assert plan_outputs("a.jpg", save=("pictures",)) == {"pictures": "a-detected.jpg"}
+    assert plan_outputs("a.jpg", output="x.png") == {"pictures": "x.png"}
+    frames = plan_outputs("in.mp4", "video", save=("pictures",))
     assert frames == {"pictures": "in-detected"}
 
 
@@ -77,9 +77,9 @@ def test_name_contains_the_requested_engine(folder):
 def test_text_output_requires_mot_to_be_named(folder):
     for options in ({}, {"save": ("yolo",)}):
         with pytest.raises(UsageError, match="--save mot -o x"):
-            planned("in.mp4", "video", output="x.txt", **options)
-    assert planned("in.mp4", "video", output="x.txt", save=("mot",)) == {"mot": "x.txt"}
-    assert planned("in.mp4", "video", output="x.mot.txt") == {"mot": "x.mot.txt"}
+            plan_outputs("in.mp4", "video", output="x.txt", **options)
+    assert plan_outputs("in.mp4", "video", output="x.txt", save=("mot",)) == {"mot": "x.txt"}
+    assert plan_outputs("in.mp4", "video", output="x.mot.txt") == {"mot": "x.mot.txt"}
 
 
 def test_digest_covers_requested_settings_only():

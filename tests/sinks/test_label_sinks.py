@@ -16,12 +16,12 @@ from detector.core.errors import OutputError
 from detector.core.types import Detections
 
 
-def two() -> Detections:
+def two_objects() -> Detections:
     boxes = np.array([[1.234, 2, 30.5, 40.999], [0, 0, 64, 48]], np.float32)
     return Detections(boxes, np.array([0.91, 0.00125], np.float32), np.array([0, 1]), NAMES)
 
 
-def opened(
+def open_sink(
     name: str, folder: Path, remark: str = "", options: Any = None, **info: Any
 ) -> sinks.Sink:
     sink = sinks.open(
@@ -34,8 +34,10 @@ def opened(
     return sink
 
 
-def written(name: str, folder: Path, *pairs: Any, remark: str = "", options: Any = None) -> Path:
-    sink = opened(name, folder, remark, options)
+def write_labels(
+    name: str, folder: Path, *pairs: Any, remark: str = "", options: Any = None
+) -> Path:
+    sink = open_sink(name, folder, remark, options)
     for frame, detections in pairs:
         sink.write(frame, detections)
     return sink.close()
@@ -44,9 +46,9 @@ def written(name: str, folder: Path, *pairs: Any, remark: str = "", options: Any
 @pytest.mark.parametrize(("one_class", "column"), [(False, ("1,1", "2,1")), (True, ("-1,-1",) * 2)])
 def test_mot_is_exact(tmp_path: Path, one_class: bool, column: tuple[str, str]) -> None:
     """TrackEval and motmetrics read ten columns, pixels counted from 1, and at most one class."""
-    sink = opened("mot", tmp_path, options={"one_class": one_class})
+    sink = open_sink("mot", tmp_path, options={"one_class": one_class})
     sink.write(make_frame(0), Detections.empty())
-    sink.write(make_frame(4), two())
+    sink.write(make_frame(4), two_objects())
     assert sink.close().read_text().splitlines() == [
         f"5,-1,2.23,3.00,29.27,39.00,0.910000,{column[0]},-1",
         f"5,-1,1.00,1.00,64.00,48.00,0.001250,{column[1]},-1",
@@ -57,10 +59,10 @@ def test_mot_is_exact(tmp_path: Path, one_class: bool, column: tuple[str, str]) 
 @pytest.mark.parametrize("scores", [False, True])
 def test_yolo_is_exact(scores: bool, tmp_path: Path) -> None:
     """Trainers read five numbers; with --save-conf the score is the sixth."""
-    path = written(
+    path = write_labels(
         "yolo",
         tmp_path,
-        (make_frame(0), two()),
+        (make_frame(0), two_objects()),
         (make_frame(3), Detections.empty(NAMES)),
         (make_frame(4, path="x/cat.jpg"), one_person()),
         options={"save_conf": scores},
@@ -82,14 +84,14 @@ def test_yolo_is_exact(scores: bool, tmp_path: Path) -> None:
 
 
 def test_yolo_labels_of_a_picture_named_classes_are_renamed(tmp_path: Path) -> None:
-    path = written("yolo", tmp_path, (make_frame(0, path="classes.jpg"), one_person()))
+    path = write_labels("yolo", tmp_path, (make_frame(0, path="classes.jpg"), one_person()))
     assert (path / "classes.txt").read_text().startswith("person\n")
     assert (path / "classes-2.txt").exists()
 
 
 def test_coco_is_exact(tmp_path: Path) -> None:
-    frames = ((make_frame(0), Detections.empty(NAMES)), (make_frame(7), two()))
-    path = written("coco", tmp_path, *frames)
+    frames = ((make_frame(0), Detections.empty(NAMES)), (make_frame(7), two_objects()))
+    path = write_labels("coco", tmp_path, *frames)
     assert json.loads(path.read_text()) == {
         "info": {"description": "detections of detect-video"},
         "licenses": [],
@@ -128,12 +130,12 @@ def test_coco_is_exact(tmp_path: Path) -> None:
 
 def test_coco_results_match_their_dataset(tmp_path: Path) -> None:
     """The results list of ``COCO(...).loadRes`` uses the dataset's ids."""
-    path = written(
+    path = write_labels(
         "coco",
         tmp_path,
         (make_frame(0), one_person()),
         (make_frame(3), Detections.empty(NAMES)),
-        (make_frame(7), two()),
+        (make_frame(7), two_objects()),
     )
     dataset = json.loads(path.read_text())
     results = json.loads((tmp_path / "out.coco-results.json").read_text())
@@ -148,12 +150,14 @@ def test_coco_results_match_their_dataset(tmp_path: Path) -> None:
 
 def test_coco_keeps_an_address_unchanged(tmp_path: Path) -> None:
     frame = make_frame(0, path="http://host/a.jpg")
-    (image,) = json.loads(written("coco", tmp_path, (frame, one_person())).read_text())["images"]
+    (image,) = json.loads(write_labels("coco", tmp_path, (frame, one_person())).read_text())[
+        "images"
+    ]
     assert image["file_name"] == "http://host/a.jpg"
 
 
 def test_coco_without_detections_lists_the_pictures(tmp_path: Path) -> None:
-    sink = opened("coco", tmp_path, path=f"{tmp_path}/**")
+    sink = open_sink("coco", tmp_path, path=f"{tmp_path}/**")
     sink.write(make_frame(0, path=f"{tmp_path}/x/é.jpg"), Detections.empty())
     document = json.loads(sink.close().read_text())
     assert document["images"] == [{"id": 1, "file_name": "x/é.jpg", "width": 64, "height": 48}]
@@ -165,7 +169,7 @@ def test_coco_file_names_outside_utf8_round_trip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    path = written(
+    path = write_labels(
         "coco", tmp_path, (make_frame(0, path=os.fsdecode(b"caf\xe9.jpg")), one_person())
     )
     assert os.fsencode(json.loads(path.read_text())["images"][0]["file_name"]) == b"caf\xe9.jpg"
@@ -173,7 +177,7 @@ def test_coco_file_names_outside_utf8_round_trip(
 
 @pytest.mark.parametrize("name", ["coco", "mot", "yolo"])
 def test_label_sinks_mark_random_weights(name: str, tmp_path: Path) -> None:
-    sink = opened(name, tmp_path, remark="random weights")
+    sink = open_sink(name, tmp_path, remark="random weights")
     sink.write(make_frame(0), one_person())
     path = sink.close()
     if name == "coco":
@@ -183,9 +187,9 @@ def test_label_sinks_mark_random_weights(name: str, tmp_path: Path) -> None:
 
 
 def test_aborted_coco_file_is_valid_json(tmp_path: Path) -> None:
-    sink = opened("coco", tmp_path)
+    sink = open_sink("coco", tmp_path)
     for index in range(5):
-        sink.write(make_frame(index), two())
+        sink.write(make_frame(index), two_objects())
     with pytest.raises(ValueError, match="JSON"):
         sink.write(make_frame(5), one_person(score=float("nan")))
     assert sink.abort() == tmp_path / "out.coco.partial.json"
@@ -197,11 +201,11 @@ def test_aborted_coco_file_is_valid_json(tmp_path: Path) -> None:
 
 def test_full_disk_keeps_valid_json(small_disk: Any) -> None:
     folder = small_disk(64)
-    sink = opened("coco", folder)
+    sink = open_sink("coco", folder)
 
     def fill() -> None:
         for index in range(3000):
-            sink.write(make_frame(index), two())
+            sink.write(make_frame(index), two_objects())
 
     with pytest.raises(OutputError, match="disk full"):
         fill()

@@ -261,7 +261,7 @@ def test_file_that_is_not_an_overlay_is_refused(content: bytes, tmp_path: Path) 
         Overlay(write_clip(tmp_path / "in.mp4"))
 
 
-def attached(path: Path) -> dict[str, bytes]:
+def attachments(path: Path) -> dict[str, bytes]:
     with av.open(str(path)) as container:
         return {
             stream.metadata["filename"]: bytes(stream.data)
@@ -277,7 +277,7 @@ def test_label_font_is_attached(clip: Path, tmp_path: Path) -> None:
     data = make_font({"a": 300})
     style = Style(font=Font(data))
     save(clip, tmp_path / "x.mkv", style=style, input={"frames": 2})
-    assert attached(tmp_path / "x.mkv")["labels.ttf"] == data
+    assert attachments(tmp_path / "x.mkv")["labels.ttf"] == data
 
 
 def test_lato_is_attached_only_with_its_licence(
@@ -291,7 +291,7 @@ def test_lato_is_attached_only_with_its_licence(
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     assert fonts.choose(None).note == ""
     save(clip, tmp_path / "x.mkv", input={"frames": 2})
-    files = attached(tmp_path / "x.mkv")
+    files = attachments(tmp_path / "x.mkv")
     assert [files[name] for name in fonts.FILES] == [name.encode() for name in fonts.FILES]
     (package / "files" / "OFL.txt").unlink()  # without the licence, the font is not attached
     face = fonts.choose(None)
@@ -303,12 +303,12 @@ def test_installed_lato_is_attached(clip: Path, tmp_path: Path) -> None:
     pytest.importorskip("font_lato", reason="machine: font-lato is not installed")
     assert fonts.choose(None).note == ""
     save(clip, tmp_path / "x.mkv", input={"frames": 2})
-    files = attached(tmp_path / "x.mkv")
+    files = attachments(tmp_path / "x.mkv")
     assert files["Lato-Regular.ttf"].startswith(b"\0\1\0\0")  # TrueType
     assert b"SIL OPEN FONT LICENSE" in files["OFL.txt"].upper()
 
 
-def rendered(path: Path, plain: Path, number: int, folder: Path) -> tuple[Any, Any]:
+def render_frames(path: Path, plain: Path, number: int, folder: Path) -> tuple[Any, Any]:
     import cv2
 
     select = f"select=eq(n\\,{number})"
@@ -347,7 +347,7 @@ def test_libass_draws_like_us(line_width: int, tmp_path: Path) -> None:
 
     style = Style(line_width=line_width)
     save(source, tmp_path / "x.mkv", many, style=style)
-    shown, bare = rendered(tmp_path / "x.mkv", source, 6, tmp_path)
+    shown, bare = render_frames(tmp_path / "x.mkv", source, 6, tmp_path)
     ours = bare.copy()
     annotate(ours, many(6), style)
     outlines = bare.copy()
@@ -388,7 +388,7 @@ def test_libass_keeps_text_inside_its_label(tmp_path: Path) -> None:
 
     style = Style(font_scale=2)
     save(source, tmp_path / "x.mkv", corners, style=style)
-    shown, _ = rendered(tmp_path / "x.mkv", source, 2, tmp_path)
+    shown, _ = render_frames(tmp_path / "x.mkv", source, 2, tmp_path)
     white = (shown > 225).all(2)
     layout = lay_out(640, 360, corners(2), style)
     inside = np.zeros_like(white)

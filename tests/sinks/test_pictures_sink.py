@@ -161,7 +161,7 @@ def test_foreign_empty_folder_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def sync_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Paths below ``tmp_path`` in the order of their fsync, and "renamed NAME" for each rename."""
     done: list[str] = []
     fsync, rename = os.fsync, os.rename
@@ -182,19 +182,19 @@ def synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 FOLDER_CONTENT = {"", "/left", "/left/a.png", "/b.png", f"/{PicturesSink.manifest}"}
 
 
-def test_whole_folder_is_synced_before_it_is_renamed(tmp_path: Path, synced: list[str]) -> None:
+def test_whole_folder_is_synced_before_it_is_renamed(tmp_path: Path, sync_log: list[str]) -> None:
     save_named(tmp_path / "out", "left/a.png", "b.png")
-    at = synced.index("renamed out.partial")
-    assert {f"out.partial{name}" for name in FOLDER_CONTENT} <= set(synced[:at])
-    assert synced[at + 1 :] == ["."]
+    at = sync_log.index("renamed out.partial")
+    assert {f"out.partial{name}" for name in FOLDER_CONTENT} <= set(sync_log[:at])
+    assert sync_log[at + 1 :] == ["."]
 
 
-def test_files_moved_one_by_one_are_synced(tmp_path: Path, synced: list[str]) -> None:
+def test_files_moved_one_by_one_are_synced(tmp_path: Path, sync_log: list[str]) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out/mine").write_text("mine")
     save_named(tmp_path / "out", "left/a.png", "b.png")
-    assert {f"out.partial{name}" for name in FOLDER_CONTENT} <= set(synced)
-    assert {"out", "out/left", f"out/{PicturesSink.manifest}"} <= set(synced)
+    assert {f"out.partial{name}" for name in FOLDER_CONTENT} <= set(sync_log)
+    assert {"out", "out/left", f"out/{PicturesSink.manifest}"} <= set(sync_log)
 
 
 @pytest.mark.parametrize("name", ["../mine/a.png", "link/a.png", "/mine/a.png", "link"])

@@ -30,7 +30,7 @@ def partial(name: str, folder: Path) -> Path:
     )
 
 
-def opened(name: str, path: Path, **info: Any) -> sinks.Sink:
+def open_sink(name: str, path: Path, **info: Any) -> sinks.Sink:
     sink = sinks.open(name, path)
     if name == "overlay":  # it copies the source's packets
         info.setdefault("path", str(write_clip(path.parent.parent / "source.mp4")))
@@ -55,7 +55,7 @@ def test_unknown_sink_is_refused_with_the_known_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sinks.names())
 def test_abort_keeps_written_frames_under_the_temporary_name(name: str, tmp_path: Path) -> None:
-    sink = opened(name, target(name, tmp_path))
+    sink = open_sink(name, target(name, tmp_path))
     write(sink)
     assert sink.abort() == partial(name, tmp_path)
     assert sorted(tmp_path.iterdir()) == [partial(name, tmp_path)]
@@ -65,7 +65,7 @@ def test_abort_keeps_written_frames_under_the_temporary_name(name: str, tmp_path
 @pytest.mark.parametrize("name", sinks.names())
 def test_abort_before_open_or_without_a_frame_leaves_nothing(name: str, tmp_path: Path) -> None:
     assert sinks.open(name, target(name, tmp_path)).abort() is None
-    assert opened(name, target(name, tmp_path)).abort() is None
+    assert open_sink(name, target(name, tmp_path)).abort() is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -73,7 +73,7 @@ def test_abort_before_open_or_without_a_frame_leaves_nothing(name: str, tmp_path
 @pytest.mark.parametrize("end", ["close", "abort"])
 def test_existing_file_is_replaced_only_on_close(name: str, end: str, tmp_path: Path) -> None:
     target(name, tmp_path).write_bytes(b"precious")
-    sink = opened(name, target(name, tmp_path))
+    sink = open_sink(name, target(name, tmp_path))
     write(sink)
     assert target(name, tmp_path).read_bytes() == b"precious"
     getattr(sink, end)()
@@ -82,12 +82,12 @@ def test_existing_file_is_replaced_only_on_close(name: str, end: str, tmp_path: 
 
 @pytest.mark.parametrize("name", sinks.names())
 def test_second_writer_is_refused_until_the_first_closes(name: str, tmp_path: Path) -> None:
-    first, path = opened(name, target(name, tmp_path)), target(name, tmp_path)
+    first, path = open_sink(name, target(name, tmp_path)), target(name, tmp_path)
     write(first)
     with pytest.raises(OutputError, match="another run"):
-        opened(name, path)
+        open_sink(name, path)
     first.close()
-    third = opened(name, path)  # close released the lock
+    third = open_sink(name, path)  # close released the lock
     write(third)
     third.close()
 
@@ -96,9 +96,9 @@ def test_second_writer_is_refused_until_the_first_closes(name: str, tmp_path: Pa
 def test_link_shares_the_lock_of_its_target_and_remains_a_link(name: str, tmp_path: Path) -> None:
     link = tmp_path / f"link{sinks.find(name).suffixes[0]}"
     link.symlink_to(target(name, tmp_path))
-    sink = opened(name, link)
+    sink = open_sink(name, link)
     with pytest.raises(OutputError, match="another run"):
-        opened(name, target(name, tmp_path))
+        open_sink(name, target(name, tmp_path))
     write(sink)
     assert sink.close() == link
     assert link.is_symlink()
@@ -119,10 +119,10 @@ def test_foreign_file_with_the_temporary_name_is_kept(name: str, kind: str, tmp_
     else:
         os.mkfifo(foreign)
     before = os.lstat(foreign)
-    sink = opened(name, target(name, tmp_path))
+    sink = open_sink(name, target(name, tmp_path))
     write(sink)
     with pytest.raises(OutputError, match="another run"):
-        opened(name, target(name, tmp_path))  # the first writer locked the alternative name
+        open_sink(name, target(name, tmp_path))  # the first writer locked the alternative name
     sink.close()
     assert os.path.samestat(os.lstat(foreign), before)
     assert (tmp_path / "thesis").read_text() == "precious"
@@ -134,7 +134,7 @@ def test_foreign_file_with_the_temporary_name_is_kept(name: str, kind: str, tmp_
 def test_permissions_follow_the_umask(name: str, tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        sink = opened(name, target(name, tmp_path))
+        sink = open_sink(name, target(name, tmp_path))
         write(sink)
         sink.close()
     finally:
@@ -144,7 +144,7 @@ def test_permissions_follow_the_umask(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_temporary_file_of_an_aborted_run_is_reused(name: str, tmp_path: Path) -> None:
-    first = opened(name, target(name, tmp_path))
+    first = open_sink(name, target(name, tmp_path))
     write(first)
     partial_path = first.abort()
     assert partial_path == partial(name, tmp_path)
@@ -152,7 +152,7 @@ def test_temporary_file_of_an_aborted_run_is_reused(name: str, tmp_path: Path) -
         os.getxattr(partial_path, "user.detect-video")
     except OSError:
         pytest.skip("machine: its temporary folder has no extended attributes")
-    second = opened(name, target(name, tmp_path))
+    second = open_sink(name, target(name, tmp_path))
     write(second)
     second.close()
     assert files_in(tmp_path) == {target(name, tmp_path)}
@@ -174,7 +174,7 @@ def test_overwriting_the_source_is_refused(name: str, which: Any, tmp_path: Path
 @pytest.mark.parametrize("name", sinks.names())
 def test_missing_folder_is_named(name: str, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="/nowhere") as caught:
-        opened(name, target(name, tmp_path / "nowhere"))
+        open_sink(name, target(name, tmp_path / "nowhere"))
     assert "\n" not in str(caught.value)
 
 
@@ -182,7 +182,7 @@ def test_missing_folder_is_named(name: str, tmp_path: Path) -> None:
 def test_folder_with_the_target_name_is_refused(name: str, tmp_path: Path) -> None:
     target(name, tmp_path).mkdir()
     with pytest.raises(OutputError, match="not a regular file"):
-        opened(name, target(name, tmp_path))
+        open_sink(name, target(name, tmp_path))
     assert files_in(tmp_path) == {target(name, tmp_path)}
 
 
@@ -190,24 +190,24 @@ def test_folder_with_the_target_name_is_refused(name: str, tmp_path: Path) -> No
 def test_missing_permission_is_reported(name: str, tmp_path: Path) -> None:
     """Root may write anywhere except into /proc, so we try that, too."""
     with pytest.raises(OutputError, match="cannot write"):
-        opened(name, target(name, Path("/proc")))
+        open_sink(name, target(name, Path("/proc")))
     if os.geteuid() != 0:
         tmp_path.chmod(0o500)
         with pytest.raises(OutputError, match="no permission"):
-            opened(name, target(name, tmp_path))
+            open_sink(name, target(name, tmp_path))
 
 
 @pytest.mark.parametrize("name", sinks.names())
 def test_unusual_file_names_are_written(name: str, tmp_path: Path) -> None:
     for stem in ("视频 out", "a:b%03d", "-", "file:x", os.fsdecode(b"caf\xe9"), "#[x]?"):
-        sink = opened(name, tmp_path / f"{stem}{sinks.find(name).suffixes[0]}")
+        sink = open_sink(name, tmp_path / f"{stem}{sinks.find(name).suffixes[0]}")
         write(sink)
         assert sink.close().exists()
 
 
 @pytest.mark.parametrize("name", ["overlay", "video"])
 def test_close_without_a_frame_raises_and_leaves_nothing(name: str, tmp_path: Path) -> None:
-    sink = opened(name, target(name, tmp_path))
+    sink = open_sink(name, target(name, tmp_path))
     with pytest.raises(OutputError, match="gave no frame"):
         sink.close()
     assert sink.abort() is None
@@ -229,7 +229,7 @@ def test_full_disk_is_reported_and_leaves_no_final_file(
 ) -> None:
     folder = small_disk(64)
     path = folder / f"out{suffix}" if suffix else target(name, folder)
-    sink = opened(name, path)
+    sink = open_sink(name, path)
     noise = np.random.default_rng(0).integers(
         0, 256, (4, 240, 320, 3), np.uint8
     )  # does not compress

@@ -28,7 +28,7 @@ def frames_at(pts: list[int], step: int = 1) -> list[Frame]:
     return [make_frame(i * step, p) for i, p in enumerate(pts)]
 
 
-def read_stamps(path: Path) -> list[Fraction]:
+def read_times(path: Path) -> list[Fraction]:
     with av.open(str(path)) as container:
         return [frame.pts * frame.time_base for frame in container.decode(video=0)]
 
@@ -119,7 +119,7 @@ def test_timestamps_are_exact(
         tmp_path / "x.mp4", frames_at([start + ticks * s for s in steps]), time_base=base, fps=fps
     )
     expected = [s * ticks * base for s in steps]
-    assert read_stamps(tmp_path / "x.mp4") == expected
+    assert read_times(tmp_path / "x.mp4") == expected
     stream_base = Fraction(probe(tmp_path / "x.mp4")["streams"][0]["time_base"])
     assert [pts * stream_base for pts in probe_pts(tmp_path / "x.mp4")] == expected
     assert sink.notes == []
@@ -129,12 +129,12 @@ def test_time_base_of_days_is_shortened(tmp_path: Path) -> None:
     """A damaged AVI states 25/8388609 frames per second; MP4's timescale is at least 1."""
     base = Fraction(8388609, 25)
     write_video(tmp_path / "x.mp4", frames_at([0, 1, 2, 3]), time_base=base, fps=1 / base)
-    stamps = read_stamps(tmp_path / "x.mp4")
-    assert len(stamps) == 4
-    assert stamps == sorted(set(stamps))
+    times = read_times(tmp_path / "x.mp4")
+    assert len(times) == 4
+    assert times == sorted(set(times))
 
 
-STAMPS = [
+TIMES = [
     # case, source pts, written pts, number of replaced ones
     ("one twice", [0, 512, 512, 1536], [0, 512, 1024, 1536], 1),
     ("a step back", [0, 512, 200, 1536], [0, 512, 1024, 1536], 1),
@@ -145,7 +145,7 @@ STAMPS = [
 
 
 @pytest.mark.parametrize(
-    ("why", "source", "written", "replaced"), STAMPS, ids=[row[0] for row in STAMPS]
+    ("why", "source", "written", "replaced"), TIMES, ids=[row[0] for row in TIMES]
 )
 def test_invalid_timestamps_are_replaced_and_noted(
     why: str, source: list[int], written: list[int], replaced: int, tmp_path: Path
@@ -170,7 +170,7 @@ def test_long_pause_is_kept_from_mp4_and_dropped_from_ts(tmp_path: Path) -> None
         assert process.returncode == 0, process.stderr
         written = tmp_path / f"out-{name[2:]}.mp4"
         pauses[name] = [
-            round(max(read_stamps(written))),
+            round(max(read_times(written))),
             round(float(probe(written)["streams"][1]["duration"])),
         ]
     assert pauses == {"a.mp4": [34, 34], "a.ts": [3, 3]}
@@ -189,7 +189,7 @@ def test_weeks_between_frames_are_kept(suffix: str, tmp_path: Path) -> None:
         time_base=Fraction(1, 1000),
         longest_gap_s=69.0 * DAY,
     )
-    assert read_stamps(tmp_path / f"x{suffix}") == seconds
+    assert read_times(tmp_path / f"x{suffix}") == seconds
     assert sink.notes == []
 
 
@@ -207,12 +207,12 @@ def test_pause_that_mp4_cannot_store_is_shortened(
         time_base=Fraction(1, 90_000),
         longest_gap_s=longest * DAY,
     )
-    stamps = read_stamps(tmp_path / "x.mp4")
-    assert len(stamps) == len(stored)
-    assert [b - a for a, b in pairwise(stamps)][3:] == [Fraction(1, 25)] * 2
+    times = read_times(tmp_path / "x.mp4")
+    assert len(times) == len(stored)
+    assert [b - a for a, b in pairwise(times)][3:] == [Fraction(1, 25)] * 2
     assert bool(sink.notes) == note
     if note and days < longest:
-        assert 4 * 3600 < stamps[3] < 6.6 * 3600
+        assert 4 * 3600 < times[3] < 6.6 * 3600
 
 
 @pytest.mark.slow

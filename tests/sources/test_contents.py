@@ -22,7 +22,7 @@ from .oddities import ffmpeg
 PHOTO = cv2.resize(picture(3, 96, 64), (240, 160))
 
 
-def encoded(suffix: str) -> bytes:
+def encode_photo(suffix: str) -> bytes:
     return cv2.imencode(suffix, PHOTO)[1].tobytes()
 
 
@@ -48,7 +48,7 @@ def test_video_with_a_picture_suffix_is_read_as_video(
     name: str, options: str, tmp_path: Path
 ) -> None:
     path = write_clip(tmp_path / name, *options.split())
-    (tmp_path / "b.jpg").write_bytes(encoded(".jpg"))
+    (tmp_path / "b.jpg").write_bytes(encode_photo(".jpg"))
     with sources.open(str(path)) as source:
         assert (source.info.kind, len(list(source))) == ("video", 6)
     assert "it holds a video" in source.notes[-1]
@@ -65,13 +65,13 @@ def test_video_with_a_picture_suffix_is_read_as_video(
 @pytest.mark.parametrize(
     ("name", "data"),
     [
-        ("a.mp4", encoded(".jpg")),
-        ("a.avi", encoded(".webp")),
-        ("a.ts", encoded(".tif")),
-        ("a.mkv", encoded(".png")),
-        ("a.mov", encoded(".bmp")),
-        ("a.mpg", encoded(".jp2")),
-        ("a.dat", encoded(".jpg")),
+        ("a.mp4", encode_photo(".jpg")),
+        ("a.avi", encode_photo(".webp")),
+        ("a.ts", encode_photo(".tif")),
+        ("a.mkv", encode_photo(".png")),
+        ("a.mov", encode_photo(".bmp")),
+        ("a.mpg", encode_photo(".jp2")),
+        ("a.dat", encode_photo(".jpg")),
     ],
 )
 def test_picture_with_another_suffix_is_read_as_picture(
@@ -87,7 +87,7 @@ def test_picture_with_another_suffix_is_read_as_picture(
 
 
 def test_pictures_with_appended_data_stay_pictures(tmp_path: Path) -> None:
-    photo, clip = encoded(".jpg"), write_clip(tmp_path / "a.mp4").read_bytes()
+    photo, clip = encode_photo(".jpg"), write_clip(tmp_path / "a.mp4").read_bytes()
     mpf_segment = b"\xff\xe2\0\x08MPF\0\0\0"
     for name, data in {
         "motion.jpg": photo + clip,
@@ -98,7 +98,7 @@ def test_pictures_with_appended_data_stay_pictures(tmp_path: Path) -> None:
         with sources.open(str(tmp_path / name)) as source:
             assert (source.info.kind, len(list(source)), source.notes) == ("pictures", 1, [])
     raw = tmp_path / "photo.cr2"
-    raw.write_bytes(encoded(".tif"))
+    raw.write_bytes(encode_photo(".tif"))
     assert sources.find_claiming(str(raw)).__name__ == "VideoSource"
 
 

@@ -86,7 +86,7 @@ TABLE = [
 @pytest.mark.parametrize(
     ("rows", "options", "kept", "reason"), TABLE, ids=[row[3] for row in TABLE]
 )
-def test_known_cases(rows, options, kept, reason):
+def test_nms_of_known_cases(rows, options, kept, reason):
     candidates = make_candidates(*rows)
     detections = nms(candidates, **{"iou": 0.45, "max_det": 300, **options}, names=NAMES)
     assert detections.boxes.tolist() == candidates.boxes[kept].tolist()

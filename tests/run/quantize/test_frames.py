@@ -15,7 +15,7 @@ from tests.sources.clips import write_video
 RULES = InputRules(4, 4, "stretch", 1)
 
 
-def sampled(total: int, count: int) -> list[int]:
+def sample_numbers(total: int, count: int) -> list[int]:
     images = (np.full((4, 4, 3), at, np.uint8) for at in range(total))
     return [int(slot[0, 0, 0]) for slot in frames.sample_evenly(images, count, RULES)]
 
@@ -36,13 +36,13 @@ def sampled(total: int, count: int) -> list[int]:
 def test_samples_are_spread_over_a_source_of_unknown_length(
     total: int, count: int, expected: list[int]
 ) -> None:
-    assert sampled(total, count) == expected
+    assert sample_numbers(total, count) == expected
 
 
 @pytest.mark.parametrize("total", [10, 63, 64, 65, 250])
 @pytest.mark.parametrize("count", [1, 2, 5, 16])
 def test_gaps_between_samples_are_even(total: int, count: int) -> None:
-    samples = sampled(total, count)
+    samples = sample_numbers(total, count)
     assert len(samples) == min(count, total)
     assert samples == sorted(set(samples))
     gaps = np.diff([*samples, total])
