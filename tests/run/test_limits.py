@@ -30,7 +30,7 @@ from detector.core.run.limits import blame_limit, check_memory, check_threads, c
         (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), 5),
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 6),
         (OSError(errno.EFBIG, os.strerror(errno.EFBIG), "a.jsonl"), 6),
-        (FileNotFoundError(errno.ENOENT, "No usable temporary directory expected in ['/x']"), 6),
+        (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/x']"), 6),
         (FileNotFoundError(errno.ENOENT, "gone", f"{tempfile.gettempdir()}/detect-video-a/1"), 6),
         (OSError(errno.ENAMETOOLONG, "File name too long", "x.mp4"), 2),
         (RuntimeError("Could not determine home directory."), 2),

@@ -529,7 +529,7 @@ def test_long_run_times_a_custom_model_and_detector_reads_it(shared, tmp_path, m
     monkeypatch.setattr(base, "NVIDIA_DRIVER", Path("/no/driver"))
     monkeypatch.setattr(losses, "LIMIT_S", 100.0)  # the machine may be busy, the clip is short
     monkeypatch.setattr(losses, "SHARE", 100.0)
-    monkeypatch.setattr(measurements, "WORTH", 0.0)
+    monkeypatch.setattr(measurements, "MIN_SPEEDUP", 0.0)
     model, clip = (
         str(shared / "data/weights/yolox_nano.onnx"),
         str(shared / "data/videos/people.mp4"),

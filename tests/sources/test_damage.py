@@ -86,7 +86,7 @@ def own_log(monkeypatch):
 @pytest.fixture(scope="module")
 def concealed(folder):
     """H.264 with noise in the second half of two pictures, which the decoder conceals."""
-    return damage_packets(write_video(folder / "damage_packets.mp4", 40, g="40", bf="0"), 20, 30)
+    return damage_packets(write_video(folder / "damaged.mp4", 40, g="40", bf="0"), 20, 30)
 
 
 @pytest.mark.parametrize("decoder", DECODERS)

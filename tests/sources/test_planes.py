@@ -185,7 +185,7 @@ def test_start_gives_the_frames_of_a_whole_run(folder: Path, decoder: str, start
 
 @pytest.fixture(scope="module")
 def damaged(folder: Path) -> Path:
-    return damage_packets(write_video(folder / "damage_packets.mp4", 40, g="40", bf="0"), 20, 30)
+    return damage_packets(write_video(folder / "damaged.mp4", 40, g="40", bf="0"), 20, 30)
 
 
 def test_damage_switches_to_packet_by_packet(damaged: Path) -> None:
