@@ -16,7 +16,7 @@ from tests.sources.clips import write_video
 
 
 class EngineStartedError(Exception):
-    """Raised at the step after the check, by a run that may write."""
+    """Raised instead of starting an engine, the step after the check."""
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def run(tmp_path, monkeypatch):
     ],
     ids=str,
 )
-def test_it_is_refused_before_the_engine_starts(run, tmp_path, options, target):
+def test_second_run_is_refused_before_the_engine_starts(run, tmp_path, options, target):
     (tmp_path / "out").mkdir()
     writing = Partial(Path(target))
     before = sorted(tmp_path.rglob("*"))
@@ -66,7 +66,7 @@ def test_it_is_refused_before_the_engine_starts(run, tmp_path, options, target):
 
 
 def test_output_of_other_settings_does_not_block_a_run(run):
-    """The second run would write IN-detected-2.mp4."""
+    """The other run would write IN-detected-2.mp4."""
     run(conf=0.5, engine="ort")
     writing = Partial(Path("in-ort-detected.mp4"))
     with pytest.raises(OutputError, match="another run"):
@@ -90,7 +90,7 @@ def test_partial_file_of_a_killed_run_does_not_block(tmp_path):
     refuse_being_written(tmp_path / "none.mp4")
 
 
-def test_two_that_ask_do_not_see_each_other(tmp_path, monkeypatch):
+def test_two_checks_at_once_do_not_block_each_other(tmp_path, monkeypatch):
     import fcntl
 
     Partial(tmp_path / "x.mp4").release()
@@ -105,7 +105,7 @@ def test_two_that_ask_do_not_see_each_other(tmp_path, monkeypatch):
     refuse_being_written(tmp_path / "x.mp4")
 
 
-def test_a_folder_being_written(tmp_path):
+def test_folder_being_written_is_refused(tmp_path):
     writing = Partial(tmp_path / "in.v2-crops", folder=True)
     with pytest.raises(OutputError, match="another run"):
         refuse_being_written(tmp_path / "in.v2-crops")

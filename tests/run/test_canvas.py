@@ -1,4 +1,4 @@
-"""The canvas follows the source: the rule, who obeys it, and what stays as it was."""
+"""The network's canvas follows the shape of the source, in runs, with cameras and in batches."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
 
 STREET = CHECKOUT / "videos" / "street.mp4"
-# Of the model that ships, whichever edition: height, width. The table of the rule has its own.
+# The canvas of the packaged model, (height, width).
 OWN = catalogue.known_model("street").canvases[0]
-AT = (256, 416)
+AT = (256, 416)  # of the model in test_canvas_of_a_picture_shape
 
 
 def of_shape(width: int, height: int) -> tuple[int, int]:
@@ -45,7 +45,7 @@ def of_shape(width: int, height: int) -> tuple[int, int]:
 
 
 WIDE, CLASSIC = of_shape(16, 9), of_shape(4, 3)
-UPRIGHT_ONE, SQUARE = of_shape(9, 16), of_shape(1, 1)
+PORTRAIT, SQUARE = of_shape(9, 16), of_shape(1, 1)
 
 
 @pytest.fixture(scope="module")
@@ -64,57 +64,54 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {name: str(folder / f"{name}.mp4") for name in sizes}
 
 
-def configured(**options: Any) -> Config:
+def make_config(**options: Any) -> Config:
     return resolve_config(None, {"engine": "null", **options})
 
 
 def run(
     specs: Sequence[str], folder: Path, hooks: Hooks | None = None, **options: Any
 ) -> RunResult:
-    given = {"output": f"{folder}/", "run_dir": str(folder / "run"), "no_video": True, **options}
-    result = detect(list(specs), configured(**given), hooks=hooks or Hooks())
+    settings = {"output": f"{folder}/", "run_dir": str(folder / "run"), "no_video": True, **options}
+    result = detect(list(specs), make_config(**settings), hooks=hooks or Hooks())
     assert result.exit_code == 0, result.errors
     return result
 
 
 def input_of(result: RunResult) -> tuple[int, int]:
-    width_last = result.summary.model_input
-    return width_last[0], width_last[1]
-
-
-# ---- the rule
+    height, width = result.summary.model_input[:2]
+    return height, width
 
 
 @pytest.mark.parametrize(
     ("width", "height", "expected"),
     [
-        (1920, 1080, AT),  # 16:9, the shape that the model's own is made for
+        (1920, 1080, AT),  # 16:9, the shape of the model's own canvas
         (1280, 720, AT),
         (1280, 800, AT),  # 16:10
         (853, 480, AT),
         (1366, 768, AT),
         (416, 256, AT),
-        (640, 480, (288, 384)),  # 4:3, without any grey
+        (640, 480, (288, 384)),  # 4:3, without padding
         (3, 4, (384, 288)),
-        (720, 576, (288, 384)),  # PAL, as stored: 5:4
+        (720, 576, (288, 384)),  # PAL, stored as 5:4
         (1080, 1920, (416, 256)),  # 9:16, upright
         (1024, 1024, (320, 320)),
         (1000, 1001, (320, 320)),
-        (1500, 1000, (256, 384)),  # 3:2: the smaller canvas shows as much
+        (1500, 1000, (256, 384)),  # 3:2: a larger canvas would not enlarge the picture
         (2560, 1080, (224, 480)),  # 21:9
         (1000, 100, (96, 960)),  # a panorama of 10:1
         (100, 1000, (960, 96)),
-        (8000, 1, (96, 1152)),  # never less than three cells
+        (8000, 1, (96, 1152)),  # at least three cells high
         (1, 1, (320, 320)),
     ],
 )
-def test_the_canvas_of_a_shape(width: int, height: int, expected: tuple[int, int]) -> None:
+def test_canvas_of_a_picture_shape(width: int, height: int, expected: tuple[int, int]) -> None:
     assert input_of_shape(AT, 32, width, height) == expected
 
 
 @pytest.mark.parametrize("own", [AT, (192, 320), (352, 608), (640, 640)])
 @pytest.mark.parametrize("shape", [(16, 9), (4, 3), (1, 1), (9, 16), (64, 27), (10, 1), (341, 270)])
-def test_no_other_canvas_of_the_area_shows_more(
+def test_no_other_canvas_of_equal_area_shows_the_picture_larger(
     own: tuple[int, int], shape: tuple[int, int]
 ) -> None:
     height, width = input_of_shape(own, 32, *shape)
@@ -122,30 +119,30 @@ def test_no_other_canvas_of_the_area_shows_more(
     assert min(height, width) >= 96
     assert height * width <= 1.05 * own[0] * own[1]
 
-    def shown(height: int, width: int) -> float:
+    def scale(height: int, width: int) -> float:
         return min(width / shape[0], height / shape[1])
 
     most = own[0] * own[1] * 1.05
     sides = range(96, int(most) // 96 + 1, 32)
     others = [(h, w) for h in sides for w in sides if h * w <= most]
-    assert shown(height, width) >= max(shown(*one) for one in others) - 1e-12
-    assert shown(height, width) >= shown(*own)
+    assert scale(height, width) >= max(scale(*other) for other in others) - 1e-12
+    assert scale(height, width) >= scale(*own)
 
 
-def test_what_is_declared_is_what_the_files_say() -> None:
-    having = [name for name in catalogue.known() if catalogue.known_model(name).canvases]
-    assert having == ["street", "street-1"]
-    for name in having:
+def test_declared_canvases_match_the_model_files() -> None:
+    names = [name for name in catalogue.known() if catalogue.known_model(name).canvases]
+    assert names == ["street", "street-1"]
+    for name in names:
         rules = open_network(ModelRequest(name)).input
         own, *smaller = catalogue.known_model(name).canvases
         assert own == (rules.height, rules.width)
         assert (rules.geometry, rules.stride) == ("centre", canvas.STRIDE)
-        assert all(one[0] * one[1] < own[0] * own[1] for one in smaller)
+        assert all(height * width < own[0] * own[1] for height, width in smaller)
 
 
-def test_other_models_and_files_keep_their_own(tmp_path: Path) -> None:
+def test_other_models_keep_their_own_canvas(tmp_path: Path) -> None:
     for model in ("yolov4-tiny", str(CHECKOUT / "cfg/darknet/street.cfg")):
-        config = configured(model=model)
+        config = make_config(model=model)
         assert not canvas.follows_source(config)
         assert canvas.find_canvas(config, (640, 480)) is None
         assert SourceReading.of(config).picture_size([str(STREET)]) is None
@@ -153,62 +150,61 @@ def test_other_models_and_files_keep_their_own(tmp_path: Path) -> None:
 
 def test_given_size_overrides_the_shape(clips: dict[str, str]) -> None:
     for size, expected in (("416x256", AT), ("320", (256, 320)), ("64x96", (96, 64))):
-        config = configured(size=size)
+        config = make_config(size=size)
         picture = SourceReading.of(config).picture_size([clips["classic"]])
         network = canvas.open_network(config, picture)
         assert (network.input.height, network.input.width) == expected
         assert network.warnings == []
 
 
-# ---- runs
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("wide", WIDE), ("classic", CLASSIC), ("upright", UPRIGHT_ONE), ("square", SQUARE)],
+    [("wide", WIDE), ("classic", CLASSIC), ("upright", PORTRAIT), ("square", SQUARE)],
 )
 @pytest.mark.slow
-def test_a_run_has_the_canvas_of_its_video(
+def test_run_uses_the_canvas_of_its_video(
     clips: dict[str, str], tmp_path: Path, name: str, expected: tuple[int, int]
 ) -> None:
     result = run([clips[name]], tmp_path)
     assert input_of(result) == expected
     sizes = [f"{w}x{h}" for h, w in (expected, OWN)]
-    told = [note for note in result.summary.notes if all(size in note for size in sizes)]
-    assert len(told) == (expected != OWN)
+    noted = [note for note in result.summary.notes if all(size in note for size in sizes)]
+    assert len(noted) == (expected != OWN)
 
 
-def test_rotated_video_counts_in_its_displayed_size(tmp_path: Path) -> None:
-    """96x64 in the file with pixels of 4:3; the letterbox gets 64x96 of them."""
+def test_rotated_video_uses_its_displayed_size(tmp_path: Path) -> None:
+    """The file stores 96x64 pixels; the network's input receives 64x96."""
     path = str(write_video(tmp_path / "turned.mp4", 2, rotation=90))
-    picture = SourceReading.of(configured()).picture_size([path])
+    picture = SourceReading.of(make_config()).picture_size([path])
     assert picture == (64, 96)
-    assert canvas.find_canvas(configured(), picture) == of_shape(2, 3)
+    assert canvas.find_canvas(make_config(), picture) == of_shape(2, 3)
 
 
 @pytest.mark.slow
-def test_the_first_of_several_decides(clips: dict[str, str], tmp_path: Path) -> None:
+def test_first_of_several_sources_decides_the_canvas(clips: dict[str, str], tmp_path: Path) -> None:
     missing = str(tmp_path / "missing.mp4")
     for specs, expected in (
         ([clips["classic"], clips["wide"]], CLASSIC),
         ([clips["wide"], clips["classic"]], WIDE),
     ):
         assert input_of(run(specs, tmp_path / f"{expected}")) == expected
-    picture = SourceReading.of(configured()).picture_size([missing, clips["square"]])
+    picture = SourceReading.of(make_config()).picture_size([missing, clips["square"]])
     assert picture == (240, 240)
 
 
-def test_pictures_keep_the_models_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures_keep_the_canvas_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = str(tmp_path / "square.png")
     assert cv2.imwrite(path, np.zeros((64, 64, 3), np.uint8))
-    monkeypatch.setattr(SourceReading, "open", None)  # which would decode one
+    monkeypatch.setattr(SourceReading, "open", None)  # opening would decode a picture
     for spec in (path, str(tmp_path)):
-        assert SourceReading.of(configured()).picture_size([spec]) is None
+        assert SourceReading.of(make_config()).picture_size([spec]) is None
 
 
-def test_what_is_judged_keeps_the_models_own(clips: dict[str, str], tmp_path: Path) -> None:
-    """``eval`` opens its sources in its own way."""
-    config = configured()
+def test_eval_keeps_the_canvas_of_the_model(clips: dict[str, str], tmp_path: Path) -> None:
+    """``eval`` passes its own function to open sources."""
+    config = make_config()
     result = run(
         [clips["classic"]], tmp_path, Hooks(source=lambda spec: SourceReading.of(config).open(spec))
     )
@@ -216,7 +212,7 @@ def test_what_is_judged_keeps_the_models_own(clips: dict[str, str], tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_the_python_api_keeps_the_models_own(clips: dict[str, str]) -> None:
+def test_detector_keeps_the_canvas_of_the_model(clips: dict[str, str]) -> None:
     with Detector(engine="null") as detector:
         frames = list(detector.stream(clips["classic"]))
         assert len(frames) == 2
@@ -224,7 +220,7 @@ def test_the_python_api_keeps_the_models_own(clips: dict[str, str]) -> None:
         assert (network.input.height, network.input.width) == OWN
 
 
-def test_there_is_one_load(
+def test_model_is_loaded_once(
     clips: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[Any] = []
@@ -239,16 +235,13 @@ def test_there_is_one_load(
     assert len(opened) == 1
 
 
-# ---- int8
-
-
 @pytest.mark.slow
-def test_the_packaged_calibration_holds_on_every_canvas() -> None:
+def test_packaged_calibration_applies_to_every_canvas() -> None:
     own = packaged(open_network(ModelRequest("street")), "street")
     assert own is not None
     for size in ((288, 384), (416, 256), (320, 320), (96, 960), (192, 320)):
-        found = packaged(open_network(ModelRequest("street", size=size)), "street")
-        assert found == own
+        calibration = packaged(open_network(ModelRequest("street", size=size)), "street")
+        assert calibration == own
     other = open_network(ModelRequest("street", size=(288, 384)))
     assert packaged(replace(other, sha256="ab" * 32), "street") is None
 
@@ -257,9 +250,6 @@ def test_the_packaged_calibration_holds_on_every_canvas() -> None:
 def test_int8_runs_on_another_canvas(clips: dict[str, str], tmp_path: Path) -> None:
     result = run([clips["classic"]], tmp_path, engine="ort", precision="int8")
     assert (result.summary.precision, input_of(result)) == ("int8", CLASSIC)
-
-
-# ---- cameras
 
 
 def cameras_of(tmp_path: Path, *sizes: tuple[int, int] | None) -> Any:
@@ -272,77 +262,74 @@ def cameras_of(tmp_path: Path, *sizes: tuple[int, int] | None) -> Any:
     return make_cameras([str(path)])
 
 
-VGA, HD, UPRIGHT = (640, 480), (1280, 720), (480, 640)
+VGA, HD, VGA_UPRIGHT = (640, 480), (1280, 720), (480, 640)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "picture", "told"),
+    ("sizes", "picture", "noted"),
     [
         ([VGA], VGA, False),
         ([HD], None, False),
-        ([None], None, False),  # the size is unknown, and we do not wait for it
+        ([None], None, False),  # unknown sizes are not waited for
         ([HD, None], None, False),
         ([VGA, VGA, HD], VGA, True),
         ([HD, VGA, HD], None, True),
-        ([VGA, HD], None, True),  # as many: the model's own
+        ([VGA, HD], None, True),  # a tie: the model's own canvas
         ([VGA, None], None, True),
-        ([UPRIGHT, VGA, VGA], VGA, True),
-        ([UPRIGHT, VGA], UPRIGHT, True),  # as many: the first
+        ([VGA_UPRIGHT, VGA, VGA], VGA, True),
+        ([VGA_UPRIGHT, VGA], VGA_UPRIGHT, True),  # a tie of other canvases: the first
     ],
 )
 def test_cameras_share_the_canvas_of_most(
-    tmp_path: Path, sizes: list[Any], picture: Any, told: bool
+    tmp_path: Path, sizes: list[Any], picture: Any, noted: bool
 ) -> None:
     cameras = cameras_of(tmp_path, *sizes)
-    found, line = choose_size(cameras, configured())
-    assert found == picture
-    assert (line is not None) == told
+    size, line = choose_size(cameras, make_config())
+    assert size == picture
+    assert (line is not None) == noted
     if line is not None:
-        height, width = canvas.find_canvas(configured(), found) or OWN
+        height, width = canvas.find_canvas(make_config(), size) or OWN
         assert f"{width}x{height}" in line
         assert ("reported no size" in line) == (None in sizes)
-    assert choose_size(cameras, configured(size="320")) == (None, None)
-    assert choose_size(cameras, configured(model="yolov4-tiny")) == (None, None)
+    assert choose_size(cameras, make_config(size="320")) == (None, None)
+    assert choose_size(cameras, make_config(model="yolov4-tiny")) == (None, None)
 
 
-def test_files_that_play_as_cameras_tell_their_size(clips: dict[str, str], tmp_path: Path) -> None:
+def test_looped_files_report_their_size(clips: dict[str, str], tmp_path: Path) -> None:
     specs = [clips["square"], clips["wide"], str(tmp_path / "missing.mp4")]
-    told = [read_size(camera) for camera in make_cameras(specs, loop=True)]
-    assert told == [(240, 240), (640, 360), None]
+    noted = [read_size(camera) for camera in make_cameras(specs, loop=True)]
+    assert noted == [(240, 240), (640, 360), None]
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [({}, (240, 240)), ({"size": "320"}, live.SHAPE), ({"model": "yolov4-tiny"}, None)],
 )
-def test_a_live_run_loads_it_before_it_connects(
+def test_live_run_loads_the_canvas_of_its_source(
     clips: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     options: dict[str, str],
     expected: Any,
 ) -> None:
-    class EnoughError(Exception):
-        """The model would be loaded now."""
+    class LoadError(Exception):
+        """Raised instead of loading the model."""
 
-    asked: list[Any] = []
+    pictures: list[Any] = []
 
     def load(*_: Any, picture: Any, **__: Any) -> None:
-        asked.append(picture)
-        raise EnoughError
+        pictures.append(picture)
+        raise LoadError
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(plans, "load_model", load)
-    with pytest.raises(EnoughError):
-        live.detect_live([clips["square"]], configured(repeat=True, **options))
-    assert asked == [expected]
-
-
-# ---- batch
+    with pytest.raises(LoadError):
+        live.detect_live([clips["square"]], make_config(repeat=True, **options))
+    assert pictures == [expected]
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Any:
+def job() -> Any:
     config, flags = ask([], {"engine": "ort", "no_video": True}, None)
     model, facts = open_model(as_plain(config), [], resolves=True)
     yield model, facts, settle([], flags, None, config, facts)
@@ -354,12 +341,10 @@ def task_of(path: str) -> Task:
 
 
 @pytest.mark.slow
-def test_items_of_a_batch_equal_runs_of_their_own(
-    job: Any, clips: dict[str, str], tmp_path: Path
-) -> None:
+def test_batch_items_equal_single_runs(job: Any, clips: dict[str, str], tmp_path: Path) -> None:
     model, facts, settings = job
     assert facts.model_input == OWN
-    assert facts.config["runtime"]["size"] is None  # the rule, not what it comes to
+    assert facts.config["runtime"]["size"] is None  # decided for each item
     assert settings.canvas == OF_SOURCE
     outputs = open_outputs(str(tmp_path / "out"))
     for name in ("wide", "classic", "upright", "square", "wide", "classic"):
@@ -367,7 +352,7 @@ def test_items_of_a_batch_equal_runs_of_their_own(
         rows = tmp_path / "out" / "files" / f"{name}.mp4" / "detections.jsonl"
         alone = detect([clips[name]], replace_output(config_of(settings.config), tmp_path / name))
         assert alone.exit_code == 0, alone.errors
-        (path,) = [Path(one.outputs["jsonl"]) for one in alone.summary.each]
+        (path,) = [Path(source.outputs["jsonl"]) for source in alone.summary.each]
         assert rows.read_bytes() == path.read_bytes()
         assert any(json.loads(line)["detections"] for line in rows.read_text().splitlines())
 
@@ -390,13 +375,13 @@ class FakeLoaded:
         self.engine = FakeEngine()
 
 
-def test_a_worker_keeps_the_latest_canvases_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[tuple[int, int]] = []
+def test_worker_keeps_recent_canvases_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads: list[tuple[int, int]] = []
     engines: dict[tuple[int, int], FakeEngine] = {}
     shapes = {"own": (16, 9), "a": (4, 3), "b": (3, 4), "c": (1, 1), "d": (9, 16), "none": None}
 
     def load(config: Config, *, picture: tuple[int, int], measured: bool) -> FakeLoaded:
-        made.append(picture)
+        loads.append(picture)
         loaded = FakeLoaded()
         engines[picture] = loaded.engine
         return loaded
@@ -404,20 +389,20 @@ def test_a_worker_keeps_the_latest_canvases_open(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("detector.core.run.loading.load_model", load)
     monkeypatch.setattr(SourceReading, "picture_size", lambda self, specs: shapes[specs[0]])
     own: Any = FakeLoaded()
-    model = OpenModel(configured(), own, "digest", has_shape_of_source=True)
+    model = OpenModel(make_config(), own, "digest", has_shape_of_source=True)
     assert model.loaded_for("own") is own
     assert model.loaded_for("none") is own  # the run of an unreadable source reports it
     first = model.loaded_for("a")
     for name in ("b", "c", "a", "a"):
         model.loaded_for(name)
     assert model.loaded_for("a") is first
-    assert made == [(4, 3), (3, 4), (1, 1)]
+    assert loads == [(4, 3), (3, 4), (1, 1)]
     assert batch_item.MOST_CANVASES == 3
-    model.loaded_for("d")  # b is what was not used for longest
+    model.loaded_for("d")  # closes b, the least recently used
     assert engines[3, 4].closed == 1
     assert engines[4, 3].closed == engines[1, 1].closed == 0
     model.loaded_for("b")
-    assert made == [(4, 3), (3, 4), (1, 1), (9, 16), (3, 4)]
+    assert loads == [(4, 3), (3, 4), (1, 1), (9, 16), (3, 4)]
     assert engines[1, 1].closed == 1
     model.close()
     assert own.engine.closed == 1

@@ -1,4 +1,4 @@
-"""A process that we start: its messages, its end, and the report of its death."""
+"""Child processes: their messages, their end, and the description of their death."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ HEAD = f"import os, sys, time; sys.path.insert(0, {ROOT!r})\n"
 
 
 @dataclass(frozen=True)
-class Word:
+class Message:
     text: str
 
 
 @pytest.fixture
 def start(tmp_path):
-    made: list[Child] = []
+    children: list[Child] = []
 
     def make(code: str) -> Child:
         head = f"{HEAD}from detector.core.run.child import open_pipe, receive, send\n"
-        made.append(
+        children.append(
             Child(
                 lambda pipe: [sys.executable, "-c", f"{head}parent = open_pipe({pipe})\n{code}"],
-                tmp_path / "said.txt",
+                tmp_path / "output.txt",
             )
         )
-        return made[-1]
+        return children[-1]
 
     yield make
-    end(made)
-    end(made)
-    assert all(child.process.returncode is not None for child in made)
+    end(children)
+    end(children)
+    assert all(child.process.returncode is not None for child in children)
 
 
-def test_messages_hide_nothing(monkeypatch):
-    """What a worker opens may contain a password; printed and stored text does not."""
+def test_messages_keep_secrets_readable(monkeypatch):
+    """A worker's source may contain a password, which is hidden only in printed and stored text."""
     monkeypatch.setattr(secrets, "_pattern", None)
     secrets.keep_secret("sesame-open-sesame")
-    one, other = Pipe()
-    send(one, Word("rtsp://u:sesame-open-sesame@host/\udce9"))
-    assert receive(other, Word) == Word("rtsp://u:sesame-open-sesame@host/\udce9")
-    one.send_bytes(b"[]")
+    child, parent = Pipe()
+    send(child, Message("rtsp://u:sesame-open-sesame@host/\udce9"))
+    assert receive(parent, Message) == Message("rtsp://u:sesame-open-sesame@host/\udce9")
+    child.send_bytes(b"[]")
     with pytest.raises(UsageError):
-        receive(other, Word)
+        receive(parent, Message)
 
 
-def test_the_last_message_ends_the_listening():
-    one, other = Pipe()
-    next_word = listen(other, Word, lambda word: word.text == "bye")
+def test_listening_ends_with_the_last_message():
+    child, parent = Pipe()
+    next_message = listen(parent, Message, lambda message: message.text == "bye")
     for text in ("a", "bye"):
-        send(one, Word(text))
-        assert next_word().text == text
-    one.close()  # the process would leave here, without the last word
+        send(child, Message(text))
+        assert next_message().text == text
+    child.close()  # without the last message, this would end our process
 
 
 @pytest.mark.slow
@@ -73,27 +73,26 @@ def test_the_last_message_ends_the_listening():
     ],
 )
 def test_death_of_a_child_is_described_in_a_line(start, code, says):
-    """Include a pipe that closes before the process ends."""
     child = start(code)
     with pytest.raises((EOFError, OSError)):
-        receive(child.pipe, Word)
+        receive(child.pipe, Message)
     assert says in child.describe_death("it", "at once")
 
 
 @pytest.mark.slow
-def test_one_that_does_not_leave_is_killed(start, monkeypatch):
+def test_child_that_ignores_sigterm_is_killed(start, monkeypatch):
     monkeypatch.setattr("detector.core.run.child.GRACE_S", 0.2)
     child = start(
         "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); import types\n"
         'parent.send_bytes(b\'{"text": "there"}\')\n'
         "time.sleep(1000)"
     )
-    assert receive(child.pipe, Word).text == "there"
+    assert receive(child.pipe, Message).text == "there"
     end([child])
     assert child.process.returncode == -signal.SIGKILL
 
 
-def test_the_command_ends_with_us_and_takes_no_package_of_the_current_folder(tmp_path):
+def test_command_ends_with_its_parent_and_ignores_the_current_folder(tmp_path):
     command = python_command("a.module", 7, tmp_path, "first(); ")
     assert command[:3] == [sys.executable, "-P", "-c"]
     code = command[3]

@@ -1,5 +1,5 @@
-"""COCO, YOLO's labels, pictures and crops of one run belong together: every name leads to a file,
-and our own readers find the boxes again."""
+"""COCO, YOLO's labels, pictures and crops of one run match: every name is that of a file, and our
+own readers return the same boxes."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def cut_pictures(*names: str) -> None:
 
 
 def run(*typed: str, **options: object) -> RunResult:
-    given = {"engine": "ort", "save": ALL, "frames": 3, "output": "out/", "conf": 0.2, **options}
-    result = detect(gather_sources(typed), resolve_config(None, given))
+    settings = {"engine": "ort", "save": ALL, "frames": 3, "output": "out/", "conf": 0.2, **options}
+    result = detect(gather_sources(typed), resolve_config(None, settings))
     assert result.exit_code == 0, result.errors
     return result
 
@@ -49,72 +49,73 @@ def read(path: str) -> Any:
 
 
 def names_in(source: Any) -> list[str]:
-    return [one["file_name"] for one in read(source.outputs["coco"])["images"]]
+    return [image["file_name"] for image in read(source.outputs["coco"])["images"]]
 
 
 def ultralytics_label(picture: Path) -> Path:
-    """Where Ultralytics looks for a picture's labels: the last /images/ is /labels/."""
+    """Return where Ultralytics searches a picture's labels: the last /images/ becomes /labels/."""
     before, _, after = str(picture).rpartition("/images/")
     return Path(f"{before}/labels/{after}").with_suffix(".txt")
 
 
 def check_all_join(outputs: dict[str, str]) -> int:
+    """Check that every name in a dataset leads to its file, and return the number of pictures."""
     coco = Path(outputs["coco"])
     document = read(outputs["coco"])
-    images = {one["id"]: one for one in document["images"]}
-    pictures = {coco.parent / one["file_name"] for one in images.values()}
+    images = {image["id"]: image for image in document["images"]}
+    pictures = {coco.parent / image["file_name"] for image in images.values()}
     assert len(pictures) == len(images)
     written = {path for path in Path(outputs["pictures"]).rglob("*.*") if path.name[0] != "."}
     assert pictures == written
     boxes = Counter(row["image_id"] for row in document["annotations"])
-    for number, one in images.items():
-        picture = coco.parent / one["file_name"]
+    for number, image in images.items():
+        picture = coco.parent / image["file_name"]
         size = cv2.imdecode(np.fromfile(picture, np.uint8), 1).shape[:2]
-        assert size == (one["height"], one["width"])
+        assert size == (image["height"], image["width"])
         labels = ultralytics_label(picture.absolute())
         assert len(labels.read_text().splitlines()) == boxes[number]
-    labels = {one.stem for one in Path(outputs["yolo"]).rglob("*.txt")} - {"classes"}
-    assert labels == {one.stem for one in pictures}
+    labels = {file.stem for file in Path(outputs["yolo"]).rglob("*.txt")} - {"classes"}
+    assert labels == {picture.stem for picture in pictures}
     root = Path(outputs["pictures"]).parent
-    described = yaml.safe_load((root / "data.yaml").read_text())
-    assert (root / described["train"]).samefile(outputs["pictures"])
-    assert described["val"] == described["train"]
-    assert described["nc"] == len(described["names"]) == len(document["categories"])
+    data = yaml.safe_load((root / "data.yaml").read_text())
+    assert (root / data["train"]).samefile(outputs["pictures"])
+    assert data["val"] == data["train"]
+    assert data["nc"] == len(data["names"]) == len(document["categories"])
     for row in document["annotations"]:
         x, y, w, h = row["bbox"]
         ((*corners,),) = row["segmentation"]
         assert corners == pytest.approx([x, y, x, y + h, x + w, y + h, x + w, y], abs=0.006)
         assert (row["iscrowd"], row["area"]) == (0, pytest.approx(w * h, abs=0.006))
-        assert row["category_id"] in {one["id"] for one in document["categories"]}
+        assert row["category_id"] in {category["id"] for category in document["categories"]}
     return len(images)
 
 
 @pytest.mark.parametrize(
     "options", [{}, {"stride": 3}, {"only_detections": True}, {"start": "1"}], ids=str
 )
-def test_of_a_video(options: dict[str, object], place: Path) -> None:
+def test_dataset_of_a_video(options: dict[str, object], place: Path) -> None:
     (place / "in put.mp4").symlink_to(CLIP)
     (source,) = run("in put.mp4", **options).summary.each
     assert check_all_join(source.outputs) == 3
     images = read(source.outputs["coco"])["images"]
-    assert [one["source"] for one in images] == [f"in put.mp4#{one['id'] - 1}" for one in images]
-    assert [one["frame_index"] + 1 for one in images] == [one["id"] for one in images]
+    assert [image["source"] for image in images] == [f"in put.mp4#{i['id'] - 1}" for i in images]
+    assert [image["frame_index"] + 1 for image in images] == [image["id"] for image in images]
 
 
 @pytest.mark.parametrize("output", ["out/", "deep/er/out ü/"])
-def test_of_a_folder(output: str) -> None:
+def test_dataset_of_a_folder(output: str) -> None:
     cut_pictures("in/a b.jpg", "in/a b.png", "in/视频.bmp", "in/classes.jpg", "in/x.ppm")
     (source,) = run("in", frames=None, output=output).summary.each
     assert check_all_join(source.outputs) == 5
-    names = sorted(one.name for one in Path(source.outputs["pictures"]).glob("*.*"))
+    names = sorted(path.name for path in Path(source.outputs["pictures"]).glob("*.*"))
     expected = ["a b-2.png", "a b.jpg", "classes-2.jpg", "x.png", "视频.bmp"]
     assert [name for name in names if name[0] != "."] == expected
-    for one in read(source.outputs["coco"])["images"]:
-        assert (Path(source.outputs["coco"]).parent / one["source"]).parent.samefile("in")
+    for image in read(source.outputs["coco"])["images"]:
+        assert (Path(source.outputs["coco"]).parent / image["source"]).parent.samefile("in")
 
 
-def test_of_equal_stems_without_labels() -> None:
-    """Datumaro, which CVAT reads with, takes a.jpg and a.png for one picture."""
+def test_equal_stems_get_different_names() -> None:
+    """Datumaro, the reader of CVAT, treats a.jpg and a.png as one picture."""
     cut_pictures("in/a.jpg", "in/a.png")
     (source,) = run("in", save="pictures,coco").summary.each
     names = names_in(source)
@@ -122,7 +123,7 @@ def test_of_equal_stems_without_labels() -> None:
     assert all(Path("out", name).is_file() for name in names)
 
 
-def test_of_folders_with_equal_names() -> None:
+def test_datasets_of_folders_with_equal_names() -> None:
     cut_pictures("a/x.jpg", "b/x.jpg", "b/y.jpg")
     (source,) = run("a/x.jpg", "b/x.jpg", "b/y.jpg").summary.each
     assert check_all_join(source.outputs) == 3
@@ -132,7 +133,7 @@ def test_of_folders_with_equal_names() -> None:
     assert check_all_join(pattern.outputs) == 3
 
 
-def test_of_several_videos_of_one_name(place: Path) -> None:
+def test_datasets_of_videos_with_equal_names(place: Path) -> None:
     for folder in ("a", "b"):
         (place / folder).mkdir()
         (place / folder / "x.mp4").symlink_to(CLIP)
@@ -141,7 +142,7 @@ def test_of_several_videos_of_one_name(place: Path) -> None:
     assert (check_all_join(first.outputs), check_all_join(second.outputs)) == (2, 2)
 
 
-def test_of_one_picture() -> None:
+def test_dataset_of_one_picture() -> None:
     cut_pictures("in/a.jpg")
     (source,) = run("in/a.jpg").summary.each
     assert check_all_join(source.outputs) == 1
@@ -161,13 +162,15 @@ def test_of_one_picture() -> None:
         ("HERE/in/**", ["a.jpg", "sub/a.jpg"]),
     ],
 )
-def test_coco_names_are_below_the_sources_folder(place: Path, typed: str, names: list[str]) -> None:
+def test_coco_names_are_relative_to_the_folder_of_the_source(
+    place: Path, typed: str, names: list[str]
+) -> None:
     cut_pictures("in/a.jpg", "in/sub/a.jpg")
-    given = typed.replace("HERE", str(place)).split()
-    (source,) = run(*given, save="coco", frames=None).summary.each
+    arguments = typed.replace("HERE", str(place)).split()
+    (source,) = run(*arguments, save="coco", frames=None).summary.each
     assert names_in(source) == names
-    sources = [one["source"] for one in read(source.outputs["coco"])["images"]]
-    assert all(os.path.isabs(one) and Path(one).is_file() for one in sources)
+    sources = [image["source"] for image in read(source.outputs["coco"])["images"]]
+    assert all(os.path.isabs(path) and Path(path).is_file() for path in sources)
 
 
 def test_names_come_from_the_source_without_pictures(place: Path) -> None:
@@ -177,34 +180,31 @@ def test_names_come_from_the_source_without_pictures(place: Path) -> None:
     assert names_in(pictures) == ["a.jpg", "b.jpg"]
     assert names_in(video) == ["v.mp4#0", "v.mp4#1", "v.mp4#2"]
     labels = Path(pictures.outputs["yolo"])
-    files = sorted(one.name for one in labels.iterdir() if one.name[0] != ".")
+    files = sorted(file.name for file in labels.iterdir() if file.name[0] != ".")
     assert files == ["a.txt", "b.txt", "classes.txt", "data.yaml"]
-    described = yaml.safe_load((labels / "data.yaml").read_text())
-    assert described == {"nc": 2, "names": {0: "person", 1: "vehicle"}}
+    data = yaml.safe_load((labels / "data.yaml").read_text())
+    assert data == {"nc": 2, "names": {0: "person", 1: "vehicle"}}
 
 
-def test_our_readers_find_the_same_boxes() -> None:
+def test_our_readers_return_the_same_boxes() -> None:
     cut_pictures("in/a.jpg", "in/a.png", "in/b.jpg")
     (source,) = run("in", frames=None).summary.each
     rows = [json.loads(line) for line in Path(source.outputs["jsonl"]).read_text().splitlines()]
-    wanted = {Path(row["source"]).name: [one["box"] for one in row["detections"]] for row in rows}
-    assert sum(map(len, wanted.values())) > 3
+    expected = {Path(row["source"]).name: [d["box"] for d in row["detections"]] for row in rows}
+    assert sum(map(len, expected.values())) > 3
     labels = datasets.open(str(Path(source.outputs["pictures"]).parent))
     assert labels.classes == ("person", "vehicle")
-    for one, name in zip(labels.pictures, ("a-2.png", "a.jpg", "b.jpg"), strict=True):
-        assert one.name == name
-        boxes = wanted[name.replace("-2", "")]
-        assert sorted(one.boxes.tolist()) == [pytest.approx(box, abs=0.02) for box in sorted(boxes)]
-    lookup = Lookup(labels)
-    (form,) = [one for one in datasets.coco.FORMATS if isinstance(one, datasets.DetectionFormat)]
-    stored = form.read(Path(source.outputs["coco"]), lookup, None)
-    for one, found in zip(labels.pictures, stored.detections, strict=True):
-        boxes = wanted[one.name.replace("-2", "")]
+    assert [picture.name for picture in labels.pictures] == ["a-2.png", "a.jpg", "b.jpg"]
+    (form,) = [f for f in datasets.coco.FORMATS if isinstance(f, datasets.DetectionFormat)]
+    stored = form.read(Path(source.outputs["coco"]), Lookup(labels), None)
+    for picture, detections in zip(labels.pictures, stored.detections, strict=True):
+        boxes = expected[picture.name.replace("-2", "")]
         near = [pytest.approx(box, abs=0.02) for box in sorted(boxes)]
-        assert sorted(found.boxes.tolist()) == near
+        assert sorted(picture.boxes.tolist()) == near
+        assert sorted(detections.boxes.tolist()) == near
 
 
-def test_somebody_elses_description_stays() -> None:
+def test_foreign_description_is_kept() -> None:
     cut_pictures("in/a.jpg")
     Path("out/in-ort-dataset").mkdir(parents=True)
     Path("out/in-ort-dataset/data.yaml").write_text("mine")
@@ -224,7 +224,7 @@ def test_second_run_replaces_the_first_datasets() -> None:
     assert not [note for note in run("in", output="in/").summary.notes if "left out" in note]
 
 
-def test_names_of_classes_are_yaml(tmp_path: Path) -> None:
+def test_class_names_are_valid_yaml(tmp_path: Path) -> None:
     from detector.core.sinks.yolo import _describe
 
     names = ('a "b"', "c: d", "#e", "é 视 😀", "no", "1", "tab\tnew\nline", "\x85\x9f\u2028", "")
@@ -232,8 +232,7 @@ def test_names_of_classes_are_yaml(tmp_path: Path) -> None:
     assert yaml.safe_load(_describe((), "images"))["names"] == {}
 
 
-def test_of_a_batch(place: Path) -> None:
-    """In each item's folder, which is moved to its place when it is whole."""
+def test_datasets_of_a_batch(place: Path) -> None:
     cut_pictures("in/a.jpg", "in/sub/a.jpg")
     (place / "in/v.mp4").symlink_to(CLIP)
     Path("in/notes.txt").write_text("x")
@@ -247,6 +246,7 @@ def test_of_a_batch(place: Path) -> None:
         folder = place / "out/files" / name
         outputs = json.loads((folder / "done.json").read_text())["outputs"]
         assert outputs["yolo"] == "dataset/labels"
-        assert check_all_join({kind: str(folder / at) for kind, at in outputs.items()}) == count
-        for one in read(str(folder / "detections.coco.json"))["images"]:
-            assert one["source"][0] == "v" or (folder / one["source"]).samefile(f"in/{name}")
+        paths = {kind: str(folder / path) for kind, path in outputs.items()}
+        assert check_all_join(paths) == count
+        for image in read(str(folder / "detections.coco.json"))["images"]:
+            assert image["source"][0] == "v" or (folder / image["source"]).samefile(f"in/{name}")

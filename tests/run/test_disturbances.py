@@ -42,9 +42,9 @@ def test_undisturbed_run_reports_none(system: Path) -> None:
 def test_disturbance_during_the_run_is_reported(system, file, text, field, value) -> None:
     watch = disturbances.DisturbanceMonitor()
     (system / file).write_text(f"{text}\n")
-    found = watch.end()
-    assert found is not None
-    assert getattr(found, field) == value
+    report = watch.end()
+    assert report is not None
+    assert getattr(report, field) == value
 
 
 def test_system_without_these_files_reports_none(system: Path) -> None:

@@ -1,4 +1,4 @@
-"""Options of drawing, from the configuration to the pictures that leave the program."""
+"""Options of drawing, from the configuration to written and streamed pictures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FRAMES = 3
 
 
 def run(folder: Path, **options: object) -> Path:
-    given = {
+    settings = {
         "engine": "ort",
         "frames": FRAMES,
         "save": ("pictures",),
@@ -33,7 +33,7 @@ def run(folder: Path, **options: object) -> Path:
         "run_dir": str(folder / "run"),
         **options,
     }
-    assert detect([str(CLIP)], resolve_config(None, given)).exit_code == 0
+    assert detect([str(CLIP)], resolve_config(None, settings)).exit_code == 0
     return folder / "street-ort-detected"
 
 
@@ -43,33 +43,33 @@ def run(folder: Path, **options: object) -> Path:
         ((), None, None, [0, 2]),
         (("bgr",), None, [False, False], [0, 2]),
         (("plain",), None, [True, False], [0, 0]),
-        (("bgr", "plain"), None, [False, False], [0, 0]),  # which sees the frames in their order
-        ((), lambda: False, [True, True], [0, 0]),  # somebody may look later
+        (("bgr", "plain"), None, [False, False], [0, 0]),  # "plain" needs the frames in order
+        ((), lambda: False, [True, True], [0, 0]),  # a watcher may want pictures later
     ],
 )
-def test_pictures_are_prepared_where_anybody_needs_them(
+def test_pictures_are_drawn_only_for_sinks_and_watchers(
     pictures, watched, kept, threads, monkeypatch
 ) -> None:
-    """``kept``: whether the decoder's planes stay, with nothing to pixelate and with something."""
-    seen: list[object] = []
-    sinks = [SimpleNamespace(pictures=kind, see=lambda *it: seen.append(it)) for kind in pictures]
+    """``kept``: whether frames keep the decoder's planes, without a blurred class and with one."""
+    calls: list[object] = []
+    sinks = [SimpleNamespace(pictures=kind, see=lambda *it: calls.append(it)) for kind in pictures]
     drawing = Drawing.of(resolve_config(None, {}))
     assert (drawing.annotation(sinks, watched) is None) == (kept is None)  # type: ignore[arg-type]
     for cores, expected in zip((2, 4), threads, strict=True):
         monkeypatch.setattr("detector.core.run.limits.usable_cores", lambda cores=cores: cores)
         assert drawing.threads(sinks, watched) == expected  # type: ignore[arg-type]
     boxes, names = np.array([[2, 2, 12, 12]], np.float32), ("person",)
-    found = Detections(boxes, np.ones(1, np.float32), np.zeros(1, np.int64), names)
+    detections = Detections(boxes, np.ones(1, np.float32), np.zeros(1, np.int64), names)
     for blurred, stays in zip((frozenset[int](), frozenset({0})), kept or (), strict=False):
-        frame = Frame(0, 0, 0.0, given := planes_of(np.zeros((16, 16, 3), np.uint8)))
+        frame = Frame(0, 0, 0.0, planes := planes_of(np.zeros((16, 16, 3), np.uint8)))
         prepare = replace(drawing, blurred=blurred).annotation(sinks, watched)  # type: ignore[arg-type]
-        prepare(frame, found)  # type: ignore[misc]
-        assert (frame.picture is given) == stays
-    assert len(seen) == 2 * pictures.count("plain")
+        prepare(frame, detections)  # type: ignore[misc]
+        assert (frame.picture is planes) == stays
+    assert len(calls) == 2 * pictures.count("plain")
 
 
 @pytest.mark.slow
-def test_blurred_classes_are_pixelated_in_what_is_written_and_streamed(tmp_path: Path) -> None:
+def test_blurred_classes_are_pixelated_in_outputs_and_streams(tmp_path: Path) -> None:
     plain = run(tmp_path / "plain", hide_labels=True)
     blurred = run(tmp_path / "blurred", hide_labels=True, blur=("vehicle",))
     with Detector(engine="ort", frames=FRAMES, blur=("vehicle",)) as detector:
@@ -78,26 +78,32 @@ def test_blurred_classes_are_pixelated_in_what_is_written_and_streamed(tmp_path:
         clear = list(detector.stream(str(CLIP)))
     assert len(streamed) == len(clear) == FRAMES
     hidden = 0
-    for (frame, found), (original, _) in zip(streamed, clear, strict=True):
+    for (frame, detections), (original, _) in zip(streamed, clear, strict=True):
         expected = original.image.copy()
-        pixelate(expected, found, frozenset({1}))
+        pixelate(expected, detections, frozenset({1}))
         np.testing.assert_array_equal(frame.image, expected)
         name = f"frame_{frame.index:06d}.jpg"
         pictures = [cv2.imread(str(folder / name)) for folder in (plain, blurred)]
-        hidden += int(found.class_ids.tolist().count(1))
-        assert distance(pictures[1], expected, found) < 3 < distance(pictures[0], expected, found)
-    assert hidden >= FRAMES  # there was something to hide
+        hidden += int(detections.class_ids.tolist().count(1))
+        assert (
+            distance(pictures[1], expected, detections)
+            < 3
+            < distance(pictures[0], expected, detections)
+        )
+    assert hidden >= FRAMES  # at least one vehicle per frame
 
 
-def distance(picture: np.ndarray, expected: np.ndarray, found: Detections) -> float:
-    """Median difference inside the vehicles, in grey levels; lines and JPEG change little of it."""
-    apart = np.abs(picture.astype(int) - expected.astype(int))
+def distance(picture: np.ndarray, expected: np.ndarray, detections: Detections) -> float:
+    """Return the median difference inside the vehicles, in grey levels, which lines and JPEG hardly
+    affect.
+    """
+    difference = np.abs(picture.astype(int) - expected.astype(int))
     inside = np.zeros(picture.shape[:2], np.bool_)
     for (x1, y1, x2, y2), class_id in zip(
-        found.boxes.astype(int).tolist(), found.class_ids.tolist(), strict=True
+        detections.boxes.astype(int).tolist(), detections.class_ids.tolist(), strict=True
     ):
         inside[y1:y2, x1:x2] |= class_id == 1
-    return float(np.median(apart[inside]))
+    return float(np.median(difference[inside]))
 
 
 @pytest.mark.slow
@@ -111,17 +117,17 @@ def distance(picture: np.ndarray, expected: np.ndarray, found: Detections) -> fl
     ],
     ids=str,
 )
-def test_blur_is_refused_where_nothing_would_be_found(
+def test_blur_of_classes_that_cannot_be_detected_is_refused(
     tmp_path: Path, options: dict[str, object]
 ) -> None:
-    given = {"engine": "ort", "frames": 1, "output": f"{tmp_path}/", **options}
+    settings = {"engine": "ort", "frames": 1, "output": f"{tmp_path}/", **options}
     with pytest.raises(UsageError, match="--blur"):
-        detect([str(CLIP)], resolve_config(None, given))
+        detect([str(CLIP)], resolve_config(None, settings))
 
 
 @pytest.mark.parametrize(
     "options", [{"line_width": 0}, {"line_width": 10**9}, {"font_scale": 0}, {"font_scale": "nan"}]
 )
-def test_bounds_of_drawing(options: dict[str, object]) -> None:
+def test_drawing_option_beyond_its_limits_is_refused(options: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         resolve_config(None, options)

@@ -1,5 +1,5 @@
-"""An engine that fails and then cannot be closed: the run reports the first error and keeps what it
-already wrote.
+"""An engine that fails, and then cannot be closed: the run reports the first error and keeps its
+rows.
 """
 
 from __future__ import annotations

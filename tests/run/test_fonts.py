@@ -1,4 +1,4 @@
-"""--font: what is refused before a model is loaded, and the notes about names."""
+"""--font: invalid fonts are refused before a model is loaded; names that lack glyphs are noted."""
 
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ def font(tmp_path: Path) -> Path:
     return path
 
 
-def hostile(folder: Path) -> dict[str, Path]:
-    made = {name: folder / name for name in ("text.ttf", "empty.otf", "cut.ttf", "pipe.ttf", "dir")}
-    made["text.ttf"].write_text("person\nvehicle\n")
-    made["empty.otf"].write_bytes(b"")
-    made["cut.ttf"].write_bytes(make_font({"行": 900})[:200])
-    os.mkfifo(made["pipe.ttf"])
-    made["dir"].mkdir()
-    return {**made, "absent": folder / "absent.ttf", "device": Path("/dev/zero")}
+def make_invalid_fonts(folder: Path) -> dict[str, Path]:
+    names = ("text.ttf", "empty.otf", "cut.ttf", "pipe.ttf", "dir", "absent")
+    paths = {name: folder / name for name in names}
+    paths["text.ttf"].write_text("person\nvehicle\n")
+    paths["empty.otf"].write_bytes(b"")
+    paths["cut.ttf"].write_bytes(make_font({"行": 900})[:200])
+    os.mkfifo(paths["pipe.ttf"])
+    paths["dir"].mkdir()
+    return {**paths, "device": Path("/dev/zero")}
 
 
 @pytest.mark.parametrize(
     "kind", ["text.ttf", "empty.otf", "cut.ttf", "pipe.ttf", "dir", "absent", "device"]
 )
 def test_invalid_font_exits_before_a_model_is_loaded(tmp_path, monkeypatch, kind):
-    path = hostile(tmp_path)[kind]
+    path = make_invalid_fonts(tmp_path)[kind]
     monkeypatch.setattr("detector.core.run.plan.load_model", lambda *_, **__: pytest.fail("loaded"))
     config = resolve_config(None, {"font": str(path), "output": f"{tmp_path}/"})
     with pytest.raises(UsageError) as caught:
@@ -54,13 +55,13 @@ def test_invalid_font_exits_before_a_model_is_loaded(tmp_path, monkeypatch, kind
     assert caught.value.exit_code == 2
 
 
-def test_a_font_of_any_size_is_not_read(font, monkeypatch):
+def test_font_above_the_size_limit_is_refused(font, monkeypatch):
     monkeypatch.setattr(fonts, "FONT_BYTES", 100)
     with pytest.raises(UsageError, match="larger"):
         open_font(str(font))
 
 
-def test_without_pillow_the_message_says_what_to_install(font, monkeypatch):
+def test_missing_pillow_is_named_with_what_to_install(font, monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "PIL"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delitem(sys.modules, "detector.core.stages.font", raising=False)
@@ -69,7 +70,7 @@ def test_without_pillow_the_message_says_what_to_install(font, monkeypatch):
         open_font(str(font))
 
 
-def test_the_font_is_read_once_and_again_when_it_changed(font):
+def test_font_is_cached_until_it_changes(font):
     first = open_font(str(font))
     assert open_font(str(font)) is first
     font.write_bytes(make_font({"行": 500}))
@@ -77,40 +78,40 @@ def test_the_font_is_read_once_and_again_when_it_changed(font):
     assert open_font(None) is None
 
 
-def test_no_output_overwrites_the_font(font):
+def test_output_cannot_overwrite_the_font(font):
     with guarded():
         open_font(str(font))
         with pytest.raises(UsageError, match="font"):
             refuse_kept(font)
 
 
-def test_detections_are_drawn_in_it(font):
-    found = Detections(
+def test_detections_are_drawn_with_the_font(font):
+    detections = Detections(
         np.float32([[20, 60, 200, 200]]), np.float32([0.9]), np.array([0]), ("行人",)
     )
     image = np.full((220, 220, 3), 128, np.uint8)
-    assert (found.draw(image, font=font) != found.draw(image)).any()
+    assert (detections.draw(image, font=font) != detections.draw(image)).any()
     with pytest.raises(UsageError, match="absent"):
-        found.draw(image, font=font.with_name("absent"))
+        detections.draw(image, font=font.with_name("absent"))
 
 
 def test_unprintable_names_are_noted_once(font):
     names = ("人", "车", "person", *"面包汽火")
-    made = open_font(str(font))
-    (note,) = note_names(names, [1, 0, 2, 3, 4, 5, 999], made)
+    opened = open_font(str(font))
+    (note,) = note_names(names, [1, 0, 2, 3, 4, 5, 999], opened)
     assert "车 (#1), 面 (#3), 包 (#4) and 1 more" in note
     assert "--font" in note
-    assert note_names(names, [0, 2], made) == []
+    assert note_names(names, [0, 2], opened) == []
 
 
 @pytest.mark.slow
-def test_a_run_says_which_names_its_pictures_lack(tmp_path, font):
+def test_run_notes_names_that_cannot_be_drawn(tmp_path, font):
     (tmp_path / "names.txt").write_text("行人\n行\n", encoding="utf-8")
-    given = {"names": str(tmp_path / "names.txt"), "engine": "ort", "frames": 1}
+    settings = {"names": str(tmp_path / "names.txt"), "engine": "ort", "frames": 1}
     notes = {}
     for save, file in (("pictures", None), ("csv", None), ("pictures", str(font))):
         out = tmp_path / f"{save}-{file is None}"
-        options = {**given, "save": (save,), "font": file, "output": f"{out}/"}
+        options = {**settings, "save": (save,), "font": file, "output": f"{out}/"}
         with opencv_4():
             result = detect([str(CLIP)], resolve_config(None, {**options, "run_dir": f"{out}/run"}))
         assert result.exit_code == 0

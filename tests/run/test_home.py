@@ -29,24 +29,20 @@ CLIP = CHECKOUT / "videos" / "street.mp4"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["ort", "openvino", night("torch")])
-def test_the_default_job_leaves_nothing_but_a_key_in_an_empty_home(
-    tmp_path: Path, engine: str
-) -> None:
-    """The checkout's own engines folder holds the graph, so HOME gets the key alone that proves
-    it.
-    """
+def test_default_job_writes_only_a_key_to_an_empty_home(tmp_path: Path, engine: str) -> None:
+    """The graph goes into the engines folder, and only the key that proves it into HOME."""
     pytest.importorskip({"ort": "onnxruntime"}.get(engine, engine))
     home, place, temporary = (tmp_path / name for name in ("home", "place", "tmp"))
     for folder in (home, place, temporary):
         folder.mkdir()
-    kept = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(temporary)}
-    kept[SWITCH] = "1" if engine == "ort" else "0"  # its answer is kept in the engines' folder
-    kept["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that wait must not take the other test's core
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(temporary)}
+    environment[SWITCH] = "1" if engine == "ort" else "0"  # the timing goes to the engines folder
+    environment["OMP_WAIT_POLICY"] = "PASSIVE"  # waiting threads must not occupy another core
     command = [sys.executable, "-m", "detector", str(CLIP), "--frames", "2", "--engine", engine]
     done = subprocess.run(
         [*command, "--quiet", "--engines-dir", str(tmp_path / "engines")],
         cwd=place,
-        env=kept,
+        env=environment,
         capture_output=True,
         text=True,
         check=False,
@@ -70,25 +66,35 @@ def unwritable(monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_without_a_place_for_built_files_a_run_takes_a_temporary_one(
+def test_unwritable_engines_folder_is_replaced_by_a_temporary_one(
     tmp_path: Path, unwritable: Path
 ) -> None:
-    given = {"engine": "ort", "frames": 1, "output": f"{tmp_path}/", "run_dir": f"{tmp_path}/run"}
-    result = detect([str(CLIP)], resolve_config(None, given))
+    settings = {
+        "engine": "ort",
+        "frames": 1,
+        "output": f"{tmp_path}/",
+        "run_dir": f"{tmp_path}/run",
+    }
+    result = detect([str(CLIP)], resolve_config(None, settings))
     assert result.exit_code == 0
     assert any(str(unwritable) in note for note in result.summary.notes)
     with Detector(engine="ort") as detector:
         assert detector.names == ("person", "vehicle")
 
 
-def test_a_folder_that_was_asked_for_is_not_replaced(tmp_path: Path) -> None:
-    given = {"engine": "ort", "frames": 1, "engines_dir": "/dev/null/x", "output": f"{tmp_path}/"}
+def test_unwritable_requested_folder_raises_an_error(tmp_path: Path) -> None:
+    settings = {
+        "engine": "ort",
+        "frames": 1,
+        "engines_dir": "/dev/null/x",
+        "output": f"{tmp_path}/",
+    }
     with pytest.raises(OutputError, match="--engines-dir"):
-        detect([str(CLIP)], resolve_config(None, given))
+        detect([str(CLIP)], resolve_config(None, settings))
 
 
 @pytest.mark.slow
-def test_the_temporary_folder_goes_with_the_process(tmp_path: Path) -> None:
+def test_temporary_folder_is_removed_at_exit(tmp_path: Path) -> None:
     code = (
         "from detector.core.engines._built import store; place = store.temporary_folder(); "
         "assert place.is_dir() and place is store.temporary_folder(); print(place)"
@@ -105,7 +111,7 @@ def test_the_temporary_folder_goes_with_the_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("home", [None, "/dev/null", "/nonexistent"])
-def test_the_default_folder_is_named_whatever_home_is(
+def test_default_folder_exists_for_any_home(
     monkeypatch: pytest.MonkeyPatch, home: str | None
 ) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -123,7 +129,7 @@ def test_the_default_folder_is_named_whatever_home_is(
 def test_unknown_home_does_not_create_tilde_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A user id without account and HOME, as in `docker run --user 1234`."""
+    """`docker run --user 1234` has a user id without an account and without HOME."""
 
     def unknown(_: Path) -> Path:
         raise RuntimeError("Could not determine home directory.")
@@ -162,32 +168,32 @@ def as_nobody() -> Iterator[None]:
 @pytest.fixture
 def read_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Make a read-only current folder, next to a folder ``open`` that is writable for all."""
-    above = Path(tempfile.mkdtemp())  # that of pytest is closed for other accounts
+    parent = Path(tempfile.mkdtemp())  # other accounts cannot enter pytest's folder
     for name, mode in (("open", 0o777), ("closed", 0o555), (".", 0o755)):
-        (above / name).mkdir(exist_ok=True)
-        (above / name).chmod(mode)
-    monkeypatch.chdir(above / "closed")
-    monkeypatch.setattr(tempfile, "tempdir", f"{above}/open")
-    yield above
-    (above / "closed").chmod(0o755)
-    shutil.rmtree(above)
+        (parent / name).mkdir(exist_ok=True)
+        (parent / name).chmod(mode)
+    monkeypatch.chdir(parent / "closed")
+    monkeypatch.setattr(tempfile, "tempdir", f"{parent}/open")
+    yield parent
+    (parent / "closed").chmod(0o755)
+    shutil.rmtree(parent)
 
 
-def test_in_a_read_only_folder_the_session_is_a_temporary_one(read_only: Path) -> None:
+def test_session_in_a_read_only_folder_is_temporary(read_only: Path) -> None:
     with as_nobody():
         session = Session.create(None, "in-ort", or_temporary=True)
-        days = Session.create_in(Path("runs/live"), "2026-11-22", or_temporary=True)
+        live_session = Session.create_in(Path("runs/live"), "2026-11-22", or_temporary=True)
         assert session.folder.is_relative_to(read_only / "open")
         assert session.folder.name == "in-ort"
         assert str(session.folder) in session.notes[0]
         assert "runs cannot be written" in session.notes[0]
-        assert "runs/live" in days.notes[0]
+        assert "runs/live" in live_session.notes[0]
         session.discard()
-        days.discard()
+        live_session.discard()
     assert list((read_only / "open").iterdir()) == []
 
 
-def test_a_session_that_was_asked_for_is_not_replaced(read_only: Path) -> None:
+def test_unwritable_requested_session_raises_an_error(read_only: Path) -> None:
     for run_dir, temporary in (("run", True), (None, False)):
         with as_nobody(), pytest.raises(OutputError, match="Permission denied"):
             Session.create(run_dir, "in-ort", or_temporary=temporary)
@@ -204,7 +210,7 @@ def test_file_named_runs_raises_output_error(
 
 
 @pytest.mark.parametrize(
-    ("given", "possible"),
+    ("settings", "possible"),
     [
         ({}, False),
         ({"no_video": True}, False),
@@ -221,10 +227,10 @@ def test_file_named_runs_raises_output_error(
     ],
     ids=str,
 )
-def test_a_run_needs_the_current_folder_where_its_outputs_go_there(
-    read_only: Path, given: dict[str, object], possible: bool
+def test_current_folder_must_be_writable_only_for_its_outputs(
+    read_only: Path, settings: dict[str, object], possible: bool
 ) -> None:
-    plan = OutputPlan(resolve_config(None, given).output, [str(CLIP)], streams=True)
+    plan = OutputPlan(resolve_config(None, settings).output, [str(CLIP)], streams=True)
     with as_nobody():
         assert plan.may_write() is possible
         with nullcontext() if possible else pytest.raises(OutputError, match=r"/closed; .* -o DIR"):
@@ -232,7 +238,7 @@ def test_a_run_needs_the_current_folder_where_its_outputs_go_there(
 
 
 @pytest.mark.slow
-def test_a_run_with_outputs_elsewhere_ends_well_in_a_read_only_folder(read_only: Path) -> None:
+def test_run_in_a_read_only_folder_succeeds_with_outputs_elsewhere(read_only: Path) -> None:
     if os.getuid() or not shutil.which("setpriv"):
         pytest.skip("machine: only root can become another account")
     account = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")

@@ -1,4 +1,4 @@
-"""Limits of the system are named, and a run that cannot work under them is refused."""
+"""Limits of the system: errors name them, and runs that cannot work within them are refused."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ def test_blame_limit_maps_errors_to_exit_codes(error, code):
     assert (blamed and blamed.exit_code) == code
 
 
-def test_a_deleted_current_folder(tmp_path, monkeypatch):
+def test_deleted_current_folder_exits_2(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "getcwd", lambda: os.stat(tmp_path / "gone"))
     blamed = blame_limit(FileNotFoundError(errno.ENOENT, "No such file or directory"))
     assert blamed is not None
     assert blamed.exit_code == 2
 
 
-def test_threads_that_can_start_are_gone_again():
+def test_started_threads_end():
     before = threading.active_count()
     check_threads(3)
     assert threading.active_count() <= before
 
 
-def test_threads_that_cannot_start_are_refused_and_none_stays(monkeypatch):
+def test_too_few_threads_are_refused_and_none_remains(monkeypatch):
     start, started, before = threading.Thread.start, [], threading.active_count()
 
     def start_two(thread):
-        if sum(one.is_alive() for one in started) >= 2:
+        if sum(thread.is_alive() for thread in started) >= 2:
             raise RuntimeError("can't start new thread")
         started.append(thread)
         start(thread)
@@ -72,31 +72,31 @@ def test_threads_that_cannot_start_are_refused_and_none_stays(monkeypatch):
     assert threading.active_count() <= before
 
 
-@pytest.mark.parametrize(("given", "threads"), [("", 3), ("2", 1), ("1", 0), ("99", 3), ("x", 3)])
-def test_the_threads_of_blas(monkeypatch, given, threads):
+@pytest.mark.parametrize(("value", "threads"), [("", 3), ("2", 1), ("1", 0), ("99", 3), ("x", 3)])
+def test_blas_threads_follow_the_environment(monkeypatch, value, threads):
     monkeypatch.setattr(limits, "usable_cores", lambda: 4)
     for name in ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    monkeypatch.setenv("OMP_NUM_THREADS", value)
     assert limits.blas_threads() == threads
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("environment", "expected"),
     [
         ({}, {"OPENBLAS_NUM_THREADS": "1"}),
         ({"OPENBLAS_NUM_THREADS": "3"}, {"OPENBLAS_NUM_THREADS": "3"}),
         ({"OMP_NUM_THREADS": "2"}, {"OMP_NUM_THREADS": "2"}),
     ],
 )
-def test_blas_starts_no_threads_unless_the_user_says_how_many(monkeypatch, given, expected):
-    monkeypatch.setattr(limits.os, "environ", dict(given))
+def test_blas_has_one_thread_unless_the_user_sets_it(monkeypatch, environment, expected):
+    monkeypatch.setattr(limits.os, "environ", dict(environment))
     limits.keep_blas_alone()
     assert limits.os.environ == expected
 
 
 @pytest.mark.parametrize(
-    ("cores", "overlapped", "given", "threads"),
+    ("cores", "overlapped", "value", "threads"),
     [
         (2, True, None, 1),
         (1, True, None, 1),
@@ -105,11 +105,13 @@ def test_blas_starts_no_threads_unless_the_user_says_how_many(monkeypatch, given
         (2, True, "2", 2),
     ],
 )
-def test_opencv_leaves_few_cores_to_the_others(monkeypatch, cores, overlapped, given, threads):
+def test_opencv_threads_are_reduced_in_the_overlapped_loop(
+    monkeypatch, cores, overlapped, value, threads
+):
     monkeypatch.setattr(limits, "usable_cores", lambda: cores)
     monkeypatch.delenv("OPENCV_FOR_THREADS_NUM", raising=False)
-    if given is not None:
-        monkeypatch.setenv("OPENCV_FOR_THREADS_NUM", given)
+    if value is not None:
+        monkeypatch.setenv("OPENCV_FOR_THREADS_NUM", value)
     before = cv2.getNumThreads()
     try:
         cv2.setNumThreads(2)
@@ -122,7 +124,7 @@ def test_opencv_leaves_few_cores_to_the_others(monkeypatch, cores, overlapped, g
 
 
 @pytest.mark.parametrize("engine", ["null", "ort", "openvino", "torch", "auto", "trt", "none"])
-def test_too_little_memory_is_refused_and_no_limit_is_not(monkeypatch, engine):
+def test_memory_limit_that_is_too_small_is_refused(monkeypatch, engine):
     no_limit = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     monkeypatch.setattr(limits, "container_memory", lambda: None)
     monkeypatch.setattr(resource, "getrlimit", lambda _: no_limit)
@@ -138,7 +140,7 @@ def test_too_little_memory_is_refused_and_no_limit_is_not(monkeypatch, engine):
 
 
 @pytest.mark.parametrize(
-    ("groups", "files", "found"),
+    ("groups", "files", "expected"),
     [
         ("0::/a/b\n", {"a/b/memory.max": "max", "a/memory.max": "5000"}, 5000 + 1024),
         ("0::/a/b\n", {"memory.max": "700"}, 700 + 1024),  # a container sees its own as the root
@@ -147,7 +149,7 @@ def test_too_little_memory_is_refused_and_no_limit_is_not(monkeypatch, engine):
         ("", {}, None),
     ],
 )
-def test_the_limit_of_a_container(tmp_path, groups, files, found):
+def test_memory_limit_of_a_container_is_read(tmp_path, groups, files, expected):
     proc, root = tmp_path / "proc", tmp_path / "cgroup"
     (proc / "self").mkdir(parents=True)
     (proc / "self/cgroup").write_text(groups)
@@ -155,4 +157,4 @@ def test_the_limit_of_a_container(tmp_path, groups, files, found):
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    assert container_memory(proc, root) == found
+    assert container_memory(proc, root) == expected

@@ -1,4 +1,4 @@
-"""Pictures by name, by pattern and beside videos: which sources there are, and their names."""
+"""Pictures by name, by pattern and together with videos: sources, outputs, reduced decoding."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ def picture(path: str, level: int = 90) -> str:
 
 
 def run(*typed: str, **options: object) -> RunResult:
-    given = {"engine": "null", "frames": 3, **options}
-    return detect(gather_sources(typed), resolve_config(None, given))
+    settings = {"engine": "null", "frames": 3, **options}
+    return detect(gather_sources(typed), resolve_config(None, settings))
 
 
 def written(folder: str) -> list[str]:
-    found = sorted(Path(folder).rglob("*"))
-    return [str(one.relative_to(folder)) for one in found if one.is_file() and one.name[0] != "."]
+    files = [path for path in sorted(Path(folder).rglob("*")) if path.is_file()]
+    return [str(path.relative_to(folder)) for path in files if path.name[0] != "."]
 
 
 def outputs(result: RunResult) -> list[dict[str, str]]:
     assert result.exit_code == 0
-    return [dict(one.outputs) for one in result.summary.each]
+    return [dict(source.outputs) for source in result.summary.each]
 
 
-def test_names_that_a_shell_spread_are_one_source() -> None:
+def test_pictures_expanded_by_the_shell_are_one_source() -> None:
     typed = [picture(f"P/img{n}.png") for n in (1, 10, 2)]
-    (found,) = outputs(run(*typed))
-    assert found == {"pictures": "P-null-detected", "jsonl": "P-null-detected.jsonl"}
+    (paths,) = outputs(run(*typed))
+    assert paths == {"pictures": "P-null-detected", "jsonl": "P-null-detected.jsonl"}
     assert written("P-null-detected") == ["img1.png", "img10.png", "img2.png"]
     rows = Path("P-null-detected.jsonl").read_text().splitlines()
     assert [row.split('"')[3] for row in rows] == ["P/img1.png", "P/img2.png", "P/img10.png"]
@@ -62,7 +62,7 @@ def test_names_that_a_shell_spread_are_one_source() -> None:
 
 
 GATHERED = [
-    # typed -> texts of the sources
+    # arguments -> sources
     (["P/a.png", "P/b.png"], ["P"]),
     (["P/a.png"], ["P/a.png"]),
     (["v.mp4", "P/a.png", "w.mp4", "P/b.png"], ["v.mp4", "P", "w.mp4"]),
@@ -84,11 +84,11 @@ def test_sources_of_a_command_line(typed: Sequence[str], texts: Sequence[str]) -
         Path(name).touch()
     Path("empty").mkdir()
     assert gather_sources(typed) == texts
-    with pytest.raises(SourceError, match="none: no such file"):  # before the first of them runs
+    with pytest.raises(SourceError, match="none: no such file"):
         gather_sources([*typed, "none"])
 
 
-def test_a_folder_of_both_kinds(place: Path) -> None:
+def test_folder_with_pictures_and_videos_is_two_sources(place: Path) -> None:
     picture("P/a.png")
     (place / "P/v.mp4").symlink_to(CLIP)
     first, second = outputs(run("P", save="jsonl"))
@@ -124,7 +124,7 @@ def test_equal_names_keep_their_folders() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".jpg", ".PNG", ".webp"])
-def test_one_picture_into_one_file(suffix: str) -> None:
+def test_one_picture_is_written_to_one_file(suffix: str) -> None:
     a = picture("P/a.png", 200)
     assert outputs(run(a, output=f"out{suffix}")) == [{"pictures": f"out{suffix}"}]
     assert abs(int(cv2.imread(f"out{suffix}").mean()) - 200) < 3
@@ -135,7 +135,7 @@ def test_one_picture_into_one_file(suffix: str) -> None:
     assert Path("both.jsonl").is_file()
 
 
-def test_one_file_for_more_than_one_picture(place: Path) -> None:
+def test_several_pictures_into_one_file_are_refused(place: Path) -> None:
     a, b = picture("P/a.png"), picture("P/b.png")
     (place / "v.mp4").symlink_to(CLIP)
     for typed in ((a, b), ("P",), ("P/*.png",), ("P/%d.png", a), ("v.mp4",)):
@@ -147,11 +147,11 @@ def test_one_file_for_more_than_one_picture(place: Path) -> None:
     assert sorted(os.listdir()) == ["P", "out.jsonl", "runs", "v.mp4"]
 
 
-def test_other_pictures_of_that_folder_keep_the_outputs() -> None:
+def test_other_pictures_of_a_folder_keep_earlier_outputs() -> None:
     a, b, c = (picture(f"P/{name}.png") for name in "abc")
     outputs(run(a, b, save="pictures"))
     outputs(run(a, c, save="pictures"))
-    if Path("P-null-detected-2").exists():  # where the file system has attributes
+    if Path("P-null-detected-2").exists():  # if the file system has extended attributes
         assert written("P-null-detected") == ["a.png", "b.png"]
         assert written("P-null-detected-2") == ["a.png", "c.png"]
 
@@ -164,7 +164,7 @@ NUMBERED = [
 
 
 @pytest.mark.parametrize(("pattern", "names"), NUMBERED, ids=[row[0] for row in NUMBERED])
-def test_numbered_pictures(pattern: str, names: list[str]) -> None:
+def test_numbered_pattern_reads_matching_pictures(pattern: str, names: list[str]) -> None:
     for name in ("frame_0002", "frame_0010", "frame_10000", "frame_7", "frame_00003", "x_0001"):
         picture(f"P/{name}.png")
     picture("P/50% 01.png")
@@ -174,7 +174,7 @@ def test_numbered_pictures(pattern: str, names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("missing", ["P/none_%04d.png", "nowhere/a_%d.jpg"])
-def test_numbered_pictures_that_are_not_there(missing: str) -> None:
+def test_numbered_pattern_without_pictures_is_refused(missing: str) -> None:
     picture("P/a.png")
     with pytest.raises(SourceError):
         sources.open(missing)
@@ -182,14 +182,14 @@ def test_numbered_pictures_that_are_not_there(missing: str) -> None:
         run(missing)
 
 
-def test_a_file_that_looks_like_a_pattern_is_that_file() -> None:
+def test_existing_file_named_like_a_pattern_is_that_file() -> None:
     picture("a_%04d.png")
     picture("a_0001.png")
     with sources.open("a_%04d.png") as source:
         assert [frame.path for frame in source] == ["a_%04d.png"]
 
 
-PHOTO = (957, 1277)  # height and width, twice the 608x352 of the network and more; odd
+PHOTO = (957, 1277)  # odd height and width, more than twice the network's 608x352
 
 
 def photos(folder: str) -> None:
@@ -214,7 +214,7 @@ def photos(folder: str) -> None:
     ],
     ids=str,
 )
-def test_pixels_that_no_output_shows_are_not_decoded(
+def test_jpegs_are_reduced_unless_an_output_shows_them(
     options: dict[str, object], shown: bool
 ) -> None:
     photos("P")
@@ -223,26 +223,29 @@ def test_pixels_that_no_output_shows_are_not_decoded(
 
 
 def check_decoding(spec: str, options: dict[str, object], shown: bool) -> None:
-    found: list[list[Detections]] = []
+    """Compare the detections with those of --full-decode, and the size of decoded pictures."""
+    results: list[list[Detections]] = []
     for full_decode in (False, True):
-        boxes: list[Detections] = []
+        per_frame: list[Detections] = []
         decoded: list[tuple[int, ...]] = []
 
-        def see(frame: Frame, found: Detections, boxes: Any = boxes, to: Any = decoded) -> None:
-            boxes.append(found)
+        def see(
+            frame: Frame, detections: Detections, log: Any = per_frame, to: Any = decoded
+        ) -> None:
+            log.append(detections)
             to.append((*frame.size, frame.size[0] - frame.image.shape[0]))
 
-        given = {"engine": "ort", "full_decode": full_decode, **options}
+        settings = {"engine": "ort", "full_decode": full_decode, **options}
         hooks = Hooks(detected=see)
-        result = detect(gather_sources([spec]), resolve_config(None, given), hooks=hooks)
-        said = any("--full-decode" in note for note in result.summary.notes)
-        assert said != (full_decode or shown)
-        assert {*decoded} == {(*PHOTO, PHOTO[0] // 2 if said else 0)}
-        found.append(boxes)
-    reduced, whole = found
-    both = agreement(whole, reduced, iou=0.8)
-    assert both.reference > 10
-    assert both.share > 0.85
+        result = detect(gather_sources([spec]), resolve_config(None, settings), hooks=hooks)
+        is_noted = any("--full-decode" in note for note in result.summary.notes)
+        assert is_noted != (full_decode or shown)
+        assert {*decoded} == {(*PHOTO, PHOTO[0] // 2 if is_noted else 0)}
+        results.append(per_frame)
+    reduced, whole = results
+    matches = agreement(whole, reduced, iou=0.8)
+    assert matches.reference > 10
+    assert matches.share > 0.85
 
 
 @pytest.mark.parametrize(
@@ -257,11 +260,11 @@ def check_decoding(spec: str, options: dict[str, object], shown: bool) -> None:
     ],
     ids=str,
 )
-def test_motion_jpeg_that_no_output_shows_is_not_decoded_whole(
+def test_motion_jpeg_is_reduced_unless_an_output_shows_it(
     options: dict[str, object], shown: bool
 ) -> None:
     photos("P")
-    Path("a.mjpeg").write_bytes(b"".join(one.read_bytes() for one in Path("P").iterdir()) * 2)
+    Path("a.mjpeg").write_bytes(b"".join(file.read_bytes() for file in Path("P").iterdir()) * 2)
     check_decoding("a.mjpeg", {"save": ["csv"], "size": "320x192", **options}, shown)
 
 
@@ -278,7 +281,7 @@ def test_motion_jpeg_that_no_output_shows_is_not_decoded_whole(
         ((2000, 3600), None, True, 2),
     ],
 )
-def test_to_which_part_a_photo_is_decoded(
+def test_reduction_of_a_photo_follows_size_and_tiles(
     picture: tuple[int, int], tiles: tuple[int, int] | None, turns: bool, factor: int
 ) -> None:
     network = open_network(ModelRequest("street"))

@@ -21,36 +21,38 @@ def network(tmp_path):
     return open_network(exports.yolox().save(tmp_path / "m.onnx", exports.STATED))
 
 
-def prepared(network, folder, requests, **options):
+def prepare_with_requests(network, folder, requests, **options):
     config = merge_levels((COMMAND_LINE, {"engines_dir": str(folder), "engine": "ort", **options}))
     return prepare_network(network, "ort", config, lambda concurrency: requests)
 
 
-def test_it_is_refused(network, tmp_path, monkeypatch):
-    asked: list[int] = []
+def test_run_that_cannot_fit_into_memory_is_refused(network, tmp_path, monkeypatch):
+    sizes: list[int] = []
 
     def too_much(needed: int) -> str | None:
-        asked.append(needed)
+        sizes.append(needed)
         return "all there is" if needed > MB else None
 
     monkeypatch.setattr(prepare, "too_much", too_much)
-    assert prepared(network, tmp_path, 2).exported.path
+    assert prepare_with_requests(network, tmp_path, 2).exported.path
     slot, outputs = 64 * 64 * 3, 84 * 8 * 4
-    assert asked[0] == 2 * (slot + outputs)
+    assert sizes[0] == 2 * (slot + outputs)
     with pytest.raises(UsageError, match="all there is"):
-        prepared(network, tmp_path, 100)
+        prepare_with_requests(network, tmp_path, 100)
     monkeypatch.setattr(
         prepare, "too_much", lambda needed: "x" if needed > 64 * 64 * 3 * 8 else None
     )
     with pytest.raises(ModelError, match="batch 1"):
-        prepared(network, tmp_path, 1)
+        prepare_with_requests(network, tmp_path, 1)
 
 
 @pytest.mark.parametrize(
     ("device", "driver", "fits"),
     [("cuda", False, True), ("auto", True, True), ("auto", False, False), ("cpu", True, False)],
 )
-def test_a_gpu_has_its_own(network, monkeypatch, tmp_path, device, driver, fits):
+def test_memory_of_the_machine_is_not_checked_for_a_gpu(
+    network, monkeypatch, tmp_path, device, driver, fits
+):
     monkeypatch.setattr(prepare, "too_much", lambda needed: "x" if needed > MB / 2 else None)
     monkeypatch.setattr(prepare, "_peak_bytes", lambda network: MB)
     monkeypatch.setattr(prepare, "NVIDIA_DRIVER", tmp_path if driver else tmp_path / "none")

@@ -1,4 +1,4 @@
-"""One picture makes one picture; several make a folder."""
+"""Names of outputs: one picture is written to one file, several to a folder."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def planned(spec, kind="pictures", **options):
+def plan_outputs(spec, kind="pictures", **options):
     plan = OutputPlan(OutputConfig(**options), [spec])
     paths = plan.paths(spec, SimpleNamespace(path=str(spec), kind=kind))
     return {name: str(path) for name, path in paths.items()}
 
 
 @pytest.mark.parametrize(
-    ("spec", "wanted"),
+    ("spec", "expected"),
     [
         ("a.jpg", "a-detected.jpg"),
         ("b.PNG", "b-detected.png"),
@@ -44,19 +44,19 @@ def planned(spec, kind="pictures", **options):
     ],
     ids=str,
 )
-def test_the_default_names(folder, spec, wanted):
-    assert planned(spec) == {"pictures": wanted, "jsonl": f"{wanted.split('.')[0]}.jsonl"}
+def test_default_names_follow_the_source(folder, spec, expected):
+    assert plan_outputs(spec) == {"pictures": expected, "jsonl": f"{expected.split('.')[0]}.jsonl"}
 
 
-def test_in_a_folder_and_when_asked_for(folder):
-    assert planned("a.jpg", output="out/")["pictures"] == "out/a-detected.jpg"
-    assert planned("a.jpg", save=("pictures",)) == {"pictures": "a-detected.jpg"}
-    assert planned("a.jpg", output="x.png") == {"pictures": "x.png"}
-    frames = planned("in.mp4", "video", save=("pictures",))
+def test_given_output_and_save_decide_the_names(folder):
+    assert plan_outputs("a.jpg", output="out/")["pictures"] == "out/a-detected.jpg"
+    assert plan_outputs("a.jpg", save=("pictures",)) == {"pictures": "a-detected.jpg"}
+    assert plan_outputs("a.jpg", output="x.png") == {"pictures": "x.png"}
+    frames = plan_outputs("in.mp4", "video", save=("pictures",))
     assert frames == {"pictures": "in-detected"}
 
 
-def test_the_next_name_where_one_is_taken(folder):
+def test_taken_name_gets_a_number(folder):
     plan = OutputPlan(OutputConfig(), ["a.jpg"])
     first, second = (
         plan.paths("a.jpg", SimpleNamespace(path="a.jpg", kind="pictures")) for _ in "12"
@@ -65,7 +65,7 @@ def test_the_next_name_where_one_is_taken(folder):
     assert [path.name for path in second.values()] == ["a-detected-2.jsonl", "a-detected-2.jpg"]
 
 
-def test_the_engine_is_in_a_name_where_it_was_asked_for(folder):
+def test_name_contains_the_requested_engine(folder):
     plan = OutputPlan(OutputConfig(), ["in.mp4"], engine="ort")
     paths = plan.paths("in.mp4", SimpleNamespace(path="in.mp4", kind="video"))
     assert {path.name for path in paths.values()} == {
@@ -75,19 +75,19 @@ def test_the_engine_is_in_a_name_where_it_was_asked_for(folder):
 
 
 def test_text_output_requires_mot_to_be_named(folder):
-    for given in ({}, {"save": ("yolo",)}):
+    for options in ({}, {"save": ("yolo",)}):
         with pytest.raises(UsageError, match="--save mot -o x"):
-            planned("in.mp4", "video", output="x.txt", **given)
-    assert planned("in.mp4", "video", output="x.txt", save=("mot",)) == {"mot": "x.txt"}
-    assert planned("in.mp4", "video", output="x.mot.txt") == {"mot": "x.mot.txt"}
+            plan_outputs("in.mp4", "video", output="x.txt", **options)
+    assert plan_outputs("in.mp4", "video", output="x.txt", save=("mot",)) == {"mot": "x.txt"}
+    assert plan_outputs("in.mp4", "video", output="x.mot.txt") == {"mot": "x.mot.txt"}
 
 
-def test_what_auto_took_is_in_no_digest_and_what_was_asked_for_is():
-    def digest(**given):
-        return settings_of(resolve_config(None, given).as_dict(), "in.mp4", "0" * 64)
+def test_digest_covers_requested_settings_only():
+    def digest(**options):
+        return settings_of(resolve_config(None, options).as_dict(), "in.mp4", "0" * 64)
 
     assert digest() == digest(threads=2) == digest(run_dir="x")
-    asked = [
+    requested = [
         {},
         {"precision": "fp32"},
         {"precision": "int8"},
@@ -102,11 +102,11 @@ def test_what_auto_took_is_in_no_digest_and_what_was_asked_for_is():
         {"track": "bytetrack"},
         {"track": "bytetrack", "smooth": True},
     ]
-    assert len({digest(**one) for one in asked}) == len(asked)
+    assert len({digest(**options) for options in requested}) == len(requested)
     assert digest(precision="fp32") == digest(precision="fp32", calibrate="pictures")
 
 
-def test_scores_of_labels_are_asked_for_with_labels():
+def test_save_conf_requires_save_yolo():
     with pytest.raises(UsageError, match=r"--save-conf .*--save yolo"):
         OutputPlan(OutputConfig(save_conf=True), ["a.jpg"])
     with pytest.raises(UsageError, match=r"--save-conf .*--save yolo"):
@@ -115,6 +115,6 @@ def test_scores_of_labels_are_asked_for_with_labels():
 
 
 @pytest.mark.parametrize(("output", "piped"), [("-", True), ("out.mp4", False)])
-def test_only_a_video_to_standard_output_imports_what_writes_there(output, piped):
+def test_piped_video_writer_is_imported_only_for_standard_output(output, piped):
     plan = OutputPlan(OutputConfig(output=output, save=("video",)), ["in.mp4"], streams=True)
     assert ("detector.core.sinks.video.piped" in plan.imports("video", "in.mp4")) == piped

@@ -1,4 +1,4 @@
-"""Runs that never leave YUV: no BGR picture, the same detections, better colours."""
+"""Runs in YUV planes: no conversion to BGR, the same detections, better colours."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from tests.sources.clips import write_video
 
 STREET = CHECKOUT / "videos" / "street.mp4"
 CLIPS = ("bench_720p", "people", "person-bicycle-car-detection", "traffic")
-AGREEMENT = 0.995  # at least, of planes and BGR
+AGREEMENT = 0.995  # minimum share of detections that planes and BGR have in common
 CONF, EDGE = 0.25, 0.05
 FRAMES = 60
 NO_HOOKS = Hooks()
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Planes]:
-    asked: list[Planes] = []
+def conversions(monkeypatch: pytest.MonkeyPatch) -> list[Planes]:
+    conversions: list[Planes] = []
     real = PlanesReader.make_bgr
 
     def make_bgr(self: PlanesReader, planes: Planes) -> Image:
-        asked.append(planes)
+        conversions.append(planes)
         return real(self, planes)
 
     monkeypatch.setattr(PlanesReader, "make_bgr", make_bgr)
-    return asked
+    return conversions
 
 
 @pytest.fixture(scope="module")
@@ -58,24 +58,24 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(
     clip: Path, folder: Path, hooks: Hooks = NO_HOOKS, engine: str = "null", **options: Any
 ) -> Summary:
-    given = {"output": f"{folder}/", "run_dir": str(folder / "run"), "engine": engine, **options}
-    result = detect([str(clip)], resolve_config(None, given), hooks=hooks)
+    settings = {"output": f"{folder}/", "run_dir": str(folder / "run"), "engine": engine, **options}
+    result = detect([str(clip)], resolve_config(None, settings), hooks=hooks)
     assert result.exit_code == 0, result.errors
     return result.summary
 
 
 @pytest.mark.parametrize(("sync", "threads"), [(False, 1), (True, 2)])
-def test_opencv_has_one_thread_while_two_cores_run_the_overlapped_loop(
+def test_opencv_uses_one_thread_in_the_overlapped_loop_on_two_cores(
     clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: bool, threads: int
 ) -> None:
     monkeypatch.setattr(limits, "usable_cores", lambda: 2)
     monkeypatch.delenv(limits.OPENCV_THREADS, raising=False)
     before = cv2.getNumThreads()
-    seen: set[int] = set()
+    during: set[int] = set()
     try:
         cv2.setNumThreads(2)
-        run(clip, tmp_path, Hooks(detected=lambda *_: seen.add(cv2.getNumThreads())), sync=sync)
-        assert (seen, cv2.getNumThreads()) == ({threads}, 2)
+        run(clip, tmp_path, Hooks(detected=lambda *_: during.add(cv2.getNumThreads())), sync=sync)
+        assert (during, cv2.getNumThreads()) == ({threads}, 2)
     finally:
         cv2.setNumThreads(before)
 
@@ -86,33 +86,35 @@ def pixels_of(summary: Summary) -> object:
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_the_default_job_makes_no_bgr_picture(
-    clip: Path, tmp_path: Path, made: list[Planes], sync: bool
+def test_default_job_converts_no_picture_to_bgr(
+    clip: Path, tmp_path: Path, conversions: list[Planes], sync: bool
 ) -> None:
     kinds: Counter[type] = Counter()
     hooks = Hooks(detected=lambda frame, _: kinds.update([type(frame.picture)]))
     summary = run(clip, tmp_path, hooks, sync=sync)
     assert pixels_of(summary) == "yuv420p"
-    assert (kinds, made) == ({Planes: 12}, [])
+    assert (kinds, conversions) == ({Planes: 12}, [])
     with av.open(summary.outputs["video"]) as container:
         assert len(list(container.decode(video=0))) == 12
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("save", [None, ("overlay",)], ids=["default", "overlay"])
-def test_no_run_pays_for_imports(clip: Path, tmp_path: Path, save: tuple[str, ...] | None) -> None:
-    """Whatever a source, the loop and the outputs need is there when the clock of a run starts."""
+def test_modules_are_imported_before_the_run_starts(
+    clip: Path, tmp_path: Path, save: tuple[str, ...] | None
+) -> None:
+    """The time of a run must not include imports for the source, the loop or the outputs."""
     program = """
 import sys
 from detector.core.run import detect
 
-def watched(*given, inner=detect._run_source):
+def print_imports(*arguments, inner=detect._run_source):
     before = set(sys.modules)
-    inner(*given)
-    after = set(sys.modules) - before
-    print(*sorted(one for one in after if one == "av" or one.startswith("detector.")))
+    inner(*arguments)
+    new = set(sys.modules) - before
+    print(*sorted(name for name in new if name == "av" or name.startswith("detector.")))
 
-detect._run_source = watched
+detect._run_source = print_imports
 from detector.core.cli import main
 main()
 """
@@ -123,18 +125,24 @@ main()
 
 
 @pytest.mark.parametrize(
-    "save",
-    [("jsonl", "csv", "mot"), ("coco",), ("yolo",), ("overlay",), ("video", "overlay", "yolo")],
-    ids=",".join,
+    "options",
+    [
+        {"save": ("jsonl", "csv", "mot")},
+        {"save": ("coco",)},
+        {"save": ("yolo",)},
+        {"save": ("video", "overlay", "yolo")},
+        {"only_detections": True},
+    ],
+    ids=str,
 )
-def test_outputs_that_need_none(
-    clip: Path, tmp_path: Path, made: list[Planes], save: tuple[str, ...]
+def test_outputs_that_need_no_bgr_convert_no_picture(
+    clip: Path, tmp_path: Path, conversions: list[Planes], options: dict[str, Any]
 ) -> None:
-    assert pixels_of(run(clip, tmp_path, save=save)) == "yuv420p"
-    assert made == []
+    assert pixels_of(run(clip, tmp_path, **options)) == "yuv420p"
+    assert conversions == []
 
 
-def test_a_picture_without_detections_is_not_copied(
+def test_picture_without_detections_is_not_copied(
     clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pictures: list[Any] = []
@@ -148,13 +156,13 @@ def test_a_picture_without_detections_is_not_copied(
     monkeypatch.setattr(_planes, "copy_planes", None)
     run(clip, tmp_path)
     assert len(pictures) == 12
-    assert all(given is taken for given, taken in pictures)
+    assert all(picture is filled for picture, filled in pictures)
 
 
 def add_captions(path: Path) -> Path:
-    """Closed captions (ATSC A/53, part 4) before each picture of a raw H.264 stream."""
-    said = b"\xb5\x00\x31GA94\x03\x41\xff\xfc\x94\x2c\xff"
-    message = b"\x00\x00\x01\x06\x04" + bytes([len(said)]) + said + b"\x80"
+    """Insert closed captions (ATSC A/53, part 4) before each picture of a raw H.264 stream."""
+    captions = b"\xb5\x00\x31GA94\x03\x41\xff\xfc\x94\x2c\xff"
+    message = b"\x00\x00\x01\x06\x04" + bytes([len(captions)]) + captions + b"\x80"
     before_slices = re.sub(
         rb"\x00\x00\x01(?=[\x41\x65])", lambda start: message + start.group(), path.read_bytes()
     )
@@ -166,13 +174,13 @@ def add_captions(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["key frames", "captions"])
-def test_a_picture_is_encoded_the_same_where_it_lies(kind: str, tmp_path: Path) -> None:
-    """What a decoder notes on its pictures is not taken over: kinds of pictures, captions."""
+def test_borrowed_picture_is_encoded_like_a_copy(kind: str, tmp_path: Path) -> None:
+    """The decoder's metadata, such as picture types and captions, must not reach the encoder."""
     if kind == "captions":
         path = add_captions(write_video(tmp_path / "clip.h264", 24, bf="0"))
     else:
         path = write_video(tmp_path / "clip.mp4", 24, g="4", bf="1")
-    files = {True: tmp_path / "copied.mp4", False: tmp_path / "lent.mp4"}
+    files = {True: tmp_path / "copied.mp4", False: tmp_path / "borrowed.mp4"}
     for copied, file in files.items():
         with sources.open(str(path), pixels="yuv420p") as source:
             sink = sinks.open("video", file)
@@ -186,52 +194,51 @@ def test_a_picture_is_encoded_the_same_where_it_lies(kind: str, tmp_path: Path) 
     assert files[True].read_bytes() == files[False].read_bytes()
 
 
-def test_clips_of_detections_need_none(clip: Path, tmp_path: Path, made: list[Planes]) -> None:
-    summary = run(clip, tmp_path, only_detections=True)
-    assert (pixels_of(summary), made) == ("yuv420p", [])
-
-
-def test_pictures_are_bgr_from_the_start(clip: Path, tmp_path: Path, made: list[Planes]) -> None:
+def test_output_of_pictures_reads_bgr(
+    clip: Path, tmp_path: Path, conversions: list[Planes]
+) -> None:
     summary = run(clip, tmp_path, save=("video", "pictures"))
-    assert (pixels_of(summary), made) == ("bgr", [])
+    assert (pixels_of(summary), conversions) == ("bgr", [])
 
 
-def test_a_source_that_stays_bgr_says_why(tmp_path: Path) -> None:
+def test_source_that_stays_bgr_has_a_reason(tmp_path: Path) -> None:
     path = write_video(tmp_path / "turned.mp4", 5, rotation=90)
     assert re.match("bgr: .* 90 ", pixels_of(run(path, tmp_path)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".avi", ".gif"])
-def test_formats_that_are_not_420(
-    clip: Path, tmp_path: Path, made: list[Planes], suffix: str
+def test_formats_without_420_convert_every_picture(
+    clip: Path, tmp_path: Path, conversions: list[Planes], suffix: str
 ) -> None:
     summary = run(clip, tmp_path, output=str(tmp_path / f"out{suffix}"))
     assert pixels_of(summary) == "yuv420p"
-    assert len(made) == 12
+    assert len(conversions) == 12
 
 
 @pytest.mark.slow
-def test_crops_are_made_of_frames_with_detections(tmp_path: Path, made: list[Planes]) -> None:
-    """Cut crops from the picture before boxes are drawn, while its planes go on."""
-    seen = Seen()
+def test_only_frames_with_detections_are_converted_for_crops(
+    tmp_path: Path, conversions: list[Planes]
+) -> None:
+    """Crops show the picture without drawn boxes, and the video is drawn in planes."""
+    log = DetectionLog()
     summary = run(
-        STREET, tmp_path, Hooks(detected=seen), "ort", save=("video", "crops"), frames=6, conf=0.5
+        STREET, tmp_path, Hooks(detected=log), "ort", save=("video", "crops"), frames=6, conf=0.5
     )
     assert pixels_of(summary) == "yuv420p"
-    assert len(made) == sum(len(found) > 0 for found in seen.detections) > 0
+    assert len(conversions) == sum(len(detections) > 0 for detections in log.detections) > 0
     with sources.open(str(STREET), frames=6) as source:
-        for frame, found in zip(source, seen.detections, strict=True):
-            for number, box in enumerate(found.boxes.tolist()):
-                name = f"{found.name(number)}/frame_{frame.index:06d}_{number}.jpg"
+        for frame, detections in zip(source, log.detections, strict=True):
+            for number, box in enumerate(detections.boxes.tolist()):
+                name = f"{detections.name(number)}/frame_{frame.index:06d}_{number}.jpg"
                 crop = cv2.imread(f"{summary.outputs['crops']}/{name}")
                 plain = cut(frame.image, box)
                 assert crop.shape == plain.shape
-                assert np.abs(crop.astype(int) - plain).mean() < 6  # JPEG's share
+                assert np.abs(crop.astype(int) - plain).mean() < 6  # lost by JPEG
 
 
-COLOURS = {  # what the stream states: matrix, primaries, transfer; FFmpeg's numbers
-    "unsaid": ({}, (2, 2, 2)),
+COLOURS = {  # options; stated matrix, primaries and transfer as FFmpeg's numbers
+    "unspecified": ({}, (2, 2, 2)),
     "bt709": ({"x264-params": "colormatrix=bt709:colorprim=bt709:transfer=bt709"}, (1, 1, 1)),
     "bt601": (
         {"x264-params": "colormatrix=smpte170m:colorprim=smpte170m:transfer=smpte170m"},
@@ -243,22 +250,21 @@ COLOURS = {  # what the stream states: matrix, primaries, transfer; FFmpeg's num
 
 @pytest.mark.parametrize("suffix", [".mp4", ".webm"])
 @pytest.mark.parametrize("name", COLOURS)
-def test_the_written_video_states_the_colours_of_its_source(
+def test_written_video_states_the_colours_of_its_source(
     tmp_path: Path, name: str, suffix: str
 ) -> None:
     options, stated = COLOURS[name]
     path = write_video(tmp_path / "in.mp4", 4, crf="10", **options)
     summary = run(path, tmp_path, output=str(tmp_path / f"out{suffix}"), crf=8)
     with av.open(str(path)) as before, av.open(summary.outputs["video"]) as after:
-        ours, theirs = (next(one.decode(video=0)) for one in (after, before))
+        ours, theirs = (next(container.decode(video=0)) for container in (after, before))
         assert (ours.color_range == 2) == (theirs.color_range == 2) == (name == "full")
-        if suffix == ".mp4":  # VP9 itself has no room for all of them
+        if suffix == ".mp4":  # VP9 cannot store all of them
             assert (ours.colorspace, ours.color_primaries, ours.color_trc) == stated
-        apart = ours.to_ndarray().astype(int) - theirs.to_ndarray()
-        assert np.abs(apart).mean() < 3
+        assert np.abs(ours.to_ndarray().astype(int) - theirs.to_ndarray()).mean() < 3
 
 
-class Seen:
+class DetectionLog:
     def __init__(self) -> None:
         self.detections: list[Detections] = []
 
@@ -268,22 +274,22 @@ class Seen:
 
 def both_ways(
     clip: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any
-) -> list[tuple[Seen, Summary]]:
+) -> list[tuple[DetectionLog, Summary]]:
     results = []
     for pixels in ("yuv420p", "bgr"):
         monkeypatch.setenv("DETECT_VIDEO_PIXELS", pixels)
-        seen = Seen()
-        summary = run(clip, folder / pixels, Hooks(detected=seen), **options)
+        log = DetectionLog()
+        summary = run(clip, folder / pixels, Hooks(detected=log), **options)
         assert pixels_of(summary) == pixels
-        results.append((seen, summary))
+        results.append((log, summary))
     return results
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["street", "traffic", *(night(one) for one in CLIPS if one != "traffic")]
+    "name", ["street", "traffic", *(night(name) for name in CLIPS if name != "traffic")]
 )
-def test_detections_and_colours_of_both_ways(
+def test_planes_and_bgr_give_the_same_detections_and_colours(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     path = STREET
@@ -292,30 +298,30 @@ def test_detections_and_colours_of_both_ways(
     planes, bgr = both_ways(
         path, tmp_path, monkeypatch, engine="ort", frames=FRAMES, conf=CONF - EDGE
     )
-    assert partners(planes[0].detections, bgr[0].detections) >= AGREEMENT
+    assert share_of_matches(planes[0].detections, bgr[0].detections) >= AGREEMENT
     assert agreement(bgr[0].detections, planes[0].detections).share >= 0.95
     ours, theirs = (
-        psnr_outside(path, Path(summary.outputs["video"]), seen.detections)
-        for seen, summary in (planes, bgr)
+        psnr_outside(path, Path(summary.outputs["video"]), log.detections)
+        for log, summary in (planes, bgr)
     )
     assert ours[0] > theirs[0], (ours, theirs)
-    # Colours of a grey clip are a level or two; which, is up to the encoder. Above 60 dB one pixel
-    # in fifteen is off by one level.
+    # The chroma of a grey clip differs by a level or two, depending on the encoder. At 60 dB one
+    # pixel in fifteen is off by one level.
     assert all(ours[i] > min(theirs[i] - 0.5, 60) for i in (1, 2)), (ours, theirs)
 
 
-def partners(ours: list[Detections], theirs: list[Detections]) -> float:
-    """The share of detections, of both ways, that the other way has too. At the edge of the
-    threshold a score that differs in the third digit decides, so a partner may lie below it."""
-    count = found = 0
-    for one, other in zip(ours, theirs, strict=True):
-        for these, those in ((one, other), (other, one)):
-            kept = these.scores >= CONF
-            clear = Detections(these.boxes[kept], these.scores[kept], these.class_ids[kept])
+def share_of_matches(ours: list[Detections], theirs: list[Detections]) -> float:
+    """Return the share of detections that the other side has, too, there with a score that may be
+    slightly below the threshold."""
+    count = matched = 0
+    for our_frame, their_frame in zip(ours, theirs, strict=True):
+        for these, those in ((our_frame, their_frame), (their_frame, our_frame)):
+            mask = these.scores >= CONF
+            clear = Detections(these.boxes[mask], these.scores[mask], these.class_ids[mask])
             count += len(clear)
-            found += len(match_pairs(clear, those))
+            matched += len(match_pairs(clear, those))
     assert count > 0
-    return found / count
+    return matched / count
 
 
 def psnr_outside(
@@ -326,13 +332,14 @@ def psnr_outside(
     counts = [0, 0, 0]
     with av.open(str(source)) as before, av.open(str(written)) as after:
         pairs = zip(before.decode(video=0), after.decode(video=0), detections, strict=False)
-        for one, other, found in pairs:
-            height, width = one.height, one.width
+        for source_picture, written_picture, frame_detections in pairs:
+            height, width = source_picture.height, source_picture.width
             outside = np.ones((height, width), np.bool_)
-            for x1, y1, x2, y2 in found.boxes.astype(int).tolist():
+            for x1, y1, x2, y2 in frame_detections.boxes.astype(int).tolist():
                 # Labels are above, below or beside their box.
                 outside[max(0, y1 - 40) : y2 + 40, max(0, x1 - 160) : x2 + 160] = False
-            for i, (a, b) in enumerate(zip(arrays(one), arrays(other), strict=True)):
+            planes = zip(arrays(source_picture), arrays(written_picture), strict=True)
+            for i, (a, b) in enumerate(planes):
                 mask = outside if i == 0 else outside[::2, ::2]
                 squares[i] += float(((a - b)[mask] ** 2).sum())
                 counts[i] += int(mask.sum())

@@ -1,4 +1,4 @@
-"""--rect: the possible inputs, their match with single pictures' inputs, and refusals."""
+"""--rect: input shapes, equality with runs of single pictures, open engines, and refusals."""
 
 from __future__ import annotations
 
@@ -48,28 +48,23 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(source: Path, place: Path, **options: Any) -> tuple[RunResult, list[dict[str, Any]]]:
-    given = {"size": "160", "rect": True, "no_video": True, **options}
+    settings = {"size": "160", "rect": True, "no_video": True, **options}
     where = {"output": f"{place}/rows.jsonl", "run_dir": f"{place}/run"}
-    result = detect([str(source)], resolve_config(None, {**given, **where}))
+    result = detect([str(source)], resolve_config(None, {**settings, **where}))
     assert result.exit_code == 0, result.errors
     return result, [json.loads(line) for line in (place / "rows.jsonl").read_text().splitlines()]
 
 
-def test_each_picture_has_the_smallest_input_that_holds_it() -> None:
-    for name, size in SIZES.items():
-        assert smallest_input(160, 32, *size) == INPUTS[name]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("sync", [False, True])
-def test_the_summary_counts_shapes_and_pixels(pictures: Path, tmp_path: Path, sync: bool) -> None:
+def test_summary_counts_shapes_and_pixels(pictures: Path, tmp_path: Path, sync: bool) -> None:
     result, rows = run(pictures, tmp_path, engine="null", sync=sync)
     assert [Path(row["source"]).name for row in rows] == sorted(SIZES)
-    found = result.summary.input_shapes
-    assert (found.shapes, found.made, found.square_pixels) == (3, 2, 160 * 160)
+    inputs = result.summary.input_shapes
+    assert (inputs.shapes, inputs.made, inputs.square_pixels) == (3, 2, 160 * 160)
     mean = sum(height * width for height, width in INPUTS.values()) / len(INPUTS)
-    assert found.mean_pixels == mean
-    assert found.made_s <= result.summary.seconds["run"]
+    assert inputs.mean_pixels == mean
+    assert inputs.made_s <= result.summary.seconds["run"]
     reader = result.summary.threads["main" if sync else "reader"]
     assert "shape" in reader.waits
 
@@ -94,7 +89,7 @@ def test_detections_with_rect_equal_a_run_of_the_picture_alone(
 
 
 @pytest.mark.slow
-def test_pictures_of_five_shapes_with_a_head_of_maps(tmp_path: Path) -> None:
+def test_five_shapes_with_a_head_of_maps_equal_single_pictures(tmp_path: Path) -> None:
     model = str(random_checkpoint(tmp_path / "yolov5n.pt"))
     options = {"model": model, "engine": "ort", "size": "320", "threads": 1}
     (tmp_path / "cut").mkdir()
@@ -103,24 +98,24 @@ def test_pictures_of_five_shapes_with_a_head_of_maps(tmp_path: Path) -> None:
         cv2.imwrite(f"{tmp_path}/cut/{width}.png", frame[:, :width])
     photos = sorted((tmp_path / "cut").iterdir())
     with Detector(rect=True, **options) as together:
-        found = together(photos)
-        streamed = [each for _, each in together.stream(photos[0].parent)]
-    assert sum(map(len, found)) > 30
-    seen = set()
-    for photo, each, again in zip(photos, found, streamed, strict=True):
+        called = together(photos)
+        streamed = [detections for _, detections in together.stream(photos[0].parent)]
+    assert sum(map(len, called)) > 30
+    shapes_used = set()
+    for photo, *results in zip(photos, called, streamed, strict=True):
         height, width = cv2.imread(str(photo)).shape[:2]
         shape = smallest_input(320, 32, width, height)
-        seen.add(shape)
+        shapes_used.add(shape)
         with Detector(**{**options, "size": f"{shape[1]}x{shape[0]}"}) as single:
             alone = single(photo)
-        for one in (each, again):
-            assert np.array_equal(alone.boxes, one.boxes)
-            assert np.array_equal(alone.scores, one.scores)
-    assert len(seen) == 5
+        for detections in results:
+            assert np.array_equal(alone.boxes, detections.boxes)
+            assert np.array_equal(alone.scores, detections.scores)
+    assert len(shapes_used) == 5
 
 
 @pytest.mark.slow
-def test_a_video_has_one_shape(tmp_path: Path) -> None:
+def test_video_has_one_input_shape(tmp_path: Path) -> None:
     result, rows = run(STREET, tmp_path, engine="null", frames=3)
     assert (len(rows), result.summary.input_shapes.shapes) == (3, 1)
     assert result.summary.model_input == smallest_input(160, 32, 960, 540)
@@ -128,22 +123,18 @@ def test_a_video_has_one_shape(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_workers_of_a_batch_job_open_the_same_model(pictures: Path) -> None:
-    """Whichever picture comes first, or a worker would be given up: its model is another one."""
+def test_batch_workers_open_the_same_model_for_any_first_picture(pictures: Path) -> None:
+    """A worker whose model has another digest would be rejected."""
     plain = as_plain(resolve_config(None, {"engine": "null", "size": "160", "rect": True}))
-    found = {}
+    size_by_digest = {}
     for name in SIZES:
         model, facts = open_model(plain, [str(pictures / name)], resolves=True)
-        found[model.digest] = facts.config["runtime"]["size"]
+        size_by_digest[model.digest] = facts.config["runtime"]["size"]
         model.close()
-    assert list(found.values()) == ["160"]
+    assert list(size_by_digest.values()) == ["160"]
 
 
-# ----------------------------------------------------------------------
-# Which are open.
-
-
-def opened(shape: tuple[int, int], requests: int, log: list[str]) -> Any:
+def fake_loaded(shape: tuple[int, int], requests: int, log: list[str]) -> Any:
     rules = SimpleNamespace(height=shape[0], width=shape[1], stride=32)
     slots = [
         SimpleNamespace(slot=np.zeros((1, *shape, 3), np.uint8), device_ms=None)
@@ -154,7 +145,9 @@ def opened(shape: tuple[int, int], requests: int, log: list[str]) -> Any:
     return SimpleNamespace(network=network, engine=engine)
 
 
-def kept(monkeypatch: pytest.MonkeyPatch, most: int, requests: int) -> tuple[Shapes, list[str]]:
+def make_shapes(
+    monkeypatch: pytest.MonkeyPatch, most: int, requests: int
+) -> tuple[Shapes, list[str]]:
     monkeypatch.setattr(shapes, "MAX_OPEN", most)
     log: list[str] = []
 
@@ -162,99 +155,95 @@ def kept(monkeypatch: pytest.MonkeyPatch, most: int, requests: int) -> tuple[Sha
         width, height = map(int, config.runtime.size.split("x"))
         assert not config.runtime.rect
         log.append(f"open {(height, width)}")
-        return opened((height, width), requests, log)
+        return fake_loaded((height, width), requests, log)
 
     config = resolve_config(None, {"size": "320", "rect": True})
-    return Shapes(opened((320, 320), requests, log), config, load), log
+    return Shapes(fake_loaded((320, 320), requests, log), config, load), log
 
 
-def give(made: Shapes, request: ShapedRequest, height: int) -> None:
-    made.prepare((height, 320))
-    network = made.give(request, (height, 320))
+def give_shape(opened: Shapes, request: ShapedRequest, height: int) -> None:
+    opened.prepare((height, 320))
+    network = opened.give(request, (height, 320))
     assert network.input.height == height
     assert request.slot.shape == (1, height, 320, 3)
 
 
-def test_the_one_that_was_needed_longest_ago_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, log = kept(monkeypatch, most=4, requests=1)
-    (request,) = made.requests
+def test_least_recently_used_shape_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, log = make_shapes(monkeypatch, most=4, requests=1)
+    (request,) = opened.requests
     for height in (64, 96, 128, 64, 96):
-        give(made, request, height)
+        give_shape(opened, request, height)
     assert log == ["open (64, 320)", "open (96, 320)", "open (128, 320)"]
-    give(made, request, 160)
+    give_shape(opened, request, 160)
     assert log[3:] == ["close (128, 320)", "open (160, 320)"]
-    give(made, request, 128)  # made again
+    give_shape(opened, request, 128)  # opened again
     assert log[5:] == ["close (64, 320)", "open (128, 320)"]
-    assert (made._made, len(made._shapes), made._pictures) == (5, 4, 7)
-    made.close()
-    made.close()
+    assert (opened._made, len(opened._shapes), opened._pictures) == (5, 4, 7)
+    opened.close()
+    opened.close()
     assert sorted(log[7:]) == ["close (128, 320)", "close (160, 320)", "close (96, 320)"]
 
 
-def test_what_a_request_holds_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of three requests each may be inside its own shape, so more than two are allowed."""
-    made, log = kept(monkeypatch, most=2, requests=3)
-    busy, other, _ = made.requests
-    give(made, busy, 64)
+def test_shape_held_by_a_request_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three requests may use a shape each, so more than MAX_OPEN are open."""
+    opened, log = make_shapes(monkeypatch, most=2, requests=3)
+    busy, other, _ = opened.requests
+    give_shape(opened, busy, 64)
     for height in (96, 128, 160):
-        give(made, other, height)
+        give_shape(opened, other, height)
     assert not [line for line in log if line.startswith("close")]
-    give(made, other, 192)
+    give_shape(opened, other, 192)
     assert [line for line in log if line.startswith("close")] == ["close (96, 320)"]
 
 
-def test_of_two_threads_that_need_a_shape_one_loads_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, log = kept(monkeypatch, most=3, requests=2)
-    load, both = made._load, Barrier(2)
-    made._load = lambda config: meet(both) or load(config)
+def test_shape_needed_by_two_threads_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, log = make_shapes(monkeypatch, most=3, requests=2)
+    load, both = opened._load, Barrier(2)
+    opened._load = lambda config: meet(both) or load(config)
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda request: give(made, request, 64), made.requests))
+        list(pool.map(lambda request: give_shape(opened, request, 64), opened.requests))
     assert log == ["open (64, 320)"]
-    assert not np.shares_memory(*(request.slot for request in made.requests))
-    made.close()
+    assert not np.shares_memory(*(request.slot for request in opened.requests))
+    opened.close()
     with pytest.raises(EngineError, match="closed"):  # a stream that another thread closed
-        made.prepare((64, 320))
+        opened.prepare((64, 320))
     assert log == ["open (64, 320)", "close (64, 320)"]
 
 
-def test_a_shape_is_not_dropped_while_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, log = kept(monkeypatch, most=3, requests=1)
-    (request,), prepare = made.requests, made.prepare
-    of_run, low = made.of_run(lambda network: network), np.zeros((96, 320, 3), np.uint8)
-    made.prepare((64, 320))
-    assert not of_run.has(low)
-    of_run.prepare(low)
-    assert of_run.has(low)
+def test_prepared_shape_is_not_closed_before_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, log = make_shapes(monkeypatch, most=3, requests=1)
+    (request,), prepare = opened.requests, opened.prepare
+    run_shapes, low = opened.of_run(lambda network: network), np.zeros((96, 320, 3), np.uint8)
+    opened.prepare((64, 320))
+    assert not run_shapes.has(low)
+    run_shapes.prepare(low)
+    assert run_shapes.has(low)
 
     def prepared(shape: tuple[int, int]) -> None:
         prepare(shape)
         wait([pool.submit(prepare, (128, 320))], 0.3)  # another thread's picture needs room
 
     with ThreadPoolExecutor(1) as pool:
-        monkeypatch.setattr(made, "prepare", prepared)
-        assert made.give(request, (64, 320)).input.height == 64
-    monkeypatch.setattr(made, "prepare", prepare)
+        monkeypatch.setattr(opened, "prepare", prepared)
+        assert opened.give(request, (64, 320)).input.height == 64
+    monkeypatch.setattr(opened, "prepare", prepare)
     assert log[2:] == ["close (96, 320)", "open (128, 320)"]
-    made.prepare((160, 320))  # before the picture got the shape that was prepared for it
-    assert made.give(request, (128, 320)).input.height == 128
+    opened.prepare((160, 320))  # must not close the shape that waits to be given
+    assert opened.give(request, (128, 320)).input.height == 128
 
 
-def test_fewer_of_a_model_that_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three of 8 MB fit, and three are needed at least: the first, the held one, and the next."""
+def test_fewer_shapes_are_open_if_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory fits three shapes of 8 MB. With less, three remain: the first, the used, the next."""
     for room in (25_000_000, 9_000_000):
 
         def too_much(size: int, room: int = room) -> str | None:
             return "much" if size > room else None
 
         monkeypatch.setattr(shapes, "too_much", too_much)
-        made, log = kept(monkeypatch, most=9, requests=1)
+        opened, log = make_shapes(monkeypatch, most=9, requests=1)
         for height in (64, 96, 128):
-            give(made, made.requests[0], height)
+            give_shape(opened, opened.requests[0], height)
         assert [line for line in log if line.startswith("close")] == ["close (64, 320)"]
-
-
-# ----------------------------------------------------------------------
-# Sources with one shape only.
 
 
 @pytest.mark.parametrize(
@@ -268,7 +257,7 @@ def test_fewer_of_a_model_that_fills_the_memory(monkeypatch: pytest.MonkeyPatch)
     ids=lambda options: next(iter(options)) + str(next(iter(options.values()))),
 )
 @pytest.mark.parametrize("picture", [None, (320, 180)])
-def test_one_shape_is_refused(
+def test_rect_is_refused_for_a_single_input_shape(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     options: dict[str, Any],
@@ -281,9 +270,9 @@ def test_one_shape_is_refused(
         open_network(resolve_config(None, {"rect": True, **options}), picture)
 
 
-def test_a_file_that_was_built_for_one_shape_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def open_plan(*given: Any) -> Any:
-        network = original(*given)
+def test_rect_is_refused_for_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_plan(*arguments: Any) -> Any:
+        network = original(*arguments)
         network.plan = "street.plan"
         return network
 
@@ -293,12 +282,12 @@ def test_a_file_that_was_built_for_one_shape_is_refused(monkeypatch: pytest.Monk
         open_network(resolve_config(None, {"rect": True}), (320, 180))
 
 
-def test_nothing_may_be_still() -> None:
+def test_rect_is_refused_with_skip_still() -> None:
     with pytest.raises(UsageError, match="--skip-still"):
         detect(["a.png"], resolve_config(None, {"rect": True, "skip_still": "1%"}))
 
 
-def test_commands_that_measure_one_input_refuse_it() -> None:
+def test_compare_and_tune_refuse_rect() -> None:
     config = resolve_config(None, {"rect": True, "engine": "null"})
 
     def watch(*_: Any) -> None: ...

@@ -1,4 +1,4 @@
-"""Default names: replaced by a run of the same settings, kept by any other."""
+"""Outputs with default names: a run with the same settings replaces them, any other keeps them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(spec: str = "a.mp4", **options: object) -> list[str]:
-    given = {"engine": "null", "frames": 2, "save": "jsonl", **options}
-    result = detect([spec], resolve_config(None, given))
+    settings = {"engine": "null", "frames": 2, "save": "jsonl", **options}
+    result = detect([spec], resolve_config(None, settings))
     assert result.exit_code == 0
     return [Path(path).name for each in result.summary.each for path in each.outputs.values()]
 
 
 @pytest.mark.slow
-def test_the_same_settings_replace() -> None:
+def test_same_settings_replace_the_output() -> None:
     assert run() == ["a-null-detected.jsonl"]
     inode = Path("a-null-detected.jsonl").stat().st_ino
     assert run() == ["a-null-detected.jsonl"]
@@ -48,7 +48,7 @@ def test_the_same_settings_replace() -> None:
 @pytest.mark.parametrize(
     "other", [{"stride": 2}, {"size": "320x192"}, {"conf": 0.5}, {"hide_labels": True}], ids=str
 )
-def test_other_settings_keep_what_is_there(other: dict[str, object]) -> None:
+def test_other_settings_keep_the_output(other: dict[str, object]) -> None:
     run()
     before = Path("a-null-detected.jsonl").read_bytes()
     assert run(**other) == ["a-null-detected-2.jsonl"]
@@ -58,7 +58,7 @@ def test_other_settings_keep_what_is_there(other: dict[str, object]) -> None:
 
 
 @pytest.mark.slow
-def test_another_source_of_that_name_keeps_it(place: Path) -> None:
+def test_other_source_of_that_name_keeps_the_output(place: Path) -> None:
     run()
     (place / "b").mkdir()
     (place / "b/a.mp4").write_bytes(CLIP.read_bytes())
@@ -66,14 +66,14 @@ def test_another_source_of_that_name_keeps_it(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_somebody_elses_file_stays() -> None:
+def test_foreign_file_is_kept() -> None:
     Path("a-null-detected.jsonl").write_text("mine")
     assert run() == ["a-null-detected-2.jsonl"]
     assert Path("a-null-detected.jsonl").read_text() == "mine"
 
 
 @pytest.mark.slow
-def test_a_name_that_was_given_is_replaced() -> None:
+def test_given_file_name_is_replaced() -> None:
     Path("x.jsonl").write_text("mine")
     assert run(output="x.jsonl") == ["x.jsonl"]
     assert Path("x.jsonl").read_text() != "mine"
@@ -81,14 +81,14 @@ def test_a_name_that_was_given_is_replaced() -> None:
 
 
 @pytest.mark.slow
-def test_a_folder_that_was_given_holds_default_names() -> None:
+def test_given_folder_gets_default_names() -> None:
     assert run(output="o/") == ["a-null-detected.jsonl"]
     assert run(output="o/", stride=2) == ["a-null-detected-2.jsonl"]
     assert not Path("a-null-detected.jsonl").exists()
 
 
 @pytest.mark.slow
-def test_pictures_too() -> None:
+def test_folders_of_pictures_follow_the_same_rules() -> None:
     options = {"save": ("pictures", "jsonl")}
     assert set(run(**options)) == {"a-null-detected", "a-null-detected.jsonl"}
     assert set(run(**options)) == {"a-null-detected", "a-null-detected.jsonl"}
@@ -96,7 +96,7 @@ def test_pictures_too() -> None:
 
 
 @pytest.mark.slow
-def test_without_attributes_a_complete_new_file_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_is_replaced_if_there_are_no_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> bytes:
         raise OSError(95, "Operation not supported")
 

@@ -1,4 +1,4 @@
-"""The timing at the default model's first run: when it is made, what it finds, who takes it."""
+"""The timing of engines at a model's first run: when it happens, its result, and who uses it."""
 
 from __future__ import annotations
 
@@ -39,13 +39,11 @@ SPEEDS = {
     ("openvino", "bf16"): 0.008,
     ("openvino", "int8"): 0.004,
 }
-ANSWERS: dict[tuple[str, str], float] = {}  # else 20
-
-
+BOX_COUNTS: dict[tuple[str, str], float] = {}  # count of boxes; 20 if absent
 MAKE = self_timing.make
 
 
-class Ticks:
+class FakeClock:
     def __init__(self) -> None:
         self.now = 0.0
 
@@ -53,21 +51,21 @@ class Ticks:
         return self.now
 
 
-class Opened:
-    """An engine of one request, whose ``infer`` takes a known time, and gives a known answer."""
+class FakeEngine:
+    """An engine with one request, whose ``infer`` takes a known time and returns a known value."""
 
     concurrency = 1
 
-    def __init__(self, ticks: Ticks, seconds: float, answer: float) -> None:
+    def __init__(self, ticks: FakeClock, seconds: float, count: float) -> None:
         self.requests, self.slot = [self], [None]
         self._ticks, self._seconds = ticks, seconds
-        self._answer = np.full((1, 1), answer, np.float32)
+        self._output = np.full((1, 1), count, np.float32)
 
     def infer(self, n: int) -> list[np.ndarray]:
         self._ticks.now += self._seconds
-        return [self._answer]
+        return [self._output]
 
-    def __enter__(self) -> Opened:
+    def __enter__(self) -> FakeEngine:
         return self
 
     def __exit__(self, *error: object) -> None: ...
@@ -84,18 +82,18 @@ def set_flags(monkeypatch, *flags: str) -> None:
 
 
 @pytest.fixture
-def ticks(monkeypatch) -> Ticks:
-    clock = Ticks()
+def ticks(monkeypatch) -> FakeClock:
+    clock = FakeClock()
 
-    def opened(network, config, name, precision, stack: ExitStack, its_clock) -> object:
+    def open_engine(network, config, name, precision, stack: ExitStack, _) -> object:
         if (name, precision) not in SPEEDS:
             raise EngineError(f"{name} has no {precision} here")
         clock.now += 0.2
-        engine = Opened(clock, SPEEDS[name, precision], ANSWERS.get((name, precision), 20))
+        engine = FakeEngine(clock, SPEEDS[name, precision], BOX_COUNTS.get((name, precision), 20))
         return self_timing._WarmEngine(name, precision, stack.enter_context(engine), 3)
 
     monkeypatch.setenv(SWITCH, "1")
-    monkeypatch.setattr(self_timing, "_open_engine", opened)
+    monkeypatch.setattr(self_timing, "_open_engine", open_engine)
     monkeypatch.setattr(base, "NVIDIA_DRIVER", Path("/no/driver"))
     set_flags(monkeypatch, "avx_vnni", "amx_bf16")
     monkeypatch.setattr(engines, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
@@ -114,26 +112,24 @@ def settings(folder, model="street-1", **runtime) -> Config:
     )
 
 
-def timed(network, config, **more) -> Timing | None:
-    return choose.find_timing(network, config, **more)
-
-
-def taken(network, config):
+def choose_engine(network, config):
     return choose.choose(network, config, timed=True)
 
 
-def test_a_faster_library_is_suggested_once_and_later_with_v_alone(
+def test_faster_library_is_suggested_once_and_later_only_with_v(
     street, ticks, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(engines, "suggest_library", lambda device: "install it")
     for is_first in (True, False):
-        [hint] = [note for note in taken(street, settings(tmp_path)).notes if note == "install it"]
+        [hint] = [
+            note for note in choose_engine(street, settings(tmp_path)).notes if note == "install it"
+        ]
         assert isinstance(hint, Background) != is_first
-    assert "install it" not in taken(street, settings(tmp_path, engine="ort")).notes
+    assert "install it" not in choose_engine(street, settings(tmp_path, engine="ort")).notes
 
 
-def test_the_fastest_is_taken_with_the_calibration_of_the_package(street, ticks, tmp_path):
-    choice = taken(street, settings(tmp_path))
+def test_fastest_engine_is_chosen_with_the_packaged_calibration(street, ticks, tmp_path):
+    choice = choose_engine(street, settings(tmp_path))
     runtime = choice.config.runtime
     assert (runtime.engine, runtime.precision) == ("openvino", "int8")
     assert choice.config.calibration.calibrate == "packaged"
@@ -143,12 +139,12 @@ def test_the_fastest_is_taken_with_the_calibration_of_the_package(street, ticks,
     assert note.startswith("first run of street-1")
     assert "ort fp32 100, openvino int8 250, ort int8 167" in note
     assert str(tmp_path / "measured.json") in note
-    assert taken(street, settings(tmp_path)).notes == (), "it is made once"
+    assert choose_engine(street, settings(tmp_path)).notes == (), "timed twice"
 
 
 @pytest.mark.parametrize("changed", ["library", "machine", "engine"])
-def test_it_is_made_again_where_it_no_longer_holds(street, ticks, tmp_path, monkeypatch, changed):
-    timed(street, settings(tmp_path))
+def test_timing_is_repeated_after_a_change(street, ticks, tmp_path, monkeypatch, changed):
+    choose.find_timing(street, settings(tmp_path))
     if changed == "library":
         monkeypatch.setattr(measurements, "library_version", lambda name: f"{name} 2.0")
     elif changed == "machine":
@@ -157,7 +153,7 @@ def test_it_is_made_again_where_it_no_longer_holds(street, ticks, tmp_path, monk
         )
     else:
         monkeypatch.setattr(engines, "usable", lambda *_: {"ort": None, "openvino": "is broken"})
-    assert timed(street, settings(tmp_path)).note is not None
+    assert choose.find_timing(street, settings(tmp_path)).note is not None
 
 
 @pytest.mark.parametrize(
@@ -174,12 +170,12 @@ def test_it_is_made_again_where_it_no_longer_holds(street, ticks, tmp_path, monk
     ],
     ids=str,
 )
-def test_settings_that_it_has_nothing_to_say_about(street, ticks, tmp_path, runtime):
-    assert timed(street, settings(tmp_path, **runtime)) is None
+def test_other_settings_are_not_timed(street, ticks, tmp_path, runtime):
+    assert choose.find_timing(street, settings(tmp_path, **runtime)) is None
     assert ticks.now == 0
 
 
-class Ahead:
+class FakeSample:
     def __init__(self, frames: int | None) -> None:
         self.frames, self.samples = frames, 0
 
@@ -193,10 +189,10 @@ class Ahead:
 
 @pytest.fixture
 def foreign(street, ticks, monkeypatch):
-    def found(network, outputs, conf) -> list[Detections]:
-        return [some_boxes(int(one[0][0, 0]), conf) for one in outputs]
+    def decode(network, outputs, conf) -> list[Detections]:
+        return [some_boxes(int(output[0][0, 0]), conf) for output in outputs]
 
-    monkeypatch.setattr(search, "detections", found)
+    monkeypatch.setattr(search, "detections", decode)
     monkeypatch.setattr(sampling, "Ahead", lambda ahead: ahead)
     network = replace(street, sha256="ab" * 32, macs=1_000_000_000)
 
@@ -214,31 +210,31 @@ def some_boxes(count: int, conf: float) -> Detections:
 
 
 @pytest.mark.parametrize(
-    ("answers", "agreement", "expected"),
+    ("box_counts", "agreement", "expected"),
     [
         ({}, 1.0, ("openvino", "bf16")),
         ({("openvino", "bf16"): 18}, 30 / 31, ("ort", "fp32")),
         ({("openvino", "bf16"): float("nan")}, 0.0, ("ort", "fp32")),
-        ({("openvino", "bf16"): 40}, 0.0, ("ort", "fp32")),  # no rounding
-        (dict.fromkeys(SPEEDS, 5), 1.0, ("openvino", "bf16")),  # by boxes of low scores
+        ({("openvino", "bf16"): 40}, 0.0, ("ort", "fp32")),  # too different for rounding
+        (dict.fromkeys(SPEEDS, 5), 1.0, ("openvino", "bf16")),  # compared by boxes of low scores
         (dict.fromkeys(SPEEDS, 0), None, ("ort", "fp32")),  # nothing to compare
     ],
-    ids=["same", "a box less", "nan", "another network", "few boxes", "no box"],
+    ids=["equal", "one box missing", "nan", "another network", "few boxes", "no box"],
 )
-def test_a_model_of_somebody_is_judged_by_frames_of_the_run(
-    foreign, ticks, tmp_path, monkeypatch, answers, agreement, expected
+def test_custom_model_is_compared_on_frames_of_the_run(
+    foreign, ticks, tmp_path, monkeypatch, box_counts, agreement, expected
 ):
     """SPEEDS makes bf16 1.25 times as fast as ONNX Runtime's fp32; int8 is not tried."""
-    monkeypatch.setattr("tests.run.test_self_timing.ANSWERS", answers)
-    ahead, config = Ahead(5000), settings(tmp_path, "somebody.onnx")
+    monkeypatch.setattr("tests.run.test_self_timing.BOX_COUNTS", box_counts)
+    ahead, config = FakeSample(5000), settings(tmp_path, "somebody.onnx")
     choice = foreign(ahead, config)
     runtime = choice.config.runtime
     assert (runtime.engine, runtime.precision) == expected
-    kept = measurements.read(config)
+    stored = measurements.read(config)
     assert ahead.samples == 1
-    assert bool(kept) == any(answers.get(one, 20) for one in SPEEDS)
-    if kept:
-        rows = {(row.engine, row.precision): row.agreement for row in kept[0].rows}
+    assert bool(stored) == any(box_counts.get(key, 20) for key in SPEEDS)
+    if stored:
+        rows = {(row.engine, row.precision): row.agreement for row in stored[0].rows}
         assert set(rows) == {("ort", "fp32"), ("openvino", "fp32"), ("openvino", "bf16")}
         assert agreement in (None, rows["openvino", "bf16"])
         again = foreign(ahead, config)
@@ -248,17 +244,15 @@ def test_a_model_of_somebody_is_judged_by_frames_of_the_run(
 @pytest.mark.parametrize(
     ("frames", "opened", "runtime"),
     [
-        (100, 0, {}),  # by its multiplications
-        (700, 1, {}),  # by the first engine
+        (100, 0, {}),  # too short by the network's MACs
+        (700, 1, {}),  # too short by the speed of the first engine
         (5000, 0, {"precision": "int8"}),
         (5000, 0, {"engine": "ort"}),
     ],
 )
-def test_a_run_that_cannot_pay_for_a_timing_decodes_nothing_for_it(
-    foreign, ticks, tmp_path, monkeypatch, frames, opened, runtime
-):
+def test_short_run_is_not_timed(foreign, ticks, tmp_path, monkeypatch, frames, opened, runtime):
     monkeypatch.setitem(SPEEDS, ("ort", "fp32"), 0.005)
-    ahead = Ahead(frames)
+    ahead = FakeSample(frames)
     before = ticks.now
     foreign(ahead, settings(tmp_path, "somebody.onnx", **runtime))
     assert (ahead.samples, measurements.read(settings(tmp_path))) == (0, [])
@@ -266,34 +260,34 @@ def test_a_run_that_cannot_pay_for_a_timing_decodes_nothing_for_it(
 
 
 @pytest.mark.parametrize("frames", [1500, 2500, 4000, None])
-def test_a_timing_takes_a_twentieth_of_its_run(foreign, ticks, tmp_path, frames):
+def test_timing_takes_a_twentieth_of_its_run(foreign, ticks, tmp_path, frames):
     before = ticks.now
-    foreign(Ahead(frames), settings(tmp_path, "somebody.onnx"))
-    longest = 3 * 3 * sum((0.010, 0.0095, 0.008)) + 0.2  # what is begun is ended
+    foreign(FakeSample(frames), settings(tmp_path, "somebody.onnx"))
+    longest = 3 * 3 * sum((0.010, 0.0095, 0.008)) + 0.2  # a round in progress is finished
     allowed = LIMIT_S if frames is None else SHARE * frames * 0.010
     assert ticks.now - before <= allowed + longest
-    (kept,) = measurements.read(settings(tmp_path))
-    assert len(kept.rows) == (3 if frames in (2500, 4000, None) else 2)
+    (stored,) = measurements.read(settings(tmp_path))
+    assert len(stored.rows) == (3 if frames in (2500, 4000, None) else 2)
 
 
 @pytest.mark.parametrize("engine", ["ort", "trt"])
-def test_on_a_gpu_only_what_builds_no_plan_is_timed(foreign, ticks, tmp_path, monkeypatch, engine):
+def test_gpu_engine_that_builds_plans_is_not_timed(foreign, ticks, tmp_path, monkeypatch, engine):
     speeds = {(engine, "fp32"): 0.010, (engine, "tf32"): 0.006, (engine, "fp16"): 0.004}
     monkeypatch.setattr("tests.run.test_self_timing.SPEEDS", speeds)
     monkeypatch.setattr(base, "NVIDIA_DRIVER", tmp_path)
     monkeypatch.setattr(engines, "choose_by_rank", lambda *_: (engine, "by rank"))
-    runtime = foreign(Ahead(None), settings(tmp_path, "somebody.onnx")).config.runtime
+    runtime = foreign(FakeSample(None), settings(tmp_path, "somebody.onnx")).config.runtime
     assert runtime.precision == ("fp16" if engine == "ort" else "fp32")
 
 
 def test_networks_of_unknown_loss_are_not_timed(street, ticks, tmp_path):
-    assert timed(replace(street, sha256="ab" * 32), settings(tmp_path)) is None
-    assert timed(replace(street, random_seed=0), settings(tmp_path)) is None
-    assert timed(street, settings(tmp_path, model="street.cfg")) is None
+    assert choose.find_timing(replace(street, sha256="ab" * 32), settings(tmp_path)) is None
+    assert choose.find_timing(replace(street, random_seed=0), settings(tmp_path)) is None
+    assert choose.find_timing(street, settings(tmp_path, model="street.cfg")) is None
     assert not list(tmp_path.iterdir())
 
 
-def test_one_timing_is_for_all_canvases(street, ticks, tmp_path, monkeypatch):
+def test_timing_applies_to_all_canvases(street, ticks, tmp_path, monkeypatch):
     """Time the model's own canvas, even if the first video has another shape."""
     classic = open_network(ModelRequest("street-1", size=(288, 384)))
     shapes = []
@@ -304,47 +298,47 @@ def test_one_timing_is_for_all_canvases(street, ticks, tmp_path, monkeypatch):
         return real(network, *arguments)
 
     monkeypatch.setattr(self_timing, "_open_engine", opened)
-    first = timed(classic, settings(tmp_path))
+    first = choose.find_timing(classic, settings(tmp_path))
     own = (street.input.height, street.input.width)
     assert first.measurement.model_input == own
     assert set(shapes) == {own}
-    assert taken(classic, settings(tmp_path)).config.runtime.precision == "int8"
+    assert choose_engine(classic, settings(tmp_path)).config.runtime.precision == "int8"
     shapes.clear()
     for network in (street, classic, open_network(ModelRequest("street-1", size=(320, 320)))):
-        assert timed(network, settings(tmp_path)) == Timing(first.measurement)
+        assert choose.find_timing(network, settings(tmp_path)) == Timing(first.measurement)
     assert not shapes
 
 
-def test_off_in_the_environment(street, ticks, tmp_path, monkeypatch):
+def test_timing_is_switched_off_in_the_environment(street, ticks, tmp_path, monkeypatch):
     monkeypatch.setenv(SWITCH, "0")
-    assert timed(street, settings(tmp_path)) is None
+    assert choose.find_timing(street, settings(tmp_path)) is None
 
 
-def test_a_gpu_is_not_judged_by_the_cpu(street, ticks, tmp_path, monkeypatch):
+def test_engine_of_a_gpu_is_not_timed_on_the_cpu(street, ticks, tmp_path, monkeypatch):
     monkeypatch.setattr(engines, "choose_by_rank", lambda *_: ("trt", "engine trt: by rank"))
-    assert timed(street, settings(tmp_path)) is None
+    assert choose.find_timing(street, settings(tmp_path)) is None
 
 
-def test_what_is_named_stays(street, ticks, tmp_path):
+def test_named_engine_or_precision_is_kept(street, ticks, tmp_path):
     for runtime, expected in (
         ({"engine": "ort"}, ("ort", "int8")),
         ({"engine": "openvino"}, ("openvino", "int8")),
-        ({"precision": "fp32"}, ("ort", "fp32")),  # OpenVINO's is 1.05 times as fast: not worth it
+        ({"precision": "fp32"}, ("ort", "fp32")),  # OpenVINO is only 1.05 times as fast
     ):
         config = settings(tmp_path, **runtime)
-        found = taken(street, config).config.runtime
-        assert (found.engine, found.precision) == expected
+        chosen = choose_engine(street, config).config.runtime
+        assert (chosen.engine, chosen.precision) == expected
 
 
 @pytest.mark.parametrize(("times", "precision"), [(1.19, "fp32"), (1.21, "int8")])
-def test_a_little_is_not_worth_another_answer(
+def test_small_speedup_does_not_change_the_precision(
     street, ticks, tmp_path, monkeypatch, times, precision
 ):
     monkeypatch.setattr(
         "tests.run.test_self_timing.SPEEDS",
         {("ort", "fp32"): 0.012, ("ort", "int8"): 0.012 / times},
     )
-    assert taken(street, settings(tmp_path)).config.runtime.precision == precision
+    assert choose_engine(street, settings(tmp_path)).config.runtime.precision == precision
 
 
 @pytest.mark.parametrize(
@@ -352,33 +346,33 @@ def test_a_little_is_not_worth_another_answer(
     [
         ((), ROUNDS, "int8"),
         ((2,), ROUNDS, "int8"),
-        ((2, 3), ROUNDS + 1, "int8"),  # two of seven count, two of eight do not
-        (range(MAX_ROUNDS), ROUNDS, "fp32"),  # slower by its median: nothing is open
-        (range(0, MAX_ROUNDS, 3), MAX_ROUNDS, "fp32"),  # a third of all
+        ((2, 3), ROUNDS + 1, "int8"),  # 2 slow rounds of 7 matter, 2 of 8 do not
+        (range(MAX_ROUNDS), ROUNDS, "fp32"),  # always slower, so nothing is unclear
+        (range(0, MAX_ROUNDS, 3), MAX_ROUNDS, "fp32"),  # a third of all rounds
     ],
 )
-def test_a_neighbour_on_the_machine_is_waited_out(
+def test_noisy_timing_runs_more_rounds(
     street, ticks, tmp_path, monkeypatch, slow, rounds, precision
 ):
     counts = {"fp32": 0, "int8": 0}
 
-    def a_round(one, clock) -> float:
-        done = counts[one.precision]
-        counts[one.precision] += 1
-        return 150.0 if one.precision == "int8" and done not in slow else 100.0
+    def run_round(engine, clock) -> float:
+        done = counts[engine.precision]
+        counts[engine.precision] += 1
+        return 150.0 if engine.precision == "int8" and done not in slow else 100.0
 
     monkeypatch.setattr(
         "tests.run.test_self_timing.SPEEDS", {("ort", "fp32"): 0.01, ("ort", "int8"): 0.01}
     )
-    monkeypatch.setattr(self_timing, "_run_round", a_round)
-    timing = timed(street, settings(tmp_path))
+    monkeypatch.setattr(self_timing, "_run_round", run_round)
+    timing = choose.find_timing(street, settings(tmp_path))
     assert set(counts.values()) == {rounds} == {timing.measurement.rounds}
-    assert taken(street, settings(tmp_path)).config.runtime.precision == precision
+    assert choose_engine(street, settings(tmp_path)).config.runtime.precision == precision
 
 
-def test_a_higher_budget_of_agreement_keeps_fp32(street, ticks, tmp_path):
+def test_higher_agreement_budget_keeps_fp32(street, ticks, tmp_path):
     config = replace(settings(tmp_path), calibration=CalibrationConfig(budget=0.999))
-    assert taken(street, config).config.runtime.precision == "fp32"
+    assert choose_engine(street, config).config.runtime.precision == "fp32"
 
 
 @pytest.mark.parametrize(
@@ -386,43 +380,43 @@ def test_a_higher_budget_of_agreement_keeps_fp32(street, ticks, tmp_path):
     [
         (["sse2", "avx512_bf16"], {"fp32", "bf16", "int8"}),
         (["sse2", "avx512_vnni"], {"fp32", "int8"}),
-        ([], {"fp32"}),  # of a CPU that Linux does not describe so, nothing is known
+        ([], {"fp32"}),  # Linux lists no flags for some CPUs
     ],
 )
-def test_a_precision_without_instructions_for_it_is_not_timed(
+def test_precision_without_cpu_support_is_not_timed(
     street, ticks, tmp_path, monkeypatch, flags, precisions
 ):
-    """OpenVINO would take bf16 and run fp32."""
+    """OpenVINO would accept bf16 and silently run fp32."""
     set_flags(monkeypatch, *flags)
-    timing = timed(street, settings(tmp_path))
+    timing = choose.find_timing(street, settings(tmp_path))
     assert {row.precision for row in timing.measurement.rows} == precisions
 
 
 @pytest.mark.parametrize(("flag", "kind"), [("avx2", NARROW), ("avx512_vnni", "int8-u8")])
-def test_the_agreement_of_int8_is_that_of_this_cpu(
-    street, ticks, tmp_path, monkeypatch, flag, kind
-):
+def test_agreement_of_int8_is_that_of_this_cpu(street, ticks, tmp_path, monkeypatch, flag, kind):
     set_flags(monkeypatch, "sse2", flag)
-    timing = timed(street, settings(tmp_path))
+    timing = choose.find_timing(street, settings(tmp_path))
     known = packaged(street, "street-1").result[kind].agreement
-    told = {row.agreement for row in timing.measurement.rows if row.precision == "int8"}
-    assert told == {known}
+    agreements = {row.agreement for row in timing.measurement.rows if row.precision == "int8"}
+    assert agreements == {known}
 
 
 @pytest.mark.parametrize(
     ("flags", "kind"), [(["avx512_vnni"], FRONT), (["avx512_vnni", "avx512_bf16"], FLOAT_IN_BF16)]
 )
-def test_openvinos_int8_is_as_exact_as_its_float_layers(ticks, tmp_path, monkeypatch, flags, kind):
+def test_agreement_of_openvino_int8_includes_its_float_layers(
+    ticks, tmp_path, monkeypatch, flags, kind
+):
     """ONNX Runtime computes these layers in fp32, so its agreement stays the same."""
     set_flags(monkeypatch, "sse2", *flags)
     network = open_network(ModelRequest("street"))
     known = packaged(network, "street").result
-    rows = timed(network, settings(tmp_path, "street")).measurement.rows
-    told = {row.engine: row.agreement for row in rows if row.precision == "int8"}
-    assert told == {"openvino": known[kind].agreement, "ort": known["int8-u8"].agreement}
+    rows = choose.find_timing(network, settings(tmp_path, "street")).measurement.rows
+    agreements = {row.engine: row.agreement for row in rows if row.precision == "int8"}
+    assert agreements == {"openvino": known[kind].agreement, "ort": known["int8-u8"].agreement}
 
 
-def test_a_comparison_goes_first_and_nothing_is_timed(street, ticks, tmp_path):
+def test_comparison_takes_precedence_over_timing(street, ticks, tmp_path):
     rows = [
         measurements.row(
             "ort", precision, {"batch": 1}, 1.0, inference=Interval(speed, speed, speed)
@@ -439,74 +433,73 @@ def test_a_comparison_goes_first_and_nothing_is_timed(street, ticks, tmp_path):
         rounds=5,
     )
     measurements.keep(compared, settings(tmp_path))
-    choice = taken(street, settings(tmp_path))
+    choice = choose_engine(street, settings(tmp_path))
     assert choice.config.runtime.precision == "fp32"
     assert "(compare, " in choice.reason
     assert (choice.notes, ticks.now) == ((), 0)
 
 
-def test_doctor_lists_it(street, ticks, tmp_path):
-    timed(street, settings(tmp_path))
-    (one,) = choose.list_in_force(settings(tmp_path))
-    assert one["model"] == "street-1"
-    assert "openvino, int8" in one["reason"]
-    assert "--no-self-timing" in one["reason"]
-    assert one["undo"] == f"cached in {tmp_path / 'measured.json'}"
+def test_doctor_lists_the_timing(street, ticks, tmp_path):
+    choose.find_timing(street, settings(tmp_path))
+    (row,) = choose.list_in_force(settings(tmp_path))
+    assert row["model"] == "street-1"
+    assert "openvino, int8" in row["reason"]
+    assert "--no-self-timing" in row["reason"]
+    assert row["undo"] == f"cached in {tmp_path / 'measured.json'}"
 
 
-def test_engines_that_open_slowly_are_left_out(street, ticks, tmp_path, monkeypatch):
-    slow = self_timing._open_engine
+def test_slowly_opening_engines_are_skipped(street, ticks, tmp_path, monkeypatch):
+    open_engine = self_timing._open_engine
 
-    def opened(*given):
+    def open_slowly(*arguments):
         ticks.now += OPENING * LIMIT_S
-        return slow(*given)
+        return open_engine(*arguments)
 
-    monkeypatch.setattr(self_timing, "_open_engine", opened)
-    timing = timed(street, settings(tmp_path))
+    monkeypatch.setattr(self_timing, "_open_engine", open_slowly)
+    timing = choose.find_timing(street, settings(tmp_path))
     assert [(row.engine, row.precision) for row in timing.measurement.rows] == [("ort", "fp32")]
-    assert taken(street, settings(tmp_path)).reason == "engine ort: by rank"
+    assert choose_engine(street, settings(tmp_path)).reason == "engine ort: by rank"
 
 
-def test_it_ends_on_a_slow_machine(street, ticks, tmp_path, monkeypatch):
+def test_timing_ends_on_a_slow_machine(street, ticks, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "tests.run.test_self_timing.SPEEDS", {("ort", "fp32"): 1.0, ("ort", "int8"): 0.5}
     )
-    timed(street, settings(tmp_path))
+    choose.find_timing(street, settings(tmp_path))
     rounds = measurements.ENOUGH_ROUNDS
     assert ticks.now == pytest.approx(0.4 + rounds * 3 * 1.5)
     assert ticks.now > LIMIT_S
     assert rounds < ROUNDS
 
 
-def test_it_can_be_stopped(ticks, tmp_path):
+def test_timing_can_be_stopped(ticks, tmp_path):
     with pytest.raises(EngineError, match="--no-self-timing"):
         load_model(settings(tmp_path), timed=True, progress=lambda *_: False)
     assert not list(tmp_path.iterdir())
 
 
-def test_where_nothing_can_be_written_it_is_measured_again(street, ticks, tmp_path):
+def test_unwritable_folder_repeats_the_timing(street, ticks, tmp_path):
     blocked = tmp_path / "a-file"
     blocked.write_text("")
     for _ in range(2):
-        choice = taken(street, settings(blocked / "engines"))
+        choice = choose_engine(street, settings(blocked / "engines"))
         assert "could not cache" in choice.notes[0]
         assert choice.config.runtime.precision == "int8"
 
 
-def test_the_package_has_a_calibration_of_its_own_weights(street):
-    found = packaged(street, "street-1")
-    assert {"int8-u8", "int8-s8", "bf16", NARROW} == set(found.result)
+def test_package_has_calibrations_of_its_own_weights(street):
+    results = packaged(street, "street-1").result
+    assert {"int8-u8", "int8-s8", "bf16", NARROW} == set(results)
     assert all(
-        result.agreement >= (0.975 if kind == NARROW else 0.985)
-        for kind, result in found.result.items()
+        result.agreement >= (0.975 if kind == NARROW else 0.985) for kind, result in results.items()
     )
     assert packaged(street, "yolov5n") is None
     assert packaged(street, "a/file.cfg") is None
 
 
 @pytest.mark.slow
-def test_the_command_takes_it_and_python_where_auto_is_asked_for(tmp_path, monkeypatch):
-    """Real engines: which of them is the fastest depends on the machine."""
+def test_command_and_detector_with_auto_use_the_timing(tmp_path, monkeypatch):
+    """Time real engines; which one is the fastest depends on the machine."""
     monkeypatch.setenv(SWITCH, "1")
     monkeypatch.setattr(base, "NVIDIA_DRIVER", Path("/no/driver"))
     monkeypatch.chdir(tmp_path)
@@ -519,11 +512,11 @@ def test_the_command_takes_it_and_python_where_auto_is_asked_for(tmp_path, monke
         result = detect([STREET], config, hooks=Hooks(timed=True))
         assert result.exit_code == 0
         notes.append([note for note in result.summary.notes if "benchmarked the engines" in note])
-    assert [len(found) for found in notes] == [1, 0]
+    assert [len(run_notes) for run_notes in notes] == [1, 0]
     (entry,) = json.loads((tmp_path / "engines/measured.json").read_text())["measurements"]
     assert (entry["rows"][0]["engine"], entry["rows"][0]["precision"]) == ("ort", "fp32")
     assert all(row["fps"]["inference"]["low"] > 0 for row in entry["rows"])
-    assert detect([STREET], config).exit_code == 0  # as eval runs it
+    assert detect([STREET], config).exit_code == 0  # like eval
     with Detector(engines_dir=str(tmp_path / "engines")) as detector:
         assert detector.engine == "ort"
     with Detector(engine="auto", engines_dir=str(tmp_path / "engines")) as detector:
@@ -531,9 +524,7 @@ def test_the_command_takes_it_and_python_where_auto_is_asked_for(tmp_path, monke
 
 
 @pytest.mark.slow
-def test_a_long_run_of_somebodys_model_times_it_and_python_reads_that(
-    shared, tmp_path, monkeypatch
-):
+def test_long_run_times_a_custom_model_and_detector_reads_it(shared, tmp_path, monkeypatch):
     monkeypatch.setenv(SWITCH, "1")
     monkeypatch.setattr(base, "NVIDIA_DRIVER", Path("/no/driver"))
     monkeypatch.setattr(losses, "LIMIT_S", 100.0)  # the machine may be busy, the clip is short
@@ -548,8 +539,8 @@ def test_a_long_run_of_somebodys_model_times_it_and_python_reads_that(
         loaded = PlanDraft.of(config).load(specs=[clip], timed=True).loaded
         loaded.engine.close()
         assert any("benchmarked" in note for note in loaded.notes) == is_first
-    (kept,) = measurements.read(config)
-    assert all(row.agreement >= 0.9 for row in kept.rows), kept.rows
-    assert all(row.agreement == 1 for row in kept.rows if row.precision == "fp32")
+    (stored,) = measurements.read(config)
+    assert all(row.agreement >= 0.9 for row in stored.rows), stored.rows
+    assert all(row.agreement == 1 for row in stored.rows if row.precision == "fp32")
     with Detector(model, engine="auto", size=224, engines_dir=str(tmp_path / "engines")) as same:
         assert same.engine == loaded.engine.name

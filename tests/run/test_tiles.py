@@ -27,7 +27,7 @@ STREET = CHECKOUT / "videos" / "street.mp4"
 @pytest.mark.parametrize(
     ("text", "inputs"), [(None, 1), ("none", 1), ("2x2", 5), ("3X2", 7), ("1x2", 3), ("8x8", 65)]
 )
-def test_inputs_of_a_frame(text, inputs):
+def test_grid_decides_the_number_of_inputs(text, inputs):
     assert Tiling.parse(text).inputs == inputs
 
 
@@ -47,12 +47,12 @@ def test_auto_tiles_are_refused_without_a_source_to_inspect():
 
 
 def options(folder: Path, **more) -> Config:
-    given = {"engine": "null", "output": f"{folder}/", "save": ("jsonl",)}
-    return Config().with_options({**given, "run_dir": str(folder / "run"), **more})
+    settings = {"engine": "null", "output": f"{folder}/", "save": ("jsonl",)}
+    return Config().with_options({**settings, "run_dir": str(folder / "run"), **more})
 
 
-@pytest.mark.parametrize("size", [None, "608x352"])  # the video decides, or the user
-def test_tiles_smaller_than_the_input_are_refused_before_anything_is_started(
+@pytest.mark.parametrize("size", [None, "608x352"])  # of the video, or given
+def test_tiles_smaller_than_the_input_are_refused_before_the_engine_opens(
     tmp_path, monkeypatch, size
 ):
     clip = write_video(tmp_path / "clip.mp4", 4)
@@ -68,28 +68,27 @@ def test_tiles_smaller_than_the_input_are_refused_before_anything_is_started(
     [{}, {"sync": True}, {"batch": 5}, {"batch": 3}, {"batch": 11, "sync": True}, {"stride": 2}],
     ids=str,
 )
-def test_every_loop_and_batch_finds_the_same(more, tmp_path, monkeypatch):
+def test_every_loop_and_batch_gives_equal_detections(more, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    asked = {"engine": "ort", "precision": "fp32", "tiles": "2x2", "frames": 6, "size": "448x256"}
-    summary = detect([str(STREET)], options(tmp_path, **asked, **more)).summary
+    usual = {"engine": "ort", "precision": "fp32", "tiles": "2x2", "frames": 6, "size": "448x256"}
+    summary = detect([str(STREET)], options(tmp_path, **usual, **more)).summary
     assert summary.tiles == 5
     assert summary.frames.written == 6
     stride = more.get("stride", 1)
-    rows = [json.loads(one) for one in Path(summary.outputs["jsonl"]).read_text().splitlines()]
+    rows = [json.loads(line) for line in Path(summary.outputs["jsonl"]).read_text().splitlines()]
     with Detector(engine="ort", precision="fp32", tiles="2x2", size="448x256") as detector:
         capture, at = cv2.VideoCapture(str(STREET)), 0
         for row in rows:
             while at <= row["frame"]:
                 image, at = capture.read()[1], at + 1
             assert row["frame"] % stride == 0
-            found = detector(image)
-            # The command reads planes, whose pixels differ by a level: a box at the threshold may.
-            assert abs(len(row["detections"]) - len(found)) <= 2
+            # Planes differ from BGR by a level, so boxes near the threshold may differ.
+            assert abs(len(row["detections"]) - len(detector(image))) <= 2
 
 
 @pytest.mark.slow
-def test_a_small_object_that_only_tiles_show():
-    """The street, put as a sixteenth into a large grey picture."""
+def test_small_objects_are_detected_only_with_tiles():
+    """A frame of the street fills a sixteenth of a grey picture."""
     image = cv2.VideoCapture(str(STREET)).read()[1]
     large = np.full((image.shape[0] * 2, image.shape[1] * 2, 3), 114, np.uint8)
     small = cv2.resize(image, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
@@ -97,18 +96,14 @@ def test_a_small_object_that_only_tiles_show():
     counts = {}
     for tiles in ("none", "3x3"):
         with Detector(engine="ort", tiles=tiles) as detector:
-            found = detector(large)
-            counts[tiles] = len(found)
-            inside = found.boxes[:, [0, 2]] <= 30 + small.shape[1] + 5
+            detections = detector(large)
+            counts[tiles] = len(detections)
+            inside = detections.boxes[:, [0, 2]] <= 30 + small.shape[1] + 5
             assert inside.all()
     assert counts["3x3"] > counts["none"]
 
 
-# ----------------------------------------------------------------------
-# auto.
-
-
-def plan_and_seen(sides, frames=100, second=0.01, size=(1920, 1080)):
+def plan_and_look(sides, frames=100, second=0.01, size=(1920, 1080)):
     plan = resolve(Config().with_options({"engine": "null", "size": "416x256"}))
     info = replace(
         first_look_info(), width=size[0], height=size[1], frames_declared=frames, duration_s=10.0
@@ -127,69 +122,69 @@ def first_look_info():
     [
         ([40.0] * 8, {}, None),  # large enough
         ([20.0] * 8, {}, (2, 2)),
-        ([20.0] * 3 + [100.0] * 5, {}, (2, 2)),  # a quarter decides
+        ([20.0] * 3 + [100.0] * 5, {}, (2, 2)),  # a quarter of small objects is enough
         ([20.0] * 1 + [100.0] * 7, {}, None),
         ([8.0] * 8, {}, (3, 3)),
-        ([8.0] * 8, {"size": (832, 512)}, (2, 2)),  # 3x3 would enlarge
+        ([8.0] * 8, {"size": (832, 512)}, (2, 2)),  # 3x3 tiles would be smaller than the input
         ([8.0] * 8, {"frames": 10_000}, (2, 2)),  # 3x3 would take too long: 1000 s
         ([8.0] * 8, {"frames": 100_000}, None),
         ([8.0] * 8, {"frames": None}, (3, 3)),
         ([], {}, None),
     ],
 )
-def test_auto_decides_by_sizes_pixels_and_time(sides, more, grid, monkeypatch):
-    plan, seen = plan_and_seen(sides, **more)
-    monkeypatch.setattr(first_look, "look", lambda *_: seen)
+def test_auto_chooses_by_object_size_pixels_and_time(sides, more, grid, monkeypatch):
+    plan, look = plan_and_look(sides, **more)
+    monkeypatch.setattr(first_look, "look", lambda *_: look)
     tiling, line = first_look.choose_tiles(plan, ["x"])
     assert tiling.grid == grid
     assert line
 
 
-def test_a_command_with_a_source_of_its_own_is_looked_at_by_it(tmp_path):
+def test_auto_inspects_the_source_that_the_command_opens(tmp_path):
     clip, opened = write_video(tmp_path / "clip.mp4", 4), []
 
     def opens(spec: str):
         opened.append(spec)
         return sources.open(str(clip))
 
-    asked = PlanDraft.of(Config().with_options({"engine": "null", "tiles": "auto", "conf": 0.001}))
-    plan = first_look.load_after_look(asked, None, specs=(), opens=opens, looks_at=["labels"])
+    draft = PlanDraft.of(Config().with_options({"engine": "null", "tiles": "auto", "conf": 0.001}))
+    plan = first_look.load_after_look(draft, None, specs=(), opens=opens, looks_at=["labels"])
     assert opened == ["labels"]
     assert (plan.tiling.grid, plan.selection.conf) == (None, 0.001)
     assert any("4 frames" in note for note in plan.loaded.notes)
 
 
 @pytest.mark.slow
-def test_auto_is_decided_once_and_documented(tmp_path, monkeypatch):
+def test_auto_stores_its_grid_in_the_session(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    asked = options(
+    config = options(
         tmp_path, engine="ort", precision="fp32", tiles="auto", frames=2, size="448x256"
     )
-    result = detect([str(STREET)], asked)
+    result = detect([str(STREET)], config)
     document = json.loads((result.session / "session.json").read_text())
     tiles = document["config"]["input"]["tiles"]
     assert Tiling.parse(tiles).inputs == document["tiles"]
     assert any("auto" in note for note in document["notes"])
 
 
-def test_a_look_sees_several_places_of_a_video_and_the_first_pictures_of_a_folder(tmp_path):
+def test_sample_spans_a_video_and_takes_the_first_pictures_of_a_folder(tmp_path):
     clip = write_video(tmp_path / "clip.mp4", 100)
     shots = tmp_path / "shots"
     shots.mkdir()
     for i in range(3):
         cv2.imwrite(str(shots / f"{i}.png"), np.full((48, 64, 3), 40 * i, np.uint8))
     plan = resolve(Config().with_options({"engine": "null"}))
-    taken = sampling.sample(plan.reading, [str(clip)])
+    sample = sampling.sample(plan.reading, [str(clip)])
     with sources.open(str(clip)) as source:
-        of_the_clip = [frame.image.copy() for frame in iter(source.read, None)]
-    at = [
-        next(i for i, one in enumerate(of_the_clip) if np.array_equal(one, frame))
-        for frame in taken.pictures
+        images = [frame.image.copy() for frame in iter(source.read, None)]
+    numbers = [
+        next(i for i, image in enumerate(images) if np.array_equal(image, picture))
+        for picture in sample.pictures
     ]
-    assert taken.info.kind == "video"
-    assert len(at) == sampling.FRAMES
-    assert max(at) - min(at) > 50
-    taken = sampling.sample(plan.reading, ["-", "absent", str(shots)])
-    assert [frame[0, 0, 0] for frame in taken.pictures] == [0, 40, 80]
+    assert sample.info.kind == "video"
+    assert len(numbers) == sampling.FRAMES
+    assert max(numbers) - min(numbers) > 50
+    sample = sampling.sample(plan.reading, ["-", "absent", str(shots)])
+    assert [frame[0, 0, 0] for frame in sample.pictures] == [0, 40, 80]
     assert sampling.Ahead(plan.reading, ["absent", str(clip)]).count_frames() == 200
-    assert sampling.Ahead(plan.reading, ["http://x/a.mp4"]).count_frames() == 0, "not asked twice"
+    assert sampling.Ahead(plan.reading, ["http://x/a.mp4"]).count_frames() == 0, "no request"

@@ -1,4 +1,4 @@
-"""A watcher of an ordinary run: only the pictures that it watches are drawn."""
+"""A watcher of a run: only the pictures that it wants are drawn."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from tests.conftest import CHECKOUT
 STREET = str(CHECKOUT / "videos/street.mp4")
 
 
-class EverySecond:
+class EverySecondFrame:
+    """A watcher that wants the first, third ... picture, and records all that it is shown."""
+
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.pictures: list[np.ndarray] = []
-        self.found: list[int] = []
+        self.counts: list[int] = []
 
     def wants_pictures(self, camera: str) -> bool:
-        self.asked.append(camera)
-        return len(self.asked) % 2 == 1
+        self.requests.append(camera)
+        return len(self.requests) % 2 == 1
 
     def show(self, frame, detections) -> None:
         self.pictures.append(frame.image.copy())
-        self.found.append(len(detections))
+        self.counts.append(len(detections))
 
 
 def source_pictures(count: int) -> list[np.ndarray]:
@@ -39,17 +41,17 @@ def source_pictures(count: int) -> list[np.ndarray]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sync", [False, True])
-def test_a_picture_is_drawn_where_somebody_looks(tmp_path, sync):
+def test_picture_is_drawn_only_if_the_watcher_wants_it(tmp_path, sync):
     output = OutputConfig(output=f"{tmp_path}/", no_video=True, run_dir=str(tmp_path / "run"))
     config = Config(input=InputConfig(frames=4), output=output)
     config = replace(config, loop=replace(config.loop, sync=sync))
-    watcher = EverySecond()
+    watcher = EverySecondFrame()
     result = detect([STREET], config, hooks=Hooks(watcher=watcher))
     assert result.exit_code == 0
-    assert watcher.asked == [STREET] * 4
-    assert min(watcher.found) > 0
+    assert watcher.requests == [STREET] * 4
+    assert min(watcher.counts) > 0
     drawn = [
-        not np.array_equal(seen, raw)
-        for seen, raw in zip(watcher.pictures, source_pictures(4), strict=True)
+        not np.array_equal(shown, raw)
+        for shown, raw in zip(watcher.pictures, source_pictures(4), strict=True)
     ]
     assert drawn == [True, False, True, False]

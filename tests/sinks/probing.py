@@ -1,4 +1,4 @@
-"""Small sources, and foreign eyes (ffprobe, ffmpeg) for what the sinks write."""
+"""Small frames and clips for sinks, and readers of their output (ffprobe and ffmpeg)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ def make_info(path: str = "in.mp4", **changes: Any) -> SourceInfo:
 def make_frame(
     index: int, pts: int | None = None, size: tuple[int, int] = (48, 64), **changes: Any
 ) -> Frame:
-    """A grey picture whose brightness says its index: 16 levels, far enough apart to survive the
-    encoder.
-    """
+    """Return a grey frame. Its brightness encodes the index, in 16 levels that survive encoding."""
     pts = index * 512 if pts is None else pts
     image = np.full((*size, 3), brightness(index), np.uint8)
     return Frame(index, pts, pts / 12800, image, **changes)
@@ -57,23 +55,23 @@ def write_video(
     return sink
 
 
-class ClosedBook:
-    """Lines and zones that have stopped counting."""
+class FinishedZones:
+    """A stand-in for lines and zones that have stopped counting."""
 
     def finish(self) -> tuple[list[ZoneEvent], list[ZoneCount]]:
         return [], []
 
 
-def with_scene(found: Detections, i: int) -> Detections:
-    """``found``, whose first object crosses a line at frame ``i``, where an interval ends."""
+def with_scene(detections: Detections, i: int) -> Detections:
+    """Add a line, which the first object crosses at frame ``i``, the last one of an interval."""
     event = ZoneEvent(i / 25, "gate", "crosses", "in", "person", i + 1, 16.0, 41.0)
     count = ZoneCount(i / 25, (i + 1) / 25, "gate", "person", {"in": 1, "out": 0}, None, None)
-    scene = Scene((), (event,), (count,), ClosedBook())
-    return replace(found, track_ids=np.array([i + 1]), scene=scene)
+    scene = Scene((), (event,), (count,), FinishedZones())
+    return replace(detections, track_ids=np.array([i + 1]), scene=scene)
 
 
 def write_clip(path: Path, frames: int = 3) -> Path:
-    """A source that the frames of ``make_frame`` could be of: 64x48, 25 frames a second."""
+    """Write a clip of the frames of ``make_frame``: 64x48, 25 frames per second."""
     if path.exists():
         return path
     with av.open(str(path), "w") as container:

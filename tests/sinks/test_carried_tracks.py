@@ -1,10 +1,8 @@
-"""All that goes along with the frames: tracks of sound, subtitles, and what the file says."""
+"""What is copied along with the frames: audio, subtitles, data tracks, tags and time code."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from detector.core.config.levels import resolve_config
 from detector.core.errors import UsageError
 from detector.core.run.detect import detect
 from tests.sources.clips import standard_input
+from tests.sources.oddities import ffmpeg
 
 TAGS = {"title": "Yard", "location": "+48.8500+002.3500/", "creation_time": "2024-05-06T07:08:09"}
 SECONDS = 3
@@ -29,25 +28,21 @@ second
 """
 
 
-def ffmpeg(*arguments: object) -> None:
-    subprocess.run(["ffmpeg", "-y", "-v", "error", *map(str, arguments)], check=True)
-
-
 def make(path: Path, *options: str, subtitles: str = "", sounds: int = 2) -> Path:
     (path.parent / "lines.srt").write_text(LINES)
     inputs = ["-f", "lavfi", "-i", f"testsrc2=size=64x48:rate=25:duration={SECONDS}"]
     for number in range(sounds):
         inputs += ["-f", "lavfi", "-i", f"sine={300 + 600 * number}:duration={SECONDS}"]
-    maps = [word for at in range(1 + sounds) for word in ("-map", str(at))]
+    maps = [word for number in range(1 + sounds) for word in ("-map", str(number))]
     if subtitles:
         inputs += ["-i", str(path.parent / "lines.srt")]
         maps += ["-map", str(1 + sounds), "-c:s", subtitles, "-metadata:s:s:0", "language=deu"]
-    about = [word for key, text in TAGS.items() for word in ("-metadata", f"{key}={text}")]
+    tags = [word for key, text in TAGS.items() for word in ("-metadata", f"{key}={text}")]
     names = ["-metadata:s:a:0", "language=fra", "-metadata:s:a:1", "language=eng"]
     names += ["-metadata:s:a:1", "title=Comments", "-disposition:a:0", "0"]
     names += ["-disposition:a:1", "default"]
     video = ["-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p"]
-    ffmpeg(*inputs, *maps, *about, *(names if sounds == 2 else ()), *video, *options, path)
+    ffmpeg(*inputs, *maps, *tags, *(names if sounds == 2 else ()), *video, *options, path)
     return path
 
 
@@ -60,8 +55,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(source: Path | str, target: Path, **options: object) -> list[str]:
-    given = {"engine": "null", "save": "video", "output": str(target), **options}
-    config = resolve_config(None, {**given, "run_dir": str(target.parent / "run")})
+    settings = {"engine": "null", "save": "video", "output": str(target), **options}
+    config = resolve_config(None, {**settings, "run_dir": str(target.parent / "run")})
     result = detect([str(source)], config)
     assert result.exit_code == 0
     return [note for note in result.summary.notes if "input of" not in note]
@@ -80,14 +75,14 @@ def tracks(path: Path, kind: str = "audio") -> list[tuple[str, str, bool]]:
 
 
 def tags(path: Path) -> dict[str, str]:
-    found = {key.lower(): text for key, text in probe(path)["format"]["tags"].items()}
-    return {key: found[key] for key in TAGS if key in found}
+    stored = {key.lower(): text for key, text in probe(path)["format"]["tags"].items()}
+    return {key: stored[key] for key in TAGS if key in stored}
 
 
-def about_as(found: dict[str, str]) -> None:
-    assert found.keys() == TAGS.keys()
+def assert_all_tags(stored: dict[str, str]) -> None:
+    assert stored.keys() == TAGS.keys()
     for key, text in TAGS.items():
-        assert found[key].startswith(text)
+        assert stored[key].startswith(text)
 
 
 def packet_times(path: Path, kind: str) -> list[list[float]]:
@@ -98,54 +93,54 @@ def packet_times(path: Path, kind: str) -> list[list[float]]:
         for packet in container.demux():
             if packet.stream_index in times and packet.size and packet.pts is not None:
                 times[packet.stream_index].append(float(packet.pts * packet.time_base))
-    return [sorted(one) for one in times.values()]
+    return [sorted(track) for track in times.values()]
 
 
 COPIED = [
-    # source, output, sound in it
+    # source, output, its audio codec
     ("two.mp4", "a.mp4", "aac"),
     ("two.mp4", "a.mov", "aac"),
     ("two.mp4", "a.mkv", "aac"),
     ("two.mkv", "a.mkv", "opus"),
     ("two.mkv", "a.mp4", "opus"),
     ("two.mkv", "a.webm", "opus"),
-    ("two.mp4", "a.webm", "opus"),  # encoded anew
+    ("two.mp4", "a.webm", "opus"),  # encoded again
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("source", "target", "codec"), COPIED)
-def test_all_sound_with_language_and_default_flag(
+def test_all_audio_tracks_keep_language_and_default_flag(
     source: str, target: str, codec: str, folder: Path, tmp_path: Path
 ) -> None:
     run(folder / source, tmp_path / target)
     out = tmp_path / target
     assert tracks(out) == [(codec, "fra", False), (codec, "eng", True)]
-    about_as(tags(out))
+    assert_all_tags(tags(out))
     if (source, target) != ("two.mp4", "a.webm"):
         (begin,) = [times[0] for times in packet_times(folder / source, "video")]
-        wanted = packet_times(folder / source, "audio")
-        for one, other in zip(wanted, packet_times(out, "audio"), strict=True):
-            assert len(one) - 1 <= len(other) <= len(one)  # what primes the decoder may be left out
-            assert other == pytest.approx([at - begin for at in one[-len(other) :]], abs=0.002)
+        expected = packet_times(folder / source, "audio")
+        for theirs, ours in zip(expected, packet_times(out, "audio"), strict=True):
+            assert len(theirs) - 1 <= len(ours) <= len(theirs)  # the priming packet may be missing
+            assert ours == pytest.approx([time - begin for time in theirs[-len(ours) :]], abs=0.002)
 
 
 @pytest.mark.slow
-def test_the_title_of_a_track_is_kept(folder: Path, tmp_path: Path) -> None:
-    """MP4 calls it the name, and ffprobe of FFmpeg 5 does not show it."""
+def test_title_of_a_track_is_kept(folder: Path, tmp_path: Path) -> None:
+    """In MP4 the title is stored as ``name``, which ffprobe of FFmpeg 5 does not show."""
     for source, target in (("two.mkv", "a.mkv"), ("two.mkv", "b.mp4"), ("two.mp4", "c.mkv")):
         run(folder / source, tmp_path / target)
         with av.open(str(tmp_path / target)) as container:
-            about = container.streams.audio[1].metadata
-        assert about.get("title", about.get("name")) == "Comments"
+            metadata = container.streams.audio[1].metadata
+        assert metadata.get("title", metadata.get("name")) == "Comments"
 
 
 @pytest.mark.slow
-def test_subtitles_are_kept_where_the_container_takes_them(folder: Path, tmp_path: Path) -> None:
-    kept = [("two.mp4", "a.mp4", "mov_text"), ("two.mkv", "a.mkv", "subrip")]
-    for source, target, codec in kept:
+def test_subtitles_are_kept_if_the_container_can_hold_them(folder: Path, tmp_path: Path) -> None:
+    supported = [("two.mp4", "a.mp4", "mov_text"), ("two.mkv", "a.mkv", "subrip")]
+    for source, target, codec in supported:
         notes = run(folder / source, tmp_path / target)
-        assert [one[:2] for one in tracks(tmp_path / target, "subtitle")] == [(codec, "deu")]
+        assert [track[:2] for track in tracks(tmp_path / target, "subtitle")] == [(codec, "deu")]
         assert not any("subtitle" in note for note in notes)
     lines = packet_times(tmp_path / "a.mkv", "subtitle")[0]
     assert lines == pytest.approx([0.2, 1.5], abs=0.01)
@@ -159,19 +154,18 @@ def test_subtitles_are_kept_where_the_container_takes_them(folder: Path, tmp_pat
 @pytest.mark.slow
 def test_tracks_and_tags_that_a_format_cannot_hold_are_noted(folder: Path, tmp_path: Path) -> None:
     notes = run(folder / "two.mkv", tmp_path / "a.flv")
-    (language,) = [stream for stream in probe(tmp_path / "a.flv")["streams"][1:]]
-    assert language["codec_name"] == "aac"
-    (left,) = [note for note in notes if "1 track" in note]
-    assert "fra" in left
-    assert "eng" not in left  # it is the default
+    assert [stream["codec_name"] for stream in probe(tmp_path / "a.flv")["streams"][1:]] == ["aac"]
+    (note,) = [note for note in notes if "1 track" in note]
+    assert "fra" in note
+    assert "eng" not in note  # the default track is kept
     notes = run(folder / "two.mkv", tmp_path / "a.ts")
-    assert [one[:2] for one in tracks(tmp_path / "a.ts")] == [("aac", "fra"), ("aac", "eng")]
-    (left,) = [note for note in notes if "of the source" in note]
-    assert set(TAGS) <= set(left.replace(",", "").split())
+    assert [track[:2] for track in tracks(tmp_path / "a.ts")] == [("aac", "fra"), ("aac", "eng")]
+    (note,) = [note for note in notes if "of the source" in note]
+    assert set(TAGS) <= set(note.replace(",", "").split())
 
 
 @pytest.mark.slow
-def test_a_part_of_a_source_with_several_tracks(folder: Path, tmp_path: Path) -> None:
+def test_all_tracks_are_cut_to_the_window(folder: Path, tmp_path: Path) -> None:
     run(folder / "two.mkv", tmp_path / "a.mkv", start="1", duration="1.2")
     first, second = packet_times(tmp_path / "a.mkv", "audio")
     for times in (first, second):
@@ -181,7 +175,7 @@ def test_a_part_of_a_source_with_several_tracks(folder: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_track_that_nothing_decodes_is_a_note_and_the_others_stay(tmp_path: Path) -> None:
+def test_undecodable_track_is_noted_and_the_others_are_kept(tmp_path: Path) -> None:
     source = make(tmp_path / "in.mkv", "-c:a:0", "flac", "-c:a:1", "aac")
     data = source.read_bytes()
     assert data.count(b"A_FLAC") == 1
@@ -192,37 +186,41 @@ def test_a_track_that_nothing_decodes_is_a_note_and_the_others_stay(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_subtitles_without_sound(tmp_path: Path) -> None:
+def test_subtitles_without_audio_are_kept(tmp_path: Path) -> None:
     source = make(tmp_path / "in.mkv", subtitles="ass", sounds=0)
     run(source, tmp_path / "a.mkv")
-    assert Counter(one["codec_type"] for one in probe(tmp_path / "a.mkv")["streams"]) == {
-        "video": 1,
-        "subtitle": 1,
-    }
+    kinds = [stream["codec_type"] for stream in probe(tmp_path / "a.mkv")["streams"]]
+    assert sorted(kinds) == ["subtitle", "video"]
     assert packet_times(tmp_path / "a.mkv", "subtitle")[0] == pytest.approx([0.2, 1.5], abs=0.01)
 
 
 @pytest.mark.slow
-def test_from_standard_input(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracks_of_standard_input_equal_those_of_the_file(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with standard_input(folder / "two.mkv", monkeypatch):
         run("-", tmp_path / "piped.mkv")
     run(folder / "two.mkv", tmp_path / "read.mkv")
     assert tracks(tmp_path / "piped.mkv") == [("opus", "fra", False), ("opus", "eng", True)]
     for kind in ("audio", "subtitle"):
-        found = packet_times(tmp_path / "piped.mkv", kind)
-        assert found == packet_times(tmp_path / "read.mkv", kind)
-    about_as(tags(tmp_path / "piped.mkv"))
+        times = packet_times(tmp_path / "piped.mkv", kind)
+        assert times == packet_times(tmp_path / "read.mkv", kind)
+    assert_all_tags(tags(tmp_path / "piped.mkv"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", ["two.mp4", "two.mkv"])
-def test_an_overlay_keeps_flags_languages_and_tags(
-    source: str, folder: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("source", "subtitles"), [("two.mp4", []), ("two.mkv", [("subrip", "deu", False)])]
+)
+def test_overlay_keeps_tracks_flags_languages_and_tags(
+    source: str, subtitles: list[tuple[str, str, bool]], folder: Path, tmp_path: Path
 ) -> None:
-    run(folder / source, tmp_path / "a.mkv", save="overlay")
-    assert [one[1:] for one in tracks(tmp_path / "a.mkv")] == [("fra", False), ("eng", True)]
-    about_as(tags(tmp_path / "a.mkv"))
-    # Burnt, the boxes are in the picture; the track that draws them stays behind.
+    notes = run(folder / source, tmp_path / "a.mkv", save="overlay")
+    assert [track[1:] for track in tracks(tmp_path / "a.mkv")] == [("fra", False), ("eng", True)]
+    assert tracks(tmp_path / "a.mkv", "subtitle") == [*subtitles, ("ass", "und", True)]
+    assert any("mov_text" in note for note in notes) == (not subtitles)
+    assert_all_tags(tags(tmp_path / "a.mkv"))
+    # A video with drawn boxes does not need the track that draws them, too.
     run(tmp_path / "a.mkv", tmp_path / "b.mkv")
     with av.open(str(tmp_path / "b.mkv")) as container:
         titles = [stream.metadata.get("title") for stream in container.streams.subtitles]
@@ -230,7 +228,7 @@ def test_an_overlay_keeps_flags_languages_and_tags(
 
 
 @pytest.mark.slow
-def test_an_overlay_has_the_track_that_was_read(folder: Path, tmp_path: Path) -> None:
+def test_overlay_has_the_video_track_that_was_read(folder: Path, tmp_path: Path) -> None:
     preview = tmp_path / "small.mp4"
     ffmpeg("-i", folder / "two.mp4", "-an", "-sn", "-vf", "scale=32:24", "-c:v", "libx264", preview)
     both = tmp_path / "both.mkv"
@@ -239,18 +237,14 @@ def test_an_overlay_has_the_track_that_was_read(folder: Path, tmp_path: Path) ->
     ffmpeg("-i", preview, "-i", folder / "two.mp4", *maps, *flags, both)
     for options, width in (({}, 64), ({"video_track": 1}, 32)):
         notes = run(both, tmp_path / "a.mkv", save="overlay", **options)
-        (video,) = [
-            one
-            for one in probe(tmp_path / "a.mkv")["streams"]
-            if "width" in one and one["codec_type"] == "video"
-        ]
-        assert video["width"] == width
+        streams = probe(tmp_path / "a.mkv")["streams"]
+        assert [s["width"] for s in streams if s["codec_type"] == "video"] == [width]
         assert any(note.startswith("1 other") for note in notes)
         (tmp_path / "a.mkv").unlink()
 
 
 @pytest.mark.slow
-def test_parts_that_are_joined_have_all_tracks(folder: Path, tmp_path: Path) -> None:
+def test_joined_parts_have_all_tracks(folder: Path, tmp_path: Path) -> None:
     from tests.batch.splitting import make_config, plan, run_parts, run_whole, telling_model
 
     source = make(tmp_path / "in.mkv", "-c:a", "aac", "-g", "10", "-output_ts_offset", "100")
@@ -258,21 +252,20 @@ def test_parts_that_are_joined_have_all_tracks(folder: Path, tmp_path: Path) -> 
     parts = plan(source, config, 3).parts
     assert len(parts) > 1
     loaded = telling_model()
-    wanted = run_whole(source, config, loaded, tmp_path / "whole")
-    joined = run_parts(source, config, loaded, tmp_path / "parts", parts, wanted).outputs
-    assert Path(joined["jsonl"]).read_text() == Path(wanted["jsonl"]).read_text()
+    expected = run_whole(source, config, loaded, tmp_path / "whole")
+    joined = run_parts(source, config, loaded, tmp_path / "parts", parts, expected).outputs
+    assert Path(joined["jsonl"]).read_text() == Path(expected["jsonl"]).read_text()
     assert tracks(joined["video"]) == [("aac", "fra", False), ("aac", "eng", True)]
-    found = packet_times(joined["video"], "audio")
-    assert found == packet_times(wanted["video"], "audio")
-    about_as(tags(joined["video"]))
+    assert packet_times(joined["video"], "audio") == packet_times(expected["video"], "audio")
+    assert_all_tags(tags(joined["video"]))
 
 
 def timecode_of(path: Path) -> str:
-    """With two digits a number, which QuickTime writes as its rate needs them."""
-    told = probe(path)
-    tagged = [told["format"], *told["streams"]]
-    found = {key.lower(): text for one in tagged for key, text in one.get("tags", {}).items()}
-    return ":".join(f"{int(part):02}" for part in re.split("[:;]", found.get("timecode", "0")))
+    """Return the time code with two digits per number; QuickTime's depend on the frame rate."""
+    probed = probe(path)
+    places = [probed["format"], *probed["streams"]]
+    stored = {key.lower(): text for place in places for key, text in place.get("tags", {}).items()}
+    return ":".join(f"{int(part):02}" for part in re.split("[:;]", stored.get("timecode", "0")))
 
 
 @pytest.mark.slow
@@ -282,12 +275,12 @@ def timecode_of(path: Path) -> str:
         ("25", "10:11:12:03", None, "10:11:12:03"),
         ("10", "10:11:12:03", "1.5", "10:11:13:08"),
         ("24000/1001", "23:59:59:00", "1.5", "00:00:00:12"),
-        ("30000/1001", "10:58:59;20", "1.5", "10:59:01:07"),  # 10:59:00;00 and ;01 are left out
+        ("30000/1001", "10:58:59;20", "1.5", "10:59:01:07"),  # drop frame: no 10:59:00;00 and ;01
         ("30000/1001", "10:59:59;20", "1.5", "11:00:01:05"),
         ("60000/1001", "00:00:59;20", "1.5", "00:01:00:54"),
     ],
 )
-def test_the_time_code_is_that_of_the_first_frame(rate, begins, start, expected, tmp_path) -> None:
+def test_time_code_is_that_of_the_first_frame(rate, begins, start, expected, tmp_path) -> None:
     scene = ("-f", "lavfi", "-i", f"testsrc2=size=64x48:rate={rate}:duration=2")
     ffmpeg(*scene, "-c:v", "libx264", "-g", "1", "-timecode", begins, tmp_path / "in.mov")
     for suffix in (".mp4", ".mov", ".mkv", ".webm", ".avi", ".flv"):
@@ -312,7 +305,7 @@ def test_unsupported_time_code_is_noted(tmp_path: Path) -> None:
     ("source", "kind", "kept"), [("a.ts", "klv", ".ts"), ("a.ts", "timed_id3", ".ts"),
                                  ("a.mp4", "bin_data", ".mp4")]
 )  # fmt: skip
-def test_tracks_of_data_are_kept_or_named(source, kind, kept, tmp_path: Path) -> None:
+def test_data_tracks_are_kept_or_noted(source, kind, kept, tmp_path: Path) -> None:
     """Copy data tracks as drones (KLV) and action cameras (GPMF in MP4) write them."""
     with av.open(str(tmp_path / source), "w") as file:
         video = file.add_stream("libx264", rate=10)
@@ -325,48 +318,30 @@ def test_tracks_of_data_are_kept_or_named(source, kind, kept, tmp_path: Path) ->
             packet.pts = packet.dts = number
             file.mux(packet)
         file.mux(video.encode(None))
-    wanted = data_of(tmp_path / source)
-    assert len(wanted) >= 19
+    expected = data_of(tmp_path / source)
+    assert len(expected) >= 19
     for suffix in (".mp4", ".ts", ".mov", ".mkv", ".gif"):
         notes = run(tmp_path / source, tmp_path / f"out{suffix}")
-        assert data_of(tmp_path / f"out{suffix}") == (wanted if suffix == kept else [])
+        assert data_of(tmp_path / f"out{suffix}") == (expected if suffix == kept else [])
         assert any("data" in note for note in notes) == (suffix != kept)
     assert any(kind in note for note in run(tmp_path / source, tmp_path / "o.mkv", save="overlay"))
 
 
 def data_of(path: Path) -> list[bytes]:
     with av.open(str(path)) as file:
-        return [bytes(one) for one in file.demux() if one.size and one.stream.type == "data"]
-
-
-@pytest.mark.slow
-def test_the_reported_time_code(shared: Path, tmp_path: Path) -> None:
-    run(shared / "data/reports2/files/tc.mov", tmp_path / "a.mp4")
-    assert timecode_of(tmp_path / "a.mp4") == "10:11:12:03"
-
-
-@pytest.mark.slow
-def test_the_reported_file(shared: Path, tmp_path: Path) -> None:
-    source = shared / "data/reports/twoaudio.mp4"
-    for suffix in (".mp4", ".mkv"):
-        run(source, tmp_path / f"a{suffix}")
-        assert tracks(tmp_path / f"a{suffix}") == [("aac", "fra", False), ("aac", "eng", True)]
-        found = tags(tmp_path / f"a{suffix}")
-        assert found["title"] == "MyTitle"
-        assert found["creation_time"].startswith("2024-05-06T07:08:09")
-        assert found["location"].startswith("+48.8500")
+        return [bytes(p) for p in file.demux() if p.size and p.stream.type == "data"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.m2v", "a.h264", "a.mjpeg"])
-def test_a_raw_stream_has_no_times_to_copy(name: str, folder: Path, tmp_path: Path) -> None:
+def test_overlay_of_a_raw_stream_is_refused(name: str, folder: Path, tmp_path: Path) -> None:
     ffmpeg("-i", folder / "two.mp4", "-an", "-frames:v", "5", tmp_path / name)
     with pytest.raises(UsageError, match="no time stamps"):
-        fail_at_overlay(tmp_path / name)
+        raise_overlay_error(tmp_path / name)
 
 
-def fail_at_overlay(source: Path) -> None:
-    """Raise the error that ends the run, before a model is loaded or at this source."""
-    given = {"engine": "null", "save": "overlay", "output": str(source.with_suffix(".mkv"))}
-    config = resolve_config(None, {**given, "run_dir": str(source.with_name("run"))})
+def raise_overlay_error(source: Path) -> None:
+    """Raise the error of an overlay run, which occurs before the model is loaded or later."""
+    settings = {"engine": "null", "save": "overlay", "output": str(source.with_suffix(".mkv"))}
+    config = resolve_config(None, {**settings, "run_dir": str(source.with_name("run"))})
     raise detect([str(source)], config).errors[0]

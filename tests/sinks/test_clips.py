@@ -19,19 +19,20 @@ from detector.core.run.outputs import OutputPlan
 from detector.core.sinks.video import clips
 from detector.core.sinks.video.clips import ClipFilter
 from detector.core.types import Detections, Frame
+from tests.sources.clips import beeping_clip
 
-NONE = Detections.empty()
+NO_DETECTIONS = Detections.empty()
 TICK = Fraction(1, 25)
 
 
-def choose(found: set[int], lead: str, frames: int = 30) -> list[tuple[int, bool]]:
+def choose(detected: set[int], lead: str, frames: int = 30) -> list[tuple[int, bool]]:
     chosen = ClipFilter(Fraction(lead), TICK)
     image = np.zeros((2, 2, 3), np.uint8)
     written = []
     for i in range(frames):
         image[:] = i
-        for frame, gap in chosen.take(Frame(i, i, i / 25, image), i in found):
-            assert (frame.image == frame.index).all()  # its own picture, not the buffer's
+        for frame, gap in chosen.take(Frame(i, i, i / 25, image), i in detected):
+            assert (frame.image == frame.index).all()  # a copy, as the buffer is reused
             written.append((frame.index, gap))
     return written
 
@@ -45,8 +46,8 @@ TABLE = [
     ({0}, "0", [(0, 0)]),
     ({4, 9}, "0", [(4, 4), (9, 9)]),
     ({10}, "0.12", [(7, 13)]),
-    ({1}, "0.12", [(0, 4)]),  # the lead is cut by the beginning
-    ({28}, "0.12", [(25, 29)]),  # and by the end
+    ({1}, "0.12", [(0, 4)]),  # the video begins within the lead
+    ({28}, "0.12", [(25, 29)]),  # the video ends within the lead
     ({10, 12}, "0.12", [(7, 15)]),
     ({10, 17}, "0.12", [(7, 20)]),  # leads that meet are one clip
     ({10, 18}, "0.12", [(7, 13), (15, 21)]),
@@ -55,13 +56,15 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("found", "lead", "wanted"), TABLE)
-def test_which_frames(found: set[int], lead: str, wanted: list[tuple[int, int]]) -> None:
-    assert choose(found, lead) == spans(*wanted)
+@pytest.mark.parametrize(("detected", "lead", "expected"), TABLE)
+def test_frames_near_detections_are_selected(
+    detected: set[int], lead: str, expected: list[tuple[int, int]]
+) -> None:
+    assert choose(detected, lead) == spans(*expected)
 
 
-def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clips, "MOST_HELD", 5 * 12)  # bytes of five of these pictures
+def test_lead_is_shortened_to_bound_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clips, "MOST_HELD", 5 * 12)  # room for five pictures
     assert choose({20}, "99") == spans((15, 29))
     chosen = ClipFilter(Fraction(99), TICK)
     for i in range(21):
@@ -69,18 +72,18 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen.shortened == 1
 
 
-def write_clips(path: Path, found: set[int], frames: int = 50, **options: Any) -> sinks.Sink:
+def write_clips(path: Path, detected: set[int], frames: int = 50, **options: Any) -> sinks.Sink:
     (sink,) = sinks.open_all(
         {"video": path}, make_info(), {"only_detections": True, "lead": 0.12, **options}
     )
     for i in range(frames):
-        sink.write(make_frame(i), one_person() if i in found else NONE)
+        sink.write(make_frame(i), one_person() if i in detected else NO_DETECTIONS)
     return sink
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".mp4", ".webm", ".avi", ".gif"])
-def test_the_clips_follow_each_other(suffix: str, tmp_path: Path) -> None:
+def test_clips_follow_each_other_without_a_gap(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"x{suffix}"
     sink = write_clips(path, {10, 30})
     assert sink.close() == path
@@ -89,8 +92,8 @@ def test_the_clips_follow_each_other(suffix: str, tmp_path: Path) -> None:
         times = [float(frame.pts * frame.time_base) for frame in file.decode(video=0)]
     assert times == pytest.approx([i / 25 for i in range(14)], abs=0.001)
     means = [float(picture.mean()) for picture in decode(path, 64, 48)]
-    wanted = [*range(7, 14), *range(27, 34)]
-    assert means == pytest.approx([brightness(i) for i in wanted], abs=4)
+    expected = [*range(7, 14), *range(27, 34)]
+    assert means == pytest.approx([brightness(i) for i in expected], abs=4)
 
 
 def test_clips_without_detections_write_no_file(tmp_path: Path) -> None:
@@ -100,44 +103,28 @@ def test_clips_without_detections_write_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_sound_is_cut_alike(tmp_path: Path) -> None:
-    """A tone from 1.6 s to 2.4 s, detections from 1.8 to 2.2 s and at 4.0 s: it fills the first
-    clip, but for its ends, and the second one is silent."""
-    source, rate = tmp_path / "in.mkv", 48000
-    with av.open(str(source), "w") as file:
-        video, audio = file.add_stream("libx264", rate=25), file.add_stream("aac", rate=rate)
-        video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
-        audio.codec_context.layout = "mono"
-        for n in range(125):
-            picture = av.VideoFrame.from_ndarray(make_frame(n).image, "bgr24")
-            picture.pts = n
-            file.mux(video.encode(picture))
-            at = np.arange(1920) / rate + n / 25
-            tone = np.sin(at * 3000) * ((at >= 1.6) & (at < 2.4))
-            block = av.AudioFrame.from_ndarray(tone.astype(np.float32)[None], "fltp", "mono")
-            block.sample_rate, block.pts = rate, n * 1920
-            file.mux(audio.encode(block))
-        file.mux(video.encode(None))
-        file.mux(audio.encode(None))
+def test_sound_is_cut_like_the_frames(tmp_path: Path) -> None:
+    """The first clip, 2.8 to 3.6 s, contains the beep; the second one is silent."""
+    source = beeping_clip(tmp_path / "in.mkv", "-c:a", "aac")
     info = make_info(str(source), has_audio=True, time_base=TICK)
     paths = {"video": tmp_path / "out.mp4"}
     (sink,) = sinks.open_all(paths, info, {"only_detections": True, "lead": 0.4})
-    for n in range(125):
-        found = one_person() if 45 <= n <= 55 or n == 100 else NONE
-        sink.write(Frame(n, n, n / 25, make_frame(n).image), found)
+    for n in range(150):
+        detections = one_person() if n in (80, 125) else NO_DETECTIONS
+        sink.write(Frame(n, n, n / 25, make_frame(n).image), detections)
     sink.close()
     with av.open(str(tmp_path / "out.mp4")) as file:
-        assert file.streams.video[0].frames == 31 + 21
+        assert file.streams.video[0].frames == 21 + 21
         blocks = [
             (frame.time, np.abs(frame.to_ndarray()[0]).max()) for frame in file.decode(audio=0)
         ]
     loud = [time for time, level in blocks if level > 0.5]
     assert loud[0] == pytest.approx(0.2, abs=0.05)
-    assert loud[-1] == pytest.approx(1.0, abs=0.05)
-    assert blocks[-1][0] == pytest.approx(52 / 25, abs=0.06)
+    assert loud[-1] == pytest.approx(0.6, abs=0.05)
+    assert blocks[-1][0] == pytest.approx(42 / 25, abs=0.06)
 
 
-def test_rows_and_pictures_hold_frames_with_detections(tmp_path: Path) -> None:
+def test_rows_and_pictures_contain_only_frames_with_detections(tmp_path: Path) -> None:
     paths = {
         name: tmp_path / f"x{sinks.find(name).suffixes[0]}"
         for name in ("jsonl", "csv", "coco", "yolo")
@@ -146,7 +133,7 @@ def test_rows_and_pictures_hold_frames_with_detections(tmp_path: Path) -> None:
     opened = sinks.open_all(paths, make_info(), {"only_detections": True})
     for i in range(6):
         for sink in opened:
-            sink.write(make_frame(i), one_person() if i in (1, 4) else NONE)
+            sink.write(make_frame(i), one_person() if i in (1, 4) else NO_DETECTIONS)
     assert [sink.close() for sink in opened] == list(paths.values())
     rows = [json.loads(line) for line in paths["jsonl"].read_text().splitlines()]
     assert [(row["frame"], row["pts"], row["time_s"]) for row in rows] == [
@@ -155,20 +142,20 @@ def test_rows_and_pictures_hold_frames_with_detections(tmp_path: Path) -> None:
     ]
     assert len(json.loads(paths["coco"].read_text())["images"]) == 2
     for folder in ("pictures", "yolo"):
-        names = {one.stem for one in paths[folder].iterdir() if one.name.startswith("frame")}
+        names = {path.stem for path in paths[folder].glob("frame*")}
         assert names == {"frame_000001", "frame_000004"}
 
 
-def test_only_detections_writes_no_picture_without_one(tmp_path: Path) -> None:
+def test_picture_without_detections_is_not_written(tmp_path: Path) -> None:
     (sink,) = sinks.open_all(
         {"pictures": tmp_path / "x.png"}, make_info(), {"only_detections": True}
     )
-    sink.write(make_frame(0), NONE)
+    sink.write(make_frame(0), NO_DETECTIONS)
     assert sink.close() is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_lead_without_clips_is_refused() -> None:
+def test_lead_without_only_detections_is_refused() -> None:
     with pytest.raises(UsageError):
         OutputPlan(OutputConfig(lead=1.0), ["in.mp4"])
     OutputPlan(OutputConfig(lead=1.0, only_detections=True), ["in.mp4"])

@@ -1,4 +1,4 @@
-"""Crops: what is cut, under which names, and that nothing is drawn or recognisable in them."""
+"""Crops: their content and names, and that they show no drawn box and no blurred object."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from tests.conftest import CHECKOUT
 CLIP = CHECKOUT / "videos" / "street.mp4"
 
 
-def found(*rows: tuple[float, float, float, float, int], names: tuple[str, ...]) -> Detections:
+def detections_of(
+    *rows: tuple[float, float, float, float, int], names: tuple[str, ...]
+) -> Detections:
     boxes = np.array([row[:4] for row in rows], np.float32).reshape(-1, 4)
     ids = np.array([row[4] for row in rows], np.int64)
     return Detections(boxes, np.full(len(rows), 0.5, np.float32), ids, names)
@@ -36,16 +38,16 @@ def save(folder: Path, *pairs: tuple[Frame, Detections]) -> list[str]:
     sink = open_sink(folder)
     for frame, detections in pairs:
         sink.see(frame.image, detections)
-        frame.image[:] = 0  # what is drawn afterwards is in no crop
+        frame.image[:] = 0  # later drawing must not show in the crops
         sink.write(frame, detections)
     sink.close()
-    files = (one for one in folder.rglob("*") if one.is_file() and one.name[0] != ".")
-    return sorted(str(one.relative_to(folder)) for one in files)
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name[0] != ".")
+    return sorted(str(path.relative_to(folder)) for path in files)
 
 
-def test_names_in_a_video_and_of_pictures(tmp_path: Path) -> None:
-    two = found((1, 1, 9, 9, 0), (2, 2, 9, 9, 1), (3, 3, 9, 9, 0), names=("person", "car"))
-    none = found(names=("person", "car"))
+def test_crops_are_named_after_frames_or_pictures(tmp_path: Path) -> None:
+    two = detections_of((1, 1, 9, 9, 0), (2, 2, 9, 9, 1), (3, 3, 9, 9, 0), names=("person", "car"))
+    none = detections_of(names=("person", "car"))
     assert save(tmp_path / "a", (make_frame(123), two), (make_frame(124), none)) == [
         "car/frame_000123_1.jpg",
         "person/frame_000123_0.jpg",
@@ -64,7 +66,7 @@ def test_names_in_a_video_and_of_pictures(tmp_path: Path) -> None:
 CUTS = [
     # box -> width and height of the crop in a picture of 64 x 48
     ((1.0, 2.0, 9.0, 8.0), (8, 6)),
-    ((1.9, 2.9, 8.1, 7.1), (8, 6)),  # outward
+    ((1.9, 2.9, 8.1, 7.1), (8, 6)),  # rounded outward
     ((-5.0, -5.0, 3.0, 4.0), (3, 4)),
     ((60.0, 40.0, 99.0, 99.0), (4, 8)),
     ((5.0, 5.0, 5.0, 5.0), (1, 1)),
@@ -73,7 +75,7 @@ CUTS = [
 
 
 @pytest.mark.parametrize(("box", "size"), CUTS)
-def test_cut(box: tuple[float, ...], size: tuple[int, int]) -> None:
+def test_crop_is_clipped_and_never_empty(box: tuple[float, ...], size: tuple[int, int]) -> None:
     crop = cut(np.zeros((48, 64, 3), np.uint8), list(box))
     assert (crop.shape[1], crop.shape[0]) == size
 
@@ -92,22 +94,22 @@ FOLDERS = [
 
 
 @pytest.mark.parametrize(("name", "folder"), FOLDERS, ids=[ascii(row[0]) for row in FOLDERS])
-def test_safe_folders(name: str, folder: str) -> None:
+def test_class_name_becomes_a_safe_folder_name(name: str, folder: str) -> None:
     assert safe_folder(name) == folder
 
 
-def test_classes_that_would_share_a_folder_do_not(tmp_path: Path) -> None:
+def test_classes_with_similar_names_have_separate_folders(tmp_path: Path) -> None:
     names = ("Car", "car", "..", "é" * 300)
-    rows = found(*((1, 1, 9, 9, i) for i in range(4)), names=names)
+    rows = detections_of(*((1, 1, 9, 9, i) for i in range(4)), names=names)
     files = save(tmp_path / "out", (make_frame(0, path=f"in/{'s' * 250}.jpg"), rows))
     folders = {name.split("/")[0] for name in files}
     assert folders == {"Car", "car_1", "class_2", "é" * 100}
 
 
-def test_an_earlier_run_is_replaced_as_a_whole(tmp_path: Path) -> None:
+def test_crops_of_an_earlier_run_are_replaced(tmp_path: Path) -> None:
     names = ("person", "car")
-    save(tmp_path / "out", (make_frame(0), found((1, 1, 9, 9, 1), names=names)))
-    files = save(tmp_path / "out", (make_frame(1), found((1, 1, 9, 9, 0), names=names)))
+    save(tmp_path / "out", (make_frame(0), detections_of((1, 1, 9, 9, 1), names=names)))
+    files = save(tmp_path / "out", (make_frame(1), detections_of((1, 1, 9, 9, 0), names=names)))
     assert files == ["person/frame_000001_0.jpg"]
     assert not (tmp_path / "out/car").exists()
     assert (tmp_path / "out" / CropsSink.manifest).is_file()
@@ -117,21 +119,20 @@ def test_an_earlier_run_is_replaced_as_a_whole(tmp_path: Path) -> None:
 def test_crops_of_a_run_show_no_boxes_and_no_blurred_class(tmp_path: Path) -> None:
     def run(name: str, save: tuple[str, ...], **options: object) -> Path:
         folder = tmp_path / name
-        given = {"engine": "ort", "frames": 2, "save": save, "output": f"{folder}/", **options}
-        given["run_dir"] = str(folder / "run")
-        assert detect([str(CLIP)], resolve_config(None, given)).exit_code == 0
+        settings = {"engine": "ort", "frames": 2, "save": save, "output": f"{folder}/", **options}
+        settings["run_dir"] = str(folder / "run")
+        assert detect([str(CLIP)], resolve_config(None, settings)).exit_code == 0
         return folder / "street-ort-crops"
 
     def read(folder: Path) -> dict[str, bytes]:
-        found = folder.rglob("*.jpg")
-        return {str(one.relative_to(folder)): one.read_bytes() for one in found}
+        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.jpg")}
 
     alone = read(run("alone", ("crops",)))
     assert alone
-    assert read(run("beside", ("crops", "video"))) == alone
-    assert read(run("undrawn", ("crops",), no_video=True)) == alone
+    assert read(run("with-video", ("crops", "video"))) == alone
+    assert read(run("no-video", ("crops",), no_video=True)) == alone
     blurred = read(run("blurred", ("crops", "video"), blur=("vehicle",)))
-    assert read(run("only", ("crops",), blur=("vehicle",))) == blurred
+    assert read(run("blurred-alone", ("crops",), blur=("vehicle",))) == blurred
     assert blurred.keys() == alone.keys()
     vehicles = [name for name in alone if name.startswith("vehicle/")]
     assert vehicles

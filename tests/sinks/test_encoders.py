@@ -1,4 +1,4 @@
-"""--encoder: AV1 by SVT-AV1 for real; encoders of chips as far as a machine without them tells."""
+"""--encoder: AV1 with SVT-AV1, and what can be tested of hardware encoders without the hardware."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from detector.core.types import Detections, Frame
 from tests.cli.command import detect_video
 
 STREET = Path(__file__).parents[2] / "videos/street.mp4"
-HERE = {name: encoders.why_not(name) is None for name in ENCODERS}
+USABLE = {name: encoders.why_not(name) is None for name in ENCODERS}
 
 
 def write(path: Path, frames: list[Frame], **options: Any) -> sinks.Sink:
@@ -41,9 +41,9 @@ def texture(number: int) -> Frame:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not HERE["svtav1"], reason="this PyAV has no SVT-AV1")
+@pytest.mark.skipif(not USABLE["svtav1"], reason="this PyAV has no SVT-AV1")
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
-def test_av1_holds_every_frame_in_order(suffix: str, tmp_path: Path) -> None:
+def test_av1_contains_every_frame_in_order(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"x{suffix}"
     frames = [make_frame(i, size=(96, 128)) for i in range(16)]
     write(path, frames, encoder="svtav1")
@@ -54,8 +54,8 @@ def test_av1_holds_every_frame_in_order(suffix: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not HERE["svtav1"], reason="this PyAV has no SVT-AV1")
-def test_quality_and_crf_decide_the_size_of_av1(tmp_path: Path) -> None:
+@pytest.mark.skipif(not USABLE["svtav1"], reason="this PyAV has no SVT-AV1")
+def test_crf_decides_the_size_of_av1(tmp_path: Path) -> None:
     sizes = {}
     for name, options in {
         "worst": {"crf": 60},
@@ -69,16 +69,16 @@ def test_quality_and_crf_decide_the_size_of_av1(tmp_path: Path) -> None:
     assert sizes["worst"] < sizes["balanced"] == sizes["also balanced"] < sizes["best"]
 
 
-@pytest.mark.skipif(not HERE["svtav1"], reason="this PyAV has no SVT-AV1")
-def test_no_thread_becomes_a_real_time_one(tmp_path: Path) -> None:
-    """As root, SVT-AV1 takes SCHED_FIFO at 99, for itself and for the thread that opens it."""
+@pytest.mark.skipif(not USABLE["svtav1"], reason="this PyAV has no SVT-AV1")
+def test_svtav1_leaves_the_scheduling_policy_unchanged(tmp_path: Path) -> None:
+    """As root, SVT-AV1 sets SCHED_FIFO 99 for its threads and for the thread that opens it."""
 
     def policies() -> set[int]:
-        found = set()
+        policies = set()
         for thread in os.listdir("/proc/self/task"):
-            with suppress(ProcessLookupError):  # it has just ended
-                found.add(os.sched_getscheduler(int(thread)))
-        return found
+            with suppress(ProcessLookupError):  # the thread has just ended
+                policies.add(os.sched_getscheduler(int(thread)))
+        return policies
 
     before = policies()
     assert encoders.why_not.__wrapped__("svtav1") is None
@@ -97,15 +97,15 @@ def test_encoder_x264_equals_the_default(tmp_path: Path) -> None:
     assert (tmp_path / "a.mp4").read_bytes() == (tmp_path / "b.mp4").read_bytes()
 
 
-def test_the_message_names_what_can_be_written() -> None:
+def test_refused_suffix_lists_those_of_the_encoder() -> None:
     with pytest.raises(UsageError, match=r"\.ts .* \.mp4, \.m4v, \.mkv"):
         OutputPlan(OutputConfig(output="x.ts", encoder="svtav1"), ["in.mp4"])
 
 
 @pytest.mark.parametrize("name", ["nvenc", "qsv"])
 def test_missing_hardware_encoder_exits_6_at_once(name, tmp_path) -> None:
-    if HERE[name]:
-        pytest.skip(f"machine: {name} runs here")
+    if USABLE[name]:
+        pytest.skip(f"machine: {name} works here")
     done = detect_video("--encoder", name, STREET, cwd=tmp_path)
     assert (done.returncode, list(tmp_path.iterdir())) == (6, [])
     assert done.stderr.startswith(f"detect-video: --encoder {name} ")
@@ -114,7 +114,7 @@ def test_missing_hardware_encoder_exits_6_at_once(name, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "word"),
+    ("log_line", "cure"),
     [
         ("Cannot load libcuda.so.1", "an NVIDIA GPU and its driver"),
         ("Cannot load libnvidia-encode.so.1", "NVIDIA_DRIVER_CAPABILITIES"),
@@ -123,12 +123,12 @@ def test_missing_hardware_encoder_exits_6_at_once(name, tmp_path) -> None:
         ("No capable devices found", "no GPU here has an encoder"),
     ],
 )
-def test_nvencs_refusal_says_the_true_reason(monkeypatch, said, word) -> None:
-    """FFmpeg's error is "Operation not permitted"; its log says what the driver lacks."""
+def test_nvenc_error_gives_the_reason_from_the_log(monkeypatch, log_line, cure) -> None:
+    """FFmpeg's error is only "Operation not permitted", but its log has the driver's reason."""
 
     class Context:
         def open(self) -> None:
-            captured.append((16, "h264_nvenc", f"{said}\n"))
+            captured.append((16, "h264_nvenc", f"{log_line}\n"))
             raise PermissionError(1, "Operation not permitted")
 
     captured: list[tuple[int, str, str]] = []
@@ -137,30 +137,30 @@ def test_nvencs_refusal_says_the_true_reason(monkeypatch, said, word) -> None:
     encoders.why_not.cache_clear()
     reason = encoders.why_not("nvenc")
     encoders.why_not.cache_clear()
-    assert reason == f"FFmpeg cannot open h264_nvenc ({said})"
-    assert word in str(encoders.cure_of("nvenc", reason))
+    assert reason == f"FFmpeg cannot open h264_nvenc ({log_line})"
+    assert cure in str(encoders.cure_of("nvenc", reason))
 
 
-def test_an_encoder_without_a_packet_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoder_that_writes_no_packet_is_unusable(monkeypatch: pytest.MonkeyPatch) -> None:
     context = SimpleNamespace(open=lambda: None, encode=lambda picture: [])
     monkeypatch.setattr(encoders.av.CodecContext, "create", lambda *_: context)
     assert encoders.why_not.__wrapped__("nvenc") == "h264_nvenc wrote nothing"
 
 
-def test_every_encoder_has_a_file_and_a_format() -> None:
+def test_every_encoder_has_a_source_file_and_a_format() -> None:
     assert tuple(encoders.FILES) == ENCODERS
     assert {name for format in FORMATS.values() for name in format.encoders} == set(ENCODERS)
 
 
 @pytest.mark.slow
-def test_doctor_times_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_times_usable_encoders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "ENCODERS", ("x264", "nvenc"))
     monkeypatch.setattr(
         encoders, "why_not", lambda name: None if name == "x264" else "FFmpeg cannot open it"
     )
     ticks = iter((10.0, 12.0))
-    found = encoding.encoders(quick=False, clock=lambda: next(ticks))
-    assert found["x264"] == {"usable": True, "reason": None, "fps": encoding.FRAMES / 2}
-    assert not found["nvenc"]["usable"]
-    assert "NVIDIA GPU" in found["nvenc"]["reason"]
+    report = encoding.encoders(quick=False, clock=lambda: next(ticks))
+    assert report["x264"] == {"usable": True, "reason": None, "fps": encoding.FRAMES / 2}
+    assert not report["nvenc"]["usable"]
+    assert "NVIDIA GPU" in report["nvenc"]["reason"]
     assert encoding.encoders(quick=True)["x264"]["fps"] is None

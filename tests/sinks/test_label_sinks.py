@@ -1,4 +1,4 @@
-"""coco, mot and yolo: the contents of the files, byte by byte, and what an abort leaves."""
+"""coco, mot and yolo: the exact contents of the files, and what remains after an abort."""
 
 from __future__ import annotations
 
@@ -16,35 +16,39 @@ from detector.core.errors import OutputError
 from detector.core.types import Detections
 
 
-def two() -> Detections:
+def two_objects() -> Detections:
     boxes = np.array([[1.234, 2, 30.5, 40.999], [0, 0, 64, 48]], np.float32)
     return Detections(boxes, np.array([0.91, 0.00125], np.float32), np.array([0, 1]), NAMES)
 
 
-def opened(name: str, folder: Path, remark: str = "", more: Any = None, **info: Any) -> sinks.Sink:
+def open_sink(
+    name: str, folder: Path, remark: str = "", options: Any = None, **info: Any
+) -> sinks.Sink:
     sink = sinks.open(
         name,
         folder / f"out{sinks.find(name).suffixes[0]}",
         **({"remark": remark} if remark else {}),
-        **(more or {}),
+        **(options or {}),
     )
     sink.open(make_info(**info))
     return sink
 
 
-def written(name: str, folder: Path, *pairs: Any, remark: str = "", more: Any = None) -> Path:
-    sink = opened(name, folder, remark, more)
+def write_labels(
+    name: str, folder: Path, *pairs: Any, remark: str = "", options: Any = None
+) -> Path:
+    sink = open_sink(name, folder, remark, options)
     for frame, detections in pairs:
         sink.write(frame, detections)
     return sink.close()
 
 
 @pytest.mark.parametrize(("one_class", "column"), [(False, ("1,1", "2,1")), (True, ("-1,-1",) * 2)])
-def test_mot(tmp_path: Path, one_class: bool, column: tuple[str, str]) -> None:
-    """As TrackEval and motmetrics read it: ten columns, pixels from 1, and no class or one."""
-    sink = opened("mot", tmp_path, more={"one_class": one_class})
+def test_mot_is_exact(tmp_path: Path, one_class: bool, column: tuple[str, str]) -> None:
+    """TrackEval and motmetrics read ten columns, pixels counted from 1, and at most one class."""
+    sink = open_sink("mot", tmp_path, options={"one_class": one_class})
     sink.write(make_frame(0), Detections.empty())
-    sink.write(make_frame(4), two())
+    sink.write(make_frame(4), two_objects())
     assert sink.close().read_text().splitlines() == [
         f"5,-1,2.23,3.00,29.27,39.00,0.910000,{column[0]},-1",
         f"5,-1,1.00,1.00,64.00,48.00,0.001250,{column[1]},-1",
@@ -53,15 +57,15 @@ def test_mot(tmp_path: Path, one_class: bool, column: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("scores", [False, True])
-def test_yolo(scores: bool, tmp_path: Path) -> None:
-    """Five numbers, as trainers read them; with --save-conf the score is the sixth."""
-    path = written(
+def test_yolo_is_exact(scores: bool, tmp_path: Path) -> None:
+    """Trainers read five numbers; with --save-conf the score is the sixth."""
+    path = write_labels(
         "yolo",
         tmp_path,
-        (make_frame(0), two()),
+        (make_frame(0), two_objects()),
         (make_frame(3), Detections.empty(NAMES)),
         (make_frame(4, path="x/cat.jpg"), one_person()),
-        more={"save_conf": scores},
+        options={"save_conf": scores},
     )
     first, second = (" 0.910000", " 0.001250") if scores else ("", "")
     assert path == tmp_path / "out-labels"
@@ -79,15 +83,15 @@ def test_yolo(scores: bool, tmp_path: Path) -> None:
     }
 
 
-def test_yolo_a_picture_called_classes(tmp_path: Path) -> None:
-    path = written("yolo", tmp_path, (make_frame(0, path="classes.jpg"), one_person()))
+def test_yolo_labels_of_a_picture_named_classes_are_renamed(tmp_path: Path) -> None:
+    path = write_labels("yolo", tmp_path, (make_frame(0, path="classes.jpg"), one_person()))
     assert (path / "classes.txt").read_text().startswith("person\n")
     assert (path / "classes-2.txt").exists()
 
 
-def test_coco(tmp_path: Path) -> None:
-    frames = ((make_frame(0), Detections.empty(NAMES)), (make_frame(7), two()))
-    path = written("coco", tmp_path, *frames)
+def test_coco_is_exact(tmp_path: Path) -> None:
+    frames = ((make_frame(0), Detections.empty(NAMES)), (make_frame(7), two_objects()))
+    path = write_labels("coco", tmp_path, *frames)
     assert json.loads(path.read_text()) == {
         "info": {"description": "detections of detect-video"},
         "licenses": [],
@@ -124,14 +128,14 @@ def test_coco(tmp_path: Path) -> None:
     }
 
 
-def test_the_results_list_of_coco_goes_with_its_dataset(tmp_path: Path) -> None:
-    """``COCO(out.coco.json).loadRes(out.coco-results.json)``: the same ids, nothing else."""
-    path = written(
+def test_coco_results_match_their_dataset(tmp_path: Path) -> None:
+    """The results list of ``COCO(...).loadRes`` uses the dataset's ids."""
+    path = write_labels(
         "coco",
         tmp_path,
         (make_frame(0), one_person()),
         (make_frame(3), Detections.empty(NAMES)),
-        (make_frame(7), two()),
+        (make_frame(7), two_objects()),
     )
     dataset = json.loads(path.read_text())
     results = json.loads((tmp_path / "out.coco-results.json").read_text())
@@ -144,37 +148,28 @@ def test_the_results_list_of_coco_goes_with_its_dataset(tmp_path: Path) -> None:
     assert len(api.loadRes(str(tmp_path / "out.coco-results.json")).anns) == 3
 
 
-def test_a_results_list_of_nothing_is_a_list(tmp_path: Path) -> None:
-    written("coco", tmp_path, (make_frame(0), Detections.empty(NAMES)))
-    assert json.loads((tmp_path / "out.coco-results.json").read_text()) == []
-
-
-def test_an_aborted_coco_file_leaves_no_results_list(tmp_path: Path) -> None:
-    sink = opened("coco", tmp_path)
-    sink.write(make_frame(0), two())
-    sink.abort()
-    assert [path.name for path in tmp_path.iterdir()] == ["out.coco.partial.json"]
-
-
 def test_coco_keeps_an_address_unchanged(tmp_path: Path) -> None:
     frame = make_frame(0, path="http://host/a.jpg")
-    (image,) = json.loads(written("coco", tmp_path, (frame, one_person())).read_text())["images"]
+    (image,) = json.loads(write_labels("coco", tmp_path, (frame, one_person())).read_text())[
+        "images"
+    ]
     assert image["file_name"] == "http://host/a.jpg"
 
 
-def test_coco_of_pictures_without_any_detection(tmp_path: Path) -> None:
-    sink = opened("coco", tmp_path, path=f"{tmp_path}/**")
+def test_coco_without_detections_lists_the_pictures(tmp_path: Path) -> None:
+    sink = open_sink("coco", tmp_path, path=f"{tmp_path}/**")
     sink.write(make_frame(0, path=f"{tmp_path}/x/é.jpg"), Detections.empty())
     document = json.loads(sink.close().read_text())
     assert document["images"] == [{"id": 1, "file_name": "x/é.jpg", "width": 64, "height": 48}]
     assert document["annotations"] == []
+    assert json.loads((tmp_path / "out.coco-results.json").read_text()) == []
 
 
 def test_coco_file_names_outside_utf8_round_trip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    path = written(
+    path = write_labels(
         "coco", tmp_path, (make_frame(0, path=os.fsdecode(b"caf\xe9.jpg")), one_person())
     )
     assert os.fsencode(json.loads(path.read_text())["images"][0]["file_name"]) == b"caf\xe9.jpg"
@@ -182,7 +177,7 @@ def test_coco_file_names_outside_utf8_round_trip(
 
 @pytest.mark.parametrize("name", ["coco", "mot", "yolo"])
 def test_label_sinks_mark_random_weights(name: str, tmp_path: Path) -> None:
-    sink = opened(name, tmp_path, remark="random weights")
+    sink = open_sink(name, tmp_path, remark="random weights")
     sink.write(make_frame(0), one_person())
     path = sink.close()
     if name == "coco":
@@ -191,32 +186,32 @@ def test_label_sinks_mark_random_weights(name: str, tmp_path: Path) -> None:
         assert "random weights" in sink.notes[0]
 
 
-def test_an_aborted_coco_file_is_whole_json(tmp_path: Path) -> None:
-    sink = opened("coco", tmp_path)
+def test_aborted_coco_file_is_valid_json(tmp_path: Path) -> None:
+    sink = open_sink("coco", tmp_path)
     for index in range(5):
-        sink.write(make_frame(index), two())
+        sink.write(make_frame(index), two_objects())
     with pytest.raises(ValueError, match="JSON"):
         sink.write(make_frame(5), one_person(score=float("nan")))
-    kept = sink.abort()
-    assert kept == tmp_path / "out.coco.partial.json"
-    document = json.loads(kept.read_text())
+    assert sink.abort() == tmp_path / "out.coco.partial.json"
+    (partial,) = tmp_path.iterdir()  # no list of results
+    document = json.loads(partial.read_text())
     assert len(document["images"]) == 5
     assert len(document["annotations"]) == 10
 
 
-def test_a_full_disk_keeps_whole_json(small_disk: Any) -> None:
+def test_full_disk_keeps_valid_json(small_disk: Any) -> None:
     folder = small_disk(64)
-    sink = opened("coco", folder)
+    sink = open_sink("coco", folder)
 
     def fill() -> None:
         for index in range(3000):
-            sink.write(make_frame(index), two())
+            sink.write(make_frame(index), two_objects())
 
     with pytest.raises(OutputError, match="disk full"):
         fill()
-    kept = sink.abort()
-    assert kept is not None
-    document = json.loads(kept.read_text())
+    partial = sink.abort()
+    assert partial is not None
+    document = json.loads(partial.read_text())
     images = {image["id"] for image in document["images"]}
     assert len(images) > 50
     assert {row["image_id"] for row in document["annotations"]} == images

@@ -1,10 +1,9 @@
-"""--save overlay: the source's own packets, and what players draw over them."""
+"""--save overlay: the source's own packets, and the subtitles that draw boxes over them."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-import subprocess
 from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
@@ -27,6 +26,7 @@ from detector.core.sinks.overlay.packets import PacketCopier
 from detector.core.stages.annotate import DrawnLayout, PlacedLabel, Style, annotate, lay_out
 from detector.core.types import Detections
 from tests.fonts import make_font, needs_libass
+from tests.sources.oddities import ffmpeg
 
 FRAMES = 50
 HOSTILE = (
@@ -38,13 +38,9 @@ HOSTILE = (
 )
 
 
-def ffmpeg(*arguments: object) -> None:
-    subprocess.run(["ffmpeg", "-y", "-v", "error", *map(str, arguments)], check=True)
-
-
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """128x96, 25 frames a second, B-frames, a key frame a second, sound."""
+    """Write 128x96 pixels at 25 frames per second with B-frames, a key frame per second, sound."""
     path = tmp_path_factory.mktemp("clip") / "clip.mp4"
     ffmpeg(
         *("-f", "lavfi", "-i", "testsrc2=size=128x96:rate=25:duration=2"),
@@ -79,7 +75,7 @@ def rows(path: Path) -> list[Any]:
         return list(overlay.rows())
 
 
-def found(index: int, names: tuple[str, ...] = ("person", "car")) -> Detections:
+def detections_of(index: int, names: tuple[str, ...] = ("person", "car")) -> Detections:
     boxes = np.array([[20, 30, 60, 80], [70 - index, 10.4321, 110.5 - index, 50]], np.float32)
     scores = np.array([0.91234567, 0.3], np.float32)
     return Detections(boxes, scores, np.array([0, 1]), names)
@@ -88,7 +84,7 @@ def found(index: int, names: tuple[str, ...] = ("person", "car")) -> Detections:
 def save(
     source: Path,
     path: Path,
-    detect: Any = found,
+    detect: Any = detections_of,
     input: dict[str, Any] | None = None,
     **options: Any,
 ) -> list[str]:
@@ -104,11 +100,11 @@ def save(
 
 
 @pytest.mark.slow
-def test_packets_are_the_sources_own(clip: Path, tmp_path: Path) -> None:
+def test_packets_are_copied_unchanged(clip: Path, tmp_path: Path) -> None:
     assert save(clip, tmp_path / "x.mkv") == []
     ours, theirs = packets(tmp_path / "x.mkv"), packets(clip)
     assert len(ours) == FRAMES
-    assert ours == theirs  # 25 frames a second are whole milliseconds
+    assert ours == theirs  # at 25 frames per second, times are whole milliseconds
     sound = [digest for time, digest in packets(clip, "audio") if time >= 0]
     assert [digest for _, digest in packets(tmp_path / "x.mkv", "audio")] == sound
     streams = probe(tmp_path / "x.mkv")["streams"]
@@ -118,25 +114,29 @@ def test_packets_are_the_sources_own(clip: Path, tmp_path: Path) -> None:
     assert (track["codec_name"], track["disposition"]["default"]) == ("ass", 1)
 
 
-def test_lines_stand_as_long_as_their_picture(clip: Path, tmp_path: Path) -> None:
+def test_subtitles_last_as_long_as_their_picture(clip: Path, tmp_path: Path) -> None:
     save(clip, tmp_path / "x.mkv")
     times = sorted({(begin, end) for begin, end, _ in events(tmp_path / "x.mkv")})
     assert times == [(40 * i, 40 * i + 40) for i in range(FRAMES)]
 
 
-def test_detections_are_carried_exactly(clip: Path, tmp_path: Path) -> None:
-    save(clip, tmp_path / "x.mkv", lambda i: found(i) if i % 2 else Detections.empty(("person",)))
+def test_stored_detections_are_exact(clip: Path, tmp_path: Path) -> None:
+    save(
+        clip,
+        tmp_path / "x.mkv",
+        lambda i: detections_of(i) if i % 2 else Detections.empty(("person",)),
+    )
     carried = rows(tmp_path / "x.mkv")
     assert [row.index for row in carried] == list(range(FRAMES))
     assert [row.pts for row in carried] == [512 * i for i in range(FRAMES)]
     for row in carried:
-        wanted = found(row.index) if row.index % 2 else Detections.empty()
-        assert np.array_equal(row.detections.boxes, wanted.boxes)
-        assert np.array_equal(row.detections.scores, wanted.scores)
-        assert np.array_equal(row.detections.class_ids, wanted.class_ids)
+        expected = detections_of(row.index) if row.index % 2 else Detections.empty()
+        assert np.array_equal(row.detections.boxes, expected.boxes)
+        assert np.array_equal(row.detections.scores, expected.scores)
+        assert np.array_equal(row.detections.class_ids, expected.class_ids)
 
 
-def test_a_start_off_a_key_frame_begins_at_the_key_frame(clip: Path, tmp_path: Path) -> None:
+def test_start_between_key_frames_copies_from_the_key_frame(clip: Path, tmp_path: Path) -> None:
     notes = save(clip, tmp_path / "x.mkv", input={"start": "1.4", "duration": "0.2"})
     assert len(notes) == 1
     assert "0.400 s before" in notes[0]
@@ -146,7 +146,7 @@ def test_a_start_off_a_key_frame_begins_at_the_key_frame(clip: Path, tmp_path: P
     assert min(begin for begin, _, _ in events(tmp_path / "x.mkv")) == 400
     shown = [time for time, _ in packets(tmp_path / "x.mkv")]
     assert sorted(shown)[:15] == [Fraction(i, 25) for i in range(15)]
-    assert len(shown) <= 15 + 3  # what the last pictures refer to
+    assert len(shown) <= 15 + 3  # plus the references of the last pictures
     begin, end = (
         packets(tmp_path / "x.mkv", "audio")[0][0],
         packets(tmp_path / "x.mkv", "audio")[-1][0],
@@ -155,9 +155,7 @@ def test_a_start_off_a_key_frame_begins_at_the_key_frame(clip: Path, tmp_path: P
     assert end <= Fraction(3, 5)
 
 
-def test_with_a_stride_boxes_stand_until_the_next_picture_that_is_looked_at(
-    clip: Path, tmp_path: Path
-) -> None:
+def test_stride_shows_boxes_until_the_next_inferred_picture(clip: Path, tmp_path: Path) -> None:
     save(clip, tmp_path / "x.mkv", input={"stride": 5})
     assert packets(tmp_path / "x.mkv") == packets(clip)
     times = sorted({(begin, end) for begin, end, _ in events(tmp_path / "x.mkv")})
@@ -165,8 +163,8 @@ def test_with_a_stride_boxes_stand_until_the_next_picture_that_is_looked_at(
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_class_name_is_text_whatever_is_in_it(name: str, clip: Path, tmp_path: Path) -> None:
-    save(clip, tmp_path / "x.mkv", lambda i: found(i, (name, "car")), input={"frames": 2})
+def test_class_name_cannot_contain_ass_commands(name: str, clip: Path, tmp_path: Path) -> None:
+    save(clip, tmp_path / "x.mkv", lambda i: detections_of(i, (name, "car")), input={"frames": 2})
     tags = re.compile(r"\\(pos|pbo|bord|alpha|p|fs|1c|3c|N)")
     for _, _, line in events(tmp_path / "x.mkv"):
         text = line.decode().split(",", 8)[8]
@@ -179,32 +177,11 @@ def test_a_class_name_is_text_whatever_is_in_it(name: str, clip: Path, tmp_path:
         assert "\\" not in tags.sub("", inside)
         assert len(re.findall(r"\\pos", text)) <= 1
     with closing(Overlay(tmp_path / "x.mkv")) as overlay:
-        assert overlay.description.names[0] == name  # exact all the same
+        assert overlay.description.names[0] == name
 
 
 @pytest.mark.slow
-def test_subtitles_that_are_there_stay(clip: Path, tmp_path: Path) -> None:
-    srt, source = tmp_path / "s.srt", tmp_path / "in.mkv"
-    srt.write_text("1\n00:00:00,500 --> 00:00:01,000\nHello\n\n")
-    ffmpeg("-i", clip, "-i", srt, "-map", 0, "-map", 1, "-c", "copy", "-c:s", "srt", source)
-    save(source, tmp_path / "x.mkv")
-    tracks = [s for s in probe(tmp_path / "x.mkv")["streams"] if s["codec_type"] == "subtitle"]
-    assert [(t["codec_name"], t["disposition"]["default"]) for t in tracks] == [
-        ("subrip", 0),
-        ("ass", 1),
-    ]
-    with av.open(str(tmp_path / "x.mkv")) as container:
-        texts = [bytes(p) for p in container.demux(container.streams.subtitles[0]) if p.size]
-    assert texts == [b"Hello"]
-    mov_text = tmp_path / "in.mp4"
-    ffmpeg("-i", source, "-map", 0, "-c", "copy", "-c:s", "mov_text", mov_text)
-    (note,) = save(mov_text, tmp_path / "y.mkv")
-    assert "subtitle track" in note
-    assert "mov_text" in note
-
-
-@pytest.mark.slow
-def test_pictures_that_an_edit_list_hides_come_before_the_boxes(clip: Path, tmp_path: Path) -> None:
+def test_pictures_hidden_by_an_edit_list_precede_the_boxes(clip: Path, tmp_path: Path) -> None:
     trimmed = tmp_path / "trimmed.mp4"
     ffmpeg("-ss", 0.4, "-i", clip, "-c", "copy", trimmed)
     (note,) = save(trimmed, tmp_path / "x.mkv")
@@ -214,7 +191,9 @@ def test_pictures_that_an_edit_list_hides_come_before_the_boxes(clip: Path, tmp_
 
 
 @pytest.mark.slow
-def test_what_cannot_be_copied_is_refused_by_name(clip: Path, tmp_path: Path) -> None:
+def test_source_that_cannot_be_copied_is_refused_with_the_reason(
+    clip: Path, tmp_path: Path
+) -> None:
     raw, twice, gif = tmp_path / "raw.h264", tmp_path / "twice.ts", tmp_path / "a.gif"
     ffmpeg("-i", clip, "-an", "-c", "copy", "-bsf:v", "h264_mp4toannexb", raw)
     ffmpeg("-i", clip, "-t", 0.2, gif)
@@ -234,21 +213,21 @@ def test_what_cannot_be_copied_is_refused_by_name(clip: Path, tmp_path: Path) ->
         sinks.open("overlay", tmp_path / "x.mp4")
 
 
-def test_a_failure_leaves_what_can_be_played(clip: Path, tmp_path: Path) -> None:
+def test_aborted_overlay_can_be_played(clip: Path, tmp_path: Path) -> None:
     sink = sinks.open("overlay", tmp_path / "x.mkv")
     with SourceReading.of(Config()).open(str(clip)) as source:
         sink.open(source.info)
         for frame in source:
             if frame.index == 20:
                 break
-            sink.write(frame, found(frame.index))
-    left = sink.abort()
-    assert left == tmp_path / "x.partial.mkv"
-    assert 15 <= len(rows(left)) <= 20
-    assert len(packets(left)) >= 15
+            sink.write(frame, detections_of(frame.index))
+    partial = sink.abort()
+    assert partial == tmp_path / "x.partial.mkv"
+    assert 15 <= len(rows(partial)) <= 20
+    assert len(packets(partial)) >= 15
 
 
-def test_o_means_the_overlay_where_save_names_it() -> None:
+def test_mkv_suffix_means_overlay_if_save_names_it() -> None:
     assert sinks.find_by_suffix(".mkv") is sinks.find("video")
     assert sinks.find_by_suffix(".mkv", ["jsonl"]) is sinks.find("video")
     assert sinks.find_by_suffix(".MKV", ["video", "overlay"]) is sinks.find("overlay")
@@ -263,7 +242,7 @@ def test_damaged_row_raises_and_foreign_row_is_none() -> None:
     assert decode_row(b"0,0,Labels,,0,0,0,,{\\pos(0,0)}x", 0, ()) is None
     assert decode_row(b"half a line", 0, ()) is None
     outside = one_person()
-    outside.boxes[0, 2] = 1e30  # no picture is so large, and OpenCV cannot draw it
+    outside.boxes[0, 2] = 1e30  # larger than any picture, and OpenCV cannot draw it
     with pytest.raises(ValueError, match="outside"):
         decode_row(f"0,0,Boxes,,0,0,0,,{encode_row(0, 0, outside)}".encode(), 0, ())
     for damaged in (text[:-9], text.replace(b"-video 1", b"-video 2")):
@@ -282,7 +261,7 @@ def test_file_that_is_not_an_overlay_is_refused(content: bytes, tmp_path: Path) 
         Overlay(write_clip(tmp_path / "in.mp4"))
 
 
-def attached(path: Path) -> dict[str, bytes]:
+def attachments(path: Path) -> dict[str, bytes]:
     with av.open(str(path)) as container:
         return {
             stream.metadata["filename"]: bytes(stream.data)
@@ -291,17 +270,17 @@ def attached(path: Path) -> dict[str, bytes]:
         }
 
 
-def test_the_font_of_the_labels_is_attached(clip: Path, tmp_path: Path) -> None:
+def test_label_font_is_attached(clip: Path, tmp_path: Path) -> None:
     pytest.importorskip("PIL", reason="machine: Pillow is not installed")
     from detector.core.stages.font import Font
 
     data = make_font({"a": 300})
     style = Style(font=Font(data))
     save(clip, tmp_path / "x.mkv", style=style, input={"frames": 2})
-    assert attached(tmp_path / "x.mkv")["labels.ttf"] == data
+    assert attachments(tmp_path / "x.mkv")["labels.ttf"] == data
 
 
-def test_lato_goes_with_its_licence(
+def test_lato_is_attached_only_with_its_licence(
     clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "site" / fonts.PACKAGE
@@ -312,34 +291,34 @@ def test_lato_goes_with_its_licence(
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     assert fonts.choose(None).note == ""
     save(clip, tmp_path / "x.mkv", input={"frames": 2})
-    files = attached(tmp_path / "x.mkv")
+    files = attachments(tmp_path / "x.mkv")
     assert [files[name] for name in fonts.FILES] == [name.encode() for name in fonts.FILES]
-    (package / "files" / "OFL.txt").unlink()  # never without it
+    (package / "files" / "OFL.txt").unlink()  # without the licence, the font is not attached
     face = fonts.choose(None)
     assert (face.family, face.files) == (ass.FAMILY, ())
     assert "pip install" in face.note
 
 
-def test_lato_is_where_its_package_puts_it(clip: Path, tmp_path: Path) -> None:
+def test_installed_lato_is_attached(clip: Path, tmp_path: Path) -> None:
     pytest.importorskip("font_lato", reason="machine: font-lato is not installed")
     assert fonts.choose(None).note == ""
     save(clip, tmp_path / "x.mkv", input={"frames": 2})
-    files = attached(tmp_path / "x.mkv")
+    files = attachments(tmp_path / "x.mkv")
     assert files["Lato-Regular.ttf"].startswith(b"\0\1\0\0")  # TrueType
     assert b"SIL OPEN FONT LICENSE" in files["OFL.txt"].upper()
 
 
-def rendered(path: Path, plain: Path, number: int, folder: Path) -> tuple[Any, Any]:
+def render_frames(path: Path, plain: Path, number: int, folder: Path) -> tuple[Any, Any]:
     import cv2
 
-    where = f"select=eq(n\\,{number})"
+    select = f"select=eq(n\\,{number})"
     shown, bare = folder / "shown.png", folder / "bare.png"
-    ffmpeg("-i", path, "-vf", f"format=bgr24,subtitles={path},{where}", "-frames:v", 1, shown)
-    ffmpeg("-i", plain, "-vf", f"format=bgr24,{where}", "-frames:v", 1, bare)
+    ffmpeg("-i", path, "-vf", f"format=bgr24,subtitles={path},{select}", "-frames:v", 1, shown)
+    ffmpeg("-i", plain, "-vf", f"format=bgr24,{select}", "-frames:v", 1, bare)
     return cv2.imread(str(shown)), cv2.imread(str(bare))
 
 
-def place_of(placed: PlacedLabel) -> tuple[slice, slice]:
+def area_of(placed: PlacedLabel) -> tuple[slice, slice]:
     x, y, label = placed.x, placed.y, placed.label
     return slice(y, y + label.height), slice(x, x + label.width)
 
@@ -347,8 +326,8 @@ def place_of(placed: PlacedLabel) -> tuple[slice, slice]:
 @pytest.mark.slow
 @needs_libass
 @pytest.mark.parametrize("line_width", [1, 2, 5])
-def test_libass_draws_what_we_draw(line_width: int, tmp_path: Path) -> None:
-    """Boxes of several colours at the same pixels, and plates of labels where ours are."""
+def test_libass_draws_like_us(line_width: int, tmp_path: Path) -> None:
+    """libass draws boxes at the same pixels as we do, and label backgrounds in the same places."""
     source = tmp_path / "grey.mp4"
     ffmpeg(
         *("-f", "lavfi", "-i", "color=gray:size=640x360:rate=25:duration=0.4"),
@@ -357,7 +336,7 @@ def test_libass_draws_what_we_draw(line_width: int, tmp_path: Path) -> None:
     names = tuple(f"class {i}" for i in range(9))
 
     def many(index: int) -> Detections:
-        """More than twelve, so that doubtful labels show their corner; some reach the edges."""
+        """Return more than twelve, so that ambiguous labels mark a corner; some touch the edges."""
         boxes = [[40 * i + index, 20 + 30 * i, 40 * i + 90, 90 + 25 * i] for i in range(9)]
         boxes += [[0, 0, 60, 15], [580, 0, 640, 60], [0, 280, 70, 360], [560, 300, 640, 360]]
         boxes += [[0, 150, 30, 220], [300, 330, 400, 360]]
@@ -368,30 +347,30 @@ def test_libass_draws_what_we_draw(line_width: int, tmp_path: Path) -> None:
 
     style = Style(line_width=line_width)
     save(source, tmp_path / "x.mkv", many, style=style)
-    shown, bare = rendered(tmp_path / "x.mkv", source, 6, tmp_path)
+    shown, bare = render_frames(tmp_path / "x.mkv", source, 6, tmp_path)
     ours = bare.copy()
     annotate(ours, many(6), style)
     outlines = bare.copy()
     annotate(outlines, many(6), Style(line_width=line_width, labels=False))
     drawn = (outlines != bare).any(2)
-    # Letters differ by font; on the outlines there are few of them.
+    # Letters differ, as the fonts do, but few are on the outlines.
     near = np.abs(shown.astype(int) - ours).max(2) <= 40
     assert near[drawn].mean() >= 0.97
     layout = lay_out(640, 360, many(6), style)
     free = ~drawn
     for placed in layout.labels:
-        free[place_of(placed)] = False
+        free[area_of(placed)] = False
     assert len(layout.corners) >= 2
-    assert near[free].mean() >= 0.995  # nothing else, but the round ends of corners
-    plates = ~free & ~drawn
-    assert near[plates].mean() >= 0.6  # the rest are letters
+    assert near[free].mean() >= 0.995  # libass rounds the ends of corners
+    backgrounds = ~free & ~drawn
+    assert near[backgrounds].mean() >= 0.6  # the rest are letters
     assert len(layout.labels) >= 9
 
 
 @pytest.mark.slow
 @needs_libass
-def test_libass_puts_text_on_its_plate(tmp_path: Path) -> None:
-    """White letters lie within the labels' rows: the invisible drawings hold for any font."""
+def test_libass_keeps_text_inside_its_label(tmp_path: Path) -> None:
+    """White letters stay inside the labels: invisible drawings reserve the space in any font."""
     source = tmp_path / "grey.mp4"
     ffmpeg(
         *("-f", "lavfi", "-i", "color=gray:size=640x360:rate=25:duration=0.2"),
@@ -409,17 +388,17 @@ def test_libass_puts_text_on_its_plate(tmp_path: Path) -> None:
 
     style = Style(font_scale=2)
     save(source, tmp_path / "x.mkv", corners, style=style)
-    shown, _ = rendered(tmp_path / "x.mkv", source, 2, tmp_path)
+    shown, _ = render_frames(tmp_path / "x.mkv", source, 2, tmp_path)
     white = (shown > 225).all(2)
     layout = lay_out(640, 360, corners(2), style)
     inside = np.zeros_like(white)
     for placed in layout.labels:
-        assert white[place_of(placed)].sum() >= 10
-        inside[place_of(placed)] = True
+        assert white[area_of(placed)].sum() >= 10
+        inside[area_of(placed)] = True
     assert not (white & ~inside).any()
 
 
-def test_a_picture_has_few_lines_however_many_boxes() -> None:
+def test_many_boxes_need_few_subtitle_lines() -> None:
     """VLC drops all lines if a picture has twenty."""
     rng = np.random.default_rng(3)
     corners = rng.uniform(0, 0.8, (40, 2)) * [1280, 720]
@@ -433,7 +412,7 @@ def test_a_picture_has_few_lines_however_many_boxes() -> None:
     assert ass.boxes_text(lay_out(64, 48, Detections.empty(), Style()), 64, 48) == ""
 
 
-def test_the_description_is_a_document_in_front(clip: Path, tmp_path: Path) -> None:
+def test_description_is_a_json_attachment(clip: Path, tmp_path: Path) -> None:
     save(clip, tmp_path / "x.mkv", input={"frames": 3}, program="detect-video 9")
     with av.open(str(tmp_path / "x.mkv")) as container:
         (about,) = (s for s in container.streams if s.metadata.get("filename") == NAME)
@@ -441,12 +420,12 @@ def test_the_description_is_a_document_in_front(clip: Path, tmp_path: Path) -> N
         assert b'"program": "detect-video 9"' in bytes(about.data)
 
 
-def test_a_dot_begins_at_its_boxes_corner():
+def test_dot_begins_at_the_corner_of_its_box():
     layout = DrawnLayout(2, [[10, 20, 90, 80]], [0], [], [], [0])
     assert ass._make_dot(layout, 0) == (10, 20, 17, 20, 17, 27, 10, 27)
 
 
-def test_a_rate_of_an_overlay_fits_a_container():
+def test_frame_rate_beyond_the_container_is_refused():
     assert carried._parse_ratio((30000, 1001)) == (30000, 1001)
     for pair in ((1 << 31, 1), (1, 1 << 31), (0, 1), (1, 0), (-1, 1)):
         with pytest.raises(ValueError, match="is not a frame rate"):

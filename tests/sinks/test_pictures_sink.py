@@ -1,4 +1,4 @@
-"""Annotated pictures: names and formats, and what happens to a folder that exists."""
+"""Annotated pictures: names, formats, and what happens to an existing folder."""
 
 from __future__ import annotations
 
@@ -16,20 +16,28 @@ from detector.core import sinks
 from detector.core.errors import OutputError
 from detector.core.sinks import pictures
 from detector.core.sinks.pictures import PicturesSink
-from detector.core.types import Detections
+from detector.core.types import Detections, Frame
 
-NONE = Detections.empty()
+NO_DETECTIONS = Detections.empty()
+
+
+def save_frames(folder: Path, frames: list[Frame], level: int) -> sinks.Sink:
+    sink = sinks.open("pictures", folder)
+    sink.open(make_info(str(folder.parent / "source"), kind="pictures"))
+    for frame in frames:
+        frame.image[:] = level
+        sink.write(frame, NO_DETECTIONS)
+    sink.close()
+    return sink
 
 
 def save(folder: Path, *paths: str | None, level: int = 50) -> sinks.Sink:
-    sink = sinks.open("pictures", folder)
-    sink.open(make_info(str(folder.parent / "source"), kind="pictures"))
-    for i, path in enumerate(paths):
-        frame = make_frame(i, path=path)
-        frame.image[:] = level
-        sink.write(frame, NONE)
-    sink.close()
-    return sink
+    return save_frames(folder, [make_frame(i, path=path) for i, path in enumerate(paths)], level)
+
+
+def save_named(folder: Path, *names: str) -> None:
+    frames = [make_frame(i, path=f"in/{name}", name=name) for i, name in enumerate(names)]
+    save_frames(folder, frames, 50)
 
 
 def listed(folder: Path) -> list[str]:
@@ -39,7 +47,7 @@ def listed(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     "suffix", [".jpg", ".JPG", ".jpeg", ".png", ".webp", ".bmp", ".tiff", ".jp2", ".ppm"]
 )
-def test_name_and_format_of_the_source_are_kept(suffix: str, tmp_path: Path) -> None:
+def test_source_name_and_format_are_kept(suffix: str, tmp_path: Path) -> None:
     save(tmp_path / "out", f"in/photo{suffix}", level=200)
     assert listed(tmp_path / "out") == [f"photo{suffix}"]
     picture = cv2.imread(str(tmp_path / "out" / f"photo{suffix}"))
@@ -47,10 +55,10 @@ def test_name_and_format_of_the_source_are_kept(suffix: str, tmp_path: Path) -> 
     assert np.abs(picture.astype(int) - 200).max() <= 2
 
 
-def test_pictures_are_encoded_at_the_same_time_and_written_in_their_order(
+def test_pictures_are_encoded_in_parallel_and_written_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first one is not done before the second is; at the end nothing is left out."""
+    """Delay the first picture until the second is encoded."""
     real, second = pictures.encode, threading.Event()
 
     def encode(image: Any, *suffixes: str) -> tuple[str, bytes]:
@@ -65,20 +73,20 @@ def test_pictures_are_encoded_at_the_same_time_and_written_in_their_order(
     for i in range(6):
         frame = make_frame(i, path=f"in/{i}.png")
         frame.image[:] = 20 * i
-        sink.write(frame, NONE)
+        sink.write(frame, NO_DETECTIONS)
     sink.close()
     assert sink._written == [f"{i}.png" for i in range(6)]
     for i in range(6):
         assert (cv2.imread(str(tmp_path / "out" / f"{i}.png")) == 20 * i).all()
 
 
-def test_frames_whose_memory_is_used_again_are_encoded_at_once(tmp_path: Path) -> None:
+def test_frames_with_reused_memory_are_encoded_immediately(tmp_path: Path) -> None:
     sink = PicturesSink(tmp_path / "out", at_once=2)
     sink.open(make_info("source.mp4"))
     frame = make_frame(0)
     for i in range(5):
         frame.index, frame.image[:] = i, 20 * i
-        sink.write(frame, NONE)
+        sink.write(frame, NO_DETECTIONS)
     sink.close()
     for i in range(5):
         image = cv2.imread(str(tmp_path / "out" / f"frame_{i:06}.jpg"))
@@ -86,15 +94,15 @@ def test_frames_whose_memory_is_used_again_are_encoded_at_once(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("end", ["close", "abort"])
-def test_an_error_of_the_encoder_ends_the_run_and_leaves_what_is_done(
+def test_encoder_error_keeps_finished_pictures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     sink = PicturesSink(tmp_path / "out", at_once=2)
     sink.open(make_info("source", kind="pictures"))
-    sink.write(make_frame(0, path="in/0.png"), NONE)
+    sink.write(make_frame(0, path="in/0.png"), NO_DETECTIONS)
     sink._write_encoded(0)
     monkeypatch.setattr(cv2, "imencode", lambda *_: (False, None))
-    sink.write(make_frame(1, path="in/1.png"), NONE)
+    sink.write(make_frame(1, path="in/1.png"), NO_DETECTIONS)
     if end == "close":
         with pytest.raises(OutputError, match="cannot encode"):
             sink.close()
@@ -107,50 +115,34 @@ def test_an_error_of_the_encoder_ends_the_run_and_leaves_what_is_done(
 NAMES = [
     # source paths -> names in the folder
     (["a/x.jpg", "b/x.jpg", "c/x.jpg"], ["x-2.jpg", "x-3.jpg", "x.jpg"]),
-    (
-        ["a/x.jpg", "a/x-2.jpg", "b/x.jpg"],
-        ["x-2.jpg", "x-3.jpg", "x.jpg"],
-    ),  # x-2 is taken by a real one
-    (["x.jpg", "x.png"], ["x.jpg", "x.png"]),  # other format, other name
-    (
-        ["x.gif", "noname"],
-        ["noname.png", "x.png"],
-    ),  # what OpenCV does not write faithfully becomes PNG
+    (["a/x.jpg", "a/x-2.jpg", "b/x.jpg"], ["x-2.jpg", "x-3.jpg", "x.jpg"]),  # x-2 is a source
+    (["x.jpg", "x.png"], ["x.jpg", "x.png"]),
+    (["x.gif", "noname"], ["noname.png", "x.png"]),  # formats that OpenCV cannot write exactly
     ([None, None], ["frame_000000.jpg", "frame_000001.jpg"]),  # frames of a video
     (["视频.jpg", os.fsdecode(b"caf\xe9.png")], sorted(["视频.jpg", os.fsdecode(b"caf\xe9.png")])),
 ]
 
 
 @pytest.mark.parametrize(("paths", "names"), NAMES, ids=[str(i) for i in range(len(NAMES))])
-def test_names(paths: list[str | None], names: list[str], tmp_path: Path) -> None:
+def test_output_names_are_unique(paths: list[str | None], names: list[str], tmp_path: Path) -> None:
     save(tmp_path / "out", *paths)
     assert listed(tmp_path / "out") == names
 
 
-def save_named(folder: Path, *names: str, level: int = 50) -> None:
-    sink = sinks.open("pictures", folder)
-    sink.open(make_info(str(folder.parent / "source"), kind="pictures"))
-    for i, name in enumerate(names):
-        frame = make_frame(i, path=f"in/{name}", name=name)
-        frame.image[:] = level
-        sink.write(frame, NONE)
-    sink.close()
-
-
 def files(folder: Path) -> list[str]:
-    found = [one for one in folder.rglob("*") if not one.is_dir()]
-    return sorted(str(one.relative_to(folder)) for one in found if one.name[0] != ".")
+    paths = [path for path in folder.rglob("*") if not path.is_dir()]
+    return sorted(str(path.relative_to(folder)) for path in paths if path.name[0] != ".")
 
 
-def test_folders_in_the_folder_are_replaced_as_a_whole(tmp_path: Path) -> None:
+def test_subfolders_are_replaced_by_a_second_run(tmp_path: Path) -> None:
     save_named(tmp_path / "out", "left/a.png", "deep/er/a.png")
     save_named(tmp_path / "out", "right/a.png", "b.png")
     assert files(tmp_path / "out") == ["b.png", "right/a.png"]
-    assert sorted(one.name for one in (tmp_path / "out").iterdir() if one.is_dir()) == ["right"]
-    assert [one.name for one in tmp_path.iterdir()] == ["out"]
+    assert [path.name for path in (tmp_path / "out").iterdir() if path.is_dir()] == ["right"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_what_somebody_put_into_a_folder_of_the_folder_stays(tmp_path: Path) -> None:
+def test_foreign_file_in_a_subfolder_is_kept(tmp_path: Path) -> None:
     save_named(tmp_path / "out", "left/a.png")
     (tmp_path / "out/left/mine.txt").write_text("mine")
     save_named(tmp_path / "out", "left/a.png", "left/b.png")
@@ -160,7 +152,7 @@ def test_what_somebody_put_into_a_folder_of_the_folder_stays(tmp_path: Path) -> 
     assert (tmp_path / "out/left/mine.txt").read_text() == "mine"
 
 
-def test_an_empty_folder_of_somebody_elses_stays(tmp_path: Path) -> None:
+def test_foreign_empty_folder_is_kept(tmp_path: Path) -> None:
     save_named(tmp_path / "out", "left/a.png")
     (tmp_path / "out/mine").mkdir()
     save_named(tmp_path / "out", "b.png")
@@ -169,7 +161,8 @@ def test_an_empty_folder_of_somebody_elses_stays(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def sync_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Paths below ``tmp_path`` in the order of their fsync, and "renamed NAME" for each rename."""
     done: list[str] = []
     fsync, rename = os.fsync, os.rename
 
@@ -186,29 +179,26 @@ def synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
-WITHIN = {"", "/left", "/left/a.png", "/b.png", f"/{PicturesSink.manifest}"}
+FOLDER_CONTENT = {"", "/left", "/left/a.png", "/b.png", f"/{PicturesSink.manifest}"}
 
 
-def test_all_of_a_folder_reaches_the_disk_before_it_gets_its_name(
-    tmp_path: Path, synced: list[str]
-) -> None:
+def test_whole_folder_is_synced_before_it_is_renamed(tmp_path: Path, sync_log: list[str]) -> None:
     save_named(tmp_path / "out", "left/a.png", "b.png")
-    at = synced.index("renamed out.partial")
-    assert {f"out.partial{name}" for name in WITHIN} <= set(synced[:at])
-    assert synced[at + 1 :] == ["."]
+    at = sync_log.index("renamed out.partial")
+    assert {f"out.partial{name}" for name in FOLDER_CONTENT} <= set(sync_log[:at])
+    assert sync_log[at + 1 :] == ["."]
 
 
-def test_what_moves_in_one_by_one_reaches_the_disk(tmp_path: Path, synced: list[str]) -> None:
+def test_files_moved_one_by_one_are_synced(tmp_path: Path, sync_log: list[str]) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out/mine").write_text("mine")
     save_named(tmp_path / "out", "left/a.png", "b.png")
-    assert {f"out.partial{name}" for name in WITHIN} <= set(synced)
-    assert {"out", "out/left", f"out/{PicturesSink.manifest}"} <= set(synced)
+    assert {f"out.partial{name}" for name in FOLDER_CONTENT} <= set(sync_log)
+    assert {"out", "out/left", f"out/{PicturesSink.manifest}"} <= set(sync_log)
 
 
 @pytest.mark.parametrize("name", ["../mine/a.png", "link/a.png", "/mine/a.png", "link"])
-def test_a_manifest_of_somebody_else_leads_nowhere(tmp_path: Path, name: str) -> None:
-    """Nothing outside of the folder is deleted or replaced, by a path or by a link."""
+def test_foreign_manifest_cannot_delete_files_outside(tmp_path: Path, name: str) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/a.png").write_text("mine")
     (tmp_path / "out").mkdir()
@@ -220,15 +210,15 @@ def test_a_manifest_of_somebody_else_leads_nowhere(tmp_path: Path, name: str) ->
     assert (tmp_path / "mine/a.png").read_text() == "mine"
 
 
-def test_too_large_for_its_format_becomes_png(tmp_path: Path) -> None:
+def test_picture_too_large_for_its_format_becomes_png(tmp_path: Path) -> None:
     sink = sinks.open("pictures", tmp_path / "out")
     sink.open(make_info())
-    sink.write(make_frame(0, size=(1, 16384), path="wide.webp"), NONE)
+    sink.write(make_frame(0, size=(1, 16384), path="wide.webp"), NO_DETECTIONS)
     sink.close()
     assert listed(tmp_path / "out") == ["wide.png"]
 
 
-def test_our_earlier_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
+def test_folder_of_an_earlier_run_is_replaced(tmp_path: Path) -> None:
     save(tmp_path / "out", "a.png", "b.png", level=10)
     sink = save(tmp_path / "out", "b.png", "c.png", level=90)
     assert listed(tmp_path / "out") == ["b.png", "c.png"]
@@ -237,11 +227,11 @@ def test_our_earlier_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_the_earlier_folder_is_whole_until_close(tmp_path: Path) -> None:
+def test_earlier_folder_is_complete_until_close(tmp_path: Path) -> None:
     save(tmp_path / "out", "a.png", "b.png")
     sink = sinks.open("pictures", tmp_path / "out")
     sink.open(make_info())
-    sink.write(make_frame(0, path="a.png"), NONE)
+    sink.write(make_frame(0, path="a.png"), NO_DETECTIONS)
     assert listed(tmp_path / "out") == ["a.png", "b.png"]
     assert sink.abort() == tmp_path / "out.partial"
     assert listed(tmp_path / "out") == ["a.png", "b.png"]
@@ -249,7 +239,7 @@ def test_the_earlier_folder_is_whole_until_close(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ours_before", [True, False])
-def test_somebody_elses_files_are_never_deleted(ours_before: bool, tmp_path: Path) -> None:
+def test_foreign_files_are_never_deleted(ours_before: bool, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     if ours_before:
         save(folder, "a.png", "b.png", level=10)
@@ -269,7 +259,7 @@ def test_somebody_elses_files_are_never_deleted(ours_before: bool, tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_somebody_elses_namesake_is_never_replaced(tmp_path: Path) -> None:
+def test_foreign_file_of_the_same_name_is_never_replaced(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
     (folder / "b.png").write_text("precious")
@@ -279,7 +269,7 @@ def test_somebody_elses_namesake_is_never_replaced(tmp_path: Path) -> None:
     assert listed(folder) == ["b.png"]
 
 
-def test_a_mixed_folder_is_written_again_and_again(tmp_path: Path) -> None:
+def test_folder_with_foreign_files_can_be_written_repeatedly(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("precious")
     for level in (10, 90):
@@ -288,7 +278,7 @@ def test_a_mixed_folder_is_written_again_and_again(tmp_path: Path) -> None:
     assert cv2.imread(str(tmp_path / "out" / "a.png")).max() == 90
 
 
-def test_an_empty_folder_and_the_current_one(
+def test_empty_current_folder_is_filled_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "out"
@@ -297,11 +287,11 @@ def test_an_empty_folder_and_the_current_one(
     before = folder.stat().st_ino
     save(folder, "in/a.png")
     assert listed(folder) == ["a.png"]
-    assert folder.stat().st_ino == before  # the shell's current folder is still this one
+    assert folder.stat().st_ino == before  # or a shell in this folder would lose it
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_list_that_lies_deletes_nothing_outside(tmp_path: Path) -> None:
+def test_changed_manifest_cannot_delete_files_outside(tmp_path: Path) -> None:
     save(tmp_path / "out", "a.png")
     (tmp_path / "precious").write_text("precious")
     with (tmp_path / "out" / PicturesSink.manifest).open("a") as file:
@@ -311,16 +301,16 @@ def test_a_list_that_lies_deletes_nothing_outside(tmp_path: Path) -> None:
     assert listed(tmp_path / "out") == ["b.png"]
 
 
-def test_what_a_killed_run_left_is_cleared(tmp_path: Path) -> None:
+def test_partial_folder_of_a_killed_run_is_cleared(tmp_path: Path) -> None:
     sink = sinks.open("pictures", tmp_path / "out")
     sink.open(make_info())
-    sink.write(make_frame(0, path="old.png"), NONE)
+    sink.write(make_frame(0, path="old.png"), NO_DETECTIONS)
     assert sink.abort() == tmp_path / "out.partial"
     save(tmp_path / "out", "new.png")
     assert listed(tmp_path / "out") == ["new.png"]
 
 
-def test_a_temporary_name_that_is_somebody_elses_is_refused(tmp_path: Path) -> None:
+def test_foreign_folder_with_the_temporary_name_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out.partial").mkdir()
     (tmp_path / "out.partial" / "thesis.txt").write_text("precious")
     with pytest.raises(OutputError, match=r"out\.partial holds files"):
@@ -328,7 +318,7 @@ def test_a_temporary_name_that_is_somebody_elses_is_refused(tmp_path: Path) -> N
     assert (tmp_path / "out.partial" / "thesis.txt").exists()
 
 
-def test_the_sources_own_folder_is_refused(tmp_path: Path) -> None:
+def test_folder_of_the_source_is_refused(tmp_path: Path) -> None:
     source = tmp_path / "photos" / "a.png"
     source.parent.mkdir()
     cv2.imwrite(str(source), np.zeros((4, 4, 3), np.uint8))
@@ -336,19 +326,19 @@ def test_the_sources_own_folder_is_refused(tmp_path: Path) -> None:
     sink = sinks.open("pictures", tmp_path / "photos")
     sink.open(make_info(str(tmp_path / "photos" / "*.png"), kind="pictures"))
     with pytest.raises(OutputError, match="choose another -o"):
-        sink.write(make_frame(0, path=str(source)), NONE)
+        sink.write(make_frame(0, path=str(source)), NO_DETECTIONS)
     assert sink.abort() is None
     assert source.read_bytes() == before
 
 
-def test_a_file_under_the_folders_name_is_refused(tmp_path: Path) -> None:
+def test_file_with_the_folder_name_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("precious")
     with pytest.raises(OutputError, match="is not a folder"):
         save(tmp_path / "out", "a.png")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_full_disk_keeps_the_earlier_folder(small_disk: Any) -> None:
+def test_full_disk_keeps_the_earlier_folder(small_disk: Any) -> None:
     folder = small_disk(96) / "out"
     save(folder, "a.bmp")
     with pytest.raises(OutputError, match="disk full"):

@@ -1,4 +1,4 @@
-"""JSONL and CSV: what the lines say, and that only whole lines are ever in the file."""
+"""JSONL and CSV: the content of the lines, and that the file never contains part of a line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from detector.core.errors import OutputError
 from detector.core.types import Detections
 
 
-def rows(name: str, folder: Path, *written: Any, **info: Any) -> str:
+def write_rows(name: str, folder: Path, *written: Any, **info: Any) -> str:
     sink = sinks.open(name, folder / "out")
     sink.open(make_info(**info))
     for frame, detections in written:
@@ -29,16 +29,18 @@ def rows(name: str, folder: Path, *written: Any, **info: Any) -> str:
     return sink.close().read_bytes().decode()
 
 
-def test_a_line_of_json(tmp_path: Path) -> None:
-    """The issue's own example, byte by byte; 0.91 and 1.234 are not what float32 holds."""
-    assert rows("jsonl", tmp_path, (make_frame(0), one_person())) == (
+def test_json_line_is_exact(tmp_path: Path) -> None:
+    """float32 cannot represent 0.91 and 1.234 exactly."""
+    assert write_rows("jsonl", tmp_path, (make_frame(0), one_person())) == (
         '{"source":"in.mp4","frame":0,"pts":0,"time_base":"1/12800","time_s":0.0,"detections":'
         '[{"class":"person","class_id":0,"score":0.91,"box":[1.23,2.0,30.5,41.0]}]}\n'
     )
 
 
-def test_a_frame_without_detections_has_its_line(tmp_path: Path) -> None:
-    text = rows("jsonl", tmp_path, (make_frame(7, 3584), Detections.empty()), time_base=Fraction(1))
+def test_frame_without_detections_has_a_line(tmp_path: Path) -> None:
+    text = write_rows(
+        "jsonl", tmp_path, (make_frame(7, 3584), Detections.empty()), time_base=Fraction(1)
+    )
     assert json.loads(text) == {
         "source": "in.mp4",
         "frame": 7,
@@ -51,15 +53,15 @@ def test_a_frame_without_detections_has_its_line(tmp_path: Path) -> None:
 
 def test_numbers_are_short_and_never_minus_zero(tmp_path: Path) -> None:
     boxes = np.array([[-0.001, 1 / 3, 2 / 3, 8191.996]], np.float32)
-    found = Detections(boxes, np.array([0.123456], np.float32), np.array([5]))
+    detections = Detections(boxes, np.array([0.123456], np.float32), np.array([5]))
     frame = make_frame(1)
     frame.time_s = 1 / 3
-    line = rows("jsonl", tmp_path, (frame, found))
+    line = write_rows("jsonl", tmp_path, (frame, detections))
     assert '"time_s":0.333333,' in line
     assert '{"class":"5","class_id":5,"score":0.1235,"box":[0.0,0.33,0.67,8192.0]}' in line
 
 
-def test_not_a_number_is_a_bug_and_not_a_line(tmp_path: Path) -> None:
+def test_nan_raises_and_writes_no_line(tmp_path: Path) -> None:
     sink = sinks.open("jsonl", tmp_path / "out")
     sink.open(make_info())
     with pytest.raises(ValueError, match="JSON"):
@@ -68,28 +70,28 @@ def test_not_a_number_is_a_bug_and_not_a_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("raw", ["视频 é.jpg".encode(), b"caf\xe9.jpg", b'new\nline "q", x.jpg'])
-def test_any_file_name(raw: bytes, tmp_path: Path) -> None:
-    """A picture's own path is the source; bytes that are no UTF-8 come back through json as
-    os.fsencode has them.
-    """
+def test_any_file_name_round_trips(raw: bytes, tmp_path: Path) -> None:
+    """Bytes that are not UTF-8 survive JSON as surrogate escapes."""
     path = os.fsdecode(raw)
-    line = rows("jsonl", tmp_path, (make_frame(0, path=path), one_person()))
+    line = write_rows("jsonl", tmp_path, (make_frame(0, path=path), one_person()))
     assert os.fsencode(json.loads(line)["source"]) == raw
     assert line.count("\n") == 1
     (_, row) = csv.reader(
-        rows("csv", tmp_path, (make_frame(0, path=path), one_person())).splitlines(keepends=True)
+        write_rows("csv", tmp_path, (make_frame(0, path=path), one_person())).splitlines(
+            keepends=True
+        )
     )
     assert row[0] == path.encode("utf-8", "backslashreplace").decode()
 
 
-def test_csv(tmp_path: Path) -> None:
+def test_csv_is_exact(tmp_path: Path) -> None:
     two = Detections(
         np.array([[0, 0, 10, 20], [1.234, 2, 3, 4]], np.float32),
         np.array([0.9, 0.5], np.float32),
         np.array([1, 0]),
         NAMES,
     )
-    text = rows(
+    text = write_rows(
         "csv",
         tmp_path,
         (make_frame(0), two),
@@ -109,8 +111,8 @@ def test_csv(tmp_path: Path) -> None:
     ]
 
 
-def test_csv_without_any_detection_is_its_header(tmp_path: Path) -> None:
-    assert rows("csv", tmp_path).startswith("source,frame,")
+def test_csv_without_detections_is_the_header(tmp_path: Path) -> None:
+    assert write_rows("csv", tmp_path).startswith("source,frame,")
 
 
 KILLED = """
@@ -129,7 +131,7 @@ for i in range(10**9):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["jsonl", "csv"])
-def test_kill_minus_nine_leaves_whole_lines(name: str, tmp_path: Path) -> None:
+def test_kill_9_leaves_whole_lines(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"out.{name}"
     code = KILLED.format(here=str(Path(__file__).parent), name=name, path=str(path))
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
@@ -139,19 +141,19 @@ def test_kill_minus_nine_leaves_whole_lines(name: str, tmp_path: Path) -> None:
     assert not path.exists()
     lines = (tmp_path / f"out.partial.{name}").read_text().splitlines(keepends=True)
     if not lines[-1].endswith("\n"):
-        lines.pop()  # the kernel may be killed between two pages of one write
+        lines.pop()  # one write may be cut between two pages
     assert len(lines) > 200
     if name == "jsonl":
         assert [json.loads(line)["frame"] for line in lines] == list(range(len(lines)))
     assert all(line.endswith("\n") for line in lines)
-    sink = sinks.open(name, path)  # the dead run's lock is gone
+    sink = sinks.open(name, path)  # the killed run's lock is gone
     sink.open(make_info())
     sink.write(make_frame(0), one_person())
     assert len(sink.close().read_text().splitlines()) <= 2
 
 
 @pytest.mark.parametrize("name", ["jsonl", "csv"])
-def test_a_full_disk_keeps_the_whole_lines(name: str, small_disk: Any) -> None:
+def test_full_disk_keeps_whole_lines(name: str, small_disk: Any) -> None:
     folder = small_disk(16)
     sink = sinks.open(name, folder / f"out.{name}")
     sink.open(make_info())
@@ -165,8 +167,8 @@ def test_a_full_disk_keeps_the_whole_lines(name: str, small_disk: Any) -> None:
 
     with pytest.raises(OutputError, match="disk full"):
         fill()
-    kept = sink.abort()
-    assert kept == folder / f"out.partial.{name}"
-    lines = kept.read_text().splitlines(keepends=True)
+    partial = sink.abort()
+    assert partial == folder / f"out.partial.{name}"
+    lines = partial.read_text().splitlines(keepends=True)
     assert len(lines) == written + (name == "csv")
     assert all(line.endswith("\n") for line in lines)

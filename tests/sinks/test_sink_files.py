@@ -1,6 +1,4 @@
-"""Every sink's promises for its file: complete or absent, one writer, one line for a user who must
-act.
-"""
+"""What every sink guarantees for its file: complete or absent, one writer, one-line errors."""
 
 from __future__ import annotations
 
@@ -17,6 +15,7 @@ from probing import make_frame, make_info, one_person, with_scene, write_clip
 from detector.core import sinks
 from detector.core.errors import OutputError, UsageError
 
+# Sinks that write a file; the others write a folder.
 FILES = [name for name in sinks.names() if sinks.find(name).suffixes[0].startswith(".")]
 
 
@@ -31,7 +30,7 @@ def partial(name: str, folder: Path) -> Path:
     )
 
 
-def opened(name: str, path: Path, **info: Any) -> sinks.Sink:
+def open_sink(name: str, path: Path, **info: Any) -> sinks.Sink:
     sink = sinks.open(name, path)
     if name == "overlay":  # it copies the source's packets
         info.setdefault("path", str(write_clip(path.parent.parent / "source.mp4")))
@@ -40,24 +39,23 @@ def opened(name: str, path: Path, **info: Any) -> sinks.Sink:
 
 
 def write(sink: sinks.Sink, n: int = 3) -> None:
-    one = replace(one_person(), track_ids=np.array([1]))
+    person = replace(one_person(), track_ids=np.array([1]))
     for i in range(n):
-        sink.write(make_frame(i), with_scene(one, i) if sink.needs else one)
+        sink.write(make_frame(i), with_scene(person, i) if sink.needs else person)
 
 
-def listed(folder: Path) -> set[Path]:
-    found = set(folder.iterdir())
-    return {path for path in found if not path.name.endswith(".coco-results.json")}
+def files_in(folder: Path) -> set[Path]:
+    return {p for p in folder.iterdir() if not p.name.endswith(".coco-results.json")}
 
 
-def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
+def test_unknown_sink_is_refused_with_the_known_names(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"'avi'; .* coco, .*counts, "):
         sinks.open("avi", tmp_path / "x.avi")
 
 
 @pytest.mark.parametrize("name", sinks.names())
-def test_abort_keeps_what_is_whole_under_the_temporary_name(name: str, tmp_path: Path) -> None:
-    sink = opened(name, target(name, tmp_path))
+def test_abort_keeps_written_frames_under_the_temporary_name(name: str, tmp_path: Path) -> None:
+    sink = open_sink(name, target(name, tmp_path))
     write(sink)
     assert sink.abort() == partial(name, tmp_path)
     assert sorted(tmp_path.iterdir()) == [partial(name, tmp_path)]
@@ -65,22 +63,17 @@ def test_abort_keeps_what_is_whole_under_the_temporary_name(name: str, tmp_path:
 
 
 @pytest.mark.parametrize("name", sinks.names())
-def test_abort_without_a_frame_leaves_nothing(name: str, tmp_path: Path) -> None:
-    sink = opened(name, target(name, tmp_path))
-    assert sink.abort() is None
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", sinks.names())
-def test_abort_before_open_is_harmless(name: str, tmp_path: Path) -> None:
+def test_abort_before_open_or_without_a_frame_leaves_nothing(name: str, tmp_path: Path) -> None:
     assert sinks.open(name, target(name, tmp_path)).abort() is None
+    assert open_sink(name, target(name, tmp_path)).abort() is None
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("end", ["close", "abort"])
-def test_an_existing_file_lasts_until_close(name: str, end: str, tmp_path: Path) -> None:
+def test_existing_file_is_replaced_only_on_close(name: str, end: str, tmp_path: Path) -> None:
     target(name, tmp_path).write_bytes(b"precious")
-    sink = opened(name, target(name, tmp_path))
+    sink = open_sink(name, target(name, tmp_path))
     write(sink)
     assert target(name, tmp_path).read_bytes() == b"precious"
     getattr(sink, end)()
@@ -88,24 +81,24 @@ def test_an_existing_file_lasts_until_close(name: str, end: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", sinks.names())
-def test_a_second_writer_is_refused(name: str, tmp_path: Path) -> None:
-    first, path = opened(name, target(name, tmp_path)), target(name, tmp_path)
+def test_second_writer_is_refused_until_the_first_closes(name: str, tmp_path: Path) -> None:
+    first, path = open_sink(name, target(name, tmp_path)), target(name, tmp_path)
     write(first)
     with pytest.raises(OutputError, match="another run"):
-        opened(name, path)
+        open_sink(name, path)
     first.close()
-    third = opened(name, path)  # the lock went with the first
+    third = open_sink(name, path)  # close released the lock
     write(third)
     third.close()
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_two_links_to_one_target_share_the_lock_and_stay_links(name: str, tmp_path: Path) -> None:
+def test_link_shares_the_lock_of_its_target_and_remains_a_link(name: str, tmp_path: Path) -> None:
     link = tmp_path / f"link{sinks.find(name).suffixes[0]}"
     link.symlink_to(target(name, tmp_path))
-    sink = opened(name, link)
+    sink = open_sink(name, link)
     with pytest.raises(OutputError, match="another run"):
-        opened(name, target(name, tmp_path))
+        open_sink(name, target(name, tmp_path))
     write(sink)
     assert sink.close() == link
     assert link.is_symlink()
@@ -113,43 +106,35 @@ def test_two_links_to_one_target_share_the_lock_and_stay_links(name: str, tmp_pa
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_a_killed_run_left_is_written_over(name: str, tmp_path: Path) -> None:
-    partial(name, tmp_path).write_bytes(b"x" * 100_000)
-    sink = opened(name, target(name, tmp_path))
-    write(sink)
-    assert b"xxx" not in sink.close().read_bytes()
-
-
-@pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("kind", ["file", "link", "link to nothing", "pipe"])
-def test_what_somebody_else_calls_partial_stays(name: str, kind: str, tmp_path: Path) -> None:
-    theirs = partial(name, tmp_path)
+def test_foreign_file_with_the_temporary_name_is_kept(name: str, kind: str, tmp_path: Path) -> None:
+    foreign = partial(name, tmp_path)
     (tmp_path / "thesis").write_text("precious")
     if kind == "file":
-        theirs.write_text("precious")
+        foreign.write_text("precious")
     elif kind == "link":
-        theirs.symlink_to(tmp_path / "thesis")
+        foreign.symlink_to(tmp_path / "thesis")
     elif kind == "link to nothing":
-        theirs.symlink_to(tmp_path / "to be written")
+        foreign.symlink_to(tmp_path / "to be written")
     else:
-        os.mkfifo(theirs)
-    before = os.lstat(theirs)
-    sink = opened(name, target(name, tmp_path))
+        os.mkfifo(foreign)
+    before = os.lstat(foreign)
+    sink = open_sink(name, target(name, tmp_path))
     write(sink)
     with pytest.raises(OutputError, match="another run"):
-        opened(name, target(name, tmp_path))  # also where the lock is on the second name
+        open_sink(name, target(name, tmp_path))  # the first writer locked the alternative name
     sink.close()
-    assert os.path.samestat(os.lstat(theirs), before)
+    assert os.path.samestat(os.lstat(foreign), before)
     assert (tmp_path / "thesis").read_text() == "precious"
-    assert kind not in ("file", "link") or theirs.read_text() == "precious"
-    assert listed(tmp_path) == {theirs, tmp_path / "thesis", target(name, tmp_path)}
+    assert kind not in ("file", "link") or foreign.read_text() == "precious"
+    assert files_in(tmp_path) == {foreign, tmp_path / "thesis", target(name, tmp_path)}
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_umask_alone_decides_who_may_read_it(name: str, tmp_path: Path) -> None:
+def test_permissions_follow_the_umask(name: str, tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        sink = opened(name, target(name, tmp_path))
+        sink = open_sink(name, target(name, tmp_path))
         write(sink)
         sink.close()
     finally:
@@ -158,24 +143,24 @@ def test_the_umask_alone_decides_who_may_read_it(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_temporary_file_of_an_aborted_run_is_used_again(name: str, tmp_path: Path) -> None:
-    first = opened(name, target(name, tmp_path))
+def test_temporary_file_of_an_aborted_run_is_reused(name: str, tmp_path: Path) -> None:
+    first = open_sink(name, target(name, tmp_path))
     write(first)
-    kept = first.abort()
-    assert kept == partial(name, tmp_path)
+    partial_path = first.abort()
+    assert partial_path == partial(name, tmp_path)
     try:
-        os.getxattr(kept, "user.detect-video")
+        os.getxattr(partial_path, "user.detect-video")
     except OSError:
         pytest.skip("machine: its temporary folder has no extended attributes")
-    second = opened(name, target(name, tmp_path))
+    second = open_sink(name, target(name, tmp_path))
     write(second)
     second.close()
-    assert listed(tmp_path) == {target(name, tmp_path)}
+    assert files_in(tmp_path) == {target(name, tmp_path)}
 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("which", [target, partial], ids=["target", "temporary name"])
-def test_the_source_is_never_written(name: str, which: Any, tmp_path: Path) -> None:
+def test_overwriting_the_source_is_refused(name: str, which: Any, tmp_path: Path) -> None:
     which(name, tmp_path).write_bytes(b"source")
     (tmp_path / "hard link").hardlink_to(which(name, tmp_path))
     for source in (which(name, tmp_path), tmp_path / "hard link"):
@@ -187,42 +172,42 @@ def test_the_source_is_never_written(name: str, which: Any, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", sinks.names())
-def test_a_missing_folder_is_named(name: str, tmp_path: Path) -> None:
+def test_missing_folder_is_named(name: str, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="/nowhere") as caught:
-        opened(name, target(name, tmp_path / "nowhere"))
+        open_sink(name, target(name, tmp_path / "nowhere"))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_folder_under_the_target_name_is_refused(name: str, tmp_path: Path) -> None:
+def test_folder_with_the_target_name_is_refused(name: str, tmp_path: Path) -> None:
     target(name, tmp_path).mkdir()
     with pytest.raises(OutputError, match="not a regular file"):
-        opened(name, target(name, tmp_path))
-    assert listed(tmp_path) == {target(name, tmp_path)}
+        open_sink(name, target(name, tmp_path))
+    assert files_in(tmp_path) == {target(name, tmp_path)}
 
 
 @pytest.mark.parametrize("name", sinks.names())
-def test_no_permission(name: str, tmp_path: Path) -> None:
-    """Root may write anywhere but into /proc, so that is asked too."""
+def test_missing_permission_is_reported(name: str, tmp_path: Path) -> None:
+    """Root may write anywhere except into /proc, so we try that, too."""
     with pytest.raises(OutputError, match="cannot write"):
-        opened(name, target(name, Path("/proc")))
+        open_sink(name, target(name, Path("/proc")))
     if os.geteuid() != 0:
         tmp_path.chmod(0o500)
         with pytest.raises(OutputError, match="no permission"):
-            opened(name, target(name, tmp_path))
+            open_sink(name, target(name, tmp_path))
 
 
 @pytest.mark.parametrize("name", sinks.names())
-def test_names_that_are_hard_to_write(name: str, tmp_path: Path) -> None:
+def test_unusual_file_names_are_written(name: str, tmp_path: Path) -> None:
     for stem in ("视频 out", "a:b%03d", "-", "file:x", os.fsdecode(b"caf\xe9"), "#[x]?"):
-        sink = opened(name, tmp_path / f"{stem}{sinks.find(name).suffixes[0]}")
+        sink = open_sink(name, tmp_path / f"{stem}{sinks.find(name).suffixes[0]}")
         write(sink)
         assert sink.close().exists()
 
 
 @pytest.mark.parametrize("name", ["overlay", "video"])
 def test_close_without_a_frame_raises_and_leaves_nothing(name: str, tmp_path: Path) -> None:
-    sink = opened(name, target(name, tmp_path))
+    sink = open_sink(name, target(name, tmp_path))
     with pytest.raises(OutputError, match="gave no frame"):
         sink.close()
     assert sink.abort() is None
@@ -239,10 +224,12 @@ ENCODED = [("video", suffix) for suffix in (".webm", ".avi", ".gif", ".ts", ".fl
         for name, suffix in [*((name, "") for name in sinks.names()), *ENCODED]
     ],
 )
-def test_a_full_disk(name: str, suffix: str, small_disk: Any) -> None:
+def test_full_disk_is_reported_and_leaves_no_final_file(
+    name: str, suffix: str, small_disk: Any
+) -> None:
     folder = small_disk(64)
     path = folder / f"out{suffix}" if suffix else target(name, folder)
-    sink = opened(name, path)
+    sink = open_sink(name, path)
     noise = np.random.default_rng(0).integers(
         0, 256, (4, 240, 320, 3), np.uint8
     )  # does not compress
@@ -251,14 +238,14 @@ def test_a_full_disk(name: str, suffix: str, small_disk: Any) -> None:
         for i in range(20_000):
             frame = make_frame(i)
             frame.image = noise[i % 4]
-            # The index of tracks writes when a track ends: each has one frame.
+            # The index of tracks is written when a track ends, so each lasts one frame.
             sink.write(frame, with_scene(one_person(), i))
         sink.close()
 
     with pytest.raises(OutputError, match=r"^disk full: \S*/out\S* ") as caught:
         fill()
     assert "\n" not in str(caught.value)
-    kept = sink.abort()
+    partial_path = sink.abort()
     assert not path.exists()
-    if kept is None:
+    if partial_path is None:
         assert list(folder.iterdir()) == []

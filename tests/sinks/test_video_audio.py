@@ -1,9 +1,8 @@
-"""The sound: cut with the frames, in step with them, copied where MP4 holds it."""
+"""Sound is cut with the frames, stays in sync with them, and is copied if the container can."""
 
 from __future__ import annotations
 
 import re
-import subprocess
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,29 +18,15 @@ from detector.core.sinks.video.audio import CarriedTrack
 from detector.core.sinks.video.tracks import SEEK_MARGIN_S, CarriedTracks
 from detector.core.types import Detections, Frame, SourceInfo
 from tests.cli.command import detect_video, summary_of
+from tests.sources.clips import beeping_clip, flash_and_beep
 
-FLASH_S = 3.0  # the picture turns white and the beep begins
-
-
-def make_clip(path: Path, *codec: str, fps: int = 25, seconds: int = 6) -> Path:
-    """Black and silent but for a flash and a beep, from 3.0 s to 3.4 s."""
-    flash = (
-        f"color=black:s=64x48:r={fps}:d={seconds},"
-        "drawbox=c=white:t=fill:enable='between(t,2.999,3.4)'"
-    )
-    beep = f"aevalsrc='if(between(t,3,3.4),0.8*sin(2*PI*1000*t),0)':s=44100:d={seconds}"
-    command = ["ffmpeg", "-v", "error", "-f", "lavfi", "-i", flash, "-f", "lavfi", "-i", beep]
-    command += ["-c:v", "libx264"]
-    subprocess.run([*command, "-preset", "ultrafast", *codec, "-y", path], check=True)
-    return path
+FLASH_S = 3.0  # the time of the flash and the beep in ``beeping_clip``
 
 
 def rewrite(
     source: Path, target: Path, first: int = 0, last: int = 10_000, stride: int = 1
 ) -> sinks.Sink:
-    """Frames first..last of ``source`` through the sink, as the program would with --stride and
-    --frames.
-    """
+    """Write frames first..last of ``source``, like a run with --start, --frames and --stride."""
     with av.open(str(source)) as container:
         video = container.streams.video[0]
         info = SourceInfo(
@@ -60,38 +45,20 @@ def rewrite(
     return sink
 
 
-def flash_and_beep(path: Path) -> tuple[float, float]:
-    with av.open(str(path)) as container:
-        bright = [
-            f.time for f in container.decode(video=0) if f.to_ndarray(format="gray").mean() > 128
-        ]
-    with av.open(str(path)) as container:
-        for frame in container.decode(audio=0):
-            loud = np.flatnonzero(
-                np.abs(frame.to_ndarray()[0]) > (0.1 if frame.format.name == "fltp" else 3000)
-            )
-            if len(loud):
-                return bright[0], frame.time + loud[0] / frame.sample_rate
-    raise AssertionError(f"no beep in {path}")
-
-
 def codecs(path: Path) -> dict[str, str]:
     return {stream["codec_type"]: stream["codec_name"] for stream in probe(path)["streams"]}
 
 
 SOURCES = [
-    # file, encoder, what is in the output
+    # file, encoder, codec of the output
     ("aac.mp4", ["-c:a", "aac"], "aac"),
-    (
-        "aac.ts",
-        ["-c:a", "aac"],
-        "aac",
-    ),  # ADTS headers must become an MP4 description; the clock starts at 1.4 s
+    # ADTS headers must become an MP4 description; the clock starts at 1.4 s.
+    ("aac.ts", ["-c:a", "aac"], "aac"),
     ("mp3.mkv", ["-c:a", "libmp3lame"], "mp3"),
     ("ac3.mkv", ["-c:a", "ac3"], "ac3"),
     ("opus.mkv", ["-c:a", "libopus", "-ar", "48000"], "opus"),
     ("flac.mkv", ["-c:a", "flac"], "flac"),
-    ("vorbis.mkv", ["-c:a", "libvorbis"], "aac"),  # MP4 could hold it, players would not play it
+    ("vorbis.mkv", ["-c:a", "libvorbis"], "aac"),  # MP4 can hold it, but players do not play it
     ("pcm.mov", ["-c:a", "pcm_s16le"], "aac"),
     ("mp2.ts", ["-c:a", "mp2"], "aac"),
     ("pcm.avi", ["-c:a", "pcm_s16le"], "aac"),
@@ -99,20 +66,18 @@ SOURCES = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "encoder", "wanted"), SOURCES, ids=[row[0] for row in SOURCES])
+@pytest.mark.parametrize(("name", "encoder", "expected"), SOURCES, ids=[row[0] for row in SOURCES])
 @pytest.mark.parametrize("first", [0, 37], ids=["whole", "cut"])
 def test_sound_and_picture_stay_together(
-    name: str, encoder: list[str], wanted: str, first: int, tmp_path: Path
+    name: str, encoder: list[str], expected: str, first: int, tmp_path: Path
 ) -> None:
-    source = make_clip(tmp_path / name, *encoder)
+    source = beeping_clip(tmp_path / name, *encoder)
     sink = rewrite(source, tmp_path / "out.mp4", first=first)
     assert sink.notes == []
-    assert codecs(tmp_path / "out.mp4") == {"video": "h264", "audio": wanted}
+    assert codecs(tmp_path / "out.mp4") == {"video": "h264", "audio": expected}
     flash, beep = flash_and_beep(tmp_path / "out.mp4")
     assert flash == pytest.approx(FLASH_S - first / 25, abs=0.001)
-    source_flash, source_beep = flash_and_beep(
-        source
-    )  # how far apart they are in the source: its encoder's delay
+    source_flash, source_beep = flash_and_beep(source)  # they differ by the encoder's delay
     assert beep - flash == pytest.approx(source_beep - source_flash, abs=0.025)
     video, audio = (float(stream["duration"]) for stream in probe(tmp_path / "out.mp4")["streams"])
     assert video == pytest.approx(6 - first / 25)
@@ -122,8 +87,10 @@ def test_sound_and_picture_stay_together(
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".mkv", ".mov"])
 @pytest.mark.parametrize("encoder", ["aac", "pcm_s16le"])
-def test_other_containers(suffix: str, encoder: str, tmp_path: Path) -> None:
-    source = make_clip(tmp_path / "in.mov", "-c:a", encoder)
+def test_mkv_and_mov_keep_sound_and_picture_together(
+    suffix: str, encoder: str, tmp_path: Path
+) -> None:
+    source = beeping_clip(tmp_path / "in.mov", "-c:a", encoder)
     out = tmp_path / f"out{suffix}"
     assert rewrite(source, out, first=30).notes == []
     assert codecs(out) == {"video": "h264", "audio": "aac"}
@@ -135,8 +102,8 @@ def test_other_containers(suffix: str, encoder: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_sound_ends_with_the_last_frame(tmp_path: Path) -> None:
-    source = make_clip(tmp_path / "in.mp4", "-c:a", "aac")
+def test_sound_ends_with_the_last_frame(tmp_path: Path) -> None:
+    source = beeping_clip(tmp_path / "in.mp4", "-c:a", "aac")
     rewrite(source, tmp_path / "out.mp4", first=50, last=99)
     durations = [float(stream["duration"]) for stream in probe(tmp_path / "out.mp4")["streams"]]
     assert durations[0] == pytest.approx(2.0)
@@ -145,8 +112,8 @@ def test_the_sound_ends_with_the_last_frame(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_stride_keeps_the_speed(tmp_path: Path) -> None:
-    source = make_clip(tmp_path / "in.mp4", "-c:a", "aac")
+def test_stride_keeps_speed_and_sound(tmp_path: Path) -> None:
+    source = beeping_clip(tmp_path / "in.mp4", "-c:a", "aac")
     rewrite(source, tmp_path / "out.mp4", stride=5)
     streams = probe(tmp_path / "out.mp4")["streams"]
     assert streams[0]["nb_frames"] == "30"
@@ -155,30 +122,29 @@ def test_stride_keeps_the_speed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_late_start_is_sought(tmp_path: Path) -> None:
-    """Far into the source the reader seeks; the result must not show it."""
-    source = make_clip(tmp_path / "in.mp4", "-c:a", "aac", fps=5, seconds=16)
+def test_late_start_keeps_durations_after_seeking(tmp_path: Path) -> None:
+    source = beeping_clip(tmp_path / "in.mp4", "-c:a", "aac", fps=5, seconds=16)
     rewrite(source, tmp_path / "out.mp4", first=55)
     video, audio = (float(stream["duration"]) for stream in probe(tmp_path / "out.mp4")["streams"])
     assert video == pytest.approx(5.0)
     assert audio == pytest.approx(5.0, abs=0.06)
 
 
-def test_a_start_that_is_near_is_not_sought() -> None:
-    sought: list[int] = []
-    container = SimpleNamespace(seek=lambda at, stream: sought.append(at))
+def test_near_start_does_not_seek() -> None:
+    seeks: list[int] = []
+    container = SimpleNamespace(seek=lambda at, stream: seeks.append(at))
     for first_s, start_s in ((None, 60), (None, 5), (90, 95)):
         stream = SimpleNamespace(start_time=first_s, time_base=Fraction(1))
         CarriedTracks._seek_before(
             SimpleNamespace(_container=container), stream, (False, Fraction(start_s))
         )  # type: ignore[arg-type]
-    assert sought == [60 - SEEK_MARGIN_S]
+    assert seeks == [60 - SEEK_MARGIN_S]
 
 
 @pytest.mark.slow
 def test_sound_packets_are_interleaved_with_frames(tmp_path: Path) -> None:
-    """Sound is written as it arrives: packets are at most the encoder's look-ahead apart."""
-    source = make_clip(tmp_path / "in.mp4", "-c:a", "aac", seconds=20)
+    """Sound is written with the frames, at most the encoder's look-ahead apart."""
+    source = beeping_clip(tmp_path / "in.mp4", "-c:a", "aac", seconds=20)
     rewrite(source, tmp_path / "out.mp4")
     with av.open(str(tmp_path / "out.mp4")) as container:
         packets = sorted(
@@ -191,25 +157,23 @@ def test_sound_packets_are_interleaved_with_frames(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_broken_sound_is_a_note(tmp_path: Path) -> None:
-    """The second half of the file is gone for the audio reader only: the frames come from
-    elsewhere.
-    """
-    source = make_clip(tmp_path / "in.ts", "-c:a", "aac")
+def test_sound_that_ends_early_is_written_without_a_note(tmp_path: Path) -> None:
+    """The audio reader gets half of the file, but all frames are written."""
+    source = beeping_clip(tmp_path / "in.ts", "-c:a", "aac")
     damaged = tmp_path / "damaged.ts"
     damaged.write_bytes(source.read_bytes()[: source.stat().st_size // 2])
     sink = write_frames(damaged, tmp_path / "out.mp4", has_audio=True)
     assert codecs(tmp_path / "out.mp4") == {"video": "h264", "audio": "aac"}
     assert probe(tmp_path / "out.mp4")["streams"][0]["nb_frames"] == "100"
-    assert sink.notes == []  # the demuxer cannot see an early end as damage
+    assert sink.notes == []  # the demuxer cannot detect an early end
 
 
 @pytest.mark.slow
-def test_a_damaged_packet_is_a_gap_in_the_sound(tmp_path: Path) -> None:
-    """Packets of MPEG-TS are lost, as on a radio link: an ADTS frame then has no header, which MP4
-    cannot take.
+def test_damaged_audio_packet_is_noted_and_leaves_a_gap(tmp_path: Path) -> None:
+    """Lost MPEG-TS packets, as on a radio link, leave an ADTS frame without its header, which MP4
+    cannot store.
     """
-    source = make_clip(tmp_path / "in.ts", "-c:a", "aac", "-b:a", "192k")
+    source = beeping_clip(tmp_path / "in.ts", "-c:a", "aac", "-b:a", "192k")
     data = source.read_bytes()
     audio = [
         at
@@ -233,9 +197,9 @@ def test_a_damaged_packet_is_a_gap_in_the_sound(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("layout", "kept"), [("5.1", True), ("7.1", False), ("hexadecagonal", True)]
 )
-def test_many_channels(layout: str, kept: bool, tmp_path: Path) -> None:
+def test_surround_sound_is_kept_or_noted(layout: str, kept: bool, tmp_path: Path) -> None:
     """Use a new process: PyAV 18.1 crashes on the channel order of 7.1 in QuickTime."""
-    make_clip(
+    beeping_clip(
         tmp_path / "in.mov",
         *"-c:a pcm_s16le -af".split(),
         f"aformat=channel_layouts={layout}",
@@ -248,34 +212,28 @@ def test_many_channels(layout: str, kept: bool, tmp_path: Path) -> None:
     assert any("8 channels (FL+FR" in note for note in summary_of(process)["notes"]) is not kept
 
 
-@pytest.mark.parametrize(
-    ("content", "note"),
-    [(b"no video at all" * 100, "audio"), (None, "audio")],
-    ids=["garbage", "gone"],
-)
-def test_sound_that_cannot_be_opened_is_a_note(
-    content: bytes | None, note: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("content", [b"no video at all" * 100, None], ids=["garbage", "missing"])
+def test_sound_that_cannot_be_opened_is_noted(content: bytes | None, tmp_path: Path) -> None:
     source = tmp_path / "in.mp4"
     if content is not None:
         source.write_bytes(content)
     sink = write_frames(source, tmp_path / "out.mp4", has_audio=True)
     assert codecs(tmp_path / "out.mp4") == {"video": "h264"}
     assert len(sink.notes) == 1
-    assert note in sink.notes[0]
+    assert "audio" in sink.notes[0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("encoder", "why"), [("aac", "planted"), ("pcm_s16le", "encoded as aac")])
-def test_a_track_that_fails_midway_is_a_note(
+def test_track_that_fails_midway_is_cut_and_noted(
     encoder: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copied track fails at reading, the other at encoding: its channels change."""
-    source = make_clip(tmp_path / "in.mov", "-c:a", encoder)
-    whole = CarriedTrack._read_items
+    """Copying fails at reading, encoding at a change of channels."""
+    source = beeping_clip(tmp_path / "in.mov", "-c:a", encoder)
+    read_items = CarriedTrack._read_items
 
     def break_after(track: CarriedTrack) -> Any:
-        for i, (item, duration_s) in enumerate(whole(track)):
+        for i, (item, duration_s) in enumerate(read_items(track)):
             if i == 100:
                 if track.copied:
                     raise av.InvalidDataError(1, "planted")
@@ -295,8 +253,8 @@ def test_a_track_that_fails_midway_is_a_note(
 
 
 @pytest.mark.slow
-def test_no_audio_is_wanted(tmp_path: Path) -> None:
-    source = make_clip(tmp_path / "in.mp4", "-c:a", "aac")
+def test_sound_is_not_written_unless_requested(tmp_path: Path) -> None:
+    source = beeping_clip(tmp_path / "in.mp4", "-c:a", "aac")
     assert write_frames(source, tmp_path / "out.mp4", has_audio=False).notes == []
     assert codecs(tmp_path / "out.mp4") == {"video": "h264"}
 

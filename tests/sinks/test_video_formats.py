@@ -1,4 +1,4 @@
-"""WebM, AVI, GIF, MPEG-TS and FLV keep the same promises as MP4, each by its own means."""
+"""WebM, AVI, GIF, MPEG-TS and FLV videos: frames, times, colours, sound and options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from detector.core.sinks.video import mjpeg
 from detector.core.types import Detections, Frame
 from tests.sources.clips import clip_with_sound
 
-NONE = Detections.empty()
+NO_DETECTIONS = Detections.empty()
 CODECS = {
     ".webm": "vp9",
     ".avi": "mjpeg",
@@ -31,34 +31,33 @@ CODECS = {
     ".ts": "h264",
     ".flv": "h264",
 }
-# They hold no time before 0, where the first B-frames are stored: the clock of all begins later.
-LATE = (".ts", ".flv")
+# They store no times before 0, which the first B-frames need, so all times are shifted.
+OFFSET_CLOCK = (".ts", ".flv")
 
 
-def stamps(path: Path) -> list[float]:
+def times_of(path: Path) -> list[float]:
     with av.open(str(path)) as file:
-        found = [float(frame.pts * frame.time_base) for frame in file.decode(video=0)]
-    begin = found[0] if path.suffix in LATE else 0.0
+        times = [float(frame.pts * frame.time_base) for frame in file.decode(video=0)]
+    begin = times[0] if path.suffix in OFFSET_CLOCK else 0.0
     assert 0 <= begin < 2
-    return [one - begin for one in found]
+    return [time - begin for time in times]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [*CODECS, ".mp4", ".m4v", ".MP4"])
-def test_every_frame_arrives_in_order(suffix: str, tmp_path: Path) -> None:
+def test_every_frame_is_written_in_order(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"x{suffix}"
     sink = write_video(path, [make_frame(i) for i in range(40)])
     assert probe(path)["streams"][0]["codec_name"] == CODECS.get(suffix, "h264")
-    assert stamps(path) == pytest.approx([i / 25 for i in range(40)], abs=1e-6)
+    assert times_of(path) == pytest.approx([i / 25 for i in range(40)], abs=1e-6)
     means = [float(picture.mean()) for picture in decode(path, 64, 48)]
     assert means == pytest.approx([brightness(i) for i in range(40)], abs=4)
     assert sink.notes == []
-    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize("suffix", CODECS)
-def test_colours_and_odd_sizes(suffix: str, tmp_path: Path) -> None:
-    """A yellow picture with a blue corner stays one, in every corner of the range."""
+def test_odd_sized_picture_keeps_its_colours(suffix: str, tmp_path: Path) -> None:
     path, image = tmp_path / f"x{suffix}", np.zeros((47, 63, 3), np.uint8)
     image[:] = (0, 230, 240)
     image[:16, :16] = (250, 10, 5)
@@ -70,15 +69,17 @@ def test_colours_and_odd_sizes(suffix: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", CODECS)
-def test_a_run_that_fails_leaves_no_final_name(suffix: str, tmp_path: Path) -> None:
+def test_aborted_video_keeps_its_frames_under_the_temporary_name(
+    suffix: str, tmp_path: Path
+) -> None:
     path = tmp_path / f"x{suffix}"
     sink = sinks.open("video", path)
     sink.open(make_info())
     for i in range(5):
-        sink.write(make_frame(i), NONE)
-    kept = sink.abort()
-    assert kept == tmp_path / f"x.partial{suffix}"
-    assert len(stamps(kept)) == 5
+        sink.write(make_frame(i), NO_DETECTIONS)
+    partial = sink.abort()
+    assert partial == tmp_path / f"x.partial{suffix}"
+    assert len(times_of(partial)) == 5
     assert not path.exists()
 
 
@@ -86,56 +87,53 @@ PAUSES = [0, 0.1, 0.5, 0.52, 2.0]  # seconds
 
 
 @pytest.mark.parametrize(
-    ("suffix", "wanted"),
+    ("suffix", "expected"),
     [
         (".webm", PAUSES),
         (".gif", PAUSES),
         (".ts", PAUSES),
         (".flv", PAUSES),
-        (".avi", [0, 0.12, 0.52, 0.56, 2.0]),  # to the next of 25 places a second; one is taken
+        (".avi", [0, 0.12, 0.52, 0.56, 2.0]),  # rounded up to 1/25 s, or to the next free place
     ],
 )
-def test_pauses(suffix: str, wanted: list[float], tmp_path: Path) -> None:
+def test_pauses_are_kept(suffix: str, expected: list[float], tmp_path: Path) -> None:
     path = tmp_path / f"x{suffix}"
     frames = [make_frame(i, round(second * 12800)) for i, second in enumerate(PAUSES)]
     write_video(path, frames, longest_gap_s=10)
-    assert stamps(path) == pytest.approx(wanted, abs=0.041 if suffix == ".avi" else 0.006)
+    assert times_of(path) == pytest.approx(expected, abs=0.041 if suffix == ".avi" else 0.006)
 
 
 @pytest.mark.parametrize(("fps", "seconds"), [(25, 10.0), (6000, 5.0)])
-def test_an_avi_repeats_so_many_frames_at_most(fps: int, seconds: float, tmp_path: Path) -> None:
-    """A source that may pause for ten seconds: 30,000 places in a row are five of 6000 FPS."""
-    made: list[float] = []
+def test_avi_limits_repeated_frames(fps: int, seconds: float, tmp_path: Path) -> None:
+    """The source may pause for 10 s, but at most 30,000 repeats are written: 5 s at 6000 FPS."""
+    limits: list[float] = []
     file = SimpleNamespace(fps=Fraction(fps), time_base=Fraction(1, fps))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mjpeg, "Stamps", lambda fps, time_base, longest: made.append(longest))
+        patch.setattr(mjpeg, "Stamps", lambda fps, time_base, longest: limits.append(longest))
         mjpeg.MjpegFile.make_stamps(file, 10.0)  # type: ignore[arg-type]
-    assert made == [seconds]
+    assert limits == [seconds]
 
 
-def test_a_gif_shows_fifty_a_second(tmp_path: Path) -> None:
+def test_gif_drops_frames_above_50_per_second(tmp_path: Path) -> None:
     sink = write_video(
         tmp_path / "x.gif", [make_frame(i, i * 128) for i in range(40)], fps=Fraction(100)
     )
-    assert np.diff(stamps(tmp_path / "x.gif")) == pytest.approx([0.02] * 19)
+    assert np.diff(times_of(tmp_path / "x.gif")) == pytest.approx([0.02] * 19)
     assert [note.split()[0] for note in sink.notes] == ["20"]
 
 
-def test_a_gif_loops(tmp_path: Path) -> None:
+def test_gif_loops_forever(tmp_path: Path) -> None:
     write_video(tmp_path / "x.gif", [make_frame(i) for i in range(3)])
     data = (tmp_path / "x.gif").read_bytes()
     at = data.index(b"NETSCAPE2.0")
-    assert data[at + 11 : at + 16] == b"\x03\x01\0\0\0"  # 0 times: for ever
+    assert data[at + 11 : at + 16] == b"\x03\x01\0\0\0"  # a count of 0 means forever
 
 
 def test_identical_pictures_are_all_written(tmp_path: Path) -> None:
     for suffix in CODECS:
         frames = [Frame(i, i * 512, i / 25, np.full((48, 64, 3), 90, np.uint8)) for i in range(9)]
         write_video(tmp_path / f"x{suffix}", frames)
-        assert len(stamps(tmp_path / f"x{suffix}")) == 9
-
-
-# ---- sound
+        assert len(times_of(tmp_path / f"x{suffix}")) == 9
 
 
 def rewrite(source: Path, target: Path) -> sinks.Sink:
@@ -147,7 +145,7 @@ def rewrite(source: Path, target: Path) -> sinks.Sink:
         )
         for i, picture in enumerate(file.decode(video)):
             image = picture.to_ndarray(format="bgr24")
-            sink.write(Frame(i, picture.pts, float(picture.time), image), NONE)
+            sink.write(Frame(i, picture.pts, float(picture.time), image), NO_DETECTIONS)
     sink.close()
     return sink
 
@@ -164,7 +162,7 @@ def tone_begins(path: Path) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("source", "codec", "suffix", "wanted"),
+    ("source", "codec", "suffix", "expected"),
     [
         ("in.mkv", "libopus", ".webm", "opus"),  # copied
         ("in.mkv", "aac", ".webm", "opus"),
@@ -179,39 +177,36 @@ def tone_begins(path: Path) -> float:
         ("in.mkv", "ac3", ".flv", "aac"),
     ],
 )
-def test_the_sound_of_each(
-    source: str, codec: str, suffix: str, wanted: str, tmp_path: Path
+def test_sound_is_copied_or_encoded_for_the_container(
+    source: str, codec: str, suffix: str, expected: str, tmp_path: Path
 ) -> None:
     clip = clip_with_sound(tmp_path / source, codec=codec)
     sink = rewrite(clip, tmp_path / f"out{suffix}")
     assert sink.notes == []
-    audio = [one for one in probe(tmp_path / f"out{suffix}")["streams"] if "sample_rate" in one]
-    assert [one["codec_name"] for one in audio] == [wanted]
+    audio = [s for s in probe(tmp_path / f"out{suffix}")["streams"] if "sample_rate" in s]
+    assert [stream["codec_name"] for stream in audio] == [expected]
     with av.open(str(tmp_path / f"out{suffix}")) as file:
-        late = float(next(file.decode(video=0)).time) if suffix in LATE else 0.0
-    begins = tone_begins(tmp_path / f"out{suffix}") - late
+        offset = float(next(file.decode(video=0)).time) if suffix in OFFSET_CLOCK else 0.0
+    begins = tone_begins(tmp_path / f"out{suffix}") - offset
     assert begins == pytest.approx(tone_begins(clip), abs=0.03)
 
 
-def test_what_no_sink_writes_is_refused_with_what_is_written() -> None:
+def test_unsupported_suffix_is_refused_with_the_supported_ones() -> None:
     with pytest.raises(UsageError) as caught:
         OutputPlan(OutputConfig(output="x.wmv"), ["in.mp4"])
     assert [suffix for suffix in CODECS if suffix not in str(caught.value)] == []
 
 
-def test_sound_that_begins_late_stays_in_its_place_without_stamps(tmp_path: Path) -> None:
+def test_late_sound_keeps_its_position_in_avi(tmp_path: Path) -> None:
     clip = clip_with_sound(tmp_path / "in.mkv", late=0.6)
     rewrite(clip, tmp_path / "out.avi")
     assert tone_begins(tmp_path / "out.avi") == pytest.approx(1.0, abs=0.05)
 
 
-def test_a_gif_says_that_it_has_no_sound(tmp_path: Path) -> None:
+def test_gif_notes_missing_sound(tmp_path: Path) -> None:
     sink = rewrite(clip_with_sound(tmp_path / "in.mkv"), tmp_path / "out.gif")
     assert len(sink.notes) == 1
     assert "sound" in sink.notes[0]
-
-
-# ---- options
 
 
 @pytest.mark.parametrize(
@@ -225,19 +220,18 @@ def test_a_gif_says_that_it_has_no_sound(tmp_path: Path) -> None:
         ("x.mp4", {"crf": 52}),
         ("x.mp4", {"quality": "fast", "crf": 20}),
         ("x.webm", {"quality": "fast", "preset": "fast"}),
-        (None, {"quality": "fast", "preset": "fast"}),  # the default is an .mp4
+        (None, {"quality": "fast", "preset": "fast"}),  # .mp4 by default
         ("out/", {"crf": 52}),
         ("x.mkv", {"crf": 63}),
         ("x.webm", {"encoder": "x264"}),
         ("x.avi", {"encoder": "svtav1"}),
-        ("x.ts", {"encoder": "svtav1"}),
         ("x.mp4", {"encoder": "svtav1", "preset": "fast"}),
         ("x.mp4", {"encoder": "x264", "crf": 60}),
         ("x.mp4", {"encoder": "svtav1", "crf": 20, "quality": "small"}),
     ],
     ids=str,
 )
-def test_options_that_mean_nothing_are_refused(output: str | None, options: dict[str, Any]) -> None:
+def test_options_that_do_not_apply_are_refused(output: str | None, options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         OutputPlan(OutputConfig(output=output, **options), ["in.mp4"])
 
@@ -255,7 +249,7 @@ def test_crf_decides_the_size(suffix: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
 def test_quality_decides_the_size_and_keeps_every_frame(suffix: str, tmp_path: Path) -> None:
-    """Texture that moves: what a better search and transform find is bytes."""
+    """Write moving texture, of which a slower encoder saves more bytes."""
     noise = np.random.default_rng(2).integers(0, 255, (160, 200, 3), np.uint8)
     image = cv2.GaussianBlur(noise, (0, 0), 2)
     sizes = []
@@ -266,12 +260,12 @@ def test_quality_decides_the_size_and_keeps_every_frame(suffix: str, tmp_path: P
             for i in range(30)
         ]
         write_video(path, frames, {"quality": quality}, width=128, height=96)
-        assert len(stamps(path)) == 30
+        assert len(times_of(path)) == 30
         sizes.append(path.stat().st_size)
     assert sizes == sorted(sizes, reverse=True)
 
 
-def test_without_a_word_the_quality_is_balanced(tmp_path: Path) -> None:
+def test_default_quality_is_balanced(tmp_path: Path) -> None:
     frames = [make_frame(i) for i in range(12)]
     for name, options in (("a", {}), ("b", {"quality": "balanced"}), ("c", {"crf": 22.5})):
         write_video(tmp_path / f"{name}.mp4", frames, options)
@@ -290,6 +284,6 @@ def test_without_a_word_the_quality_is_balanced(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_how_vp9_is_encoded(options: dict[str, Any], tmp_path: Path) -> None:
+def test_vp9_accepts_presets_and_qualities(options: dict[str, Any], tmp_path: Path) -> None:
     write_video(tmp_path / "x.webm", [make_frame(i) for i in range(5)], options)
-    assert len(stamps(tmp_path / "x.webm")) == 5
+    assert len(times_of(tmp_path / "x.webm")) == 5

@@ -1,6 +1,4 @@
-"""Small videos and pictures, written by PyAV and numpy, so that the tests need no file from
-elsewhere.
-"""
+"""Small videos and pictures, written for the tests, and helpers to read and damage them."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ _encoded: dict[Hashable, bytes] = {}
 
 
 def picture(number: int, width: int = WIDTH, height: int = HEIGHT) -> np.ndarray:
-    """u8 RGB [h, w, 3]: a bright square that moves by four pixels a frame, over noise that costs
-    bytes.
-    """
+    """Return u8 RGB [h, w, 3]: a bright square, which moves by four pixels per frame, on noise."""
     image = np.random.default_rng(number).integers(0, 90, (height, width, 3), dtype=np.uint8)
     image[8:24, 4 * number % width :][:, :16] = 220
     return image
@@ -41,10 +37,10 @@ def write_video(
     rotation: int = 0,
     **options: str,
 ) -> Path:
-    """One frame per entry of ``ticks`` (1/1000 s), or that many at 25/s. ``options`` go to the
-    encoder.
+    """Write a frame per entry of ``ticks`` (1/1000 s), or that many frames at 25/s.
 
-    With a ``rotation`` (degrees) the pixels are not square either: 4:3, as stored.
+    ``rotation``: in degrees; then the stored pixels have an aspect of 4:3, too. ``options``: of the
+    encoder.
     """
     times = [40 * n for n in range(ticks)] if isinstance(ticks, int) else ticks
     kind = ("video", tuple(times), codec, rotation, *sorted(options.items()))
@@ -52,8 +48,8 @@ def write_video(
 
 
 def encode_once(path: Path, kind: Hashable, encode: Callable[[], None]) -> Path:
-    """Write ``path`` with ``encode`` the first time, and later from the bytes it made. ``kind``
-    holds everything that decides them except the name's suffix.
+    """Write ``path`` with ``encode`` once, and later from the cached bytes. ``kind`` and the suffix
+    of ``path`` are the key.
     """
     key = (path.suffix, kind)
     if key in _encoded:
@@ -86,21 +82,21 @@ def _encode(
         container.mux(stream.encode(None))
 
 
-def hurt(path: Path, *numbers: int) -> Path:
-    """Turn the second half of these packets into noise that makes ffmpeg's decoder complain: it
-    decodes some noise silently.
+def damage_packets(path: Path, *numbers: int) -> Path:
+    """Replace the second half of these packets by noise that FFmpeg reports as damage; some noise
+    it decodes silently.
     """
     with av.open(str(path)) as container:
         packets = [packet for packet in container.demux(video=0) if packet.size]
-    told = complaints(path)
+    previous = complaints(path)
     for packet in (packets[number] for number in numbers):
         whole, half, seed = path.read_bytes(), packet.size // 2, 0
-        while len(heard := complaints(path)) <= len(told):
+        while len(reported := complaints(path)) <= len(previous):
             seed += 1
             noise = random.Random(seed).randbytes(packet.size - half)
             end = packet.pos + packet.size
             path.write_bytes(whole[: packet.pos + half] + noise + whole[end:])
-        told = heard
+        previous = reported
     return path
 
 
@@ -146,8 +142,34 @@ def pts_of(path: Path) -> list[int]:
         return [frame.pts for frame in container.decode(video=0)]
 
 
+def beeping_clip(path: Path, *codec: str, fps: int = 25, seconds: int = 6) -> Path:
+    """Write a black, silent clip with a flash and a beep from 3.0 s to 3.4 s."""
+    flash = (
+        f"color=black:s=64x48:r={fps}:d={seconds},"
+        "drawbox=c=white:t=fill:enable='between(t,2.999,3.4)'"
+    )
+    beep = f"aevalsrc='if(between(t,3,3.4),0.8*sin(2*PI*1000*t),0)':s=44100:d={seconds}"
+    command = ["ffmpeg", "-v", "error", "-f", "lavfi", "-i", flash, "-f", "lavfi", "-i", beep]
+    command += ["-c:v", "libx264"]
+    subprocess.run([*command, "-preset", "ultrafast", *codec, "-y", path], check=True)
+    return path
+
+
+def flash_and_beep(path: Path) -> tuple[float, float]:
+    """Return the times of the flash and of the beep, in seconds."""
+    with av.open(str(path)) as file:
+        bright = [f.time for f in file.decode(video=0) if f.to_ndarray(format="gray").mean() > 128]
+    with av.open(str(path)) as file:
+        for frame in file.decode(audio=0):
+            threshold = 0.1 if frame.format.name == "fltp" else 3000
+            loud = np.flatnonzero(np.abs(frame.to_ndarray()[0]) > threshold)
+            if len(loud):
+                return bright[0], frame.time + loud[0] / frame.sample_rate
+    raise AssertionError(f"no beep in {path}")
+
+
 def clip_with_sound(path: Path, *, codec: str = "aac", late: float = 0.0) -> Path:
-    """Two seconds at 25 fps; a tone from 1.0 s on. ``late``: seconds without any sound before."""
+    """Write two seconds at 25 fps with a tone from 1.0 s on. ``late``: start of the audio in s."""
     with av.open(str(path), "w") as file:
         video = file.add_stream("libx264", rate=25)
         video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"

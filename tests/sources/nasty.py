@@ -16,7 +16,7 @@ from .clips import complaints, encode_once, pts_of, write_sound, write_video
 from .oddities import ffmpeg
 
 # Clips that must be refused, both real ones and ones made here.
-REFUSED = {  # by number: a word that the message must hold
+REFUSED = {  # by number: part of the error
     "01": "empty",
     "02": "text",
     "03": "no moov atom",
@@ -24,13 +24,13 @@ REFUSED = {  # by number: a word that the message must hold
     "27": "no frame can be decoded",
 }
 DAMAGED = ("04", "05", "06")
-WHOLE = {  # by number: frames
+WHOLE = {  # by number: the count of frames
     **{f"{one:02}": 60 for one in range(7, 27) if one != 12},
     **{"09": 40, "10": 40, "11": 1, "16": 40, "19": 30, "24": 48, "25": 30, "28": 3, "29": 15},
 }
 HUGE, AV1 = "28", "16"
 KINDS = ["made", night("real")]  # by day test_nasty_clips.py reads the real ones, by every reader
-# Milliseconds: 25 frames a second, then 5, then 62.5.
+# In milliseconds: 25 frames per second, then 5, then 62.5.
 VARIABLE = [*range(0, 800, 40), *range(960, 3960, 200), *range(3776, 4176, 16)]
 
 
@@ -53,7 +53,7 @@ def truncated(path: Path, share: float, *options: str) -> None:
 
 def corrupt_midstream(path: Path) -> None:
     """Overwrite one byte in 37 between 40 % and 55 % of the file, so that packets are refused,
-    pictures are patched up, and the structure of a Matroska file is hit, too."""
+    pictures are concealed, and the structure of a Matroska file is damaged, too."""
     clusters = ("-cluster_time_limit", "400") if path.suffix == ".mkv" else ()
     whole = encode(path, *clusters).read_bytes()
     for shift in range(37):
@@ -63,15 +63,15 @@ def corrupt_midstream(path: Path) -> None:
         path.write_bytes(data)
         if _is_noticed(path):
             return
-    raise AssertionError(f"no damage of {path.name} is heard")
+    raise AssertionError(f"FFmpeg reports no damage of {path.name}")
 
 
 def _is_noticed(path: Path) -> bool:
     try:
         pts_of(path)
     except av.error.InvalidDataError:
-        said = "\n".join(complaints(path))
-        return "decoding MB" in said and ("[matroska" in said or path.suffix == ".ts")
+        log = "\n".join(complaints(path))
+        return "decoding MB" in log and ("[matroska" in log or path.suffix == ".ts")
     except IndexError:  # a stream made of noise
         pass
     return False
@@ -126,9 +126,9 @@ def real_8192(path: Path) -> None:
 FAST_VP9 = ("-c:v", "libvpx-vp9", "-deadline", "realtime", "-cpu-used", "8")
 FAST_AV1 = ("-c:v", "libaom-av1", "-usage", "realtime", "-cpu-used", "8")
 ODD = ("-vf", "scale=107:61")
-CLIPS: dict[str, Callable[[Path], object]] = {  # by file name: what writes it
+CLIPS: dict[str, Callable[[Path], object]] = {  # by file name: the function that writes it
     "01_empty.mp4": lambda path: path.write_bytes(b""),
-    "02_text.mp4": lambda path: path.write_text("a text, which has the name of a video by mistake"),
+    "02_text.mp4": lambda path: path.write_text("a text with the name of a video by mistake"),
     "03_truncated_no_moov.mp4": lambda path: truncated(path, 0.6),
     "04_truncated_faststart.mp4": lambda path: truncated(path, 0.55, "-movflags", "+faststart"),
     "05_corrupt_midstream.mkv": corrupt_midstream,
@@ -160,7 +160,7 @@ CLIPS: dict[str, Callable[[Path], object]] = {  # by file name: what writes it
 
 
 def clips(kind: str, request: pytest.FixtureRequest) -> list[Path]:
-    """All that can be read, but for the huge one: "made" here, or "real" ones of shared data."""
+    """Return the readable clips except the huge one: "made" here, or "real" ones of shared data."""
     numbers = [number for number in (*DAMAGED, *WHOLE) if number != HUGE]
     if kind == "made":
         return [make(request.getfixturevalue("tmp_path"), number) for number in numbers]

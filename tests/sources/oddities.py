@@ -17,13 +17,13 @@ FRAMES = 20
 PICTURES = ["-f", "lavfi", "-i", f"testsrc2=size=64x48:rate=25:duration={FRAMES / 25}"]
 
 
-def ffmpeg(*arguments: str | bytes | Path) -> None:
-    command = ["ffmpeg", "-v", "error", "-nostdin", "-y", *arguments]
-    subprocess.run(command, check=True)
+def ffmpeg(*arguments: object) -> None:
+    words = [word if isinstance(word, bytes) else str(word) for word in arguments]
+    subprocess.run(["ffmpeg", "-v", "error", "-nostdin", "-y", *words], check=True)
 
 
 def encode(path: Path, *options: str) -> int:
-    """The test picture, moving, with these options of the encoder. Returns the number of frames."""
+    """Encode the moving test picture with these options. Return the number of frames."""
     ffmpeg(*PICTURES, "-pix_fmt", "yuv420p", *options, path)
     return FRAMES
 
@@ -45,7 +45,7 @@ def write_parts(path: Path, encoder: Sequence[str], *parts: Sequence[str]) -> Pa
 
 
 def cut_front(whole: Path, path: Path, packets: int) -> None:
-    """A copy of ``whole`` without its first packets, as a recorder that is switched on later."""
+    """Copy ``whole`` without its first packets, like a recorder that is switched on later."""
     with (
         av.open(str(whole)) as source,
         av.open(str(path), "w", format=source.format.name.split(",")[0]) as target,
@@ -72,7 +72,7 @@ def open_gop(path: Path, *options: str) -> int:
 
 
 def longer_sound(path: Path) -> int:
-    """The duration of the container is that of its sound."""
+    """Write a container whose duration is that of its longer audio track."""
     sound = ["-f", "lavfi", "-i", "sine=duration=3", "-c:a", "aac"]
     ffmpeg(*PICTURES, *sound, "-pix_fmt", "yuv420p", "-c:v", "libx264", path)
     return FRAMES
@@ -84,7 +84,7 @@ def dropped(path: Path, *options: str) -> int:
 
 
 class Bits:
-    """Bits written one after the other, as video standards write them."""
+    """A writer of bits; methods are named like the descriptors of video standards."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -119,7 +119,7 @@ def nal(kind: int, payload: bytes) -> bytes:
 
 
 def h264_fields(path: Path) -> int:
-    """Each frame is two pictures of one field, and two packets. 64x64, raw macroblocks."""
+    """Write frames of two field pictures in two packets: 64x64, raw macroblocks."""
     sps = Bits().u(8, 77).u(8, 0).u(8, 30).ue(0, 0, 2, 1).u(1, 0).ue(3, 1)
     sps.u(1, 0).u(1, 0).u(1, 1).u(1, 0).u(1, 0)  # fields; no MBAFF; direct 8x8; no crop, no VUI
     pps = Bits().ue(0, 0).u(1, 0).u(1, 0).ue(0, 0, 0).u(1, 0).u(2, 0).ue(0, 0, 0).u(3, 0b000)
@@ -140,7 +140,7 @@ def h264_fields(path: Path) -> int:
 
 
 def mpeg2_fields(path: Path) -> int:
-    """Each frame is two pictures of one field. 64x64, grey."""
+    """Write frames of two field pictures: 64x64, grey."""
     start = b"\0\0\1"
     head = Bits().u(12, 64).u(12, 64).u(4, 1).u(4, 3).u(18, 2000).u(1, 1).u(10, 20).u(3, 0)
     extension = Bits().u(4, 1).u(8, 0x48).u(1, 0).u(2, 1).u(4, 0).u(12, 0).u(1, 1).u(8, 0).u(8, 0)
@@ -163,7 +163,7 @@ def mpeg2_fields(path: Path) -> int:
 
 
 def n_vop(resolution_bits: int, time: int) -> bytes:
-    """A picture of MPEG-4 ASP that is not coded: "as before"."""
+    """Return a picture of MPEG-4 ASP without content, which repeats the previous one."""
     bits = Bits().u(2, 1).u(1, 0).u(1, 1).u(resolution_bits, time).u(1, 1).u(1, 0)
     bits.text += "0"
     bits.align("1")
@@ -171,7 +171,7 @@ def n_vop(resolution_bits: int, time: int) -> bytes:
 
 
 def write_avi(path: Path, template: Path, chunks: Iterable[bytes], extradata: bytes = b"") -> None:
-    """An AVI of these chunks, one per frame, that is otherwise as ``template``."""
+    """Write an AVI of these chunks, one per frame, with the stream settings of ``template``."""
     with av.open(str(template)) as source, av.open(str(path), "w") as target:
         stream: Any = target.add_stream_from_template(source.streams.video[0])
         if extradata:
@@ -185,7 +185,7 @@ def write_avi(path: Path, template: Path, chunks: Iterable[bytes], extradata: by
 
 
 def packed_b_frames(path: Path) -> int:
-    """As DivX wrote them: two pictures in one chunk, and a chunk that says "as before" in turn."""
+    """Write B-frames like DivX: two pictures in one chunk, and later a chunk without content."""
     plain = path.with_name("plain.avi")
     encode(plain, "-c:v", "mpeg4", "-bf", "1", "-g", "50", "-sc_threshold", "1000000000")
     with av.open(str(plain)) as container:
@@ -207,7 +207,7 @@ def packed_b_frames(path: Path) -> int:
 
 
 def no_change(path: Path) -> int:
-    """Every third picture says "as before" in seven bytes."""
+    """Write a video in which every third picture only repeats the previous one."""
     plain = path.with_name("without.avi")
     encode(plain, "-c:v", "mpeg4", "-g", "50")
     with av.open(str(plain)) as container:
@@ -229,7 +229,7 @@ X264_OPEN = ("-c:v", "libx264", "-x264-params", "open-gop=1:keyint=10:min-keyint
 X265_OPEN = ("-c:v", "libx265", "-x265-params", "log-level=0:open-gop=1:keyint=10:bframes=3")
 MPEG2_OPEN = ("-c:v", "mpeg2video", "-bf", "2", "-g", "9")
 ALT_REF = ("-auto-alt-ref", "1", "-lag-in-frames", "16", "-b:v", "50k")
-# By file name: what writes it and says how many frames come out of it.
+# By file name: a function that writes it and returns the number of its frames.
 ODDITIES: dict[str, Callable[[Path], int]] = {
     "vp9-hidden.webm": _encoded("-c:v", "libvpx-vp9", *ALT_REF),
     "vp9-hidden.mp4": _encoded("-c:v", "libvpx-vp9", *ALT_REF),

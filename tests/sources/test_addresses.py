@@ -1,4 +1,4 @@
-"""Which addresses are read, and how another is refused: without its secrets."""
+"""Which addresses are read, and that refusals do not show their secrets."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from detector.core.sources._addresses import (
         ("s3://bucket/mail@host/x.mp4", Location("s3", "bucket", "mail@host/x.mp4")),
     ],
 )
-def test_addresses_that_are_read(text, place):
+def test_address_is_parsed(text, place):
     assert parse_address(text) == place
-    assert parse_address(str(place)) == place  # workers read it again
+    assert parse_address(str(place)) == place  # workers parse it again
     assert is_address(text)
 
 
@@ -52,14 +52,14 @@ def test_addresses_that_are_read(text, place):
         ("s3://bucket/a.mp4?versionId=1", "versionId"),
     ],
 )
-def test_addresses_that_are_refused(text, why):
+def test_unsupported_address_is_refused_without_its_secrets(text, why):
     with pytest.raises(UsageError, match=why) as refused:
         parse_address(text)
     assert "password1" not in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_files_have_addresses_too():
+def test_file_address_becomes_a_local_path():
     assert local_path("file:///a/b c.mp4") == "/a/b c.mp4"
     assert local_path("a/b.mp4") == "a/b.mp4"
     for text in ("file://host/a.mp4", "file:///a::b"):
@@ -67,15 +67,15 @@ def test_files_have_addresses_too():
             local_path(text)
 
 
-def test_a_web_servers_percent_signs_are_undone_for_names():
+def test_path_of_a_web_address_is_percent_decoded():
     assert parse_address("http://host/a%2Fb%20c.mp4").path == "host/a/b c.mp4"
     assert parse_address("s3://host/a%2Fb.mp4").path == "host/a%2Fb.mp4"
 
 
-def test_a_store_is_read_by_a_batch_job_alone():
+def test_storage_address_is_claimed_only_for_batch_jobs():
     from detector.core.sources.stored import StoredSource
     from detector.live.sources import LiveSource
 
     assert find_claiming(StoredVideo("s3://bucket/a.mp4")) is StoredSource
-    assert find_claiming("s3://bucket/a.mp4") is LiveSource  # which says how
+    assert find_claiming("s3://bucket/a.mp4") is LiveSource  # its error names the batch command
     assert find_claiming(StoredVideo("http://host/a.mp4")) is StoredSource

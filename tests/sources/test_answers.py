@@ -1,4 +1,4 @@
-"""What an address is taken for: by its server's answer, and by its name where none comes."""
+"""The kind of an address, from the server's response, or from the name if there is none."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def web():
 
 
 @pytest.mark.parametrize(
-    ("path", "kind", "data", "stated", "taken"),
+    ("path", "kind", "data", "stated", "expected"),
     [
         # A length and a type other than a picture: a file, whatever its name.
         ("/clip.mp4", "video/mp4", AT_ONCE, True, FILE),
@@ -56,7 +56,7 @@ def web():
         ("/video.ts", "video/mp2t", TS, True, FILE),
         ("/x", "text/html", AT_ONCE, True, FILE),  # a server that does not know the suffix
         ("/x.mjpeg", "video/x-motion-jpeg", JPEG * 3, True, FILE),
-        # No length: live, unless the format itself says that it ends.
+        # No length: live, unless the format itself has an end.
         ("/live.ts", "video/mp2t", TS, False, LIVE),
         ("/live", BINARY, FRAGMENTED, False, LIVE),
         ("/live.webm", "video/webm", WEBM + b"\x01" + b"\xff" * 7 + bytes(99), False, LIVE),
@@ -75,8 +75,8 @@ def web():
         ("/snapshot.cgi", "image/jpeg", JPEG, False, PICTURE),
         ("/a.png", BINARY, PNG, True, PICTURE),
         ("/a", BINARY, JPEG, True, PICTURE),
-        ("/a.tif", BINARY, b"a kind without a sign\0", True, PICTURE),
-        ("/a.jpg", "image/jpeg", AT_ONCE, True, FILE),  # a lie
+        ("/a.tif", BINARY, b"no known signature\0", True, PICTURE),
+        ("/a.jpg", "image/jpeg", AT_ONCE, True, FILE),  # a wrong type
         # Playlists.
         ("/live.m3u8", "application/vnd.apple.mpegurl", HLS, True, LIVE),
         ("/film.m3u8", "application/vnd.apple.mpegurl", ENDED, True, PLAYLIST),
@@ -94,27 +94,27 @@ def web():
     ],
 )
 @pytest.mark.parametrize("ranges", [True, False])
-def test_an_address_is_what_its_server_sends(web, path, kind, data, stated, taken, ranges):
+def test_kind_of_an_address_follows_the_response(web, path, kind, data, stated, expected, ranges):
     url = web.put(path, data, kind=kind, length=stated, ranges=ranges and stated)
     _answers._known.clear()
-    assert identify(url).kind == taken
-    wanted = "LiveSource" if taken == LIVE else "WebSource"
-    assert find_claiming(url).__name__ == wanted
+    assert identify(url).kind == expected
+    source = "LiveSource" if expected == LIVE else "WebSource"
+    assert find_claiming(url).__name__ == source
 
 
-@pytest.mark.parametrize(("variant", "taken"), [(ENDED, PLAYLIST), (HLS, LIVE), (None, LIVE)])
-def test_a_list_of_playlists_is_what_its_first_one_is(web, variant, taken):
+@pytest.mark.parametrize(("variant", "expected"), [(ENDED, PLAYLIST), (HLS, LIVE), (None, LIVE)])
+def test_master_playlist_has_the_kind_of_its_first_variant(web, variant, expected):
     _answers._known.clear()
     if variant is None:
         web.pages.pop("/low/film.m3u8", None)
     else:
         web.put("/low/film.m3u8", variant, login="me:S3cretPw")
     url = web.put("/master.m3u8", MASTER % b"low/film.m3u8", login="me:S3cretPw")
-    assert identify(url.replace("//", "//me:S3cretPw@")).kind == taken
+    assert identify(url.replace("//", "//me:S3cretPw@")).kind == expected
 
 
 @pytest.mark.parametrize("length", [2**31 - 1, 2**63 - 1, 2**64 - 1, 9_999_999_999])
-def test_a_length_that_no_file_has_is_none(web, length):
+def test_absurd_content_length_means_live(web, length):
     _answers._known.clear()
     url = web.put("/fake", TS, kind="video/mp2t", length=(str(length),), ranges=False)
     assert identify(url).kind == LIVE
@@ -158,16 +158,16 @@ def test_http_error_refuses_a_file_but_not_a_camera(web, status, words):
 
 
 @pytest.mark.slow
-def test_silent_server_is_judged_by_the_name(monkeypatch):
+def test_unreachable_server_is_judged_by_the_address(monkeypatch):
     monkeypatch.setattr(_answers, "SILENT_S", 0.3)
     monkeypatch.setattr(_answers, "QUICK_S", 0.3)
     _answers._known.clear()
     with silent_listener() as port:
         assert identify(f"http://127.0.0.1:{port}/video").kind == LIVE
         assert "timed out" in identify(f"http://127.0.0.1:{port}/clip.mp4").error
-    with socket.socket() as held:  # or another process may listen there meanwhile
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
+    with socket.socket() as unused:  # reserves a port on which nothing listens
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
         assert identify(f"http://127.0.0.1:{port}/video.mjpg").kind == LIVE
         assert identify(f"http://127.0.0.1:{port}/video").kind == LIVE
         assert "refused" in identify(f"http://127.0.0.1:{port}/clip.mp4").error
@@ -175,8 +175,8 @@ def test_silent_server_is_judged_by_the_name(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_certificate_counts_for_files_alone(tmp_path: Path):
-    """Cameras sign their own. A request to an unverified server contains no secret."""
+def test_certificate_is_required_for_files_only(tmp_path: Path):
+    """Cameras have self-signed certificates, so requests to them contain no secret."""
     _answers._known.clear()
     data = write_video(tmp_path / "a.mp4").read_bytes()
     with web_server(make_certificate(tmp_path)) as web:
@@ -205,7 +205,7 @@ def test_a_certificate_counts_for_files_alone(tmp_path: Path):
         ("http://h/token=T0kenPlanted", "http://h/token=***", "token="),
     ],
 )
-def test_names_hold_no_secret(address, shown, name):
+def test_address_and_name_contain_no_secret(address, shown, name):
     place = WebPlace(address)
     assert (str(place), place.name) == (shown, name)
     assert "S3cret" not in repr(place)

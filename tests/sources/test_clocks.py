@@ -1,4 +1,4 @@
-"""Sources whose clock does not begin at 0: --start is counted from where it begins."""
+"""Sources whose clock does not begin at 0: --start counts from the first timestamp."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ def read(path: Path, decoder: str, pixels: str, **window: str) -> tuple[list[Fra
     ],
     ids=str,
 )
-def test_start_counts_from_where_the_clock_begins(
+def test_start_counts_from_the_first_timestamp(
     clip: Path, decoder: str, pixels: str, window: dict[str, str], expected: range
 ) -> None:
     whole, _ = read(clip, decoder, pixels)
-    some, notes = read(clip, decoder, pixels, **window)
-    assert [frame.index for frame in some] == list(expected)
-    # Rows keep the source's own clock.
-    assert [frame.time_s for frame in some] == [whole[at].time_s for at in expected]
-    said = [note for note in notes if note.startswith("the source's clock begins at 36")]
-    assert len(said) == ("late" in clip.name and "start" in window)
+    part, notes = read(clip, decoder, pixels, **window)
+    assert [frame.index for frame in part] == list(expected)
+    # Frames keep the source's own clock.
+    assert [frame.time_s for frame in part] == [whole[at].time_s for at in expected]
+    clock_notes = [note for note in notes if note.startswith("the source's clock begins at 36")]
+    assert len(clock_notes) == ("late" in clip.name and "start" in window)
 
 
-def test_what_the_note_says(tmp_path: Path) -> None:
+def test_note_converts_start_to_the_clock_of_the_source(tmp_path: Path) -> None:
     path = tmp_path / "late.ts"
     ffmpeg(
         "-f", "lavfi", "-i", "testsrc2=size=64x48:rate=25:duration=1", "-c:v", "mpeg2video", path
@@ -73,20 +73,20 @@ def test_what_the_note_says(tmp_path: Path) -> None:
     assert f"{begins:.3f} s: --start 0.400 s is {begins + 0.4:.3f}" in notes[0]
 
 
-def test_start_after_the_end_is_refused_on_both_clocks(clip: Path) -> None:
+def test_start_after_the_end_is_refused_with_both_times(clip: Path) -> None:
     with pytest.raises(SourceError) as caught:
         read(clip, "auto", "bgr", start="3601.5")
     assert "1.960 s" in str(caught.value)
     assert ("on its clock" in str(caught.value)) == ("late" in clip.name)
 
 
-def test_the_progress_bar_knows_how_many_are_left(clip: Path) -> None:
+def test_number_of_frames_ahead_is_known(clip: Path) -> None:
     config = resolve_config(None, {"start": "1", "duration": "0.5"})
     with sources.open(str(clip)) as source:
         assert SourceReading.of(config).frames_ahead(source.info) in (12, 13)
 
 
-def test_rows_of_a_run_and_from_python(clip: Path, tmp_path: Path) -> None:
+def test_run_and_detector_read_the_same_window(clip: Path, tmp_path: Path) -> None:
     options = {"engine": "null", "output": f"{tmp_path}/", "run_dir": str(tmp_path / "run")}
     window = {"start": "1.2", "duration": "0.4"}
     result = detect([str(clip)], resolve_config(None, {**options, **window, "save": "jsonl"}))
@@ -102,10 +102,10 @@ def test_rows_of_a_run_and_from_python(clip: Path, tmp_path: Path) -> None:
 H264, AAC = ("-c:v", "libx264", "-bf", "2"), ("-c:a", "aac")
 H265 = ("-c:v", "libx265", "-x265-params", "log-level=0:bframes=2")
 MPEG2, VP9 = ("-c:v", "mpeg2video", "-bf", "2"), ("-c:v", "libvpx-vp9", "-deadline", "realtime")
-JOINED = {  # what two recordings are in, and where on their clocks they begin
+JOINED = {  # two recordings: their encoders and the start times of their clocks
     "same.ts": ((*H264, *AAC), 1, 0),
     "hevc.ts": ((*H265, *AAC), 1, 0),
-    "lower.ts": ((*H264, *AAC), 200, 0),  # FFmpeg takes it for an overflow
+    "lower.ts": ((*H264, *AAC), 200, 0),  # FFmpeg assumes an overflow
     "higher.ts": ((*MPEG2, "-c:a", "mp2"), 0, 3600),
     "same.mpg": ((*MPEG2, "-c:a", "mp2"), 1, 0),
     "same.webm": ((*VP9, "-c:a", "libopus"), 1, 0),
@@ -116,9 +116,9 @@ JOINED = {  # what two recordings are in, and where on their clocks they begin
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", JOINED)
-def test_time_goes_on_where_recordings_are_joined(name: str, tmp_path: Path) -> None:
-    encoder, *begins = JOINED[name]
-    offsets = [("-output_ts_offset", str(at)) for at in begins]
+def test_joined_recordings_have_continuous_time(name: str, tmp_path: Path) -> None:
+    encoder, *starts = JOINED[name]
+    offsets = [("-output_ts_offset", str(start)) for start in starts]
     path = write_parts(tmp_path / name, encoder, *offsets)
     for decoder, pixels in READERS:
         whole, notes = read(path, decoder, pixels)
@@ -127,8 +127,8 @@ def test_time_goes_on_where_recordings_are_joined(name: str, tmp_path: Path) -> 
             [n / 25 for n in range(2 * FRAMES)], abs=0.002
         )
         assert sum("at 1 place" in note for note in notes) == len(notes) == 1
-        some, _ = read(path, decoder, pixels, start="1", duration="0.39")
-        assert [frame.index for frame in some] == [*range(25, 35)]
+        part, _ = read(path, decoder, pixels, start="1", duration="0.39")
+        assert [frame.index for frame in part] == [*range(25, 35)]
     options = {"engine": "null", "output": f"{tmp_path}/", "run_dir": str(tmp_path / "run")}
     assert not detect([str(path)], resolve_config(None, options)).exit_code
     with av.open(next(tmp_path.glob("*-detected.mp4"))) as container:
@@ -137,7 +137,7 @@ def test_time_goes_on_where_recordings_are_joined(name: str, tmp_path: Path) -> 
     assert "-an" in encoder or 1.5 < last_s["audio"] < 1.65
 
 
-def test_standard_input(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_applies_to_standard_input(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reading = SourceReading.of(resolve_config(None, {"start": "1"}))
     with standard_input(clip, monkeypatch), reading.open("-") as source:
         assert [frame.index for frame in source] == list(range(25, 50))

@@ -1,9 +1,8 @@
-"""A file's content decides how it is read, whatever its name is."""
+"""A file's content, not its name, decides how it is read."""
 
 from __future__ import annotations
 
 import struct
-import subprocess
 from pathlib import Path
 
 import cv2
@@ -18,17 +17,17 @@ from detector.core.run.outputs import OutputPlan
 from detector.core.sources._heif import turn
 
 from .clips import picture
+from .oddities import ffmpeg
 
 PHOTO = cv2.resize(picture(3, 96, 64), (240, 160))
 
 
-def encoded(suffix: str) -> bytes:
+def encode_photo(suffix: str) -> bytes:
     return cv2.imencode(suffix, PHOTO)[1].tobytes()
 
 
-def ffmpeg(path: Path, *options: str) -> Path:
-    source = ["-f", "lavfi", "-i", "testsrc2=s=64x48:r=10:d=0.6"]
-    subprocess.run(["ffmpeg", "-y", "-v", "error", *source, *options, str(path)], check=True)
+def write_clip(path: Path, *options: str) -> Path:
+    ffmpeg("-f", "lavfi", "-i", "testsrc2=s=64x48:r=10:d=0.6", *options, path)
     return path
 
 
@@ -45,18 +44,20 @@ def ffmpeg(path: Path, *options: str) -> Path:
         ("a.bmp", "-c:v mpeg2video -f vob"),
     ],
 )
-def test_a_video_by_the_name_of_a_picture(name: str, options: str, tmp_path: Path) -> None:
-    path = ffmpeg(tmp_path / name, *options.split())
-    (tmp_path / "b.jpg").write_bytes(encoded(".jpg"))
+def test_video_with_a_picture_suffix_is_read_as_video(
+    name: str, options: str, tmp_path: Path
+) -> None:
+    path = write_clip(tmp_path / name, *options.split())
+    (tmp_path / "b.jpg").write_bytes(encode_photo(".jpg"))
     with sources.open(str(path)) as source:
         assert (source.info.kind, len(list(source))) == ("video", 6)
     assert "it holds a video" in source.notes[-1]
     with pytest.raises(UsageError, match="is a video"):
         as_image(path)
-    found = sources.gather([str(tmp_path)], lambda _: False)
+    gathered = sources.gather([str(tmp_path)], lambda _: False)
     is_stream = "-f mjpeg" in options
-    assert found == ([str(tmp_path)] if is_stream else [str(tmp_path), str(path)])
-    with sources.open(str(tmp_path)) as source:  # a folder's photos are not read to their end
+    assert gathered == ([str(tmp_path)] if is_stream else [str(tmp_path), str(path)])
+    with sources.open(str(tmp_path)) as source:  # of each photo in a folder, only the start is read
         assert len(list(source)) == 1 + is_stream
     assert ("only the first is used" in source.notes[0]) == is_stream
 
@@ -64,16 +65,18 @@ def test_a_video_by_the_name_of_a_picture(name: str, options: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "data"),
     [
-        ("a.mp4", encoded(".jpg")),
-        ("a.avi", encoded(".webp")),
-        ("a.ts", encoded(".tif")),
-        ("a.mkv", encoded(".png")),
-        ("a.mov", encoded(".bmp")),
-        ("a.mpg", encoded(".jp2")),
-        ("a.dat", encoded(".jpg")),
+        ("a.mp4", encode_photo(".jpg")),
+        ("a.avi", encode_photo(".webp")),
+        ("a.ts", encode_photo(".tif")),
+        ("a.mkv", encode_photo(".png")),
+        ("a.mov", encode_photo(".bmp")),
+        ("a.mpg", encode_photo(".jp2")),
+        ("a.dat", encode_photo(".jpg")),
     ],
 )
-def test_a_picture_by_another_name(name: str, data: bytes, tmp_path: Path) -> None:
+def test_picture_with_another_suffix_is_read_as_picture(
+    name: str, data: bytes, tmp_path: Path
+) -> None:
     (tmp_path / name).write_bytes(data)
     with sources.open(str(tmp_path / name)) as source:
         assert [frame.size for frame in source] == [(160, 240)]
@@ -84,22 +87,22 @@ def test_a_picture_by_another_name(name: str, data: bytes, tmp_path: Path) -> No
 
 
 def test_pictures_with_appended_data_stay_pictures(tmp_path: Path) -> None:
-    photo, clip = encoded(".jpg"), ffmpeg(tmp_path / "a.mp4").read_bytes()
-    about = b"\xff\xe2\0\x08MPF\0\0\0"
+    photo, clip = encode_photo(".jpg"), write_clip(tmp_path / "a.mp4").read_bytes()
+    mpf_segment = b"\xff\xe2\0\x08MPF\0\0\0"
     for name, data in {
         "motion.jpg": photo + clip,
-        "gain map.jpg": photo[:2] + about + photo[2:] + photo,
+        "gain map.jpg": photo[:2] + mpf_segment + photo[2:] + photo,
         "preview.jpg": photo + cv2.imencode(".jpg", PHOTO[::2, ::2])[1].tobytes(),
     }.items():
         (tmp_path / name).write_bytes(data)
         with sources.open(str(tmp_path / name)) as source:
             assert (source.info.kind, len(list(source)), source.notes) == ("pictures", 1, [])
     raw = tmp_path / "photo.cr2"
-    raw.write_bytes(encoded(".tif"))
+    raw.write_bytes(encode_photo(".tif"))
     assert sources.find_claiming(str(raw)).__name__ == "VideoSource"
 
 
-# As an iPhone writes it: 3x2 tiles of HEVC, 64x64 each, cut to 150x100, and an item that says so.
+# Like an iPhone's: 3x2 HEVC tiles of 64x64, cropped to 150x100, and an item that describes them.
 TILES = (Path(__file__).parent / "tiles.heic").read_bytes()
 COLOURS = np.array(
     [
@@ -112,7 +115,7 @@ WHOLE = COLOURS.repeat(64, 0).repeat(64, 1)[:100, :150]
 
 @pytest.mark.parametrize("name", ["a.HEIC", "named.jpg"])
 @pytest.mark.parametrize(
-    ("turned", "shown"),
+    ("property_", "shown"),
     [
         (b"irot\0", WHOLE),
         (b"irot\3", np.rot90(WHOLE, -1)),
@@ -120,9 +123,9 @@ WHOLE = COLOURS.repeat(64, 0).repeat(64, 1)[:100, :150]
         (b"imir\1", WHOLE[:, ::-1]),
     ],
 )
-def test_tiles_of_a_heic_are_put_together(turned, shown, name: str, tmp_path: Path) -> None:
-    """libheif 1.23 shows them so."""
-    (tmp_path / name).write_bytes(TILES.replace(b"irot\0", turned))
+def test_heic_tiles_are_joined(property_, shown, name: str, tmp_path: Path) -> None:
+    """The expected pictures are those of libheif 1.23."""
+    (tmp_path / name).write_bytes(TILES.replace(b"irot\0", property_))
     image = as_image(tmp_path / name)
     assert image.shape == shown.shape
     assert np.abs(image - shown).max() <= 8
@@ -132,7 +135,7 @@ def test_tiles_of_a_heic_are_put_together(turned, shown, name: str, tmp_path: Pa
     assert path.suffix == ".jpg"
 
 
-def test_raw_pixels_are_refused_with_how_to_say_their_size(tmp_path: Path) -> None:
+def test_raw_pixels_are_refused_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "a.raw").write_bytes(bytes(4096))
     with (
         pytest.raises(SourceError, match="-video_size"),
@@ -143,8 +146,8 @@ def test_raw_pixels_are_refused_with_how_to_say_their_size(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("options", [{}, {"subsampling": "4:0:0", "range": "limited"}])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_an_avif_is_as_pillow_shows_it(orientation: int, options: dict, tmp_path: Path) -> None:
-    """cv2 does not turn it, and takes grey of 16 to 235 for that of 0 to 255."""
+def test_avif_equals_pillow(orientation: int, options: dict, tmp_path: Path) -> None:
+    """cv2 ignores the orientation, and reads grey of 16 to 235 as 0 to 255."""
     image = pytest.importorskip("PIL.Image")
     ops = pytest.importorskip("PIL.ImageOps")
     exif = image.Exif()
@@ -153,12 +156,12 @@ def test_an_avif_is_as_pillow_shows_it(orientation: int, options: dict, tmp_path
     image.fromarray(WHOLE.astype(np.uint8)).save(tmp_path / "a.avif", **options)
     with image.open(tmp_path / "a.avif") as saved:
         shown = np.asarray(ops.exif_transpose(saved).convert("RGB"))[..., ::-1].astype(int)
-    found = as_image(tmp_path / "a.avif")
-    assert found.shape == shown.shape
-    assert np.abs(found - shown).max() <= 8
+    ours = as_image(tmp_path / "a.avif")
+    assert ours.shape == shown.shape
+    assert np.abs(ours - shown).max() <= 8
 
 
-def test_a_picture_is_cropped_before_it_is_turned() -> None:
+def test_picture_is_cropped_before_it_is_rotated() -> None:
     clap = struct.pack(">IIIIiIiI", 40, 1, 20, 1, 10 * 2 + 40 - 150, 2, 5 * 2 + 20 - 100, 2)
     shown = turn(WHOLE, [(b"clap", clap), (b"irot", b"\1")])
     assert np.array_equal(shown, np.rot90(WHOLE[5:25, 10:50]))
@@ -174,10 +177,10 @@ def test_a_picture_is_cropped_before_it_is_turned() -> None:
         TILES.replace(b"dimg", b"free"),
         TILES[:700],
     ],
-    ids=["one is lost", "overlay", "no list", "cut off"],
+    ids=["a missing tile", "overlay", "no list", "cut off"],
 )
-def test_tiles_that_do_not_fit_are_refused(data: bytes, tmp_path: Path) -> None:
-    """One of them would be a picture of 512x512 out of one of 4032x3024."""
+def test_incomplete_heic_tiles_are_refused(data: bytes, tmp_path: Path) -> None:
+    """A single tile would be 512x512 of 4032x3024 pixels."""
     (tmp_path / "a.heic").write_bytes(data)
     with pytest.raises(SourceError, match=r"tiles.*heif-convert"):
         sources.open(str(tmp_path / "a.heic"))

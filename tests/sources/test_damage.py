@@ -1,4 +1,4 @@
-"""Report what a file has lost, and nothing for a healthy file."""
+"""Damage in video files is counted, and healthy files report none."""
 
 import gc
 import random
@@ -15,7 +15,7 @@ from detector.core import sources
 from detector.core.sources.video import _complaints, _container
 from detector.core.sources.video._clock import Clock
 
-from .clips import count_by_ffmpeg, cut, hurt, pts_of, read_all, write_video
+from .clips import count_by_ffmpeg, cut, damage_packets, pts_of, read_all, write_video
 from .oddities import ODDITIES, PICTURES, ffmpeg
 
 DECODERS = ["auto", "opencv", "av"]
@@ -43,8 +43,8 @@ def test_valid_oddity_is_not_damage(folder, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["mkv", "ts", "mp4"])
 @pytest.mark.parametrize("lost", [4, 5], ids=["first", "second"])
-def test_a_field_without_its_partner_is_counted(folder, suffix, lost):
-    """FFmpeg drops the other field of its frame, without a word."""
+def test_field_without_its_partner_is_counted(folder, suffix, lost):
+    """FFmpeg silently drops the frame's other field."""
     whole, path = folder / f"fields.{suffix}", folder / f"field-{lost}.{suffix}"
     count = ODDITIES[f"h264-fields.{suffix}"](whole)
     with av.open(str(whole)) as source, av.open(str(path), "w") as target:
@@ -59,7 +59,7 @@ def test_a_field_without_its_partner_is_counted(folder, suffix, lost):
     assert source.damaged
 
 
-def test_a_field_that_is_noise_is_a_corrupt_frame(folder):
+def test_damaged_field_is_a_corrupt_frame(folder):
     """Both fields are one picture, so one of them is not an additional lost frame."""
     path = folder / "noise.mkv"
     count = ODDITIES["h264-fields.mkv"](path)
@@ -75,7 +75,7 @@ def test_a_field_that_is_noise_is_a_corrupt_frame(folder):
 
 @pytest.fixture(autouse=True)
 def own_log(monkeypatch):
-    """A source that a test of another file has left to a thread, which still ends, listens too."""
+    """Use a new log: a source of an earlier test may still be closing in another thread."""
     level = av.logging.get_level()
     av.logging.set_level(None)
     monkeypatch.setattr(_complaints, "CAUGHT_LOG", _complaints.CaughtLog())
@@ -84,23 +84,23 @@ def own_log(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def patched_up(folder):
-    """H.264 with noise in the second half of two pictures, which the decoder guesses."""
-    return hurt(write_video(folder / "hurt.mp4", 40, g="40", bf="0"), 20, 30)
+def concealed(folder):
+    """H.264 with noise in the second half of two pictures, which the decoder conceals."""
+    return damage_packets(write_video(folder / "damaged.mp4", 40, g="40", bf="0"), 20, 30)
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_a_picture_that_was_patched_up_is_damage(patched_up, decoder):
-    frames, source = read_all(patched_up, decoder=decoder)
+def test_concealed_damage_is_counted(concealed, decoder):
+    frames, source = read_all(concealed, decoder=decoder)
     assert len(frames) == 40
     assert source.counts.corrupt > 0
     assert source.damaged
-    assert [frame.pts for frame in frames] == pts_of(patched_up)
+    assert [frame.pts for frame in frames] == pts_of(concealed)
 
 
-def test_pyav_takes_over_in_front_of_the_damage(patched_up):
-    frames, source = read_all(patched_up)
-    alone, exact = read_all(patched_up, decoder="av")
+def test_pyav_takes_over_before_the_damage(concealed):
+    frames, source = read_all(concealed)
+    alone, exact = read_all(concealed, decoder="av")
     assert source.decoder.startswith("opencv (")
     assert source.decoder.endswith(" frames) then av")
     assert source.counts == exact.counts
@@ -108,14 +108,14 @@ def test_pyav_takes_over_in_front_of_the_damage(patched_up):
 
 
 @pytest.mark.parametrize("pixels", ["bgr", "yuv420p"])
-def test_a_limit_in_front_of_the_damage_is_none(patched_up, pixels):
-    frames, source = read_all(patched_up, pixels=pixels, frames=5)
+def test_frame_limit_before_the_damage_is_not_damage(concealed, pixels):
+    frames, source = read_all(concealed, pixels=pixels, frames=5)
     assert (len(frames), source.damaged) == (5, False)
 
 
 @pytest.fixture(scope="module")
 def without_reference(folder):
-    """Damage HEVC at the start of a picture that others refer to."""
+    """HEVC that is damaged at the start of a picture to which others refer."""
     options = {"x265-params": "log-level=none:bframes=3", "g": "50"}
     path = write_video(folder / "hevc.mkv", 50, "libx265", **options)
     with av.open(str(path)) as container:
@@ -128,7 +128,7 @@ def without_reference(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["auto", "av"])
-def test_frames_without_their_reference(without_reference, decoder):
+def test_frames_without_their_reference_are_counted(without_reference, decoder):
     frames, source = read_all(without_reference, decoder=decoder)
     assert len(frames) == count_by_ffmpeg(without_reference) == 50 - source.counts.bad
     assert source.damaged
@@ -138,8 +138,8 @@ def test_frames_without_their_reference(without_reference, decoder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["auto", "av"])
-def test_reported_files(shared, decoder):
-    """Bits flipped in HEVC, a damaged EBML element, and both; a camera whose tag is Latin 1."""
+def test_files_of_bug_reports_have_the_expected_damage(shared, decoder):
+    """HEVC with flipped bits, a damaged EBML element, both, and a camera's tag in Latin 1."""
     for name, count in {"h2.mkv": 50, "k12.mkv": 21, "k15.mkv": 11, "latin1_avi.avi": 50}.items():
         path = shared / "data/attacks" / name
         frames, source = read_all(path, decoder=decoder)
@@ -165,7 +165,7 @@ def test_lost_frames_are_counted_without_the_log_of_cv2(without_reference, monke
 @pytest.mark.parametrize(
     "name", ["a.flv", "a.ts", "a.gif", "a.y4m", "fragmented.mp4", "a.webm", "a.mov"]
 )
-def test_cut_off_by_its_own_structure(folder, name, decoder):
+def test_truncated_file_has_ended_early(folder, name, decoder):
     whole = folder / f"whole-{name}"
     if not whole.exists():
         options = {
@@ -192,12 +192,12 @@ def transport_stream(folder):
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_a_packet_that_the_network_lost(folder, transport_stream, decoder):
-    """MPEG-TS counts its packets of 188 bytes, so that a loss shows."""
+def test_lost_transport_packet_is_damage(folder, transport_stream, decoder):
+    """MPEG-TS numbers its packets of 188 bytes, so a loss is detectable."""
     data = transport_stream.read_bytes()
-    pid = b"\x01\x00"  # of the pictures, as ffmpeg numbers them
-    of_video = [at for at in range(0, len(data), 188) if data[at + 2 : at + 3] == pid[1:]]
-    lost = of_video[len(of_video) // 2]
+    pid = b"\x01\x00"  # of the video stream, by ffmpeg
+    video = [at for at in range(0, len(data), 188) if data[at + 2 : at + 3] == pid[1:]]
+    lost = video[len(video) // 2]
     path = folder / "lost.ts"
     path.write_bytes(data[:lost] + data[lost + 188 :])
     assert read_all(path, decoder=decoder)[1].damaged
@@ -220,11 +220,11 @@ def test_truncated_raw_stream_is_damaged(folder, decoder):
     assert source.damaged
 
 
-def test_impossible_order_of_pictures(folder):
-    """A damaged table of offsets makes FFmpeg hide most frames, as an edit list would."""
+def test_damaged_time_offsets_are_damage(folder):
+    """A damaged table of time offsets makes FFmpeg hide most frames, as an edit list would."""
     path = write_video(folder / "order.mp4", 24, bf="2")
     data = bytearray(path.read_bytes())
-    at = data.index(b"ctts") + 28  # the third entry's number of pictures and their offset
+    at = data.index(b"ctts") + 28  # count and offset of the third entry
     data[at : at + 8] = bytes([0x52, 0x93, 0x3D, 0x2F, 0x12, 0xE2, 0xB8, 0x2F])
     path.write_bytes(data)
     frames, source = read_all(path)
@@ -233,8 +233,8 @@ def test_impossible_order_of_pictures(folder):
 
 
 @pytest.mark.slow
-def test_a_clock_that_overflows_goes_on_rising(folder):
-    """A recording of MPEG-TS that is longer than 26.5 hours, which are 33 bits."""
+def test_times_increase_after_a_clock_overflow(folder):
+    """MPEG-TS has 33 bits for times, which overflow after 26.5 hours."""
     path, grey = folder / "long.ts", ("-f", "lavfi", "-i", "color=gray:s=16x16:r=25:d=432")
     ffmpeg(*grey, "-vf", "setpts=N*9/TB", "-c:v", "mpeg2video", "-muxdelay", "0", path)
     for decoder in DECODERS:
@@ -254,18 +254,18 @@ ROUND = 1 << 33  # ticks of MPEG's clock
         ("mpegts", [0, 9, None, 29], [0, 9, 19, 29], 0),
         ("mpegts", [ROUND - 9, 5], [ROUND - 9, ROUND + 5], 0),
         ("mpegts", [ROUND - 1, 1, ROUND - 2, 2], [ROUND - 1, ROUND + 1, ROUND + 11, ROUND + 21], 1),
-        ("mpegts", [200, 0, 9], [200, 210, 219], 1),  # set back: another recording follows
-        ("mpegts", [0, 1000, 2011, 2020], [0, 1000, 1010, 1019], 1),  # a longer pause is a jump
-        ("mpegts", [0, 10, 5000, 20, 30], [0, 10, 20, 30, 40], 1),  # there and back again
-        ("mpegts", [0, 10, 5, 15, 35], [0, 10, 20, 30, 35], 1),  # a wrong order
+        ("mpegts", [200, 0, 9], [200, 210, 219], 1),  # another recording follows
+        ("mpegts", [0, 1000, 2011, 2020], [0, 1000, 1010, 1019], 1),  # above 10 s it is a jump
+        ("mpegts", [0, 10, 5000, 20, 30], [0, 10, 20, 30, 40], 1),  # an outlier
+        ("mpegts", [0, 10, 5, 15, 35], [0, 10, 20, 30, 35], 1),  # out of order
         ("mpegts", [7, 7, 7], [7, 17, 27], 1),
         ("mpegts", [99, *range(39, 200, 10), 230], [*range(99, 270, 10), 300], 1),  # an overlap
         ("mov", [1 << 40, 0], [1 << 40, (1 << 40) + 10], 1),
         ("flv", [(1 << 32) - 1, 1], [(1 << 32) - 1, (1 << 32) + 1], 0),
     ],
 )
-def test_clock(demuxer, stored, expected, places):
-    """In hundredths of a second, ten frames of them a second."""
+def test_clock_places_timestamps(demuxer, stored, expected, places):
+    """Times are in 1/100 s; frames are 1/10 s apart."""
     info = SimpleNamespace(start_pts=0, time_base=Fraction(1, 100), longest_gap_s=10)
     clock = Clock(SimpleNamespace(info=info, ticks=10, log_names=(demuxer,)))
     notes = []
@@ -273,7 +273,7 @@ def test_clock(demuxer, stored, expected, places):
     assert [note.split()[6] for note in notes] == [str(places)] * bool(places)
 
 
-# MPEG-TS keeps the service's name, the others a title; both are no UTF-8.
+# MPEG-TS stores the service's name, the others a title; neither is UTF-8.
 TAGGED = {
     "a.avi": "mpeg4",
     "a.flv": "flv",
@@ -303,11 +303,11 @@ def test_tag_in_latin_1_is_read_without_damage(folder, name):
         assert (len(frames), source.damaged, source.info.has_audio) == (20, False, True)
 
 
-def test_the_log_is_put_back(patched_up):
+def test_log_level_is_restored(concealed):
     assert av.logging.get_level() is None
-    read_all(patched_up)
+    read_all(concealed)
     assert av.logging.get_level() is None
-    source = sources.open(str(patched_up))
+    source = sources.open(str(concealed))
     assert av.logging.get_level() == av.logging.ERROR
     source.read()
     capture = source._capture
@@ -317,18 +317,18 @@ def test_the_log_is_put_back(patched_up):
 
 
 @pytest.mark.slow
-def test_the_garbage_collector_may_close_a_source_at_any_moment(patched_up, monkeypatch):
-    """A collection may come even while the log's lock is held."""
-    forgotten = [sources.open(str(patched_up), decoder="av")]
+def test_garbage_collection_may_close_a_source_during_logging(concealed, monkeypatch):
+    """The collection may run while the log's lock is held."""
+    unclosed = [sources.open(str(concealed), decoder="av")]
     real = _complaints.Complaints.note
 
     def collect_first(self, record):
-        forgotten.clear()
+        unclosed.clear()
         gc.collect()
         real(self, record)
 
     monkeypatch.setattr(_complaints.Complaints, "note", collect_first)
-    frames, source = read_all(patched_up)
+    frames, source = read_all(concealed)
     assert len(frames) == 40
     assert source.counts.corrupt > 0
     assert av.logging.get_level() is None
@@ -337,21 +337,19 @@ def test_the_garbage_collector_may_close_a_source_at_any_moment(patched_up, monk
 @pytest.mark.parametrize(
     ("decoder", "opens"), [("opencv", "opencv.name_to_open"), ("av", "av.open_container")]
 )
-def test_a_source_that_could_not_be_opened_listens_no_longer(
-    patched_up, monkeypatch, decoder, opens
-):
+def test_failed_open_restores_the_log_level(concealed, monkeypatch, decoder, opens):
     def fail(path):
         raise OSError("too many open files")
 
     monkeypatch.setattr(f"detector.core.sources.video.{opens}", fail)
     with pytest.raises(OSError, match="too many"):
-        sources.open(str(patched_up), decoder=decoder)
+        sources.open(str(concealed), decoder=decoder)
     gc.collect()
     assert av.logging.get_level() is None
 
 
-def test_two_that_sweep_at_once_put_the_log_back_once(monkeypatch):
-    """The other one, or the garbage collector, comes between the look and the lock."""
+def test_concurrent_sweeps_restore_the_log_level_once(monkeypatch):
+    """Another sweep runs between this one's check and its lock."""
     log = _complaints.CAUGHT_LOG
     listener = _complaints.Complaints()
 
@@ -374,17 +372,17 @@ def test_two_that_sweep_at_once_put_the_log_back_once(monkeypatch):
     assert av.logging.get_level() is None
 
 
-def test_damage_is_counted_although_the_log_was_turned_off(patched_up):
-    """Another thread's camera or encoder sets PyAV's level back while a first file is open."""
-    with sources.open(str(patched_up), decoder="av"):
+def test_damage_is_counted_after_the_log_level_was_reset(concealed):
+    """An encoder in another thread resets PyAV's log level while a file is open."""
+    with sources.open(str(concealed), decoder="av"):
         av.logging.set_level(None)
-        frames, source = read_all(patched_up)
+        frames, source = read_all(concealed)
         assert len(frames) == 40
         assert source.counts.corrupt > 0
 
 
-def test_what_others_log_is_not_ours(folder):
-    """An encoder's error at the same time, and one of a decoder of the same name."""
+def test_messages_of_other_codecs_are_not_damage(folder):
+    """An error of an encoder is ignored; one of a decoder of the same name makes PyAV take over."""
     path = write_video(folder / "quiet.mp4", 12)
     for name, taken_over in (("libx264", False), ("aac", False), ("h264", True)):
         with sources.open(str(path)) as source:
@@ -395,24 +393,23 @@ def test_what_others_log_is_not_ours(folder):
         assert not source.damaged
 
 
-def test_a_user_who_asked_for_the_log_still_gets_it(patched_up, caplog):
+def test_log_requested_by_the_user_is_still_written(concealed, caplog):
     av.logging.set_level(av.logging.ERROR)
     try:
-        read_all(patched_up)
+        read_all(concealed)
         assert any(record.name == "libav.h264" for record in caplog.records)
         assert av.logging.get_level() == av.logging.ERROR
     finally:
         av.logging.set_level(None)
 
 
-def test_two_sources_at_once_do_not_mix(patched_up, folder):
-    """Neither gets the other's complaints of before it was opened."""
+def test_damage_of_one_source_is_not_counted_in_another(concealed, folder):
     healthy = shutil.copy(write_video(folder / "healthy.mp4", 12), folder / "copy.mp4")
-    with sources.open(str(patched_up), decoder="av") as one:
-        assert len(list(one)) == 40
-        with sources.open(str(healthy)) as two:
-            assert len(list(two)) == 12
-    assert (two.decoder, two.damaged) == ("opencv", False)
+    with sources.open(str(concealed), decoder="av") as damaged:
+        assert len(list(damaged)) == 40
+        with sources.open(str(healthy)) as other:
+            assert len(list(other)) == 12
+    assert (other.decoder, other.damaged) == ("opencv", False)
 
 
 @pytest.mark.slow
@@ -432,7 +429,7 @@ def test_random_damage_ends_in_frames_or_one_error(folder):
         assert len(frames) == 12 or source.damaged, seed
 
 
-def test_a_stream_that_appears_late_ends_nothing():
+def test_late_stream_does_not_end_demuxing():
     """PyAV 18 raises IndexError for it, and continues when we demux again."""
 
     class Container:

@@ -1,4 +1,4 @@
-"""Pictures of more than 8 bits a sample, with alpha, of several pages: what is read, and note."""
+"""Pictures with more than 8 bits per sample, alpha or several pages: pixels and notes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from detector import Detector
 from detector.core import sources
 from detector.core.errors import SourceError
 from detector.core.sources._pictures import read_picture
@@ -34,7 +33,7 @@ def shades() -> NDArray[np.float64]:
 def tiff(
     *pages: NDArray, order: str = "<", tile: int = 0, planes: bool = False, **tags: int | list[int]
 ) -> bytes:
-    """An uncompressed TIFF of BGR(A) or grey arrays. ``tags``: tNUMBER, beside the usual ones."""
+    """Return an uncompressed TIFF of BGR(A) or grey arrays. ``tags``: further ones, as tNUMBER."""
     data, link = bytearray(b"II*\0" if order == "<" else b"MM\0*") + bytes(4), 4
     for page in pages:
         samples = 1 if page.ndim == 2 else page.shape[2]
@@ -42,7 +41,7 @@ def tiff(
         stored = stored.astype(page.dtype.newbyteorder(order))
         parts = [*np.moveaxis(stored, -1, 0)] if planes else [stored]
         if tile:
-            rows = [part for one in parts for part in np.split(one, len(one) // tile)]
+            rows = [row for part in parts for row in np.split(part, len(part) // tile)]
             parts = [part for row in rows for part in np.split(row, row.shape[1] // tile, 1)]
         lengths = [part.nbytes for part in parts]
         kind = {"u": 1, "i": 2, "f": 3}[page.dtype.kind]
@@ -66,14 +65,14 @@ def tiff(
         data += b"\0" * (len(data) % 2)
         struct.pack_into(f"{order}I", data, link, len(data))
         link = len(data) + 2 + 12 * len(entries)
-        table, behind = struct.pack(f"{order}H", len(entries)), b""
+        table, values_after = struct.pack(f"{order}H", len(entries)), b""
         for tag, (kind_of, values) in sorted(entries.items()):
-            place = struct.pack(f"{order}{len(values)}{'H' if kind_of == SHORT else 'I'}", *values)
-            if len(place) > 4:
-                behind += place
-                place = struct.pack(f"{order}I", link + 4 + len(behind) - len(place))
-            table += struct.pack(f"{order}HHI", tag, kind_of, len(values)) + place.ljust(4, b"\0")
-        data += table + bytes(4) + behind
+            packed = struct.pack(f"{order}{len(values)}{'H' if kind_of == SHORT else 'I'}", *values)
+            if len(packed) > 4:
+                values_after += packed
+                packed = struct.pack(f"{order}I", link + 4 + len(values_after) - len(packed))
+            table += struct.pack(f"{order}HHI", tag, kind_of, len(values)) + packed.ljust(4, b"\0")
+        data += table + bytes(4) + values_after
     return bytes(data)
 
 
@@ -84,7 +83,7 @@ def read(path: Path, data: bytes | NDArray) -> tuple[Image, list[str]]:
         return frame.image, source.notes
 
 
-def far(image: Image, expected: NDArray) -> int:
+def largest_difference(image: Image, expected: NDArray) -> int:
     expected = expected if expected.ndim == 3 else expected[..., None]
     return int(np.abs(image.astype(int) - expected).max())
 
@@ -98,14 +97,14 @@ def test_bits_in_use_are_stretched_with_a_note(
     shown = shades() if channels == "colour" else shades()[..., 2]
     stored = np.rint(shown * (2**bits - 1)).astype(np.uint16)
     image, notes = read(tmp_path / f"a{suffix}", stored if suffix == ".png" else tiff(stored))
-    assert far(image, np.rint(shown * 255)) <= 1
+    assert largest_difference(image, np.rint(shown * 255)) <= 1
     (note,) = notes
     assert note.startswith(f"{tmp_path}/a{suffix}: its samples use only {bits} of 16 bits")
 
 
 @pytest.mark.parametrize("suffix", [".png", ".tif"])
 @pytest.mark.parametrize("most", [65535, 40000])
-def test_a_whole_range_stays_as_it_was(suffix: str, most: int, tmp_path: Path) -> None:
+def test_full_range_is_not_stretched(suffix: str, most: int, tmp_path: Path) -> None:
     stored = np.rint(shades() * most).astype(np.uint16)
     data = stored if suffix == ".png" else tiff(stored)
     image, notes = read(tmp_path / f"a{suffix}", data)
@@ -114,16 +113,16 @@ def test_a_whole_range_stays_as_it_was(suffix: str, most: int, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("factor", [256, 257])
-def test_a_dark_picture_that_was_widened_from_bytes_stays_dark(factor: int, tmp_path: Path) -> None:
+def test_dark_picture_widened_from_8_bits_stays_dark(factor: int, tmp_path: Path) -> None:
     stored = (np.rint(shades() * 40) * factor).astype(np.uint16)
     image, notes = read(tmp_path / "a.png", stored)
-    assert far(image, np.rint(shades() * 40)) == 0
+    assert largest_difference(image, np.rint(shades() * 40)) == 0
     assert notes == []
 
 
 @pytest.mark.parametrize("suffix", [".png", ".tif"])
 @pytest.mark.parametrize(("bits", "opaque"), [(12, 4095), (12, 65535), (16, 65535)])
-def test_alpha_is_dropped_in_16_bits_and_decides_no_range(
+def test_alpha_of_16_bits_is_dropped_and_does_not_affect_the_range(
     suffix: str, bits: int, opaque: int, tmp_path: Path
 ) -> None:
     colours = np.rint(shades() * (2**bits - 1)).astype(np.uint16)
@@ -132,12 +131,12 @@ def test_alpha_is_dropped_in_16_bits_and_decides_no_range(
     stored = np.concatenate([colours, alpha], -1)
     data = stored if suffix == ".png" else tiff(stored, t338=2)
     image, notes = read(tmp_path / f"a{suffix}", data)
-    assert far(image, np.rint(shades() * 255)) <= 1
+    assert largest_difference(image, np.rint(shades() * 255)) <= 1
     assert len(notes) == (bits == 12)
 
 
 @pytest.mark.parametrize("kind", [0, 2], ids=["unspecified", "unassociated"])
-def test_a_tiffs_alpha_is_dropped_as_that_of_a_png(kind: int, tmp_path: Path) -> None:
+def test_alpha_is_dropped_in_tiff_and_png(kind: int, tmp_path: Path) -> None:
     colours = np.rint(shades() * 255).astype(np.uint8)
     alpha = np.repeat(np.arange(WIDTH, dtype=np.uint8)[None, :, None], HEIGHT, 0)
     stored = np.concatenate([colours, alpha], -1)
@@ -148,24 +147,24 @@ def test_a_tiffs_alpha_is_dropped_as_that_of_a_png(kind: int, tmp_path: Path) ->
     assert notes == []
 
 
-def test_colours_that_were_multiplied_by_alpha_are_divided(tmp_path: Path) -> None:
+def test_premultiplied_colours_are_divided_by_alpha(tmp_path: Path) -> None:
     colours = np.rint(shades() * 255).astype(np.uint8)
     alpha = np.full((HEIGHT, WIDTH, 1), 128, np.uint8)
     stored = np.concatenate([np.rint(colours * (128 / 255)).astype(np.uint8), alpha], -1)
     image, _ = read(tmp_path / "a.tif", tiff(stored, t338=1))
-    assert far(image, colours) <= 1
+    assert largest_difference(image, colours) <= 1
 
 
 @pytest.mark.parametrize(
     ("dtype", "channels", "most"),
     covering([np.float16, np.float32, np.float64], ["grey", "colour"], [1, 255, 4095]),
 )
-def test_floats_by_what_their_range_says(
+def test_float_samples_are_scaled_by_their_range(
     dtype: type, channels: str, most: int, tmp_path: Path
 ) -> None:
     shown = shades() if channels == "colour" else shades()[..., 2]
     image, notes = read(tmp_path / "a.tif", tiff((shown * most).astype(dtype)))
-    assert far(image, np.rint(shown * 255)) <= 1
+    assert largest_difference(image, np.rint(shown * 255)) <= 1
     assert f"0 to {most}" in notes[0]
 
 
@@ -180,42 +179,45 @@ def test_floats_by_what_their_range_says(
         ("kelvin.pfm", np.float32, 290, 315),
         ("degrees.tif", np.float32, 5, 45),
         ("below zero.tif", np.int16, -300, 1500),
+        ("heights.tif", np.float32, -200, 800),
     ],
 )
 def test_grey_on_a_narrow_range_is_stretched(name, dtype, low, high, tmp_path: Path) -> None:
-    """As thermal cameras write it, with two pixels that are dead or hot."""
+    """Thermal cameras write such pictures, some with dead or hot pixels."""
     shown = np.kron(shades()[..., 2], np.ones((8, 8)))
     exact = shown * (high - low) + low
     stored = (exact if dtype == np.float32 else np.rint(exact)).astype(dtype)
     image, notes = read(tmp_path / name, stored if "tif" not in name else tiff(stored))
-    assert far(image, np.rint(shown * 255)) <= 1
+    assert largest_difference(image, np.rint(shown * 255)) <= 1
     assert f"{low} to {high}" in notes[0]
     stored[0, 0], stored[9, 9] = 0, 32000 if dtype == np.int16 else 65535
     image, _ = read(tmp_path / name, stored if "tif" not in name else tiff(stored))
     assert np.ptp(image[16:, 16:]) > 200
-    wanted = parse_grey_range(f"{low}-{low + 2 * (high - low)}")
-    with sources.open(str(tmp_path / name), choice=Choice(grey=wanted)) as source:
-        assert far(source.read().image[16:, 16:], np.rint(shown * 127.5)[16:, 16:]) <= 1
+    grey_range = parse_grey_range(f"{low}-{low + 2 * (high - low)}")
+    with sources.open(str(tmp_path / name), choice=Choice(grey=grey_range)) as source:
+        assert (
+            largest_difference(source.read().image[16:, 16:], np.rint(shown * 127.5)[16:, 16:]) <= 1
+        )
     with sources.open(str(tmp_path / name), choice=Choice(grey=FULL)) as source:
         assert np.ptp(source.read().image[16:, 16:]) < 60 or low < 0
 
 
-def test_grey_range_of_a_video_is_of_all_its_pictures(tmp_path: Path) -> None:
-    """The first ones show a shutter; equal samples have equal shades in all."""
+def test_grey_range_of_a_video_covers_all_pictures(tmp_path: Path) -> None:
+    """The first pictures show a shutter; equal samples have equal shades in all pictures."""
     stored = [(shades()[..., 2] * 900 + 7500).astype(np.uint16) for _ in range(20)]
-    for one in stored[:3]:
-        one[:] = 7500
+    for shutter in stored[:3]:
+        shutter[:] = 7500
     with av.open(str(tmp_path / "a.mkv"), "w") as file:
         stream = file.add_stream("ffv1", rate=9)
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "gray16le"
-        for one in stored:
-            file.mux(stream.encode(av.VideoFrame.from_ndarray(one, "gray16le")))
+        for samples in stored:
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(samples, "gray16le")))
         file.mux(stream.encode(None))
     for decoder in ("auto", "av"):
         with sources.open(str(tmp_path / "a.mkv"), decoder=decoder, pixels="yuv420p") as source:
             images = [frame.image for frame in source]
-        assert [far(image, np.rint((one - 7500.0) / 900 * 255)) <= 1
-                for image, one in zip(images, stored, strict=True)] == [True] * 20  # fmt: skip
+        for image, samples in zip(images, stored, strict=True):
+            assert largest_difference(image, np.rint((samples - 7500.0) / 900 * 255)) <= 1
         assert "7500 to 8400" in source.notes[0]
     with sources.open(str(tmp_path / "a.mkv"), choice=Choice(grey=FULL)) as source:
         assert np.ptp(list(source)[-1].image) <= 4
@@ -239,42 +241,36 @@ def test_samples_that_are_nan_or_infinite_are_black(tmp_path: Path) -> None:
     image, notes = read(tmp_path / "a.tif", tiff(stored))
     expected = np.rint(shades() * 255)
     expected[10:12, 10:12], expected[20, 20] = 0, 0
-    assert far(image, expected) <= 1
+    assert largest_difference(image, expected) <= 1
     assert "; 15 samples" in notes[0]
     image, notes = read(tmp_path / "b.tif", tiff(np.full_like(stored, np.nan)))
     assert not image.any()
     assert "all NaN or infinite" in notes[0]
 
 
-@pytest.mark.parametrize("dtype", [np.int16, np.float32])
-def test_what_goes_below_zero_is_stretched_from_end_to_end(dtype: type, tmp_path: Path) -> None:
-    """Degrees, heights."""
-    image, notes = read(tmp_path / "a.tif", tiff((shades()[..., 2] * 1000 - 200).astype(dtype)))
-    assert far(image, np.rint(shades()[..., 2] * 255)) <= 1
-    assert "-200 to 800" in notes[0]
-
-
 @pytest.mark.skipif(not hasattr(cv2, "CV_32U"), reason="OpenCV before 5 reads no such TIFF")
 @pytest.mark.parametrize("bits", [12, 31])
-def test_integers_of_32_bits(bits: int, tmp_path: Path) -> None:
+def test_integers_of_32_bits_are_scaled(bits: int, tmp_path: Path) -> None:
     stored = np.rint(shades()[..., 2] * (2**bits - 1)).astype(np.uint32)
     image, _ = read(tmp_path / "a.tif", tiff(stored))
-    assert far(image, np.rint(shades()[..., 2] * (255 if bits == 12 else 127.5))) <= 1
+    assert (
+        largest_difference(image, np.rint(shades()[..., 2] * (255 if bits == 12 else 127.5))) <= 1
+    )
 
 
 @pytest.mark.parametrize("bits", [8, 16])
-def test_where_white_is_zero(bits: int, tmp_path: Path) -> None:
+def test_picture_with_white_as_zero_is_inverted(bits: int, tmp_path: Path) -> None:
     most = 255 if bits == 8 else 4095
     stored = (most - np.rint(shades()[..., 2] * most)).astype(f"u{bits // 8}")
     image, _ = read(tmp_path / "a.tif", tiff(stored, t262=0))
-    assert far(image, np.rint(shades()[..., 2] * 255)) <= 1
+    assert largest_difference(image, np.rint(shades()[..., 2] * 255)) <= 1
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize(
     ("most", "tile", "order"), [(255, 0, "<"), (4095, 0, ">"), (255, 32, ">"), (4095, 32, "<")]
 )
-def test_a_tiffs_orientation(
+def test_tiff_orientation_is_applied(
     orientation: int, most: int, tile: int, order: str, tmp_path: Path
 ) -> None:
     stored = np.rint(shades() * most).astype(np.uint8 if most == 255 else np.uint16)
@@ -289,7 +285,7 @@ def test_a_tiffs_orientation(
         8: np.rot90(upright),
     }.get(orientation, upright)
     image, _ = read(tmp_path / "a.tif", tiff(stored, t274=orientation, tile=tile, order=order))
-    assert far(image, show) <= 1
+    assert largest_difference(image, show) <= 1
 
 
 def test_first_of_several_pages_is_read_with_a_note(tmp_path: Path) -> None:
@@ -301,17 +297,17 @@ def test_first_of_several_pages_is_read_with_a_note(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("white", [8, 9], ids=["signed", "unsigned"])
-def test_lab_has_a_white_white(white: int, tmp_path: Path) -> None:
+def test_white_in_lab_stays_white(white: int, tmp_path: Path) -> None:
     shown = np.repeat(np.rint(shades()[..., 2:] * 255), 3, -1)
     lab = cv2.cvtColor(shown.astype(np.uint8), cv2.COLOR_BGR2Lab)[..., ::-1]
     lab = lab ^ np.array([128, 128, 0] if white == 8 else [0, 0, 0], np.uint8)
     image, _ = read(tmp_path / "a.tif", tiff(lab, t262=white))
-    assert far(image, shown) <= 2
+    assert largest_difference(image, shown) <= 2
 
 
-def test_signed_samples_have_a_bit_less(tmp_path: Path) -> None:
+def test_signed_samples_use_one_bit_less(tmp_path: Path) -> None:
     image, _ = read(tmp_path / "a.tif", tiff(np.rint(shades() * 32767).astype(np.int16)))
-    assert far(image, np.rint(shades() * 255)) <= 1
+    assert largest_difference(image, np.rint(shades() * 255)) <= 1
 
 
 @pytest.mark.parametrize(
@@ -322,14 +318,14 @@ def test_signed_samples_have_a_bit_less(tmp_path: Path) -> None:
         (tiff(shades().astype(np.uint8), planes=True, t273=[8, 8, 60000]), "truncated"),
     ],
 )
-def test_what_cv2_would_draw_wrong_is_refused(data: bytes, why: str, tmp_path: Path) -> None:
-    """Black, with mixed up planes, or without the last of them."""
+def test_tiff_that_cv2_misreads_is_refused(data: bytes, why: str, tmp_path: Path) -> None:
+    """cv2 would return black, mixed up planes, or pictures without the last plane."""
     (tmp_path / "a.tif").write_bytes(data)
     with pytest.raises(SourceError, match=why):
         sources.open(str(tmp_path / "a.tif"))
 
 
-def test_a_folder_has_one_note_for_all_of_a_kind(tmp_path: Path) -> None:
+def test_folder_has_one_note_per_kind(tmp_path: Path) -> None:
     for number in range(4):
         cv2.imwrite(str(tmp_path / f"{number}.png"), np.rint(shades() * 4095).astype(np.uint16))
     cv2.imwrite(str(tmp_path / "4.png"), np.rint(shades() * 255).astype(np.uint8))
@@ -345,18 +341,9 @@ def test_truncated_tiff_reads_as_none(length: int, tmp_path: Path) -> None:
     assert read_picture(str(tmp_path / "a.tif")) is None
 
 
-def test_pages_that_lead_to_each_other_have_an_end(tmp_path: Path) -> None:
+def test_cyclic_list_of_pages_ends(tmp_path: Path) -> None:
     data = bytearray(tiff(np.rint(shades() * 255).astype(np.uint8)))
     (first,) = struct.unpack_from("<I", data, 4)
     count = struct.unpack_from("<H", data, first)[0]
     struct.pack_into("<I", data, first + 2 + 12 * count, first)  # the next page is this one
     assert read(tmp_path / "a.tif", bytes(data))[1] == []
-
-
-def test_the_reported_thermal_files(shared: Path) -> None:
-    files = shared / "data/reports2/files"
-    with Detector(engine="ort", precision="fp32") as detector:
-        for name in ("thermal_51241_52181.png", "thermal_29300_31500.tif"):
-            assert len(detector(files / name)) == len(detector(files / "grey8_reference.png")) == 8
-        found = [len(found) for _, found in detector.stream(files / "thermal_7500_8500.mkv")]
-    assert found == [17, 17]

@@ -1,4 +1,4 @@
-"""What cannot be read gets one line: what was asked, what was found, what to do."""
+"""An unreadable source gets a one-line error that says what was found and what to do."""
 
 import builtins
 import os
@@ -33,19 +33,18 @@ def test_cameras_are_claimed(spec):
 
 
 @pytest.mark.parametrize("spec", ["srt://host:1/x", "gopher://host/x", "rtsp://"])
-def test_addresses_that_can_never_be_read(spec):
+def test_unsupported_address_is_refused(spec):
     refused(spec)
 
 
-def test_a_file_named_like_a_camera(tmp_path, monkeypatch):
-    """Digits alone are a webcam; a path is a file."""
+def test_digits_are_a_camera_unless_given_as_a_path(tmp_path, monkeypatch):
     write_video(tmp_path / "a.mp4").rename(tmp_path / "0")
     monkeypatch.chdir(tmp_path)
     assert len(list(sources.open("./0"))) == 24
     assert sources.find_claiming("0").__name__ == "LiveSource"
 
 
-def test_a_name_that_looks_like_a_protocol(tmp_path, monkeypatch):
+def test_file_name_that_looks_like_a_protocol_is_opened(tmp_path, monkeypatch):
     write_video(tmp_path / "a.mp4").rename(tmp_path / "tcp:1 [x].mp4")
     monkeypatch.chdir(tmp_path)
     for decoder in ("auto", "av"):
@@ -71,7 +70,7 @@ def test_missing_file_names_the_nearest(tmp_path):
     ],
 )
 @pytest.mark.parametrize("decoder", ["auto", "opencv", "av"])
-def test_not_a_video(tmp_path, name, data, words, decoder, capfd):
+def test_file_without_a_video_is_refused(tmp_path, name, data, words, decoder, capfd):
     (tmp_path / name).write_bytes(data)
     assert words in refused(tmp_path / name, decoder=decoder)
     assert capfd.readouterr() == ("", "")
@@ -90,7 +89,7 @@ def test_sound_file_with_a_cover_is_refused(tmp_path):
     assert "(found: a cover picture, audio)" in refused(covered)
 
 
-def test_folders_and_globs_without_pictures(tmp_path):
+def test_folder_or_glob_without_pictures_is_refused(tmp_path):
     assert "no files at all" in refused(tmp_path)
     assert "no picture" in refused(tmp_path)
     assert ".mp4" in refused(tmp_path)
@@ -106,17 +105,16 @@ def test_folders_and_globs_without_pictures(tmp_path):
     assert "1 skipped: 1 .txt" in refused(tmp_path / "notes")
 
 
-def test_links_that_lead_nowhere(tmp_path):
-    """Include a broken link among pictures."""
-    (tmp_path / "gone.mp4").symlink_to("absent.mp4")
+def test_broken_link_is_refused(tmp_path):
+    (tmp_path / "dead.mp4").symlink_to("absent.mp4")
     (tmp_path / "loop.png").symlink_to("loop.png")
-    assert "(to absent.mp4)" in refused(tmp_path / "gone.mp4")
+    assert "(to absent.mp4)" in refused(tmp_path / "dead.mp4")
     assert "(to loop.png)" in refused(tmp_path / "loop.png")
     cv2.imwrite(str(tmp_path / "a.png"), picture(0))
     assert len(list(sources.open(str(tmp_path)))) == 1
 
 
-def test_unreadable_and_irregular(tmp_path, monkeypatch):
+def test_pipe_and_unreadable_file_are_refused(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe")
     assert "pipe" in refused(tmp_path / "pipe")
     path = write_video(tmp_path / "a.mp4")
@@ -124,13 +122,11 @@ def test_unreadable_and_irregular(tmp_path, monkeypatch):
     def denied(name, *_):
         raise PermissionError(13, "Permission denied", name)
 
-    monkeypatch.setattr(
-        builtins, "open", denied
-    )  # root may read everything, so chmod shows nothing
+    monkeypatch.setattr(builtins, "open", denied)  # chmod does not stop root
     assert "Permission denied" in refused(path)
 
 
-def test_import_is_light():
+def test_import_loads_no_decoder():
     code = "import sys, detector.core.sources; print({'cv2', 'av'} & set(sys.modules))"
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout

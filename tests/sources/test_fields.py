@@ -1,4 +1,4 @@
-"""Which field of a frame a packet holds, by its first bytes."""
+"""Which field of a frame a packet contains, from its first bytes."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def test_fields_of_h264_alternate_and_complete_each_other(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("name", ["h264-mbaff.ts", "mpeg2-fields.mpg"])
-def test_a_packet_of_a_whole_frame_holds_no_field(tmp_path, name):
-    """FFmpeg joins MPEG-2's fields to one packet."""
+def test_packet_of_a_whole_frame_has_no_field(tmp_path, name):
+    """FFmpeg joins the two fields of MPEG-2 into one packet."""
     ODDITIES[name](tmp_path / name)
     fields, knows = fields_of(tmp_path / name)
     assert knows
     assert fields == [None] * FRAMES
 
 
-def test_fields_of_mpeg2_in_packets_of_their_own(tmp_path):
+def test_mpeg2_fields_in_separate_packets_are_read(tmp_path):
     path = tmp_path / "x.mpg"
     ODDITIES["mpeg2-fields.mpg"](path)
     pictures = path.with_suffix(".m2v").read_bytes().split(b"\0\0\1\0")[1:]
@@ -51,16 +51,16 @@ def test_fields_of_mpeg2_in_packets_of_their_own(tmp_path):
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 7, 8, 255, 65534])
-def test_numbers_of_variable_length(number):
+def test_golomb_numbers_are_read(number):
     bits = BitReader(bytes(Bits().ue(number).u(5, 21).align()))
     assert (bits.golomb(), bits.take(5)) == (number, 21)
 
 
-def test_a_set_with_scaling_lists_is_read_to_its_end():
-    """High profile: every list is there, and says 8 and then "as before"."""
+def test_sps_with_scaling_lists_is_read_completely():
+    """High profile; each scaling list is present: 8, and then repetitions of it."""
     head = Bits().u(8, 100).u(8, 0).u(8, 40).ue(0, 1, 0, 0).u(1, 0).u(1, 1)
     for _ in range(8):
-        head.u(1, 1).ue(0).ue(16)  # +0, then -8: the rest is as the one before
+        head.u(1, 1).ue(0).ue(16)  # +0, then -8, which means: repeat the last value
     head.ue(5, 0, 0, 4).u(1, 0).ue(119, 33).u(1, 0).u(1, 1)
     slice_ = Bits().ue(0, 7, 0).u(9, 300).u(1, 1).u(1, 1)
     reader = FieldReader("h264", b"\0\0\1\x67" + head.close(), 0)

@@ -1,11 +1,10 @@
-"""What a folder or a pattern holds beside what is read: it is taken, or it is named."""
+"""Other files in a folder or pattern of pictures: videos are read, the rest is noted."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import cv2
@@ -21,6 +20,8 @@ from detector.core.run.inputs import gather_sources
 from detector.core.run.outputs import SETTINGS
 from detector.core.sources._contents import FFMPEG_PICTURES, PICTURES, VIDEOS, is_picture, is_video
 from tests.conftest import CHECKOUT
+
+from .oddities import ffmpeg
 
 pytestmark = pytest.mark.usefixtures("place")
 
@@ -40,13 +41,13 @@ def notes(*specs: str) -> list[str]:
     return [note for note in map(sources.note_of, gather_sources(specs)) if note]
 
 
-def counted(said: str) -> list[str]:
-    """What a note counts, and what it says to type: ``["1 skipped", "1 .txt", "'P/**'"]``."""
-    return re.findall(r"\d+ \.?\w+|'.*'", said)
+def counted(note: str) -> list[str]:
+    """Return a note's counts and suggestion, like ``["1 skipped", "1 .txt", "'P/**'"]``."""
+    return re.findall(r"\d+ \.?\w+|'.*'", note)
 
 
-LEFT_OUT = [
-    # files -> what is counted
+SKIPPED = [
+    # files -> counts in the note
     (["a.jpg", "b.PPM", "c.jp2", "D.JPG"], []),
     (["a.jpg", "n.txt", "m.TXT", "q.xyz"], ["3 skipped", "2 .txt", "1 .xyz"]),
     (["a.jpg", "v.mxf", "w.OGV"], []),
@@ -60,20 +61,22 @@ LEFT_OUT = [
 ]
 
 
-@pytest.mark.parametrize(("files", "told"), LEFT_OUT, ids=[str(n) for n in range(len(LEFT_OUT))])
-def test_a_folder_names_what_it_leaves_out(files: list[str], told: list[str]) -> None:
+@pytest.mark.parametrize(("files", "expected"), SKIPPED, ids=[str(n) for n in range(len(SKIPPED))])
+def test_skipped_files_of_a_folder_are_noted(files: list[str], expected: list[str]) -> None:
     make(*(f"P/{name}" for name in files))
-    assert [(note[:3], counted(note)) for note in notes("P")] == ([("P: ", told)] if told else [])
+    assert [(note[:3], counted(note)) for note in notes("P")] == (
+        [("P: ", expected)] if expected else []
+    )
 
 
-def test_many_suffixes_are_summed_up() -> None:
+def test_many_suffixes_are_summarized() -> None:
     make("P/a.jpg", *(f"P/{n}.t{n:02d}" for n in range(20)), "P/x.t00")
     (note,) = notes("P")
     named = ["2 .t00", *(f"1 .t{n:02d}" for n in range(1, 7))]
     assert counted(note) == ["21 skipped", *named, "13 with", "13 other"]
 
 
-def test_links(place: Path) -> None:
+def test_links_are_followed_once(place: Path) -> None:
     make("P/a.jpg", "P/s/b.jpg")
     (place / "P/dead.jpg").symlink_to("nowhere")
     (place / "P/s/up").symlink_to("..")
@@ -82,7 +85,7 @@ def test_links(place: Path) -> None:
     assert counted(note) == ["1 skipped", "1 neither", "1 subfolder", "1 picture", "'P/**'"]
 
 
-def test_two_stars_walk(place: Path) -> None:
+def test_double_star_walks_subfolders(place: Path) -> None:
     make("P/a.jpg", "P/s/b.jpg", "P/s/t/c.PNG", "P/s/.hidden/d.jpg", "P/n.txt", "P/s/v.mxf")
     (place / "P/s/up").symlink_to("..")
     gathered = gather_sources(["P/**"])
@@ -91,7 +94,7 @@ def test_two_stars_walk(place: Path) -> None:
     assert list(map(counted, notes("P/**"))) == [["1 skipped", "1 .txt"]]
 
 
-def test_a_pattern_names_the_folders_that_it_matches() -> None:
+def test_pattern_notes_matched_folders() -> None:
     make("P/a.jpg", "P/s/b.jpg", "P/n.txt")
     assert notes("P/*.jpg") == []
     (note,) = notes("P/*")
@@ -99,17 +102,17 @@ def test_a_pattern_names_the_folders_that_it_matches() -> None:
     assert note.endswith(" P/s")
 
 
-def test_what_runs_wrote_is_not_left_out() -> None:
+def test_outputs_of_runs_are_ignored_without_a_note() -> None:
     make("P/a.jpg", "P/a-ort-detected.jsonl", "P/a-ort-detected/a.jpg", "P/a-ort-detected.mp4")
     mark("P/a-ort-detected.jsonl", "P/a-ort-detected", "P/a-ort-detected.mp4")
     assert notes("P") == []
     assert sources.pictures_of("P/**") == ["P/a.jpg"]
 
 
-def test_a_source_that_is_missing_among_others() -> None:
+def test_missing_source_gets_a_hint() -> None:
     make("a.mp4", "c d.mp4")
-    for typed, said in (("a.mp4 b.mp4", "-o b.mp4"), ("c d.mp4", "use c d"), ("a.mp4 b", "path")):
-        with pytest.raises(SourceError, match=said):
+    for typed, hint in (("a.mp4 b.mp4", "-o b.mp4"), ("c d.mp4", "use c d"), ("a.mp4 b", "path")):
+        with pytest.raises(SourceError, match=hint):
             gather_sources(typed.split())
 
 
@@ -137,23 +140,22 @@ def test_outputs_that_an_unquoted_pattern_names_again_are_skipped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "told"),
+    ("files", "expected"),
     [
         ([], []),
         (["n.txt"], ["1 skipped", "1 .txt"]),
         (["s/1.jpg", "t/2.jpg"], ["2 subfolders", "2 pictures", "'P/**'"]),
     ],
 )
-def test_nothing_to_read(files: list[str], told: list[str]) -> None:
+def test_folder_with_nothing_to_read_is_refused(files: list[str], expected: list[str]) -> None:
     Path("P").mkdir()
     make(*(f"P/{name}" for name in files))
     with pytest.raises(SourceError) as refused:
         sources.check("P")
-    assert counted(str(refused.value)) == told
+    assert counted(str(refused.value)) == expected
 
 
-def test_a_folder_that_is_opened_alone_names_its_videos_too() -> None:
-    """Open the folder like ``profile``."""
+def test_note_of_an_opened_folder_includes_videos() -> None:
     make("P/a.jpg", "P/b.jpg", "P/v.mkv", "P/n.txt")
     for frames in (None, 1):
         with sources.open("P", frames=frames) as source:
@@ -169,13 +171,8 @@ def test_skipped_files_are_noted_in_the_summary() -> None:
     json.dumps(summary.notes)
 
 
-def ffmpeg(*arguments: str) -> None:
-    subprocess.run(["ffmpeg", "-v", "error", "-y", *arguments], check=True)
-
-
 @pytest.mark.parametrize("suffix", [".tga", ".sgi", ".pcx", ".dpx", ".exr", ".xwd"])
 def test_pictures_that_opencv_does_not_read_are_pictures(suffix: str) -> None:
-    """Decode what ffmpeg made of a PNG, and compare it with the PNG's pixels."""
     assert suffix in FFMPEG_PICTURES
     image = np.zeros((24, 32, 3), np.uint8)
     image[:12, :16] = (10, 100, 200)
@@ -187,14 +184,14 @@ def test_pictures_that_opencv_does_not_read_are_pictures(suffix: str) -> None:
     assert np.abs(frame.image.astype(int) - image).max() <= 2
 
 
-def test_an_avif_that_moves_is_a_video() -> None:
+def test_animated_avif_is_a_video() -> None:
     Path("a.avif").write_bytes(b"\0\0\0\x18ftypavis\0\0\0\0")
     Path("b.avif").write_bytes(b"\0\0\0\x18ftypavif\0\0\0\0")
     assert (is_picture("a.avif"), is_video("a.avif")) == (False, True)
     assert (is_picture("b.avif"), is_video("b.avif")) == (True, False)
 
 
-def test_the_documents_list_the_suffixes() -> None:
+def test_documented_suffixes_are_complete() -> None:
     lines = (CHECKOUT / "docs/usage.md").read_text().splitlines()
     rows = [line.split("|")[1:3] for line in lines if line.count("|") == 3]
     listed = {name.strip(): suffixes.split() for name, suffixes in rows}
@@ -203,12 +200,11 @@ def test_the_documents_list_the_suffixes() -> None:
 
 
 @pytest.mark.slow
-def test_python_reads_the_videos_of_a_folder_too_and_warns(place: Path) -> None:
+def test_detector_reads_the_videos_of_a_folder_and_warns(place: Path) -> None:
     make("P/a.jpg", "P/n.txt", "P/s/b.jpg")
     (place / "P/v.mp4").symlink_to(CHECKOUT / "videos/street.mp4")
     with (
         Detector(engine="null", frames=2) as detector,
         pytest.warns(UserWarning, match=r"P: 1 skipped.* 1 subfolder"),
     ):
-        seen = [frame.source or frame.path for frame, _ in detector.stream("P")]
-    assert len(seen) == 3
+        assert len(list(detector.stream("P"))) == 3

@@ -1,4 +1,4 @@
-"""A file's contents other than the frames that a decoder returned."""
+"""Packets of a file for which the decoder returned no frame."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ FRAMES = 24
     [
         (FRAMES, FRAMES - 1, 0, 0),
         (10, 9, 14, 14),  # the decoder stopped early
-        (10, None, 14, 14),  # the same, where pts jumped
-        (10, FRAMES - 1, 14, 0),  # it came to the end, and left some out on its way
+        (10, None, 14, 14),  # the same, but pts jumped
+        (10, FRAMES - 1, 14, 0),  # the decoder reached the end, but skipped some
         (20, FRAMES - 3, 4, 2),
     ],
 )
 @pytest.mark.parametrize("suffix", ["mp4", "mkv"])
-def test_packets_without_a_frame(
+def test_packets_without_a_frame_are_counted(
     tmp_path: Path, suffix: str, frames: int, last: int | None, lost: int, remaining: int
 ) -> None:
-    """Of 24 pictures ``frames`` were given, the last of them number ``last`` in order of time."""
+    """The decoder returned ``frames`` of 24 pictures; the latest was number ``last``."""
     path = write_video(tmp_path / f"a.{suffix}", FRAMES, bf="2")
     pts = sorted(pts_of(path))
     check = check_packets(probe(str(path)), frames, None if last is None else pts[last])
@@ -37,7 +37,7 @@ def test_packets_without_a_frame(
 
 
 @pytest.mark.parametrize(("first", "shown"), [(0x10, True), (0x00, False), (0xEF, False)])
-def test_a_picture_of_vp8_says_whether_it_is_shown(first: int, shown: bool) -> None:
-    """RFC 6386, 9.1: one bit of the first byte; other bytes do not matter."""
+def test_vp8_header_tells_whether_the_picture_is_shown(first: int, shown: bool) -> None:
+    """RFC 6386, 9.1: one bit of the first byte tells; other bytes do not matter."""
     rule = PictureRule("vp8", None)
     assert all(rule.must_show(av.Packet(bytes([first, other]))) is shown for other in (0, 0xFF))

@@ -36,7 +36,7 @@ WRITTEN = (
 
 
 @pytest.mark.parametrize(("suffix", "options"), WRITTEN)
-def test_the_size_is_that_of_the_decoded_picture(suffix, options):
+def test_claimed_size_is_the_decoded_size(suffix, options):
     if not cv2.haveImageWriter(f"a{suffix}"):
         pytest.skip("machine: this cv2 cannot write it")
     _, data = cv2.imencode(suffix, np.full((37, 61, 3), 90, np.uint8), options)
@@ -44,14 +44,14 @@ def test_the_size_is_that_of_the_decoded_picture(suffix, options):
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_a_header_that_is_cut_off_anywhere_raises_nothing(name):
+def test_truncated_header_does_not_raise(name):
     data = content(name)
     for length in range(min(len(data), 700)):
         claimed_size(data[:length])
 
 
-def test_a_small_jpeg_that_claims_a_gigapixel_is_not_decoded(tmp_path):
-    """libjpeg would fill it up with grey: 6 GB."""
+def test_small_jpeg_that_claims_a_gigapixel_is_not_decoded(tmp_path):
+    """libjpeg would fill the rest with grey, which takes 6 GB."""
     path = tmp_path / "bomb.jpg"
     path.write_bytes(SIZED["p.jpg"](content("p.jpg"), 32767, 32767))
     assert why_not_decoded(path.read_bytes())
@@ -60,7 +60,7 @@ def test_a_small_jpeg_that_claims_a_gigapixel_is_not_decoded(tmp_path):
         PicturesSource.open(str(path))
 
 
-def test_the_largest_picture_that_is_read(monkeypatch):
+def test_picture_above_the_pixel_limit_is_refused(monkeypatch):
     monkeypatch.setattr(machine, "machine_bytes", lambda: 1 << 40)
     jpeg = content("p.jpg")
     assert not why_not_decoded(SIZED["p.jpg"](jpeg, 16384, MOST_PIXELS // 16384))
@@ -68,8 +68,8 @@ def test_the_largest_picture_that_is_read(monkeypatch):
 
 
 @pytest.mark.parametrize("name", SIZED)
-def test_what_the_machine_cannot_hold_is_not_decoded(tmp_path, monkeypatch, name):
-    """2^28 pixels take 3 GB: too much where there is 1 GB, though below the bound."""
+def test_picture_too_large_for_the_machine_is_not_decoded(tmp_path, monkeypatch, name):
+    """2^28 pixels take 3 GB: below the pixel limit, but too much for a machine with 1 GB."""
     monkeypatch.setattr(machine, "machine_bytes", lambda: 1 << 30)
     small = SIZED[name](content(name), 8192, 8192)
     large = SIZED[name](content(name), 16383, 16383)
@@ -84,7 +84,7 @@ def test_what_the_machine_cannot_hold_is_not_decoded(tmp_path, monkeypatch, name
     assert "1.0 GB" in source.notes[0]
 
 
-def test_a_limit_of_the_process_counts_too(monkeypatch):
+def test_memory_limit_of_the_process_counts_too(monkeypatch):
     monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (1 << 29, 1 << 29))
     large = SIZED["p.jpg"](content("p.jpg"), 8192, 8192)
     assert "ulimit -v leaves 0.5 GB" in str(why_not_decoded(large))
@@ -95,7 +95,9 @@ def test_frames_that_cannot_be_in_flight_together_are_refused(tmp_path, monkeypa
     path = write_video(tmp_path / "in.mp4", 3)
     with SourceReading.of(Config()).open(str(path)) as source:
         frame = source.info.width * source.info.height * 3
-    monkeypatch.setattr(machine, "machine_bytes", lambda: 5 * frame)  # 2, and almost 3 to decode
+    monkeypatch.setattr(
+        machine, "machine_bytes", lambda: 5 * frame
+    )  # 2 in flight, and almost 3 to decode
     config = Config(runtime=RuntimeConfig(batch=batch))
     if fits:
         SourceReading.of(config).open(str(path)).close()
@@ -118,8 +120,8 @@ HUGE = {
 
 
 @pytest.mark.parametrize("name", HUGE)
-def test_what_claims_more_than_there_is_is_not_decoded(tmp_path, monkeypatch, name):
-    """By whatever suffix. The chunk took 4 GB of memory in a file of 243 bytes."""
+def test_file_that_claims_more_than_it_contains_is_not_decoded(tmp_path, monkeypatch, name):
+    """The chunk once took 4 GB of memory, in a file of 243 bytes."""
     png = content("p.png")
     path = tmp_path / "p.png"
     path.write_bytes(HUGE[name](png))

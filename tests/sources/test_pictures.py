@@ -1,4 +1,4 @@
-"""Folders, globs and single pictures."""
+"""Folders, globs and single pictures as sources."""
 
 import json
 import threading
@@ -54,13 +54,13 @@ def test_the_clock_of_pictures_begins_at_0(folder):
     assert not any("--start" in note for note in source.notes)
 
 
-def test_glob_and_single(folder):
+def test_glob_and_single_picture(folder):
     assert names(sources.open(str(folder / "img?.*"))) == ["img1.PNG", "img2.png"]
     (only,) = sources.open(str(folder / "img2.png"))
-    assert np.array_equal(only.image, picture(8))  # png is exact, and cv2 wrote the array as BGR
+    assert np.array_equal(only.image, picture(8))  # PNG is lossless, and cv2 wrote the array as BGR
 
 
-def test_files_of_one_name_keep_their_folders():
+def test_equal_file_names_keep_their_folders():
     assert _make_output_names(["a/1.png", "a/b/2.png", "c/2.png"]) == [
         "1.png",
         "a/b/2.png",
@@ -68,18 +68,17 @@ def test_files_of_one_name_keep_their_folders():
     ]
 
 
-def test_a_name_with_brackets_is_a_file(folder):
+def test_file_name_with_brackets_is_not_a_pattern(folder):
     save(folder / "img[1].png", picture(3))
     assert names(sources.open(str(folder / "img[1].png"))) == ["img[1].png"]
 
 
 @pytest.mark.parametrize("factor", [1, 2])
-def test_exif_orientation(tmp_path, factor):
+def test_exif_orientation_is_applied(tmp_path, factor):
     upright = np.zeros((40, 60, 3), np.uint8)
-    upright[:10, :10] = 255  # a white corner at the top left of what is stored
+    upright[:10, :10] = 255  # a white corner at the top left of the stored picture
     data = cv2.imencode(".jpg", upright)[1].tobytes()
-    # One TIFF entry, big-endian: tag 0x0112 (orientation), type short, value 6: turn clockwise to
-    # show.
+    # One TIFF entry, big-endian: tag 0x0112 (orientation), type short, value 6 (turn clockwise).
     tiff = b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"
     exif = b"Exif\0\0" + tiff
     segment = b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif
@@ -106,13 +105,11 @@ def test_unreadable_pictures_are_counted_and_skipped(folder, broken, capfd):
 @pytest.mark.parametrize("at_once", [1, 3])
 @pytest.mark.parametrize("broken", [None, "img1.PNG", "img2.png"])
 @pytest.mark.parametrize(("stride", "frames"), [(1, None), (2, None), (1, 3), (3, 1)])
-def test_what_is_read_does_not_depend_on_how_many_are_decoded_at_once(
-    folder, at_once, broken, stride, frames
-):
-    paths = [folder / one for one in ("bild ü 视频.jpg", "img1.PNG", "img2.png", "img10.png")]
+def test_parallel_decoding_gives_the_same_pictures(folder, at_once, broken, stride, frames):
+    paths = [folder / name for name in ("bild ü 视频.jpg", "img1.PNG", "img2.png", "img10.png")]
     if broken:
         (folder / broken).write_bytes(b"no")
-    wanted = [
+    expected = [
         (at, cv2.imdecode(np.fromfile(path, np.uint8), cv2.IMREAD_COLOR))
         for at, path in enumerate(paths)
         if at % stride == 0 and path.name != broken
@@ -121,21 +118,21 @@ def test_what_is_read_does_not_depend_on_how_many_are_decoded_at_once(
         str(folder), stride=stride, frames=frames, choice=Choice(at_once=at_once)
     ) as source:
         read = list(source)
-    assert [frame.index for frame in read] == [at for at, _ in wanted]
-    for frame, (_, image) in zip(read, wanted, strict=True):
+    assert [frame.index for frame in read] == [at for at, _ in expected]
+    for frame, (_, image) in zip(read, expected, strict=True):
         assert np.array_equal(frame.image, image)
-    assert frame.buffer is None, "the next one has memory of its own"
+    assert frame.buffer is None, "each picture needs memory of its own"
 
 
-def test_pictures_are_decoded_at_the_same_time_and_few_ahead(folder, monkeypatch):
-    """The second one must not wait for the first; the sixth is not begun before one is taken."""
+def test_pictures_are_decoded_in_parallel_and_few_ahead(folder, monkeypatch):
+    """The second and third are read at the same time, and at most four wait to be taken."""
     for number in range(20, 28):
         save(folder / f"img{number}.png", picture(1))
     real, both, begun = _pictures.read_with_note, threading.Barrier(2, timeout=60), []
 
     def read(path, choice):
         begun.append(path)
-        if len(begun) in (2, 3):  # the first of all is read when the folder is opened
+        if len(begun) in (2, 3):  # the very first is read when the folder is opened
             both.wait()
         return real(path, choice)
 
@@ -148,15 +145,15 @@ def test_pictures_are_decoded_at_the_same_time_and_few_ahead(folder, monkeypatch
     assert sorted(begun) == sorted(set(begun))
 
 
-def test_jpegs_are_decoded_to_a_part_where_that_is_enough(tmp_path):
+def test_jpegs_are_decoded_to_a_reduced_size_if_that_is_enough(tmp_path):
     shades = np.linspace(0, 255, 203 * 301).reshape(203, 301, 1)
     whole = np.repeat(shades.astype(np.uint8), 3, axis=2)
     for name in ("a.jpg", "b.png"):
         cv2.imwrite(str(tmp_path / name), whole)
-    asked = []
+    sizes = []
 
     def reduce(width: int, height: int) -> int:
-        asked.append((width, height))
+        sizes.append((width, height))
         return 4
 
     with sources.open(str(tmp_path), choice=Choice(reduce=reduce)) as source:
@@ -167,12 +164,12 @@ def test_jpegs_are_decoded_to_a_part_where_that_is_enough(tmp_path):
     assert abs(jpeg.image[25, 38].astype(int) - whole[102, 154]).max() <= 2
     assert png.reduced is None
     assert np.array_equal(png.decoded, whole)
-    assert set(asked) == {(301, 203), (203, 301)}, "its EXIF may turn it"
+    assert set(sizes) == {(301, 203), (203, 301)}, "its EXIF may rotate it"
     (note,) = notes
     assert note.startswith("1 picture decoded to 1/4 of the width and height")
 
 
-def test_none_readable(tmp_path):
+def test_source_without_a_readable_picture_is_refused(tmp_path):
     (tmp_path / "a.jpg").write_bytes(b"no")
     for spec in (tmp_path, tmp_path / "a.jpg", tmp_path / "*.jpg"):
         with pytest.raises(SourceError, match="read"):
@@ -210,7 +207,7 @@ NOON, ISO = "2024:05:01 12:34:56", "2024-05-01T12:34:56"
         ({36868: NOON}, None),
     ],
 )
-def test_time_of_a_photo_goes_into_rows(tmp_path, suffix, stored, taken):
+def test_time_of_a_photo_is_in_its_row(tmp_path, suffix, stored, taken):
     image = pytest.importorskip("PIL.Image")
     exif = image.Exif()
     exif[271] = "maker"

@@ -1,4 +1,4 @@
-"""A video from standard input: the frames of the file, its sound, its damage, and no hang."""
+"""Video from standard input: frames, sound and damage as in a file, refusals, and no hang."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.cli.command import (
 from tests.conftest import CHECKOUT
 from tests.waiting import PATIENCE_S, wait_for
 
-from .clips import cut, pts_of, write_sound, write_video
+from .clips import beeping_clip, cut, flash_and_beep, pts_of, write_sound, write_video
 from .nasty import make
 
 STREET = CHECKOUT / "videos" / "street.mp4"
@@ -46,6 +46,7 @@ STREET = CHECKOUT / "videos" / "street.mp4"
 
 @contextmanager
 def fed(data: bytes, *, silent: bool = False) -> Iterator[int]:
+    """Yield the reading end of a pipe with ``data``. ``silent``: it stays open afterwards."""
     reading, writing = os.pipe()
     over = threading.Event()
 
@@ -73,9 +74,9 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Any:
     @contextmanager
     def make(data: bytes, **options: Any) -> Iterator[StandardInput]:
         with fed(data, **options) as descriptor:
-            one = StandardInput(descriptor)
-            monkeypatch.setattr(_standard_input, "_current", one)
-            yield one
+            standard_input = StandardInput(descriptor)
+            monkeypatch.setattr(_standard_input, "_current", standard_input)
+            yield standard_input
 
     return make
 
@@ -93,16 +94,11 @@ def read(spec: str | Path, **options: Any) -> tuple[list[tuple[int, int, bytes]]
     return frames, source
 
 
-# ---- the frames
-
-
 def box(name: bytes, length: int, *, wide: bool = False) -> bytes:
-    """Of an MP4; ``wide``: with a size of 64 bits."""
-    head = (
-        b"\0\0\0\x01" + name + length.to_bytes(8, "big")
-        if wide
-        else length.to_bytes(4, "big") + name
-    )
+    """Return an MP4 box; ``wide``: with a size of 64 bits."""
+    head = length.to_bytes(4, "big") + name
+    if wide:
+        head = b"\0\0\0\x01" + name + length.to_bytes(8, "big")
     return head + bytes(length - len(head))
 
 
@@ -137,21 +133,21 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONTAINERS)
-def test_the_frames_of_the_file(name: str, clip: Path, pipe: Any) -> None:
+def test_standard_input_gives_the_frames_of_the_file(name: str, clip: Path, pipe: Any) -> None:
     path = remux(clip, name, *CONTAINERS[name])
-    wanted, of_file = read(path, decoder="av")
-    with pipe(path.read_bytes()) as one:
+    expected, file_source = read(path, decoder="av")
+    with pipe(path.read_bytes()) as standard_input:
         frames, source = read("-")
-        assert frames == wanted
+        assert frames == expected
         assert len(frames) == 24
-        assert one.sha256() == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert (source.counts, source.decoder) == (of_file.counts, "av")
+        assert standard_input.sha256() == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert (source.counts, source.decoder) == (file_source.counts, "av")
 
 
 @pytest.mark.parametrize(
     ("name", "codec"), [("a.webm", "libvpx-vp9"), ("a.y4m", "wrapped_avframe"), ("a.gif", "gif")]
 )
-def test_other_formats(name: str, codec: str, clip: Path, pipe: Any) -> None:
+def test_other_formats_are_read(name: str, codec: str, clip: Path, pipe: Any) -> None:
     path = clip.with_name(name)
     speed = ["-deadline", "realtime", "-cpu-used", "8"] if codec == "libvpx-vp9" else []
     command = ["ffmpeg", "-v", "error", "-y", "-i", clip, "-c:v", codec, *speed, path]
@@ -162,21 +158,15 @@ def test_other_formats(name: str, codec: str, clip: Path, pipe: Any) -> None:
     assert len(frames) > 15
 
 
-@pytest.mark.parametrize("window", [{"start": "0.3", "duration": "0.3"}, {"start": "0.5"}], ids=str)
-def test_a_window(window: dict[str, str], clip: Path, pipe: Any) -> None:
-    with pipe(clip.read_bytes()):
-        assert read("-", **window)[0] == read(clip, **window)[0] != []
-
-
 @pytest.mark.slow
-def test_damage_counts_as_in_files(tmp_path: Path, pipe: Any) -> None:
-    """Every clip that can be read from front to back, healthy or not."""
+def test_damage_is_counted_as_in_files(tmp_path: Path, pipe: Any) -> None:
+    """Read healthy and damaged clips that need no seeking."""
     for number in ("04", "05", "06", "07", "08", "10", "15", "19", "22", "23", "25", "29"):
         path = make(tmp_path, number)
-        wanted, of_file = read(path, decoder="av")
+        expected, file_source = read(path, decoder="av")
         with pipe(path.read_bytes()):
             frames, source = read("-")
-        assert (frames, source.counts) == (wanted, of_file.counts), path.name
+        assert (frames, source.counts) == (expected, file_source.counts), path.name
 
 
 def test_truncated_standard_input_is_noted(clip: Path, pipe: Any) -> None:
@@ -187,46 +177,38 @@ def test_truncated_standard_input_is_noted(clip: Path, pipe: Any) -> None:
     assert any("standard input" in note for note in source.notes)
 
 
-def test_the_beginning_is_read_again_until_the_second_frame(clip: Path, pipe: Any) -> None:
-    """For its size first; then, with the same frames, for the run."""
-    with pipe(clip.read_bytes()) as one:
+def test_source_can_be_reopened_until_the_second_frame(clip: Path, pipe: Any) -> None:
+    """It is opened first for its size, and then for the run."""
+    with pipe(clip.read_bytes()) as standard_input:
         for _ in range(2):
             with sources.open("-") as source:
                 assert source.info.width == 96
         frames, _ = read("-")
         assert len(frames) == 24
-        assert not one._kept  # of a long video, nothing stays in memory
+        assert not standard_input._kept  # a long video would fill the memory
         with pytest.raises(SourceError):
             sources.open("-")
 
 
-def test_memory_of_a_beginning_without_end(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_header_is_refused_before_it_fills_memory(
+    pipe: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_standard_input, "MOST_KEPT", 100_000)
     box = b"\0\0\0\x18ftypisom\0\0\2\0isomiso2" + (1 << 30).to_bytes(4, "big") + b"free"
-    with pipe(box + bytes(1 << 20)) as one, pytest.raises(SourceError, match="0 MB"):
+    with pipe(box + bytes(1 << 20)) as standard_input, pytest.raises(SourceError, match="0 MB"):
         sources.open("-")
-    assert one.size < 500_000
-
-
-def test_from_python(clip: Path, pipe: Any) -> None:
-    with pipe(clip.read_bytes()), Detector(engine="null") as detector:
-        assert [frame.index for frame, _ in detector.stream("-")] == list(range(24))
+    assert standard_input.size < 500_000
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_a_stream_that_is_left_does_not_wait_for_the_pipe(
-    sync: bool, clip: Path, pipe: Any
-) -> None:
+def test_leaving_a_stream_does_not_wait_for_the_pipe(sync: bool, clip: Path, pipe: Any) -> None:
     with pipe(clip.read_bytes(), silent=True), Detector(engine="null", sync=sync) as detector:
         for frame, _ in detector.stream("-"):
             assert frame.index == 0
             break
 
 
-# ---- refusals, before anything slow
-
-
-WRONG = {
+UNREADABLE = {
     "moov at the end": (lambda clip: remux(clip, "end.mp4").read_bytes(), "matroska"),
     "nothing": (lambda clip: b"", "empty"),
     "text": (lambda clip: b"hello\n" * 100, "text"),
@@ -237,31 +219,28 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_what_cannot_be_read(what: str, clip: Path, pipe: Any) -> None:
-    make, word = WRONG[what]
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_unreadable_input_is_refused(case: str, clip: Path, pipe: Any) -> None:
+    make, word = UNREADABLE[case]
     with pipe(make(clip)), pytest.raises(SourceError, match=word):
         sources.open("-")
 
 
-def test_a_list_of_files_opens_none_of_them(clip: Path, pipe: Any) -> None:
-    """Include text that does not look like a playlist."""
+def test_playlist_opens_no_file(clip: Path, pipe: Any) -> None:
     playlist = f"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:1,\xe9\n{clip}\n#EXT-X-ENDLIST\n"
     with pipe(playlist.encode()), pytest.raises(SourceError):
         sources.open("-")
 
 
-def test_a_list_of_the_files_here_opens_none_of_them(
-    clip: Path, pipe: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """FFmpeg knows a list of its concat by the first line, and takes names as safe."""
+def test_concat_list_opens_no_file(clip: Path, pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FFmpeg's concat demuxer recognizes its lists by the first line and considers names safe."""
     monkeypatch.chdir(clip.parent)
     text = f"ffconcat version 1.0\nfile {clip.name}\n"
     with pipe(text.encode()), pytest.raises(SourceError):
         sources.open("-")
 
 
-def test_a_terminal_is_refused(tmp_path: Path) -> None:
+def test_terminal_is_refused(tmp_path: Path) -> None:
     own, terminal = pty.openpty()
     try:
         process = detect_video("-", "--model", "none.onnx", cwd=tmp_path, stdin=terminal)
@@ -281,7 +260,7 @@ def test_a_terminal_is_refused(tmp_path: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_what_needs_more_than_one_pass(
+def test_commands_that_need_several_passes_refuse_a_pipe(
     arguments: tuple[str, ...], tmp_path: Path, clip: Path
 ) -> None:
     with fed(clip.read_bytes()) as stdin:
@@ -290,13 +269,13 @@ def test_what_needs_more_than_one_pass(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_calibration_from_a_pipe(pipe: Any) -> None:
+def test_calibration_refuses_a_pipe(pipe: Any) -> None:
     with pytest.raises(UsageError):
         sources.refuse_pipe("-", "")
     sources.refuse_pipe("./-", "")
 
 
-def test_its_own_file_is_guarded(tmp_path: Path, clip: Path) -> None:
+def test_output_cannot_overwrite_the_input(tmp_path: Path, clip: Path) -> None:
     """``- < in.mkv -o in.mkv``"""
     path = remux(clip, "own.mkv")
     before = path.read_bytes()
@@ -308,54 +287,29 @@ def test_its_own_file_is_guarded(tmp_path: Path, clip: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", ["frame_%04d.jpg", "none*.jpg", "empty"])
-def test_no_picture_is_known_before_the_model_loads(spec: str, tmp_path: Path) -> None:
+def test_missing_pictures_are_refused_before_the_model_loads(spec: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     process = detect_video(spec, "--model", "none.onnx", cwd=tmp_path)
     assert_one_line_error(process, 3, spec)
 
 
-# ---- the command
-
-
 @pytest.mark.slow
-def test_a_run(tmp_path: Path) -> None:
-    """The rows and frames of the file, under names of their own, with the digest of the bytes."""
+def test_run_equals_a_run_of_the_file(tmp_path: Path) -> None:
+    """Rows and frames are equal; names are those of standard input; the session has the digest."""
     path = remux(STREET, str(tmp_path / "in.mkv"), "-t", "1")
     for _ in range(2):
         with fed(path.read_bytes()) as stdin:
             process = detect_video("-", "--engine", "null", "--json", cwd=tmp_path, stdin=stdin)
         assert (process.returncode, process.stderr) == (0, "")
     second = summary_of(process)["outputs"]
-    assert second["video"] == "stdin-null-detected-2.mp4"  # what came first is kept
+    assert second["video"] == "stdin-null-detected-2.mp4"  # the first output is kept
     detect_video(path, "--engine", "null", cwd=tmp_path)
-    of_file = rows_of(tmp_path / "in-null-detected.jsonl")
-    of_pipe = rows_of(tmp_path / second["jsonl"])
-    assert [{**row, "source": "-"} for row in of_file] == of_pipe
+    file_rows = rows_of(tmp_path / "in-null-detected.jsonl")
+    pipe_rows = rows_of(tmp_path / second["jsonl"])
+    assert [{**row, "source": "-"} for row in file_rows] == pipe_rows
     assert pts_of(tmp_path / second["video"]) == pts_of(tmp_path / "in-null-detected.mp4")
     session = json.loads((tmp_path / "runs/stdin-null-2/session.json").read_text())
     assert session["clip_sha256"] == {"-": hashlib.sha256(path.read_bytes()).hexdigest()}
-
-
-def make_beeping(path: Path, *sound: str) -> Path:
-    """Six seconds; the picture turns white and a tone begins at 3.0 s."""
-    flash = "color=black:s=64x48:r=25:d=6,drawbox=c=white:t=fill:enable='between(t,2.999,3.4)'"
-    beep = "aevalsrc='if(between(t,3,3.4),0.8*sin(2*PI*1000*t),0)':s=44100:d=6"
-    command = ["ffmpeg", "-v", "error", "-f", "lavfi", "-i", flash, "-f", "lavfi", "-i", beep]
-    subprocess.run(
-        [*command, "-c:v", "libx264", "-preset", "ultrafast", *sound, "-y", path], check=True
-    )
-    return path
-
-
-def flash_and_beep(path: Path) -> tuple[float, float]:
-    with av.open(str(path)) as file:
-        bright = [f.time for f in file.decode(video=0) if f.to_ndarray(format="gray").mean() > 128]
-    with av.open(str(path)) as file:
-        for frame in file.decode(audio=0):
-            loud = np.flatnonzero(np.abs(frame.to_ndarray()[0]) > 0.1)
-            if len(loud):
-                return bright[0], frame.time + loud[0] / frame.sample_rate
-    raise AssertionError("no beep")
 
 
 SOUNDS = [
@@ -368,13 +322,13 @@ SOUNDS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "sound", "window"), SOUNDS, ids=[row[0] for row in SOUNDS])
-def test_sound_of_standard_input_is_written_like_a_files(
+def test_sound_is_written_like_that_of_a_file(
     name: str, sound: tuple[str, ...], window: dict[str, str], tmp_path: Path, pipe: Any
 ) -> None:
-    """Compare with a file, whose sound is read alongside the frames."""
-    path, made = make_beeping(tmp_path / name, *sound), {}
+    """In a file, sound is read separately from the frames."""
+    path, results = beeping_clip(tmp_path / name, *sound), {}
     for spec in (str(path), "-"):
-        out = tmp_path / f"out{len(made)}.mp4"
+        out = tmp_path / f"out{len(results)}.mp4"
         options = {"engine": "null", "output": str(out), "run_dir": str(tmp_path / "run")}
         with pipe(path.read_bytes()):
             result = detect([spec], resolve_config(None, {**options, **window}))
@@ -382,16 +336,16 @@ def test_sound_of_standard_input_is_written_like_a_files(
         assert not any("audio" in note for note in result.summary.notes)
         with av.open(str(out)) as file:
             video, audio = file.streams.video[0], file.streams.audio[0]
-            made[spec] = (video.frames, audio.codec_context.name, audio.frames)
-        made[f"beep of {spec}"] = flash_and_beep(out)
-    assert made["-"] == made[str(path)]
-    assert made["beep of -"] == pytest.approx(made[f"beep of {path}"], abs=0.001)
+            results[spec] = (video.frames, audio.codec_context.name, audio.frames)
+        results[f"beep of {spec}"] = flash_and_beep(out)
+    assert results["-"] == results[str(path)]
+    assert results["beep of -"] == pytest.approx(results[f"beep of {path}"], abs=0.001)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sync", [(), ("--sync",)], ids=["threads", "sync"])
 @pytest.mark.parametrize("share", [0.0, 0.6], ids=["silent", "stalled"])
-def test_a_signal_ends_a_silent_pipe(
+def test_signal_ends_a_silent_pipe(
     share: float, sync: tuple[str, ...], tmp_path: Path, clip: Path
 ) -> None:
     data = clip.read_bytes()
@@ -404,7 +358,7 @@ def test_a_signal_ends_a_silent_pipe(
             wait_for(lambda: rows.exists() and rows.stat().st_size)
         else:
             wait_for(lambda: heeds_signals(process.pid))
-            time.sleep(0.6)  # most often it waits in the pipe by now; nothing shows it
+            time.sleep(0.6)  # usually it waits for the pipe by then, but that cannot be observed
         process.send_signal(signal.SIGTERM)
         _, stderr = process.communicate(PATIENCE_S)
     assert process.returncode == 143

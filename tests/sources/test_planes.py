@@ -1,4 +1,4 @@
-"""Videos read as planes of YUV: which are, and that they are the frames of the other readers."""
+"""Videos read as YUV planes: which ones are, and that the frames equal those of other readers."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from detector.core.types import Detections, Frame, Planes
 from tests.conftest import night
 
 from ..attacks.mutants import make_mutants, make_seeds
-from . import clips as made
-from .clips import HEIGHT, WIDTH, hurt, pts_of, write_video
+from . import clips as clips_module
+from .clips import HEIGHT, WIDTH, damage_packets, pts_of, write_video
 from .nasty import KINDS, clips
 from .oddities import PICTURES, ffmpeg, write_parts
 
 DECODERS = ["auto", "av"]
-read_all = partial(made.read_all, pixels="yuv420p")
+read_all = partial(clips_module.read_all, pixels="yuv420p")
 LOSSLESS, RNG = ("-c:v", "ffv1"), np.random.default_rng(1)
 
 
@@ -51,8 +51,8 @@ def assert_equal(ours: list[Frame], theirs: list[Frame]) -> None:
     assert [(f.index, f.pts, f.time_s) for f in ours] == [
         (f.index, f.pts, f.time_s) for f in theirs
     ]
-    for one, other in zip(ours, theirs, strict=True):
-        assert np.array_equal(one.image, other.image), one.index
+    for our_frame, their_frame in zip(ours, theirs, strict=True):
+        assert np.array_equal(our_frame.image, their_frame.image), our_frame.index
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
@@ -75,7 +75,7 @@ def test_planes_equal_the_decoded_stream(plain: Path, decoder: str) -> None:
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_bgr_is_made_once_and_only_when_asked_for(plain: Path, decoder: str) -> None:
+def test_bgr_is_converted_once_on_demand(plain: Path, decoder: str) -> None:
     frames, source = read_all(plain, decoder=decoder)
     assert source.planes.made == 0
     assert_equal(frames, read_bgr(plain))
@@ -85,10 +85,10 @@ def test_bgr_is_made_once_and_only_when_asked_for(plain: Path, decoder: str) -> 
 
 @pytest.mark.skipif(_bgr.ARM64, reason="machine: x86's swscale is the reference")
 @pytest.mark.parametrize("matrix", _bgr.LUMA)
-@pytest.mark.parametrize(("kind", "said"), [("yuv420p", 1), ("yuv420p", 2), ("yuvj420p", 0)])
-def test_bgr_on_arm64_is_that_of_x86(monkeypatch, kind: str, said: int, matrix: int) -> None:
+@pytest.mark.parametrize(("kind", "color_range"), [("yuv420p", 1), ("yuv420p", 2), ("yuvj420p", 0)])
+def test_bgr_on_arm64_equals_x86(monkeypatch, kind: str, color_range: int, matrix: int) -> None:
     picture = av.VideoFrame(70, 30, kind)
-    picture.colorspace, picture.color_range = matrix, said
+    picture.colorspace, picture.color_range = matrix, color_range
     for plane in picture.planes:
         _bgr.pixels_of(plane)[:] = RNG.integers(0, 256, (plane.height, plane.width))
     expected = _bgr.to_bgr(VideoReformatter(), picture, 70, 30)
@@ -97,7 +97,7 @@ def test_bgr_on_arm64_is_that_of_x86(monkeypatch, kind: str, said: int, matrix: 
 
 
 @pytest.mark.parametrize("kind", ["yuv420p", "yuv422p"])
-def test_arm64_reads_with_pyav_what_it_converts_itself(monkeypatch, folder, kind: str) -> None:
+def test_arm64_uses_pyav_for_formats_that_we_convert(monkeypatch, folder, kind: str) -> None:
     ffmpeg(*PICTURES, "-pix_fmt", kind, *LOSSLESS, path := folder / f"{kind}.mkv")
     monkeypatch.setattr(auto, "ARM64", True)
     frames, source = read_all(path, pixels="bgr")
@@ -106,7 +106,7 @@ def test_arm64_reads_with_pyav_what_it_converts_itself(monkeypatch, folder, kind
 
 
 FALLBACKS = {
-    # file: what encodes it, why it is read as BGR
+    # file: options of its encoder, and why it is read as BGR
     "422.mkv": ((*LOSSLESS, "-pix_fmt", "yuv422p"), "its pixels are yuv422p"),
     "444.mkv": ((*LOSSLESS, "-pix_fmt", "yuv444p"), "its pixels are yuv444p"),
     "10.mkv": ((*LOSSLESS, "-pix_fmt", "yuv420p10le"), "its pixels are yuv420p10le"),
@@ -135,9 +135,9 @@ FALLBACKS = {
 
 
 @pytest.mark.slow
-# The converter of the HDR one makes tables for seconds: one in test_video.py runs by day.
-@pytest.mark.parametrize("name", [night(one) if one == "hdr.mp4" else one for one in FALLBACKS])
-def test_what_is_read_as_bgr_says_why(folder: Path, name: str) -> None:
+# Converting HDR takes seconds at first; a test in test_video.py covers it by day.
+@pytest.mark.parametrize("name", [night(name) if name == "hdr.mp4" else name for name in FALLBACKS])
+def test_fallback_to_bgr_has_a_reason(folder: Path, name: str) -> None:
     path, (options, why) = folder / name, FALLBACKS[name]
     ffmpeg(*PICTURES, *options, path)
     frames, source = read_all(path)
@@ -147,8 +147,8 @@ def test_what_is_read_as_bgr_says_why(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("rotation", [90, 180])
-def test_turned_videos_are_read_as_bgr(folder: Path, rotation: int) -> None:
-    path = write_video(folder / f"turned{rotation}.mp4", rotation=rotation)
+def test_rotated_videos_are_read_as_bgr(folder: Path, rotation: int) -> None:
+    path = write_video(folder / f"rotated{rotation}.mp4", rotation=rotation)
     frames, source = read_all(path)
     assert (source.pixels, source.no_planes[:12]) == ("bgr", "it is turned")
     assert_equal(frames, read_bgr(path))
@@ -169,28 +169,26 @@ def test_pictures_give_bgr(folder: Path) -> None:
 
 @pytest.mark.parametrize("start", ["0", "0.3", "0.5", "0.9"])
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_a_start_gives_the_frames_of_a_whole_run(folder: Path, decoder: str, start: str) -> None:
+def test_start_gives_the_frames_of_a_whole_run(folder: Path, decoder: str, start: str) -> None:
     path = folder / "keys.mp4"
     if not path.exists():
         write_video(path, 60, g="12", bf="2")
-    expected = read_bgr(path)
     start_s = Fraction(start) * 2
+    end_s = start_s + Fraction(1, 5)
     with sources.open(str(path), decoder=decoder, pixels="yuv420p") as source:
-        source.restrict(start_s, Fraction(1, 5))
-        found = list(source)
-    wanted = [
-        f for f in expected if start_s <= f.pts * source.info.time_base < start_s + Fraction(1, 5)
-    ]
-    assert_equal(found, wanted)
+        source.restrict(start_s, end_s - start_s)
+        frames = list(source)
+    tick_s = source.info.time_base
+    assert_equal(frames, [f for f in read_bgr(path) if start_s <= f.pts * tick_s < end_s])
     assert not source.damaged
 
 
 @pytest.fixture(scope="module")
 def damaged(folder: Path) -> Path:
-    return hurt(write_video(folder / "hurt.mp4", 40, g="40", bf="0"), 20, 30)
+    return damage_packets(write_video(folder / "damaged.mp4", 40, g="40", bf="0"), 20, 30)
 
 
-def test_packet_by_packet_from_the_damage_on(damaged: Path) -> None:
+def test_damage_switches_to_packet_by_packet(damaged: Path) -> None:
     frames, source = read_all(damaged)
     alone, exact = read_all(damaged, decoder="av")
     assert source.decoder.startswith("av (")
@@ -202,13 +200,13 @@ def test_packet_by_packet_from_the_damage_on(damaged: Path) -> None:
     assert_equal(frames, alone)
 
 
-def test_damage_with_a_stride(damaged: Path) -> None:
+def test_stride_over_damage_gives_the_same_frames(damaged: Path) -> None:
     frames, _ = read_all(damaged, stride=3)
     assert_equal(frames, read_bgr(damaged, stride=3))
 
 
-def test_damage_in_the_first_packet(folder: Path) -> None:
-    path = hurt(write_video(folder / "first.mp4", 12, g="4", bf="0"), 0)
+def test_damage_in_the_first_packet_gives_the_same_frames(folder: Path) -> None:
+    path = damage_packets(write_video(folder / "first.mp4", 12, g="4", bf="0"), 0)
     frames, source = read_all(path)
     alone, exact = read_all(path, decoder="av")
     assert_equal(frames, alone)
@@ -216,27 +214,27 @@ def test_damage_in_the_first_packet(folder: Path) -> None:
 
 
 def test_damage_after_a_start_keeps_frame_numbers(folder: Path) -> None:
-    path = hurt(write_video(folder / "late.mp4", 60, g="12", bf="0"), 50)
+    path = damage_packets(write_video(folder / "late.mp4", 60, g="12", bf="0"), 50)
     expected = {frame.index: frame for frame in read_bgr(path)}
     with sources.open(str(path), pixels="yuv420p") as source:
         source.restrict(Fraction(3, 2), None)
-        found = list(source)
+        frames = list(source)
     assert source.counts.corrupt > 0
-    assert found[0].index == 38
-    assert_equal(found, [expected[frame.index] for frame in found])
+    assert frames[0].index == 38
+    assert_equal(frames, [expected[frame.index] for frame in frames])
 
 
-def test_frames_that_are_missing_at_the_end_are_looked_for(
+def test_missing_frames_at_the_end_are_searched(
     plain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A decoder that swallows a picture without a word."""
+    class SilentLoss(_threaded.TrialTally):
+        """Counts one more packet than was decoded, as if a picture were lost silently."""
 
-    class Swallowing(_threaded.TrialTally):
         def end(self, last_pts: int | None = None) -> None:
             self._due += 1
             super().end(last_pts)
 
-    monkeypatch.setattr(_threaded, "TrialTally", Swallowing)
+    monkeypatch.setattr(_threaded, "TrialTally", SilentLoss)
     frames, source = read_all(plain)
     assert (len(frames), source.damaged) == (24, False)
     assert "1 packet" in source.notes[0]
@@ -244,8 +242,8 @@ def test_frames_that_are_missing_at_the_end_are_looked_for(
 
 
 @pytest.mark.slow
-def test_a_source_that_is_forgotten_in_mid_file_ends(damaged: Path) -> None:
-    """Its threads may want to say something at that moment."""
+def test_unclosed_source_can_be_garbage_collected(damaged: Path) -> None:
+    """Its decoder threads may log at that moment."""
     for _ in range(20):
         source = sources.open(str(damaged), pixels="yuv420p")
         for _ in range(18):
@@ -263,7 +261,9 @@ def test_planes_are_read_only(plain: Path) -> None:
 
 
 @pytest.mark.parametrize(("threads", "pictures"), [(0, 1), (1, 3), (2, 6)])
-def test_an_easel_holds_pictures_for_its_threads(plain: Path, threads: int, pictures: int) -> None:
+def test_easel_keeps_enough_pictures_for_its_threads(
+    plain: Path, threads: int, pictures: int
+) -> None:
     frames, source = read_all(plain, frames=pictures + 1)
     easel, first = Easel(threads=threads), frames[0].picture
     assert isinstance(first, Planes)
@@ -281,7 +281,7 @@ def test_an_easel_holds_pictures_for_its_threads(plain: Path, threads: int, pict
     assert source.planes.made == 0
 
 
-def test_an_easel_for_bgr(plain: Path) -> None:
+def test_easel_copies_bgr_on_request(plain: Path) -> None:
     frames, source = read_all(plain, frames=1)
     Easel(bgr=True).put(frames[0])
     assert isinstance(frames[0].picture, np.ndarray)
@@ -293,7 +293,7 @@ def test_an_easel_for_bgr(plain: Path) -> None:
 H264 = ("-c:v", "libx264", "-bf", "0")
 FULL = ("-vf", "scale=out_range=full", "-color_range", "pc")
 LARGER = ("-vf", "scale=128x112", "-pix_fmt", "yuv420p")
-CHANGES = {  # what the second half of a stream is, and whether it stays planes
+CHANGES = {  # options of the second half of a stream, and whether it is still read as planes
     "full": (FULL, True),
     "bt709": (("-vf", "scale=out_color_matrix=bt709", "-colorspace", "bt709"), True),
     "larger": (LARGER, True),
@@ -306,17 +306,19 @@ CHANGES = {  # what the second half of a stream is, and whether it stays planes
 }
 
 
-def differ_by(*images: np.ndarray) -> int:
-    """Without details: the test picture's colours are finer than 4:2:0 can hold."""
-    one, other = (cv2.resize(image, (4, 3), interpolation=cv2.INTER_AREA) for image in images)
-    return int(np.abs(one.astype(int) - other).max())
+def coarse_difference(*images: np.ndarray) -> int:
+    """Compare at 4x3 pixels, since 4:2:0 loses the details of the test picture's colours."""
+    ours, theirs = (cv2.resize(image, (4, 3), interpolation=cv2.INTER_AREA) for image in images)
+    return int(np.abs(ours.astype(int) - theirs).max())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [night(one) if one == "PQ" else one for one in CHANGES])
+@pytest.mark.parametrize("name", [night(name) if name == "PQ" else name for name in CHANGES])
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_each_picture_has_its_own_colours(decoder: str, name: str, tmp_path: Path) -> None:
-    options, stays = CHANGES[name]
+def test_change_of_format_within_a_stream_is_followed(
+    decoder: str, name: str, tmp_path: Path
+) -> None:
+    options, stays_planes = CHANGES[name]
     path = write_parts(tmp_path / "both.ts", H264, (), options)
     later, _ = read_all(write_parts(tmp_path / "later.ts", H264, options))
     frames, source = read_all(path, decoder=decoder)
@@ -324,12 +326,12 @@ def test_each_picture_has_its_own_colours(decoder: str, name: str, tmp_path: Pat
     assert {frame.size for frame in frames} == {(48, 64)}
     easel, sink = Easel(), VideoSink(tmp_path / "drawn.mp4", crf=1)
     sink.open(source.info)
-    for frame, one, alone in zip(frames, exact, 2 * later, strict=True):
+    for frame, exact_frame, alone in zip(frames, exact, 2 * later, strict=True):
         before = frame.image
-        assert "larger" in name or np.array_equal(before, one.image)
+        assert "larger" in name or np.array_equal(before, exact_frame.image)
         if frame.index < len(later):
             assert isinstance(frame.picture, Planes)
-        elif stays:
+        elif stays_planes:
             colours = frame.picture.colours  # type: ignore[union-attr]
             assert colours == alone.picture.colours  # type: ignore[union-attr]
             assert (colours.full_range, colours.matrix == 1) == ("full" in name, name == "bt709")
@@ -339,13 +341,13 @@ def test_each_picture_has_its_own_colours(decoder: str, name: str, tmp_path: Pat
         assert np.array_equal(frame.image, before)
         sink.write(frame, Detections.empty())
     sink.close()
-    for frame, one in zip(read_bgr(tmp_path / "drawn.mp4"), exact, strict=True):
-        assert differ_by(frame.image, one.image) < (12 if "larger" in name else 5)
+    for frame, exact_frame in zip(read_bgr(tmp_path / "drawn.mp4"), exact, strict=True):
+        assert coarse_difference(frame.image, exact_frame.image) < (12 if "larger" in name else 5)
 
 
 @pytest.mark.slow
 def test_change_of_size_is_noted_once(tmp_path: Path) -> None:
-    """A reader that takes over later begins at the start and meets the change again."""
+    """A reader that takes over later reads from the beginning and meets the change again."""
     clip = write_parts(tmp_path / "both.ts", H264, (), LARGER)
     with sources.open(str(clip), pixels="yuv420p", decoder="auto") as source:
         assert isinstance(source, _threaded.ThreadedSource)
@@ -359,8 +361,8 @@ def test_change_of_size_is_noted_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_mutants_give_the_frames_and_counts_of_the_careful_reader(folder: Path) -> None:
-    """Also raw.h264, whose demuxer and decoder have one name in FFmpeg's log."""
+def test_mutants_are_read_like_packet_by_packet(folder: Path) -> None:
+    """Include raw.h264, whose demuxer and decoder share a name in FFmpeg's log."""
     names, taken_over = ["h264.mp4", "hevc.mkv", "h264.ts", "raw.h264"], 0
     make_seeds(folder, names)
     for path, _, wound in make_mutants(folder, 10, names):
@@ -369,9 +371,9 @@ def test_mutants_give_the_frames_and_counts_of_the_careful_reader(folder: Path) 
         except sources.SourceError:
             continue
         frames, source = read_all(path)
-        where = path.name, wound, source.notes
-        assert source.counts == exact.counts, where
-        assert [(f.index, f.pts) for f in frames] == [(f.index, f.pts) for f in exact_frames], where
+        case = path.name, wound, source.notes
+        assert source.counts == exact.counts, case
+        assert [(f.index, f.pts) for f in frames] == [(f.index, f.pts) for f in exact_frames], case
         taken_over += "packets" in source.decoder
     assert taken_over > 5
 
@@ -389,11 +391,11 @@ def test_nasty_clips_give_the_same_frames(request: pytest.FixtureRequest, kind: 
         assert [frame.pts for frame in frames] == [frame.pts for frame in exact_frames]
         if source.pixels == "yuv420p":
             as_planes += 1
-            # What is guessed of a damaged picture depends on what was in memory before.
+            # Concealment of damage depends on the previous content of memory.
             whole = 16 if source.damaged else len(frames)
             if not path.name.startswith("22"):
                 assert_equal(frames[:whole], exact_frames[:whole])
                 continue
-            for one, other in zip(frames, exact_frames, strict=True):  # it changes its size
-                assert np.abs(one.image.astype(int) - other.image).mean() < 2
+            for ours, theirs in zip(frames, exact_frames, strict=True):  # the size changes
+                assert np.abs(ours.image.astype(int) - theirs.image).mean() < 2
     assert as_planes > 10

@@ -1,4 +1,4 @@
-"""Frames a second of raw streams: what their own header states, and never in silence a guess."""
+"""Frame rates of raw streams: from their header, or guessed with a note."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from detector.core.config.levels import resolve_config
 from detector.core.errors import UsageError
 from detector.core.run.reading import SourceReading
 from detector.core.sources.base import Choice
-from tests.conftest import CHECKOUT
 
 from .oddities import ffmpeg
 
@@ -43,9 +42,7 @@ def times(path: Path | str, decoder: str = "auto", pixels: str = "bgr", **choice
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", CODECS)
 @pytest.mark.parametrize("rate", RATES, ids=str)
-def test_the_rate_is_that_of_the_streams_own_header(
-    suffix: str, rate: Fraction, tmp_path: Path
-) -> None:
+def test_rate_is_read_from_the_stream_header(suffix: str, rate: Fraction, tmp_path: Path) -> None:
     path = make(tmp_path / f"a.{suffix}", rate, *CODECS[suffix])
     with sources.open(str(path)) as source:
         assert source.info.fps == rate
@@ -59,12 +56,10 @@ def test_the_rate_is_that_of_the_streams_own_header(
 @pytest.mark.parametrize(
     ("size", "rate", "pixels"), [("720x576", 25, "yuv420p"), ("720x480", NTSC, "yuv411p")]
 )
-def test_dv_has_the_rate_of_television(
-    size: str, rate: Fraction, pixels: str, tmp_path: Path
-) -> None:
+def test_dv_rate_is_pal_or_ntsc(size: str, rate: Fraction, pixels: str, tmp_path: Path) -> None:
     path = make(tmp_path / "a.dv", Fraction(rate), "-c:v", "dvvideo", "-pix_fmt", pixels, size=size)
     with sources.open(str(path)) as source:
-        assert source.info.fps == rate  # FFmpeg calls it 60000, the ticks of its clock
+        assert source.info.fps == rate  # FFmpeg reports 60000, the ticks of its clock
         stamps = [frame.pts * source.info.time_base for frame in source]
     assert stamps == [number / Fraction(rate) for number in range(FRAMES)]
 
@@ -93,7 +88,7 @@ def test_guessed_rate_is_noted_and_a_given_rate_applies(
 
 
 @pytest.mark.slow
-def test_start_and_duration_count_at_that_rate(tmp_path: Path) -> None:
+def test_start_and_duration_use_the_rate(tmp_path: Path) -> None:
     path = make(tmp_path / "a.h264", Fraction(10), *CODECS["h264"])
     config = resolve_config(None, {"start": "0.3", "duration": "0.2"})
     with SourceReading.of(config).open(str(path)) as source:
@@ -107,7 +102,7 @@ def test_start_and_duration_count_at_that_rate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "rate"), [("30", 30), ("12.5", Fraction(25, 2)), ("29.97", NTSC), ("30000/1001", NTSC)]
 )
-def test_rates_as_one_writes_them(text: str, rate: Fraction) -> None:
+def test_rate_is_parsed(text: str, rate: Fraction) -> None:
     assert SourceReading.of(resolve_config(None, {"rate": text})).choice.rate == rate
 
 
@@ -117,23 +112,14 @@ def test_invalid_rate_is_refused(text: str) -> None:
         SourceReading.of(resolve_config(None, {"rate": text}))
 
 
-def test_a_file_with_a_clock_takes_no_rate(tmp_path: Path) -> None:
+def test_rate_is_refused_for_a_file_with_timestamps(tmp_path: Path) -> None:
     path = make(tmp_path / "a.mkv", Fraction(25), "-c:v", "mjpeg", "-pix_fmt", "yuvj420p")
     with pytest.raises(UsageError, match=r"\(matroska\).*--rate"):
         sources.open(str(path), choice=Choice(rate=Fraction(30)))
 
 
-def test_pictures_take_neither(tmp_path: Path) -> None:
+def test_rate_and_track_are_refused_for_pictures(tmp_path: Path) -> None:
     path = make(tmp_path / "a.png", Fraction(25), "-frames:v", "1")
     for choice, flag in ((Choice(rate=Fraction(30)), "--rate"), (Choice(track=2), "--video-track")):
         with pytest.raises(UsageError, match=f"{flag} is for videos"):
             sources.open(str(path), choice=choice)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("suffix", "rate", "frames"), [("h264", 10, 25), ("m2v", 30, 20)])
-def test_raw_streams_of_a_real_scene(suffix: str, rate: int, frames: int, tmp_path: Path) -> None:
-    """As in two reports: encoders' own presets, and not 25 frames a second."""
-    path, street = tmp_path / f"a.{suffix}", CHECKOUT / "videos/street.mp4"
-    ffmpeg("-r", f"{rate}", "-i", street, "-s", "320x180", "-frames:v", f"{frames}", path)
-    assert times(path) == [Fraction(number, rate) for number in range(frames)]

@@ -1,4 +1,4 @@
-"""--start by a key frame: the frames of a whole run, bit for bit, wherever one is taken."""
+"""--start seeks to a key frame: the frames equal those of a whole run, bit for bit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 from detector.core import sources
 from detector.core.errors import SourceError
 from detector.core.sources.video import _seek, opencv
-from tests.conftest import CHECKOUT
 
 from .clips import write_video
 from .nasty import KINDS, clips
@@ -22,10 +21,8 @@ from .nasty import KINDS, clips
 Frames = list[tuple[int, int, bytes]]
 
 
-def read(
-    path: Path, decoder: str, start_s: Fraction | None, frames: int | None = None
-) -> tuple[Frames, sources.Source]:
-    with sources.open(str(path), decoder=decoder, frames=frames) as source:
+def read(path: Path, decoder: str, start_s: Fraction | None) -> tuple[Frames, sources.Source]:
+    with sources.open(str(path), decoder=decoder) as source:
         if start_s is not None:
             source.restrict(start_s, None)
         return [(f.index, f.pts, hashlib.md5(f.image).digest()) for f in source], source
@@ -45,19 +42,16 @@ def times_in(path: Path, *shares: str) -> list[Fraction]:
 
 
 def both_ways(
-    path: Path,
-    decoder: str,
-    start_s: Fraction,
-    monkeypatch: pytest.MonkeyPatch,
-    most: int | None = None,
+    path: Path, decoder: str, start_s: Fraction, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Any, Any]:
+    """Return the frames, counts and info, or the error: first with seeking, then without."""
     results = []
     for landing in (None, lambda *_: None):
         with monkeypatch.context() as patch:
             if landing:
                 patch.setattr(_seek, "find_landing", landing)
             try:
-                frames, source = read(path, decoder, start_s, most)
+                frames, source = read(path, decoder, start_s)
                 results.append((frames, source.counts, source.info))
             except SourceError as error:
                 results.append(str(error))
@@ -65,7 +59,7 @@ def both_ways(
 
 
 ENCODINGS = {
-    # file: codec, options; 60 frames with a key frame every 12
+    # file: codec, options; 60 frames, each 12th a key frame
     "plain.mp4": ("libx264", {"bf": "0"}),
     "bframes.mp4": ("libx264", {"bf": "3"}),
     "bframes.mkv": ("libx264", {"bf": "3"}),
@@ -78,7 +72,7 @@ ENCODINGS = {
     "open265.mp4": ("libx265", {"x265-params": "log-level=none:open-gop=1:bframes=3"}),
     "open4.mp4": ("mpeg4", {"bf": "2", "b": "4000000"}),
 }
-DOUBTFUL = {
+UNSAFE = {
     "refresh.mp4": ("libx264", {"x264-params": "intra-refresh=1:scenecut=0"}),
     "plain.ts": ("libx264", {"bf": "2"}),  # its clock may jump
     "plain.avi": ("libx264", {"bf": "0"}),  # stores no pts
@@ -95,7 +89,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def encode(folder: Path, name: str) -> Path:
     path = folder / name
     if not path.exists():
-        codec, options = {**ENCODINGS, **DOUBTFUL}[name]
+        codec, options = {**ENCODINGS, **UNSAFE}[name]
         times: Any = VARIABLE if path.suffix in (".mp4", ".mkv", ".webm") else 60
         write_video(path, times, codec, g="12", **options)
     return path
@@ -104,67 +98,51 @@ def encode(folder: Path, name: str) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["auto", "av"])
 @pytest.mark.parametrize("name", ENCODINGS)
-def test_the_same_frames(
+def test_seek_gives_the_frames_of_a_whole_run(
     name: str, decoder: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, sought = encode(folder, name), 0
+    path, seek_count = encode(folder, name), 0
     for start in times_in(path, "0", "0.19", "0.2034", "0.5", "0.83", "1", "1.1"):
-        sought += seeks(path, decoder, start)
-        one, other = both_ways(path, decoder, start, monkeypatch)
-        assert one == other, start
-    assert sought >= 4
+        seek_count += seeks(path, decoder, start)
+        seeking, decoding = both_ways(path, decoder, start, monkeypatch)
+        assert seeking == decoding, start
+    assert seek_count >= 4
 
 
-@pytest.mark.parametrize("name", DOUBTFUL)
-def test_in_doubt_the_file_is_decoded(
+@pytest.mark.parametrize("name", UNSAFE)
+def test_unsafe_file_is_decoded_from_the_beginning(
     name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = encode(folder, name)
     (start,) = times_in(path, "0.7")
     assert not seeks(path, "auto", start)
-    one, other = both_ways(path, "auto", start, monkeypatch)
-    assert one == other
-    assert len(one[0]) > 10
+    seeking, decoding = both_ways(path, "auto", start, monkeypatch)
+    assert seeking == decoding
+    assert len(seeking[0]) > 10
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_nasty_clips(
+def test_seek_in_nasty_clips_gives_the_same_frames(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Healthy and damaged, whether there is a key frame to take or not."""
-    sought, paths = 0, clips(kind, request)
+    seek_count, paths = 0, clips(kind, request)
     if kind == "real":
         paths += (request.getfixturevalue("shared") / "data/attacks").glob("*.[ma]*")
     for path in paths:
         starts = times_in(path, "0.55", "0.9")
-        # cv2's threads patch damage differently each time.
+        # cv2's threads conceal damage differently each time.
         first = "av" if path.name == "h2.mkv" else "auto"
         for decoder, start in zip((first, "av"), starts, strict=True):
-            one, other = both_ways(path, decoder, start, monkeypatch)
-            assert one == other, (path.name, decoder, start)
-            sought += seeks(path, decoder, start)
-    assert sought == 2  # most have one key frame
+            seeking, decoding = both_ways(path, decoder, start, monkeypatch)
+            assert seeking == decoding, (path.name, decoder, start)
+            seek_count += seeks(path, decoder, start)
+    assert seek_count == 2  # most clips have only one key frame
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_last_frames_of_long_videos(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, kind: str
+def test_frames_before_the_key_frame_are_not_decoded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = CHECKOUT / "videos"
-    if kind == "real":
-        folder = request.getfixturevalue("shared") / "data/videos"
-    for path in folder.glob("*.mp4"):
-        with sources.open(str(path)) as source:
-            assert source.info.duration_s is not None
-            start = Fraction(int(source.info.duration_s * 10) - 5, 10)
-        one, other = both_ways(path, "auto", start, monkeypatch, 5)
-        assert one == other
-        assert len(one[0]) == 5
-
-
-def test_what_lies_before_is_not_decoded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, grabbed = encode(folder, "plain.mp4"), []
 
     def grab(self: Any) -> bool:
@@ -182,15 +160,15 @@ def test_what_lies_before_is_not_decoded(folder: Path, monkeypatch: pytest.Monke
     assert len(grabbed) < 10
 
 
-def test_a_start_at_a_key_frame_begins_there(folder: Path) -> None:
+def test_start_at_a_key_frame_begins_there(folder: Path) -> None:
     path = encode(folder, "mpeg4.mp4")
     frames, whole = read(path, "av", None)
     with sources.open(str(path), decoder="av") as source:
         assert source.seek(frames[36][1] * whole.info.time_base) == 36  # type: ignore[attr-defined]
 
 
-def test_cv2_ends_in_front_of_the_frames_that_an_open_group_loses(folder: Path) -> None:
-    """It decodes 17 frames after frame 20, and the leading ones of the next key begin at 38."""
+def test_seek_lands_before_the_leading_frames_of_an_open_gop(folder: Path) -> None:
+    """cv2 decodes 17 frames after key frame 20; the next key's leading frames begin at 38."""
     options = "open-gop=1:scenecut=0:b-adapt=0:b-pyramid=none"
     path = write_video(folder / "long.mp4", 60, g="20", bf="16", **{"x264-params": options})
     with sources.open(str(path)) as source:
@@ -203,22 +181,22 @@ def test_missed_landing_decodes_from_the_beginning(
 ) -> None:
     path = encode(folder, "plain.mp4")
     (start,) = times_in(path, "0.7")
-    wanted, _ = read(path, decoder, start)
+    expected, _ = read(path, decoder, start)
 
     real = _seek.find_landing
 
-    def misled(*given: Any) -> Any:
-        landing = real(*given)
+    def find_wrong_landing(*arguments: Any) -> Any:
+        landing = real(*arguments)
         assert landing is not None
         return replace(landing, shown=tuple(pts + 1 for pts in landing.shown), fits=())
 
-    monkeypatch.setattr(_seek, "find_landing", misled)
+    monkeypatch.setattr(_seek, "find_landing", find_wrong_landing)
     frames, source = read(path, decoder, start)
-    assert (frames, source.damaged) == (wanted, False)
+    assert (frames, source.damaged) == (expected, False)
 
 
 def test_damage_after_the_start_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """cv2 gives up, and PyAV continues with the numbers of a whole run."""
+    """cv2 stops, and PyAV continues with the frame numbers of a whole run."""
     whole = encode(folder, "plain.mp4")
     data = bytearray(whole.read_bytes())
     at = len(data) * 4 // 5
@@ -227,6 +205,6 @@ def test_damage_after_the_start_is_found(folder: Path, monkeypatch: pytest.Monke
     path.write_bytes(data)
     (start,) = times_in(whole, "0.5")
     assert seeks(path, "auto", start)
-    one, other = both_ways(path, "auto", start, monkeypatch)
-    assert one == other
-    assert one[1].damaged
+    seeking, decoding = both_ways(path, "auto", start, monkeypatch)
+    assert seeking == decoding
+    assert seeking[1].damaged

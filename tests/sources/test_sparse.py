@@ -1,4 +1,4 @@
-"""Frames that a stride skips are not decoded, and the other frames do not change."""
+"""Sparse decoding: frames that a stride skips are not decoded, the others stay the same."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    given: list[int] = []
+    packets: list[int] = []
     real = _threaded.AvSource._decode_packet
     monkeypatch.setattr(
         _threaded.AvSource,
         "_decode_packet",
-        lambda self, packet: given.append(packet.pts) or real(self, packet),
+        lambda self, packet: packets.append(packet.pts) or real(self, packet),
     )
-    return given
+    return packets
 
 
 def read(path: Path, stride: int = 1, start: int | None = None, frames: int | None = None) -> list:
     with sources.open(str(path), stride=stride, frames=frames, pixels="yuv420p") as source:
         if start is not None:
             source.restrict(start * source.info.time_base, None)
-        found = []
+        frames_read = []
         for frame in source:
             assert isinstance(frame.picture, Planes)
-            found.append((frame.index, frame.pts, frame.picture.y.tobytes()))
+            frames_read.append((frame.index, frame.pts, frame.picture.y.tobytes()))
         read.notes, read.counts = source.notes, source.counts
-        return found
+        return frames_read
 
 
 @pytest.mark.parametrize("stride", [2, 3, 5, 12, 13, 25, 59, 60, 1000])
-def test_the_same_frames_as_of_a_run_that_decodes_all(
+def test_stride_gives_the_frames_of_a_full_read(
     clip: Path, stride: int, decoded: list[int]
 ) -> None:
     whole = read(clip)
@@ -64,39 +64,38 @@ def test_the_same_frames_as_of_a_run_that_decodes_all(
     assert share == f"{len(decoded) / 60:.0%}"
 
 
-def test_of_a_key_frame_alone_nothing_else_is_decoded(clip: Path, decoded: list[int]) -> None:
+def test_stride_of_key_frames_decodes_nothing_else(clip: Path, decoded: list[int]) -> None:
     assert [number for number, *_ in read(clip, 12)] == [0, 12, 24, 36, 48]
     assert len(decoded) == 5
 
 
-def test_a_limit_looks_at_no_more_packets_than_before(clip: Path, decoded: list[int]) -> None:
+def test_frame_limit_disables_sparse_decoding(clip: Path, decoded: list[int]) -> None:
     assert len(read(clip, 12, frames=2)) == 2
     assert read.notes == []
     assert len(decoded) < 60
 
 
-def test_a_start_decodes_all_again(clip: Path) -> None:
+def test_start_disables_sparse_decoding(clip: Path) -> None:
     whole = read(clip)
     at = whole[20][1]
     assert read(clip, 5, start=at) == whole[20::5]
     assert read.notes == []
 
 
-def test_damage_is_for_a_reader_that_goes_packet_by_packet(clip: Path, tmp_path: Path) -> None:
-    """It decodes all frames from there on."""
+def test_damage_ends_sparse_decoding(clip: Path, tmp_path: Path) -> None:
     data = bytearray(clip.read_bytes())
     with av.open(str(clip)) as container:
         keys = [packet.pos for packet in container.demux(video=0) if packet.is_keyframe]
     data[keys[2] + 200 : keys[2] + 300] = bytes(range(100))
     broken = tmp_path / "b.mp4"
     broken.write_bytes(data)
-    found = read(broken, 6)
-    assert [number for number, *_ in found] == list(range(0, 60, 6))
+    frames_read = read(broken, 6)
+    assert [number for number, *_ in frames_read] == list(range(0, 60, 6))
     assert any("PyAV continues" in note for note in read.notes)
     assert not any(note.startswith("--stride") for note in read.notes)
 
 
-def test_pictures_that_disagree_with_the_packets_are_trouble(
+def test_unexpected_pictures_end_sparse_decoding(
     clip: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = read(clip)
@@ -116,31 +115,31 @@ def key(at: int, promise: Promise = Promise.CLEAN) -> Key:
     return Key(at, at, Demuxed(), promise, at, at)
 
 
-def survey(keys: list[Key], stored: list[int], spare: set[int], packets: int | None = None):
-    spared = bytes(pts in spare for pts in stored)
-    return Survey(sorted(stored), keys, stored, spared, packets or len(stored))
+def survey(keys: list[Key], stored: list[int], droppable: set[int], packets: int | None = None):
+    mask = bytes(pts in droppable for pts in stored)
+    return Survey(sorted(stored), keys, stored, mask, packets or len(stored))
 
 
-def test_which_packets_are_needed() -> None:
-    """I0 P3 b1 b2 P6 b4 b5 | I7 P9 b8: of every fifth frame, 0 and 5 are wanted."""
-    stored, spare = [0, 3, 1, 2, 6, 4, 5, 7, 9, 8], {1, 2, 4, 5, 8}
-    sparse = choose_packets(survey([key(0), key(7)], stored, spare), 5)
+def test_only_needed_packets_are_decoded() -> None:
+    """Stored as I0 P3 b1 b2 P6 b4 b5 | I7 P9 b8; a stride of 5 needs frames 0 and 5."""
+    stored, droppable = [0, 3, 1, 2, 6, 4, 5, 7, 9, 8], {1, 2, 4, 5, 8}
+    sparse = choose_packets(survey([key(0), key(7)], stored, droppable), 5)
     assert sparse is not None
-    fed = [pts for pts, one in zip(stored, sparse.packet_mask, strict=True) if one]
-    assert fed == [0, 3, 6, 5]
-    assert np.flatnonzero(sparse.frame_mask).tolist() == sorted(fed)
+    needed = [pts for pts, mask in zip(stored, sparse.packet_mask, strict=True) if mask]
+    assert needed == [0, 3, 6, 5]
+    assert np.flatnonzero(sparse.frame_mask).tolist() == sorted(needed)
 
 
-def test_open_group_is_not_a_border_for_skipping() -> None:
+def test_packets_before_an_open_gop_are_still_needed() -> None:
     stored = list(range(10))
     open_gop = choose_packets(survey([key(0), key(5, Promise.OPEN)], stored, set()), 9)
-    assert open_gop is None  # all is needed for number 9
+    assert open_gop is None  # frame 9 needs all packets
     clean = choose_packets(survey([key(0), key(5)], stored, set()), 9)
     assert clean is not None
     assert clean.packet_mask.tolist() == [True, *[False] * 4, *[True] * 5]
 
 
-def test_hidden_pictures_and_small_gains_are_left_alone() -> None:
+def test_no_packet_is_skipped_for_hidden_pictures_or_small_gains() -> None:
     keys, stored = [key(0)], list(range(20))
     assert choose_packets(survey(keys, stored, set(), packets=21), 4) is None
     assert choose_packets(survey(keys, stored, {19}), 2) is None

@@ -1,4 +1,4 @@
-"""Which packets count as lost, and which pictures as damaged, one packet at a time."""
+"""Which packets count as bad, and which pictures as corrupt."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from detector.core.sources.video._tally import LONGEST_DELAY, DecodeTally
 from detector.core.types import ReadCounts
 
 
-class Stream:
-    """A decoder that follows a script. ``fields``: the kinds of the packets, in order."""
+class FakeDecoder:
+    """A decoder that reports to a tally. ``fields``: the field in each packet, in order."""
 
     def __init__(self, *, knows: bool = True, fields: tuple[Any, ...] = ()) -> None:
         self.counts = ReadCounts()
-        told = iter(fields)
+        remaining = iter(fields)
         self.rule = SimpleNamespace(
             must_show=lambda packet: packet.shown,
             at_open_gop=False,
-            fields=SimpleNamespace(read=lambda packet: next(told, None), knows=knows),
+            fields=SimpleNamespace(read=lambda packet: next(remaining, None), knows=knows),
         )
         rule: Any = self.rule
         self.tally = DecodeTally(cast(PictureRule, rule), self.counts)
@@ -37,91 +37,91 @@ class Stream:
             SimpleNamespace(opaque=mark, is_corrupt=corrupt, interlaced_frame=interlaced)
         )
 
-    def counted(self) -> tuple[int, int]:
+    def final_counts(self) -> tuple[int, int]:
         self.tally.end()
         return self.counts.bad, self.counts.corrupt
 
 
-def half(first: bool) -> Any:
+def field(first: bool) -> Any:
     return SimpleNamespace(completes=lambda other: not first)
 
 
-def test_a_packet_that_must_show_a_picture_and_shows_none_is_lost() -> None:
-    stream = Stream()
-    stream.show(stream.send())
-    stream.send()
-    stream.send(shown=False)
-    stream.send(discard=True)
-    assert stream.counted() == (1, 0)
+def test_packet_without_its_picture_is_bad() -> None:
+    decoder = FakeDecoder()
+    decoder.show(decoder.send())
+    decoder.send()
+    decoder.send(shown=False)
+    decoder.send(discard=True)
+    assert decoder.final_counts() == (1, 0)
 
 
-def test_a_complaint_without_a_picture_is_a_loss_and_with_one_damage() -> None:
-    stream = Stream()
-    stream.tally.complain("before any packet")
-    lost = stream.send(shown=False)
-    stream.tally.complain("x")
-    damaged = stream.send()
-    stream.tally.complain("x")
-    stream.show(damaged)
-    stream.show(stream.send(), corrupt=True)
-    stream.show(None, corrupt=True)  # of no packet that is known
-    stream.show(None)
+def test_complaint_means_bad_without_a_picture_and_corrupt_with_one() -> None:
+    decoder = FakeDecoder()
+    decoder.tally.complain("before any packet")
+    lost = decoder.send(shown=False)
+    decoder.tally.complain("x")
+    damaged = decoder.send()
+    decoder.tally.complain("x")
+    decoder.show(damaged)
+    decoder.show(decoder.send(), corrupt=True)
+    decoder.show(None, corrupt=True)  # of an unknown packet
+    decoder.show(None)
     assert lost.opaque is not damaged.opaque
-    assert stream.counted() == (1, 3)
+    assert decoder.final_counts() == (1, 3)
 
 
-def test_what_an_open_gop_misses_is_neither() -> None:
-    stream = Stream()
-    stream.rule.at_open_gop = True
-    stream.send(shown=False)
-    stream.tally.complain("x")
-    damaged = stream.send(shown=False)
-    stream.tally.complain("x")
-    stream.show(damaged)
-    assert stream.counted() == (0, 0)
+def test_packets_at_an_open_gop_are_not_counted() -> None:
+    decoder = FakeDecoder()
+    decoder.rule.at_open_gop = True
+    decoder.send(shown=False)
+    decoder.tally.complain("x")
+    damaged = decoder.send(shown=False)
+    decoder.tally.complain("x")
+    decoder.show(damaged)
+    assert decoder.final_counts() == (0, 0)
 
 
-def test_two_fields_are_one_picture_and_one_alone_is_damaged() -> None:
-    stream = Stream(fields=(half(first=True), half(first=False), half(first=True)))
-    first, second = stream.send(), stream.send()
+def test_two_fields_are_one_picture_and_a_lone_field_is_corrupt() -> None:
+    decoder = FakeDecoder(fields=(field(first=True), field(first=False), field(first=True)))
+    first, second = decoder.send(), decoder.send()
     assert second.opaque is first.opaque
-    stream.show(first)
-    stream.show(stream.send())
-    assert stream.counted() == (0, 1)
+    decoder.show(first)
+    decoder.show(decoder.send())
+    assert decoder.final_counts() == (0, 1)
 
 
-def test_where_nothing_tells_pairs_from_frames_only_complaints_count() -> None:
-    stream = Stream(knows=False)
-    stream.show(stream.send(), interlaced=True)
-    stream.send()
-    assert stream.counted() == (0, 0)
-    known = Stream(knows=True)
+def test_interlaced_packet_is_not_bad_if_field_pairs_are_unknown() -> None:
+    decoder = FakeDecoder(knows=False)
+    decoder.show(decoder.send(), interlaced=True)
+    decoder.send()
+    assert decoder.final_counts() == (0, 0)
+    known = FakeDecoder(knows=True)
     known.show(known.send(), interlaced=True)
     known.send()
-    assert known.counted() == (1, 0)
-    plain = Stream(knows=False)
+    assert known.final_counts() == (1, 0)
+    plain = FakeDecoder(knows=False)
     plain.show(plain.send())
     plain.send()
-    assert plain.counted() == (1, 0)
+    assert plain.final_counts() == (1, 0)
 
 
-def test_a_packet_waits_for_its_picture_for_so_long() -> None:
-    stream = Stream()
-    late = stream.send()
+def test_packet_is_bad_after_the_longest_delay() -> None:
+    decoder = FakeDecoder()
+    late = decoder.send()
     for _ in range(LONGEST_DELAY):
-        stream.show(stream.send())
-    assert stream.counts.bad == 0
-    stream.show(stream.send())
-    assert stream.counts.bad == 1
-    stream.show(late)  # too late: it was counted
-    assert stream.counted() == (1, 0)
+        decoder.show(decoder.send())
+    assert decoder.counts.bad == 0
+    decoder.show(decoder.send())
+    assert decoder.counts.bad == 1
+    decoder.show(late)  # too late: already counted
+    assert decoder.final_counts() == (1, 0)
 
 
 @pytest.mark.parametrize(("last", "lost"), [(None, 3), (10, 1), (11, 2), (5, 0)])
-def test_at_a_seek_what_was_not_yet_due_is_not_lost(last: int | None, lost: int) -> None:
-    stream = Stream()
+def test_packets_after_the_last_picture_are_not_bad_at_a_seek(last: int | None, lost: int) -> None:
+    decoder = FakeDecoder()
     for pts in (5, 10, None):
-        stream.send(pts)
-    stream.tally.end(last)
-    assert stream.counts.bad == lost
-    assert stream.counted() == (3, 0)
+        decoder.send(pts)
+    decoder.tally.end(last)
+    assert decoder.counts.bad == lost
+    assert decoder.final_counts() == (3, 0)

@@ -29,13 +29,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def mux(folder: Path, name: str, sizes: list[str], defaults: str, *more: str) -> Path:
-    """``defaults``: for each track, 1 where it is marked as the default."""
+    """Copy clips into one file. ``defaults``: a digit for each track, 1 for a default track."""
     inputs = [word for size in sizes for word in ("-i", str(folder / f"{size}.mp4"))]
-    maps = [word for at in range(len(sizes)) for word in ("-map", f"{at}:v")]
+    maps = [word for number in range(len(sizes)) for word in ("-map", f"{number}:v")]
     flags = [
         word
-        for at, flag in enumerate(defaults)
-        for word in (f"-disposition:v:{at}", "default" if flag == "1" else "0")
+        for number, flag in enumerate(defaults)
+        for word in (f"-disposition:v:{number}", "default" if flag == "1" else "0")
     ]
     ffmpeg(*inputs, *maps, "-c", "copy", *flags, *more, folder / name)
     return folder / name
@@ -61,34 +61,34 @@ CHOICES = [
 
 
 @pytest.mark.parametrize(
-    ("name", "tracks", "defaults", "wanted", "decoder", "pixels"),
+    ("name", "tracks", "defaults", "expected", "decoder", "pixels"),
     [
         *((*choice, "auto", "bgr") for choice in CHOICES),
-        # They choose in the same place.
+        # Other readers share the code that chooses.
         (*CHOICES[0], "av", "bgr"),
         (*CHOICES[0], "auto", "yuv420p"),
     ],
 )
-def test_the_default_track_is_read_else_the_largest(
+def test_default_or_largest_track_is_read(
     name: str,
     tracks: list[str],
     defaults: str,
-    wanted: str,
+    expected: str,
     decoder: str,
     pixels: str,
     folder: Path,
 ) -> None:
     path = mux(folder, name, tracks, defaults)
-    number = tracks.index(wanted) + 1
+    number = tracks.index(expected) + 1
     with sources.open(str(path), decoder=decoder, pixels=pixels) as source:
-        assert {frame.size for frame in source} == {SIZES[wanted]}
-        assert (source.info.width, source.info.height) == SIZES[wanted][::-1]
-    assert source.notes[0].startswith(f"video track {number} of 2 is used (h264 {wanted}")
+        assert {frame.size for frame in source} == {SIZES[expected]}
+        assert (source.info.width, source.info.height) == SIZES[expected][::-1]
+    assert source.notes[0].startswith(f"video track {number} of 2 is used (h264 {expected}")
     assert not source.damaged
 
 
 @pytest.mark.parametrize("decoder", ["auto", "av"])
-def test_another_track_can_be_chosen(decoder: str, folder: Path) -> None:
+def test_track_can_be_chosen_by_number(decoder: str, folder: Path) -> None:
     path = mux(folder, "choice.mkv", [SMALL, LARGE, LARGE], "010")
     for number, size in enumerate([SMALL, LARGE, LARGE], 1):
         with sources.open(str(path), decoder=decoder, choice=Choice(track=number)) as source:
@@ -98,20 +98,20 @@ def test_another_track_can_be_chosen(decoder: str, folder: Path) -> None:
         sources.open(str(path), choice=Choice(track=4))
 
 
-def test_of_equal_sizes_the_default_is_read(folder: Path) -> None:
+def test_default_track_is_read_if_sizes_are_equal(folder: Path) -> None:
     path = mux(folder, "equal.mkv", [LARGE, LARGE], "01")
     with sources.open(str(path)) as source:
         assert source.notes[0].startswith("video track 2 of 2 ")
 
 
-def test_programs_of_a_transport_stream(folder: Path) -> None:
+def test_track_of_another_program_can_be_chosen(folder: Path) -> None:
     programs = ("-program", "title=A:st=0", "-program", "title=B:st=1")
     path = mux(folder, "programs.ts", [SMALL, LARGE], "00", *programs)
     assert sizes_read(path) == {SIZES[LARGE]}
     assert sizes_read(path, choice=Choice(track=1)) == {SIZES[SMALL]}
 
 
-def test_one_track_is_read_without_a_word(folder: Path) -> None:
+def test_single_track_is_read_without_a_note(folder: Path) -> None:
     with sources.open(str(folder / f"{SMALL}.mp4")) as source:
         assert source.notes == []
     with pytest.raises(UsageError, match="1 video"):
@@ -130,7 +130,7 @@ def test_cover_picture_does_not_count_as_a_track(folder: Path) -> None:
         assert not any("track" in note for note in source.notes if "another track" not in note)
 
 
-def test_opencv_alone_refuses_what_it_would_misread(folder: Path) -> None:
+def test_opencv_refuses_a_track_that_it_does_not_choose(folder: Path) -> None:
     path = mux(folder, "later.mkv", [SMALL, LARGE], "01")
     with pytest.raises(SourceError, match=r"another track.*--decoder auto"):
         sources.open(str(path), decoder="opencv")
@@ -138,20 +138,14 @@ def test_opencv_alone_refuses_what_it_would_misread(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_from_python(folder: Path) -> None:
+def test_detector_takes_a_video_track(folder: Path) -> None:
     path = str(mux(folder, "later.mkv", [SMALL, LARGE], "01"))
     for options, size in (({}, LARGE), ({"video_track": 1}, SMALL)):
         with Detector(engine="null", **options) as detector:
             assert {frame.size for frame, _ in detector.stream(path)} == {SIZES[size]}
 
 
-def test_the_reported_file(shared: Path) -> None:
-    path = shared / "data/reports/twovideo.mkv"
-    assert sizes_read(path) == {(540, 960)}
-    assert sizes_read(path, choice=Choice(track=1)) == {(90, 160)}
-
-
-def test_which_tags_are_of_the_content() -> None:
+def test_only_tags_about_the_content_are_selected() -> None:
     phone = {
         "major_brand": "qt  ",
         "encoder": "Lavf",

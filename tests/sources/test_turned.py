@@ -1,4 +1,4 @@
-"""Pictures of a video that say themselves how they are turned: EXIF, and H.264's message of it."""
+"""Pictures of a video that state their own orientation: in EXIF, or in H.264's SEI message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import cv2
 import numpy as np
 import pytest
 
-from detector import Detector
 from detector.core import sources
 from detector.core.sources.base import Choice
 from detector.core.types import Image
@@ -18,8 +17,8 @@ from detector.core.types import Image
 from .oddities import ffmpeg
 
 WIDTH, HEIGHT = 96, 64
-# EXIF's orientation -> what it takes to show what is stored.
-SHOW = {
+# EXIF orientation -> how to turn the stored picture upright.
+UPRIGHT = {
     1: lambda image: image,
     2: lambda image: image[:, ::-1],
     3: lambda image: image[::-1, ::-1],
@@ -33,14 +32,14 @@ READERS = [("auto", "bgr"), ("opencv", "bgr"), ("av", "bgr"), ("auto", "yuv420p"
 
 
 def stored() -> Image:
-    """Corners that differ, so that no two ways of turning it are alike."""
+    """Return a picture with different corners, so that no two orientations look the same."""
     image = np.full((HEIGHT, WIDTH, 3), 40, np.uint8)
     image[:24, :32], image[:24, -32:], image[-24:, :32] = (0, 0, 250), (0, 250, 0), (250, 0, 0)
     return image
 
 
 def exif(orientation: int) -> bytes:
-    """TIFF, big-endian: a name of the maker, and the orientation where it is not 0."""
+    """Return a big-endian TIFF with the maker's name and, unless 0, the orientation."""
     entries = [b"\x01\x0f\0\x02\0\0\0\x04abc\0"]
     if orientation:
         entries.append(b"\x01\x12\0\x03\0\0\0\x01" + struct.pack(">HH", orientation, 0))
@@ -88,7 +87,7 @@ def test_exif_orientation_in_a_video_is_applied(
     name: str, orientation: int, tmp_path: Path
 ) -> None:
     path = make(tmp_path, name, orientation)
-    expected = SHOW[orientation or 1](stored())
+    expected = UPRIGHT[orientation or 1](stored())
     for decoder, pixels in READERS:
         images = read(path, decoder, pixels)
         assert len(images) == 2
@@ -96,18 +95,16 @@ def test_exif_orientation_in_a_video_is_applied(
         assert np.abs(images[0].astype(int) - expected).mean() < 6
 
 
-@pytest.mark.parametrize("orientation", SHOW)
+@pytest.mark.parametrize("orientation", UPRIGHT)
 @pytest.mark.parametrize("name", ["jpg.avi", "png.mov"])
-def test_pictures_are_turned_as_their_exif_says(
-    orientation: int, name: str, tmp_path: Path
-) -> None:
+def test_every_exif_orientation_is_applied(orientation: int, name: str, tmp_path: Path) -> None:
     path = make(tmp_path, name, orientation)
     for image in (*read(path), *read(path, "av")):
-        assert np.abs(image.astype(int) - SHOW[orientation](stored())).mean() < 6
+        assert np.abs(image.astype(int) - UPRIGHT[orientation](stored())).mean() < 6
 
 
-@pytest.mark.parametrize("orientation", SHOW)
-def test_a_part_of_the_size_is_turned_alike(orientation: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("orientation", UPRIGHT)
+def test_reduced_picture_has_the_same_orientation(orientation: int, tmp_path: Path) -> None:
     path = make(tmp_path, "jpg.avi", orientation)
     with sources.open(str(path), choice=Choice(reduce=lambda *_: 2)) as source:
         small, _ = (frame.image for frame in source)
@@ -116,8 +113,8 @@ def test_a_part_of_the_size_is_turned_alike(orientation: int, tmp_path: Path) ->
     assert np.abs(small.astype(int) - whole[::2, ::2]).mean() < 6
 
 
-def test_animated_png_with_exif(tmp_path: Path) -> None:
-    """FFmpeg's muxer drops the chunk; so it is put into the file."""
+def test_animated_png_with_exif_is_read(tmp_path: Path) -> None:
+    """FFmpeg's muxer drops the EXIF chunk, so we insert it into the file."""
     plain = tmp_path / "plain.apng"
     (tmp_path / "0.png").write_bytes(png(0))
     (tmp_path / "1.png").write_bytes(png(0))
@@ -127,13 +124,6 @@ def test_animated_png_with_exif(tmp_path: Path) -> None:
     chunk = chunk[: 12 + struct.unpack(">I", chunk[:4])[0]]
     (tmp_path / "a.apng").write_bytes(data[:33] + chunk + data[33:])
     assert len(read(tmp_path / "a.apng")) == 2
-
-
-def test_from_python(tmp_path: Path) -> None:
-    path = make(tmp_path, "jpg.avi", 6)
-    with Detector(engine="null") as detector:
-        frames = [frame for frame, _ in detector.stream(str(path))]
-    assert [frame.size for frame in frames] == [(WIDTH, HEIGHT)] * 2
 
 
 def test_picture_with_another_orientation_is_noted(tmp_path: Path) -> None:
@@ -147,17 +137,17 @@ def test_picture_with_another_orientation_is_noted(tmp_path: Path) -> None:
 
 MESSAGES = [
     ("rotate=90", lambda image: np.rot90(image)),  # counter-clockwise
-    ("rotate=180", SHOW[3]),
-    ("rotate=270", SHOW[6]),
-    ("flip=horizontal", SHOW[2]),
-    ("flip=vertical", SHOW[4]),
+    ("rotate=180", UPRIGHT[3]),
+    ("rotate=270", UPRIGHT[6]),
+    ("flip=horizontal", UPRIGHT[2]),
+    ("flip=vertical", UPRIGHT[4]),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.mp4", "a.h264", "a.ts"])
 @pytest.mark.parametrize(("message", "show"), MESSAGES, ids=[row[0] for row in MESSAGES])
-def test_h264_says_how_it_is_displayed(message: str, show, name: str, tmp_path: Path) -> None:
+def test_h264_display_orientation_is_applied(message: str, show, name: str, tmp_path: Path) -> None:
     cv2.imwrite(str(tmp_path / "a.png"), stored())
     encoder = ("-c:v", "libx264", "-preset", "ultrafast", "-crf", "1", "-pix_fmt", "yuv420p")
     still = ("-loop", "1", "-framerate", "25", "-i", tmp_path / "a.png", "-frames:v", "4")
@@ -169,8 +159,3 @@ def test_h264_says_how_it_is_displayed(message: str, show, name: str, tmp_path: 
         image = read(tmp_path / name, decoder, pixels)[0]
         assert image.shape == show(stored()).shape
         assert np.abs(image.astype(int) - show(stored())).mean() < 12
-
-
-def test_the_reported_file(shared: Path) -> None:
-    for decoder, pixels in READERS:
-        assert len(read(shared / "data/reports/noor.avi", decoder, pixels)) == 2

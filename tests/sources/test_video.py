@@ -1,4 +1,4 @@
-"""Read videos made here: the frames, their order and their buffers."""
+"""Videos written here: their frames, order and buffers."""
 
 import struct
 from fractions import Fraction
@@ -27,13 +27,13 @@ def plain(folder):
     return write_video(folder / "plain.mp4")
 
 
-def test_names_are_the_files_of_the_folder():
+def test_sources_and_decoders_are_registered():
     assert {"live", "pictures", "pipe", "stored", "video", "web"} <= set(sources.names())
     assert sources.decoders() == ["auto", "av", "opencv"]
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_plain_video(plain, decoder):
+def test_plain_video_is_read(plain, decoder):
     frames, source = read_all(plain, decoder=decoder)
     assert [frame.index for frame in frames] == list(range(24))
     assert [frame.pts for frame in frames] == pts_of(plain)
@@ -48,14 +48,14 @@ def test_plain_video(plain, decoder):
     assert source.read() is None
 
 
-def test_pictures_are_the_ones_written(plain):
+def test_read_pictures_equal_the_written_ones(plain):
     frames, _ = read_all(plain)
     for frame in frames[:20]:
         bright = frame.image[8:24].mean(axis=(0, 2)) > 150
-        assert abs(int(bright.argmax()) - 4 * frame.index) <= 1  # the square is where it was drawn
+        assert abs(int(bright.argmax()) - 4 * frame.index) <= 1  # the position of the square
 
 
-def test_info(plain):
+def test_info_of_a_plain_video(plain):
     _, source = read_all(plain)
     info = source.info
     assert (info.kind, info.width, info.height, info.codec) == ("video", WIDTH, HEIGHT, "h264")
@@ -70,7 +70,7 @@ def test_info(plain):
 
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
-def test_variable_frame_rate(folder, decoder, suffix):
+def test_variable_frame_times_are_kept(folder, decoder, suffix):
     times = [0, 40, 80, 280, 480, 496, 512, 1500]
     path = write_video(folder / f"vfr{suffix}", times)
     frames, source = read_all(path, decoder=decoder)
@@ -85,14 +85,14 @@ def test_variable_frame_rate(folder, decoder, suffix):
 @pytest.mark.parametrize(
     ("name", "codec", "options"),
     [
-        ("b.avi", "libx264", {"bf": "2"}),  # AVI has no pts; the last ones match no frame
+        ("b.avi", "libx264", {"bf": "2"}),  # AVI has no pts
         ("raw.h264", "libx264", {"bf": "2"}),  # no timestamp at all
         (
             "pq.mp4",
             "libx264",
             {"x264-params": "colorprim=bt2020:transfer=smpte2084:colormatrix=bt2020nc"},
         ),
-        # The converter of each makes tables for seconds, so that of one runs by day.
+        # Each conversion takes seconds at first, so only one of them runs by day.
         pytest.param(
             "hlg.mp4",
             "libx264",
@@ -107,7 +107,7 @@ def test_variable_frame_rate(folder, decoder, suffix):
         ),
     ],
 )
-def test_decoders_agree(folder, name, codec, options):
+def test_opencv_and_pyav_give_equal_frames(folder, name, codec, options):
     path = write_video(folder / name, 24, codec, **options)
     with_cv2, source = read_all(path)
     with_av, _ = read_all(path, decoder="av")
@@ -117,8 +117,8 @@ def test_decoders_agree(folder, name, codec, options):
     assert (len(with_cv2), source.decoder, source.notes) == (24, "opencv", [])
 
 
-def test_one_converter_serves_all_pictures(plain, monkeypatch):
-    """A converter for each picture would make its tables again: 2 ms each, and 1.3 s in HDR."""
+def test_pictures_share_one_converter(plain, monkeypatch):
+    """A converter takes 2 ms to build its tables, and 1.3 s for HDR."""
     real, calls = av_source.VideoReformatter, []
 
     class Counted:
@@ -146,9 +146,9 @@ def test_one_converter_serves_all_pictures(plain, monkeypatch):
         (1, 100, list(range(24))),
     ],
 )
-def test_stride_and_limit(plain, decoder, pixels, stride, limit, indices):
-    given = {"decoder": decoder, "stride": stride, "frames": limit}
-    frames, source = read_all(plain, pixels=pixels, **given)
+def test_stride_and_limit_select_frames(plain, decoder, pixels, stride, limit, indices):
+    options = {"decoder": decoder, "stride": stride, "frames": limit}
+    frames, source = read_all(plain, pixels=pixels, **options)
     pts = pts_of(plain)
     assert [frame.index for frame in frames] == indices
     assert [frame.pts for frame in frames] == [pts[index] for index in indices]
@@ -158,7 +158,7 @@ def test_stride_and_limit(plain, decoder, pixels, stride, limit, indices):
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_frames_lie_in_the_buffer_where_it_fits(plain, decoder):
+def test_buffer_is_used_if_it_fits(plain, decoder):
     buffer = np.empty((HEIGHT, WIDTH, 3), np.uint8)
     locked = np.empty((HEIGHT, WIDTH, 3), np.uint8)
     locked.flags.writeable = False
@@ -193,7 +193,7 @@ def test_skipped_frames_are_not_converted(plain, monkeypatch):
 
 @pytest.mark.parametrize("pixels", ["bgr", "yuv420p"])
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_close_twice_and_read_after(plain, decoder, pixels):
+def test_closed_source_reads_none_and_can_be_closed_again(plain, decoder, pixels):
     source = sources.open(str(plain), decoder=decoder, pixels=pixels)
     source.read()
     source.close()
@@ -225,8 +225,8 @@ def tagged(name: str, number: int) -> tuple[str, str]:
 
 H264, MPEG2 = ("-c:v", "libx264", "-bf", "2"), ("-c:v", "mpeg2video", "-bf", "2", "-s", "64x64")
 INTERLACED, MATRIX = ("-flags", "+ilme+ildct", "-top", "1"), "matrix_coefficients"
-# FFmpeg's MPEG-2 decoder drops a picture at the change unless the height divides by 32.
-# By file: its encoder, pictures that cv2's FFmpeg cannot convert, and such that give the same.
+# FFmpeg's MPEG-2 decoder drops a picture at the change unless 32 divides the height.
+# By file: its encoder, options that cv2's FFmpeg cannot convert, and options with equal pixels.
 UNCONVERTED = {
     "interlaced.ts": (H264, INTERLACED, INTERLACED),
     "interlaced.mpg": (MPEG2, INTERLACED, INTERLACED),
@@ -239,8 +239,8 @@ UNCONVERTED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("before", [0, 1])
 @pytest.mark.parametrize("name", UNCONVERTED)
-def test_what_cv2_cannot_convert_is_left_to_pyav(folder, name, before):
-    """OpenCV 5.0 hands out black pictures for it, or the one before, without a word."""
+def test_pictures_that_cv2_cannot_convert_are_read_by_pyav(folder, name, before):
+    """OpenCV 5.0 silently returns black pictures for them, or the previous one."""
     encoder, refused, same = UNCONVERTED[name]
     path = write_parts(folder / f"{before}-{name}", encoder, *[()] * before, refused)
     with av.open(write_parts(folder / f"same-{name}", encoder, *[()] * before, same)) as container:
@@ -275,7 +275,7 @@ def test_false_alarm_gives_no_extra_frame(plain, monkeypatch):
 
 
 @pytest.fixture
-def cv2_gives_up(monkeypatch):
+def cv2_stops_early(monkeypatch):
     from detector.core.sources.video.opencv import OpenCVSource
 
     real = OpenCVSource.grab
@@ -289,7 +289,7 @@ def cv2_gives_up(monkeypatch):
     monkeypatch.setattr(OpenCVSource, "grab", grab)
 
 
-@pytest.mark.usefixtures("cv2_gives_up")
+@pytest.mark.usefixtures("cv2_stops_early")
 def test_take_over_with_stride_gives_every_frame_once(plain):
     reference, _ = read_all(plain, decoder="av", stride=3)
     frames, source = read_all(plain, stride=3)
@@ -300,16 +300,16 @@ def test_take_over_with_stride_gives_every_frame_once(plain):
     assert not source.damaged
 
 
-@pytest.mark.usefixtures("cv2_gives_up")
-def test_cv2_alone_says_what_it_left(plain):
+@pytest.mark.usefixtures("cv2_stops_early")
+def test_opencv_notes_the_packets_it_did_not_read(plain):
     frames, source = read_all(plain, decoder="opencv")
     assert (len(frames), source.counts.ended_early) == (10, True)
     assert "10 frames (14 packets" in source.notes[0]
 
 
-@pytest.mark.usefixtures("cv2_gives_up")
+@pytest.mark.usefixtures("cv2_stops_early")
 @pytest.mark.parametrize("rotation", [90, 180, 270])
-def test_rotation_over_the_take_over(folder, rotation):
+def test_rotation_is_kept_after_pyav_takes_over(folder, rotation):
     path = write_video(folder / f"turned{rotation}.mp4", rotation=rotation)
     with av.open(str(path)) as container:
         frames = list(container.decode(video=0))
@@ -331,7 +331,7 @@ def test_rotation_over_the_take_over(folder, rotation):
     assert source.decoder == "opencv (10 frames) then av"
 
 
-MIRRORED = {  # the matrix of the track's header, and what it does to the stored picture
+MIRRORED = {  # the matrix in the track's header, and the displayed picture of the stored one
     "left-right": ((-1, 0, 0, 1), lambda image: image[:, ::-1]),
     "upside-down": ((1, 0, 0, -1), lambda image: image[::-1]),
     "transposed": ((0, 1, 1, 0), lambda image: image.swapaxes(0, 1)),
@@ -340,13 +340,15 @@ MIRRORED = {  # the matrix of the track's header, and what it does to the stored
 
 
 def matrix_bytes(a, b, c, d):
-    one = 1 << 16
-    return struct.pack(">9i", a * one, b * one, 0, c * one, d * one, 0, 0, 0, 1 << 30)
+    fixed_1 = 1 << 16
+    return struct.pack(
+        ">9i", a * fixed_1, b * fixed_1, 0, c * fixed_1, d * fixed_1, 0, 0, 0, 1 << 30
+    )
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("name", MIRRORED)
-def test_mirrored(plain, folder, name, decoder):
+def test_mirrored_video_is_flipped(plain, folder, name, decoder):
     matrix, shown = MIRRORED[name]
     data = plain.read_bytes()
     at = data.index(matrix_bytes(1, 0, 0, 1), data.index(b"tkhd"))
@@ -390,6 +392,6 @@ def test_long_text_in_the_metadata_of_an_flv_is_no_damage(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"decoder": "vlc"}, {"stride": 0}, {"frames": 0}])
-def test_wrong_options(plain, options):
+def test_invalid_options_are_refused(plain, options):
     with pytest.raises(UsageError):
         sources.open(str(plain), **options)

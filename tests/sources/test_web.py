@@ -1,4 +1,4 @@
-"""Files of web servers give the frames of the same files, and keep what came of a broken one."""
+"""Files of web servers: the same frames as local files, broken connections, logins, playlists."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from detector.core import sources
 from detector.core.errors import SourceError, UsageError
 from detector.core.sources import _answers, _ranges, _web
 from detector.core.sources.video import _stored
-from detector.core.types import Planes
 from tests.sources.clips import write_video
 from tests.sources.web_server import make_certificate, web_server
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.net
-ENDS = ["ranges", "plain", "chunked"]
-HOW = {"ranges": {}, "plain": {"ranges": False}, "chunked": {"ranges": False, "length": False}}
+RESPONSES = {
+    "ranges": {},
+    "plain": {"ranges": False},
+    "chunked": {"ranges": False, "length": False},
+}
+every_response = pytest.mark.parametrize("response", RESPONSES)
 
 
 @pytest.fixture
@@ -41,133 +44,119 @@ def read_all(spec, **options):
         return frames, source
 
 
-def assert_same(found, wanted):
-    assert [pts for pts, _ in found] == [pts for pts, _ in wanted]
-    for (_, one), (_, other) in zip(found, wanted, strict=True):
-        np.testing.assert_array_equal(one, other)
+def assert_same(frames, expected):
+    assert [pts for pts, _ in frames] == [pts for pts, _ in expected]
+    for (_, image), (_, expected_image) in zip(frames, expected, strict=True):
+        np.testing.assert_array_equal(image, expected_image)
 
 
-@pytest.mark.parametrize("end", ENDS)
+@every_response
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".ts"])
-def test_a_video_gives_the_frames_of_the_file(web, tmp_path, end, suffix):
+def test_web_video_gives_the_frames_of_the_file(web, tmp_path, response, suffix):
     path = write_video(tmp_path / f"clip{suffix}", 30)
-    url = web.put(f"/clip{suffix}", path.read_bytes(), kind="video/x", **HOW[end])
-    if end == "chunked" and suffix == ".ts":  # which says of nothing that it ends
+    url = web.put(f"/clip{suffix}", path.read_bytes(), kind="video/x", **RESPONSES[response])
+    if response == "chunked" and suffix == ".ts":  # without a length it is a live stream
         assert sources.find_claiming(url).__name__ == "LiveSource"
         return
-    found, source = read_all(url)
-    wanted, _ = read_all(path, decoder="av")
-    assert_same(found, wanted)
+    frames, source = read_all(url)
+    expected, _ = read_all(path, decoder="av")
+    assert_same(frames, expected)
     assert (source.info.path, source.info.kind) == (url, "video")
     assert not source.damaged
 
 
-def test_a_video_that_its_server_compresses(web, tmp_path):
-    """Although we ask for none of it. Lengths and ranges are of the compressed bytes."""
+def test_compressed_response_is_decoded(web, tmp_path):
+    """Some servers compress unasked; then lengths and ranges count compressed bytes."""
     data = write_video(tmp_path / "clip.mp4", 30).read_bytes()
     url = web.put("/clip.mp4", gzip.compress(data), headers={"Content-Encoding": "gzip"})
-    found, source = read_all(url)
-    assert (len(found), source.damaged) == (30, False)
+    frames, source = read_all(url)
+    assert (len(frames), source.damaged) == (30, False)
 
 
-@pytest.mark.parametrize("end", ENDS)
-def test_an_index_at_the_end_is_found(web, tmp_path, end):
+@every_response
+def test_index_at_the_end_is_read(web, tmp_path, response):
     path = write_video(tmp_path / "clip.mov", 24)  # MOV without +faststart
-    url = web.put("/clip.mov", path.read_bytes(), **HOW[end])
-    found, source = read_all(url)
-    assert len(found) == 24
+    url = web.put("/clip.mov", path.read_bytes(), **RESPONSES[response])
+    frames, source = read_all(url)
+    assert len(frames) == 24
     assert source.info.frames_declared == 24
     assert source.info.duration_s == pytest.approx(0.96)
 
 
 @pytest.mark.slow
-def test_planes_and_a_start(web, tmp_path):
-    path = write_video(tmp_path / "clip.mp4", 100, g="10")
-    url = web.put("/clip.mp4", path.read_bytes())
-    with sources.open(url, pixels="yuv420p") as source:
-        source.restrict(1, 2)
-        frames = list(source)
-    assert (len(frames), frames[0].index, frames[0].time_s) == (50, 25, 1.0)
-    assert isinstance(frames[0].picture, Planes)
-
-
-@pytest.mark.slow
-def test_only_what_is_read_is_asked_for(web, tmp_path, monkeypatch):
+def test_only_needed_ranges_are_requested(web, tmp_path, monkeypatch):
     monkeypatch.setattr(_ranges, "BLOCK", 1 << 12)
     path = write_video(tmp_path / "clip.mp4", 100, g="10", crf="1")
     url = web.put("/clip.mp4", path.read_bytes())
     with sources.open(url, frames=5) as source:
         assert len(list(source)) == 5
-        assert source._read_from.received < path.stat().st_size / 2
+        assert source._object.received < path.stat().st_size / 2
         assert not source.damaged
 
 
-def test_a_source_that_is_opened_again_is_not_asked_for_again(web, tmp_path):
+def test_reopened_source_sends_no_new_request(web, tmp_path):
     url = web.put("/clip.mp4", write_video(tmp_path / "clip.mp4").read_bytes(), ranges=False)
     with sources.keep_open([url]):
         assert len(read_all(url)[0]) == len(read_all(url)[0]) == 24
-    assert len(web.requests) == 2  # one for what it is
+    assert len(web.requests) == 2  # one to identify the file
     assert len(read_all(url)[0]) == 24
     assert len(web.requests) == 3
 
 
-@pytest.mark.parametrize("end", ["ranges", "plain"])
-def test_a_position_behind_or_far_ahead_is_asked_for(web, end):
-    """We read past some bytes. An answer without ranges is kept, and we send no other request."""
+@pytest.mark.parametrize("response", ["ranges", "plain"])
+def test_seek_backwards_or_far_ahead_sends_a_request(web, response):
+    """Small gaps are read and skipped. Without ranges, there is only one request."""
     data, far = np.random.default_rng(0).bytes(3 * _web.MOST_SKIPPED), _web.MOST_SKIPPED
-    with closing(_web.WebFile(_web.WebPlace(web.put("/x", data, **HOW[end])))) as file:
-        for at, asked in ((0, 1), (5, 1), (3, 2), (4 + far, 2), (6 + 2 * far, 3), (2, 4)):
+    with closing(_web.WebFile(_web.WebPlace(web.put("/x", data, **RESPONSES[response])))) as file:
+        for at, requests in ((0, 1), (5, 1), (3, 2), (4 + far, 2), (6 + 2 * far, 3), (2, 4)):
             file.seek(at)
             assert file.read(1) == data[at : at + 1]
-            assert len(web.requests) == (asked if end == "ranges" else 1)
+            assert len(web.requests) == (requests if response == "ranges" else 1)
 
 
-# Broken answers.
-
-
-@pytest.mark.parametrize("end", ENDS)
-def test_a_connection_that_breaks_for_good_keeps_what_came(web, tmp_path, end):
+@every_response
+def test_permanently_broken_connection_keeps_received_frames(web, tmp_path, response):
     path = write_video(tmp_path / "clip.mp4", 50, g="5")
     data = path.read_bytes()
-    url = web.put("/clip.mp4", data, cut=len(data) * 2 // 3, **HOW[end])
-    found, source = read_all(url)
-    wanted, _ = read_all(path, decoder="av")
-    assert 20 < len(found) < 50
-    assert_same(found[:20], wanted[:20])
+    url = web.put("/clip.mp4", data, cut=len(data) * 2 // 3, **RESPONSES[response])
+    frames, source = read_all(url)
+    expected, _ = read_all(path, decoder="av")
+    assert 20 < len(frames) < 50
+    assert_same(frames[:20], expected[:20])
     assert source.counts.ended_early
     assert any(f"{len(data) * 2 // 3}" in note for note in source.notes)
 
 
-@pytest.mark.parametrize("end", ["ranges", "plain"])
-def test_broken_connection_is_reopened(web, tmp_path, end):
+@pytest.mark.parametrize("response", ["ranges", "plain"])
+def test_broken_connection_is_reopened(web, tmp_path, response):
     path = write_video(tmp_path / "clip.mp4", 50, g="5")
     data = path.read_bytes()
-    url = web.put("/clip.mp4", data, cut=len(data) // 2, **HOW[end])
+    url = web.put("/clip.mp4", data, cut=len(data) // 2, **RESPONSES[response])
     _answers.identify(url)
     web.pages["/clip.mp4"].cuts = 2
-    found, source = read_all(url)
-    assert_same(found, read_all(path, decoder="av")[0])
+    frames, source = read_all(url)
+    assert_same(frames, read_all(path, decoder="av")[0])
     assert not source.damaged
 
 
-def test_a_server_that_sends_little_at_a_time_is_asked_on_and_on(web, tmp_path):
-    """Each connection ends, but each brings some more."""
+def test_short_responses_are_continued(web, tmp_path):
+    """Each connection ends early, but delivers a fifth of the file."""
     data = write_video(tmp_path / "clip.mp4", 50).read_bytes()
-    url, some = web.put("/clip.mp4", data), len(data) // 5
+    url, length = web.put("/clip.mp4", data), len(data) // 5
 
-    class Further(int):
-        """A cut at the same distance from the start of each answer."""
+    class CutFromStart(int):
+        """A cut at the same distance from the start of each response."""
 
         def __sub__(self, start):
-            return some
+            return length
 
-    web.pages["/clip.mp4"].cut = Further(some)
-    found, source = read_all(url)
-    assert (len(found), source.damaged) == (50, False)
+    web.pages["/clip.mp4"].cut = CutFromStart(length)
+    frames, source = read_all(url)
+    assert (len(frames), source.damaged) == (50, False)
     assert len(web.requests) > 5
 
 
-def test_nothing_of_a_video_is_an_error(web, tmp_path):
+def test_video_without_a_readable_frame_is_refused(web, tmp_path):
     data = write_video(tmp_path / "clip.mp4", 50).read_bytes()
     url = web.put("/clip.mp4", data, cut=100)
     with pytest.raises(SourceError, match="beyond byte 100"):
@@ -177,7 +166,7 @@ def test_nothing_of_a_video_is_an_error(web, tmp_path):
         sources.open(url)
 
 
-def test_a_file_that_is_replaced_meanwhile_ends(web, monkeypatch):
+def test_file_replaced_during_the_read_ends(web, monkeypatch):
     monkeypatch.setattr(_ranges, "BLOCK", 1 << 12)
     data = bytes(range(256)) * 100
     url = web.put("/clip.mp4", data, headers={"ETag": '"first"'})
@@ -191,7 +180,7 @@ def test_a_file_that_is_replaced_meanwhile_ends(web, monkeypatch):
     stored.close()
 
 
-def test_a_run_that_is_to_stop_waits_for_no_server(web, monkeypatch):
+def test_stopping_run_does_not_wait_for_the_server(web, monkeypatch):
     monkeypatch.setattr(_web, "CHECK_S", 0.02)
     url, silent = web.put("/clip.mp4", bytes(1000)), threading.Event()
     web.pages["/clip.mp4"].cut, web.pages["/clip.mp4"].silent = 100, silent
@@ -202,8 +191,7 @@ def test_a_run_that_is_to_stop_waits_for_no_server(web, monkeypatch):
     silent.set()
 
 
-def test_finished_run_does_not_stop_anothers_stream(web):
-    """Open two streams at once, or one after the other."""
+def test_finished_run_does_not_stop_the_stream_of_another(web):
     place = _web.WebPlace(web.put("/clip.mp4", bytes(9)))
     with _web.keep_open():
         with _web.cut_when(lambda: True):
@@ -215,25 +203,25 @@ def test_finished_run_does_not_stop_anothers_stream(web):
     opened.end()
 
 
-def test_each_of_two_threads_opens_for_its_own_run(web):
+def test_streams_of_two_threads_stop_separately(web):
     place, both = _web.WebPlace(web.put("/clip.mp4", bytes(9))), threading.Barrier(2)
 
     def opened(stops):
         with _web.cut_when(lambda: stops):
             both.wait(PATIENCE_S)
-            with closing(_web.open_web(place)) as found:
-                return found.stopped()
+            with closing(_web.open_web(place)) as stored:
+                return stored.stopped()
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(opened, [True, False])) == [True, False]
 
 
-def test_each_of_two_threads_reads_what_its_own_query_asks_for(web, tmp_path, monkeypatch):
+def test_two_threads_read_their_own_query(web, tmp_path, monkeypatch):
     both, probe = threading.Barrier(2), _stored.probe
 
-    def probed(*given):
+    def probed(*arguments):
         both.wait(PATIENCE_S)
-        return probe(*given)
+        return probe(*arguments)
 
     monkeypatch.setattr(_stored, "probe", probed)
     clips = {count: write_video(tmp_path / f"{count}.mp4", count) for count in (5, 9)}
@@ -242,10 +230,7 @@ def test_each_of_two_threads_reads_what_its_own_query_asks_for(web, tmp_path, mo
         assert [len(frames) for frames, _ in pool.map(read_all, urls)] == [5, 9]
 
 
-# Secrets.
-
-
-def test_a_password_goes_to_the_host_of_the_address_alone(web, tmp_path):
+def test_password_is_sent_only_to_the_host_of_the_address(web, tmp_path):
     data = write_video(tmp_path / "clip.mp4").read_bytes()
     web.put("/clip.mp4", data, login="me:S3cretPw")
     url = web.url("/clip.mp4", "me:S3cretPw")
@@ -264,7 +249,7 @@ def test_a_password_goes_to_the_host_of_the_address_alone(web, tmp_path):
     assert "Sign4ture" not in str(refused.value)
 
 
-def test_a_login_of_netrc(web, tmp_path, monkeypatch):
+def test_login_is_read_from_netrc(web, tmp_path, monkeypatch):
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login me password S3cretPw\n")
     (tmp_path / ".netrc").chmod(0o600)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -272,14 +257,14 @@ def test_a_login_of_netrc(web, tmp_path, monkeypatch):
     assert len(read_all(web.url("/clip.mp4"))[0]) == 24
 
 
-def test_a_redirect_leads_to_no_file(web):
+def test_redirect_to_a_local_file_is_refused(web):
     url = web.put("/a.mp4", status=302, headers={"Location": "file:///etc/passwd"})
     with pytest.raises(SourceError, match="not allowed"):
         sources.check(url)
 
 
 @pytest.mark.slow
-def test_a_certificate_that_is_known(tmp_path, monkeypatch):
+def test_trusted_certificate_is_accepted(tmp_path, monkeypatch):
     _answers._known.clear()
     data = write_video(tmp_path / "clip.mp4").read_bytes()
     certificate = make_certificate(tmp_path)
@@ -293,14 +278,11 @@ def test_a_certificate_that_is_known(tmp_path, monkeypatch):
         assert len(read_all(url)[0]) == 24
 
 
-# Pictures and playlists.
-
-
-@pytest.mark.parametrize("end", ENDS)
-def test_a_picture(web, end):
+@every_response
+def test_web_picture_is_read(web, response):
     picture = np.random.default_rng(1).integers(0, 255, (40, 60, 3), np.uint8)
     data = cv2.imencode(".png", picture)[1].tobytes()
-    url = web.put("/a b.png".replace(" ", "%20"), data, kind="image/png", **HOW[end])
+    url = web.put("/a b.png".replace(" ", "%20"), data, kind="image/png", **RESPONSES[response])
     assert sources.pictures_of(url) == [url]
     with sources.open(f"{url}?token=T0kenPlanted") as source:
         (frame,) = list(source)
@@ -309,16 +291,15 @@ def test_a_picture(web, end):
     assert (source.info.kind, source.info.width, source.info.height) == ("pictures", 60, 40)
 
 
-def test_a_note_on_a_picture_names_its_address(web, tmp_path):
+def test_note_of_a_picture_names_its_address(web, tmp_path):
     pages = [np.full((40, 60, 3), level, np.uint8) for level in (10, 200)]
     cv2.imwritemulti(str(tmp_path / "a.tiff"), pages)
     url = web.put("/a.tiff", (tmp_path / "a.tiff").read_bytes(), kind="image/tiff")
     _, source = read_all(url)
     assert [note for note in source.notes if url in note]
-    assert source.notes == source.notes  # and once only
 
 
-def test_a_picture_that_does_not_come_whole_is_an_error(web):
+def test_incomplete_picture_is_refused(web):
     data = cv2.imencode(".png", np.zeros((40, 60, 3), np.uint8))[1].tobytes()
     with pytest.raises(SourceError, match="beyond byte 50"):
         sources.open(web.put("/a.png", data, cut=50))
@@ -338,36 +319,33 @@ def make_hls(clip: Path, folder: Path, *more: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("-hls_segment_type", "fmp4")])
-def test_a_finished_playlist_is_a_file(web, tmp_path, more):
+def test_finished_playlist_is_read_like_a_file(web, tmp_path, more):
     clip = write_video(tmp_path / "clip.mp4", 100, g="25")
     (tmp_path / "hls").mkdir()
     make_hls(clip, tmp_path / "hls", *more)
     for path in (tmp_path / "hls").iterdir():
         web.put(f"/{path.name}", path.read_bytes())
-    found, source = read_all(web.url("/film.m3u8"))
-    assert_same([(0, image) for _, image in found], [(0, i) for _, i in read_all(clip)[0]])
+    frames, source = read_all(web.url("/film.m3u8"))
+    assert_same([(0, image) for _, image in frames], [(0, i) for _, i in read_all(clip)[0]])
     assert (source.info.kind, source.info.duration_s) == ("video", 4.0)
     assert not source.damaged
 
 
 @pytest.mark.slow
-def test_a_playlist_whose_end_does_not_come_is_damaged(web, tmp_path):
+def test_playlist_with_missing_segments_is_damaged(web, tmp_path):
     clip = write_video(tmp_path / "clip.mp4", 100, g="25", sc_threshold="0")
     make_hls(clip, tmp_path)
     for path in tmp_path.iterdir():
         web.put(f"/{path.name}", path.read_bytes())
     for name in ("film2.ts", "film3.ts"):
         web.put(f"/{name}", status=404)
-    found, source = read_all(web.url("/film.m3u8"))
-    assert len(found) == 50
+    frames, source = read_all(web.url("/film.m3u8"))
+    assert len(frames) == 50
     assert source.counts.ended_early
     assert any("ends at 2.0 of 4.0 s" in note for note in source.notes)
 
 
-# Refused answers.
-
-
-def test_pages_and_what_needs_a_file(web, tmp_path):
+def test_web_page_and_opencv_reader_are_refused(web, tmp_path):
     url = web.put("/watch", b"<!doctype html><title>x</title>", kind="text/html")
     with pytest.raises(SourceError, match=r"web page.*yt-dlp") as refused:
         sources.check(f"{url}?v=T0kenPlanted")

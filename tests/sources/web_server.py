@@ -1,4 +1,4 @@
-"""A web server at 127.0.0.1 whose answers a test decides: with ranges or not, cut short, guarded.
+"""A web server at 127.0.0.1 with configurable responses: ranges, early ends, logins.
 
 with web_server() as web: web.put("/clip.mp4", data)
 """
@@ -24,8 +24,9 @@ _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 @dataclass
 class Page:
-    """``length``: whether it is stated, or what is. ``cut``: bytes of the file after which every
-    connection ends; ``cuts``: how often it does; ``silent``: it stays open instead until then."""
+    """A response. ``length``: whether it is stated, or the values to state. ``cut``: byte of the
+    file at which a connection ends; ``cuts``: how many do; ``silent``: stay open until it is set.
+    """
 
     data: bytes = b""
     kind: str = "application/octet-stream"
@@ -58,7 +59,7 @@ class Server(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
-        """Nothing is printed."""
+        """Print nothing."""
 
 
 class WebServer(Server):
@@ -81,9 +82,9 @@ class _Handler(Handler):
         page = pages.get(self.path) or pages.get(path, Page(status=404))
         if page.login is not None and self.headers.get("Authorization") != basic(page.login):
             page = Page(status=401, headers={"WWW-Authenticate": 'Basic realm="files"'})
-        asked, data, total = self.headers.get("Range"), page.data, len(page.data)
+        requested, data, total = self.headers.get("Range"), page.data, len(page.data)
         start, status = 0, page.status
-        if asked and page.ranges and status == 200 and (parts := _RANGE.fullmatch(asked)):
+        if requested and page.ranges and status == 200 and (parts := _RANGE.fullmatch(requested)):
             start = int(parts[1])
             status = 206 if start < total else 416
             data = data[start : int(parts[2]) + 1 if parts[2] else total]
@@ -126,7 +127,7 @@ def basic(login: str) -> str:
 
 @contextmanager
 def web_server(certificate: Path | None = None) -> Iterator[WebServer]:
-    """``certificate``: of ``make_certificate``; with it the server speaks TLS."""
+    """Run a server, with TLS if a ``certificate`` of ``make_certificate`` is given."""
     server = WebServer()
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,4 +1,4 @@
-"""Labels in a font file: letters of any script, in reading order."""
+"""Labels drawn with a font file: letters of any script, in reading order."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ joining = pytest.mark.skipif(
     not font_module.can_shape(), reason="machine: libfribidi is not installed"
 )
 ALEF, BET = "א", "ב"
-PERSON = "شخص"  # three letters that join
+PERSON = "شخص"  # three joined letters
 
 
-def bars(coverage: np.ndarray) -> list[int]:
+def bar_widths(coverage: np.ndarray) -> list[int]:
+    """Return the widths of the glyphs, which are bars, in tenths of the em."""
     row = np.concatenate([[False], coverage[len(coverage) // 2] > 127, [False]])
     edges = np.flatnonzero(row[1:] != row[:-1])
     return (np.diff(edges)[::2] / EM * 10).round().astype(int).tolist()
@@ -36,7 +37,7 @@ def bars(coverage: np.ndarray) -> list[int]:
 def test_right_to_left_text_is_drawn_in_reading_order():
     font = Font(make_font({ALEF: 200, BET: 600, "0": 300}))
     runs = font.write((ALEF + BET, "0"), 1.0)
-    assert [bars(run.coverage) for run in runs if run.coverage.size] == [[3], [6, 2]]
+    assert [bar_widths(run.coverage) for run in runs if run.coverage.size] == [[3], [6, 2]]
     assert not font_module.runs_leftward("0 person")
 
 
@@ -44,10 +45,10 @@ def test_right_to_left_text_is_drawn_in_reading_order():
 def test_arabic_letters_take_their_joined_forms():
     forms = {"\ufeb7": 100, "\ufea8": 300, "\ufeba": 500}  # first, middle and last form
     font = Font(make_font({**dict.fromkeys(PERSON, 900), **forms}))
-    assert bars(font.write((PERSON,), 1.0)[0].coverage) == [5, 3, 1]
+    assert bar_widths(font.write((PERSON,), 1.0)[0].coverage) == [5, 3, 1]
 
 
-def test_a_letter_as_wide_as_its_label_is_whole():
+def test_letter_as_wide_as_its_label_is_not_cut():
     ink = font_module.Text(np.full((5, 18), 255, np.uint8), 3, 0, 10)
     font = SimpleNamespace(write=lambda *_: [ink], height=lambda _: ink)
     coverage = labels._write_in_font(font, "x", "", 1.0, 4)
@@ -55,7 +56,7 @@ def test_a_letter_as_wide_as_its_label_is_whole():
 
 
 @pytest.mark.parametrize(("left", "begins"), [(0, 4), (3, 7), (-2, 2), (-9, 0), (90, 10)])
-def test_what_reaches_out_of_its_run_is_cut_at_the_border_alone(left, begins):
+def test_ink_beyond_its_run_is_cut_only_at_the_label_edge(left, begins):
     ink = font_module.Text(np.full((5, 8), 255, np.uint8), left, 0, 10)
     font = SimpleNamespace(write=lambda *_: [ink], height=lambda _: ink)
     coverage = labels._write_in_font(font, "x", "", 1.0, 4)
@@ -66,7 +67,7 @@ def test_what_reaches_out_of_its_run_is_cut_at_the_border_alone(left, begins):
 def test_left_to_right_text_is_one_run_before_its_score():
     font = Font(make_font({"行": 900, "人": 400, "0": 300}))
     runs = font.write(("行人", "0"), 1.0)
-    assert [bars(run.coverage) for run in runs if run.coverage.size] == [[9, 4], [3]]
+    assert [bar_widths(run.coverage) for run in runs if run.coverage.size] == [[9, 4], [3]]
     assert len(runs[0].coverage) == pytest.approx(EM * CAPITAL / 1000, abs=1)
 
 
@@ -74,18 +75,18 @@ def test_latin_letters_that_the_font_lacks_are_still_drawn():
     font = Font(make_font({"行": 900}))
     runs = font.write(("行 bus", "0.91"), 1.0)
     assert [run.coverage.any() for run in runs if run.coverage.size] == [True, True, True]
-    assert bars(runs[0].coverage) == [9]
+    assert bar_widths(runs[0].coverage) == [9]
     assert font.can_write("行 bus")
 
 
-def test_a_name_without_letters_in_the_font_becomes_its_number():
+def test_name_without_glyphs_is_drawn_as_its_class_number():
     font = Font(make_font({"行": 900}))
     assert drawable("行", 7, font) == "行"
     assert drawable("车", 7, font) == "#7"
     assert drawable("person", 7, font) == "person"
 
 
-def test_names_that_join_are_numbers_where_nothing_joins_them(monkeypatch):
+def test_joining_script_without_fribidi_is_drawn_as_class_number(monkeypatch):
     monkeypatch.setattr(font_module, "can_shape", lambda: False)
     font = Font(make_font({**dict.fromkeys(PERSON, 900), "行": 900}))
     assert reason_against(PERSON, font) == "order"
@@ -100,50 +101,50 @@ def test_names_that_join_are_numbers_where_nothing_joins_them(monkeypatch):
         ("Mädchen", "Mädchen"),
         (unicodedata.normalize("NFD", "Mädchen"), "Mädchen"),
         ("车", "车"),
-        (PERSON, "#0"),  # it would be drawn backwards
+        (PERSON, "#0"),  # OpenCV would draw it backwards
         (ALEF + BET, "#0"),
-        ("คนเดินเท้า", "#0"),  # ???
+        ("คนเดินเท้า", "#0"),  # OpenCV would draw "???"
         ("व्यक्ति", "#0"),
         ("a\udcffb", "#0"),
     ],
 )
-def test_drawable_names_follow_what_opencv_can_draw(name, with_opencv_5):
+def test_names_that_opencv_cannot_draw_become_class_numbers(name, with_opencv_5):
     expected = with_opencv_5 if labels.MANY_SCRIPTS or name.isascii() else "#0"
     assert drawable(name, 0) == expected
 
 
 @pytest.mark.parametrize("em", [16, 40])
-def test_letters_of_absurd_size_are_refused(em):
-    """A font may claim an em of 16 units and letters of 32,767: no picture is made for them."""
+def test_font_with_oversized_glyphs_is_refused(em):
+    """A font may claim an em of 16 units and glyphs of 32,767 units."""
     with pytest.raises(OSError, match="too large"):
         Font(make_font({"行": 32000}, em=em))
 
 
-def test_a_huge_letter_among_good_ones_is_absent():
+def test_oversized_glyph_counts_as_missing():
     font = Font(make_font({"行": 32000, "人": 300}))
     assert not font.can_write("行")
     assert font.can_write("人")
 
 
-def test_a_label_is_as_the_style_says():
+def test_label_uses_the_font_of_the_style():
     font = Font(make_font({"行": 900, "0": 300, ".": 100, "9": 300, "1": 100}))
-    found = Detections(
+    detections = Detections(
         np.float32([[100, 100, 300, 300]]), np.float32([0.91]), np.array([0]), ("行",)
     )
     image = np.full((400, 400, 3), 128, np.uint8)
     plain = image.copy()
-    annotate(image, found, Style(font=font))
-    annotate(plain, found)
+    annotate(image, detections, Style(font=font))
+    annotate(plain, detections)
     assert (image != plain).any()
     label = render("行", 0.4, (0, 0, 200), (255, 255, 255), "0.91", font)
     middle = label.picture[label.height // 2]
-    assert (middle[0] == (0, 0, 200)).all()  # the border is of the box's colour
+    assert (middle[0] == (0, 0, 200)).all()  # the border has the box's colour
     assert (middle == 255).all(axis=1).sum() > 5
     assert render("行", 0.4, (0, 0, 200), (255, 255, 255), "0.91", font) is label
 
 
-def test_every_length_of_damaged_font_ends_in_a_known_error():
-    """Cut short and with bytes changed: refused when it is opened, or drawn, or given a number."""
+def test_damaged_font_is_refused_or_still_draws():
+    """Cut fonts and change bytes: each is refused, draws its text or draws the class number."""
     whole = make_font({"行": 900, "0": 300})
     rng = np.random.default_rng(0)
     opened = 0

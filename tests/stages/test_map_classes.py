@@ -1,4 +1,4 @@
-"""Classes are mapped before anything is suppressed."""
+"""Classes are mapped before NMS."""
 
 from __future__ import annotations
 
@@ -13,27 +13,29 @@ def dense(*rows):
     return np.array([rows], np.float32)
 
 
-def test_every_class_of_a_box_and_the_highest_of_a_group():
-    found = map_classes(dense([10, 10, 4, 6, 0.5, 0.8, 0.2, 0.6, 0.9]), 0.05, GROUPS)
-    assert found.boxes.tolist() == [[8, 7, 12, 13]] * 2
-    assert found.scores.tolist() == np.float32([0.4, 0.3]).tolist()  # not the sum of car and truck
-    assert found.class_ids.tolist() == [0, 1]  # the cow plays no part
+def test_box_yields_each_class_with_the_best_score_of_its_group():
+    candidates = map_classes(dense([10, 10, 4, 6, 0.5, 0.8, 0.2, 0.6, 0.9]), 0.05, GROUPS)
+    assert candidates.boxes.tolist() == [[8, 7, 12, 13]] * 2
+    assert (
+        candidates.scores.tolist() == np.float32([0.4, 0.3]).tolist()
+    )  # not the sum of car and truck
+    assert candidates.class_ids.tolist() == [0, 1]  # the cow is in no group
 
 
-def test_threshold_is_of_the_product_and_reached_by_equality():
+def test_product_equal_to_the_threshold_is_kept():
     rows = dense([10, 10, 4, 4, 0.5, 0.5, 0, 0, 0], [10, 10, 4, 4, 0.5, 0.49, 0, 0, 0])
     assert map_classes(rows, 0.25, GROUPS).scores.tolist() == [0.25]
 
 
-def test_a_lorry_found_as_car_and_as_truck_is_one_vehicle():
+def test_lorry_detected_as_car_and_as_truck_is_one_vehicle():
     rows = dense([20, 20, 10, 10, 0.9, 0, 0.8, 0.1, 0], [20, 20, 10, 11, 0.9, 0, 0.1, 0.7, 0])
-    before = nms(map_classes(rows, 0.2, GROUPS), iou=0.65, max_det=300)
-    apart = nms(map_classes(rows, 0.2, ((0,), (1,), (2,))), iou=0.65, max_det=300)
-    assert len(before) == 1
-    assert len(apart) == 2
+    grouped = nms(map_classes(rows, 0.2, GROUPS), iou=0.65, max_det=300)
+    separate = nms(map_classes(rows, 0.2, ((0,), (1,), (2,))), iou=0.65, max_det=300)
+    assert len(grouped) == 1
+    assert len(separate) == 2
 
 
-def test_numbers_that_are_none_are_nothing():
+def test_rows_with_nan_or_infinity_are_dropped():
     rows = dense(
         [10, 10, 4, 4, np.nan, 1, 1, 1, 1],
         [np.inf, 10, 4, 4, 1, 1, 1, 1, 1],
@@ -42,6 +44,6 @@ def test_numbers_that_are_none_are_nothing():
     assert len(map_classes(rows, 0.001, GROUPS).scores) == 0
 
 
-def test_nothing_found():
-    found = map_classes(dense([10, 10, 4, 4, 0, 1, 1, 1, 1]), 0.001, GROUPS)
-    assert (found.boxes.shape, found.class_ids.dtype) == ((0, 4), np.int64)
+def test_no_candidates_give_empty_arrays():
+    candidates = map_classes(dense([10, 10, 4, 4, 0, 1, 1, 1, 1]), 0.001, GROUPS)
+    assert (candidates.boxes.shape, candidates.class_ids.dtype) == ((0, 4), np.int64)

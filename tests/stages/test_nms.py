@@ -1,4 +1,4 @@
-"""NMS against a plain one that a student can read."""
+"""NMS compared with a plain loop."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from tests.properties import STEADY
 NAMES = ("a", "b", "c")
 
 
-def candidates(*rows: tuple[float, ...]) -> Candidates:
+def make_candidates(*rows: tuple[float, ...]) -> Candidates:
     table = np.array(rows, np.float32).reshape(-1, 6)
     return Candidates(table[:, :4], table[:, 4], table[:, 5].astype(np.int64))
 
@@ -25,20 +25,22 @@ def plain_iou(a: np.ndarray, b: np.ndarray) -> tuple[np.float32, np.float32]:
     return width * height, union
 
 
-def plain_nms(found: Candidates, iou: float, max_det: int, agnostic: bool) -> tuple[list[int], int]:
-    left = sorted(range(len(found.scores)), key=lambda i: (-found.scores[i], i))
+def plain_nms(
+    candidates: Candidates, iou: float, max_det: int, agnostic: bool
+) -> tuple[list[int], int]:
+    remaining = sorted(range(len(candidates.scores)), key=lambda i: (-candidates.scores[i], i))
     kept = []
-    while left:
-        best, *left = left
+    while remaining:
+        best, *remaining = remaining
         kept.append(best)
 
         def suppressed(i: int, best: int = best) -> bool:
-            if not agnostic and found.class_ids[i] != found.class_ids[best]:
+            if not agnostic and candidates.class_ids[i] != candidates.class_ids[best]:
                 return False
-            intersection, union = plain_iou(found.boxes[i], found.boxes[best])
+            intersection, union = plain_iou(candidates.boxes[i], candidates.boxes[best])
             return bool(intersection > np.float32(iou) * union)
 
-        left = [i for i in left if not suppressed(i)]
+        remaining = [i for i in remaining if not suppressed(i)]
     return kept[:max_det], max(0, len(kept) - max_det)
 
 
@@ -69,14 +71,14 @@ TABLE = [
         [(0, 0, 10, 10, 0.9, 0), (20, 0, 30, 10, 0.8, 1)],
         {"classes": [1]},
         [1],
-        "classes keep what was asked for",
+        "only the requested classes are kept",
     ),
     # dropped before NMS: the better box of an unwanted class suppresses nothing
     (
         [(0, 0, 9, 9, 0.9, 0), (0, 0, 9, 9, 0.8, 1)],
         {"classes": [1], "agnostic": True},
         [1],
-        "first classes, then NMS",
+        "classes are filtered before NMS",
     ),
 ]
 
@@ -84,16 +86,18 @@ TABLE = [
 @pytest.mark.parametrize(
     ("rows", "options", "kept", "reason"), TABLE, ids=[row[3] for row in TABLE]
 )
-def test_known_cases(rows, options, kept, reason):
-    found = candidates(*rows)
-    detections = nms(found, **{"iou": 0.45, "max_det": 300, **options}, names=NAMES)
-    assert detections.boxes.tolist() == found.boxes[kept].tolist()
-    assert detections.class_ids.tolist() == found.class_ids[kept].tolist()
+def test_nms_of_known_cases(rows, options, kept, reason):
+    candidates = make_candidates(*rows)
+    detections = nms(candidates, **{"iou": 0.45, "max_det": 300, **options}, names=NAMES)
+    assert detections.boxes.tolist() == candidates.boxes[kept].tolist()
+    assert detections.class_ids.tolist() == candidates.class_ids[kept].tolist()
 
 
 def test_max_det_cuts_the_worst_and_counts_them():
-    found = candidates(*[(20 * i, 0, 20 * i + 10, 10, 0.5 + i / 100, 0) for i in range(10)])
-    detections = nms(found, iou=0.45, max_det=3)
+    candidates = make_candidates(
+        *[(20 * i, 0, 20 * i + 10, 10, 0.5 + i / 100, 0) for i in range(10)]
+    )
+    detections = nms(candidates, iou=0.45, max_det=3)
     assert detections.scores.tolist() == pytest.approx([0.59, 0.58, 0.57])
     assert detections.cut == 7
 
@@ -121,16 +125,18 @@ boxes = st.lists(
     st.sampled_from([4, 256]),
 )
 def test_equals_plain_greedy(rows, iou, max_det, agnostic, block):
-    """Blocks of 4 put several block borders into a few boxes."""
-    found = candidates(*[(x, y, x + w, y + h, score / 8, c) for x, y, w, h, score, c in rows])
-    kept, cut = plain_nms(found, iou, max_det, agnostic)
+    """Use blocks of 4, too, so that few boxes span several blocks."""
+    candidates = make_candidates(
+        *[(x, y, x + w, y + h, score / 8, c) for x, y, w, h, score, c in rows]
+    )
+    kept, cut = plain_nms(candidates, iou, max_det, agnostic)
     before, room.BLOCK = room.BLOCK, block
     try:
-        detections = nms(found, iou=iou, max_det=max_det, agnostic=agnostic)
+        detections = nms(candidates, iou=iou, max_det=max_det, agnostic=agnostic)
     finally:
         room.BLOCK = before
-    assert detections.boxes.tolist() == found.boxes[kept].tolist()
-    assert detections.scores.tolist() == found.scores[kept].tolist()
+    assert detections.boxes.tolist() == candidates.boxes[kept].tolist()
+    assert detections.scores.tolist() == candidates.scores[kept].tolist()
     assert detections.cut == cut
 
 
@@ -145,12 +151,12 @@ def test_many_candidates_need_no_square_array(monkeypatch):
     monkeypatch.setattr(room, "_suppresses", watched)
     rng = np.random.default_rng(0)
     corner = rng.uniform(0, 600, (20_000, 2)).astype(np.float32)
-    found = Candidates(
+    candidates = Candidates(
         np.concatenate([corner, corner + 40], axis=1),
         rng.random(20_000).astype(np.float32),
         np.zeros(20_000, np.int64),
     )
-    detections = nms(found, iou=0.45, max_det=300)
+    detections = nms(candidates, iou=0.45, max_det=300)
     assert len(detections) == 300
     assert detections.cut > 0
     assert largest < 20_000**2 / 50

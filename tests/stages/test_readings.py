@@ -1,9 +1,8 @@
-"""Readings of outputs against loops that a student can read, and against numbers by hand."""
+"""Readings of outputs, compared with plain loops and with numbers worked out by hand."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +19,6 @@ from detector.core.stages.nms import nms
 from detector.core.stages.readings import (
     MOST_CLASSES,
     NOT_WHOLE,
-    Cells,
     Columns,
     Reading,
     read_list,
@@ -37,10 +35,6 @@ CELLS = 126  # of a 96x64 input at strides 8, 16 and 32
 
 def head_of(reading: Reading):
     return heads_of(reading, 3)[0]
-
-
-def dense_of(reading: Reading, classes: int = 3):
-    return heads_of(reading, classes)[1]
 
 
 def rows(count: int, classes: int = 3) -> np.ndarray:
@@ -64,16 +58,22 @@ def best_of(box, objectness: float, scores, conf: float):
 
 def plain_decoded(output: np.ndarray, conf: float):
     return [
-        found for row in output[0].tolist() for found in best_of(row[:4], row[4], row[5:], conf)
+        candidates
+        for row in output[0].tolist()
+        for candidates in best_of(row[:4], row[4], row[5:], conf)
     ]
 
 
 def plain_anchor_free(output: np.ndarray, conf: float):
-    return [found for row in output[0].T.tolist() for found in best_of(row[:4], 1.0, row[4:], conf)]
+    return [
+        candidates
+        for row in output[0].T.tolist()
+        for candidates in best_of(row[:4], 1.0, row[4:], conf)
+    ]
 
 
 def plain_yolox(output: np.ndarray, conf: float):
-    found, at = [], 0
+    candidates, at = [], 0
     for stride in (8, 16, 32):
         for y in range(64 // stride):
             for x in range(96 // stride):
@@ -84,18 +84,18 @@ def plain_yolox(output: np.ndarray, conf: float):
                     math.exp(row[2]) * stride,
                     math.exp(row[3]) * stride,
                 )
-                found += best_of(box, row[4], row[5:], conf)
+                candidates += best_of(box, row[4], row[5:], conf)
                 at += 1
     assert at == output.shape[1]
-    return found
+    return candidates
 
 
 def plain_queries(output: np.ndarray, conf: float):
     scale = (96, 64, 96, 64)
     return [
-        found
+        candidates
         for row in output[0].tolist()
-        for found in best_of(
+        for candidates in best_of(
             [v * s for v, s in zip(row[:4], scale, strict=True)], 1.0, row[4:], conf
         )
     ]
@@ -125,14 +125,14 @@ CASES = [
 @pytest.mark.parametrize(
     ("make", "head", "plain"), CASES, ids=["decoded", "anchor_free", "yolox", "queries"]
 )
-def test_head_equals_the_plain_loop_in_its_order_too(make, head, plain, conf):
+def test_head_equals_the_plain_loop_in_the_same_order(make, head, plain, conf):
     output = make()
-    wanted = plain(output, conf)
+    expected = plain(output, conf)
     boxes, scores, class_ids = head([output], conf)
-    assert len(wanted) > 0
-    assert class_ids.tolist() == [row[2] for row in wanted]
-    np.testing.assert_allclose(boxes, [row[0] for row in wanted], rtol=1e-5, atol=1e-4)
-    np.testing.assert_allclose(scores, [row[1] for row in wanted], rtol=1e-5)
+    assert len(expected) > 0
+    assert class_ids.tolist() == [row[2] for row in expected]
+    np.testing.assert_allclose(boxes, [row[0] for row in expected], rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(scores, [row[1] for row in expected], rtol=1e-5)
     assert (boxes.dtype, scores.dtype, class_ids.dtype) == (np.float32, np.float32, np.int64)
     assert not np.shares_memory(boxes, output)
     assert not np.shares_memory(scores, output)
@@ -151,64 +151,59 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_finished_detections_pass_through_unchanged(form):
+def test_end_to_end_detections_are_returned_unchanged(form):
     boxes = np.array([[1, 2, 3, 4], [1, 2, 3, 4], [5, 6, 9, 9], [0, 0, 0, 0]], float)
     scores, ids = np.array([0.9, 0.8, 0.2, 0.0]), np.array([1.0, 1, 0, 0])
     outputs = [np.asarray(part, np.float32) for part in FORMS[form](boxes, scores, ids)]
-    found = read_list(outputs, 0.25, reading=finished(form))
-    np.testing.assert_array_equal(found.boxes, boxes[:2])
-    assert found.class_ids.tolist() == [1, 1]
+    candidates = read_list(outputs, 0.25, reading=finished(form))
+    np.testing.assert_array_equal(candidates.boxes, boxes[:2])
+    assert candidates.class_ids.tolist() == [1, 1]
     assert len(read_list(outputs, 0.0, reading=finished(form)).scores) == 3, (
         "padding rows are not detections"
     )
-    kept = nms(found, iou=None, max_det=300, names=("a", "b"))
-    assert len(kept) == 2, "twins stay: the network has chosen"
-    dense = dense_of(finished(form), 2)(outputs)
-    np.testing.assert_allclose(dense[0, 2], [7, 7.5, 4, 3, 0.2, 1, 0])
-    assert not np.shares_memory(found.boxes, outputs[0])
+    detections = nms(candidates, iou=None, max_det=300, names=("a", "b"))
+    assert len(detections) == 2, "equal boxes stay: the network has already suppressed duplicates"
+    assert not np.shares_memory(candidates.boxes, outputs[0])
 
 
-def test_without_suppression_order_limit_and_classes_still_hold():
-    found = read_list(
+def test_nms_without_iou_still_sorts_limits_and_filters_classes():
+    candidates = read_list(
         [np.array([[[0, 0, 9, 9, s, c] for s, c in ((0.3, 0), (0.9, 1), (0.5, 0))]], np.float32)],
         0.25,
         reading=finished(),
     )
-    kept = nms(found, iou=None, max_det=2)
-    np.testing.assert_allclose(kept.scores, [0.9, 0.5])
-    assert kept.cut == 1
-    assert nms(found, iou=None, max_det=9, classes=[0]).class_ids.tolist() == [0, 0]
+    detections = nms(candidates, iou=None, max_det=2)
+    np.testing.assert_allclose(detections.scores, [0.9, 0.5])
+    assert detections.cut == 1
+    assert nms(candidates, iou=None, max_det=9, classes=[0]).class_ids.tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("listed", [False, True])
-def test_objectness_and_lists_of_logits_end_in_a_logistic(listed):
+@pytest.mark.parametrize("as_list", [False, True])
+def test_objectness_and_lists_of_logits_pass_through_a_sigmoid(as_list):
     boxes = np.array([[[10, 20, 30, 40], [1, 2, 3, 4]]], np.float32)
-    one, two = Columns(1), Columns(2)
-    if listed:  # boxes, scores, class ids
-        reading = Reading(Columns(0), one, form="xyxy", values="logits", classes=two)
+    first, second = Columns(1), Columns(2)
+    if as_list:  # boxes, scores, class ids
+        reading = Reading(Columns(0), first, form="xyxy", values="logits", classes=second)
         outputs = [boxes, np.array([[2.0, -9.0]], np.float32), np.array([[1.0, 0.0]], np.float32)]
-        wanted, read = 1 / (1 + math.exp(-2)), read_list
+        expected, read = 1 / (1 + math.exp(-2)), read_list
     else:  # boxes, scores of two classes, objectness
-        reading = Reading(Columns(0), one, form="xyxy", values="logits", objectness=two)
+        reading = Reading(Columns(0), first, form="xyxy", values="logits", objectness=second)
         scores = np.array([[[0.0, 2.0], [9.0, 9.0]]], np.float32)
         outputs = [boxes, scores, np.array([[1.0, -9.0]], np.float32)]
-        wanted, read = 1 / (1 + math.exp(-2)) / (1 + math.exp(-1)), read_rows
-    found = read(outputs, 0.25, reading=reading)
-    assert found.class_ids.tolist() == [1]
-    np.testing.assert_allclose(found.scores, [wanted], rtol=1e-6)
-    np.testing.assert_allclose(found.boxes, [[10, 20, 30, 40]])
+        expected, read = 1 / (1 + math.exp(-2)) / (1 + math.exp(-1)), read_rows
+    candidates = read(outputs, 0.25, reading=reading)
+    assert candidates.class_ids.tolist() == [1]
+    np.testing.assert_allclose(candidates.scores, [expected], rtol=1e-6)
+    np.testing.assert_allclose(candidates.boxes, [[10, 20, 30, 40]])
 
 
-def test_logits_of_queries_end_in_a_logistic():
+def test_logits_of_queries_pass_through_a_sigmoid():
     boxes = np.array([[[0.5, 0.5, 0.25, 0.5]]], np.float32)
     logits = np.array([[[0.0, 2.0]]], np.float32)
-    found = read_rows([logits, boxes], 0.25, reading=LOGITS)
-    np.testing.assert_allclose(found.boxes, [[36, 16, 60, 48]] * 2)
-    assert found.class_ids.tolist() == [0, 1]  # of one query, as RT-DETR's own code has it
-    np.testing.assert_allclose(found.scores, [0.5, 1 / (1 + math.exp(-2))], rtol=1e-6)
-    np.testing.assert_allclose(
-        dense_of(LOGITS, 2)([logits, boxes])[0, 0, 4:], [1, 0.5, 0.880797], rtol=1e-5
-    )
+    candidates = read_rows([logits, boxes], 0.25, reading=LOGITS)
+    np.testing.assert_allclose(candidates.boxes, [[36, 16, 60, 48]] * 2)
+    assert candidates.class_ids.tolist() == [0, 1]  # both of one query, as in RT-DETR's own code
+    np.testing.assert_allclose(candidates.scores, [0.5, 1 / (1 + math.exp(-2))], rtol=1e-6)
 
 
 def test_corners_equal_the_plain_loop():
@@ -216,148 +211,80 @@ def test_corners_equal_the_plain_loop():
     boxes = np.sort(random.random((1, 40, 1, 2, 2)), axis=3).reshape(1, 40, 1, 4)
     boxes, scores = boxes.astype(np.float32), random.random((1, 40, 3)).astype(np.float32)
     scores[0, 7] = np.nan
-    found = read_rows([boxes, scores], 0.6, reading=CORNERS)
+    candidates = read_rows([boxes, scores], 0.6, reading=CORNERS)
     sides = np.array([96, 64] * 2)
-    wanted = [
+    expected = [
         (box * sides, row.max(), row.argmax())
         for (box,), row in zip(boxes[0], scores[0], strict=True)
         if row.max() >= 0.6
     ]
-    assert 10 < len(wanted) < 40
-    np.testing.assert_allclose(found.boxes, [row[0] for row in wanted], rtol=1e-6)
-    assert found.scores.tolist() == [row[1] for row in wanted]
-    assert found.class_ids.tolist() == [row[2] for row in wanted]
-    assert not np.shares_memory(found.boxes, boxes)
-    dense = dense_of(CORNERS)([boxes, scores])[0]
-    np.testing.assert_allclose(dense[:, 4], 1)
-    np.testing.assert_array_equal(dense[:, 5:], scores[0])
-    np.testing.assert_allclose(
-        dense[:, :2] - dense[:, 2:4] / 2, boxes[0, :, 0, :2] * sides[:2], atol=1e-4
-    )
+    assert 10 < len(expected) < 40
+    np.testing.assert_allclose(candidates.boxes, [row[0] for row in expected], rtol=1e-6)
+    assert candidates.scores.tolist() == [row[1] for row in expected]
+    assert candidates.class_ids.tolist() == [row[2] for row in expected]
+    assert not np.shares_memory(candidates.boxes, boxes)
 
 
-def broken(shape) -> np.ndarray:
-    """Every kind of number that a broken network gives, in every place."""
-    kinds = np.array(
-        [np.nan, np.inf, -np.inf, 3e38, -3e38, 1e30, 88.8, 1e-45, 0.9, 0.5], np.float32
-    )
-    return RNG.choice(kinds, shape).astype(np.float32)
-
-
-HEADS = [
-    (lambda: [broken((1, 400, 8))], decoded()),
-    (lambda: [broken((1, 7, 400))], anchor_free()),
-    (lambda: [broken((1, CELLS, 8))], GRID),
-    (lambda: [broken((1, 400, 7))], JOINED),
-    (lambda: [broken((1, 400, 3)), broken((1, 400, 4))], LOGITS),
-    (lambda: [broken((1, 400, 6))], finished()),
-    (lambda: [broken((1, 400, 1, 4)), broken((1, 400, 3))], CORNERS),
-    (lambda: [broken((1, 400, 4)), broken((1, 400)), broken((1, 400))], finished("parts")),
-    (
-        lambda: [broken((1, 400, 4)), broken((1, 400, 4))],
-        Reading(Columns(0), Columns(1), values="softmax", background="last", several=True),
-    ),
-    (
-        lambda: [broken((1, CELLS, 3 + 32))],
-        Reading(
-            Columns(0, 3, 32),
-            Columns(0, 0, 3),
-            cells=Cells("distances", 64, 96, (8, 16, 32), 8),
-            several=True,
-        ),
-    ),
-    (
-        lambda: [broken((1, 400, 6)), broken((1, 1))],
-        Reading(Columns(0, 2, 4), Columns(0, 1, 1), form="yxyx", classes=Columns(0, 0, 1), count=1),
-    ),
-]
-
-
-@pytest.mark.parametrize(("make", "reading"), HEADS)
-@pytest.mark.parametrize("conf", [0.0, 0.25])
-def test_nan_and_infinite_outputs_give_finite_detections(make, reading, conf):
-    for _ in range(5):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            found = head_of(reading)(make(), conf)
-            detections = nms(found, iou=0.45, max_det=300)
-        assert np.isfinite(found.boxes).all()
-        assert np.isfinite(found.scores).all()
-        # In a list any number may stand for a class; stages/doubt.py ends the run at such.
-        assert (found.class_ids >= (0 if reading.classes is None else NOT_WHOLE)).all()
-        assert len(detections) <= 300
-
-
-# What a description may say beyond the layouts of YOLOs, by numbers worked out by hand
-
-
-def test_forms_and_units_of_boxes():
+def test_box_forms_and_units_are_converted():
     box = np.array([[[0.25, 0.5, 0.75, 1.0]]], np.float32)
     scores = np.array([[[0.9]]], np.float32)
-    wanted = {
+    expected = {
         "xyxy": [24, 32, 72, 64],
         "yxyx": [48, 16, 96, 48],
         "xywh": [24, 32, 96, 96],
         "cxcywh": [-12, 0, 60, 64],
     }
-    for form, right in wanted.items():
+    for form, right in expected.items():
         reading = Reading(Columns(0), Columns(1), form=form, unit=(96.0, 64.0))
-        found = read_rows([box, scores], 0.5, reading=reading)
-        np.testing.assert_allclose(found.boxes, [right], err_msg=form)
-        centres = [
-            (right[0] + right[2]) / 2,
-            (right[1] + right[3]) / 2,
-            right[2] - right[0],
-            right[3] - right[1],
-        ]
-        dense = dense_of(reading, 1)([box, scores])
-        np.testing.assert_allclose(dense[0, 0], [*centres, 1, 0.9], rtol=1e-6, err_msg=form)
+        candidates = read_rows([box, scores], 0.5, reading=reading)
+        np.testing.assert_allclose(candidates.boxes, [right], err_msg=form)
 
 
 def test_background_counts_in_the_softmax_but_is_not_a_class():
     boxes = np.zeros((1, 2, 4), np.float32)
     scores = np.log(np.array([[[1, 2, 5], [7, 2, 1]]], np.float32))
     last = Reading(Columns(0), Columns(1), values="softmax", background="last")
-    found = read_rows([boxes, scores], 0.1, reading=last)
-    assert found.class_ids.tolist() == [1, 0]
-    np.testing.assert_allclose(found.scores, [2 / 8, 7 / 10], rtol=1e-6)
+    candidates = read_rows([boxes, scores], 0.1, reading=last)
+    assert candidates.class_ids.tolist() == [1, 0]
+    np.testing.assert_allclose(candidates.scores, [2 / 8, 7 / 10], rtol=1e-6)
     first = Reading(Columns(0), Columns(1), values="softmax", background="first")
-    found = read_rows([boxes, scores], 0.15, reading=first)
-    assert found.class_ids.tolist() == [1, 0]
-    np.testing.assert_allclose(found.scores, [5 / 8, 2 / 10], rtol=1e-6)
-    assert dense_of(first, 2)([boxes, scores]).shape == (1, 2, 7)
+    candidates = read_rows([boxes, scores], 0.15, reading=first)
+    assert candidates.class_ids.tolist() == [1, 0]
+    np.testing.assert_allclose(candidates.scores, [5 / 8, 2 / 10], rtol=1e-6)
 
 
-def test_a_background_beside_logits_is_left_out():
-    """RF-DETR: a sigmoid for each class, and a last column that means that nothing is there."""
+def test_background_column_of_logits_is_dropped():
+    """RF-DETR applies a sigmoid to each class, and its last column means "no object"."""
     boxes = np.zeros((1, 1, 4), np.float32)
     scores = np.array([[[0.0, -1.0, 9.0]]], np.float32)
     reading = Reading(Columns(0), Columns(1), values="logits", background="last")
-    found = read_rows([boxes, scores], 0.4, reading=reading)
-    assert (found.class_ids.tolist(), found.scores.tolist()) == ([0], [0.5])
+    candidates = read_rows([boxes, scores], 0.4, reading=reading)
+    assert (candidates.class_ids.tolist(), candidates.scores.tolist()) == ([0], [0.5])
 
 
-def test_a_row_may_be_several_classes():
+def test_row_with_several_classes_yields_one_detection_each():
     boxes = np.arange(8, dtype=np.float32).reshape(1, 2, 4)
     scores = np.array([[[0.6, 0.2, 0.7], [0.1, 0.5, 0.1]]], np.float32)
     reading = Reading(Columns(0), Columns(1), form="xyxy", several=True)
-    found = read_rows([boxes, scores], 0.5, reading=reading)
-    assert found.class_ids.tolist() == [0, 2, 1]
-    np.testing.assert_array_equal(found.boxes[:, 0], [0, 0, 4])
+    candidates = read_rows([boxes, scores], 0.5, reading=reading)
+    assert candidates.class_ids.tolist() == [0, 2, 1]
+    np.testing.assert_array_equal(candidates.boxes[:, 0], [0, 0, 4])
 
 
-def test_scores_across_beside_boxes_in_rows():
-    """PP-YOLOE without its NMS: boxes [1, N, 4], scores [1, C, N]."""
+def test_transposed_scores_match_boxes_in_rows():
+    """PP-YOLOE without its NMS gives boxes [1, N, 4] and scores [1, C, N]."""
     boxes = np.array([[[1, 2, 3, 4], [5, 6, 7, 8]]], np.float32)
     scores = np.array([[[0.1, 0.8], [0.9, 0.3], [0.0, 0.0]]], np.float32)
     reading = Reading(Columns(0), Columns(1, across=True), form="xyxy")
-    found = read_rows([boxes, scores], 0.5, reading=reading)
-    assert found.class_ids.tolist() == [1, 0]
-    np.testing.assert_array_equal(found.boxes, boxes[0])
+    candidates = read_rows([boxes, scores], 0.5, reading=reading)
+    assert candidates.class_ids.tolist() == [1, 0]
+    np.testing.assert_array_equal(candidates.boxes, boxes[0])
 
 
-def test_a_list_with_a_count_and_labels_from_one():
-    """TensorFlow: y x y x in 0..1, labels from 1, rows after the count are leftovers."""
+def test_list_with_a_count_and_labels_from_one_is_read():
+    """TensorFlow's boxes are y x y x in 0..1, labels start at 1, and rows after the count are
+    invalid.
+    """
     boxes = np.array([[[0.25, 0.5, 0.5, 1.0], [0, 0, 1, 1]]], np.float32)
     outputs = [boxes, np.float32([[0.9, 0.9]]), np.float32([[1, 3]]), np.float32([1])]
     reading = Reading(
@@ -369,24 +296,24 @@ def test_a_list_with_a_count_and_labels_from_one():
         first_class=1,
         count=3,
     )
-    found = read_list(outputs, 0.5, reading=reading)
-    assert found.class_ids.tolist() == [0]
-    np.testing.assert_allclose(found.boxes, [[48, 16, 96, 32]])
+    candidates = read_list(outputs, 0.5, reading=reading)
+    assert candidates.class_ids.tolist() == [0]
+    np.testing.assert_allclose(candidates.boxes, [[48, 16, 96, 32]])
 
 
-def listed(classes, scores, **more):
+def class_ids_of(classes, scores, **more):
     table = np.tile(np.float32([10, 20, 30, 40, 0, 0]), (len(classes), 1))
     table[:, 4], table[:, 5] = scores, classes
     reading = replace(finished(), **more)
     return read_list([table[None]], 0.25, reading=reading).class_ids.tolist()
 
 
-def test_a_class_below_the_first_name_is_not_left_out():
-    assert listed([0, 1, 2], [0.9, 0.8, 0.7], first_class=1) == [-1, 0, 1]
-    assert listed([0, 1, 2], [0.9, 0.8, 0.7], first_class=1, background="first") == [0, 1]
-    assert listed([0, 1, -1], [0.9, 0.8, 0.7], first_class=1, background="first") == [0, -2]
-    assert listed([-1, 2e9, 0.6, 1.004], [0.9] * 4) == [-1, MOST_CLASSES, NOT_WHOLE, 1]
+def test_class_ids_below_the_first_name_are_kept_as_invalid():
+    assert class_ids_of([0, 1, 2], [0.9, 0.8, 0.7], first_class=1) == [-1, 0, 1]
+    assert class_ids_of([0, 1, 2], [0.9, 0.8, 0.7], first_class=1, background="first") == [0, 1]
+    assert class_ids_of([0, 1, -1], [0.9, 0.8, 0.7], first_class=1, background="first") == [0, -2]
+    assert class_ids_of([-1, 2e9, 0.6, 1.004], [0.9] * 4) == [-1, MOST_CLASSES, NOT_WHOLE, 1]
 
 
-def test_rows_that_pad_a_list_are_left_out_whatever_their_class():
-    assert listed([-1, -1, 7.5, 3], [0, -1, 0.1, 0.9]) == [3]
+def test_padding_rows_of_a_list_are_dropped():
+    assert class_ids_of([-1, -1, 7.5, 3], [0, -1, 0.1, 0.9]) == [3]

@@ -1,4 +1,4 @@
-"""Which frames count as still, and whose detections they repeat."""
+"""Which frames count as still, and which detections they repeat."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ def frame(camera: str | None = None, epoch: int = 1) -> Frame:
 
 
 def slot(value: int = 100, changed: int = 0) -> np.ndarray:
-    made = np.full((32, 64, 3), value, np.uint8)
+    image = np.full((32, 64, 3), value, np.uint8)
     for number in range(changed):
         y, x = divmod(number, 16)
-        made[4 * y : 4 * y + 4, 4 * x : 4 * x + 4] = value + LEVELS + 1
-    return made
+        image[4 * y : 4 * y + 4, 4 * x : 4 * x + 4] = value + LEVELS + 1
+    return image
 
 
 @pytest.mark.parametrize(
     ("text", "share"),
     [("0.5%", 0.005), ("0.005", 0.005), ("0%", 0.0), ("12%", 0.12), (" 1% ", 0.01)],
 )
-def test_shares(text, share):
+def test_share_is_parsed(text, share):
     assert parse_share(text) == pytest.approx(share)
 
 
 @pytest.mark.parametrize("text", ["", "%", "100%", "1", "-1%", "5 %", "half", "1e-3", "nan", "٥%"])
-def test_no_shares(text):
+def test_invalid_share_is_refused(text):
     with pytest.raises(UsageError, match="not a share"):
         parse_share(text)
 
 
-def test_what_changed_counts_by_cells():
+def test_change_is_counted_in_cells():
     still = Stillness(2 / 128)
     assert not still.is_still(frame(), slot(), FIT)
     assert still.is_still(frame(), slot(), FIT)
@@ -48,7 +48,7 @@ def test_what_changed_counts_by_cells():
     assert not still.is_still(frame(), slot(), FIT)  # three cells back again
 
 
-def test_one_channel_is_enough():
+def test_change_of_one_channel_counts():
     still = Stillness(0.0)
     still.is_still(frame(), slot(), FIT)
     red = slot()
@@ -56,36 +56,35 @@ def test_one_channel_is_enough():
     assert not still.is_still(frame(), red, FIT)
 
 
-def test_noise_of_a_camera_averages_out():
+def test_camera_noise_is_not_a_change():
     still, random = Stillness(0.0), np.random.default_rng(0)
     for number in range(50):
         noisy = np.clip(slot() + random.normal(0, 4, (32, 64, 3)), 0, 255).astype(np.uint8)
         assert still.is_still(frame(), noisy, FIT) == (number > 0)
 
 
-def test_a_slow_change_adds_up():
-    """Compared with the last frame that was inferred, not with the one before."""
+def test_slow_change_adds_up_since_the_last_inferred_frame():
     still = Stillness(0.0)
     inferred = [value for value in range(0, 60) if not still.is_still(frame(), slot(value), FIT)]
     assert inferred == list(range(0, 60, LEVELS + 1))
 
 
-def test_of_a_frame_in_tiles_the_whole_picture_counts():
+def test_tiled_frame_is_compared_by_its_whole_picture():
     still = Stillness(0.0)
     assert not still.is_still(frame(), np.stack([slot(1), slot(1)]), FIT)
     assert still.is_still(frame(), np.stack([slot(1), slot(200)]), FIT)
     assert not still.is_still(frame(), np.stack([slot(200), slot(1)]), FIT)
 
 
-def test_cameras_connections_and_places_are_apart():
+def test_cameras_connections_and_letterboxes_are_compared_separately():
     still = Stillness(0.0)
     assert not still.is_still(frame("a"), slot(1), FIT)
     assert not still.is_still(frame("b"), slot(1), FIT)
     assert still.is_still(frame("a"), slot(1), FIT)
     assert not still.is_still(frame("a", epoch=2), slot(1), FIT)
     assert not still.is_still(frame("a", epoch=2), slot(1), Letterbox(2, 2, 0, 0, 32, 16))
-    found = {name: Detections.empty((name,)) for name in "ab"}
+    detections = {name: Detections.empty((name,)) for name in "ab"}
     for name in "ab":
-        still.remember(frame(name), found[name])
-    assert still.recall(frame("a")) is found["a"]
-    assert still.recall(frame("b")) is found["b"]
+        still.remember(frame(name), detections[name])
+    assert still.recall(frame("a")) is detections["a"]
+    assert still.recall(frame("b")) is detections["b"]

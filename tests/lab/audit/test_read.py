@@ -39,13 +39,8 @@ c | 40
 """
 
 
-<<<<<<< HEAD
-def test_every_table_of_a_page_has_its_heading_and_line() -> None:
-    first, second = parse_tables(PAGE, "page.md", "markdown")
-=======
 def test_tables_of_a_page_are_named_by_heading_and_line() -> None:
-    first, second = parse_tables(PAGE, "page.md", markdown=True)
->>>>>>> wt1
+    first, second = parse_tables(PAGE, "page.md", "markdown")
     assert first.name.startswith("page.md:3: Results")
     assert second.name.startswith("page.md:15: Second")
     assert first.labels == ["a", "b"]
@@ -97,13 +92,8 @@ def test_undecodable_huge_or_missing_file_raises_source_error(tmp_path: Path) ->
             read_tables(tmp_path / name)
 
 
-<<<<<<< HEAD
-def test_a_formula_is_text() -> None:
-    (table,) = parse_tables("model,FPS\n=cmd|calc,=1+1\n", "t.csv", "csv")
-=======
 def test_formula_is_read_as_text() -> None:
-    (table,) = parse_tables("model,FPS\n=cmd|calc,=1+1\n", "t.csv", markdown=False)
->>>>>>> wt1
+    (table,) = parse_tables("model,FPS\n=cmd|calc,=1+1\n", "t.csv", "csv")
     assert table.columns[1].known == []
     assert table.labels == ["=cmd|calc"]
 

@@ -1,4 +1,4 @@
-"""Tiny networks for the tests of int8, with answers that a test can write down."""
+"""Tiny networks for the tests of int8, with outputs that are easy to compute by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIDE = 4
 
 
 def _head(outputs: list[np.ndarray], conf: float) -> Candidates:
-    """One box a cell of the last output's first channel; the value is the score."""
+    """Return a box per cell of the last output's first channel, with the value as the score."""
     scores = outputs[-1][0, 0]
     y, x = np.nonzero(scores >= conf)
     corners = np.stack([x, y], axis=1).astype(np.float32) * 10
@@ -38,7 +38,7 @@ def network_of(builder: GraphBuilder, outputs: list[str], batch: int = 1) -> Net
         batch=batch,
         output_shapes=output_shapes(graph),
         head=_head,
-        dense=lambda found: found[0],
+        dense=lambda outputs: outputs[0],
         names=("thing",),
         macs=count_macs(graph),
         sha256="0" * 64,
@@ -48,7 +48,7 @@ def network_of(builder: GraphBuilder, outputs: list[str], batch: int = 1) -> Net
 def conv(
     builder: GraphBuilder, name: str, x: str, weights: np.ndarray, bias: list[float] | None = None
 ) -> str:
-    """1x1 with weights [out, in], or [out, 1] of a depthwise one."""
+    """Add a 1x1 convolution with weights [out, in], or [out, 1] if depthwise."""
     inputs = [
         x,
         builder.constant(
@@ -62,9 +62,9 @@ def conv(
 
 
 def chain(batch: int = 1) -> Network:
-    """conv, Relu, pooling that changes nothing, conv.
+    """Make a chain of conv, Relu, a pooling without effect, conv.
 
-    y = relu(x - 55), halved for plane 0 and quartered for plane 1.
+    It computes relu(x - 55), divided by 2 for plane 0 and by 4 for plane 1.
     """
     builder = GraphBuilder("tiny")
     x = builder.input_u8(batch, SIDE, SIDE)
@@ -76,7 +76,7 @@ def chain(batch: int = 1) -> Network:
 
 
 def branched(batch: int = 1) -> Network:
-    """Two convolutions with a leaky activation each, added; then one that scales to 0..1."""
+    """Add two convolutions with leaky activations, and scale the sum to 0..1."""
     builder = GraphBuilder("tiny")
     x = builder.input_u8(batch, SIDE, SIDE)
     left = builder.add("LeakyRelu", "0.act", [conv(builder, "0.conv", x, np.eye(3))], alpha=0.1)
@@ -88,8 +88,8 @@ def branched(batch: int = 1) -> Network:
 
 
 def depthwise() -> Network:
-    """Planes of 1, 1/30 and 1/1000 of the picture's values, which a depthwise convolution scales
-    back and moves by 10, 20 and 30; and the planes themselves."""
+    """Scale the planes by 1, 1/30 and 1/1000. A depthwise convolution scales them back and adds
+    10, 20 and 30; the scaled planes are a second output."""
     builder = GraphBuilder("tiny")
     shares = np.array([1, 1 / 30, 1 / 1000])
     small = conv(builder, "0.conv", builder.input_u8(1, SIDE, SIDE), np.diag(shares))
@@ -98,10 +98,10 @@ def depthwise() -> Network:
 
 
 def in_int8(network: Network, kind: str, pictures: np.ndarray, top: int = WEIGHT_TOP) -> Network:
-    """Every layer, by the ranges that these pictures show."""
-    given = network.graph
-    by_channel = depthwise_inputs(given)
+    """Quantise every layer with the ranges of these pictures."""
+    graph = network.graph
+    by_channel = depthwise_inputs(graph)
     ranges = measure_ranges(
-        given, tensors_to_measure(given), pictures, "minmax", by_channel=by_channel
+        graph, tensors_to_measure(graph), pictures, "minmax", by_channel=by_channel
     )
-    return replace(network, graph=quantised_graph(given, ranges, (), kind, top), precision=kind)
+    return replace(network, graph=quantised_graph(graph, ranges, (), kind, top), precision=kind)

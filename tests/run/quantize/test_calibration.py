@@ -1,4 +1,4 @@
-"""int8 as a run asks for it: calibrated once, kept, used again, or refused with a command."""
+"""int8 of a run: calibrated once, stored, used again, or refused with the command to type."""
 
 from __future__ import annotations
 
@@ -45,41 +45,41 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config(calibrate: Path | str | None, model: str = "street", **more: object) -> Config:
-    asked = CalibrationConfig(None if calibrate is None else str(calibrate), **more)  # type: ignore[arg-type]
-    return Config(network=NetworkConfig(model=model), calibration=asked)
+    calibration = CalibrationConfig(None if calibrate is None else str(calibrate), **more)  # type: ignore[arg-type]
+    return Config(network=NetworkConfig(model=model), calibration=calibration)
 
 
-def kept(folder: Path) -> list[str]:
+def calibrations_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob(f"*{SUFFIX}"))
 
 
 @pytest.mark.slow
-def test_one_calibration_serves_both_kinds_and_every_batch(video: Path, tmp_path: Path) -> None:
+def test_calibration_is_reused_for_both_kinds_and_every_batch(video: Path, tmp_path: Path) -> None:
     u8, notes = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     assert (u8.precision, u8.path) == ("int8-u8", None)
     assert "6 frames" in notes[0]
     s8, notes = quantize.quantize_network(branched(3), "int8-s8", config(None), tmp_path)
     assert (s8.precision, s8.batch) == ("int8-s8", 3)
-    assert kept(tmp_path)[0] in notes[0]
-    assert len(kept(tmp_path)) == 1
+    assert calibrations_in(tmp_path)[0] in notes[0]
+    assert len(calibrations_in(tmp_path)) == 1
     again, notes = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     assert again.graph == u8.graph
-    assert len(kept(tmp_path)) == 1
+    assert len(calibrations_in(tmp_path)) == 1
     assert u8.details["int8"]["layers"] == 3
 
 
 @pytest.mark.slow
-def test_a_graph_that_was_built_is_not_built_again(
+def test_built_graph_is_reused(
     video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, _ = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
-    made = store.export(first, tmp_path)
+    exported = store.export(first, tmp_path)
     built: list[str] = []
-    monkeypatch.setattr(qdq, "quantised_graph", lambda *given: built.append(given[3]))
+    monkeypatch.setattr(qdq, "quantised_graph", lambda *arguments: built.append(arguments[3]))
     again, _ = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
-    assert again.path == made.path
+    assert again.path == exported.path
     assert again.graph == first.graph
-    assert store.export(again, tmp_path) == made._replace(built=False)
+    assert store.export(again, tmp_path) == exported._replace(built=False)
     assert built == []
     other, _ = quantize.quantize_network(
         branched(), "int8-u8", config(video, calibrate_frames=4), tmp_path
@@ -90,32 +90,31 @@ def test_a_graph_that_was_built_is_not_built_again(
     assert built == ["int8-u8", "int8-s8"]
 
 
-def test_where_the_graph_lies_the_fp32_graph_is_not_read(video: Path, tmp_path: Path) -> None:
+def test_fp32_graph_is_not_read_if_the_int8_graph_exists(video: Path, tmp_path: Path) -> None:
     first, _ = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
-    _, told = quantize.quantize_network(branched(), "int8-u8", config(None), tmp_path)
+    _, stored_notes = quantize.quantize_network(branched(), "int8-u8", config(None), tmp_path)
     blind = replace(branched(), graph=lambda: pytest.fail("the fp32 graph was read"))
     with pytest.raises(pytest.fail.Exception):
         quantize.quantize_network(blind, "int8-u8", config(None), tmp_path)
-    made = store.export(first, tmp_path)
+    exported = store.export(first, tmp_path)
     again, notes = quantize.quantize_network(blind, "int8-u8", config(None), tmp_path)
-    assert (again.path, notes) == (made.path, told)
-    assert store.Graphs(tmp_path).find(branched()) is not None, "its sizes are known without it"
+    assert (again.path, notes) == (exported.path, stored_notes)
+    assert store.Graphs(tmp_path).find(branched()) is not None
     assert again.details == first.details
     assert again.graph == first.graph
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("narrow", [False, True])
-def test_a_cpu_that_adds_in_16_bits_gets_weights_of_7(
+def test_cpu_with_16_bit_sums_gets_7_bit_weights(
     narrow: bool, video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A calibration is not used for the same frames on the other kind of CPU. TensorRT's stay as
-    before."""
+    """The other kind of CPU needs a new calibration. Weights for TensorRT always have 8 bits."""
     monkeypatch.setattr(int8, "adds_int8_in_16_bits", lambda: not narrow)
     quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     monkeypatch.setattr(int8, "adds_int8_in_16_bits", lambda: narrow)
     network, notes = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
-    assert len(kept(tmp_path)) == 2
+    assert len(calibrations_in(tmp_path)) == 2
     assert ("weights have 7 bits" in notes[-1]) == narrow
     assert largest_weight(network) == (64 if narrow else 127)
     signed, notes = quantize.quantize_network(branched(), "int8-s8", config(video), tmp_path)
@@ -132,85 +131,89 @@ def largest_weight(network: Network) -> int:
     return max(int(np.abs(values.astype(np.int32)).max()) for values in arrays)
 
 
-def test_the_packaged_calibration_tells_what_7_bits_reach(
+def test_packaged_calibration_has_the_agreement_of_7_bit_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(int8, "adds_int8_in_16_bits", lambda: True)
     network = open_network("street-1")
-    found = packaged(network, "street-1")
-    assert found is not None
+    calibration = packaged(network, "street-1")
+    assert calibration is not None
     _, notes = quantize.quantize_network(network, "int8-u8", config(PACKAGED, "street-1"), tmp_path)
-    assert f"with those in fp32 the agreement is {found.result[NARROW].agreement:.3f}" in notes[-2]
+    assert (
+        f"with those in fp32 the agreement is {calibration.result[NARROW].agreement:.3f}"
+        in notes[-2]
+    )
     assert "VNNI" in notes[-1]
     assert "7 bits" in notes[-1]
 
 
 @pytest.mark.parametrize("model", ["street", "street-1"])
-def test_the_packaged_calibration_tells_what_bf16_for_the_rest_reaches(
+def test_packaged_calibration_has_the_agreement_with_float_layers_in_bf16(
     model: str, tmp_path: Path
 ) -> None:
-    """Only where it was measured; the engine reads it from the network's details."""
+    """Only "street" has the measurement; the engine reads it from the network's details."""
     network = open_network(model)
-    found = packaged(network, model)
-    assert found is not None
-    assert (FLOAT_IN_BF16 in found.result) == (model == "street")
+    calibration = packaged(network, model)
+    assert calibration is not None
+    assert (FLOAT_IN_BF16 in calibration.result) == (model == "street")
     int8, _ = quantize.quantize_network(network, FRONT, config(PACKAGED, model), tmp_path)
-    known = found.result[FLOAT_IN_BF16].agreement if FLOAT_IN_BF16 in found.result else None
+    known = (
+        calibration.result[FLOAT_IN_BF16].agreement if FLOAT_IN_BF16 in calibration.result else None
+    )
     assert int8.details["int8"]["float_in_bf16"] == known
     signed, _ = quantize.quantize_network(network, "int8-s8", config(PACKAGED, model), tmp_path)
     assert signed.details["int8"]["float_in_bf16"] is None
 
 
 @pytest.mark.slow
-def test_the_budget_is_kept(tmp_path: Path) -> None:
-    """Agreement by hand: the int8 graph's detections against fp32's, on the held-out frames."""
+def test_agreement_reaches_the_budget(tmp_path: Path) -> None:
+    """Compute the agreement of int8 and fp32 on the held-out frames, and compare."""
     pictures = hold_out(
         np.random.default_rng(0).integers(0, 256, (24, SIDE, SIDE, 3)).astype(np.uint8)
     )
     network = branched()
-    found = calibrate(network, pictures, CalibrationConfig("in.mp4", budget=0.99))
+    calibration = calibrate(network, pictures, CalibrationConfig("in.mp4", budget=0.99))
     for kind in KINDS[:2]:
-        result = found.result[kind]
+        result = calibration.result[kind]
         assert result.agreement >= 0.99
         assert result.agreement >= result.plain
-        graph = qdq.quantised_graph(network.graph, found.ranges, set(result.kept), kind)
-        both = matched = 0
+        graph = qdq.quantised_graph(network.graph, calibration.ranges, set(result.kept), kind)
+        count = matched = 0
         for slot in pictures.held_out:
-            rows = (
+            fp32, quantised = (
                 run_once(each, slot[None])[-1][0, 0] >= 0.25
                 for each in (network, replace(network, graph=graph))
             )
-            exact, rough = rows
-            both += exact.sum() + rough.sum()
-            matched += (exact & rough).sum()
-        assert result.agreement == pytest.approx(2 * matched / both)
+            count += fp32.sum() + quantised.sum()
+            matched += (fp32 & quantised).sum()
+        assert result.agreement == pytest.approx(2 * matched / count)
 
 
 @pytest.mark.slow
-def test_it_is_deterministic_and_survives_its_file() -> None:
+def test_calibration_is_deterministic_and_round_trips() -> None:
     pictures = hold_out(
         np.random.default_rng(0).integers(0, 256, (7, SIDE, SIDE, 3)).astype(np.uint8)
     )
-    asked = CalibrationConfig("in.mp4", budget=0.99)
-    first, second = (calibrate(branched(), pictures, asked) for _ in range(2))
+    options = CalibrationConfig("in.mp4", budget=0.99)
+    first, second = (calibrate(branched(), pictures, options) for _ in range(2))
     assert first == second
     assert Calibration.from_json(first.to_json()) == first
 
 
-def test_without_a_calibration_the_command_is_given(tmp_path: Path) -> None:
+def test_missing_calibration_is_reported_with_the_command(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--model street .*--calibrate IN"):
         quantize.quantize_network(branched(), "int8-u8", config(None), tmp_path)
 
 
 @pytest.mark.parametrize("other", ["weights", "size", "family"])
-def test_a_calibration_of_another_network_is_not_used(
+def test_calibration_of_another_network_is_not_used(
     other: str, video: Path, tmp_path: Path
 ) -> None:
     network = branched()
     quantize.quantize_network(network, "int8-u8", config(video), tmp_path)
     if other == "weights":
         changed = replace(network, sha256="1" * 64)
-    elif other == "family":  # what the network sees of a pixel: 0..1 or 0..255
+    elif other == "family":  # decides whether pixels are 0..1 or 0..255
         changed = replace(network, family="another")
     else:
         changed = replace(network, input=replace(network.input, width=8))
@@ -218,7 +221,7 @@ def test_a_calibration_of_another_network_is_not_used(
         quantize.quantize_network(changed, "int8-u8", config(None), tmp_path)
 
 
-def test_channels_have_scales_only_where_openvino_measured_what_that_loses(
+def test_scales_per_channel_require_a_calibration_with_openvino(
     video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("openvino")
@@ -228,14 +231,14 @@ def test_channels_have_scales_only_where_openvino_measured_what_that_loses(
         without, notes = quantize.quantize_network(network, FRONT, config(video), tmp_path)
     assert without.precision == "int8-u8"
     assert "calibrated without OpenVINO" in notes[-1]
-    found, notes = quantize.quantize_network(network, FRONT, config(video), tmp_path)
-    assert (found.precision, len(kept(tmp_path))) == (FRONT, 2)
+    quantised, notes = quantize.quantize_network(network, FRONT, config(video), tmp_path)
+    assert (quantised.precision, len(calibrations_in(tmp_path))) == (FRONT, 2)
     assert not any("without OpenVINO" in note for note in notes)
     for_ort, notes = quantize.quantize_network(network, "int8-u8", config(None), tmp_path)
     assert (for_ort.precision, "without OpenVINO" in notes[-1]) == ("int8-u8", False)
 
 
-def test_a_calibration_without_channels_is_refused_for_a_depthwise_network(
+def test_depthwise_network_refuses_a_calibration_without_channels(
     video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as earlier:
@@ -248,9 +251,9 @@ def test_a_calibration_without_channels_is_refused_for_a_depthwise_network(
 
 
 @pytest.mark.slow
-def test_a_damaged_calibration_is_named(video: Path, tmp_path: Path) -> None:
+def test_damaged_calibration_is_named_and_replaced(video: Path, tmp_path: Path) -> None:
     quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
-    (name,) = kept(tmp_path)
+    (name,) = calibrations_in(tmp_path)
     (tmp_path / name).write_text("{}")
     with pytest.raises(UsageError, match=rf"{name}: its content"):
         quantize.quantize_network(branched(), "int8-u8", config(None), tmp_path)
@@ -259,27 +262,27 @@ def test_a_damaged_calibration_is_named(video: Path, tmp_path: Path) -> None:
     quantize.quantize_network(branched(), "int8-u8", config(None), tmp_path)
 
 
-def test_a_forged_calibration_is_not_used(video: Path, tmp_path: Path) -> None:
-    """Its manifest was given the digest of the changed ranges."""
+def test_forged_calibration_is_refused(video: Path, tmp_path: Path) -> None:
+    """The manifest has the digest of the changed ranges, but not the proof."""
     quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
-    path = tmp_path / kept(tmp_path)[0]
+    path = tmp_path / calibrations_in(tmp_path)[0]
     document = json.loads(path.read_text())
     document["ranges"] = {name: [0.0, 0.001] for name in document["ranges"]}
     path.write_text(json.dumps(document))
-    told = store.read_manifest(path)
-    told |= {"file_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-    path.with_suffix(".json").write_text(json.dumps(told))
+    manifest = store.read_manifest(path)
+    manifest |= {"file_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    path.with_suffix(".json").write_text(json.dumps(manifest))
     with pytest.raises(UsageError, match=r"lacks proof .*calibrate"):
         quantize.quantize_network(branched(), "int8-u8", config(None), tmp_path)
 
 
 @pytest.mark.slow
-def test_of_several_the_one_that_was_asked_for_is_used(video: Path, tmp_path: Path) -> None:
+def test_calibration_of_the_requested_method_is_used(video: Path, tmp_path: Path) -> None:
     for method in ("percentile", "minmax"):
         quantize.quantize_network(
             branched(), "int8-u8", config(video, calibrate_method=method), tmp_path
         )
-    assert len(kept(tmp_path)) == 2
+    assert len(calibrations_in(tmp_path)) == 2
     for method in ("percentile", "minmax"):
         _, notes = quantize.quantize_network(
             branched(), "int8-u8", config(None, calibrate_method=method), tmp_path
@@ -287,7 +290,7 @@ def test_of_several_the_one_that_was_asked_for_is_used(video: Path, tmp_path: Pa
         assert method in notes[1]
 
 
-def test_what_has_no_frame_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_source_without_frames_leaves_no_file(tmp_path: Path) -> None:
     sound, folder = write_sound(tmp_path / "sound.mp4"), tmp_path / "engines"
     for source in (sound, tmp_path / "absent.mp4", tmp_path):
         with pytest.raises(SourceError) as caught:
@@ -298,7 +301,7 @@ def test_what_has_no_frame_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_random_weights_are_not_searched(video: Path, tmp_path: Path) -> None:
+def test_random_weights_are_quantized_without_a_search(video: Path, tmp_path: Path) -> None:
     network = open_network("street", random_seed=1, size=(64, 64))
     quantised, notes = quantize.quantize_network(
         network, "int8-u8", config(video, budget=1.0), tmp_path
@@ -307,31 +310,31 @@ def test_random_weights_are_not_searched(video: Path, tmp_path: Path) -> None:
     assert any("random weights" in note for note in notes)
 
 
-def test_frames_that_show_nothing_say_so(tmp_path: Path) -> None:
+def test_frames_without_detections_are_noted(tmp_path: Path) -> None:
     blind: Network = replace(branched(), head=lambda outputs, conf: branched().head(outputs, 1e9))
     pictures = hold_out(np.zeros((4, SIDE, SIDE, 3), np.uint8))
-    found = calibrate(blind, pictures, CalibrationConfig("dark.mp4"))
-    assert any("detects nothing" in line for line in found.sentences("int8-u8"))
+    calibration = calibrate(blind, pictures, CalibrationConfig("dark.mp4"))
+    assert any("detects nothing" in line for line in calibration.sentences("int8-u8"))
 
 
-def test_who_stops_it_keeps_nothing(video: Path, tmp_path: Path) -> None:
+def test_stopped_calibration_leaves_no_file(video: Path, tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="stopped"):
         quantize.quantize_network(
             branched(), "int8-u8", config(video), tmp_path, lambda doing, done, of: done < 3
         )
-    assert kept(tmp_path) == []
+    assert calibrations_in(tmp_path) == []
 
 
-def test_only_fp32_becomes_int8(video: Path, tmp_path: Path) -> None:
+def test_only_fp32_can_become_int8(video: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="fp16"):
         quantize.quantize_network(
             replace(branched(), precision="fp16"), "int8-u8", config(video), tmp_path
         )
 
 
-def test_the_file_and_its_manifest(video: Path, tmp_path: Path) -> None:
+def test_file_name_and_manifest_of_a_calibration(video: Path, tmp_path: Path) -> None:
     quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
-    (name,) = kept(tmp_path)
+    (name,) = calibrations_in(tmp_path)
     assert name.startswith(f"tiny-{SIDE}x{SIDE}-int8-")
     manifest = store.read_manifest(tmp_path / name)
     assert manifest["key"]["method"] == "minmax"
@@ -347,7 +350,7 @@ def test_the_file_and_its_manifest(video: Path, tmp_path: Path) -> None:
         ([], True, 0.99, False),
     ],
 )
-def test_a_calibration_says_what_bf16_for_the_rest_loses_where_it_may_be_used(
+def test_float_layers_in_bf16_are_measured_only_where_usable(
     flags: list[str],
     installed: bool,
     agreement: float,
@@ -356,12 +359,12 @@ def test_a_calibration_says_what_bf16_for_the_rest_loses_where_it_may_be_used(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And one of another CPU, or without OpenVINO, is not taken for it."""
+    """A calibration of another CPU, or one without OpenVINO, is not reused."""
 
     def measured(
-        _: Network, ranges: object, kind: str, found: Int8Result, by: object
+        _: Network, ranges: object, kind: str, result: Int8Result, by: object
     ) -> Int8Result:
-        return replace(found, agreement=agreement)
+        return replace(result, agreement=agreement)
 
     monkeypatch.setattr(making, "cpu_flags", lambda: frozenset(flags))
     monkeypatch.setattr(making.engines, "is_installed", lambda name: installed)
@@ -370,20 +373,20 @@ def test_a_calibration_says_what_bf16_for_the_rest_loses_where_it_may_be_used(
     assert network.details["int8"]["float_in_bf16"] == (agreement if known else None)
     monkeypatch.setattr(making, "cpu_flags", lambda: frozenset({"avx512_bf16"} - {*flags}))
     quantize.quantize_network(branched(), FRONT, config(video), tmp_path)
-    assert len(kept(tmp_path)) == (2 if installed else 1)
+    assert len(calibrations_in(tmp_path)) == (2 if installed else 1)
 
 
-def test_bf16_for_the_rest_is_measured_by_openvino(
+def test_openvino_measures_float_layers_in_bf16(
     video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a CPU without bf16, OpenVINO answers the hint with fp32; the measuring is the same."""
+    """On a CPU without bf16, OpenVINO runs fp32 instead, but the measurement works the same."""
     pytest.importorskip("openvino")
     monkeypatch.setattr(making, "cpu_flags", lambda: frozenset({"avx512_bf16"}))
     network, _ = quantize.quantize_network(branched(), FRONT, config(video, budget=0.0), tmp_path)
     assert 0 <= network.details["int8"]["float_in_bf16"] <= 1
 
 
-def test_a_graph_that_openvino_refuses_is_calibrated_all_the_same(
+def test_graph_that_openvino_refuses_is_still_calibrated(
     video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -400,7 +403,7 @@ def only_for(engine: str, instead: Callable[..., Any], usual: Callable[..., Any]
 
 
 def dynamic(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Quantise dynamically, so that no tensor remains with float32 on both sides."""
+    """Quantise dynamically, so that no tensor remains between two float32 layers."""
     from onnxruntime.quantization import quantize_dynamic
 
     onnx.save(model, "float.onnx")
@@ -408,7 +411,7 @@ def dynamic(model: onnx.ModelProto) -> onnx.ModelProto:
     return onnx.load("dynamic.onnx")
 
 
-def half(model: onnx.ModelProto) -> onnx.ModelProto:
+def without_constant_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     for node in model.graph.node:
         if node.op_type == "Conv":
             node.input[1] = f"{node.input[1]}.computed"
@@ -416,9 +419,13 @@ def half(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(
-    ("change", "why"), [(dynamic, "is already quantised"), (half, "none of its layers can be int8")]
+    ("change", "why"),
+    [
+        (dynamic, "is already quantised"),
+        (without_constant_weights, "none of its layers can be int8"),
+    ],
 )
-def test_a_graph_without_a_layer_that_can_be_int8(
+def test_graph_without_a_quantizable_layer_is_refused(
     video, tmp_path, monkeypatch, change, why
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -426,4 +433,4 @@ def test_a_graph_without_a_layer_that_can_be_int8(
     changed = replace(network, graph=change(copy.deepcopy(network.graph)))
     with pytest.raises(UsageError, match=f"--precision int8: {network.name}: .*{why}"):
         quantize.quantize_network(changed, "int8-u8", config(video), tmp_path)
-    assert not kept(tmp_path)
+    assert not calibrations_in(tmp_path)
