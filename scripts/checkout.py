@@ -1,11 +1,11 @@
 """The first import of the programs in scripts/ and training/: run them under the checkout's .venv.
 
-A program that another Python started begins again under ``.venv/bin/python``, unless detect-video
-is installed in that other Python. If a package is missing, the program ends with status 2 and one
-line that says what to type. ``ROOT`` is the checkout; from here on ``sys.path`` has it.
+A program started by another Python restarts under ``.venv/bin/python``, unless detect-video is
+installed in that other Python. If a package is missing, the program ends with status 2 and one line
+that says what to type. ``ROOT`` is the checkout, which this module adds to ``sys.path``.
 """
 
-from __future__ import annotations  # Debian 11's Python reads this file, too
+from __future__ import annotations  # Debian 11's Python 3.9 also runs this file
 
 import os
 import sys
@@ -21,9 +21,9 @@ PACKAGES = {"cv2": "opencv-python-headless", "PIL": "pillow", "yaml": "pyyaml"}
 
 
 def _is_program() -> bool:
-    """Return False in a test that imports a program's functions."""
-    started = getattr(sys.modules["__main__"], "__file__", None)
-    return bool(started) and Path(started).resolve().parent in (ROOT / "scripts", ROOT / "training")
+    """Return whether a program is running, not a test that imports a program's functions."""
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    return bool(file) and Path(file).resolve().parent in (ROOT / "scripts", ROOT / "training")
 
 
 def _run_under_venv() -> None:
@@ -32,26 +32,24 @@ def _run_under_venv() -> None:
     if not in_venv and find_spec("detector") is None and os.access(python, os.X_OK):
         os.execv(python, [str(python), *sys.orig_argv[1:]])
 
-    def end_in_a_line(
+    def report_missing_package(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        """Name the missing package and what installs it; leave other errors to Python."""
+        """Report a missing package and how to install it; leave other errors to Python."""
         name = (getattr(error, "name", None) or "").partition(".")[0]
         if not isinstance(error, ModuleNotFoundError) or name in ("", *OURS):
             sys.__excepthook__(kind, error, trace)
             return
         package = PACKAGES.get(name, name)
-        cure = "scripts/demo once: it makes .venv, and this program then finds it"
+        fix = "scripts/demo once: it makes .venv, and this program then finds it"
         if in_venv:
-            cure = f".venv/bin/python -m pip install -c constraints.txt {package}"
+            fix = f".venv/bin/python -m pip install -c constraints.txt {package}"
         sys.stdout.flush()
-        print(
-            f"{Path(sys.argv[0]).name}: {package} is not installed. Type: {cure}", file=sys.stderr
-        )
+        print(f"{Path(sys.argv[0]).name}: {package} is not installed. Type: {fix}", file=sys.stderr)
         sys.stderr.flush()
         os._exit(2)  # Python would end with 1
 
-    sys.excepthook = end_in_a_line
+    sys.excepthook = report_missing_package
 
 
 def shared_videos() -> Path:

@@ -85,7 +85,7 @@ def test_steps_that_need_more_than_the_remaining_time_are_skipped():
     assert started == [("a", 80), ("c", 25)]
     b, c = found.sections["b"], found.sections["c"]
     assert (b.state, b.rows[0]["state"]) == ("skipped", "not run")
-    assert b.rows[0]["value"] == "25 s were left, 40 s is least"
+    assert b.rows[0]["value"] == "25 s left, 40 s needed"
     assert c.rows[-1]["value"] == "ended after 25 s, all that was left"
 
 
@@ -205,15 +205,15 @@ REHEARSED = {  # step -> least number of rehearsed rows, and a text that one of 
     "session": (6, "energy: joules of the GPU, run: "),
     "asserted": (7, "frames that have a row in rows.partial.jsonl: 38 of 38"),
     "limited": (2, "batch 2 fits: use --batch 2"),
-    "gil": (3, "cuda-python: Python runs while an event is waited for"),
-    "memory": (3, "torch: 2 threads x 20 x 1 MB there and back: the same bytes"),
+    "gil": (3, "cuda-python: Python runs during a wait for an event"),
+    "memory": (3, "torch: 2 threads x 20 x 1 MB and back: the same bytes"),
     "leaks": (7, "trt: opened and closed 50 times, GPU memory: +0.0 MB"),
     "compile": (3, "graphs compiled after it, 2 threads: 0"),
     "tensorrt": (15, "the cached plan is used: 3 plans, then 3, the same files"),
-    "trace": (1, "the loop's own range is in it"),
+    "trace": (1, "has the loop's range"),
     "video": (4, "--encoder nvenc: refused in one line without a GPU"),
-    "drawing": (4, "0 drawing threads, run 2: it run_step"),
-    "settings": (3, "torch fp32: settings beside the default"),
+    "drawing": (4, "0 drawing threads, run 2: it ran"),
+    "settings": (3, "torch fp32: settings compared with the default"),
     "rtx": (15, "rtx: files of compiled kernels: 1"),
     "no_driver": (0, "detect-video --engine trt: exit 5"),
 }

@@ -25,9 +25,7 @@ def test_page_contains_each_study_with_its_commands_and_items(studies):
         assert own.count("\n$ detect-video ") == len(one.commands)
         for command in one.commands:
             assert f"$ detect-video {command}\n" in own
-        for what, how, why in one.items:
-            assert how in (studies.SAME, studies.BETTER, studies.NOT)
-            assert f"| {what} | {how} | {why} |" in own
+        assert f"\n{one.items}\n" in own
 
 
 def test_page_contains_the_old_tables_and_their_mistakes(studies, shared):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 
 import torch
 from from_transformers import Family, describe, export_pair, small_resnet, variant
@@ -38,18 +38,14 @@ def family() -> Family:
 
 def main() -> None:
     out, pictures = arguments()
-    made = family()
-    made.spread([at_size(out, picture, *SIZE) for picture in pictures])
+    net = family()
+    net.spread([at_size(out, picture, *SIZE) for picture in pictures])
 
-    def plain(path: Path) -> None:
-        export_pair(made, path)
-
-    def with_mask(path: Path) -> None:
-        export_pair(made, path, masks=(SIZE[1], SIZE[0]))
-
+    plain = partial(export_pair, net)
+    masked = partial(export_pair, net, masks=(SIZE[1], SIZE[0]))
     variants = [
-        variant(made, "torch", out, pictures, plain, describe(*ABOUT)),
-        variant(made, "pixel-mask", out, pictures, with_mask, describe(*ABOUT)),
+        variant(net, "torch", out, pictures, plain, describe(*ABOUT)),
+        variant(net, "pixel-mask", out, pictures, masked, describe(*ABOUT)),
     ]
     save(out, "transformers 4.57.6, ConditionalDetrForObjectDetection, random weights", variants)
 

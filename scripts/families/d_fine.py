@@ -1,11 +1,12 @@
-"""D-FINE: the pair of raw outputs by transformers and optimum; the deployed form by the authors'
-own code (d-fine-project on PyPI), with the post-processor inside.
+"""D-FINE: the two raw outputs, exported by transformers and optimum; and the deployed form with the
+post-processor inside, exported by the authors' own code (d-fine-project on PyPI).
 """
 
 from __future__ import annotations
 
 import sys
 import types
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from from_transformers import (
     DEPLOYED,
     RAW,
     Family,
-    caught,
     export_by_optimum,
     export_deployed,
     small_hgnet,
@@ -24,15 +24,16 @@ from from_transformers import (
 from result import (
     Row,
     Variant,
-    above,
     arguments,
     at_size,
+    caught,
     enliven,
-    row,
+    rows_of,
     save,
     scale_logits,
     settle,
     threshold_of_each,
+    write_variant,
 )
 
 REQUIREMENTS = ["-r transformers.txt", "d-fine-project==1.0.0"]
@@ -53,8 +54,7 @@ def family(classes: int) -> Family:
 
 
 def authors() -> tuple[Any, Any]:
-    """Load the authors' D-FINE-N with its post-processor; its package is called src in their
-    tree."""
+    """Load the authors' D-FINE-N with its post-processor. Their code imports its package as src."""
     source = types.ModuleType("src")
     source.__path__ = [str(Path(sys.prefix) / f"lib/python{sys.version[:4]}/site-packages")]
     sys.modules["src"] = source
@@ -89,7 +89,7 @@ def authors() -> tuple[Any, Any]:
 
 
 class Deployed(torch.nn.Module):
-    """The class Model of their tools/deployment/export_onnx.py."""
+    """A copy of the class Model in their tools/deployment/export_onnx.py."""
 
     def __init__(self, model: Any, processor: Any) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Deployed(torch.nn.Module):
 
 
 def tensor(picture: Path) -> torch.Tensor:
-    """Prepare a picture as their tools/inference do: Resize((640, 640)) and ToTensor()."""
+    """Prepare a picture like their tools/inference: Resize((640, 640)) and ToTensor()."""
     image = cv2.cvtColor(cv2.imread(str(picture)), cv2.COLOR_BGR2RGB)
     from PIL import Image
     from torchvision import transforms
@@ -113,11 +113,10 @@ def tensor(picture: Path) -> torch.Tensor:
 def detect(model: Any, processor: Any, picture: Path) -> list[Row]:
     height, width = cv2.imread(str(picture)).shape[:2]
     with torch.no_grad():
-        found = processor(model(tensor(picture)), torch.tensor([[width, height]]))[0]
+        result = processor(model(tensor(picture)), torch.tensor([[width, height]]))[0]
     limits = torch.tensor([width, height, width, height])
-    boxes = torch.minimum(found["boxes"].clamp_min(0), limits)
-    parts = boxes.tolist(), found["scores"].tolist(), found["labels"].tolist()
-    return [row(*one) for one in zip(*parts, strict=True)]
+    boxes = torch.minimum(result["boxes"].clamp_min(0), limits)
+    return rows_of(boxes, result["scores"], result["labels"])
 
 
 def deployed(out: Path, pictures: list[Path]) -> Variant:
@@ -135,26 +134,16 @@ def deployed(out: Path, pictures: list[Path]) -> Variant:
     threshold = threshold_of_each(rows)
     path = out / "dfine-deployed.onnx"
     export_deployed(Deployed(model, processor), (SIDE, SIDE), path)
-    path.with_suffix(".yaml").write_text(INPUT + DEPLOYED, encoding="utf-8")
-    return Variant(
-        "deployed, by the authors",
-        path.name,
-        threshold,
-        above(rows, threshold),
-        describe="dfine-deployed.yaml",
-    )
+    return write_variant("deployed, by the authors", path, rows, threshold, INPUT + DEPLOYED)
 
 
 def main() -> None:
     out, pictures = arguments()
-    made = family(80)
-    made.spread([at_size(out, picture, SIDE, SIDE) for picture in pictures])
-
-    def by_optimum(path: Path) -> None:
-        export_by_optimum(made, path)
-
+    net = family(80)
+    net.spread([at_size(out, picture, SIDE, SIDE) for picture in pictures])
+    by_optimum = partial(export_by_optimum, net)
     variants = [
-        variant(made, "optimum", out, pictures, by_optimum, INPUT + RAW),
+        variant(net, "optimum", out, pictures, by_optimum, INPUT + RAW),
         deployed(out, pictures),
     ]
     save(out, "transformers 4.57.6 and d-fine-project 1.0.0, random weights", variants)

@@ -1,20 +1,19 @@
-"""Run DAMO-YOLO's own code: export as tools/converter.py, read and decode as tools/demo.py.
+"""Run DAMO-YOLO's own code: export like tools/converter.py, read and decode like tools/demo.py.
 
-It is on no package index, so $CHECKOUTS must contain github.com/tinyvision/DAMO-YOLO.
+No package index has it, so $CHECKOUTS must contain github.com/tinyvision/DAMO-YOLO.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(os.environ.get("CHECKOUTS", "checkouts")) / "DAMO-YOLO"
 if not CHECKOUT.is_dir():
-    sys.exit(
-        f"damo_yolo: {CHECKOUT} is missing: clone https://github.com/tinyvision/DAMO-YOLO there"
-    )
+    sys.exit(f"damo_yolo: {CHECKOUT} missing: clone https://github.com/tinyvision/DAMO-YOLO there")
 sys.path.insert(0, str(CHECKOUT))
 
 import onnx  # noqa: E402
@@ -28,52 +27,39 @@ from damo.utils import postprocess  # noqa: E402
 from damo.utils.demo_utils import transform_img  # noqa: E402
 from damo.utils.model_utils import replace_module  # noqa: E402
 from PIL import Image  # noqa: E402
-from result import Row, Variant, above, arguments, at_size, row, save, settle, threshold_of_all  # noqa: E402
+from result import Row, Variant, above, arguments, at_size, rows_of, save, settle, threshold_of_all  # noqa: E402
 from tracing import export_onnx  # noqa: E402
 from weights import spread  # noqa: E402
 
-REQUIREMENTS = [
-    "torch",
-    "torchvision",
-    "onnx",
-    "numpy",
-    "loguru",
-    "easydict",
-    "pycocotools",
-    "opencv-python-headless",
-]
+REQUIREMENTS = ["torch torchvision onnx numpy loguru easydict pycocotools opencv-python-headless"]
 LICENCE = "Apache-2.0"
 SIDE = 416
 
 
 def read(picture: Path, config: Any) -> tuple[Any, tuple[int, int]]:
-    """Read a picture as demo.py does in Infer.preprocess."""
+    """Read a picture like Infer.preprocess of demo.py."""
     import numpy as np
 
     image = np.asarray(Image.open(picture).convert("RGB"))
-    found = transform_img(image, 0, **config.test.augment.transform, infer_size=(SIDE, SIDE))
-    tensor = found.tensors
+    images = transform_img(image, 0, **config.test.augment.transform, infer_size=(SIDE, SIDE))
+    tensor = images.tensors
     padded = torch.zeros(1, 3, SIDE, SIDE)
     padded[:, :, : tensor.shape[2], : tensor.shape[3]] = tensor
     return ImageList(padded, [tensor.shape[-2:]], [padded.shape[-2:]]), image.shape[1::-1]
 
 
 def find(network: Any, picture: Path, config: Any) -> list[Row]:
-    """Decode outputs as demo.py does for ONNX files in Infer.postprocess."""
+    """Decode outputs like Infer.postprocess of demo.py, which does so for ONNX files."""
     images, shape = read(picture, config)
     head = config.model.head
     with torch.no_grad():
         scores, boxes = network(images.tensors)
-    found = postprocess(
+    detections = postprocess(
         scores, boxes, head.num_classes, head.nms_conf_thre, head.nms_iou_thre, images
     )
-    found = found[0].resize(shape)
-    return [
-        row(box, score, class_id)
-        for box, score, class_id in zip(
-            found.bbox.tolist(), found.get_field("scores"), found.get_field("labels"), strict=True
-        )
-    ]
+    detections = detections[0].resize(shape)
+    labels = detections.get_field("labels")
+    return rows_of(detections.bbox, detections.get_field("scores"), labels)
 
 
 def main() -> None:
@@ -85,10 +71,7 @@ def main() -> None:
     network.head.nms = False
     sized = [at_size(out, picture, SIDE, SIDE) for picture in pictures]
     x = torch.cat([read(picture, config)[0].tensors for picture in sized])
-
-    def run() -> Any:
-        return network(x)
-
+    run = partial(network, x)
     network.eval()
     settle(network, run)
     for layer in network.head.gfl_cls:
@@ -105,18 +88,18 @@ def main() -> None:
     finished = End2End(
         network, max_obj=100, iou_thres=iou, score_thres=0.05, device=torch.device("cpu"), ort=True
     )
-    for name, made, outputs in (
+    for name, module, outputs in (
         ("damoyolo-raw", network, ["output"]),
         ("damoyolo-end2end", finished, ["num_dets", "det_boxes", "det_scores", "det_classes"]),
     ):
-        export_onnx(made, torch.randn(1, 3, SIDE, SIDE), out / f"{name}.onnx", outputs, 11)
+        export_onnx(module, torch.randn(1, 3, SIDE, SIDE), out / f"{name}.onnx", outputs, 11)
     boxes = onnx.load(out / "damoyolo-raw.onnx").graph.output[1].name  # numbered by torch
     (out / "damoyolo-raw.yaml").write_text(DESCRIPTION + RAW.replace("BOXES", f'"{boxes}"'))
     (out / "damoyolo-end2end.yaml").write_text(DESCRIPTION + FINISHED)
-    judged = above(rows, threshold)
+    kept_rows = above(rows, threshold)
     variants = [
-        Variant("raw", "damoyolo-raw.onnx", threshold, judged, "damoyolo-raw.yaml", iou),
-        Variant("end2end", "damoyolo-end2end.onnx", threshold, judged, "damoyolo-end2end.yaml"),
+        Variant("raw", "damoyolo-raw.onnx", threshold, kept_rows, "damoyolo-raw.yaml", iou),
+        Variant("end2end", "damoyolo-end2end.onnx", threshold, kept_rows, "damoyolo-end2end.yaml"),
     ]
     save(out, "DAMO-YOLO, repository of March 2024, tinynasL20_N, random weights", variants)
 

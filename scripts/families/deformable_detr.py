@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 
 import torch
 from from_transformers import Family, describe, export_pair, small_resnet, variant
@@ -19,8 +19,7 @@ SIZE = (640, 480)
 
 
 def family(two_stage: bool) -> Family:
-    """Make a model. ``two_stage``: queries from the encoder's best places, refined by each
-    layer."""
+    """Make a model. ``two_stage``: queries are the encoder's best positions, refined by layers."""
     from transformers import (
         DeformableDetrConfig,
         DeformableDetrForObjectDetection,
@@ -41,7 +40,7 @@ def family(two_stage: bool) -> Family:
     if not two_stage:
         torch.nn.init.normal_(model.model.query_position_embeddings.weight)
     processor = DeformableDetrImageProcessor(size={"height": SIZE[1], "width": SIZE[0]})
-    last = model.config.decoder_layers - 1  # two stages have one more head, for the places
+    last = model.config.decoder_layers - 1  # a two-stage model has one more head, for the encoder
     return Family(
         "deformable-detr", model, processor, SIZE, [model.class_embed[last]], [], rate=0.05
     )
@@ -51,13 +50,10 @@ def main() -> None:
     out, pictures = arguments()
     variants = []
     for name, two_stage in (("one-stage", False), ("two-stage", True)):
-        made = family(two_stage)
-        made.spread([at_size(out, picture, *SIZE) for picture in pictures])
-
-        def plain(path: Path, made: Family = made) -> None:
-            export_pair(made, path)
-
-        variants.append(variant(made, name, out, pictures, plain, describe(*ABOUT)))
+        net = family(two_stage)
+        net.spread([at_size(out, picture, *SIZE) for picture in pictures])
+        export = partial(export_pair, net)
+        variants.append(variant(net, name, out, pictures, export, describe(*ABOUT)))
     save(out, "transformers 4.57.6, DeformableDetrForObjectDetection, random weights", variants)
 
 

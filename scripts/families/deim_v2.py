@@ -1,9 +1,9 @@
-"""DEIMv2, by transformers 5, the only package with a DEIM: the pair of raw outputs, and the
-deployed form with a second input, the picture's size."""
+"""DEIMv2, by transformers 5, the only package that has a DEIM: the two raw outputs, and the deployed
+form with a second input, the picture's size."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 
 import torch
 from from_transformers import (
@@ -18,20 +18,13 @@ from from_transformers import (
 )
 from result import arguments, at_size, enliven, save
 
-REQUIREMENTS = [
-    "transformers==5.24.0",
-    "torch",
-    "torchvision",
-    "onnx",
-    "scipy",
-    "opencv-python-headless",
-]
+REQUIREMENTS = ["transformers==5.24.0 torch torchvision onnx scipy opencv-python-headless"]
 LICENCE = "Apache-2.0"
 SIDE = 320
 
 
 def family() -> Family:
-    """Make a model with 200 queries of 525 places and 80 classes."""
+    """Make a model of 80 classes, with 200 queries at 525 positions."""
     from transformers import Deimv2Config, Deimv2ForObjectDetection, RTDetrImageProcessor
 
     torch.manual_seed(14)
@@ -46,18 +39,13 @@ def family() -> Family:
 
 def main() -> None:
     out, pictures = arguments()
-    made = family()
-    made.spread([at_size(out, picture, SIDE, SIDE) for picture in pictures])
-
-    def pair(path: Path) -> None:
-        export_pair(made, path)
-
-    def deployed(path: Path) -> None:
-        export_deployed(Deployed(made.model, 200), made.size, path)
-
+    net = family()
+    net.spread([at_size(out, picture, SIDE, SIDE) for picture in pictures])
+    pair = partial(export_pair, net)
+    deployed = partial(export_deployed, Deployed(net.model, 200), net.size)
     variants = [
-        variant(made, "torch", out, pictures, pair, INPUT + RAW),
-        variant(made, "deployed", out, pictures, deployed, INPUT + DEPLOYED),
+        variant(net, "torch", out, pictures, pair, INPUT + RAW),
+        variant(net, "deployed", out, pictures, deployed, INPUT + DEPLOYED),
     ]
     save(out, "transformers 5.24.0, Deimv2ForObjectDetection, random weights", variants)
 

@@ -1,8 +1,8 @@
-"""DETR, by transformers: exported by optimum, and with the second input pixel_mask."""
+"""DETR, by transformers: exported by optimum, and by torch with pixel_mask as a second input."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 
 import torch
 from from_transformers import (
@@ -26,7 +26,7 @@ SIZE = (640, 480)
 
 
 def family(classes: int) -> Family:
-    """Make a model. ``classes``: without "no object", which comes last."""
+    """Make a model. ``classes``: not counting "no object", the last one."""
     from transformers import DetrConfig, DetrForObjectDetection, DetrImageProcessor
 
     torch.manual_seed(3)
@@ -44,23 +44,15 @@ def main() -> None:
     out, pictures = arguments()
     variants = []
     for classes, deviation, names in ((91, 3.0, "coco-91"), (2, 1.2, "[cat, dog]")):
-        made = family(classes)
-        made.deviation = deviation
-        made.spread([at_size(out, picture, *SIZE) for picture in pictures])
-        text = describe(*ABOUT, names)
-
-        def by_optimum(path: Path, made: Family = made) -> None:
-            export_by_optimum(made, path)
-
-        variants.append(variant(made, f"optimum-{classes}", out, pictures, by_optimum, text))
-    made = family(91)
-    made.spread([at_size(out, picture, *SIZE) for picture in pictures])
-
-    def with_mask(path: Path) -> None:
-        export_pair(made, path, masks=(64, 64))
-
-    text = describe(*ABOUT)
-    variants.append(variant(made, "pixel-mask", out, pictures, with_mask, text))
+        net = family(classes)
+        net.deviation = deviation
+        net.spread([at_size(out, picture, *SIZE) for picture in pictures])
+        text, by_optimum = describe(*ABOUT, names), partial(export_by_optimum, net)
+        variants.append(variant(net, f"optimum-{classes}", out, pictures, by_optimum, text))
+    net = family(91)
+    net.spread([at_size(out, picture, *SIZE) for picture in pictures])
+    masked = partial(export_pair, net, masks=(64, 64))
+    variants.append(variant(net, "pixel-mask", out, pictures, masked, describe(*ABOUT)))
     save(out, "transformers 4.57.6, DetrForObjectDetection, random weights", variants)
 
 

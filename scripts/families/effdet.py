@@ -1,13 +1,14 @@
-"""EfficientDet, by the package effdet: its network alone, and with its DetBenchPredict around it."""
+"""EfficientDet, by the package effdet: its network alone, and inside its DetBenchPredict."""
 
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).parent]
-sys.path.append(str(Path(__file__).parent))  # after the package that has this file's name
+sys.path.append(str(Path(__file__).parent))  # last, so that `import effdet` finds the package
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
@@ -26,13 +27,12 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def read(picture: Path, size: tuple[int, int]) -> tuple[torch.Tensor, float, tuple[int, int]]:
-    """Apply effdet's transforms; return input, scale back to the picture, and its width and
-    height."""
+    """Apply effdet's transforms; return input, factor back to the picture, its (width, height)."""
     image = Image.open(picture).convert("RGB")
     resized, notes = ResizePad(size, fill_color=resolve_fill_color("mean", MEAN))(image, {})
     array = torch.from_numpy(np.array(resized)).permute(2, 0, 1)[None].float()
-    mean = torch.tensor([255 * one for one in MEAN]).view(1, 3, 1, 1)
-    deviation = torch.tensor([255 * one for one in DEVIATION]).view(1, 3, 1, 1)
+    mean = torch.tensor([255 * value for value in MEAN]).view(1, 3, 1, 1)
+    deviation = torch.tensor([255 * value for value in DEVIATION]).view(1, 3, 1, 1)
     return (array - mean) / deviation, notes["img_scale"], image.size
 
 
@@ -45,16 +45,16 @@ def find(bench: Any, picture: Path, size: tuple[int, int], clip: bool) -> list[R
         "img_size": torch.tensor([shape], dtype=torch.float32),
     }
     with torch.no_grad():
-        found = bench(x, notes if clip else None)[0].numpy()
-    found[:, :4] *= 1 if clip else scale
-    return [row(one[:4], one[4], one[5] - 1) for one in found if one[4] > 0]
+        rows = bench(x, notes if clip else None)[0].numpy()
+    rows[:, :4] *= 1 if clip else scale
+    return [row(values[:4], values[4], values[5] - 1) for values in rows if values[4] > 0]
 
 
 class Traceable(torch.nn.Module):
     """DetBenchPredict for one picture; torch cannot export its scripted loop over a batch.
 
-    It omits the zero rows that fill up to 100: their number would be a constant of the graph.
-    ``edge``: of the input; if given, boxes are cut off there before NMS.
+    It does not pad the result to 100 rows with zeros: their number would be a constant of the graph.
+    ``edge``: side of the input; if given, boxes are clipped to it before NMS.
     """
 
     def __init__(self, bench: Any, edge: int | None = None) -> None:
@@ -68,7 +68,7 @@ class Traceable(torch.nn.Module):
         classes, boxes, indices, class_ids = _post_process(
             *bench.model(x), bench.num_levels, bench.num_classes, bench.max_detection_points
         )
-        found = generate_detections(
+        detections = generate_detections(
             classes[0],
             boxes[0],
             bench.anchors.boxes,
@@ -78,23 +78,20 @@ class Traceable(torch.nn.Module):
             self.size,
             bench.max_det_per_image,
         )
-        return found[None]
+        return detections[None]
 
 
 def network(sized: list[Path]) -> tuple[Any, tuple[int, int]]:
     torch.manual_seed(7)
     config = get_efficientdet_config("efficientdet_d0")
-    made = EfficientDet(config, pretrained_backbone=False)
+    model = EfficientDet(config, pretrained_backbone=False)
     size = tuple(config.image_size)
     x = torch.cat([read(picture, size)[0] for picture in sized])
-
-    def run() -> Any:
-        return made(x)
-
-    settle(made, run)
-    spread([made.class_net.predict.conv_pw], run, mean=-5.0, deviation=1.0)
-    spread([made.box_net.predict.conv_pw], run, mean=0.0, deviation=0.3)
-    return made.eval(), size
+    run = partial(model, x)
+    settle(model, run)
+    spread([model.class_net.predict.conv_pw], run, mean=-5.0, deviation=1.0)
+    spread([model.box_net.predict.conv_pw], run, mean=0.0, deviation=0.3)
+    return model.eval(), size
 
 
 def main() -> None:
@@ -105,7 +102,7 @@ def main() -> None:
     bench = DetBenchPredict(made).eval()
     (out / "effdet-bench.yaml").write_text(DESCRIPTION)
     variants = []
-    for name, form, described in (
+    for name, form, description in (
         ("raw levels", "raw", None),
         ("DetBenchPredict", "bench", "effdet-bench.yaml"),
         ("DetBenchPredict with img_info", "clipped", "effdet-bench.yaml"),
@@ -113,9 +110,9 @@ def main() -> None:
         clip = form == "clipped"
         rows = {picture.name: find(bench, picture, size, clip) for picture in sized}
         threshold = threshold_of_all(rows)
-        judged = above(rows, threshold)
+        kept_rows = above(rows, threshold)
         file = f"effdet-{form}.onnx"
-        variants.append(Variant(name, file, threshold, judged, described))
+        variants.append(Variant(name, file, threshold, kept_rows, description))
     # Last: after an export, the package's scripted functions gave other boxes (PyTorch 2.14).
     x = read(sized[0], size)[0]
     levels = [f"{kind}_{level}" for kind in ("class", "box") for level in range(3, 8)]
@@ -126,7 +123,7 @@ def main() -> None:
     save(out, "effdet 0.4.1, efficientdet_d0, random weights", variants)
 
 
-# The raw levels need anchors that are in no file, so they have no description.
+# A description cannot contain the anchors that the raw levels need, so they have none.
 DESCRIPTION = """\
 version: 1
 family: efficientdet

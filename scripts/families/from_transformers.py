@@ -1,5 +1,5 @@
-"""The parts shared by families of transformers: a small network with random weights, its export,
-and its own image processor before and after it."""
+"""Shared parts of the families of transformers: a small network with random weights, its export,
+and detection with the library's own image processor."""
 
 from __future__ import annotations
 
@@ -10,11 +10,21 @@ from typing import Any
 
 import cv2
 import torch
-from result import Row, Variant, above, at_size, row, scale_logits, settle, threshold_of_each
+from result import (
+    Row,
+    Variant,
+    at_size,
+    rows_of,
+    scale_logits,
+    settle,
+    threshold_of_each,
+    write_variant,
+)
 from tracing import export_onnx
 
 ALL = 1e-6  # a threshold that keeps all results of post_process_object_detection
-# Parts of a --describe file. The raw pair of RT-DETR and similar models, and their deployed form:
+# Parts of a --describe file: the two raw outputs of RT-DETR and similar models, and their deployed
+# form.
 RAW = """\
 outputs:
   boxes: {tensor: pred_boxes, form: cxcywh, unit: fraction}
@@ -30,7 +40,7 @@ outputs:
   nms: none
 names: coco-80
 """
-# The whole file of DETR and similar models:
+# The whole --describe file of DETR and similar models.
 DESCRIPTION = """\
 version: 1
 family: {family}
@@ -99,7 +109,8 @@ def small_hgnet() -> dict[str, Any]:
 @dataclass
 class Family:
     """A model with its processor. ``classes`` and ``boxes``: the last layers of the two heads,
-    whose random weights are scaled to spread scores and boxes. ``deviation``: of the logits."""
+    whose random weights are scaled to spread scores and boxes. ``scale_logits`` takes ``rate`` and
+    ``deviation`` for the class logits."""
 
     name: str
     model: Any
@@ -117,15 +128,14 @@ class Family:
 
     def detect(self, picture: Path) -> list[Row]:
         height, width = cv2.imread(str(picture)).shape[:2]
-        found = self.processor.post_process_object_detection(
+        result = self.processor.post_process_object_detection(
             self.outputs(picture), threshold=ALL, target_sizes=torch.tensor([[height, width]])
         )[0]
-        parts = (found["boxes"].tolist(), found["scores"].tolist(), found["labels"].tolist())
-        rows = [row(*one) for one in zip(*parts, strict=True)]
-        for one in rows:  # the processor does not clip at the picture's edge
-            one["box"] = [
+        rows = rows_of(result["boxes"], result["scores"], result["labels"])
+        for detection in rows:  # the processor does not clip at the picture's edge
+            detection["box"] = [
                 min(max(side, 0.0), float(limit))
-                for side, limit in zip(one["box"], (width, height) * 2, strict=True)
+                for side, limit in zip(detection["box"], (width, height) * 2, strict=True)
             ]
         return rows
 
@@ -133,30 +143,21 @@ class Family:
         def all_of(values: Callable[[Any], torch.Tensor]) -> torch.Tensor:
             return torch.cat([values(self.outputs(picture)) for picture in pictures], 1)
 
-        settle(self.model, lambda: all_of(lambda found: found.logits))
+        settle(self.model, lambda: all_of(lambda outputs: outputs.logits))
         if self.boxes:
             scale_logits(
                 self.boxes,
-                lambda: all_of(lambda found: torch.logit(found.pred_boxes, 1e-6)),
+                lambda: all_of(lambda outputs: torch.logit(outputs.pred_boxes, 1e-6)),
                 0.35,
                 0.8,
             )
         scale_logits(
-            self.classes, lambda: all_of(lambda found: found.logits), self.rate, self.deviation
+            self.classes, lambda: all_of(lambda outputs: outputs.logits), self.rate, self.deviation
         )
 
 
-def caught(module: Any, run: Callable[[], Any]) -> torch.Tensor:
-    """Return the last output of ``module`` while ``run`` ran."""
-    seen: list[torch.Tensor] = []
-    hook = module.register_forward_hook(lambda _m, _i, out: seen.append(out))
-    run()
-    hook.remove()
-    return seen[-1]
-
-
 class Pair(torch.nn.Module):
-    """Returns only the two tensors that are exported."""
+    """A wrapper that returns only the two tensors to export."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -164,13 +165,13 @@ class Pair(torch.nn.Module):
 
     def forward(self, pixel_values: torch.Tensor, pixel_mask: torch.Tensor | None = None) -> Any:
         masked = {} if pixel_mask is None else {"pixel_mask": pixel_mask}
-        found = self.model(pixel_values=pixel_values, **masked)
-        return found.logits, found.pred_boxes
+        outputs = self.model(pixel_values=pixel_values, **masked)
+        return outputs.logits, outputs.pred_boxes
 
 
 class Deployed(torch.nn.Module):
-    """The export of RT-DETR's tools/export_onnx.py and its descendants: the post-processor is
-    inside, boxes are in pixels of the picture, whose width and height are the second input."""
+    """A model as exported by RT-DETR's tools/export_onnx.py and its descendants: with the
+    post-processor. The second input is the picture's (width, height), and boxes are in its pixels."""
 
     def __init__(self, model: Any, queries: int) -> None:
         super().__init__()
@@ -178,19 +179,18 @@ class Deployed(torch.nn.Module):
         self.queries = queries
 
     def forward(self, images: torch.Tensor, orig_target_sizes: torch.Tensor) -> Any:
-        found = self.model(pixel_values=images)
-        centres, sides = found.pred_boxes.split(2, -1)
+        outputs = self.model(pixel_values=images)
+        centres, sides = outputs.pred_boxes.split(2, -1)
         boxes = torch.cat([centres - sides / 2, centres + sides / 2], -1)
         boxes = boxes * orig_target_sizes.repeat(1, 2).unsqueeze(1)
-        columns = found.logits.shape[-1]
-        scores, index = torch.topk(found.logits.sigmoid().flatten(1), self.queries, dim=-1)
+        columns = outputs.logits.shape[-1]
+        scores, index = torch.topk(outputs.logits.sigmoid().flatten(1), self.queries, dim=-1)
         chosen = (index // columns).unsqueeze(-1).repeat(1, 1, 4)
         return index - index // columns * columns, boxes.gather(1, chosen), scores
 
 
 def export_pair(family: Family, path: Path, masks: tuple[int, int] | None = None) -> None:
-    """Export as users do without an optimum configuration. ``masks``: height and width of a second
-    input pixel_mask."""
+    """Export without optimum. ``masks``: (height, width) of a second input, pixel_mask."""
     width, height = family.size
     inputs = {"pixel_values": torch.zeros(1, 3, height, width)}
     axes = {"pixel_values": {0: "batch_size", 2: "height", 3: "width"}}
@@ -217,8 +217,8 @@ def export_by_torch(
     outputs: list[str],
     axes: dict[str, dict[int, str]],
 ) -> None:
-    own = {"input_names": list(inputs), "dynamic_axes": axes, "do_constant_folding": True}
-    export_onnx(module.eval(), tuple(inputs.values()), path, outputs, 16, **own)
+    options = {"input_names": list(inputs), "dynamic_axes": axes, "do_constant_folding": True}
+    export_onnx(module.eval(), tuple(inputs.values()), path, outputs, 16, **options)
 
 
 def export_by_optimum(family: Family, path: Path) -> None:
@@ -247,19 +247,10 @@ def variant(
     export: Callable[[Path], None],
     describe: str | None = None,
 ) -> Variant:
-    """Return detections of the library and the file; ``family`` has its weights spread already."""
+    """Detect with the library and export the file. ``family.spread`` must have been called."""
     sized = [at_size(out, picture, *family.size) for picture in pictures]
     rows = {picture.name: family.detect(picture) for picture in sized}
     threshold = threshold_of_each(rows)
     path = out / f"{family.name}-{name}.onnx"
     export(path)
-    if describe is not None:
-        path.with_suffix(".yaml").write_text(describe, encoding="utf-8")
-    return Variant(
-        name,
-        path.name,
-        threshold,
-        above(rows, threshold),
-        describe=path.with_suffix(".yaml").name if describe is not None else None,
-        size=family.size,
-    )
+    return write_variant(name, path, rows, threshold, describe, size=family.size)

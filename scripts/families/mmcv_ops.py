@@ -1,7 +1,7 @@
-"""A stand-in for mmcv.ops, which no package index has built: NMS by torchvision, other names empty.
+"""A stand-in for mmcv.ops: NMS by torchvision, and empty classes for all other names.
 
-mmcv-lite is mmcv without it, but mmdet imports some of its names. The detectors compared here call
-only ``batched_nms`` and ``nms``.
+No package index has mmcv.ops as a binary, and mmcv-lite omits it, but mmdet imports some of its
+names. The detectors compared here call only ``batched_nms`` and ``nms``.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class _Nms(_Module):
 
     nms, batched_nms = staticmethod(nms), staticmethod(batched_nms)
 
-    def __call__(self, *given: Any, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        return nms(*given, **options)
+    def __call__(self, *arguments: Any, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return nms(*arguments, **options)
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

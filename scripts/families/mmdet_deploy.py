@@ -1,4 +1,4 @@
-"""mmdetection's detectors as mmdeploy exports them: end2end.onnx, dets and labels."""
+"""mmdetection's detectors as mmdeploy exports them: end2end.onnx with outputs dets and labels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import mmcv_ops
 import torch
 
 mmcv_ops.install()
-# mmdeploy predates PyTorch's second exporter, today's default.
+# mmdeploy was written for PyTorch's older exporter, which is no longer the default.
 torch.onnx.export = functools.partial(torch.onnx.export, dynamo=False)
 
 import mmdet  # noqa: E402
@@ -19,31 +19,24 @@ from mmdeploy.apis import torch2onnx  # noqa: E402
 from mmdet.apis import inference_detector, init_detector  # noqa: E402
 from mmdet.models.dense_heads import SSDHead  # noqa: E402
 from mmdet.utils import register_all_modules  # noqa: E402
-from result import Row, Variant, above, arguments, at_size, row, save, settle, threshold_of_all  # noqa: E402
+from result import (  # noqa: E402
+    Row,
+    Variant,
+    arguments,
+    at_size,
+    rows_of,
+    save,
+    settle,
+    threshold_of_all,
+    write_variant,
+)
 from weights import spread  # noqa: E402
 
 REQUIREMENTS = [
-    "mmdet==3.3.0 --no-deps",
-    "mmdeploy==1.3.1 --no-deps",
-    "mmengine==0.10.7",
-    "mmcv-lite==2.1.0",
-    "torch",
-    "torchvision",
-    "onnx",
-    "pycocotools",
-    "shapely",
-    "terminaltables",
-    "six",
-    "tqdm",
-    "scipy",
-    "matplotlib",
-    "aenum",
-    "grpcio",
-    "multiprocess",
-    "dill",
-    "prettytable",
-    "setuptools<81",
-    "opencv-python-headless",
+    "mmdet==3.3.0 mmdeploy==1.3.1 --no-deps",
+    "mmengine==0.10.7 mmcv-lite==2.1.0 torch torchvision onnx pycocotools shapely "
+    "terminaltables six tqdm scipy matplotlib aenum grpcio multiprocess dill prettytable "
+    "setuptools<81 opencv-python-headless",
 ]
 LICENCE = "Apache-2.0"
 SSDHead.loss_cls = None  # mmdet 3.3.0 reads it from every head, and fails for SSD, which has none
@@ -95,17 +88,12 @@ def set_sizes(config: Any, size: tuple[int, int]) -> None:
 
 
 def find(network: Any, picture: Path) -> list[Row]:
-    found = inference_detector(network, str(picture)).pred_instances
-    return [
-        row(*one)
-        for one in zip(
-            found.bboxes.tolist(), found.scores.tolist(), found.labels.tolist(), strict=True
-        )
-    ]
+    instances = inference_detector(network, str(picture)).pred_instances
+    return rows_of(instances.bboxes, instances.scores, instances.labels)
 
 
 def last_layers(module: Any) -> list[Any]:
-    """Return the last convolutions of a head's part, which may be one or a list."""
+    """Return the last convolution of each level of a head; ``module`` may be a single layer."""
     if isinstance(module, torch.nn.Conv2d):
         return [module]
     if isinstance(module, torch.nn.ModuleList):
@@ -114,7 +102,7 @@ def last_layers(module: Any) -> list[Any]:
 
 
 def deploy_config(size: tuple[int, int]) -> Any:
-    """Return configs/mmdet/detection/detection_onnxruntime_static.py, missing in the package."""
+    """Return detection_onnxruntime_static.py of mmdeploy's configs, which the package lacks."""
     return mmengine.Config(
         {
             "onnx_config": {
@@ -184,10 +172,8 @@ def variant(out: Path, pictures: list[Path], name: str) -> Variant:
         "cpu",
     )
     weights.unlink()
-    (out / f"mmdet-{name}.yaml").write_text(DESCRIPTION % (name, reading))
-    return Variant(
-        name, f"mmdet-{name}.onnx", threshold, above(rows, threshold), f"mmdet-{name}.yaml"
-    )
+    path = out / f"mmdet-{name}.onnx"
+    return write_variant(name, path, rows, threshold, DESCRIPTION % (name, reading))
 
 
 def main() -> None:
@@ -196,6 +182,7 @@ def main() -> None:
     variants = []
     for name in MODELS:
         variants.append(variant(out, pictures, name))
+        # Save after each model, so that a later crash keeps the earlier ones.
         save(out, "mmdet 3.3.0, mmdeploy 1.3.1, random weights; NMS by torchvision", variants)
 
 

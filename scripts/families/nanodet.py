@@ -1,6 +1,6 @@
-"""NanoDet and NanoDet-Plus, by their own repository: tools/export_onnx.py's call and demo.py's Predictor.
+"""NanoDet and NanoDet-Plus, by their own code: exported like tools/export_onnx.py, run like demo.py.
 
-No package index has it: a checkout of github.com/RangiLyu/nanodet is looked for in $CHECKOUTS/nanodet.
+No package index has it, so $CHECKOUTS must contain github.com/RangiLyu/nanodet.
 """
 
 from __future__ import annotations
@@ -8,17 +8,18 @@ from __future__ import annotations
 import os
 import sys
 import types
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 CHECKOUT = Path(os.environ.get("CHECKOUTS", "checkouts")) / "nanodet"
-# The checkout comes first: this folder has a file with the package's name.
+# The checkout comes first, so that `import nanodet` does not find this file.
 sys.path = [str(CHECKOUT), *(e for e in sys.path if Path(e or ".").resolve() != HERE), str(HERE)]
 if not CHECKOUT.is_dir():
     sys.exit(f"nanodet: {CHECKOUT} is missing: clone https://github.com/RangiLyu/nanodet there")
 
-# The repository predates PyTorch 2, which has no torch._six.
+# The repository imports torch._six, which PyTorch 2 no longer has.
 six = types.ModuleType("torch._six")
 six.string_classes = (str, bytes)  # type: ignore[attr-defined]
 sys.modules["torch._six"] = six
@@ -36,22 +37,14 @@ from tracing import export_onnx  # noqa: E402
 from weights import spread  # noqa: E402
 
 REQUIREMENTS = [
-    "torch",
-    "torchvision",
-    "onnx",
-    "pytorch-lightning",
-    "pycocotools",
-    "pyyaml",
-    "termcolor",
-    "matplotlib",
-    "tabulate",
-    "opencv-python-headless",
+    "torch torchvision onnx pytorch-lightning pycocotools pyyaml termcolor matplotlib tabulate "
+    "opencv-python-headless"
 ]
 LICENCE = "Apache-2.0"
 
 
 class Levels(torch.nn.Module):
-    """The outputs of tools/export_onnx.py up to v0.4, before the levels were joined."""
+    """Splits the output by level, as tools/export_onnx.py did up to v0.4."""
 
     def __init__(self, network: Any) -> None:
         super().__init__()
@@ -69,7 +62,7 @@ class Levels(torch.nn.Module):
 
 
 def read(picture: Path, config: Any) -> dict[str, Any]:
-    """See demo.py: Predictor.inference, up to the network."""
+    """Prepare a picture like Predictor.inference of demo.py."""
     image = cv2.imread(str(picture))
     info = {"id": 0, "file_name": picture.name, "height": image.shape[0], "width": image.shape[1]}
     pipeline = Pipeline(config.data.val.pipeline, config.data.val.keep_ratio)
@@ -85,8 +78,12 @@ def read(picture: Path, config: Any) -> dict[str, Any]:
 def find(network: Any, picture: Path, config: Any) -> list[Row]:
     meta = read(picture, config)
     with torch.no_grad():
-        found = network.inference(meta)[0]
-    return [row(one[:4], one[4], class_id) for class_id, rows in found.items() for one in rows]
+        rows_of_class = network.inference(meta)[0]
+    return [
+        row(values[:4], values[4], class_id)
+        for class_id, rows in rows_of_class.items()
+        for values in rows
+    ]
 
 
 def variant(out: Path, pictures: list[Path], name: str, file: str, levels: bool) -> Variant:
@@ -99,24 +96,21 @@ def variant(out: Path, pictures: list[Path], name: str, file: str, levels: bool)
     size = tuple(config.data.val.input_size)
     sized = [at_size(out, picture, *size) for picture in pictures]
     x = torch.cat([read(picture, config)["img"] for picture in sized])
-
-    def run() -> Any:
-        return network(x)
-
+    run = partial(network, x)
     settle(network, run)
     classes = network.head.num_classes
-    for layer in network.head.gfl_cls:  # class scores, then the distributions of four distances
+    for layer in network.head.gfl_cls:  # outputs class scores, then distributions of four distances
         spread([layer], run, mean=-5.0, deviation=1.0)
         with torch.no_grad():
             layer.bias[classes:] += 5
     rows = {picture.name: find(network, picture, config) for picture in sized}
-    threshold = threshold_of_all(rows, 2, 12)  # its NMS keeps 100
+    threshold = threshold_of_all(rows, 2, 12)  # few, because its NMS keeps only 100 boxes
     exported = Levels(network) if levels else network
     outputs = exported.names() if levels else ["output"]
-    given = torch.randn(1, 3, size[1], size[0])
-    own = {"input_names": ["data"], "keep_initializers_as_inputs": True}
-    # as tools/export_onnx.py, which then runs onnxsim
-    export_onnx(exported, given, out / f"{name}.onnx", outputs, 11, **own)
+    example = torch.randn(1, 3, size[1], size[0])
+    options = {"input_names": ["data"], "keep_initializers_as_inputs": True}
+    # like tools/export_onnx.py, which also runs onnxsim
+    export_onnx(exported, example, out / f"{name}.onnx", outputs, 11, **options)
     (out / f"{name}.yaml").write_text(
         DESCRIPTION.format(
             name=name, strides=list(network.head.strides), centre=0.0 if "plus" in name else 0.5

@@ -1,7 +1,7 @@
 """SSD and Faster R-CNN in the form of the ONNX model zoo (ssd-12, FasterRCNN-12).
 
-No package has them or their exporters, so a small network of ours replaces theirs. The comparison
-is about the form: the input picture, and names, orders and units of the outputs.
+No package has these models or their exporters, so we use a small network with the same interface:
+the preparation of the picture, and the names, order and units of the outputs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import onnx
 import torch
-from result import Row, Variant, above, arguments, at_size, row, save, threshold_of_all
+from result import Row, Variant, arguments, at_size, rows_of, save, threshold_of_all, write_variant
 from small_network import Branch, best_of, inside, spread_out
 from tracing import export_onnx
 
@@ -23,15 +23,14 @@ SIZE = (320, 256)
 
 
 def ssd_input(picture: Path) -> tuple[torch.Tensor, float]:
-    """Prepare as the zoo's page of SSD says: RGB, 0..1, ImageNet's mean and deviation;
-    stretched."""
+    """Prepare as in the zoo's page of SSD: RGB, 0..1, ImageNet's mean and deviation, stretched."""
     image = cv2.cvtColor(cv2.imread(str(picture)), cv2.COLOR_BGR2RGB)
     values = (image / 255.0 - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225)
     return torch.tensor(values.transpose(2, 0, 1)[None], dtype=torch.float32), 1.0
 
 
 def rcnn_input(picture: Path) -> tuple[torch.Tensor, float]:
-    """Prepare as the zoo's page of Faster R-CNN says: BGR minus a mean, no batch, padded to 32."""
+    """Prepare as in the zoo's page of Faster R-CNN: BGR minus a mean, no batch axis, padded."""
     image = cv2.imread(str(picture)).astype(np.float32) - (102.9801, 115.9465, 122.7717)
     height, width = (-(-side // 32) * 32 for side in image.shape[:2])
     padded = np.zeros((3, height, width), np.float32)
@@ -49,8 +48,8 @@ class Ssd(torch.nn.Module):
         boxes, logits = self.branch(image)
         sides = torch.tensor([image.shape[3], image.shape[2]] * 2)
         scores = logits[0].softmax(-1)[:, 1:]
-        found, values, classes = best_of(boxes[0] / sides, scores, 0.5, 200, least=0.05)
-        return found[None], classes[None] + 1, values[None]
+        kept, values, classes = best_of(boxes[0] / sides, scores, 0.5, 200, least=0.05)
+        return kept[None], classes[None] + 1, values[None]
 
 
 class FasterRcnn(torch.nn.Module):
@@ -61,14 +60,14 @@ class FasterRcnn(torch.nn.Module):
     def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return boxes in pixels, labels from 1, and scores, without a batch axis."""
         boxes, logits = self.branch(image[None] / 57.0)
-        found, values, classes = best_of(
+        kept, values, classes = best_of(
             boxes[0], logits[0].softmax(-1)[:, 1:], 0.5, 100, least=0.05
         )
-        return found, classes + 1, values
+        return kept, classes + 1, values
 
 
 def rename(path: Path, names: dict[str, str]) -> None:
-    """Name the outputs as in the zoo: numbers, which torch does not accept."""
+    """Name the outputs as in the zoo: with numbers, which torch's exporter does not accept."""
     model = onnx.load(path)
     for part in (*model.graph.node, *model.graph.output):
         if isinstance(part, onnx.ValueInfoProto):
@@ -93,26 +92,20 @@ def variant(out: Path, pictures: list[Path], name: str) -> Variant:
             parts: list[Any] = [part.squeeze(0) if ssd else part for part in network(x)]
         scale = torch.tensor([SIZE[0], SIZE[1]] * 2) if ssd else 1
         boxes = inside(parts[0] * scale, *SIZE)
-        return [row(*one) for one in zip(boxes, parts[2], parts[1] - 1, strict=True)]
+        return rows_of(boxes, parts[2], parts[1] - 1)
 
     rows = {picture.name: find(x) for picture, x in zip(sized, inputs, strict=True)}
     threshold = threshold_of_all(rows)
     names = ["bboxes", "labels", "scores"]
     axes = {} if ssd else {"image": {1: "height", 2: "width"}}
-    axes |= {one: {1 if ssd else 0: "nbox"} for one in names}
-    own = {"input_names": ["image"], "dynamic_axes": axes}
-    export_onnx(network, (inputs[0],), out / f"zoo-{name}.onnx", names, 12, **own)
+    axes |= {output: {1 if ssd else 0: "nbox"} for output in names}
+    options = {"input_names": ["image"], "dynamic_axes": axes}
+    export_onnx(network, (inputs[0],), out / f"zoo-{name}.onnx", names, 12, **options)
     if not ssd:
         rename(out / f"zoo-{name}.onnx", dict(zip(names, ("6379", "6381", "6383"), strict=True)))
-    (out / f"zoo-{name}.yaml").write_text(DESCRIPTION[name])
-    return Variant(
-        name,
-        f"zoo-{name}.onnx",
-        threshold,
-        above(rows, threshold),
-        f"zoo-{name}.yaml",
-        size=None if ssd else SIZE,
-    )
+    size = None if ssd else SIZE
+    path = out / f"zoo-{name}.onnx"
+    return write_variant(name, path, rows, threshold, DESCRIPTION[name], size=size)
 
 
 def main() -> None:

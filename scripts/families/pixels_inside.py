@@ -1,6 +1,6 @@
-"""Files that preprocess pixels themselves: bytes, rows of pixels, 1/255, a mean.
+"""Files that preprocess pixels themselves: they take bytes or NHWC, scale by 1/255 or subtract a mean.
 
-One network in the layout of YOLOv8, with the layers that exporters and users prepend.
+All contain the same network with YOLOv8's outputs, after the layers that exporters and users prepend.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import cv2
 import torch
-from result import Row, Variant, above, arguments, at_size, row, save, threshold_of_all
+from result import Row, Variant, arguments, at_size, rows_of, save, threshold_of_all, write_variant
 from small_network import Branch, best_of, inside, spread_out
 from tracing import export_onnx
 from yolov9 import Dual
@@ -18,7 +18,7 @@ REQUIREMENTS = ["torch", "torchvision", "onnx", "opencv-python-headless"]
 LICENCE = "Apache-2.0"
 SIDE, CLASSES, IOU = 320, 80, 0.45
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-# Name -> type of the input, whether it is [1, H, W, 3], and what is prepended.
+# Name -> type of the input, whether it is [1, H, W, 3], and the preprocessing in the graph.
 FORMS = {
     "uint8-nhwc-mul": (torch.uint8, True, "mul"),
     "uint8-nchw-div": (torch.uint8, False, "div"),
@@ -32,7 +32,7 @@ FORMS = {
 
 
 class Baked(torch.nn.Module):
-    """A network with ``front``: the processing of pixels 0 to 255, as constants of the graph."""
+    """A network whose graph starts with ``front``, the preprocessing of pixels 0 to 255."""
 
     def __init__(self, branch: Branch, nhwc: bool, front: str) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Baked(torch.nn.Module):
 
 
 def prepare(x: torch.Tensor, front: str) -> torch.Tensor:
-    """Apply ``front``. ``x``: RGB 0..255, [N, 3, H, W]; for "bgr": BGR, which the graph swaps."""
+    """Apply ``front``. ``x``: RGB 0..255, [N, 3, H, W]; for "bgr": BGR, converted to RGB here."""
     if front == "mul":
         return x * (1 / 255)
     if front == "div":
@@ -54,13 +54,12 @@ def prepare(x: torch.Tensor, front: str) -> torch.Tensor:
         return x / 127.5 - 1
     if front == "bgr":
         return x[:, [2, 1, 0]] / 255
-    return (x / 255 - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(DEVIATION).view(
-        1, 3, 1, 1
-    )
+    mean, deviation = (torch.tensor(values).view(1, 3, 1, 1) for values in (MEAN, DEVIATION))
+    return (x / 255 - mean) / deviation
 
 
 def read(picture: Path, front: str) -> torch.Tensor:
-    """Return bytes [1, 3, H, W], RGB, or BGR if the file needs that."""
+    """Return bytes [1, 3, H, W], in RGB, or in BGR if the file takes that."""
     image = cv2.imread(str(picture))
     image = image if front == "bgr" else cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
     return torch.tensor(image.transpose(2, 0, 1)[None].copy())
@@ -70,8 +69,7 @@ def find(branch: Branch, picture: Path, front: str) -> list[Row]:
     with torch.no_grad():
         boxes, logits = branch(prepare(read(picture, front).float(), front))
     parts = best_of(boxes[0], logits[0].sigmoid(), IOU, 300, several=False)
-    found = inside(parts[0], SIDE, SIDE)
-    return [row(*one) for one in zip(found, *parts[1:], strict=True)]
+    return rows_of(inside(parts[0], SIDE, SIDE), *parts[1:])
 
 
 def variant(out: Path, sized: list[Path], name: str) -> Variant:
@@ -82,12 +80,11 @@ def variant(out: Path, sized: list[Path], name: str) -> Variant:
     rows = {picture.name: find(branch, picture, front) for picture in sized}
     threshold = threshold_of_all(rows)
     example = pixels[:1].to(kind)
-    given = example.permute(0, 2, 3, 1) if nhwc else example
+    example_input = example.permute(0, 2, 3, 1) if nhwc else example
     baked = Baked(branch, nhwc, front).eval()
-    export_onnx(baked, (given,), out / f"{name}.onnx", ["output0"], 17)
-    colour = "bgr" if front == "bgr" else "rgb"
-    (out / f"{name}.yaml").write_text(DESCRIPTION % colour)
-    return Variant(name, f"{name}.onnx", threshold, above(rows, threshold), f"{name}.yaml", IOU)
+    export_onnx(baked, (example_input,), out / f"{name}.onnx", ["output0"], 17)
+    text = DESCRIPTION % ("bgr" if front == "bgr" else "rgb")
+    return write_variant(name, out / f"{name}.onnx", rows, threshold, text, nms_iou=IOU)
 
 
 def main() -> None:

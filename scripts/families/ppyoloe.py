@@ -1,6 +1,6 @@
-"""PP-YOLOE+ and PicoDet, by PaddleDetection: its Trainer's export, then paddle2onnx; its own operators read.
+"""PP-YOLOE+ and PicoDet, by PaddleDetection: its operators read pictures; its Trainer and paddle2onnx export.
 
-Three exports of PP-YOLOE+: with NMS, without it (boxes and scores), and without scaling either.
+PP-YOLOE+ is exported with NMS, without it, and without NMS and without scaling boxes to the picture.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ import paddle
 from ppdet.core.workspace import load_config, merge_config
 from ppdet.data.transform.operators import Decode, NormalizeImage, Permute, Resize
 from ppdet.engine import Trainer
-from result import Row, Variant, above, arguments, at_size, row, save, threshold_of_all
+from result import Row, Variant, arguments, at_size, row, save, threshold_of_all, write_variant
 
-REQUIREMENTS = [
+REQUIREMENTS = [  # one call of pip each, because their pins contradict each other
     "paddlepaddle==2.6.2",
     "paddledet==2.6.0",
     "paddle2onnx==1.2.11",
@@ -188,12 +189,12 @@ def read(picture: Path, kind: str) -> dict[str, Any]:
 
 
 def find(network: Any, picture: Path, kind: str) -> list[Row]:
-    found = network(read(picture, kind))["bbox"].numpy()
-    return [row(one[2:], one[1], one[0]) for one in found if one[0] >= 0]
+    rows = network(read(picture, kind))["bbox"].numpy()
+    return [row(values[2:], values[1], values[0]) for values in rows if values[0] >= 0]
 
 
 def settle(network: Any, run: Any) -> None:
-    """Set the batch norms' statistics from the pictures."""
+    """Set the statistics of the batch norms by running the network."""
     norms = [
         layer
         for layer in network.sublayers()
@@ -212,21 +213,21 @@ def settle(network: Any, run: Any) -> None:
 
 
 def spread(layers: list[Any], run: Any, mean: float, deviation: float, rows: slice) -> None:
-    """Scale the chosen output channels of each layer to this mean and deviation.
+    """Scale each layer's output channels ``rows`` to this mean and deviation.
 
     PP-YOLOE's weights start at zero, so they are randomised first.
     """
     for layer in layers:
         if not layer.weight.numpy().any():
             layer.weight.set_value(np.random.normal(0, 1, layer.weight.shape).astype("float32"))
-        seen: list[Any] = []
+        outputs: list[Any] = []
         hook = layer.register_forward_post_hook(
-            lambda _l, _i, o, s=seen: s.append(o.numpy()[:, rows])
+            lambda _l, _i, o, s=outputs: s.append(o.numpy()[:, rows])
         )
         with paddle.no_grad():
             run()
         hook.remove()
-        values = np.concatenate([one.ravel() for one in seen])
+        values = np.concatenate([output.ravel() for output in outputs])
         factor = deviation / max(float(values.std()), 1e-6)
         weight, bias = layer.weight.numpy(), layer.bias.numpy()
         weight[rows] *= factor
@@ -250,10 +251,7 @@ def variant(
     sized = [at_size(out, picture, SIDE, SIDE) for picture in pictures]
     parts = [read(picture, kind) for picture in sized]
     joined = {key: paddle.concat([part[key] for part in parts]) for key in parts[0]}
-
-    def run() -> None:
-        network(joined)
-
+    run = partial(network, joined)
     settle(network, run)
     if kind == "ppyoloe":
         spread(network.yolo_head.pred_cls, run, -5.0, 1.0, slice(None))
@@ -271,19 +269,13 @@ def variant(
             setattr(network, key, value)
     trainer.export(str(out / "inference"))
     model = out / "inference" / name
-    words = "--opset_version 13 --model_filename model.pdmodel --params_filename model.pdiparams"
-    folders = ["--model_dir", str(model), "--save_file", str(out / f"{name}.onnx")]
-    tool = [sys.executable, "-m", "paddle2onnx.command"]
-    subprocess.run([*tool, *words.split(), *folders], check=True)
-    (out / f"{name}.yaml").write_text(DESCRIPTION % (kind, name, PIXELS[kind], OUTPUTS[name]))
-    return Variant(
-        name,
-        f"{name}.onnx",
-        threshold,
-        above(rows, threshold),
-        f"{name}.yaml",
-        (0.7 if kind == "ppyoloe" else 0.6) if options else None,
-    )
+    command = [sys.executable, "-m", "paddle2onnx.command", "--opset_version", "13"]
+    command += ["--model_filename", "model.pdmodel", "--params_filename", "model.pdiparams"]
+    command += ["--model_dir", str(model), "--save_file", str(out / f"{name}.onnx")]
+    subprocess.run(command, check=True)
+    text = DESCRIPTION % (kind, name, PIXELS[kind], OUTPUTS[name])
+    iou = (0.7 if kind == "ppyoloe" else 0.6) if options else None
+    return write_variant(name, out / f"{name}.onnx", rows, threshold, text, nms_iou=iou)
 
 
 VARIANTS = {
@@ -301,9 +293,7 @@ def main() -> None:
     for name, (kind, options) in VARIANTS.items():
         variants.append(variant(out, pictures, kind, name, options))
         save(
-            out,
-            "PaddleDetection 2.6.0, paddlepaddle 2.6.2, paddle2onnx 1.2.11, random weights",
-            variants,
+            out, "paddledet 2.6.0, paddlepaddle 2.6.2, paddle2onnx 1.2.11, random weights", variants
         )
 
 

@@ -1,6 +1,6 @@
-"""The output of every family's script: ``OUT/result.json`` next to the exported ONNX files.
+"""Shared parts of the families' scripts, which write ``OUT/result.json`` and the exported ONNX files.
 
-Neither this module nor the scripts import detect-video: all detections in the file come from the
+Neither this module nor the scripts import detect-video: all detections in result.json come from the
 family's own library.
 """
 
@@ -24,9 +24,9 @@ Row = dict[str, Any]  # box: x1, y1, x2, y2 in pixels of the picture; score; cla
 class Variant:
     """One exported file and the library's detections with it.
 
-    ``onnx`` and ``describe`` (a description in YAML, if needed): names in OUT. ``nms``: the IoU
-    threshold of an NMS that is not in the file. ``pictures``: the judged ones, each a name in OUT
-    with its detections. ``size``: width and height of the input, if the file leaves them open.
+    ``onnx`` and ``describe`` (a description in YAML, if needed): names in OUT. ``nms_iou``: the IoU
+    threshold if NMS is not part of the file. ``pictures``: picture's name in OUT -> detections.
+    ``size``: (width, height) of the input if the file accepts several.
     """
 
     variant: str
@@ -40,7 +40,7 @@ class Variant:
 
 
 def arguments() -> tuple[Path, list[Path]]:
-    """Return OUT, which is created, and the pictures."""
+    """Create the folder OUT; return it and the pictures."""
     if len(sys.argv) < 3:
         sys.exit(f"usage: {sys.argv[0]} OUT PICTURE...")
     out = Path(sys.argv[1])
@@ -50,17 +50,22 @@ def arguments() -> tuple[Path, list[Path]]:
 
 def at_size(out: Path, picture: Path, width: int, height: int) -> Path:
     """Write the picture at the network's size, so that no library resizes it."""
-    made = out / f"{picture.stem}-{width}x{height}.png"
-    cv2.imwrite(str(made), cv2.resize(cv2.imread(str(picture)), (width, height)))
-    return made
+    resized = out / f"{picture.stem}-{width}x{height}.png"
+    cv2.imwrite(str(resized), cv2.resize(cv2.imread(str(picture)), (width, height)))
+    return resized
 
 
 def row(box: Iterable[float], score: float, class_id: int) -> Row:
     return {"box": [float(side) for side in box], "score": float(score), "class": int(class_id)}
 
 
+def rows_of(boxes: Any, scores: Any, class_ids: Any) -> list[Row]:
+    """Convert arrays or tensors with one entry per detection."""
+    return [row(*values) for values in zip(boxes, scores, class_ids, strict=True)]
+
+
 def threshold_in_gap(scores: Iterable[float], few: int = 10, many: int = 60) -> float:
-    """Return the middle of the widest gap among the ``few``-th to ``many``-th best score.
+    """Return the middle of the widest gap between the ``few``-th and the ``many``-th best score.
 
     With a threshold close to a score, the comparison would depend on its last digit.
     """
@@ -72,36 +77,66 @@ def threshold_in_gap(scores: Iterable[float], few: int = 10, many: int = 60) -> 
 
 
 def threshold_of_all(rows: dict[str, list[Row]], few: int = 8, many: int = 30) -> float:
-    """Do the same for the scores of all pictures: ``few`` and ``many`` per picture on average."""
-    scores = [one["score"] for found in rows.values() for one in found]
+    """Return a threshold in a gap that keeps ``few`` to ``many`` per picture on average."""
+    scores = [detection["score"] for detections in rows.values() for detection in detections]
     return threshold_in_gap(scores, few * len(rows), many * len(rows))
 
 
 def threshold_of_each(rows: dict[str, list[Row]], few: int = 6, more: int = 20) -> float:
-    """Do the same, but keep at least ``few`` detections per picture; the gap is among the next
-    scores, at most ``more`` per picture."""
-    each = [np.sort([one["score"] for one in found])[::-1] for found in rows.values()]
-    if min(len(scores) for scores in each) <= few:
-        raise ValueError(f"fewer than {few} detections: {[len(scores) for scores in each]}")
-    highest = min(scores[few - 1] for scores in each)
-    rest = [score for scores in each for score in scores if score <= highest]
+    """Return a threshold in a gap that keeps at least ``few`` per picture, plus up to ``more``."""
+    scores_by_picture = [
+        np.sort([detection["score"] for detection in detections])[::-1]
+        for detections in rows.values()
+    ]
+    if min(len(scores) for scores in scores_by_picture) <= few:
+        raise ValueError(
+            f"fewer than {few} detections: {[len(scores) for scores in scores_by_picture]}"
+        )
+    highest = min(scores[few - 1] for scores in scores_by_picture)
+    rest = [score for scores in scores_by_picture for score in scores if score <= highest]
     return threshold_in_gap(rest, 0, more * len(rows))
 
 
 def above(rows: dict[str, list[Row]], threshold: float) -> dict[str, list[Row]]:
-    """Return the detections that are judged."""
+    """Return the detections from ``threshold`` on."""
     return {
-        name: [one for one in found if one["score"] >= threshold] for name, found in rows.items()
+        name: [detection for detection in detections if detection["score"] >= threshold]
+        for name, detections in rows.items()
     }
+
+
+def write_variant(
+    name: str,
+    path: Path,
+    rows: dict[str, list[Row]],
+    threshold: float,
+    description: str | None,
+    **more: Any,
+) -> Variant:
+    """Write the description next to the exported file ``path``; return its variant."""
+    described = path.with_suffix(".yaml") if description is not None else None
+    if described is not None:
+        described.write_text(description, encoding="utf-8")
+    describe = described and described.name
+    return Variant(name, path.name, threshold, above(rows, threshold), describe, **more)
+
+
+def caught(module: Any, run: Callable[[], Any]) -> Any:
+    """Run ``run``; return the last output of ``module`` (of torch) in it."""
+    outputs: list[Any] = []
+    hook = module.register_forward_hook(lambda _m, _i, out: outputs.append(out))
+    run()
+    hook.remove()
+    return outputs[-1]
 
 
 def scale_logits(
     layers: list[Any], logits: Callable[[], Any], rate: float, deviation: float
 ) -> None:
-    """Scale random last layers (of torch) so that their values are spread over the rows.
+    """Scale the last layers (of torch) of a random network so that their outputs differ between rows.
 
-    ``logits`` runs the network, whose values [..., rows, columns] end in ``layers``. Afterwards
-    each column's mean is that of a sigmoid of ``rate``, and its standard deviation ``deviation``.
+    ``logits`` runs the network and returns the outputs of ``layers``, [..., rows, columns].
+    Afterwards each column has the mean logit(``rate``) and the standard deviation ``deviation``.
     """
     import torch
 
@@ -116,8 +151,8 @@ def scale_logits(
 
 def enliven(module: Any, gain: float = 1.0, focus: float = 4.0, boxes: float = 0.1) -> None:
     """Initialise random weights so that queries differ: Xavier for linear layers, Kaiming for
-    convolutions, and attention to few places (``focus``). Layers of the four sides of a box start
-    at zero; they get a standard deviation of ``boxes``."""
+    convolutions, and a high gain for attention (``focus``). Layers that output the four sides of a
+    box are zero otherwise; they get a standard deviation of ``boxes``."""
     import torch
 
     for name, layer in module.named_modules():
@@ -125,14 +160,14 @@ def enliven(module: Any, gain: float = 1.0, focus: float = 4.0, boxes: float = 0
             torch.nn.init.kaiming_normal_(layer.weight)
         if not isinstance(layer, torch.nn.Linear):
             continue
-        looks = name.endswith(("q_proj", "k_proj"))
-        torch.nn.init.xavier_uniform_(layer.weight, focus if looks else gain)
+        is_attention = name.endswith(("q_proj", "k_proj"))
+        torch.nn.init.xavier_uniform_(layer.weight, focus if is_attention else gain)
         if layer.out_features == 4:
             torch.nn.init.normal_(layer.weight, 0, boxes)
 
 
 def settle(model: Any, run: Callable[[], Any]) -> None:
-    """Set the batch norms' (of torch) statistics from the inputs of ``run``."""
+    """Set the statistics of the batch norms (of torch) by ``run``."""
     import torch
 
     norms = [layer for layer in model.modules() if isinstance(layer, torch.nn.BatchNorm2d)]

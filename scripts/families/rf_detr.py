@@ -1,20 +1,31 @@
-"""RF-DETR, by the package rfdetr: its own export and its own predict(), weights random."""
+"""RF-DETR, by the package rfdetr: its own export and its own predict(), with random weights."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from result import Variant, above, arguments, at_size, row, save, scale_logits, threshold_of_each
+from result import (
+    Variant,
+    above,
+    arguments,
+    at_size,
+    caught,
+    rows_of,
+    save,
+    scale_logits,
+    threshold_of_each,
+)
 
 REQUIREMENTS = ["rfdetr[onnx]==1.11.2", "opencv-python-headless"]
 LICENCE = "Apache-2.0"
-ALL = 0.0001  # a threshold that keeps all of predict()'s 300
+ALL = 0.0001  # a threshold that keeps all 300 detections of predict()
 
 
 def model(classes: int | None) -> Any:
-    """Make a model with COCO's 91 columns, or ``classes`` + 1."""
+    """Make a model with COCO's 91 class columns, or ``classes`` + 1."""
     from rfdetr import RFDETRNano
 
     torch.manual_seed(7)
@@ -22,40 +33,34 @@ def model(classes: int | None) -> Any:
     return RFDETRNano(pretrain_weights=None, device="cpu", **chosen)
 
 
-def spread(made: Any, picture: Path) -> None:
-    """Spread the outputs: random weights score 0.01, and leave boxes on their anchors."""
-    network = made.model.model
+def spread(detector: Any, picture: Path) -> None:
+    """Make the outputs differ: a new model gives all scores as 0.01, and the anchors as boxes."""
+    network = detector.model.model
     with torch.no_grad():
         for layer in network.transformer.enc_out_class_embed:
             layer.weight.normal_(0, 0.5)
         network.bbox_embed.layers[-1].weight.normal_(0, 0.15)
-
-    def logits() -> torch.Tensor:
-        caught: list[torch.Tensor] = []
-        hook = network.class_embed.register_forward_hook(lambda _m, _i, out: caught.append(out))
-        made.predict(str(picture), threshold=0.5)
-        hook.remove()
-        return caught[-1]
-
-    scale_logits([network.class_embed], logits, rate=0.05, deviation=1.2)
+    run = partial(detector.predict, str(picture), threshold=0.5)
+    layer = network.class_embed
+    scale_logits([layer], partial(caught, layer, run), rate=0.05, deviation=1.2)
 
 
-def predict(made: Any, picture: Path) -> list[dict[str, Any]]:
-    found = made.predict(str(picture), threshold=ALL)
-    return [row(*one) for one in zip(found.xyxy, found.confidence, found.class_id, strict=True)]
+def predict(detector: Any, picture: Path) -> list[dict[str, Any]]:
+    detections = detector.predict(str(picture), threshold=ALL)
+    return rows_of(detections.xyxy, detections.confidence, detections.class_id)
 
 
 def variant(out: Path, pictures: list[Path], name: str, classes: int | None) -> Variant:
-    made = model(classes)
-    side = made.model.resolution
+    detector = model(classes)
+    side = detector.model.resolution
     sized = [at_size(out, picture, side, side) for picture in pictures]
-    spread(made, sized[0])
-    rows = {picture.name: predict(made, picture) for picture in sized}
+    spread(detector, sized[0])
+    rows = {picture.name: predict(detector, picture) for picture in sized}
     background = classes if classes is not None else -1  # predict() calls it __background__
-    for found in rows.values():
-        found[:] = [one for one in found if one["class"] != background]
+    for detections in rows.values():
+        detections[:] = [detection for detection in detections if detection["class"] != background]
     threshold = threshold_of_each(rows)
-    path = made.export(output_dir=str(out), verbose=False, output_name=f"rfdetr-{name}.onnx")
+    path = detector.export(output_dir=str(out), verbose=False, output_name=f"rfdetr-{name}.onnx")
     (out / f"rfdetr-{name}.yaml").write_text(
         DESCRIPTION.format(
             background="last" if classes is not None else "none",

@@ -1,8 +1,8 @@
-"""RT-DETR, by transformers: the pair by optimum, and the deployed form of its authors."""
+"""RT-DETR, by transformers: the two raw outputs, exported by optimum, and its authors' deployed form."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 
 import torch
 from from_transformers import (
@@ -23,7 +23,7 @@ SIDE = 320
 
 
 def family(version: int, classes: int) -> Family:
-    """Make a model of ``version`` 1 or 2, with 200 queries of 525 places."""
+    """Make a model of ``version`` 1 or 2, with 200 queries at 525 positions."""
     import transformers
     from transformers import RTDetrImageProcessor, RTDetrResNetConfig
 
@@ -57,27 +57,20 @@ def family(version: int, classes: int) -> Family:
 
 def run(version: int) -> None:
     out, pictures = arguments()
-    made = family(version, 80)
-    made.spread([at_size(out, picture, SIDE, SIDE) for picture in pictures])
+    net = family(version, 80)
+    net.spread([at_size(out, picture, SIDE, SIDE) for picture in pictures])
     few = family(version, 4)
     few.spread([at_size(out, picture, SIDE, SIDE) for picture in pictures])
-
-    def by_optimum(path: Path) -> None:
-        export_by_optimum(made, path)
-
-    def deployed(path: Path) -> None:
-        export_deployed(Deployed(made.model, 200), made.size, path)
-
-    def four(path: Path) -> None:
-        export_pair(few, path)
-
-    text = INPUT.replace("NAME", made.name)
+    by_optimum = partial(export_by_optimum, net)
+    deployed = partial(export_deployed, Deployed(net.model, 200), net.size)
+    four = partial(export_pair, few)
+    text = INPUT.replace("NAME", net.name)
     variants = [
-        variant(made, "optimum", out, pictures, by_optimum, text + RAW),
-        variant(made, "deployed", out, pictures, deployed, text + DEPLOYED),
+        variant(net, "optimum", out, pictures, by_optimum, text + RAW),
+        variant(net, "deployed", out, pictures, deployed, text + DEPLOYED),
         variant(few, "torch-4", out, pictures, four, text + RAW.replace("coco-80", "[a, b, c, d]")),
     ]
-    save(out, f"transformers 4.57.6, {type(made.model).__name__}, random weights", variants)
+    save(out, f"transformers 4.57.6, {type(net.model).__name__}, random weights", variants)
 
 
 INPUT = """\

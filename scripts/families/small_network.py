@@ -1,8 +1,9 @@
-"""A small network of three maps with decoded boxes, for forms of export whose library cannot be
-installed, or whose form is all that matters. Needs torch."""
+"""A small network with three feature maps and decoded boxes. It stands in where a family's library
+cannot be installed, or where only the form of the outputs matters. Needs torch."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import torch
@@ -12,7 +13,7 @@ STRIDES = (8, 16, 32)
 
 
 class Branch(nn.Module):
-    """Convolutions to strides 8, 16 and 32, with boxes and class logits on each map."""
+    """Feature maps of strides 8, 16 and 32, with boxes and class logits on each."""
 
     def __init__(self, classes: int, width: int, seed: int) -> None:
         super().__init__()
@@ -37,7 +38,7 @@ class Branch(nn.Module):
 
     @staticmethod
     def decode(distances: torch.Tensor, stride: int) -> torch.Tensor:
-        """Decode distances from the cell's centre to the sides of its box, given as logarithms."""
+        """Decode logarithms of the distances from a cell's centre to the sides of its box."""
         height, width = int(distances.shape[2]), int(distances.shape[3])
         y, x = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
         centres = torch.stack([x, y]).float()[None]
@@ -51,9 +52,7 @@ def spread_out(branch: Branch, x: torch.Tensor, rate: float, deviation: float = 
     from result import settle
     from weights import spread
 
-    def run() -> object:
-        return branch(x)
-
+    run = functools.partial(branch, x)
     settle(branch, run)
     mean = float(torch.logit(torch.tensor(rate)))
     spread(list(branch.classes), run, mean, deviation)
@@ -68,10 +67,10 @@ def best_of(
     least: float = 0.01,
     several: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return boxes, scores and classes of the best ``most``, by torchvision's NMS for each class.
+    """Apply torchvision's NMS per class; return boxes, scores and classes of the best ``most``.
 
-    ``boxes``: [rows, 4]; ``scores``: [rows, classes]. ``several``: a box may have several classes;
-    else only its best.
+    ``boxes``: [rows, 4]; ``scores``: [rows, classes]. ``several``: a box may have several classes,
+    not only its best.
     """
     import torchvision
 

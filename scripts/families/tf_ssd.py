@@ -1,7 +1,7 @@
-"""SSD in the form of TensorFlow's Object Detection API: a small graph of TensorFlow, written by tf2onnx.
+"""SSD in the form of TensorFlow's Object Detection API: a small TensorFlow graph, exported by tf2onnx.
 
-Boxes, NMS and the four outputs are TensorFlow's own operators and the API's own names. Two files:
-one takes 320x320, the other any size, which the graph itself resizes, as the model zoo's do.
+Boxes and NMS use TensorFlow's operators, and the four outputs have the API's names. One file takes
+320x320; the other takes any size and resizes the picture in the graph, like those of the model zoo.
 """
 
 from __future__ import annotations
@@ -18,22 +18,18 @@ import cv2
 import numpy as np
 import tensorflow as tf
 import tf2onnx
-from result import Row, Variant, above, arguments, at_size, row, save, threshold_of_all
+from result import Row, Variant, arguments, at_size, row, save, threshold_of_all, write_variant
 
 REQUIREMENTS = [
-    "tensorflow-cpu==2.15.1",
-    "tf2onnx==1.16.1",
-    "onnx==1.16.2",
-    "numpy<2",
-    "protobuf<5",
-    "opencv-python-headless<5",
+    "tensorflow-cpu==2.15.1 tf2onnx==1.16.1 onnx==1.16.2 numpy<2 protobuf<5 "
+    "opencv-python-headless<5"
 ]
 LICENCE = "Apache-2.0"
 SIDE, CLASSES, STRIDES = 320, 90, (16, 32)
 
 
 class Ssd(tf.Module):
-    """Four convolutions, two maps, three boxes a cell; boxes coded as the API's faster_rcnn coder."""
+    """Five convolutions, two feature maps, three boxes per cell, encoded by the API's faster_rcnn coder."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +48,7 @@ class Ssd(tf.Module):
         self.factor, self.shift = 1.0, 0.0
 
     def spread(self, pictures: list[Path]) -> None:
-        """Scale the logits to deviation 1 around -4."""
+        """Scale the logits to mean -4 and standard deviation 1."""
         values = []
         for picture in pictures:
             logits, _boxes = self.raw(tf.constant(cv2.imread(str(picture))[None]))
@@ -73,8 +69,8 @@ class Ssd(tf.Module):
         for level, kernel in enumerate(self.body):
             x = tf.nn.relu6(tf.nn.conv2d(x, kernel, 2, "SAME"))
             if level >= 3:
-                found = tf.nn.conv2d(x, self.classes[level - 3], 1, "SAME")
-                scores.append(tf.reshape(found, (1, -1, CLASSES + 1)))
+                logits = tf.nn.conv2d(x, self.classes[level - 3], 1, "SAME")
+                scores.append(tf.reshape(logits, (1, -1, CLASSES + 1)))
                 boxes.append(
                     tf.reshape(tf.nn.conv2d(x, self.boxes[level - 3], 1, "SAME"), (1, -1, 4))
                 )
@@ -86,14 +82,14 @@ class Ssd(tf.Module):
         x = codes[:, 1] / 10 * width + centre_x
         h, w = tf.exp(codes[:, 2] / 5) * height, tf.exp(codes[:, 3] / 5) * width
         boxes = tf.stack([y - h / 2, x - w / 2, y + h / 2, x + w / 2], 1)
-        found = tf.image.combined_non_max_suppression(
+        selected = tf.image.combined_non_max_suppression(
             boxes[None, :, None], scores, 100, 100, iou_threshold=0.6, score_threshold=1e-8
         )
         return {
-            "detection_boxes": found[0],
-            "detection_classes": found[2] + 1,
-            "detection_scores": found[1],
-            "num_detections": tf.cast(found[3], tf.float32),
+            "detection_boxes": selected[0],
+            "detection_classes": selected[2] + 1,
+            "detection_scores": selected[1],
+            "num_detections": tf.cast(selected[3], tf.float32),
         }
 
 
@@ -110,16 +106,16 @@ def anchors() -> Any:
     return np.concatenate(rows).astype(np.float32)
 
 
-def find(function: Any, picture: Path) -> list[Row]:
+def detect(function: Any, picture: Path) -> list[Row]:
     image = cv2.cvtColor(cv2.imread(str(picture)), cv2.COLOR_BGR2RGB)
-    found = {key: value.numpy()[0] for key, value in function(tf.constant(image[None])).items()}
+    outputs = {key: value.numpy()[0] for key, value in function(tf.constant(image[None])).items()}
     height, width = image.shape[:2]
     rows = []
-    for index in range(int(found["num_detections"])):
-        y1, x1, y2, x2 = found["detection_boxes"][index]
+    for index in range(int(outputs["num_detections"])):
+        y1, x1, y2, x2 = outputs["detection_boxes"][index]
         box = (x1 * width, y1 * height, x2 * width, y2 * height)
         rows.append(
-            row(box, found["detection_scores"][index], found["detection_classes"][index] - 1)
+            row(box, outputs["detection_scores"][index], outputs["detection_classes"][index] - 1)
         )
     return rows
 
@@ -130,20 +126,13 @@ def variant(out: Path, pictures: list[Path], name: str, side: int | None) -> Var
     network.spread(sized)
     spec = tf.TensorSpec((1, side, side, 3), tf.uint8, name="input_tensor")
     function = tf.function(network.__call__, input_signature=[spec])
-    rows = {picture.name: find(function, picture) for picture in sized}
+    rows = {picture.name: detect(function, picture) for picture in sized}
     threshold = threshold_of_all(rows)
     tf2onnx.convert.from_function(
         function, input_signature=[spec], opset=13, output_path=str(out / f"tf-{name}.onnx")
     )
-    (out / f"tf-{name}.yaml").write_text(DESCRIPTION)
-    return Variant(
-        name,
-        f"tf-{name}.onnx",
-        threshold,
-        above(rows, threshold),
-        f"tf-{name}.yaml",
-        size=None if side else (SIDE, SIDE),
-    )
+    size = None if side else (SIDE, SIDE)
+    return write_variant(name, out / f"tf-{name}.onnx", rows, threshold, DESCRIPTION, size=size)
 
 
 def main() -> None:

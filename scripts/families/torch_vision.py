@@ -14,14 +14,14 @@ import torch
 from result import (
     Row,
     Variant,
-    above,
     arguments,
     at_size,
-    row,
+    rows_of,
     save,
     scale_logits,
     settle,
     threshold_of_each,
+    write_variant,
 )
 from tracing import export_onnx
 
@@ -39,10 +39,9 @@ def tensor(picture: Path) -> torch.Tensor:
 
 def detect(model: Any, picture: Path) -> list[Row]:
     with torch.no_grad():
-        found = model([tensor(picture)])[0]
-    numbers = (found["labels"] - 1).tolist()  # 0 is the background
-    parts = found["boxes"].tolist(), found["scores"].tolist(), numbers
-    return [row(*one) for one in zip(*parts, strict=True)]
+        result = model([tensor(picture)])[0]
+    class_ids = result["labels"] - 1  # 0 is the background
+    return rows_of(result["boxes"], result["scores"], class_ids)
 
 
 def spread(
@@ -51,13 +50,13 @@ def spread(
     """Spread the outputs of ``layers``, the last ones of the class scores."""
 
     def values(layer: Any) -> torch.Tensor:
-        seen: list[torch.Tensor] = []
-        hook = layer.register_forward_hook(lambda _m, _i, out: seen.append(out))
+        outputs: list[torch.Tensor] = []
+        hook = layer.register_forward_hook(lambda _m, _i, out: outputs.append(out))
         for picture in pictures:
             detect(model, picture)
         hook.remove()
         rows = [
-            out.flatten(2).movedim(1, 2).flatten(0, 1) if out.dim() == 4 else out for out in seen
+            out.flatten(2).movedim(1, 2).flatten(0, 1) if out.dim() == 4 else out for out in outputs
         ]
         return torch.cat(rows)
 
@@ -66,11 +65,11 @@ def spread(
 
 
 def settle_on(model: Any, pictures: list[Path]) -> None:
-    """Use all pictures at once: the smallest maps have one cell, too few for a variance."""
+    """Settle on one batch of all pictures: the smallest maps of a single one have no variance."""
     settle(model, lambda: model([tensor(picture) for picture in pictures]))
 
 
-def boxes(layers: list[Any]) -> None:
+def randomise_boxes(layers: list[Any]) -> None:
     for layer in layers:
         torch.nn.init.normal_(layer.weight, 0, 0.02)
 
@@ -130,7 +129,7 @@ MODELS: list[tuple[str, Maker, list[str], int, float, float]] = [
 ]
 
 
-class One(torch.nn.Module):
+class OnePicture(torch.nn.Module):
     """Takes one picture [1, 3, H, W] instead of the documentation's list of [3, H, W]."""
 
     def __init__(self, model: Any) -> None:
@@ -145,8 +144,8 @@ def export(model: Any, path: Path, picture: Path, axes: int, outputs: list[str])
     image = tensor(picture)
     sides = {axes - 2: "height", axes - 1: "width"}
     open_sides = {"images": sides} | {name: {0: "detections"} for name in outputs}
-    network, given = (model, [image]) if axes == 3 else (One(model).eval(), image[None])
-    export_onnx(network, (given,), path, outputs, 17, dynamic_axes=open_sides)
+    network, example = (model, [image]) if axes == 3 else (OnePicture(model).eval(), image[None])
+    export_onnx(network, (example,), path, outputs, 17, dynamic_axes=open_sides)
 
 
 def variant(
@@ -154,27 +153,19 @@ def variant(
 ) -> Variant:
     name, make, outputs, axes, rate, deviation = model
     torch.manual_seed(9)
-    made, scores, sides = make(name)
-    made.eval()
+    network, scores, sides = make(name)
+    network.eval()
     sized = [at_size(out, picture, *SIZE) for picture in pictures]
-    # RetinaNet and FCOS already find enough.
+    # RetinaNet and FCOS give enough detections without it.
     if make is not dense:
-        settle_on(made, sized)
-    boxes(sides)
-    spread(made, scores, sized, rate, deviation)
-    rows = {picture.name: detect(made, picture) for picture in sized}
+        settle_on(network, sized)
+    randomise_boxes(sides)
+    spread(network, scores, sized, rate, deviation)
+    rows = {picture.name: detect(network, picture) for picture in sized}
     threshold = threshold_of_each(rows)
     path = out / f"{name}.onnx"
-    export(made, path, sized[0], axes, outputs)
-    path.with_suffix(".yaml").write_text(DESCRIPTION, encoding="utf-8")
-    return Variant(
-        name,
-        path.name,
-        threshold,
-        above(rows, threshold),
-        describe=path.with_suffix(".yaml").name,
-        size=SIZE,
-    )
+    export(network, path, sized[0], axes, outputs)
+    return write_variant(name, path, rows, threshold, DESCRIPTION, size=SIZE)
 
 
 def main() -> None:

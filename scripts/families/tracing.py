@@ -9,8 +9,8 @@ import torch
 
 
 def export_onnx(
-    module: Any, given: Any, path: Path, outputs: list[str], opset: int, **more: Any
+    module: Any, inputs: Any, path: Path, outputs: list[str], opset: int, **options: Any
 ) -> None:
-    """Export. ``given``: the inputs for ``torch.onnx.export``; ``more``: its other arguments."""
-    own = {"input_names": ["images"], "output_names": outputs} | more
-    torch.onnx.export(module, given, str(path), opset_version=opset, dynamo=False, **own)
+    """Export a network. ``inputs``: examples of its inputs; ``options``: of ``torch.onnx.export``."""
+    options = {"input_names": ["images"], "output_names": outputs} | options
+    torch.onnx.export(module, inputs, str(path), opset_version=opset, dynamo=False, **options)

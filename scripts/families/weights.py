@@ -1,4 +1,4 @@
-"""Random weights whose outputs differ from cell to cell, so that a network detects something.
+"""Scale random weights so that outputs differ from cell to cell and a network detects something.
 
 Untrained networks give the same outputs everywhere: their batch norms have no statistics, and their
 class layers start at a score of 0.01. Needs torch.
@@ -14,19 +14,19 @@ import torch
 
 def spread(layers: list[Any], run: Callable[[], Any], mean: float, deviation: float) -> None:
     """Scale each layer (Linear, Conv2d) so that its outputs have this mean and deviation."""
-    seen: dict[int, list[torch.Tensor]] = {at: [] for at in range(len(layers))}
+    outputs_by_layer: dict[int, list[torch.Tensor]] = {index: [] for index in range(len(layers))}
     hooks = [
         layer.register_forward_hook(
-            lambda _module, _inputs, out, at=at: seen[at].append(out.flatten())
+            lambda _module, _inputs, out, index=index: outputs_by_layer[index].append(out.flatten())
         )
-        for at, layer in enumerate(layers)
+        for index, layer in enumerate(layers)
     ]
     with torch.no_grad():
         run()
     for hook in hooks:
         hook.remove()
-    for at, layer in enumerate(layers):
-        values = torch.cat(seen[at])
+    for index, layer in enumerate(layers):
+        values = torch.cat(outputs_by_layer[index])
         factor = deviation / max(float(values.std()), 1e-6)
         with torch.no_grad():
             layer.weight.mul_(factor)

@@ -1,4 +1,4 @@
-"""YOLO-NAS, by super-gradients: model.export(...) with and without NMS and preprocessing inside."""
+"""YOLO-NAS, by super-gradients: model.export(...), with NMS and preprocessing in the file or not."""
 
 from __future__ import annotations
 
@@ -7,62 +7,29 @@ import os
 from pathlib import Path
 from typing import Any
 
-os.environ["CRASH_HANDLER"] = "FALSE"  # advice of super-gradients at exit
+os.environ["CRASH_HANDLER"] = "FALSE"  # or super-gradients prints advice at exit
 
 import cv2
 import torch
 
-# super-gradients predates PyTorch's second exporter, today's default.
+# super-gradients was written for PyTorch's older exporter, which is no longer the default.
 torch.onnx.export = functools.partial(torch.onnx.export, dynamo=False)
 
-from result import Row, Variant, above, arguments, at_size, row, save, settle, threshold_of_all  # noqa: E402
+from result import Row, Variant, above, arguments, at_size, rows_of, save, settle, threshold_of_all  # noqa: E402
 from super_gradients.conversion import DetectionOutputFormatMode  # noqa: E402
 from super_gradients.training import models  # noqa: E402
 from super_gradients.training.processing import processing  # noqa: E402
 from weights import spread  # noqa: E402
 
-# Without its pins, which Python 3.11 and later cannot install: numpy 1.23, onnxruntime 1.15.0.
+# --no-deps, because Python 3.11 and later cannot install the pins: numpy 1.23, onnxruntime 1.15.0.
 REQUIREMENTS = [
-    "super-gradients==3.7.1 --no-deps",
-    "data-gradients==0.3.2 --no-deps",
-    "torchmetrics==0.8 --no-deps",
-    "albumentations==1.3.1 --no-deps",
-    "torch",
-    "torchvision",
-    "numpy",
-    "onnx",
-    "onnxruntime",
-    "onnxsim",
-    "onnx_graphsurgeon",
-    "opencv-python-headless",
-    "boto3",
-    "coverage",
-    "Deprecated",
-    "einops==0.3.2",
-    "hydra-core",
-    "imagesize",
-    "jinja2",
-    "json-tricks==3.16.1",
-    "jsonschema",
-    "matplotlib",
-    "pandas",
-    "pip-tools",
-    "psutil",
-    "pygments",
-    "rapidfuzz",
-    "requests",
-    "scikit-learn",
-    "scipy",
-    "seaborn",
-    "setuptools<81",
-    "sphinx",
-    "sphinx-rtd-theme",
-    "stringcase",
-    "tensorboard",
-    "termcolor==1.1.0",
-    "tqdm",
-    "treelib==1.6.1",
-    "xlsxwriter",
+    "super-gradients==3.7.1 data-gradients==0.3.2 torchmetrics==0.8 albumentations==1.3.1 "
+    "--no-deps",
+    "torch torchvision numpy onnx onnxruntime onnxsim onnx_graphsurgeon opencv-python-headless "
+    "boto3 coverage Deprecated einops==0.3.2 hydra-core imagesize jinja2 json-tricks==3.16.1 "
+    "jsonschema matplotlib pandas pip-tools psutil pygments rapidfuzz requests scikit-learn "
+    "scipy seaborn setuptools<81 sphinx sphinx-rtd-theme stringcase tensorboard "
+    "termcolor==1.1.0 tqdm treelib==1.6.1 xlsxwriter",
 ]
 LICENCE = "Apache-2.0"  # of the package; Deci's weights have a licence of their own
 SIZE = (640, 640)
@@ -78,29 +45,25 @@ FILES: dict[str, dict[str, Any]] = {
 
 
 def network(sized: list[Path]) -> Any:
-    """Make yolo_nas_s with the processing that models.get(..., pretrained_weights="coco") sets."""
+    """Make yolo_nas_s with the same processing as models.get(..., pretrained_weights="coco")."""
     torch.manual_seed(7)
-    made = models.get("yolo_nas_s", num_classes=80, pretrained_weights=None)
-    made.set_dataset_processing_params(**processing.default_yolo_nas_coco_processing_params())
+    model = models.get("yolo_nas_s", num_classes=80, pretrained_weights=None)
+    model.set_dataset_processing_params(**processing.default_yolo_nas_coco_processing_params())
 
     x = torch.stack([torch.from_numpy(cv2.imread(str(picture))) for picture in sized])
     x = x.flip(3).permute(0, 3, 1, 2) / 255
-
-    def run() -> Any:
-        return made(x)
-
-    settle(made, run)
-    heads = [made.heads.head1, made.heads.head2, made.heads.head3]
+    run = functools.partial(model, x)
+    settle(model, run)
+    heads = [model.heads.head1, model.heads.head2, model.heads.head3]
     spread([head.cls_pred for head in heads], run, mean=-5.0, deviation=0.5)
     spread([head.reg_pred for head in heads], run, mean=0.0, deviation=1.0)
-    return made.eval()
+    return model.eval()
 
 
-def find(made: Any, picture: Path, confidence: float) -> list[Row]:
-    """Run its predict(). Without ``resize`` the network gets the picture's pixels: otherwise
-    predict() resizes the longest side to 636, which its exports leave to their users."""
-    made._get_pipeline.cache_clear()  # it caches a fused copy of the network
-    found = made.predict(
+def find(model: Any, picture: Path, confidence: float) -> list[Row]:
+    """Run its predict() without resizing, which the exported files leave to their users."""
+    model._get_pipeline.cache_clear()  # it caches a fused copy of the network
+    prediction = model.predict(
         str(picture),
         iou=IOU,
         conf=confidence,
@@ -108,23 +71,22 @@ def find(made: Any, picture: Path, confidence: float) -> list[Row]:
         skip_image_resizing=True,
         fp16=False,
     ).prediction
-    rows = zip(found.bboxes_xyxy, found.confidence, found.labels, strict=True)
-    return [row(*one) for one in rows]
+    return rows_of(prediction.bboxes_xyxy, prediction.confidence, prediction.labels)
 
 
 def main() -> None:
     out, pictures = arguments()
     sized = [at_size(out, picture, *SIZE) for picture in pictures]
-    made = network(sized)
-    rows = {picture.name: find(made, picture, CONFIDENCE) for picture in sized}
+    model = network(sized)
+    rows = {picture.name: find(model, picture, CONFIDENCE) for picture in sized}
     threshold = threshold_of_all(rows)
-    judged = above(rows, threshold)
+    kept_rows = above(rows, threshold)
     variants = []
     for name, options in FILES.items():
         file = f"yolo_nas_s-{name.replace(', ', '-')}.onnx"
-        made.export(str(out / file), **options)
+        model.export(str(out / file), **options)
         iou = IOU if "postprocessing" in options else None
-        variants.append(Variant(name, file, threshold, judged, nms_iou=iou))
+        variants.append(Variant(name, file, threshold, kept_rows, nms_iou=iou))
     save(out, "super-gradients 3.7.1, yolo_nas_s, random weights", variants)
 
 

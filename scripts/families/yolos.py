@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 
 import torch
 from from_transformers import Family, describe, export_by_optimum, variant
@@ -19,7 +19,7 @@ SIZE = (512, 384)
 
 
 def family(classes: int, deviation: float) -> Family:
-    """Make a model. ``classes``: without "no object", which comes last."""
+    """Make a model. ``classes``: not counting "no object", the last one."""
     from transformers import YolosConfig, YolosForObjectDetection, YolosImageProcessor
 
     torch.manual_seed(13)
@@ -44,14 +44,10 @@ def main() -> None:
     out, pictures = arguments()
     variants = []
     for classes, deviation, names in ((91, 3.0, "coco-91"), (2, 1.2, "[cat, dog]")):
-        made = family(classes, deviation)
-        made.spread([at_size(out, picture, *SIZE) for picture in pictures])
-
-        def by_optimum(path: Path, made: Family = made) -> None:
-            export_by_optimum(made, path)
-
-        text = describe(*ABOUT, names)
-        variants.append(variant(made, f"optimum-{classes}", out, pictures, by_optimum, text))
+        net = family(classes, deviation)
+        net.spread([at_size(out, picture, *SIZE) for picture in pictures])
+        text, by_optimum = describe(*ABOUT, names), partial(export_by_optimum, net)
+        variants.append(variant(net, f"optimum-{classes}", out, pictures, by_optimum, text))
     save(out, "transformers 4.57.6, YolosForObjectDetection, random weights", variants)
 
 

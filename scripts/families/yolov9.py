@@ -1,7 +1,7 @@
-"""YOLOv9 with both branches, in the form that its own repository exports (GPL; nothing of it is used).
+"""YOLOv9 with both branches, in the form that its own repository exports (GPL, so we use none of it).
 
-The repository's author: "the output of yolov9 models are aux prediction and main prediction
-respectively" (WongKinYiu/yolov9, issue 21). A small network of ours has two such branches.
+Its author writes: "the output of yolov9 models are aux prediction and main prediction respectively"
+(WongKinYiu/yolov9, issue 21). We export a small network of our own with two such branches.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 import cv2
 import onnx
 import torch
-from result import Row, Variant, above, arguments, at_size, row, save, threshold_of_all
+from result import Row, arguments, at_size, rows_of, save, threshold_of_all, write_variant
 from small_network import Branch, best_of, inside, spread_out
 from tracing import export_onnx
 
@@ -45,8 +45,7 @@ def find(main: Branch, x: torch.Tensor) -> list[Row]:
     with torch.no_grad():
         boxes, logits = main(x)
     parts = best_of(boxes[0], logits[0].sigmoid(), IOU, 300, several=False)
-    found = inside(parts[0], SIDE, SIDE)
-    return [row(*one) for one in zip(found, *parts[1:], strict=True)]
+    return rows_of(inside(parts[0], SIDE, SIDE), *parts[1:])
 
 
 def main() -> None:
@@ -59,13 +58,15 @@ def main() -> None:
     network = Dual(*branches).eval()
     rows = {picture.name: find(branches[1], read(picture)) for picture in sized}
     threshold = threshold_of_all(rows)
-    judged = above(rows, threshold)
+
     variants = []
     for name, names in (("yolov9-c-dual", ["output0"]), ("two-outputs", ["output0", "output1"])):
         export_onnx(network, (x[:1],), out / f"{name}.onnx", names, 12)
-        second = onnx.load(out / f"{name}.onnx").graph.output[1].name  # torch's number, or ours
-        (out / f"{name}.yaml").write_text(DESCRIPTION.replace("MAIN", f"'{second}'"))
-        variants.append(Variant(name, f"{name}.onnx", threshold, judged, f"{name}.yaml", IOU))
+        second = (
+            onnx.load(out / f"{name}.onnx").graph.output[1].name
+        )  # output1, or a number by torch
+        path, text = out / f"{name}.onnx", DESCRIPTION.replace("MAIN", f"'{second}'")
+        variants.append(write_variant(name, path, rows, threshold, text, nms_iou=IOU))
     save(out, "a small network with two branches, in the form of WongKinYiu/yolov9", variants)
 
 

@@ -1,1 +1,1 @@
-"""The measurements of scripts/track_check on footage."""
+"""Measurements of scripts/track_check on real and rendered footage."""

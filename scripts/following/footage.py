@@ -1,7 +1,7 @@
-"""Footage whose objects are labelled, and runs of the program over it.
+"""Labelled footage, and runs of the program on it.
 
-A run is the program in its own process; its rows and session are read back, so that we measure what
-a user gets.
+The program runs in its own process, and we read its rows and its session, so that we measure what a
+user gets.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from detector.core.types import Detections, LabelledPicture
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES = {"person": 0, "pedestrian": 0, "vehicle": 1}
 CLASSES |= dict.fromkeys(("car", "truck", "bus", "motorcycle", "motorbike"), 1)
-VISIBLE = 0.25  # visible share of an object, below which it need not be found
+VISIBLE = 0.25  # objects with a smaller visible share are ignored
 ENGINE = ("--engine", "ort", "--precision", "fp32")
 
 
 @dataclass(frozen=True, slots=True)
 class Footage:
-    """``source``: for the program; ``labels``: of each frame in order."""
+    """``source``: the program's argument; ``labels``: one element per frame, in order."""
 
     name: str
     source: str
@@ -45,14 +45,14 @@ def sequences(shared: Path) -> list[Footage]:
     """Return the available sequences of MOT17."""
     folders = sorted((shared / "data/labelled/sequence").glob("MOT17-*"))
     return [
-        Footage(one.name, str(one / "img1"), read_labels(one / "gt.json"))
-        for one in folders
-        if (one / "gt.json").is_file()
+        Footage(folder.name, str(folder / "img1"), read_labels(folder / "gt.json"))
+        for folder in folders
+        if (folder / "gt.json").is_file()
     ]
 
 
 def read_labels(path: Path) -> list[LabelledPicture]:
-    """Read COCO's JSON with a ``track_id``. Objects that need not be found are ignored."""
+    """Read COCO's JSON with a ``track_id``. Objects that are barely visible become ignored ones."""
     document = json.loads(path.read_text(encoding="utf-8"))
     names = {one["id"]: one["name"] for one in document["categories"]}
     rows: dict[int, list[dict[str, Any]]] = {one["id"]: [] for one in document["images"]}
@@ -66,15 +66,15 @@ def _picture(
     image: dict[str, Any], names: dict[int, str], rows: Sequence[dict[str, Any]]
 ) -> LabelledPicture:
     width, height = image["width"], image["height"]
-    boxes = np.array([one["bbox"] for one in rows], np.float64).reshape(-1, 4)
+    boxes = np.array([row["bbox"] for row in rows], np.float64).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     expected = [
-        bool(one.get("considered", 1))
-        and not one.get("ignore", 0)
-        and one.get("visibility", 1.0) >= VISIBLE
-        for one in rows
+        bool(row.get("considered", 1))
+        and not row.get("ignore", 0)
+        and row.get("visibility", 1.0) >= VISIBLE
+        for row in rows
     ]
-    kinds = np.array([CLASSES[names[one["category_id"]]] for one in rows], np.int64)
+    kinds = np.array([CLASSES[names[row["category_id"]]] for row in rows], np.int64)
     return LabelledPicture(
         id=image["id"],
         name=image["file_name"],
@@ -83,16 +83,16 @@ def _picture(
         boxes=boxes.clip(0, [width, height] * 2),
         class_ids=kinds,
         ignored=~np.array(expected, bool),
-        crowd=np.array([bool(one.get("iscrowd", 0)) for one in rows], bool),
-        areas=np.array([one["bbox"][2] * one["bbox"][3] for one in rows], np.float64),
+        crowd=np.array([bool(row.get("iscrowd", 0)) for row in rows], bool),
+        areas=np.array([row["bbox"][2] * row["bbox"][3] for row in rows], np.float64),
         labelled=None if "street" in image["file_name"] else frozenset([0]),  # MOT17: people only
-        track_ids=np.array([one["track_id"] for one in rows], np.int64),
+        track_ids=np.array([row["track_id"] for row in rows], np.int64),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """The results of a run. ``rows``: of each frame; ``session``: session.json."""
+    """The results of a run. ``rows``: one per frame; ``session``: session.json."""
 
     rows: list[dict[str, Any]]
     session: dict[str, Any]
@@ -130,19 +130,19 @@ def run(source: str, *options: str) -> Ran:
 
 
 def as_detections(rows: Sequence[dict[str, Any]]) -> Detections:
-    """Convert a line of JSONL to detections in ``CLASSES``; other classes are dropped."""
-    rows = [one for one in rows if one["class"] in CLASSES]
-    ids = [-1 if one.get("track") is None else one["track"] for one in rows]
+    """Convert the objects of a JSONL line to detections; drop those that are not in ``CLASSES``."""
+    rows = [row for row in rows if row["class"] in CLASSES]
+    ids = [-1 if row.get("track") is None else row["track"] for row in rows]
     return Detections(
-        np.array([one["box"] for one in rows], np.float32).reshape(-1, 4),
-        np.array([one["score"] for one in rows], np.float32),
-        np.array([CLASSES[one["class"]] for one in rows], np.int64),
+        np.array([row["box"] for row in rows], np.float32).reshape(-1, 4),
+        np.array([row["score"] for row in rows], np.float32),
+        np.array([CLASSES[row["class"]] for row in rows], np.int64),
         track_ids=np.array(ids, np.int64),
     )
 
 
 def in_our_classes(detections: Detections) -> Detections:
-    """Drop objects of other classes."""
+    """Convert class ids to those of ``CLASSES``, and drop objects of other classes."""
     ids = [CLASSES.get(detections.name(i), -1) for i in range(len(detections))]
     mapped = replace(detections, class_ids=np.array(ids, np.int64))
     return mapped.only(mapped.class_ids >= 0)

@@ -17,8 +17,8 @@ from detector.tracks import trackers
 from following.footage import Footage
 from following.steady import watch
 
-CONF, LOW = 0.25, 0.1  # least scores: to start a track; for ByteTrack
-EACH = 100_000  # more than the ids of a class
+CONF, LOW = 0.25, 0.1  # lowest scores: to start a track, and that ByteTrack uses
+EACH = 100_000  # added to ids to keep classes apart; no class has as many ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,14 @@ class Compared:
 
 
 def compare(footage: Footage, interpreter: Path, fps: float) -> list[Compared]:
-    """Compare. ``interpreter``: a Python that has ``trackers``. Only boxes from ``CONF`` on are
-    judged, because no others are written."""
+    """Compare on one clip. ``interpreter``: a Python that has ``trackers``. Only boxes from
+    ``CONF`` on count, because outputs contain no others."""
     boxes = watch(footage.source, conf=LOW)
-    nobody = [
-        replace(one, track_ids=np.arange(len(one)) + EACH * at) for at, one in enumerate(boxes)
+    untracked = [
+        replace(detections, track_ids=np.arange(len(detections)) + EACH * index)
+        for index, detections in enumerate(boxes)
     ]
-    rows = [Compared(footage.name, "", "no tracker", _judge(footage, nobody))]
+    rows = [Compared(footage.name, "", "no tracker", _judge(footage, untracked))]
     for name in trackers.names():
         ours = _ours(name, boxes, fps)
         theirs = _theirs(interpreter, name, boxes, fps)
@@ -45,37 +46,49 @@ def compare(footage: Footage, interpreter: Path, fps: float) -> list[Compared]:
     return rows
 
 
-def _judge(footage: Footage, found: Sequence[Detections]) -> TrackAccuracy:
-    return track_accuracy(footage.labels, [one.only(one.scores >= CONF) for one in found])
+def _judge(footage: Footage, detections: Sequence[Detections]) -> TrackAccuracy:
+    return track_accuracy(
+        footage.labels, [frame.only(frame.scores >= CONF) for frame in detections]
+    )
 
 
 def _ours(name: str, boxes: Sequence[Detections], fps: float) -> list[Detections]:
     tracker = trackers.find(name)(CONF)
     return [
-        replace(one, track_ids=tracker.update(one.boxes, one.scores, one.class_ids, at / fps))
-        for at, one in enumerate(boxes)
+        replace(
+            detections,
+            track_ids=tracker.update(
+                detections.boxes, detections.scores, detections.class_ids, index / fps
+            ),
+        )
+        for index, detections in enumerate(boxes)
     ]
 
 
 def _theirs(
     interpreter: Path, name: str, boxes: Sequence[Detections], fps: float
 ) -> list[Detections]:
-    """Run their tracker, once per class because it ignores classes."""
-    ids = [np.full(len(one), -1, np.int64) for one in boxes]
+    """Run their tracker once per class, because it ignores classes."""
+    ids = [np.full(len(detections), -1, np.int64) for detections in boxes]
     for kind in (0, 1):
-        places = [np.flatnonzero(one.class_ids == kind) for one in boxes]
-        given = [
-            np.column_stack([one.boxes[at], one.scores[at]]).tolist()
-            for one, at in zip(boxes, places, strict=True)
+        indices_by_frame = [np.flatnonzero(detections.class_ids == kind) for detections in boxes]
+        inputs = [
+            np.column_stack([detections.boxes[indices], detections.scores[indices]]).tolist()
+            for detections, indices in zip(boxes, indices_by_frame, strict=True)
         ]
-        done = subprocess.run(
+        completed = subprocess.run(
             [interpreter, Path(__file__).with_name("other_library.py"), name, str(CONF), str(fps)],
-            input=json.dumps(given),
+            input=json.dumps(inputs),
             capture_output=True,
             text=True,
             check=True,
         )
-        for own, at, theirs in zip(ids, places, json.loads(done.stdout), strict=True):
-            found = np.array(theirs, np.int64)
-            own[at] = np.where(found < 0, -1, found + EACH * kind)
-    return [replace(one, track_ids=own) for one, own in zip(boxes, ids, strict=True)]
+        for frame_ids, indices, theirs in zip(
+            ids, indices_by_frame, json.loads(completed.stdout), strict=True
+        ):
+            their_ids = np.array(theirs, np.int64)
+            frame_ids[indices] = np.where(their_ids < 0, -1, their_ids + EACH * kind)
+    return [
+        replace(detections, track_ids=frame_ids)
+        for detections, frame_ids in zip(boxes, ids, strict=True)
+    ]

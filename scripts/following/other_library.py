@@ -1,8 +1,8 @@
 """Ids from roboflow's ``trackers``, run by an interpreter that has it, without our code.
 
-Standard input: JSON, a list of frames, each a list of [x1, y1, x2, y2, score]; the first argument:
-the tracker; the second: the threshold; the third: frames a second. Standard output: the ids of each
-frame, in the order of its boxes, -1 for none.
+Arguments: tracker, threshold, frames per second. Standard input: JSON, a list of frames, each a
+list of [x1, y1, x2, y2, score]. Standard output: the ids of each frame, in the order of its boxes,
+-1 for none.
 """
 
 import json
@@ -28,16 +28,18 @@ def main():
     tracker, all_ids = make(name, conf, fps), []
     for i, rows in enumerate(json.load(sys.stdin)):
         table = np.array(rows, np.float32).reshape(-1, 5)
-        given = supervision.Detections(
+        detections = supervision.Detections(
             table[:, :4], confidence=table[:, 4], class_id=np.zeros(len(table), int)
         )
-        given.data["at"] = np.arange(len(table))
+        detections.data["at"] = np.arange(len(table))
         moment = {} if name == "ocsort" else {"timestamp": i / fps}
-        found = tracker.update(given, **moment)
+        tracked = tracker.update(detections, **moment)
         ids = [-1] * len(table)
-        if found.tracker_id is not None and len(found):
-            for at, one in zip(found.data["at"].tolist(), found.tracker_id.tolist(), strict=True):
-                ids[at] = one
+        if tracked.tracker_id is not None and len(tracked):
+            for at, track_id in zip(
+                tracked.data["at"].tolist(), tracked.tracker_id.tolist(), strict=True
+            ):
+                ids[at] = track_id
         all_ids.append(ids)
     json.dump(all_ids, sys.stdout)
 

@@ -1,1 +1,1 @@
-"""Parts of scripts/gpu_check: the plan, the findings, and one file per group of steps."""
+"""Parts of scripts/gpu_check: the plan, the findings, and a module for each group of steps."""

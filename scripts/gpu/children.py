@@ -21,7 +21,7 @@ SCRIPT = ROOT / "scripts/gpu_check"
 UNTIL = "DETECT_VIDEO_GPU_CHECK_UNTIL"  # time.monotonic(), the same for all processes
 KILLED = -signal.SIGKILL
 
-_running: set[int] = set()  # sessions that this process started
+_running: set[int] = set()  # ids of the sessions that this process started
 
 
 def child_environment() -> dict[str, str]:
@@ -34,13 +34,15 @@ def left_s() -> float:
     return float(os.environ.get(UNTIL, "inf")) - time.monotonic()
 
 
-def in_child(line: Sequence[str], name: str, seconds: float, tell: Callable[[Row], None]) -> bool:
-    """Run a step; return whether it ended without being stopped. ``tell`` gets each row at once, so
-    that findings survive whatever follows. A crash is a row."""
+def in_child(
+    command: Sequence[str], name: str, seconds: float, tell: Callable[[Row], None]
+) -> bool:
+    """Run a step; return False if it was stopped after ``seconds``. ``tell`` gets each row at once,
+    so that findings survive a later crash, which becomes a row, too."""
     environment = {**child_environment(), UNTIL: str(time.monotonic() + seconds)}
     with tempfile.TemporaryFile("w+") as stderr:
         child = subprocess.Popen(
-            line,
+            command,
             env=environment,
             text=True,
             stdout=subprocess.PIPE,
@@ -49,14 +51,14 @@ def in_child(line: Sequence[str], name: str, seconds: float, tell: Callable[[Row
             start_new_session=True,
         )
         _running.add(child.pid)
-        over = threading.Event()
+        stopped = threading.Event()
 
-        def end() -> None:
-            over.set()
+        def stop() -> None:
+            stopped.set()
             kill_session(child.pid)
 
-        late = threading.Timer(seconds, end)
-        late.start()
+        timer = threading.Timer(seconds, stop)
+        timer.start()
         try:
             assert child.stdout is not None
             for text in child.stdout:
@@ -64,19 +66,19 @@ def in_child(line: Sequence[str], name: str, seconds: float, tell: Callable[[Row
                     tell(json.loads(text))
             code = child.wait()
         finally:
-            late.cancel()
+            timer.cancel()
             kill_session(child.pid)  # its remaining processes
             _running.discard(child.pid)
             child.stdout.close()
             child.wait()
         stderr.seek(0)
-        last = stderr.read().strip().splitlines()[-1:]
-    if over.is_set():
+        last_lines = stderr.read().strip().splitlines()[-1:]
+    if stopped.is_set():
         return False
     if code < 0:
         tell(row(name, f"crashed: {signal.Signals(-code).name}", False))
     elif code:
-        tell(row(name, f"failed: {last}", False))
+        tell(row(name, f"failed: {last_lines}", False))
     return True
 
 
@@ -94,21 +96,21 @@ def kill_session(leader: int) -> None:
 
 
 def end_all(number: int, _: object) -> None:
-    """Handle SIGTERM and similar signals: end all steps. The findings are written already."""
+    """Handle SIGTERM and similar signals: kill all steps. The findings have been written."""
     for leader in list(_running):
         kill_session(leader)
     os._exit(128 + number)
 
 
 def run(
-    line: Sequence[str], seconds: float, cwd: str | Path | None = None, **environment: str
+    command: Sequence[str], seconds: float, cwd: str | Path | None = None, **environment: str
 ) -> tuple[int, str, str]:
-    """Return exit status, stdout and stderr of a program. It and its children are killed after
-    ``seconds``, or at the end of the step's time: status -SIGKILL."""
+    """Run a program; return its exit status, stdout and stderr. After ``seconds``, or at the end of
+    the step's time, it and its children are killed, and the status is -SIGKILL."""
     limit = max(1.0, min(seconds, left_s() - 3))
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         child = subprocess.Popen(
-            line,
+            command,
             cwd=cwd,
             env={**child_environment(), **environment},
             text=True,

@@ -1,7 +1,7 @@
-"""The findings: a JSON document and a page of Markdown, both complete after every row.
+"""The findings: a JSON document and a Markdown page, both valid after every row.
 
 A lent machine may be taken back at any moment, and a process may be killed. So both files exist
-before the first step, each is replaced in one piece, and steps that were not reached say so.
+before the first step, each is replaced atomically, and steps that were not reached are marked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
-"""``what``, ``value`` and ``state``."""
+"""Has the keys ``what``, ``value`` and ``state``."""
 
 PASS, FAIL, NOT_RUN, REHEARSED = STATES = ("pass", "fail", "not run", "rehearsed")
 WAITING, RUNNING, DONE, ENDED, SKIPPED = ("waiting", "running", "done", "ended", "skipped")
@@ -26,8 +26,7 @@ _rehearsing = False
 
 
 def rehearse() -> None:
-    """Mark passing rows of this process as ``rehearsed`` from now on: something replaces the
-    GPU."""
+    """From now on, mark passing rows as ``rehearsed``, because a stand-in replaces the GPU."""
     global _rehearsing
     _rehearsing = True
 
@@ -37,8 +36,8 @@ def rehearsing() -> bool:
 
 
 def row(what: str, value: Any, ok: bool | None = True, *, real: bool = False) -> Row:
-    """Return a row. ``ok``: None if it could not be tried; ``value`` is then the reason. ``real``:
-    the row needs no GPU, so it is never ``rehearsed``."""
+    """Return a row. ``ok``: None if the check could not run; ``value`` is then the reason.
+    ``real``: the check needs no GPU, so it is never ``rehearsed``."""
     if ok is None:
         state = NOT_RUN
     elif not ok:
@@ -85,14 +84,14 @@ class Findings:
     def counts(self) -> Counter[str]:
         """Return the number of rows by state; a step without rows counts as not run."""
         return Counter(
-            found["state"]
-            for one in self.sections.values()
-            for found in one.rows or [{"state": NOT_RUN}]
+            entry["state"]
+            for section in self.sections.values()
+            for entry in section.rows or [{"state": NOT_RUN}]
         )
 
     def failed(self) -> list[str]:
-        rows = [found for one in self.sections.values() for found in one.rows]
-        return [found["what"] for found in rows if found["state"] == FAIL]
+        rows = [entry for section in self.sections.values() for entry in section.rows]
+        return [entry["what"] for entry in rows if entry["state"] == FAIL]
 
     def write(self) -> None:
         from detector.core.errors.writing import write_whole

@@ -1,8 +1,8 @@
-"""Run detect-video on a handicapped device: `handicap.py memory MB ...` leaves torch that much of
-the memory, `handicap.py assert N ...` makes the Nth inference fail on the device, `handicap.py
-drawers N ...` draws on N threads ahead of the writer.
+"""Run detect-video on a handicapped device.
 
-This needs its own process: a CUDA assertion lasts until the process ends.
+`handicap.py memory MB ...` limits torch's memory, `handicap.py assert N ...` makes the Nth
+inference fail on the device, `handicap.py drawers N ...` draws on N threads ahead of the writer.
+This needs its own process: after a failed CUDA assertion, every later call of the process fails.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Any
 
 
 def lend_memory(megabytes: int) -> None:
-    """Limit torch's memory. A CPU has no such limit: there, refuse a batch as ``fits`` would, by
-    the size of its pictures in float32."""
+    """Limit torch's memory; on a CPU, let ``requests.fits`` check the pictures' size in float32."""
     import torch
 
     from detector.core.engines.torch import requests
@@ -39,26 +38,26 @@ def lend_memory(megabytes: int) -> None:
 
 
 def assert_at(number: int) -> None:
-    """Read beyond the end of a tensor. A GPU notices while the kernel runs, after the launch, and
-    refuses every later call; a CPU notices at once."""
+    """Let the ``number``-th inference read beyond the end of a tensor. A GPU fails while the kernel
+    runs, after the launch, and so does every later call; a CPU fails at once."""
     import torch
 
     from detector.core.engines.torch import requests
 
     count = itertools.count(1)
 
-    def breaking(run: Any) -> Any:
-        def broken(given: Any) -> Any:
+    def with_failure(run: Any) -> Any:
+        def failing_run(inputs: Any) -> Any:
             if next(count) == number:
-                torch.zeros(4, device=given.device)[torch.tensor([9], device=given.device)]
-            return run(given)
+                torch.zeros(4, device=inputs.device)[torch.tensor([9], device=inputs.device)]
+            return run(inputs)
 
-        return broken
+        return failing_run
 
     for kind in (requests.CudaRequest, requests.TorchRequest):
 
         def start(self: Any, run: Any, *rest: Any, made: Any = kind.__init__, **more: Any) -> None:
-            made(self, breaking(run), *rest, **more)
+            made(self, with_failure(run), *rest, **more)
 
         kind.__init__ = start
 

@@ -1,4 +1,4 @@
-"""The base of the steps: the GPU, the clip's pictures, and an engine compared with ONNX Runtime."""
+"""Shared parts of the steps: the GPU, the clip's pictures, an engine compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -71,15 +71,17 @@ def environment() -> Iterator[Row]:
 
 
 def _tool(name: str) -> Row:
-    if (found := shutil.which(name)) is None:
+    if (path := shutil.which(name)) is None:
         return row(name, f"not on PATH: give --{name} FOLDER", None)
-    done = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=60)
-    lines = [line for line in done.stdout.splitlines() if "ersion" in line]
-    return row(name, lines[-1].strip() if lines else done.stderr[-200:], bool(lines), real=True)
+    completed = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60)
+    lines = [line for line in completed.stdout.splitlines() if "ersion" in line]
+    return row(
+        name, lines[-1].strip() if lines else completed.stderr[-200:], bool(lines), real=True
+    )
 
 
 def _doctor() -> Row:
-    """Run the program's doctor; the program need not be installed."""
+    """Run `detect-video doctor`, which need not be installed."""
     with tempfile.TemporaryDirectory() as folder:
         code, out, err = detect_video("doctor", cwd=folder)
     lines = out.strip().splitlines()
@@ -88,12 +90,12 @@ def _doctor() -> Row:
 
 
 def refused(what: str, why: Any) -> Row:
-    """Return a row for a refusal: a failure on a GPU; in a rehearsal, something the CPU lacks."""
+    """Return a row for a refusal, which is a failure on a GPU but not in a rehearsal on a CPU."""
     return row(what, why, None if rehearsing() else False)
 
 
 def opened(engine: str, folder: str, **options: Any) -> Any:
-    """Open network and engine as the command does."""
+    """Open network and engine like the command."""
     from detector.core.config.levels import resolve_config
     from detector.core.run.loading import load_model
 
@@ -109,51 +111,50 @@ def pictures(machine: Any, count: int = 0) -> list[Any]:
     from detector.core.stages.preprocess import letterbox
 
     count = count or (2 if rehearsing() else 64)
-    rules, found = machine.network.input, []
+    rules, prepared = machine.network.input, []
     with sources.open(str(CLIP), decoder="auto", stride=1, frames=count) as source:
         for frame in source:
             picture = np.empty((rules.height, rules.width, 3), np.uint8)
             letterbox(frame.image, picture, geometry=rules.geometry, pad_value=rules.pad_value)
-            found.append(picture)
-    return found
+            prepared.append(picture)
+    return prepared
 
 
-def outputs_of(machine: Any, given: list[Any]) -> list[Any]:
-    request, batch, found = machine.engine.requests[0], machine.network.batch, []
-    for picture in given:
+def outputs_of(machine: Any, inputs: list[Any]) -> list[Any]:
+    request, batch, outputs = machine.engine.requests[0], machine.network.batch, []
+    for picture in inputs:
         request.slot[:] = picture
-        found.append([output[0].copy() for output in request.infer(batch)])
-    return found
+        outputs.append([output[0].copy() for output in request.infer(batch)])
+    return outputs
 
 
 def difference(ours: list[Any], theirs: list[Any]) -> float:
-    """Return the largest difference of a raw output, divided by the largest value of that
-    output."""
+    """Return the largest difference between raw outputs, relative to the output's largest value."""
     import numpy as np
 
     pairs = [
         (a, b)
-        for one, other in zip(ours, theirs, strict=True)
-        for a, b in zip(one, other, strict=True)
+        for frame_outputs, their_outputs in zip(ours, theirs, strict=True)
+        for a, b in zip(frame_outputs, their_outputs, strict=True)
     ]
     return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
 
 
-def in_loop(machine: Any, given: list[Any], calls: int = 0) -> tuple[float, list[float]]:
-    """Return pictures per second, and device times in ms, of ``concurrency`` threads with a request
-    each. ``calls`` per thread: 200, in a rehearsal 2."""
+def in_loop(machine: Any, inputs: list[Any], calls: int = 0) -> tuple[float, list[float]]:
+    """Run each request in its own thread; return pictures per second, and device times in ms.
+    ``calls``: per thread; 0 means 200, or 2 in a rehearsal."""
     engine, batch, times = machine.engine, machine.network.batch, []
     calls = calls or (2 if rehearsing() else 200)
 
-    def work(at: int) -> None:
-        request = engine.requests[at]
-        for turn in range(calls):
-            request.slot[:] = given[turn % len(given)]
+    def work(index: int) -> None:
+        request = engine.requests[index]
+        for number in range(calls):
+            request.slot[:] = inputs[number % len(inputs)]
             request.infer(batch)
             if request.device_ms is not None:
                 times.append(request.device_ms)
 
-    threads = [threading.Thread(target=work, args=(at,)) for at in range(engine.concurrency)]
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(engine.concurrency)]
     start = time.perf_counter()
     for thread in threads:
         thread.start()
@@ -171,50 +172,61 @@ def ort_reference(folder: str) -> list[Any]:
 def variant(
     engine: str, name: str, folder: str, reference: list[Any], limit: float, **options: Any
 ) -> Iterator[Row]:
-    """Yield rows for one way to run the model: agreement with ONNX Runtime, frames per second,
-    device time, executed precision."""
+    """Check one way to run the model: agreement with ONNX Runtime, speed, executed precision."""
     from detector.core.errors import DetectVideoError
 
     what = f"{engine} {name}"
-    # A fake driver has a fake GPU, also in a rehearsal.
-    place = "cuda:0" if has_gpu() else device()
+    # In a rehearsal, a fake driver may provide a fake GPU.
+    device_name = "cuda:0" if has_gpu() else device()
     try:
-        machine = opened(engine, folder, device=place, **options)
+        machine = opened(engine, folder, device=device_name, **options)
     except DetectVideoError as error:
         yield refused(what, error)
         return
     with machine.engine:
-        given = pictures(machine)
-        far = difference(outputs_of(machine, given), reference[: len(given)])
+        inputs = pictures(machine)
+        largest = difference(outputs_of(machine, inputs), reference[: len(inputs)])
         yield row(
-            f"{what}: raw outputs against ort fp32", f"{far:.2g}, at most {limit}", far <= limit
+            f"{what}: raw outputs against ort fp32",
+            f"{largest:.2g}, at most {limit}",
+            largest <= limit,
         )
-        fps, times = in_loop(machine, given)
+        fps, times = in_loop(machine, inputs)
         if engine == "torch":
             captured = machine.engine.captured
-            asked = "graphs=0" not in options.get("engine_options", ())
-            yield row(f"{what}: CUDA graphs", captured, None if rehearsing() else captured is asked)
+            graphs_expected = "graphs=0" not in options.get("engine_options", ())
+            yield row(
+                f"{what}: CUDA graphs",
+                captured,
+                None if rehearsing() else captured is graphs_expected,
+            )
         if rehearsing():
             yield row(f"{what}: speed", "not reported for a stand-in", None)
         else:
             ms = f"{statistics.median(times):.3f} ms device" if times else "no device time"
             yield row(f"{what}: speed, 200 calls", f"{fps:.0f} FPS, {ms}", bool(times))
         executed = Counter(layer.precision for layer in machine.engine.execution())
-        yield row(
-            f"{what}: layers",
-            dict(executed.most_common()) or "not reported",
-            None if not executed else True,
-        )
+        value = dict(executed.most_common()) or "not reported"
+        yield row(f"{what}: layers", value, True if executed else None)
 
 
 def command(
     engine: str, name: str, folder: str, *options: str, by: tuple[str, ...] = ("-m", "detector")
 ) -> Row:
     """Run the whole command on the clip, end to end."""
-    few = ("--frames", "4", "--no-video") if rehearsing() else ()
-    asked = (str(CLIP), "--engine", engine, "--device", device(), "--json", *options, *few)
-    line = [sys.executable, *by, *asked, "--engines-dir", folder]
-    code, out, err = run(line, 120, cwd=folder)
+    rehearsal_options = ("--frames", "4", "--no-video") if rehearsing() else ()
+    arguments = (
+        str(CLIP),
+        "--engine",
+        engine,
+        "--device",
+        device(),
+        "--json",
+        *options,
+        *rehearsal_options,
+    )
+    command_line = [sys.executable, *by, *arguments, "--engines-dir", folder]
+    code, out, err = run(command_line, 120, cwd=folder)
     what = f"detect-video --engine {engine}, {name}"
     if code != 0:
         return row(what, f"exit {code}: {err[-300:]}", False)
@@ -235,16 +247,15 @@ def torch_lacks() -> str | None:
 
 
 def unpack_wheels(folder: Path, target: Path) -> str | None:
-    """Unpack the carried wheels where ``PYTHONPATH`` finds them; return why that failed, or
-    None."""
+    """Unpack the wheels in ``folder`` into ``target``; return why that failed, or None."""
     wheels = sorted(map(str, folder.glob("*.whl")))
     if not wheels:
         return None
     options = "--quiet --no-index --no-deps --no-compile --no-cache-dir --target".split()
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "pip", "install", *options, str(target), *wheels],
         capture_output=True,
         text=True,
         timeout=120,
     )
-    return None if done.returncode == 0 else done.stderr.strip()[-300:]
+    return None if completed.returncode == 0 else completed.stderr.strip()[-300:]

@@ -1,5 +1,4 @@
-"""Device memory: the packages that allocate it, what a wait blocks, and whether closing frees
-everything."""
+"""Device memory: the packages that allocate it, whether waits block Python, and leaks."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ from gpu.stand_ins import AbsentError, fake_gpu
 
 
 def each_provider(slow_copies: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield every package opened on the first GPU (in a rehearsal on a fake one), or a row that
-    says why it cannot be used."""
+    """Yield each package's name with its memory on the first GPU, or with a row of the reason."""
     from detector.core.engines.trt import memory
 
     for name in memory.PROVIDERS:
@@ -42,40 +40,36 @@ def each_provider(slow_copies: bool = False) -> Iterator[tuple[str, Any]]:
 
 
 def memory() -> Iterator[Row]:
-    """Move bytes to the device and back with each provider, on its own streams, from two threads at
-    once."""
+    """Copy bytes to the device and back with each provider, from two threads."""
     for name, provider in each_provider():
         if isinstance(provider, dict):
             yield provider
             continue
-        wrong: list[str] = []
+        errors: list[str] = []
         threads = [
-            threading.Thread(target=there_and_back, args=(provider, seed, wrong)) for seed in (1, 2)
+            threading.Thread(target=there_and_back, args=(provider, seed, errors))
+            for seed in (1, 2)
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        yield row(
-            f"{name}: 2 threads x 20 x 1 MB there and back", wrong or "the same bytes", not wrong
-        )
+        yield row(f"{name}: 2 threads x 20 x 1 MB and back", errors or "the same bytes", not errors)
         rate = upload_rate(provider)
         value = "not reported for a stand-in" if rehearsing() else f"{rate:.1f} GB/s"
-        yield row(
-            f"{name}: 64 MB to the device, page-locked", value, None if rehearsing() else True
-        )
+        yield row(f"{name}: 64 MB to device, page-locked", value, None if rehearsing() else True)
 
 
-def there_and_back(provider: Any, seed: int, wrong: list[str]) -> None:
+def there_and_back(provider: Any, seed: int, errors: list[str]) -> None:
     import numpy as np
 
     try:
-        given = np.random.default_rng(seed).integers(0, 256, 1 << 20, np.uint8)
+        data = np.random.default_rng(seed).integers(0, 256, 1 << 20, np.uint8)
         with provider.active():
             stream, event = provider.stream(), provider.event()
-            buffer = provider.buffer(given.shape, np.uint8)
+            buffer = provider.buffer(data.shape, np.uint8)
             for turn in range(20):
-                buffer.host[:] = given + np.uint8(turn)
+                buffer.host[:] = data + np.uint8(turn)
                 buffer.upload(stream)
                 event.record(stream)
                 event.wait()
@@ -83,11 +77,11 @@ def there_and_back(provider: Any, seed: int, wrong: list[str]) -> None:
                 buffer.download(stream)
                 event.record(stream)
                 event.wait()
-                if not np.array_equal(buffer.host, given + np.uint8(turn)):
-                    wrong.append(f"turn {turn}: different bytes came back")
+                if not np.array_equal(buffer.host, data + np.uint8(turn)):
+                    errors.append(f"turn {turn}: different bytes came back")
             buffer.free()
     except Exception as error:
-        wrong.append(f"{type(error).__name__}: {error}")
+        errors.append(f"{type(error).__name__}: {error}")
 
 
 def upload_rate(provider: Any) -> float:
@@ -107,16 +101,16 @@ def upload_rate(provider: Any) -> float:
     return statistics.median(rates)
 
 
-# ---- does Python run while a thread waits?
+# ---- Does Python run while a thread waits?
 
-WAIT_S = 0.1  # length of a wait: 20 switch intervals of the interpreter
+WAIT_S = 0.1  # length of a wait: 20 times the interpreter's switch interval
 TICK_S = 0.001
 TRIES = 5
 
 
 def gil() -> Iterator[Row]:
     """Check that waits release the GIL: otherwise reading, drawing and writing would stop while the
-    GPU computes. The method is tested first, on two waits with known results."""
+    GPU computes. First check the method on two waits with known results."""
     for name, library, released in (("CDLL", ctypes.CDLL, True), ("PyDLL", ctypes.PyDLL, False)):
         sleep = library(None).usleep
         result = runs_meanwhile(lambda sleep=sleep: sleep(int(WAIT_S * 1e6)))
@@ -129,62 +123,60 @@ def gil() -> Iterator[Row]:
             yield provider
             continue
         released, wait_s, gap_s = wait_for_copies(provider)
-        value = (
-            f"a wait of {wait_s * 1e3:.0f} ms, with Python blocked for {gap_s * 1e3:.0f} ms of it"
-        )
-        yield row(f"{name}: Python runs while an event is waited for", value, released)
+        value = f"a wait of {wait_s * 1e3:.0f} ms, Python blocked for {gap_s * 1e3:.0f} ms of it"
+        yield row(f"{name}: Python runs during a wait for an event", value, released)
 
 
 def runs_meanwhile(
     wait: Callable[[], object], prepare: Callable[[], object] = lambda: None
 ) -> tuple[bool | None, float, float]:
-    """Return whether other threads ran during the wait (None if it was too short); the seconds that
-    it took; the longest time without a tick of the other thread.
+    """Return whether another thread ran during the wait (None if it was too short), the wait's
+    seconds, and the longest time without a tick of that thread.
 
-    One tick in the middle of a wait proves that they ran. No tick proves little if other programs
-    use the cores; then the wait is ``prepare``d and measured again, up to ``TRIES`` times.
+    One tick in the middle of a wait proves that it ran. No tick proves little, because other
+    programs may use the cores; then we ``prepare`` and measure again, up to ``TRIES`` times.
     """
     for _ in range(TRIES):
         prepare()
-        found = _one_wait(wait)
-        if found[0] is not False:
+        result = _one_wait(wait)
+        if result[0] is not False:
             break
-    return found
+    return result
 
 
 def _one_wait(wait: Callable[[], object]) -> tuple[bool | None, float, float]:
-    signs: list[float] = []
-    over = threading.Event()
+    ticks: list[float] = []
+    stopped = threading.Event()
 
     def tick() -> None:
-        while not over.is_set():
-            signs.append(time.perf_counter())
+        while not stopped.is_set():
+            ticks.append(time.perf_counter())
             time.sleep(TICK_S)
 
-    # No other thread requests the GIL between the wait and the clock.
+    # So that no other thread takes the GIL between the wait and the clock.
     usual_s = sys.getswitchinterval()
     sys.setswitchinterval(1000)
     try:
         thread = threading.Thread(target=tick)
         thread.start()
-        while len(signs) < 5:
+        while len(ticks) < 5:
             time.sleep(TICK_S)
         begin = time.perf_counter()
         wait()
         end = time.perf_counter()
-        over.set()
+        stopped.set()
         thread.join()
     finally:
         sys.setswitchinterval(usual_s)
-    inside = [begin, *(sign for sign in signs if begin < sign < end), end]
+    inside = [begin, *(moment for moment in ticks if begin < moment < end), end]
     gap = max(after - before for before, after in pairwise(inside))
     took = end - begin
-    middle = any(begin + took / 4 < sign < end - took / 4 for sign in inside)
+    middle = any(begin + took / 4 < moment < end - took / 4 for moment in inside)
     return (middle if took > WAIT_S / 2 else None), took, gap
 
 
 def wait_for_copies(provider: Any) -> tuple[bool | None, float, float]:
-    """Queue copies on a stream that take ``WAIT_S``, and wait for them."""
+    """Queue copies that take twice ``WAIT_S`` on a stream, and wait for them."""
     import numpy as np
 
     with provider.active():
@@ -194,22 +186,22 @@ def wait_for_copies(provider: Any) -> tuple[bool | None, float, float]:
         buffer.upload(stream)
         end.record(stream)
         end.wait()
-        one_s = 0.01 if rehearsing() else max(1e-4, end.ms_since(begin) / 1e3)
+        copy_s = 0.01 if rehearsing() else max(1e-4, end.ms_since(begin) / 1e3)
 
         def queue() -> None:
-            for _ in range(int(2 * WAIT_S / one_s) + 1):
+            for _ in range(int(2 * WAIT_S / copy_s) + 1):
                 buffer.upload(stream)
             end.record(stream)
 
-        found = runs_meanwhile(end.wait, queue)
+        result = runs_meanwhile(end.wait, queue)
         buffer.free()
-    return found
+    return result
 
 
-# ---- is all of it freed?
+# ---- Is all memory freed?
 
-TURNS, SETTLED = 50, 5  # the first few fill permanent caches
-MOST_MB = 8  # GPU memory that the other turns may add: less than one weight file
+TURNS, SETTLED = 50, 5  # the first 5 turns fill permanent caches
+MOST_MB = 8  # GPU memory that the other turns may add: less than the weights of a network
 
 
 @dataclass(frozen=True)
@@ -233,8 +225,8 @@ def leaks() -> Iterator[Row]:
     try:
         with fake_gpu() as machine:
             yield from opened_again("trt", "cuda:0", TURNS, lambda: machine.device.used)
-            left = len(machine.device.allocations)
-            yield row("trt: leaked allocations", left, left == 0)
+            remaining = len(machine.device.allocations)
+            yield row("trt: leaked allocations", remaining, remaining == 0)
     except AbsentError as error:
         yield row("trt", error, None)
 
@@ -252,9 +244,9 @@ def opened_again(
         machine.engine.close()
         early = held(used)
         for turn in range(turns):
-            with engines.open(engine, machine.network, machine.options) as one:
-                one.requests[0].slot[:] = picture
-                one.requests[0].infer(machine.network.batch)
+            with engines.open(engine, machine.network, machine.options) as engine_again:
+                engine_again.requests[0].slot[:] = picture
+                engine_again.requests[0].infer(machine.network.batch)
             if turn + 1 == SETTLED:
                 early = held(used)
         late = held(used)

@@ -18,9 +18,9 @@ Tell = Callable[[Row], None]
 
 @dataclass(frozen=True)
 class Step:
-    """A step. ``group``: the file in this folder with its function ``name``. ``budget_s``: its
-    time limit. ``least_s``: it is skipped if less time is left. ``needs_gpu``: without a GPU it is
-    useless, except in a rehearsal."""
+    """A step. ``group``: the module in this folder that has the function ``name``. ``budget_s``:
+    its time limit. ``least_s``: it is skipped if less time is left. ``needs_gpu``: it is skipped
+    without a GPU, except in a rehearsal."""
 
     name: str
     group: str
@@ -51,22 +51,21 @@ STEPS = (
     Step("settings", "torch_steps", "cudnn.benchmark and channels_last, on and off", 160, 40),
     Step("no_driver", "trt_steps", "every GPU hidden: exit 5 and one line", 30, 5, False),
 )
-MINUTES = 9.5  # of ten: the rest is for starting and returning the machine
+MINUTES = 9.5  # the remaining half minute is for starting and returning the machine
 
 
 def stretched(steps: Sequence[Step], minutes: float) -> list[Step]:
-    """Raise all budgets in proportion if there are more than ten minutes."""
+    """Raise all budgets in proportion if there is more time than ``MINUTES``."""
     factor = max(1.0, minutes / MINUTES)
-    return [replace(one, budget_s=int(one.budget_s * factor)) for one in steps]
+    return [replace(step, budget_s=int(step.budget_s * factor)) for step in steps]
 
 
 def sections(steps: Sequence[Step]) -> list[Section]:
-    return [Section(one.name, one.what, one.budget_s) for one in steps]
+    return [Section(step.name, step.what, step.budget_s) for step in steps]
 
 
 def table(steps: Sequence[Step], seconds: float) -> Iterator[str]:
-    """Describe the plan: which steps run even if every step uses its whole budget, and which only
-    if earlier steps end early."""
+    """Describe the plan: which steps always run, and which run only if earlier ones are quick."""
     yield f"{seconds:.0f} s; a step that exceeds its budget is stopped, and the next one starts"
     yield "  order  budget  starts by  step"
     sum_s = 0
@@ -79,7 +78,7 @@ def table(steps: Sequence[Step], seconds: float) -> Iterator[str]:
 
 
 Start = Callable[[Step, float, Tell], bool]
-"""(step, seconds, where its rows go) -> whether it ended before its limit."""
+"""(step, seconds, receiver of its rows) -> whether it ended before its limit."""
 
 
 def go_through(
@@ -94,22 +93,22 @@ def go_through(
     end = clock() + seconds
     for step in steps:
 
-        def keep(found: Row, step: Step = step) -> None:
-            findings.add(step.name, found)
-            tell(step, found)
+        def keep(finding: Row, step: Step = step) -> None:
+            findings.add(step.name, finding)
+            tell(step, finding)
 
-        begun = clock()
-        left = end - begun
-        if left < step.least_s:
-            keep(row(step.what, f"{max(0, left):.0f} s were left, {step.least_s} s is least", None))
+        start_s = clock()
+        left_s = end - start_s
+        if left_s < step.least_s:
+            keep(row(step.what, f"{max(0, left_s):.0f} s left, {step.least_s} s needed", None))
             findings.set_state(step.name, SKIPPED, 0.0)
             continue
         findings.set_state(step.name, RUNNING)
-        limit = min(float(step.budget_s), left)
+        limit = min(float(step.budget_s), left_s)
         in_time = start(step, limit, keep)
-        took = clock() - begun
+        took_s = clock() - start_s
         if not in_time:
             why = "its budget" if limit == step.budget_s else "all that was left"
-            ended = row(step.what, f"ended after {took:.0f} s, {why}", False)
+            ended = row(step.what, f"ended after {took_s:.0f} s, {why}", False)
             keep({**ended, "state": FAIL})
-        findings.set_state(step.name, DONE if in_time else ENDED, round(took, 1))
+        findings.set_state(step.name, DONE if in_time else ENDED, round(took_s, 1))

@@ -21,34 +21,35 @@ def session() -> Iterator[Row]:
         yield row("torch", why, None)
         return
     with tempfile.TemporaryDirectory() as folder:
-        own = {}
+        environment = {}
         if rehearsing():
             first = fake_nvml(Path(folder) / "nvml")
-            own = {"PYTHONPATH": os.pathsep.join((first, str(ROOT)))}
-        eager = ("--engine-options", "graphs=0")
-        found = profiled("fp32, no graphs", "memory,energy,device", folder, *eager, **own)
-        if isinstance(found, str):
-            yield row("profile --only memory,energy,device", found, False)
+            environment = {"PYTHONPATH": os.pathsep.join((first, str(ROOT)))}
+        no_graphs = ("--engine-options", "graphs=0")
+        passes = "memory,energy,device"
+        eager = profiled("fp32, no graphs", passes, folder, *no_graphs, **environment)
+        if isinstance(eager, str):
+            yield row("profile --only memory,energy,device", eager, False)
             return
-        yield from memory_rows(found.get("memory") or {})
-        yield from energy_rows(found.get("energy") or {})
+        yield from memory_rows(eager.get("memory") or {})
+        yield from energy_rows(eager.get("energy") or {})
         if rehearsing():
             yield from hand_made()
             return
-        yield from device_rows("fp32, no graphs", found.get("device") or {})
+        yield from device_rows("fp32, no graphs", eager.get("device") or {})
         graphs = profiled("fp32", "device", folder)
         if isinstance(graphs, str):
             yield row("profile --only device, with CUDA graphs", graphs, False)
             return
         yield from device_rows("fp32", graphs.get("device") or {})
-        launched = (found["device"]["idle_ms"], graphs["device"]["idle_ms"])
+        launched = (eager["device"]["idle_ms"], graphs["device"]["idle_ms"])
         sums = [sum(idle.values()) for idle in launched]
         value = f"{sums[0]:.2f} ms idle of eager mode, {sums[1]:.2f} ms with graphs"
         yield row("device: CUDA graphs leave less idle time", value, sums[1] < sums[0])
 
 
 def profiled(name: str, passes: str, folder: str, *words: str, **own: str) -> dict[str, Any] | str:
-    """Return the document of ``profile``, or its error."""
+    """Run ``profile``; return its document, or its error."""
     count = "12" if rehearsing() else "120"
     place = f"{folder}/{name.replace(' ', '-')}"
     code, out, err = detect_video(
@@ -75,7 +76,7 @@ def energy_rows(facts: dict[str, Any]) -> Iterator[Row]:
     counters = facts.get("counters") or []
     yield row("energy: counters", counters or facts, "gpu" in counters)
     for tag in ("idle", "run"):
-        joules = next((one.get("gpu") for one in facts.get("rows", []) if one["tag"] == tag), None)
+        joules = next((r.get("gpu") for r in facts.get("rows", []) if r["tag"] == tag), None)
         yield row(f"energy: joules of the GPU, {tag}", joules, bool(joules and joules > 0))
     watts = (facts.get("idle_watts") or {}).get("gpu")
     yield row("energy: watts of the idle GPU", watts, bool(watts and watts > 0))
@@ -98,7 +99,7 @@ def device_rows(name: str, facts: dict[str, Any]) -> Iterator[Row]:
 
 
 def hand_made() -> Iterator[Row]:
-    """Test device facts on two timelines with known answers, instead of a recording of a GPU."""
+    """Check ``device_facts`` on two timelines with known results, instead of a GPU's recording."""
     from detector.lab.analysis.layers import device_facts
 
     host = [(0.0, 100.0)]

@@ -1,6 +1,6 @@
-"""Replacements of a GPU in a rehearsal: the tests' fakes, and programs that answer as tools do.
+"""Stand-ins for a GPU in a rehearsal: the tests' fakes, and replacements of NVIDIA's tools.
 
-They are not used with a GPU; their rows say ``rehearsed``.
+They are not used with a GPU; their rows are marked ``rehearsed``.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 
 
 class AbsentError(Exception):
-    """A file of the tests' fakes, or their data, is missing; the text says which."""
+    """The tests' fakes, or their data, are missing; the text says which."""
 
 
 @contextmanager
 def fake_gpu(
     memory: str = "cuda-python", slow_copies: bool = False, release: int = 11
 ) -> Iterator[Any]:
-    """Install a driver, a TensorRT that computes, and one package of CUDA, in this process.
-    ``slow_copies``: each takes 10 ms, to have something to wait for."""
+    """Install fakes in this process: a driver, a TensorRT that computes, and a CUDA package.
+    ``slow_copies``: each upload takes 10 ms, so that waits can be measured."""
     try:
         import pytest
 
@@ -50,8 +50,8 @@ def fake_gpu(
 
 @contextmanager
 def cheap_compiler() -> Iterator[None]:
-    """Make torch.compile find and guard graphs as usual, but run them uncompiled: a CPU's compiler
-    takes minutes, and its result says nothing about a GPU."""
+    """Make torch.compile capture and guard graphs as usual, but run them uncompiled: compiling for
+    a CPU takes minutes, and says nothing about a GPU."""
     import torch
 
     real = torch.compile
@@ -66,8 +66,8 @@ def cheap_compiler() -> Iterator[None]:
         torch.compile = real
 
 
-NVML = '''"""A GPU of NVML that is not there: half a gigabyte in use, 50 watts, and 100 more while
-this process computes."""
+NVML = '''"""A fake GPU in NVML: half a gigabyte in use, 50 watts, and 100 more while this process
+computes."""
 import time
 from types import SimpleNamespace
 
@@ -97,18 +97,17 @@ def fake_nvml(folder: Path) -> str:
 
 
 def add_kernels(database: str) -> int:
-    """Write one kernel into each ``infer`` range of an export of nsys, in CUPTI's table; return
-    their number."""
+    """Add one kernel in each ``infer`` range to an export of nsys; return their number."""
     import sqlite3
     from contextlib import closing
 
     with closing(sqlite3.connect(database)) as export:
         export.execute("create table CUPTI_ACTIVITY_KIND_KERNEL (start integer, end integer)")
-        found = export.execute(
+        ranges = export.execute(
             "select n.start, n.end from NVTX_EVENTS n left join StringIds s on s.id = n.textId "
             "where n.end is not null and coalesce(n.text, s.value) = 'infer'"
         ).fetchall()
-        rows = [(start, (start + end) // 2) for start, end in found]
+        rows = [(start, (start + end) // 2) for start, end in ranges]
         export.executemany("insert into CUPTI_ACTIVITY_KIND_KERNEL values (?, ?)", rows)
         export.commit()
     return len(rows)

@@ -1,4 +1,4 @@
-"""NVIDIA's own profilers: Nsight Systems reads our ranges, Nsight Compute knows our names."""
+"""NVIDIA's profilers: Nsight Systems records our ranges, Nsight Compute knows our metrics."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ EXPORT = "export --type sqlite --force-overwrite=true -o".split()
 FRAMES = 40
 
 
-def program(*words: str) -> list[str]:
-    """Return detect-video on the clip, as a command line for a profiler; null replaces a GPU
-    engine."""
-    own = ["--device", "cuda:0", "--engine-options", "graphs=0"]  # separate kernels
-    engine = ["null"] if rehearsing() else ["torch", *own]
-    line = [sys.executable, "-m", "detector", str(CLIP), "--engine", *engine]
-    return [*line, "--no-video", "--quiet", *words]
+def program(*options: str) -> list[str]:
+    """Return the command to profile; in a rehearsal it uses the null engine."""
+    gpu_options = ["--device", "cuda:0", "--engine-options", "graphs=0"]  # separate kernels
+    engine = ["null"] if rehearsing() else ["torch", *gpu_options]
+    command = [sys.executable, "-m", "detector", str(CLIP), "--engine", *engine]
+    return [*command, "--no-video", "--quiet", *options]
 
 
 # ---- Nsight Systems
@@ -53,7 +52,7 @@ def nsys() -> Iterator[Row]:
         facts = json.loads(out)
         yield from stage_rows(facts)
         if rehearsing():
-            yield row("nsys: kernels of CUDA", "none ran: some are written into the export", None)
+            yield row("nsys: kernels of CUDA", "none ran, so we add some to the export", None)
             added = add_kernels(database)
             code, out, err = detect_video("profile", "--nsys", database, "--json", cwd=folder)
             facts = json.loads(out) if code == 0 else {"gpu": {"reason": err[-300:]}}
@@ -64,15 +63,15 @@ def nsys() -> Iterator[Row]:
 
 
 def recorded(tool: str, folder: str, database: str) -> str | None:
-    """Record and export a run; return why that failed, or None. A recording that hangs or does not
-    start is tried twice more: agents of some versions do that on a busy machine."""
-    report, words = f"{folder}/run", ("--frames", str(FRAMES), "--run-dir", f"{folder}/session")
+    """Record and export a run; return why that failed, or None. Tries three times: agents of some
+    versions hang or do not start on a busy machine."""
+    report, options = f"{folder}/run", ("--frames", str(FRAMES), "--run-dir", f"{folder}/session")
     why = "no time was left"
     for _ in range(3):
         if left_s() < 15:
             break
-        half = left_s() / 2
-        code, out, err = run([tool, *RECORD, report, *program(*words)], half, cwd=folder)
+        half_s = left_s() / 2
+        code, out, err = run([tool, *RECORD, report, *program(*options)], half_s, cwd=folder)
         if not Path(f"{report}.nsys-rep").is_file():
             why = f"exit {code}: {(err.strip() or out.strip())[-300:]}"
             continue
@@ -84,10 +83,10 @@ def recorded(tool: str, folder: str, database: str) -> str | None:
 
 
 def stage_rows(facts: dict[str, Any]) -> Iterator[Row]:
-    """Yield rows that are real even in a rehearsal: ranges, waits and system calls of the CPU."""
-    calls = {one["step"]: one["count"] for one in facts["stages"]}
-    whole = calls.get("infer", 0) >= FRAMES and {"read", "preprocess", "nms"} <= calls.keys()
-    yield row("profile --nsys: calls of each stage", calls, bool(whole), real=True)
+    """Check ranges, waits and system calls of the CPU, which are real even in a rehearsal."""
+    calls = {entry["step"]: entry["count"] for entry in facts["stages"]}
+    complete = calls.get("infer", 0) >= FRAMES and {"read", "preprocess", "nms"} <= calls.keys()
+    yield row("profile --nsys: calls of each stage", calls, bool(complete), real=True)
     yield row("profile --nsys: what threads waited for", list(facts["waits"]), real=True)
     blocked = {stage: list(each)[:3] for stage, each in facts["blocked"].items()}
     yield row("profile --nsys: system calls in stages", blocked, bool(blocked), real=True)
@@ -98,18 +97,18 @@ def stage_rows(facts: dict[str, Any]) -> Iterator[Row]:
 
 
 def call_rows(facts: dict[str, Any]) -> Iterator[Row]:
-    """Check the table of CUDA calls: each phase adds up."""
+    """Check that the shares of CUDA calls add up to 1 in each phase."""
     if not facts["calls"]:
         yield row("profile --nsys: calls of CUDA", "none in the recording", None)
         return
-    phases = dict.fromkeys(one["phase"] for one in facts["calls"])
+    phases = dict.fromkeys(call["phase"] for call in facts["calls"])
     sums = {
-        phase: round(sum(one["share"] for one in facts["calls"] if one["phase"] == phase), 6)
+        phase: round(sum(call["share"] for call in facts["calls"] if call["phase"] == phase), 6)
         for phase in phases
     }
-    longest = [one["name"] for one in facts["calls"] if one["phase"] == "steady state"][:5]
-    whole = set(sums.values()) == {1.0}
-    yield row("profile --nsys: the path by call of CUDA", [sums, longest], whole)
+    longest = [call["name"] for call in facts["calls"] if call["phase"] == "steady state"][:5]
+    adds_up = set(sums.values()) == {1.0}
+    yield row("profile --nsys: the path by call of CUDA", [sums, longest], adds_up)
 
 
 def split_rows(facts: dict[str, Any]) -> Iterator[Row]:
@@ -131,7 +130,7 @@ NO_RIGHT = "ERR_NVGPUCTRPERM"
 
 
 def listed_names() -> set[str]:
-    """Return every metric of ncu that ``detect-video metrics`` lists."""
+    """Return ncu's metrics in the list of ``detect-video metrics``."""
     from detector.core.config.levels import read_level
 
     _, known = read_level(ROOT / "cfg/nvprof_metrics.yaml")
@@ -141,8 +140,8 @@ def listed_names() -> set[str]:
 
 
 def ncu_names() -> Iterator[Row]:
-    """Check names with ncu, which lists the metrics of all chips without a GPU. A name must exist
-    on some chip; names that this chip lacks are listed."""
+    """Check names with ncu, which needs no GPU to list the metrics of all chips. Each name must
+    exist on some chip; we also print the names that this chip lacks."""
     if (tool := shutil.which("ncu")) is None:
         yield row("ncu", "not on PATH: give --ncu FOLDER", None)
         return
@@ -151,14 +150,14 @@ def ncu_names() -> Iterator[Row]:
         if here.has_gpu():
             lacking, chips, why = names_unknown(tool, names, folder)
             what = f"ncu: names that {', '.join(chips) or 'this chip'} lacks"
-            some = len(lacking) < len(names) / 4 and not why  # whole units may be missing
-            yield row(what, why or sorted(lacking) or "none", some, real=True)
+            mostly_known = len(lacking) < len(names) / 4 and not why  # a chip may lack whole units
+            yield row(what, why or sorted(lacking) or "none", mostly_known, real=True)
         code, out, err = run([tool, "--list-chips"], 60, cwd=folder)
-        every = re.findall(r"\b[a-z]{2}\d\d\w+\b", out)
-        if code != 0 or not every:
+        all_chips = re.findall(r"\b[a-z]{2}\d\d\w+\b", out)
+        if code != 0 or not all_chips:
             yield row("ncu --list-chips", f"exit {code}: {(err or out)[-200:]}", False)
             return
-        lacking, chips, why = names_unknown(tool, names, folder, "--chips", ",".join(every))
+        lacking, chips, why = names_unknown(tool, names, folder, "--chips", ",".join(all_chips))
         value = (
             why or f"{len(names)} names, {len(chips)} chips; unknown: {sorted(lacking) or 'none'}"
         )
@@ -166,12 +165,19 @@ def ncu_names() -> Iterator[Row]:
 
 
 def names_unknown(
-    tool: str, names: set[str], folder: str, *words: str
+    tool: str, names: set[str], folder: str, *options: str
 ) -> tuple[set[str], list[str], str]:
-    """Return names that ncu does not list, the listed chips, and why it listed none."""
+    """Return the names that ncu does not list, the listed chips, and the reason if it fails."""
     bases = sorted({name.partition(".")[0] for name in names})
-    line = [tool, "--query-metrics", "--query-metrics-mode", "suffix", "--metrics", ",".join(bases)]
-    code, out, err = run([*line, *words], 60, cwd=folder)
+    command = [
+        tool,
+        "--query-metrics",
+        "--query-metrics-mode",
+        "suffix",
+        "--metrics",
+        ",".join(bases),
+    ]
+    code, out, err = run([*command, *options], 60, cwd=folder)
     listed = set(LISTED.findall(out))
     listed |= {name.partition(".")[0] for name in listed}
     why = "" if listed else f"exit {code}: {(err.strip() or out.strip())[-300:]}"
@@ -179,24 +185,24 @@ def names_unknown(
 
 
 def ncu() -> Iterator[Row]:
-    """Profile the kernels of one stage, selected by our range; the next stage has none."""
+    """Profile the kernels in the range of one stage; another stage must have none."""
     if (tool := shutil.which("ncu")) is None:
         yield row("ncu", "not on PATH: give --ncu FOLDER", None)
         return
     with tempfile.TemporaryDirectory() as folder:
-        for stage, some in (("infer", True), ("nms", False)):
+        for stage, expected in (("infer", True), ("nms", False)):
             if left_s() < 15:
                 yield row(f"ncu --nvtx-include {stage}", "no time was left", None)
                 return
-            yield included(tool, stage, some, folder)
+            yield included(tool, stage, expected, folder)
 
 
-def included(tool: str, stage: str, some: bool, folder: str) -> Row:
+def included(tool: str, stage: str, expected: bool, folder: str) -> Row:
     include = f"detect-video@{stage}/"
     options = ["--nvtx", "--nvtx-include", include, "--csv", "--launch-count", "5"]
     metrics = ["--metrics", "gpu__time_duration.sum", "--target-processes", "all"]
-    words = ("--frames", "4", "--run-dir", f"{folder}/{stage}", "-o", f"{folder}/{stage}.jsonl")
-    code, out, err = run([tool, *options, *metrics, *program(*words)], 45, cwd=folder)
+    arguments = ("--frames", "4", "--run-dir", f"{folder}/{stage}", "-o", f"{folder}/{stage}.jsonl")
+    code, out, err = run([tool, *options, *metrics, *program(*arguments)], 45, cwd=folder)
     output = (out + err).strip()
     what = f"ncu --nvtx-include {include}"
     if NO_RIGHT in output:
@@ -206,7 +212,7 @@ def included(tool: str, stage: str, some: bool, folder: str) -> Row:
         ran = "No kernels were profiled" in output or bool(kernels)
         return row(what, "accepted; no kernel ran" if ran else f"exit {code}: {output[-300:]}", ran)
     value = f"{len(kernels)} kernels: {', '.join(kernels[:3])}" if kernels else output[-200:]
-    return row(what, value, bool(kernels) is some)
+    return row(what, value, bool(kernels) is expected)
 
 
 def kernels_of(text: str) -> list[str]:

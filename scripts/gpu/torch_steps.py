@@ -1,4 +1,4 @@
-"""PyTorch: agreement, speed, when it compiles, what waits for what, and the value of settings."""
+"""PyTorch: agreement, speed, the time of compilation, device-wide waits, and the best settings."""
 
 from __future__ import annotations
 
@@ -50,22 +50,22 @@ def torch() -> Iterator[Row]:
         reference = here.ort_reference(folder)
         for name, limit, options in TORCH:
             yield from here.variant("torch", name, folder, reference, limit, **options)
-        for name, words in (
+        for name, flags in (
             ("fp32", ()),
             ("fp32, no graphs", ("--engine-options", "graphs=0")),
             ("fp16", ("--precision", "fp16")),
         ):
-            if rehearsing() and "fp16" in words:
+            if rehearsing() and "fp16" in flags:
                 yield row(f"detect-video --engine torch, {name}", "fp16 needs a GPU", None)
             else:
-                yield here.command("torch", name, folder, *words)
+                yield here.command("torch", name, folder, *flags)
         yield chosen(folder)
 
 
 def chosen(folder: str) -> Row:
-    """Check that a user who names neither engine nor device gets an engine on the GPU."""
-    few = ("--frames", "4", "--no-video", "--json", "--run-dir", f"{folder}/chosen")
-    code, out, err = detect_video(str(CLIP), *few, cwd=folder)
+    """Check that a run without --engine and --device uses the GPU."""
+    options = ("--frames", "4", "--no-video", "--json", "--run-dir", f"{folder}/chosen")
+    code, out, err = detect_video(str(CLIP), *options, cwd=folder)
     what = "detect-video, no engine named"
     if code != 0:
         return row(what, f"exit {code}: {err[-300:]}", False)
@@ -74,7 +74,7 @@ def chosen(folder: str) -> Row:
 
 
 def compile() -> Iterator[Row]:
-    """Check torch.compile with each precision's TF32 settings; everything must be compiled while
+    """Check torch.compile with each precision's TF32 settings. All compilation must happen while
     the engine is opened, in another thread than those that run it."""
     if (why := here.torch_lacks()) is not None:
         yield row("torch.compile", why, None)
@@ -92,20 +92,20 @@ def compiled(
     from detector.core.errors import DetectVideoError
 
     before = compiled_graphs()
-    words = {"device": here.device(), "engine_options": ["compile=1"], "concurrency": 2}
+    shared = {"device": here.device(), "engine_options": ["compile=1"], "concurrency": 2}
     try:
-        machine = here.opened("torch", folder, **words, **options)
+        machine = here.opened("torch", folder, **shared, **options)
     except DetectVideoError as error:
         yield here.refused(f"torch {name}", error)
         return
     with machine.engine:
         loaded = compiled_graphs() - before
-        given = here.pictures(machine)
-        far = here.difference(here.outputs_of(machine, given), reference[: len(given)])
-        fps, times = here.in_loop(machine, given)
+        inputs = here.pictures(machine)
+        largest = here.difference(here.outputs_of(machine, inputs), reference[: len(inputs)])
+        fps, times = here.in_loop(machine, inputs)
         later = compiled_graphs() - before - loaded
-    value = f"{far:.2g}, at most {limit}"
-    yield row(f"torch {name}: raw outputs against ort fp32", value, far <= limit)
+    value = f"{largest:.2g}, at most {limit}"
+    yield row(f"torch {name}: raw outputs against ort fp32", value, largest <= limit)
     yield row(f"torch {name}: graphs compiled while loading", loaded, loaded == 1)
     yield row(f"torch {name}: graphs compiled after it, 2 threads", later, later == 0)
     if not rehearsing():
@@ -114,17 +114,16 @@ def compiled(
 
 
 def compiled_graphs() -> int:
-    """Return how many graphs dynamo has compiled in this process, repeats included."""
+    """Return how many graphs dynamo has compiled in this process, including recompilations."""
     from torch._dynamo.utils import counters
 
     return int(counters["stats"]["unique_graphs"])
 
 
 def trace() -> Iterator[Row]:
-    """Trace the loop by torch's profiler, for each engine that runs here: no call may wait for the
-    whole device."""
+    """Trace the loop with torch's profiler: no call may wait for the whole device."""
     if (why := here.torch_lacks()) is not None:
-        yield row("trace", f"{why}; its profiler is what looks", None)
+        yield row("trace", f"{why}; this step needs its profiler", None)
         return
     from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -134,38 +133,35 @@ def trace() -> Iterator[Row]:
     ]
     if find_spec("tensorrt") and not rehearsing():
         runs.append(("trt", "", {}))
-    for engine, name, own in runs:
+    for engine, name, options in runs:
         with tempfile.TemporaryDirectory() as folder:
-            machine = here.opened(engine, folder, device=here.device(), concurrency=2, **own)
+            machine = here.opened(engine, folder, device=here.device(), concurrency=2, **options)
             with machine.engine:
-                given = here.pictures(machine)
-                here.in_loop(machine, given)
-                both = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-                with profile(activities=both) as seen, record_function("the loop"):
-                    here.in_loop(machine, given, 2 if rehearsing() else 20)
-        calls = cuda_calls(seen, "the loop")
-        found = {name: calls[name] for name in DEVICE_WIDE if name in calls}
-        waits = sum(count for name, count in calls.items() if "EventSynchronize" in name)
+                inputs = here.pictures(machine)
+                here.in_loop(machine, inputs)
+                activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+                with profile(activities=activities) as recording, record_function("the loop"):
+                    here.in_loop(machine, inputs, 2 if rehearsing() else 20)
+        calls = cuda_calls(recording, "the loop")
+        device_waits = {name: calls[name] for name in DEVICE_WIDE if name in calls}
+        event_waits = sum(count for name, count in calls.items() if "EventSynchronize" in name)
         what = f"trace of {engine}{name}"
         if rehearsing():
-            yield row(
-                f"{what}: the loop's own range is in it, calls of CUDA", len(calls), not calls
-            )
+            yield row(f"{what}: has the loop's range; calls of CUDA", len(calls), not calls)
             continue
         yield row(f"{what}: calls of CUDA", dict(sorted(calls.items())), bool(calls))
-        yield row(f"{what}: waits for the whole device", found or "none", not found)
-        yield row(f"{what}: waits for a request's own event", waits, waits >= 40)
+        yield row(f"{what}: waits for the whole device", device_waits or "none", not device_waits)
+        yield row(f"{what}: waits for a request's own event", event_waits, event_waits >= 40)
 
 
-def cuda_calls(seen: Any, name: str) -> dict[str, int]:
-    """Count calls of the CUDA runtime and driver, in all threads, while a range of that name was
-    open.
+def cuda_calls(recording: Any, name: str) -> dict[str, int]:
+    """Count the calls of the CUDA runtime and driver, in all threads, within the range ``name``.
 
-    From the written trace, because ``events()`` lacks threads that torch did not start.
+    Reads the exported trace, because ``events()`` lacks threads that torch did not start.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
-        seen.export_chrome_trace(str(file))
+        recording.export_chrome_trace(str(file))
         events = [
             event for event in json.loads(file.read_text())["traceEvents"] if event.get("ph") == "X"
         ]
@@ -182,7 +178,7 @@ def cuda_calls(seen: Any, name: str) -> dict[str, int]:
 
 
 class Setting(NamedTuple):
-    """``far``: how far raw outputs may differ from ONNX Runtime's in fp32."""
+    """``far``: largest allowed difference of raw outputs from ONNX Runtime's in fp32."""
 
     precision: str
     channels_last: int
@@ -202,72 +198,90 @@ SETTINGS = tuple(
     for layout in (1, 0)
     for benchmark in (0, 1)
 )
-ROUNDS = 3  # of all settings, in turn
+ROUNDS = 3  # each round runs all settings once
 
 
 def settings() -> Iterator[Row]:
-    """Measure channels_last and cudnn.benchmark, on and off, in fp32, tf32 and fp16: frames per
-    second and device time. Each runs in its own process, because cuDNN keeps the algorithm that it
-    found for a shape; in turns, so that a slow minute affects all. A round that would not end in
-    time is not started."""
+    """Measure frames per second and device time with channels_last and cudnn.benchmark on and off,
+    in fp32, tf32 and fp16. Each setting runs in its own process, because cuDNN keeps the algorithm
+    chosen for a shape. Settings alternate, so that a slow minute affects all of them. A round that
+    would not end in time is not started."""
     if (why := here.torch_lacks()) is not None:
         yield row("settings", why, None)
         return
-    wanted, rounds = (SETTINGS[:3], 1) if rehearsing() else (SETTINGS, ROUNDS)
+    chosen_settings, rounds = (SETTINGS[:3], 1) if rehearsing() else (SETTINGS, ROUNDS)
     figures: dict[Setting, list[float]] = defaultdict(list)
     longest = 0.0
     with tempfile.TemporaryDirectory() as folder:
         save_reference(folder)
         for turn in range(rounds):
-            began = left_s()
-            if turn and began < longest * 1.1 + 5:
-                yield row(f"round {turn + 1}", f"{began:.0f} s are left: too few", None)
+            start_s = left_s()
+            if turn and start_s < longest * 1.1 + 5:
+                yield row(f"round {turn + 1}", f"{start_s:.0f} s are left: too few", None)
                 break
-            for setting in wanted:
+            for setting in chosen_settings:
                 if turn and not figures[setting]:
                     continue  # refused or crashed
-                found = measure_apart(setting, folder)
-                if found["fps"] is not None:
-                    figures[setting].append(found["fps"])
-                yield row(f"{setting.name}, round {turn + 1}", found["value"], found["ok"])
-            longest = max(longest, began - left_s())
+                result = measure_apart(setting, folder)
+                if result["fps"] is not None:
+                    figures[setting].append(result["fps"])
+                yield row(f"{setting.name}, round {turn + 1}", result["value"], result["ok"])
+            longest = max(longest, start_s - left_s())
     yield from compared(figures)
 
 
 def compared(figures: dict[Setting, list[float]]) -> Iterator[Row]:
     """Compare every setting with the default of detect-video, for each precision."""
     for precision in FAR:
-        own = [one for one in figures if one.precision == precision and figures[one]]
-        usual = next((one for one in own if (one.channels_last, one.benchmark) == (1, 0)), None)
-        if usual is None:
+        measured = [
+            setting for setting in figures if setting.precision == precision and figures[setting]
+        ]
+        default = next(
+            (
+                setting
+                for setting in measured
+                if (setting.channels_last, setting.benchmark) == (1, 0)
+            ),
+            None,
+        )
+        if default is None:
             continue
-        base = figures[usual]
+        base = figures[default]
         texts = []
-        for one in own:
-            low, high = min(figures[one]), max(figures[one])
-            middle = statistics.median(figures[one])
-            sure = len(figures[one]) >= ROUNDS  # fewer may differ by chance
-            apart = sure and one is not usual and (low > max(base) or high < min(base))
-            texts.append(
-                f"channels_last={one.channels_last} benchmark={one.benchmark} {middle:.0f} FPS "
-                f"[{low:.0f} .. {high:.0f}], {middle / statistics.median(base):.2f} times"
-                + (", beyond the noise" if apart else "")
+        for setting in measured:
+            low, high = min(figures[setting]), max(figures[setting])
+            middle = statistics.median(figures[setting])
+            enough_rounds = (
+                len(figures[setting]) >= ROUNDS
+            )  # with fewer rounds, ranges may be disjoint by chance
+            beyond_noise = (
+                enough_rounds and setting is not default and (low > max(base) or high < min(base))
             )
-        yield row(f"torch {precision}: settings beside the default", "; ".join(texts))
+            ratio = middle / statistics.median(base)
+            texts.append(
+                f"channels_last={setting.channels_last} benchmark={setting.benchmark} "
+                f"{middle:.0f} FPS [{low:.0f} .. {high:.0f}], {ratio:.2f} times"
+                + (", beyond the noise" if beyond_noise else "")
+            )
+        yield row(f"torch {precision}: settings compared with the default", "; ".join(texts))
 
 
 def save_reference(folder: str) -> None:
     import numpy as np
 
-    found = here.ort_reference(folder)
-    arrays = {f"{at}-{i}": a for at, one in enumerate(found) for i, a in enumerate(one)}
+    outputs = here.ort_reference(folder)
+    arrays = {
+        f"{at}-{i}": array
+        for at, frame_outputs in enumerate(outputs)
+        for i, array in enumerate(frame_outputs)
+    }
     np.savez(Path(folder) / "reference.npz", **arrays)
 
 
 def measure_apart(setting: Setting, folder: str) -> dict[str, Any]:
-    """Return the result of ``measure_setting`` in another process, or how that one ended."""
-    line = [sys.executable, str(SCRIPT), "--setting", json.dumps([*setting, folder])]
-    code, out, err = run([*line, *(["--rehearse"] if rehearsing() else [])], left_s())
+    """Run ``measure_setting`` in another process; return its result, or how that process failed."""
+    command = [sys.executable, str(SCRIPT), "--setting", json.dumps([*setting, folder])]
+    code, out, err = run([*command, *(["--rehearse"] if rehearsing() else [])], left_s())
     rows = [json.loads(text) for text in out.splitlines() if text.startswith("{")]
     if code == 0 and rows:
         return dict(rows[-1])
@@ -280,20 +294,22 @@ def measure_setting(setting: Setting, folder: str) -> dict[str, Any]:
 
     from detector.core.errors import DetectVideoError
 
-    own = [f"channels_last={setting.channels_last}", f"benchmark={setting.benchmark}"]
-    options = {"precision": setting.precision, "engine_options": own, "concurrency": 2}
+    engine_options = [f"channels_last={setting.channels_last}", f"benchmark={setting.benchmark}"]
+    options = {"precision": setting.precision, "engine_options": engine_options, "concurrency": 2}
     try:
         machine = here.opened("torch", folder, device=here.device(), **options)
     except DetectVideoError as error:
         return {"fps": None, "value": str(error), "ok": None if rehearsing() else False}
-    with machine.engine, np.load(Path(folder) / "reference.npz") as kept:
-        given = here.pictures(machine)
-        ours = here.outputs_of(machine, given)
-        theirs = [[kept[f"{at}-{i}"] for i in range(len(ours[0]))] for at in range(len(ours))]
-        far = here.difference(ours, theirs)
-        in_turn = 1 if rehearsing() else 20
-        here.in_loop(machine, given, in_turn)  # cuDNN looks for algorithms in each thread
-        fps, times = here.in_loop(machine, given)
+    with machine.engine, np.load(Path(folder) / "reference.npz") as reference:
+        inputs = here.pictures(machine)
+        ours = here.outputs_of(machine, inputs)
+        theirs = [[reference[f"{at}-{i}"] for i in range(len(ours[0]))] for at in range(len(ours))]
+        largest = here.difference(ours, theirs)
+        calls = 1 if rehearsing() else 20
+        here.in_loop(
+            machine, inputs, calls
+        )  # warm-up: cuDNN searches for algorithms in each thread
+        fps, times = here.in_loop(machine, inputs)
     ms = f", {statistics.median(times):.3f} ms device" if times else ""
-    value = f"{fps:.0f} FPS{ms}; raw outputs differ by {far:.2g}, at most {setting.far}"
-    return {"fps": fps, "value": value, "ok": far <= setting.far}
+    value = f"{fps:.0f} FPS{ms}; raw outputs differ by {largest:.2g}, at most {setting.far}"
+    return {"fps": fps, "value": value, "ok": largest <= setting.far}

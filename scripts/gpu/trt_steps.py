@@ -1,4 +1,4 @@
-"""TensorRT and TensorRT for RTX: build and run, kept plans, layer times, refusals; no driver."""
+"""TensorRT and TensorRT for RTX: building, running, cached plans, layer times, refusals."""
 
 from __future__ import annotations
 
@@ -23,11 +23,8 @@ Variants = tuple[tuple[str, float, dict[str, Any]], ...]
 TRT: Variants = (
     ("fp32", 1e-3, {"precision": "fp32"}),
     ("fp16, 2 at once", 2e-2, {"precision": "fp16", "concurrency": 2}),
-    (
-        "int8",
-        4e-1,
-        {"precision": "int8", "calibrate": str(CLIP), "calibrate_frames": 16},
-    ),  # coarse: one step in places
+    # A wide limit: in places an output differs by a whole quantisation step.
+    ("int8", 4e-1, {"precision": "int8", "calibrate": str(CLIP), "calibrate_frames": 16}),
     ("tf32, 2 at once", 1e-2, {"precision": "tf32", "concurrency": 2}),
     (
         "fp16, batch 1..8 at 8",
@@ -39,12 +36,12 @@ TRT: Variants = (
 
 
 def tensorrt() -> Iterator[Row]:
-    """Check TensorRT, if the full library is installed; it comes from NVIDIA's own index."""
+    """Check TensorRT, if the full library (from NVIDIA's own index) is installed."""
     yield from _step(FULL, TRT)
 
 
 def rtx() -> Iterator[Row]:
-    """Check TensorRT for RTX, from PyPI. A card outside its support matrix is one row."""
+    """Check TensorRT for RTX, from PyPI. On a card that it does not support, yield a single row."""
     if not rehearsing() and find_spec(RTX.module) is not None:
         for gpu in driver.gpus():
             if reason := RTX.refusal("fp32", gpu):
@@ -90,21 +87,21 @@ def built(edition: Edition, variants: Variants) -> Iterator[Row]:
 
 
 def compiled_again(engine: str, folder: str) -> Iterator[Row]:
-    """Measure seconds to open a plan without and with the kernels compiled by an earlier run, and
-    whether the engine chose single kernels or a CUDA graph."""
-    for kept in Path(folder).glob("*.jit*"):
-        kept.unlink()
-    for what in ("without its cache", "with it"):
+    """Measure how long it takes to open a plan without and with cached kernels; also print whether
+    the engine chose single kernels or a CUDA graph."""
+    for file in Path(folder).glob("*.jit*"):
+        file.unlink()
+    for cache_state in ("without its cache", "with it"):
         start = time.perf_counter()
         with here.opened(engine, folder, device="cuda:0").engine as opened:
             seconds, notes = time.perf_counter() - start, " ".join(opened.notes)
-        yield row(f"{engine}: a plan opened {what}", f"{seconds:.2f} s; {notes}")
+        yield row(f"{engine}: a plan opened {cache_state}", f"{seconds:.2f} s; {notes}")
         files = list(Path(folder).glob("*.jit"))
         yield row(f"{engine}: files of compiled kernels", len(files), bool(files))
 
 
 def by_each_package(folder: str, reference: list[Any]) -> Iterator[Row]:
-    """Run with each package that can allocate device memory; in a rehearsal with fakes."""
+    """Run with each package that can allocate device memory (with fakes in a rehearsal)."""
     from detector.core.engines.trt import memory
 
     for provider in memory.PROVIDERS:
@@ -133,8 +130,7 @@ def kept_plans(engine: str, folder: str) -> Row:
 
 
 def layers(engine: str, folder: str) -> Iterator[Row]:
-    """Check that the profiler's names are the inspector's: otherwise a timed layer has no type, no
-    precision and no nodes."""
+    """Check that profiler and inspector use the same layer names, by which we join their data."""
     import numpy as np
 
     from detector.core import engines
@@ -159,33 +155,33 @@ def layers(engine: str, folder: str) -> Iterator[Row]:
     convolutions = {
         node.name for node in machine.network.graph.graph.node if node.op_type == "Conv"
     }
-    lost = sorted(
+    untimed = sorted(
         name
         for name in convolutions
         if name not in nodes and name.removesuffix("_fp16") not in nodes
     )
-    yield row(f"{engine} fp16: convolutions in no timed layer", ", ".join(lost) or "none", not lost)
+    yield row(f"{engine} fp16: untimed convolutions", ", ".join(untimed) or "none", not untimed)
 
 
 def refusals(edition: Edition, plan: bytes) -> Iterator[Row]:
-    """Check that damaged and foreign plans are refused by name, and that the process continues."""
+    """Check that damaged and foreign plans raise PlanError, and that the process continues."""
     from detector.core.engines.trt.plan_file import PlanError, deserialize, kept_log, split
 
     gpu, middle = driver.gpu_of("cuda:0"), len(plan) // 2
-    version = 24 if edition is RTX else 8  # where its header has it
+    version = 24 if edition is RTX else 8  # offset of the version in the header
     with driver.current(gpu.index):
-        for what, data in (
+        for damage, data in (
             ("zeros after the magic", edition.magic + bytes(4096)),
             ("truncated", plan[:middle]),
             ("one byte changed in the middle", plan[:middle] + b"\xff" + plan[middle + 1 :]),
             ("another version in its header", plan[:version] + b"\x7f" + plan[version + 1 :]),
             ("not a plan", b"PK\3\4" + bytes(100)),
         ):
-            name = f"{edition.module}: plan, {what}"
+            name = f"{edition.module}: plan, {damage}"
             try:
                 _, body = split(data)
                 deserialize(edition, body, kept_log(edition.trt), gpu)
-                yield row(name, "was accepted", None if "changed" in what else False)
+                yield row(name, "was accepted", None if "changed" in damage else False)
             except PlanError as error:
                 yield row(name, f"refused: {error}")
 
@@ -216,8 +212,7 @@ print(choose_by_rank()[0])
 
 
 def no_driver() -> Iterator[Row]:
-    """Hide every GPU: our code must not start TensorRT; no crash, exit 5 and a line that says why.
-    This is the same in a rehearsal."""
+    """Hide every GPU: our code must not start TensorRT or crash, but exit with 5 and one line."""
     hidden = {"CUDA_VISIBLE_DEVICES": ""}
     with tempfile.TemporaryDirectory() as folder:
         code, out, err = run([sys.executable, "-c", NO_DRIVER], 120, cwd=folder, **hidden)

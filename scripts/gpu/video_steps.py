@@ -1,4 +1,4 @@
-"""Decoding and encoding by the GPU's own units."""
+"""Decoding and encoding by NVDEC and NVENC, and drawing threads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def video() -> Iterator[Row]:
 
 
 def drawing() -> Iterator[Row]:
-    """Alternate whole runs where two threads draw ahead of the writer, and where it draws alone."""
+    """Compare the speed with two threads that draw ahead of the writer, and with none, in turns."""
     if (why := torch_lacks()) is not None:
         yield row("torch", why, None)
         return
@@ -58,9 +58,9 @@ def decoded() -> Iterator[Row]:
     else:
         yield row("NVDEC: without it the CPU decodes", names[0], names[0] == "h264")
     same = len(pictures[0]) == len(pictures[1]) == COUNT
-    far = max(int(np.abs(a.astype(int) - b).max()) for a, b in zip(*pictures, strict=False))
-    value = f"{len(pictures[0])} frames, which differ by at most {far}"
-    yield row("NVDEC's frames against the CPU's", value, same and far == 0)
+    largest = max(int(np.abs(a.astype(int) - b).max()) for a, b in zip(*pictures, strict=False))
+    value = f"{len(pictures[0])} frames, which differ by at most {largest}"
+    yield row("NVDEC's frames against the CPU's", value, same and largest == 0)
 
 
 def camera(folder: str) -> Row:
@@ -80,9 +80,9 @@ def camera(folder: str) -> Row:
 
 
 def encoded(folder: str) -> Row:
-    target, words = f"{folder}/out.mp4", ("--frames", str(COUNT), "--encoder", "nvenc", "--quiet")
+    target, options = f"{folder}/out.mp4", ("--frames", str(COUNT), "--encoder", "nvenc", "--quiet")
     code, _, err = detect_video(
-        *(str(CLIP), "--engine", "null", *words, "-o", target, "--run-dir", f"{folder}/nvenc"),
+        *(str(CLIP), "--engine", "null", *options, "-o", target, "--run-dir", f"{folder}/nvenc"),
         cwd=folder,
     )
     what = "--encoder nvenc"
@@ -90,8 +90,8 @@ def encoded(folder: str) -> Row:
         one_line = code != 0 and len(err.strip().splitlines()) == 1
         return row(f"{what}: refused in one line without a GPU", err.strip()[-200:], one_line)
     if code != 0:
-        lacks = code == CANNOT_WRITE and "this GPU has no encoder" in err
-        return row(what, f"exit {code}: {err.strip()[-300:]}", None if lacks else False)
+        no_encoder = code == CANNOT_WRITE and "this GPU has no encoder" in err
+        return row(what, f"exit {code}: {err.strip()[-300:]}", None if no_encoder else False)
     import av
 
     with av.open(target) as result:

@@ -1,1 +1,1 @@
-"""Commands of scripts/bench that need a file of their own."""
+"""Commands of scripts/bench, and measurements of other scripts."""

@@ -1,4 +1,4 @@
-"""Agreement of every precision with fp32, on the clip of the calibration and on others."""
+"""Agreement of every precision with fp32, on the calibration clip and on others."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ from detector.core.types import Detections
 from measuring.rounded import rounded
 
 PRECISIONS = (*HALVES, "int8")
-BELOW = 0.2  # share of the threshold down to which we search a partner
-IOU = 0.5  # least IoU of partners
+BELOW = 0.2  # lowest score of a partner, as a share of the threshold
+IOU = 0.5  # lowest IoU of partners
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One precision. ``clips``: clip -> agreement. ``alone``: detections without a partner, over
-    all clips, and how many of them have one below the threshold. ``layers``, ``float_*``: of the
-    multiplying layers and their MACs; only for int8."""
+    all clips, and how many of them have one below the threshold. ``layers``: how many layers
+    multiply; ``float_layers`` and ``float_macs``: those that stay float, and their share of the
+    MACs; only for int8."""
 
     model: str
     precision: str
@@ -50,18 +51,18 @@ class Row:
 def rows(
     model: str,
     weights: str | None,
-    asked: CalibrationConfig,
+    config: CalibrationConfig,
     clips: Sequence[Path],
     count: int,
     say: Callable[[str], None],
     precisions: Sequence[str] = PRECISIONS,
     engines_too: Sequence[str] = (),
 ) -> Iterator[Row]:
-    """Yield rows for fp16, bf16, then each kind of int8, first with every layer int8, then as
-    searched.
+    """Yield rows for fp16, bf16, and each kind of int8: with every layer in int8, then with the
+    float layers that the search chose.
 
-    After each half come rows of the engines in ``engines_too`` (NAME, or NAME:OPTION=VALUE) that
-    support it on this machine.
+    After fp16 and bf16 come rows of the engines in ``engines_too`` (NAME, or NAME:OPTION=VALUE)
+    that support the precision on this machine.
     """
     network = open_network(ModelRequest(model, weights=weights and Path(weights)))
     references = {clip.name: _reference(network, clip, count) for clip in clips}
@@ -72,16 +73,16 @@ def rows(
             yield from _by_engines(network, precision, engines_too, references, say)
     if "int8" not in precisions:
         return
-    began = time.perf_counter()
-    found = calibrate(
-        network, read_frames(str(asked.calibrate), network.input, asked.calibrate_frames), asked
+    start = time.perf_counter()
+    calibration = calibrate(
+        network, read_frames(str(config.calibrate), network.input, config.calibrate_frames), config
     )
     say(
-        f"{network.name}: calibrated in {time.perf_counter() - began:.0f} s, "
-        f"{sum(result.runs for result in found.result.values())} graphs measured"
+        f"{network.name}: calibrated in {time.perf_counter() - start:.0f} s, "
+        f"{sum(result.runs for result in calibration.result.values())} graphs measured"
     )
-    for kind in filter(found.result.get, KINDS):
-        yield from _int8(network, found, kind, references)
+    for kind in filter(calibration.result.get, KINDS):
+        yield from _int8(network, calibration, kind, references)
 
 
 def _by_engines(
@@ -103,24 +104,33 @@ def _by_engines(
             if wanted == network.precision
             else convert_to_halves(network, wanted).graph
         )
-        own = dict([option.split("=")]) if option else {}
-        asked = {"engine": engine, "options": {"precision": precision, "own": own}}
-        by_engine = {clip: replace(one, **asked) for clip, one in references.items()}
+        engine_options = dict([option.split("=")]) if option else {}
+        overrides = {"engine": engine, "options": {"precision": precision, "own": engine_options}}
+        by_engine = {
+            clip: replace(reference, **overrides) for clip, reference in references.items()
+        }
         yield Row(network.name, f"{precision}, {name}", *_compared(network, graph, by_engine))
 
 
 def _int8(
-    network: Network, found: Calibration, kind: str, references: dict[str, Reference]
+    network: Network, calibration: Calibration, kind: str, references: dict[str, Reference]
 ) -> Iterator[Row]:
-    result = found.result[kind]
+    result = calibration.result[kind]
     top = weight_top(kind)
     if kind == FRONT:
-        references = {clip: one.by_openvino(kind, "fp32") for clip, one in references.items()}
-    plain = quantised_graph(network.graph, found.ranges, (), kind, top)
+        references = {
+            clip: reference.by_openvino(kind, "fp32") for clip, reference in references.items()
+        }
+    all_int8 = quantised_graph(network.graph, calibration.ranges, (), kind, top)
     yield Row(
-        network.name, f"{kind}, all", *_compared(network, plain, references), result.layers, 0, 0.0
+        network.name,
+        f"{kind}, all",
+        *_compared(network, all_int8, references),
+        result.layers,
+        0,
+        0.0,
     )
-    graph = quantised_graph(network.graph, found.ranges, set(result.kept), kind, top)
+    graph = quantised_graph(network.graph, calibration.ranges, set(result.kept), kind, top)
     compared = _compared(network, graph, references)
     yield Row(network.name, kind, *compared, result.layers, result.float_layers, result.float_macs)
 
@@ -135,17 +145,20 @@ def _reference(network: Network, clip: Path, count: int) -> Reference:
 def _compared(
     network: Network, graph: onnx.ModelProto, references: dict[str, Reference]
 ) -> tuple[dict[str, Agreement], tuple[int, int]]:
-    found, alone, crossed = {}, 0, 0
+    agreements, unmatched, crossed_threshold = {}, 0, 0
     for name, reference in references.items():
         raw = reference.run(graph)
-        own = detections(network, raw)
-        found[name] = agreement(reference.detections, own)
-        alone += found[name].reference + found[name].other - 2 * found[name].matched
-        below = (
-            detections(network, one, BELOW * SELECTION.conf) for one in (reference.outputs, raw)
+        ours = detections(network, raw)
+        agreements[name] = agreement(reference.detections, ours)
+        unmatched += (
+            agreements[name].reference + agreements[name].other - 2 * agreements[name].matched
         )
-        crossed += crossings(reference.detections, own, *below)
-    return found, (alone, crossed)
+        below = (
+            detections(network, outputs, BELOW * SELECTION.conf)
+            for outputs in (reference.outputs, raw)
+        )
+        crossed_threshold += crossings(reference.detections, ours, *below)
+    return agreements, (unmatched, crossed_threshold)
 
 
 def crossings(
@@ -154,23 +167,23 @@ def crossings(
     a_below: Sequence[Detections],
     b_below: Sequence[Detections],
 ) -> int:
-    """Return how many detections of ``a`` or ``b`` have their partner in the other below the
+    """Return how many detections of ``a`` or ``b`` have their only partner in the other below the
     threshold.
 
-    ``*_below``: the same frames with boxes of low score too, best first; NMS leaves the boxes above
-    the threshold unchanged.
+    ``*_below``: the same frames including boxes of lower score, best first. Their first boxes are
+    those of ``a`` or ``b``, because NMS keeps these whatever scores less.
     """
     count = 0
-    for one, other, one_below, other_below in zip(a, b, a_below, b_below, strict=True):
-        paired = match_pairs(one, other)
-        count += _found_below(one, {i for i, _, _ in paired}, other_below, len(other))
-        count += _found_below(other, {j for _, j, _ in paired}, one_below, len(one))
+    for ours, theirs, ours_below, theirs_below in zip(a, b, a_below, b_below, strict=True):
+        pairs = match_pairs(ours, theirs)
+        count += _found_below(ours, {i for i, _, _ in pairs}, theirs_below, len(theirs))
+        count += _found_below(theirs, {j for _, j, _ in pairs}, ours_below, len(ours))
     return count
 
 
 def _found_below(one: Detections, paired: set[int], below: Detections, above: int) -> int:
     """Return how many detections outside ``paired`` have a partner below the threshold. ``above``:
-    the number of boxes above it, first in ``below``."""
+    the number of boxes above it, which come first in ``below``."""
     if len(below) == above:
         return 0
     fits = overlaps(one.boxes, below.boxes[above:]) >= IOU
@@ -179,7 +192,7 @@ def _found_below(one: Detections, paired: set[int], below: Detections, above: in
 
 
 def table(results: Sequence[Row], calibration: str) -> str:
-    """Return Markdown; a cell has the agreement, and the mean score difference of the pairs."""
+    """Return a Markdown table of agreements, with the mean score difference of the pairs."""
     clips = list(results[0].clips)
     calibrated_on = calibration if any(row.layers is not None for row in results) else None
     named = [f"{name} (calibrated on)" if name == calibrated_on else name for name in clips]

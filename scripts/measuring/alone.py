@@ -15,12 +15,11 @@ from detector.core.engines.base import Engine, RawRequest
 from detector.core.models.base import Network
 from detector.core.run import prepare as variants
 
-# Inferences per request before every turn, until the other engines' threads are asleep.
-WARM_UP = 3
+WARM_UP = 3  # inferences per request before each turn; meanwhile other engines' threads fall asleep
 
 
 class Variant(NamedTuple):
-    """``requests`` at once with ``threads`` each; 0: the engine's own choice."""
+    """``requests``: concurrent ones, with ``threads`` each; 0: the engine's own choice."""
 
     engine: str
     precision: str
@@ -37,7 +36,7 @@ class Variant(NamedTuple):
 
 
 def opened(network: Network, variant: Variant, calibrate: str | None) -> Engine:
-    """Open the engine as a run would. Raises what a run would."""
+    """Open the engine like a run, with the same errors."""
     runtime = RuntimeConfig(
         concurrency=variant.requests, threads=variant.threads, precision=variant.precision
     )

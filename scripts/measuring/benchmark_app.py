@@ -1,5 +1,5 @@
-"""The openvino engine compared with OpenVINO's benchmark_app: alone from memory, and in the
-loop."""
+"""The openvino engine compared with OpenVINO's benchmark_app: inference of pictures in memory, and
+the whole loop."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ from measuring.rounds import (
 )
 
 AIM = 0.95
-# openvino's telemetry sends an event during the import. openvino falls back to a stub if telemetry
-# cannot be imported.
+# Without telemetry, which sends an event during the import: openvino then uses a stub.
 START = (
     "import sys; sys.modules['openvino_telemetry'] = None; "
     "from openvino.tools.benchmark.main import main; main()"
@@ -53,17 +52,17 @@ THEIRS, HINTED, MEMORY, LOOP = (
 
 
 def read_fps(output: str) -> float:
-    """Return the throughput. Raises ClickException if there is none."""
-    found = re.search(r"Throughput:\s*([\d.]+) FPS", output)
-    if found is None:
+    """Return the throughput in benchmark_app's output. Raises ClickException if it has none."""
+    match = re.search(r"Throughput:\s*([\d.]+) FPS", output)
+    if match is None:
         raise click.ClickException(f"benchmark_app reported no throughput: {output[-300:]}")
-    return float(found[1])
+    return float(match[1])
 
 
 def others_share(summary: Mapping[str, Any]) -> float:
     """Return the share of the process's CPU time used by stages other than inference, 0 to 1.
 
-    Library threads are counted in the steady state, so their rate is extrapolated to the whole run.
+    The times of library threads cover only the steady state, so we extrapolate them to the run.
     """
     cpu = summary["cpu"]
     libraries = cpu["libraries"]
@@ -88,33 +87,32 @@ HEAD = (
 )
 
 
-def cells(found: Mapping[str, Sequence[Row]]) -> list[str]:
-    """Return the cells of one network and precision. The last one is 1 if the loop reaches its
-    aim."""
-    memory = ratios(found[MEMORY], found[THEIRS], "fps")
-    loop = ratios(found[LOOP], found[THEIRS], "fps")
-    shares = [row["others"] for row in found[LOOP]]
-    of_aim = [one / (AIM * (1 - share)) for one, share in zip(loop, shares, strict=True)]
+def cells(rows: Mapping[str, Sequence[Row]]) -> list[str]:
+    """Return the cells of one network and precision."""
+    memory = ratios(rows[MEMORY], rows[THEIRS], "fps")
+    loop = ratios(rows[LOOP], rows[THEIRS], "fps")
+    shares = [row["others"] for row in rows[LOOP]]
+    shares_of_aim = [ratio / (AIM * (1 - share)) for ratio, share in zip(loop, shares, strict=True)]
     return [
-        spread([row["fps"] for row in found[THEIRS]]),
-        spread([row["fps"] for row in found[HINTED]]),
+        spread([row["fps"] for row in rows[THEIRS]]),
+        spread([row["fps"] for row in rows[HINTED]]),
         spread(memory),
         against(memory, AIM),
         spread(loop),
         spread(shares),
-        spread(of_aim),
-        against(of_aim, 1.0),
+        spread(shares_of_aim),
+        against(shares_of_aim, 1.0),
     ]
 
 
 @click.command("benchmark_app")
 @click.option("--network", "networks", multiple=True, type=click.Choice(list(NETWORKS)))
-@click.option("--precisions", default="fp32,int8", show_default=True)
+@click.option("--precisions", default="fp32,int8")
 @click.option("--requests", type=int, help="Requests in flight.  [default: the cores]")
-@click.option("--threads", default=1, show_default=True, help="Per request.")
-@click.option("--frames", default=300, show_default=True, help="Frames of runs with the loop.")
-@click.option("--seconds", default=10, show_default=True, help="Per run from memory.")
-@click.option("--rounds", default=5, show_default=True)
+@click.option("--threads", default=1, help="Per request.")
+@click.option("--frames", default=300, help="Frames of runs with the loop.")
+@click.option("--seconds", default=10, help="Per run from memory.")
+@click.option("--rounds", default=5)
 @quick_option
 def benchmark_app(
     networks: tuple[str, ...],
@@ -128,28 +126,27 @@ def benchmark_app(
 ) -> None:
     """Compare the openvino engine with benchmark_app, on the graph that the engine compiles.
 
-    benchmark_app has as many requests, streams and threads, and the same precision. Ours serves
-    pictures from memory, and then the whole loop with --no-video, whose other stages use the same
-    cores.
+    benchmark_app gets the same requests, threads and precision. Ours first infers pictures in
+    memory, then runs the whole loop with --no-video, whose other stages use the same cores.
     """
     say_machine(quick)
     frames, rounds, seconds = (QUICK_FRAMES, 1, 2) if quick else (frames, rounds, seconds)
-    at_once = requests or max(1, len(os.sched_getaffinity(0)) // threads)
+    concurrency = requests or max(1, len(os.sched_getaffinity(0)) // threads)
     table = []
     for name in networks or NETWORKS:
-        missing = [one for one in NETWORKS[name] if isinstance(one, Path) and not one.is_file()]
+        missing = [path for path in NETWORKS[name] if isinstance(path, Path) and not path.is_file()]
         if missing:
             click.echo(f"{name}: skipped: {missing[0]} does not exist")
             continue
         for precision in precisions.split(","):
             with tempfile.TemporaryDirectory() as folder:
                 graph = Path(folder, "graph.onnx")
-                own = bench("export-graph", name, precision, graph)
-                click.echo(f"\n{name} {precision}: {json.loads(own.stdout)['note']}")
-                shape = (at_once, threads)
+                exported = bench("export-graph", name, precision, graph)
+                click.echo(f"\n{name} {precision}: {json.loads(exported.stdout)['note']}")
+                shape = (concurrency, threads)
                 variants = _variants(name, precision, graph, shape, frames, seconds)
-                found = interleave(variants, rounds, warm_up=0 if quick else 1)
-            table.append([f"{name} {precision}", f"{at_once}x{threads}", *cells(found)])
+                rows = interleave(variants, rounds, warm_up=0 if quick else 1)
+            table.append([f"{name} {precision}", f"{concurrency}x{threads}", *cells(rows)])
     click.echo("\n" + markdown(HEAD, table))
 
 
@@ -160,30 +157,35 @@ def bench(*arguments: Any) -> Any:
 def _variants(
     name: str, precision: str, graph: Path, shape: tuple[int, int], frames: int, seconds: int
 ) -> dict[str, Callable[[], Row]]:
-    at_once, threads = shape
-    fixed = ("-hint", "none", "-nstreams", at_once, "-nthreads", at_once * threads)
+    concurrency, threads = shape
+    fixed = ("-hint", "none", "-nstreams", concurrency, "-nthreads", concurrency * threads)
 
     def theirs(*options: Any) -> Row:
-        asked = ("-m", graph, "-d", "CPU", "-t", seconds, "-api", "async")
-        command = [sys.executable, "-c", START, *asked, "-infer_precision", HINTS[precision]]
+        load_options = ("-m", graph, "-d", "CPU", "-t", seconds, "-api", "async")
+        command = [sys.executable, "-c", START, *load_options, "-infer_precision", HINTS[precision]]
         return {"fps": read_fps(run([*map(str, command), *map(str, options)]).stdout)}
 
     def memory() -> Row:
-        turn = bench("memory-turn", name, precision, at_once, threads, seconds)
+        turn = bench("memory-turn", name, precision, concurrency, threads, seconds)
         row: Row = json.loads(turn.stdout)
         return row
 
     def loop() -> Row:
-        chosen = ("--engine", "openvino", "--precision", precision)
-        sizes = ("--concurrency", at_once, "--threads", threads, "--frames", frames)
-        calibrated = calibration(name, precision)
+        engine_options = ("--engine", "openvino", "--precision", precision)
+        size_options = ("--concurrency", concurrency, "--threads", threads, "--frames", frames)
+        calibration_options = calibration(name, precision)
         summary = detect_video(
-            clip(720, frames), *NETWORKS[name], *chosen, *sizes, *calibrated, "--no-video"
+            clip(720, frames),
+            *NETWORKS[name],
+            *engine_options,
+            *size_options,
+            *calibration_options,
+            "--no-video",
         )
         return {"fps": summary["fps"]["end_to_end"], "others": others_share(summary)}
 
     return {
-        THEIRS: partial(theirs, *fixed, "-nireq", at_once),
+        THEIRS: partial(theirs, *fixed, "-nireq", concurrency),
         MEMORY: memory,
         HINTED: partial(theirs, "-hint", "throughput"),
         LOOP: loop,
@@ -191,14 +193,14 @@ def _variants(
 
 
 def calibration(name: str, precision: str) -> tuple[Any, ...]:
-    """Return options; the default model needs none."""
+    """Return the options of calibration; only int8 of other models than street needs some."""
     if precision != "int8" or name.startswith("street"):
         return ()
     return ("--calibrate", STREET, "--calibrate-frames", 16)
 
 
 # ----------------------------------------------------------------------
-# In their own processes
+# Commands that run in their own processes
 
 
 def _opened(name: str, precision: str) -> tuple[Any, Any]:
@@ -207,20 +209,20 @@ def _opened(name: str, precision: str) -> tuple[Any, Any]:
     from detector.core.models import ModelRequest, open_network
 
     options = list(NETWORKS[name])
-    given = dict(zip(options[::2], options[1::2], strict=True))
-    size = given.get("--size")
+    by_name = dict(zip(options[::2], options[1::2], strict=True))
+    size = by_name.get("--size")
     network = open_network(
         ModelRequest(
-            str(given["--model"]),
-            random_seed=given.get("--random-weights"),
+            str(by_name["--model"]),
+            random_seed=by_name.get("--random-weights"),
             size=tuple(map(int, reversed(size.split("x")))) if size else None,
         )
     )
-    wants = calibration(name, precision)
-    asked = CalibrationConfig(calibrate=str(STREET), calibrate_frames=16)
+    needs_calibration = calibration(name, precision)
+    calibrated = CalibrationConfig(calibrate=str(STREET), calibrate_frames=16)
     config = Config(
         runtime=RuntimeConfig(precision=precision),
-        calibration=asked if wants else CalibrationConfig(),
+        calibration=calibrated if needs_calibration else CalibrationConfig(),
     )
     return network, config
 
@@ -253,7 +255,7 @@ def export_graph(name: str, precision: str, target: Path) -> None:
 @click.argument("threads", type=int)
 @click.argument("seconds", type=float)
 def memory_turn(name: str, precision: str, requests: int, threads: int, seconds: float) -> None:
-    """Run the turn of ``scripts/bench alone`` for ``seconds``."""
+    """Repeat a turn of ``scripts/bench alone`` for ``seconds``."""
     from detector.core import engines
     from detector.core.run.prepare import prepare_network
     from detector.core.run.quantize.frames import read_frames
@@ -266,7 +268,9 @@ def memory_turn(name: str, precision: str, requests: int, threads: int, seconds:
     )
     picture = read_frames(str(STREET), network.input, 1).seen[:1]
     with engines.open("openvino", ready.network, ready.options) as engine:
-        runs = max(requests, round(500 / turn(engine, picture, 10 * requests)))  # of half a second
+        runs = max(
+            requests, round(500 / turn(engine, picture, 10 * requests))
+        )  # a turn of half a second
         turns, until = [], time.perf_counter() + seconds
         while not turns or time.perf_counter() < until:
             turns.append(turn(engine, picture, runs))

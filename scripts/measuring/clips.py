@@ -1,5 +1,5 @@
 """Clips of any height for measurements, made by ffmpeg from the demo's street and cached; and the
-quality loss of one video compared with another."""
+quality of a video compared with its source."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from measuring.rounds import SHARED, STREET, Row, run
 
 BENCH = SHARED / "videos/bench_720p.mp4"  # 200 frames of people, then 200 of traffic
 BENCH_FRAMES = 400
-# For --clip. The measured program runs in an empty folder, so the path must be absolute.
+# Type of --clip: absolute, because the measured program runs in an empty folder.
 GIVEN_CLIP = click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path)
-# The quality of cameras and phones, with a few times the bit rate of a film.
+# About the quality of cameras and phones, whose bit rate is a few times that of a film.
 ENCODED = ("-c:v", "libx264", "-preset", "veryfast", "-crf", "20", "-g", "50", "-an")
 
 
 def clip(height: int, frames: int) -> Path:
     """Return a 16:9 clip of this height with at least this many frames.
 
-    At 720 lines that is the shared clip, if it exists; else ``made``. Raises ClickException.
+    At 720 lines that is the shared clip, if it exists; else ``street_clip``. Raises ClickException.
     """
     if height == 720 and frames <= BENCH_FRAMES and BENCH.is_file():
         return BENCH
-    return made(height, frames)
+    return street_clip(height, frames)
 
 
-def made(height: int, frames: int) -> Path:
+def street_clip(height: int, frames: int) -> Path:
     """Return the demo's street, scaled, and repeated up to exactly this many frames.
 
     Raises ClickException.
@@ -46,10 +46,10 @@ def made(height: int, frames: int) -> Path:
 
 
 def looped_copy(height: int, frames: int) -> Path:
-    """Return a long clip that repeats a short one's packets, so it is not encoded again."""
+    """Return a long clip that repeats the packets of a short one, which is fast to make."""
     path = CACHE / "clips" / f"copied-{height}p-{frames}.mp4"
     if not path.is_file():
-        _make(path, [*_looped(made(height, 300)), "-frames:v", str(frames), "-c", "copy"])
+        _make(path, [*_looped(street_clip(height, 300)), "-frames:v", str(frames), "-c", "copy"])
     return path
 
 
@@ -58,7 +58,7 @@ def _looped(path: Path) -> list[str]:
 
 
 def _make(path: Path, arguments: list[str]) -> None:
-    """Make a file, which gets its final name only when complete."""
+    """Run ffmpeg. The file gets its final name only when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.stem}.{os.getpid()}.partial.mp4")
     try:
@@ -71,9 +71,9 @@ def _make(path: Path, arguments: list[str]) -> None:
 
 
 def size_of(path: Path) -> tuple[int, int]:
-    """Return width and height, by ffprobe."""
-    asked = ["-select_streams", "v:0", "-show_entries", "stream=width,height", "-of", "json"]
-    output = run(["ffprobe", "-v", "error", *asked, path]).stdout
+    """Return (width, height), by ffprobe."""
+    options = ["-select_streams", "v:0", "-show_entries", "stream=width,height", "-of", "json"]
+    output = run(["ffprobe", "-v", "error", *options, path]).stdout
     stream = json.loads(output)["streams"][0]
     return stream["width"], stream["height"]
 
@@ -82,18 +82,27 @@ def ffmpeg_version() -> str:
     return run(["ffmpeg", "-version"]).stdout.split("Copyright")[0].strip()
 
 
-def fidelity(written: Path, source: Path, frames: int, read: Sequence[str] = ()) -> Row:
-    """Return luma PSNR (dB) and SSIM of a video against the first frames of its source.
+def fidelity(written: Path, source: Path, frames: int, read_options: Sequence[str] = ()) -> Row:
+    """Return luma PSNR (dB) and SSIM of a video compared with the first frames of its source.
 
     ffmpeg compares picture by picture in order, ignoring times. ``psnr`` is inf if they are equal.
-    ``read``: ffmpeg's input options for ``source``.
+    ``read_options``: ffmpeg's input options for ``source``.
     """
     inputs = "".join(
         f"[{at}:v]trim=end_frame={frames},settb=1/25,setpts=N,format=yuv420p[{name}];"
         for at, name in enumerate("ab")
     )
     metrics = "[a]split[c][d];[b]split[e][f];[c][e]psnr;[d][f]ssim"
-    command = ["ffmpeg", "-i", str(written), *read, "-i", str(source), "-lavfi", inputs + metrics]
+    command = [
+        "ffmpeg",
+        "-i",
+        str(written),
+        *read_options,
+        "-i",
+        str(source),
+        "-lavfi",
+        inputs + metrics,
+    ]
     output = subprocess.run(
         [*command, "-f", "null", "-"], capture_output=True, text=True, check=True
     ).stderr

@@ -26,7 +26,7 @@ from measuring.rounds import (
     spread,
 )
 
-JOBS: dict[str, dict[str, Any]] = {  # options of the configuration
+JOBS: dict[str, dict[str, Any]] = {  # name -> options of the configuration
     "video": {},
     "overlay": {"save": "overlay"},
     "no video": {"no_video": True},
@@ -35,10 +35,10 @@ JOBS: dict[str, dict[str, Any]] = {  # options of the configuration
 
 @click.command()
 @click.option("--clip", "path", type=GIVEN_CLIP, help="[default: 720p]")
-@click.option("--engine", default="ort", show_default=True)
-@click.option("--precision", default="fp32", show_default=True)
-@click.option("--frames", default=300, show_default=True)
-@click.option("--rounds", default=5, show_default=True)
+@click.option("--engine", default="ort")
+@click.option("--precision", default="fp32")
+@click.option("--frames", default=300)
+@click.option("--rounds", default=5)
 @quick_option
 def cores(
     path: Path | None, engine: str, precision: str, frames: int, rounds: int, quick: bool
@@ -48,46 +48,46 @@ def cores(
     frames, rounds = (QUICK_FRAMES, 1) if quick else (frames, rounds)
     if shutil.which("taskset") is None:
         raise click.ClickException("taskset is not installed: apt install util-linux")
-    own = sorted(os.sched_getaffinity(0))
+    core_ids = sorted(os.sched_getaffinity(0))
     source = path or clip(720, frames)
-    shared = {"engine": engine, "precision": precision, "frames": frames}
+    common = {"engine": engine, "precision": precision, "frames": frames}
     click.echo(f"\n{source.name}, {engine} {precision}, {frames} frames")
     variants = {
-        f"{name}, {count} cores": partial(_pinned, own[:count], source, shared | more)
-        for name, more in JOBS.items()
-        for count in _counts(len(own))
+        f"{name}, {count} cores": partial(_pinned, core_ids[:count], source, common | job_options)
+        for name, job_options in JOBS.items()
+        for count in _counts(len(core_ids))
     }
-    found = interleave(variants, rounds, warm_up=0 if quick else 1)
-    click.echo("\n" + markdown(*_pinned_table(found, _counts(len(own)))))
+    rows = interleave(variants, rounds, warm_up=0 if quick else 1)
+    click.echo("\n" + markdown(*_pinned_table(rows, _counts(len(core_ids)))))
 
 
-def _counts(most: int) -> list[int]:
-    """Return 1, 2, 4 ... and the number of cores."""
-    return sorted({*(1 << power for power in range(6) if 1 << power <= most), most})
+def _counts(core_count: int) -> list[int]:
+    """Return 1, 2, 4 ... and ``core_count``."""
+    return sorted({*(1 << power for power in range(6) if 1 << power <= core_count), core_count})
 
 
-def _pinned(places: Sequence[int], source: Path, options: Mapping[str, Any]) -> Row:
-    program = ["taskset", "-c", ",".join(map(str, places)), *OURS]
-    return rates(detect_video(source, *flags(options), program=program))
+def _pinned(core_ids: Sequence[int], source: Path, options: Mapping[str, Any]) -> Row:
+    command = ["taskset", "-c", ",".join(map(str, core_ids)), *OURS]
+    return rates(detect_video(source, *flags(options), program=command))
 
 
 def flags(options: Mapping[str, Any]) -> list[str]:
     """Return configuration options as flags of the command line."""
-    given = []
+    arguments = []
     for name, value in options.items():
-        given += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    return given
+        arguments += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return arguments
 
 
 def _pinned_table(
-    found: Mapping[str, Sequence[Row]], counts: Sequence[int]
+    measured: Mapping[str, Sequence[Row]], counts: Sequence[int]
 ) -> tuple[list[str], list[list[str]]]:
     lines = []
     for name in JOBS:
-        one = found[f"{name}, {counts[0]} cores"]
+        fewest = measured[f"{name}, {counts[0]} cores"]
         for count in counts:
-            rows = found[f"{name}, {count} cores"]
+            rows = measured[f"{name}, {count} cores"]
             fps, cpu = ([row[key] for row in rows] for key in ("fps", "cpu_ms"))
-            lines.append([name, str(count), *map(spread, (fps, ratios(rows, one, "fps"), cpu))])
-    head = ["job", "cores", "end-to-end FPS", f"times {counts[0]} core", "CPU, ms a frame"]
+            lines.append([name, str(count), *map(spread, (fps, ratios(rows, fewest, "fps"), cpu))])
+    head = ["job", "cores", "end-to-end FPS", f"times {counts[0]} core", "CPU, ms per frame"]
     return head, lines

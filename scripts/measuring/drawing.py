@@ -1,4 +1,4 @@
-"""The cost of drawing boxes, labels and trails: ours, an older version of ours, and supervision."""
+"""The cost of drawing boxes, labels and trails, now, in an older version, and in supervision."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 import click
 
 from measuring import rounds as rounds_of
-from measuring.clips import made
+from measuring.clips import street_clip
 from measuring.environments import CACHE, MissingError, checkout, environment
 from measuring.rounds import ROOT, Row
 
 COMMIT = "3cb269d"  # the last commit before the work on drawing
 JOB = Path(__file__).with_name("drawing_job.py")
-FRAMES, DRAWN = 160, 120  # DRAWN: the last ones; trails are complete after two seconds
-KEPT = ("boxes", "scores", "class_ids", "names", "track_ids", "trails")
+FRAMES, DRAWN = 160, 120  # only the last frames are drawn, when trails have their full length
+FIELDS = ("boxes", "scores", "class_ids", "names", "track_ids", "trails")
 
 
 def objects_of(clip: Path) -> Path:
@@ -28,31 +28,33 @@ def objects_of(clip: Path) -> Path:
         from detector.core.api import Detector
         from detector.tracks.trails import Trails
 
-        trails, found = Trails(2.0), []
+        trails, objects = Trails(2.0), []
         with Detector("street", track="bytetrack") as detector:
-            for frame, seen in detector.stream(str(clip)):
-                one = trails.draw(seen, frame.time_s)
-                found.append({name: getattr(one, name) for name in KEPT})
-        path.write_bytes(pickle.dumps(found[-DRAWN:]))
+            for frame, detections in detector.stream(str(clip)):
+                drawn = trails.draw(detections, frame.time_s)
+                objects.append({name: getattr(drawn, name) for name in FIELDS})
+        path.write_bytes(pickle.dumps(objects[-DRAWN:]))
     return path
 
 
 @click.command()
-@click.option("--commit", default=COMMIT, show_default=True, help="The commit to compare with.")
-@click.option("--rounds", default=5, show_default=True)
+@click.option("--commit", default=COMMIT, help="The commit to compare with.")
+@click.option("--rounds", default=5)
 def drawing(commit: str, rounds: int) -> None:
     """Measure CPU milliseconds per frame of annotating a 1080p street, 110 frames with about 20
     objects: now, at another commit, and with supervision's annotators.
 
-    Planes are YUV 4:2:0, as encoders take them. Labels have class and score; with trails, ids too.
+    Planes are YUV 4:2:0, which encoders take. Labels have class and score; with trails, also ids.
     """
     rounds_of.say_machine()
-    clip = made(1080, FRAMES)
+    clip = street_clip(1080, FRAMES)
     objects = objects_of(clip)
 
     def cost(who: str, python: str | Path = sys.executable, root: Path = ROOT) -> Row:
-        done = rounds_of.run([python, JOB, who, clip, objects], around={"PYTHONPATH": str(root)})
-        row: Row = json.loads(done.stdout)
+        completed = rounds_of.run(
+            [python, JOB, who, clip, objects], environment={"PYTHONPATH": str(root)}
+        )
+        row: Row = json.loads(completed.stdout)
         return row
 
     variants = {}
@@ -64,10 +66,10 @@ def drawing(commit: str, rounds: int) -> None:
         variants["supervision, bgr"] = partial(cost, "supervision", python)
     except MissingError as error:
         click.echo(f"supervision: skipped: {error}")
-    found = rounds_of.interleave(variants, rounds, warm_up=0)
-    keys = list(next(iter(found.values()))[0])
+    rows_by_name = rounds_of.interleave(variants, rounds, warm_up=0)
+    keys = list(next(iter(rows_by_name.values()))[0])
     table = [
         [name, *(rounds_of.spread([row[key] for row in rows]) for key in keys)]
-        for name, rows in found.items()
+        for name, rows in rows_by_name.items()
     ]
-    click.echo("\n" + rounds_of.markdown(["CPU, ms a frame", *keys], table))
+    click.echo("\n" + rounds_of.markdown(["CPU, ms per frame", *keys], table))

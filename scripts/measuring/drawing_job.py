@@ -3,8 +3,8 @@
     PYTHON scripts/measuring/drawing_job.py planes|bgr|supervision CLIP SCENE
 
 ``SCENE``: a pickle with the objects of the clip's last pictures (``drawing.py`` makes it).
-``planes`` and ``bgr`` are ours, of the version that ``PYTHONPATH`` names. Prints JSON: CPU
-milliseconds a picture, without tracks and with trails.
+``planes`` and ``bgr`` are drawn by the version of detect-video on ``PYTHONPATH``. Prints JSON: CPU
+milliseconds per picture, without tracks and with trails.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import cv2
 
 WARM_UP = 10  # pictures drawn before the measurement
-LINE, TEXT_SCALE, POINTS = 4, 0.9, 50  # for supervision: as ours at 1080p
+LINE, TEXT_SCALE, POINTS = 4, 0.9, 50  # supervision's options, to match ours at 1080p
 Draw = Callable[[Any, dict[str, Any]], None]
 
 
@@ -28,7 +28,7 @@ def ours() -> Draw:
     from detector.core.stages.annotate import annotate
     from detector.core.types import Detections
 
-    return lambda picture, found: annotate(picture, Detections(**found))
+    return lambda picture, objects: annotate(picture, Detections(**objects))
 
 
 def supervision() -> Draw:
@@ -38,17 +38,17 @@ def supervision() -> Draw:
     labels = sv.LabelAnnotator(text_scale=TEXT_SCALE)
     traces = sv.TraceAnnotator(thickness=LINE, trace_length=POINTS)
 
-    def draw(picture: Any, found: dict[str, Any]) -> None:
-        ids, scores = found["track_ids"], found["scores"]
-        seen = sv.Detections(found["boxes"], None, scores, found["class_ids"], ids)
-        texts = [found["names"][one] for one in found["class_ids"]]
+    def draw(picture: Any, objects: dict[str, Any]) -> None:
+        ids, scores = objects["track_ids"], objects["scores"]
+        detections = sv.Detections(objects["boxes"], None, scores, objects["class_ids"], ids)
+        texts = [objects["names"][class_id] for class_id in objects["class_ids"]]
         if ids is not None:
             texts = [f"{text} {track}" for text, track in zip(texts, ids, strict=True)]
         texts = [f"{text} {score:.2f}" for text, score in zip(texts, scores, strict=True)]
-        boxes.annotate(picture, seen)
-        labels.annotate(picture, seen, texts)
+        boxes.annotate(picture, detections)
+        labels.annotate(picture, detections, texts)
         if ids is not None:
-            traces.annotate(picture, seen)
+            traces.annotate(picture, detections)
 
     return draw
 
@@ -60,7 +60,7 @@ def cost(who: str, clip: str, scene: list[dict[str, Any]]) -> float:
         [],
     )
     reader.set(cv2.CAP_PROP_POS_FRAMES, reader.get(cv2.CAP_PROP_FRAME_COUNT) - len(scene))
-    for found in scene:
+    for objects in scene:
         picture = reader.read()[1]
         if who == "planes":
             from detector.core.stages.planes import planes_of
@@ -68,7 +68,7 @@ def cost(who: str, clip: str, scene: list[dict[str, Any]]) -> float:
 
             picture = planes_of(picture, Colours(1, 1, 1, False, (0.2126, 0.0722)))
         start = time.thread_time()
-        draw(picture, found)
+        draw(picture, objects)
         seconds.append(time.thread_time() - start)
     return sum(seconds[WARM_UP:]) * 1e3 / len(seconds[WARM_UP:])
 
@@ -77,6 +77,6 @@ if __name__ == "__main__":
     who, clip, path = sys.argv[1:]
     tracks = pickle.loads(Path(path).read_bytes())
     plain = [found | {"track_ids": None, "trails": ()} for found in tracks]
-    cost(who, clip, plain)  # libraries load parts at first use
+    cost(who, clip, plain)  # warm-up: libraries load parts at first use
     scenes = {"boxes and labels": plain, "and trails": tracks}
     print(json.dumps({name: cost(who, clip, scene) for name, scene in scenes.items()}))

@@ -1,9 +1,9 @@
 """The effect of dynamic quantisation: int8 weights, and activations quantised in every run.
 
-The engines do not offer it. torch quantises linear and recurrent layers only, so it
-changes nothing in a network of convolutions. ONNX Runtime does change convolutions, into
-ConvInteger: the file shrinks, but each run searches every activation for its range and converts it
-before a slow kernel multiplies. ``scripts/bench dynamic`` measures that; see docs/quantisation.md.
+The engines do not offer it. torch quantises linear and recurrent layers only, so it changes nothing
+in a network of convolutions. ONNX Runtime turns convolutions into ConvInteger: the file shrinks,
+but each run measures the range of every activation and converts it, and the kernel is slow.
+``scripts/bench dynamic`` measures that; see docs/quantisation.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Dynamic:
     """The result of ONNX Runtime's dynamic quantisation."""
 
     graph: onnx.ModelProto
-    changed: int  # multiplying nodes, of ``layers``, that are integer now
+    changed: int  # how many of the multiplying ``layers`` became integer nodes
     layers: int
     added: int  # nodes that the quantisation added
     bytes_before: int
@@ -46,7 +46,7 @@ def quantise_dynamically(model: onnx.ModelProto) -> Dynamic:
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "fp32.onnx"), Path(folder, "dynamic.onnx")
         source.write_bytes(model.SerializeToString())
-        # It recommends its preprocessing, whose folding is done here already.
+        # Hide its advice to preprocess the graph, which is folded already.
         logging.disable(logging.WARNING)
         try:
             quantize_dynamic(source, target, weight_type=QuantType.QUInt8)
@@ -73,8 +73,8 @@ def count_changed_by_torch(module: nn.Module) -> int:
         warnings.simplefilter("ignore")  # torch.ao.quantization moves to torchao
         result = quantize_dynamic(module)
     before = dict(module.named_modules())
-    # Skip the module itself, because every copy of a GraphModule has its own class, and the parts
-    # of new modules.
+    # Skip the module itself (every copy of a GraphModule has its own class), and parts that only
+    # the result has.
     return sum(
         type(part) is not type(before[name])
         for name, part in result.named_modules()

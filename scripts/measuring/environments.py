@@ -1,7 +1,7 @@
 """Environments of other programs, and of other versions of this one, each in its own folder.
 
-They are cached in ``~/.cache/detect-video/compare``. This file imports nothing that this project
-installs, because other Pythons run it, too.
+They are cached in ``~/.cache/detect-video/compare``. This module imports only the standard library,
+because other Pythons run it, too.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "detect-video", "compare")
-COMPLETE = "complete"  # a marker file: without it, the installation was interrupted
+COMPLETE = "complete"  # a marker file that is missing if the installation was interrupted
 
 
 class MissingError(Exception):
-    """It cannot be installed or run here; the text says why."""
+    """A program cannot be installed or run here; the text says why."""
 
 
 def environment(name: str, *steps: Sequence[str], check: Sequence[str] = ()) -> Path:
@@ -48,25 +48,27 @@ def environment(name: str, *steps: Sequence[str], check: Sequence[str] = ()) -> 
     return python
 
 
-def _succeed(command: Sequence[str], otherwise: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = done.stderr.splitlines()
+def _succeed(command: Sequence[str], problem: str) -> None:
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    if completed.returncode:
+        lines = completed.stderr.splitlines()
         errors = [line for line in lines if "ERROR" in line or "Error" in line]
-        raise MissingError(f"{otherwise}: {(errors or lines or ['no reason was given'])[-1]}")
+        raise MissingError(f"{problem}: {(errors or lines or ['no reason was given'])[-1]}")
 
 
 def versions(python: Path, names: Sequence[str]) -> Mapping[str, str]:
     """Return name -> version of installed packages."""
-    ask = (
+    code = (
         "import sys\n"
         "from importlib.metadata import PackageNotFoundError, version\n"
         "for name in sys.argv[1:]:\n"
         "    try: print(name, version(name))\n"
         "    except PackageNotFoundError: pass"
     )
-    done = subprocess.run([python, "-c", ask, *names], capture_output=True, text=True, check=True)
-    return dict(line.split() for line in done.stdout.splitlines())
+    completed = subprocess.run(
+        [python, "-c", code, *names], capture_output=True, text=True, check=True
+    )
+    return dict(line.split() for line in completed.stdout.splitlines())
 
 
 def checkout(root: Path, commit: str) -> Path:
@@ -74,15 +76,15 @@ def checkout(root: Path, commit: str) -> Path:
 
     Raises MissingError.
     """
-    found = subprocess.run(
-        ["git", "-C", str(root), "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"],
+    completed = subprocess.run(
+        ["git", "-C", str(root), "rev-parse", "--verify", "-q", f"{commit}^{{commit}}"],
         capture_output=True,
         text=True,
         check=False,
     )
-    if found.returncode:
+    if completed.returncode:
         raise MissingError(f"{root} has no commit {commit}: give another, or fetch it")
-    digest = found.stdout.strip()
+    digest = completed.stdout.strip()
     folder = CACHE / f"commit-{digest[:12]}"
     if not (folder / COMPLETE).exists():
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """The cost of the instruments per frame: how often each of their steps runs, times its cost.
 
-A difference of two runs would be noise: the loop's threads pass a lock on, which takes longer if a
-thread sleeps. Counts do not depend on the machine's load; the cost of a step, the minimum of many
+The difference of two runs would be noise, because handing a lock from thread to thread takes longer
+if one sleeps. Counts do not depend on the machine's load; the cost of a step, the minimum of many
 tries over some seconds, hardly does.
 """
 
@@ -24,7 +24,7 @@ import click
 from measuring.rounds import ROOT, machine
 
 FRAME_MS = 5.0
-AIM = 0.005  # of a frame of FRAME_MS
+AIM = 0.005  # largest share of FRAME_MS
 TRIES, CALLS = 30, 1000
 PAUSE_S = 0.2  # between tries, to outlast a burst of another program
 FRAMES = 200
@@ -47,19 +47,19 @@ def instruments(mode: str | None) -> None:
     """Measure the cost of timeline and NVTX in the threaded loop: counts of steps times their
     costs.
 
-    Two runs are counted. In a usual one, reading, inference and writing sleep while libraries'
-    threads work for them, and the other stages compute. In the other, every stage sleeps, so that
-    each stretch ends with all possible clock reads, as on a busy machine. Both are priced without a
-    profiler, and with an NVTX tool that does nothing.
+    Steps are counted in two runs. In the usual one, reading, inference and writing sleep, as if
+    libraries' threads worked for them, and the other stages compute. In the other, every stage
+    sleeps, so that each interval ends with all possible clock reads, as on a busy machine. The cost
+    of a step is measured without a profiler, and with an NVTX tool that does nothing.
     """
     if mode:
         click.echo(json.dumps(_costs()))
         return
     click.echo(machine())
-    runs = {"usual": _count_steps(SLEEPING), "all looks": _count_steps(STAGES)}
+    runs = {"usual": _count_steps(SLEEPING), "all clock reads": _count_steps(STAGES)}
     for name, counts in runs.items():
-        click.echo(f"{name}: a frame has {_listed(counts, '.1f')}")
-    click.echo(f"calls a frame that they add in the plain loop: {_listed(_count_calls(), '.1f')}")
+        click.echo(f"{name}: steps per frame: {_listed(counts, '.1f')}")
+    click.echo(f"calls per frame added in the plain loop: {_listed(_count_calls(), '.1f')}")
     for title, environment in (("no profiler", {}), ("NVTX tool that does nothing", _tool())):
         costs = _in_process(environment)
         click.echo(f"{title}: us each: {_listed(costs, '.2f')}")
@@ -67,7 +67,7 @@ def instruments(mode: str | None) -> None:
             total_us = sum(counts[step] * costs[step] for step in STEPS)
             share = total_us / 1e3 / FRAME_MS
             click.echo(
-                f"{title}, {name}: {total_us:.1f} us a frame = {share:.2%} of {FRAME_MS:g} ms"
+                f"{title}, {name}: {total_us:.1f} us per frame = {share:.2%} of {FRAME_MS:g} ms"
                 f" ({'within' if share < AIM else 'ABOVE'} {AIM:.1%})"
             )
 
@@ -78,11 +78,11 @@ def _listed(figures: dict[str, float], form: str) -> str:
 
 def _in_process(environment: dict[str, str]) -> dict[str, float]:
     command = [sys.executable, str(ROOT / "scripts/bench"), "instruments", "--mode", "plain"]
-    done = subprocess.run(
+    completed = subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, check=True
     )
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    costs: dict[str, float] = json.loads(completed.stdout)
+    return costs
 
 
 def _tool() -> dict[str, str]:
@@ -135,8 +135,8 @@ def _count_steps(sleeping: Container[str]) -> dict[str, float]:
             pass
     counts = dict.fromkeys(STEPS, 0.0)
     for track in timeline.tracks.values():
-        for (what, kind), span in track.spans.items():
-            name = "wait" if kind != WORK else "span of infer" if what == INFER else "span"
+        for (stage, kind), span in track.spans.items():
+            name = "wait" if kind != WORK else "span of infer" if stage == INFER else "span"
             counts[name] += span.calls
             if span.is_booked:
                 counts["booking of the engine's threads"] += span.calls
@@ -198,7 +198,7 @@ def _costs() -> dict[str, float]:
             "span": span(WRITE, WORK),
             "span of infer": span(INFER, WORK),
             "wait": span("result", WAIT_INPUT),
-            # Without the run queue, which is missing here.
+            # This track has no run queue, so its cost is separate.
             "look at the CPU clock": lambda: track.check_clocks(owner, 0),
             "look at the run queue": queue.read,
             "booking of the engine's threads": lambda: (worker.enter(), worker.leave()),
@@ -210,7 +210,7 @@ def _costs() -> dict[str, float]:
 
 @contextmanager
 def _engine() -> Iterator[Any]:
-    """Run a sleeping thread per core, like an engine's threads of unknown origin."""
+    """Start a sleeping thread per core, like the threads that an engine's library starts."""
     with _parts():
         from detector.core.timeline import INFER, Natives
 

@@ -1,7 +1,9 @@
-"""Ways to run a job of many short clips, in turns: seconds, and the overhead per item."""
+"""Parts of scripts/batch_check and scripts/cluster_check: timing ways to run a job of many short
+clips in turns, pictures that kill their process, and the comparison with single runs."""
 
 from __future__ import annotations
 
+import random
 import resource
 import shutil
 import statistics
@@ -15,52 +17,53 @@ from typing import Any
 from measuring.rounds import OURS, markdown, spread
 
 Way = Callable[[Path], Mapping[str, Any]]
-"""Given a folder, which it makes. Returns the job's document; nothing where there is no job."""
+"""Creates the given folder and runs the clips. Returns the job's document; {} for a shell loop."""
 HEAD = ("way", "s, median [range]", "times the loop", "CPU s", "ms an item adds to its run")
 
 
 @dataclass
 class Timed:
-    """One way, one element per round. ``besides_ms``: an item's overhead on top of its run."""
+    """Timings of one way, one per round. ``besides_ms``: an item's overhead on top of its run."""
 
     seconds: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
     besides_ms: list[float] = field(default_factory=list)
 
     def times(self, loop: Timed) -> list[float]:
-        return [theirs / own for theirs, own in zip(loop.seconds, self.seconds, strict=True)]
+        """Return the speed relative to ``loop`` in each round."""
+        return [loop_s / own_s for loop_s, own_s in zip(loop.seconds, self.seconds, strict=True)]
 
 
 def time_in_turns(ways: Mapping[str, Way], out: Path, items: int, rounds: int) -> dict[str, Timed]:
-    found = {name: Timed() for name in ways}
+    timings = {name: Timed() for name in ways}
     for number in range(rounds):
         for name, way in ways.items():
             start, before = time.perf_counter(), _cpu_of_children()
             document = way(out)
-            found[name].seconds.append(time.perf_counter() - start)
-            found[name].cpu_s.append(_cpu_of_children() - before)
+            timings[name].seconds.append(time.perf_counter() - start)
+            timings[name].cpu_s.append(_cpu_of_children() - before)
             if document:
-                found[name].besides_ms.append(1000 * document["report"]["between_s"] / items)
+                timings[name].besides_ms.append(1000 * document["report"]["between_s"] / items)
             shutil.rmtree(out)
-            print(f"round {number + 1}: {name}: {found[name].seconds[-1]:.2f} s", flush=True)
-    return found
+            print(f"round {number + 1}: {name}: {timings[name].seconds[-1]:.2f} s", flush=True)
+    return timings
 
 
-def table(found: Mapping[str, Timed], loop_of: Callable[[str], str]) -> str:
+def table(timings: Mapping[str, Timed], loop_of: Callable[[str], str]) -> str:
     """Return a table. ``loop_of``: name of a way -> name of the loop that it is compared with."""
     rows = []
-    for name, one in found.items():
-        times, cpu = spread(one.times(found[loop_of(name)])), statistics.median(one.cpu_s)
-        besides = f"{statistics.median(one.besides_ms):.1f}" if one.besides_ms else ""
-        rows.append([name, spread(one.seconds), times, f"{cpu:.1f}", besides])
+    for name, timed in timings.items():
+        times, cpu = spread(timed.times(timings[loop_of(name)])), statistics.median(timed.cpu_s)
+        overhead = f"{statistics.median(timed.besides_ms):.1f}" if timed.besides_ms else ""
+        rows.append([name, spread(timed.seconds), times, f"{cpu:.1f}", overhead])
     return markdown(HEAD, rows)
 
 
 def shell_loop(clips: Sequence[Path], out: Path, *options: str) -> dict[str, Any]:
-    """Run a usual shell loop: each run loads the model, and uses all cores."""
+    """Run detect-video in a shell loop: each run loads the model, and uses all cores."""
     out.mkdir()
-    words = " ".join([*map(str, OURS), '"$f"', "-q", "-o", f"{out}/", *options])
-    script = f'for f in "$@"; do {words} --run-dir "{out}/run-$(basename "$f")"; done'
+    command = " ".join([*map(str, OURS), '"$f"', "-q", "-o", f"{out}/", *options])
+    script = f'for f in "$@"; do {command} --run-dir "{out}/run-$(basename "$f")"; done'
     subprocess.run(["sh", "-c", script, "sh", *map(str, clips)], check=True, cwd=out)
     return {}
 
@@ -68,3 +71,43 @@ def shell_loop(clips: Sequence[Path], out: Path, *options: str) -> dict[str, Any
 def _cpu_of_children() -> float:
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
+
+
+def check_deaths(folder: Path, count: int, *options: str, left_s: float = 0.0) -> list[str]:
+    """Run a job with three pictures that kill the process that opens them, and resume it; return
+    the faults. ``left_s``: time until all processes must have ended."""
+    from tests.batch import deaths
+
+    deadly = deaths.make_items(folder, count, deaths.WAYS_TO_DIE)
+    faults = []
+    for resume in ((), ("--resume",)):
+        ended = deaths.run_job(folder, *options, *resume)
+        faults += deaths.list_faults(folder, ended, count, deadly, left_s)
+        print(
+            f"{' '.join(resume) or 'the job'}: exit {ended.code}, {ended.seconds:.0f} s, "
+            f"{ended.result.get('items')}, deaths {dict(ended.deaths)}",
+            flush=True,
+        )
+    for failure in ended.result.get("failures", ()):
+        print(f"- {failure['name']}: {failure['error']}")
+    return faults
+
+
+def compare_with_single_runs(
+    out: Path, folder: Path, cores: Sequence[int], count: int = 0, seed: int = 0
+) -> list[str]:
+    """Compare ``count`` finished items (0: all) with single runs, which are written to ``folder``.
+    Items that differ are run again on ``cores``, those of a worker; return the remaining faults."""
+    from tests.batch.killing import list_differences
+
+    files = out / "files"
+    names = sorted(path.parent.relative_to(files).as_posix() for path in files.rglob("done.json"))
+    sample = random.Random(seed).sample(names, min(count, len(names))) if count else names
+    folder.mkdir()
+    different = list_differences(out, folder, sample)
+    unexplained = list_differences(out, folder, different, cores)
+    print(
+        f"{len(sample)} items compared with single runs: {len(different)} differ "
+        f"({', '.join(different)}); on the cores of a worker {len(unexplained)} differ"
+    )
+    return [f"{name}: differs from a single run" for name in unexplained]

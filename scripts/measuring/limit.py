@@ -1,7 +1,7 @@
 """End-to-end FPS compared with the machine's limit.
 
-No loop can be faster than its longest serial stage, nor than all of its work spread over all cores.
-The cost of the work comes from the leanest configuration of the same engine and precision: one
+No loop can be faster than its longest serial stage, or than its CPU time spread evenly over all
+cores. We take the CPU time of the leanest configuration of the same engine and precision: one
 thread per request, so that no thread of the engine spins or waits for another. So a run that wastes
 CPU time does not lower its own limit.
 """
@@ -40,7 +40,8 @@ LEANEST = {  # one thread per request: in the plain loop, and overlapped with on
     PLAIN: ("--sync", "--threads", 1),
     LEAN: ("--concurrency", 1, "--threads", 1),
 }
-RANDOM = ("--random-weights", 0, "--conf", 0.95)  # high: random weights detect everywhere
+# A high threshold, because random weights detect everywhere.
+RANDOM = ("--random-weights", 0, "--conf", 0.95)
 NETWORKS: dict[str, tuple[Any, ...]] = {
     "street@608x352": ("--model", "street"),
     "street-1@416x256": ("--model", "street-1"),
@@ -50,8 +51,8 @@ NETWORKS: dict[str, tuple[Any, ...]] = {
 
 
 def alone_ms(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return stage -> milliseconds per frame in the plain loop, where every stage has the computer
-    to itself, minus the time that other processes had its core."""
+    """Return stage -> milliseconds per frame in the plain loop, where one stage runs at a time,
+    minus the time that other processes took from it."""
     from detector.core.session.codec import from_builtins
     from detector.core.session.document import Summary
 
@@ -67,10 +68,10 @@ def alone_ms(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _foreign_share(libraries: Any) -> float:
-    """Return the share of waits for a core that other processes caused, by CPU time.
+    """Return the share of waits for a core that other processes caused, estimated from CPU times.
 
-    Only a stage's own libraries run at the same time; waiting for them is part of the stage's time.
-    If the system does not report it, others caused all of it.
+    The rest was caused by the stage's own libraries, which is part of the stage's time. If the
+    system does not report CPU times, we blame other processes for all waits.
     """
     if libraries is None or libraries.others_s is None:
         return 1.0
@@ -78,29 +79,34 @@ def _foreign_share(libraries: Any) -> float:
 
 
 def _ready_s(document: Any, name: str) -> float:
-    """Return the seconds while the stage's thread, or its busiest library thread, was ready but not
-    scheduled."""
+    """Return how many seconds the stage's thread and its library threads were ready but not
+    scheduled; for inference, the longer of the two."""
     stage, libraries = document.stages[name], document.cpu.libraries
-    own = [document.threads[thread] for thread in stage.threads if thread in document.threads]
-    ready, cpu = sum(thread.ready_s or 0.0 for thread in own), sum(thread.cpu_s for thread in own)
-    mine = stage.cpu_s * ready / cpu if cpu else 0.0
-    threads = None if libraries is None else libraries.stages.get(name)
-    theirs = 0.0
-    if threads is not None and threads.calls and name != "read":
-        theirs = threads.ready_s / threads.calls * stage.calls
-    return max(mine, theirs) if name == INFER else mine + theirs
+    threads_of_stage = [
+        document.threads[thread] for thread in stage.threads if thread in document.threads
+    ]
+    ready, cpu = (
+        sum(thread.ready_s or 0.0 for thread in threads_of_stage),
+        sum(thread.cpu_s for thread in threads_of_stage),
+    )
+    own_ready_s = stage.cpu_s * ready / cpu if cpu else 0.0
+    library_threads = None if libraries is None else libraries.stages.get(name)
+    library_ready_s = 0.0
+    if library_threads is not None and library_threads.calls and name != "read":
+        library_ready_s = library_threads.ready_s / library_threads.calls * stage.calls
+    return max(own_ready_s, library_ready_s) if name == INFER else own_ready_s + library_ready_s
 
 
-def serial_ms(alone: Mapping[str, float], at_once: int) -> dict[str, float]:
-    """Return stage -> milliseconds per frame that cannot be spread.
+def serial_ms(alone: Mapping[str, float], concurrency: int) -> dict[str, float]:
+    """Return stage -> milliseconds per frame that cannot overlap with other frames in this stage.
 
-    ``at_once``: concurrent requests inside the engine; each call counts with its part.
+    ``concurrency``: the engine's requests, which share the time of inference.
     """
-    return {name: ms / (at_once if name == INFER else 1) for name, ms in alone.items()}
+    return {name: ms / (concurrency if name == INFER else 1) for name, ms in alone.items()}
 
 
 def limit_of(serial: Mapping[str, float], lean_cpu_ms: float, cores: int) -> tuple[float, str]:
-    """Return the highest possible FPS, and what sets it: a stage, or "all cores"."""
+    """Return the highest possible FPS, and what limits it: a stage, or "all cores"."""
     stage = max(serial, key=lambda name: serial[name])
     spread_ms = lean_cpu_ms / cores
     if serial[stage] > spread_ms:
@@ -125,11 +131,11 @@ def judge(rows: Sequence[Row]) -> list[str]:
 HEAD = (
     "network",
     "engine",
-    "set by",
+    "limited by",
     "end-to-end FPS",
     "limit, FPS",
     "share of the limit",
-    "leanest CPU, ms a frame",
+    "leanest CPU, ms per frame",
     "CPU of the run / leanest",
     f">= {AIM:g}",
 )
@@ -138,10 +144,10 @@ HEAD = (
 @click.command()
 @click.option("--clip", "path", type=GIVEN_CLIP, help="[default: 720p]")
 @click.option("--network", "networks", multiple=True, type=click.Choice(list(NETWORKS)))
-@click.option("--engines", default="ort,openvino", show_default=True)
-@click.option("--precisions", default="fp32,int8", show_default=True)
-@click.option("--frames", default=300, show_default=True)
-@click.option("--rounds", default=5, show_default=True)
+@click.option("--engines", default="ort,openvino")
+@click.option("--precisions", default="fp32,int8")
+@click.option("--frames", default=300)
+@click.option("--rounds", default=5)
 @quick_option
 def limit(
     path: Path | None,
@@ -166,43 +172,45 @@ def limit(
             continue
         for engine in engines.split(","):
             for precision in precisions.split(","):
-                chosen = [*NETWORKS[name], "--engine", engine, "--precision", precision]
+                arguments = [*NETWORKS[name], "--engine", engine, "--precision", precision]
                 if precision == "int8" and not name.startswith("street"):
-                    chosen += ["--calibrate", STREET, "--calibrate-frames", 16]
+                    arguments += ["--calibrate", STREET, "--calibrate-frames", 16]
                 title = f"{name} {engine} {precision}"
-                rows, by = _measured(title, [source, *chosen], frames, rounds, quick)
-                table.append([name, f"{engine} {precision}", by, *judge(rows)])
+                rows, limiter = _measured(title, [source, *arguments], frames, rounds, quick)
+                table.append([name, f"{engine} {precision}", limiter, *judge(rows)])
     click.echo("\n" + markdown(HEAD, table))
 
 
 def _missing(options: Sequence[Any]) -> Path | None:
-    return next((one for one in options if isinstance(one, Path) and not one.is_file()), None)
+    return next(
+        (option for option in options if isinstance(option, Path) and not option.is_file()), None
+    )
 
 
 def _measured(
     title: str, arguments: Sequence[Any], frames: int, rounds: int, quick: bool
 ) -> tuple[list[Row], str]:
-    """Return the rounds of one case, and what sets its limit in most of them."""
-    detect_video(*arguments, "--frames", 2, "--no-video")  # export, calibrate: before the rounds
+    """Return the rounds of one case, and what limits most of them."""
+    detect_video(*arguments, "--frames", 2, "--no-video")  # export and calibrate in advance
     summaries: dict[str, list[dict[str, Any]]] = {RUN: [], **{name: [] for name in LEANEST}}
 
-    def one(name: str, options: Sequence[Any]) -> Row:
+    def measure(name: str, options: Sequence[Any]) -> Row:
         summaries[name].append(detect_video(*arguments, "--frames", frames, *options))
         return rates(summaries[name][-1])
 
     click.echo(f"\n{title}")
     variants: dict[str, Callable[[], Row]] = {
-        name: partial(one, name, options) for name, options in {RUN: (), **LEANEST}.items()
+        name: partial(measure, name, options) for name, options in {RUN: (), **LEANEST}.items()
     }
-    found = interleave(variants, rounds, warm_up=0 if quick else 1)
+    rows_by_variant = interleave(variants, rounds, warm_up=0 if quick else 1)
     cores = len(os.sched_getaffinity(0))
-    rows, sets = [], []
-    for number, run in enumerate(found[RUN]):
-        own, plain = (summaries[name][-rounds:][number] for name in (RUN, PLAIN))
-        # On few cores the run itself has one thread per request.
-        alike = [run["cpu_ms"]] if own["engine_threads"] == 1 else []
-        lean = min([found[name][number]["cpu_ms"] for name in LEANEST] + alike)
-        fps, by = limit_of(serial_ms(alone_ms(plain), own["concurrency"]), lean, cores)
+    rows, limiters = [], []
+    for number, run in enumerate(rows_by_variant[RUN]):
+        summary, plain = (summaries[name][-rounds:][number] for name in (RUN, PLAIN))
+        # On few cores, the run itself is a lean configuration.
+        candidates = [run["cpu_ms"]] if summary["engine_threads"] == 1 else []
+        lean = min([rows_by_variant[name][number]["cpu_ms"] for name in LEANEST] + candidates)
+        fps, limiter = limit_of(serial_ms(alone_ms(plain), summary["concurrency"]), lean, cores)
         rows.append({**run, "limit": fps, "lean_cpu_ms": lean})
-        sets.append(by)
-    return rows, statistics.mode(sets)
+        limiters.append(limiter)
+    return rows, statistics.mode(limiters)

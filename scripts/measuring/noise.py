@@ -1,7 +1,7 @@
 """A simulated computer with known noise, to test the decisions of `compare` and `diff`.
 
-Its speed follows an autoregressive walk, a drift, and bursts in which another job takes a third of
-it. All seeds are fixed, so the counts are the same wherever they are made.
+Its speed follows an autoregressive process, a drift, and bursts in which another job slows it down.
+All seeds are fixed, so the counts are the same on every machine.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from detector.lab.analysis.diff import change
 from detector.lab.compare.rounds import Rounds, take_rounds
 from detector.lab.session.comparison import About, Comparison, Round
 
-MEMORY = 0.8  # share of the walk's last value
-STEP, WHITE = 0.015, 0.015  # in logarithms of a turn's time
-DRIFT = 0.2  # at most, from the first turn to the last
-BURST, ENTER, LEAVE = 0.3, 0.04, 0.25  # slow-down, and probabilities of beginning and end
+# All in logarithms of a turn's time:
+MEMORY = 0.8  # coefficient of the autoregressive process
+STEP, WHITE = 0.015, 0.015  # standard deviations of its steps, and of white noise
+DRIFT = 0.2  # largest drift from the first turn to the last
+BURST, ENTER, LEAVE = 0.3, 0.04, 0.25  # slow-down of a burst, probabilities of its start and end
 CPU_MS = {"read": 1.0, "annotate": 0.5, "write": 2.0}
 
 
@@ -38,7 +39,7 @@ def slowness(dice: np.random.Generator, turns: int) -> Iterator[float]:
 
 
 class FakeWorkers:
-    """Replaces the processes of a comparison. ``slower``: variant -> its extra time."""
+    """Replaces the processes of a comparison. ``slower``: variant -> its extra time, as a share."""
 
     def __init__(self, seed: int, slower: dict[int, float]) -> None:
         self._dice = np.random.default_rng(seed)
@@ -66,23 +67,23 @@ def simulate(seed: int, slower: dict[int, float], rows: int = 2) -> Comparison:
 
 
 def look_rounds(variants: list[Variant]) -> int:
-    return max(len(one.rounds) for one in variants)
+    return max(len(variant.rounds) for variant in variants)
 
 
 def alarms(document: Comparison, outcomes: tuple[str, ...] = ("faster", "slower")) -> int:
-    """Return 1 if any row differs from the baseline, end to end; else 0."""
-    each = (row.verdict.get("end_to_end") for row in document.rows)
-    return int(any(one is not None and one.outcome in outcomes for one in each))
+    """Return 1 if any row's end-to-end verdict is in ``outcomes``; else 0."""
+    verdicts = (row.verdict.get("end_to_end") for row in document.rows)
+    return int(any(verdict is not None and verdict.outcome in outcomes for verdict in verdicts))
 
 
 def run_of(dice: np.random.Generator, frames: int, slower: float = 0.0) -> NDArray[np.float64]:
-    """Return milliseconds of a run's frames, [frames] float64."""
+    """Simulate a run; return the milliseconds of its frames, [frames] float64."""
     slow = slowness(dice, frames)
     return np.array([20 * np.exp(next(slow)) * (1 + slower) for _ in range(frames)])
 
 
 def simulate_diff(seed: int, slower: float, frames: int = 600) -> str:
-    """Return the verdict on two runs, each with its own drift."""
+    """Return the verdict of `diff` on two runs, each with its own drift."""
     dice = np.random.default_rng(seed)
     before, after = run_of(dice, frames), run_of(dice, frames, slower)
     return change("", before, after).verdict

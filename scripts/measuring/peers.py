@@ -1,8 +1,7 @@
 """This project compared with its alternatives: ultralytics, ffmpeg, and the loop that it began
-with.
+with, which we call the lab's loop.
 
-From top to bottom: the command; ultralytics; ffmpeg; the lab's loop. Each part runs its variants in
-turns, and returns the rows of one table.
+Each part runs its variants in turns, and returns the rows of one table.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from measuring.clips import BENCH, clip, ffmpeg_version, made, size_of
+from measuring.clips import BENCH, clip, ffmpeg_version, size_of, street_clip
 from measuring.environments import CACHE, MissingError, environment
 from measuring.rounds import (
     QUICK_FRAMES,
@@ -50,7 +49,7 @@ OVERLAY = ("--save", "overlay")
 
 
 class Pair(NamedTuple):
-    """Ours, theirs, and the ratio of end-to-end FPS that ours should reach."""
+    """Two variants to compare. ``aim``: the ratio of end-to-end FPS that ours should reach."""
 
     ours: str
     theirs: str
@@ -60,16 +59,16 @@ class Pair(NamedTuple):
 def compare(
     rows: Mapping[str, Sequence[Row]], pairs: Sequence[Pair], where: str
 ) -> list[list[str]]:
-    """Return the rows for the pairs that ran."""
-    made = []
+    """Return the table's rows for those pairs that ran."""
+    table = []
     for ours, theirs, aim in pairs:
         if ours not in rows or theirs not in rows:
             continue
         times = ratios(rows[ours], rows[theirs], "fps")
         cpu = ratios(rows[ours], rows[theirs], "cpu_ms")
         fps = (spread([row["fps"] for row in rows[name]]) for name in (ours, theirs))
-        made.append([where, ours, theirs, *fps, spread(times), spread(cpu), against(times, aim)])
-    return made
+        table.append([where, ours, theirs, *fps, spread(times), spread(cpu), against(times, aim)])
+    return table
 
 
 HEAD = (
@@ -79,14 +78,14 @@ HEAD = (
     "our end-to-end FPS",
     "theirs",
     "ratio",
-    "CPU a frame, ratio",
+    "CPU per frame, ratio",
     "aim",
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The options. ``quick``: one round, no warm-up."""
+class Settings:
+    """The command's options. ``quick``: one round, no warm-up."""
 
     frames: int
     rounds: int
@@ -101,22 +100,21 @@ class Asked:
         """Return a clip to run as a whole: ultralytics cannot stop earlier."""
         if height == 720 and BENCH.is_file() and not self.quick:
             return BENCH
-        return made(height, self.frames)
+        return street_clip(height, self.frames)
 
 
 @click.command()
 @click.option("--only", type=click.Choice(PARTS), multiple=True, help="[default: all]")
-@click.option("--heights", default="360,720,1080", show_default=True, help="Heights of the clips.")
+@click.option("--heights", default="360,720,1080", help="Heights of the clips.")
 @click.option(
     "--network",
     "networks",
     multiple=True,
     default=("yolov8n",),
-    show_default=True,
     help="Model of ultralytics; may be repeated.",
 )
-@click.option("--frames", default=300, show_default=True)
-@click.option("--rounds", default=5, show_default=True)
+@click.option("--frames", default=300)
+@click.option("--rounds", default=5)
 @quick_option
 def peers(
     only: tuple[str, ...],
@@ -128,18 +126,18 @@ def peers(
 ) -> None:
     """Compare with ultralytics, ffmpeg and the lab's loop: end-to-end FPS as ratios.
 
-    ultralytics runs in its own environment, cached at the first call. No figure of either program
-    includes loading and the first picture.
+    ultralytics runs in its own environment, which the first call installs. All figures exclude
+    loading and the first picture.
     """
     say_machine(quick)
     frames, rounds = (QUICK_FRAMES, 1) if quick else (frames, rounds)
-    asked = Asked(frames, rounds, tuple(map(int, heights.split(","))), networks, quick)
+    settings = Settings(frames, rounds, tuple(map(int, heights.split(","))), networks, quick)
     parts = {"ultralytics": beside_ultralytics, "ffmpeg": beside_ffmpeg, "lab": beside_lab}
     table: list[list[str]] = []
     for name in only or PARTS:
         click.echo(f"\n## {name}")
         try:
-            table += parts[name](asked)
+            table += parts[name](settings)
         except MissingError as error:
             click.echo(f"{name}: skipped: {error}")
     click.echo("\n" + markdown(HEAD, table))
@@ -151,12 +149,12 @@ def peers(
 JOB = Path(__file__).with_name("ultralytics_job.py")
 EXPORTERS = ("nncf", "onnx", "onnxslim")
 AS_THEIRS = ("--conf", 0.25, "--iou", 0.7)
-PICTURES = 16  # for the ranges of int8, on both sides
+PICTURES = 16  # to calibrate int8, both for ours and for theirs
 TORCH, THEIR_OPENVINO, THEIR_INT8, THEIR_OWN = (
     "ultralytics, torch",
     "ultralytics, OpenVINO in fp32",
     "ultralytics, OpenVINO int8",
-    "ultralytics, OpenVINO as it comes",
+    "ultralytics, OpenVINO by default",
 )
 OUR_DEFAULT, OUR_OPENVINO, OUR_BF16, OUR_INT8, OUR_OVERLAY = (
     "ours, default",
@@ -179,9 +177,9 @@ BESIDE_ULTRALYTICS = (
 def ultralytics_python() -> tuple[Path, str]:
     """Return the Python of its environment, and how torch was installed.
 
-    First we try torch's CPU build in our version, which is not available to every machine, with the
-    index's torchvision. If that cannot predict, we take the index's own pair with CUDA's libraries
-    (gigabytes). Raises MissingError.
+    First we try our version of torch, with the package index's torchvision. If these two do not
+    work together, we take both from the index, with CUDA's libraries (gigabytes). Raises
+    MissingError.
     """
     openvino = f"openvino=={version('openvino')}"
     torch = version("torch")
@@ -190,67 +188,68 @@ def ultralytics_python() -> tuple[Path, str]:
         "torch and torchvision of the index": (),
     }
     reasons = []
-    for number, (how, pinned) in enumerate(plans.items()):
+    for number, (plan_name, packages) in enumerate(plans.items()):
         name = f"ultralytics-peer-{number}"
         try:
-            step = [*pinned, "ultralytics", openvino, *EXPORTERS]
-            return environment(name, step, check=[str(JOB), "check"]), how
+            step = [*packages, "ultralytics", openvino, *EXPORTERS]
+            return environment(name, step, check=[str(JOB), "check"]), plan_name
         except MissingError as error:
-            reasons.append(f"{how}: {error}")
+            reasons.append(f"{plan_name}: {error}")
             click.echo(f"environment {name}: {reasons[-1]}")
     raise MissingError("; ".join(reasons))
 
 
 def theirs(python: Path, *arguments: Any) -> tuple[dict[str, Any], Finished]:
-    """Return the output of a job, run in a temporary folder. Raises ClickException."""
+    """Run ultralytics_job.py in a temporary folder; return its output. Raises ClickException."""
     with tempfile.TemporaryDirectory() as folder:
-        around = {"YOLO_CONFIG_DIR": folder, "YOLO_OFFLINE": "true"}
-        done = run([python, JOB, *map(str, arguments)], Path(folder), around)
-        printed: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-        return printed, done
+        environment = {"YOLO_CONFIG_DIR": folder, "YOLO_OFFLINE": "true"}
+        finished = run([python, JOB, *map(str, arguments)], Path(folder), environment)
+        output: dict[str, Any] = json.loads(finished.stdout.strip().splitlines()[-1])
+        return output, finished
 
 
-def beside_ultralytics(asked: Asked) -> list[list[str]]:
+def beside_ultralytics(settings: Settings) -> list[list[str]]:
     python, plan = ultralytics_python()
     state = theirs(python, "check")[0]
     click.echo(f"installed: {plan}: " + ", ".join(map(" ".join, state["versions"].items())))
     click.echo(f"its torchvision: {state['torchvision']}")
     table = []
-    for network in asked.networks:
-        for height in asked.heights:
-            source = asked.whole_clip(height)
+    for network in settings.networks:
+        for height in settings.heights:
+            source = settings.whole_clip(height)
             exports = prepared(python, network, source, network_size(*size_of(source)))
             title = f"{source.name}, {network} {exports['width']}x{exports['height']}"
             click.echo(f"\n{title}, all frames")
-            rows = asked.turns(_variants(python, exports, source))
+            rows = settings.turns(_variants(python, exports, source))
             table += compare(rows, BESIDE_ULTRALYTICS, title)
     return table
 
 
 def network_size(width: int, height: int, longest: int = 640, stride: int = 32) -> tuple[int, int]:
-    """Return height and width of a network's input for a picture of this size: 640x384 for 16:9,
-    ultralytics' default for torch, which must be set for exports."""
+    """Return (height, width) of a network's input for a picture of this size, such as 384x640 for
+    16:9. In torch this is ultralytics' default; exports need it as an option."""
     scale = longest / max(width, height)
     sides = (-(-round(side * scale) // stride) * stride for side in (height, width))
     return next(sides), next(sides)
 
 
 def prepared(python: Path, network: str, source: Path, size: tuple[int, int]) -> dict[str, Any]:
-    """Return its exports of this size, made once for a clip, whose pictures set the number of boxes
-    of its random weights; ``torch``, ``onnx``, ``openvino`` and ``openvino int8`` are paths."""
-    named = f"{python.parents[1].name}-{network}-{source.stem}-{size[0]}x{size[1]}"
-    folder = CACHE / named
+    """Return ultralytics' exports of this size: paths ``torch``, ``onnx``, ``openvino`` and
+    ``openvino int8``. They are cached for each clip, whose pictures are used to adjust the random
+    weights, so that they give a realistic number of boxes."""
+    name = f"{python.parents[1].name}-{network}-{source.stem}-{size[0]}x{size[1]}"
+    folder = CACHE / name
     record = folder / "exports.json"
     if not record.is_file():
         pictures = folder / "set" / "images"
         pictures.mkdir(parents=True, exist_ok=True)
-        every = "select=not(mod(n\\,10))"
+        every_tenth = "select=not(mod(n\\,10))"
         pattern = pictures / "%03d.jpg"
-        taken = ["-vf", every, "-vsync", "vfr", "-frames:v", PICTURES, "-q:v", 2]
-        run(["ffmpeg", "-v", "error", "-y", "-i", source, *map(str, taken), pattern])
+        sampling = ["-vf", every_tenth, "-vsync", "vfr", "-frames:v", PICTURES, "-q:v", 2]
+        run(["ffmpeg", "-v", "error", "-y", "-i", source, *map(str, sampling), pattern])
         click.echo(f"{network}: exporting in torch, ONNX and OpenVINO: minutes")
-        printed, _ = theirs(python, "prepare", network, folder, *size, pictures)
-        record.write_text(json.dumps(printed, indent=1) + "\n", encoding="utf-8")
+        output, _ = theirs(python, "prepare", network, folder, *size, pictures)
+        record.write_text(json.dumps(output, indent=1) + "\n", encoding="utf-8")
     exports: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
     return exports | {"height": size[0], "width": size[1]}
 
@@ -258,44 +257,49 @@ def prepared(python: Path, network: str, source: Path, size: tuple[int, int]) ->
 def _variants(python: Path, exports: dict[str, Any], source: Path) -> dict[str, Callable[[], Row]]:
     size = exports["height"], exports["width"]
     pictures = Path(exports["torch"]).parent / "set" / "images"
-    # With random weights the search for float layers has no meaning, and NNCF has none either:
-    # every possible layer is int8.
-    calibrated = ("--calibrate", pictures, "--calibrate-frames", PICTURES, "--budget", 0)
+    # --budget 0 quantises every layer, like NNCF. With random weights, searching for layers to keep
+    # in float would be meaningless.
+    calibration = ("--calibrate", pictures, "--calibrate-frames", PICTURES, "--budget", 0)
 
-    def job(model: str, precision: str = "as it comes") -> Row:
-        printed, done = theirs(python, "predict", exports[model], source, *size, precision)
-        if printed["ran"]:
-            click.echo(f"  {model}: OpenVINO computes in {printed['ran']}")
-        row = {key: float(printed[key]) for key in ("fps", "cpu_ms", "boxes")}
-        return {**row, "MB": printed["bytes"] / 1e6, "wall_s": done.wall_s, "peak_mb": done.peak_mb}
+    def run_theirs(model: str, precision: str = "default") -> Row:
+        output, finished = theirs(python, "predict", exports[model], source, *size, precision)
+        if output["ran"]:
+            click.echo(f"  {model}: OpenVINO computes in {output['ran']}")
+        row = {key: float(output[key]) for key in ("fps", "cpu_ms", "boxes")}
+        return {
+            **row,
+            "MB": output["bytes"] / 1e6,
+            "wall_s": finished.wall_s,
+            "peak_mb": finished.peak_mb,
+        }
 
-    def own(*options: Any) -> Row:
+    def ours(*options: Any) -> Row:
         return _ours(source, "--model", exports["onnx"], *AS_THEIRS, *options)
 
     return {
-        TORCH: partial(job, "torch"),
-        OUR_DEFAULT: own,
-        OUR_OVERLAY: partial(own, *OVERLAY),
-        THEIR_OPENVINO: partial(job, "openvino", "f32"),
-        OUR_OPENVINO: partial(own, "--engine", "openvino", *FP32),
-        OUR_BF16: partial(own, "--engine", "openvino", "--precision", "bf16"),
-        THEIR_INT8: partial(job, "openvino int8"),
-        OUR_INT8: partial(own, *INT8, *calibrated),
-        THEIR_OWN: partial(job, "openvino"),
+        TORCH: partial(run_theirs, "torch"),
+        OUR_DEFAULT: ours,
+        OUR_OVERLAY: partial(ours, *OVERLAY),
+        THEIR_OPENVINO: partial(run_theirs, "openvino", "f32"),
+        OUR_OPENVINO: partial(ours, "--engine", "openvino", *FP32),
+        OUR_BF16: partial(ours, "--engine", "openvino", "--precision", "bf16"),
+        THEIR_INT8: partial(run_theirs, "openvino int8"),
+        OUR_INT8: partial(ours, *INT8, *calibration),
+        THEIR_OWN: partial(run_theirs, "openvino"),
     }
 
 
 def _ours(source: Path, *options: Any) -> Row:
-    summary, done = job(source, *options)
-    found = summary["detections"]["total"] / summary["frames"]["written"]
-    return {**rates(summary), "boxes": found, "peak_mb": done.peak_mb}
+    summary, finished = job(source, *options)
+    boxes = summary["detections"]["total"] / summary["frames"]["written"]
+    return {**rates(summary), "boxes": boxes, "peak_mb": finished.peak_mb}
 
 
 # ----------------------------------------------------------------------
-# ffmpeg: the time of decoding and encoding alone
+# ffmpeg: decoding and encoding only
 
 FFMPEG_HEIGHTS = (720, 1080)
-NULL = ("--engine", "null", "--model", "street-1")  # the smallest input: ffmpeg has none
+NULL = ("--engine", "null", "--model", "street-1")  # the smallest input, since ffmpeg has none
 BESIDE_FFMPEG = (
     Pair("null engine, video", "ffmpeg, decoded and encoded", 0.90),
     Pair("null engine, superfast", "ffmpeg, superfast", 0.90),
@@ -303,32 +307,36 @@ BESIDE_FFMPEG = (
 )
 
 
-def beside_ffmpeg(asked: Asked) -> list[list[str]]:
+def beside_ffmpeg(settings: Settings) -> list[list[str]]:
     from detector.core.sinks.video.h264 import QUALITIES
 
     click.echo(f"{ffmpeg_version()}; {_our_ffmpegs()}")
-    if not any(height in FFMPEG_HEIGHTS for height in asked.heights):
+    if not any(height in FFMPEG_HEIGHTS for height in settings.heights):
         raise MissingError(f"only clips of {FFMPEG_HEIGHTS} can be compared")
     table = []
     superfast = {"preset": "superfast", "crf": "23"}
-    for height in (height for height in asked.heights if height in FFMPEG_HEIGHTS):
-        source = clip(height, asked.frames)
-        null, limited = [source, *NULL], ["--frames", asked.frames]
+    for height in (height for height in settings.heights if height in FFMPEG_HEIGHTS):
+        source = clip(height, settings.frames)
+        source_options, limit_options = [source, *NULL], ["--frames", settings.frames]
 
-        def own(*options: Any, null: list[Any] = null, limited: list[Any] = limited) -> Row:
-            return rates(detect_video(*null, *limited, *options))
+        def ours(
+            *options: Any,
+            source_options: list[Any] = source_options,
+            limit_options: list[Any] = limit_options,
+        ) -> Row:
+            return rates(detect_video(*source_options, *limit_options, *options))
 
         def ffmpeg(*options: str, source: Path = source) -> Row:
-            return transcode(source, asked.frames, options)
+            return transcode(source, settings.frames, options)
 
-        click.echo(f"\n{source.name}, the first {asked.frames} frames")
-        rows = asked.turns(
+        click.echo(f"\n{source.name}, the first {settings.frames} frames")
+        rows = settings.turns(
             {
-                "null engine, video": own,
+                "null engine, video": ours,
                 "ffmpeg, decoded and encoded": partial(ffmpeg, *encoded(QUALITIES["balanced"])),
-                "null engine, superfast": partial(own, "--preset", "superfast"),
+                "null engine, superfast": partial(ours, "--preset", "superfast"),
                 "ffmpeg, superfast": partial(ffmpeg, *encoded(superfast)),
-                "null engine, overlay": partial(own, *OVERLAY),
+                "null engine, overlay": partial(ours, *OVERLAY),
                 "ffmpeg -f null": ffmpeg,
             }
         )
@@ -337,40 +345,40 @@ def beside_ffmpeg(asked: Asked) -> list[list[str]]:
 
 
 def _our_ffmpegs() -> str:
-    """Return the versions that this project reads and writes with."""
+    """Return the versions of the libraries that this project reads and writes with."""
     import av
     import cv2
 
-    ours = ", ".join(
+    libraries = ", ".join(
         f"{name} {'.'.join(map(str, av.library_versions[name]))}"
         for name in ("libavcodec", "libavformat")
     )
-    return f"PyAV {av.__version__} ({ours}); cv2 {cv2.__version__}"
+    return f"PyAV {av.__version__} ({libraries}); cv2 {cv2.__version__}"
 
 
 def encoded(options: Mapping[str, str]) -> list[str]:
-    """Return options of libx264 for ffmpeg's command line. Both let x264 choose its threads."""
-    named = [part for name, value in options.items() for part in (f"-{name}", value)]
-    return ["-c:v", "libx264", *named, "-pix_fmt", "yuv420p", "-movflags", "+faststart"]
+    """Return ffmpeg's options of libx264. Like us, ffmpeg lets x264 choose its threads."""
+    flags = [part for name, value in options.items() for part in (f"-{name}", value)]
+    return ["-c:v", "libx264", *flags, "-pix_fmt", "yuv420p", "-movflags", "+faststart"]
 
 
 def transcode(source: Path, frames: int, options: Sequence[str]) -> Row:
-    """Run the clip through ffmpeg without sound; without an encoder, into nothing."""
+    """Decode the clip with ffmpeg, without audio; also encode it if there are ``options``."""
     with tempfile.TemporaryDirectory() as folder:
         target = [str(Path(folder, "out.mp4"))] if options else ["-f", "null", "-"]
         read = ["ffmpeg", "-hide_banner", "-benchmark", "-y", "-i", str(source)]
-        done = run([*read, "-an", "-frames:v", str(frames), *options, *target])
-    return read_benchmark(done.stderr, frames)
+        finished = run([*read, "-an", "-frames:v", str(frames), *options, *target])
+    return read_benchmark(finished.stderr, frames)
 
 
 def read_benchmark(output: str, frames: int) -> Row:
-    """Read ffmpeg's own times, which exclude its start, as ours do."""
+    """Read the times that ffmpeg reports. They exclude its start, like ours."""
     times = re.search(r"bench: utime=([\d.]+)s stime=([\d.]+)s rtime=([\d.]+)s", output)
-    counted = re.findall(r"frame=\s*(\d+)", output)
-    if times is None or not counted:
+    frame_counts = re.findall(r"frame=\s*(\d+)", output)
+    if times is None or not frame_counts:
         raise click.ClickException(f"ffmpeg reported no times: {output[-300:]}")
-    if int(counted[-1]) != frames:
-        raise click.ClickException(f"ffmpeg took {counted[-1]} frames, not {frames}")
+    if int(frame_counts[-1]) != frames:
+        raise click.ClickException(f"ffmpeg took {frame_counts[-1]} frames, not {frames}")
     user, system, real = map(float, times.groups())
     return {"fps": frames / real, "cpu_ms": (user + system) * 1e3 / frames}
 
@@ -380,7 +388,8 @@ def read_benchmark(output: str, frames: int) -> Row:
 
 LAB_MODEL = "yolov4-tiny-person-vehicle"
 LAB_CONF = 0.95
-LICENCE = 0.90  # least agreement of int8 with fp32 on trained networks
+# int8 may be compared with the lab's fp32 only if it agrees this well with fp32 (trained networks).
+LICENCE = 0.90
 LICENSED_BY = ("weights/yolo-fastest-1.1-xl.cfg", "weights/yolov5n.pt")
 LAB = "the lab's loop, torch fp32"
 BESIDE_LAB = (
@@ -391,79 +400,79 @@ BESIDE_LAB = (
 )
 
 
-def beside_lab(asked: Asked) -> list[list[str]]:
-    source = clip(720, asked.frames)
+def beside_lab(settings: Settings) -> list[list[str]]:
+    source = clip(720, settings.frames)
     shape = ("--model", LAB_MODEL, "--random-weights", 0, "--conf", LAB_CONF)
-    calibrated = (*INT8, "--calibrate", STREET, "--calibrate-frames", PICTURES)
+    int8_options = (*INT8, "--calibrate", STREET, "--calibrate-frames", PICTURES)
 
-    def own(*options: Any) -> Row:
-        return _ours(source, *shape, "--frames", asked.frames, *options)
+    def ours(*options: Any) -> Row:
+        return _ours(source, *shape, "--frames", settings.frames, *options)
 
-    click.echo(f"{LAB_MODEL}, 416x416, random weights, {source.name}, {asked.frames} frames")
-    rows = asked.turns(
+    click.echo(f"{LAB_MODEL}, 416x416, random weights, {source.name}, {settings.frames} frames")
+    rows = settings.turns(
         {
-            LAB: lambda: _lab_loop(source, asked.frames),
-            "ours, fp32": partial(own, *FP32),
-            "ours, fp32, overlay": partial(own, *FP32, *OVERLAY),
-            "ours, int8": partial(own, *calibrated),
-            "ours, int8, overlay": partial(own, *calibrated, *OVERLAY),
+            LAB: lambda: _lab_loop(source, settings.frames),
+            "ours, fp32": partial(ours, *FP32),
+            "ours, fp32, overlay": partial(ours, *FP32, *OVERLAY),
+            "ours, int8": partial(ours, *int8_options),
+            "ours, int8, overlay": partial(ours, *int8_options, *OVERLAY),
         }
     )
     table = compare(rows, BESIDE_LAB, source.name)
-    click.echo("\n" + markdown(LICENCE_HEAD, _licences(asked)))
+    click.echo("\n" + markdown(LICENCE_HEAD, _licences(settings)))
     return table
 
 
 def _lab_loop(source: Path, frames: int) -> Row:
-    """Run the copy in scripts/bench. Its figures exclude loading."""
+    """Run the lab's loop by scripts/bench. Its figures exclude loading."""
     bench = [sys.executable, ROOT / "scripts/bench", "lab-loop"]
-    done = run([*bench, source, LAB_MODEL, str(frames), str(LAB_CONF)])
-    printed = json.loads(done.stdout)
-    return {"fps": printed["end_to_end"], "cpu_ms": printed["cpu_ms"], "boxes": printed["boxes"]}
+    finished = run([*bench, source, LAB_MODEL, str(frames), str(LAB_CONF)])
+    output = json.loads(finished.stdout)
+    return {"fps": output["end_to_end"], "cpu_ms": output["cpu_ms"], "boxes": output["boxes"]}
 
 
 LICENCE_HEAD = ("network", "engine", "precision executed", "agreement with fp32", "licence")
 
 
-def _licences(asked: Asked) -> list[list[str]]:
-    """Measure the loss of int8 on trained networks, calibrated as above, on another clip."""
+def _licences(settings: Settings) -> list[list[str]]:
+    """Measure the loss of int8 on trained networks, calibrated on street.mp4, on another clip."""
     rows = []
     for name in LICENSED_BY:
         if not (SHARED / name).is_file():
-            click.echo(f"{name}: left out: {SHARED / name} is not there")
+            click.echo(f"{name}: skipped: {SHARED / name} does not exist")
             continue
         document = compare_document(
-            clip(720, asked.frames),
+            clip(720, settings.frames),
             *("--model", SHARED / name, "--engine", "ort,openvino", "--precision", "fp32,int8"),
             *("--calibrate", STREET, "--calibrate-frames", PICTURES, "--rounds", 1),
-            *("--frames", 20 if asked.quick else 200, "--no-video"),
+            *("--frames", 20 if settings.quick else 200, "--no-video"),
         )
         rows += licence_rows(Path(name).stem, document)
     return rows
 
 
 def licence_rows(name: str, document: Mapping[str, Any]) -> list[list[str]]:
-    made = []
+    table = []
     for row in document["rows"]:
         if row["precision"] != "int8":
             continue
-        found = row["agreement"] and row["agreement"]["matched"]
-        if found is None:
-            made.append([name, row["engine"], row["precision_text"], "-", str(row["error"])])
+        agreement = row["agreement"] and row["agreement"]["matched"]
+        if agreement is None:
+            table.append([name, row["engine"], row["precision_text"], "-", str(row["error"])])
             continue
-        verdict = f"given (>= {LICENCE:g})" if found >= LICENCE else f"refused (< {LICENCE:g})"
-        made.append([name, row["engine"], row["precision_text"], f"{found:.3f}", verdict])
-    return made
+        verdict = f"given (>= {LICENCE:g})" if agreement >= LICENCE else f"refused (< {LICENCE:g})"
+        table.append([name, row["engine"], row["precision_text"], f"{agreement:.3f}", verdict])
+    return table
 
 
 def compare_document(source: Path, *options: Any) -> dict[str, Any]:
     """Run ``detect-video compare``, whose exit code may differ from 0 if a row failed."""
     command = [sys.executable, "-m", "detector", "compare", source, *options, "--json"]
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
+        completed = subprocess.run(
             list(map(str, command)), cwd=folder, capture_output=True, text=True, check=False
         )
-    if not done.stdout:
-        raise click.ClickException(f"compare: {done.stderr.strip()}")
-    document: dict[str, Any] = json.loads(done.stdout)
+    if not completed.stdout:
+        raise click.ClickException(f"compare: {completed.stderr.strip()}")
+    document: dict[str, Any] = json.loads(completed.stdout)
     return document

@@ -1,4 +1,4 @@
-"""A folder of photos of 12 megapixels: ours, an older version of ours, and ultralytics."""
+"""The speed of a folder of 12-megapixel photos, now, in an older version, and in ultralytics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from measuring.clips import made
+from measuring.clips import street_clip
 from measuring.environments import CACHE, MissingError, checkout, environment
 from measuring.peers import AS_THEIRS, prepared, theirs, ultralytics_python
 from measuring.rounds import (
@@ -28,14 +28,14 @@ from measuring.rounds import (
 )
 
 COMMIT = "3fc2985"  # the last commit that decoded photos one by one, in full size
-SIZE = (4000, 3000)  # 2.5 to 3 MB each, as phones and trail cameras write them
+SIZE = (4000, 3000)  # JPEGs of 2.5 to 3 MB, like those of phones and trail cameras
 ROWS, ANNOTATED = ("--save", "jsonl"), ("--save", "jsonl,pictures")
 BF16 = ("--engine", "openvino", "--precision", "bf16")
-HEAD = ("job", "pictures/s", "beside", "ratio")
+HEAD = ("job", "pictures/s", "compared with", "ratio")
 
 
 def photos(count: int) -> Path:
-    """Make frames of the demo's street, enlarged, with noise; cached."""
+    """Return a folder of enlarged frames of the demo's street with noise; cached."""
     import cv2
     import numpy as np
 
@@ -43,7 +43,7 @@ def photos(count: int) -> Path:
     if not folder.is_dir():
         partial_folder = folder.with_suffix(".partial")
         partial_folder.mkdir(parents=True, exist_ok=True)
-        rng, clip = np.random.default_rng(0), cv2.VideoCapture(str(made(1080, count)))
+        rng, clip = np.random.default_rng(0), cv2.VideoCapture(str(street_clip(1080, count)))
         for number in range(count):
             image = cv2.resize(clip.read()[1], SIZE, interpolation=cv2.INTER_CUBIC)
             noise = rng.normal(0, 5, image.shape).astype(np.int16)
@@ -60,68 +60,68 @@ def program_of(commit: str) -> Command:
     constraints = folder / "constraints.txt"
     pinned = ["-c", str(constraints)] if constraints.is_file() else []
     python = environment(f"{folder.name}-python", [*pinned, "-e", f"{folder}[openvino]"])
-    own = [python, "-E"]  # PYTHONPATH may name this version
-    where = [*own, "-c", "import detector; print(detector.__file__)"]
-    location = run(where, python.parent).stdout.strip()  # a folder from which nothing is imported
+    isolated = [python, "-E"]  # -E ignores PYTHONPATH, which may contain this version
+    locate = [*isolated, "-c", "import detector; print(detector.__file__)"]
+    location = run(locate, python.parent).stdout.strip()  # run in a folder without modules
     if not Path(location).is_relative_to(folder):
         raise MissingError(f"{python} runs {location}, not {folder}: remove {python.parents[1]}")
-    return [*own, "-m", "detector"]
+    return [*isolated, "-m", "detector"]
 
 
 @click.command(name="photos")
-@click.option("--commit", default=COMMIT, show_default=True, help="The commit to compare with.")
-@click.option("--count", default=40, show_default=True, help="Photos.")
-@click.option("--rounds", default=5, show_default=True)
-@click.option("--network", default="yolov8n", show_default=True, help="Model of ultralytics.")
+@click.option("--commit", default=COMMIT, help="The commit to compare with.")
+@click.option("--count", default=40, help="Photos.")
+@click.option("--rounds", default=5)
+@click.option("--network", default="yolov8n", help="Model of ultralytics.")
 @quick_option
 def compare_photos(commit: str, count: int, rounds: int, network: str, quick: bool) -> None:
-    """Measure pictures per second in a folder of 12-megapixel JPEGs, only rows and with annotated
-    copies: now, before, and ultralytics in torch and default OpenVINO (only rows)."""
+    """Measure pictures per second in a folder of 12-megapixel JPEGs, writing only rows, or also
+    annotated copies: now, before, and ultralytics in torch and default OpenVINO (only rows)."""
     say_machine(quick)
     count, rounds = (4, 1) if quick else (count, rounds)
     folder = photos(count)
     old = program_of(commit)
 
-    def own(program: Command, *options: Any) -> Row:
+    def measure(program: Command, *options: Any) -> Row:
         return rates(detect_video(folder, *options, program=program))
 
-    variants = {"street, rows": partial(own, OURS, *ROWS)}
-    variants["street, rows, before"] = partial(own, old, *ROWS)
-    variants["street, annotated"] = partial(own, OURS, *ANNOTATED)
-    variants["street, annotated, before"] = partial(own, old, *ANNOTATED)
+    variants = {"street, rows": partial(measure, OURS, *ROWS)}
+    variants["street, rows, before"] = partial(measure, old, *ROWS)
+    variants["street, annotated"] = partial(measure, OURS, *ANNOTATED)
+    variants["street, annotated, before"] = partial(measure, old, *ANNOTATED)
     try:
         python, _ = ultralytics_python()
-        exports = prepared(python, network, made(1080, 300), (640, 640))
-        foreign = ("--model", exports["onnx"], *AS_THEIRS, *ROWS)
-        variants[network] = partial(own, OURS, *foreign)
-        variants[f"{network}, bf16"] = partial(own, OURS, *foreign, *BF16)
-        variants[f"{network}, before"] = partial(own, old, *foreign)
-        for name, model in (("torch", "torch"), ("OpenVINO as it comes", "openvino")):
+        exports = prepared(python, network, street_clip(1080, 300), (640, 640))
+        model_options = ("--model", exports["onnx"], *AS_THEIRS, *ROWS)
+        variants[network] = partial(measure, OURS, *model_options)
+        variants[f"{network}, bf16"] = partial(measure, OURS, *model_options, *BF16)
+        variants[f"{network}, before"] = partial(measure, old, *model_options)
+        for name, model in (("torch", "torch"), ("OpenVINO by default", "openvino")):
 
-            def other(model: str = model) -> Row:
-                row, _ = theirs(python, "predict", exports[model], folder, 640, 640, "as it comes")
+            def measure_theirs(model: str = model) -> Row:
+                row, _ = theirs(python, "predict", exports[model], folder, 640, 640, "default")
                 return {key: float(row[key]) for key in ("fps", "cpu_ms")}
 
-            variants[f"ultralytics {name}"] = other
+            variants[f"ultralytics {name}"] = measure_theirs
     except MissingError as error:
         click.echo(f"ultralytics: skipped: {error}")
-    found = interleave(variants, rounds, warm_up=0 if quick else 1)
-    pairs = [(name, f"{name}, before") for name in found]
+    rows = interleave(variants, rounds, warm_up=0 if quick else 1)
+    pairs = [(name, f"{name}, before") for name in rows]
     pairs += [(f"{network}, bf16", f"{network}, before")]
     pairs += [
         (ours, name)
         for ours in (network, f"{network}, bf16")
-        for name in found
+        for name in rows
         if name.startswith("ultralytics")
     ]
     table = [
         [
             ours,
-            spread([row["fps"] for row in found[ours]]),
-            f"{rival}: {spread([row['fps'] for row in found[rival]])}",
-            spread(ratios(found[ours], found[rival], "fps")),
+            spread([row["fps"] for row in rows[ours]]),
+            f"{rival}: {spread([row['fps'] for row in rows[rival]])}",
+            spread(ratios(rows[ours], rows[rival], "fps")),
         ]
         for ours, rival in pairs
-        if ours in found and rival in found
+        if ours in rows and rival in rows
     ]
     click.echo("\n" + markdown(HEAD, table))

@@ -1,10 +1,9 @@
 """A planted slowdown in one process of `compare`, and its measured size.
 
-A sleep in each call of the engine lengthens a frame by its full length only if nothing else runs
-meanwhile that the run would have waited for. With video encoding, or an engine thread per core, the
-codecs' threads catch up during the sleep: of 2 ms they used 0.5 to 0.7 on two busy cores, which hid
-half of the slowdown. So the check runs with one engine thread and without video, and this process
-measures the effect of the sleep on its own frames.
+A sleep in each call of the engine lengthens a frame by its full length only if no other work of the
+run catches up meanwhile. With video encoding, or an engine thread per core, the codecs' threads do:
+they used 0.5 to 0.7 of 2 ms on two busy cores, which hid part of the slowdown. So the check runs
+with one engine thread and without video, and this process measures the effect on its frames.
 """
 
 from __future__ import annotations
@@ -23,15 +22,17 @@ from typing import Any
 from detector.lab.analysis.statistics import ALPHA, rank_interval
 
 SHARE = "NOISE_CHECK_SHARE"  # share of a frame's time that each inference sleeps
-TOLD = "NOISE_CHECK_TOLD"  # the file for the measurement
-PLAIN, PAIRS = 5, 10  # rounds before, then pairs of rounds with and without
+RESULT = "NOISE_CHECK_RESULT"  # path of the file for the measurement
+PLAIN, PAIRS = (
+    5,
+    10,
+)  # rounds to measure a frame's time, then pairs of rounds with and without sleep
 SPIN_S = 0.0003  # sleeps end late, so the last part is a busy loop
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """The measurement. ``ms``: the sleep. ``ratio``: FPS with it / without, in one process, with
-    the 95% interval ``low``, ``high``."""
+class Measurement:
+    """The effect of a sleep of ``ms``: FPS with it / without, and the ratio's 95% interval."""
 
     ms: float
     frame_ms: float
@@ -42,7 +43,7 @@ class Told:
 
 @dataclass(slots=True)
 class Sleep:
-    """Sleeps for ``seconds``, to some microseconds; costs little while that is 0."""
+    """Sleeps for ``seconds``, with an error of some microseconds; costs little while that is 0."""
 
     seconds: float = 0.0
     clock: Callable[[], float] = time.perf_counter
@@ -58,26 +59,27 @@ class Sleep:
             pass
 
 
-def plant(asleep: Sleep, share: float, run: Callable[[], float], dice: random.Random) -> Told:
-    """Set the sleep to ``share`` of a frame's time, and measure its effect. ``run``: returns a
-    round's seconds per frame, with as many sleeps as frames."""
+def plant(
+    asleep: Sleep, share: float, run: Callable[[], float], dice: random.Random
+) -> Measurement:
+    """Set the sleep to ``share`` of a frame's time, and measure its effect. ``run``: runs a round
+    with one sleep per frame; returns seconds per frame."""
     asleep.seconds = 0.0
     frame_s = median(run() for _ in range(PLAIN))
     seconds, ratios = share * frame_s, []
     for _ in range(PAIRS):
-        took = {}
-        for slept in dice.sample((False, True), 2):
-            asleep.seconds = seconds if slept else 0.0
-            took[slept] = run()
-        ratios.append(math.log(took[False] / took[True]))
+        seconds_per_frame = {}
+        for sleeps in dice.sample((False, True), 2):
+            asleep.seconds = seconds if sleeps else 0.0
+            seconds_per_frame[sleeps] = run()
+        ratios.append(math.log(seconds_per_frame[False] / seconds_per_frame[True]))
     asleep.seconds = seconds
-    low, middle, high = (math.exp(one) for one in rank_interval(ratios, ALPHA))
-    return Told(1e3 * seconds, 1e3 * frame_s, middle, low, high)
+    low, middle, high = (math.exp(value) for value in rank_interval(ratios, ALPHA))
+    return Measurement(1e3 * seconds, 1e3 * frame_s, middle, low, high)
 
 
 def hook() -> None:
-    """Plant the sleep in the processes of `compare`: in the second variant, whose folder is called
-    1, when it is asked for its detections, before the rounds."""
+    """Plant the sleep in `compare`'s process of the second variant, whose folder is called 1."""
     share = float(os.environ.get(SHARE, 0))
     if not share:
         return
@@ -86,14 +88,14 @@ def hook() -> None:
     check = worker._OpenVariant.check
 
     def planted(self: Any) -> Any:
-        found = check(self)
+        result = check(self)
         if self.folder.name == "1":
             asleep = Sleep()
             _sleep_in(type(self.machine.engine.requests[0]), asleep)
             measured = plant(asleep, share, lambda: _seconds_a_frame(self), random.Random())
-            Path(os.environ[TOLD]).write_text(json.dumps(asdict(measured)))
+            Path(os.environ[RESULT]).write_text(json.dumps(asdict(measured)))
             self._mark_idle()
-        return found
+        return result
 
     worker._OpenVariant.check = planted  # type: ignore[method-assign]
 

@@ -1,9 +1,9 @@
-"""The loss of half precision: a half-precision graph in float32 with explicit roundings.
+"""Simulate half precision: a half-precision graph in float32 with explicit roundings.
 
-ONNX Runtime has no half kernels on most CPUs. It computes fp16 in float32 without the roundings
-between its own kernels, which shows too small a loss, and it refuses bf16. Here each node computes
-in float32, as tensor cores accumulate, and two explicit Casts round its result to half and back.
-Hardware that fuses an activation rounds once less.
+ONNX Runtime has no half kernels on most CPUs. It computes fp16 in float32 and omits roundings
+between nodes, so the loss looks too small, and it rejects bf16. Here each node computes in float32,
+like tensor cores, and two explicit Casts round its result to half and back. Hardware that fuses an
+activation rounds once less.
 """
 
 from __future__ import annotations
@@ -18,31 +18,28 @@ HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 def rounded(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the graph with the same inputs and outputs; its half tensors are float32 with half
-    values."""
+    """Replace the graph's half tensors, except inputs and outputs, by equal float32 tensors."""
     graph = model.graph
     types = {
         info.name: info.type.tensor_type.elem_type for info in (*graph.value_info, *graph.output)
     }
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
-        after = []
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        casts = []
         for at, name in enumerate(node.output):
             half = types.get(name)
             if half not in HALVES:
                 continue
             if any(entry.name == "value" for entry in node.attribute):
-                raise ValueError(
-                    f"node {node.name}: a half constant in an attribute is not written here"
-                )
+                raise ValueError(f"node {node.name}: half constant in an attribute")
             exact, short = f"{name}@exact", f"{name}@half"
-            made.output[at] = short if node.op_type == "Cast" else exact
+            copy.output[at] = short if node.op_type == "Cast" else exact
             if node.op_type != "Cast":
-                after.append(helper.make_node("Cast", [exact], [short], to=half))
-            after.append(helper.make_node("Cast", [short], [name], to=TensorProto.FLOAT))
-        nodes += [made, *after]
+                casts.append(helper.make_node("Cast", [exact], [short], to=half))
+            casts.append(helper.make_node("Cast", [short], [name], to=TensorProto.FLOAT))
+        nodes += [copy, *casts]
     result = onnx.ModelProto()
     result.CopyFrom(model)
     del result.graph.node[:], result.graph.value_info[:], result.graph.initializer[:]

@@ -1,5 +1,5 @@
-"""The base of all commands of scripts/bench: the machine's name, variants in turns, ratios within a
-round, a run of the command with its cost, and tables for the documents."""
+"""Shared parts of the commands of scripts/bench: the machine's name, variants in turns, ratios
+within a round, a run of the command with its cost, and tables for the documents."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ SHARED = ROOT.parent / "shared/data"
 STREET = ROOT / "videos/street.mp4"
 Row = dict[str, float]
 Command = Sequence[str | Path]
-AROUND = {"DETECT_VIDEO_SELF_TIMING": "0"}  # comparisons must not depend on it
+# A run must not change its settings by timing itself.
+ENVIRONMENT = {"DETECT_VIDEO_SELF_TIMING": "0"}
 
 QUICK_FRAMES = 40
 quick_option = click.option(
@@ -41,14 +42,14 @@ def say_machine(quick: bool = False) -> None:
 def machine() -> str:
     from detector.core.run.environment import environment
 
-    found = environment()
+    facts = environment()
     isa = [
         flag
-        for flag in found["cpu"]["flags"]
+        for flag in facts["cpu"]["flags"]
         if flag in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile")
     ]
-    libraries = ", ".join(f"{name} {version}" for name, version in found["libraries"].items())
-    return f"{found['cpu']['model']}, {found['cpu']['cores']} cores, {' '.join(isa)}; {libraries}"
+    libraries = ", ".join(f"{name} {version}" for name, version in facts["libraries"].items())
+    return f"{facts['cpu']['model']}, {facts['cpu']['cores']} cores, {' '.join(isa)}; {libraries}"
 
 
 def spread(values: Sequence[float]) -> str:
@@ -78,7 +79,7 @@ def ratios(above: Sequence[Row], below: Sequence[Row], key: str) -> list[float]:
 
 
 def against(values: Sequence[float], aim: float) -> str:
-    """Return a cell that says whether the median reaches the aim, and by how much it misses it."""
+    """Describe whether the median reaches the aim, and by how much it misses it."""
     median = statistics.median(values)
     if median >= aim:
         return f"reached (>= {aim:g})"
@@ -96,8 +97,7 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A finished command. ``cpu_s``: with all its children; ``peak_mb``: its largest resident
-    memory, in 10^6 bytes."""
+    """A finished command. ``cpu_s``: with all its children; ``peak_mb``: resident, 10^6 bytes."""
 
     stdout: str
     stderr: str
@@ -110,7 +110,7 @@ class Finished:
 def run(
     command: Command,
     folder: Path | None = None,
-    around: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
     watch: Callable[[int], None] | None = None,
 ) -> Finished:
     """Run a command to its end. ``watch`` gets its process id about ten times a second.
@@ -122,7 +122,7 @@ def run(
         process = subprocess.Popen(
             [str(part) for part in command],
             cwd=folder,
-            env={**os.environ, **AROUND, **(around or {})},
+            env={**os.environ, **ENVIRONMENT, **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=errors,
@@ -136,7 +136,7 @@ def run(
         wall_s = time.perf_counter() - start
         out.seek(0)
         errors.seek(0)
-        done = Finished(
+        finished = Finished(
             out.read().decode(errors="replace"),
             errors.read().decode(errors="replace"),
             process.returncode,
@@ -144,17 +144,15 @@ def run(
             usage.ru_utime + usage.ru_stime,
             usage.ru_maxrss * 1024 / 1e6,
         )
-    if done.code:
-        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    if finished.code:
+        lines = (finished.stderr.strip() or finished.stdout.strip()).splitlines()
         last = "\n  ".join(lines[-5:]) if lines else "no output"
-        raise click.ClickException(
-            f"{' '.join(map(str, command))}: exit code {done.code}\n  {last}"
-        )
-    return done
+        raise click.ClickException(f"{' '.join(map(str, command))}: exit {finished.code}\n  {last}")
+    return finished
 
 
 def _wait(process: subprocess.Popen[bytes], watch: Callable[[int], None] | None) -> Any:
-    """Wait for the process; return its end and usage. ``watch`` is called meanwhile."""
+    """Wait for the process, calling ``watch`` meanwhile; return its resource usage."""
     while True:
         pid, status, usage = os.wait4(process.pid, 0 if watch is None else os.WNOHANG)
         if pid:
@@ -168,23 +166,25 @@ def _wait(process: subprocess.Popen[bytes], watch: Callable[[int], None] | None)
 OURS: Command = (sys.executable, "-m", "detector")
 
 
-def detect_video(*arguments: Any, program: Command = OURS, **more: Any) -> dict[str, Any]:
-    """Return the summary of one run of the command, in an empty folder."""
-    return job(*arguments, program=program, **more)[0]
+def detect_video(*arguments: Any, program: Command = OURS, **run_options: Any) -> dict[str, Any]:
+    """Run the command in an empty folder; return its summary."""
+    return job(*arguments, program=program, **run_options)[0]
 
 
-def job(*arguments: Any, program: Command = OURS, **more: Any) -> tuple[dict[str, Any], Finished]:
-    """Return the same with the command's cost. ``more``: see ``run``."""
+def job(
+    *arguments: Any, program: Command = OURS, **run_options: Any
+) -> tuple[dict[str, Any], Finished]:
+    """Run the command in an empty folder; return its summary and its cost."""
     with tempfile.TemporaryDirectory() as folder:
-        own = {"folder": Path(folder)} | more
-        done = run([*program, *map(str, arguments), "--json"], **own)
-        summary: dict[str, Any] = json.loads(done.stdout)
-        return summary, done
+        options = {"folder": Path(folder)} | run_options
+        finished = run([*program, *map(str, arguments), "--json"], **options)
+        summary: dict[str, Any] = json.loads(finished.stdout)
+        return summary, finished
 
 
 def cpu_by_stage(summary: Mapping[str, Any], stages: Sequence[str]) -> Row:
-    """Return CPU milliseconds per frame: our threads over the whole run, libraries' threads for a
-    stage in the steady state. ``process``: all of it."""
+    """Return stage -> CPU milliseconds per frame: of our threads in the whole run, plus libraries'
+    threads in the steady state. ``process``: of the whole process."""
     written, libraries = summary["frames"]["written"], summary["cpu"]["libraries"] or {"stages": {}}
     row = {"process": summary["cpu"]["process_s"] * 1e3 / written}
     for stage in stages:
@@ -197,8 +197,7 @@ def cpu_by_stage(summary: Mapping[str, Any], stages: Sequence[str]) -> Row:
 
 
 def rates(summary: Mapping[str, Any]) -> Row:
-    """Return ``fps``: end to end; ``cpu_ms``: of the process per frame, from opening the source to
-    closing the files."""
+    """Return the end-to-end ``fps``, and ``cpu_ms``, the CPU time of the process per frame."""
     written = summary["frames"]["written"]
     return {
         "fps": summary["fps"]["end_to_end"],

@@ -1,11 +1,11 @@
-"""Run ultralytics as its documentation shows it, with the Python of its own environment.
+"""Run ultralytics as its documentation shows, with the Python of its own environment.
 
     PYTHON scripts/measuring/ultralytics_job.py check
     PYTHON scripts/measuring/ultralytics_job.py prepare NETWORK FOLDER HEIGHT WIDTH PICTURES
     PYTHON scripts/measuring/ultralytics_job.py predict MODEL CLIP HEIGHT WIDTH PRECISION
 
-The last line that each prints is JSON. ``PRECISION``: what OpenVINO computes in, ``as it comes`` or
-one of its hints (f32). It reads no other file of this project.
+Each prints JSON as its last line. ``PRECISION``: OpenVINO's precision, ``default`` or one of its
+hints (f32). This module imports no other module of this project.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ os.environ.setdefault("YOLO_AUTOINSTALL", "false")
 os.environ.setdefault("YOLO_VERBOSE", "false")
 
 PACKAGES = ("ultralytics", "torch", "torchvision", "openvino", "nncf", "onnx", "opencv-python")
-AS_IT_COMES = "as it comes"
+DEFAULT = "default"
 CONF, IOU = 0.25, 0.7  # its defaults, given explicitly so that both programs use the same
-WANTED = 30  # boxes per picture
-CELLS = 100  # per picture above the threshold, before boxes are counted
+WANTED = 30  # boxes per picture after NMS
+CELLS = 100  # cells per picture above the threshold, before boxes are counted
 SEED = 0
 
 
 def versions() -> dict[str, str]:
-    found = {}
+    installed = {}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def check() -> dict[str, Any]:
-    """Check that it predicts at all, and return how it got its torchvision."""
+    """Check that ultralytics can predict; return versions, and the state of torchvision."""
     import numpy as np
     from ultralytics import YOLO
 
@@ -56,8 +56,8 @@ def check() -> dict[str, Any]:
 
 
 def torchvision_state() -> str:
-    """Say whether the compiled part of torchvision works with this torch."""
-    used = "torchvision" in sys.modules
+    """Describe whether the compiled part of torchvision works with this torch."""
+    imported = "torchvision" in sys.modules
     try:
         import torch
         import torchvision
@@ -65,10 +65,10 @@ def torchvision_state() -> str:
         box, score = torch.tensor([[0.0, 0.0, 1.0, 1.0]]), torch.tensor([1.0])
         torchvision.ops.nms(box, score, 0.5)
     except Exception as error:
-        does = f"does not work with this torch ({str(error).splitlines()[0]})"
+        state = f"does not work with this torch ({str(error).splitlines()[0]})"
     else:
-        does = "works"
-    return f"{does}; prediction {'imported it' if used else 'ran without it'}"
+        state = "works"
+    return f"{state}; prediction {'imported it' if imported else 'ran without it'}"
 
 
 # ----------------------------------------------------------------------
@@ -81,8 +81,8 @@ def prepare(
     """Make the network with random weights, as .pt, as ONNX, and for OpenVINO in fp32 and int8.
 
     Trained weights are not available everywhere. Random ones give the same numbers for every
-    picture, and no box or thousands. So the batch norms get the statistics of the pictures, and the
-    last layers of the classes are scaled and shifted until about 30 boxes per picture remain at the
+    picture, and no box or thousands. So we set the batch norms' statistics from the pictures, and
+    scale and shift the last layers of the classes until about 30 boxes per picture exceed the
     threshold: then both programs have boxes to suppress, draw and write.
     """
     import torch
@@ -90,28 +90,28 @@ def prepare(
 
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(SEED)
-    made = YOLO(f"{network}.yaml")
-    seen = [read_picture(path, size) for path in pictures]
-    adapt_norms(made.model, seen)
-    spread_scores(made.model, seen)
-    stored = folder / f"{network}.pt"
-    made.save(str(stored))
-    shift_scores(made.model, shift_to_wanted(YOLO(stored), size, pictures))
-    made.save(str(stored))
+    yolo = YOLO(f"{network}.yaml")
+    inputs = [read_picture(path, size) for path in pictures]
+    adapt_norms(yolo.model, inputs)
+    spread_scores(yolo.model, inputs)
+    weights = folder / f"{network}.pt"
+    yolo.save(str(weights))
+    shift_scores(yolo.model, shift_to_wanted(YOLO(weights), size, pictures))
+    yolo.save(str(weights))
     data = write_data(folder, pictures)
     common = {"imgsz": list(size), "device": "cpu", "verbose": False}
     exports = {
-        "onnx": YOLO(stored).export(format="onnx", **common),
-        "openvino": YOLO(stored).export(format="openvino", **common),
-        "openvino int8": YOLO(stored).export(
+        "onnx": YOLO(weights).export(format="onnx", **common),
+        "openvino": YOLO(weights).export(format="openvino", **common),
+        "openvino int8": YOLO(weights).export(
             format="openvino", int8=True, data=str(data), **common
         ),
     }
-    return {"torch": str(stored), **exports, "versions": versions()}
+    return {"torch": str(weights), **exports, "versions": versions()}
 
 
 def adapt_norms(model: Any, pictures: Sequence[Any]) -> None:
-    """Set the batch norms' mean and variance from these pictures."""
+    """Set the mean and variance of the batch norms from these pictures."""
     import torch
 
     for module in model.modules():
@@ -125,19 +125,18 @@ def adapt_norms(model: Any, pictures: Sequence[Any]) -> None:
 
 
 def spread_scores(model: Any, pictures: Sequence[Any]) -> None:
-    """Scale and shift the last layers of the classes, so that some cells of each picture exceed the
-    threshold."""
+    """Scale and shift the class scores so that some cells of each picture exceed the threshold."""
     import torch
 
-    best = []
+    best_logits = []
     with torch.inference_mode():
         for picture in pictures:
             rows = model(picture)
             rows = rows[0] if isinstance(rows, (tuple, list)) else rows
-            best.append(torch.logit(rows[0, 4:].amax(0), eps=1e-12))
-    seen = torch.stack(best)
-    gain = 1.0 / max(float(seen.std()), 1e-6)
-    edge = seen.topk(CELLS, dim=1).values[:, -1].median()
+            best_logits.append(torch.logit(rows[0, 4:].amax(0), eps=1e-12))
+    logits = torch.stack(best_logits)
+    gain = 1.0 / max(float(logits.std()), 1e-6)
+    edge = logits.topk(CELLS, dim=1).values[:, -1].median()
     with torch.no_grad():
         for module in score_layers(model):
             module.weight.mul_(gain)
@@ -148,21 +147,19 @@ def spread_scores(model: Any, pictures: Sequence[Any]) -> None:
 def shift_to_wanted(yolo: Any, size: tuple[int, int], pictures: Sequence[Path]) -> float:
     """Return the shift of the scores that gives ``WANTED`` boxes per picture after NMS.
 
-    Boxes of lower score do not affect NMS of higher ones, so the boxes above a higher threshold are
-    the best ones of a lower threshold.
+    Boxes of lower score do not affect NMS of higher ones, so one run with a low threshold gives the
+    boxes of every higher threshold.
     """
-    edges = []
+    cutoffs = []
     for path in pictures:
-        [found] = yolo.predict(
+        [result] = yolo.predict(
             str(path), imgsz=list(size), conf=CONF / 4, iou=IOU, max_det=3000, verbose=False
         )
-        scores = sorted(found.boxes.conf.tolist(), reverse=True)
+        scores = sorted(result.boxes.conf.tolist(), reverse=True)
         if len(scores) < WANTED:
-            raise SystemExit(
-                f"{path.name}: {len(scores)} boxes above {CONF / 4}, too few to choose"
-            )
-        edges.append(logit(scores[WANTED - 1]))
-    return logit(CONF) - sorted(edges)[len(edges) // 2]
+            raise SystemExit(f"{path.name}: {len(scores)} boxes above {CONF / 4}, too few")
+        cutoffs.append(logit(scores[WANTED - 1]))
+    return logit(CONF) - sorted(cutoffs)[len(cutoffs) // 2]
 
 
 def shift_scores(model: Any, shift: float) -> None:
@@ -204,19 +201,17 @@ def read_picture(path: Path, size: tuple[int, int]) -> Any:
 
 
 def write_data(folder: Path, pictures: Sequence[Path]) -> Path:
-    """Write a data set as its documentation describes it, for the ranges of int8: pictures with one
-    box each."""
-    labels = pictures[0].parent.parent / "labels"
+    """Write a data set in ultralytics' format to calibrate int8: pictures with one box each."""
+    images = pictures[0].parent
+    labels = images.parent / "labels"
     labels.mkdir(exist_ok=True)
     for path in pictures:
         (labels / f"{path.stem}.txt").write_text("0 0.5 0.5 0.5 0.5\n")
-    described = folder / "data.yaml"
+    description = folder / "data.yaml"
     names = "".join(f"  {number}: class{number}\n" for number in range(80))
-    place = pictures[0].parent
-    described.write_text(
-        f"path: {place.parent}\ntrain: {place.name}\nval: {place.name}\nnames:\n{names}"
-    )
-    return described
+    sets = f"train: {images.name}\nval: {images.name}\n"
+    description.write_text(f"path: {images.parent}\n{sets}names:\n{names}")
+    return description
 
 
 # ----------------------------------------------------------------------
@@ -224,7 +219,7 @@ def write_data(folder: Path, pictures: Sequence[Path]) -> Path:
 
 
 def predict(model: Path, clip: Path, size: tuple[int, int], precision: str) -> dict[str, Any]:
-    """Run ``predict(save=True, stream=True)`` over a whole clip, or over a folder without saving.
+    """Run ``predict(save=True, stream=True)`` on a whole clip, or on a folder without saving.
 
     ``fps``: from the first result to the end, without loading and the first picture.
     """
@@ -233,7 +228,7 @@ def predict(model: Path, clip: Path, size: tuple[int, int], precision: str) -> d
     compiled: list[Any] = []
     if model.is_dir():
         watch_openvino(precision, compiled)
-    found = YOLO(str(model), task="detect").predict(
+    results = YOLO(str(model), task="detect").predict(
         str(clip),
         stream=True,
         save=clip.is_file(),
@@ -246,16 +241,16 @@ def predict(model: Path, clip: Path, size: tuple[int, int], precision: str) -> d
         name="predicted",
     )
     frames = boxes = 0
-    began = cpu = 0.0
-    for result in found:
+    start = cpu = 0.0
+    for result in results:
         frames += 1
         boxes += len(result.boxes)
         if frames == 1:
-            began, cpu = time.perf_counter(), time.process_time()
-    passed = time.perf_counter() - began
+            start, cpu = time.perf_counter(), time.process_time()
+    elapsed = time.perf_counter() - start
     written = [path for path in Path("predicted").rglob("*") if path.is_file()]
     return {
-        "fps": (frames - 1) / passed,
+        "fps": (frames - 1) / elapsed,
         "cpu_ms": (time.process_time() - cpu) * 1e3 / (frames - 1),
         "frames": frames,
         "boxes": boxes / frames,
@@ -267,20 +262,20 @@ def predict(model: Path, clip: Path, size: tuple[int, int], precision: str) -> d
 
 
 def watch_openvino(precision: str, compiled: list[Any]) -> None:
-    """Keep compiled models, and set OpenVINO's precision: its default is bf16 on CPUs that have it,
-    and ultralytics has no option for it."""
+    """Append models to ``compiled``, and set OpenVINO's precision, for which ultralytics has no
+    option. By default OpenVINO uses bf16 on CPUs that have it."""
     import openvino
 
     class Watched(openvino.Core):
         def compile_model(
-            self, model: Any, device_name: Any = None, config: Any = None, **more: Any
+            self, model: Any, device_name: Any = None, config: Any = None, **options: Any
         ) -> Any:
-            own = dict(config or {})
-            if precision != AS_IT_COMES:
-                own["INFERENCE_PRECISION_HINT"] = precision
-            made = super().compile_model(model, device_name, own, **more)
-            compiled.append(made)
-            return made
+            settings = dict(config or {})
+            if precision != DEFAULT:
+                settings["INFERENCE_PRECISION_HINT"] = precision
+            model_compiled = super().compile_model(model, device_name, settings, **options)
+            compiled.append(model_compiled)
+            return model_compiled
 
     openvino.Core = Watched
 
@@ -288,25 +283,25 @@ def watch_openvino(precision: str, compiled: list[Any]) -> None:
 def described(compiled: Sequence[Any]) -> str:
     if not compiled:
         return ""
-    asked = ("INFERENCE_PRECISION_HINT", "NUM_STREAMS", "INFERENCE_NUM_THREADS")
-    found = [compiled[-1].get_property(name) for name in asked]
-    kind = found[0].get_type_name() if hasattr(found[0], "get_type_name") else found[0]
-    return f"{kind}, {found[1]} streams, {found[2]} threads"
+    properties = ("INFERENCE_PRECISION_HINT", "NUM_STREAMS", "INFERENCE_NUM_THREADS")
+    values = [compiled[-1].get_property(name) for name in properties]
+    precision = values[0].get_type_name() if hasattr(values[0], "get_type_name") else values[0]
+    return f"{precision}, {values[1]} streams, {values[2]} threads"
 
 
 def main(arguments: Sequence[str]) -> None:
-    what, *rest = arguments
-    if what == "check":
+    command, *rest = arguments
+    if command == "check":
         result = check()
-    elif what == "prepare":
+    elif command == "prepare":
         network, folder, height, width, pictures = rest
-        listed = sorted(Path(pictures).glob("*.jpg"))
-        result = prepare(network, Path(folder), (int(height), int(width)), listed)
-    elif what == "predict":
+        paths = sorted(Path(pictures).glob("*.jpg"))
+        result = prepare(network, Path(folder), (int(height), int(width)), paths)
+    elif command == "predict":
         model, clip, height, width, precision = rest
         result = predict(Path(model), Path(clip), (int(height), int(width)), precision)
     else:
-        raise SystemExit(f"no job {what!r}")
+        raise SystemExit(f"no job {command!r}")
     print(json.dumps(result), flush=True)
 
 

@@ -1,7 +1,7 @@
-"""Note which lines of detector/ each test runs, also in the processes that it starts.
+"""Record which lines of detector/ each test runs, also in the processes that it starts.
 
-``scripts/mutate`` puts this folder on PYTHONPATH, and names it to pytest as a plugin
-(PYTEST_DONT_REWRITE: it is imported before pytest).
+``scripts/mutate`` puts this folder on PYTHONPATH, and passes this module to pytest as a plugin
+(PYTEST_DONT_REWRITE, because it is imported before pytest).
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-FOLDER = os.environ.get("MUTATE_SEEN", "")  # for a file per test, and tests.jsonl
-DETECTOR = os.environ.get("MUTATE_DETECTOR", "")  # with a slash at its end
-# The environment variable with the current test. Child processes inherit it; forks of
-# tests/forked.py take variables that begin with PYTEST_.
+FOLDER = os.environ.get("MUTATE_SEEN", "")  # gets a file per test, and tests.jsonl
+DETECTOR = os.environ.get("MUTATE_DETECTOR", "")  # path of detector/, with a slash at its end
+# The environment variable with the current test. Child processes inherit it; tests/forked.py passes
+# variables that begin with PYTEST_ to its forks.
 UNIT = "PYTEST_MUTATE_UNIT"
 _noted: set[tuple[str, int]] = set()
 
 
 def _note(file: str, line: int) -> None:
-    """Write a line at once: a killed process cannot write at its end."""
+    """Write a line immediately, since a killed process cannot write at its end."""
     if (file, line) in _noted:
         return
     _noted.add((file, line))
-    with suppress(OSError):  # a full-disk test; an error here would end the tracing
+    with suppress(OSError):  # in a test with a full disk; an error here would end the tracing
         name = f"{FOLDER}/{os.environ.get(UNIT, 'none')}"
-        to = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.write(to, f"{line} {file[len(DETECTOR) :]}\n".encode())
-        os.close(to)
+        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(descriptor, f"{line} {file[len(DETECTOR) :]}\n".encode())
+        os.close(descriptor)
 
 
 def _calls(frame: FrameType, event: str, value: Any) -> Any:
@@ -49,7 +49,7 @@ def _enter(unit: str) -> str:
     before = os.environ.get(UNIT, "none")
     os.environ[UNIT] = unit
     _noted.clear()
-    _trace()  # again, in case a test or a debugger has ended it
+    _trace()  # again, in case a test has ended it
     return before
 
 
@@ -84,7 +84,7 @@ if FOLDER:
 
         @pytest.hookimpl(wrapper=True)
         def pytest_fixture_setup(fixturedef: Any, request: Any) -> Generator[None, Any, Any]:
-            """Count what a file's fixture runs for each test of the file."""
+            """Attribute the lines of a file's fixture to every test of the file."""
             if fixturedef.scope == "function":
                 return (yield)
             before = _enter(_unit(request.node.nodeid.split("::")[0]))

@@ -1,13 +1,12 @@
-"""Pauses threads at random, as on a machine busy with other programs, so that tests which depend on
+"""Pause threads at random, as on a machine busy with other programs, so that tests which depend on
 timing fail.
 
     PYTHONPATH=$PWD/scripts/stalling scripts/test tests/live
 
 Each Python process imports this at its start: pytest, and the programs that tests start. Each of
 their threads pauses about every STALL_EVERY_S seconds (1) for up to STALL_LONGEST_S (0.5), at a
-call or a return in detector/ or tests/. 0.3 and 1.2 are hard: programs run at a third of their
-speed, and a time-out of 90 s is then not the test's fault. A run without failures proves nothing:
-repeat it.
+call or a return in detector/ or tests/. With 0.3 and 1.2, programs run at a third of their speed,
+so ignore time-outs of 90 s. A single run without failures proves little: repeat it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 OURS = (os.path.join(ROOT, "detector", ""), os.path.join(ROOT, "tests", ""))
 
 # Private copies, because tests replace the clock and seed the shared generator.
-_chance, _now, _stand_still = random.Random(), time.perf_counter, time.sleep
+_random, _now, _sleep = random.Random(), time.perf_counter, time.sleep
 _next = threading.local()
 
 
@@ -34,12 +33,12 @@ def stall(frame: FrameType, event: str, _: object) -> None:
         return
     due = getattr(_next, "due", None)
     if due is None:
-        _next.due = _now() + _chance.expovariate(1 / EVERY_S)
+        _next.due = _now() + _random.expovariate(1 / EVERY_S)
     elif _now() >= due and frame.f_code.co_filename.startswith(OURS):
-        _stand_still(_chance.uniform(0.02, LONGEST_S))
-        _next.due = _now() + _chance.expovariate(1 / EVERY_S)
+        _sleep(_random.uniform(0.02, LONGEST_S))
+        _next.due = _now() + _random.expovariate(1 / EVERY_S)
 
 
-os.register_at_fork(after_in_child=_chance.seed)
+os.register_at_fork(after_in_child=_random.seed)
 threading.setprofile(stall)
 sys.setprofile(stall)

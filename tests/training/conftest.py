@@ -1,4 +1,4 @@
-"""The programs in training/ import their modules from their own folder, and so do these tests."""
+"""Settings of torch for the tests of training/."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
-def _as_torch_was():
+def _restore_torch_settings():
     try:
         import torch
-    except ImportError:  # the modules that need torch skip themselves
+    except ImportError:  # test modules that need torch are skipped
         yield
         return
     before = torch.get_num_threads()

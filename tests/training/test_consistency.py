@@ -1,4 +1,4 @@
-"""Objects of a picture that is moved keep their scores and boxes, or it costs."""
+"""The consistency loss: scores and boxes that change when the picture is moved have a cost."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ def near(box: list[float]) -> torch.Tensor:
     return candidates(f(box), torch.from_numpy(centres), torch.from_numpy(strides))[0]
 
 
-def answers(box: list[float], moved_box: list[float], score: float, moved_score: float):
+def outputs_of(box: list[float], moved_box: list[float], score: float, moved_score: float):
+    """Return boxes and logits of two pictures that detect ``box`` and ``moved_box``."""
     boxes = torch.stack([f(box).expand(CELLS, 4), f(moved_box).expand(CELLS, 4)])
     logits = torch.full((2, CELLS, 2), -9.0)
-    for picture, (place, one) in enumerate(((box, score), (moved_box, moved_score))):
-        logits[picture, near(place), 0] = float(np.log(one / (1 - one)))
+    for picture, (place, value) in enumerate(((box, score), (moved_box, moved_score))):
+        logits[picture, near(place), 0] = float(np.log(value / (1 - value)))
     return boxes, logits
 
 
-def test_pictures_move_as_boxes_do():
-    """A white square is where its box goes."""
+def test_pictures_and_boxes_move_together():
+    """Move a white square, and compare its edges with its moved box."""
     image = torch.zeros(1, 3, *SIZE)
     image[:, :, 20:44, 30:54] = 1
     move = moves(1.1, 5.0, -3.0)
@@ -41,28 +42,28 @@ def test_pictures_move_as_boxes_do():
     assert [x1, y1, x2, y2] == pytest.approx([38.0, 19.0, 64.4, 45.4])
     moved = move.pictures(image)[0, 0]
     rows, columns = (moved > 0.5).any(1).nonzero(), (moved > 0.5).any(0).nonzero()
-    found = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
-    assert [int(edge) for edge in found] == pytest.approx([x1, y1, x2, y2], abs=1)
+    edges = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+    assert [int(edge) for edge in edges] == pytest.approx([x1, y1, x2, y2], abs=1)
 
 
 @pytest.mark.parametrize(
-    ("moved", "score", "cost"), [((1.05, 4.0, 2.0), 0.8, 0), ((1.0, 3.0, 0.0), 0.5, 0.09)]
+    ("shift", "score", "cost"), [((1.05, 4.0, 2.0), 0.8, 0), ((1.0, 3.0, 0.0), 0.5, 0.09)]
 )
-def test_a_score_that_changes_costs_its_square(moved, score, cost):
-    move = moves(*moved)
-    there = move.boxes(f(OBJECT), torch.tensor([0]))[0].tolist()
-    boxes, logits = answers(OBJECT, there, 0.8, score)
-    found = unsteadiness(batch([OBJECT], [0]), move, boxes, logits).item()
-    assert found == pytest.approx(cost, abs=1e-5)
+def test_score_change_costs_its_square(shift, score, cost):
+    move = moves(*shift)
+    moved_box = move.boxes(f(OBJECT), torch.tensor([0]))[0].tolist()
+    boxes, logits = outputs_of(OBJECT, moved_box, 0.8, score)
+    result = unsteadiness(batch([OBJECT], [0]), move, boxes, logits).item()
+    assert result == pytest.approx(cost, abs=1e-5)
 
 
-def test_a_box_that_stays_behind_costs():
+def test_box_that_does_not_move_costs_by_iou():
     move = moves(1.0, 12.0, 0.0)
-    boxes, logits = answers(OBJECT, OBJECT, 0.8, 0.8)
+    boxes, logits = outputs_of(OBJECT, OBJECT, 0.8, 0.8)
     logits[1] = -9.0
-    there = move.boxes(f(OBJECT), torch.tensor([0]))[0].tolist()
-    logits[1, near(there), 0] = float(np.log(0.8 / 0.2))
-    # The boxes share a half of 24 pixels: IoU 1/3. Weighed by the score, and by BOX_WEIGHT.
+    moved_box = move.boxes(f(OBJECT), torch.tensor([0]))[0].tolist()
+    logits[1, near(moved_box), 0] = float(np.log(0.8 / 0.2))
+    # Moved by half of its 24 pixels, the box has IoU 1/3; BOX_WEIGHT is 0.5, the score 0.8.
     cost = unsteadiness(batch([OBJECT], [0]), move, boxes, logits).item()
     assert cost == pytest.approx(0.5 * 0.8 * 2 / 3, abs=1e-5)
 
@@ -74,14 +75,14 @@ def test_a_box_that_stays_behind_costs():
         ([30.0, 20.0, 33.0, 44.0], (1.0, 1.0, 0.0)),  # three pixels wide
     ],
 )
-def test_what_cannot_be_compared_costs_nothing(box, move):
-    boxes, logits = answers(box, box, 0.8, 0.1)
+def test_objects_that_leave_or_are_tiny_cost_nothing(box, move):
+    boxes, logits = outputs_of(box, box, 0.8, 0.1)
     assert unsteadiness(batch([box], [0]), moves(*move), boxes, logits).item() == 0
 
 
-def test_a_network_can_learn_from_it():
+def test_gradients_bring_both_scores_closer():
     move = moves(1.0, 3.0, 0.0)
-    boxes, logits = answers(OBJECT, OBJECT, 0.8, 0.5)
+    boxes, logits = outputs_of(OBJECT, OBJECT, 0.8, 0.5)
     boxes, logits = boxes.clone().requires_grad_(), logits.requires_grad_()
     unsteadiness(batch([OBJECT], [0]), move, boxes, logits).backward()
     assert logits.grad[0, :, 0].max() > 0  # the higher score falls
@@ -89,9 +90,9 @@ def test_a_network_can_learn_from_it():
     assert boxes.grad.abs().sum() > 0
 
 
-def test_moves_stay_small():
+def test_moves_are_at_most_farthest():
     drawn = draw_moves(np.random.default_rng(0), 64, (352, 608))
     middle = torch.tensor([304.0, 176.0])
-    away = drawn.zoom[:, None] * middle + drawn.shift - middle
-    assert away.abs().max() <= FARTHEST + 1e-3
-    assert away.abs().max() > FARTHEST / 2
+    distance = drawn.zoom[:, None] * middle + drawn.shift - middle
+    assert distance.abs().max() <= FARTHEST + 1e-3
+    assert distance.abs().max() > FARTHEST / 2

@@ -1,4 +1,4 @@
-"""Labels become two classes, boxes move with their pictures, batches are reproducible."""
+"""Labels are mapped to two classes, boxes move with their pictures, batches are reproducible."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def no_teacher(images):
     )
 
 
-def test_classes_are_mapped_and_others_ignored_or_left_out():
+def test_similar_classes_are_ignored_and_others_dropped():
     boxes, classes, ignored = map_labels(
         [row(1), row(3), row(6), row(2), row(7), row(9), row(1, crowd=1)], NAMES
     )
@@ -55,7 +55,7 @@ def write_voc(tmp_path):
         (tmp_path / name).mkdir()
 
     def write(stem, *objects, base="The VOC2007 Database"):
-        labels = "".join(VOC_OBJECT.format(*one) for one in objects)
+        labels = "".join(VOC_OBJECT.format(*item) for item in objects)
         document = VOC_PICTURE.format(base=base, objects=labels)
         (tmp_path / "Annotations" / f"{stem}.xml").write_text(document)
         cv2.imwrite(str(tmp_path / "JPEGImages" / f"{stem}.jpg"), np.zeros((30, 40, 3), np.uint8))
@@ -64,33 +64,32 @@ def write_voc(tmp_path):
     return write
 
 
-def test_voc_counts_pixels_from_one_and_ignores_what_is_difficult(write_voc):
+def test_voc_pixels_count_from_one_and_difficult_objects_are_ignored(write_voc):
     folder = write_voc("1", ("person", 0), ("car", 1), ("bicycle", 0), ("dog", 0), ("bus", 0))
-    (one,) = data.read_voc(folder)
-    assert one.boxes.tolist() == [[0, 2, 10, 20]] * 4
-    assert one.classes.tolist() == [0, 1, 1, 1]
-    assert one.ignored.tolist() == [False, True, True, False]
-    assert (one.kind, one.image.shape) == ("voc", (30, 40, 3))
+    (voc_picture,) = data.read_voc(folder)
+    assert voc_picture.boxes.tolist() == [[0, 2, 10, 20]] * 4
+    assert voc_picture.classes.tolist() == [0, 1, 1, 1]
+    assert voc_picture.ignored.tolist() == [False, True, True, False]
+    assert (voc_picture.kind, voc_picture.image.shape) == ("voc", (30, 40, 3))
 
 
-def test_voc_pictures_are_drawn_by_what_they_show(write_voc):
+def test_voc_weights_prefer_vehicles_to_people_and_animals(write_voc):
     write_voc("1", ("motorbike", 0), ("person", 0))
     write_voc("2", ("person", 0), ("car", 1))
     write_voc("3", ("cow", 0))
     folder = write_voc("4", ("sofa", 0))
-    vehicle, person, animal, nothing = (one.weight for one in data.read_voc(folder))
+    vehicle, person, animal, nothing = (voc_picture.weight for voc_picture in data.read_voc(folder))
     assert vehicle > person >= animal > nothing > 0
 
 
-def test_of_a_folder_of_voc_nothing_else_is_read(write_voc):
+def test_voc_skips_other_data_bases_and_missing_pictures(write_voc):
     write_voc("1", ("car", 0), base="Unknown")
     folder = write_voc("2", ("car", 0))
     (folder / "JPEGImages/2.jpg").unlink()
     assert list(data.read_voc(folder)) == []
 
 
-def test_of_traffic_the_teacher_says_who_walks_there(tmp_path):
-    """A COCO json whose pictures are of the set "traffic": people have no labels in it."""
+def test_traffic_trusts_the_teacher_for_unlabelled_people(tmp_path):
     cv2.imwrite(str(tmp_path / "1.jpg"), np.zeros((30, 40, 3), np.uint8))
     document = {
         "images": [{"id": 7, "file_name": "1.jpg", "set": "traffic"}],
@@ -102,26 +101,28 @@ def test_of_traffic_the_teacher_says_who_walks_there(tmp_path):
     }
     path = tmp_path / "traffic.json"
     path.write_text(json.dumps(document))
-    (one,) = data.read_coco(path, tmp_path, "traffic")
-    assert one.boxes.tolist() == [[1, 2, 11, 22], [5, 5, 9, 9]]
-    assert (one.classes.tolist(), one.ignored.tolist()) == ([1, 1], [False, True])
-    assert data.TRUST[one.kind] == (1.0, 1.0)
-    assert 0 < one.weight < data.sampling_weight("highway", "road", [1])
+    (traffic_picture,) = data.read_coco(path, tmp_path, "traffic")
+    assert traffic_picture.boxes.tolist() == [[1, 2, 11, 22], [5, 5, 9, 9]]
+    assert (traffic_picture.classes.tolist(), traffic_picture.ignored.tolist()) == (
+        [1, 1],
+        [False, True],
+    )
+    assert data.TRUST[traffic_picture.kind] == (1.0, 1.0)
+    assert 0 < traffic_picture.weight < data.sampling_weight("highway", "road", [1])
 
 
-def test_vehicles_are_drawn_more_often():
+def test_pictures_with_vehicles_have_higher_weights():
     assert data.sampling_weight("extra", "coco", [0, 1]) > data.sampling_weight(
         "extra", "coco", [0]
     )
     assert data.sampling_weight("train", "coco", [1]) > data.sampling_weight("train", "coco", [0])
 
 
-def test_a_placed_box_holds_the_same_pixels():
-    """Wherever the one bright rectangle lands, its box lies around it."""
+def test_placed_box_surrounds_its_bright_rectangle():
     for seed in range(20):
         image = np.zeros((60, 100, 3), np.uint8)
         image[20:50, 10:40] = 255
-        one = Picture(
+        placed = Picture(
             image,
             np.array([[10, 20, 40, 50]], np.float32),
             np.array([0]),
@@ -130,7 +131,9 @@ def test_a_placed_box_holds_the_same_pixels():
             1.0,
         )
         canvas = np.zeros((96, 160, 3), np.uint8)
-        boxes, _, ignored, _ = place(canvas, one, (0, 0, 160, 96), 1.3, np.random.default_rng(seed))
+        boxes, _, ignored, _ = place(
+            canvas, placed, (0, 0, 160, 96), 1.3, np.random.default_rng(seed)
+        )
         bright = np.argwhere(canvas[:, :, 0] > 200)
         if ignored.any() or not len(boxes):
             continue
@@ -138,20 +141,20 @@ def test_a_placed_box_holds_the_same_pixels():
         np.testing.assert_allclose(boxes[0], [x1, y1, x2, y2], atol=1.5)
 
 
-def test_a_box_cut_to_a_rest_is_ignored():
+def test_box_cut_by_the_edge_is_ignored():
     canvas = np.zeros((40, 40, 3), np.uint8)
-    seen = set()
+    outcomes = set()
     for seed in range(40):
         boxes, _, ignored, _ = place(
             canvas, picture(), (0, 0, 40, 40), 1.5, np.random.default_rng(seed)
         )
         assert (boxes >= 0).all()
         assert (boxes <= 40).all()
-        seen |= set(ignored.tolist())
-    assert seen == {False, True}
+        outcomes |= set(ignored.tolist())
+    assert outcomes == {False, True}
 
 
-def test_fields_of_trust_and_of_regions_to_ignore():
+def test_cell_fields_follow_tiles_and_ignored_boxes():
     sample = Augmenter([picture(kind="road")]).sample(np.random.default_rng(0), (64, 96), 0.0)
     sample.tiles = [((0, 0, 48, 64), (1.0, 0.5))]
     sample.boxes, sample.classes = np.array([[0, 0, 16, 16]], np.float32), np.array([1])
@@ -165,21 +168,21 @@ def test_fields_of_trust_and_of_regions_to_ignore():
     assert set(counts[(centres < 16).all(axis=1), 1]) == {0.0}
 
 
-def test_a_batch_depends_on_seed_and_number_alone():
+def test_batch_depends_only_on_seed_and_number():
     augmenter = Augmenter([picture(seed) for seed in range(3)])
 
     def make(number, seed=5):
         return make_batch(augmenter, no_teacher, seed, number, (64, 96), 2, 0.5)
 
-    ahead = list(batches(make, 3, 6, threads=2, ahead=2))
-    for number, got in zip(range(3, 6), ahead, strict=True):
-        np.testing.assert_array_equal(got.images, make(number).images)
-        np.testing.assert_array_equal(got.boxes, make(number).boxes)
+    made = list(batches(make, 3, 6, threads=2, ahead=2))
+    for number, batch in zip(range(3, 6), made, strict=True):
+        np.testing.assert_array_equal(batch.images, make(number).images)
+        np.testing.assert_array_equal(batch.boxes, make(number).boxes)
     assert not np.array_equal(make(3).images, make(4).images)
     assert not np.array_equal(make(3).images, make(3, seed=6).images)
 
 
-def test_packed_pictures_come_back(tmp_path):
+def test_unpack_returns_packed_pictures(tmp_path):
     pack([picture(1), picture(2, "overpass")], {"teacher.onnx": b"abc"}, tmp_path / "p.zip")
     first, second = unpack(tmp_path / "p.zip")
     assert second.kind == "overpass"
@@ -189,7 +192,7 @@ def test_packed_pictures_come_back(tmp_path):
 
 
 @pytest.mark.slow
-def test_half_of_the_validation_pictures_is_kept_for_the_last_figure(shared):
+def test_half_of_the_validation_pictures_is_held_out(shared):
     pictures = list(evaluation.read_validation(shared / "data/labelled"))
     share = np.mean([picture.held_out for picture in pictures])
     assert 0.4 < share < 0.6
@@ -204,7 +207,7 @@ def test_half_of_the_validation_pictures_is_kept_for_the_last_figure(shared):
     assert overpass.truths[1] is not None
 
 
-def test_training_reads_no_validation_picture(shared, monkeypatch):
+def test_training_reads_only_training_files(shared, monkeypatch):
     read = []
     monkeypatch.setattr(data, "read_coco", lambda path, *_: read.append(path) or iter(()))
     list(data.read_labelled(shared / "data/labelled"))

@@ -1,4 +1,4 @@
-"""An interrupted run ends like one that was not interrupted."""
+"""The training loop: resuming, the log, canvases, and a start from other weights."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.training.test_data import no_teacher, picture  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
-def _small(monkeypatch):
+def _small_canvases(monkeypatch):
     monkeypatch.setattr(loop, "PHASES", ((0.5, (64, 64)), (1.0, (64, 96))))
 
 
-def run(folder, steps, **more):
+def run(folder, steps, **settings):
     torch.manual_seed(3)
     network = Street(read_layers(ROOT / "cfg/darknet/street.cfg"))
-    options = loop.Options(folder, steps, batch=2, bf16=False, **more)
+    options = loop.Options(folder, steps, batch=2, bf16=False, **settings)
     average = loop.train(
         network,
         Augmenter([picture(i) for i in range(3)]),
@@ -40,28 +40,28 @@ class StoppedError(Exception):
 
 
 @pytest.mark.slow
-def test_resumed_run_equals_a_whole_one(tmp_path, monkeypatch):
+def test_resumed_run_equals_an_uninterrupted_one(tmp_path, monkeypatch):
     whole = run(tmp_path / "whole", 4)
     monkeypatch.setattr(loop, "CHECKPOINT_S", -1)  # after every step
-    save, made = loop.save, []
+    save, saves = loop.save, []
 
     def stopping(*arguments):
         save(*arguments)
-        made.append(1)
-        if len(made) == 2:
+        saves.append(1)
+        if len(saves) == 2:
             raise StoppedError
 
     monkeypatch.setattr(loop, "save", stopping)
     with pytest.raises(StoppedError):
         run(tmp_path / "parts", 4)
     monkeypatch.setattr(loop, "save", save)
-    for one, other in zip(whole, run(tmp_path / "parts", 4), strict=True):
-        np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-3, atol=1e-4)
+    for expected, resumed in zip(whole, run(tmp_path / "parts", 4), strict=True):
+        np.testing.assert_allclose(expected.numpy(), resumed.numpy(), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("consistency", [0.0, 1.0])
-def test_log_and_checkpoint(tmp_path, consistency):
+def test_run_writes_log_and_checkpoint(tmp_path, consistency):
     run(tmp_path, 2, consistency=consistency)
     rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert rows[0]["step"] == 0
@@ -72,7 +72,7 @@ def test_log_and_checkpoint(tmp_path, consistency):
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_the_canvas_grows_with_the_steps(tmp_path):
+def test_canvas_grows_with_the_steps(tmp_path):
     assert [loop.size_at(step, loop.Options(tmp_path, 10)) for step in (0, 4, 5, 9, 10)] == [
         (64, 64)
     ] * 2 + [(64, 96)] * 3
@@ -80,8 +80,8 @@ def test_the_canvas_grows_with_the_steps(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_warm_start_goes_on_from_the_average_at_a_lower_rate(tmp_path):
-    """--start begins a new schedule at step 0; a checkpoint in the run's folder wins over it."""
+def test_start_uses_the_average_of_a_finished_run(tmp_path):
+    """Check also that a checkpoint in the run's folder takes precedence over --start."""
     before = run(tmp_path / "first", 3)
     start = tmp_path / "first" / "checkpoint.pt"
     after = run(tmp_path / "second", 1, start=start, peak=1e-6, full_canvas=True)
@@ -89,14 +89,14 @@ def test_a_warm_start_goes_on_from_the_average_at_a_lower_rate(tmp_path):
         json.loads(line) for line in (tmp_path / "second" / "log.jsonl").read_text().splitlines()
     ]
     assert rows[0]["step"] == 0
-    assert rows[0]["rate"] == 0  # as rounded
+    assert rows[0]["rate"] == 0  # rounded
     trained = [
         name for name, _ in Street(read_layers(ROOT / "cfg/darknet/street.cfg")).named_parameters()
     ]
     names = list(Street(read_layers(ROOT / "cfg/darknet/street.cfg")).state_dict())
-    for name, one, other in zip(names, before, after, strict=True):
+    for name, expected, result in zip(names, before, after, strict=True):
         if name in trained:
-            np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-4, atol=1e-5)
-    again = run(tmp_path / "second", 1, start=start, peak=1.0)  # finished: nothing is left to do
-    for one, other in zip(after, again, strict=True):
-        np.testing.assert_array_equal(one.numpy(), other.numpy())
+            np.testing.assert_allclose(expected.numpy(), result.numpy(), rtol=1e-4, atol=1e-5)
+    again = run(tmp_path / "second", 1, start=start, peak=1.0)  # already finished
+    for expected, result in zip(after, again, strict=True):
+        np.testing.assert_array_equal(expected.numpy(), result.numpy())

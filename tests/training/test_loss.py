@@ -1,4 +1,4 @@
-"""Which cell answers for which box, and what its targets are."""
+"""The assignment of cells to boxes, and the targets of the cells."""
 
 from __future__ import annotations
 
@@ -45,24 +45,24 @@ def test_iou_and_ciou_by_hand():
     assert iou(a, b).item() == pytest.approx(0.5)
     assert ciou(a, a).item() == pytest.approx(1.0)
     shape = 4 / np.pi**2 * (np.arctan(2.0) - np.arctan(1.0)) ** 2
-    wanted = 0.5 - 2.5**2 / 200 - shape**2 / (0.5 + shape)
-    assert ciou(a, b).item() == pytest.approx(wanted, rel=1e-5)
+    expected = 0.5 - 2.5**2 / 200 - shape**2 / (0.5 + shape)
+    assert ciou(a, b).item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_candidates_lie_near_the_middle():
+def test_candidates_are_near_the_centre_of_the_box():
     middle, strides = places()
-    found = candidates(f([20, 20, 60, 44]), middle, strides)[0]
-    away = (middle - f([40, 32])).abs() / strides
-    assert found.any()
-    assert bool((away[found] < 1.5).all())
+    chosen = candidates(f([20, 20, 60, 44]), middle, strides)[0]
+    distance = (middle - f([40, 32])).abs() / strides
+    assert chosen.any()
+    assert bool((distance[chosen] < 1.5).all())
 
 
-def test_a_box_smaller_than_a_cell_still_has_a_candidate():
+def test_box_smaller_than_a_cell_has_a_candidate():
     middle, strides = places()
     assert candidates(f([17, 17, 19, 19]), middle, strides).any()
 
 
-def test_a_cell_answers_for_the_cheaper_of_two_boxes():
+def test_contested_cell_goes_to_the_box_of_lower_cost():
     middle, strides = places()
     box = [8.0, 8.0, 56.0, 56.0]
     boxes = f(box, [10.0, 10.0, 58.0, 58.0])
@@ -76,16 +76,16 @@ def test_boxes_of_other_pictures_do_not_compete():
     middle, strides = places()
     box = [8.0, 8.0, 56.0, 56.0]
     predicted = exact(box).repeat(2, 1, 1)
-    one = assign(
+    alone = assign(
         f(box), torch.tensor([0]), middle, strides, predicted[:1], torch.full((1, CELLS), 0.5)
     )
-    two = assign(
+    together = assign(
         f(box, box), torch.tensor([0, 1]), middle, strides, predicted, torch.full((2, CELLS), 0.5)
     )
-    assert len(two[0]) == 2 * len(one[0])
+    assert len(together[0]) == 2 * len(alone[0])
 
 
-def test_no_box_at_all():
+def test_picture_without_boxes_has_empty_targets():
     scores, counts, _, weights = targets(
         batch([], []), torch.zeros(1, CELLS, 4), torch.zeros(1, CELLS, 2)
     )
@@ -94,7 +94,7 @@ def test_no_box_at_all():
     assert counts.min() == 1
 
 
-def test_the_best_cell_of_a_box_is_asked_for_its_overlap():
+def test_target_of_the_best_cell_is_its_overlap():
     box = [8.0, 8.0, 56.0, 56.0]
     scores, _, to_learn, weights = targets(batch([box], [1]), exact(box), torch.zeros(1, CELLS, 2))
     assert scores[..., 1].max().item() == pytest.approx(1.0)
@@ -102,10 +102,10 @@ def test_the_best_cell_of_a_box_is_asked_for_its_overlap():
     assert bool((to_learn[weights > 0] == f(box)).all())
 
 
-def test_unlabelled_classes_fall_to_the_teacher_and_true_labels_win():
+def test_labels_override_the_teacher():
     box = [8.0, 8.0, 56.0, 56.0]
-    given = batch([box], [1], taught=0.4, trust=1.0)
-    scores, _, _, weights = targets(given, exact(box), torch.zeros(1, CELLS, 2))
+    labelled = batch([box], [1], taught=0.4, trust=1.0)
+    scores, _, _, weights = targets(labelled, exact(box), torch.zeros(1, CELLS, 2))
     assert bool((scores[..., 0] == 0.4).all())
     assert scores[..., 1].max() > 0.9
     assert bool(
@@ -113,7 +113,7 @@ def test_unlabelled_classes_fall_to_the_teacher_and_true_labels_win():
     )  # the teacher's own boxes, at half weight
 
 
-def test_a_region_to_ignore_costs_nothing():
+def test_ignored_region_costs_nothing():
     logits = torch.zeros(1, CELLS, 2)
     boxes = torch.zeros(1, CELLS, 4)
     assert loss(batch([], [], counts=0.0), boxes, logits)[0] == 0
@@ -121,18 +121,18 @@ def test_a_region_to_ignore_costs_nothing():
 
 
 @pytest.mark.slow
-def test_loss_falls_towards_its_target():
+def test_optimiser_reduces_the_loss():
     torch.manual_seed(0)
     box = [8.0, 8.0, 56.0, 56.0]
     boxes, logits = torch.rand(1, CELLS, 4) * 10, torch.zeros(1, CELLS, 2)
     boxes[..., 2:] += 40
     boxes.requires_grad_(), logits.requires_grad_()
     optimiser = torch.optim.Adam([boxes, logits], lr=0.5)
-    seen = []
+    totals = []
     for _ in range(60):
         total, _ = loss(batch([box], [1]), boxes, logits)
         optimiser.zero_grad()
         total.backward()
         optimiser.step()
-        seen.append(total.item())
-    assert seen[-1] < 0.1 * seen[0]
+        totals.append(total.item())
+    assert totals[-1] < 0.1 * totals[0]

@@ -1,4 +1,4 @@
-"""The torch network computes what the shipped file computes, before and after export."""
+"""The torch network agrees with its exported files, its half-precision gradients with torch's."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SIZE = (64, 96)
 @pytest.fixture
 def network():
     torch.manual_seed(1)
-    made = Street(read_layers(CFG))
-    for block in made.blocks.values():  # as after some training
+    street = Street(read_layers(CFG))
+    for block in street.blocks.values():  # statistics like those after some training
         if block.norm is not None:
             block.norm.running_mean.normal_(0, 0.1)
             block.norm.running_var.uniform_(0.5, 2)
             torch.nn.init.uniform_(block.norm.weight, 0.5, 1.5)
             torch.nn.init.normal_(block.norm.bias, 0, 0.1)
-    return made.eval()
+    return street.eval()
 
 
 def rows_of_package(weights, picture):
@@ -62,11 +62,11 @@ def test_exported_files_give_the_same_rows(network, tmp_path, suffix, tolerance)
     np.testing.assert_allclose(rows[:, :2], centres, atol=10 * tolerance)
     np.testing.assert_allclose(rows[:, 2:4], sizes, rtol=5 * tolerance, atol=10 * tolerance)
     np.testing.assert_allclose(rows[:, 5:], scores, atol=tolerance)
-    assert rows[:, 4].min() > 0.999999  # no trained objectness
+    assert rows[:, 4].min() > 0.999999  # objectness is a constant
 
 
 @pytest.mark.slow
-def test_folding_changes_nothing(network, tmp_path):
+def test_folding_keeps_the_outputs(network, tmp_path):
     export.write_weights(network, tmp_path / "a.weights", 0)
     filters = export.read(tmp_path / "a.weights", CFG)
     export.write_filters(filters, tmp_path / "b.weights", "<f4")
@@ -76,7 +76,7 @@ def test_folding_changes_nothing(network, tmp_path):
 
 
 @pytest.mark.slow
-def test_scaled_and_shifted_scores(network, tmp_path):
+def test_calibrated_weights_scale_and_shift_the_logits(network, tmp_path):
     export.write_weights(network, tmp_path / "a.weights", 0)
     filters = export.read(tmp_path / "a.weights", CFG)
     export.calibrate_scores(filters, CFG, (2.0, 0.8), (-1.0, 0.5))
@@ -90,7 +90,7 @@ def test_scaled_and_shifted_scores(network, tmp_path):
 
 
 @pytest.mark.slow
-def test_objectness_is_pinned(network, tmp_path):
+def test_training_step_keeps_objectness_constant(network, tmp_path):
     optimisers = optimiser.Optimisers(network.train())
     maps = network(torch.rand(2, 3, *SIZE))
     sum(m.square().mean() for m in maps).backward()
@@ -138,7 +138,7 @@ def test_orthogonal_matrices_have_singular_values_near_one():
         assert 0.6 < values.min() <= values.max() < 1.3
 
 
-def test_rate_warms_up_and_falls():
+def test_rate_rises_during_warm_up_then_falls():
     assert optimiser.rate(0, 1000) == pytest.approx(1 / 150)
     assert optimiser.rate(150, 1000) == pytest.approx(1.0)
     assert optimiser.rate(1000, 1000) == pytest.approx(optimiser.LAST)

@@ -1,4 +1,4 @@
-"""Training resumes from weights whose batch normalisation was folded away."""
+"""Training restarts from weights with folded batch normalisation; weights are averaged."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SHIPPED = CHECKOUT / "cfg/weights/street.f16"
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_it_starts_with_what_the_weights_compute(tmp_path):
-    """Test both modes: with these pictures' statistics, and with the batch's."""
+def test_restarted_network_computes_the_same_as_its_weights():
+    """Check eval mode (with stored statistics) and train mode (with those of the batch)."""
     torch.manual_seed(0)
     pictures = torch.rand(2, 3, 96, 160)
     network = Street(read_layers(CFG))
@@ -34,15 +34,15 @@ def test_it_starts_with_what_the_weights_compute(tmp_path):
         (block.conv if block.norm is None else block.norm).bias.copy_(
             torch.from_numpy(stored.biases)
         )
-    wanted = plain(pictures)
+    expected = plain(pictures)
     for mode in (network.eval(), network.train()):
-        for found, one in zip(mode(pictures), wanted, strict=True):
-            assert torch.allclose(found, one, atol=1e-4)
+        for output, expected_output in zip(mode(pictures), expected, strict=True):
+            assert torch.allclose(output, expected_output, atol=1e-4)
     norms = [block.norm for block in network.blocks.values() if block.norm is not None]
     assert not all(torch.allclose(norm.running_var, torch.ones(())) for norm in norms)
 
 
-def test_each_step_draws_one_of_the_canvases_and_again_the_same(tmp_path):
+def test_each_step_draws_a_reproducible_canvas(tmp_path):
     canvases = ((288, 512), (384, 640))
     options = Options(tmp_path, steps=40, canvases=canvases)
     drawn = [size_at(step, options) for step in range(40)]
@@ -51,7 +51,7 @@ def test_each_step_draws_one_of_the_canvases_and_again_the_same(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_mean_of_a_run_and_of_weights_that_ship(tmp_path):
+def test_mix_averages_a_checkpoint_and_shipped_weights(tmp_path):
     torch.manual_seed(1)
     network = Street(read_layers(CFG))
     average, optimisers = Average(network), Optimisers(network)
@@ -61,15 +61,17 @@ def test_the_mean_of_a_run_and_of_weights_that_ship(tmp_path):
     parts = [(options.run / "checkpoint.pt", 3.0), (SHIPPED, 1.0)]
     written = export.mix(parts, tmp_path / "mean", CFG)
     assert [path.name for path in written] == ["street.weights", "street.f16"]
-    theirs = export.read(export.weights_from_checkpoint(parts[0][0], CFG), CFG)
+    trained = export.read(export.weights_from_checkpoint(parts[0][0], CFG), CFG)
     shipped = export.read(SHIPPED, CFG)
-    for mean, one, other in zip(export.read(written[0], CFG), theirs, shipped, strict=True):
+    for mean, trained_filter, shipped_filter in zip(
+        export.read(written[0], CFG), trained, shipped, strict=True
+    ):
         for name in ("biases", "weights"):
-            wanted = 0.75 * getattr(one, name) + 0.25 * getattr(other, name)
-            np.testing.assert_allclose(getattr(mean, name), wanted, rtol=3e-5, atol=1e-6)
+            expected = 0.75 * getattr(trained_filter, name) + 0.25 * getattr(shipped_filter, name)
+            np.testing.assert_allclose(getattr(mean, name), expected, rtol=3e-5, atol=1e-6)
 
 
 @pytest.mark.slow
-def test_the_mean_of_a_file_with_itself_is_the_file(tmp_path):
+def test_mix_of_a_file_with_itself_is_the_file(tmp_path):
     written = export.mix([(SHIPPED, 1.0), (SHIPPED, 2.0)], tmp_path, CFG)
     assert written[1].read_bytes() == SHIPPED.read_bytes()

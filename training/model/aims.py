@@ -1,9 +1,9 @@
-"""The aims for the next edition of the default model, each with its interval.
+"""The aims for the next version of the default model, each with its interval.
 
-Most aims are ratios to yolox_nano. Their intervals come from a paired bootstrap: a sample draws
-pictures (for flicker: objects), and both models are judged on the same draw. That is narrower than
-separate intervals, because a hard picture is hard for both. Frames of one camera resemble each
-other, so the true interval is wider.
+Most aims are ratios to yolox_nano. Their intervals come from a paired bootstrap: each sample draws
+pictures (for flicker: objects), and both models are judged on the same draw. Such an interval is
+narrower than separate ones, because a hard picture is hard for both. The true interval is wider,
+because frames of one camera resemble each other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from model.evaluation import NAMES, REPORTED, Results
 from model.steadiness import Sightings, Steadiness, count_found, score_of_recall, share, steadiness
 
 DRAWS, SEED = 1000, 20
-UNMATCHED = 1.2  # on elevated, as a multiple of the teacher's unmatched boxes
+UNMATCHED = 1.2  # allowed unmatched boxes on elevated, as a multiple of the teacher's
 INT8_LOSS = 0.01
 
 Rows = Sequence[matching.Matches]
@@ -29,7 +29,7 @@ Rows = Sequence[matching.Matches]
 
 class Estimate(NamedTuple):
     value: float
-    low: float  # the middle 95 % of the samples
+    low: float  # lower end of the 95 % interval
     high: float
 
 
@@ -42,7 +42,7 @@ class Aim:
 
     @property
     def verdict(self) -> str:
-        """Say whether the value reaches the limit, and whether its interval makes that certain."""
+        """Describe whether the value reaches the limit, and whether the interval excludes it."""
         value, low, high = self.estimate
         if np.isnan(value):
             return "not measured"
@@ -52,13 +52,13 @@ class Aim:
 
 
 def draws(things: int) -> list[NDArray[np.int64]]:
-    """Return how often each of ``things`` pictures or objects is in each sample."""
+    """Return, for each sample, how often each of ``things`` pictures or objects is drawn."""
     rng = np.random.default_rng(SEED)
     return [np.bincount(rng.integers(0, things, things), minlength=things) for _ in range(DRAWS)]
 
 
 def estimate(things: int, figure: Callable[[NDArray[np.int64]], float]) -> Estimate:
-    """Return ``figure`` of all things, with its interval. It gets how often each one is drawn."""
+    """Return ``figure`` with its interval. Its argument: how often each thing is drawn."""
     drawn = np.array([figure(times) for times in draws(things)])
     value = figure(np.ones(things, np.int64))
     return Estimate(value, *ap.percentiles(drawn[np.isfinite(drawn)].tolist() or [np.nan]))
@@ -81,7 +81,7 @@ def absolute_ap(ours: Rows) -> Estimate:
 
 
 def loss_of_ap(first: Rows, second: Rows) -> Estimate:
-    """Return the loss of AP50 from the first to the second."""
+    """Return by how much the AP50 of ``second`` is lower."""
     a, b = ap.Ranking.of(first), ap.Ranking.of(second)
     return estimate(
         len(first), lambda times: a.average_precision(times) - b.average_precision(times)
@@ -89,7 +89,7 @@ def loss_of_ap(first: Rows, second: Rows) -> Estimate:
 
 
 def ratio_of_recall(ours: Rows, theirs: Rows) -> Estimate:
-    """Return our recall with UNMATCHED times as many unmatched boxes, over theirs at .25."""
+    """Return our recall with UNMATCHED times their unmatched boxes, divided by their recall."""
     pool = ap.Ranking.of(ours)
     wrong, right = (
         np.array([((row.outcomes == kind) & (row.scores >= REPORTED)).sum() for row in theirs])
@@ -97,14 +97,14 @@ def ratio_of_recall(ours: Rows, theirs: Rows) -> Estimate:
     )
 
     def figure(times: NDArray[np.int64]) -> float:
-        found = found_with(pool, times, UNMATCHED * float(times @ wrong))
-        return ratio(found, float(times @ right))  # both have the same boxes to find
+        found_count = found_with(pool, times, UNMATCHED * float(times @ wrong))
+        return ratio(found_count, float(times @ right))  # recalls have the same denominator
 
     return estimate(len(ours), figure)
 
 
 def found_with(pool: ap.Ranking, times: NDArray[np.int64], unmatched: float) -> int:
-    """Return the boxes found at the lowest score with at most ``unmatched`` unmatched ones."""
+    """Return how many boxes are right at the lowest score with at most ``unmatched`` wrong ones."""
     weights = times[pool.picture]
     end = int(np.searchsorted(np.cumsum(pool.wrong * weights), unmatched, side="right"))
     return int((pool.right * weights)[:end].sum())
@@ -114,7 +114,7 @@ def found_with(pool: ap.Ranking, times: NDArray[np.int64], unmatched: float) -> 
 
 
 def equally_found(ours: Sightings, theirs: Sightings) -> tuple[Steadiness, Steadiness]:
-    """Return ours at the score whose recall equals theirs at .25; theirs at .25."""
+    """Return our steadiness at the score of equal recall, and theirs at .25."""
     score = score_of_recall(ours, count_found(theirs))
     return steadiness(ours, score), steadiness(theirs, REPORTED)
 
@@ -140,7 +140,7 @@ def judge_aims(
 ) -> list[Aim]:
     """Return all aims. ``clips``: (clip, class) -> our steadiness and the teacher's.
 
-    ``int8``: of the same weights.
+    ``int8``: results of the same weights in int8.
     """
     aims = []
     for group, name, limit in (
@@ -173,8 +173,8 @@ def aim_of_flicker(at: tuple[str, str], pair: tuple[Steadiness, Steadiness]) -> 
 
 
 def worst_loss(ours: Results, int8: Results) -> tuple[tuple[str, str], Estimate]:
-    """Return the set and class where int8 loses most. Elevated has no AP50: its labels have
-    gaps."""
+    """Return the set and class where int8 loses most AP50. Elevated has none, because its labels
+    have gaps."""
 
     def loss(at: tuple[str, str]) -> float:
         return ap.average_precision(ours[at]) - ap.average_precision(int8[at])

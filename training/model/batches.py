@@ -1,7 +1,7 @@
-"""Makes batches of pictures: places and recolours them, runs the teacher, keeps batches ready.
+"""Makes batches of pictures: places and recolours them, runs the teacher, prepares batches ahead.
 
-Batch number i depends on the seed and on i alone, so an interrupted run continues with exactly
-the batches that it would have seen.
+Batch number i depends only on the seed and on i, so an interrupted run continues with the same
+batches.
 """
 
 from __future__ import annotations
@@ -70,9 +70,8 @@ class Augmenter:
             scales = (0.5, 1.3)
         else:
             rects, scales = [(0, 0, width, height)], (0.7, 1.7)
-        # A small canvas shows a crop, not small objects, so that what the network learns on it
-        # holds at full size.
-        # On a larger one objects are larger, too.
+        # A small canvas shows a crop instead of smaller objects, so that what the network learns
+        # on it also holds at full size.
         boost = max(1.0, FULL_WIDTH / width) ** 0.7
         parts = []
         for rect in rects:
@@ -88,9 +87,9 @@ class Augmenter:
 def place(
     canvas: NDArray[np.uint8], picture: Picture, rect: Rect, scale: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_], tuple[Rect, Trust]]:
-    """Draw the picture into a rectangle of the canvas: scaled, shifted, perhaps mirrored.
+    """Draw the picture into a rectangle of the canvas: scaled, shifted, sometimes mirrored.
 
-    Returns the boxes, classes and ignored flags on the canvas, and the tile that it covers.
+    Returns boxes, classes and ignored flags on the canvas, and the tile that the picture covers.
     """
     x1, y1, x2, y2 = rect
     source_height, source_width = picture.image.shape[:2]
@@ -113,25 +112,25 @@ def place(
     boxes = picture.boxes.copy()
     xs = np.sort(boxes[:, [0, 2]] * a + tx, axis=1)
     boxes[:, [0, 2]], boxes[:, [1, 3]] = xs + x1, boxes[:, [1, 3]] * sy + top + y1
-    kept, cut = clip_boxes(boxes, rect)
+    clipped, cut = clip_boxes(boxes, rect)
     near = (int(max(x1, x1 + left)), int(max(y1, y1 + top)))
     far_x = int(min(x2, x1 + left + sx * source_width))
     far_y = int(min(y2, y1 + top + sy * source_height))
     tile = ((*near, far_x, far_y), TRUST[picture.kind])
-    alive = (kept[:, 2] - kept[:, 0] > 0.5) & (kept[:, 3] - kept[:, 1] > 0.5)
-    return kept[alive], picture.classes[alive], (picture.ignored | cut)[alive], tile
+    alive = (clipped[:, 2] - clipped[:, 0] > 0.5) & (clipped[:, 3] - clipped[:, 1] > 0.5)
+    return clipped[alive], picture.classes[alive], (picture.ignored | cut)[alive], tile
 
 
 def clip_boxes(
     boxes: NDArray[np.float32], rect: Rect
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Cut boxes to the rectangle; return which keep too little to be counted."""
-    kept = boxes.copy()
-    kept[:, [0, 2]] = kept[:, [0, 2]].clip(rect[0], rect[2])
-    kept[:, [1, 3]] = kept[:, [1, 3]].clip(rect[1], rect[3])
-    sides, whole = kept[:, 2:] - kept[:, :2], boxes[:, 2:] - boxes[:, :2]
+    """Clip boxes to the rectangle; return them, and which of them are now too small."""
+    clipped = boxes.copy()
+    clipped[:, [0, 2]] = clipped[:, [0, 2]].clip(rect[0], rect[2])
+    clipped[:, [1, 3]] = clipped[:, [1, 3]].clip(rect[1], rect[3])
+    sides, whole = clipped[:, 2:] - clipped[:, :2], boxes[:, 2:] - boxes[:, :2]
     share = sides.prod(axis=1) / np.maximum(whole.prod(axis=1), 1e-6)
-    return kept, (share < VISIBLE) | (sides.min(axis=1, initial=1e9) < SMALLEST)
+    return clipped, (share < VISIBLE) | (sides.min(axis=1, initial=1e9) < SMALLEST)
 
 
 def degrade(image: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
@@ -172,7 +171,7 @@ def make_batch(
     batch: int,
     mosaic: float,
 ) -> Batch:
-    """Make batch ``number`` of ``batch`` samples, with the teacher's answers to them."""
+    """Make batch ``number`` with ``batch`` samples and the teacher's outputs for them."""
     rng = np.random.default_rng([seed, number])
     samples = [augmenter.sample(rng, size, mosaic) for _ in range(batch)]
     images = np.stack([sample.image for sample in samples])
@@ -194,7 +193,7 @@ def make_batch(
 def cell_fields(
     sample: Sample, height: int, width: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The fields ``trust`` and ``counts`` of a Batch for one sample, [N, 2] each."""
+    """Return the fields ``trust`` and ``counts`` of a Batch for one sample, [N, 2] each."""
     centres = cell_centres(height, width)
     trust = np.zeros((len(centres), 2), np.float32)
     for rect, value in sample.tiles:

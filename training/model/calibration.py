@@ -1,12 +1,12 @@
-"""Calibrated scores: of the boxes with score .5, half are right.
+"""Calibration of scores: half of the boxes with score .5 should be right.
 
-The class logit is scaled and shifted. Both numbers are fitted by logistic regression: the score of
-a box against whether it is right. The order within a class is unchanged, and so is AP.
+The class logit is scaled and shifted, by numbers from a logistic regression of whether a box is
+right on its score. The order of boxes within a class does not change, so AP does not either.
 
-A box is only known to be wrong where everything is labelled. COCO's pictures are; those of
-overpass nearly, for vehicles. Road and elevated have gaps, so finding an unlabelled object counts
-as an error there and would push the scores down. The rendered street is complete, too, but it comes
-from the renderer that made training pictures, and such scores are better than on photographs.
+Only pictures with complete labels tell whether a box is wrong: COCO's, and nearly so overpass's for
+vehicles. Road and elevated have gaps, so boxes of unlabelled objects would count as errors and
+lower the scores. The rendered street is complete, but similar to rendered training pictures, so
+scores on it are better than on photographs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from detector.lab.analysis.accuracy import average_precision as ap
 from model.evaluation import Results
 
 COMPLETE = {"person": ("coco",), "vehicle": ("coco", "overpass")}
-# The lowest calibrated score in the fit: the thousands of boxes below it would dominate.
+# The lowest calibrated score in the fit, which the thousands of boxes below it would dominate.
 FIT_FROM = 0.05
 ROUNDS = 50
 RIDGE = 1e-2  # keeps the fit finite if the scores separate right from wrong perfectly
@@ -43,11 +43,11 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """The boxes with a score in one tenth of the scale."""
+    """The boxes with scores in one tenth of the range 0 to 1."""
 
     boxes: int
-    mean: float  # score; NaN without a box
-    right: float  # share
+    mean: float  # mean score; NaN without a box
+    right: float  # share of right boxes
     interval: tuple[float, float]  # of ``right``, by bootstrap over pictures
 
 
@@ -70,40 +70,42 @@ def apply(calibration: Calibration, rows: Sequence[matching.Matches]) -> list[ma
 
 
 def fit_rows(rows: Sequence[matching.Matches]) -> Calibration:
-    """Fit repeatedly until the boxes above FIT_FROM stay the same. Weights that are already
-    calibrated get scale 1 and shift 0."""
+    """Fit repeatedly until the set of boxes above FIT_FROM does not change. Scores that are already
+    calibrated give scale 1 and shift 0."""
     scores = np.concatenate([row.scores for row in rows])
     outcomes = np.concatenate([row.outcomes for row in rows])
     scores, right = scores[outcomes != matching.NEITHER], outcomes[outcomes != matching.NEITHER]
-    found, used = Calibration(1.0, 0.0), None
+    calibration, used = Calibration(1.0, 0.0), None
     for _ in range(ROUNDS):
-        before, used = used, found(scores) >= FIT_FROM
+        before, used = used, calibration(scores) >= FIT_FROM
         if before is not None and np.array_equal(before, used):
             break
-        found = fit(scores[used], right[used] == matching.RIGHT)
-    return found
+        calibration = fit(scores[used], right[used] == matching.RIGHT)
+    return calibration
 
 
 def fit(scores: NDArray, right: NDArray[np.bool_]) -> Calibration:
     """Run a logistic regression by Newton's method. A step that goes too far is halved."""
     x = np.stack([logit(scores), np.ones(len(scores))], axis=1)
-    at, start = np.array([1.0, 0.0]), np.array([1.0, 0.0])
+    weights, initial = np.array([1.0, 0.0]), np.array([1.0, 0.0])
 
     def cost(w: NDArray) -> float:
         z = x @ w
-        return float(np.sum(np.logaddexp(0, z) - right * z) + RIDGE / 2 * np.sum((w - start) ** 2))
+        return float(
+            np.sum(np.logaddexp(0, z) - right * z) + RIDGE / 2 * np.sum((w - initial) ** 2)
+        )
 
     for _ in range(100):
-        p = logistic(x @ at)
-        slope = x.T @ (p - right) + RIDGE * (at - start)
+        p = logistic(x @ weights)
+        slope = x.T @ (p - right) + RIDGE * (weights - initial)
         step = np.linalg.solve((x.T * (p * (1 - p))) @ x + RIDGE * np.eye(2), slope)
         size = 1.0
-        while size > 1e-6 and cost(at - size * step) > cost(at):
+        while size > 1e-6 and cost(weights - size * step) > cost(weights):
             size /= 2
-        at = at - size * step
+        weights = weights - size * step
         if np.abs(size * step).max() < 1e-9:
             break
-    return Calibration(float(at[0]), float(at[1]))
+    return Calibration(float(weights[0]), float(weights[1]))
 
 
 def reliability(rows: Sequence[matching.Matches]) -> list[Bin]:
@@ -126,21 +128,21 @@ def reliability(rows: Sequence[matching.Matches]) -> list[Bin]:
 
 
 def calibration_error(bins: Sequence[Bin]) -> float:
-    """Return the mean distance of score and share of right boxes, weighted by boxes."""
-    there = [row for row in bins if row.boxes]
-    return sum(row.boxes * abs(row.mean - row.right) for row in there) / sum(
-        row.boxes for row in there
+    """Return the mean difference of score and share of right boxes, weighted by boxes."""
+    filled = [row for row in bins if row.boxes]
+    return sum(row.boxes * abs(row.mean - row.right) for row in filled) / sum(
+        row.boxes for row in filled
     )
 
 
 def f1(rows: Sequence[matching.Matches], score: float) -> float:
-    """Return 2 * right / (boxes found + boxes to find)."""
-    found = ap.recall(rows, score) * sum(row.wanted for row in rows)
-    wanted = sum(row.wanted for row in rows)
-    return 2 * found / (found + ap.unmatched(rows, score) + wanted)
+    """Return F1 at a score: 2 * right / (detected boxes + true boxes)."""
+    found_count = ap.recall(rows, score) * sum(row.wanted for row in rows)
+    total = sum(row.wanted for row in rows)
+    return 2 * found_count / (found_count + ap.unmatched(rows, score) + total)
 
 
 def best_threshold(by_class: Sequence[Sequence[matching.Matches]]) -> float:
-    """Return one score for all classes: the one with the best mean F1."""
+    """Return the score with the best mean F1 of all classes."""
     means = [np.mean([f1(rows, score) for rows in by_class]) for score in THRESHOLDS]
     return float(THRESHOLDS[int(np.argmax(means))])

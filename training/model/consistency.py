@@ -1,9 +1,9 @@
-"""A consistency loss: a picture that is slightly moved and zoomed shows the same objects.
+"""A consistency loss for pictures that are shown a second time, slightly moved and zoomed.
 
 In a video an object moves by a fraction of a cell per frame, and its box should neither flicker
-nor change its score. The network sees some pictures of a batch a second time, moved by some
-pixels and zoomed by some percent. For every labelled object the best score near its centre should
-be the same in both, and so should the box of that score, up to the move.
+nor change its score. So the network gets some pictures of a batch twice, the second time moved by
+a few pixels and zoomed by a few percent. For every labelled object, the best score near its centre
+should be the same in both, and so should the box of that score, moved accordingly.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from model.loss import Tensors, candidates, iou
 from model.teacher import cell_centres, cell_grid
 
 MOVED = 4  # pictures per batch: a quarter of the usual 16
-FARTHEST = 12.0  # pixels each way; the smallest cells have 8
-ZOOM = 0.05  # at most, in and out
-SMALLEST = 4.0  # pixels of an object's shorter side
+FARTHEST = 12.0  # longest move of the centre, in pixels; the smallest cells have 8
+ZOOM = 0.05  # largest zoom, in and out
+SMALLEST = 4.0  # shortest side of an object in the loss, in pixels
 BOX_WEIGHT = 0.5  # weight of boxes relative to scores
 
 
@@ -62,29 +62,38 @@ def draw_moves(rng: np.random.Generator, count: int, size: tuple[int, int]) -> M
 
 
 def unsteadiness(batch: Tensors, moves: Moves, boxes: Tensor, logits: Tensor) -> Tensor:
-    """Return the mean over objects of how much score and box change with the move; 0 without
+    """Return how much scores and boxes change with the move, as a mean over objects; 0 without
     objects.
 
-    ``boxes`` [B + K, N, 4] and ``logits`` [B + K, N, 2]: of the batch, then of its first K pictures
-    moved.
+    ``boxes`` [B + K, N, 4] and ``logits`` [B + K, N, 2]: of the batch, followed by its first K
+    pictures, moved.
     """
     count, size = len(moves.zoom), tuple(batch.images.shape[2:])
-    still = batch.owners < count
-    owners, classes, here = batch.owners[still], batch.classes[still], batch.boxes[still]
-    there = moves.boxes(here, owners)
-    middle = (there[:, :2] + there[:, 2:]) / 2
-    edge = there.new_tensor([size[1], size[0]])
-    seen = ((middle > 0) & (middle < edge)).all(1)
-    seen &= (here[:, 2:] - here[:, :2]).amin(1) >= SMALLEST
-    owners, classes, here, there = owners[seen], classes[seen], here[seen], there[seen]
-    if not len(here):
+    in_moved = batch.owners < count
+    owners, classes, still_boxes = (
+        batch.owners[in_moved],
+        batch.classes[in_moved],
+        batch.boxes[in_moved],
+    )
+    moved_boxes = moves.boxes(still_boxes, owners)
+    middle = (moved_boxes[:, :2] + moved_boxes[:, 2:]) / 2
+    edge = moved_boxes.new_tensor([size[1], size[0]])
+    comparable = ((middle > 0) & (middle < edge)).all(1)
+    comparable &= (still_boxes[:, 2:] - still_boxes[:, :2]).amin(1) >= SMALLEST
+    owners, classes, still_boxes, moved_boxes = (
+        owners[comparable],
+        classes[comparable],
+        still_boxes[comparable],
+        moved_boxes[comparable],
+    )
+    if not len(still_boxes):
         return logits.sum() * 0
-    second = owners + len(logits) - count
-    score, box = _best(here, owners, classes, boxes, logits, size)
-    moved_score, moved_box = _best(there, second, classes, boxes, logits, size)
+    moved_rows = owners + len(logits) - count
+    score, box = _best(still_boxes, owners, classes, boxes, logits, size)
+    moved_score, moved_box = _best(moved_boxes, moved_rows, classes, boxes, logits, size)
     misfit = 1 - iou(moves.boxes(box, owners), moved_box)
-    sure = torch.minimum(score, moved_score).detach()
-    return ((score - moved_score) ** 2 + BOX_WEIGHT * sure * misfit).mean()
+    confidence = torch.minimum(score, moved_score).detach()
+    return ((score - moved_score) ** 2 + BOX_WEIGHT * confidence * misfit).mean()
 
 
 def _best(

@@ -21,10 +21,10 @@ CLASSES = {
     "person": 0,
     **dict.fromkeys(("car", "motorcycle", "motorbike", "bus", "truck", "Vehicle", "vehicle"), 1),
 }
-# Similar to vehicles, but not in the class: finding one is neither right nor wrong.
+# Similar to vehicles, but not in the class: detecting one is neither right nor wrong.
 IGNORED = ("bicycle", "bike", "train")
-SIDE = 512  # pixels: the longest side of a picture in memory; no file has a larger one
-SIDE_RENDERED = 640  # as rendered: these pictures teach cars that are a few pixels wide
+SIDE = 512  # longest side of a picture in memory, in pixels; larger pictures are shrunk
+SIDE_RENDERED = 640  # not shrunk, because these pictures teach cars that are a few pixels wide
 WEBP_QUALITY = 60  # all pictures and the teacher take less than 60 MiB
 
 # The share of the teacher's score that is a target without a label: (person, vehicle).
@@ -51,7 +51,7 @@ class Picture:
 
 
 def sampling_weight(split: str, kind: str, classes: Iterable[int]) -> float:
-    """Return the weight: pictures with vehicles, which are rare, are drawn more often.
+    """Return the weight of a picture; pictures with vehicles, which are rare, are drawn more often.
 
     Traffic has many similar pictures. With these weights, a sixth of the samples comes from it if
     ``--traffic`` has 3000 pictures, and a tenth from rendered streets.
@@ -62,8 +62,8 @@ def sampling_weight(split: str, kind: str, classes: Iterable[int]) -> float:
     if split == "extra":
         return 2.0 if vehicle else 0.45
     coco = 3.5 if vehicle else 1.5
-    own = {"coco": coco, "road": 2.5, "elevated": 1.5, "overpass": 2.0, "traffic": 0.35}
-    return own.get(kind, 1.0)
+    weights = {"coco": coco, "road": 2.5, "elevated": 1.5, "overpass": 2.0, "traffic": 0.35}
+    return weights.get(kind, 1.0)
 
 
 def read_labelled(folder: Path) -> Iterator[Picture]:
@@ -99,9 +99,9 @@ ANIMALS = {"bird", "cat", "cow", "dog", "horse", "sheep"}
 def read_voc(folder: Path) -> Iterator[Picture]:
     """Read a folder of PASCAL VOC: ``Annotations/*.xml`` with ``JPEGImages/*.jpg``.
 
-    Other data bases in the same folder are ignored. An object that VOC calls difficult is
-    ignored, as in its own evaluation (http://host.robots.ox.ac.uk/pascal/VOC/voc2007/guidelines.html).
-    Pictures without a person or vehicle, mostly of animals, teach what is neither.
+    Pictures of other data bases in the folder are skipped. Objects that VOC calls difficult are
+    ignored, as in its evaluation (http://host.robots.ox.ac.uk/pascal/VOC/voc2007/guidelines.html).
+    Pictures without a person or vehicle, mostly of animals, serve as negatives.
     """
     for path in sorted((folder / "Annotations").glob("*.xml")):
         document = ElementTree.parse(path).getroot()
@@ -109,29 +109,29 @@ def read_voc(folder: Path) -> Iterator[Picture]:
         if "VOC" not in document.findtext("source/database", "") or not picture.is_file():
             continue
         objects = document.findall("object")
-        names = {found.findtext("name", "") for found in objects}
+        names = {item.findtext("name", "") for item in objects}
         boxes, classes, ignored = _voc_labels(objects)
-        shown = {c for c, unsure in zip(classes, ignored, strict=True) if not unsure}
-        which = "vehicle" if 1 in shown else "person" if 0 in shown else "none"
-        if which == "none" and names & ANIMALS:
-            which = "animal"
+        present = {c for c, unsure in zip(classes, ignored, strict=True) if not unsure}
+        content = "vehicle" if 1 in present else "person" if 0 in present else "none"
+        if content == "none" and names & ANIMALS:
+            content = "animal"
         image, boxes = shrink(cv2.cvtColor(cv2.imread(str(picture)), cv2.COLOR_BGR2RGB), boxes)
-        yield Picture(image, boxes, classes, ignored, "voc", VOC_WEIGHTS[which])
+        yield Picture(image, boxes, classes, ignored, "voc", VOC_WEIGHTS[content])
 
 
 def _voc_labels(
     objects: list[ElementTree.Element],
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]]:
-    """Return boxes xyxy, classes, ignored. VOC counts pixels from 1 and includes the last."""
+    """Return boxes xyxy, classes, ignored. VOC counts pixels from 1, and xmax is inside the box."""
     boxes, classes, ignored = [], [], []
-    for found in objects:
-        name = found.findtext("name", "")
+    for item in objects:
+        name = item.findtext("name", "")
         if name not in CLASSES and name not in IGNORED:
             continue
-        ends = [float(found.findtext(f"bndbox/{end}", "0")) for end in VOC_ENDS]
+        ends = [float(item.findtext(f"bndbox/{end}", "0")) for end in VOC_ENDS]
         boxes.append([ends[0] - 1, ends[1] - 1, ends[2], ends[3]])
         classes.append(CLASSES.get(name, 1))
-        ignored.append(name in IGNORED or found.findtext("difficult") == "1")
+        ignored.append(name in IGNORED or item.findtext("difficult") == "1")
     return (
         np.array(boxes, np.float32).reshape(-1, 4),
         np.array(classes, np.int64),
@@ -143,17 +143,17 @@ def map_labels(
     rows: list[dict], names: dict[int, str]
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]]:
     """Convert COCO annotations to boxes xyxy, classes, ignored; other categories are dropped."""
-    found = []
+    labels = []
     for row in rows:
         name = names[row["category_id"]]
         if name in CLASSES:
-            found.append((row["bbox"], CLASSES[name], bool(row.get("iscrowd", 0))))
+            labels.append((row["bbox"], CLASSES[name], bool(row.get("iscrowd", 0))))
         elif name in IGNORED:
-            found.append((row["bbox"], 1, True))
-    boxes = np.array([box for box, _, _ in found], np.float32).reshape(-1, 4)
+            labels.append((row["bbox"], 1, True))
+    boxes = np.array([box for box, _, _ in labels], np.float32).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
-    classes = np.array([c for _, c, _ in found], np.int64)
-    return boxes, classes, np.array([i for _, _, i in found], bool)
+    classes = np.array([c for _, c, _ in labels], np.int64)
+    return boxes, classes, np.array([i for _, _, i in labels], bool)
 
 
 def shrink(
@@ -170,7 +170,7 @@ def shrink(
 
 
 def read_clips(folder: Path, every_s: float = 1.0) -> Iterator[Picture]:
-    """Take frames of the clips. They have no labels, so only the teacher counts."""
+    """Read frames of the clips. They have no labels, so the teacher gives all targets."""
     for path in sorted(folder.glob("*.mp4")):
         capture = cv2.VideoCapture(str(path))
         step = max(1, round((capture.get(cv2.CAP_PROP_FPS) or 25) * every_s))
@@ -186,17 +186,17 @@ def read_clips(folder: Path, every_s: float = 1.0) -> Iterator[Picture]:
 
 
 def render_streets(seeds: Iterable[int], seconds: int = 8) -> Iterator[Picture]:
-    """Render one frame per second of the streets that ``training/make_video`` films."""
+    """Render one frame per second of the streets of ``training/make_video``."""
     from street.scene import Scene
 
     for seed in seeds:
-        for picture, found in Scene(seed, seconds, 1, 640, 360).render():
-            boxes = np.array([box.xywh for box in found], np.float32).reshape(-1, 4)
+        for picture, visible in Scene(seed, seconds, 1, 640, 360).render():
+            boxes = np.array([box.xywh for box in visible], np.float32).reshape(-1, 4)
             boxes[:, 2:] += boxes[:, :2]
             rgb = cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
             image, boxes = shrink(rgb, boxes, SIDE_RENDERED)
-            classes = np.array([box.category - 1 for box in found], np.int64)
-            ignored = np.array([box.ignored for box in found], bool)
+            classes = np.array([box.category - 1 for box in visible], np.int64)
+            ignored = np.array([box.ignored for box in visible], bool)
             weight = sampling_weight("rendered", "rendered", classes[~ignored].tolist())
             yield Picture(image, boxes, classes, ignored, "rendered", weight)
 

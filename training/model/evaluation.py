@@ -1,7 +1,7 @@
 """The accuracy of a model on the validation pictures, and its speed.
 
-Classes are mapped before NMS; a box needs a score above 0.001; NMS works within a class, at IoU
-0.65; a hit needs IoU 0.5. The statistics are those of ``detector.core.analysis.matching``.
+Classes are mapped before NMS. Boxes need a score above 0.001; NMS is per class, at IoU 0.65; a
+match needs IoU 0.5. ``detector.core.analysis.matching`` computes the statistics.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 NAMES = ("person", "vehicle")
 CONFIDENCE, NMS_IOU, MAX_KEPT = 0.001, 0.65, 300
 REPORTED = 0.25  # the score at which recall and precision are reported
-CALIBRATION = 256  # training pictures for int8: half of them set the ranges, half check agreement
+CALIBRATION = 256  # training pictures for int8: half set the ranges, half measure agreement
 
 PRODUCT_NMS_IOU = 0.45  # detect-video's default
 
@@ -44,7 +44,7 @@ Rows = tuple[NDArray[np.float32], NDArray[np.float32]]
 Model = Callable[[NDArray[np.uint8]], Rows]
 """u8 BGR picture -> boxes xyxy [N, 4] in its pixels, scores [N, 2]; before threshold and NMS."""
 Results = dict[tuple[str, str], list[matching.Matches]]
-"""(group, class) -> one entry a picture."""
+"""(group, class) -> one entry per picture."""
 
 
 # The pictures
@@ -56,7 +56,7 @@ class Labelled:
 
     image: NDArray[np.uint8]  # BGR
     group: str  # "coco", "road", "overpass", "elevated", "street.mp4"
-    held_out: bool  # only for the final figures, not for choices
+    held_out: bool  # used only for final figures, not for choices
     truths: tuple[matching.Truth | None, matching.Truth | None]  # by class; None: not labelled
     name: str = ""  # of the file
 
@@ -106,18 +106,18 @@ def _read(
         yield Labelled(picture(entry), group_of, held_out, truths, entry["file_name"])
 
 
-def truth_of(rows: list[dict], names: dict[int, str], wanted: int) -> matching.Truth:
+def truth_of(rows: list[dict], names: dict[int, str], class_id: int) -> matching.Truth:
     """Return the true boxes of a class. Objects that only look like vehicles are ignored."""
-    found = []
+    objects = []
     for row in rows:
         name = names[row["category_id"]]
         ignored = name in IGNORED
-        if CLASSES.get(name) == wanted or (wanted == 1 and ignored):
-            found.append((row["bbox"], ignored, bool(row.get("iscrowd", 0))))
-    boxes = np.array([box for box, _, _ in found], np.float64).reshape(-1, 4)
+        if CLASSES.get(name) == class_id or (class_id == 1 and ignored):
+            objects.append((row["bbox"], ignored, bool(row.get("iscrowd", 0))))
+    boxes = np.array([box for box, _, _ in objects], np.float64).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
-    crowd = np.array([c for _, _, c in found], bool)
-    return matching.Truth(boxes, np.array([i for _, i, _ in found], bool) & ~crowd, crowd)
+    crowd = np.array([c for _, _, c in objects], bool)
+    return matching.Truth(boxes, np.array([i for _, i, _ in objects], bool) & ~crowd, crowd)
 
 
 # The models
@@ -132,10 +132,10 @@ def open_ours(
     packaged: bool = False,
     engine: str = "ort",
 ) -> Model:
-    """Open a model of detect-video, its classes mapped to person and vehicle.
+    """Open a model of detect-video, with its classes mapped to person and vehicle.
 
-    With ``int8`` it is quantised as ``--precision int8 --calibrate ...`` does. ``packaged``: by the
-    calibration that the model comes with.
+    ``int8``: quantise it like ``--precision int8 --calibrate ...``. ``packaged``: use the
+    calibration that comes with the model.
     """
     from detector.core.models import ModelRequest, open_network
 
@@ -144,10 +144,12 @@ def open_ours(
     if int8 is not None:
         from detector.core.run.quantize import calibrate
 
-        found = calibrate.packaged(network, str(model)) if packaged else measure(network, int8)
-        if found is None:
-            raise SystemExit(f"{model}: comes with no calibration for {rules.width}x{rules.height}")
-        network = in_int8(network, found, engine)
+        calibration = (
+            calibrate.packaged(network, str(model)) if packaged else measure(network, int8)
+        )
+        if calibration is None:
+            raise SystemExit(f"{model}: has no calibration for {rules.width}x{rules.height}")
+        network = in_int8(network, calibration, engine)
     infer = open_engine(engine, network, threads)
     columns = [
         [5 + i for i, name in enumerate(network.names) if CLASSES.get(name) == c] for c in (0, 1)
@@ -166,24 +168,24 @@ def open_ours(
     return rows
 
 
-def in_int8(network: Network, found: Calibration, engine: str) -> Network:
-    """Quantise by this calibration, which is printed."""
+def in_int8(network: Network, calibration: Calibration, engine: str) -> Network:
+    """Print the calibration, and quantise with it."""
     from detector.core.engines import graph_wanted
     from detector.core.models.graph.int8 import weight_top
     from detector.core.models.graph.qdq import quantised_graph
     from detector.core.run.quantize.calibrate import FLOAT_IN_BF16
 
-    kind = found.form_of(graph_wanted(engine, "int8"))
-    print(*found.sentences(found.key_here(kind)), sep="\n")
-    kept = set(found.result[kind].kept)
-    graph = quantised_graph(network.graph, found.ranges, kept, kind, weight_top(kind))
-    halves = found.result.get(FLOAT_IN_BF16)
+    kind = calibration.form_of(graph_wanted(engine, "int8"))
+    print(*calibration.sentences(calibration.key_here(kind)), sep="\n")
+    float_layers = set(calibration.result[kind].kept)
+    graph = quantised_graph(network.graph, calibration.ranges, float_layers, kind, weight_top(kind))
+    halves = calibration.result.get(FLOAT_IN_BF16)
     details = {**network.details, "int8": {"float_in_bf16": halves and halves.agreement}}
     return replace(network, graph=graph, path=None, precision=kind, details=details)
 
 
 def open_engine(name: str, network: Network, threads: int) -> Callable:
-    """Return a function from a slot u8 [1, H, W, 3] to the outputs, by one request of an engine."""
+    """Open an engine with one request; return a function from u8 [1, H, W, 3] to its outputs."""
     from detector.core import engines
     from detector.core.engines.base import EngineOptions
 
@@ -201,7 +203,7 @@ def open_engine(name: str, network: Network, threads: int) -> Callable:
 
 
 def open_by_shape(model: str, open_at: Callable[[tuple[int, int]], Model]) -> Model:
-    """Run each picture on the canvas of its shape, as in a run of such a video.
+    """Return a model that runs each picture on the canvas of its shape, like a run on a video.
 
     ``open_at``: (height, width) -> the model with this input.
     """
@@ -232,10 +234,10 @@ def measure(network: Network, int8: CalibrationConfig) -> Calibration:
     return calibrate(network, frames, int8)
 
 
-def package_calibration(model: str, int8: CalibrationConfig, called: str, target: Path) -> None:
-    """Write the file that ships with a known model (``calibration:`` in cfg/models/NAME.yaml): its
-    calibration, and how well bf16 agrees with fp32 on the same pictures, by OpenVINO. ``called``:
-    the name of the pictures in it."""
+def package_calibration(model: str, int8: CalibrationConfig, source: str, target: Path) -> None:
+    """Write the calibration file that ships with a known model (``calibration:`` in
+    cfg/models/NAME.yaml), including the agreement of OpenVINO's bf16 with fp32 on the same
+    pictures. ``source``: the name of the pictures, stored in the file."""
     from detector.core.models import ModelRequest, open_network
     from detector.core.models.graph.int8 import FRONT
     from detector.core.run.quantize.calibrate import (
@@ -250,36 +252,38 @@ def package_calibration(model: str, int8: CalibrationConfig, called: str, target
 
     network = open_network(ModelRequest(model))
     frames = read_frames(str(int8.calibrate), network.input, int8.calibrate_frames)
-    found = calibrate(network, frames, int8)
+    calibration = calibrate(network, frames, int8)
     of_fp32 = Reference.of(network, frames.held_out)
     halves = raw_outputs(
         network, network.graph, frames.held_out, "openvino", precision="bf16", concurrency=1
     )
     share = agreement(of_fp32.detections, detections(network, halves)).share
-    layers = found.result["int8-u8"].layers
-    more = {
+    layers = calibration.result["int8-u8"].layers
+    results = {
         "bf16": Int8Result((), share, share, 0, layers, 0.0, 1),
-        NARROW: narrow_result(network, found, of_fp32),
+        NARROW: narrow_result(network, calibration, of_fp32),
     }
     if bf16_can_be_measured():
-        kind = found.form_of(FRONT)
-        halves = float_in_bf16(network, found.ranges, kind, found.result[kind], of_fp32)
-        assert halves is not None, "OpenVINO runs the models that are packaged"
-        more[FLOAT_IN_BF16] = halves
-    found = replace(found, source=called, result={**found.result, **more})
-    target.write_text(for_packaging(network, found), encoding="utf-8")
-    for kind, result in found.result.items():
+        kind = calibration.form_of(FRONT)
+        halves = float_in_bf16(network, calibration.ranges, kind, calibration.result[kind], of_fp32)
+        assert halves is not None, "OpenVINO could not run the model"
+        results[FLOAT_IN_BF16] = halves
+    calibration = replace(calibration, source=source, result={**calibration.result, **results})
+    target.write_text(for_packaging(network, calibration), encoding="utf-8")
+    for kind, result in calibration.result.items():
         print(f"{kind}: {result.agreement:.4f}, {result.float_layers} of {result.layers} float")
 
 
-def narrow_result(network: Network, found: Calibration, of_fp32: Reference) -> Int8Result:
-    """Return the result of int8-u8 with weights of 7 bits, which overflow on no CPU."""
+def narrow_result(network: Network, calibration: Calibration, of_fp32: Reference) -> Int8Result:
+    """Return the result of int8-u8 with weights of 7 bits, which do not overflow on any CPU."""
     from detector.core.models.graph.int8 import NARROW_TOP
     from detector.core.models.graph.qdq import quantised_graph
 
-    of_u8 = found.result["int8-u8"]
+    of_u8 = calibration.result["int8-u8"]
     plain, reached = (
-        of_fp32.agreement(quantised_graph(network.graph, found.ranges, kept, "int8-u8", NARROW_TOP))
+        of_fp32.agreement(
+            quantised_graph(network.graph, calibration.ranges, kept, "int8-u8", NARROW_TOP)
+        )
         for kept in ((), of_u8.kept)
     )
     return replace(of_u8, plain=plain, agreement=reached, runs=2)
@@ -288,8 +292,8 @@ def narrow_result(network: Network, found: Calibration, of_fp32: Reference) -> I
 def agreement_of_packaged(
     model: str, int8: CalibrationConfig, size: tuple[int, int] | None
 ) -> dict[str, float]:
-    """Return kind of int8 -> agreement with fp32 at a size (height, width), by the shipped
-    calibration, on the pictures held out when it was made."""
+    """Return kind of int8 -> agreement with fp32 at ``size`` (height, width), with the shipped
+    calibration, on the pictures that were held out when it was computed."""
     from detector.core.models import ModelRequest, open_network
     from detector.core.models.graph.int8 import FRONT, KINDS, weight_top
     from detector.core.models.graph.qdq import quantised_graph
@@ -298,18 +302,22 @@ def agreement_of_packaged(
     from detector.core.run.quantize.search import Reference
 
     network = open_network(ModelRequest(model, size=size))
-    found = packaged(network, model)
-    if found is None:
-        raise SystemExit(f"{model}: comes with no calibration for this size")
+    calibration = packaged(network, model)
+    if calibration is None:
+        raise SystemExit(f"{model}: has no calibration for this size")
     frames = read_frames(str(int8.calibrate), network.input, int8.calibrate_frames)
     of_fp32 = Reference.of(network, frames.held_out)
-    references = {kind: of_fp32 for kind in KINDS if kind in found.result}
+    references = {kind: of_fp32 for kind in KINDS if kind in calibration.result}
     if FRONT in references:
         references[FRONT] = of_fp32.by_openvino(FRONT, "fp32")
     return {
         kind: reference.agreement(
             quantised_graph(
-                network.graph, found.ranges, found.result[kind].kept, kind, weight_top(kind)
+                network.graph,
+                calibration.ranges,
+                calibration.result[kind].kept,
+                kind,
+                weight_top(kind),
             )
         )
         for kind, reference in references.items()
@@ -346,7 +354,7 @@ def open_session(model: bytes, threads: int) -> Callable:
 def fit_into(
     image: NDArray[np.uint8], size: tuple[int, int], geometry: str, pad: int
 ) -> tuple[NDArray[np.uint8], Letterbox]:
-    """Return the letterboxed picture, and how to map back."""
+    """Return the letterboxed picture, and the mapping back to the source."""
     slot = np.empty((*size, 3), np.uint8)
     return slot, letterbox(image, slot, geometry=geometry, pad_value=pad)
 
@@ -356,22 +364,22 @@ def to_source(boxes: NDArray[np.float32], fit: Letterbox) -> NDArray[np.float32]
 
 
 def measure_cost(models: dict[str, Model], rounds: int) -> dict[str, float]:
-    """Return median ms of an inference alone. Models take turns; a tenth of the rounds is
-    warm-up."""
-    taken: dict[str, list[float]] = {name: [] for name in models}
+    """Return the median ms of an inference only. Models take turns; the first tenth of the rounds
+    is warm-up."""
+    times_ms: dict[str, list[float]] = {name: [] for name in models}
     for _ in range(rounds):
         for name, model in models.items():
-            began = time.perf_counter()
+            start = time.perf_counter()
             model.infer()
-            taken[name].append((time.perf_counter() - began) * 1e3)
-    return {name: float(np.median(ms[len(ms) // 10 :])) for name, ms in taken.items()}
+            times_ms[name].append((time.perf_counter() - start) * 1e3)
+    return {name: float(np.median(ms[len(ms) // 10 :])) for name, ms in times_ms.items()}
 
 
-# The judgement
+# The evaluation
 
 
 def judge_pictures(model: Model, pictures: list[Labelled], iou: float = NMS_IOU) -> Results:
-    """Judge a model. ``iou``: of NMS."""
+    """Match a model's boxes on all pictures with the true ones. ``iou``: NMS threshold."""
     results: Results = {}
     for picture in pictures:
         by_class = judge_picture(model(picture.image), picture, iou)
@@ -405,24 +413,24 @@ def boxes_of(rows: Rows, c: int, image: NDArray[np.uint8], iou: float) -> Rows:
 def find_truths(
     boxes: NDArray, scores: NDArray, truth: matching.Truth, iou: float = 0.5
 ) -> tuple[matching.Matches, NDArray[np.float64]]:
-    """Return ``matching.judge``'s result, and the score of the box that found each true box, or 0.
-    ``boxes``: best first, as ``boxes_of`` returns them."""
+    """Return the result of ``matching.judge``, and for each true box the score of its match, or 0.
+    ``boxes``: best first, as returned by ``boxes_of``."""
     judged = matching.judge(boxes, scores, truth, iou)
-    found = np.zeros(len(truth.boxes))
-    free = ~(truth.ignored | truth.crowd)
-    fits = overlaps(boxes, truth.boxes)
+    best_scores = np.zeros(len(truth.boxes))
+    unmatched = ~(truth.ignored | truth.crowd)
+    ious = overlaps(boxes, truth.boxes)
     for at in np.flatnonzero(judged.outcomes == matching.RIGHT):
-        best = int(np.argmax(np.where(free, fits[at], -1)))
-        found[best], free[best] = judged.scores[at], False
-    return judged, found
+        best = int(np.argmax(np.where(unmatched, ious[at], -1)))
+        best_scores[best], unmatched[best] = judged.scores[at], False
+    return judged, best_scores
 
 
 def suppress(rows: Rows, c: int, keep: NDArray[np.bool_], iou: float):
     """Apply NMS to the chosen rows of one class."""
     scores = rows[1][keep, c].astype(np.float32)
     one_class = np.zeros(len(scores), np.int64)
-    found = Candidates(rows[0][keep].astype(np.float32), scores, one_class)
-    return nms(found, iou=iou, max_det=MAX_KEPT)
+    candidates = Candidates(rows[0][keep].astype(np.float32), scores, one_class)
+    return nms(candidates, iou=iou, max_det=MAX_KEPT)
 
 
 def figures(results: Results) -> dict[str, float]:
@@ -430,11 +438,11 @@ def figures(results: Results) -> dict[str, float]:
 
     The labels of the elevated pictures have gaps, so these get recall and unmatched boxes instead.
     """
-    found = {}
+    result = {}
     for (group, name), rows in results.items():
         if group == "elevated":
-            found["elevated recall"] = round(ap.recall(rows, REPORTED), 4)
-            found["elevated unmatched"] = ap.unmatched(rows, REPORTED)
+            result["elevated recall"] = round(ap.recall(rows, REPORTED), 4)
+            result["elevated unmatched"] = ap.unmatched(rows, REPORTED)
         else:
-            found[f"{group} {name}"] = round(ap.average_precision(rows), 4)
-    return found
+            result[f"{group} {name}"] = round(ap.average_precision(rows), 4)
+    return result

@@ -1,4 +1,4 @@
-"""Export of the trained network: darknet's .weights, and .f16, the same in half floats."""
+"""Export of the trained network to darknet's .weights, and to .f16, the same in half floats."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def write(network: Street, folder: Path, seen: int) -> list[Path]:
 
 
 def write_weights(network: Street, target: Path, seen: int) -> None:
-    """Write darknet's .weights with batch normalisation as it is.
+    """Write darknet's .weights with separate batch normalisation.
 
-    ``seen``: the header's number of training pictures.
+    ``seen``: number of training pictures, for the header.
     """
     with target.open("wb") as file:
         file.write(_header(seen))
@@ -53,26 +53,28 @@ def weights_from_checkpoint(path: Path, cfg: Path) -> Path:
 
 
 def mix(parts: Sequence[tuple[Path, float]], folder: Path, cfg: Path) -> list[Path]:
-    """Average the weights of runs, each by its share; write street.weights and street.f16.
+    """Average the weights of runs by their shares; write street.weights and street.f16.
 
-    A part is a checkpoint.pt, .weights or .f16. Runs that continue one another share a
-    valley of the loss, where a mean is often better than each ("Model soups", arXiv 2203.05482).
+    A part is a checkpoint.pt, .weights or .f16. The mean of runs that continue one another is often
+    better than each of them ("Model soups", arXiv 2203.05482).
     """
     total = sum(share for _, share in parts)
-    mean: list[Filter] = []
+    averaged: list[Filter] = []
     for path, share in parts:
         stored = read(weights_from_checkpoint(path, cfg) if path.suffix == ".pt" else path, cfg)
-        scaled = [_scaled(one, share / total) for one in stored]
-        mean = [_sum(*pair) for pair in zip(mean, scaled, strict=True)] if mean else scaled
+        scaled = [_scaled(filter_, share / total) for filter_ in stored]
+        averaged = (
+            [_sum(*pair) for pair in zip(averaged, scaled, strict=True)] if averaged else scaled
+        )
     folder.mkdir(parents=True, exist_ok=True)
     targets = [folder / "street.weights", folder / "street.f16"]
     for target, kind in zip(targets, ("<f4", "<f2"), strict=True):
-        write_filters(mean, target, kind)
+        write_filters(averaged, target, kind)
     return targets
 
 
-def _scaled(one: Filter, share: float) -> Filter:
-    return replace(one, biases=one.biases * share, weights=one.weights * share)
+def _scaled(stored: Filter, share: float) -> Filter:
+    return replace(stored, biases=stored.biases * share, weights=stored.weights * share)
 
 
 def _sum(one: Filter, other: Filter) -> Filter:
@@ -85,7 +87,7 @@ def read(path: Path, cfg: Path) -> list[Filter]:
 
 
 def fold_normalisation(stored: Filter) -> Filter:
-    """Multiply the batch normalisation into the weights; the rest of it is an identity.
+    """Multiply the batch normalisation into the weights, and replace it by an identity.
 
     Afterwards no number is too small or too large for a half float.
     """
@@ -98,8 +100,8 @@ def fold_normalisation(stored: Filter) -> Filter:
         (stored.weights * factor[:, None, None, None]).astype(np.float32),
         scales=one,
         means=np.zeros_like(one),
-        # The reader takes the root of 1 + epsilon, which changes a weight by a factor of 5e-6, a
-        # hundredth of a half float's step.
+        # The reader divides by sqrt(1 + epsilon), which changes a weight by 5e-6 of it: a hundredth
+        # of a half float's step.
         variances=one,
     )
 

@@ -1,4 +1,4 @@
-"""The pictures on which a model does worst, drawn next to the truth for inspection."""
+"""Sheets of the pictures on which a model is worst: the truth next to the detections."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from model.evaluation import (
 
 ON_SHEET = 6  # pictures on one sheet, one below the other
 WIDTH, HEIGHT = 640, 400  # largest size of each half of a pair
-GAPS = ("road", "elevated")  # sets where a box without a label is often right
+GAPS = ("road", "elevated")  # sets with gaps in the labels: a box without a label may be right
 
 GREEN, RED, ORANGE, GREY = (60, 180, 60), (40, 40, 230), (0, 140, 255), (150, 150, 150)  # BGR
 
@@ -38,7 +38,7 @@ class Box:
 
 @dataclass(slots=True)
 class Failure:
-    """``cost``: see ``judge_failure``."""
+    """A picture with its true and detected boxes. ``cost``: see ``judge_failure``."""
 
     picture: Labelled
     cost: float
@@ -49,9 +49,9 @@ class Failure:
 def judge_failure(rows: Rows, picture: Labelled, score: float = REPORTED) -> Failure:
     """Compare the boxes at ``score`` with the truth.
 
-    A missed object costs its side as a share of the picture's (the roots of the areas), so that
-    large objects weigh most. A box without an object costs its side times its score, or nothing in
-    sets with gaps in the labels.
+    A missed object costs the square root of its area, as a share of the picture's, so that large
+    objects cost most. A box without an object costs the same times its score, or nothing in sets
+    with gaps in the labels.
     """
     side = float(np.sqrt(np.prod(picture.image.shape[:2])))
     failure = Failure(picture, 0.0, [], [])
@@ -60,19 +60,19 @@ def judge_failure(rows: Rows, picture: Labelled, score: float = REPORTED) -> Fai
             continue
         boxes, scores = boxes_of(rows, c, picture.image, PRODUCT_NMS_IOU)
         boxes, scores = boxes[scores >= score], scores[scores >= score]
-        judged, found_by = find_truths(boxes, scores, truth)
-        for box, found, left_out in zip(
-            truth.boxes, found_by, truth.ignored | truth.crowd, strict=True
+        judged, best_scores = find_truths(boxes, scores, truth)
+        for box, best_score, is_ignored in zip(
+            truth.boxes, best_scores, truth.ignored | truth.crowd, strict=True
         ):
-            colour = GREY if left_out else GREEN if found else RED
+            colour = GREY if is_ignored else GREEN if best_score else RED
             failure.truth.append(Box(box, colour, f"missed {NAMES[c]}" if colour is RED else ""))
             if colour is RED:
                 failure.cost += side_of(box) / side
-        for box, one, outcome in zip(boxes, scores, judged.outcomes, strict=False):
+        for box, confidence, outcome in zip(boxes, scores, judged.outcomes, strict=False):
             colour = {matching.RIGHT: GREEN, matching.WRONG: ORANGE}.get(int(outcome), GREY)
-            failure.found.append(Box(box, colour, f"{NAMES[c]} {one:.2f}"))
+            failure.found.append(Box(box, colour, f"{NAMES[c]} {confidence:.2f}"))
             if colour is ORANGE and picture.group not in GAPS:
-                failure.cost += float(one) * side_of(box) / side
+                failure.cost += float(confidence) * side_of(box) / side
     return failure
 
 
@@ -83,7 +83,7 @@ def side_of(box: NDArray) -> float:
 def worst(model: Model, pictures: Sequence[Labelled], count: int) -> list[Failure]:
     """Return the ``count`` pictures with the highest cost, worst first."""
     failures = [judge_failure(model(picture.image), picture) for picture in pictures]
-    return sorted(failures, key=lambda one: -one.cost)[:count]
+    return sorted(failures, key=lambda failure: -failure.cost)[:count]
 
 
 def write_sheets(failures: Sequence[Failure], folder: Path) -> list[Path]:
@@ -92,19 +92,20 @@ def write_sheets(failures: Sequence[Failure], folder: Path) -> list[Path]:
     written = []
     for start in range(0, len(failures), ON_SHEET):
         pairs = [
-            draw_pair(one, f"{at}. {one.picture.group} {one.picture.name}, cost {one.cost:.2f}")
-            for at, one in enumerate(failures[start : start + ON_SHEET], start + 1)
+            draw_pair(failure, number)
+            for number, failure in enumerate(failures[start : start + ON_SHEET], start + 1)
         ]
         target = folder / f"sheet-{start // ON_SHEET + 1}.jpg"
-        done, data = cv2.imencode(".jpg", np.concatenate(pairs), [cv2.IMWRITE_JPEG_QUALITY, 88])
-        assert done
+        encoded, data = cv2.imencode(".jpg", np.concatenate(pairs), [cv2.IMWRITE_JPEG_QUALITY, 88])
+        assert encoded
         target.write_bytes(data.tobytes())
         written.append(target)
     return written
 
 
-def draw_pair(failure: Failure, title: str) -> NDArray[np.uint8]:
-    """Return u8 BGR [HEIGHT + 24, 2 * WIDTH, 3]."""
+def draw_pair(failure: Failure, number: int) -> NDArray[np.uint8]:
+    """Draw the truth and the detections; return u8 BGR [HEIGHT + 24, 2 * WIDTH, 3]."""
+    name = f"{number}. {failure.picture.group} {failure.picture.name}"
     height, width = failure.picture.image.shape[:2]
     scale = min(WIDTH / width, HEIGHT / height)
     size = round(width * scale), round(height * scale)
@@ -114,7 +115,7 @@ def draw_pair(failure: Failure, title: str) -> NDArray[np.uint8]:
         for box in boxes:
             draw_box(picture, box, scale)
         canvas[24 : 24 + size[1], left : left + size[0]] = picture
-    for left, text in ((4, f"{title}: truth"), (WIDTH + 4, "found")):
+    for left, text in ((4, f"{name}, cost {failure.cost:.2f}: truth"), (WIDTH + 4, "found")):
         write(canvas, text, (left, 17), (0, 0, 0))
     return canvas
 

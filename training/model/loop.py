@@ -31,14 +31,14 @@ from model.optimiser import Average, Optimisers, rate
 from model.restart import read_into
 from model.teacher import Teacher
 
-# The canvas (height, width) up to a share of the steps. Full size comes last, at the low rates.
+# (share of the steps, canvas (height, width) until then). The full size comes last, at low rates.
 PHASES = ((0.5, (160, 256)), (0.75, (192, 320)), (1.0, (256, 416)))
-MOSAIC = 0.7  # share of the samples
-WITHOUT_MOSAIC = 0.12  # share of the steps, at the end
-CLIP = 10.0  # largest norm of the gradient
+MOSAIC = 0.7  # share of the samples that combine four pictures
+WITHOUT_MOSAIC = 0.12  # last share of the steps, without mosaics
+CLIP = 10.0  # gradients are clipped to this norm
 CHECKPOINT_S = 180
 LOG_EVERY = 20  # steps
-STATISTICS = 12  # batches from which folded normalisations are recomputed
+STATISTICS = 12  # number of batches to recompute folded normalisations from
 
 Judge = Callable[[Street], dict[str, Any]]  # returns entries of the log
 
@@ -65,7 +65,7 @@ def train(
 ) -> Average:
     """Train to the last step; continue from ``options.run/checkpoint.pt`` if it exists."""
     torch.manual_seed(options.seed)
-    torch.set_flush_denormal(True)  # without it CPU steps slow down as activations fade
+    torch.set_flush_denormal(True)  # otherwise denormal activations slow down a CPU
     network = network.to(options.device, memory_format=torch.channels_last)
     optimisers, average = Optimisers(network), Average(network)
     if options.bf16 and options.device == "cpu":
@@ -83,14 +83,14 @@ def train(
         _begin_with(options.start, network, average, optimisers, options, make)
 
     stream = batches(make, start, options.steps, options.workers, 2 * options.workers)
-    saved = began = time.monotonic()
+    saved = start_time = time.monotonic()
     with progress_bar() as progress, (options.run / "log.jsonl").open("a", encoding="utf-8") as log:
         task = progress.add_task("training", total=options.steps, completed=start, note="")
         for step, batch in enumerate(stream, start):
             row = take_step(network, average, optimisers, batch, step, options)
             last = step + 1 == options.steps
             if step % LOG_EVERY == 0 or last:
-                speed = (step + 1 - start) * options.batch / (time.monotonic() - began)
+                speed = (step + 1 - start) * options.batch / (time.monotonic() - start_time)
                 row = {"step": step, **{key: round(float(v), 4) for key, v in row.items()}}
                 write_row(log, row | {"pictures_per_s": round(speed, 1)})
                 progress.update(task, note=f"loss {row['loss']:.3f}, {speed:.0f} pictures/s")
@@ -111,7 +111,7 @@ def _begin_with(
     options: Options,
     make: Callable[[int], Batch],
 ) -> None:
-    """Start with the average and the momenta of a finished run, or with shipped weights."""
+    """Start from the average and the momenta of a finished run, or from shipped weights."""
     if file.suffix == ".pt":
         load(file, network, average, optimisers)
         network.load_state_dict(average.network.state_dict())
@@ -129,7 +129,7 @@ def take_step(
     step: int,
     options: Options,
 ) -> dict:
-    """Train on one batch; return the entries of the log."""
+    """Train on one batch; return entries for the log."""
     tensors = to_device(batch, options.device)
     size, images, moves = tuple(tensors.images.shape[2:]), tensors.images, None
     if options.consistency:
@@ -163,7 +163,7 @@ def take_step(
 
 
 def size_at(step: int, options: Options) -> tuple[int, int]:
-    """Return height, width."""
+    """Return the canvas of a step, (height, width)."""
     if options.canvases:
         rng = np.random.default_rng([options.seed, step, 1])
         return options.canvases[int(rng.integers(len(options.canvases)))]
@@ -179,7 +179,7 @@ def is_evaluation_due(step: int, options: Options) -> bool:
 
 
 def judge_of(labelled: Path, size: tuple[int, int], device: str) -> Judge:
-    """Return a function that judges a network on the validation pictures that are not held out."""
+    """Return a function that evaluates a network on the validation pictures not held out."""
     shown = [picture for picture in evaluation.read_validation(labelled) if not picture.held_out]
 
     def judge(network: Street) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def judge_of(labelled: Path, size: tuple[int, int], device: str) -> Judge:
 
 
 def as_model(network: Street, size: tuple[int, int], device: str) -> evaluation.Model:
-    """Wrap the network in 32-bit floats, on letterboxed pictures."""
+    """Wrap the network as a model for ``evaluation``, in 32-bit floats."""
 
     @torch.no_grad()
     def model(image):
@@ -224,7 +224,7 @@ def write_row(log, row: dict) -> None:
 def save(
     options: Options, network: Street, average: Average, optimisers: Optimisers, step: int
 ) -> None:
-    """Write checkpoint.pt; an interruption leaves the old one intact."""
+    """Write checkpoint.pt atomically."""
     state = {
         "step": step,
         "network": network.state_dict(),

@@ -17,18 +17,18 @@ from torch.nn import functional
 from model.batches import Batch
 from model.teacher import cell_centres, cell_grid
 
-# Assignment: how far a cell's centre may be from the box's, in strides: inside the box, outside.
+# Largest distance of a candidate cell from the box's centre, in strides: inside the box, outside.
 NEAR, NEAREST = 1.5, 0.75
 IOU_WEIGHT = 3.0  # weight of the box relative to the class, in the cost of a pair
-CANDIDATES = 10  # most cells of a box
+CANDIDATES = 10  # most cells assigned to a box
 
 SCORE_WEIGHT, BOX_WEIGHT = 2.0, 2.5
-TAUGHT_ABOVE, TAUGHT_SHARE = 0.15, 0.5  # least score of learnt teacher boxes; their weight
+TAUGHT_ABOVE, TAUGHT_SHARE = 0.15, 0.5  # lowest score of teacher boxes to learn; their weight
 
 
 @dataclass(slots=True)
 class Tensors:
-    """A Batch on the device."""
+    """A Batch as tensors on the device."""
 
     images: Tensor  # [B, 3, H, W] in 0..1
     boxes: Tensor
@@ -49,7 +49,7 @@ def to_device(batch: Batch, device: str) -> Tensors:
 
 
 def loss(batch: Tensors, boxes: Tensor, logits: Tensor) -> tuple[Tensor, dict[str, float]]:
-    """Return the sum to minimise, and its parts as numbers."""
+    """Return the loss, and its parts as numbers."""
     scores, counts, to_learn, weights = targets(batch, boxes.detach(), logits.detach())
     gap = (logits.sigmoid() - scores).abs() ** 2
     entropy = functional.binary_cross_entropy_with_logits(logits, scores, reduction="none")
@@ -69,11 +69,11 @@ def targets(batch: Tensors, boxes: Tensor, logits: Tensor) -> tuple[Tensor, Tens
     size = batch.images.shape[2:]
     centres = torch.from_numpy(cell_centres(*size)).to(boxes.device)
     strides = torch.from_numpy(cell_grid(*size)[1]).to(boxes.device)
-    # The assignment trusts the network and the teacher equally.
+    # The assignment uses the mean of the network's and the teacher's scores.
     belief = (logits.sigmoid() + batch.taught) / 2
     believed = belief[batch.owners, :, batch.classes]  # [T, N]
     row, cell, overlap = assign(batch.boxes, batch.owners, centres, strides, boxes, believed)
-    # The target of a box's best cell is the overlap of the box's best cell; others get less.
+    # The best cell of a box gets the box's best overlap as its target; other cells get less.
     fit = believed[row, cell].sqrt() * overlap**3
     none = torch.zeros(len(batch.boxes), device=boxes.device)
     best_fit = none.scatter_reduce(0, row, fit, "amax")
@@ -114,24 +114,24 @@ def assign(
     cost = -belief.clamp(1e-6).log() - IOU_WEIGHT * overlap.clamp(1e-6).log()
     cost = cost.masked_fill(~allowed, torch.inf)
     # SimOTA: the number of a box's cells is the sum of its best overlaps.
-    wanted = overlap.topk(min(CANDIDATES, cells), 1).values.sum(1).int().clamp(min=1)
+    counts = overlap.topk(min(CANDIDATES, cells), 1).values.sum(1).int().clamp(min=1)
     order = cost.topk(min(CANDIDATES, cells), 1, largest=False)
     ranks = torch.arange(order.values.shape[1], device=boxes.device)
-    taken = (ranks[None] < wanted[:, None]) & order.values.isfinite()
-    row, rank = taken.nonzero(as_tuple=True)
+    chosen = (ranks[None] < counts[:, None]) & order.values.isfinite()
+    row, rank = chosen.nonzero(as_tuple=True)
     column = order.indices[row, rank]
-    price = order.values[row, rank]
+    costs = order.values[row, rank]
     # A contested cell goes to the box with the lowest cost.
     key = owners[row] * cells + column
     best = torch.full((predicted.shape[0] * cells,), torch.inf, device=boxes.device)
-    best.scatter_reduce_(0, key, price, "amin")
-    won = price <= best[key]
-    row, column = row[won], column[won]
+    best.scatter_reduce_(0, key, costs, "amin")
+    wins = costs <= best[key]
+    row, column = row[wins], column[wins]
     return row, column, overlap[row, column]
 
 
 def candidates(boxes: Tensor, centres: Tensor, strides: Tensor) -> Tensor:
-    """Return [T, N]: the cell is near the box's centre and inside the box, or very near the
+    """Return [T, N]: whether the cell is inside the box and near its centre, or very near the
     centre."""
     middle = (boxes[:, :2] + boxes[:, 2:]) / 2
     away = ((centres[None] - middle[:, None]).abs() / strides[None]).amax(-1)

@@ -1,11 +1,11 @@
 """street.cfg as a torch module that can be trained.
 
 Batch normalisation stays separate. On a CPU the convolutions can run in bf16, with our own
-gradient: on CPUs with AVX-512 bf16, oneDNN's forward pass and input gradient take 0.4 of the fp32
-time, but its bf16 weight gradient takes 1 to 20 times as long, and the fp32 one of 1x1 kernels 4
-times as long as a matrix product (torch 2.13, AMD Zen 4, 2 threads). So the weight gradient is
-computed as one matrix product for each tap of the kernel. With the picture padded and laid out
-channels last, every tap reads the same rows of memory at a constant offset, and nothing is copied.
+gradient. With AVX-512 bf16, oneDNN's forward pass and input gradient take 0.4 of the fp32 time, but
+its bf16 weight gradient takes 1 to 20 times the fp32 time; and for 1x1 kernels, its fp32 weight
+gradient takes 4 times as long as a matrix product (torch 2.13, AMD Zen 4, 2 threads). So we compute
+the weight gradient as one matrix product for each tap of the kernel. If the picture is padded and
+its channels are last, each tap reads the same rows at a constant offset, without copies.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from detector.core.models.formats.darknet.layers import (
 from model.teacher import cell_grid
 
 OBJECTNESS, CERTAIN = 4, 15.0  # the untrained channel, and its constant logit
-PRIOR = 0.01  # score of every class before training
+PRIOR = 0.01  # initial score of every class
 
 
 class Street(nn.Module):
     """The network of a cfg.
 
-    Takes RGB [B, 3, H, W] in 0..1; returns the maps that go into every [yolo].
+    Takes RGB [B, 3, H, W] in 0..1; returns the input maps of every [yolo] layer.
     """
 
     def __init__(self, architecture: CfgNetwork) -> None:
@@ -53,7 +53,7 @@ class Street(nn.Module):
 
     @torch.no_grad()
     def pin_objectness(self) -> None:
-        """Undo the optimiser's changes of the objectness channel."""
+        """Reset the objectness channel, which the optimiser must not train."""
         for index in self.heads:
             self.blocks[index].conv.weight[OBJECTNESS] = 0
             self.blocks[index].conv.bias[OBJECTNESS] = CERTAIN
@@ -64,11 +64,11 @@ class Street(nn.Module):
             block.half = True
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        made: dict[int, Tensor] = {-1: x}
+        outputs: dict[int, Tensor] = {-1: x}
         for layer in self.architecture.layers:
-            inputs = [made[index] for index in layer.inputs]
-            made[layer.index] = self._run(layer, inputs)
-        return [made[layer.index] for layer in self.architecture.yolos]
+            inputs = [outputs[index] for index in layer.inputs]
+            outputs[layer.index] = self._run(layer, inputs)
+        return [outputs[layer.index] for layer in self.architecture.yolos]
 
     def _run(self, layer, inputs: list[Tensor]) -> Tensor:
         match layer:
@@ -87,7 +87,7 @@ class Street(nn.Module):
 
 
 class Block(nn.Module):
-    """One [convolutional]."""
+    """One [convolutional] layer."""
 
     def __init__(self, layer: Convolution) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ def read_layers(cfg: Path) -> CfgNetwork:
 def decode(maps: list[Tensor], size: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Convert maps to boxes xyxy [B, N, 4] in pixels and logits [B, N, 2].
 
-    The arithmetic is that of ``stages.heads``.
+    The arithmetic is the same as in ``stages.heads``.
     """
     rows = torch.cat([m.float().flatten(2) for m in maps], 2).transpose(1, 2)
     corners, strides, anchors = (torch.from_numpy(at).to(rows.device) for at in cell_grid(*size))
@@ -162,22 +162,22 @@ class _HalfConvolution(torch.autograd.Function):
 
 
 def _torch_backward(
-    gradient: Tensor, x: Tensor, weight: Tensor, stride: int, wanted: tuple[bool, bool, bool]
+    gradient: Tensor, x: Tensor, weight: Tensor, stride: int, needed: tuple[bool, bool, bool]
 ):
     padding = [weight.shape[2] // 2] * 2
     return torch.ops.aten.convolution_backward(
-        gradient, x, weight, None, [stride] * 2, padding, [1, 1], False, [0, 0], 1, wanted
+        gradient, x, weight, None, [stride] * 2, padding, [1, 1], False, [0, 0], 1, needed
     )
 
 
 def _flatten(x: Tensor) -> Tensor:
-    """Reshape [B, C, H, W] to [B * H * W, C]; a view if x is channels last."""
+    """Reshape [B, C, H, W] to [B * H * W, C]; without a copy if channels are last."""
     return x.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
 
 
 def _weight_gradient_stride_1(gradient: Tensor, x: Tensor) -> Tensor:
-    """Return that of a 3x3 kernel. The gradient is padded with zeros, so rows outside add
-    nothing."""
+    """Return the weight gradient of a 3x3 kernel with stride 1. Rows outside of the picture add
+    nothing, because the gradient is padded with zeros."""
     width = x.shape[3] + 2
     last = torch.channels_last
     rows = _flatten(functional.pad(x, (1, 1, 1, 1)).contiguous(memory_format=last))
@@ -189,9 +189,9 @@ def _weight_gradient_stride_1(gradient: Tensor, x: Tensor) -> Tensor:
 
 
 def _weight_gradient_stride_2(gradient: Tensor, x: Tensor) -> Tensor:
-    """Return that of a 3x3 kernel on even sides.
+    """Return the weight gradient of a 3x3 kernel with stride 2, for even sides.
 
-    A tap reads every second pixel, so it reads one of four pictures of half the size.
+    Each tap reads every second pixel, which is one of four pictures of half the size.
     """
     height, width = gradient.shape[2] + 1, gradient.shape[3] + 1
     padded = functional.pad(x, (1, 1, 1, 1)).permute(0, 2, 3, 1)

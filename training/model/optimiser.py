@@ -1,7 +1,7 @@
-"""Muon for the inner convolutions, AdamW for the rest; the rate's schedule; the moving average.
+"""The optimisers, the schedule of the learning rate, and the moving average of the weights.
 
-The rest is the first convolution, the heads and the normalisations. Muon:
-https://kellerjordan.github.io/posts/muon/
+Muon (https://kellerjordan.github.io/posts/muon/) trains the inner convolutions; AdamW trains the
+first convolution, the heads and the normalisations.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from model.network import Street
 MUON = {"lr": 0.02, "momentum": 0.95, "decay": 0.3}
 ADAMW = {"lr": 2e-3, "betas": (0.9, 0.99), "weight_decay": 0.03}
 WARM_UP = 150  # steps
-LAST = 0.02  # the rate at the end, as a share of the full rate
-AVERAGE = 0.998
+LAST = 0.02  # the final rate, as a share of the full rate
+AVERAGE = 0.998  # decay of the moving average
 
 
 def rate(step: int, steps: int) -> float:
-    """Return the share of the full rate at a step: a warm-up, then a cosine."""
+    """Return the rate at a step as a share of the full rate: a warm-up, then a cosine."""
     if step < WARM_UP:
         return (step + 1) / WARM_UP
     done = (step - WARM_UP) / max(1, steps - WARM_UP)
@@ -44,7 +44,7 @@ class Optimisers:
         self._rates = [[group["lr"] for group in part.param_groups] for part in self.parts]
 
     def step(self, share: float) -> None:
-        """Take a step at this share of the full rates; clear the gradients."""
+        """Take a step with this share of the full rates; clear the gradients."""
         for part, rates in zip(self.parts, self._rates, strict=True):
             for group, full in zip(part.param_groups, rates, strict=True):
                 group["lr"] = full * share
@@ -60,7 +60,7 @@ class Optimisers:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum with orthogonalised matrices; weights of one shape are computed together."""
+    """Momentum with orthogonalised updates; weights of one shape are updated together."""
 
     def __init__(self, weights: list[Tensor]) -> None:
         super().__init__(weights, dict(MUON))
@@ -85,7 +85,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalise(g: Tensor, steps: int = 5) -> Tensor:
-    """Return the nearest matrices [K, m, n] whose singular values are about 1.
+    """Return the nearest matrices [K, m, n] with singular values of about 1.
 
     Newton-Schulz iterations with the coefficients of Jordan's quintic (link above).
     """
@@ -100,14 +100,14 @@ def orthogonalise(g: Tensor, steps: int = 5) -> Tensor:
 
 
 class Average:
-    """The moving average of a network, which is judged and shipped."""
+    """The moving average of a network, which is evaluated and shipped."""
 
     def __init__(self, network: Street) -> None:
         self.network = copy.deepcopy(network).eval().requires_grad_(False)
 
     @torch.no_grad()
     def update(self, network: nn.Module, step: int) -> None:
-        keep = min(AVERAGE, (1 + step) / (10 + step))  # the first steps are soon forgotten
+        keep = min(AVERAGE, (1 + step) / (10 + step))  # a faster decay in the first steps
         ours, theirs = self.network.state_dict().values(), network.state_dict().values()
         for mine, other in zip(ours, theirs, strict=True):
             if mine.dtype.is_floating_point:

@@ -1,9 +1,8 @@
-"""Restart of training from shipped weights, which have no separate batch normalisation.
+"""Restart training from shipped weights, whose batch normalisation is folded into convolutions.
 
-Folding multiplied it into the convolutions, which is exact for a finished network. Training
-computes it from each batch, so it must be recovered: mean and variance of every convolution's
-output on training pictures. With these the network computes the same as the weights, and training
-continues.
+Training needs a separate batch normalisation. So we measure the mean and variance of every
+convolution's output on training pictures, and set the normalisation such that the network computes
+the same as the weights.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from model.network import Street
 
 
 def read_into(network: Street, weights: Path, images: Iterable[Tensor]) -> None:
-    """Fill ``network`` with .weights or .f16. ``images``: some batches [B, 3, H, W] in 0..1."""
+    """Load .weights or .f16 into ``network``. ``images``: some batches [B, 3, H, W] in 0..1."""
     convolutions = network.architecture.convolutions
     stored_filters = read_weights(weights, network.architecture)[0]
     for layer, stored in zip(convolutions, map(fold_normalisation, stored_filters), strict=True):
@@ -39,17 +38,17 @@ def read_into(network: Street, weights: Path, images: Iterable[Tensor]) -> None:
 
 @torch.no_grad()
 def _find_normalisation(network: Street, images: Iterable[Tensor]) -> None:
-    """Set mean and variance of every normalisation to those of its input, and scale and bias so
-    that the outputs do not change."""
+    """Set the mean and variance of every normalisation to those of its input, and scale and bias
+    such that its output does not change."""
     sums: dict[str, list[Tensor]] = {}
 
     def note(index: str):
-        def hook(_module, given, _made) -> None:
-            x = given[0].double()
+        def hook(_module, inputs, _output) -> None:
+            x = inputs[0].double()
             moments = [x.mean((0, 2, 3)), (x**2).mean((0, 2, 3)), torch.ones((), dtype=x.dtype)]
-            held = sums.setdefault(index, [torch.zeros_like(one) for one in moments])
-            for total, one in zip(held, moments, strict=True):
-                total += one
+            totals = sums.setdefault(index, [torch.zeros_like(moment) for moment in moments])
+            for total, moment in zip(totals, moments, strict=True):
+                total += moment
 
         return hook
 
@@ -65,7 +64,7 @@ def _find_normalisation(network: Street, images: Iterable[Tensor]) -> None:
         mean = total / count
         variance = (squares / count - mean**2).clamp(min=1e-6)
         norm = block.norm
-        before = norm.weight / torch.sqrt(norm.running_var + norm.eps)  # 1, but for epsilon
+        before = norm.weight / torch.sqrt(norm.running_var + norm.eps)  # about 1
         norm.bias.add_((mean * before).float())
         norm.weight.copy_((torch.sqrt(variance + norm.eps) * before).float())
         norm.running_mean.copy_(mean.float())

@@ -1,8 +1,7 @@
-"""The steadiness of the boxes of a clip, from frame to frame.
+"""How steady the boxes of a clip are from frame to frame.
 
-``flicker`` needs no labels: it links the boxes themselves. ``follow`` uses labelled objects, so
-that two models can be compared at equal recall; ``referee_clip`` takes these objects from a third
-model.
+``flicker`` needs no labels: it links boxes to objects. ``follow`` uses labelled objects, so that
+two models can be compared at equal recall; ``referee_clip`` gets such objects from a third model.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from model.evaluation import (
 )
 
 LINK_IOU, GAP, SEEN = 0.4, 8, 12  # see ``flicker``
-VISIBLE = 0.25  # visible share of an object, below which it need not be found
+VISIBLE = 0.25  # objects with a smaller visible share are ignored
 TRACKED = {**CLASSES, "pedestrian": 0}  # MOT17 calls them pedestrians
 
 
@@ -42,7 +41,7 @@ TRACKED = {**CLASSES, "pedestrian": 0}  # MOT17 calls them pedestrians
 
 @dataclass(slots=True)
 class Track:
-    """One object: its box, xyxy [4], in each frame that has it, in order."""
+    """One object. ``seen``: frame -> its box, xyxy [4], in order."""
 
     seen: dict[int, NDArray]
 
@@ -67,16 +66,16 @@ class Track:
 def flicker(model: Model, video: Path, frames: int) -> list[dict]:
     """Measure the steadiness of a clip's boxes: the share of an object's frames without its box.
 
-    Boxes of a class are linked from frame to frame by their IoU (LINK_IOU). A box that comes back
-    after at most GAP frames is the same object. Objects with fewer than SEEN frames do not count;
-    the others count from their first frame to their last. Returns one row per class.
+    Boxes of a class are linked from frame to frame by their IoU (LINK_IOU). A box that returns
+    within GAP frames is the same object. Objects with fewer than SEEN frames do not count; the
+    others count from their first frame to their last. Returns one row per class.
     """
     tracks = follow_boxes(model, video, REPORTED, frames)
     return [_flicker_row(video.name, *of_class) for of_class in zip(NAMES, tracks, strict=True)]
 
 
 def follow_boxes(model: Model, video: Path, score: float, frames: int) -> list[list[Track]]:
-    """Return, by class, the linked boxes of the first frames that reach this score."""
+    """Return, by class, the linked boxes from this score on, in the first ``frames``."""
     tracks: list[list[Track]] = [[], []]
     for at, image in enumerate(islice(read_frames(video), frames)):
         rows = model(image)
@@ -96,19 +95,18 @@ def read_frames(video: Path) -> Iterator[NDArray[np.uint8]]:
         yield image
 
 
-def link(tracks: list[Track], boxes: NDArray, at: int) -> None:
-    """Give every box to the track with the largest overlap; the remaining boxes start new
-    tracks."""
-    recent = [track for track in tracks if at - track.last <= GAP]
+def link(tracks: list[Track], boxes: NDArray, frame: int) -> None:
+    """Add every box to the track with the largest IoU; the remaining boxes start new tracks."""
+    recent = [track for track in tracks if frame - track.last <= GAP]
     last = np.array([track.seen[track.last] for track in recent]).reshape(-1, 4)
-    fits = overlaps(last, boxes)
-    taken = set()
-    while fits.size and fits.max() >= LINK_IOU:
-        i, j = np.unravel_index(fits.argmax(), fits.shape)
-        recent[i].seen[at] = boxes[j]
-        fits[i], fits[:, j] = -1, -1
-        taken.add(int(j))
-    tracks += [Track({at: box}) for j, box in enumerate(boxes) if j not in taken]
+    ious = overlaps(last, boxes)
+    linked = set()
+    while ious.size and ious.max() >= LINK_IOU:
+        i, j = np.unravel_index(ious.argmax(), ious.shape)
+        recent[i].seen[frame] = boxes[j]
+        ious[i], ious[:, j] = -1, -1
+        linked.add(int(j))
+    tracks += [Track({frame: box}) for j, box in enumerate(boxes) if j not in linked]
 
 
 def _flicker_row(clip: str, name: str, tracks: list[Track]) -> dict:
@@ -119,20 +117,19 @@ def _flicker_row(clip: str, name: str, tracks: list[Track]) -> dict:
     return row | {"frames": spans, "flicker": missing}
 
 
-# With labels: the scores of the boxes that found each object
+# With labels: the scores of each object's boxes
 
 
 class Frame(NamedTuple):
     """A frame of a labelled clip."""
 
     image: NDArray[np.uint8]  # BGR
-    boxes: tuple[NDArray[np.float64], ...]  # by class: xyxy [n, 4], of the objects to find
-    tracks: tuple[list[str], ...]  # by class: which object each box is
+    boxes: tuple[NDArray[np.float64], ...]  # by class: the objects' boxes, xyxy [n, 4]
+    tracks: tuple[list[str], ...]  # by class: the objects' names
 
 
 Sightings = dict[str, list[float]]
-"""Object -> for each frame that shows it, in order, the score of the box that found it: 0 if none
-did."""
+"""Object -> the score of its box in each frame that shows it, in order; 0 if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +138,10 @@ class Steadiness:
 
     score: float
     recall: float
-    missing: NDArray[np.int64]  # frames without a box, between the first and the last that have one
-    spans: NDArray[np.int64]  # frames from the first that has a box to the last
-    changes: NDArray[np.int64]  # how often an object is lost or found from one frame to the next
-    steps: NDArray[np.int64]  # from one frame to the next
+    missing: NDArray[np.int64]  # frames without a box between the first and the last box
+    spans: NDArray[np.int64]  # frames from the first box to the last
+    changes: NDArray[np.int64]  # how often its box appears or disappears
+    steps: NDArray[np.int64]  # number of its frames, minus one
 
     @property
     def flicker(self) -> float:
@@ -162,7 +159,7 @@ def share(part: NDArray[np.int64], whole: NDArray[np.int64]) -> float:
 def read_tracked(path: Path) -> Iterator[Frame]:
     """Read every frame of a clip with a json next to it, or of a folder with MOT17's ``gt.json``.
 
-    The json is COCO's with a ``track_id``. Boxes to ignore (``iscrowd``, ``considered`` 0, hidden)
+    The json is COCO's with a ``track_id``. Ignored boxes (``iscrowd``, ``considered`` 0, hidden)
     are dropped.
     """
     labels = path / "gt.json" if path.is_dir() else path.with_suffix(".json")
@@ -177,39 +174,58 @@ def read_tracked(path: Path) -> Iterator[Frame]:
             image = cv2.imread(str(path / entry["file_name"]))
         else:
             image = capture.read()[1]
-        wanted = [row for row in rows.get(entry["id"], []) if is_expected(row)]
+        expected = [row for row in rows.get(entry["id"], []) if is_expected(row)]
         of_class = [
-            [row for row in wanted if TRACKED.get(names[row["category_id"]]) == c] for c in (0, 1)
+            [row for row in expected if TRACKED.get(names[row["category_id"]]) == c] for c in (0, 1)
         ]
-        boxes = tuple(corners([row["bbox"] for row in few], image) for few in of_class)
-        tracks = tuple([f"{path.name}#{row['track_id']}" for row in few] for few in of_class)
+        boxes = tuple(
+            corners([row["bbox"] for row in rows_of_class], image) for rows_of_class in of_class
+        )
+        tracks = tuple(
+            [f"{path.name}#{row['track_id']}" for row in rows_of_class]
+            for rows_of_class in of_class
+        )
         yield Frame(image, boxes, tracks)
 
 
 def referee_clip(
     video: Path, referee: Model, score: float, frames: int
 ) -> Callable[[], Iterator[Frame]]:
-    """Label a clip by the objects that a third model follows at this score; return its reader.
+    """Label a clip with the objects that a third model follows at this score; return its reader.
 
     Boxes are linked as in ``flicker``. An object has at least SEEN boxes; missing ones in between
-    are interpolated. So neither of the compared models decides what there is to find.
+    are interpolated. A third model is fair to both models that are compared.
     """
     named = [
-        [(f"{video.name}#{i}", track) for i, track in enumerate(few) if track.frames >= SEEN]
-        for few in follow_boxes(referee, video, score, frames)
+        [
+            (f"{video.name}#{i}", track)
+            for i, track in enumerate(tracks_of_class)
+            if track.frames >= SEEN
+        ]
+        for tracks_of_class in follow_boxes(referee, video, score, frames)
     ]
 
     def read() -> Iterator[Frame]:
         for at, image in enumerate(islice(read_frames(video), frames)):
-            here = [[(name, t) for name, t in few if t.first <= at <= t.last] for few in named]
-            boxes = tuple(np.array([t.box_at(at) for _, t in few]).reshape(-1, 4) for few in here)
-            yield Frame(image, boxes, tuple([name for name, _ in few] for few in here))
+            visible = [
+                [(name, t) for name, t in tracks_of_class if t.first <= at <= t.last]
+                for tracks_of_class in named
+            ]
+            boxes = tuple(
+                np.array([t.box_at(at) for _, t in tracks_of_class]).reshape(-1, 4)
+                for tracks_of_class in visible
+            )
+            yield Frame(
+                image,
+                boxes,
+                tuple([name for name, _ in tracks_of_class] for tracks_of_class in visible),
+            )
 
     return read
 
 
 def corners(xywh: list[list[float]], image: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Return xyxy [n, 4] inside the picture: MOT17's boxes may leave it."""
+    """Return xyxy [n, 4], clipped to the picture, since MOT17's boxes may leave it."""
     boxes = np.array(xywh, np.float64).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     height, width = image.shape[:2]
@@ -217,14 +233,14 @@ def corners(xywh: list[list[float]], image: NDArray[np.uint8]) -> NDArray[np.flo
 
 
 def is_expected(row: dict) -> bool:
-    """Return whether a label should be found."""
+    """Return whether a model should detect the labelled object."""
     considered = row.get("considered", 1) and not row.get("iscrowd", 0)
     return bool(considered) and row.get("visibility", 1.0) >= VISIBLE
 
 
 def follow(model: Model, frames: Iterable[Frame]) -> dict[str, Sightings]:
-    """Follow objects, by class. NMS is the product's."""
-    found: dict[str, Sightings] = {name: {} for name in NAMES}
+    """Return the sightings of all objects, by class, with detect-video's NMS threshold."""
+    sightings: dict[str, Sightings] = {name: {} for name in NAMES}
     for frame in frames:
         rows = model(frame.image)
         for c, name in enumerate(NAMES):
@@ -233,8 +249,8 @@ def follow(model: Model, frames: Iterable[Frame]) -> dict[str, Sightings]:
             truth = matching.Truth(frame.boxes[c], real, real)
             best = find_truths(boxes, scores, truth)[1]
             for track, score in zip(frame.tracks[c], best, strict=True):
-                found[name].setdefault(track, []).append(float(score))
-    return found
+                sightings[name].setdefault(track, []).append(float(score))
+    return sightings
 
 
 def score_of_recall(sightings: Sightings, found: int) -> float:
@@ -244,17 +260,17 @@ def score_of_recall(sightings: Sightings, found: int) -> float:
 
 
 def count_found(sightings: Sightings, score: float = REPORTED) -> int:
-    return sum(one >= score for track in sightings.values() for one in track)
+    return sum(score_of_frame >= score for track in sightings.values() for score_of_frame in track)
 
 
 def steadiness(sightings: Sightings, score: float) -> Steadiness:
     rows = []
     for track in sightings.values():
-        seen = np.array(track) >= score
-        at = np.flatnonzero(seen)
-        span = int(at[-1] - at[0] + 1) if len(at) else 0
-        changes = int((seen[1:] != seen[:-1]).sum())
-        rows.append((span - len(at), span, changes, len(seen) - 1))
+        has_box = np.array(track) >= score
+        frames_with_box = np.flatnonzero(has_box)
+        span = int(frames_with_box[-1] - frames_with_box[0] + 1) if len(frames_with_box) else 0
+        changes = int((has_box[1:] != has_box[:-1]).sum())
+        rows.append((span - len(frames_with_box), span, changes, len(has_box) - 1))
     table = np.array(rows, np.int64).reshape(-1, 4)
     frames = sum(len(track) for track in sightings.values())
     recall = count_found(sightings, score) / frames if frames else float("nan")

@@ -1,4 +1,4 @@
-"""The figures as tables in Markdown: models side by side, aims, flicker, calibration."""
+"""Markdown tables of the figures: models side by side, aims, flicker, calibration."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def rows_of(results: Results) -> list[dict]:
 
 
 def side_by_side(tables: Mapping[str, list[dict]]) -> Iterator[str]:
-    """Yield a table. ``tables``: model -> result of ``rows_of``. Elevated has gaps in its labels:
-    no AP50."""
+    """Yield a table. ``tables``: model -> result of ``rows_of``. Elevated gets no AP50, because its
+    labels have gaps."""
     by_place = list(zip(*tables.values(), strict=True))
     figures = [("AP50", _ap50), ("recall at .25", _recall), ("precision at .25, unmatched", _right)]
     yield from markdown(
@@ -80,29 +80,29 @@ def _right(row: dict) -> str:
 
 
 def aims(of_models: Mapping[str, list[Aim]]) -> Iterator[str]:
-    """Yield one row per aim. The int8 aim names the set with the largest loss, which differs by
-    model."""
+    """Yield one row per aim. The text of the int8 aim names the set with the largest loss, which
+    may differ between models."""
     first = next(iter(of_models.values()))
     yield from markdown(
         ["aim", *of_models],
         (
             [
-                f"{shared_text([row.text for row in rows])} {'>=' if one.at_least else '<='} "
-                f"{one.limit:g}",
+                f"{shared_text([row.text for row in rows])} {'>=' if aim.at_least else '<='} "
+                f"{aim.limit:g}",
                 *(f"{figure(*row.estimate)} {row.verdict}{extra(row, rows)}" for row in rows),
             ]
-            for one, rows in zip(first, zip(*of_models.values(), strict=True), strict=True)
+            for aim, rows in zip(first, zip(*of_models.values(), strict=True), strict=True)
         ),
     )
 
 
 def shared_text(texts: Sequence[str]) -> str:
-    """Return the text without the bracket, if that differs."""
+    """Return the common text of a row: without the bracket if that differs between models."""
     return texts[0] if len(set(texts)) == 1 else texts[0].split(" (")[0]
 
 
 def extra(row: Aim, rows: Sequence[Aim]) -> str:
-    shared = shared_text([one.text for one in rows])
+    shared = shared_text([aim.text for aim in rows])
     return "" if row.text == shared else row.text[len(shared) :]
 
 
@@ -134,14 +134,14 @@ def flicker(of_models: Mapping[str, Mapping[tuple[str, str], Steadiness]]) -> It
                 clip,
                 name,
                 model,
-                len(one.spans),
-                f"{one.score:.3f}",
-                f"{one.recall:.3f}",
-                f"{one.flicker:.3f}",
-                f"{100 * one.change_rate:.1f}",
+                len(figures.spans),
+                f"{figures.score:.3f}",
+                f"{figures.recall:.3f}",
+                f"{figures.flicker:.3f}",
+                f"{100 * figures.change_rate:.1f}",
             ]
             for model, clips in of_models.items()
-            for (clip, name), one in clips.items()
+            for (clip, name), figures in clips.items()
         ),
     )
 
@@ -149,7 +149,7 @@ def flicker(of_models: Mapping[str, Mapping[tuple[str, str], Steadiness]]) -> It
 def reliability(
     before: Sequence[calibration.Bin], after: Sequence[calibration.Bin]
 ) -> Iterator[str]:
-    """Yield tenths of the score: as in the file, and calibrated."""
+    """Yield one row per tenth of the score: as stored, and calibrated."""
 
     def cells(row: calibration.Bin) -> list[object]:
         mean = "-" if np.isnan(row.mean) else f"{row.mean:.2f}"
@@ -172,7 +172,7 @@ def reliability(
 def thresholds(
     of_models: Mapping[str, tuple[Results, float]], groups: Sequence[str]
 ) -> Iterator[str]:
-    """Yield the recall of models at a score: model -> results and the score."""
+    """Yield recall and precision. ``of_models``: model -> its results, and the score to use."""
     yield from markdown(
         ["set", "class", *(f"{name} at {score:.2f}" for name, (_, score) in of_models.items())],
         (

@@ -1,4 +1,4 @@
-"""The teacher, YOLOX-nano: gives a box and scores for every cell of the student's grids.
+"""The teacher, YOLOX-nano, which gives a box and scores for every cell of the student's grids.
 
 Both networks have heads at strides 8, 16 and 32, so their cells match one to one.
 """
@@ -39,7 +39,7 @@ def cell_centres(height: int, width: int) -> NDArray[np.float32]:
 
 
 class Teacher:
-    """Runs the graph on ``device``: "cpu" with ONNX Runtime, "cuda" as a torch module."""
+    """Runs the teacher on ``device``: "cpu" by ONNX Runtime, "cuda" as a torch module."""
 
     def __init__(self, model: bytes, device: str = "cpu", threads: int = 1) -> None:
         self.device = device
@@ -78,7 +78,7 @@ class Teacher:
 
 
 def free_size(model: bytes):
-    """Load the ONNX graph, exported at 416x416, for any batch, height and width."""
+    """Load the ONNX graph, which was exported at 416x416, and allow any batch and size."""
     import onnx
     from onnx import numpy_helper
 
@@ -106,18 +106,18 @@ def torch_module(proto):
     maps = [node.input[0] for node in graph.node if node.op_type == "Reshape"]
     reshaped = {node.output[0] for node in graph.node if node.op_type == "Reshape"}
     first = next(node for node in graph.node if node.op_type == "Concat")
-    kept = [
+    remaining = [
         node
         for node in graph.node
         if node.op_type not in ("Reshape", "Transpose", "Slice")
         and node is not first
         and node.input[0] not in reshaped
     ]
-    for node in kept:
+    for node in remaining:
         node.name = node.name.lower()
     start = first.output[0]
     del graph.node[:], graph.output[:], graph.input[:]
-    graph.node.extend(kept)
+    graph.node.extend(remaining)
     graph.input.append(onnx.helper.make_tensor_value_info(start, 1, None))
     graph.output.extend(onnx.helper.make_tensor_value_info(name, 1, None) for name in maps)
     return graph_module(proto)
@@ -134,8 +134,8 @@ def focus(x):
 def decode_yolox(
     rows: NDArray[np.float32], height: int, width: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Convert YOLOX's rows [B, N, 85] to boxes xyxy [B, N, 4], scores of person and vehicle [B, N,
-    2]."""
+    """Convert YOLOX's rows [B, N, 85] to boxes xyxy [B, N, 4], and scores of person and vehicle
+    [B, N, 2]."""
     corners, strides, _ = cell_grid(height, width)
     middle = (rows[..., :2] + corners) * strides
     half = np.exp(np.minimum(rows[..., 2:4], 8)) * strides / 2

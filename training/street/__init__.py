@@ -1,1 +1,1 @@
-"""The renderer of street crossings with known boxes; ``training/make_video`` films them."""
+"""The renderer of street crossings with known boxes, used by ``training/make_video``."""

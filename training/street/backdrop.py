@@ -10,7 +10,7 @@ import numpy as np
 from street.camera import Camera, Light, cast_shadow
 from street.layout import LANE_M, Layout
 
-OVER = 2  # the backdrop is painted this many times larger, then averaged down
+OVER = 2  # the backdrop is painted this many times larger, then scaled down
 WALLS = [
     (120, 145, 175),
     (90, 105, 150),
@@ -37,7 +37,7 @@ SIGNS = [
 def noise(
     rng: np.random.Generator, height: int, width: int, cells: int, octaves: int = 4
 ) -> np.ndarray:
-    """Return smooth float32 noise with mean 0; the first octave has ``cells`` bumps over the
+    """Return smooth float32 noise with mean 0. ``cells``: bumps of the first octave over the
     height."""
     total = np.zeros((height, width), np.float32)
     for octave in range(octaves):
@@ -63,7 +63,7 @@ def paint_sky(camera: Camera, light: Light, rng: np.random.Generator) -> np.ndar
 def paint_ground(
     camera: Camera, light: Light, layout: Layout, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ground's colour in every pixel, and the mask of pixels that show ground."""
+    """Return the ground's colour in every pixel, and a mask of the pixels that show ground."""
     x, z, far, seen = (a.astype(np.float32) if a.dtype != bool else a for a in camera.ground(OVER))
     rx, half = layout.road_x, layout.half
     main, crossing = np.abs(x - rx) - half, np.maximum(layout.cross[0] - z, z - layout.cross[1])
@@ -231,21 +231,21 @@ class House:
 
 
 def line_up_houses(layout: Layout, rng: np.random.Generator) -> list[House]:
-    found = []
+    houses = []
     for sign in (-1.0, 1.0):
         line = layout.road_x + sign * (layout.half + layout.pavement)
-        found += _house_row(rng, line, sign, 2.0, layout.cross[0] - layout.pavement)
+        houses += _house_row(rng, line, sign, 2.0, layout.cross[0] - layout.pavement)
         park = layout.park[0 if sign < 0 else 1]
         start = layout.cross[1] + layout.pavement + (28.0 if park else 0.0)
-        found += _house_row(rng, line, sign, start, 150.0)
+        houses += _house_row(rng, line, sign, start, 150.0)
         x = line
         while abs(x - line) < 75:  # along the cross street, facing the camera
             wide, tall = rng.uniform(8, 16), rng.uniform(8, 22)
-            found.append(_house_across(*sorted((x, x + sign * wide)), start, tall))
+            houses.append(_house_across(*sorted((x, x + sign * wide)), start, tall))
             x += sign * wide
     for x in np.arange(-120, 120, 20.0):  # at the end of the view
-        found.append(_house_across(x, x + 20, 150.0, rng.uniform(10, 28)))
-    return found
+        houses.append(_house_across(x, x + 20, 150.0, rng.uniform(10, 28)))
+    return houses
 
 
 def _house_across(a: float, b: float, z: float, tall: float) -> House:
@@ -257,14 +257,14 @@ def _house_across(a: float, b: float, z: float, tall: float) -> House:
 def _house_row(
     rng: np.random.Generator, line: float, sign: float, z0: float, z1: float
 ) -> list[House]:
-    found, z = [], z0
+    houses, z = [], z0
     while z < z1 - 3:
         wide, tall = min(rng.uniform(7, 14), z1 - z), rng.uniform(8, 22)
         a, b = (z, z + wide) if sign < 0 else (z + wide, z)
         corners = np.array([[line, 0, a], [line, 0, b], [line, tall, b], [line, tall, a]])
-        found.append(House(corners, np.array([-sign, 0, 0])))
+        houses.append(House(corners, np.array([-sign, 0, 0])))
         z += wide
-    return found
+    return houses
 
 
 @dataclass
@@ -272,7 +272,7 @@ class Backdrop:
     picture: np.ndarray  # the empty street at frame size, float32 BGR
     earth: np.ndarray  # the share of each pixel that shows ground
     shade: np.ndarray  # u8, the shadows of the houses
-    # The houses before the crossing, which hide vehicles: premultiplied BGRA.
+    # The houses in front of the crossing, which hide vehicles; premultiplied BGRA.
     corner: np.ndarray
     corner_depth: float
 

@@ -115,25 +115,25 @@ class Post:
 
 
 def place_furniture(layout: Layout, rng: np.random.Generator) -> list[Tree | Post]:
-    found: list[Tree | Post] = []
+    objects: list[Tree | Post] = []
     for sign in (-1.0, 1.0):
         kerb = layout.road_x + sign * (layout.half + 0.6)
         trees = bool(rng.random() < 0.6)
         for z in np.arange(layout.far_zebra[1] + 5, 110, rng.uniform(8, 13)):
             if trees and rng.random() < 0.8:
                 place = np.array([kerb + sign * 0.3, 0, z + rng.uniform(-1, 1)])
-                found.append(Tree(place, rng.uniform(4.5, 8), int(rng.integers(1 << 31))))
+                objects.append(Tree(place, rng.uniform(4.5, 8), int(rng.integers(1 << 31))))
             elif rng.random() < 0.6:
-                found.append(Post(np.array([kerb, 0, z]), "lamp"))
+                objects.append(Post(np.array([kerb, 0, z]), "lamp"))
         signals = [(layout.zebra[0] - 0.6, 0.35), (layout.far_zebra[1] + 0.4, 1.0)]
         for z in [place for place, odds in signals if rng.random() < odds]:
             green = layout.phase == "main"
-            found.append(Post(np.array([kerb, 0, z]), "signal", green))
+            objects.append(Post(np.array([kerb, 0, z]), "signal", green))
         back = layout.cross[1] + 0.7
         for x in np.arange(7, 45, rng.uniform(7, 12)):
             kind = str(rng.choice(["lamp", "sign", "bollard", "bin", "tree"]))
             place = np.array([layout.road_x + sign * (layout.half + x), 0, back])
-            found.append(
+            objects.append(
                 Tree(place, rng.uniform(4, 7), int(rng.integers(1 << 31)))
                 if kind == "tree"
                 else Post(place, kind)
@@ -142,5 +142,5 @@ def place_furniture(layout: Layout, rng: np.random.Generator) -> list[Tree | Pos
             for _ in range(int(rng.integers(5, 12))):
                 x = layout.road_x + sign * (layout.half + layout.pavement + rng.uniform(2, 26))
                 place = np.array([x, 0, layout.cross[1] + layout.pavement + rng.uniform(2, 24)])
-                found.append(Tree(place, rng.uniform(4.5, 9), int(rng.integers(1 << 31))))
-    return found
+                objects.append(Tree(place, rng.uniform(4.5, 9), int(rng.integers(1 << 31))))
+    return objects

@@ -24,7 +24,7 @@ class Layout:
     pavement: float  # width
     phase: str  # the road that has green: "cross" or "main"
     mode: str  # of the light: "day", "dusk" or "overcast"
-    park: tuple[bool, bool]  # far left, far right corner: trees instead of houses
+    park: tuple[bool, bool]  # whether the far left and far right corners have trees, not houses
 
     @property
     def far_zebra(self) -> tuple[float, float]:

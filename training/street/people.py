@@ -1,4 +1,4 @@
-"""Walking people: skeletons that walk, wear clothes and are drawn as shaded limbs."""
+"""Walking people: skeletons with clothes, drawn as shaded limbs."""
 
 # ruff: noqa: RUF005 -- arrays are added here, not lists joined
 
@@ -98,11 +98,11 @@ class Person:
             ("neck", "head", 0.1),
         ]
         flat = {k: cast_shadow(v[None], light)[0] for k, v in joints.items()}
-        found = []
+        outlines = []
         for a, b, r in pairs:
             outline = capsule(flat[a][[0, 2]], flat[b][[0, 2]], r, r)
-            found.append(np.stack([outline[:, 0], np.zeros(len(outline)), outline[:, 1]], 1))
-        return found
+            outlines.append(np.stack([outline[:, 0], np.zeros(len(outline)), outline[:, 1]], 1))
+        return outlines
 
     def footprint(self, t: float) -> np.ndarray:
         turn = np.linspace(0, 2 * np.pi, 12, endpoint=False)
@@ -132,7 +132,7 @@ def random_look(rng: np.random.Generator) -> dict:
 
 
 def skeleton(person: Person, t: float) -> dict[str, np.ndarray]:
-    """Return the joints in world coordinates. Forward and side are the walker's."""
+    """Return the joints in world coordinates."""
     h, broad = person.tall, person.look["broad"]
     forward = np.array([np.sin(person.heading), 0, np.cos(person.heading)])
     side = np.array([np.cos(person.heading), 0, -np.sin(person.heading)])
@@ -147,7 +147,7 @@ def skeleton(person: Person, t: float) -> dict[str, np.ndarray]:
     for name, sign in (("l", -1.0), ("r", 1.0)):
         c = cycle + (0 if sign < 0 else np.pi)
         thigh = 0.45 * swing * np.sin(c)
-        # The leg that swings forward bends.
+        # The leg bends while it swings forward.
         bend = swing * (0.12 + 0.85 * max(0.0, np.cos(c)) ** 1.5) + 0.04
         hip = pelvis + side * (sign * 0.052 * h * broad)
         knee = hip + 0.245 * h * (forward * np.sin(thigh) - up * np.cos(thigh))
@@ -280,8 +280,8 @@ class _Figure:
     def outline(self, levels: list[tuple[float, float, float]]) -> np.ndarray:
         """Return the silhouette of stacked ellipses.
 
-        A level is the place between pelvis (0) and neck (1), and half the width and depth of the
-        ellipse in body heights.
+        A level is a position between pelvis (0) and neck (1), and half the width and depth of the
+        ellipse, in body heights.
         """
         pelvis, neck = self.at["pelvis"], self.at["neck"]
         c, s = np.cos(self.turn), np.sin(self.turn)

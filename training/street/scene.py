@@ -16,9 +16,9 @@ from street.shapes import SHAPES
 from street.vehicles import Vehicle, random_vehicle
 
 STEP_HZ = 50.0  # time steps of the traffic simulation
-SHUTTER = 0.4  # share of a frame's time that the shutter is open: motion blur
-# Boxes are marked as crowd, which evaluators ignore, if less than this share is visible
-# or if they are smaller than this (width, height in pixels).
+SHUTTER = 0.4  # share of a frame's time that the shutter is open, which gives motion blur
+# Boxes are marked as crowd, which evaluators ignore, if their visible share is below HIDDEN or if
+# they are smaller than SMALLEST (width, height in pixels).
 HIDDEN = 0.25
 SMALLEST = (4, 10)
 
@@ -64,10 +64,10 @@ class Scene:
     def frame(self, t: float) -> tuple[np.ndarray, list[Box]]:
         """Return the picture (u8 BGR) and the boxes at t seconds.
 
-        Call it in order of frames: the noise is one stream of random numbers.
+        Call it in the order of frames, because the noise is one stream of random numbers.
         """
         picture = self.backdrop.picture * self._shadows(t)
-        # The number of the mover in each pixel; 0: none.
+        # The number of the mover that each pixel shows; 0: none.
         owner = np.zeros(picture.shape[:2], np.int32)
         whole = {}
         things = [(self.camera.depth(m.base(t)), 1 + i, m, None) for i, m in enumerate(self.movers)]
@@ -155,7 +155,7 @@ class Scene:
             sigma * 0.5
         )
         picture = 128 + (picture - 128) * 1.12
-        # Highlights roll off, as in a real camera.
+        # Compress highlights, like a real camera.
         picture = np.where(picture > 220, 220 + (picture - 220) * 0.6, picture)
         return np.clip(picture, 0, 255).astype(np.uint8)
 
@@ -228,7 +228,7 @@ def _visible_box(owner: np.ndarray, number: int, mover: Person | Vehicle, whole:
 def make_traffic(layout: Layout, duration: float, rng: np.random.Generator) -> list[Vehicle]:
     """Make vehicles that follow each other in every lane, and some parked ones."""
     lights = layout.mode == "dusk"
-    found: list[Vehicle] = []
+    vehicles: list[Vehicle] = []
     driving_cross = layout.phase == "cross"
     for lane in range(layout.lanes):
         offset = (lane + 0.5) * LANE_M
@@ -236,30 +236,36 @@ def make_traffic(layout: Layout, duration: float, rng: np.random.Generator) -> l
         toward = np.array([layout.road_x - offset, 0, 0])
         if driving_cross:
             stop = -(layout.far_zebra[1] + 1.2)
-            found += _drive_lane(rng, toward, np.pi, stop - 26, stop, stop, duration, lights, 16.0)
-            found += _drive_lane(
+            vehicles += _drive_lane(
+                rng, toward, np.pi, stop - 26, stop, stop, duration, lights, 16.0
+            )
+            vehicles += _drive_lane(
                 rng, away, 0.0, layout.far_zebra[1] + 4, 62.0, None, duration, lights, 30.0
             )
         else:
-            found += _drive_lane(
+            vehicles += _drive_lane(
                 rng, toward, np.pi, -40.0 - 9 * duration, 8.0, None, duration, lights, 32.0
             )
-            found += _drive_lane(rng, away, 0.0, -9 * duration, 62.0, None, duration, lights, 34.0)
+            vehicles += _drive_lane(
+                rng, away, 0.0, -9 * duration, 62.0, None, duration, lights, 34.0
+            )
     near, far = layout.cross[0] + LANE_M / 2 + 0.2, layout.cross[1] - LANE_M / 2 - 0.2
     for z, heading, sign in ((near, np.pi / 2, 1.0), (far, -np.pi / 2, -1.0)):
         where = np.array([0, 0, z])
         if driving_cross:
-            found += _drive_lane(
+            vehicles += _drive_lane(
                 rng, where, heading, -25.0 - 9 * duration, 18.0, None, duration, lights, 17.0
             )
         else:
             stop = sign * layout.road_x - layout.half - 5.2
-            found += _drive_lane(rng, where, heading, stop - 30, stop, stop, duration, lights, 9.0)
-    return found + _park_vehicles(layout, rng, lights)
+            vehicles += _drive_lane(
+                rng, where, heading, stop - 30, stop, stop, duration, lights, 9.0
+            )
+    return vehicles + _park_vehicles(layout, rng, lights)
 
 
 def _park_vehicles(layout: Layout, rng: np.random.Generator, lights: bool) -> list[Vehicle]:
-    found = []
+    vehicles = []
     z = layout.cross[1] + layout.pavement * 0.5
     for sign in (-1.0, 1.0):  # half on the cross street's far pavement
         x = layout.half + rng.uniform(9, 14)
@@ -268,11 +274,11 @@ def _park_vehicles(layout: Layout, rng: np.random.Generator, lights: bool) -> li
             heading = float(rng.choice([-1, 1]) * np.pi / 2)
             name = str(rng.choice(["sedan", "hatch", "suv", "estate", "van"]))
             stay = np.zeros(2)
-            found.append(
+            vehicles.append(
                 random_vehicle(rng, heading, np.stack([spot, spot]), 1e-6, stay, stay, False, name)
             )
             x += rng.uniform(5.6, 9)
-    return found
+    return vehicles
 
 
 def _drive_lane(
@@ -334,13 +340,13 @@ def _drive_lane(
 
 
 def make_walkers(layout: Layout, duration: float, rng: np.random.Generator) -> list[Person]:
-    found: list[Person] = []
+    people: list[Person] = []
 
     def add(x: float, z: float, dx: float, dz: float, heading: float = 0.0) -> None:
         tall = float(np.clip(rng.normal(1.71, 0.09), 1.5, 1.95))
         tall *= 0.72 if rng.random() < 0.06 else 1.0  # a child
         start, velocity, phase = np.array([x, z]), np.array([dx, dz]), rng.uniform(0, 6.28)
-        found.append(Person(start, velocity, heading, tall, phase, random_look(rng)))
+        people.append(Person(start, velocity, heading, tall, phase, random_look(rng)))
 
     left, right = layout.road_x - layout.half, layout.road_x + layout.half
     if layout.phase == "cross":
@@ -390,4 +396,4 @@ def make_walkers(layout: Layout, duration: float, rng: np.random.Generator) -> l
                 else layout.zebra[0] - rng.uniform(0.3, 1.5)
             )
             add(line + sign * rng.uniform(0.8, 2.8), corner, 0.0, 0.0, rng.uniform(0, 6.28))
-    return found
+    return people

@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Part:
-    """A side profile, the half width at each of its points, and the skin of each edge.
+    """A side profile, half the width at each of its points, and the skin of each edge.
 
     Profile coordinates: u forward along the vehicle, y up, in metres.
     """
@@ -17,8 +17,8 @@ class Part:
     # Points from the lower front over the top to the lower rear.
     profile: tuple[tuple[float, float], ...]
     half: tuple[float, ...]
-    skins: tuple[str, ...]  # of each strip from point i to i + 1: paint, glass, trim, box, back
-    # On both sides, in profile coordinates.
+    skins: tuple[str, ...]  # of the strip from point i to i + 1: paint, glass, trim, box, back
+    # Outlines on both sides, in profile coordinates.
     windows: tuple[tuple[tuple[float, float], ...], ...] = ()
     paint: str = "paint"  # the skin of the sides
 

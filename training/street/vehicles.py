@@ -39,10 +39,10 @@ class Vehicle:
     shape: Shape
     paint: np.ndarray
     heading: float  # radians, 0 = away from the camera
-    track: np.ndarray  # [steps, 3] world positions, ``rate`` of them per second
-    rate: float
+    track: np.ndarray  # [steps, 3] world positions
+    rate: float  # steps per second
     driven: np.ndarray  # [steps] metres driven, which turn the wheels
-    braking: np.ndarray  # [steps] 1 where the brake lights are on, else 0
+    braking: np.ndarray  # [steps] 1 if the brake lights are on, else 0
     lights: bool = False
     category: int = 2
     kind: str = field(init=False)
@@ -89,15 +89,15 @@ class Vehicle:
         return layer
 
     def shadows(self, light: Light, t: float) -> list[np.ndarray]:
-        found = []
+        outlines = []
         for part in self.shape.parts:
             outline = [
                 [u, y, side * h]
                 for (u, y), h in zip(part.profile, part.half, strict=True)
                 for side in (-1, 1)
             ]
-            found.append(cast_shadow(self.place(np.array(outline), t), light))
-        return found
+            outlines.append(cast_shadow(self.place(np.array(outline), t), light))
+        return outlines
 
     def footprint(self, t: float) -> np.ndarray:
         u, w = self.shape.length / 2 - 0.1, self.shape.width / 2 - 0.05
@@ -131,7 +131,7 @@ class _Body:
 
     def shade(self, skin: str, normal: np.ndarray) -> np.ndarray:
         world = normal @ self.axes
-        if skin == "glass":  # inclined glass mirrors the sky
+        if skin == "glass":  # inclined glass reflects the sky
             return self.light.shade(GLASS, world) * 0.75 + self.light.haze * (
                 0.12 + 0.3 * max(0.0, normal[1])
             )
@@ -193,7 +193,7 @@ class _Body:
                 self.layer.polygon(self.uv(pane), self.shade("glass", normal))
 
     def on_side(self, part: Part, outline: np.ndarray) -> np.ndarray:
-        """Convert profile coordinates to points of the near side, which leans in towards the
+        """Convert profile coordinates to points on the near side, which leans inwards at the
         roof."""
         ys = np.array([p[1] for p in part.profile])
         low, high = part.half[int(ys.argmin())], part.half[int(ys.argmax())]
