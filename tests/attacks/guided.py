@@ -81,7 +81,7 @@ def _weights(folder: Path) -> Read:
     def read(data: bytes) -> None:
         path.write_bytes(data)
         with suppress(ModelError):
-            filters, _ = read_weights(path, architecture)
+            filters = read_weights(path, architecture)
             for layer, stored in zip(architecture.convolutions, filters, strict=True):
                 fold(architecture, layer, stored)
 

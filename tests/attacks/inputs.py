@@ -114,7 +114,7 @@ def _weights(path: Path) -> None:
 
     cfg = path.with_suffix(".cfg")
     cfg.write_text(CFG)
-    sections, _, _ = read_cfg(cfg)
+    sections, _ = read_cfg(cfg)
     floats = read_architecture(sections).floats
     # All positive, since a batch norm with a negative variance would be refused.
     numbers = np.abs(np.random.default_rng(0).normal(0.2, 0.1, floats)).astype("<f4") + 0.1

@@ -72,7 +72,7 @@ def test_packaged_yolov4_tiny_equals_the_official_one(shared):
 
     plans = []
     for path in (known_model("yolov4-tiny").path, shared / "data/weights/yolov4-tiny.cfg"):
-        sections, _, _ = read_cfg(path)
+        sections, _ = read_cfg(path)
         plan = read_architecture(sections, size=None, batch=1)
         plans.append([str(layer).replace(f"line={layer.line},", "") for layer in plan.layers])
     assert plans[0] == plans[1]

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -18,8 +17,10 @@ from detector.core import engines
 from detector.core.engines._built import proof, store
 from detector.core.engines._built.store import Graphs, export
 from detector.core.engines.base import EngineOptions, LayerExecution
+from detector.core.errors import OutputError
 from detector.core.models.base import Network
 from detector.core.models.formats.darknet import build as darknet_build
+from detector.core.models.formats.darknet import layers as darknet_layers
 from detector.core.models.formats.yolo import network as yolo
 from detector.core.models.graph.halves import sensitive_nodes
 from detector.core.run import executed
@@ -62,15 +63,43 @@ def test_graph_is_built_once(cfg, folder, monkeypatch):
     assert first.peak_bytes is None
     exported = export(first, folder)
     monkeypatch.setattr(darknet_build.DarknetGraph, "model", refuse)
+    monkeypatch.setattr(darknet_layers, "read_architecture", refuse)
     second = opened(cfg, folder)
-    assert (second.path, second.macs) == (exported.path, first.macs)
-    assert second.output_shapes == first.output_shapes
+    of_graph = {name: vars(second)[name] for name in ("graph", "path", "peak_bytes", "sensitive")}
+    assert second.head.keywords == second.dense.keywords == first.head.keywords
+    assert vars(second) == {**vars(first), **of_graph, "head": second.head, "dense": second.dense}
+    assert second.path == exported.path
     assert second.sensitive == sensitive_nodes(first.graph) != set()
     assert export(second, folder) == (exported.path, False, ())
     pictures = np.full((1, 32, 32, 3), 90, np.uint8)
     for one, other in zip(run_once(first, pictures), run_once(second, pictures), strict=True):
         np.testing.assert_array_equal(one, other)
     assert second.graph == onnx.load(exported.path)
+
+
+def test_cfg_is_parsed_if_its_stored_description_is_unproved_or_another(cfg, folder, monkeypatch):
+    path = Path(export(opened(cfg, folder), folder).path).with_suffix(".json")
+    proved = path.read_text()
+    manifest = json.loads(proved)
+    path.write_text(
+        json.dumps({**manifest, "description": {**manifest["description"], "parameters": 1}})
+    )
+    assert opened(cfg, folder).parameters == manifest["parameters"] != 1
+    path.write_text(json.dumps(proof.seal(path.name, {**manifest, "description": {}})))
+    monkeypatch.setattr(darknet_layers, "read_architecture", refuse)
+    with pytest.raises(AssertionError, match="built again"):
+        opened(cfg, folder)
+    path.write_text(proved)
+    monkeypatch.setenv("DETECT_VIDEO_MODEL_LIMITS", "2")
+    with pytest.raises(AssertionError, match="built again"):
+        opened(cfg, folder)
+
+
+def test_cfg_with_warnings_is_parsed_each_time(cfg, folder):
+    cfg.write_text(CFG.replace("num=3", "num=3\ncolour=1"))
+    export(first := opened(cfg, folder), folder)
+    assert "colour" in first.warnings[0]
+    assert opened(cfg, folder).warnings == first.warnings
 
 
 @pytest.mark.slow
@@ -247,10 +276,8 @@ def test_gpu_and_run_without_a_file_keep_nothing(tmp_path):
 
 
 def test_layers_are_found_if_they_cannot_be_saved(tmp_path, monkeypatch):
-    from detector.core.errors import OutputError
-
     def full(*_):
         raise OutputError("the disk is full")
 
-    monkeypatch.setattr(executed, "store", SimpleNamespace(**{**vars(store), "rewrite": full}))
+    monkeypatch.setattr(store, "rewrite", full)
     assert len(layers_of(FakeEngine(), str(tmp_path / "x.onnx"))) == 1

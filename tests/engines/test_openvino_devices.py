@@ -103,8 +103,9 @@ def prepare(tmp_path):
 
 def test_a_compiled_model_is_kept_and_loaded_only_with_its_proof(gpu, prepare, monkeypatch):
     ready = prepare()
-    path = Path(ready.built.path)
-    assert (ready.built.built, path.suffix, path.stat().st_mode & 0o777) == (True, ".blob", 0o600)
+    artefact = ready.artefact
+    path = Path(artefact.path)
+    assert (artefact.built, path.suffix, path.stat().st_mode & 0o777) == (True, ".blob", 0o600)
     assert store.read_manifest(path)["facts"]["device"] == "gpu"
     expected, types, _ = run(ready.network)
     with engines.open("openvino", ready.network, ready.options) as engine:
@@ -112,22 +113,22 @@ def test_a_compiled_model_is_kept_and_loaded_only_with_its_proof(gpu, prepare, m
         engine.requests[0].slot[:] = pictures(ready.network, 3)
         np.testing.assert_array_equal(engine.requests[0].infer(1)[0], expected)
         assert types_of(engine) == types
-    assert not prepare().built.built
+    assert not prepare().artefact.built
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     again = prepare()
-    assert again.built.built
+    assert again.artefact.built
     assert "content does not match" in again.notes[0]
     monkeypatch.setattr(compiled, "loaded_drivers", lambda: {"/usr/lib/libigdrcl.so": [1, 2]})
     other = prepare()
-    assert (other.built.built, other.built.path != str(path)) == (True, True)
+    assert (other.artefact.built, other.artefact.path != str(path)) == (True, True)
     assert "libigdrcl.so" in other.notes[0]
 
 
 def test_unloadable_model_names_the_file_and_the_remedy(gpu, prepare):
     ready = prepare()
-    Path(ready.built.path).write_bytes(b"not a model")  # after the proof
+    Path(ready.artefact.path).write_bytes(b"not a model")  # after the proof
     with pytest.raises(EngineError, match=r"failed to load .*\.blob.* cache=0: ") as caught:
         engines.open("openvino", ready.network, ready.options)
     assert "Exception from" not in str(caught.value)

@@ -152,8 +152,8 @@ def named(harm: Callable[[Path], None], notes: tuple[str, ...]) -> bool:
 
 
 def find(folder: Path) -> str | None:
-    known = Graphs(folder).find(plus_one())
-    return None if known is None else known.path
+    network = plus_one()
+    return network.path if Graphs(folder).load(network) else None
 
 
 @harmed
@@ -332,24 +332,20 @@ def test_sealed_bytes_need_their_proof(folder):
 
 
 def test_document_is_read_only_under_its_name_by_its_account(folder, tmp_path, monkeypatch):
+    assert store.read_kept(folder, "x.json") is store.why_not_kept(folder, "x.json") is None
     store.rewrite(folder, "x.json", lambda before: b'{"a": 1.5, "b": "\\u00e9"}')
-    assert json.loads(store.read_kept(folder, "x.json") or b"")["a"] == 1.5
+    assert (store.read_kept(folder, "x.json") or {})["a"] == 1.5
     assert store.why_not_kept(folder, "x.json") is None
     (folder / "y.json").write_bytes((folder / "x.json").read_bytes())
     assert store.read_kept(folder, "y.json") is None
     assert UNPROVED in str(store.why_not_kept(folder, "y.json"))
     contents = []
     store.rewrite(folder, "x.json", lambda before: contents.append(before) or b"{}")
-    assert json.loads(contents[0])["b"] == "\u00e9"
+    assert contents[0]["b"] == "\u00e9"
     another_account(monkeypatch, tmp_path)
     assert store.read_kept(folder, "x.json") is None
     store.rewrite(folder, "x.json", lambda before: contents.append(before) or b"{}")
     assert contents[1] is None
-
-
-def test_missing_artifact_raises_no_warning(folder):
-    assert store.read_kept(folder, "x.json") is None
-    assert store.why_not_kept(folder, "x.json") is None
 
 
 # ---- the key
@@ -456,7 +452,7 @@ def test_world_writable_folder_is_not_used(folder, cache, rights):
         Config(runtime=RuntimeConfig(engine="null", engines_dir=str(folder))),
         lambda concurrency: concurrency,
     )
-    assert Path(ready.exported.path).parent == chosen
+    assert Path(ready.artefact.path).parent == chosen
     assert ready.notes == (line,)
     assert list(folder.iterdir()) == []
 

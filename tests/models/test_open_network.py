@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from detector.core.errors import ModelError
-from detector.core.models import catalogue, front_ends, known
+from detector.core.models import catalogue, known
 from tests.networks import open_network, refusal
 
 
@@ -127,18 +125,3 @@ def test_wrong_description_is_refused(tmp_path, monkeypatch, text, message):
 def test_a_batch_out_of_range_is_refused(tmp_path, batch):
     with pytest.raises(ModelError, match=f"batch {batch} is out"):
         open_network(write_cfg(tmp_path), random_seed=1, batch=batch)
-
-
-@pytest.mark.slow
-def test_front_ends_and_engines_are_listed_without_heavy_imports():
-    code = (
-        "import sys; heavy = ('torch', 'onnx', 'onnxruntime', 'cv2', 'yaml')\n"
-        "from detector.core import engines, models\n"
-        "from detector.core.engines._built import store\n"
-        "models.front_ends(); engines.usable(); engines.front_ends()\n"
-        "engines.choose_by_rank()\n"
-        "print([name for name in heavy if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-    assert ".cfg" in front_ends()

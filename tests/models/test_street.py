@@ -58,7 +58,7 @@ def test_half_floats_are_read(tmp_path):
     plan = read_architecture(parse_cfg(TINY.format(""), "t.cfg")[0])
     values = np.linspace(-1, 1, 28).astype("<f2")
     (tmp_path / "t.f16").write_bytes(struct.pack("<3iq", 0, 2, 5, 0) + values.tobytes())
-    filters, _ = read_weights(tmp_path / "t.f16", plan)
+    filters = read_weights(tmp_path / "t.f16", plan)
     assert filters[0].biases.dtype == np.float32
     np.testing.assert_array_equal(filters[0].biases, values[:7].astype(np.float32))
     (tmp_path / "t.f16").write_bytes((tmp_path / "t.f16").read_bytes()[:-2])

@@ -34,7 +34,7 @@ def test_run_that_cannot_fit_into_memory_is_refused(network, tmp_path, monkeypat
         return "all there is" if needed > MB else None
 
     monkeypatch.setattr(prepare, "too_much", too_much)
-    assert prepare_with_requests(network, tmp_path, 2).exported.path
+    assert prepare_with_requests(network, tmp_path, 2).artefact.path
     slot, outputs = 64 * 64 * 3, 84 * 8 * 4
     assert sizes[0] == 2 * (slot + outputs)
     with pytest.raises(UsageError, match="all there is"):

@@ -10,10 +10,10 @@ import pytest
 
 from detector.core import sources
 from detector.core.sources.video import _sparse, _threaded
+from detector.core.sources.video._container import Demuxed
 from detector.core.sources.video._keys import Promise
 from detector.core.sources.video._seek import Key, Survey
 from detector.core.sources.video._sparse import choose_packets
-from detector.core.sources.video._structure import Demuxed
 from detector.core.types import Planes
 from tests.sources.clips import write_video
 

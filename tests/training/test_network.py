@@ -99,7 +99,7 @@ def test_training_step_keeps_objectness_constant(network, tmp_path):
     export.write_weights(network, tmp_path / "a.weights", 0)
     architecture = read_layers(CFG)
     indices = [layer.index for layer in architecture.convolutions]
-    filters = dict(zip(indices, read_weights(tmp_path / "a.weights", architecture)[0], strict=True))
+    filters = dict(zip(indices, read_weights(tmp_path / "a.weights", architecture), strict=True))
     for layer in architecture.yolos:
         assert filters[layer.inputs[0]].biases[4] == CERTAIN
         assert not filters[layer.inputs[0]].weights[4].any()

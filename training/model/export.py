@@ -18,7 +18,7 @@ def write(network: Street, folder: Path, seen: int) -> list[Path]:
     """Write street.weights and street.f16."""
     weights, half = folder / "street.weights", folder / "street.f16"
     write_weights(network, weights, seen)
-    filters = [fold_normalisation(f) for f in read_weights(weights, network.architecture)[0]]
+    filters = [fold_normalisation(f) for f in read_weights(weights, network.architecture)]
     write_filters(filters, half, "<f2")
     return [weights, half]
 
@@ -83,7 +83,7 @@ def _sum(one: Filter, other: Filter) -> Filter:
 
 def read(path: Path, cfg: Path) -> list[Filter]:
     """Read .weights or .f16, with batch normalisation folded."""
-    return [fold_normalisation(f) for f in read_weights(path, read_layers(cfg))[0]]
+    return [fold_normalisation(f) for f in read_weights(path, read_layers(cfg))]
 
 
 def fold_normalisation(stored: Filter) -> Filter:

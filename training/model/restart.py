@@ -21,7 +21,7 @@ from model.network import Street
 def read_into(network: Street, weights: Path, images: Iterable[Tensor]) -> None:
     """Load .weights or .f16 into ``network``. ``images``: some batches [B, 3, H, W] in 0..1."""
     convolutions = network.architecture.convolutions
-    stored_filters = read_weights(weights, network.architecture)[0]
+    stored_filters = read_weights(weights, network.architecture)
     for layer, stored in zip(convolutions, map(fold_normalisation, stored_filters), strict=True):
         block = network.blocks[str(layer.index)]
         block.conv.weight.data.copy_(torch.from_numpy(stored.weights))

@@ -11,21 +11,14 @@ import math
 import os
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from detector.core import wings
-from detector.core.engines.base import (
-    NVIDIA_DRIVER,
-    PRECISIONS,
-    AutoChoice,
-    Engine,
-    EngineOptions,
-    translated,
-)
+from detector.core.engines.base import NVIDIA_DRIVER, PRECISIONS, Engine, EngineOptions, translated
 from detector.core.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
@@ -121,7 +114,7 @@ def why_not_buildable(name: str) -> str | None:
 
 def rank_engines(precision: str = "fp32") -> list[str]:
     """Return engines in the order of ``--engine auto``, without those of rank 0."""
-    ranks = {name: _auto(name, precision).rank for name in names()}
+    ranks = {name: _auto(name, precision)[0] for name in names()}
     return sorted((name for name in ranks if ranks[name]), key=lambda name: -ranks[name])
 
 
@@ -129,32 +122,38 @@ def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, 
     """Return the first engine that can run a precision on a device here, and a line on why it was
     chosen. Raises what ``graph_wanted`` raises for the first engine; EngineError if there is none.
     """
-    order, reasons = rank_engines(precision), usable()
-    installed = [name for name in order if reasons[name] is None]
-    if not installed:
-        commands = " or ".join(find(name).install for name in order if _is_missing(name))
-        raise EngineError(f"no engine is installed; install one: {commands}")
-    capable = (name for name in installed if _can_run(name, precision, device))
-    on_gpu = None
+    order, on_gpu = rank_engines(precision), None
     if device == "auto" and NVIDIA_DRIVER.exists():
-        gpu_engines = (name for name in installed if find(name).runs_on_gpu(precision))
+        gpu_engines = (name for name in _installed(order) if find(name).runs_on_gpu(precision))
         on_gpu = next((name for name in gpu_engines if _can_run(name, precision, "auto")), None)
-    # If none can, choose one for the device, whose error explains best why.
-    kind = device.partition(":")[0]
-    name = on_gpu or next(
-        capable,
-        next((engine for engine in installed if kind in find(engine).devices), installed[0]),
-    )
+    capable = (name for name in _installed(order) if _can_run(name, precision, device))
+    name = on_gpu or next(capable, None) or _explain_best(order, device)
     graph_wanted(name, precision, device)
-    better = [other for other in order[: order.index(name)] if _is_missing(other)]
-    if on_gpu:
-        better = [other for other in better if "cuda" in find(other).devices]
-    missing = ", ".join(str(find(other).library) for other in better)
-    why = f"{find(name).library} can use the GPU" if on_gpu else _auto(name, precision).reason
+    better = [find(other) for other in order[: order.index(name)] if _is_missing(other)]
+    useful = [other for other in better if not on_gpu or "cuda" in other.devices]
+    missing = ", ".join(str(other.library) for other in useful)
+    why = f"{find(name).library} can use the GPU" if on_gpu else _auto(name, precision)[1]
     return name, f"engine {name}: {why}" + (f" ({missing} not installed)" if missing else "")
 
 
-def _auto(name: str, precision: str) -> AutoChoice:
+def _installed(order: Sequence[str]) -> Iterator[str]:
+    """Yield the usable engines. Imports each when it is asked for."""
+    return (name for name in order if _absence(find(name)) is None)
+
+
+def _explain_best(order: Sequence[str], device: str) -> str:
+    """Return the engine for a device whose error explains best why none can run there."""
+    installed = list(_installed(order))
+    if not installed:
+        commands = " or ".join(find(name).install for name in order if _is_missing(name))
+        raise EngineError(f"no engine is installed; install one: {commands}")
+    kind = device.partition(":")[0]
+    return next((name for name in installed if kind in find(name).devices), installed[0])
+
+
+def _auto(name: str, precision: str) -> tuple[int, str]:
+    if precision == "fp32":
+        return _read(name, "auto") or Engine.auto
     engine = find(name)
     return engine.auto_in.get(precision, engine.auto)
 
@@ -176,9 +175,9 @@ def _is_missing(name: str) -> bool:
 def suggest_library(device: str = "auto") -> str | None:
     """Return a line on a missing library or unused device that would make runs faster, or None."""
     on_cpu = device == "cpu" or (device == "auto" and not NVIDIA_DRIVER.exists())
-    candidates = [find(name) for name in names()]
+    candidates = [find(name) for name in names() if _read(name, "gain")]
     for engine in candidates:
-        if engine.gain and on_cpu and platform.machine() == "x86_64" and _is_missing(engine.name):
+        if on_cpu and platform.machine() == "x86_64" and _is_missing(engine.name):
             return f"{engine.library} is not installed: {engine.gain}; {engine.install}"
     unused = (engine.unused_device() for engine in candidates if device == "auto")
     return next(filter(None, unused), None)

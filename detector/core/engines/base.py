@@ -117,14 +117,6 @@ class ArtefactBuilder:
         return built == wanted
 
 
-class AutoChoice(NamedTuple):
-    """An engine's rank in ``--engine auto``: the highest is chosen, 0 never. ``reason``: a phrase
-    for the user."""
-
-    rank: int
-    reason: str
-
-
 class Offer(NamedTuple):
     """A device or provider that a library lists. ``option`` selects it. ``name``: the full name, or
     why it is not usable."""
@@ -140,8 +132,8 @@ class Engine:
 
     The caller fills a request's ``slot``, u8 RGB [B, H, W, 3], and ``infer`` returns the graph's
     outputs, float32. ``refusal``, ``best_concurrency``, ``start`` and ``layer_profiler`` may import
-    the library. ``library`` and ``model_*`` must be literals on one line, since runs with other
-    engines read them from the source. Raises EngineError and UsageError.
+    the library. ``library``, ``auto``, ``gain`` and ``model_*`` must be literals on one line, since
+    runs with other engines read them from the source. Raises EngineError and UsageError.
 
         >>> from detector.core import engines, models
         >>> network = models.open_network(models.ModelRequest("street"))
@@ -159,9 +151,11 @@ class Engine:
     """The command that installs the library."""
     gain: ClassVar[str] = ""
     """The measured gain for runs on a CPU (docs/performance.md); "" if there is none."""
-    auto: ClassVar[AutoChoice] = AutoChoice(0, "")
-    auto_in: ClassVar[Mapping[str, AutoChoice]] = NONE
-    """Precision -> the choice that replaces ``auto``."""
+    auto: ClassVar[tuple[int, str]] = (0, "")
+    """(rank in ``--engine auto``, a phrase for the user on why); the highest rank is chosen, 0
+    never."""
+    auto_in: ClassVar[Mapping[str, tuple[int, str]]] = NONE
+    """Precision other than fp32 -> what replaces ``auto``."""
     precisions: ClassVar[Mapping[str, str]]
     """Precision -> the graph that the engine wants for it: fp32 (as the front end made it), fp16 or
     bf16 (converted), int8-u8 or int8-s8 (with Q/DQ nodes, activations asymmetric u8 or symmetric
@@ -226,7 +220,8 @@ class Engine:
 
     @classmethod
     def unused_device(cls) -> str | None:
-        """Return a line on a device that ``--device auto`` does not use. Imports no library."""
+        """Return a line on a device that ``--device auto`` does not use. Only an engine with a
+        ``gain`` is asked. Imports no library."""
         return None
 
     @classmethod

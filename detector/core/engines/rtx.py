@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from detector.core.engines.base import AutoChoice, Engine, EngineOptions
+from detector.core.engines.base import Engine, EngineOptions
 from detector.core.engines.trt import PlanBuilder, TrtEngine
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ class RtxEngine(TrtEngine):
     name = "rtx"
     library = "tensorrt_rtx"
     install = "pip install 'detect-video[rtx]'"
-    auto = AutoChoice(0, "")
+    auto = (0, "")
     own_options: ClassVar[Mapping[str, str]] = {
         **{name: TrtEngine.own_options[name] for name in SHARED},
         "targets": "compute capabilities to build for, as 8.6+12.0; default: any from 8.0 on",

@@ -133,11 +133,10 @@ def _with_engine(config: Config, batches: tuple[int, int]) -> Config:
 
 
 def _describe_build(network: Network, ready: PreparedNetwork) -> dict[str, Any]:
-    artefact = ready.built or ready.exported
-    manifest: Mapping[str, Any] = store.read_manifest(artefact.path)
+    manifest: Mapping[str, Any] = store.read_manifest(ready.artefact.path)
     return {
-        "path": artefact.path,
-        "built": artefact.built,
+        "path": ready.artefact.path,
+        "built": ready.artefact.built,
         "build_s": manifest.get("build_s"),
         "bytes": manifest.get("file_bytes"),
         "facts": manifest.get("facts", {}),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -96,6 +96,8 @@ class Network:
     plan: str | None = None
     warnings: list[str] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
+    # (key, content) as JSON values, for ``KnownGraphs.find_description``; None: nothing to store.
+    description: tuple[Any, Any] | None = None
     # Peak size of the graph's live tensors, and the nodes that stay float32 in bfloat16; None
     # until the graph is read.
     peak_bytes: int | None = None
@@ -107,19 +109,12 @@ class Network:
         return (self.batch, self.input.height, self.input.width, 3)
 
 
-class KnownGraph(NamedTuple):
-    """A graph that was built before. ``load`` reads its file."""
-
-    path: str
-    output_shapes: Sequence[tuple[int, ...]]
-    macs: int
-    peak_bytes: int
-    sensitive: set[str]
-    load: Callable[[], onnx.ModelProto]
-
-
 class KnownGraphs(Protocol):
-    def find(self, network: Network) -> KnownGraph | None: ...
+    def load(self, network: Network) -> bool:
+        """Set the graph of a network and what was computed from it. Return False if unknown."""
+
+    def find_description(self, name: str, key: Any) -> Any:
+        """Return the ``Network.description`` of this key that was stored with a graph, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,21 +156,13 @@ class FrontEnd:
     takes_random_weights: bool = False  # supports --random-weights SEED
 
 
-def with_graph(
-    network: Network, request: ModelRequest, build: Callable[[], onnx.ModelProto]
-) -> Network:
-    """Set the graph of a network: the one from ``request.graphs``, or else a newly built one."""
-    known = None if request.graphs is None else request.graphs.find(network)
-    if known is not None:
-        network.graph = known.load
-        network.output_shapes, network.macs = list(known.output_shapes), known.macs
-        network.path, network.peak_bytes = known.path, known.peak_bytes
-        network.sensitive = known.sensitive
-        return network
-    from detector.core.models.graph.build import count_macs, output_shapes
+def with_graph(network: Network, request: ModelRequest) -> Network:
+    """Replace the graph of a network by the one from ``request.graphs``, or else build it now."""
+    if request.graphs is None or not request.graphs.load(network):
+        from detector.core.models.graph.build import count_macs, output_shapes
 
-    network.graph = build()
-    network.output_shapes, network.macs = output_shapes(network.graph), count_macs(network.graph)
+        graph = network.graph
+        network.output_shapes, network.macs = output_shapes(graph), count_macs(graph)
     return network
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from detector.core import engines
 from detector.core.engines._built import store
-from detector.core.errors import OutputError, UsageError
+from detector.core.errors import OutputError
 from detector.core.run.environment import describe_cpu
 from detector.core.run.measurements import library_version
-from detector.core.session.codec import from_json, to_json
+from detector.core.session.codec import to_json
 
 if TYPE_CHECKING:
     from detector.core.engines.base import Engine
@@ -38,13 +38,11 @@ def find_layers(
     if path is None or engine.device != "cpu":
         return executed_layers(network, engine, ran)
     file, key = Path(path).with_suffix(SUFFIX), _hash_settings(engine, own)
-    if (entry := _read_stored(file).get(key)) is not None and (
-        layers := _parse_layers(entry)
-    ) is not None:
-        return layers
-    layers = executed_layers(network, engine, ran)
-    with suppress(OutputError):  # stored results only make later runs faster
-        _store(file, key, layers)
+    stored = _parse_entries(store.read_kept(file.parent, file.name))
+    if (layers := _parse_layers(stored.get(key))) is None:
+        layers = executed_layers(network, engine, ran)
+        with suppress(OutputError):  # stored results only make later runs faster
+            _store(file, key, layers)
     return layers
 
 
@@ -82,14 +80,9 @@ def _hash_settings(engine: Engine, own: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def _read_stored(file: Path) -> dict[str, Any]:
-    try:
-        content = store.read_kept(file.parent, file.name)
-        document = from_json(content or b"{}", dict[str, Any], file.name)
-    except UsageError:
-        return {}
-    entries = document.get("executed")
-    return entries if document.get("schema") == SCHEMA and isinstance(entries, dict) else {}
+def _parse_entries(document: dict[str, Any] | None) -> dict[str, Any]:
+    entries = document.get("executed") if document and document.get("schema") == SCHEMA else None
+    return entries if isinstance(entries, dict) else {}
 
 
 def _parse_layers(entry: object) -> tuple[ExecutedLayer, ...] | None:
@@ -107,8 +100,8 @@ def _parse_layers(entry: object) -> tuple[ExecutedLayer, ...] | None:
 def _store(file: Path, key: str, layers: tuple[ExecutedLayer, ...]) -> None:
     rows = [[layer.name, layer.precision, layer.macs, layer.elements] for layer in layers]
 
-    def add(before: bytes | None) -> bytes:
-        entries = dict(list(_read_stored(file).items())[1 - KEPT :]) if before else {}
+    def add(before: dict[str, Any] | None) -> bytes:
+        entries = dict(list(_parse_entries(before).items())[1 - KEPT :])
         return to_json({"schema": SCHEMA, "executed": {**entries, key: rows}}).encode()
 
     store.rewrite(file.parent, file.name, add)

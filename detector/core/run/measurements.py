@@ -24,7 +24,7 @@ from detector.core.engines._built import store
 from detector.core.errors import EngineError, UsageError
 from detector.core.errors.writing import set_aside
 from detector.core.run.environment import describe_cpu, gpu_driver
-from detector.core.session.codec import from_builtins, from_json, to_builtins, to_json
+from detector.core.session.codec import from_builtins, to_builtins, to_json
 from detector.core.session.measured import (
     SCHEMA,
     Interval,
@@ -100,7 +100,7 @@ def row(
 def keep(record: Measurement, config: Config) -> Path:
     folder = store.choose_folder(config.runtime.engines_dir)
 
-    def add(before: bytes | None) -> bytes:
+    def add(before: dict[str, Any] | None) -> bytes:
         entries = _parse_entries(before)
         if entries is None:
             set_aside(folder / FILE)
@@ -116,7 +116,7 @@ def forget(config: Config, kind: Kind) -> list[Measurement]:
     def is_forgotten(record: Measurement | None) -> bool:
         return record is not None and record.kind == kind and record.machine == machine
 
-    def remove(before: bytes | None) -> bytes:
+    def remove(before: dict[str, Any] | None) -> bytes:
         entries = _parse_entries(before) or ()
         return _to_document([entry for entry in entries if not is_forgotten(_parse_record(entry))])
 
@@ -134,7 +134,7 @@ def path(config: Config) -> Path:
 
 
 def read(config: Config) -> list[Measurement]:
-    entries = _parse_entries(_read_content(config)) or ()
+    entries = _parse_entries(store.read_kept(path(config).parent, FILE)) or ()
     return [record for entry in entries if (record := _parse_record(entry)) is not None]
 
 
@@ -200,25 +200,18 @@ def can_run(row: MeasuredRow, record: Measurement) -> bool:
 
 def why_not_read(config: Config) -> list[str]:
     """Return why the file is ignored, if it is: another account or another version wrote it."""
-    reason = store.why_not_kept(store.choose_folder(config.runtime.engines_dir), FILE)
-    content = _read_content(config)
+    file = path(config)
+    reason = store.why_not_kept(file.parent, FILE)
+    content = store.read_kept(file.parent, FILE)
     if reason is None and content is not None and _parse_entries(content) is None:
-        reason = f"{path(config)}: ignored; written by another version of detect-video"
+        reason = f"{file}: ignored; written by another version of detect-video"
     return [] if reason is None else [f"{reason}; delete it, or run compare --use again"]
 
 
-def _read_content(config: Config) -> bytes | None:
-    return store.read_kept(store.choose_folder(config.runtime.engines_dir), FILE)
-
-
-def _parse_entries(content: bytes | None) -> list[Any] | None:
+def _parse_entries(content: dict[str, Any] | None) -> list[Any] | None:
     """Return the entries of the file; None if it is absent, or of another version."""
-    try:
-        document = from_json(content or b"{}", dict[str, Any], FILE)
-    except UsageError:
-        return None
-    entries = document.get("measurements")
-    return entries if isinstance(entries, list) and document.get("schema") == SCHEMA else None
+    entries = content.get("measurements") if content and content.get("schema") == SCHEMA else None
+    return entries if isinstance(entries, list) else None
 
 
 def _parse_record(entry: Any) -> Measurement | None:

@@ -26,17 +26,16 @@ class PreparedNetwork:
     """A network ready for ``engines.open``.
 
     ``build_s``: seconds that this run spent on converting the graph and building missing files;
-    ``artefact_s``: the same, plus the build time of files from earlier runs. ``exported``: the
-    graph's file. ``built``: the engine's own file, if it uses one.
+    ``artefact_s``: the same, plus the build time of files from earlier runs. ``artefact``: the
+    engine's own file, or that of the graph.
     """
 
     network: Network
     options: EngineOptions
     notes: tuple[str, ...]
-    exported: store.Artefact
+    artefact: store.Artefact
     build_s: float = 0.0
     artefact_s: float = 0.0
-    built: store.Artefact | None = None
 
 
 def ignore_progress(doing: str, done: int, of: int) -> bool:
@@ -109,7 +108,7 @@ def _prepare_in(
         notes=(*prepared.notes, *built.notes, *manifest.get("notes", ())),
         build_s=converted_s + (build_s if built.built else 0.0),
         artefact_s=converted_s + build_s,
-        built=built,
+        artefact=built,
     )
 
 

@@ -11,7 +11,7 @@ from detector.core.config.schema import Config
 from detector.core.engines._built import store
 from detector.core.errors import OutputError, UsageError
 from detector.core.run.measurements import library_version, this_machine
-from detector.core.session.codec import from_builtins, from_json, to_builtins, to_json
+from detector.core.session.codec import from_builtins, to_builtins, to_json
 from detector.lab.peaks import caches, kernels
 from detector.lab.session.network import Bandwidth, Peaks
 
@@ -63,7 +63,7 @@ def _read_records(config: Config) -> Iterator[tuple[dict[str, Any], Peaks]]:
     """Yield key and peaks of each readable record, the oldest first."""
     folder = store.choose_folder(config.runtime.engines_dir)
     for entry in _entries(store.read_kept(folder, FILE)):
-        if isinstance(known := _key(entry), dict):
+        if isinstance(known := entry.get("key"), dict):
             with suppress(UsageError):
                 yield known, from_builtins(entry.get("peaks"), Peaks, FILE)
 
@@ -77,22 +77,14 @@ def keep(config: Config, key: Mapping[str, Any], peaks: Peaks) -> None:
     folder = store.choose_folder(config.runtime.engines_dir)
     record = {"key": key, "peaks": to_builtins(peaks)}
 
-    def add(before: bytes | None) -> bytes:
-        others = [one for one in _entries(before) if _key(one) != key]
+    def add(before: dict[str, Any] | None) -> bytes:
+        others = [one for one in _entries(before) if one.get("key") != key]
         return to_json({"schema": SCHEMA, "records": [*others, record][-KEPT:]}).encode()
 
     with suppress(OutputError):
         store.rewrite(folder, FILE, add)
 
 
-def _key(entry: Any) -> Any:
-    return entry.get("key") if isinstance(entry, dict) else None
-
-
-def _entries(content: bytes | None) -> list[Any]:
-    try:
-        document = from_json(content or b"{}", dict[str, Any], FILE)
-    except UsageError:
-        return []
-    records = document.get("records")
-    return records if document.get("schema") == SCHEMA and isinstance(records, list) else []
+def _entries(document: dict[str, Any] | None) -> list[dict[str, Any]]:
+    records = document.get("records") if document and document.get("schema") == SCHEMA else None
+    return [one for one in records if isinstance(one, dict)] if isinstance(records, list) else []

@@ -54,7 +54,7 @@ from detector.core.errors.writing import (
     whole_file,
     write_whole,
 )
-from detector.core.models.base import KnownGraph, Network
+from detector.core.models.base import Network
 
 if TYPE_CHECKING:
     import onnx
@@ -138,7 +138,7 @@ def export(network: Network, folder: str | Path | None = None) -> Artefact:
     place = choose_folder(None if folder is None else str(folder))
     known = network.path if network.peak_bytes is not None else None
     if known is not None and Path(known).parent == place:
-        return _keep(Artefact(known, False, ()))  # ``Graphs.find`` has just checked it
+        return _keep(Artefact(known, False, ()))  # ``Graphs.load`` has just checked it
     from detector.core.models.own_files import write_description
 
     write_description(network)
@@ -269,7 +269,7 @@ def _describe_unstored_key(folder: Path) -> str | None:
     )
 
 
-def rewrite(folder: Path, name: str, made: Callable[[bytes | None], bytes]) -> Path:
+def rewrite(folder: Path, name: str, made: Callable[[dict[str, Any] | None], bytes]) -> Path:
     """Replace a sealed JSON object atomically. ``made`` returns the new content from the old one;
     None: there is no valid file."""
     target = folder / name
@@ -280,10 +280,10 @@ def rewrite(folder: Path, name: str, made: Callable[[bytes | None], bytes]) -> P
     return target
 
 
-def read_kept(folder: Path, name: str) -> bytes | None:
-    """Return the content of a sealed JSON object; None if there is no valid file."""
-    content, reason = _read_document(folder / name)
-    return content if reason is None else None
+def read_kept(folder: Path, name: str) -> dict[str, Any] | None:
+    """Return a sealed JSON object; None if there is no valid file."""
+    document, reason = _read_document(folder / name)
+    return document if reason is None else None
 
 
 def why_not_kept(folder: Path, name: str) -> str | None:
@@ -293,12 +293,12 @@ def why_not_kept(folder: Path, name: str) -> str | None:
     return None if reason is None else f"{path}: {reason}, not used"
 
 
-def _read_document(path: Path) -> tuple[bytes, str | None]:
+def _read_document(path: Path) -> tuple[dict[str, Any], str | None]:
     try:
-        content = read_own(path, proof.DOCUMENT_BYTES)
+        document = proof.as_object(read_own(path, proof.DOCUMENT_BYTES), path)
     except OSError as error:
-        return b"", proof.describe_error(error)
-    return content, proof.why_not_document(path, proof.as_object(content, path))
+        return {}, proof.describe_error(error)
+    return document, proof.why_not_document(path, document)
 
 
 def write_sealed(path: Path, content: bytes) -> None:
@@ -309,8 +309,7 @@ def write_sealed(path: Path, content: bytes) -> None:
 
 
 def read_sealed(path: Path) -> bytes | None:
-    content = read_kept(path.parent, f"{path.name}.json")
-    manifest = {} if content is None else proof.as_object(content, path)
+    manifest = read_kept(path.parent, f"{path.name}.json") or {}
     if proof.why_not_content(path, manifest.get("file_sha256")) is not None:
         return None
     return path.read_bytes()
@@ -342,11 +341,7 @@ def _keep(made: Artefact) -> Artefact:
 
 def read_manifest(path: str | Path) -> dict[str, Any]:
     """Return the manifest next to a built file, which may be forged; empty if unreadable."""
-    file = Path(path).with_suffix(".json")
-    try:
-        manifest = proof.as_object(read_own(file, proof.DOCUMENT_BYTES), file)
-    except OSError:
-        return {}
+    manifest, _ = _read_document(Path(path).with_suffix(".json"))
     return manifest if isinstance(manifest.get("key", {}), dict) else {}
 
 
@@ -447,6 +442,7 @@ def _make_manifest(network: Network, digest: str, size: int) -> dict[str, Any]:
     from detector.core.models.graph.halves import sensitive_nodes
 
     graph = network.graph.graph
+    key, content = network.description or (None, None)
     return {
         "schema": 1,
         "name": network.name,
@@ -468,6 +464,8 @@ def _make_manifest(network: Network, digest: str, size: int) -> dict[str, Any]:
         "peak_bytes": peak_bytes(network.graph),
         "sensitive": sorted(sensitive_nodes(network.graph)) if network.precision == "fp32" else [],
         "recipe": recipe(network),
+        "description_key": _description_key(key),
+        "description": content,
     }
 
 
@@ -475,28 +473,44 @@ def _make_manifest(network: Network, digest: str, size: int) -> dict[str, Any]:
 class Graphs:
     folder: Path
 
-    def find(self, network: Network) -> KnownGraph | None:
-        """Return the stored graph with the network's recipe, if its manifest is proved; or None."""
+    def load(self, network: Network) -> bool:
+        """Use the stored graph with the network's recipe, if its manifest is proved."""
         wanted = recipe(network)
         with suppress(OSError):
             for path in sorted(self.folder.glob(f"{glob.escape(stem(network))}-*.onnx")):
                 manifest = read_manifest(path)
-                if manifest.get("recipe") == wanted and (known := _read_graph(path, manifest)):
+                if manifest.get("recipe") == wanted and _use_graph(network, path, manifest):
                     keep("a file of the engines' folder", path, path.with_suffix(".json"))
-                    return known
+                    return True
+        return False
+
+    def find_description(self, name: str, key: Any) -> Any:
+        wanted = _description_key(key)
+        for path in sorted(self.folder.glob(f"{glob.escape(name)}-*.onnx")):
+            manifest = read_kept(self.folder, f"{path.stem}.json") or {}
+            if manifest.get("description_key") == wanted:
+                return manifest.get("description")
         return None
 
 
-def _read_graph(path: Path, manifest: Mapping[str, Any]) -> KnownGraph | None:
+def _description_key(key: Any) -> str:
+    return proof.key_digest({"code": code_of(models.__path__[0]), "key": key})
+
+
+def _use_graph(network: Network, path: Path, manifest: Mapping[str, Any]) -> bool:
     if proof.why_not(path, manifest) is not None:
-        return None
+        return False
     try:
         shapes = [tuple(map(int, shape)) for shape in manifest["output_shapes"]]
         macs, peak = int(manifest["macs"]), int(manifest["peak_bytes"])
         sensitive = set(map(str, manifest["sensitive"]))
     except (KeyError, TypeError, ValueError):
-        return None
-    return KnownGraph(str(path), shapes, macs, peak, sensitive, partial(_load, path))
+        return False
+    network.graph, network.path, network.peak_bytes = partial(_load, path), str(path), peak
+    network.output_shapes, network.macs = shapes, macs
+    if network.precision == "fp32":  # others have those of the graph that was converted
+        network.sensitive = sensitive
+    return True
 
 
 def _load(path: Path) -> onnx.ModelProto:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from detector.core.engines.base import (
     BF16_OPTION,
     ArtefactBuilder,
-    AutoChoice,
     BuildProgress,
     Engine,
     EngineOptions,
@@ -77,10 +76,10 @@ class OpenvinoEngine(Engine):
     gain = "the default job ran 1.1 to 1.4 times as fast with it on an Intel Xeon"
     # In fp32 it is as fast as ONNX Runtime, which is always installed and loads sooner. With fewer
     # bits it is much faster, or the only engine that has the precision (docs/settings.md).
-    auto = AutoChoice(15, "openvino is installed")
-    auto_in: ClassVar[Mapping[str, AutoChoice]] = {
-        "bf16": AutoChoice(30, "the fastest in bf16 on a CPU"),
-        "int8": AutoChoice(30, "the fastest in int8 on a CPU"),
+    auto = (15, "openvino is installed")
+    auto_in: ClassVar[Mapping[str, tuple[int, str]]] = {
+        "bf16": (30, "the fastest in bf16 on a CPU"),
+        "int8": (30, "the fastest in int8 on a CPU"),
     }
     # The plugin converts the fp32 graph to bf16 or fp16 itself: it knows which kernels it has.
     # We mark the nodes whose results bf16 changes most, so that they stay fp32.

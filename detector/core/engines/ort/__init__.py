@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from detector.core.engines.base import AutoChoice, Engine, EngineOptions, Offer
+from detector.core.engines.base import Engine, EngineOptions, Offer
 
 if TYPE_CHECKING:
     from detector.core.models.base import Network
@@ -15,7 +15,7 @@ class OrtEngine(Engine):
     name = "ort"
     library = "onnxruntime"
     install = "pip install onnxruntime"
-    auto = AutoChoice(20, "onnxruntime is installed, the default on a CPU")
+    auto = (20, "onnxruntime is installed, the default on a CPU")
     precisions: ClassVar[Mapping[str, str]] = {
         "fp32": "fp32",
         "tf32": "fp32",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from detector.core.engines.base import BF16_OPTION, AutoChoice, Engine, EngineOptions
+from detector.core.engines.base import BF16_OPTION, Engine, EngineOptions
 from detector.core.errors import EngineError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ class TorchEngine(Engine):
     name = "torch"
     library = "torch"
     install = "pip install 'detect-video[torch]'"
-    auto = AutoChoice(10, "torch is installed")
+    auto = (10, "torch is installed")
     # bf16 and fp16 run the fp32 graph, whose modules we cast (halves.py).
     precisions = dict.fromkeys(("fp32", "tf32", "bf16", "fp16"), "fp32")
     devices = ("cpu", "cuda")

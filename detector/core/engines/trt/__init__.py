@@ -7,13 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from detector.core.engines.base import (
-    ArtefactBuilder,
-    AutoChoice,
-    BuildProgress,
-    Engine,
-    EngineOptions,
-)
+from detector.core.engines.base import ArtefactBuilder, BuildProgress, Engine, EngineOptions
 
 if TYPE_CHECKING:
     from detector.core.models.base import Network
@@ -49,7 +43,7 @@ class TrtEngine(Engine):
     name = "trt"
     library = "tensorrt"
     install = "pip install 'detect-video[trt]'"
-    auto = AutoChoice(40, "tensorrt is installed and there is an NVIDIA GPU")
+    auto = (40, "tensorrt is installed and there is an NVIDIA GPU")
     precisions: ClassVar[Mapping[str, str]] = {
         "fp32": "fp32",
         "tf32": "fp32",

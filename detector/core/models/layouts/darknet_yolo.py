@@ -34,11 +34,11 @@ class DarknetYolo(Layout):
         """Match maps with layers by shape, because a plan does not preserve their order."""
         if plan.cfg is None:
             return None
-        from detector.core.models.formats.darknet import head_layers, input_geometry
+        from detector.core.models.formats.darknet import describe
         from detector.core.models.formats.darknet.cfg import read_cfg
         from detector.core.models.formats.darknet.layers import read_architecture
 
-        sections, _, _ = read_cfg(plan.cfg)
+        sections, _ = read_cfg(plan.cfg)
         architecture = read_architecture(sections, size=(plan.height, plan.width), batch=plan.batch)
         outputs = []
         for yolo in architecture.yolos:
@@ -51,15 +51,15 @@ class DarknetYolo(Layout):
                     "was the plan built from this cfg?"
                 )
             outputs += fitting
-        geometry, pad_value = input_geometry(architecture)
+        about = describe(architecture)
         return self.bind(
             None,
             tuple(outputs),
             architecture.yolos[0].classes,
             decoder=DECODER,
-            arguments={"layers": head_layers(architecture)},
-            geometry=geometry,
-            pad_value=pad_value,
+            arguments={"layers": about.layers},
+            geometry=about.input.geometry,
+            pad_value=about.input.pad_value,
         )
 
     def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:

@@ -73,7 +73,7 @@ def quantize_network(
     variant, more = _describe_variant(network, kind, calibration)
     kind = variant.precision
     float_nodes = set(calibration.result[calibration.key_here(kind)].kept)
-    if not _find_graph(variant, folder):
+    if not store.Graphs(folder).load(variant):
         variant.graph = lambda: quantised_graph(
             network.graph, calibration.ranges, float_nodes, kind, weight_top(kind)
         )
@@ -105,16 +105,7 @@ def _find_built(
     except UsageError:
         return None
     variant, more = _describe_variant(network, kind, calibration)
-    return (variant, [*notes, *more]) if _find_graph(variant, folder) else None
-
-
-def _find_graph(variant: Network, folder: Path) -> bool:
-    """Use the graph that was built before, if any, which saves a quarter of a second."""
-    if (built := store.Graphs(folder).find(variant)) is None:
-        return False
-    variant.graph = built.load
-    variant.path, variant.peak_bytes = built.path, built.peak_bytes
-    return True
+    return (variant, [*notes, *more]) if store.Graphs(folder).load(variant) else None
 
 
 def _describe_variant(

@@ -42,6 +42,7 @@ DEFAULT_FPS = Fraction(25)  # FFmpeg's own default for raw streams
 RAW_FLAGS = 0x0180  # AVFMT_NOTIMESTAMPS and AVFMT_GENERIC_INDEX, set by demuxers of raw streams
 IMAGE_PIPE_SUFFIX = "_pipe"  # ends the names of demuxers of consecutive pictures, as jpeg_pipe
 MOST_FPS = 1000  # a higher rate is a clock's resolution, as DV's 60000
+JOINT_PACKETS = 2  # most packets from the one reported by the demuxer to the one after the gap
 HEAD_BYTES = 512  # of a file, to describe its format in a message
 PIPE_BYTES = 1 << 16  # per read of a pipe
 # Errors about metadata alone. FFmpeg refuses long texts in FLV, as GStreamer's flvmux writes them.
@@ -172,6 +173,39 @@ def probe(path: str, choice: Choice = ANY) -> VideoInfo:
             factor=factor,
             grey=grey,
         )
+
+
+@dataclass(slots=True)
+class Demuxed:
+    """Facts about the packets of a stream."""
+
+    packets: int = 0
+    keys: int = 0  # key frames among them
+    gaps: int = 0  # packets after which data is missing, according to the demuxer
+    last_gap: int | None = None  # number of the last of these packets
+    end: int = 0  # position in the file at which the last packet ends
+    largest_offset: int = 0  # between a packet's pts and dts, in ticks
+    first_dts: int | None = None
+    last_dts: int = 0
+
+    def add(self, packet: Any) -> None:
+        self.packets += 1
+        self.keys += packet.is_keyframe
+        if packet.is_corrupt:
+            self.gaps += 1
+            self.last_gap = self.packets
+        elif packet.is_keyframe and self.last_gap is not None:
+            # In MPEG-TS a counter jumps if data was lost, but also if two recordings were joined.
+            # In that case the second begins with a key frame.
+            self.gaps -= self.packets - self.last_gap <= JOINT_PACKETS
+            self.last_gap = None
+        if packet.pos is not None:
+            self.end = max(self.end, packet.pos + packet.size)
+        if packet.dts is not None:
+            self.first_dts = packet.dts if self.first_dts is None else self.first_dts
+            self.last_dts = packet.dts
+            if packet.pts is not None:
+                self.largest_offset = max(self.largest_offset, abs(packet.pts - packet.dts))
 
 
 def demux(container: Any, *streams: Any) -> Iterator[Any]:

@@ -19,10 +19,10 @@ from typing import Any
 import av
 
 from detector.core.sources.video._complaints import Complaints
-from detector.core.sources.video._container import VideoInfo, demux, open_container
+from detector.core.sources.video._container import Demuxed, VideoInfo, demux, open_container
 from detector.core.sources.video._keys import HEVC_BREAKS, KeyReader, Promise
 from detector.core.sources.video._packets import HEVC_SKIPPED_LEADING, PictureRule
-from detector.core.sources.video._structure import Demuxed, find_damage, find_damaged_bytes
+from detector.core.sources.video._structure import find_damage, find_damaged_bytes
 
 SEEKABLE = ("mov", "matroska")  # demuxers of containers that store pts and can seek by time
 # Codecs whose key frames are I pictures, which may have leading pictures.

@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from detector.core.errors.holding import open_object
 from detector.core.errors.text import counted
+from detector.core.sources.video._container import Demuxed
 
 CUT_OFF = "the file is shorter than its structure says: its end is missing"
 BROKEN = "the structure of the file is damaged"
 
 READ_BYTES = 1 << 16
-JOINT_PACKETS = 2  # most packets from the one reported by the demuxer to the one after the gap
 
 
 class FileBytes:
@@ -48,39 +47,6 @@ class FileBytes:
         while block := self._pread(length, start):
             yield block[::step]
             start += length
-
-
-@dataclass(slots=True)
-class Demuxed:
-    """Facts about the packets of a stream."""
-
-    packets: int = 0
-    keys: int = 0  # key frames among them
-    gaps: int = 0  # packets after which data is missing, according to the demuxer
-    last_gap: int | None = None  # number of the last of these packets
-    end: int = 0  # position in the file at which the last packet ends
-    largest_offset: int = 0  # between a packet's pts and dts, in ticks
-    first_dts: int | None = None
-    last_dts: int = 0
-
-    def add(self, packet: Any) -> None:
-        self.packets += 1
-        self.keys += packet.is_keyframe
-        if packet.is_corrupt:
-            self.gaps += 1
-            self.last_gap = self.packets
-        elif packet.is_keyframe and self.last_gap is not None:
-            # In MPEG-TS a counter jumps if data was lost, but also if two recordings were joined.
-            # In that case the second begins with a key frame.
-            self.gaps -= self.packets - self.last_gap <= JOINT_PACKETS
-            self.last_gap = None
-        if packet.pos is not None:
-            self.end = max(self.end, packet.pos + packet.size)
-        if packet.dts is not None:
-            self.first_dts = packet.dts if self.first_dts is None else self.first_dts
-            self.last_dts = packet.dts
-            if packet.pts is not None:
-                self.largest_offset = max(self.largest_offset, abs(packet.pts - packet.dts))
 
 
 def find_damage(container: Any, stream: Any, demuxed: Demuxed) -> str:

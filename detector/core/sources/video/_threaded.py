@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 from detector.core.errors.machine import usable_cores
 from detector.core.errors.text import counted
 from detector.core.sources._planes import PlanesReader
-from detector.core.sources.video._container import RACY_CODECS, VideoInfo, open_container
+from detector.core.sources.video._container import RACY_CODECS, Demuxed, VideoInfo, open_container
 from detector.core.sources.video._packets import PictureRule
-from detector.core.sources.video._structure import Demuxed
 from detector.core.sources.video._tally import DecodeTally
 from detector.core.sources.video.av import AvSource, HandOverMixin
 from detector.core.types import Picture, ReadCounts

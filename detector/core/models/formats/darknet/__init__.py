@@ -4,15 +4,24 @@ cfg.py      text -> sections with line numbers
 layers.py   sections -> a CfgNetwork: the layers, checked, with their shapes
 weights.py  the convolutions' weights: from a .weights file, or random
 build.py    layers and weights -> ONNX
+
+A run that finds its graph among ``request.graphs`` needs none of them: a ``CfgDescription`` is
+stored with the graph.
 """
 
 from __future__ import annotations
 
 import hashlib
-from functools import partial
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from detector.core.errors import ModelError
+from detector.core.errors.limits import raised
 from detector.core.models.base import (
     FrontEnd,
     InputRules,
@@ -21,91 +30,125 @@ from detector.core.models.base import (
     random_weights_warning,
     with_graph,
 )
-from detector.core.models.formats.darknet.cfg import read_cfg
-from detector.core.models.formats.darknet.layers import CfgNetwork, read_architecture
-from detector.core.models.formats.darknet.weights import Filter, random_weights, read_weights
 from detector.core.models.names import find_names
 from detector.core.stages.heads import YoloLayer, darknet_yolo, darknet_yolo_dense
 
 if TYPE_CHECKING:
     import onnx
 
+    from detector.core.models.formats.darknet.layers import CfgNetwork
+    from detector.core.models.formats.darknet.weights import Filter
+
 SUFFIXES = (".cfg",)
-FAMILY = "darknet"
+HASHED_BYTES = 4 << 20  # of a cfg, which ``cfg.read_cfg`` lets be no longer
+
+
+@dataclass(frozen=True, slots=True)
+class CfgDescription:
+    """All that a run needs of a cfg besides the graph. It does not depend on the weights."""
+
+    input: InputRules
+    layers: list[YoloLayer]
+    parameters: int
+    parameters_fused: int
 
 
 def read(request: ModelRequest) -> Network:
-    path, batch = request.path, request.batch
-    sections, warnings, cfg_bytes = read_cfg(path)
-    architecture = read_architecture(sections, size=request.size, batch=batch)
-    class_names, names_warnings = find_names(path, architecture.yolos[0].classes, request.names)
-    filters, weights_digest = _load_weights(request, architecture)
+    path, batch, seed = request.path, request.batch, request.random_seed
+
+    @cache
+    def parse() -> CfgNetwork:
+        from detector.core.models.formats.darknet.cfg import read_cfg
+        from detector.core.models.formats.darknet.layers import read_architecture
+
+        sections, warnings = read_cfg(path)
+        architecture = read_architecture(sections, size=request.size, batch=batch)
+        architecture.warnings[:0] = warnings
+        return architecture
 
     def build() -> onnx.ModelProto:
         from detector.core.models.formats.darknet.build import DarknetGraph
 
-        return DarknetGraph(architecture, filters, path.stem, batch).model()
+        return DarknetGraph(parse(), _load_weights(request, parse()), path.stem, batch).model()
 
-    layers = head_layers(architecture)
-    geometry, pad_value = input_geometry(architecture)
+    cfg_digest = _digest(path, HASHED_BYTES)
+    key = [cfg_digest.hex(), request.size, batch, raised(1)]
+    stored = None if request.graphs is None else request.graphs.find_description(path.stem, key)
+    warnings: list[str] = []
+    try:
+        about = msgspec.convert(stored, CfgDescription)
+    except msgspec.ValidationError:  # there is none, or one of another version
+        about, warnings = describe(parse()), parse().warnings
+    names, names_warnings = find_names(path, about.layers[0].classes, request.names)
+    weights = request.weights or path.with_suffix(".weights")
+    drawn = None if seed is None else f"random {seed}".encode()
+    weights_digest = drawn or _digest(weights, 4 * about.parameters + HASHED_BYTES)
     network = Network(
         name=path.stem,
-        family=FAMILY,
+        family="darknet",
         graph=build,
-        input=InputRules(
-            architecture.height, architecture.width, geometry, architecture.stride, pad_value
-        ),
+        input=about.input,
         batch=batch,
         output_shapes=[],
-        head=partial(darknet_yolo, layers=layers),
-        dense=partial(darknet_yolo_dense, layers=layers),
-        names=class_names,
-        parameters=architecture.floats,
-        parameters_fused=architecture.floats_fused,
-        sha256=hashlib.sha256(hashlib.sha256(cfg_bytes).digest() + weights_digest).hexdigest(),
-        random_seed=request.random_seed,
-        warnings=[
-            *warnings,
-            *architecture.warnings,
-            *names_warnings,
-            *random_weights_warning(request.random_seed),
-        ],
+        head=partial(darknet_yolo, layers=about.layers),
+        dense=partial(darknet_yolo_dense, layers=about.layers),
+        names=names,
+        parameters=about.parameters,
+        parameters_fused=about.parameters_fused,
+        sha256=hashlib.sha256(cfg_digest + weights_digest).hexdigest(),
+        random_seed=seed,
+        warnings=[*warnings, *names_warnings, *random_weights_warning(seed)],
+        # Warnings name the cfg's path and lines, so a cfg that causes some is always parsed.
+        description=None if warnings else (key, msgspec.to_builtins(about)),
     )
-    return with_graph(network, request, build)
+    return with_graph(network, request)
 
 
 FRONT_END = FrontEnd(read, takes_weights=True, takes_random_weights=True)
 
 
-def input_geometry(architecture: CfgNetwork) -> tuple[str, int]:
-    """Return (geometry, pad value): darknet stretches, or pads with 0.5 if [net] letter_box=1."""
-    return ("centre", 128) if architecture.letter_box else ("stretch", 114)
-
-
-def head_layers(architecture: CfgNetwork) -> list[YoloLayer]:
-    """Return what the head needs to know about each [yolo] layer."""
-    return [
+def describe(architecture: CfgNetwork) -> CfgDescription:
+    """Return what a run needs. Darknet stretches pictures, or pads with 0.5 if letter_box=1."""
+    geometry, pad_value = ("centre", 128) if architecture.letter_box else ("stretch", 114)
+    height, width = architecture.height, architecture.width
+    layers = [
         YoloLayer(
             anchors=layer.anchors,
             classes=layer.classes,
-            cell_width=architecture.width / layer.width,
-            cell_height=architecture.height / layer.height,
+            cell_width=width / layer.width,
+            cell_height=height / layer.height,
             scale_x_y=layer.scale_x_y,
             new_coords=layer.new_coords,
         )
         for layer in architecture.yolos
     ]
+    return CfgDescription(
+        InputRules(height, width, geometry, architecture.stride, pad_value),
+        layers,
+        architecture.floats,
+        architecture.floats_fused,
+    )
 
 
-def _load_weights(request: ModelRequest, architecture: CfgNetwork) -> tuple[list[Filter], bytes]:
+def _digest(path: Path, longest: int) -> bytes:
+    """Return a digest of a file's first bytes. If it is longer or unreadable, ``read_cfg`` or
+    ``read_weights`` will refuse it."""
+    with suppress(OSError):
+        if path.is_file():  # opening a pipe would wait for its writer
+            with path.open("rb") as file:
+                return hashlib.sha256(file.read(longest + 1)).digest()
+    return b""
+
+
+def _load_weights(request: ModelRequest, architecture: CfgNetwork) -> list[Filter]:
+    from detector.core.models.formats.darknet.weights import random_weights, read_weights
+
     if request.random_seed is not None:
-        filters = random_weights(architecture, request.random_seed)
-        return filters, f"random {request.random_seed}".encode()
+        return random_weights(architecture, request.random_seed)
     weights = request.weights or request.path.with_suffix(".weights")
     if request.weights is None and not weights.is_file():
         raise ModelError(
             f"{request.path}: no {weights.name} next to it; give --weights FILE or "
             "--random-weights SEED"
         )
-    filters, data = read_weights(weights, architecture)
-    return filters, hashlib.sha256(data).digest()
+    return read_weights(weights, architecture)

@@ -86,12 +86,11 @@ def quote(text: str) -> str:
     return short.encode("unicode_escape").decode("ascii")
 
 
-def read_cfg(path: Path) -> tuple[list[CfgSection], list[str], bytes]:
+def read_cfg(path: Path) -> tuple[list[CfgSection], list[str]]:
     data = read_bytes(
         path, "a darknet cfg", limit=MAX_BYTES, error=ModelError, cure="give --model FILE.cfg"
     )
-    sections, warnings = parse_cfg(data.decode("utf-8-sig", errors="replace"), str(path))
-    return sections, warnings, data
+    return parse_cfg(data.decode("utf-8-sig", errors="replace"), str(path))
 
 
 def parse_cfg(text: str, path: str) -> tuple[list[CfgSection], list[str]]:

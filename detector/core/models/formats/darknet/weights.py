@@ -31,7 +31,7 @@ class Filter:
     variances: NDArray[np.float32] | None = None
 
 
-def read_weights(path: Path, architecture: CfgNetwork) -> tuple[list[Filter], bytes]:
+def read_weights(path: Path, architecture: CfgNetwork) -> list[Filter]:
     number = np.dtype("<f2" if path.suffix.lower() == HALF_SUFFIX else "<f4")
     needed = architecture.floats * number.itemsize
     try:
@@ -56,7 +56,7 @@ def read_weights(path: Path, architecture: CfgNetwork) -> tuple[list[Filter], by
     # A signalling NaN would cause a warning here; ``fold`` reports it.
     with np.errstate(invalid="ignore"):
         floats = np.frombuffer(data, number, offset=start).astype(np.float32, copy=False)
-    return list(_split(floats, architecture)), data
+    return list(_split(floats, architecture))
 
 
 def _header_size(path: Path, data: bytes) -> int:

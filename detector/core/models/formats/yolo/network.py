@@ -102,7 +102,7 @@ def build_network(
             *random_weights_warning(request.random_seed),
         ],
     )
-    return with_graph(network, request, build)
+    return with_graph(network, request)
 
 
 def recognise(contents: Contents) -> YamlNetwork:
