@@ -70,7 +70,7 @@ NOUNS = {
     rf"detector\.({'|'.join(WINGS)})": "",
     "bytetrack|ocsort": "api/__init__ cli/translating config/elsewhere",  # words of others, a text
     "infer_every": "api/__init__ api/options api/results config/reference config/schema",
-    "ZoneBook|Scene": "sinks/_scene types",  # tracks counts, live tells
+    "Zone(Book|Count|Event)|Scene": "",  # tracks counts, live tells
     "mqtt|webhook": "config/cameras errors/secrets",
     "Hub|Roster|home_assistant": "",
     "slurm|ray|pyarrow": "",

@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from detector.core import sinks
 from detector.core.config.schema import Config
 from detector.core.errors import DetectVideoError, OutputError, SourceError, UsageError
 from detector.core.errors.guard import guarded, keep
@@ -212,7 +213,8 @@ class _LiveRun:
         self.outputs = CameraOutputs(
             *(options.folder, options.config.record, options.encoding, around.say, style),
             filters=self._filters,
-            zones="counts" in plan.writing["added_sinks"] or around.controls_to is not None,
+            zones="counts" in plan.writing["added_sinks"]
+            or (around.controls_to is not None and "counts" in sinks.names()),
             tracks=options.tracks,
             hides=bool(plan.drawing.blurred),
         )

@@ -5,29 +5,44 @@ from __future__ import annotations
 import threading
 from collections import Counter as Counts
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from detector.core.errors import UsageError
 from detector.core.run.selection import class_ids
-from detector.core.types import (
-    Arrival,
-    Detections,
-    Frame,
-    Outline,
-    Scene,
-    SourceInfo,
+from detector.core.types import Arrival, Detections, Frame, Outline, SourceInfo
+from detector.tracks.counting import (
+    APPEARED,
+    ENTERED,
+    IN,
+    OUT,
+    Counter,
+    Wall,
     ZoneCount,
     ZoneEvent,
+    outline_of,
 )
-from detector.tracks.counting import APPEARED, ENTERED, IN, OUT, Counter, Wall, outline_of
 from detector.tracks.cuts import Cuts
 from detector.tracks.zones_file import Shape, ZoneSet, ZonesFile
 
 FEW = 10  # a model with at most this many classes has rows for all of them
 JUMP_S = 1.0  # a larger jump means that the wall clock was set, not adjusted gradually
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Lines and zones at one frame (--zones). ``counts``: intervals that ended with this frame.
+    ``book`` continues to count; it is None in copies and pickles."""
+
+    outlines: tuple[Outline, ...]
+    events: tuple[ZoneEvent, ...]
+    counts: tuple[ZoneCount, ...]
+    book: Book | None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.outlines, self.events, self.counts, None)
 
 
 class Book:
@@ -39,7 +54,7 @@ class Book:
         self._wall_s: float | None = None  # wall clock minus monotonic clock
         self._size: tuple[float, float] = (1.0, 1.0)  # of the last frame
         self._lock = threading.Lock()
-        self._last: tuple[Sequence[ZoneEvent], Sequence[ZoneCount]] | None = None
+        self._last: Scene | None = None
         self.drawn: tuple[Any, ...] | None = None  # new zones and classes, used from the next frame
 
     @property
@@ -79,15 +94,18 @@ class Book:
         return arrival.utc_s, before is not None and abs(self._wall_s - before) > JUMP_S
 
     def shapes(self) -> Sequence[Shape]:
+        """Return its lines and zones, in the order of the file."""
         zones = self.counter.zones
         share = replace(zones, size=zones.size or self._size).share
         shapes = (zones.shapes[number] for number in self.counter.active)
         return [replace(shape, points=tuple(map(share, shape.points))) for shape in shapes]
 
-    def finish(self) -> tuple[Sequence[ZoneEvent], Sequence[ZoneCount]]:
+    def finish(self) -> Scene:
+        """End all tracks and the last interval. Further calls return the same."""
         with self._lock:
             if self._last is None:
-                self._last = self.counter.finish()
+                events, counts = self.counter.finish()
+                self._last = Scene((), tuple(events), tuple(counts), self)
             return self._last
 
 

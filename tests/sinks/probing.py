@@ -13,7 +13,9 @@ import av
 import numpy as np
 
 from detector.core import sinks
-from detector.core.types import Detections, Frame, Scene, SourceInfo, ZoneCount, ZoneEvent
+from detector.core.types import Detections, Frame, SourceInfo
+from detector.tracks.book import Scene
+from detector.tracks.counting import ZoneCount, ZoneEvent
 
 NAMES = ("person", 'a "quoted", name')
 
@@ -60,8 +62,8 @@ def write_video(
 class ClosedBook:
     """Lines and zones that have stopped counting."""
 
-    def finish(self) -> tuple[list[ZoneEvent], list[ZoneCount]]:
-        return [], []
+    def finish(self) -> Scene:
+        return Scene((), (), (), None)
 
 
 def with_scene(found: Detections, i: int) -> Detections:
