@@ -312,10 +312,7 @@ class _LiveRun:
             annotate=self._router.annotate,
             sinks=[self._router],
             hooks=LoopHooks(
-                self._source.arrive,
-                fresh,
-                self._router.keep,
-                self._router.needs_boxes,
+                *(self._source.arrive, fresh, self._router.keep, self._router.needs_boxes),
                 inputs=self._tiles if self._tiles.differ else None,
             ),
         )

@@ -63,28 +63,24 @@ class Book:
 
     def update(self, frame: Frame, detections: Detections, time_s: float) -> Scene:
         height, width = frame.size
-        self._size = float(width), float(height)
+        size = self._size = width, height
         with self._lock:
             if self._last is not None:
                 return Scene((), (), (), self)
             cut = self._cuts.is_cut(frame)  # call it for each frame: it compares with the last one
             if frame.coasting:  # predicted boxes are not counted
-                return Scene(tuple(outlines(self.counter, (width, height))), (), (), self)
+                return Scene(outlines(self.counter, size), (), (), self)
             drawn, self.drawn = self.drawn, None
             ended, rows = self.counter.redraw(*drawn) if drawn else ([], [])
             ended += self.counter.end() if cut else []
             ids = detections.track_ids
             assert ids is not None, "zones run after track"
             events, counts = self.counter.update(
-                *(ids, detections.class_ids, detections.boxes, time_s, (width, height)),
+                *(ids, detections.class_ids, detections.boxes, time_s, size),
                 self._read_wall_clock(frame.arrival),
             )
-            return Scene(
-                tuple(outlines(self.counter, (width, height))),
-                (*ended, *events),
-                (*rows, *counts),
-                self,
-            )
+            drawn_now = outlines(self.counter, size)
+            return Scene(drawn_now, (*ended, *events), (*rows, *counts), self)
 
     def _read_wall_clock(self, arrival: Arrival | None) -> Wall | None:
         """Return the time of the wall clock, for a camera's intervals, and whether it was set."""
@@ -94,7 +90,6 @@ class Book:
         return arrival.utc_s, before is not None and abs(self._wall_s - before) > JUMP_S
 
     def shapes(self) -> Sequence[Shape]:
-        """Return its lines and zones, in the order of the file."""
         zones = self.counter.zones
         share = replace(zones, size=zones.size or self._size).share
         shapes = (zones.shapes[number] for number in self.counter.active)
@@ -175,7 +170,7 @@ def _check_cameras(file: ZonesFile) -> None:
         )
 
 
-def outlines(counter: Counter, size: tuple[int, int]) -> list[Outline]:
+def outlines(counter: Counter, size: tuple[int, int]) -> tuple[Outline, ...]:
     """Return each line with an arrow towards "in", and each zone, with their counts."""
     drawn = []
     for number in counter.active:
@@ -197,7 +192,7 @@ def outlines(counter: Counter, size: tuple[int, int]) -> list[Outline]:
             x, y = points[np.argmin(points[:, 1])]
         pixels = tuple(stroke.astype(np.float32) for stroke in strokes)
         drawn.append(Outline(pixels, text, float(x), float(y)))
-    return drawn
+    return tuple(drawn)
 
 
 def arrow_of(line: Any, longest: int) -> Any:

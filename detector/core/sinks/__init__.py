@@ -1,6 +1,4 @@
-"""Sinks write results, such as annotated video or rows. Each module here, or in the folder
-``sinks`` of a wing, is one sink.
-"""
+"""Sinks write results, such as video or rows. Each module here or in ``sinks`` of a wing is one."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from detector.core.errors.text import as_cell
 from detector.core.sinks._rows import csv_lines
-from detector.tracks.sinks._scene import SceneSink, rounded
+from detector.tracks.sinks.events import SceneSink, rounded
 
 if TYPE_CHECKING:
     from detector.tracks.counting import ZoneCount
