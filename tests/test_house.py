@@ -69,7 +69,7 @@ WING_WORDS = {
     rf"detector\.({'|'.join(WINGS)})": "",
     "bytetrack|ocsort": "api/__init__ cli/translating config/elsewhere",
     "infer_every": "api/__init__ api/options api/results config/reference config/schema",
-    "ZoneBook|Scene": "sinks/_scene types",
+    "Zone(Book|Count|Event)|Scene": "",
     "mqtt|webhook": "config/cameras errors/secrets",
     "Hub|Roster|home_assistant": "",
     "slurm|ray|pyarrow": "",

@@ -8,7 +8,7 @@ that detections are compared with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, NamedTuple, Protocol, Self, overload
@@ -307,71 +307,13 @@ class Candidates(NamedTuple):
     class_ids: NDArray[np.int64]  # [M]
 
 
-class ZoneEvent(NamedTuple):
-    """What one object did at a line or zone (--zones): it "crosses" a line; it "enters", "leaves"
-    or "stays" in a zone, "appears" or "ends" there. ``x``, ``y``: the object's reference point,
-    pixels. ``since_s``, ``until_s``: its visit to the zone, if that ended or is long."""
-
-    time_s: float  # time of the frame that made it certain
-    zone: str  # name of the line or zone
-    event: str
-    direction: str  # "in" or "out" for a crossing; otherwise ""
-    class_name: str
-    track: int
-    x: float
-    y: float
-    since_s: float | None = None
-    until_s: float | None = None
-    side: str = ""  # the line's own name for this direction, if it has one
-
-
-class ZoneCount(NamedTuple):
-    """What a line or zone counted of one class in an interval; class "" if none yet. ``mean``,
-    ``most``: objects in a zone at once; None for a line. ``start_s``: Unix time at 0 s."""
-
-    from_s: float
-    to_s: float
-    zone: str
-    class_name: str
-    counts: Mapping[str, int]  # in, out; entered, left, appeared, ended
-    mean: float | None
-    most: int | None
-    sides: tuple[str, str] = ("in", "out")  # the line's names for in and out
-    frames: int = 0  # number of frames inspected
-    start_s: float | None = None
-
-
 class Outline(NamedTuple):
-    """A line or zone as it is drawn, with its counts so far."""
+    """Lines with a text, as a stage has them drawn."""
 
     strokes: tuple[NDArray[np.float32], ...]  # points [n, 2], pixels
     text: str
     x: float  # position of the text
     y: float
-
-
-class ZoneBook(Protocol):
-    """The counts of one source or camera."""
-
-    def shapes(self) -> Sequence[Any]:
-        """Return its lines and zones as ``live.base.ZoneShape``, in the order of the file."""
-
-    def finish(self) -> tuple[Sequence[ZoneEvent], Sequence[ZoneCount]]:
-        """End all tracks and the last interval. Further calls return the same."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """Lines and zones at one frame (--zones). ``counts``: intervals that ended with this frame.
-    ``book`` continues to count; it is None in copies and pickles."""
-
-    outlines: tuple[Outline, ...]
-    events: tuple[ZoneEvent, ...]
-    counts: tuple[ZoneCount, ...]
-    book: ZoneBook | None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.outlines, self.events, self.counts, None)
 
 
 class Detection(NamedTuple):
@@ -392,8 +334,9 @@ class Detections:
     is the outer corner of the first pixel. ``names`` maps a class id to its name. ``cut`` counts
     what ``--max-det`` dropped. ``track_ids``: ids of their tracks (--track), from 1; -1 for an
     object without a track yet; None without --track. ``trails``: recent centres of each object,
-    oldest first (--trails). ``scene``: lines and zones (--zones). ``coasting``: which boxes were
-    not detected in this frame but predicted by their tracks; None: none. ``drawn``: the boxes that
+    oldest first (--trails). ``scene``: what a stage adds to the frame (--zones): ``outlines`` to
+    draw, ``events``, and what the sinks of its wing read. ``coasting``: which boxes were not
+    detected in this frame but predicted by their tracks; None: none. ``drawn``: the boxes that
     pictures show instead (--smooth). ``holds_s``: how long the tracks can be predicted without
     another inference (--infer-every auto); None if unknown.
     """
@@ -405,7 +348,7 @@ class Detections:
     cut: int = 0
     track_ids: NDArray[np.int64] | None = None  # [M]
     trails: tuple[NDArray[np.float32], ...] = field(default=(), repr=False)  # M times [n, 2]
-    scene: Scene | None = field(default=None, repr=False)
+    scene: Any = field(default=None, repr=False)
     coasting: NDArray[np.bool_] | None = field(default=None, repr=False)  # [M]
     drawn: Detections | None = field(default=None, repr=False)
     holds_s: float | None = field(default=None, repr=False)
@@ -459,7 +402,7 @@ class Detections:
         return self[np.isin(self.class_ids, ids)]
 
     @property
-    def events(self) -> tuple[ZoneEvent, ...]:
+    def events(self) -> tuple[Any, ...]:
         """What happened at lines and in zones in this frame (--zones)."""
         return () if self.scene is None else self.scene.events
 

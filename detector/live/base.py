@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from detector.core.session.document import AgeFigures
 
@@ -92,6 +92,14 @@ class ZoneShape(Protocol):
     def is_line(self) -> bool: ...
     @property
     def sides(self) -> tuple[str, str]: ...
+
+
+class ZoneBook(Protocol):
+    """The counts of a camera or file, kept by the wing tracks. ``finish`` ends them, and returns
+    the last ``Detections.scene``, also if called again."""
+
+    def shapes(self) -> Sequence[ZoneShape]: ...
+    def finish(self) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,9 +39,9 @@ class DayRows:
     """Appends lines to ``folder/NAME/STEM-YYYY-MM-DD.SUFFIX``, which begins with ``head``. Counts
     lost rows, and reports them with ``notice``. For one thread."""
 
-    stem: ClassVar[str]
+    stem: str
     suffix: ClassVar[str]
-    head: ClassVar[bytes] = b""
+    head: bytes = b""
 
     def __init__(
         self,

@@ -23,12 +23,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from detector.core import sinks
 from detector.core.config.schema import Config
 from detector.core.errors import DetectVideoError, OutputError, SourceError, UsageError
 from detector.core.errors.guard import guarded, keep
 from detector.core.errors.machine import usable_cores
 from detector.core.errors.secrets import Address
 from detector.core.errors.writing import write_whole
+from detector.core.loop.parts import LoopHooks, Parts
 from detector.core.run.canvas import open_network
 from detector.core.run.detect import RunResult, Watcher, closing_session
 from detector.core.run.environment import process_age_s
@@ -70,7 +72,6 @@ from detector.live.zone_counts import ZoneCounts
 
 if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress
-    from detector.core.loop.parts import Parts
     from detector.live.base import Event, EventTarget, LiveFigures
     from detector.live.terminal.cameras import CameraTable
 
@@ -212,7 +213,8 @@ class _LiveRun:
         self.outputs = CameraOutputs(
             *(options.folder, options.config.record, options.encoding, around.say, style),
             filters=self._filters,
-            zones="counts" in plan.writing["added_sinks"] or around.controls_to is not None,
+            zones="counts" in plan.writing["added_sinks"]
+            or (around.controls_to is not None and "counts" in sinks.names()),
             tracks=options.tracks,
             hides=bool(plan.drawing.blurred),
         )
@@ -309,12 +311,10 @@ class _LiveRun:
             nms=self.roster.nms,
             annotate=self._router.annotate,
             sinks=[self._router],
-            arrive=self._source.arrive,
-            fresh=fresh,
-            keep=self._router.keep,
-            wanted=self._router.needs_boxes,
-            clock=time.perf_counter_ns,
-            inputs=self._tiles if self._tiles.differ else None,
+            hooks=LoopHooks(
+                *(self._source.arrive, fresh, self._router.keep, self._router.needs_boxes),
+                inputs=self._tiles if self._tiles.differ else None,
+            ),
         )
 
     def _list_zones(self, camera: str) -> list[str]:

@@ -18,10 +18,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from detector.core.errors.text import from_cell
-from detector.core.types import Scene, ZoneBook
-from detector.live.base import Event, ZoneFigures, ZoneShape, format_day, to_local
+from detector.live.base import Event, ZoneBook, ZoneFigures, ZoneShape, format_day, to_local
 from detector.live.camera_folder import list_names_of_day, open_to_read
 
 # Directions and events that count as in. Others count as out, except "stays".
@@ -62,10 +62,10 @@ class ZoneCounts:
     def end(self, camera: str) -> None:
         """Count the objects that are still in the camera's zones as out."""
         book = self._books.get(camera)
-        for event in () if book is None else book.finish()[0]:
+        for event in () if book is None else book.finish().events:
             self._add(camera, event.zone, event.class_name, False, self.clock())
 
-    def count_frame(self, camera: str, scene: Scene) -> None:
+    def count_frame(self, camera: str, scene: Any) -> None:
         """Count the events of a file's frame, at the current time."""
         if scene.book is not None:
             self.set_book(camera, scene.book)

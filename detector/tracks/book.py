@@ -5,29 +5,44 @@ from __future__ import annotations
 import threading
 from collections import Counter as Counts
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from detector.core.errors import UsageError
 from detector.core.run.selection import class_ids
-from detector.core.types import (
-    Arrival,
-    Detections,
-    Frame,
-    Outline,
-    Scene,
-    SourceInfo,
+from detector.core.types import Arrival, Detections, Frame, Outline, SourceInfo
+from detector.tracks.counting import (
+    APPEARED,
+    ENTERED,
+    IN,
+    OUT,
+    Counter,
+    Wall,
     ZoneCount,
     ZoneEvent,
+    outline_of,
 )
-from detector.tracks.counting import APPEARED, ENTERED, IN, OUT, Counter, Wall, outline_of
 from detector.tracks.cuts import Cuts
 from detector.tracks.zones_file import Shape, ZoneSet, ZonesFile
 
 FEW = 10  # a model with at most this many classes has rows for all of them
 JUMP_S = 1.0  # a larger jump means that the wall clock was set, not adjusted gradually
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Lines and zones at one frame (--zones). ``counts``: intervals that ended with this frame.
+    ``book`` continues to count; it is None in copies and pickles."""
+
+    outlines: tuple[Outline, ...]
+    events: tuple[ZoneEvent, ...]
+    counts: tuple[ZoneCount, ...]
+    book: Book | None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.outlines, self.events, self.counts, None)
 
 
 class Book:
@@ -39,7 +54,7 @@ class Book:
         self._wall_s: float | None = None  # wall clock minus monotonic clock
         self._size: tuple[float, float] = (1.0, 1.0)  # of the last frame
         self._lock = threading.Lock()
-        self._last: tuple[Sequence[ZoneEvent], Sequence[ZoneCount]] | None = None
+        self._last: Scene | None = None
         self.drawn: tuple[Any, ...] | None = None  # new zones and classes, used from the next frame
 
     @property
@@ -48,28 +63,24 @@ class Book:
 
     def update(self, frame: Frame, detections: Detections, time_s: float) -> Scene:
         height, width = frame.size
-        self._size = float(width), float(height)
+        size = self._size = width, height
         with self._lock:
             if self._last is not None:
                 return Scene((), (), (), self)
             cut = self._cuts.is_cut(frame)  # call it for each frame: it compares with the last one
             if frame.coasting:  # predicted boxes are not counted
-                return Scene(tuple(outlines(self.counter, (width, height))), (), (), self)
+                return Scene(outlines(self.counter, size), (), (), self)
             drawn, self.drawn = self.drawn, None
             ended, rows = self.counter.redraw(*drawn) if drawn else ([], [])
             ended += self.counter.end() if cut else []
             ids = detections.track_ids
             assert ids is not None, "zones run after track"
             events, counts = self.counter.update(
-                *(ids, detections.class_ids, detections.boxes, time_s, (width, height)),
+                *(ids, detections.class_ids, detections.boxes, time_s, size),
                 self._read_wall_clock(frame.arrival),
             )
-            return Scene(
-                tuple(outlines(self.counter, (width, height))),
-                (*ended, *events),
-                (*rows, *counts),
-                self,
-            )
+            drawn_now = outlines(self.counter, size)
+            return Scene(drawn_now, (*ended, *events), (*rows, *counts), self)
 
     def _read_wall_clock(self, arrival: Arrival | None) -> Wall | None:
         """Return the time of the wall clock, for a camera's intervals, and whether it was set."""
@@ -84,10 +95,12 @@ class Book:
         shapes = (zones.shapes[number] for number in self.counter.active)
         return [replace(shape, points=tuple(map(share, shape.points))) for shape in shapes]
 
-    def finish(self) -> tuple[Sequence[ZoneEvent], Sequence[ZoneCount]]:
+    def finish(self) -> Scene:
+        """End all tracks and the last interval. Further calls return the same."""
         with self._lock:
             if self._last is None:
-                self._last = self.counter.finish()
+                events, counts = self.counter.finish()
+                self._last = Scene((), tuple(events), tuple(counts), self)
             return self._last
 
 
@@ -157,7 +170,7 @@ def _check_cameras(file: ZonesFile) -> None:
         )
 
 
-def outlines(counter: Counter, size: tuple[int, int]) -> list[Outline]:
+def outlines(counter: Counter, size: tuple[int, int]) -> tuple[Outline, ...]:
     """Return each line with an arrow towards "in", and each zone, with their counts."""
     drawn = []
     for number in counter.active:
@@ -179,7 +192,7 @@ def outlines(counter: Counter, size: tuple[int, int]) -> list[Outline]:
             x, y = points[np.argmin(points[:, 1])]
         pixels = tuple(stroke.astype(np.float32) for stroke in strokes)
         drawn.append(Outline(pixels, text, float(x), float(y)))
-    return drawn
+    return tuple(drawn)
 
 
 def arrow_of(line: Any, longest: int) -> Any:

@@ -15,7 +15,7 @@ import math
 import time
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -23,7 +23,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.types import ZoneCount, ZoneEvent
 from detector.tracks.tracker import CLOCK_S, LOST_S
 from detector.tracks.zones_file import BOTTOM, SIDES, Shape, ZoneSet
 
@@ -44,6 +43,40 @@ Floats = NDArray[np.float64]
 Signs = NDArray[np.int8]  # sides of tracks and shapes: 1 in, -1 out, 0 unknown
 Key = tuple[int, int]  # number of a shape, class id
 Wall = tuple[float, bool]  # the wall clock at a frame; whether it was set since the last frame
+
+
+class ZoneEvent(NamedTuple):
+    """What one object did at a line or zone (--zones): it "crosses" a line; it "enters", "leaves"
+    or "stays" in a zone, "appears" or "ends" there. ``x``, ``y``: the object's reference point,
+    pixels. ``since_s``, ``until_s``: its visit to the zone, if that ended or is long."""
+
+    time_s: float  # time of the frame that made it certain
+    zone: str  # name of the line or zone
+    event: str
+    direction: str  # "in" or "out" for a crossing; otherwise ""
+    class_name: str
+    track: int
+    x: float
+    y: float
+    since_s: float | None = None
+    until_s: float | None = None
+    side: str = ""  # the line's own name for this direction, if it has one
+
+
+class ZoneCount(NamedTuple):
+    """What a line or zone counted of one class in an interval; class "" if none yet. ``mean``,
+    ``most``: objects in a zone at once; None for a line. ``start_s``: Unix time at 0 s."""
+
+    from_s: float
+    to_s: float
+    zone: str
+    class_name: str
+    counts: Mapping[str, int]  # in, out; entered, left, appeared, ended
+    mean: float | None
+    most: int | None
+    sides: tuple[str, str] = ("in", "out")  # the line's names for in and out
+    frames: int = 0  # number of frames inspected
+    start_s: float | None = None
 
 
 @dataclass(slots=True)

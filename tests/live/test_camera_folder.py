@@ -13,21 +13,23 @@ from detector.live.events.days import EventDays
 from detector.live.recording.names import finish_leftovers
 from detector.live.recording.recorder import CameraRecorder
 from detector.live.rows import CameraRows
-from detector.live.zone_rows import _CountRows
+from detector.live.zone_rows import _DayCsv
+from detector.tracks.counting import ZoneCount
 from tests.live.record_settings import RecordSettings
 from tests.live.streams import START_S, camera, frame_at
 
 ROWS = f"detections-{datetime.now(UTC).date()}.jsonl"
 LATE_ROWS = f"detections-{datetime.now(UTC).date() + timedelta(1)}.jsonl"
+COUNT = ZoneCount(0.0, 1.0, "yard", "cat", {"in": 1}, None, None)
 OPENERS = {
     "rows": lambda out, say: CameraRows(out, camera(), say),
     "recorder": lambda out, say: CameraRecorder(out, camera(), RecordSettings(), say),
-    "counts": lambda out, say: _CountRows(out, camera(), say),
+    "counts": lambda out, say: _DayCsv("counts", out, camera(), say),
     "events": lambda out, say: EventDays(out, notice=say),
 }
 WRITERS = {
     "rows": lambda rows: rows.write(frame_at(0, 0), Detections.empty()),
-    "counts": lambda rows: rows.add(("yard",), START_S),
+    "counts": lambda rows: rows.add(COUNT, str, START_S),
     "events": lambda days: days.send(Event("appears", "yard", START_S, START_S)),
 }
 

@@ -9,9 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from detector.core.timeline import INFER, READ, Timeline
-from detector.core.types import Detections, Scene, SourceInfo, ZoneEvent
+from detector.core.types import Detections, SourceInfo
 from detector.live.hub import Hub
 from detector.live.watched_files import WatchedFiles, make_stream_name
+from detector.tracks.book import Scene
+from detector.tracks.counting import ZoneEvent
 from tests.live.page.fake_run import frame, picture
 
 NOTHING = SimpleNamespace(read=0, written=0, reused=0, coasted=0)
@@ -98,7 +100,8 @@ def test_pictures_and_counts_have_the_name_of_their_file():
     assert watched.wants_pictures("in.mp4")
     enters = ZoneEvent(9.0, "yard", "enters", "", "cat", 1, 2, 3)
     stays, ends = enters._replace(event="stays"), enters._replace(event="ends")
-    book = SimpleNamespace(finish=lambda: ([ends], []), shapes=lambda: [yard])
+    last = Scene((), (ends,), (), None)
+    book = SimpleNamespace(finish=lambda: last, shapes=lambda: [yard])
     watched.show(shown, replace(Detections.empty(), scene=Scene((), (stays, enters), (), book)))
     assert hub.newest("in").number == 1
     (counts,) = hub.figures().streams[0].zones

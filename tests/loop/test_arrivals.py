@@ -9,7 +9,7 @@ import time
 import pytest
 
 from detector.core.loop.overlapped import frames_overlapped
-from detector.core.loop.parts import Progress
+from detector.core.loop.parts import LoopHooks, Progress
 from detector.core.loop.sync import frames_in_turn
 from detector.core.timeline import WAIT_INPUT, OffTimeline, Timeline
 from detector.core.types import Arrival, Detections
@@ -17,6 +17,10 @@ from tests.loop.stubs import stub_parts
 from tests.waiting import PATIENCE_S
 
 LOOPS = [frames_in_turn, frames_overlapped]
+
+
+def at_once(track, index, row):
+    return True
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -27,7 +31,7 @@ def test_partial_batch_is_inferred_if_no_more_frames_arrive(loop):
     def arrive(track, index, row):
         return row < 2
 
-    parts = stub_parts(7, batch=4, arrive=arrive)
+    parts = stub_parts(7, batch=4, hooks=LoopHooks(arrive))
     for request in parts.requests:
         infer = request.infer
         request.infer = lambda n, infer=infer: (sizes.append(n), infer(n))[1]
@@ -39,7 +43,8 @@ def test_partial_batch_is_inferred_if_no_more_frames_arrive(loop):
 @pytest.mark.parametrize("loop", LOOPS)
 def test_first_row_is_polled_until_it_arrives(loop):
     polls = itertools.count()
-    parts = stub_parts(2, arrive=lambda track, index, row: next(polls) % 3 == 2)
+    hooks = LoopHooks(lambda track, index, row: next(polls) % 3 == 2)
+    parts = stub_parts(2, hooks=hooks)
     assert len(list(loop(parts, OffTimeline(), Progress()))) == 2
     assert next(polls) == 9, "three polls for each of two pictures, and for the end"
 
@@ -52,7 +57,7 @@ def test_stop_ends_a_wait(loop):
         progress.stop.set()
         return False
 
-    assert list(loop(stub_parts(5, arrive=arrive), OffTimeline(), progress)) == []
+    assert list(loop(stub_parts(5, hooks=LoopHooks(arrive)), OffTimeline(), progress)) == []
 
 
 def test_closing_the_generator_ends_a_wait():
@@ -66,7 +71,7 @@ def test_closing_the_generator_ends_a_wait():
         time.sleep(0.01)
         return False
 
-    frames = frames_overlapped(stub_parts(5, arrive=arrive), OffTimeline(), Progress())
+    frames = frames_overlapped(stub_parts(5, hooks=LoopHooks(arrive)), OffTimeline(), Progress())
     next(frames)
     frames.close()
     names = [thread.name for thread in threading.enumerate()]
@@ -81,7 +86,7 @@ def test_wait_for_a_camera_is_in_the_ledger():
             time.sleep(0.002)
         return True
 
-    list(frames_overlapped(stub_parts(3, arrive=arrive), timeline, Progress()))
+    list(frames_overlapped(stub_parts(3, hooks=LoopHooks(arrive)), timeline, Progress()))
     reader = timeline.tracks["reader"]
     assert reader.spans["camera", WAIT_INPUT].calls == 4
     parts = sum(span.self_ns for span in reader.spans.values()) + reader.other_ns
@@ -106,8 +111,8 @@ def test_fresh_mode_reads_only_when_a_worker_is_free(concurrency):
             with lock:
                 state["inside"] -= 1
 
-    parts = stub_parts(20, requests=6, concurrency=concurrency, work=work, fresh=True)
-    parts.arrive = lambda track, index, row: True
+    hooks = LoopHooks(at_once, fresh=True)
+    parts = stub_parts(20, requests=6, concurrency=concurrency, work=work, hooks=hooks)
     assert len(list(frames_overlapped(parts, OffTimeline(), Progress()))) == 20
     assert state["most"] == concurrency
 
@@ -115,7 +120,7 @@ def test_fresh_mode_reads_only_when_a_worker_is_free(concurrency):
 @pytest.mark.parametrize("loop", LOOPS)
 def test_arrival_records_its_moments_in_order(loop):
     ticks = itertools.count(1)
-    parts = stub_parts(3, clock=lambda: next(ticks))
+    parts = stub_parts(3, hooks=LoopHooks(at_once, clock=lambda: next(ticks)))
     read = parts.source.read
 
     def read_with_arrival(into=None):
@@ -137,7 +142,8 @@ def test_keep_and_wanted_receive_the_frame(loop):
     def keep(frame, detections):
         return detections if frame.index % 2 else Detections.empty()
 
-    parts = stub_parts(4, keep=keep, wanted=lambda frame: frame.index == 2)
+    hooks = LoopHooks(at_once, keep=keep, wanted=lambda frame: frame.index == 2)
+    parts = stub_parts(4, hooks=hooks)
     parts.annotate = lambda frame, detections: drawn.append(int(frame.image[0, 0, 0]))
     parts.sinks = []
     found = [(frame.index, len(some)) for frame, some in loop(parts, OffTimeline(), Progress())]

@@ -3,12 +3,11 @@
 import random
 import threading
 import time
-from dataclasses import replace
 
 import pytest
 
 from detector.core.loop.overlapped import frames_overlapped
-from detector.core.loop.parts import Progress
+from detector.core.loop.parts import LoopHooks, Progress
 from detector.core.loop.queues import Queue
 from detector.core.loop.sync import frames_in_turn
 from detector.core.run.looping import Loop
@@ -185,7 +184,7 @@ def test_pictures_are_allocated_from_a_limited_pool(loop, batch, drawers, pictur
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_clock_is_ignored_for_frames_without_an_arrival(loop):
-    parts = replace(stub_parts(5), clock=time.perf_counter_ns)
+    parts = stub_parts(5, hooks=LoopHooks(lambda track, index, row: True))
     assert consume(parts, loop)[0] == expected(5)
 
 

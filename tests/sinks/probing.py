@@ -13,7 +13,9 @@ import av
 import numpy as np
 
 from detector.core import sinks
-from detector.core.types import Detections, Frame, Scene, SourceInfo, ZoneCount, ZoneEvent
+from detector.core.types import Detections, Frame, SourceInfo
+from detector.tracks.book import Scene
+from detector.tracks.counting import ZoneCount, ZoneEvent
 
 NAMES = ("person", 'a "quoted", name')
 
@@ -58,8 +60,8 @@ def write_video(
 class FinishedZones:
     """A stand-in for lines and zones that have stopped counting."""
 
-    def finish(self) -> tuple[list[ZoneEvent], list[ZoneCount]]:
-        return [], []
+    def finish(self) -> Scene:
+        return Scene((), (), (), None)
 
 
 def with_scene(detections: Detections, i: int) -> Detections:

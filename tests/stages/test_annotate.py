@@ -20,7 +20,8 @@ from detector.core.stages.annotate import (
     pixelate,
 )
 from detector.core.stages.labels import Label, LabelSpace, render
-from detector.core.types import Detections, Outline, Planes, Scene
+from detector.core.types import Detections, Outline, Planes
+from detector.tracks.book import Scene
 from tests.fonts import opencv_4
 from tests.memory import bytes_of
 from tests.planes import bgr_of, planes_of

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from detector.core.sinks import counts, events
 from detector.core.sinks._rows import csv_lines
+from detector.tracks.sinks.counts import CountsSink
+from detector.tracks.sinks.events import EventsSink
 from tests.cli.command import assert_one_line_error, detect_video
 from tests.lab.report.browser import Browser, chromium
 from tests.sources.clips import WIDTH, write_video
@@ -29,8 +30,8 @@ def zones_run(tmp_path: Path) -> Path:
         for time_s in TIMES_S
     ]
     sums = (0, 4, "", "", "in.mp4", "door", "<b>cat", 0, 9)
-    (tmp_path / "in.events.csv").write_text(csv_lines([events.COLUMNS, *rows]))
-    (tmp_path / "in.counts.csv").write_text(csv_lines([counts.COLUMNS[: len(sums)], sums]))
+    (tmp_path / "in.events.csv").write_text(csv_lines([EventsSink.columns, *rows]))
+    (tmp_path / "in.counts.csv").write_text(csv_lines([CountsSink.columns[: len(sums)], sums]))
     return tmp_path
 
 

@@ -9,9 +9,16 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from detector.core.sinks.counts import local_text
-from detector.core.types import ZoneCount, ZoneEvent
-from detector.tracks.counting import HISTORY, LOST_S, Counter, History, ShapeTally
+from detector.tracks.counting import (
+    HISTORY,
+    LOST_S,
+    Counter,
+    History,
+    ShapeTally,
+    ZoneCount,
+    ZoneEvent,
+)
+from detector.tracks.sinks.counts import local_text
 from detector.tracks.trackers import find
 from detector.tracks.zone_figures import history_of, totals_of
 from detector.tracks.zones_file import Shape, ZoneSet

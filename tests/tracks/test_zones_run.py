@@ -18,13 +18,14 @@ import pytest
 from detector import Detector
 from detector.core.config.schema import Config
 from detector.core.run.detect import detect
-from detector.core.sinks.counts import COLUMNS, count_cells
 from detector.core.stages.annotate import annotate
-from detector.core.types import Detections, Outline, Scene, ZoneCount
+from detector.core.types import Detections, Outline
 from detector.lab.report.parts.zones import PARTS
 from detector.lab.session.read import read_session
 from detector.tracks import cuts
-from detector.tracks.book import arrow_of
+from detector.tracks.book import Scene, arrow_of
+from detector.tracks.counting import ZoneCount
+from detector.tracks.sinks.counts import CountsSink
 from detector.tracks.template import SHADE, with_grid
 from detector.tracks.zones_file import read_zones
 from tests.cli.command import detect_video
@@ -95,7 +96,7 @@ def test_python_api_gives_the_events_of_the_command(run: Path) -> None:
         results = [detections for _, detections in detector.stream(STREET)]
     scenes = [detections.scene for detections in results]
     assert all(scenes)
-    ends, _ = scenes[-1].book.finish()
+    ends = scenes[-1].book.finish().events
     events = [event for scene in scenes for event in scene.events] + list(ends)
     assert events
     assert [(event.zone, event.event, str(event.track)) for event in events] == [
@@ -135,12 +136,8 @@ def test_session_and_report_show_zones(run: Path) -> None:
 
 
 def test_lines_are_drawn_in_frames_without_objects() -> None:
-    class Book:
-        def finish(self) -> tuple[list[object], list[object]]:
-            return [], []
-
     stroke = np.array([[20, 100], [180, 100]], np.float32)
-    scene = Scene((Outline((stroke,), "door: in 1, out 0", 20, 100),), (), (), Book())  # type: ignore[arg-type]
+    scene = Scene((Outline((stroke,), "door: in 1, out 0", 20, 100),), (), (), None)
     detections = Detections.empty()
     detections.scene = scene
     image = np.zeros((200, 200, 3), np.uint8)
@@ -270,6 +267,6 @@ def test_schedule_tracks_and_zones_share_one_thumbnail_per_frame(
 
 def test_names_are_not_formulas_in_a_spreadsheet() -> None:
     row = ZoneCount(0.0, 1.0, "=gate", "=person", {"in": 1, "out": 0}, None, None, ("=a", "=b"))
-    cells = count_cells("=in.mp4", row)
-    assert len(cells) == len(COLUMNS)
+    cells = CountsSink.cells("=in.mp4", row)
+    assert len(cells) == len(CountsSink.columns)
     assert not any(str(cell).startswith("=") for cell in cells)

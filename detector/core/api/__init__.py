@@ -290,6 +290,7 @@ class Detector(AnswersAttributes):
         self, source: str, progress: Progress, conf: float | None, classes: Classes
     ) -> Generator[tuple[Frame, Detections], None, bool]:
         from detector.core.api.results import Detections, Pair
+        from detector.core.loop.parts import LoopHooks
         from detector.core.sources._forms import STANDARD_INPUT, is_web
         from detector.core.stages.annotate import pixelate
 
@@ -316,9 +317,7 @@ class Detector(AnswersAttributes):
                 shapes=None if parts.shapes is None else _QueuedShapes(parts.shapes),
                 # A camera's picture would go stale in a queue.
                 requests=self._requests[: plan.loaded.engine.concurrency + 1 if fresh else -1],
-                arrive=None if live is None else live.arrive,
-                fresh=fresh,
-                clock=None if live is None else time.perf_counter_ns,
+                hooks=None if live is None else LoopHooks(live.arrive, fresh),
             )
             with closing(plan.loop.marked(parts, self._timeline(), progress)) as frames:
                 try:

@@ -71,7 +71,8 @@ class _LoopThreads:
         self._requests: LendingPool[BatchRequest] = LendingPool("request", parts.requests)
         self._filled: Queue[Batch] = Queue("batch", parts.queue_batches)
         self._done: InOrder[Batch] = InOrder("result", results_ahead(parts))
-        # A token for each idle worker. Only with ``Parts.fresh`` does the reader wait for one.
+        # A token for each idle worker. Only if ``fresh`` does the reader wait for one.
+        self._fresh = parts.hooks is not None and parts.hooks.fresh
         self._idle: LendingPool[None] = LendingPool("worker", [None] * parts.concurrency)
         self._channels = (self.images, self._requests, self._idle, self._filled, self._done)
         self.failures: list[BaseException] = []
@@ -107,7 +108,7 @@ class _LoopThreads:
         number = 0
         while True:
             request = self._requests.get(track, number)
-            if self._parts.fresh:
+            if self._fresh:
                 self._idle.get(track, number)
             batch = fill(track, self._parts, self._progress, self.images, request, number)
             if batch is None:
@@ -124,7 +125,7 @@ class _LoopThreads:
         while (batch := self._filled.get(track, number)) is not None:
             number = batch.number
             infer(track, self._parts, batch)
-            if self._parts.fresh:
+            if self._fresh:
                 self._idle.put(None)
             self._detect(track, batch)
             self._done.put(track, number, batch)

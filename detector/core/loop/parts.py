@@ -7,6 +7,7 @@ in the order of frames: stages that depend on earlier frames, annotate and write
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -77,6 +78,26 @@ class FrameSink(Protocol):
     def write(self, frame: Frame, detections: Detections) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class LoopHooks:
+    """What the loop calls for a source whose pictures arrive in real time."""
+
+    # Waits for a picture: (track, its number in this run, row of the batch) -> whether ``read`` may
+    # be called. It returns within a second. False for the first row means "not yet", and the loop
+    # calls again; False for a later row submits the batch unfilled.
+    arrive: Callable[[AnyTrack, int, int], bool]
+    # Take pictures only when a worker is free for them, so that none goes stale in a queue.
+    fresh: bool = False
+    # Frame, detections in source pixels -> the detections to keep. Called in the source's order.
+    keep: Callable[[Frame, Detections], Detections] = lambda frame, detections: detections
+    # Decides whether to call ``annotate`` for this frame.
+    wanted: Callable[[Frame], bool] = lambda frame: True
+    # Clock, in nanoseconds, for the moments in a picture's ``Arrival``.
+    clock: Callable[[], int] = time.perf_counter_ns
+    # Set if frames have different numbers of inputs; replaces preprocess.
+    inputs: FrameInputs | None = None
+
+
 @dataclass(slots=True)
 class Parts:
     """The parts of a loop for one source and one engine. Their options are already bound."""
@@ -99,19 +120,8 @@ class Parts:
     queue_batches: int = 2
     # Limit of all pictures in flight. One batch and one picture are always allowed.
     image_bytes: int = IMAGE_BYTES
-    # Hooks for cameras; None for sources that never make the loop wait. ``arrive`` waits for a
-    # picture: (track, its number in this run, row of the batch) -> whether ``read`` may be called.
-    # It returns within a second. False for the first row means "not yet", and the loop calls again;
-    # False for a later row submits the batch unfilled.
-    arrive: Callable[[AnyTrack, int, int], bool] | None = None
-    # Take pictures only when a worker is free for them, so that none goes stale in a queue.
-    fresh: bool = False
-    # Frame, detections in source pixels -> the detections to keep. Called in the source's order.
-    keep: Callable[[Frame, Detections], Detections] | None = None
-    # Decides whether to call ``annotate`` for this frame.
-    wanted: Callable[[Frame], bool] | None = None
-    # Clock, in nanoseconds, for the moments in a picture's ``Arrival``.
-    clock: Callable[[], int] | None = None
+    # None for sources that never make the loop wait.
+    hooks: LoopHooks | None = None
     # Decides which frames repeat the detections of the last inferred one.
     still: Stillness | None = None
     # Decides which frames are inferred. The others get detections from the stages between.
@@ -120,8 +130,6 @@ class Parts:
     timed: bool = False
     # Set if pictures decide the input's shape; batches then hold one picture.
     shapes: ShapedInputs | None = None
-    # Set if frames have different numbers of inputs; replaces preprocess.
-    inputs: FrameInputs | None = None
 
 
 @dataclass(slots=True)
@@ -192,7 +200,7 @@ def fill(
     that are not inferred take no row. With cameras they still count towards the batch's size, so
     that it does not wait for more frames."""
     batch, max_frames = Batch(number, progress.read, request, [], []), len(request.slot)
-    if parts.arrive is None:
+    if parts.hooks is None:
         max_frames = longest_batch(max_frames, len(images))
     while (
         batch.rows < len(request.slot)
@@ -220,8 +228,8 @@ def fill(
                 batch.head = _fit_shape(track, parts.shapes, request, frame.decoded, progress.read)
             with track.span(PREPROCESS, progress.read):
                 row, preprocess = request.slot[batch.rows], parts.preprocess
-                if parts.inputs is not None:
-                    preprocess = parts.inputs.give(frame, request, batch.rows)
+                if parts.hooks is not None and parts.hooks.inputs is not None:
+                    preprocess = parts.hooks.inputs.give(frame, request, batch.rows)
                 fit = preprocess(frame.decoded, row)
                 frame.reused = parts.still is not None and parts.still.is_still(frame, row, fit)
             if frame.times is not None:
@@ -252,9 +260,9 @@ def _has_arrived(
     track: AnyTrack, parts: Parts, progress: Progress, images: LendingPool[Image | None], row: int
 ) -> bool:
     """Wait for a row's picture. Return False to submit the batch unfilled, or to end the loop."""
-    if parts.arrive is None:
+    if parts.hooks is None:
         return True
-    while not parts.arrive(track, progress.read, row):
+    while not parts.hooks.arrive(track, progress.read, row):
         if row or progress.stop.is_set():
             return False
         images.check()
@@ -263,11 +271,8 @@ def _has_arrived(
 
 def infer(track: AnyTrack, parts: Parts, batch: Batch) -> None:
     """Run a batch through its request, and record begin and end in cameras' pictures."""
-    if parts.clock is not None:
-        began = parts.clock()
-        for frame in batch.frames:
-            if frame.arrival is not None:
-                frame.arrival.began_ns = began
+    hooks = parts.hooks
+    began = hooks.clock() if hooks is not None else 0
     if batch.rows:
         with track.span(INFER, batch.number):
             batch.outputs = batch.request.infer(batch.rows)
@@ -276,11 +281,11 @@ def infer(track: AnyTrack, parts: Parts, batch: Batch) -> None:
             if frame.times is not None and frame.inferred:
                 frame.times.batch = batch.rows
                 frame.times.ms[INFER] = track.last_ms(INFER) / batch.rows
-    if parts.clock is not None:
-        ended = parts.clock()
+    if hooks is not None:
+        ended = hooks.clock()
         for frame in batch.frames:
             if frame.arrival is not None:
-                frame.arrival.inferred_ns = ended
+                frame.arrival.began_ns, frame.arrival.inferred_ns = began, ended
 
 
 def decode(track: AnyTrack, parts: Parts, batch: Batch) -> list[Any]:
@@ -317,10 +322,10 @@ def follow(track: AnyTrack, parts: Parts, batch: Batch) -> Pairs:
             detections = parts.still.recall(frame)
         elif parts.still is not None and frame.inferred:
             parts.still.remember(frame, detections)
-        if parts.keep is not None:
-            detections = parts.keep(frame, detections)
-        if parts.clock is not None and frame.arrival is not None:
-            frame.arrival.result_ns = parts.clock()
+        if parts.hooks is not None:
+            detections = parts.hooks.keep(frame, detections)
+            if frame.arrival is not None:
+                frame.arrival.result_ns = parts.hooks.clock()
         for name, stage in parts.between.items():
             with track.span(name, number):
                 detections = stage(frame, detections)
@@ -332,7 +337,7 @@ def follow(track: AnyTrack, parts: Parts, batch: Batch) -> Pairs:
 
 def draw(track: AnyTrack, parts: Parts, pairs: Pairs) -> Pairs:
     for number, (frame, detections) in enumerate(pairs):
-        if parts.annotate is not None and (parts.wanted is None or parts.wanted(frame)):
+        if parts.annotate is not None and (parts.hooks is None or parts.hooks.wanted(frame)):
             with track.span(ANNOTATE, number):
                 parts.annotate(frame, detections)
             _note_time(track, frame, ANNOTATE)

@@ -1,4 +1,4 @@
-"""Sinks write results, such as annotated video or rows. Each module here is one sink."""
+"""Sinks write results, such as video or rows. Each module here or in ``sinks`` of a wing is one."""
 
 from __future__ import annotations
 
@@ -19,14 +19,20 @@ DEFAULTS = {"video": ("jsonl", "video"), "pictures": ("jsonl", "pictures")}
 
 
 def names() -> list[str]:
-    return list(wings.list_files(*__path__))
+    return sorted(_places())
+
+
+def _places() -> Mapping[str, str]:
+    """Return the module of each sink by name. Imports none of them."""
+    ours = {name: f"{__name__}.{name}" for name in wings.list_files(*__path__)}
+    return {**ours, **wings.find_files("sinks")}
 
 
 def find(name: str) -> type[Sink]:
     """Return a sink's class (``VideoSink`` for ``video``). Raises UsageError for unknown names."""
     if name not in names():
         raise UsageError(f"unknown output {name!r}; choose from {', '.join(names())}")
-    sink: type[Sink] = wings.load(f"{__name__}.{name}:{name.capitalize()}Sink")
+    sink: type[Sink] = wings.load(f"{_places()[name]}:{name.capitalize()}Sink")
     return sink
 
 

@@ -184,7 +184,7 @@ class Source:
         raise NotImplementedError
 
     def arrive(self, track: ThreadTrack | OffTrack, index: int, row: int) -> bool:
-        """Wait for a picture; see ``loop.parts.Parts.arrive``."""
+        """Wait for a picture; see ``loop.parts.LoopHooks.arrive``."""
         raise NotImplementedError
 
     def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:

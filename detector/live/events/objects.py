@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from detector.core.types import Detections, Frame, ZoneEvent
+from detector.core.types import Detections, Frame
 from detector.live.base import APPEARS, LEAVES, Event
 
 GONE_NS = 2_000_000_000
@@ -85,7 +85,7 @@ class Objects:
     def _count(self, name: str) -> int:
         return Counter(one.class_name for one in self.present.values())[name]
 
-    def _zone_event(self, event: ZoneEvent, shift_s: float) -> Event:
+    def _zone_event(self, event: Any, shift_s: float) -> Event:
         since_s = event.time_s if event.since_s is None else event.since_s
         return Event(
             *(event.event, self.camera, event.time_s + shift_s, since_s + shift_s),

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from detector.core.types import Detections, Scene, ZoneEvent
+from detector.core.types import Detections
 from detector.live.base import Event
 from detector.live.events.rules import EventRules
 from detector.live.events.wording import as_document
 from detector.live.sources.base import STALLED, FeedFacts
+from detector.tracks.book import Scene
+from detector.tracks.counting import ZoneEvent
 from tests.live.events.test_rules import SECOND, START_S, detections, frame
 
 
@@ -60,17 +62,13 @@ def test_objects_in_view_leave_when_the_camera_goes() -> None:
 
 
 def test_events_of_lines_and_zones_carry_their_names() -> None:
-    class Book:
-        def finish(self) -> tuple[Sequence[ZoneEvent], Sequence[object]]:
-            return (), ()
-
     rules, objects = EventRules(0, START_S), tracked(1)
     rules.update(frame(4.0), objects)
     zone_events = (
         ZoneEvent(5.0, "gate", "crosses", "in", "person", 1, 3.0, 4.0),
         ZoneEvent(5.0, "yard", "leaves", "", "person", 1, 3.0, 4.0, since_s=2.0, until_s=5.0),
     )
-    objects.scene = Scene((), zone_events, (), Book())  # type: ignore[arg-type]
+    objects.scene = Scene((), zone_events, (), None)
     crosses, leaves = map(as_document, rules.update(frame(5.0), objects))
     assert (crosses["event"], crosses["zone"], crosses["direction"]) == ("crosses", "gate", "in")
     assert (crosses["track"], crosses["class"], crosses["count"]) == (1, "person", None)

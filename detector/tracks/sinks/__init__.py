@@ -1,0 +1,1 @@
+"""The sinks of this wing: one file is one output of ``--zones``."""
