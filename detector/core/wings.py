@@ -1,8 +1,8 @@
 """The wings, and what each of them adds to the program.
 
-A wing is a folder next to the core with a file ``wing.py``, whose ``ADDS`` lists most of its
+A wing is a folder next to the core with a file ``WING/wing.py``, whose ``ADDS`` lists most of its
 additions as literals. The core names no wing, and imports no file of a wing before it is needed:
-it parses ``wing.py``. Other additions are files in ``commands/``, ``stages/`` or ``trackers/``.
+it parses that file. Other additions are files in ``commands/``, ``stages/`` or ``trackers/``.
 """
 
 from __future__ import annotations
