@@ -24,8 +24,7 @@ from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import draw_table
 
 LINE_EVERY_S = 30.0  # in a pipe
-MOST_WORKERS = 16  # rows of the live table
-MOST_CLASSES = 20  # with their objects, at the end
+MOST_CLASSES = 20  # classes whose object counts are printed at the end
 MOST_FAILURES = 20  # rows of the table at the end
 MOST_ITEMS = 20  # of a dry run
 
@@ -35,7 +34,7 @@ def line(progress: BatchProgress) -> str:
     done = progress.done + progress.skipped
     parts = [f"{done}/{progress.total} done"]
     if progress.skipped:
-        parts[0] += f" ({progress.skipped} before)"
+        parts[0] += f" ({progress.skipped} by earlier runs)"
     if progress.failed:
         parts.append(f"{progress.failed} failed")
     if progress.parts:
@@ -140,7 +139,7 @@ def _failures(result: BatchResult) -> Table:
 def _print_found(console: SafeConsole, found: Found) -> None:
     if found.damaged:
         names = found.damaged[:MOST_FAILURES] + ["..."] * (len(found.damaged) > MOST_FAILURES)
-        console.print(Text(f"damaged, so a part is lost: {', '.join(names)}"))
+        console.print(Text(f"damaged, so read only in part: {', '.join(names)}"))
     ordered = sorted(found.classes.items(), key=lambda one: -one[1])
     parts = [f"{objects:,} {name}" for name, objects in ordered[:MOST_CLASSES]]
     more = [f"{len(ordered) - MOST_CLASSES} more classes"] if len(ordered) > MOST_CLASSES else []

@@ -18,7 +18,7 @@ from detector.core.session.document import LiveMemory, MemoryMinute
 MB = 10**6  # bytes, as in the other memory figures
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
-SETTLED_MINUTES = 10  # excluded from the start of the run
+SETTLING_MINUTES = 10  # excluded from the start of the run
 FEWEST_MINUTES = 10  # with fewer, the interval of the slope would be too wide
 
 
@@ -70,11 +70,11 @@ class MemoryWatch:
         with self._lock:
             if self._start_mb is None:
                 return None
-            settled = [one for one in self._minutes if one.number >= SETTLED_MINUTES]
+            settled = [one for one in self._minutes if one.number >= SETTLING_MINUTES]
             slope = low = high = reason = None
             if len(settled) < FEWEST_MINUTES:
                 reason = (
-                    f"it needs {FEWEST_MINUTES} minutes after the run's first {SETTLED_MINUTES}"
+                    f"it needs {FEWEST_MINUTES} minutes after the run's first {SETTLING_MINUTES}"
                 )
             else:
                 hours = [one.number / 60 for one in settled]

@@ -82,7 +82,7 @@ HEAD = (
     f">= {AIM:g}",
     "loop, ratio",
     "share of other stages",
-    "loop / its aim",
+    "loop / its target",
     f">= {AIM:g} x (1 - share)",
 )
 
@@ -126,8 +126,9 @@ def benchmark_app(
 ) -> None:
     """Compare the openvino engine with benchmark_app, on the graph that the engine compiles.
 
-    benchmark_app gets the same requests, threads and precision. Ours first infers pictures in
-    memory, then runs the whole loop with --no-video, whose other stages use the same cores.
+    benchmark_app gets the same requests, threads and precision. Our engine first infers
+    pictures in memory, then in the whole loop with --no-video, whose other stages use the same
+    cores.
     """
     say_machine(quick)
     frames, rounds, seconds = (QUICK_FRAMES, 1, 2) if quick else (frames, rounds, seconds)

@@ -1,4 +1,4 @@
-"""Conformance of every tracker of ``--track`` on scenes with known truth; a new one is included."""
+"""Every tracker of ``--track``, including any added later, on scenes of known truth."""
 
 from __future__ import annotations
 

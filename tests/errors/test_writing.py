@@ -159,7 +159,7 @@ def test_missing_temporary_folder_raises_with_the_cure(tmp_path, monkeypatch):
         assert held.name == str(tmp_path / "in.mp4")
 
 
-def test_detector_uses_only_its_own_temporary_folder():
+def test_detector_never_uses_tempfile_temporary_directory():
     """Python 3.11's TemporaryDirectory overflows the stack if it cannot remove its content."""
     for path in (CHECKOUT / "detector").rglob("*.py"):
         assert "TemporaryDirectory(" not in path.read_text(), path

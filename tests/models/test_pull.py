@@ -97,7 +97,7 @@ def test_official_files_of_yolov5_and_yolov7_can_be_pulled():
             assert download.url.startswith("https://github.com/"), name
 
 
-def test_the_official_yolov5n_is_the_file_of_that_name(shared):
+def test_size_and_sha256_of_yolov5n_are_those_of_the_real_file(shared):
     download = known_model("yolov5n").download
     assert download is not None
     data = (shared / "data/weights/yolov5n.pt").read_bytes()

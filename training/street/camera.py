@@ -41,9 +41,9 @@ class Camera:
         return float(self.axes[2] @ (np.asarray(point, float) - self.eye))
 
     def ground(self, scale: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the ground in every pixel of a picture ``scale`` times larger.
+        """Return x, z and distance of the ground at each pixel, and whether the pixel shows ground.
 
-        Returns its x, z and distance, and whether the pixel shows ground.
+        The pixels are those of a picture ``scale`` times larger.
         """
         u = (np.arange(self.width * scale) + 0.5) / scale - self.width / 2
         v = self.height / 2 - (np.arange(self.height * scale) + 0.5) / scale
@@ -80,7 +80,7 @@ class Layer:
 
     def __init__(self, camera: Camera, points: np.ndarray, margin: float = 2.0) -> None:
         uv = camera.project(points)
-        # Draw this far outside the frame, too, so that areas cover the whole object.
+        # Draw this far outside the frame, too, so that the area is that of the whole object.
         reach = np.array([camera.width, camera.height]) * 0.35
         low = np.clip(np.floor(uv.min(0) - margin), -reach, None).astype(int)
         high = np.clip(

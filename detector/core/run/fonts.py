@@ -60,7 +60,7 @@ def note_names(names: Sequence[str], class_ids: Iterable[int], font: Font | None
         "order": "joined or right-to-left letters need FriBidi: apt install libfribidi0",
     }
     return [
-        f"labels show numbers, as they cannot draw the class names {_list_few(affected)}: "
+        f"labels show numbers instead of class names that cannot be drawn, {_list_few(affected)}: "
         f"{cures[reason]}"
         for reason, affected in by_reason.items()
     ]

@@ -29,7 +29,7 @@ def print_audit(console: SafeConsole, document: AuditDocument) -> None:
     counts = [counted(count, severity) for severity, count in document.counts.items() if count]
     tables = counted(len(document.audited) - document.runs, "table")
     what = f"{tables} and {counted(document.runs, 'run')}, {document.rules} rules"
-    console.print(Text(f"{what}: {', '.join(counts) or 'no finding'}", style="bold"))
+    console.print(Text(f"{what}: {', '.join(counts) or 'no findings'}", style="bold"))
 
 
 def _print_rule(console: SafeConsole, rule: str, findings: list[Finding]) -> None:

@@ -117,8 +117,8 @@ class _Simulation:
                 self.write("writer", batch)
 
     def read(self, batch: int) -> None:
-        """Take a request, then read a picture for each row. The read that finds the end also needs
-        both. The batch is queued when an earlier one was taken and the queue has room."""
+        """Take a request, then read into an image buffer for each row. The read that finds the end
+        also needs a request and a buffer. The batch is queued as soon as the queue has room."""
         if batch >= self.loop.requests:
             self.wait("reader", self.returned[batch - self.loop.requests])
         rows = self.rows(batch)

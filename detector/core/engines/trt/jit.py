@@ -59,7 +59,7 @@ def choose_graphs(open_request: Callable[[bool], TrtRequest]) -> tuple[TrtReques
         faster,
         graphs,
         f"CUDA graph {'on' if graphs else 'off'}: {times[True]:.3f} ms with it, {times[False]:.3f} "
-        "without; --engine-options graphs=0 or 1 chooses",
+        "without; --engine-options graphs=0 or graphs=1 overrides this choice",
     )
 
 

@@ -166,7 +166,7 @@ def probe(path: str, choice: Choice = ANY) -> VideoInfo:
             not_for_opencv="opencv would not stretch its grey samples"
             if grey is not None
             else _explain_not_for_opencv(path, container, stream, first, states_size),
-            not_for_planes="it is turned" if info.mirrored else reduced or why_no_planes(first),
+            not_for_planes="it is mirrored" if info.mirrored else reduced or why_no_planes(first),
             plain=first is not None and is_plain(first),
             rotation=None if first is None else first.rotation % 360,
             notes=tuple(filter(None, (chosen, guessed, choice.describe_grey(grey), reduced))),

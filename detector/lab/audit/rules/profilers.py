@@ -56,7 +56,7 @@ def container_with_children(table: AuditTable) -> Iterator[Hit]:
         if len(group) > 1 and len({name for name, _ in group}) > 1 and total:
             listed = ", ".join(f"{n} {ms(x)}" for n, r in group if (x := total.numbers[r]))
             yield Hit(
-                f"{listed}: {show(count)} calls each, nested in each other",
+                f"{listed}: {show(count)} calls each, nested inside one another",
                 rows=tuple(name for name, _ in group),
             )
     values = [one for one in table.all(TIME, SHARE) if one.known]
@@ -279,7 +279,7 @@ def _find_gpu_busy(case: Case) -> tuple[str, str] | None:
 
 @rule(
     "note",
-    "a call named asynchronous waits",
+    "a call with async in its name waits",
     "use pinned memory: a copy from pageable memory waits",
     bad="name,critical path (s),waiting time (s)\ncudaMemcpyAsync,0.646,0.000053\n",
     clean="name,critical path (s),waiting time (s)\ncudaMemcpyAsync,0.646,0\n",
@@ -293,7 +293,7 @@ def wait_in_asynchronous_call(table: AuditTable) -> Iterator[Hit]:
 
 @rule(
     "error",
-    "the calls of a layer are not a multiple of the pictures",
+    "the number of a layer's calls is not a multiple of the number of pictures",
     "count the pictures that ran: check for a partial batch, warm-up, or another data set",
     over="all",
     machine={"pictures": 128.0},

@@ -133,7 +133,7 @@ class StoredNumbers:
         if tensor.shape != shape:
             raise ModelError(
                 f"{origin}: tensor {name} is {_format_shape(tensor.shape)}, but the description "
-                f"needs {_format_shape(shape)}; is it another network, or are there other classes?"
+                f"needs {_format_shape(shape)}; is it another network, or one with other classes?"
             )
         self.read.add(name)
         try:
