@@ -1,6 +1,6 @@
 """Match detections to labels, for average precision and for the confusion matrix.
 
-In the order of their scores, detections take the free label with the highest IoU, if that reaches
+From the best score down, each detection takes the free label with the highest IoU, if that reaches
 the threshold. A detection is right if its label is a box to find, neither right nor wrong if the
 label is to be ignored, and wrong without a label. Labels to ignore are tried after the boxes to
 find. An ``ignored`` box is matched like any other, once and by IoU. A ``crowd`` takes any number of
@@ -68,7 +68,7 @@ def judge(boxes: Boxes, scores: Boxes, truth: Truth, iou: float = 0.5) -> Matche
 
 
 def _find_best(row: NDArray[np.float64], allowed: NDArray[np.bool_], iou: float) -> int | None:
-    """Return the index of the best allowed label; None if it is below ``iou``."""
+    """Return the index of the allowed label that overlaps most, at least by ``iou``; or None."""
     if not allowed.any():
         return None
     best = int(np.argmax(np.where(allowed, row, -1)))
@@ -83,8 +83,8 @@ def confusion(
     iou: float = 0.5,
 ) -> NDArray[np.int64]:
     """Return counts [classes + 1, classes + 1]: labelled classes are rows, detected ones columns.
-    The last row and column count boxes without a partner. Detections from ``conf`` on, best first,
-    take the free box with the highest IoU."""
+    The last row and column count boxes without a partner. Each detection of at least ``conf``, best
+    first, takes the free box with the highest IoU."""
     counts = np.zeros((classes + 1, classes + 1), np.int64)
     for picture, one in zip(pictures, found, strict=True):
         keep = one.scores >= conf

@@ -76,8 +76,8 @@ EMPTY = dict.fromkeys((column.key for column in LEDGER), "")
 
 
 def ledger_table(summary: Summary, frames: int, libraries: bool = False) -> Table:
-    """Return a row per stage that ran, then decoding of cameras and, with ``libraries``, their
-    threads."""
+    """Return a row per stage that ran, then one for the cameras' decoding and, with ``libraries``,
+    one for the threads of libraries."""
     rows: list[StageRow | dict[str, Any]] = [*stage_rows(summary, frames)]
     stages = len(rows)
     if summary.decoding and summary.decoding.calls:

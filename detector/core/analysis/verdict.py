@@ -1,16 +1,16 @@
 """Find the stage that limits a run, the gain if that stage took no time, and advice.
 
 Stages are judged by the time they need, excluding waits for a core (of their own thread, and of
-libraries' threads working for it). This names the same stage on a quiet and on a busy machine. A
-run takes as long as its slowest group needs, or as all of its CPU time on the available cores.
+libraries' threads working for it), so that a busy machine does not change the verdict. A run takes
+as long as its slowest group of stages needs, or as its CPU time spread over the available cores.
 
 The gain assumes that nothing else changes: without a stage, a run is as slow as the slowest of the
 others, or as their CPU work; opening and closing files still takes its time; and the run saves at
-most the time in which the stage ran. We report it only if it is reliable: within ``MAX_ERROR`` of
-the estimate from the needs, cores not full, other programs using little, and below ``MAX_GAIN``. On
-two cores at 90%, we estimated 9% where the run was 66% faster.
+most the time in which the stage ran. We report the gain only if it is reliable: it is below
+``MAX_GAIN`` and within ``MAX_ERROR`` of the estimate from the needs, the cores are not full, and
+other programs use little. On two cores that were 90% busy, we estimated 9%; it was 66%.
 
-The verdict names the stage with the largest gain. Its share is that of its row in the ledger.
+The verdict names the stage with the largest gain, and its share as in the ledger.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ ROUNDING = 1e-4  # share of a frame's time; anything smaller is a rounding error
 MAX_OTHERS = 0.05  # share of all cores; if other programs use more, we do not trust a run's times
 MAX_ERROR = 0.1  # share of the FPS; we report a bound only if the estimate is this close
 # Larger gains are not reported: without a stage the others get faster too, since their caches are
-# warm, by up to 0.3 of the time saved (scripts/gain_check). Above this, that exceeds MAX_ERROR.
+# warm, by up to 0.3 of the time saved (scripts/gain_check), which would then exceed MAX_ERROR.
 MAX_GAIN = 0.25
 NEGLIGIBLE = 0.005  # share of a frame's time; anything smaller rounds to 0%
 EQUAL = 0.02  # share of the FPS; gains that differ by less count as equal
 CPU = "the CPU"
 FILES = "opening and closing files"
-# Frames: shorter runs get no verdict, since start and end weigh too much; runs that we recommend.
+# In frames: below FEW, start and end weigh too much for a verdict; ENOUGH is what we recommend.
 FEW, ENOUGH = 30, 100
 
 NAMES = {
@@ -66,7 +66,7 @@ class FrameCosts:
     """The times of a run, or of one of its sources, in seconds per frame."""
 
     period_s: float  # run seconds / frames
-    outside_s: float  # the part of it outside the loop: opening the source, closing the files
+    outside_s: float  # part of the period outside the loop: opening the source, closing files
     stages: dict[str, float]  # time needed; for infer, the time with at least one call running
     # Busy times of the stage's threads, with waits for a core, and the CPU time of libraries'
     # threads that its own threads did not wait for.
@@ -74,7 +74,7 @@ class FrameCosts:
     per_thread: dict[str, float]  # time needed, divided by the number of the stage's threads
     stage_cpu: dict[str, float]  # CPU time, with libraries' threads if their stage is known
     process_cpu_s: float
-    between_cpu_s: float  # the part of it outside stages; 0 if unknown
+    between_cpu_s: float  # part of ``process_cpu_s`` outside stages; 0 if unknown
     others_share: float  # share of all cores' time used by other processes; 0 if unknown
     others_known: bool  # whether ``others_share`` is known
     cores: int
@@ -112,7 +112,7 @@ class Choices:
     """The options of a run that the advice depends on.
 
     ``outputs``: the kinds written. ``encoding``: the option that sets how the video is encoded, and
-    its value; ``encodings``: whether its format has such options. ``input``, ``smaller_input``:
+    its value; ``encodings``: whether the video's format has any. ``input``, ``smaller_input``:
     height and width of the network's input, and of the next smaller one that it was trained for, if
     any. ``between``: as in ``RunSettings``.
     """
@@ -197,7 +197,7 @@ def frame_times(
 
 def _stage_cpu_s(stage: StageFigures, sync: bool) -> float:
     """Return CPU seconds of the stage's thread and of libraries' threads working for it. In the
-    plain loop ``cpu_s`` includes all threads of the process, also codecs' of other stages."""
+    plain loop ``cpu_s`` includes all threads of the process, even of other stages' codecs."""
     if not sync:
         return stage.cpu_s + (stage.library_cpu_s or 0.0)
     if stage.split is None or stage.library_cpu_s is None:
@@ -227,7 +227,7 @@ def need_s(name: str, stage: StageFigures, libraries: LibraryThreads | None) -> 
     unknown. The waits of the stage's own thread are measured. While it sleeps, libraries' threads
     work for it and may wait for a core, too. So we scale the part of its sleep in which their
     busiest thread worked or waited by the share in which that thread worked. If that part is more
-    than MOSTLY_LIBRARIES, we scale the whole sleep."""
+    than MOSTLY_LIBRARIES of the sleep, we scale all of it."""
     split = stage.split
     if split is None or not stage.calls:
         return stage.busy_s
@@ -327,8 +327,8 @@ def gain_without(times: FrameCosts, stage: str) -> float:
 
 
 def gain_with_smaller_input(times: FrameCosts, choices: Choices) -> float:
-    """Return the gain of the smaller input, 0 if there is none. The stages of inference shrink with
-    the area, and the gain is at most that of inference in no time."""
+    """Return the gain of the smaller input, 0 if there is none. The ``INPUT_STAGES`` shrink with
+    its area, and the gain is at most that without inference."""
     if choices.smaller_input is None:
         return 0.0
     gain = _gain_to(times, period_with(times, dict.fromkeys(INPUT_STAGES, _area_left(choices))))
@@ -388,7 +388,7 @@ def judge(times: FrameCosts | None, choices: Choices = Choices()) -> Verdict:
 
 def _stage_to_change(times: FrameCosts) -> str | None:
     """Return the longest stage of the slowest group, or a stage with a larger gain; None if none
-    ran. It depends on the needs only, so other programs on the machine do not change it."""
+    ran. Only the needs decide, so other programs on the machine do not change the result."""
     groups = times.groups({})
     slowest = max(groups, key=lambda group: groups[group])
     candidates = times.stages if times.sync else grouped(times.stages)[slowest]

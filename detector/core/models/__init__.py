@@ -5,8 +5,8 @@ Each module or folder of models/formats is the front end for one kind of model f
     SUFFIXES = (".cfg",)     on one line, as literals
     FRONT_END = FrontEnd(read, ...)
 
-To add a kind of model file, add such a module and its test. The suffixes are read from the source
-of the modules, so that a run imports only the front end of its own model file.
+To add a kind of model file, add such a module and its test. The suffixes are read from the modules'
+source, so that a run imports only its own front end.
 
 The front end also chooses the head that decodes the outputs (``Network.head``):
 
@@ -39,7 +39,7 @@ from detector.core.models.catalogue import absent_model, known, known_model, net
 __all__ = ["ModelRequest", "describe", "front_ends", "known", "open_network"]
 
 MAX_BATCH = 1024
-MAX_SEED = 2**32 - 1  # the largest one of numpy's legacy stream
+MAX_SEED = 2**32 - 1  # the largest seed of numpy's RandomState
 # Suffixes of files that a front end looks for next to the model file.
 WEIGHTS = (".weights", ".pt", ".safetensors")
 DESCRIPTIONS = (".cfg", ".yaml")
@@ -94,7 +94,7 @@ def _hashed_files(request: ModelRequest) -> list[Path | None]:
 
 @cache
 def front_ends() -> Mapping[str, str]:
-    """Return suffix of a model file -> the module whose FRONT_END reads it, without imports."""
+    """Return suffix of a model file -> the module whose FRONT_END reads it, importing none."""
     modules: dict[str, str] = {}
     for name in wings.list_files(*formats.__path__):
         module = f"{formats.__name__}.{name}"

@@ -77,11 +77,11 @@ class Network:
     dense: Dense
     names: tuple[str, ...]
     parameters: int = 0  # as stored
-    # Those of the graph, with normalisation folded and layers for training removed.
+    # Parameters of the graph, with normalisation folded and layers for training removed.
     parameters_fused: int = 0
     macs: int = 0  # multiply-accumulates of conv, gemm and matmul for one picture; FLOPs = 2 x MACs
     macs_at_most: bool = False  # ``macs`` is an upper bound: some layers depend on the picture
-    sha256: str = ""  # one digest of cfg and weights
+    sha256: str = ""  # one digest of all the model's files
     made_with: str = ""  # a digest of the graph's other inputs, such as a calibration
     random_seed: int | None = None
     needs_nms: bool = True  # False: the outputs hold one box per object, so --iou has no effect
@@ -119,7 +119,7 @@ class KnownGraphs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """All settings of the model. Before a front end reads it, a known model's name is replaced by
+    """All settings of the model. Before a front end gets them, a known model's name is replaced by
     its files."""
 
     model: str
@@ -134,7 +134,7 @@ class ModelRequest:
     cfg: Path | None = None  # the darknet file that describes it
     class_names: tuple[str, ...] = ()  # listed in the configuration, instead of in a file
     trusted: bool = False  # code in the file may run
-    device: str = "auto"  # the device that will run it; only that can read a TensorRT plan
+    device: str = "auto"  # the device that will run the model; no other can read a TensorRT plan
     graphs: KnownGraphs | None = None  # graphs that were built before; None: always build
 
     @property

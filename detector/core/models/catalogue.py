@@ -67,7 +67,7 @@ class KnownModel:
         raise ModelError(f"{self.name}: {self.how_to_get()}")
 
     def how_to_get(self) -> str:
-        """Return what the user has to do before it runs, to print after its name."""
+        """Return what the user must do before the model runs, to print after its name."""
         download = self.download
         if self.needs:
             return f"needs {self.needs}"
@@ -85,7 +85,7 @@ class KnownModel:
 
 
 def folder() -> Path:
-    """Return the folder ``cfg``, inside an installed package or next to the one in a checkout."""
+    """Return the folder ``cfg``: in an installed package, or next to the package in a checkout."""
     installed = Path(__file__).parents[2] / "cfg"
     return installed if installed.is_dir() else Path(__file__).parents[3] / "cfg"
 

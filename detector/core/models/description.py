@@ -1,7 +1,7 @@
 """Descriptions of a model's input and outputs as YAML files: ``--describe model.yaml``.
 
 The families that we know are such files (cfg/families). ``bind`` matches a description with the
-outputs of a graph and returns its ``Reading``. docs/models.md explains every key.
+outputs of a graph and returns a ``Bound``. docs/models.md explains every key.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class ColumnDescription(_Mapping, frozen=True):
 
 
 class ObjectnessDescription(_Mapping, frozen=True):
-    """``mean``: how it is combined with a class probability into a score."""
+    """``mean``: how objectness and a class probability are combined into a score."""
 
     tensor: str | int | tuple[str, ...] | None = None
     column: int | None = None
@@ -141,8 +141,8 @@ class Signs(_Mapping, frozen=True):
 
     ``words``: a regular expression for the file's metadata or name. ``operators`` must occur in the
     graph, those of ``without`` must not. ``stem``: kernel sides of the first convolutions.
-    ``picture``: names of the image input; ``inputs``: of all others. ``normalises``: the graph
-    subtracts a mean. ``sides``: as ``Evidence.sides``. ``classes``: includes background.
+    ``picture``: names of the image input; ``inputs``: of those for its size. ``normalises``: the
+    graph subtracts or divides. ``sides``: as ``Evidence.sides``. ``classes``: with background.
     """
 
     words: str = ""
@@ -285,7 +285,7 @@ def _folder() -> Path:
 
 
 def as_yaml(description: Description, guessed: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return a description as YAML, with all keys. ``guessed``: key ("outputs.boxes.form") -> its
+    """Return a description as YAML, with defaults. ``guessed``: key ("outputs.boxes.form") -> its
     alternatives, which are added to its line as a comment."""
     parts = {"version": 1, "family": description.family, "about": description.about}
     lines = [f"{key}: {_format_value(value)}" for key, value in parts.items()]
@@ -624,7 +624,7 @@ def _as_table(dims: Dims) -> Dims:
 
 
 def _parse_columns(columns: str, sides: int | None) -> tuple[int, int | None]:
-    """Parse ``columns`` (see COLUMNS) of ``sides`` in total into (first, count)."""
+    """Return (first, count) of ``columns`` (see COLUMNS). ``sides``: the number of all columns."""
     match = COLUMNS.fullmatch(columns)
     assert match is not None
     if match["n"] is not None:

@@ -55,7 +55,7 @@ class OwnFile(msgspec.Struct, frozen=True):
     def head(
         self, origin: object, rules: InputRules, shapes: Sequence[Shape], classes: int
     ) -> tuple[Head, Dense]:
-        """Return the head, and its dense twin. Raises ModelError if the shapes do not fit it."""
+        """Return the head and its ``dense``. Raises ModelError if the shapes do not fit."""
         arguments = self.decoder.at_size(self.arguments, rules)
         if not self.decoder.fits(shapes, arguments, rules, classes):
             listed = ", ".join("x".join(map(str, shape)) for shape in shapes)

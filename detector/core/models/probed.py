@@ -44,8 +44,8 @@ def doubt_outputs(
 
 
 def measure_spread(channels: NDArray[np.floating[Any]]) -> float:
-    """Return the upper quartile of the channels' deviations. ``channels``: the output [C, H, W] of
-    the first convolution."""
+    """Return the upper quartile of the channels' standard deviations. ``channels``: the output
+    [C, H, W] of the first convolution."""
     return float(np.percentile(channels.reshape(len(channels), -1).std(axis=1), 75))
 
 

@@ -1,6 +1,6 @@
 """Build ONNX graphs node by node, and compute shapes and MACs of any ONNX graph.
 
-Each node that we build has one output, of the same name: identifiers or digits, joined by dots.
+Each node that we build has one output of the same name: identifiers or digits joined by dots.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class GraphBuilder:
         self._names: set[str] = set()
 
     def input_u8(self, batch: int, height: int, width: int) -> str:
-        """Add the input u8 RGB [batch, height, width, 3]; return the name of it as float32 NCHW."""
+        """Add the input u8 RGB [batch, height, width, 3]; return its name as float32 NCHW."""
         from onnx import TensorProto, helper
 
         self._input = helper.make_tensor_value_info(
@@ -144,7 +144,7 @@ class GraphBuilder:
         self._names.add(name)
 
     def model(self, outputs: Sequence[str]) -> onnx.ModelProto:
-        """Return the model of what ``outputs`` need, after shape inference and checks."""
+        """Return a model of the nodes that ``outputs`` need, after shape inference and checks."""
         from onnx import TensorProto, helper
 
         assert self._input is not None, "call input_u8 first"
@@ -382,7 +382,7 @@ class NodeCost(NamedTuple):
 
 
 def node_costs(model: onnx.ModelProto) -> dict[str, NodeCost]:
-    """Return node (or its first output) -> cost, for nodes with fixed shapes, not conversions."""
+    """Return node (or its first output) -> cost, for nodes with fixed shapes except conversions."""
     shapes = tensor_shapes(model)
     costs = {}
     for node in model.graph.node:

@@ -12,7 +12,7 @@ between the types. These stay float32:
   TensorRT for RTX has no bfloat16 kernel; and ``sensitive_nodes``.
 
 ``sensitive_nodes`` are those whose results bfloat16, with its eight bits, changes most (measured in
-docs/quantisation.md, "bf16 and its mismatches"). Engines that convert a graph keep them, too:
+docs/quantisation.md, "bf16 and its mismatches"). Engines that convert a graph keep them float32:
 
 - Thin convolutions (depthwise ones, and the first one) and their activations, which matrix units do
   not speed up.
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 HALVES = ("fp16", "bf16")
 # The first opset with bfloat16 for Conv and similar operators, and its IR version.
 BF16_OPSET, BF16_IR = 22, 10
-CONSTANT_MAKERS = ("Constant", "ConstantOfShape")  # their attribute ``value`` has their type
+CONSTANT_MAKERS = ("Constant", "ConstantOfShape")  # their attribute ``value`` sets their type
 THIN = 8  # a convolution with fewer input channels per group is thin
 STEM = 0.2  # largest share of the MACs in the stem
 # SiLU is Sigmoid and Mul.

@@ -5,8 +5,8 @@ which nodes can be int8 (``Wiring``), which of them belong together (``int8_unit
 int8 in the end (``int8_nodes``), and writes the graph (``quantised_graph``). There are three kinds,
 from the same ranges:
 
-int8-u8  Activations are u8 with a zero point, before and after each int8 node: ONNX Runtime and
-         OpenVINO replace these by integer kernels. Biases are int32.
+int8-u8  Activations are u8 with a zero point, before and after each int8 node, which ONNX Runtime
+         and OpenVINO replace by an integer kernel. Biases are int32.
 int8-s8  Activations are s8 and symmetric, only before convolutions, Gemm and MatMul. TensorRT does
          not support zero points, moves Q and DQ itself, and fuses an activation only if no Q or DQ
          is before it. Biases are float32.
@@ -141,7 +141,7 @@ def why_not_int8(model: onnx.ModelProto) -> str | None:
 @dataclass(frozen=True, slots=True)
 class Unit:
     """Nodes that are int8 or float together: a multiplying node and those that read only its
-    results (activation, pooling), or a node that joins several tensors and those after it."""
+    results (activation, pooling), or a node that joins several tensors and the nodes after it."""
 
     name: str  # the first node's
     nodes: tuple[str, ...]
@@ -332,7 +332,7 @@ class _QdqWriter:
         return {name for name in tensors if not self._is_fused(name)}
 
     def _is_fused(self, tensor: str) -> bool:
-        """Return whether a tensor is between a convolution and its Relu, for one kernel."""
+        """Return whether a tensor is between a convolution and a Relu that run as one kernel."""
         readers = self.wiring.readers.get(tensor, [])
         maker = self.wiring.maker.get(tensor)
         return (
@@ -469,7 +469,7 @@ def _output_axis(node: onnx.NodeProto) -> int:
 
 
 def _range_sources(wiring: Wiring) -> dict[str, str]:
-    """Return tensor -> the one whose values it holds, only moved. Both must have the same scale, to
+    """Return tensor -> the tensor whose values it holds, only moved. Both must have one scale, to
     avoid rounding."""
     sources: dict[str, str] = {}
     for node in wiring.graph.node:

@@ -37,7 +37,7 @@ def measure_ranges(
 ) -> dict[str, Range]:
     """Return tensor -> the range that int8 must cover.
 
-    ``slots``: u8 RGB [N, H, W, 3], N >= 1. ``method``: "minmax", "percentile" or "entropy".
+    ``slots``: frames, u8 RGB [N, H, W, 3], N >= 1. ``method``: "minmax", "percentile" or "entropy".
     ``progress`` is called with the numbers of finished and of all frames. ``by_channel``: tensors
     [N, channels, ...] whose channels are measured too (``channel_name``).
     """

@@ -2,7 +2,7 @@
 
 A new layout is one file here with a ``LAYOUT`` (base.py). The number of rows tells most layouts
 apart: 3 boxes per cell, 1 box per cell, or a few hundred detections. If two layouts have the same
-shape, the nodes of the graph (formats/onnx/evidence.py) or the header decide.
+shape, the nodes of the graph (formats/onnx/evidence.py) or the header of a plan decide.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class Layout:
         return None
 
     def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
-        """Yield outputs in each of its forms, for tests/conformance/test_heads.py."""
+        """Yield outputs in each form of the layout, for tests/conformance/test_heads.py."""
         raise NotImplementedError
 
     def bind(

@@ -47,7 +47,7 @@ class Queries(Layout):
             return None
         outputs = list(evidence.rank3_outputs())
         boxes = [(name, rows) for name, rows, columns in outputs if columns == 4]
-        if len(boxes) > 1:  # four classes
+        if len(boxes) > 1:  # the scores of four classes have four columns, too
             boxes = [(name, rows) for name, rows in boxes if "box" in name.lower()]
         if len(boxes) == 1:
             boxes_name, count = boxes[0]
@@ -70,7 +70,7 @@ class Queries(Layout):
         return None
 
     def in_plan(self, plan: ReadyMade) -> Bound | None:
-        """Match only if the header names RT-DETR: two classes look like finished detections."""
+        """Match if the header names RT-DETR; finished detections look like rows of two classes."""
         if (table := plan.only()) is None or not self.is_named(plan):
             return None
         name, _, columns = table

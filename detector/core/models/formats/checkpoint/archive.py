@@ -39,7 +39,7 @@ DTYPES = {  # number type by its name in safetensors -> numpy's name
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A view of stored numbers; strides and offset count elements. Raises ValueError."""
+    """A view of stored numbers; strides and offset count elements. Raises ValueError if invalid."""
 
     kind: str  # a key of DTYPES
     shape: tuple[int, ...]
@@ -101,7 +101,7 @@ def item_bytes(kind: str) -> int:
 
 PICKLE = "data.pkl"
 CONSTANTS = "constants.pkl"  # only TorchScript has this entry
-MAX_PICKLE = 16 << 20  # bytes; yolov7-e6e, the largest published one, has 2 MB
+MAX_PICKLE = 16 << 20  # bytes; the largest published one, that of yolov7-e6e, is 2 MB
 MAX_ENTRIES = 100_000
 DAMAGE_ERRORS = (
     zipfile.BadZipFile,
@@ -201,7 +201,7 @@ class Archive:
         return {entry.filename: entry for entry in entries}
 
     def _find_prefix(self) -> str:
-        """Return the folder of all entries, which torch names after the file when it saves it."""
+        """Return the folder of all entries, which torch.save names after the file."""
         prefixes = [
             name.removesuffix(PICKLE) for name in self._entries if name.rsplit("/", 1)[-1] == PICKLE
         ]

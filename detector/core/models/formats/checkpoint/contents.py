@@ -21,7 +21,7 @@ BUFFERS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One module of a checkpoint. ``path``: its class ("torch.nn.modules.conv.Conv2d")."""
+    """One module of a checkpoint. ``path``: that of its class ("torch.nn.modules.conv.Conv2d")."""
 
     path: str
     settings: Mapping[str, Any]

@@ -5,8 +5,8 @@ layers.py   sections -> a CfgNetwork: the layers, checked, with their shapes
 weights.py  the convolutions' weights: from a .weights file, or random
 build.py    layers and weights -> ONNX
 
-A run that finds its graph among ``request.graphs`` needs none of them: a ``CfgDescription`` is
-stored with the graph.
+A run that finds its graph among ``request.graphs`` imports none of these modules: a
+``CfgDescription`` is stored with the graph.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from detector.core.models.formats.darknet.weights import Filter
 
 SUFFIXES = (".cfg",)
-HASHED_BYTES = 4 << 20  # of a cfg, which ``cfg.read_cfg`` lets be no longer
+HASHED_BYTES = 4 << 20  # of a cfg; ``cfg.read_cfg`` refuses longer ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def read(request: ModelRequest) -> Network:
     warnings: list[str] = []
     try:
         about = msgspec.convert(stored, CfgDescription)
-    except msgspec.ValidationError:  # there is none, or one of another version
+    except msgspec.ValidationError:  # no description is stored, or one of another version
         about, warnings = describe(parse()), parse().warnings
     names, names_warnings = find_names(path, about.layers[0].classes, request.names)
     weights = request.weights or path.with_suffix(".weights")
@@ -108,7 +108,7 @@ FRONT_END = FrontEnd(read, takes_weights=True, takes_random_weights=True)
 
 
 def describe(architecture: CfgNetwork) -> CfgDescription:
-    """Return what a run needs. Darknet stretches pictures, or pads with 0.5 if letter_box=1."""
+    """Return what a run needs. Darknet stretches pictures, or pads with grey if letter_box=1."""
     geometry, pad_value = ("centre", 128) if architecture.letter_box else ("stretch", 114)
     height, width = architecture.height, architecture.width
     layers = [
@@ -131,8 +131,8 @@ def describe(architecture: CfgNetwork) -> CfgDescription:
 
 
 def _digest(path: Path, longest: int) -> bytes:
-    """Return a digest of a file's first bytes. If it is longer or unreadable, ``read_cfg`` or
-    ``read_weights`` will refuse it."""
+    """Return a digest of the first ``longest`` + 1 bytes. ``read_cfg`` or ``read_weights`` will
+    refuse a longer or unreadable file."""
     with suppress(OSError):
         if path.is_file():  # opening a pipe would wait for its writer
             with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Build the ONNX graph of layers and weights. Nodes are named ``INDEX.KIND`` (darknet's index)."""
+"""Build an ONNX graph from layers and weights. Nodes are named ``INDEX.KIND`` (darknet's index)."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class DarknetGraph:
         return self.builder.activation(f"{layer.index}", layer.activation, out)
 
     def _add_shortcut(self, layer: Shortcut) -> str:
-        """Add all inputs with at least the first one's channels, then each of the others."""
+        """Add up all inputs that have at least the first one's channels, then each narrower one."""
         name = f"{layer.index}.shortcut"
         channels = layer.channels
         wide, narrow = [self.tensors[layer.inputs[0]]], []

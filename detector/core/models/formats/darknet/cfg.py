@@ -15,7 +15,7 @@ from detector.core.errors import ModelError
 from detector.core.errors.limits import how_to_raise, raised
 from detector.core.errors.reading import read_bytes
 
-MAX_BYTES = 4 << 20  # the longest published cfg has 60 KB
+MAX_BYTES = 4 << 20  # the longest published cfg is 60 KB
 MAX_SECTIONS = 5000  # cspx-p7-mish, the deepest published one, has 376
 INTEGER = re.compile(r"[+-]?[0-9]{1,15}")
 REAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")

@@ -53,7 +53,7 @@ class Layer:
 
     @property
     def floats(self) -> int:
-        """Number of floats in a .weights file."""
+        """Number of the layer's floats in a .weights file."""
         return 0
 
 
@@ -195,7 +195,7 @@ def read_architecture(
 
 
 def _check_size(sections: list[CfgSection], size: tuple[int, int]) -> None:
-    """Check --size first, because otherwise an error would be reported for a [route]."""
+    """Check --size first; later, a wrong size would be reported as a wrong [route]."""
     try:
         stride = read_architecture(sections).stride
     except ModelError:
@@ -304,7 +304,7 @@ def _previous_layer(section: CfgSection, architecture: CfgNetwork) -> Layer:
 
 
 def _find_layers(section: CfgSection, architecture: CfgNetwork, key: str) -> list[Layer]:
-    """Return the layers of ``layers=`` or ``from=``. Negative numbers count back from this one."""
+    """Return the layers that ``key`` lists. Negative numbers count back from this layer."""
     here = len(architecture.layers)
     numbers = section.integers(key)
     if not numbers:

@@ -60,8 +60,8 @@ def read_weights(path: Path, architecture: CfgNetwork) -> list[Filter]:
 
 
 def _header_size(path: Path, data: bytes) -> int:
-    """Return the size of int32 major, minor, revision, and the number of pictures in training
-    (int64 since 0.2, else int32)."""
+    """Return the size of the header in bytes: major, minor and revision (int32), and the number of
+    pictures seen in training (int64 since format version 0.2, int32 before)."""
     if len(data) < 16:
         raise ModelError(
             f"{path}: has {len(data)} bytes, but the header of a .weights file alone takes 16 or "

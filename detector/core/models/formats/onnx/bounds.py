@@ -152,7 +152,7 @@ def every_graph(model: onnx.ModelProto) -> Iterator[Graph]:
 
 
 def attributes_in(graph: Graph) -> Iterator[onnx.AttributeProto]:
-    """Yield the attributes of its nodes (not those in subgraphs) and a function's defaults."""
+    """Yield the attributes of a graph's nodes (not of its subgraphs') and a function's defaults."""
     for node in graph.node:
         yield from node.attribute
     if is_function(graph):

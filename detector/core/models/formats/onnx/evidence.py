@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from detector.core.models.formats.onnx.metadata import Metadata
 
-# Operators that only move values, or apply a logistic function.
+# Operators that only move or round values, or apply a logistic function.
 TRANSPARENT = frozenset(
     "Concat Transpose Reshape Identity Cast Sigmoid Slice Split Squeeze Unsqueeze Flatten "
     "QuantizeLinear DequantizeLinear".split()
@@ -48,7 +48,7 @@ DESCRIBE_BY_HAND = (
 )
 YOLOS = re.compile(r"yolox|yolov?(5|6|7|8|9|10|11|12|26)(?!\d)|rt[-_]?detr")
 
-# A graph with a smaller factor expects pixels of 0..255 (1/255; 1/58 for a deviation), else 0..1.
+# A graph with a smaller factor (1/255; 1/58 with a deviation) expects pixels of 0..255, else 0..1.
 LARGEST_PIXEL_FACTOR = 0.05
 
 
@@ -110,7 +110,7 @@ class Evidence(OutputShapes):
         return names is None or len(names) == classes or self.forced
 
     def stated_family(self) -> tuple[str | None, str]:
-        """Return the YOLO that the metadata's description or the file's name states, and which."""
+        """Return the YOLO named in the metadata's description or in the file's name, and where."""
         for text, where in (
             (self.metadata.description, "from the metadata"),
             (self.graph.name, "from the file's name"),

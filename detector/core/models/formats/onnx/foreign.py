@@ -54,7 +54,7 @@ class ForeignGraph:
 
     def _take_declared(self, name: str) -> bool:
         """Use the declared shape of an output if inference leaves at least two sides unknown. A
-        single one is the length of a list, which the file declares for one example picture."""
+        single unknown side is the length of a list, declared for one example picture."""
         declared = self.declared[name]
         inferred = self.dims.get(name, (None,) * len(declared))
         fits = len(inferred) == len(declared) and all(

@@ -1,9 +1,8 @@
 """Find which input of a graph is the picture, and make the others constant.
 
 Some exporters add an input for the size of the picture, to scale boxes or to know the padding. Our
-pictures have the size of the input, so ``fix_sizes`` replaces such an input by a constant. This
-needs a known name and shape (``MEANINGS``). Inputs that no node reads are ignored; all others are
-refused.
+pictures have the size of the network's input, so ``fix_sizes`` makes an extra input of known name
+and shape (``MEANINGS``) constant. Inputs that no node reads are ignored, all others refused.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ def _raise_opset(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _restore_coordinates(model: onnx.ModelProto) -> None:
     """Make each Resize multiply coordinates by the scale and round down, as Upsample and Resize of
-    opset 10 do. onnx 1.23.2 converts them to the other defaults of later opsets."""
+    opset 10 do. onnx 1.23.2 gives both the different defaults of later opsets."""
     from onnx import helper
 
     for node in model.graph.node:

@@ -62,7 +62,7 @@ def _parse_literal(text: str) -> object:
     if not text or len(text) > MAX_TEXT:
         return None
     try:
-        with warnings.catch_warnings():  # from Python's compiler, for a backslash
+        with warnings.catch_warnings():  # Python's compiler warns of backslashes
             warnings.simplefilter("ignore")
             return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):

@@ -1,4 +1,4 @@
-"""An upper bound of a picture's multiply-accumulates if it decides how many rows layers compute.
+"""An upper bound of the multiply-accumulates if the picture decides how many rows layers compute.
 
 The first stage of a two-stage detector finds a number of regions that depends on the picture.
 Operators that count regions are bounded: NonZero returns at most one index per element,
@@ -40,7 +40,7 @@ RISING_IN_ALL = frozenset("Concat Add Mul Min Max".split())  # or in any input
 
 def most_macs(graph: ForeignGraph, model: onnx.ModelProto) -> int:
     """Return the upper bound for a picture. ``model``: the graph with shapes. Raises ModelError if
-    there is none."""
+    nothing bounds it."""
     unbounded = uncounted(model)
     graph.infer()  # names may have changed since the last inference
     bounded = _with_maximal_counts(graph)
@@ -154,7 +154,7 @@ def _is_target(name: str, readers: Mapping[str, Sequence[onnx.NodeProto]]) -> bo
 
 
 def _largest_shapes(graph: ForeignGraph, node: onnx.NodeProto) -> list[tuple[int, ...]] | None:
-    """Return the outputs' largest shapes; None if the node does not count, or if unknown."""
+    """Return the outputs' largest shapes; None if unknown, or for operators not in COUNTING."""
     if node.op_type not in COUNTING:
         return None
     shape = graph.shape(node.input[0])

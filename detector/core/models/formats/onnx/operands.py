@@ -1,5 +1,5 @@
 """Check the lists that operators take as inputs: starts, ends, shapes, sizes and factors. ONNX's
-shape inference does not report those that it does not need."""
+shape inference reports wrong ones only if it needs them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from detector.core.models.formats.onnx.foreign import ForeignGraph
 if TYPE_CHECKING:
     import onnx
 
-# Operator -> its inputs that must be lists [N], without axes, for which runtimes accept a number.
+# Operator -> its inputs that must be lists [N]. Runtimes accept numbers as other operators' axes.
 LISTS = {
     "Slice": (1, 2, 3, 4),
     "Reshape": (1,),

@@ -1,9 +1,8 @@
 """Change the batch of a graph that was exported with another one, if that is provably correct.
 
 The proof follows the batch axis from the input through every node. By the rules below, each
-operator must treat pictures separately, and a Reshape must not merge or split the axis. Only
-constants that hold the batch change, such as a Reshape's target. Operators without a rule are
-refused.
+operator must treat pictures separately, and a Reshape must not merge or split the axis. Operators
+without a rule are refused. Only constants that hold the batch change, such as a Reshape's target.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def _by_tensors(evidence: Evidence) -> Recognition | None:
 
 
 def _has_parts(evidence: Evidence, known: Description, bound: Bound) -> bool:
-    """Return whether the outputs have the family's signs: the columns, and how boxes are made."""
+    """Return whether the outputs have the family's signs: class columns, and how boxes are made."""
     reading, classes = bound.reading, known.signs.classes
     assert reading is not None
     background = reading.background != "none"

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 MAX_PARTS = 24  # parts of a name; the deepest modules have ten
 # Rows of a list whose length depends on the picture. As NMS may sort it by class (YOLO-NAS), a
-# lower limit could cut off the best ones. super-gradients exports at most 1000 rows, torchvision
+# lower limit could cut off the best rows. super-gradients exports at most 1000 rows, torchvision
 # and MMDeploy 300.
 MAX_ROWS = 1000
 BGR = [2, 1, 0]
 PREFIX = "input"  # nodes of the prefix are named input.cast and so on
-# Attributes of torch.nn.Module and torch.fx.GraphModule, which are no valid names of submodules.
+# Attributes of torch.nn.Module and torch.fx.GraphModule, which are not valid names of submodules.
 RESERVED = frozenset(
     "T_destination add_module add_submodule apply bfloat16 buffers call_super_init children code "
     "compile constants cpu cuda delete_all_unused_submodules delete_submodule double dump_patches "
@@ -84,8 +84,8 @@ def join_levels(graph: ForeignGraph, joined: Mapping[str, JoinedOutput]) -> None
 def settle_outputs(
     graph: ForeignGraph, names: tuple[str, ...], bare: Collection[str], batch: int
 ) -> None:
-    """Make ``names`` the outputs, each of its own node, in place. Those in ``bare`` get a batch
-    axis. A list whose length depends on the picture ([K, 7]) gets MAX_ROWS rows."""
+    """Make ``names`` the outputs, each a node's first output, in place. Those in ``bare`` get a
+    batch axis. A list whose length depends on the picture ([K, 7]) gets MAX_ROWS rows."""
     from onnx import TensorProto
 
     for name in names:
@@ -199,7 +199,7 @@ def simplify_operators(graph: ForeignGraph) -> None:
 
 
 def _slice_to_split(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.NodeProto:
-    """Return a Split with a Slice's output and unused ones; return other nodes unchanged."""
+    """Replace a Slice by a Split whose other outputs are unused; return other nodes unchanged."""
     from onnx import helper
 
     shape = graph.shape(node.input[0])

@@ -63,7 +63,7 @@ GROWING = frozenset(
     "Expand Tile Range Pad OneHot MatMul Gemm ConstantOfShape EyeLike GatherND GatherElements "
     "Gather Constant".split()
 )
-# For other operators, ONNX's evaluator loops over elements in Python: cost of one, and the limit.
+# For other operators, ONNX's evaluator loops in Python: cost of an element, and most elements.
 SLOW, SLOW_ELEMENTS = 1000, 4096
 OPEN_END = np.iinfo(np.int32).max  # exporters write "to the end" as the largest int32 or int64
 # Operators that do not depend on the input size, in addition to the element-wise ones.
@@ -233,7 +233,7 @@ def fold_once(graph: ForeignGraph, work: int, kept: Set[str] = frozenset()) -> t
 def _gather_sides(
     graph: ForeignGraph, node: onnx.NodeProto, shapes: dict[str, Dims]
 ) -> NDArray[Any] | None:
-    """Return the sides that a Gather takes from a shape, if known. Add a Shape to ``shapes``."""
+    """Return the sides that a Gather takes from a shape, if known. For a Shape, fill ``shapes``."""
     if any(name in graph.outputs for name in node.output):
         return None
     if node.op_type == "Shape" and (dims := graph.dims.get(node.input[0])) is not None:
@@ -259,7 +259,7 @@ def _make_constants(graph: ForeignGraph, node: onnx.NodeProto, values: list[NDAr
 
 
 def _cost(graph: ForeignGraph, node: onnx.NodeProto) -> int | None:
-    """Return how many elements a node reads and writes; None if it cannot be folded."""
+    """Return the cost of folding a node, in elements read and written; None if it must stay."""
     if any(name in graph.outputs for name in node.output):
         return None
     if node.op_type == "Shape":
@@ -444,7 +444,7 @@ def _is_sizeless_split(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
 
 
 def _is_sizeless_reshape(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
-    """Accept a map [b, C, h, w] to [b, C, -1]."""
+    """Accept a Reshape of a map [b, C, h, w] to [b, C, -1]."""
     target, dims = graph.value(node.input[1]), graph.dims.get(node.input[0], ())
     return (
         target is not None

@@ -21,7 +21,7 @@ class Value:
     channels: int
     height: int
     width: int
-    # If set, each 2x2 pixels of ``folded`` are the channels here; only a convolution can read it.
+    # If set, this value holds each 2x2 pixels of ``folded`` as channels; only convolutions read it.
     folded: Value | None = None
 
     @property

@@ -1,8 +1,8 @@
 """Convert the rows of a description to steps, with one function for each block.
 
 A function adds the steps of its block, named as in the original state dicts. To add a block, write
-a function and enter it in a table. Blocks that both families share come first, then those of
-YOLOv5, those of YOLOv7, and the ``Design``, which adds all rows of a description.
+a function and enter it in a table. Blocks that both families share come first, then YOLOv5's,
+YOLOv7's, and the ``Design``, which adds all rows of a description.
 
 YOLOv5's blocks are written from the graphs that its releases published and from the names and
 shapes in their state dicts. CSP: arXiv 1911.11929; pyramid pooling: arXiv 1406.4729.
@@ -128,7 +128,7 @@ def _add_head(
 
 
 def _anchors_per_layer(builder: ArchitectureBuilder, inputs: list[Value], row: YamlRow) -> int:
-    """Return the number of anchors; raise ModelError if the detection layers need others."""
+    """Return the number of anchors; raise ModelError if they do not fit the detection layers."""
     layers, anchors = len(inputs), builder.architecture.anchors
     if anchors is None:
         raise row.error("neither the description nor the weights have anchors")
@@ -144,7 +144,7 @@ def _anchors_per_layer(builder: ArchitectureBuilder, inputs: list[Value], row: Y
 def residual(
     builder: ArchitectureBuilder, path: str, x: Value, channels: int, hidden: int, row: YamlRow
 ) -> Value:
-    """Add convolutions of 1x1 and 3x3, and the input if ``row`` and the shapes allow it."""
+    """Add 1x1 and 3x3 convolutions, and a sum with the input if ``row`` and the shapes allow it."""
     shortcut, groups = row.flag(1, True), row.integer(2, 1)
     inner = builder.conv(f"{path}.cv1", x, hidden)
     out = builder.conv(f"{path}.cv2", inner, channels, 3, 1, None, groups)
@@ -169,7 +169,7 @@ def c3(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: Block
 
 
 def spp(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
-    """Join max pools of three sizes. Arguments: channels, kernels."""
+    """Join the input and max pools of several sizes. Arguments: channels, kernels."""
     row = spec.row
     kernels = row.arguments[1] if len(row.arguments) > 1 else (5, 9, 13)
     if not isinstance(kernels, (list, tuple)) or not all(
@@ -230,7 +230,7 @@ def sppcspc(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: 
 def rep_conv(
     builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec
 ) -> Value:
-    """Add a 3x3 into which 1x1 and input branches are folded. Arguments: channels, 3, stride."""
+    """Add a 3x3 convolution with 1x1 and identity branches. Arguments: channels, 3, stride."""
     row = spec.row
     if row.integer(1, 3) != 3 or row.integer(3, 1, low=0) != 1:
         raise row.error("only kernel 3 with padding 1 is supported")

@@ -240,7 +240,7 @@ class YoloGraph:
 
 def spread_over_pixels(weight: Floats) -> Floats:
     """Convert the weights of a convolution that reads 2x2 pixels as channels, [out, 4*c, k, k], to
-    those of an equal one that reads the pixels, [out, c, 2k, 2k].
+    those of an equivalent one that reads the pixels themselves, [out, c, 2k, 2k].
 
     The channels hold the pixels (row, column) 0,0 1,0 0,1 1,1, as in YOLOX's Focus (Apache-2.0).
     """

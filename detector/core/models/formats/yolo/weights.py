@@ -24,6 +24,8 @@ class FoldedConv(NamedTuple):
 
 
 class Numbers(Protocol):
+    """A network's weights, from a file or random."""
+
     def filter(self, step: ConvStep) -> FoldedConv: ...
 
 
@@ -55,7 +57,7 @@ class StoredNumbers:
                 return self._read_plain(step.path, step.stored_shape)
 
     def _fold_norm(self, conv: str, norm: str, shape: tuple[int, ...]) -> FoldedConv:
-        """Fold batch norm into a convolution, unless the file holds only a bias, already folded."""
+        """Fold batch norm into a convolution, unless the file holds it already folded."""
         if (
             f"{norm}.weight" not in self.contents.tensors
             and f"{conv}.bias" in self.contents.tensors
@@ -92,7 +94,7 @@ class StoredNumbers:
         )
 
     def _fold_rep(self, step: ConvStep) -> FoldedConv:
-        """Add the 1x1 branch to the middle of the 3x3 branch, and the input as a 1x1 of ones."""
+        """Fold the 1x1 branch and the identity branch into the centre of the 3x3 kernel."""
         shape = step.stored_shape
         if f"{step.node}.weight" in self.contents.tensors:  # already folded in the file
             return self._read_plain(step.node, shape)
@@ -106,7 +108,7 @@ class StoredNumbers:
         if step.identity:
             factor, shift = self._read_scale_and_shift(f"{step.path}.rbr_identity", shape[0])
             outs = np.arange(shape[0])
-            # Within its group, output i reads input i.
+            # Output i reads input i, which is number i % shape[1] in its group.
             weight[outs, outs % shape[1], 1, 1] += factor
             bias = bias + shift
         return FoldedConv(weight, bias)
