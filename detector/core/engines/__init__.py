@@ -80,7 +80,7 @@ def libraries() -> list[str]:
 
 
 def usable(*only: str) -> dict[str, str | None]:
-    """Return engine -> None, or why it is unusable; ``only``: the engines. Imports no library."""
+    """Return engine -> None or why it is unusable; of ``only``, if given. Imports no library."""
     return {name: _absence(find(name)) for name in names() if not only or name in only}
 
 
@@ -97,8 +97,8 @@ def _absence(engine: type[Engine]) -> str | None:
 
 def why_absent(name: str) -> str | None:
     """Return why an engine cannot be used here, or None, without importing its library. Missing
-    hardware is reported before a missing library. ``usable`` does not check hardware, since
-    ``auto`` starts no driver."""
+    hardware is reported before a missing library. ``usable`` checks hardware only if the library is
+    installed, so ``auto`` starts no driver in vain."""
     engine = find(name)
     reason = _absence(engine)
     return reason if reason is None or is_installed(name) else engine.absent() or reason
@@ -120,7 +120,7 @@ def rank_engines(precision: str = "fp32") -> list[str]:
 
 def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, str]:
     """Return the first engine that can run a precision on a device here, and a line on why it was
-    chosen. Raises what ``graph_wanted`` raises for the first engine; EngineError if there is none.
+    chosen. Raises EngineError if none is installed, or what ``graph_wanted`` raises if none can.
     """
     order, on_gpu = rank_engines(precision), None
     if device == "auto" and NVIDIA_DRIVER.exists():
@@ -137,7 +137,7 @@ def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, 
 
 
 def _installed(order: Sequence[str]) -> Iterator[str]:
-    """Yield the usable engines. Imports each when it is asked for."""
+    """Yield the usable engines. Imports each only when it is reached."""
     return (name for name in order if _absence(find(name)) is None)
 
 
@@ -274,8 +274,8 @@ def time_layers(
     runs: int,
     budget_s: float = math.inf,
 ) -> LayerTimes:
-    """Return median ms of every layer, and of the forward pass without a profiler. It ends after
-    ``runs`` runs or ``budget_s``. ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError."""
+    """Return median ms of every layer, and of the forward pass without a profiler, in ``runs`` runs
+    or ``budget_s`` seconds. ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError."""
     from detector.core.engines._layer_times import measure_layers
 
     load_library(name)

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-WARMUP = 3  # first runs of each, not counted: they fill caches and pools and pack weights
+WARMUP = 3  # first runs, which do not count: they fill caches and pools and pack weights
 # Only the fastest 1 / QUIET of the runs count, since other programs slow the rest.
 QUIET = 4
-FEWEST = 10  # medians are over at least this many runs, if there are as many
+FEWEST = 10  # medians are over at least this many runs, unless fewer were made
 
 
 class LayerTimes(NamedTuple):
@@ -73,7 +73,7 @@ def _time_ms(function: Any, argument: Any) -> float:
 
 
 def quiet_runs(times: Sequence[float]) -> list[int]:
-    """Return the indexes of the fastest runs after the warm-up, which count."""
+    """Return the indexes of the runs that count: the fastest after the warm-up."""
     order = sorted(range(WARMUP, len(times)), key=lambda at: times[at])
     return order[: max(FEWEST, len(order) // QUIET)]
 

@@ -61,7 +61,7 @@ class IrEvidence(Evidence):
 
     def pixel_steps(self) -> PixelSteps:
         """Return the pre-processing, with the part that PrePostProcessor folded into the weights of
-        the first layer, which it marks."""
+        the first layer (it marks such weights)."""
         if self._pixel_steps is None:
             self._pixel_steps = self._find_folded()
         return self._pixel_steps

@@ -1,6 +1,6 @@
 """Front end for OpenVINO IR: NAME.xml, which describes the layers, with NAME.bin next to it.
 
-The meaning of its input and outputs is found as for an ONNX file, but we make no ONNX graph of it:
+The meaning of its input and outputs is found as for an ONNX file. The IR is not converted to ONNX:
 ``read_ir`` adds our input and outputs with OpenVINO's own pre-processing.
 """
 

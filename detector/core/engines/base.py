@@ -34,8 +34,8 @@ BuildProgress = Callable[[str, int, int], bool]
 
 class RawRequest:
     """A request for one batch. ``slot``: writable u8 RGB [B, H, W, 3]; the caller fills rows
-    0..n-1. ``device_ms``: the last ``infer`` on the device, with upload and read-back; None if not
-    reported."""
+    0..n-1. ``device_ms``: the device's time for the last ``infer``, with upload and read-back; None
+    if not reported."""
 
     slot: NDArray[np.uint8]
     device_ms: float | None = None
@@ -44,7 +44,7 @@ class RawRequest:
         """Run the batch and return one array per output, float32 with n rows.
 
         Blocks with the GIL released. The arrays are valid until this request's next ``infer``. A
-        partial batch (n < B) runs in full and is cut.
+        partial batch (n < B) runs in full; only its outputs are cut.
         """
         raise NotImplementedError
 
@@ -276,8 +276,8 @@ class Engine:
 def check_contract(
     engine: str, network: Network, inputs: list[tuple[str, Any]], outputs: list[tuple[str, Any]]
 ) -> None:
-    """Raise EngineError unless the graph has our inputs and outputs, given as (type, shape). With
-    others, the engine might write past the end of our arrays."""
+    """Raise EngineError unless ``inputs`` and ``outputs``, (name of type, shape), are those of the
+    network. Otherwise the engine might write past the end of our arrays."""
     wanted_inputs = [("uint8", network.input_shape)]
     wanted_outputs = [("float32", tuple(shape)) for shape in network.output_shapes]
     if inputs != wanted_inputs or outputs != wanted_outputs:

@@ -21,7 +21,7 @@ from detector.core.errors import DetectVideoError, OutputError
 from detector.core.errors.writing import temporary_folder
 
 READ_BYTES = 1 << 20
-OBJECT_BYTES = 1 << 16  # PyAV's buffer for an object in a store, which reads larger blocks
+OBJECT_BYTES = 1 << 16  # PyAV's buffer for an object in a store; the object reads larger blocks
 DESCRIPTORS = Path("/proc/self/fd")  # each entry links to an open file; absent on some systems
 LARGEST_HASHED = 2 << 30  # bytes; takes about two seconds to read
 

@@ -65,7 +65,7 @@ def resident_bytes(proc: Path = PROC) -> int | None:
 
 
 def peak_memory_mb(proc: Path = PROC) -> float | None:
-    """Return the peak resident memory of this process, 10^6 bytes; None except on Linux.
+    """Return the peak resident memory of this process in 10^6 bytes; None except on Linux.
     (``ru_maxrss`` starts at the size of the parent process.)"""
     try:
         peak = (proc / "self/status").read_text().partition("VmHWM:")[2]

@@ -30,7 +30,7 @@ _short.maxstring, _short.maxlong, _short.maxother = 60, 40, 60
 
 
 def quote(value: object) -> str:
-    """Quote a value from a file in a message; long values are shortened."""
+    """Quote a file's value for a message; long values are shortened."""
     return _short.repr(value)
 
 

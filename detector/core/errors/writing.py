@@ -1,4 +1,4 @@
-"""Write files so that a name never has an incomplete file. Failures raise OutputError.
+"""Write files so that no name ever refers to an incomplete file. Failures raise OutputError.
 
 That also holds after a power loss: the content is on the disk before the file gets its name, and
 the name is on the disk before the file is reported (``put_in_place``).
@@ -118,8 +118,8 @@ def write_whole(
 
 
 def put_in_place(temporary: Path, target: Path, file: int | None = None) -> None:
-    """Give a finished file its final name. To survive a power loss, it syncs the content before and
-    the folder afterwards. ``file``: a descriptor of ``temporary``, if the caller has one."""
+    """Give a finished file its final name. To survive a power loss, sync the content before and the
+    folder after the rename. ``file``: a descriptor of ``temporary``, if the caller has one."""
     if file is None:
         with temporary.open("rb+") as opened:
             os.fsync(opened.fileno())

@@ -1,1 +1,1 @@
-"""The frame loops, plain and threaded. They receive their parts and name no concrete one."""
+"""The frame loops, plain and threaded. They import no source, engine or sink."""

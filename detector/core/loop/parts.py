@@ -82,8 +82,8 @@ class FrameSink(Protocol):
 class LoopHooks:
     """What the loop calls for a source whose pictures arrive in real time."""
 
-    # Waits for a picture: (track, its number in this run, row of the batch) -> whether ``read`` may
-    # be called. It returns within a second. False for the first row means "not yet", and the loop
+    # Waits for a picture: (track, picture's number in this run, batch's row) -> whether ``read``
+    # may be called. Returns within a second. False for row 0 means "not yet", and the loop
     # calls again; False for a later row submits the batch unfilled.
     arrive: Callable[[AnyTrack, int, int], bool]
     # Take pictures only when a worker is free for them, so that none goes stale in a queue.
@@ -126,7 +126,7 @@ class Parts:
     still: Stillness | None = None
     # Decides which frames are inferred. The others get detections from the stages between.
     schedule: Schedule | None = None
-    # Each frame records its stages' times (``Frame.times``).
+    # Whether each frame records its stages' times (``Frame.times``).
     timed: bool = False
     # Set if pictures decide the input's shape; batches then hold one picture.
     shapes: ShapedInputs | None = None
@@ -270,7 +270,7 @@ def _has_arrived(
 
 
 def infer(track: AnyTrack, parts: Parts, batch: Batch) -> None:
-    """Run a batch through its request, and record begin and end in cameras' pictures."""
+    """Run a batch through its request, and record begin and end in cameras' frames."""
     hooks = parts.hooks
     began = hooks.clock() if hooks is not None else 0
     if batch.rows:

@@ -67,7 +67,7 @@ INKS = tuple(_choose_ink(color) for color in PALETTE)
 
 PEOPLE = {"person", "people", "pedestrian"}  # in COCO, VisDrone and MOT, and the default model
 YELLOW = 3  # index in the palette: the background of a remark
-FEW = 12  # boxes; with more, text is smaller, and ambiguous labels show their corner
+FEW = 12  # boxes; with more, text is smaller, and ambiguous labels get a thick corner
 BLOCKS = 6  # along the shorter side of a pixelated object
 DASH = 4  # length of a dash, in line widths
 SMALLEST_BLOCK = 8  # pixels: smaller blocks leave letters and faces readable
@@ -235,7 +235,7 @@ def _draw_in_bgr(image: Image, layout: DrawnLayout) -> None:
 
 
 def _draw_in_planes(planes: Planes, layout: DrawnLayout) -> None:
-    """Draw the same shapes in the same order."""
+    """Draw what ``_draw_in_bgr`` draws, in the same order."""
     palette = shades(PALETTE, planes.colours)
     draw_trails(planes, layout.trails, [palette[shade] for shade in layout.shades], layout.line)
     order = [i for i in reversed(range(len(layout.boxes))) if i not in layout.dashed]
@@ -297,7 +297,7 @@ def _place_labels(
         for class_id, track in zip(ids, tracks, strict=True)
     ]
     nothing = [""] * len(names)
-    forms = [(names, nothing)]  # of the labels' texts, the longest first
+    forms = [(names, nothing)]  # texts of all labels; the longest form first
     if style.scores:
         scores = [f"{score:.2f}" for score in detections.scores.tolist()]
         forms = [(names, scores), (names, nothing), (nothing, scores)]
@@ -374,8 +374,8 @@ def _place_dots(
 
 
 def pixelate(picture: Picture, detections: Detections, class_ids: frozenset[int]) -> None:
-    """Make the objects of these classes unrecognisable, in place: whole boxes become blocks of
-    their mean, at most ``BLOCKS`` along the shorter side, which cannot be reversed."""
+    """Make the objects of these classes unrecognisable, in place: each box becomes blocks of
+    their mean colours, at most ``BLOCKS`` along its shorter side. It cannot be reversed."""
     height, width = size_of(picture)
     for (x1, y1, x2, y2), class_id in zip(
         detections.boxes.tolist(), detections.class_ids.tolist(), strict=True

@@ -17,12 +17,12 @@ from PIL import Image, ImageDraw, ImageFont, features
 
 from detector.core.errors import UsageError
 
-# Pixels of the em at scale 1.0. Capitals then have 20, between OpenCV 5's 14 and OpenCV 4's 21.
+# Pixels of the em at scale 1.0. Capitals are then 20 high, between OpenCV 5's 14 and OpenCV 4's 21.
 EM = 28.0
 SMALLEST = 9  # pixels of the em: smaller letters are illegible
 SAMPLE = 32  # pixels of the em for comparing a letter with the sign for a missing one
 # Largest width and height of a letter, in ems. A damaged font can claim any size; the longest
-# ligatures of real fonts (U+FDFD) have some 10.
+# ligatures of real fonts (U+FDFD) are some 10 wide.
 LARGEST_LETTER = 16
 NO_LETTER = "\uffff"  # not a character, so every font draws its sign for a missing one
 
@@ -53,7 +53,7 @@ class Font:
         self._draw = lru_cache(maxsize=1024)(_Face.draw)
 
     def can_write(self, text: str) -> bool:
-        """Return whether it has and can draw every letter."""
+        """Return whether the font has and can draw every letter."""
         if not all(char.isspace() or self._find_face(char) for char in text):
             return False
         try:

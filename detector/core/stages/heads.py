@@ -88,7 +88,7 @@ def survivors(
     threshold (NaN never does); None if there is none. Order: anchor, y, x, or with ``anchors_last``
     y, x, anchor.
 
-    Both filters keep every candidate, since the product of two probabilities is at most each of
+    Neither filter drops a candidate, since the product of two probabilities is at most each of
     them. With few classes the second runs before any cell is copied, since every cell of a network
     without trained objectness passes the first.
     """
@@ -192,7 +192,7 @@ def _map_sizes(outputs: Sequence[Floats]) -> Sizes:
 
 @lru_cache(64)
 def _anchored_table(layers: tuple[AnchoredLayer, ...], sizes: Sizes) -> Floats:
-    """Return [N, 5] per cell: column, row minus a half, anchor's width and height, stride."""
+    """Return [N, 5] per cell: column - 0.5, row - 0.5, anchor's width and height, stride."""
     rows = []
     for layer, (height, width) in zip(layers, sizes, strict=True):
         a, y, x = np.indices((len(layer.anchors), height, width)).reshape(3, -1)

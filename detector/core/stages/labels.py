@@ -60,7 +60,7 @@ class Label:
         image[y : y + high, x : x + wide] = self.picture[:high, :wide]
 
 
-@lru_cache(maxsize=512)  # at 1280x720 a label has some 5 kB
+@lru_cache(maxsize=512)  # at 1280x720 a label takes some 5 kB
 def render(
     text: str, scale: float, fill: Color, ink: Color, score: str = "", font: Font | None = None
 ) -> Label:
@@ -246,7 +246,7 @@ class LabelSpace:
 
 
 def _estimate_head(x1: float, y1: float, x2: float, y2: float) -> Sides:
-    """Return where a person's head is: top centre, at most a third of the box high, for a person
+    """Return where a person's head is: top centre, at most 0.35 of the box's height, for a person
     who is close and cut off. A head is a seventh of a standing person."""
     wide, high = x2 - x1, y2 - y1
     return x1 + 0.2 * wide, y1, x2 - 0.2 * wide, y1 + min(0.35 * high, 0.6 * wide)

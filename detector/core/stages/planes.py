@@ -30,7 +30,7 @@ class Shade(NamedTuple):
 
 @lru_cache(maxsize=16)
 def bgr_to_yuv(colours: Colours) -> NDArray[np.float32]:
-    """Return [3, 4]: Y, U, V from B, G, R, each 0 to 255, and 1."""
+    """Return the matrix [3, 4] from B, G, R (0 to 255) and 1 to Y, U, V."""
     red, blue = colours.luma
     black, bright, deep = (0, 1.0, 1.0) if colours.full_range else (16, 219 / 255, 224 / 255)
     brightness = np.array([blue, 1 - red - blue, red])
@@ -154,8 +154,8 @@ def draw_label(planes: Planes, label: Label, x: int, y: int) -> None:
 
 
 def pixelate_planes(planes: Planes, area: Rect, few: tuple[int, int]) -> None:
-    """Replace ``area`` by blocks of their mean, in ``few`` (columns, rows). Colours that extend a
-    pixel beyond the area are hidden too."""
+    """Replace ``area`` by ``few`` (columns, rows) blocks of their mean colours. Colours that extend
+    a pixel beyond the area are hidden too."""
     left, top, right, bottom = area
     rows, columns = slice(top // 2, (bottom + 1) // 2), slice(left // 2, (right + 1) // 2)
     for part in (
@@ -189,5 +189,5 @@ def _blend_planes(fill: Color, ink: Color, colours: Colours) -> NDArray[np.uint8
 
 
 def _reach(line: int) -> int:
-    """Return how far a cv2 line extends to either side: cv2 draws 3 pixels for 2, and 5 for 3."""
+    """Return how many pixels a cv2 line extends to either side: cv2 draws widths 2, 3 as 3, 5."""
     return 0 if line == 1 else (line + 1) // 2

@@ -147,7 +147,7 @@ def _as_swscale(colours: Colours) -> NDArray[np.float32]:
 
 @lru_cache(maxsize=16)
 def yuv_to_rgb(colours: Colours) -> NDArray[np.float32]:
-    """Return [3, 4]: R, G, B, each 0 to 255, from Y, U, V and 1."""
+    """Return the matrix [3, 4] from Y, U, V and 1 to R, G, B (0 to 255)."""
     red, blue = colours.luma
     green = 1 - red - blue
     black, bright, deep = (0, 1.0, 1.0) if colours.full_range else (16, 255 / 219, 255 / 224)
@@ -165,8 +165,8 @@ def yuv_to_rgb(colours: Colours) -> NDArray[np.float32]:
 def smallest_input(
     longest: int, stride: int, source_width: int, source_height: int
 ) -> tuple[int, int]:
-    """Return (height, width) of the smallest input for a picture whose longest side is ``longest``;
-    the other is a multiple of ``stride``. For "centre" geometry, where padding only costs time."""
+    """Return (height, width) of the smallest input, multiples of ``stride``, for a picture scaled
+    to a longest side of ``longest``. For "centre" geometry, where padding only costs time."""
     scale = longest / max(source_width, source_height)
     width, height = max(1, round(source_width * scale)), max(1, round(source_height * scale))
     return -(-height // stride) * stride, -(-width // stride) * stride
@@ -175,9 +175,9 @@ def smallest_input(
 def input_of_shape(
     own: tuple[int, int], stride: int, source_width: int, source_height: int
 ) -> tuple[int, int]:
-    """Return (height, width) of the input that gives a letterboxed picture most pixels, at about
-    the area of ``own`` (height, width). Sides are multiples of ``stride``, at least ``LEAST_CELLS``
-    of them; of equally good inputs, the smallest wins. For "centre" geometry."""
+    """Return (height, width) of the input that gives a letterboxed picture the most pixels, at
+    about the area of ``own`` (height, width). Sides are multiples of ``stride``, at least
+    ``LEAST_CELLS`` of them; of equally good inputs, the smallest wins. For "centre" geometry."""
     most = own[0] * own[1] * MOST_AREA[0] // MOST_AREA[1]
     least = LEAST_CELLS * stride
     sizes = (

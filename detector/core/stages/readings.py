@@ -91,8 +91,8 @@ class Cells:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How to read a network's outputs. ``unit``: the size in network pixels of a box's x and y of
-    1: (1, 1) for boxes in pixels, (W, H) for boxes in 0..1. ``background``: which column of the
+    """How to read a network's outputs. ``unit``: factors from a box's x and y to network pixels:
+    (1, 1) for boxes in pixels, (W, H) for boxes in 0..1. ``background``: which column of the
     scores means background; "first" in a list: the class below ``first_class``. ``several``: a row
     yields a detection for each class that reaches the threshold, not only for the best.
     ``objectness_mean``: a score is the "product" of objectness and class probability, or their
@@ -187,8 +187,8 @@ def _select(
 def _select_best(
     classes: Floats, threshold: np.float32
 ) -> tuple[NDArray[np.intp], NDArray[np.int64], Floats]:
-    """Return the rows whose best class reaches the threshold, that class, and its value. The
-    maximum is computed first, since it takes half a millisecond for 80 classes of 8,400 cells."""
+    """Return the rows whose best class reaches the threshold, that class, and its value. Only these
+    need an argmax; the maximum takes half a millisecond for 80 classes of 8,400 cells."""
     if not classes.shape[0] or not classes.shape[1]:
         return np.empty(0, np.intp), np.empty(0, np.int64), np.empty(0, np.float32)
     best = classes.max(axis=1)
@@ -280,7 +280,7 @@ def rows_dense(outputs: list[Floats], *, reading: Reading) -> Floats:
 
 
 def _to_centres_sizes(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> Floats:
-    """Return cx, cy, w, h [M, 4] in network pixels; boxes in this form stay unchanged."""
+    """Return cx, cy, w, h [M, 4] in network pixels; boxes in this form are only scaled."""
     if reading.cells is not None and reading.cells.kind != "distances":
         return _decode_offsets(boxes, at, reading.cells)
     if reading.form == "cxcywh" and reading.cells is None:
@@ -296,7 +296,7 @@ def _to_centres_sizes(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> 
 @np.errstate(invalid="ignore", over="ignore")  # ``sound`` drops inf and NaN
 def read_list(outputs: list[Floats], conf: float, *, reading: Reading) -> Candidates:
     """Return the detections whose score reaches ``conf``, in order. Padding rows have a score of 0
-    or exceed the count. A class may be any number, even ``NOT_WHOLE``: doubt.py checks them."""
+    or exceed the count. A class may be any number, even ``NOT_WHOLE``: doubt.py checks it."""
     boxes, scores, classes = _read_finished(outputs, reading)
     keep = (scores >= np.float32(conf)) & (scores > 0) & np.isfinite(scores) & sound(boxes)
     keep &= ~np.isnan(classes)

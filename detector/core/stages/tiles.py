@@ -8,7 +8,7 @@ Boxes of two inputs are one object if they have the same class and an IoU above 
 touches a seam, the edge of its tile inside the picture, may be only a piece of the object.
 Overlapping tiles should find the same in their common pixels, so if one box is at a seam, both are
 clipped to these pixels before they are compared. A piece also belongs to a whole box that contains
-``INSIDE`` of its area. From the boxes of one object we keep
+more than ``INSIDE`` of its area. From the boxes of one object we keep
 
     the best-scored box that is not at a seam;
     if all are at seams, the box that encloses them, with their best score.
@@ -122,7 +122,7 @@ class FrameTiles:
 
 
 def each_given_tile(head: Callable[[Outputs], Candidates]) -> Callable[[Outputs], list[Candidates]]:
-    """Return ``each_tile`` for outputs of which the last is the frame's number of inputs."""
+    """Return a head as from ``each_tile``; the last output is the frame's number of inputs."""
 
     def heads(outputs: Outputs) -> list[Candidates]:
         *given, counts = outputs
@@ -173,7 +173,7 @@ def join_tiles(
     max_det: int,
     conf: float = 0.0,
 ) -> Detections:
-    """Join the inputs' detections into those of one picture, best first, by the rule above.
+    """Join the inputs' detections into those of one picture, best first, by the module's rule.
     ``found``: per input, boxes in pixels of the whole picture; ``shown``: each input's region.
     ``agnostic``, ``max_det`` and ``conf``: as for ``nms``."""
     boxes = np.concatenate([each.boxes for each in found])
@@ -223,8 +223,8 @@ def _find_twins(
 def _find_intersecting(
     boxes: Boxes, groups: NDArray[np.int64], tiles: NDArray[np.intp]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the indexes of pairs of boxes that have one group, two inputs, and an intersection,
-    [K] and [K]."""
+    """Return the indexes, [K] and [K], of pairs of boxes that intersect, in one group and from two
+    inputs."""
     x1, y1, x2, y2 = np.ascontiguousarray(boxes.T)
     rows, columns = [np.zeros(0, np.intp)], [np.zeros(0, np.intp)]
     for start in range(0, len(boxes), BLOCK):

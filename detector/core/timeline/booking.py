@@ -42,7 +42,7 @@ class _ThreadClock:
 
 class Booking:
     """Books the engine's CPU time in one run of the loop. ``read`` returns the nanoseconds of the
-    clock with a number. It raises OSError or OverflowError if the thread has ended or its clock
+    clock with this number. It raises OSError or OverflowError if the thread has ended or its clock
     cannot be read."""
 
     def __init__(self, tasks: Tasks, read: Callable[[int], int] = time.clock_gettime_ns) -> None:
@@ -137,7 +137,7 @@ class EngineCaller:
             return self.booked_ns
 
     def leave(self) -> int:
-        """End the inference. Return the time booked to all of this thread, including this one."""
+        """End the inference. Return the time booked to all of this thread's inferences so far."""
         booking = self._booking
         with booking._lock:
             booking._book()

@@ -1,4 +1,4 @@
-"""Helper threads of a stage, whose CPU time is booked to it as for a library's own threads."""
+"""Helper threads of a stage; their CPU time is booked to it like that of a library's threads."""
 
 from __future__ import annotations
 

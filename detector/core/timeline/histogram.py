@@ -14,7 +14,7 @@ SAMPLE_FLOORS = {50: 5, 90: 20, 99: 200}
 
 
 class Histogram:
-    """Counts durations in geometric buckets, so that any quantile is within ``error``.
+    """Counts durations in geometric buckets: any quantile has a relative error within ``error``.
 
     The scheme of DDSketch (Masson, Rim, Lee, VLDB 2019), sections 2.1 and 2.2: bucket i holds
     (g^(i-1), g^i] with g = (1 + error) / (1 - error), and is reported as 2 g^i / (g + 1). Values
@@ -72,5 +72,5 @@ class Histogram:
             yield float(min(max(estimate, self.minimum), self.maximum)), self._counts[bucket]
 
     def percentile(self, p: int) -> float | None:
-        """Like ``quantile(p / 100)``, but None below the sample floor of p50, p90 and p99."""
+        """Like ``quantile(p / 100)``, but None with fewer than ``SAMPLE_FLOORS[p]`` samples."""
         return self.quantile(p / 100) if self.count >= SAMPLE_FLOORS[p] else None

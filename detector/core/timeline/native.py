@@ -177,7 +177,7 @@ class Natives:
         # thread -> stage that may have created it -> whether it has the name of the stage's thread
         self._claims: dict[int, dict[str, bool]] = {}
         self._creators: dict[int, str] = {}  # thread -> the name inherited from its creator
-        self._tasks = _ByStage(self._list_threads)  # until a claim changes
+        self._tasks = _ByStage(self._list_threads)  # cleared when a claim changes
         self._ours: set[int] = set()
         # Times of all threads when one of ours ended, since it and others may be gone later.
         self._times_at_ends: dict[int, Times] = {}

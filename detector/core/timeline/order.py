@@ -1,4 +1,4 @@
-"""The order of a frame's stages, and the groups that run one after the other in one thread.
+"""The order of a frame's stages, and the groups of stages that run in one thread in turn.
 
 Every run has the seven stages of ``spans.STAGES``. It may have more between nms and annotate
 (``stages/between``). Any other name counts as one of those, so that a session with a stage that is

@@ -257,7 +257,7 @@ MAX_ROWS = 300_000
 
 
 class Between:
-    """Totals of the time between spans, with the names of ``Span``; ``call_ns`` covers it all."""
+    """Totals of the time between spans, named as in ``Span``; ``call_ns`` is all of that time."""
 
     __slots__ = ("call_ns", "off_cpu_ns", "other_threads_ns", "ready_ns")
 
@@ -416,8 +416,7 @@ class ThreadTrack:
 
 
 class FirstCall:
-    """A stage's first call on a thread. Threads that a library starts in it are booked to the
-    stage."""
+    """A stage's first call on a thread. Threads that a library starts in it count for the stage."""
 
     def __init__(self, span: Span, natives: Natives) -> None:
         self._span, self._booked_threads = span, natives.book_threads(span.stage)

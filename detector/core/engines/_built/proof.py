@@ -34,7 +34,7 @@ NAME_DIGITS = 12  # length of the part of a digest that is in a file name
 DOCUMENT_BYTES = 16 << 20  # larger than any manifest or list of measurements
 
 
-_keys: dict[str, bytes] = {}  # path -> key; the environment can change the path in a process
+_keys: dict[str, bytes] = {}  # path -> key; the path may change with the environment
 _not_stored: dict[str, str] = {}  # path -> why this process's key is not stored there
 
 
@@ -113,7 +113,7 @@ def key_path() -> Path:
 
 
 def seal(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document with its proof, which includes the file's ``name`` so that files cannot
+    """Return the document with its proof, which covers the file's ``name`` so that files cannot
     be swapped."""
     plain = json.loads(json.dumps(without_proof(document)))
     return {**plain, FIELD: _sign(_find_key() or _make_key(), name, plain)}
@@ -178,7 +178,7 @@ def _keep(path: Path, key: bytes) -> bytes:
             os.link(temporary, path)  # unlike a rename, it fails if another run has stored a key
         except FileExistsError:
             return _read(path) or key
-        except OSError:  # a file system without links
+        except OSError:  # a file system without hard links
             os.replace(temporary, path)
         sync_folder(path.parent)
     finally:

@@ -60,14 +60,14 @@ if TYPE_CHECKING:
     import onnx
 
 CURE = "give --engines-dir DIR"
-LARGEST_MESSAGE = (1 << 31) - (1 << 24)  # bytes of weights in one protobuf, with room for nodes
+LARGEST_MESSAGE = (1 << 31) - (1 << 24)  # bytes of weights that fit in a protobuf with its nodes
 EXTERNAL_BYTES = 1024  # smaller tensors stay in the graph
 LOCK = ".lock"
 
 
 class Artefact(NamedTuple):
     path: str
-    built: bool  # False: it existed already and is intact
+    built: bool  # False: the file existed already, intact
     notes: tuple[str, ...]  # lines for the user
 
 
@@ -107,7 +107,7 @@ def _preferred_folder(given: str | None) -> Path:
 
 
 def is_writable(folder: Path) -> bool:
-    """Return whether a file can be created in ``folder`` or above, by trying it."""
+    """Return whether a file can be created in ``folder``, or its nearest existing parent."""
     if has_no_home(folder):
         return False
     place = folder.absolute()
@@ -168,7 +168,7 @@ def refuse_beyond_one_message(network: Network, doing: str, cure: str) -> None:
 
 
 def _weight_bytes(model: onnx.ModelProto) -> int:
-    """Return the size of the weights; if small, an upper limit at eight bytes an element."""
+    """Return the bytes of the weights; if few, an upper limit at eight bytes an element."""
     limit = sum(8 * math.prod(tensor.dims) for tensor in model.graph.initializer)
     if limit <= LARGEST_MESSAGE:
         return int(limit)
@@ -176,8 +176,8 @@ def _weight_bytes(model: onnx.ModelProto) -> int:
 
 
 def _separate_weights(network: Network, place: Path) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Write weights over 2 GiB to a file. Return the graph that reads them, and the manifest's
-    entry for that file."""
+    """Write the large weights to a file. Return the graph that reads the file, and the manifest's
+    entry for it."""
     from onnx import TensorProto, helper
 
     model, graph = network.graph, network.graph.graph
@@ -270,8 +270,8 @@ def _describe_unstored_key(folder: Path) -> str | None:
 
 
 def rewrite(folder: Path, name: str, made: Callable[[dict[str, Any] | None], bytes]) -> Path:
-    """Replace a sealed JSON object atomically. ``made`` returns the new content from the old one;
-    None: there is no valid file."""
+    """Replace a sealed JSON object atomically. ``made`` gets the old object, or None if there is no
+    valid file, and returns the new content."""
     target = folder / name
     with _output_errors(folder):
         make_private_folder(folder)
@@ -374,7 +374,7 @@ def _write_document(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def _clear_path(path: Path) -> None:
-    """Remove anything but a plain file, such as another account's link to a user's file."""
+    """Remove a link, pipe or socket, such as another account's link to a user's file."""
     if path.is_symlink() or path.is_fifo() or path.is_socket():
         path.unlink()
 
@@ -508,7 +508,7 @@ def _use_graph(network: Network, path: Path, manifest: Mapping[str, Any]) -> boo
         return False
     network.graph, network.path, network.peak_bytes = partial(_load, path), str(path), peak
     network.output_shapes, network.macs = shapes, macs
-    if network.precision == "fp32":  # others have those of the graph that was converted
+    if network.precision == "fp32":  # other precisions keep the fp32 graph's sensitive nodes
         network.sensitive = sensitive
     return True
 

@@ -30,7 +30,7 @@ TELEMETRY, CONVERTER = "openvino_telemetry", "openvino.tools.ovc"
 
 
 def _import_without(module: str, *names: str) -> Any:
-    """Import a module that cannot import ``names``: None in sys.modules blocks them."""
+    """Import a module while nothing can import ``names``: None in sys.modules blocks them."""
     loaded = {name: sys.modules[name] for name in names if name in sys.modules}
     sys.modules.update(dict.fromkeys(names))  # type: ignore[arg-type]
     try:

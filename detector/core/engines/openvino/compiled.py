@@ -17,7 +17,7 @@ from detector.core.models.base import Network
 
 
 def is_wanted(options: EngineOptions) -> bool:
-    """Return whether to store the compiled model: as ``cache`` says, else on a GPU or NPU."""
+    """Return whether to store the compiled model: as ``cache`` says; by default on a GPU or NPU."""
     chosen, through = options.own.get("cache"), options.own.get("through", "no")
     if chosen not in (None, "0", "1"):
         raise UsageError(f"--engine-options cache={chosen}: give 0 or 1")
@@ -44,6 +44,7 @@ def key_here(network: Network, options: EngineOptions) -> dict[str, Any]:
             "identity": identify(core, compilation.target),
             "drivers": loaded_drivers(),
             "settings": {name: str(value) for name, value in compilation.settings(core).items()},
+            # Nodes that stay float32.
             "stays": hashlib.sha256(" ".join(sorted(compilation.stays)).encode()).hexdigest()[:12],
         }
 

@@ -15,7 +15,7 @@ from detector.core.models.base import Network
 from detector.core.types import Background
 
 # The type for float layers. int8 is in the graph, as Q/DQ nodes; the hint is for its other layers
-# (``hint_of``). We set it on all devices that have it, since they would choose a type otherwise.
+# (``hint_of``). We set the hint wherever supported, since the device would choose a type otherwise.
 HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32"}
 TYPES = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
 IN_FLOAT = "openvino computes in float"  # key in the details of a network that must run in float
@@ -34,7 +34,7 @@ class Compilation(NamedTuple):
     threads: int
 
     def settings(self, core: Any) -> dict[str, Any]:
-        """Return the properties that the device supports. HETERO and AUTO select them later."""
+        """Return the properties that the device supports. HETERO and AUTO get all, and select."""
         target, many = self.target, self.streams > 1
         properties: dict[str, Any] = {
             "PERFORMANCE_HINT": "THROUGHPUT" if many else "LATENCY",
@@ -96,8 +96,8 @@ def _read(core: Any, network: Network) -> Any:
 
 
 def hint_of(network: Network, options: EngineOptions) -> str:
-    """Return the type of layers for which the graph names none. For int8 it is bf16 if the
-    calibration has measured the loss."""
+    """Return the type of layers for which the graph names none. For int8 the default is fp32, or
+    bf16 if the CPU has it and the calibration measured it."""
     chosen = options.own.get("float", "auto")
     if chosen not in ("auto", "fp32", "bf16", "fp16"):
         raise UsageError(f"--engine-options float={chosen}: give auto, fp32, bf16 or fp16")

@@ -1,7 +1,7 @@
 """Find nodes that OpenVINO may silently compute differently from ONNX Runtime.
 
 Seen with OpenVINO 2026.4.1 and ONNX Runtime 1.31.1; scripts in ``findings`` show each case. We run
-a file with such a node only if one inference gives the same boxes and scores with both.
+a file with such a node only if both libraries give the same boxes and scores in one inference.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def _has_ignored_attributes(attributes: Mapping[str, Any], opset: int) -> bool:
 
 
 def _counts_windows_in_padding(attributes: Mapping[str, Any], opset: int) -> bool:
-    """Return whether a pooling window may be entirely in the padding, which ONNX Runtime omits.
-    OpenVINO returns the lowest float32 for it."""
+    """Return whether a pooling window may be entirely in the padding. ONNX Runtime omits it, and
+    OpenVINO returns the lowest float32."""
     return bool(attributes.get("ceil_mode") and any(attributes.get("pads", ())))
 
 
@@ -64,7 +64,7 @@ SATURATING = frozenset(("Add", "Sub", "Mul", "Neg", "Abs"))
 
 
 def find_differing(network: Network) -> str | None:
-    """Return the first such node, as "down (Resize)", in another program's file; or None."""
+    """Return the first such node of another program's file, as "down (Resize)"; or None."""
     if "recognised" not in network.details:
         return None
     from onnx import helper

@@ -63,7 +63,7 @@ class OpenvinoLayerProfiler:
             self._request.infer()
             means = self._request.get_profiling_info()
         self._runs += 1
-        # Omit nodes that were fused into a layer, which are reported, too.
+        # Omit nodes that were fused into a layer; they are reported, too.
         times = [self._subtract(mean) for mean in means if _name(mean) in self._names]
         if not times:
             raise EngineError("engine openvino: no layer times: the device reports none by name")
@@ -122,7 +122,7 @@ def add_hidden_nodes(
     hidden: dict[str, int] = {}
     for node in graph.node:
         maker = makers.get(node.input[0], "") if node.input else ""
-        # Activations of such a convolution are fused, too. Others without a layer were removed.
+        # Such a convolution's activations are fused, too. Other nodes without a layer were removed.
         is_hidden = node.op_type == "Conv" or (node.op_type in ELEMENTWISE and maker in hidden)
         if node.name not in layer_of_node and is_hidden and maker in layer_of_node:
             hidden[node.name] = layer_of_node[node.name] = layer_of_node[maker]

@@ -88,7 +88,7 @@ class _Pairs:
         }
 
     def find_needless(self) -> dict[str, str]:
-        """Return the output of each such pair -> its input."""
+        """Return the output of each needless pair -> its input."""
         replaced = {}
         for quantize in self._graph.node:
             if quantize.op_type != "QuantizeLinear":

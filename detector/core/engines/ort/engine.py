@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import onnx
 
 
-# Log fatal errors only. Others are exceptions, and stdout and stderr are ours.
+# Log fatal errors only: others raise exceptions, and stdout and stderr are ours.
 SILENT = 4
 # This optimiser would round the float weights of a convolution between two quantised ones to int8,
 # although the graph keeps it in float.
@@ -124,7 +124,7 @@ class OpenOrt(Engine):
             return open_session(network, settings, [CPU]), "cpu"
 
     def execution(self) -> list[LayerExecution]:
-        """Return the layers of the optimised graph, which another session saves for this."""
+        """Return the layers of the optimised graph, which another session saves."""
         if self._network is None:
             return []
         import onnx
@@ -262,7 +262,7 @@ def save_graph(settings: Any, folder: str) -> Any:
 
 
 def split_into_runs(events: list[dict[str, Any]]) -> list[list[tuple[str, str, float]]]:
-    """Return, for each run, (name, operator, ms) of the nodes in order. Times are whole us."""
+    """Return, for each run, (name, operator, ms) of the nodes in order; resolution: 1 us."""
     nodes = [
         event for event in events if event.get("cat") == "Node" and event["name"].endswith(SUFFIX)
     ]
@@ -368,7 +368,7 @@ def _find_owners(optimised: Any, graph: Any) -> dict[str, int]:
     owners = _find_owners_by_name(optimised, {node.name for node in nodes})
     before, after = _find_neighbours(nodes)
     computing = {at for at, node in enumerate(optimised.node) if _computes(node)}
-    # No pass changes an earlier assignment. First, assign convolutions and casts to the next node.
+    # No pass changes an earlier assignment. First convolutions and dequantisers: to the node after.
     for node in reversed(nodes):
         if _computes(node) or node.op_type == "DequantizeLinear":
             candidates = [
@@ -377,7 +377,7 @@ def _find_owners(optimised: Any, graph: Any) -> dict[str, int]:
                 if not _computes(node) or at in computing
             ]
             owners |= {node.name: candidates[0]} if candidates and node.name not in owners else {}
-    # Then activations to the node before, and nodes at the start of the graph to the next one.
+    # Then activations: to the node before. Then the graph's first nodes: to the node after.
     for neighbours, order in ((before, nodes), (after, nodes[::-1])):
         for node in order:
             candidates = _owners_of(neighbours[node.name], owners)

@@ -113,8 +113,8 @@ def dequantize_constants(model: onnx.ModelProto, constants: dict[str, NDArray[An
 
 
 def lay_out(module: GraphModule, channels_last: bool) -> GraphModule:
-    """Store convolution weights as NHWC (``channels_last``) or NCHW, in place, as the picture is
-    stored: otherwise each run reorders them, 5 times slower on yolov4-tiny (2 threads, AVX-512)."""
+    """Store convolution weights as NHWC (``channels_last``) or NCHW, in place, like the picture:
+    else each run reorders them and takes 5 times as long (yolov4-tiny, 2 threads, AVX-512)."""
     import torch
     from torch import nn
 

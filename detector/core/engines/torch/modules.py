@@ -19,7 +19,7 @@ class ToType(nn.Module):
 
 
 class Permute(nn.Module):
-    """A view with permuted dimensions; with ``copies``, a copy. An empty order reverses all."""
+    """A view with permuted dimensions; with ``copies``, a copy. An empty order reverses them."""
 
     copies = False
 

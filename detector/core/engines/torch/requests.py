@@ -25,7 +25,7 @@ Run = Callable[[Tensor], Sequence[Tensor]]
 
 
 class CallingThreads(threading.local):
-    """Sets torch's number of threads once in each thread that runs the network. OpenMP has the
+    """Sets torch's number of threads once in each thread that runs the network: OpenMP keeps one
     number per calling thread, and with another number results differ in the last bit."""
 
     ready = False
@@ -194,8 +194,8 @@ def allow_tf32(allowed: bool) -> None:
 
 
 def check_memory(run: Run, network: Network, device: Any, concurrency: int) -> None:
-    """Run one full batch on ``concurrency`` streams. Raises EngineError that names a batch that
-    fits."""
+    """Run one full batch on ``concurrency`` streams. If memory is too small, raises EngineError
+    with a batch that fits."""
     if fits(run, network, device, concurrency, network.batch):
         return
     # Outside ``except``, since an exception would keep frames alive, and with them the memory.

@@ -35,7 +35,7 @@ class FixedBatchError(Exception):
 
 
 def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of a graph whose batch is chosen at run time. Raises FixedBatchError."""
+    """Return a copy of a graph with the batch open until run time. Raises FixedBatchError."""
     import onnx
     from onnx import shape_inference
 
@@ -290,7 +290,7 @@ def _configure(trt: Any, config: Any, settings: TrtSettings, precision: str) -> 
         config.set_flag(trt.BuilderFlag.TF32)
     if settings.workspace_mb:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_mb * MB)
-    # With both, NVTX and the inspector show layers' names; only DETAILED has their types.
+    # At both levels NVTX and the inspector show layers' names; only DETAILED has their types.
     verbosity = trt.ProfilingVerbosity
     config.profiling_verbosity = (
         verbosity.DETAILED if settings.detailed else verbosity.LAYER_NAMES_ONLY

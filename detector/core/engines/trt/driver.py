@@ -78,7 +78,7 @@ def gpu_of(device: str) -> Gpu:
 
 
 def cuda_version() -> tuple[int, int]:
-    """Return the newest CUDA version that the driver supports, as (13, 1); (0, 0) without one."""
+    """Return the newest CUDA that the driver supports, as (13, 1); (0, 0) without a driver."""
     try:
         cuda = library()
     except OSError:

@@ -105,7 +105,7 @@ class Edition:
         return engine.create_execution_context()
 
     def create_cache(self, engine: Any, known: bytes | None) -> Any:
-        """Return a cache for code that is compiled when a plan is loaded; None if none is."""
+        """Return a cache for code that is compiled when a plan is loaded; None if no code is."""
         return None
 
 
@@ -187,8 +187,8 @@ class Rtx(Edition):
 
     @staticmethod
     def _targets(gpu: Gpu | None, settings: TrtSettings) -> tuple[str, ...]:
-        """Return the targets. The default is none, which means 8.0 and newer, or 7.5 if the GPU
-        has that."""
+        """Return the targets. The default is none, which means 8.0 and newer; for an older GPU, its
+        own capability."""
         if settings.targets or gpu is None or gpu.capability >= AMPERE:
             return settings.targets
         return (capability(gpu),)

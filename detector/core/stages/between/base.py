@@ -62,24 +62,24 @@ class Stage(ABC):
     what: ClassVar[str]
     advice: ClassVar[str] = ""
     order: ClassVar[int] = 0
-    brings: ClassVar[tuple[str, ...]] = ()  # names of sinks that every run with it opens
+    brings: ClassVar[tuple[str, ...]] = ()  # names of sinks that every run with the stage opens
     schedule: Schedule | None = None
 
     @classmethod
     @abstractmethod
     def settings(cls, options: Mapping[str, Any]) -> Any:
-        """Return its frozen settings, or None if these options do not use the stage. Called once,
+        """Return the stage's frozen settings, or None if these options do not use it. Called once,
         before a model is loaded. ``options``: the groups of ``config.schema.Config``, as plain
         values. Raises UsageError."""
 
     @classmethod
     def lowest_conf(cls, settings: Any) -> float:
-        """Return the lowest score that it needs. It must drop detections below --conf itself."""
+        """Return the lowest score needed. The stage must drop detections below --conf itself."""
         return 1.0
 
     @classmethod
     def spares(cls, settings: Any) -> Spared | None:
-        """Return which frames its ``schedule`` skips; None without a schedule."""
+        """Return which frames the stage's ``schedule`` skips; None without a schedule."""
         return None
 
     @classmethod
