@@ -144,7 +144,7 @@ def _read_head(response: BaseHTTPResponse, start: int) -> Answer:
 
 
 def _read_length(response: BaseHTTPResponse) -> int | None:
-    """Return the stated length; None if it is absent, or 2**64 - 1 (a camera's endless stream)."""
+    """Return the stated length; None if absent or above LARGEST, as of an endless stream."""
     # at most one value: urllib3 rejects responses with two different ones
     stated = set(response.headers.getlist("Content-Length"))
     if not stated or response.chunked:

@@ -54,7 +54,7 @@ def to_bgr(reformatter: Any, picture: Any, width: int, height: int) -> Image:
 
 
 def is_deep_grey(picture: Any) -> bool:
-    """Return whether it is grey with more than 8 bits, which ``_grey`` converts."""
+    """Return whether a picture is grey with more than 8 bits, which ``_grey`` converts."""
     return _DEEP_GREY.fullmatch(picture.format.name) is not None
 
 

@@ -113,9 +113,9 @@ def copy_planes(source: Planes, target: Planes) -> None:
 
 
 class Easel:
-    """The pictures that boxes are drawn into, used in rotation. One is enough if the writer draws,
-    since it is encoded before the next frame. Other ``threads`` need three each: for a frame being
-    drawn, one in the queue, and one drawn before its turn."""
+    """The pictures that boxes are drawn into, used in turn. One is enough if the writer draws,
+    since it encodes a frame before it draws the next. Other ``threads`` need three each: for a
+    frame being drawn, one in the queue, and one drawn before its turn."""
 
     def __init__(self, *, bgr: bool = False, threads: int = 0) -> None:
         """``bgr``: an output needs BGR with boxes, so boxes are drawn into BGR."""
