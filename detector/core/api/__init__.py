@@ -142,7 +142,7 @@ class Detector(AnswersAttributes):
             config = resolve_config(None, flags)
             if self._tracker is not None and config.tracking.infer_every is not None:
                 raise UsageError("--infer-every needs a built-in tracker; give its name to --track")
-            # A call waits for its picture, so one request on all threads gives the lowest latency.
+            # A call waits for its result, so one request on all threads gives the lowest latency.
             # A stream runs concurrency=N requests.
             self._flags, self._as_measured = flags, (as_measured := engine == "auto")
             self._plan = resolve(

@@ -105,7 +105,7 @@ def _ask(place: WebPlace) -> WebKind:
         return _ask_unchecked(place, str(error), named)
     except (OSError, ValueError) as error:
         if not named:
-            return WebKind(LIVE)  # its feed reports the error and retries
+            return WebKind(LIVE)  # the camera's feed reports the error and retries
         return WebKind(REFUSED, error=f"{place}: {redact(_explain(error, place))}")
     result = _identify_response(place, answer, named)
     names = {name.lower() for name in answer.headers}

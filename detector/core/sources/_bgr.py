@@ -126,7 +126,7 @@ def _choose_dst_colours(picture: Any) -> dict[str, int]:
     hdr, wide = transfer in HDR_TRANSFERS, primaries in WIDE_PRIMARIES
     if not (hdr or wide):
         return {}
-    # Other numbers would make swscale fail or crash.
+    # Numbers that swscale does not accept would make it fail or crash.
     return {
         "dst_color_trc": BT709 if hdr else transfer if transfer in TRANSFERS else UNSPECIFIED,
         "dst_color_primaries": BT709

@@ -50,7 +50,7 @@ QUALITIES = {
     "small": {"preset": "veryfast", "crf": "23"},
 }
 CRF = "23"  # for --preset
-TIME_BASES = {"mpegts": Fraction(1, 90_000), "flv": Fraction(1, 1000)}  # of muxers with only one
+TIME_BASES = {"mpegts": Fraction(1, 90_000), "flv": Fraction(1, 1000)}  # the only ones allowed
 # FFmpeg does not recognize some files of fewer packets as MPEG-TS.
 TS_MIN_PACKETS, TS_NULL = 32, b"\x47\x1f\xff\x10" + b"\xff" * 184
 SOUNDS = {"mov": COPIED_IN_MOV, "mpegts": COPIED_IN_TS, "flv": COPIED_IN_FLV}
