@@ -23,8 +23,8 @@ if TYPE_CHECKING:  # type checkers and editors see the real types instead of Any
     from detector.core.errors import DetectVideoError
     from detector.core.types import Frame
 
-# Without this before its import, ONNX Runtime queues telemetry and writes a device id into the
-# user's cache; calling its disable_telemetry_events() later is too late.
+# Unless this is set before its import, ONNX Runtime queues telemetry and writes a device id into
+# the user's cache; calling its disable_telemetry_events() later is too late.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __all__ = ["DetectVideoError", "Detections", "Detector", "Frame", "__version__"]

@@ -36,7 +36,7 @@ from urllib3.util import parse_url
 from detector.core.errors.secrets import Address
 
 MOST_REDIRECTS = 10
-MOST_READS = 3  # time limit for all headers together, in read timeouts
+MOST_READS = 3  # read timeouts in which all headers together must arrive
 LARGEST = 2**63 - 1  # bytes: the largest position that FFmpeg accepts
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)", re.ASCII)
 _LENGTH = re.compile(r"\d{1,20}", re.ASCII)
@@ -144,7 +144,7 @@ def _read_head(response: BaseHTTPResponse, start: int) -> Answer:
 
 
 def _read_length(response: BaseHTTPResponse) -> int | None:
-    """Return the stated length; None if it is absent, or 2**64 - 1 (a camera's endless stream)."""
+    """Return the stated length; None if absent or above LARGEST, as of an endless stream."""
     # at most one value: urllib3 rejects responses with two different ones
     stated = set(response.headers.getlist("Content-Length"))
     if not stated or response.chunked:
@@ -257,7 +257,7 @@ def _authorize(url: str, login: Login, challenges: Sequence[str]) -> dict[str, s
 
 
 class _TimeLimited(HTTPConnection):
-    """A connection that limits the time for all headers; a read timeout restarts with each byte."""
+    """A connection that limits the time for all headers; the read timeout restarts at each byte."""
 
     def getresponse(self) -> Any:
         late, limit_s = threading.Event(), MOST_READS * (self.timeout or 0)

@@ -156,7 +156,7 @@ class Section:
 
 
 def plain(value: float) -> str:
-    """Format with at most two decimals and four significant digits: 1234, 123.4, 12.34."""
+    """Format with two decimals, one from 100 on, none from 1000 on: 12.34, 123.4, 1234."""
     if isinstance(value, int):
         return str(value)
     if 0 < abs(value) < 0.005:

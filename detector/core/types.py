@@ -126,7 +126,7 @@ class Frame:
     do not draw into the planes after that. ``source``: set by ``Detector.stream``. ``arrival``: for
     cameras only. ``reused``: nothing moved (--skip-still), so it has the detections of the last
     inferred frame. ``coasting``: its boxes come from tracks (--infer-every). ``cut``: whether
-    another scene begins here; None if not checked. ``reduced``: the picture, if the source was
+    a scene begins with this frame; None if not checked. ``reduced``: the picture, if the source was
     opened to decode a fraction of its pixels.
 
         >>> frame = Frame(index=0, pts=0, time_s=0.0, picture=np.zeros((720, 1280, 3), np.uint8))
@@ -308,7 +308,7 @@ class Candidates(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """Lines with a text, as a stage has them drawn."""
+    """Lines and a text that a stage wants drawn."""
 
     strokes: tuple[NDArray[np.float32], ...]  # points [n, 2], pixels
     text: str

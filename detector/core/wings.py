@@ -1,8 +1,8 @@
 """The wings, and what each of them adds to the program.
 
 A wing is a folder next to the core with a file ``WING/wing.py``, whose ``ADDS`` lists most of its
-additions as literals. The core names no wing, and imports no file of a wing before it is needed:
-it parses that file. Other additions are files in ``commands/``, ``stages/`` or ``trackers/``.
+additions as literals. The core names no wing. It parses ``wing.py``, and imports no file of a wing
+before that is needed. Other additions are files in folders such as ``commands/`` or ``sinks/``.
 """
 
 from __future__ import annotations

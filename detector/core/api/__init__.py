@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     Classes = Sequence[str | int] | None  # names or ids
 
 
-# Keyword arguments of Detector. A message about ``--max-det`` becomes ``max_det`` with these.
+# Keyword arguments of Detector. In its messages, ``--max-det`` becomes ``max_det``.
 KEYWORDS = frozenset(("model", "engine", "track", *Options.__annotations__))
 FOR_A_CALL = frozenset(("conf", "classes"))
 FOR_PROCESS = KEYWORDS.union(
@@ -100,8 +100,8 @@ class Detector(AnswersAttributes):
     ``model``: path of a model file or a known name; "street" (person, vehicle) comes with the
     package. ``engine``: "ort", "openvino", "torch", "trt", "null"; "auto" chooses as the command
     does on this machine, None takes the first in a fixed order, in fp32. ``options``: those of
-    ``Options``, such as ``conf=0.4``, ``batch=8`` or ``classes=["person"]``. Raises UsageError
-    that suggests the nearest known option, ModelError and EngineError. Close it, or use ``with``:
+    ``Options``, such as ``conf=0.4``, ``batch=8`` or ``classes=["person"]``. Raises ModelError,
+    EngineError, and UsageError that suggests the nearest known option. Close it, or use ``with``:
 
         >>> import numpy as np
         >>> from detector import Detector
@@ -142,7 +142,7 @@ class Detector(AnswersAttributes):
             config = resolve_config(None, flags)
             if self._tracker is not None and config.tracking.infer_every is not None:
                 raise UsageError("--infer-every needs a built-in tracker; give its name to --track")
-            # A call waits for its picture, so one request on all threads gives the lowest latency.
+            # A call waits for its result, so one request on all threads gives the lowest latency.
             # A stream runs concurrency=N requests.
             self._flags, self._as_measured = flags, (as_measured := engine == "auto")
             self._plan = resolve(

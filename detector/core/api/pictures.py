@@ -60,7 +60,7 @@ def _is_pil(picture: object) -> bool:
 
 
 def _from_pil(picture: Any) -> Image:
-    """Return the pixels as stored. Raises UsageError for more than 8 bits (unknown range)."""
+    """Return the pixels as stored. Raises UsageError for more than 8 bits of unknown range."""
     import numpy as np
 
     if picture.mode.startswith(("I", "F")):

@@ -143,7 +143,7 @@ class Detections(AnswersAttributes, types.Detections):
         """Return a copy of ``image``, u8 BGR [h, w, 3], with boxes and labels as in the command.
 
         ``image``: by default, the picture in which the objects were found. ``font``: a TTF, OTF or
-        TTC file for the labels. Raises UsageError for another file, or if the picture is gone.
+        TTC file for the labels. Raises UsageError for other files, or if the picture is gone.
         """
         from detector.core.run.fonts import open_font
         from detector.core.stages.annotate import Style, annotate
@@ -182,7 +182,7 @@ class Detections(AnswersAttributes, types.Detections):
         return None if picture is None else as_image(picture)
 
     def _repr_png_(self) -> bytes | None:
-        """Show a notebook the picture with its boxes, at most WIDEST pixels wide, if it exists."""
+        """Return the picture with boxes for a notebook, up to WIDEST pixels wide, if it exists."""
         import cv2
 
         from detector.core.sinks.pictures import encode
@@ -199,7 +199,7 @@ class Detections(AnswersAttributes, types.Detections):
         return encode(drawn, ".png")[1]
 
     def _repr_html_(self) -> str | None:
-        """Show a notebook a table if the picture is gone. Notebooks prefer HTML to PNG."""
+        """Return a table for a notebook if the picture is gone. Notebooks prefer HTML to PNG."""
         from detector.core.sinks._rows import plain_values
 
         if self._repr_png_() is not None:

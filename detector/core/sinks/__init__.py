@@ -1,4 +1,4 @@
-"""Sinks write results, such as video or rows. Each module here or in ``sinks`` of a wing is one."""
+"""Sinks write results, such as video or rows. Each module in ``sinks``, also of a wing, is one."""
 
 from __future__ import annotations
 

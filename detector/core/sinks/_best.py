@@ -1,7 +1,7 @@
 """Find the best picture of each track, keeping one candidate per track.
 
-Pictures whose object is not cut by the frame's border are better, then those with a larger side x
-score x sharpness. The side is the square root of the box's area in pixels. Sharpness is
+Pictures whose object is not cut by the frame's border are better, then those with a larger product
+side x score x sharpness. The side is the square root of the box's area in pixels. Sharpness is
 v / (v + 100), where v is the variance of the Laplacian of the crop, in grey and scaled to 64x64, so
 that it does not depend on the object's distance. A picture must be better by 5% to replace the
 candidate, so that an approaching object is not copied in every frame.
@@ -147,7 +147,7 @@ class BestPictures:
             record = TrackRecord(track, class_id, name, frame.index, time_s, frame.index, time_s)
             self._tracks[track] = record
         better = None if self._better is None else self._better[at]
-        if better is None and record.picture is None:  # ``see`` compared it with an ended track
+        if better is None and record.picture is None:  # ``see`` compared with an ended track
             better = self._compare(frame.image, detections, at, track)
         record.last_frame, record.last_s = frame.index, time_s
         record.frames += 1

@@ -59,7 +59,7 @@ class FrameNames:
 
 
 def free_name(stem: str, suffix: str, taken: set[str]) -> str:
-    """Return ``stem`` + ``suffix``, or with -2, -3... if it is ``taken``, and add it to those."""
+    """Return ``stem`` + ``suffix``, with -2, -3... if that is ``taken``; add it to ``taken``."""
     name, n = stem + suffix, 1
     while name in taken:
         n += 1

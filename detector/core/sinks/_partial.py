@@ -26,7 +26,7 @@ class Partial:
 
     Links are followed, so that two names of one target share one lock. A killed run's temporary
     file is reused; if another program's file has that name, we use ``x.partial-2.mp4``. Raises
-    OutputError rather than replace ``source`` or a file that the guard protects.
+    OutputError rather than replace ``source``, and what ``refuse_kept`` raises.
     """
 
     def __init__(self, target: Path, source: str = "", *, folder: bool = False) -> None:
@@ -151,7 +151,7 @@ def _is_ours(fd: int) -> bool:
         return False
     if not about.st_size:
         return True
-    with suppress(OSError):  # no extended attributes here, so do not use a file of unknown origin
+    with suppress(OSError):  # without extended attributes, the file's origin is unknown
         return bool(os.getxattr(fd, MARK))
     return False
 

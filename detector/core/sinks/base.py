@@ -70,7 +70,7 @@ class Sink:
 
     @classmethod
     def check_source(cls, spec: str) -> None:
-        """Raise UsageError if this output cannot be made from a source (a file)."""
+        """Raise UsageError if this output cannot be made from the source file ``spec``."""
 
     def open(self, info: SourceInfo) -> None:
         """Create the temporary file. Raises OutputError if the target cannot be written."""
@@ -90,7 +90,7 @@ class Sink:
         raise NotImplementedError
 
     def abort(self) -> Path | None:
-        """After a failure, keep the complete part in the temporary file; return that, or None."""
+        """After a failure, keep the complete part in a temporary file; return its path, or None."""
         raise NotImplementedError
 
 

@@ -103,7 +103,7 @@ class CocoSink(RowsSink):
         self._frames = names or FrameNames()
         self._last: dict[str, Any] | None = None  # last frame, whose picture may not be written yet
         self._images: list[str] = []
-        self._end_positions: list[int] = []  # bytes of the file after each frame
+        self._end_positions: list[int] = []  # size of the file after each frame, in bytes
         self._names: tuple[str, ...] = ()
         self._count = 0  # annotations so far
         self._results = CocoResults(results_path(path))
@@ -179,7 +179,7 @@ class CocoSink(RowsSink):
         return super().close()
 
     def abort(self) -> Path | None:
-        """Keep as many frames as fit on the disk with their images list; delete the results."""
+        """Keep as many frames as fit on the disk with their list of images; delete the results."""
         self._results.discard()
         self._add_last_image()
         if self._partial is None or not self._images:
@@ -197,8 +197,8 @@ class CocoSink(RowsSink):
         return super().abort()
 
     def _count_fitting(self, space: int) -> int:
-        """Return how many frames fit into ``space`` bytes with their images list. All fit if the
-        disk has room for it."""
+        """Return how many frames fit into ``space`` bytes with their list of images. All fit if
+        the disk has room for the list."""
         assert self._partial is not None
         try:
             disk = os.fstatvfs(self._partial.fd)

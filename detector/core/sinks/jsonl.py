@@ -36,7 +36,7 @@ class JsonlSink(RowsSink):
 def row(
     source: str, frame: Frame, time_base: str | None, detections: Detections, **more: object
 ) -> dict[str, object]:
-    """Return a frame's line. ``time_base``: as "1/90000". ``more``: added before the detections."""
+    """Return a frame's line. ``time_base``: "1/90000". ``more``: added before the detections."""
     return {
         "source": source,
         "frame": frame.index,
@@ -52,7 +52,7 @@ def row(
 
 
 def make_times(frame: Frame) -> dict[str, object]:
-    """Return ``times_ms``, the ms of each stage, and ``batch``, the frames that share ``infer``."""
+    """Return ``times_ms``, the ms of each stage, and ``batch``, how many frames share ``infer``."""
     times = frame.times
     if times is None:
         return {}

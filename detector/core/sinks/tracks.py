@@ -18,9 +18,9 @@ from detector.core.sinks._best import ROWS, BestPictures, TrackRecord
 from detector.core.sinks._folder import FolderSink
 from detector.core.types import Detections, Frame, Image, SourceInfo
 
-# A session stores pictures of the longest tracks: how many at most, and their longest side.
+# A session stores pictures of the longest tracks: how many at most, and their longer side (pixels).
 MOST_SHOWN, SHOWN_SIDE = 120, 200
-STEP_S = 1 / 30  # assumed between pictures of a folder, like trackers
+STEP_S = 1 / 30  # assumed between pictures of a folder, as by trackers
 
 
 class TracksSink(FolderSink):

@@ -1,6 +1,6 @@
 """YOLO's text files in a folder: one per frame, named like the picture, and classes.txt.
 
-If annotated pictures are written, too, both form a dataset: images/, labels/ and data.yaml.
+Labels and annotated pictures together form a dataset: images/, labels/ and data.yaml.
 Without pictures, data.yaml is next to the labels and only names the classes.
 
 A row is "class cx cy w h", as trainers read it. ``save_conf`` appends the score, which ``eval

@@ -1,4 +1,4 @@
-"""Sources of frames, one per file. ``open`` uses the first whose ``claims`` accepts the spec."""
+"""Sources of frames, one per module. ``open`` uses the first whose ``claims`` accepts the spec."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def identify(spec: str) -> WebKind:
 
 
 def identify_all(specs: Sequence[str]) -> None:
-    """Identify all of them concurrently, since each server may be silent for seconds."""
+    """Identify all addresses concurrently, since each server may be silent for seconds."""
     if len(specs) > 1:
         with ThreadPoolExecutor(min(AT_ONCE, len(specs))) as threads:
             list(threads.map(identify, specs))
@@ -105,7 +105,7 @@ def _ask(place: WebPlace) -> WebKind:
         return _ask_unchecked(place, str(error), named)
     except (OSError, ValueError) as error:
         if not named:
-            return WebKind(LIVE)  # its feed reports the error and retries
+            return WebKind(LIVE)  # the camera's feed reports the error and retries
         return WebKind(REFUSED, error=f"{place}: {redact(_explain(error, place))}")
     result = _identify_response(place, answer, named)
     names = {name.lower() for name in answer.headers}
@@ -284,7 +284,7 @@ def _identify_endless(place: WebPlace, answer: Answer, head: bytes) -> WebKind:
 
 
 def _has_an_end(head: bytes) -> bool:
-    """Return whether the format states its end, by an index or a size."""
+    """Return whether the file states where it ends, by an index or a size."""
     if head[4:8] == b"ftyp":
         return _has_index(head)
     if head.startswith(b"RIFF"):

@@ -54,7 +54,7 @@ def to_bgr(reformatter: Any, picture: Any, width: int, height: int) -> Image:
 
 
 def is_deep_grey(picture: Any) -> bool:
-    """Return whether it is grey with more than 8 bits, which ``_grey`` converts."""
+    """Return whether a picture is grey with more than 8 bits, which ``_grey`` converts."""
     return _DEEP_GREY.fullmatch(picture.format.name) is not None
 
 
@@ -126,7 +126,7 @@ def _choose_dst_colours(picture: Any) -> dict[str, int]:
     hdr, wide = transfer in HDR_TRANSFERS, primaries in WIDE_PRIMARIES
     if not (hdr or wide):
         return {}
-    # Other numbers would make swscale fail or crash.
+    # Numbers that swscale does not accept would make it fail or crash.
     return {
         "dst_color_trc": BT709 if hdr else transfer if transfer in TRANSFERS else UNSPECIFIED,
         "dst_color_primaries": BT709

@@ -138,8 +138,8 @@ def list_folder(folder: str) -> Folder:
 
 
 def walk_files(folder: str, entered: set[str] | None = None) -> Iterator[str]:
-    """Yield the files below a folder, except hidden ones and outputs. ``entered``: folders to skip,
-    extended here."""
+    """Yield the files below a folder, except hidden ones and outputs. ``entered``: folders to
+    skip; visited ones are added."""
     entered = set() if entered is None else entered
     waiting = [folder]
     while waiting:

@@ -8,7 +8,7 @@ import numpy as np
 
 from detector.core.types import Image
 
-# Each VideoCapture reads it on opening: -8 is AV_LOG_QUIET. A value set by the user stays.
+# Each VideoCapture reads this on opening: -8 is AV_LOG_QUIET. A value set by the user stays.
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
 # V4L2's timeout for a picture, in seconds, read when cv2 is imported. During the default of ten
 # seconds, a run with a silent webcam could not be stopped.

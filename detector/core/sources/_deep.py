@@ -1,7 +1,7 @@
 """Convert pictures with more than 8 bits per sample, as from thermal or scientific cameras.
 
-The range in use becomes 0..255 (``_grey.py``): for integers, the bits that the largest needs; for
-floats, 0..1 or a likely depth; for grey with little contrast, lowest to highest sample.
+The range in use becomes 0..255 (``_grey.py``): for integers, the bits that the largest sample
+needs; for floats, 0..1 or a likely depth; for grey with little contrast, lowest to highest sample.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _decode_png(data: NDArray[np.uint8], setting: GreySetting) -> tuple[Image | 
 
 
 def _decode_narrow(data: NDArray[np.uint8], setting: GreySetting) -> tuple[Image, str] | None:
-    """Decode with a stretched range; None if cv2's own conversion is right."""
+    """Decode and stretch the range; None if cv2's own conversion is right."""
     stored = cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
     if stored is None or stored.dtype.itemsize < 2:
         return None

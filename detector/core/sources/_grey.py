@@ -21,7 +21,7 @@ from detector.core.types import Image
 Samples = NDArray[Any]
 DEPTHS = (8, 10, 12, 14, 16, 24, 32)  # bits of cameras, and of integers
 OVERSHOOT = 2.0  # floats of 0..1 may reach this value after sharpening or enlarging
-# Grey that uses a smaller share of the range, or of that of a guessed depth, is stretched.
+# Grey that uses a smaller share of its range (the second: if its depth is guessed) is stretched.
 NARROW, NARROW_GUESSED = 0.1, 0.25
 NOISE = 7  # levels; grey that uses no more is not stretched
 OUTLIERS = 0.001  # share of the samples at either end that may be dead or hot pixels

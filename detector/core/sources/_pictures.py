@@ -39,7 +39,7 @@ REDUCED = {
     4: cv2.IMREAD_REDUCED_COLOR_4,
     8: cv2.IMREAD_REDUCED_COLOR_8,
 }
-HEAD_BYTES = 4096  # of a file, which state whether it is an animation
+HEAD_BYTES = 4096  # first bytes of a file, which state whether it is an animation
 MAX_NOTES = 10  # pictures named in notes; all unreadable ones are counted
 
 
@@ -62,8 +62,8 @@ class OpenPictures(SteppingSource):
         self._names = _make_output_names(paths)
         self._grabbed = 0
         self.left_out = ""  # reported at the end, after the notes on single pictures
-        # Maps a note without its numbers to the first picture with the whole note, the number of
-        # other pictures, and the index in ``notes``.
+        # Maps a note without its numbers to its first picture and whole text, the number of other
+        # pictures with that note, and its index in ``notes``.
         self._noted: dict[str, tuple[tuple[str, str], int, int]] = {}
         # Pictures decoded or being decoded, the next one first.
         self._ahead: deque[tuple[int, Pending[Read]]] = deque()

@@ -31,7 +31,7 @@ kind_of = attrgetter(*TAGS, "format.name", "width", "height")
 
 
 def why_no_planes(picture: Any) -> str:
-    """Return why a video with this first picture (None: damaged) must be read as BGR, or ""."""
+    """Return why a video with this first picture (None: late) must be read as BGR, or ""."""
     if picture is None:
         return "its first picture comes late"
     name = picture.format.name
@@ -113,9 +113,9 @@ def copy_planes(source: Planes, target: Planes) -> None:
 
 
 class Easel:
-    """The pictures that boxes are drawn into, used in rotation. One is enough if the writer draws,
-    since it is encoded before the next frame. Other ``threads`` need three each: for a frame being
-    drawn, one in the queue, and one drawn before its turn."""
+    """The pictures that boxes are drawn into, used in turn. One is enough if the writer draws,
+    since it encodes a frame before it draws the next. Other ``threads`` need three each: for a
+    frame being drawn, one in the queue, and one drawn before its turn."""
 
     def __init__(self, *, bgr: bool = False, threads: int = 0) -> None:
         """``bgr``: an output needs BGR with boxes, so boxes are drawn into BGR."""

@@ -34,7 +34,7 @@ class RangedObject:
         self.error: DetectVideoError | None = None  # once set, every read fails
         self._lock = threading.Lock()
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
-        self._expected, self._at_once = 0, 1  # next block of a sequential reader; request's size
+        self._expected, self._at_once = 0, 1  # next block of a sequential read; blocks per request
         self._file = self._retry(self._open)
         self.size = int(self._file.size or 0)
 

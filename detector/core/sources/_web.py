@@ -74,7 +74,7 @@ class WebPlace:
         return f"{stem}{suffix[:20]}"
 
     def link_to(self, url: str) -> WebPlace:
-        """Return the place of a link found here; on the same host it has the same login."""
+        """Return the place of a link in this file; on the same host it has the same login."""
         info, at, host = urlsplit(self.whole).netloc.rpartition("@")
         parts = urlsplit(url)
         if at and parts.netloc == host and parts.scheme == self.scheme:

@@ -148,7 +148,7 @@ class Source:
     # (see ``loop.parts.Parts``).
     arrives: ClassVar[bool] = False
 
-    kind: ClassVar[str] = "video"  # or "pictures": the default kind of its outputs
+    kind: ClassVar[str] = "video"  # or "pictures"; decides its default outputs
     # Modules that ``open`` and reading import on first use.
     imports: ClassVar[tuple[str, ...]] = ()
 

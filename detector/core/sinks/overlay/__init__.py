@@ -31,7 +31,7 @@ class OverlaySink(Sink):
     suffixes = (".mkv",)
     ending = "-overlay"
     kinds = ("video",)
-    order = 5  # after VideoSink, which -o FILE.mkv means without --save overlay
+    order = 5  # after VideoSink, the default for -o FILE.mkv
     options = ("style", "remark", "program", "only_detections")
     imports = tuple(f"{__name__}.{name}" for name in ("ass", "carried", "fonts", "packets"))
     untouched = True

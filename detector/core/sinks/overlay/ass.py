@@ -7,8 +7,8 @@ lines possible:
 - Drawings in one line are placed side by side. Each of ours is as wide as the picture, and the k-th
   is drawn k widths to the left, so that they overlap, each in its own colour. So no drawing may
   extend beyond the picture.
-- An invisible drawing in front of a text sets where the text begins, and, with \\pbo, the height of
-  its row, whatever font the player uses.
+- An invisible drawing in front of a text sets where the text begins and, with \\pbo, how high its
+  row is, whatever font the player uses.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ CAPITAL = 16.5 if MANY_SCRIPTS else FONT_HEIGHT
 # Fontsize is ascent plus descent: 1.2 em in most fonts, with capitals of 0.72 em.
 CAPITAL_OF_EM = 0.72
 PER_CAPITAL = 1.2 / CAPITAL_OF_EM
-BELOW = 0.34  # of Fontsize: space below the baseline, more than any descent
-ROW = 1.3  # of Fontsize: minimum distance between baselines in one line
+BELOW = 0.34  # space below the baseline in Fontsizes, more than any descent
+ROW = 1.3  # minimum distance between baselines in one line, in Fontsizes
 BOXES, LABELS = "Boxes", "Labels"  # names of the styles
 LONGEST_NAME = 200  # characters of a class name
 
@@ -92,7 +92,7 @@ def boxes_text(layout: DrawnLayout, width: int, height: int) -> str:
     shapes = [drawing for group in groups for drawing in _merge_colors(group)]
     if not shapes:
         return ""
-    # For speed, numpy clips all points at once, and each colour is formatted at once.
+    # For speed, numpy clips all points at once, and all points of a colour are formatted at once.
     points = np.array([at for _, points in shapes for at in points], np.int64).reshape(-1, 2)
     lefts = np.repeat(np.arange(len(shapes)) * width, [len(points) // 2 for _, points in shapes])
     # Clip to the picture, since a wider drawing would move all later ones to the right.

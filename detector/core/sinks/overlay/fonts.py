@@ -13,7 +13,7 @@ from detector.core.sinks.overlay.ass import FAMILY
 if TYPE_CHECKING:
     from detector.core.stages.font import Font
 
-LARGEST_FILE = 32 << 20  # bytes; a font with all languages and weights has 130 MB
+LARGEST_FILE = 32 << 20  # bytes; a font with all languages and weights is 130 MB
 PACKAGE, FILES = "font_lato", ("Lato-Regular.ttf", "OFL.txt")
 TRUETYPE, OPENTYPE, TEXT = (
     "application/x-truetype-font",

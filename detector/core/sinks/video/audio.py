@@ -14,7 +14,7 @@ from detector.core.sinks.video.sound_rules import BROKEN, Moment, SoundRules
 from detector.core.types import BACK_S
 
 _NAMES = {"audio": "audio", "subtitle": "subtitle track", "data": "data track"}
-DEFAULT_RATE = 48000  # samples/s, if the encoder does not support the source's rate
+DEFAULT_RATE = 48000  # samples/s, used if the encoder does not support the source's rate
 LONGEST_SLIP_S = Fraction(1, 50)  # tolerated offset of sound without stamps
 SILENCE_S = 1  # length of a block of silence
 NEVER = Fraction(-(10**9)), Fraction(0)
@@ -46,7 +46,7 @@ class CarriedTrack:
         self._last_pts: int | None = None
         self._rewinds = 0  # how often the clock was set back before ``_held``
         self._left_s = Fraction(0)  # time of the last packet before the clock was set back
-        # Maps the number of rewinds to the frames' position, and how much earlier it is written.
+        # Maps the number of rewinds to the end of the frames, and how much earlier it is written.
         self._positions: dict[int, tuple[Fraction, Fraction]] = {}
         self._rules = rules
         self._filled_s = Fraction(0)  # end of the output so far, if gaps are filled

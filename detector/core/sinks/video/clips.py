@@ -1,4 +1,4 @@
-"""Select the frames of a video of clips: those at most the lead before or after a detection."""
+"""Select the frames for clips: those at most ``lead_s`` before or after a detection."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ FILES: dict[str, type[H264File]] = {
 @contextmanager
 def keep_priority() -> Iterator[None]:
     """Restore the scheduling of threads after the block. As root, SVT-AV1 gives the calling thread
-    and its own real-time priority (SCHED_FIFO, 99), which would starve other processes."""
+    and its own threads real-time priority (SCHED_FIFO, 99), which would starve other processes."""
     policy = os.sched_getscheduler(0)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Base of video files: muxer, sound and end of the file. Each subclass writes one format."""
+"""Base of video files, with muxer, sound and trailer. Each subclass writes one format."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ BT601, BT709, LIMITED, FULL = 6, 1, 1, 2
 # MP4 stores the time between two frames, and the offset from dts to pts, in 31 bits. Its muxer
 # doubles the ticks per second of a time base until there are this many.
 MP4_TICKS_PER_S = 10_000
-# If pauses may be longer, we use no B-frames, whose offsets would span several pauses.
+# If pauses may be longer than this, we use no B-frames: their offsets would span several pauses.
 SPARSE_S = 7 * 24 * 3600
-REORDERED = 8  # frames among which x264 reorders with three B-frames, with a margin
+REORDERED = 8  # frames within which x264 reorders if it uses three B-frames, with a margin
 HUGE_PIXELS = 4096 * 4096  # with larger pictures, x264's look-ahead would need gigabytes
 MOST_THREADS = 16  # each needs memory for a frame or two
 # x264 settings for --quality. No preset suits "balanced": on clips of 360p to 720p it takes 0.6 to
@@ -50,7 +50,7 @@ QUALITIES = {
     "small": {"preset": "veryfast", "crf": "23"},
 }
 CRF = "23"  # for --preset
-TIME_BASES = {"mpegts": Fraction(1, 90_000), "flv": Fraction(1, 1000)}  # of muxers with only one
+TIME_BASES = {"mpegts": Fraction(1, 90_000), "flv": Fraction(1, 1000)}  # the only ones allowed
 # FFmpeg does not recognize some files of fewer packets as MPEG-TS.
 TS_MIN_PACKETS, TS_NULL = 32, b"\x47\x1f\xff\x10" + b"\xff" * 184
 SOUNDS = {"mov": COPIED_IN_MOV, "mpegts": COPIED_IN_TS, "flv": COPIED_IN_FLV}
@@ -92,7 +92,7 @@ class YuvFile(VideoFile):
         context.colorspace, context.color_primaries, context.color_trc = BT601, BT709, BT709
         context.color_range = LIMITED
         if (colours := self.colours) is not None:
-            # Even unspecified ones, so that players assume the same for source and output.
+            # Set even unspecified ones, so that players treat source and output alike.
             context.colorspace, context.color_primaries = colours.matrix, colours.primaries
             context.color_trc = colours.transfer
             context.color_range = FULL if colours.full_range else LIMITED

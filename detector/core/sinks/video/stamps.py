@@ -13,7 +13,7 @@ class Stamps:
     it after one nominal duration (counted in ``replaced``).
 
     ``reach``: ticks that ``reach_frames`` consecutive frames may span in the container. A pause
-    that exceeds it is shortened, so that they span three quarters (counted in ``shortened``).
+    that exceeds it is shortened, so that they span 3/4 of it (counted in ``shortened``).
     """
 
     def __init__(

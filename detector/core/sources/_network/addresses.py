@@ -13,7 +13,7 @@ from detector.core.sources._addresses import STORES
 
 # Never use fflags=nobuffer: it discards the packets read while probing, and so the first key frame.
 FAST = {"probesize": "32", "analyzeduration": "0"}
-# For streams without a header: probe a second, or half a megabyte.
+# For streams without a header: probe at most a second or half a megabyte.
 SHORT = {"probesize": "500000", "analyzeduration": "1000000"}
 # FFmpeg's defaults, used if probing with less fails
 THOROUGH = {"probesize": "5000000", "analyzeduration": "5000000"}

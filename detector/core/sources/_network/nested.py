@@ -83,7 +83,7 @@ def resolve(url: str) -> tuple[str, dict[str, str]]:
 
 
 class NestedFile:
-    """A file for PyAV with the bytes of an address. In playlists, non-ASCII bytes become %XX."""
+    """A file for PyAV with the bytes at an address. In playlists, non-ASCII bytes become %XX."""
 
     def __init__(self, container: Any, note_arrival: Callable[[bool], None]) -> None:
         """``note_arrival``: called when the first bytes arrive, with True if it is a segment."""
@@ -204,7 +204,7 @@ class NestedOpener:
             "protocol_whitelist": self._options["protocol_whitelist"],
             **{name: self._options[name] for name in SHARED & self._options.keys()},
             **{name: self._options[name] for name in personal},
-            # A redirect would send all of them to its target.
+            # A redirect would send the personal options to its target.
             **({"max_redirects": "0"} if is_own and self._is_secret else {}),
             **{name: options[name] for name in DEMUXER_OPTIONS & options.keys()},
         }

@@ -39,7 +39,7 @@ class VideoSource(Source):
             source: Source = module.open(spec, **how)
             return source
         with ExitStack() as stack:
-            # By some suffixes, FFmpeg would read a single picture.
+            # For some suffixes, FFmpeg would read a single picture.
             stack.enter_context(hold(spec, suffix=""))
             source = module.open(spec, **how)
             weakref.finalize(source, stack.pop_all().close)

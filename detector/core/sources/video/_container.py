@@ -32,27 +32,27 @@ from detector.core.types import LONGEST_GAP_S, SourceInfo
 if TYPE_CHECKING:
     from detector.core.sources._standard_input import StandardInput
 
-CLOCK_MAY_JUMP = 0x0200  # AVFMT_TS_DISCONT: formats whose sender may reset the clock, as MPEG-TS
-# Limit for a pause if no duration is stated, as in recordings of browsers; ffmpeg has the same.
+CLOCK_MAY_JUMP = 0x0200  # AVFMT_TS_DISCONT: the sender may reset the clock, for example of MPEG-TS
+# Limit of a pause if no duration is stated, as in browsers' recordings; FFmpeg has the same limit.
 UNKNOWN_DURATION_S = 30 * 3600.0
 MOST_STREAMS = 64  # limit on streams that appear while a file is read
 FIRST_PICTURE_PACKETS = 64  # packets to search for the first picture
 GREY_PICTURES = 8  # pictures used to choose the range of grey
 DEFAULT_FPS = Fraction(25)  # FFmpeg's own default for raw streams
 RAW_FLAGS = 0x0180  # AVFMT_NOTIMESTAMPS and AVFMT_GENERIC_INDEX, set by demuxers of raw streams
-IMAGE_PIPE_SUFFIX = "_pipe"  # ends the names of demuxers of consecutive pictures, as jpeg_pipe
-MOST_FPS = 1000  # a higher rate is a clock's resolution, as DV's 60000
-JOINT_PACKETS = 2  # most packets from the one reported by the demuxer to the one after the gap
+IMAGE_PIPE_SUFFIX = "_pipe"  # suffix of demuxers of joined pictures, such as jpeg_pipe
+MOST_FPS = 1000  # a higher rate is a clock's resolution, such as DV's 60000
+JOINT_PACKETS = 2  # a key frame at most this many packets after a gap begins a joined recording
 HEAD_BYTES = 512  # of a file, to describe its format in a message
 PIPE_BYTES = 1 << 16  # per read of a pipe
-# Errors about metadata alone. FFmpeg refuses long texts in FLV, as GStreamer's flvmux writes them.
+# Errors about metadata alone. FFmpeg refuses long texts in FLV, which GStreamer's flvmux writes.
 HARMLESS = ("AMF_DATA_TYPE_STRING parsing failed",)
 # With a thread per frame, these decoders detect the same damage in some runs only.
 RACY_CODECS = ("mpeg4",)
 
 
 def _name_side_data(kind: type[SideDataType], number: Any) -> SideDataType:
-    """Return a new member for side data unknown to PyAV, which could otherwise list none."""
+    """Return a new member for side data unknown to PyAV, which otherwise fails to list any."""
     unnamed = object.__new__(kind)
     unnamed._name_, unnamed._value_ = f"UNNAMED_{number}", number
     return unnamed
@@ -75,7 +75,7 @@ class VideoInfo:
     not_for_opencv: str  # why cv2 would return wrong pictures; "" if it would not
     not_for_planes: str  # why its pictures are read as BGR; "" if they may stay YUV
     plain: bool  # whether ``_bgr.is_plain`` is true for its first picture
-    rotation: int | None  # of the first picture, in degrees; None if that comes late
+    rotation: int | None  # of the first picture, in degrees; None if the first packets have none
     notes: tuple[str, ...]  # messages for the session about choices made
     factor: int  # divisor at which its pictures are decoded (``types.Reduced``); 1: full size
     grey: GreyRange | None = None  # of samples of more than 8 bits; None: the whole range

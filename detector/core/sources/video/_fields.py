@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 HEAD = 4096  # bytes of a packet searched for its first slice
-SLICE_HEAD = 32  # bytes of a slice that contain the fields we read
+SLICE_HEAD = 32  # bytes of a slice that contain the numbers we read
 SLICES, SPS = (1, 2, 5), 7
 # Profiles whose parameter set contains chroma format, depths and scaling lists.
 HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)

@@ -95,7 +95,7 @@ class PictureRule:
         # Width in bytes of the length before each NAL unit; 0: units follow start codes.
         self._length_bytes = _read_length_bytes(codec, extradata or b"")
         self._stated = codec, extradata or b""
-        self._first_key: int | None = None  # its pts
+        self._first_key: int | None = None  # pts of the first key frame
         self._at_start = True
         self._packets_of_open_gop = int(at_open_gop)
 

@@ -237,7 +237,7 @@ class _PacketIndex:
             kinds = [first >> 1 & 63 for first in self._rule.nal_units(packet)]
             if any(kind in HEVC_BREAKS for kind in kinds):
                 raise DoubtError("its video stream ends and starts again midway")
-            # They are lost after the first key frame of a file, and shown after a later one.
+            # Leading pictures are lost after a file's first key frame, and shown after later ones.
             if len(self.keys) > 1 and any(kind in HEVC_SKIPPED_LEADING for kind in kinds):
                 return True
         if not must_show and self._codec not in ("vp8", "vp9"):

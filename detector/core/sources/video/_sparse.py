@@ -27,7 +27,7 @@ WORTHWHILE_SHARE = 0.9  # a plan must not decode a larger share of the frames
 @dataclass(frozen=True, slots=True)
 class Sparse:
     """A plan. ``shown``: the frames' pts. ``packet_mask``: the packets to decode, in stored order.
-    ``frame_mask``: the frames that they decode."""
+    ``frame_mask``: the frames in those packets."""
 
     stride: int
     shown: Sequence[int]

@@ -22,7 +22,7 @@ class _Sent:
     must_show: bool
     at_open_gop: bool  # its references may be missing
     field: Field | None = None  # the field, if its partner is missing; None for a whole frame
-    complained: bool = False  # the decoder refused it, or logged an error
+    complained: bool = False  # the decoder refused the packet, or logged an error
 
 
 class DecodeTally:

@@ -2,7 +2,7 @@
 is returned once.
 
 The fastest reader is PyAV on all cores for planes (``_threaded.py``), and cv2 for BGR. On ARM64 we
-use PyAV for BGR, too, if it can return the same pixels as on x86, because cv2 does not.
+use PyAV for BGR, too, if it can return the same pixels as on x86, because cv2 cannot.
 """
 
 from __future__ import annotations

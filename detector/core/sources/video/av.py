@@ -310,7 +310,7 @@ class AvSource(SteppingSource):
 
 
 def _seek_to_key(container: Any, stream: Any, landing: Landing) -> LandingKey | None:
-    """Seek to the key frame or an earlier one, and return it; None if that fails."""
+    """Seek to the landing's key frame or an earlier one, and return it; None if that fails."""
     reached: dict[int, int] = {}
     for target in (landing.key_dts, landing.key_pts):  # an index contains dts or pts
         try:

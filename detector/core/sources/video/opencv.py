@@ -58,7 +58,7 @@ class OpenCVSource(SteppingSource):
         self._clock = Clock(video)
         self._complaints = _complaints.Complaints(*video.log_names)
         weakref.finalize(self, self._complaints.close)  # even if the rest of __init__ fails
-        # If swscale fails, cv2 returns a picture that is black or has its old content.
+        # If swscale fails, cv2 returns a picture that is black or the buffer's old content.
         self._unconverted = _complaints.Complaints("swscaler")
         weakref.finalize(self, self._unconverted.close)
         self._capture = self._open_capture()
@@ -115,9 +115,9 @@ class OpenCVSource(SteppingSource):
 
     def _choose_seek_number(self, landing: Landing) -> int:
         """Return the frame number to request of cv2, which assumes a constant rate: it seeks to
-        CV2_SEEK_BACK frames before that number and decodes the frames between. So we request a
-        frame that many after a key frame, and use a key frame with enough frames up to the
-        target."""
+        CV2_SEEK_BACK frames before that number and decodes the frames between. So we request
+        the frame that many frames after a key frame, and choose a key frame with enough frames up
+        to the target."""
         rate = self._capture.get(cv2.CAP_PROP_FPS) * float(self.info.time_base)
         limit = min(landing.wanted_pts, landing.safe_pts)
         before = landing.count_before(limit)
@@ -144,8 +144,8 @@ class OpenCVSource(SteppingSource):
     def _read_size(self) -> None:
         get = self._capture.get
         size = round(get(cv2.CAP_PROP_FRAME_WIDTH)), round(get(cv2.CAP_PROP_FRAME_HEIGHT))
-        # cv2 knows the container's angle, but not the pictures'. It states it clockwise, while
-        # ffprobe and PyAV state it counter-clockwise.
+        # cv2 knows the container's angle, but not the pictures'. cv2 states angles clockwise,
+        # while ffprobe and PyAV state them counter-clockwise.
         stated = self.video.rotation
         rotation = -round(get(cv2.CAP_PROP_ORIENTATION_META)) if stated is None else stated
         self.video.set_displayed(*size, rotation=rotation)
@@ -260,7 +260,7 @@ class CheckedSource(HandOverMixin, OpenCVSource):
     def at_complaint(self) -> bool:
         if not self.video.decodable:
             return super().at_complaint()
-        # It may be about a picture that cv2 has not returned yet, since it decodes ahead.
+        # The error may be about a picture that cv2 has not returned yet, since cv2 decodes ahead.
         _, message = self._complaints.take()[0]
         return self._take_over(self.grabbed - 1, message)
 
