@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from detector.core.session.outcome import SourceRun
 
 MOST_CANVASES = 3  # models open for other input sizes: videos of a folder have few shapes
-NOT_SPLIT = "not split: "  # starts the note of an item
+NOT_SPLIT = "not split: "  # start of the note on an unsplit item
 
 Gather = Callable[[str, Path], None]
 Watched = Callable[[int], None]
@@ -93,7 +93,7 @@ class OpenModel:
     loaded: LoadedModel
     digest: str
     has_shape_of_source: bool = False
-    _others: dict[tuple[int, int], LoadedModel] = field(default_factory=dict)  # last used last
+    _others: dict[tuple[int, int], LoadedModel] = field(default_factory=dict)  # oldest use first
     _plan: RunPlan | None = None  # the last item's, which usually fits the next one
 
     def plan_for(self, path: str) -> RunPlan:

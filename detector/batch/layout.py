@@ -16,7 +16,7 @@ from detector.core.errors import OutputError
 from detector.core.errors.writing import NO_LOCKS
 
 FILES, MARKER, ROWS, SORTED = "files", "done.json", "detections.jsonl", "sorted"
-SCRATCH = ".detect-video-item-"  # starts an unfinished item's hidden folder; its digest follows
+SCRATCH = ".detect-video-item-"  # prefix of an unfinished item's hidden folder; a digest follows
 LOCK = ".detect-video-batch"
 # Names that the job itself uses in its folder, with those of the results and of the dataset.
 OWN = re.compile(

@@ -28,7 +28,7 @@ from detector.core.sources._addresses import is_address
 
 PARTS = ".detect-video-parts-"
 PLAN, RECORD = "plan.json", "record.json"
-LEAST_S = 60.0  # length of a part: opening the file and decoding twice should cost little
+LEAST_S = 60.0  # least length of a part, so that opening and decoding twice cost little
 
 
 def folder_name(name: str, key: str) -> str:

@@ -1,4 +1,4 @@
-"""Store lines and zones that a viewer draws during a run in their file."""
+"""Store lines and zones that a viewer draws during a run in the file of --zones."""
 
 from __future__ import annotations
 

@@ -14,10 +14,11 @@ from detector.core.terminal.progress import LiveLine
 
 
 class Surroundings(Protocol):
-    """Context of one run of ``detect``, such as a page."""
+    """What is open during one run of ``detect``, such as the server of its page."""
 
     def watch(self, line: LiveLine | None) -> tuple[Watcher | None, Live | None]:
-        """Return what receives the frames of a run over files, and a display of its progress."""
+        """Return an observer of the frames of a run on files, and a display of its progress.
+        ``line``: the terminal's progress line, if it has one."""
 
 
 class Guest(Protocol):

@@ -95,7 +95,7 @@ def _wait_for(children: Sequence[Child], seconds: float) -> None:
 
 
 def python_command(main: str, pipe: int, shared: Path | None, first: str = "") -> list[str]:
-    """Return a ``child_command`` that calls a module's ``main`` with its end of the pipe."""
+    """Return a ``child_command`` that calls a module's ``main`` with the child's pipe."""
     folder = None if shared is None else str(shared)
     return child_command(f"from {main} import main; main({pipe})", folder, first)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SUFFIX = ".layers.json"
 KEPT = 16  # results per file: of several engines, precisions and versions
-SCHEMA = 2  # in version 1, the DequantizeLinear after a quantised output had its cost
+SCHEMA = 2  # version 1 gave the DequantizeLinear after a quantised output that output's cost
 
 
 def find_layers(

@@ -95,12 +95,12 @@ def load_after_look(
     looks_at: Sequence[str] = (),
     **words: Any,
 ) -> RunPlan:
-    """Load the plan. Choose its tiles from ``specs``, or ``looks_at`` if opened by ``opens``."""
+    """Load the plan. Choose its tiles from ``specs``, or, with ``opens``, from ``looks_at``."""
     whole = PlanDraft.of(draft.config.with_options({"tiles": NONE}))
     plan = whole.load(timer, specs=specs, **words)
     if opens is None:
         tiling, why = choose_tiles(plan, specs)
-    else:  # such a command keeps low scores too, which are not objects here
+    else:  # a command with ``opens`` also keeps low scores, which do not count as objects
         confident = plan.selecting(max(plan.selection.conf, MIN_CONF), None)
         tiling, why = choose_tiles(confident, looks_at, opens)
     plan.loaded.notes.append(why)

@@ -100,8 +100,8 @@ def folder_is_gone() -> bool:
 
 
 def check_threads(count: int) -> None:
-    """Raise EngineError if this process cannot start ``count`` more threads, which we try, because
-    there are many limits. If OpenBLAS cannot start its threads, it raises SIGINT."""
+    """Raise EngineError if this process cannot start ``count`` more threads. Start them to find
+    out: there are many limits. (OpenBLAS raises SIGINT if it cannot start its threads.)"""
     gate = threading.Event()
     started: list[threading.Thread] = []
     try:

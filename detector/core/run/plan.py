@@ -255,8 +255,8 @@ class RunPlan:
         return self.loaded.shapes.of_run(lambda network: self.head(change(network), lowest_conf))
 
     def reduction(self) -> Callable[[int, int], int] | None:
-        """Return a function from a picture's size to the fraction at which it may be decoded if no
-        output shows it; None if every pixel is needed."""
+        """Return a function from a picture's size to the divisor of both sides at which it may be
+        decoded if no output shows it; None if every pixel is needed."""
         if self.reading.full_decode or self.extra_stages:
             return None
         return self.tiling.reduction(self.network, turns=self.loaded.shapes is not None)

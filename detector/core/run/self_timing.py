@@ -1,4 +1,4 @@
-"""Time which engine and precision are fastest, in a model's first run on a machine.
+"""Find by timing which engine and precision are fastest, in a model's first run on a machine.
 
 Each installed engine runs the network alone, for a few alternating rounds, in each precision that
 needs no calibration. A calibration records what a precision loses (``KnownLosses``); without one,

@@ -123,7 +123,7 @@ def parse_json(text: str | bytes, origin: str | Path) -> Any:
 
 
 def _find_impossible(content: Any) -> Iterator[tuple[str, str]]:
-    """Yield (key, error) of values that no run writes. Deep content would exhaust recursion."""
+    """Yield (key, error) of values that no run writes. Not recursive, so any depth is safe."""
     pending = [("$", 0, content)]
     while pending:
         key, depth, container = pending.pop()

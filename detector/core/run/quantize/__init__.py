@@ -77,7 +77,7 @@ def quantize_network(
         variant.graph = lambda: quantised_graph(
             network.graph, calibration.ranges, float_nodes, kind, weight_top(kind)
         )
-        # The file records its sizes for the next run, which then builds no fp32 graph.
+        # The exported file records the graph's sizes, so the next run builds no fp32 graph.
         notes = [*notes, *store.export(network, folder).notes]
     return variant, [*notes, *more]
 
