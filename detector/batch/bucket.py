@@ -123,7 +123,7 @@ class BucketOutputs:
 
     def discard(self, name: str) -> None:
         self._discard_scratch(name)
-        with suppress(Exception):  # the next try removes them
+        with suppress(Exception):  # the next try removes these files
             folder = self._folder(FILES, name)
             self._abort_uploads(folder)
             keys = [key for key, _ in walk(folder)]

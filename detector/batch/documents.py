@@ -124,7 +124,7 @@ class WorkerState:
     worker: Count
     state: str  # "loading", "idle", "working", "gone"
     item: str | None = None
-    frames: Count = 0  # of that item, so far
+    frames: Count = 0  # frames of that item, so far
     done: Count = 0
     fps: Amount | None = None  # of all its frames, over its seconds with an item
     busy_share: Amount | None = None

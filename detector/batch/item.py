@@ -83,7 +83,7 @@ class Task:
 
 @dataclass(slots=True)
 class OpenModel:
-    """A model on its engine, warm. ``digest``: of all settings that decide the results.
+    """A model on a warm engine. ``digest``: a digest of all settings that decide the results.
 
     ``loaded``: the model at its own input size. ``has_shape_of_source``: each item gets an input in
     the shape of its source; the last ``MOST_CANVASES`` of these models stay open.
@@ -180,7 +180,7 @@ def open_model(
 def _without_auto(config: Config, loaded: LoadedModel) -> Config:
     engine, network, runtime = loaded.engine, loaded.network, config.runtime
     size = runtime.size
-    if size is not None and not runtime.rect:  # with --rect it is the longest side of all pictures
+    if size is not None and not runtime.rect:  # with --rect, size is the longest side of all inputs
         size = f"{network.input.width}x{network.input.height}"
     device = "cpu" if runtime.device == "auto" and engine.device == "cpu" else runtime.device
     return replace(
@@ -355,7 +355,7 @@ def _do_step(
 
 
 class _Step:
-    """One step of an item. ``folder``: of its parts. ``alive`` is called for every frame or packet,
+    """One step of an item. ``folder``: its parts'. ``alive`` is called for every frame or packet,
     so that the pool does not take the worker for hung."""
 
     def __init__(

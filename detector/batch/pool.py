@@ -18,7 +18,7 @@ from detector.batch.settings import LoadedFacts
 from detector.core.errors import EXIT_ENGINE
 
 TICK_S = 0.2
-MOST_FAILED_LOADS = 3  # in a row; then the place stays empty
+MOST_FAILED_LOADS = 3  # so many failed loads in a row leave the place empty
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from detector.core.run.signals import child_command, end_abandoned_worker
 from detector.core.session import codec
 
 GRACE_S = 5.0  # time that a child has to exit before it is killed
-MAX_BYTES = 64 << 20  # of a message
+MAX_BYTES = 64 << 20  # largest message
 LAST_OUTPUT = 300  # characters of a child's output that an error quotes
 
 Message = TypeVar("Message")

@@ -34,7 +34,7 @@ def find_layers(
     own: Mapping[str, str],
     ran: Network | None = None,
 ) -> tuple[ExecutedLayer, ...]:
-    """Return the stored or new result of ``executed_layers``. ``path``: of the exported graph."""
+    """Return the stored or new result of ``executed_layers``. ``path``: the exported graph's."""
     if path is None or engine.device != "cpu":
         return executed_layers(network, engine, ran)
     file, key = Path(path).with_suffix(SUFFIX), _hash_settings(engine, own)

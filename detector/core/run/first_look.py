@@ -38,7 +38,7 @@ MIN_CONF = 0.25  # score from which an object counts, even if a command keeps lo
 
 @dataclass(slots=True)
 class FirstLook:
-    """``sides``: of objects, in pixels of the whole picture's input. ``times``: s per inference."""
+    """``sides``: objects', in pixels of the whole picture's input. ``times``: s per inference."""
 
     info: SourceInfo
     frames: int

@@ -24,7 +24,7 @@ NO_FILE = ("Too many open files",)
 class Least(NamedTuple):
     """The least memory that a run of an engine needed, in MB (10^6 bytes)."""
 
-    address_mb: int  # of address space, most of it never touched
+    address_mb: int  # address space, most of it never touched
     anonymous_mb: int  # resident memory not backed by a file, so it cannot be dropped
 
 

@@ -25,7 +25,7 @@ SHARE = 0.05  # share of a run of known length that a timing may take
 MIN_S = 0.3  # a shorter timing could not even open one engine
 CORE_FLOPS = 1e11  # roughly the most fp32 operations of a core per second
 MIN_OBJECTS = 10  # detections that the frames must have above the threshold
-THRESHOLDS = (0.25, 0.1, 0.05)  # for scores; tried in turn
+THRESHOLDS = (0.25, 0.1, 0.05)  # lowest scores; tried in turn
 MAX_NOISE = 0.1  # squared noise of a raw output over its squared signal; rounding causes less
 
 

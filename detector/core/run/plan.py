@@ -179,7 +179,7 @@ def resolve(config: Config, timer: PhaseTimer | None = None, **words: Any) -> Ru
 class RunPlan:
     """The resolved run. ``output``: which outputs, and where; ``writing``: their settings.
     ``smaller_input``: height and width of the next smaller input that the model was trained for, if
-    any. ``as_asked``: the options as requested, only for documents."""
+    any. ``as_asked``: the requested options, for documents."""
 
     reading: SourceReading
     selection: Selection

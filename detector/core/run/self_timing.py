@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 PRECISIONS = ("fp32", "int8", "bf16", "tf32", "fp16")
 OPENING = 0.63  # share of the total time after which no further engine is opened
-ROUNDS, ROUND_S = 7, 0.03  # of each engine
+ROUNDS, ROUND_S = 7, 0.03  # per engine: rounds; seconds of a round
 MAX_ROUNDS = 3 * ROUNDS  # if other programs' load leaves the fastest undecided
 
 Clock = Callable[[], float]

@@ -67,7 +67,7 @@ class ShapedRequest(RawRequest):
 
 
 class Shapes:
-    """The open models by height and width of the input. ``longest``: its longest side, pixels."""
+    """The open models by height and width of the input. ``longest``: the input's longest side."""
 
     def __init__(
         self, first: ShapedModel, config: Config, load: Callable[[Config], ShapedModel]

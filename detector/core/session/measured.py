@@ -32,7 +32,7 @@ class Interval:
 @dataclass(frozen=True)
 class MeasuredRow:
     """The figures of one set of options. ``library``: name and version of the engine's library.
-    ``options``: by their names in the configuration. ``agreement``: with fp32, 0 to 1."""
+    ``options``: by their names in the configuration. ``agreement``: 0 to 1, with fp32."""
 
     engine: str
     precision: str

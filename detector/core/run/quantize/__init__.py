@@ -118,7 +118,7 @@ def _describe_variant(
     by_openvino = kind == calibration.form_of(FRONT)
     halves = calibration.result.get(FLOAT_IN_BF16) if by_openvino else None
     summary = {**asdict(result), "float_in_bf16": halves and halves.agreement}
-    summary["kept"] = list(result.kept)  # as JSON returns it
+    summary["kept"] = list(result.kept)  # a list, as when read from JSON
     variant = replace(
         network,
         graph=None,
