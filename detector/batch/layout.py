@@ -89,7 +89,7 @@ def locked(place: str, shard: Shard) -> Iterator[None]:
 
 
 def is_running(place: str) -> bool:
-    """Return whether a job, or a shard of one, runs there now. False without support for locks."""
+    """Return whether a job, or a shard of one, runs in ``place``. False without locks."""
     try:
         file = os.open(os.path.join(place, LOCK), os.O_RDWR | os.O_CLOEXEC)
     except OSError:

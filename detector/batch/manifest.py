@@ -96,7 +96,7 @@ class Manifest:
 
     @classmethod
     def open(cls, path: Path) -> Manifest:
-        """Open the manifest, or create it. Raises OutputError, and UsageError for another file."""
+        """Open the manifest, or create it. Raises OutputError; UsageError for another version."""
         try:
             _refuse_foreign(path)
             with ExitStack() as unless_opened:

@@ -60,7 +60,7 @@ class Pool(Protocol):
     def load_first(
         self, config: dict[str, dict[str, Any]], pictures: Sequence[str], *, resolves: bool
     ) -> LoadedFacts:
-        """Load the model in one worker, and wait for that. ``resolves``: ``config`` may contain
+        """Load the model in one worker, and wait for it. ``resolves``: ``config`` may contain
         ``auto``. Raises the errors of loading, and Stopped if a signal ends the wait."""
 
     def start(self, config: dict[str, dict[str, Any]], digest: str, most: int) -> None:

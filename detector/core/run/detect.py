@@ -273,7 +273,7 @@ def run_opened(
 
 @contextmanager
 def closing_session(session: Session) -> Iterator[None]:
-    """Release the session's folder after the block. Save a bug's traceback in it."""
+    """Release the session's folder after the block. Save a bug's traceback there."""
     try:
         yield
     except DetectVideoError:

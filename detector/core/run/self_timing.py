@@ -58,7 +58,7 @@ def make(
     clock: Clock = time.monotonic,
 ) -> measurements.Timing | None:
     """Time this network on this machine; None if there is nothing to choose. ``ahead``: the sources
-    of the run, if they may be read for this. Raises EngineError if ``progress`` stops it."""
+    of the run, if the timing may read them. Raises EngineError if ``progress`` stops it."""
     from detector.core.run.losses import KnownLosses, MeasuredLosses
     from detector.core.run.quantize.calibrate import packaged
     from detector.core.run.sampling import Ahead

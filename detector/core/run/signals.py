@@ -78,7 +78,7 @@ class Stop(threading.Event):
 
 
 class _SignalHistory:
-    """The signals that this command received. ``code``: exit code of the ``Stopped`` raised."""
+    """The signals that this command received. ``code``: a raised ``Stopped``'s exit code."""
 
     code: int | None = None
     last = float("-inf")

@@ -98,7 +98,7 @@ def decode(text: bytes, kind: type[Document], origin: str | Path) -> Document:
 
 
 def read_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
-    """Read a file of a session. Raises UsageError for other kinds of files, and large ones."""
+    """Read a file of a session. Raises UsageError for one that is not regular or too large."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for its writer

@@ -196,7 +196,7 @@ def _find_saved(
 
 def packaged(network: Network, model: str, *, by_graph: bool = True) -> Calibration | None:
     """Return the calibration packaged with a known model, for its own weights and input size. If
-    the model declares canvases, it applies to every size (docs/model-street.md)."""
+    the model declares canvases, the calibration fits every size (docs/model-street.md)."""
     if model not in known() or (path := known_model(model).calibration) is None:
         return None
     try:
