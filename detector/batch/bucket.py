@@ -3,8 +3,8 @@
     PREFIX/files/NAME/...      an item's outputs, and done.json, its marker, which is written last
     PREFIX/detections/...      the dataset
     PREFIX/job.json            the settings of all workers, written once
-    PREFIX/manifest.sqlite     a copy, refreshed every minute and at the end, like settings.yaml
-                               and failures.jsonl
+    PREFIX/manifest.sqlite     a copy, refreshed every minute and at the end, like failures.jsonl;
+                               settings.yaml is copied once
 
 Object stores cannot rename and have no locks. So a marker is removed before any output of its item
 is replaced, and written after all of them: an item with a marker is complete, and one without is
@@ -40,7 +40,7 @@ from detector.core.sources._storage import ObjectInfo, explain, open_store, path
 
 PART_BYTES = 16 << 20  # part size of an upload; files from twice this size are uploaded in parts
 COPIED_EVERY_S = 60.0  # how often a running job copies its own files
-VERSIONS = "copies.json"  # in home: the versions of the copies that it has read or written
+VERSIONS = "copies.json"  # in home: the versions of the copies that this machine read or wrote
 JOB = "job.json"
 OWN = re.compile(r"job\.json|settings\.yaml|(manifest|failures)(-\d+-of-\d+)?\.(sqlite|jsonl)")
 
@@ -82,7 +82,7 @@ class BucketOutputs:
         return f"{SCRATCH}{place[:8]}-{item[:16] if name else ''}"
 
     def _discard_scratch(self, name: str) -> None:
-        """Remove an item's scratch files of this user from the temporary folder; "": all."""
+        """Remove this user's scratch files of an item from the temporary folder; "": of all."""
         for path in Path(tempfile.gettempdir()).glob(f"{self._scratch(name)}*"):
             with suppress(OSError):
                 if path.lstat().st_uid == os.getuid():
@@ -123,7 +123,7 @@ class BucketOutputs:
 
     def discard(self, name: str) -> None:
         self._discard_scratch(name)
-        with suppress(Exception):  # the next try removes them
+        with suppress(Exception):  # the next try removes these files
             folder = self._folder(FILES, name)
             self._abort_uploads(folder)
             keys = [key for key, _ in walk(folder)]
@@ -137,7 +137,7 @@ class BucketOutputs:
             self._abort_uploads(self._folder())
 
     def _abort_uploads(self, folder: Location) -> None:
-        """Abort unfinished multipart uploads, which cost money. Google ends its own in a week."""
+        """Abort unfinished multipart uploads, which cost money. Google ends them after a week."""
         if folder.scheme != "s3":
             return
         bucket: dict[str, str] = {"Bucket": folder.host}
@@ -195,7 +195,7 @@ class BucketOutputs:
         with _writing(self._at(FILES, name)):
             self._clear(name)
 
-    # ---- its rows in the dataset
+    # ---- an item's rows in the dataset
 
     def _partition(self, name: str) -> Location:
         return self._at(dataset.partition("", name).as_posix(), dataset.FILE)

@@ -69,7 +69,7 @@ class ItemRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """The fields of a marker that prove its item done. They are read four times as fast as all."""
+    """The fields of a marker that prove its item done, read four times as fast as all fields."""
 
     schema: int
     name: str
@@ -124,7 +124,7 @@ class WorkerState:
     worker: Count
     state: str  # "loading", "idle", "working", "gone"
     item: str | None = None
-    frames: Count = 0  # of that item, so far
+    frames: Count = 0  # frames of that item, so far
     done: Count = 0
     fps: Amount | None = None  # of all its frames, over its seconds with an item
     busy_share: Amount | None = None
@@ -236,8 +236,8 @@ class BatchReport:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """The findings of all runs of the job. ``classes``: name -> number of detections. Items:
-    ``filled`` have detections, ``empty`` have none, ``damaged`` lost a part, ``unknown`` were
-    written by a version without counts."""
+    ``filled`` have detections, ``empty`` have none, ``damaged`` lost a part of the source,
+    ``unknown`` were written by a version without counts."""
 
     classes: dict[str, Count] = field(default_factory=dict)
     filled: Count = 0

@@ -11,7 +11,7 @@ from detector.batch.progress import Tally
 from detector.core.errors.text import counted
 
 MOST_WORKERS = 4096  # the largest number that is simulated
-WORTH = 1.1  # scaling stops where twice the workers are less than this factor faster
+WORTH = 1.1  # scaling stops where twice the workers are not this many times as fast
 MB = 1e6
 
 

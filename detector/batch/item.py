@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from detector.core.session.outcome import SourceRun
 
 MOST_CANVASES = 3  # models open for other input sizes: videos of a folder have few shapes
-NOT_SPLIT = "not split: "  # starts the note of an item
+NOT_SPLIT = "not split: "  # start of the note on an unsplit item
 
 Gather = Callable[[str, Path], None]
 Watched = Callable[[int], None]
@@ -59,7 +59,7 @@ class Piece:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """An item, or a step of it, for a worker. ``version``: the source's when it was listed.
-    ``tries``: how many times it was started, including this one."""
+    ``tries``: number of tries, including the present one."""
 
     name: str
     path: str
@@ -83,7 +83,7 @@ class Task:
 
 @dataclass(slots=True)
 class OpenModel:
-    """A model on its engine, warm. ``digest``: of all settings that decide the results.
+    """A model on a warm engine. ``digest``: a digest of all settings that decide the results.
 
     ``loaded``: the model at its own input size. ``has_shape_of_source``: each item gets an input in
     the shape of its source; the last ``MOST_CANVASES`` of these models stay open.
@@ -93,7 +93,7 @@ class OpenModel:
     loaded: LoadedModel
     digest: str
     has_shape_of_source: bool = False
-    _others: dict[tuple[int, int], LoadedModel] = field(default_factory=dict)  # last used last
+    _others: dict[tuple[int, int], LoadedModel] = field(default_factory=dict)  # oldest use first
     _plan: RunPlan | None = None  # the last item's, which usually fits the next one
 
     def plan_for(self, path: str) -> RunPlan:
@@ -180,7 +180,7 @@ def open_model(
 def _without_auto(config: Config, loaded: LoadedModel) -> Config:
     engine, network, runtime = loaded.engine, loaded.network, config.runtime
     size = runtime.size
-    if size is not None and not runtime.rect:  # with --rect it is the longest side of all pictures
+    if size is not None and not runtime.rect:  # with --rect, size is the longest side of all inputs
         size = f"{network.input.width}x{network.input.height}"
     device = "cpu" if runtime.device == "auto" and engine.device == "cpu" else runtime.device
     return replace(
@@ -355,7 +355,7 @@ def _do_step(
 
 
 class _Step:
-    """One step of an item. ``folder``: of its parts. ``alive`` is called for every frame or packet,
+    """One step of an item. ``folder``: its parts'. ``alive`` is called for every frame or packet,
     so that the pool does not take the worker for hung."""
 
     def __init__(

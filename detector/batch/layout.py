@@ -16,7 +16,7 @@ from detector.core.errors import OutputError
 from detector.core.errors.writing import NO_LOCKS
 
 FILES, MARKER, ROWS, SORTED = "files", "done.json", "detections.jsonl", "sorted"
-SCRATCH = ".detect-video-item-"  # starts an unfinished item's hidden folder; its digest follows
+SCRATCH = ".detect-video-item-"  # prefix of an unfinished item's hidden folder; a digest follows
 LOCK = ".detect-video-batch"
 # Names that the job itself uses in its folder, with those of the results and of the dataset.
 OWN = re.compile(
@@ -89,7 +89,7 @@ def locked(place: str, shard: Shard) -> Iterator[None]:
 
 
 def is_running(place: str) -> bool:
-    """Return whether a job, or a shard of one, runs there now. False without support for locks."""
+    """Return whether a job, or a shard of one, runs in ``place``. False without locks."""
     try:
         file = os.open(os.path.join(place, LOCK), os.O_RDWR | os.O_CLOEXEC)
     except OSError:

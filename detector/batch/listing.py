@@ -51,7 +51,7 @@ class Listing:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def takes(self, path: str) -> bool:
-        """Return whether an unnamed file is an item. Count it if not, unless a run wrote it."""
+        """Return whether a file found by a search is an item. Count others that no run wrote."""
         is_known = kind_of_name(path) is not None
         if not is_output(path):
             self.left_out[suffix_of(path)] += not is_known
@@ -67,7 +67,7 @@ class Listing:
 
 
 class Found(NamedTuple):
-    """A file of a SOURCE. ``relative``: its path below it. ``about``: None: not read yet."""
+    """A file of a SOURCE. ``relative``: path below the SOURCE. ``about``: None: not read yet."""
 
     relative: str
     path: str
@@ -138,7 +138,7 @@ def _take(found: Found, number: int, names: _Names, listing: Listing) -> None:
 
 
 class _Names:
-    """Assigns names. A name that is in use, or inside another, gets its argument's number."""
+    """Assigns names. One in use, or inside another, is prefixed with its argument's number."""
 
     def __init__(self, known: dict[str, str]) -> None:
         self._known = known

@@ -60,7 +60,7 @@ class _LocalPlace(Place):
 @dataclass(slots=True)
 class LocalPool(Places[_LocalPlace]):
     """Worker processes on this machine. ``folder``: for temporary files, used by this process
-    alone. ``place``: of the outputs. ``shares``: the cores of each worker."""
+    alone. ``place``: OUT. ``shares``: the cores of each worker."""
 
     folder: Path
     place: str
@@ -69,7 +69,7 @@ class LocalPool(Places[_LocalPlace]):
     gathers: bool = False
     stop: Stop = field(default_factory=Stop)
     _opening: Opening | None = None
-    _digest: str | None = None  # of the settings; None until they are resolved
+    _digest: str | None = None  # digest of the settings; None until they are resolved
 
     # ---- starting
 

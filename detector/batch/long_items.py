@@ -25,7 +25,7 @@ from detector.core.sources._addresses import is_address
 LEAST_BYTES = 8 << 20  # smaller files stay whole: two minutes of video usually have more
 MINUTE_BYTES = 1 << 20  # a minute of video rarely has less, so this bounds the number of parts
 PER_WORKER = 4  # parts per worker, so that the last ones end at about the same time
-MOST_PARTS = 1 << 20  # no limit
+MOST_PARTS = 1 << 20  # in effect no limit
 
 
 @dataclass(frozen=True, slots=True)

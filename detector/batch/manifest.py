@@ -29,7 +29,7 @@ from detector.core.sinks._partial import explain
 MANIFEST = "manifest"
 VERSION = 1
 TODO, DONE, FAILED = "todo", "done", "failed"
-FOUND = "found/"  # starts the names of facts that hold the classes of an item
+FOUND = "found/"  # prefix of the facts on items' classes
 BUSY_S = 60.0  # how long reader and writer wait for each other
 
 _TABLES = f"""
@@ -77,7 +77,7 @@ UNION ALL SELECT 'refused' FROM refused WHERE
 UNION ALL SELECT 'facts' FROM facts WHERE typeof(name) || typeof(value) != 'texttext'
 LIMIT 1
 """
-SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")  # ends a journal of several databases
+SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")  # last bytes of a journal of several databases
 
 
 class ManifestRow(NamedTuple):
@@ -96,7 +96,7 @@ class Manifest:
 
     @classmethod
     def open(cls, path: Path) -> Manifest:
-        """Open the manifest, or create it. Raises OutputError, and UsageError for another file."""
+        """Open the manifest, or create it. Raises OutputError; UsageError for another version."""
         try:
             _refuse_foreign(path)
             with ExitStack() as unless_opened:

@@ -28,7 +28,7 @@ from detector.core.sources._addresses import is_address
 
 PARTS = ".detect-video-parts-"
 PLAN, RECORD = "plan.json", "record.json"
-LEAST_S = 60.0  # length of a part: opening the file and decoding twice should cost little
+LEAST_S = 60.0  # least length of a part, so that opening and decoding twice cost little
 
 
 def folder_name(name: str, key: str) -> str:
@@ -104,7 +104,7 @@ def finish_part(folder: Path, number: int, under_way: Path, record: ItemRecord) 
     try:
         os.rename(under_way, _done(folder, number))
     except OSError:
-        # A worker that was given up as lost may still have finished this part: it is as good.
+        # A worker that was given up as lost may have finished this part: its result is as good.
         if read_record(folder, number) is None:
             raise
         shutil.rmtree(under_way, ignore_errors=True)

@@ -85,7 +85,7 @@ class Outputs(Protocol):
         """Write the partitions of those finished items that have none."""
 
     def ungather(self, name: str) -> None:
-        """Remove the partition of an item, where there is one."""
+        """Remove the partition of an item, if it has one."""
 
     # The job's own files.
 

@@ -18,7 +18,7 @@ from detector.batch.settings import LoadedFacts
 from detector.core.errors import EXIT_ENGINE
 
 TICK_S = 0.2
-MOST_FAILED_LOADS = 3  # in a row; then the place stays empty
+MOST_FAILED_LOADS = 3  # so many failed loads in a row leave the place empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Pool(Protocol):
     def load_first(
         self, config: dict[str, dict[str, Any]], pictures: Sequence[str], *, resolves: bool
     ) -> LoadedFacts:
-        """Load the model in one worker, and wait for that. ``resolves``: ``config`` may contain
+        """Load the model in one worker, and wait for it. ``resolves``: ``config`` may contain
         ``auto``. Raises the errors of loading, and Stopped if a signal ends the wait."""
 
     def start(self, config: dict[str, dict[str, Any]], digest: str, most: int) -> None:

@@ -170,7 +170,7 @@ def write_settings(place: str, settings: JobSettings, *, first: bool) -> JobSett
                 standing = read_settings(place)
                 assert standing is not None
                 return standing
-            except OSError:  # no hard links here: of shards that start at once, the last one wins
+            except OSError:  # no hard links: of shards that start at once, the last one wins
                 os.replace(temporary, path)
         except OSError as error:
             raise OutputError(f"{path}: cannot be written: {error.strerror}") from error

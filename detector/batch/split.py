@@ -61,7 +61,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """The parts of a file; none if it stays whole. ``is_short``: because it is too short."""
+    """The parts of a file; none if it stays whole. ``is_short``: the reason is its length."""
 
     parts: tuple[Part, ...]
     why_whole: str = ""

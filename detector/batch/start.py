@@ -168,7 +168,7 @@ def _local_pool(
 
 
 def default_workers(cores: int, config: Config) -> int:
-    """Return one worker per two cores; with a GPU one, since each would load the model onto it."""
+    """Return one worker per two cores; one with a GPU, onto which each would load the model."""
     runtime = config.runtime
     on_gpu = runtime.engine == "trt" or runtime.device.startswith("cuda")
     if on_gpu or (runtime.device == "auto" and NVIDIA_DRIVER.exists()):

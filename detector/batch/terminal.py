@@ -1,4 +1,4 @@
-"""A batch job on a terminal: a live table while it runs, one line in a pipe, and its report."""
+"""A batch job on a terminal: a live line while it runs, or lines in a pipe, and its report."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from detector.core.tables import Column, Table
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import draw_table
 
-LINE_EVERY_S = 30.0  # in a pipe
+LINE_EVERY_S = 30.0  # between lines in a pipe
 MOST_CLASSES = 20  # classes whose object counts are printed at the end
-MOST_FAILURES = 20  # rows of the table at the end
-MOST_ITEMS = 20  # of a dry run
+MOST_FAILURES = 20  # failures, and damaged files, that are listed
+MOST_ITEMS = 20  # names that a dry run lists
 
 
 def line(progress: BatchProgress) -> str:
-    """``12/300 done, 1 failed, 24.9 FPS, ETA 1:02:03, 0.21 core-hours``."""
+    """Return ``12/300 done, 1 failed, 24.9 FPS, ETA 1:02:03, 0.21 core-hours, ...``."""
     done = progress.done + progress.skipped
     parts = [f"{done}/{progress.total} done"]
     if progress.skipped:
@@ -50,7 +50,7 @@ def line(progress: BatchProgress) -> str:
 
 
 def clock_time(seconds: float) -> str:
-    """``1:02:03``."""
+    """Format as ``1:02:03``, with hours."""
     whole = round(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
@@ -116,7 +116,7 @@ def print_result(console: SafeConsole, result: BatchResult) -> None:
 
 
 def _settings(settings: JobSettings) -> str:
-    """``street 416x256, ort fp32, batch 1, 2 threads a request``."""
+    """Return ``street 416x256, ort fp32, batch 1, 2 threads per request``."""
     runtime, (height, width) = settings.config["runtime"], settings.model_input
     canvas = f"{width}x{height}"
     if settings.canvas == OF_SOURCE:

@@ -52,7 +52,7 @@ class Book:
         self.camera, self.counter = camera, counter
         self._cuts = Cuts()
         self._wall_s: float | None = None  # wall clock minus monotonic clock
-        self._size: tuple[float, float] = (1.0, 1.0)  # of the last frame
+        self._size: tuple[float, float] = (1.0, 1.0)  # the last frame's width and height
         self._lock = threading.Lock()
         self._last: Scene | None = None
         self.drawn: tuple[Any, ...] | None = None  # new zones and classes, used from the next frame

@@ -31,7 +31,7 @@ MOST_OF_ZONE = 0.25  # largest margin as a share of a zone's width, so small zon
 SAMPLES = 17  # points on a path between two edges of a zone; odd, to include the middle
 DAY_MS = 86_400_000
 NO_CLASS = -1  # in rows before any class was counted
-MOST_EMPTY = 10_000  # rows of empty intervals after a clock jumped, which may be by years
+MOST_EMPTY = 10_000  # largest number of empty intervals after a clock jumped, perhaps by years
 HEAT_COLUMNS, HEAT_ROWS = 64, 36
 HISTORY = 500  # intervals; if there are more, pairs are merged
 

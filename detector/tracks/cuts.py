@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from detector.core.types import Frame, Planes
 
 SIDE = 32  # pixels of the thumbnail along each side, at most
-SHADES = 16  # of its histogram
+SHADES = 16  # bins of the thumbnail's histogram
 # A cut changes both the pixels and the histogram. Panning changes only the pixels; switching a
 # light changes mostly the histogram.
-LEAST_CHANGE = 28.0  # mean difference of pixels, of 255
+LEAST_CHANGE = 28.0  # mean difference of pixels, 0 to 255
 LEAST_SHIFT = 0.25  # share of pixels that change their shade
 
 

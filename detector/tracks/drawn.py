@@ -1,4 +1,4 @@
-"""Store lines and zones that a viewer draws during a run in their file."""
+"""Store lines and zones that a viewer draws during a run in the file of --zones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _dump = partial(yaml.safe_dump, default_flow_style=None, sort_keys=False, allow_
 
 
 def put_drawing(path: str, camera: str, drawing: str) -> tuple[ZonesFile, str, str]:
-    """Replace a camera's lines and zones by a ``drawing`` (YAML or JSON). Return the file, its text
+    """Replace a camera's lines and zones with ``drawing`` (YAML or JSON). Return the file, its text
     and a list of the changes. Other options stay; comments stay, too, unless a user wrote
     ``cameras:``. Raises UsageError."""
     text = read_text(path, "a file of lines and zones") if os.path.lexists(path) else ""

@@ -15,7 +15,7 @@ from detector.tracks.motion import Floats
 from detector.tracks.tracker import NONE, Tracker
 
 HOLD_S = 0.5  # how long a missed object is still drawn
-CUTOFF_HZ = 1.0  # at rest
+CUTOFF_HZ = 1.0  # cutoff for an object at rest
 PER_SPEED = 3.0  # Hz added for a speed of one box size per second
 SPEED_CUTOFF_HZ = 1.0
 

@@ -14,7 +14,7 @@ from detector.tracks.zones_file import Shape
 if TYPE_CHECKING:
     from detector.core.session.document import SceneHistory, ZoneTotals
 
-DECIMALS = 3  # of seconds
+DECIMALS = 3  # decimals of seconds
 
 
 def totals_of(camera: str, counter: Counter) -> list[ZoneTotals]:

@@ -32,7 +32,7 @@ from detector.core.session import codec
 from detector.core.sources._addresses import is_address
 
 LOOK_S = 1.0  # how long a call waits for an event while an item is processed
-GLANCE_S = 0.05  # and how long while the worker is idle
+GLANCE_S = 0.05  # how long a call waits while the worker is idle
 PREFIX, LOCK = "detect-video-batch-", "worker.lock"
 NOBODY = ".nobody"  # not the name of an item, since hidden files are not listed
 
@@ -100,8 +100,7 @@ class Worker:
         return News(state=state.state, frames=state.frames, starts=report.starts, events=events)
 
     def _hand_over(self) -> None:
-        """Submit the next item if a process is free. If it has just died, the item waits for the
-        one that replaces it."""
+        """Submit the next item if the process is free; a dead process is replaced first."""
         if self._next is not None and self._pool.has_room():
             task, self._next = self._next, None
             self._pool.submit(task)

@@ -18,9 +18,9 @@ ORIGIN = "a message of the cluster"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The order to load a model. ``digest``: of settings and model; None until they are resolved.
-    ``cores``: the worker's; ``node_cpus``: the node's, as Ray counts them. ``folder``: for
-    temporary files; None means TMPDIR."""
+    """The order to load a model. ``digest``: one of settings and model; None until they are
+    resolved. ``cores``: the worker's; ``node_cpus``: the node's, as Ray counts them. ``folder``:
+    place of temporary files; None means TMPDIR."""
 
     config: dict[str, dict[str, Any]]
     digest: str | None = None
@@ -39,7 +39,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
-    """The first message. ``address``: of the cluster; None starts Ray here with ``cores`` cores."""
+    """The first message. ``address``: the cluster's; None starts Ray here with ``cores`` cores."""
 
     address: str | None
     cores: int
@@ -68,8 +68,8 @@ class Turned:
     cores: float = 0.0
 
 
-# ---- between that process and a worker. Hello and Welcome are sent as text, which a node with
-# another version can parse too.
+# ---- between the process that talks to Ray and a worker. Hello and Welcome are sent as text, which
+# a node with another version can parse too.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

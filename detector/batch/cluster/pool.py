@@ -53,10 +53,10 @@ QUIET = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
 }
-# For a Ray that is started here. Without it, Ray listens on all addresses of the machine instead of
-# 127.0.0.1. Its name mentions the systems where this is the default.
+# For a Ray that is started here. Without this variable, Ray listens on all addresses of the machine
+# instead of 127.0.0.1. The name mentions systems where 0 is the default.
 ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-# Ray kills a process whose head does not answer. The job decides that itself, and earlier.
+# Ray kills a process if the cluster's head does not answer. The job itself ends earlier.
 PATIENT = {"RAY_gcs_rpc_server_reconnect_timeout_s": "600"}
 
 LOG_LINE = re.compile(r"\[20[^]]*\] ")  # [2026-11-23 02:06:54,047 C 28345 28375]
@@ -84,9 +84,9 @@ def address_of(on: str) -> str | None:
 
 @dataclass(slots=True)
 class ClusterPool:
-    """A pool of Ray actors. ``folder``: for the job's temporary files. ``place``: of the outputs,
-    which all nodes must see. ``token_name``: name of a hidden file there, by which they are
-    recognized. ``workers``: None means as many as there is room for. ``stop``: ends the wait for
+    """A pool of Ray actors. ``folder``: for the job's temporary files. ``place``: OUT,
+    which all nodes must see. ``token_name``: name of a hidden file there, by which nodes recognize
+    the place. ``workers``: None means as many as there is room for. ``stop``: ends the wait for
     the first worker."""
 
     on: str

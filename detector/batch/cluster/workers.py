@@ -1,6 +1,6 @@
 """The workers of a job on a cluster: their number, their calls, and the replacement of lost ones.
 
-Ray places an actor on a node with room, or lets it wait; it runs the actor's calls and reports
+Ray places an actor on a node with room, or lets it wait. Ray runs the actor's calls and reports
 which were lost and why. Ray's own restarts and retries are off, for two reasons. With
 ``max_restarts`` above 0, Ray 2.60 reports a lost call only as "the actor was restarted", without
 the reason, such as low memory (scripts/cluster_check memory). And the job must count the tries of
@@ -183,7 +183,7 @@ class Workers(Places[_Place]):
             cpus = next((node.cpus for node in self.nodes.found if node.id == id), 0.0)
             self._call(place, "load", replace(self._load, cores=self.need.cpus, node_cpus=cpus))
         elif self._load.digest is None:
-            return  # the job is not there yet
+            return  # the settings are not resolved yet
         elif place.task is not None and not place.given:
             place.given = True
             self._call(place, "work", place.task)
@@ -205,7 +205,7 @@ class Workers(Places[_Place]):
         try:
             result = self.ray.get(place.answer)
         except DetectVideoError as error:
-            cause = getattr(error, "cause", error)  # Ray's own has a traceback in its text
+            cause = getattr(error, "cause", error)  # the text of Ray's own error has a traceback
             self._give_up(place, str(cause), error.exit_code)
         except Exception as error:
             self._lose(place, f"its worker on {place.where()} was lost: {describe(error)}")

@@ -247,7 +247,7 @@ def _watched(as_json: bool, quiet: bool, progress_to: str | None) -> Iterator[Wa
 
 @contextmanager
 def _json_lines(target: str) -> Iterator[Callable[[BatchProgress], None]]:
-    """Adds to a file, or prints to standard error, at most once a second, and at the end."""
+    """Yield a function that writes a JSON line, at most once a second. Always write the last."""
     import json
     import time
 

@@ -14,10 +14,11 @@ from detector.core.terminal.progress import LiveLine
 
 
 class Surroundings(Protocol):
-    """Context of one run of ``detect``, such as a page."""
+    """What is open during one run of ``detect``, such as the server of its page."""
 
     def watch(self, line: LiveLine | None) -> tuple[Watcher | None, Live | None]:
-        """Return what receives the frames of a run over files, and a display of its progress."""
+        """Return an observer of the frames of a run on files, and a display of its progress.
+        ``line``: the terminal's progress line, if it has one."""
 
 
 class Guest(Protocol):
@@ -28,7 +29,7 @@ class Guest(Protocol):
         line. Raises UsageError for sources that cannot be combined, and for unused options."""
 
     def check(self, specs: Sequence[str], config: Config) -> None:
-        """Raise UsageError with all that is wrong with sources that it runs; open none of them."""
+        """Raise UsageError with all that is wrong with sources that the wing runs; open none."""
 
     def around(
         self, config: Config, say: Callable[[str], None]

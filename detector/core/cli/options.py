@@ -20,7 +20,7 @@ def config_options(
     defaults: Mapping[str, Any] | None = None,
 ) -> list[click.Option]:
     """Make options of the configuration's leaves; they are None if not given. ``groups``, ``but``:
-    groups to include and exclude. ``only``, ``without``: leaves. ``defaults``: for the help."""
+    groups to include and exclude. ``only``, ``without``: leaves. ``defaults``: shown in help."""
     own = defaults or {}
     return [
         _click_option(TITLES[group], leaf, own.get(leaf.name, leaf.default))

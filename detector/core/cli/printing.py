@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def echo(line: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print one line. ``nl``: end it."""
+    """Print one line. ``nl``: whether to end it."""
     click.echo(printable(line), err=err, nl=nl)
 
 
 def print_json(document: Any) -> None:
-    """Print a document. ``to_json`` escapes all but ASCII itself."""
+    """Print a document. ``to_json`` itself escapes all but ASCII."""
     from detector.core.session.codec import to_json
 
     click.echo(to_json(document), nl=False)

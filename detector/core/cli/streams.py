@@ -112,5 +112,5 @@ def _open_closed() -> None:
             os.fstat(number)
         except OSError:
             _CLOSED.append(name)
-            os.open(os.devnull, os.O_RDWR)  # gets this number, the lowest free one
+            os.open(os.devnull, os.O_RDWR)  # gets ``number``, the lowest free one
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))

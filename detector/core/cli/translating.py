@@ -23,7 +23,7 @@ NEGATED = {"--save": "--no-video", "--show-labels": "--hide-labels", "--show-con
 FORMATS = {"engine": "trt", "openvino": "openvino"}  # files that build makes for an engine
 SOURCES = ("--source", "--input", "-i")
 PLACES = ("--project", "--name")  # together they name a folder
-COUNTING = ("count", "queue", "trackzone")  # of ultralytics' solutions
+COUNTING = ("count", "queue", "trackzone")  # ultralytics' solutions that count
 # returns a command's options, and whether each takes a value
 Known = Callable[[str], Mapping[str, bool]]
 
@@ -162,7 +162,7 @@ class _TranslatedLine:
 
 
 def _take_values(option: str, rest: list[str]) -> str:
-    """Take an option's value; for --imgsz 480 640 and --classes 0 2 both, joined by a comma."""
+    """Take an option's value. Join several by commas, as in --imgsz 480 640 and --classes 0 2."""
     values = [rest.pop(0)]
     several = option == "--classes" or HABITS.get(option) == "--size"
     while several and rest and values[0].isdecimal() and rest[0].isdecimal():

@@ -114,7 +114,7 @@ def command(
                 command=sys.argv,
                 console=drawn_on,
                 say=_say,
-                report_changes=not (drawn_on or as_json or quiet),  # a table shows them anyway
+                report_changes=not (drawn_on or as_json or quiet),  # a table shows changes
                 building=building,
             )
         else:

@@ -105,7 +105,7 @@ def _open_with_graph(config: Config) -> Network:
 
 
 def _with_engine(config: Config, batches: tuple[int, int]) -> Config:
-    """Replace ``auto`` in the configuration; make a range of batches options of the engine."""
+    """Replace ``auto`` in the configuration; turn a range of batches into engine options."""
     runtime = config.runtime
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
     engine = (

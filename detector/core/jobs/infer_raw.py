@@ -25,8 +25,8 @@ def infer_raw(config: Config, given: Path, output: Path) -> dict[str, tuple[int,
 
     ``given``: .npz of u8 RGB arrays [N, H, W, 3] or [N, 3, H, W], each run at its own size.
     ``output``: .npz of float32 [N, rows, 5 + classes], ``output_NAME`` for ``input_NAME``: cx, cy,
-    w, h in network pixels, objectness, and class probabilities not multiplied by it. Returns their
-    shapes. Raises DetectVideoError.
+    w, h in network pixels, objectness, and class probabilities not multiplied by it. Returns the
+    outputs' shapes. Raises DetectVideoError.
     """
     keep("the input", given)
     keep_inputs(config)

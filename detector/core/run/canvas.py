@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Size = tuple[int, int]
 
 LARGEST_SIDE = 8192  # largest side of a network's input, pixels
-STRIDE = 32  # of every network that declares canvases; a test checks their files
+STRIDE = 32  # stride of every network that declares canvases; a test checks their files
 WORTH_ADVISING = 0.9  # a smaller canvas must have less than this share of the area
 
 
@@ -142,7 +142,7 @@ def open_rect(config: Config, picture: Size | None) -> Network:
         )
     own = rules.height, rules.width
     shape = own if picture is None else shape_of(longest_side(network, config), network, picture)
-    # Even if this picture needs no other shape, a later one may, so we try one.
+    # Even if this picture needs no other shape, a later picture may, so we try another shape.
     tried = shape if shape != own else (rules.height + rules.stride, rules.width)
     try:
         other = models.open_network(replace(request, size=tried), engines.front_ends())

@@ -21,7 +21,7 @@ from detector.core.run.signals import child_command, end_abandoned_worker
 from detector.core.session import codec
 
 GRACE_S = 5.0  # time that a child has to exit before it is killed
-MAX_BYTES = 64 << 20  # of a message
+MAX_BYTES = 64 << 20  # largest message
 LAST_OUTPUT = 300  # characters of a child's output that an error quotes
 
 Message = TypeVar("Message")
@@ -95,7 +95,7 @@ def _wait_for(children: Sequence[Child], seconds: float) -> None:
 
 
 def python_command(main: str, pipe: int, shared: Path | None, first: str = "") -> list[str]:
-    """Return a ``child_command`` that calls a module's ``main`` with its end of the pipe."""
+    """Return a ``child_command`` that calls a module's ``main`` with the child's pipe."""
     folder = None if shared is None else str(shared)
     return child_command(f"from {main} import main; main({pipe})", folder, first)
 

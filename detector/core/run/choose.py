@@ -103,7 +103,7 @@ def find_timing(
     ahead: tuple[SourceReading, Sequence[str]] | None = None,
     progress: BuildProgress = ignore_progress,
 ) -> Timing | None:
-    """Return the timing of this network here, saved or new; None if it must not be timed."""
+    """Return the network's timing on this machine, saved or new; None if it must not be timed."""
     if not measurements.may_time(config, network):
         return None
     saved = measurements.find(config, network, ["self-timing"], own_canvas(network, config))
@@ -130,7 +130,7 @@ def _choose_by_rank(config: Config) -> EngineChoice:
 def _judge(
     record: Measurement, config: Config, by_rank: EngineChoice, just_timed: bool = False
 ) -> EngineChoice | None:
-    """Return the choice that a record supports, if any. ``just_timed``: its note was printed."""
+    """Return the choice that a record supports, if any. ``just_timed``: it is a new timing."""
     requested, runtime = config.runtime, by_rank.config.runtime
     rows = [
         row
@@ -228,7 +228,7 @@ def _is_usable(search: Measurement) -> bool:
 
 
 def _select_options(search: Measurement, config: Config) -> dict[str, Any]:
-    """Return the options that the user has not set, without those that only other versions have."""
+    """Return the options that the user has not set, without those unknown to this version."""
     defaults, known = Config(), {leaf.name for _, leaf in options()}
     encoded = any(config.value(name) != defaults.value(name) for name in ENCODING)
     return {
@@ -267,8 +267,8 @@ def as_options(settings: Mapping[str, Any]) -> list[str]:
 
 
 def list_in_force(config: Config) -> list[dict[str, Any]]:
-    """Return the records that change what ``auto`` chooses here, the newest of each model and, for
-    searches, of each kind of source. ``undo``: how the user removes it."""
+    """Return the records that change what ``auto`` chooses, the newest of each model and, for
+    searches, of each kind of source. ``undo``: how the user removes the record."""
     kinds: list[Kind] = ["self-timing", "compare", "tune"]  # later kinds take precedence
     newest: dict[tuple[Any, ...], Measurement] = {}
     for record in sorted(measurements.read(config), key=lambda record: kinds.index(record.kind)):

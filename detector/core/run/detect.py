@@ -75,7 +75,7 @@ class RunResult:
     summary: Summary
     session: Path | None
     errors: list[DetectVideoError]
-    unread: bool = False  # the reader of -o - has closed it
+    unread: bool = False  # whether the reader of -o - has closed the pipe
     errors_shown: bool = False  # whether the errors of cameras have been printed already
 
     @property
@@ -273,7 +273,7 @@ def run_opened(
 
 @contextmanager
 def closing_session(session: Session) -> Iterator[None]:
-    """Release the session's folder after the block. Save a bug's traceback in it."""
+    """Release the session's folder after the block. Save a bug's traceback there."""
     try:
         yield
     except DetectVideoError:
@@ -400,7 +400,7 @@ def _run_source(job: _RunJob, run: SourceRun, spec: str, number: int) -> None:
 
 
 def _save_rows(session: Session, run: SourceRun, own: Sink | None) -> None:
-    """Append the rows of a source to the session: its own file, or the output with all rows."""
+    """Append a source's rows to the session, from the session's own sink or from the output."""
     if own is not None and own.path.exists():
         session.adopt(own.path)
         own.path.unlink()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SUFFIX = ".layers.json"
 KEPT = 16  # results per file: of several engines, precisions and versions
-SCHEMA = 2  # in version 1, the DequantizeLinear after a quantised output had its cost
+SCHEMA = 2  # version 1 gave the DequantizeLinear after a quantised output that output's cost
 
 
 def find_layers(
@@ -34,7 +34,7 @@ def find_layers(
     own: Mapping[str, str],
     ran: Network | None = None,
 ) -> tuple[ExecutedLayer, ...]:
-    """Return the stored or new result of ``executed_layers``. ``path``: of the exported graph."""
+    """Return the stored or new result of ``executed_layers``. ``path``: the exported graph's."""
     if path is None or engine.device != "cpu":
         return executed_layers(network, engine, ran)
     file, key = Path(path).with_suffix(SUFFIX), _hash_settings(engine, own)

@@ -38,7 +38,7 @@ MIN_CONF = 0.25  # score from which an object counts, even if a command keeps lo
 
 @dataclass(slots=True)
 class FirstLook:
-    """``sides``: of objects, in pixels of the whole picture's input. ``times``: s per inference."""
+    """``sides``: objects', in pixels of the whole picture's input. ``times``: s per inference."""
 
     info: SourceInfo
     frames: int
@@ -95,12 +95,12 @@ def load_after_look(
     looks_at: Sequence[str] = (),
     **words: Any,
 ) -> RunPlan:
-    """Load the plan. Choose its tiles from ``specs``, or ``looks_at`` if opened by ``opens``."""
+    """Load the plan. Choose its tiles from ``specs``, or, with ``opens``, from ``looks_at``."""
     whole = PlanDraft.of(draft.config.with_options({"tiles": NONE}))
     plan = whole.load(timer, specs=specs, **words)
     if opens is None:
         tiling, why = choose_tiles(plan, specs)
-    else:  # such a command keeps low scores too, which are not objects here
+    else:  # a command with ``opens`` also keeps low scores, which do not count as objects
         confident = plan.selecting(max(plan.selection.conf, MIN_CONF), None)
         tiling, why = choose_tiles(confident, looks_at, opens)
     plan.loaded.notes.append(why)

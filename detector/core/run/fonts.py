@@ -14,7 +14,7 @@ from detector.core.errors.reading import check_regular, read_bytes
 if TYPE_CHECKING:
     from detector.core.stages.font import Font
 
-# The largest fonts have 130 MB: Noto and Source Han, with all languages and weights in one TTC.
+# The largest fonts are 130 MB: Noto and Source Han, with all languages and weights in one TTC.
 FONT_BYTES = 256 << 20
 INSTALL = "pip install 'detect-video[font]'"
 NAMED = 3  # class names listed in a note; the rest are counted

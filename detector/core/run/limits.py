@@ -24,7 +24,7 @@ NO_FILE = ("Too many open files",)
 class Least(NamedTuple):
     """The least memory that a run of an engine needed, in MB (10^6 bytes)."""
 
-    address_mb: int  # of address space, most of it never touched
+    address_mb: int  # address space, most of it never touched
     anonymous_mb: int  # resident memory not backed by a file, so it cannot be dropped
 
 
@@ -100,8 +100,8 @@ def folder_is_gone() -> bool:
 
 
 def check_threads(count: int) -> None:
-    """Raise EngineError if this process cannot start ``count`` more threads, which we try, because
-    there are many limits. If OpenBLAS cannot start its threads, it raises SIGINT."""
+    """Raise EngineError if this process cannot start ``count`` more threads. Start them to find
+    out: there are many limits. (OpenBLAS raises SIGINT if it cannot start its threads.)"""
     gate = threading.Event()
     started: list[threading.Thread] = []
     try:

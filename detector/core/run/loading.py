@@ -62,7 +62,7 @@ class LoadedModel:
         self.network, self.change = change(self.network), change
 
     def close(self, runs: Sequence[SourceRun]) -> None:
-        """Close the engine after its last source. An earlier error of the run stays its error."""
+        """Close the engine after its last source. An error in closing replaces no earlier error."""
         from detector.core.engines.base import translated
 
         failed = any(isinstance(run.error, EngineError) for run in runs)
@@ -175,7 +175,7 @@ def load_model(
     with timer.phase("import"):
         engines.load_library(name)
     with timer.phase("load"):
-        # The same with --sync, where one request gets all threads.
+        # The same number with --sync, where one request gets all threads.
         spare = config.loop.queue_batches + 1 + spare_requests
         prepared = prepare_network(
             network,

@@ -1,4 +1,4 @@
-"""Run the loop for one source: its timeline, its limits, threaded or not."""
+"""Run the loop for one source, with or without threads, and decide its timeline and sizes."""
 
 from __future__ import annotations
 

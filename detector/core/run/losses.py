@@ -1,4 +1,4 @@
-"""Find which detections an engine loses in a precision: known, or measured on frames."""
+"""Find how far an engine in a precision agrees with fp32: known, or measured on frames."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHARE = 0.05  # share of a run of known length that a timing may take
 MIN_S = 0.3  # a shorter timing could not even open one engine
 CORE_FLOPS = 1e11  # roughly the most fp32 operations of a core per second
 MIN_OBJECTS = 10  # detections that the frames must have above the threshold
-THRESHOLDS = (0.25, 0.1, 0.05)  # for scores; tried in turn
+THRESHOLDS = (0.25, 0.1, 0.05)  # lowest scores; tried in turn
 MAX_NOISE = 0.1  # squared noise of a raw output over its squared signal; rounding causes less
 
 
@@ -82,7 +82,7 @@ class MeasuredLosses:
 
     @staticmethod
     def at(network: Network, ahead: Ahead, on_gpu: bool, cores: int) -> MeasuredLosses | None:
-        """Return losses to measure; None without files, or if the run is too short to repay it."""
+        """Return losses to measure; None without files, or if the run is too short for a timing."""
         cpu = {"fp32", "bf16"} if cpu_flags() & BF16 else {"fp32"}
         precisions = {"fp32", "tf32", "fp16"} if on_gpu else cpu
         losses = MeasuredLosses(network, ahead, ahead.count_frames(), precisions)
@@ -113,7 +113,7 @@ class MeasuredLosses:
             return None
         outputs = self._infer(engine)
         noises = search.noise_over_signal(self._outputs, outputs)
-        if not all(noise <= MAX_NOISE for noise in noises):  # NaN is not, either
+        if not all(noise <= MAX_NOISE for noise in noises):  # also if it is NaN
             return 0.0
         return agreement(self._expected, search.detections(self.network, outputs, self._conf)).share
 

@@ -516,7 +516,7 @@ def _name_plainly(sink: type[Sink], suffix: str) -> str:
 
 
 def _choose_suffix(sink: type[Sink], spec: str) -> str:
-    """Return a default name's suffix; for a single picture, that of a file in its format."""
+    """Return a default name's suffix; for a single picture, the suffix of the picture's format."""
     if not sink.one_picture or not (os.path.isfile(spec) or is_web(spec)):
         return sink.suffixes[0]
     if sources.pictures_of(spec) is None:

@@ -179,7 +179,7 @@ def resolve(config: Config, timer: PhaseTimer | None = None, **words: Any) -> Ru
 class RunPlan:
     """The resolved run. ``output``: which outputs, and where; ``writing``: their settings.
     ``smaller_input``: height and width of the next smaller input that the model was trained for, if
-    any. ``as_asked``: the options as requested, only for documents."""
+    any. ``as_asked``: the requested options, for documents."""
 
     reading: SourceReading
     selection: Selection
@@ -255,8 +255,8 @@ class RunPlan:
         return self.loaded.shapes.of_run(lambda network: self.head(change(network), lowest_conf))
 
     def reduction(self) -> Callable[[int, int], int] | None:
-        """Return a function from a picture's size to the fraction at which it may be decoded if no
-        output shows it; None if every pixel is needed."""
+        """Return a function from a picture's size to the divisor of both sides at which it may be
+        decoded if no output shows it; None if every pixel is needed."""
         if self.reading.full_decode or self.extra_stages:
             return None
         return self.tiling.reduction(self.network, turns=self.loaded.shapes is not None)

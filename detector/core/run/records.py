@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class WrittenRecords:
-    """``folder``: the session's; None if no source opened. ``errors``: for unwritten files."""
+    """``folder``: the session's; None if no source opened. ``errors``: one per unwritten file."""
 
     summary: Summary
     folder: Path | None
@@ -41,7 +41,7 @@ def write_records(
 ) -> WrittenRecords:
     """Write summary and session files; remove the session if no source opened.
 
-    ``seconds``: of each phase. ``stop_code``: if interrupted. ``finish`` adds to the summary.
+    ``seconds``: by phase. ``stop_code``: a signal's, or None. ``finish`` adds to the summary.
     """
     from detector.core.analysis.summary import session_document, summarize
     from detector.core.session.codec import from_builtins

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from detector.core.types import Picture, SourceInfo
 
 FRAMES = 12
-PLACES = (0.1, 0.5, 0.9)  # positions of the frames in a video
+PLACES = (0.1, 0.5, 0.9)  # positions of the frames, shares of the video
 
 
 @dataclass(frozen=True, slots=True)

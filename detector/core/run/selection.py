@@ -58,7 +58,7 @@ class Selection:
 def class_ids(
     flag: str, given: Sequence[str] | None, names: Sequence[str]
 ) -> tuple[int, ...] | None:
-    """Return the ids of classes by name or id. ``flag``: for messages. Raises UsageError."""
+    """Return the ids of classes by name or id. ``flag``: named in errors. Raises UsageError."""
     if given is None:
         return None
     ids = []

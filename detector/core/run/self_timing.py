@@ -1,4 +1,4 @@
-"""Time which engine and precision are fastest, in a model's first run on a machine.
+"""Find by timing which engine and precision are fastest, in a model's first run on a machine.
 
 Each installed engine runs the network alone, for a few alternating rounds, in each precision that
 needs no calibration. A calibration records what a precision loses (``KnownLosses``); without one,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 PRECISIONS = ("fp32", "int8", "bf16", "tf32", "fp16")
 OPENING = 0.63  # share of the total time after which no further engine is opened
-ROUNDS, ROUND_S = 7, 0.03  # of each engine
+ROUNDS, ROUND_S = 7, 0.03  # per engine: rounds; seconds of a round
 MAX_ROUNDS = 3 * ROUNDS  # if other programs' load leaves the fastest undecided
 
 Clock = Callable[[], float]
@@ -58,7 +58,7 @@ def make(
     clock: Clock = time.monotonic,
 ) -> measurements.Timing | None:
     """Time this network on this machine; None if there is nothing to choose. ``ahead``: the sources
-    of the run, if they may be read for this. Raises EngineError if ``progress`` stops it."""
+    of the run, if the timing may read them. Raises EngineError if ``progress`` stops it."""
     from detector.core.run.losses import KnownLosses, MeasuredLosses
     from detector.core.run.quantize.calibrate import packaged
     from detector.core.run.sampling import Ahead

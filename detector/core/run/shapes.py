@@ -67,14 +67,14 @@ class ShapedRequest(RawRequest):
 
 
 class Shapes:
-    """The open models by height and width of the input. ``longest``: its longest side, pixels."""
+    """The open models by height and width of the input. ``longest``: the input's longest side."""
 
     def __init__(
         self, first: ShapedModel, config: Config, load: Callable[[Config], ShapedModel]
     ) -> None:
         """Take over ``first``, which its owner closes. ``load`` opens the others."""
         self.longest = longest_side(first.network, config)
-        # Shapes, number and pixels of all pictures; the models loaded after the first.
+        # Pictures: shapes, number, pixels. Models loaded after the first: number, seconds.
         self._shapes: set[Size] = set()
         self._pictures, self._pixels, self._made, self._made_s = 0, 0, 0, 0.0
         self._network, self._config, self._load = first.network, config, load
@@ -140,7 +140,7 @@ class Shapes:
         )
 
     def describe(self, figures: InputShapes) -> str:
-        """Return ``--rect: 3 shapes of the input, 0.4 s to prepare 2 of them; 31% fewer ...``."""
+        """Return ``--rect: 3 shapes of the input; 0.4 s to prepare 2 during the run; 31% ...``."""
         fewer = 1 - figures.mean_pixels / figures.square_pixels
         took = f"{figures.made_s:.1f} s to prepare {figures.made} during the run; "
         return (

@@ -53,10 +53,10 @@ _WORDS = {EXIT_HUNG_UP: "hung up", EXIT_INTERRUPTED: "interrupted", EXIT_TERMINA
 # and a shell repeats the terminal's SIGHUP.
 REPEAT_S = 0.2
 AGAIN_S = 0.01  # delay before a signal received during an extension's import is sent again
-PR_SET_PDEATHSIG = 1  # of Linux's prctl
+PR_SET_PDEATHSIG = 1  # an option of Linux's prctl
 THREAD_GRACE_S = 0.5  # how long a killed parent may outlive the thread that started us
 PIPE_GRACE_S = 0.2  # how long a killed parent may outlive its pipes
-TERM_GRACE_S = 10.0  # for a library call to return, after which SIGTERM is handled
+TERM_GRACE_S = 10.0  # time for a library call to return, so that SIGTERM is handled
 # The folder that contains detector/.
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
 
@@ -78,7 +78,7 @@ class Stop(threading.Event):
 
 
 class _SignalHistory:
-    """The signals that this command received. ``code``: exit code of the ``Stopped`` raised."""
+    """The signals that this command received. ``code``: a raised ``Stopped``'s exit code."""
 
     code: int | None = None
     last = float("-inf")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 GRID = re.compile(r"([1-9][0-9]{0,2})x([1-9][0-9]{0,2})")
 MAX_TILES = 64  # a frame with more would take a minute, surely by mistake
 SPARE = 1.5  # docs/performance.md shows what a smaller value loses
-MAX_ENLARGEMENT = 1.1  # of a tile; larger ones show no more detail
+MAX_ENLARGEMENT = 1.1  # most that a tile may be enlarged; more shows no more detail
 NONE, AUTO = "none", "auto"
 
 

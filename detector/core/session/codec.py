@@ -98,7 +98,7 @@ def decode(text: bytes, kind: type[Document], origin: str | Path) -> Document:
 
 
 def read_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
-    """Read a file of a session. Raises UsageError for other kinds of files, and large ones."""
+    """Read a file of a session. Raises UsageError for one that is not regular or too large."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for its writer
@@ -123,7 +123,7 @@ def parse_json(text: str | bytes, origin: str | Path) -> Any:
 
 
 def _find_impossible(content: Any) -> Iterator[tuple[str, str]]:
-    """Yield (key, error) of values that no run writes. Deep content would exhaust recursion."""
+    """Yield (key, error) of values that no run writes. Not recursive, so any depth is safe."""
     pending = [("$", 0, content)]
     while pending:
         key, depth, container = pending.pop()

@@ -32,7 +32,7 @@ class Interval:
 @dataclass(frozen=True)
 class MeasuredRow:
     """The figures of one set of options. ``library``: name and version of the engine's library.
-    ``options``: by their names in the configuration. ``agreement``: with fp32, 0 to 1."""
+    ``options``: by their names in the configuration. ``agreement``: 0 to 1, with fp32."""
 
     engine: str
     precision: str
@@ -64,7 +64,7 @@ class MeasuredCalibration:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One comparison, one search of ``tune``, or the timing at the first run of the default model.
+    """One comparison, one search of ``tune``, or the timing at a model's first run.
 
     ``settings``: runtime settings that change the speed of all rows. A search has two rows: the run
     with the settings found, and the run with the defaults. ``input_kind``: the kind of source that

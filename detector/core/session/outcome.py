@@ -42,7 +42,7 @@ class SourceRun:
     live_s: float | None = None
     process_cpu_s: float = 0.0
     main_thread_cpu_s: float = 0.0
-    device_ms: float | None = None  # of all batches; None if the device reports no time
+    device_ms: float | None = None  # sum over all batches; None if the device reports no time
     by_class: Counter[int] = field(default_factory=Counter)
     loop: LoopSizes = field(default_factory=dict)  # type: ignore[assignment]
     cut: int = 0
@@ -134,5 +134,5 @@ class RunSettings:
     # A stage between nms and annotate -> what it does, and which options reduce its work.
     between: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     tiles: int = 1  # network inputs per frame (--tiles)
-    device: str = ""  # of the engine; "" for the CPU
+    device: str = ""  # the engine's; "" for the CPU
     device_name: str = ""  # full name; "" if the engine's library gives none

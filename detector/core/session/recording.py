@@ -223,7 +223,7 @@ def _add(stage: StageSum, thread: str, span: Span) -> None:
 
 
 def merge_recordings(recordings: Iterable[TimelineSums]) -> TimelineSums:
-    """Return the sums of several sources, one after the other."""
+    """Return the sums of several sources that ran one after the other."""
     total = TimelineSums({stage: StageSum() for stage in STAGES})
     for recording in recordings:
         total.infer_ns += recording.infer_ns

@@ -152,7 +152,7 @@ def describe_build(facts: dict[str, Any]) -> list[str]:
 
 
 def build_line(console: SafeConsole) -> Callable[[str, int, int], bool]:
-    """Return a callback that prints the progress of a build on the line of the run's live line."""
+    """Return a callback that prints a build's progress on the line that the live line will use."""
 
     def step(task: str, done: int, total: int) -> bool:
         text = "" if done >= total else f"building: {task} {done}/{total}"

@@ -15,8 +15,8 @@ from detector.core.session.document import LiveMemory, Summary
 from detector.core.terminal.brief import EXPLAINED, brief_lines, camera_lines, zone_lines
 from detector.core.terminal.console import SafeConsole
 
-# Columns. For fewer, rich would break numbers in tables (0.4 over 1.03), so we print this width and
-# let the terminal wrap the lines.
+# Columns. With fewer, rich would break numbers in tables (0.4 over 1.03), so we print this width
+# and let the terminal wrap the lines.
 NARROWEST = 80
 CLASSES_SHOWN = 8
 PICTURES = frozenset({"video", "pictures"})  # outputs that hold whole frames

@@ -20,8 +20,8 @@ def rounded(time_s: float) -> float:
 
 
 class SceneSink(RowsSink):
-    """Writes the rows of a ``Scene`` that have the sink's name. ``columns`` and the method
-    ``cells`` describe a row; the wing live calls them, too."""
+    """Writes the rows of a ``Scene``: those of its field with the sink's name. ``columns`` and the
+    method ``cells`` describe a row; the wing live uses them, too."""
 
     ending = ""
     # Writes all frames despite --only-detections: an object may leave in one without detections.

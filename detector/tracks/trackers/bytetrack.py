@@ -13,7 +13,7 @@ from detector.tracks.tracker import Ids, Tracker, others
 
 class BytetrackTracker(Tracker):
     least_overlap = 0.2
-    least_overlap_low: ClassVar[float] = 0.5  # with boxes of low scores
+    least_overlap_low: ClassVar[float] = 0.5  # for boxes of low scores
     hits_needed = 2
     lowest_conf = 0.1
 

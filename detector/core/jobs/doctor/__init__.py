@@ -113,7 +113,7 @@ LOW_SPACE_BYTES = 500 << 20  # less is too little for a TensorRT plan and its ti
 
 
 def examine(config: Config, quick: bool = False) -> dict[str, Any]:
-    """Return all findings as JSON values. ``quick``: run nothing; installed engines are usable."""
+    """Return all findings as JSON values. ``quick``: run nothing; call installed engines usable."""
     engine_facts = [_examine_engine(name, quick) for name in engines.names()]
     given = config.runtime.engines_dir
     folders = {

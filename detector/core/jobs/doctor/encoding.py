@@ -1,4 +1,4 @@
-"""Find out which encoders run here, and how fast they are."""
+"""Find out which encoders run on this machine, and how fast they are."""
 
 from __future__ import annotations
 

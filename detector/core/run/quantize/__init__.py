@@ -77,7 +77,7 @@ def quantize_network(
         variant.graph = lambda: quantised_graph(
             network.graph, calibration.ranges, float_nodes, kind, weight_top(kind)
         )
-        # The file records its sizes for the next run, which then builds no fp32 graph.
+        # The exported file records the graph's sizes, so the next run builds no fp32 graph.
         notes = [*notes, *store.export(network, folder).notes]
     return variant, [*notes, *more]
 
@@ -118,7 +118,7 @@ def _describe_variant(
     by_openvino = kind == calibration.form_of(FRONT)
     halves = calibration.result.get(FLOAT_IN_BF16) if by_openvino else None
     summary = {**asdict(result), "float_in_bf16": halves and halves.agreement}
-    summary["kept"] = list(result.kept)  # as JSON returns it
+    summary["kept"] = list(result.kept)  # a list, as when read from JSON
     variant = replace(
         network,
         graph=None,

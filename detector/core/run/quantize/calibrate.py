@@ -36,7 +36,7 @@ NARROW = "int8-u8, 7 bits"
 # key: one made on a CPU with bf16, if the agreement is within the budget, or a packaged one, if the
 # loss of AP50 is small (docs/model-street.md).
 FLOAT_IN_BF16 = "int8-u8, float in bf16"
-SUFFIX = ".calibration"  # of the JSON file; the manifest next to it ends in .json
+SUFFIX = ".calibration"  # JSON in spite of the name; the manifest next to it ends in .json
 UNREADABLE = (UsageError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
 
@@ -55,9 +55,9 @@ class Int8Result:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The document of a calibration file. ``ranges``: of tensors, and of the channels that a
-    depthwise convolution reads. ``result``: by kind of int8 (int8-u8-front only if OpenVINO ran
-    it), and for ``FLOAT_IN_BF16``; packaged ones also for ``NARROW`` and bf16."""
+    """The document of a calibration file. ``ranges``: tensor, or channel that a depthwise
+    convolution reads -> range. ``result``: kind of int8 (int8-u8-front only if OpenVINO ran
+    it), or ``FLOAT_IN_BF16``, in packaged ones also ``NARROW`` or bf16 -> result."""
 
     source: str
     method: str
@@ -196,7 +196,7 @@ def _find_saved(
 
 def packaged(network: Network, model: str, *, by_graph: bool = True) -> Calibration | None:
     """Return the calibration packaged with a known model, for its own weights and input size. If
-    the model declares canvases, it applies to every size (docs/model-street.md)."""
+    the model declares canvases, the calibration fits every size (docs/model-street.md)."""
     if model not in known() or (path := known_model(model).calibration) is None:
         return None
     try:

@@ -41,7 +41,7 @@ OPENVINO = "openvino"  # runs graphs that ONNX Runtime refuses, and mixes int8 a
 # The default thresholds, whatever a run's options are, since a calibration serves many runs.
 SELECTION = SelectionConfig()
 
-Outputs = list[NDArray[np.float32]]  # of one picture, each with a leading axis of 1
+Outputs = list[NDArray[np.float32]]  # one picture's outputs, each with a leading axis of 1
 MakeGraph = Callable[[Sequence[Unit]], "onnx.ModelProto"]
 """Units that stay float -> the quantised graph."""
 Score = Callable[["onnx.ModelProto"], float]
