@@ -48,8 +48,8 @@ def explain(session: SavedSession, frame: int | None, slowest: int, *, clip: boo
 
 
 def gather(session: SavedSession, clip: bool = True) -> tuple[RunEvidence, dict[str, str]]:
-    """Return the facts besides spans, and missing facts -> how to get them. ``clip``: allow to read
-    the video for key frames."""
+    """Return the facts besides spans, and missing facts -> how to get them. ``clip``: whether to
+    read the video for key frames."""
     absent: dict[str, str] = {}
     moments = session.facts(MomentsFacts)
     if moments is None:
@@ -76,7 +76,7 @@ def gather(session: SavedSession, clip: bool = True) -> tuple[RunEvidence, dict[
 
 
 def find_key_frames(document: SessionDocument) -> set[int]:
-    """Return the key frames, read from the video's packets. Raises UsageError if it cannot."""
+    """Return the key frames, read from the video's packets. Raises UsageError if that fails."""
     settings = document.config.get("input", {})
     if settings.get("stride", 1) != 1 or settings.get("start") is not None:
         raise UsageError("unknown for a run with --stride or --start")

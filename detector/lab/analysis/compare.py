@@ -41,7 +41,7 @@ from detector.lab.session.network import Peaks
 UNTOUCHED = ("read", "annotate", "write")
 # A difference below this share of a frame's time changes no conclusion, however small the noise.
 MATERIAL = 0.02
-# With fewer, one side wins all rounds by chance in more than one of 20 comparisons.
+# With fewer rounds, one side wins all by chance in more than one of 20 comparisons.
 ROUNDS_FOR_A_WINNER = 6
 # Share of a core. A waiting variant that uses more takes time from the others.
 IDLE_SHARE = 0.02
@@ -49,8 +49,8 @@ IDLE_SHARE = 0.02
 
 @dataclass(slots=True)
 class Variant:
-    """One variant and its results. ``error`` and ``exit_code``: why it has none. ``facts``: the
-    message of its process once open. ``frames_digest``: hash of all decoded pictures."""
+    """One variant and its results. ``error`` and ``exit_code``: why it has none. ``facts``: what
+    its process reports once open. ``frames_digest``: hash of all decoded pictures."""
 
     engine: str
     precision: str
@@ -64,7 +64,7 @@ class Variant:
     ap: MeanAccuracy | None = None
     frames_digest: str | None = None
     memory_mb: float | None = None
-    model: str | None = None  # as given to --model; None if all rows have the same
+    model: str | None = None  # as given to --model; None if the same in all rows
     reference: str | None = None
     roof: RowRoof | None = None
 
@@ -96,7 +96,7 @@ def place_on_roof(
 
 @dataclass(frozen=True, slots=True)
 class RoundsLook:
-    """One look at the rounds so far. ``share``: of ALPHA, for this look. ``stopped``: why no more
+    """One look at the rounds so far. ``share``: of ALPHA that it spends. ``stopped``: why no more
     rounds follow (``Noise``). ``twin``: a second process of the baseline."""
 
     share: float = 1.0
@@ -265,7 +265,7 @@ def _interval(values: Sequence[float]) -> Interval | None:
 
 
 def _ratios(variant: Variant, base: Variant, metric: Metric) -> list[float]:
-    """Return the ratio in each round that both have."""
+    """Return the ratio in each round that both variants have."""
     pairs = [
         (own.fps[metric], other.fps[metric])
         for own, other in zip(variant.rounds, base.rounds, strict=False)
@@ -305,7 +305,7 @@ def _count_calls(variant: Variant) -> int:
 
 
 def _percentile(calls: Sequence[tuple[float, int]], p: int) -> float | None:
-    """Return the nearest-rank percentile of (milliseconds, count); None if too few."""
+    """Return the nearest-rank percentile of (milliseconds, count); None if too few calls."""
     left = sum(count for _, count in calls)
     if left < SAMPLE_FLOORS[p]:
         return None

@@ -48,7 +48,7 @@ class TimedLayer:
 
 
 def find_block(name: str) -> str:
-    """Return the part of the model that has a node: "model.6" for "/model.6/cv1/conv/Conv"."""
+    """Return the part of the model that holds a node: "model.6" for "/model.6/cv1/conv/Conv"."""
     parts = [part for part in re.split(r"[./]", name) if part]
     for at, part in enumerate(parts):
         if part.isdecimal():
@@ -198,7 +198,7 @@ def describe_outside(facts: LayersFacts) -> str | None:
 
 COMPUTE, MEMORY, LAUNCH = "compute", "memory", "launch overhead"
 NEITHER = "neither"
-ABOVE = 1.05  # share of the roof; a layer's median and the best of a peak differ by a few percent
+ABOVE = 1.05  # share of the roof; a layer's median and a peak's best run differ by a few percent
 LEAST_SHARE = 0.1  # share of the roof; the roof does not explain a layer that reaches less
 
 

@@ -14,8 +14,8 @@ from detector.core.analysis.summary import stage_cpu_s
 from detector.core.analysis.verdict import MAX_OTHERS
 from detector.core.session.document import Summary
 
-# CPU time of the same work next to one and two burners on two cores: up to 11% more for a stage
-# above 0.5 ms (scripts/load_check; AMD EPYC). We allow a little more.
+# CPU time of the same work next to one and two busy programs on two cores: up to 11% more for a
+# stage above 0.5 ms (scripts/load_check; AMD EPYC). We allow a little more.
 SHARED_CACHES = 0.15
 CROWDED = 0.5  # share of all cores; if others use more, wall times are left to chance
 MATERIAL = 0.02  # share of the CPU time per frame; smaller growth changes no conclusion
@@ -48,7 +48,7 @@ class OtherLoad:
 @dataclass(frozen=True, slots=True)
 class CpuChange:
     """CPU milliseconds per frame, of a stage with its libraries' threads or of the process.
-    ``all_ms``: of the process before."""
+    ``all_ms``: of the process in the first run."""
 
     what: str
     before: float
@@ -60,7 +60,7 @@ class CpuChange:
         return self.after / self.before if self.before else float("inf")
 
     def regresses(self, limit: float) -> bool:
-        """Return whether it grew by more than ``limit`` (0.05 = 5%) and what shared caches cost."""
+        """Return whether it grew by more than ``limit`` (0.05 = 5%) plus ``SHARED_CACHES``."""
         allowed = self.before * (1 + limit + SHARED_CACHES)
         return self.after > allowed and self.after - self.before > MATERIAL * self.all_ms
 

@@ -2,17 +2,17 @@
 
 Rounds: In each round every variant has one turn, in a new random order. If two variants are equal,
 the sign of the logarithm of their ratio is a coin toss: drift, bursts and autocorrelated noise
-change its size only. So Wilcoxon's signed-rank test keeps its level by the draw, not by an
+change its size only. So Wilcoxon's signed-rank test keeps its level by that random order, not by an
 assumption about the noise (Fisher, The Design of Experiments, 1935; randomized multiple interleaved
 trials: Abedi and Brecht, ICPE 2017). Its interval is Hodges and Lehmann's (Ann. Math. Statist. 34,
 1963).
 
 Looks: Each of ``LOOKS`` spends an equal share of ALPHA: a Bonferroni bound over the looks, the
 simplest spending function (Lan and DeMets, Biometrika 70, 1983). It holds for any dependence
-between the looks. Several rows are corrected for by Holm's method (Scand. J. Statist. 6, 1979).
+between the looks. Holm's method corrects for several rows (Scand. J. Statist. 6, 1979).
 
-Runs: The mean of an autocorrelated series, such as the times of one run's frames, is
-estimated from few long blocks, with Student's t (Ibragimov and Mueller, J. Bus. Econ. Statist. 28,
+Runs: The mean of an autocorrelated series, such as the times of one run's frames, is estimated
+from a few long blocks, with Student's t (Ibragimov and Mueller, J. Bus. Econ. Statist. 28,
 2010): it keeps its level even if blocks differ in their noise. Two runs are further apart in time
 than two blocks of one run. We assume that such slow drift moves a run by as much as it moves a
 block (1/f noise has equal power in each octave; Keshner, Proc. IEEE 70, 1982).
@@ -73,7 +73,7 @@ def fewest_rounds(rows: int, share: float = 1.0) -> int:
 
 def sign_p(values: Sequence[float], centre: float = 0.0) -> float:
     """Return the two-sided p of Wilcoxon's signed-rank test that ``values`` lie symmetrically
-    around ``centre``. Values that equal it count for neither side; without any other, 1."""
+    around ``centre``. Values equal to it count for neither side; 1 if all are."""
     away = np.asarray(values, np.float64) - centre
     away = away[away != 0]
     count = len(away)
@@ -99,7 +99,7 @@ def rank_interval(values: Sequence[float], alpha: float) -> tuple[float, float, 
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """Correct each p value for all of them; keep their order."""
+    """Correct p values for multiple tests; keep their order."""
     corrected, least = [1.0] * len(values), 0.0
     for place, at in enumerate(np.argsort(values, kind="stable").tolist()):
         least = max(least, min(1.0, values[at] * (len(values) - place)))
@@ -175,7 +175,7 @@ def _p_beyond(values: Sequence[float], floor: float) -> float:
 
 
 def _smallest_effect(values: Sequence[float], alpha: float, floor: float) -> float:
-    """Return a share. The error is from a two-thirds interval, which needs only few rounds."""
+    """Return it as a share. Its error is from a two-thirds interval, which needs few rounds."""
     normal = NormalDist()
     if len(values) < 2 or _find_critical_sum(len(values), alpha) < 0:
         return math.inf

@@ -48,7 +48,7 @@ class AuditColumn:
 
 @dataclass(frozen=True)
 class AuditTable:
-    """``unread``: columns that are not read, and why. ``given``: titles that --columns renames.
+    """``unread``: columns that are not read, and why. ``given``: titles that --columns names.
     ``facts``: of a table of quantities, name -> quantity and number."""
 
     name: str
@@ -96,7 +96,7 @@ class AuditTable:
         return column.texts if column else [""] * self.rows
 
     def is_total(self, row: int) -> bool:
-        """Return whether a row is a sum of others: "total", "whole model"."""
+        """Return whether a row's label, such as "whole model", says that it sums others."""
         return TOTAL_WORDS.search(self.labels[row]) is not None
 
     def setting(self, row: int) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 Such tables come from terminals and logs (tabulate, rich, prettytable, pandas, nsys stats,
 torch.profiler). A line of dashes, a rule, ends the heading. Where columns have no bars between
-them, each run of dashes is the width of one. If there are no such runs, columns are separated
+them, each run of dashes spans a column. If there are no such runs, columns are separated
 wherever all lines of the table have two spaces or more.
 """
 

@@ -19,7 +19,7 @@ from detector.lab.trackers import LOG_TO, LogsRuns, log_to_trackers, require_tra
 
 
 class _ListsPasses(LogsRuns):
-    """A command whose help lists the passes, which are imported only then."""
+    """A command whose help lists the passes, and imports them only when it is printed."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from detector.lab.profile import list_passes, open_pass

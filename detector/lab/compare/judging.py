@@ -65,7 +65,7 @@ def _score_in_process(
     return scores, reply.error
 
 
-# In the process
+# In the child process
 
 
 def main(pipe: int) -> None:

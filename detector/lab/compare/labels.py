@@ -59,7 +59,7 @@ class Labels(ScoredLabels):
     names: Sequence[str] = ()
 
     def bind(self, names: Sequence[str]) -> ClassPairs:
-        """Bind classes. Raises UsageError if none is shared, SourceError without any box."""
+        """Bind classes. Raises UsageError if none is shared, SourceError without a scored box."""
         if self.bound is None or self.names != names:  # another model may have other class names
             self.bound, self.names = bind(self.mapping, names, self.dataset.classes), names
             refuse_unlabelled(self.dataset, self.bound)

@@ -1,4 +1,4 @@
-"""Run variants in turns for several rounds, each open in its own process. Each round has a new
+"""Run variants, each in its own process, in turns for several rounds. Each round has a new
 random order, as ``analysis.statistics`` requires."""
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from detector.lab.session.network import Peaks
 ROUND = Command("round")
 FRAMES = 60  # in a round, by default: two seconds at 30 FPS
 FP32_OF_EACH = "fp32 of the same model"
-Watch = Callable[[str, int, int], object]  # called with the step, its number and their total
+Watch = Callable[[str, int, int], object]  # called with a step, its number and the number of steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ def _place_on_roofs(variants: Sequence[Variant], plan: Rounds) -> None:
             continue
         if key not in known:
             known[key] = find_peaks(PeakSetup(*key, own_options(plan.config)), plan.config)
-        inputs = Tiling.of(plan.config).inputs  # of the network for a frame
+        inputs = Tiling.of(plan.config).inputs  # network inputs per frame
         variant.roof = place_on_roof(
             facts.layers, variant.batch, inputs * median(measured), known[key]
         )

@@ -78,7 +78,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """``answer``: by the command; None with an ``error``. ``memory_mb``: the peak so far."""
+    """``answer``: to the command; None with an ``error``. ``memory_mb``: the peak so far."""
 
     answer: Any = None
     memory_mb: float | None = None

@@ -17,9 +17,9 @@ from detector.core.errors.reading import read_text
 from detector.core.errors.text import counted
 from detector.core.types import Detections, LabelledPicture
 
-MAX_BYTES = 4 << 30  # of a label file; COCO's largest has 0.45 GB
-MAX_PIXELS = 1e9  # of a coordinate; no picture is as large, and areas are exact
-MAX_PARTS = 16  # of the end of a path, by which a row may name a picture
+MAX_BYTES = 4 << 30  # of a label file; COCO's largest is 0.45 GB
+MAX_PIXELS = 1e9  # of a coordinate; no picture is as large
+MAX_PARTS = 16  # at the end of a path, by which a row may name a picture
 MAX_PATH = 4096  # characters; the system rejects longer paths
 
 
@@ -172,7 +172,7 @@ def _ends(path: str) -> Iterator[str]:
 
 
 def _index_ends(paths: Sequence[str]) -> dict[str, int | None]:
-    """Map the ends of paths to their indexes; None if several paths have the end."""
+    """Map the ends of paths to their indexes; None if several paths share the end."""
     places: dict[str, int | None] = {}
     for at, path in enumerate(paths):
         for end in _ends(path):

@@ -116,7 +116,7 @@ class Study:
             stride=options.stride,
             frames=frames,
             choice=choice,
-            pixels="yuv420p",  # as in a run, so that scoring its rows gives the same figures
+            pixels="yuv420p",  # as in a run, so that scoring a run's file gives the same figures
         )
 
     def collect(self, frame: Frame, detections: Detections) -> None:

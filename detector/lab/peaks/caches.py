@@ -23,7 +23,7 @@ SMALLEST, LARGEST = 16 << 10, 1 << 30  # bytes of a working set, of all threads 
 # CPU seconds per core for each size, kernel and number of threads: about 3 s in all for one thread
 EACH_S = 0.04
 LOAD_FACTOR = 4  # limit of wall time over EACH_S, if other programs run
-FEWEST = 5  # passes of each
+FEWEST = 5  # passes of each kernel and size
 PASS_BYTES = 8 << 20  # least size of a timed pass: 50 us, a thousand times the clock's resolution
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 MEMORY_PARTS = 8  # the largest set fits one of this many parts of the machine's memory

@@ -16,7 +16,7 @@ from detector.lab.peaks import caches, kernels
 from detector.lab.session.network import Bandwidth, Peaks
 
 FILE = "peaks.json"
-# Raise it with every change of what is measured, so that older figures are ignored.
+# Increase it with every change of what is measured, so that older figures are ignored.
 SCHEMA = 3
 KEPT = 50  # records
 ALIKE = ("machine", "threads", "looked")  # two keys that agree in these share their bandwidths
@@ -41,13 +41,13 @@ def find(config: Config, key: Mapping[str, Any]) -> Peaks | None:
 
 
 def find_curve(config: Config, key: Mapping[str, Any]) -> Sequence[Bandwidth] | None:
-    """Find the newest bandwidths of this machine with these threads, of any engine."""
+    """Find the newest bandwidths of this machine with as many threads as ``key``, of any engine."""
     matching = [peaks for known, peaks in _read_records(config) if _agree(known, key, ALIKE)]
     return (matching[-1].bandwidths or None) if matching else None
 
 
 def find_alike(config: Config, key: Mapping[str, Any], types: Collection[str]) -> Iterator[Peaks]:
-    """Yield other records with these threads: bandwidths, and this engine's peaks of ``types``."""
+    """Yield other records of as many threads: bandwidths, and this engine's peaks of ``types``."""
     for known, peaks in _read_records(config):
         if known == key or not _agree(known, key, ALIKE):
             continue

@@ -1,7 +1,7 @@
 """Measure what an engine's own convolutions reach, with the profiler that times its layers.
 
 The graph is a chain of convolutions in shapes for which kernels are optimised: 64 to 256 channels,
-3x3 and 1x1, maps of 64 to 16 pixels.
+3x3 and 1x1, maps of 64x64 to 16x16 pixels.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ INSTRUCTIONS: Mapping[str, Sequence[str]] = {
 
 
 class Reached(NamedTuple):
-    """``by``: library and layer. ``spread``: of the median over the quiet passes (0.1: 10%)."""
+    """``by``: library and layer. ``spread``: median of all over that of quiet passes, minus 1."""
 
     gflops_s: float
     by: str
@@ -163,7 +163,7 @@ def _add_conv(
     size = np.sqrt(2 / (before * kernel**2)) / (100 if before == 3 else 1)
     weight: NDArray[np.float32] = rng.normal(0, size, shape).astype(np.float32)
     pads = [kernel // 2] * 4
-    # Not 0 as in networks, since engines skip a bias of 0.
+    # As in networks, not 0: engines skip a bias of 0.
     bias = rng.normal(0, 0.1, channels).astype(np.float32)
     return builder.conv(name, x, weight, bias, strides=[1, 1], pads=pads)
 

@@ -34,7 +34,7 @@ from detector.lab.session.network import LayerRow, LayersFacts, Peaks
 ALONE = Varies((), "one request alone")
 RUNS, BUDGET_S = 100, 6.0  # runs each with and without the profiler; seconds for both together
 FEW_ABOVE = 0.02  # this share of the layers may be above the roofline by chance
-MAX_REPEATS = 3  # if more layers are above it, measure the peaks again, up to this many times
+MAX_REPEATS = 3  # if more layers are above the roofline, measure peaks again, at most this often
 NO_GRAPH = "a TensorRT plan contains no graph: MACs, FLOPs and bytes of its layers are unknown"
 
 

@@ -19,7 +19,7 @@ FOLDER = Path(__file__).with_name("parts")
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """A short explanation of how numbers are measured. ``heading``, ``file``: more in the docs."""
+    """Explains briefly how numbers are measured. ``heading``, ``file``: where the docs say more."""
 
     name: str
     what: str

@@ -10,7 +10,7 @@ from detector.lab.session.evaluation import ConfusionMatrix, EngineResult, FileR
 COLOURS = ("#1f5fa8", "#c8501e", "#2c8a4b", "#8a3f9c", "#b08a00", "#0f8f96", "#a52a44", "#5a5a5a")
 SIDE = 400  # pixels of the drawing's square
 LEFT, TOP, RIGHT, BOTTOM = 60, 40, 220, 50
-FEW = 12  # of more classes, the legend omits some and the matrix shows no numbers
+FEW = 12  # with more classes, the legend omits some and the matrix shows no numbers
 
 
 def plots(result: EngineResult | FileResult) -> dict[str, str]:

@@ -104,7 +104,7 @@ def _read_array(archive: zipfile.ZipFile, name: str, path: Path) -> NDArray[Any]
 
 
 def _are_characters(codes: NDArray[np.uint32]) -> bool:
-    """Return whether all are Unicode characters and not surrogates, which numpy does not check."""
+    """Return whether all codes are characters, not surrogates; numpy does not check this."""
     return not ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes < 0xE000))).any()
 
 

@@ -61,8 +61,8 @@ class Decision:
     """A row compared with the baseline. ``outcome``: faster, slower, same (a relevant difference is
     ruled out) or open. ``ratio``: of FPS; its interval from ``low`` to ``high`` holds for all rows
     and interim looks together, and is null after too few rounds. ``p``: corrected by Holm.
-    ``largest`` and ``smallest``, as shares: larger differences are ruled out, and smaller ones are
-    detected by this many rounds in fewer than nine of ten cases."""
+    ``largest``, ``smallest``: differences (shares) above ``largest`` are ruled out; those below
+    ``smallest`` are detected by this many rounds in fewer than nine of ten cases."""
 
     outcome: str
     ratio: float

@@ -39,8 +39,8 @@ class CacheLevel:
 class Peaks:
     """The highest rates that this computer reaches. By precision: ``gflops_s`` (int8: GOP/s),
     ``by`` (the library that reached it), ``instructions`` (those that it can use) and ``spread``
-    (how far the median is from the best). ``bandwidth_gbytes_s``: main memory; ``bandwidths``: by
-    working set; ``levels``: by cache. ``measured``: the date."""
+    (median of all passes over that of quiet ones, minus 1). ``bandwidth_gbytes_s``: main memory;
+    ``bandwidths``: by working set; ``levels``: by cache. ``measured``: the date."""
 
     gflops_s: Mapping[str, Peak]
     by: Mapping[str, str] = field(default_factory=dict)
@@ -203,7 +203,7 @@ class SheetRoof:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineFacts:
     """The whole model on the roofline; ``macs``, ``flops`` and ``bytes`` are per picture.
-    ``ridge``: by precision. ``peaks``: measured here, or a GPU's from its data sheet (``sheet``).
+    ``ridge``: by precision. ``peaks``: measured, or a GPU's from its data sheet (``sheet``).
     ``peak_under_measured``: names of layers above their roofline. ``uncounted``: as in
     ``LayersFacts``; the sums are then too low."""
 

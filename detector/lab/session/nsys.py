@@ -216,7 +216,7 @@ def _list_plain_tables(database: sqlite3.Connection) -> dict[str, set[str]]:
 def _permit_plain_reading(
     action: int, first: str | None, second: str | None, _: str | None, via: str | None
 ) -> int:
-    """Permit only to read columns of tables, and not through a view."""
+    """Permit only coalesce() and reading tables' columns, not through a view."""
     function = action == sqlite3.SQLITE_FUNCTION and second == "coalesce"
     plain = action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ) and via is None
     return sqlite3.SQLITE_OK if plain or function else sqlite3.SQLITE_DENY
@@ -321,7 +321,7 @@ class _Runs:
 def _group_by_run(
     ranges: Sequence[Row], windows: Sequence[Window], runs: _Runs
 ) -> list[tuple[Window, list[Row]]]:
-    """Return the ranges of each run, then those outside. A process without runs counts as one."""
+    """Return the ranges of each run, then those outside. A process without runs counts as a run."""
     last = max((end or start for *_, start, end in ranges), default=0)
     first = min((start for *_, start, _ in ranges), default=0)
     processes = sorted({tid // PROCESS for tid, *_ in ranges})
@@ -486,7 +486,7 @@ class _Export:
         return (call[:4] for call in self.calls("OSRT_API") if call.thread in tids)
 
     def calls(self, table: str) -> Iterator[CudaCall]:
-        """Yield the calls in a table. ``correlation`` is 0 if it has no such column."""
+        """Yield the calls in a table. ``correlation`` is 0 if the table has no such column."""
         columns = self._tables.get(table, set())
         if not {"globalTid", "nameId"} <= columns or "StringIds" not in self._tables:
             return

@@ -39,8 +39,8 @@ PINNED = ("engine", "precision", "threads", "concurrency", "batch", "model_input
 class Execution:
     """How the network ran. Figures of different executions cannot be compared.
 
-    ``threads``: of one request. ``model_input``: height, width. Fields are None for a network
-    without a loop and a source.
+    ``threads``: of one request. ``model_input``: height, width. Fields with a default are None
+    for a network without a loop and a source.
     """
 
     engine: str
@@ -108,7 +108,7 @@ class LoopFacts:
 
 @dataclass(frozen=True, slots=True)
 class PathStage:
-    """A stage's part of the critical path. ``share``: of its own work and its waits together.
+    """A stage's part of the critical path. ``share``: of the path, work and waits together.
     ``wait_causes``: cause -> seconds, longest first."""
 
     name: str

@@ -21,7 +21,7 @@ from detector.lab.session.read import SavedSession
 
 ALIKE = ", like the run, "  # in Ran.text, before the differences
 MAX_NAMES = 10  # rows of the dependency table on the path, and as many off it
-MAX_ROWS = 50  # stages and threads of a recording, which other programs may have in thousands
+MAX_ROWS = 50  # stages and threads of a recording; one of another program may have thousands
 MAX_CALLS = 15  # CUDA calls in each phase
 FEW_CALLS = 3  # system calls of a stage
 

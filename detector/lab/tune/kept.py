@@ -30,7 +30,7 @@ def as_config(tuning: Tuning, calibrate: str | None) -> str:
 
 
 def keep(result: Tuning, config: Config, plain: DefaultRun, kind: str) -> Path:
-    """Add a search with options to the records; return their path. Raises OutputError."""
+    """Add a search's result to the records; return their path. Raises OutputError."""
     assert result.after is not None
     rows = [
         measurements.row(

@@ -6,7 +6,7 @@ in alternating rounds (``compare/rounds.py``).
 1. Changes without a loss, one axis after another: engine and precision; then requests, threads and
    batch; without a target also queue and encoding. After each round the slower half is dropped
    (successive halving; Jamieson and Talwalkar, arXiv:1502.07943).
-2. If that does not reach a target: each change with a cost, added to the best alone. Then sets of
+2. If that does not reach a target: each change with a cost, added alone to the best. Then sets of
    them, the cheapest first, if the product of their gains comes within REACH of the target (gains
    need not multiply: two stages may limit a run in turn). The cost is the loss of agreement with
    fp32 compared with the defaults (in steps of STEP), then of video quality (in the order of
@@ -354,7 +354,7 @@ class Search:
         return trial.error is None and self._loss_of(trial) > STEP / 2
 
     def _sets(self, best: Settings, steps: Sequence[TuneStep], target: float) -> Iterator[Settings]:
-        """Yield the cheapest first, and last the fastest change of each axis, whatever the gain."""
+        """Yield sets, cheapest first; the last has each axis's fastest change, at whatever gain."""
         axes: dict[str, list[TuneStep | None]] = {}
         for step in steps:
             axes.setdefault(step.change.axis, [None]).append(step)

@@ -179,7 +179,7 @@ def _to_figure(value: float) -> Figure:
 
 
 def average_precision(pictures: Sequence[Matches]) -> float:
-    """Return the mean of the best precisions at or beyond 101 recalls; NaN without a box."""
+    """Return the mean of the best precision at or beyond each of 101 recalls; NaN without a box."""
     return Ranking.of(pictures).average_precision(np.ones(len(pictures), np.int64))
 
 
@@ -196,7 +196,7 @@ def unmatched(pictures: Sequence[Matches], score: float = 0.0) -> int:
 
 
 def precision(pictures: Sequence[Matches], score: float = 0.0) -> float:
-    """Return the share of right detections among the right and wrong of at least this score."""
+    """Return the share of right ones among right and wrong detections with at least this score."""
     right = sum(int(((p.outcomes == RIGHT) & (p.scores >= score)).sum()) for p in pictures)
     judged = right + unmatched(pictures, score)
     return right / judged if judged else float("nan")
@@ -219,7 +219,7 @@ class Ranking:
     right: NDArray[np.bool_]  # [m]
     wrong: NDArray[np.bool_]
     picture: NDArray[np.int64]  # [m] index of its picture
-    wanted: NDArray[np.int64]  # [n] boxes of each picture
+    wanted: NDArray[np.int64]  # [n] labelled boxes in each picture
 
     @classmethod
     def of(cls, pictures: Sequence[Matches]) -> Ranking:

@@ -1,14 +1,14 @@
 """Measure the accuracy of track ids: HOTA, IDF1, MOTA, switches and fragmentations.
 
-The definitions are those of the papers, as TrackEval computes them (tests contain its figures):
+The definitions are the papers', as TrackEval computes them (tests contain TrackEval's figures):
 
 - HOTA (Luiten et al., 2020, arXiv:2009.07736): the mean over IoU 0.05 to 0.95 of the root of
-  detection and association accuracy;
+  detection times association accuracy;
 - IDF1 (Ristani et al., 2016, arXiv:1609.01775): each track is assigned to one labelled object;
 - MOTA, id switches and fragmentations (Bernardin and Stiefelhagen, 2008: CLEAR MOT).
 
-All but HOTA are at IoU 0.5. Boxes match only within a class. A detection that matches a box to
-ignore counts as neither right nor wrong.
+All but HOTA are at IoU 0.5. Boxes match only within a class. A detection that matches an
+ignored box counts as neither right nor wrong.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ class LoopShape:
 
 
 class OffCpu(NamedTuple):
-    """Time of a call: ``off_cpu_ns`` its thread had no core, for ``ready_ns`` of them it waited for
-    one. ``library_ns``: CPU time of library threads."""
+    """Time of a call: for ``off_cpu_ns`` its thread had no core; for ``ready_ns`` of them it waited
+    for one. ``library_ns``: CPU time of library threads."""
 
     off_cpu_ns: int
     ready_ns: int
@@ -145,7 +145,7 @@ def activity_graph(activities: Sequence[Activity], shape: LoopShape) -> Activity
 
 class Batches:
     """The frames of each batch, and which of them were inferred; only these have a head call. The
-    others (--infer-every, --skip-still) need no row of the batch, so it spans more frames."""
+    others (--infer-every, --skip-still) take no row of a batch, so it spans more frames."""
 
     def __init__(self, activities: Sequence[Activity], shape: LoopShape) -> None:
         numbers: dict[str, set[int]] = defaultdict(set)
@@ -229,7 +229,7 @@ class _EdgeRules:
         batch = self._batches.of(frame)
         if 0 <= batch - shape.requests < len(self._returned):
             yield Edge(self._returned[batch - shape.requests], REQUEST)
-        # The queue had room as soon as a worker took the batch ``queue_batches`` places ahead.
+        # The previous batch had room once a worker took the one ``queue_batches`` places ahead.
         yield from self._find_edge(
             INFER, batch - 1 - shape.queue_batches, BATCH_ROOM, at_start=True
         )

@@ -81,7 +81,7 @@ class _Walk:
             self._of_stream[work.stream].append(work)
 
     def find_awaited(self, call: CudaCall, until: int) -> DeviceWork | None:
-        """Return the last GPU work to end within the call for which the call waited."""
+        """Return the GPU work that ended last within the call and that the call waited for."""
         work = _find_last(self._works, until)
         while work is not None and work.end > call.start:
             launch = self._launches.get(work.correlation)

@@ -27,7 +27,7 @@ from detector.lab.session.passes import Change, Interval
 
 FEW = 60  # frames; about ten times as many as queues and pools hold
 APART = 0.2  # largest spread of the time per frame between unchanged runs, as a share
-LEAST = 0.02  # share of a frame's time; shorter stages gain less than the noise
+LEAST = 0.02  # share of a frame's time; freeing a shorter stage gains less than the noise
 LARGER = 4  # factor for the run's batch
 
 
@@ -74,7 +74,7 @@ def _write_less(document: SessionDocument) -> Iterator[Candidate]:
     outputs, requested = document.each[0].outputs, document.config.get("output", {})
     if outputs.keys().isdisjoint(WRITING):
         return
-    if requested.get("save") is None:  # else the two contradict each other
+    if requested.get("save") is None:  # --save contradicts --no-video
         does = "writes the detections alone, without an annotated video"
         stage = ANNOTATE if document.verdict.bottleneck == ANNOTATE else WRITE
         options = {"no_video": True, "output": None}

@@ -82,7 +82,7 @@ class Explanation:
         self._usual_boxes = median(evidence.boxes.values()) if evidence.boxes else 0.0
 
     def _frames_of(self, one: Activity) -> Sequence[int]:
-        """Return the frames of a call; an inference has all frames in its batch."""
+        """Return the frames of a call; an inference has all inferred frames of its batch."""
         return [one.number] if one.stage != INFER else [*self._batches.inferred(one.number)]
 
     @property
@@ -241,7 +241,7 @@ class Explanation:
             yield KEY, self._limit_to_work(one, min(usual, excess)), "a key frame of the source"
 
     def _is_key_read(self, each: Activity, but: Activity) -> bool:
-        """Return whether this reads another key frame, except the first, which many readers decode
+        """Return whether ``each`` reads another key frame; not the first, which many readers decode
         when they open a file."""
         of_key = each.stage == READ and each.number in (self.evidence.keys or ())
         return of_key and each is not but and each.number > 0
@@ -269,7 +269,7 @@ class Explanation:
         yield CORE, waited, text
         if clock is not None:
             yield from self._list_moment_causes(one, times, clock)
-        # The last resort, with the least weight, since more work is a fact rather than a reason.
+        # The last resort, with the least weight: more work says what took long, but not why.
         work = times.cpu + _library_cpu_ms(one)
         if work - self._usual_work[one.stage] >= HALF * excess:
             text = f"computed for {work:.1f} ms (median {self._usual_work[one.stage]:.1f} ms)"

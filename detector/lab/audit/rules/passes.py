@@ -1,4 +1,4 @@
-"""Passes of ``profile`` that measured something else than the session's own run."""
+"""Passes of ``profile`` that measured something other than the session's own run."""
 
 from __future__ import annotations
 

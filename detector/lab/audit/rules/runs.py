@@ -1,4 +1,4 @@
-"""Mistakes in our own runs. Every run is checked as it ends, so this imports no other rules."""
+"""Mistakes in our own runs. Every run is checked as it ends, so no other rules are imported."""
 
 from __future__ import annotations
 

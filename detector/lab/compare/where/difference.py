@@ -1,8 +1,8 @@
 """Measure how far two arrays are apart, and whether rounding explains it.
 
-Tensors are compared by the rms of their difference over the size of A's. A product in a type with
-a relative rounding error u adds about u of its result's size, independent from layer to layer, so
-that after n layers the error is near u x sqrt(n) (Higham, Accuracy and Stability of Numerical
+Tensors are compared by the rms of their difference over the size of the first. A product in a type
+with a relative rounding error u adds about u of its result's size, independent from layer to layer,
+so that after n layers the error is near u x sqrt(n) (Higham, Accuracy and Stability of Numerical
 Algorithms, 3.1); the networks here have up to 250 layers, sqrt(250) = 16.
 
     fp32   u = 2^-24; kernels add in other orders, sums of up to 5,000 terms: 2^-24 x 70 x 16 = 7e-5
@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 TOLERANCES = {"fp32": 1e-3, "tf32": 0.01, "fp16": 0.01, "bf16": 0.06, "int8": 0.25}
 ORDER = tuple(TOLERANCES)
-# If both are fp32, one element that is off by this many tolerances (of its own size and that of the
-# tensor) is a fault. Coarser types have such outliers, so that only the rms shows their faults.
+# If both sides are fp32, one element that is off by this many tolerances (of its own size and the
+# tensor's) is a fault. Coarser types have such outliers, so that only the rms shows their faults.
 OUTLIER = 30
 # YUV converters and fixed-point resizes round by up to one level in each of three steps.
 LEVELS = 3

@@ -26,8 +26,8 @@ ENDING = re.compile("_(fp16|bf16|tap)$")
 
 @dataclass(frozen=True)
 class Point:
-    """A tensor of both graphs, named ``a`` and ``b`` there, after Q and DQ. ``before``: the nearest
-    points that it is computed from. ``node``: its node's type. ``computed``: weights affect it."""
+    """A tensor of both graphs, named ``a`` and ``b`` there, after dequantizing. ``before``: the
+    nearest points before it. ``node``: its node's type. ``computed``: weights affect it."""
 
     name: str
     a: str

@@ -44,7 +44,7 @@ def classify_picture(
     fits: tuple[Letterbox, Letterbox] | None = None,
     source: Array | None = None,
 ) -> Kind:
-    """``before``: A's previous frame. ``fits``: where the source is in each. ``source``: u8 BGR."""
+    """``before``: A's previous frame. ``fits``: where the source is in A, B. ``source``: u8 BGR."""
     if a.shape != b.shape:
         return Kind(SIZE, f"{_format_shape(a)} and {_format_shape(b)}")
     if fits is not None and (moved := _compare_fits(*fits)):

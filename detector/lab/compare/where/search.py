@@ -214,7 +214,7 @@ def _run(side: Side, slots: Sequence[Image]) -> list[list[Array]]:
 def _worst_output(
     mine: Sequence[Sequence[Array]], theirs: Sequence[Sequence[Array]], tolerance: float
 ) -> tuple[int, int, Deviation]:
-    """Return the numbers of frame and output: the first that differ, or else differ most."""
+    """Return numbers of frame and output: the first that differ, else those that differ most."""
     measured = []
     for at, (ours, others) in enumerate(zip(mine, theirs, strict=True)):
         if len(ours) != len(others):
@@ -293,7 +293,7 @@ class _TensorSearch:
         return self.describe(point)
 
     def scan(self) -> tuple[StageDifference, tuple[Array, Array]] | None:
-        """Return a faulty layer if the outputs agree only within a coarse type; None for fp32."""
+        """Return a faulty layer if outputs agree only within a coarse tolerance; None for fp32."""
         if self._tolerance <= tolerance_of("fp32") or not self._points:
             return None
         self._step("all tensors")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from detector.core.tables import Column, Table, plain
 
-LONG = 36  # characters of a cell that wraps
+LONG = 36  # characters; longer cells wrap
 MAX_POINTS = 600  # in a drawn series
 
 

@@ -16,7 +16,7 @@ REFUSED = re.compile(r"[^\w\-./ ]")  # characters that metric names must not con
 
 
 def log(session: SavedSession, entries: Entries) -> str:
-    # MLflow would report its use to its makers. It reads this variable when it is imported.
+    # MLflow would send usage data to its makers. It reads this variable when it is imported.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     import mlflow
 
