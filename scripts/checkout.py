@@ -16,7 +16,7 @@ from types import TracebackType
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
 OURS = ("detector", "tests", "measuring", "following", "gpu", "model", "street")
-# Packages whose name on the index differs from their module.
+# Modules whose package has another name on the index.
 PACKAGES = {"cv2": "opencv-python-headless", "PIL": "pillow", "yaml": "pyyaml"}
 
 

@@ -66,7 +66,7 @@ class AgeSums:
         self.result = Samples()
         self.parts = {part: Samples() for part in PARTS}
         self.outputs: dict[str, Samples] = {}
-        self.camera: Samples | None = None  # since the camera's timestamps, if it sends any
+        self.camera: Samples | None = None  # ages since the camera's timestamps, if it sends any
 
     def add(self, arrival: Arrival, outputs: Mapping[str, int], written_ns: int) -> None:
         """Count one picture. ``outputs``: name -> when that output received it."""

@@ -11,13 +11,13 @@ from typing import Any, Protocol
 from detector.core.session.document import AgeFigures
 
 APPEARS = "appears"  # a class was detected in 3 of 5 frames
-LEAVES = "leaves"  # it was not detected for 2 s; with ``zone``: an object left the zone
+LEAVES = "leaves"  # a class was not detected for 2 s; with ``zone``: an object left the zone
 # Only with --zones. "ends": an object's track was lost in the zone.
 CROSSES, ENTERS, STAYS, ENDS = "crosses", "enters", "stays", "ends"
 CAMERA_UP = "camera_up"
 CAMERA_DOWN = "camera_down"
 EVENTS = (APPEARS, LEAVES, CROSSES, ENTERS, STAYS, ENDS, CAMERA_UP, CAMERA_DOWN)
-RUN_ENDED = "the run ended"  # the ``reason`` of events of a planned end
+RUN_ENDED = "the run ended"  # the ``reason`` of events at a run's planned end
 LAST_S = 253402214400.0  # Unix time of the last day of the year 9999
 
 
@@ -153,7 +153,7 @@ class LiveFigures:
     busy: Mapping[str, float] = field(default_factory=dict)  # stage -> share of time, 0 to 1
     cpu_share: float | None = None  # share of all cores that this program uses
     computer_share: float | None = None  # the same for all programs; None if unknown
-    capacity: float | None = None  # estimated number of such cameras that this machine can handle
+    capacity: float | None = None  # estimated number of cameras like these that are possible
     bottleneck: str = ""  # a sentence for the user
     engine_age_s: float | None = None  # since the engine finished a request; 0 if it is idle
     events: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by receiver and result

@@ -73,7 +73,7 @@ class CreatedFolder:
 
 class CameraOutputs:
     """Opens the outputs of each camera. ``folder``: the run's; None: write nothing. ``notice``
-    prints lines for the user, from any thread. ``style``: of boxes in side-cars. ``hides``: objects
+    prints lines for the user, from any thread. ``style``: for side-cars' boxes. ``hides``: objects
     are pixelated. ``filters``: which events start clips."""
 
     def __init__(
@@ -153,7 +153,7 @@ class _CameraRecording:
         # Selects the events that start clips. If None, detections start clips.
         self.accepts: Callable[[Event], bool] | None = None
         self._has_event = False
-        # Zone and object of each presence; a clip continues while there is one.
+        # (zone, object) of objects in view or in a zone; a clip continues while there is one.
         self._present: set[tuple[str | None, int | str | None]] = set()
         feed.decode_all_while(lambda: self.recorder.wants_pictures)
         self._main: Feed | None = None

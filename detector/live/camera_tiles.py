@@ -91,16 +91,16 @@ class CameraTiles:
         self._lock = threading.Lock()
         self._grids: dict[str, CameraGrid] = {}
         self._times: deque[float] = deque(maxlen=TIMES)
-        self._fill = cast("FrameTiles", plan.stages()[0])  # it is one if ``differ``
+        self._fill = cast("FrameTiles", plan.stages()[0])  # a FrameTiles if ``differ``
         spared = plan.spared
-        self._every = (spared and spared.every) or 1  # auto may infer every frame
+        self._every = (spared and spared.every) or 1  # --infer-every auto: maybe every frame
 
     @property
     def differ(self) -> bool:
         return self._tiling.most > 0
 
     def check(self, camera: Camera) -> None:
-        """Raise UsageError if a camera that is added later needs more tiles than there is room."""
+        """Raise UsageError if a camera that is added later needs more tiles than the run has."""
         if camera.tiles is None:
             return
         if max(2, Tiling.parse(camera.tiles).inputs) > self._tiling.most:
@@ -172,7 +172,7 @@ class CameraTiles:
     def _sides(self, entry: CameraGrid, detections: Detections) -> list[float]:
         height, width = entry.size
         selected = keep(detections, width, height, entry.camera.masks, entry.class_ids)
-        # The tracker gets boxes below --conf.
+        # Boxes below --conf are only for the tracker.
         sure = selected.only(selected.scores >= self._plan.selection.conf)
         return sides_of(sure, entry.size, self._plan.network)
 

@@ -1,8 +1,8 @@
-"""Estimates how cameras such cameras this machine can handle.
+"""Estimates how many cameras like the present ones this machine can handle.
 
 Two resources are limited: the threads of the loop, one for each group of stages, and the CPU. Every
 picture that arrives is decoded; only pictures that are not dropped need work in the loop. So for k
-cameras, if all their pictures are detected,
+cameras instead of the present N, if all their pictures are detected,
 
     loop:  k / N * busy / processed share <= 1
     CPU:   k / N * (decoding / decoded share + rest / processed share)
@@ -10,10 +10,10 @@ cameras, if all their pictures are detected,
 
 The decoded share is below 1 only with load shedding: dividing by it adds the skipped decoding.
 
-If pictures are dropped for lack of time, the estimate is at most the share of pictures that were
-not dropped, because a machine that drops pictures of one camera cannot handle 1.1 cameras.
+If pictures are dropped for lack of time, the estimate is at most N times the share of pictures not
+dropped, because a machine that drops pictures of one camera cannot handle 1.1 cameras.
 
-It is an upper limit, because stages share cores. docs/live.md compares it with measurements.
+It is an upper limit, because stages share cores. docs/live.md compares estimates with measurements.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def compute_shares(load: Usage) -> dict[str, float]:
 
 
 def capacity(load: Usage) -> float | None:
-    """Return how cameras cameras like the current ones are possible; None if unknown."""
+    """Return how many cameras like the present ones are possible; None if unknown."""
     if not load.cameras or load.processed < LEAST:
         return None
     fullest = max(compute_shares(load).values())
@@ -84,7 +84,7 @@ def find_busiest_stage(load: Usage) -> str | None:
 
 
 def sentence(load: Usage) -> str:
-    """Return a sentence: what limits the run, and how cameras cameras are possible."""
+    """Return a sentence: what limits the run, and how many cameras are possible."""
     possible = capacity(load)
     if possible is None:
         return "no camera is live, so the capacity is unknown"

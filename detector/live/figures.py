@@ -50,9 +50,9 @@ class CameraTally:
     processed: int = 0
     found: Counter[int] = field(default_factory=Counter)  # class id -> objects, today
     live_ns: int = 0  # today's time while it was live, or its pictures were processed
-    rate_ns: float = 0.0  # integral of its own rate over ``rated_ns``
+    rate_ns: float = 0.0  # integral of the camera's rate over ``rated_ns``
     rated_ns: int = 0  # today's time with a known rate
-    # Counts of the run, at the start of the day and at its summary, at which the next day starts.
+    # The run's counts at the start of the day, and at its summary, where the next day starts.
     before: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
     at_summary: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
 
@@ -125,7 +125,7 @@ class UsageSums:
             decoded=1 - self.undecoded / self.received if self.received > 0 else 1.0,
             processed=min(1.0, self.written / self.wanted) if self.wanted > 0 else 0.0,
             dropped=min(1.0, self.dropped / self.wanted) if self.wanted > 0 else 0.0,
-            # At most the time that this program did not use. Includes time that a host took.
+            # At most the time that this program did not use. Includes time taken by a VM's host.
             others=max(0.0, min(self.others_ns, cores * self.passed_ns - self.cpu_ns))
             / self.passed_ns
             / cores,
@@ -340,7 +340,7 @@ class LiveStatus:
             output_counts={kind: dict(one) for kind, one in counts.items()},
         )
 
-    # With the lock held.
+    # Callers hold the lock.
 
     def _in_flight(self) -> int:
         """Return the number of pictures that the loop took but has not finished."""

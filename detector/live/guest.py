@@ -1,4 +1,4 @@
-"""The hook of this wing in ``detect``: runs cameras, and shows runs over files on the page."""
+"""The hook of this wing in ``detect``: runs cameras, and shows runs on files on the page."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from detector.core.types import Detections, Frame, Image
 from detector.live.base import Event, LiveFigures
 
 WIDTHS = (320, 640, 960, 1280, 1920)  # pixels; a requested width is rounded up to one of these
-QUALITY = 80  # of JPEGs, which have 25 to 60 kB at a width of 640
+QUALITY = 80  # of JPEGs, which are 25 to 60 kB at a width of 640
 RATE = 25.0  # pictures per second, maximum and default
 EVENTS_KEPT = 200
 EVENTS_WAITING = 100  # per subscriber; if more are queued, the oldest is lost and counted
@@ -174,7 +174,7 @@ class Hub:
         return None if self._figures is None else self._figures()
 
     def set_wake(self, wake: Callable[[], None]) -> None:
-        """Set a function that is called, once until ``clear_wake``, at a new picture or event."""
+        """Set a function to call at a new picture or event, but not again until ``clear_wake``."""
         self._wake = wake
 
     def clear_wake(self) -> None:

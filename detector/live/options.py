@@ -28,7 +28,7 @@ Stamp = tuple[int, int, int] | None
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
-    """The options. ``specs``: cameras and camera lists. ``folder``: of outputs; None: no outputs.
+    """The options. ``specs``: cameras and camera lists. ``folder``: for outputs; None: no outputs.
     ``lists``: the camera lists, each with its ``stamp`` from before it is read."""
 
     specs: tuple[str, ...]

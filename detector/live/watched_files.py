@@ -1,4 +1,4 @@
-"""Shows a run over files on the page."""
+"""Shows on the page how a run on files progresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts at lines and zones, today and on earlier days.
+"""Counts objects at lines and zones, today and on earlier days.
 
 For a zone, objects that enter or appear in it count as in, and objects that leave or end in it
 count as out. Days and hours are local. Counts of earlier runs are read from the files that

@@ -39,7 +39,7 @@ class _DayCsv(DayRows):
 
 
 class ZoneRows:
-    """The files of one camera. A day's last counts follow at the next day's first picture."""
+    """The files of one camera. A day's last counts are written at the next day's first picture."""
 
     def __init__(self, folder: Path, camera: Camera, notice: Callable[[str], None]) -> None:
         self._classes = camera.classes

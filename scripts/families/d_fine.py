@@ -89,7 +89,7 @@ def authors() -> tuple[Any, Any]:
 
 
 class Deployed(torch.nn.Module):
-    """A copy of the class Model in their tools/deployment/export_onnx.py."""
+    """A copy of the class Model in the authors' tools/deployment/export_onnx.py."""
 
     def __init__(self, model: Any, processor: Any) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Deployed(torch.nn.Module):
 
 
 def tensor(picture: Path) -> torch.Tensor:
-    """Prepare a picture like their tools/inference: Resize((640, 640)) and ToTensor()."""
+    """Prepare a picture like the authors' tools/inference: Resize((640, 640)) and ToTensor()."""
     image = cv2.cvtColor(cv2.imread(str(picture)), cv2.COLOR_BGR2RGB)
     from PIL import Image
     from torchvision import transforms

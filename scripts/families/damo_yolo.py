@@ -49,7 +49,7 @@ def read(picture: Path, config: Any) -> tuple[Any, tuple[int, int]]:
 
 
 def find(network: Any, picture: Path, config: Any) -> list[Row]:
-    """Decode outputs like Infer.postprocess of demo.py, which does so for ONNX files."""
+    """Decode outputs as Infer.postprocess of demo.py decodes those of ONNX files."""
     images, shape = read(picture, config)
     head = config.model.head
     with torch.no_grad():

@@ -113,7 +113,7 @@ def main() -> None:
         kept_rows = above(rows, threshold)
         file = f"effdet-{form}.onnx"
         variants.append(Variant(name, file, threshold, kept_rows, description))
-    # Last: after an export, the package's scripted functions gave other boxes (PyTorch 2.14).
+    # Export last: afterwards, the package's scripted functions gave other boxes (PyTorch 2.14).
     x = read(sized[0], size)[0]
     levels = [f"{kind}_{level}" for kind in ("class", "box") for level in range(3, 8)]
     export_onnx(made, x, out / "effdet-raw.onnx", levels, 17)

@@ -23,14 +23,14 @@ SIZE = (320, 256)
 
 
 def ssd_input(picture: Path) -> tuple[torch.Tensor, float]:
-    """Prepare as in the zoo's page of SSD: RGB, 0..1, ImageNet's mean and deviation, stretched."""
+    """Prepare as on the zoo's SSD page: RGB, 0..1, ImageNet's mean and deviation, stretched."""
     image = cv2.cvtColor(cv2.imread(str(picture)), cv2.COLOR_BGR2RGB)
     values = (image / 255.0 - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225)
     return torch.tensor(values.transpose(2, 0, 1)[None], dtype=torch.float32), 1.0
 
 
 def rcnn_input(picture: Path) -> tuple[torch.Tensor, float]:
-    """Prepare as in the zoo's page of Faster R-CNN: BGR minus a mean, no batch axis, padded."""
+    """Prepare as on the zoo's Faster R-CNN page: BGR minus a mean, no batch axis, padded."""
     image = cv2.imread(str(picture)).astype(np.float32) - (102.9801, 115.9465, 122.7717)
     height, width = (-(-side // 32) * 32 for side in image.shape[:2])
     padded = np.zeros((3, height, width), np.float32)
@@ -44,7 +44,7 @@ class Ssd(torch.nn.Module):
         self.branch = branch
 
     def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return boxes 0..1, labels from 1, and scores: softmax with the background first."""
+        """Return boxes 0..1, labels from 1, and scores, after a softmax with the background."""
         boxes, logits = self.branch(image)
         sides = torch.tensor([image.shape[3], image.shape[2]] * 2)
         scores = logits[0].softmax(-1)[:, 1:]

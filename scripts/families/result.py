@@ -77,13 +77,13 @@ def threshold_in_gap(scores: Iterable[float], few: int = 10, many: int = 60) -> 
 
 
 def threshold_of_all(rows: dict[str, list[Row]], few: int = 8, many: int = 30) -> float:
-    """Return a threshold in a gap that keeps ``few`` to ``many`` per picture on average."""
+    """Return a threshold in a gap that keeps ``few`` to ``many`` rows per picture on average."""
     scores = [detection["score"] for detections in rows.values() for detection in detections]
     return threshold_in_gap(scores, few * len(rows), many * len(rows))
 
 
 def threshold_of_each(rows: dict[str, list[Row]], few: int = 6, more: int = 20) -> float:
-    """Return a threshold in a gap that keeps at least ``few`` per picture, plus up to ``more``."""
+    """Return a threshold in a gap that keeps at least ``few`` rows per picture, plus ``more``."""
     scores_by_picture = [
         np.sort([detection["score"] for detection in detections])[::-1]
         for detections in rows.values()
@@ -98,7 +98,7 @@ def threshold_of_each(rows: dict[str, list[Row]], few: int = 6, more: int = 20) 
 
 
 def above(rows: dict[str, list[Row]], threshold: float) -> dict[str, list[Row]]:
-    """Return the detections from ``threshold`` on."""
+    """Return the detections with a score of at least ``threshold``."""
     return {
         name: [detection for detection in detections if detection["score"] >= threshold]
         for name, detections in rows.items()
@@ -122,7 +122,7 @@ def write_variant(
 
 
 def caught(module: Any, run: Callable[[], Any]) -> Any:
-    """Run ``run``; return the last output of ``module`` (of torch) in it."""
+    """Return the last output of ``module`` (of torch) during ``run()``."""
     outputs: list[Any] = []
     hook = module.register_forward_hook(lambda _m, _i, out: outputs.append(out))
     run()
@@ -167,7 +167,7 @@ def enliven(module: Any, gain: float = 1.0, focus: float = 4.0, boxes: float = 0
 
 
 def settle(model: Any, run: Callable[[], Any]) -> None:
-    """Set the statistics of the batch norms (of torch) by ``run``."""
+    """Set the statistics of torch's batch norms by calling ``run``."""
     import torch
 
     norms = [layer for layer in model.modules() if isinstance(layer, torch.nn.BatchNorm2d)]

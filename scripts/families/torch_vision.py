@@ -156,7 +156,7 @@ def variant(
     network, scores, sides = make(name)
     network.eval()
     sized = [at_size(out, picture, *SIZE) for picture in pictures]
-    # RetinaNet and FCOS give enough detections without it.
+    # RetinaNet and FCOS give enough detections without this.
     if make is not dense:
         settle_on(network, sized)
     randomise_boxes(sides)

@@ -61,7 +61,7 @@ def network(sized: list[Path]) -> Any:
 
 
 def find(model: Any, picture: Path, confidence: float) -> list[Row]:
-    """Run its predict() without resizing, which the exported files leave to their users."""
+    """Run the package's predict() without resizing, which the exported files leave to users."""
     model._get_pipeline.cache_clear()  # it caches a fused copy of the network
     prediction = model.predict(
         str(picture),

@@ -79,7 +79,7 @@ def export(model: Any, path: Path, size: tuple[int, int], decode: bool, batch: b
 def variants(out: Path, pictures: list[Path], name: str) -> list[Variant]:
     experiment = get_exp(None, name)
     size = experiment.test_size
-    # Keep pictures of other shapes, too: its letterbox uses the same filter as ours.
+    # Keep pictures of other shapes, too: YOLOX's letterbox uses the same filter as ours.
     all_pictures = pictures + [at_size(out, picture, size[1], size[0]) for picture in pictures]
     model = network(experiment, all_pictures)
     rows = {

@@ -17,7 +17,7 @@ from detector.tracks import trackers
 from following.footage import Footage
 from following.steady import watch
 
-CONF, LOW = 0.25, 0.1  # lowest scores: to start a track, and that ByteTrack uses
+CONF, LOW = 0.25, 0.1  # lowest score that starts a track; lowest that ByteTrack uses
 EACH = 100_000  # added to ids to keep classes apart; no class has as many ids
 
 
@@ -30,7 +30,7 @@ class Compared:
 
 
 def compare(footage: Footage, interpreter: Path, fps: float) -> list[Compared]:
-    """Compare on one clip. ``interpreter``: a Python that has ``trackers``. Only boxes from
+    """Compare on one clip. ``interpreter``: a Python that has ``trackers``. Only scores from
     ``CONF`` on count, because outputs contain no others."""
     boxes = watch(footage.source, conf=LOW)
     untracked = [

@@ -81,7 +81,7 @@ def _tool(name: str) -> Row:
 
 
 def _doctor() -> Row:
-    """Run `detect-video doctor`, which need not be installed."""
+    """Run `detect-video doctor` from the checkout, installed or not."""
     with tempfile.TemporaryDirectory() as folder:
         code, out, err = detect_video("doctor", cwd=folder)
     lines = out.strip().splitlines()
@@ -95,7 +95,7 @@ def refused(what: str, why: Any) -> Row:
 
 
 def opened(engine: str, folder: str, **options: Any) -> Any:
-    """Open network and engine like the command."""
+    """Open network and engine as the command does."""
     from detector.core.config.levels import resolve_config
     from detector.core.run.loading import load_model
 

@@ -23,7 +23,7 @@ from gpu.stand_ins import AbsentError, fake_gpu
 
 
 def each_provider(slow_copies: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield each package's name with its memory on the first GPU, or with a row of the reason."""
+    """Yield each package's name with its memory on the first GPU, or with a row that says why."""
     from detector.core.engines.trt import memory
 
     for name in memory.PROVIDERS:

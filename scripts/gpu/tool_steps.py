@@ -64,7 +64,7 @@ def nsys() -> Iterator[Row]:
 
 def recorded(tool: str, folder: str, database: str) -> str | None:
     """Record and export a run; return why that failed, or None. Tries three times: agents of some
-    versions hang or do not start on a busy machine."""
+    nsys versions hang, or do not start on a busy machine."""
     report, options = f"{folder}/run", ("--frames", str(FRAMES), "--run-dir", f"{folder}/session")
     why = "no time was left"
     for _ in range(3):
@@ -185,7 +185,7 @@ def names_unknown(
 
 
 def ncu() -> Iterator[Row]:
-    """Profile the kernels in the range of one stage; another stage must have none."""
+    """Profile the kernels in the range of infer; the range of nms must have none."""
     if (tool := shutil.which("ncu")) is None:
         yield row("ncu", "not on PATH: give --ncu FOLDER", None)
         return

@@ -167,7 +167,7 @@ def crossings(
     a_below: Sequence[Detections],
     b_below: Sequence[Detections],
 ) -> int:
-    """Return how many detections of ``a`` or ``b`` have their only partner in the other below the
+    """Return how many detections of ``a`` or ``b`` have, in the other, only a partner below the
     threshold.
 
     ``*_below``: the same frames including boxes of lower score, best first. Their first boxes are

@@ -194,7 +194,7 @@ def _variants(
 
 
 def calibration(name: str, precision: str) -> tuple[Any, ...]:
-    """Return the options of calibration; only int8 of other models than street needs some."""
+    """Return the calibration options; empty except for int8 of a model other than street."""
     if precision != "int8" or name.startswith("street"):
         return ()
     return ("--calibrate", STREET, "--calibrate-frames", 16)

@@ -46,7 +46,7 @@ def quantise_dynamically(model: onnx.ModelProto) -> Dynamic:
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "fp32.onnx"), Path(folder, "dynamic.onnx")
         source.write_bytes(model.SerializeToString())
-        # Hide its advice to preprocess the graph, which is folded already.
+        # Hide ONNX Runtime's advice to preprocess the graph, which is folded already.
         logging.disable(logging.WARNING)
         try:
             quantize_dynamic(source, target, weight_type=QuantType.QUInt8)

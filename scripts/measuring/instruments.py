@@ -198,7 +198,7 @@ def _costs() -> dict[str, float]:
             "span": span(WRITE, WORK),
             "span of infer": span(INFER, WORK),
             "wait": span("result", WAIT_INPUT),
-            # This track has no run queue, so its cost is separate.
+            # This track has no run queue, whose cost is measured separately.
             "look at the CPU clock": lambda: track.check_clocks(owner, 0),
             "look at the run queue": queue.read,
             "booking of the engine's threads": lambda: (worker.enter(), worker.leave()),

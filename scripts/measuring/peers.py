@@ -149,7 +149,7 @@ def peers(
 JOB = Path(__file__).with_name("ultralytics_job.py")
 EXPORTERS = ("nncf", "onnx", "onnxslim")
 AS_THEIRS = ("--conf", 0.25, "--iou", 0.7)
-PICTURES = 16  # to calibrate int8, both for ours and for theirs
+PICTURES = 16  # to calibrate int8, in both programs
 TORCH, THEIR_OPENVINO, THEIR_INT8, THEIR_OWN = (
     "ultralytics, torch",
     "ultralytics, OpenVINO in fp32",
@@ -299,7 +299,7 @@ def _ours(source: Path, *options: Any) -> Row:
 # ffmpeg: decoding and encoding only
 
 FFMPEG_HEIGHTS = (720, 1080)
-NULL = ("--engine", "null", "--model", "street-1")  # the smallest input, since ffmpeg has none
+NULL = ("--engine", "null", "--model", "street-1")  # the smallest input: ffmpeg runs no network
 BESIDE_FFMPEG = (
     Pair("null engine, video", "ffmpeg, decoded and encoded", 0.90),
     Pair("null engine, superfast", "ffmpeg, superfast", 0.90),

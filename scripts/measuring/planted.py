@@ -2,8 +2,8 @@
 
 A sleep in each call of the engine lengthens a frame by its full length only if no other work of the
 run catches up meanwhile. With video encoding, or an engine thread per core, the codecs' threads do:
-they used 0.5 to 0.7 of 2 ms on two busy cores, which hid part of the slowdown. So the check runs
-with one engine thread and without video, and this process measures the effect on its frames.
+on two busy cores they worked 0.5 to 0.7 ms of a 2 ms sleep, and hid that part. So the check
+runs with one engine thread and without video, and this process measures the effect on its frames.
 """
 
 from __future__ import annotations

@@ -262,8 +262,8 @@ def predict(model: Path, clip: Path, size: tuple[int, int], precision: str) -> d
 
 
 def watch_openvino(precision: str, compiled: list[Any]) -> None:
-    """Append models to ``compiled``, and set OpenVINO's precision, for which ultralytics has no
-    option. By default OpenVINO uses bf16 on CPUs that have it."""
+    """Append each compiled model to ``compiled``, and set OpenVINO's precision, for which
+    ultralytics has no option. By default OpenVINO uses bf16 on CPUs that have it."""
     import openvino
 
     class Watched(openvino.Core):

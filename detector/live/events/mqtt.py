@@ -105,7 +105,7 @@ class MqttTarget:
         self._report_once(f"{why}; retrying")
 
     def _on_disconnect(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
-        """Report a lost connection; the next one only if it lasted ``STEADY_S``."""
+        """Report a lost connection; again only if the connection lasted ``STEADY_S``."""
         if self._since_s and time.monotonic() - self._since_s >= STEADY_S:
             self._reported = NOTHING
         self._since_s = 0.0

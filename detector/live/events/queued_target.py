@@ -14,7 +14,7 @@ from detector.live.base import Event
 
 ROOM = 1000  # length of the queue; when it is full, the oldest event is dropped
 TRIES = 5
-PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0  # doubles after each try
+PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0  # between tries; doubled after each
 LAST_MOMENT_S = 1.0  # time to deliver queued events when the run ends
 
 

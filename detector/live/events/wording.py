@@ -15,8 +15,8 @@ OBJECT_FIELDS = ("track", "zone", "direction")
 
 
 class EventDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A class or object appears or leaves, or a camera connects or is lost. Events of an object
-    with an id (--track) also have ``track``, and ``zone`` and ``direction``, which may be null."""
+    """What happened to a class, an object or a camera. Events of an object with an id (--track)
+    also have ``track``, and ``zone`` and ``direction``, which may be null."""
 
     event: str
     camera: str

@@ -46,8 +46,8 @@ class Access:
         return 0.0 if len(times) < TRIES else TRIES_S - (now - times[0])
 
     def check_token(self, given: str, address: str) -> bool:
-        """Compare in constant time; count a wrong token. The right token never has to wait, because
-        all clients of a proxy share an address."""
+        """Compare in constant time; count a wrong token. ``TRIES`` never delays the right token,
+        because all clients of a proxy share an address."""
         if self._token is None:
             return True
         now = self._clock()

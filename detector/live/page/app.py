@@ -175,7 +175,7 @@ class Page:
 
     def _camera(self, request: Request) -> str:
         camera = str(request.path_params["camera"])
-        # The name is sent in headers, so it must not contain other characters.
+        # The name is sent in headers, so it must match ``NAME``.
         if camera not in self.sampler.names or not re.fullmatch(NAME, camera):
             raise HttpError(404, "no such camera")
         return camera
@@ -219,7 +219,7 @@ class Page:
         return self._stream_response(request, [self._camera(request)])
 
     async def pictures(self, request: Request) -> Any:
-        """Stream several cameras in one response, because browsers open only six per host."""
+        """Stream several cameras in one response: browsers open only six connections per host."""
         named = request.query_params.get("cameras")
         known = {one for one in self.sampler.names if re.fullmatch(NAME, one)}
         cameras = sorted(known) if named is None else named.split(",")

@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from detector.live.page.access import to_block
 from detector.live.page.binding import is_loopback
 
-HEAD_S = 10.0  # deadline for a request's head, from the connection or the last response
+HEAD_S = 10.0  # deadline for a request's head, after connecting or the last response
 MOST = 256  # connections at the same time
 MOST_PER_ADDRESS = 128  # connections from one address, which may be a proxy
 RESERVE = 32  # connections reserved for clients on this machine
@@ -33,8 +33,8 @@ Address = tuple[str, int]
 
 
 class BoundedSocket(socket.socket):
-    """Limits accepted sockets to ``most``, and ``each`` per address. When full, it closes the
-    longest idle socket, those without a login first; if none is idle, the new one. ``reserve``
+    """Limits accepted sockets to ``most``, and to ``each`` per address. When full, it closes
+    a socket of the lowest ``rank``; if all are busy with a login, the new one. ``reserve``
     sockets are for health checks on this machine."""
 
     def __init__(self, listening: socket.socket) -> None:
@@ -83,7 +83,7 @@ class BoundedSocket(socket.socket):
         rank = [held.rank for held in candidates]
         if not candidates or min(rank) >= WATCHING:
             return new
-        # Of the lowest rank, the oldest socket of the address with the most connections.
+        # Of the lowest rank, the least recently active of the address with most connections.
         lowest = min(rank)
         least = [held for held in candidates if held.rank == lowest]
         displaced = max(least, key=lambda held: self._block_counts[held.block])
@@ -125,7 +125,7 @@ class _CountedSocket(socket.socket):
 
     @property
     def rank(self) -> int:
-        """Idle without a login (0), busy without, idle with a login, busy with a login (3). Lower
+        """Idle without a login (0), busy without (1), idle with a login (2), busy with (3). Lower
         ranks are closed first."""
         return 2 * self.known + self.busy
 
@@ -152,7 +152,7 @@ class Connections:
     def __init__(self, socket: BoundedSocket) -> None:
         self.head_s = HEAD_S
         self._socket = socket
-        self.cut = 0  # connections that were too slow
+        self.cut = 0  # connections cut because they were too slow
         self._open: dict[Address, Connection] = {}
 
     def __len__(self) -> int:

@@ -144,7 +144,7 @@ class Gate:
                 raise HttpError(403, "requests from other sites are refused (Sec-Fetch-Site)")
 
     def _is_our_host(self, host: str) -> bool:
-        """Return whether Host is a known name or an address; on loopback, only loopback."""
+        """Return whether Host is a known name or an address; served on loopback, only loopback."""
         try:
             name = urlsplit(f"//{host}").hostname
         except ValueError:

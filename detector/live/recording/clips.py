@@ -41,7 +41,7 @@ class Clips:
             self._end_clip()
 
     def add_result(self, arrived_ns: int, in_clip: bool) -> None:
-        """Add the result of the picture that arrived then. ``in_clip``: it belongs in a clip."""
+        """Add whether the picture that arrived at ``arrived_ns`` belongs in a clip."""
         self._result_ns = max(self._result_ns, arrived_ns)
         if in_clip:
             until = arrived_ns + self._after_ns
@@ -54,7 +54,7 @@ class Clips:
             self._end_clip()
 
     def _start_clip(self, from_ns: int) -> None:
-        """Start a clip at the last key frame until ``from_ns``; without one, at the first."""
+        """Start a clip at the last key frame up to ``from_ns``, or else at the first one."""
         first: int | None = None
         for place, sample in enumerate(self._ring):
             if sample.track == VIDEO and sample.key:
@@ -106,7 +106,7 @@ class Clips:
         return None
 
     def finish(self) -> None:
-        """End the clip, as its connection ended; late detections may still start another."""
+        """End the clip, because its connection ended; late detections may still start another."""
         if self._until_ns is not None:
             self._end_clip()
             self._ring.clear()

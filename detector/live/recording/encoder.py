@@ -1,4 +1,4 @@
-"""Encodes with x264 without look-ahead: no picture waits in the encoder, where a kill loses it."""
+"""Encodes with x264 without look-ahead, so that a kill loses no picture inside the encoder."""
 
 from __future__ import annotations
 

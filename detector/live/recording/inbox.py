@@ -78,7 +78,7 @@ class Inbox:
             return True
 
     def put_message(self, message: Sighting | RecordedStreams | Closed, now_ns: int) -> None:
-        """Add a small item. If the queue is full, drop its boxes, or the whole item."""
+        """Add a small item. If the queue is full, drop the item's boxes, or all of it."""
         with self._condition:
             if isinstance(message, Sighting):
                 if len(self._items) >= MOST_ITEMS:

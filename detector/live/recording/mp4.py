@@ -23,7 +23,7 @@ from detector.live.recording.samples import NS, USUAL_NS, VIDEO, Sample, Tracks
 FRAGMENT_US = 400_000  # a kill loses a fragment and one more picture: less than 1 s
 # How long video waits for earlier sound; with FFmpeg's default, a kill would lose 10 s.
 INTERLEAVE_US = 250_000
-# The index stays in memory until the end: about 70 bytes per packet, 18 MB per hour.
+# The index is in memory until the end (70 bytes a packet, 18 MB an hour); longer files have none.
 LONGEST_INDEX_S = 3600.0
 
 
@@ -62,7 +62,7 @@ class Mp4:
         self._last: list[int | None] = [None for _ in tracks]
 
     def write(self, sample: Sample) -> int | None:
-        """Add a sample, first a key frame. Return its time in the file (ns); None if it was
+        """Add a sample; the first is a key frame. Return its time in the file (ns); None if it was
         rejected. Raises OSError."""
         if sample.track >= len(self._streams):
             return None

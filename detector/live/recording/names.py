@@ -79,7 +79,7 @@ def list_recordings(folder: Path) -> list[Recorded]:
 
 
 def free_name(folder: Path, wanted: str) -> str:
-    """Return ``wanted``, or ``wanted-2`` and so on if a finished or partial file has it."""
+    """Return ``wanted``, or ``wanted-2`` and so on if a finished or partial file has that name."""
     number = 1
     while True:
         name = wanted if number == 1 else f"{wanted}-{number}"
@@ -91,7 +91,7 @@ def free_name(folder: Path, wanted: str) -> str:
 
 def finish_leftovers(folder: Path) -> list[str]:
     """Cut off incomplete fragments of killed runs, and give the files their final names. Return a
-    line for the user for each. The caller holds the folder's lock. Raises OSError."""
+    line about each file. The caller holds the folder's lock. Raises OSError."""
     lines = []
     for recorded in list_recordings(folder):
         if not recorded.partial:

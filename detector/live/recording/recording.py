@@ -62,7 +62,7 @@ class Recording:
         self._encoder: Encoder | None = None
         self._encoder_key: object = None  # size, epoch and aspect ratio of the encoder
         self._connection: RecordedStreams | None = None
-        self._sound_connection: RecordedStreams | None = None  # in annotated recordings
+        self._sound_connection: RecordedStreams | None = None  # gives annotated files their sound
         self._opened_ns: int | None = None  # arrival of the connection's first packet
         self._last_ns = 0  # arrival of the last sample
         self._changed_ns: int | None = None  # arrival at the last size change that began a file

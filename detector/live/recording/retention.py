@@ -23,7 +23,7 @@ from detector.live.sources.base import NAME
 DAY_S = 86_400
 GB = 10**9
 PAUSE_S = 30.0  # between sweeps
-# If the clock changed by more, it was set. It counts as right after this time without a change.
+# If the clock changed by more than this, it was set; it counts as right this long after that.
 JUMP_S = 3600.0
 FIRST_S = 1_577_836_800.0  # the year 2020; a clock with an earlier time is wrong
 
@@ -147,7 +147,7 @@ class Retention:
             return False
         with suppress(OSError):
             car = side_car(one.recorded.path)
-            if is_regular(car):  # first, because without its recording it would never be files
+            if is_regular(car):  # first, because without its recording it would never be found
                 car.unlink()
             one.recorded.path.unlink()
             del self._ended[one.key]  # the name may be reused if the clock was set back

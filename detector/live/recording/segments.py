@@ -61,7 +61,7 @@ class Segments:
         self._refused_codec = False
 
     def wants_key(self, arrived_ns: int) -> bool:
-        """Return whether a picture that arrived then should begin a file, so be a key frame."""
+        """Return whether the picture that arrived at ``arrived_ns`` must be a key frame."""
         if self._paused_ns is not None and self._file is None:
             return arrived_ns >= self._retry_ns
         return self._file is None or arrived_ns - self._began_ns >= self._longest_ns
@@ -128,7 +128,7 @@ class Segments:
         except OSError:
             return True  # writing will report the error
         reserve = min(RESERVE_BYTES, RESERVE_SHARE * disk.f_blocks * disk.f_frsize)
-        # To resume, require twice the space, so that it does not pause again immediately.
+        # To resume, require twice the space, so that recording does not pause again at once.
         factor = 2 if self._paused_ns is not None else 1
         return disk.f_bavail * disk.f_frsize >= reserve * factor
 

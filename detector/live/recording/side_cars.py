@@ -9,7 +9,7 @@ picture stay for up to ``STAY_NS`` if no box has moved visibly (``TOLERANCE``), 
 exceeds its ``SHARE`` of the video's bytes.
 
 A picture's lines are written with one call, when the next detected picture sets their end. So a
-kill loses at most one picture.
+kill loses at most one picture's lines.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from detector.live.recording.samples import LATEST_NS, NS, USUAL_NS, Sample
 # Boxes stay until the next detected picture, but at most SHORTEST_NS, or INTERVALS times the last
 # interval between pictures, if that is longer.
 INTERVALS, SHORTEST_NS = 2, NS
-# Boxes of a picture that is not in the file are shown with the picture before, if not older.
+# Boxes of a picture not in the file are shown with the picture up to this long before it.
 FAR_NS = NS
 # Lines start this much earlier, because ASS has centiseconds and players round them.
 EARLY_NS = 2_000_000
@@ -71,7 +71,7 @@ class SideCars:
     """The side-cars of one camera, for one thread. Never raises a disk error."""
 
     def __init__(self, camera: str, style: Style, before_s: float, notice: Notice) -> None:
-        """``before_s``: how early a clip's pictures may have been detected."""
+        """``before_s``: how long before its first detection a clip begins."""
         self._camera, self._notice = camera, notice
         self._formatter = _AssFormatter(style)
         self._keep_ns = round(before_s * NS) + LATEST_NS

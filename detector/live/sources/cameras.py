@@ -137,8 +137,8 @@ def unique_name(text: str, taken: Container[str], default: str) -> str:
 def read_cameras(
     path: str | Path, loop: bool = False, environment: Mapping[str, str] = os.environ
 ) -> tuple[Camera, ...]:
-    """Read a ``cameras.yaml``. Raises UsageError with the key's path, or SourceError; further
-    errors are its notes."""
+    """Read a ``cameras.yaml``. Raises UsageError with the key's path, or SourceError, with
+    further errors as notes."""
     content = parse_yaml(read_text(path, "a list of cameras"), path)
     if not isinstance(content, dict) or "cameras" not in content:
         raise UsageError(f"{path}: a list of cameras needs the top-level key cameras:")

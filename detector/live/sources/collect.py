@@ -84,7 +84,7 @@ class Member:
     feed: Feed
     began_ns: int = 0  # when it was added
     first: int = 0  # number of its feed's first picture
-    epoch: int = 0  # connections of its earlier feeds
+    epoch: int = 0  # number of connections of its earlier feeds
     earlier: FeedFacts = NO_FACTS  # the sums of its earlier feeds
     handed: int = 0  # pictures that became frames, from all its feeds
     dropped: Counter[str] = field(default_factory=Counter)  # dropped by the collector
@@ -377,7 +377,7 @@ class Collector:
         with self._changed:
             return self._held is None and self._has_finished()
 
-    # With the lock held.
+    # Callers hold the lock.
 
     def window_ns(self) -> int:
         """Return a batch's wait: the shortest frame interval minus the execution time."""

@@ -170,7 +170,7 @@ class NetworkFeed(PacketFeed):
         return None
 
     def _take_probed(self) -> OpenResponse | None:
-        """Return the open response of a probe: some servers accept one connection."""
+        """Return the open response of a probe: some servers accept only one connection."""
         if not is_web(self.camera.address.whole):
             return None
         from detector.core.sources._answers import take_open_response
@@ -293,7 +293,7 @@ class NetworkFeed(PacketFeed):
         )
 
     def _resolve(self) -> ErrorMeaning | None:
-        """Look up the host's name; return the error, if any. A thread may still wait for it."""
+        """Look up the host's name in a thread, which may outlive this; return the error, if any."""
         host = _host(self.camera.address.whole)
         if host is None:
             return None

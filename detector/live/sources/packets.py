@@ -57,7 +57,7 @@ class PacketQueue:
         self._items: deque[Received | End] = deque()
         self._bytes = 0
         self._reason: str | None = NO_KEY  # why packets are dropped until the next key frame
-        self._keyless = 0  # packets since then
+        self._keyless = 0  # packets since dropping began
         self._closed = False
 
     def begin(self) -> None:
@@ -122,7 +122,7 @@ class PacketQueue:
             self._changed.notify_all()
             return left
 
-    # With the lock held.
+    # Callers hold the lock.
 
     def _limit_lag(self, now_ns: int) -> None:
         arrivals = (item.stamp.arrived_ns for item in self._items if isinstance(item, Received))

@@ -57,7 +57,7 @@ class Shedding:
         self._sections_needed = BAD_SECTIONS
         self._cut = False  # the rest of the last group was skipped
         self._key_pts: int | None = (
-            None  # pts of the last key frame, if pictures before are missing
+            None  # pts of the last key frame, if pictures before it are missing
         )
 
     def begin(self) -> None:

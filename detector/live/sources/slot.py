@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from detector.live.sources.base import LAG, NEWER, RATE, STOPPED, Picture
 
-PLACES = 4  # length of the queue, which has 12 MB at 1080p
+PLACES = 4  # length of the queue, which takes 12 MB at 1080p
 
 
 class Slot:
@@ -74,7 +74,7 @@ class Slot:
             self._changed.notify_all()
 
     def _is_due(self, arrived_ns: int) -> bool:
-        """Return whether the picture is due. Due times make 10 of 25 per second exactly 10."""
+        """Return whether the picture is due. Fixed due times make 25 per second exactly 10."""
         if not self._interval_ns:
             return True
         if self._due_ns is None or arrived_ns - self._due_ns > self._interval_ns:

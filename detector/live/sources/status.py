@@ -197,7 +197,7 @@ class Status:
                 note=self._note,
             )
 
-    # With the lock held.
+    # Callers hold the lock.
 
     def _enter(self, state: str, now_ns: int) -> None:
         if state != self._state:
