@@ -181,9 +181,9 @@ def _safetensors(path: Path) -> None:
 
 
 def _nsys(path: Path) -> None:
-    from tests.lab.session.test_nsys import ONE, export
+    from tests.lab.session.test_nsys import LOAD, export
 
-    export(path, ONE)
+    export(path, LOAD)
 
 
 def _one_clip(frames: int) -> Callable[[Path], object]:

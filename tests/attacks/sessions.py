@@ -35,7 +35,7 @@ import numpy as np
 from tests.attacks.kinds.nsys_files import damage_recording
 from tests.attacks.mutate import NUMBERS, damage, damage_json
 from tests.lab.report.sessions import ran, with_passes
-from tests.lab.session.test_nsys import ONE, PROCESS, export
+from tests.lab.session.test_nsys import LOAD, PROCESS, export
 
 NSYS = "run.sqlite"
 PATIENCE_S = 60  # for all commands of one case
@@ -62,7 +62,7 @@ def whole_session(folder: Path) -> Path:
     (session / "passes/frames.json").write_text(json.dumps(facts))
     own = {"available": True, "reason": None, "answer": 42, "slowdown": 1.5, "more": {"a": [1]}}
     (session / "passes/somebodys_own.json").write_text(json.dumps(own))
-    export(session / NSYS, ONE, registered=False)
+    export(session / NSYS, LOAD, registered=False)
     return session
 
 

@@ -245,13 +245,13 @@ def test_overlay_has_the_video_track_that_was_read(folder: Path, tmp_path: Path)
 
 @pytest.mark.slow
 def test_joined_parts_have_all_tracks(folder: Path, tmp_path: Path) -> None:
-    from tests.batch.splitting import make_config, plan, run_parts, run_whole, telling_model
+    from tests.batch.splitting import checksum_model, make_config, plan, run_parts, run_whole
 
     source = make(tmp_path / "in.mkv", "-c:a", "aac", "-g", "10", "-output_ts_offset", "100")
     config = make_config("jsonl", "video", start="0.5", duration="2")
     parts = plan(source, config, 3).parts
     assert len(parts) > 1
-    loaded = telling_model()
+    loaded = checksum_model()
     expected = run_whole(source, config, loaded, tmp_path / "whole")
     joined = run_parts(source, config, loaded, tmp_path / "parts", parts, expected).outputs
     assert Path(joined["jsonl"]).read_text() == Path(expected["jsonl"]).read_text()

@@ -30,7 +30,7 @@ from detector.core.sources._standard_input import StandardInput
 from tests.cli.command import (
     assert_one_line_error,
     detect_video,
-    heeds_signals,
+    handles_signals,
     rows_of,
     start,
     summary_of,
@@ -357,7 +357,7 @@ def test_signal_ends_a_silent_pipe(
         if share:
             wait_for(lambda: rows.exists() and rows.stat().st_size)
         else:
-            wait_for(lambda: heeds_signals(process.pid))
+            wait_for(lambda: handles_signals(process.pid))
             time.sleep(0.6)  # usually it waits for the pipe by then, but that cannot be observed
         process.send_signal(signal.SIGTERM)
         _, stderr = process.communicate(PATIENCE_S)
