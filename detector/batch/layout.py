@@ -1,4 +1,4 @@
-"""The names of files in an output, and the lock that lets one job, or its shards, use it."""
+"""The names of files in an output folder, and the lock that reserves it for a job or its shards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from detector.core.errors.writing import NO_LOCKS
 FILES, MARKER, ROWS, SORTED = "files", "done.json", "detections.jsonl", "sorted"
 SCRATCH = ".detect-video-item-"  # prefix of an unfinished item's hidden folder; a digest follows
 LOCK = ".detect-video-batch"
-# Names that the job itself uses in its folder, with those of the results and of the dataset.
+# Names that a job uses in its folder, including those of the results and of the dataset.
 OWN = re.compile(
     r"files|sorted|detections([-\w]*\.csv)?|job\.json|settings\.yaml|(manifest|failures)[-\w]*\.\w+"
 )
@@ -42,7 +42,7 @@ def output_errors(target: Path) -> Iterator[None]:
 
 
 def remove_tree(path: str | Path) -> None:
-    """Remove a folder of ours. If a link has its name, only the link is removed."""
+    """Remove one of our folders. If ``path`` is a link, remove only the link."""
     if os.path.islink(path):
         with suppress(OSError):
             os.unlink(path)

@@ -12,7 +12,7 @@ CAUGHT_UP_S = 60.0  # after this time without drops, the next drop is reported a
 
 class CameraLines:
     """Prints new states with ``state``, and problems with ``say``. ``max_age_s``: age above which
-    --live every drops pictures. Not thread-safe."""
+    pictures are dropped with ``--live every``; else None. Not thread-safe."""
 
     def __init__(
         self, state: Callable[[str], None], say: Callable[[str], None], max_age_s: float | None
@@ -49,6 +49,6 @@ class CameraLines:
         if last_ns is None or now_ns - last_ns > CAUGHT_UP_S * SECOND:
             self._say(
                 f"{name}: detection cannot keep up: groups of pictures older than --max-age "
-                f"{self._max_age_s:g} s are dropped; set its rate: in cameras.yaml, or use --live "
-                "latest"
+                f"{self._max_age_s:g} s are dropped; set a lower rate in cameras.yaml, such as "
+                "rate: 5, or use --live latest"
             )

@@ -74,7 +74,7 @@ class ZoneSet:
             if self.start == OWN_NAMES:
                 return None
             raise UsageError(
-                f"{name}: the name does not fit start: {self.start}; add to clips: when it begins: "
+                f"{name}: the name does not match start: {self.start}; add its start below clips: "
                 f'"{name}": {{start: "2026-11-27 07:00"}}'
             ) from error
 
@@ -276,8 +276,9 @@ def _parse_start(where: str, value: Any) -> str:
         if "%" in text or _unix_time(datetime.fromisoformat(text)) is not None:
             return text
     raise UsageError(
-        f"{where}: start: {quote(text)} is neither a moment (2026-11-27 07:00; as the clocks "
-        "change, 2026-10-25 02:30+02:00) nor a pattern of names (door-%Y%m%d-%H%M%S.mp4)"
+        f"{where}: start: {quote(text)} is neither a date and time (2026-11-27 07:00; in an hour "
+        "that occurs twice, 2026-10-25 02:30+02:00) nor a pattern of file names "
+        "(door-%Y%m%d-%H%M%S.mp4)"
     )
 
 

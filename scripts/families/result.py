@@ -152,7 +152,7 @@ def scale_logits(
 def enliven(module: Any, gain: float = 1.0, focus: float = 4.0, boxes: float = 0.1) -> None:
     """Initialise random weights so that queries differ: Xavier for linear layers, Kaiming for
     convolutions, and a high gain for attention (``focus``). Layers that output the four sides of a
-    box are zero otherwise; they get a standard deviation of ``boxes``."""
+    box, which libraries initialise with zeros, get a standard deviation of ``boxes``."""
     import torch
 
     for name, layer in module.named_modules():

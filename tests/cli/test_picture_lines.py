@@ -58,7 +58,7 @@ def test_picture_lines_go_to_the_callback_without_a_console() -> None:
         lines(*picture_frame(name, [1], times()))
     assert [line.split(" ")[0] for line in printed] == ["picture,", "a.jpg", "b.jpg"]
     frame, found = picture_frame("c.jpg", [1], times())
-    frame.path = None  # of a video
+    frame.path = None  # as for a frame of a video
     lines(frame, found)
     assert len(printed) == 3
 

@@ -67,7 +67,9 @@ def test_failed_write_raises_output_error_with_name_and_cure(tmp_path):
 # ---- order of syncs, for power loss
 
 
-class Disk:
+class SyncLog:
+    """Records the calls of os.fsync and os.replace."""
+
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.events: list[tuple[str, ...]] = []
         fsync, replace = os.fsync, os.replace
@@ -78,30 +80,30 @@ class Disk:
             content = "a folder" if path.is_dir() else path.read_text()
             self.events.append(("sync", content))
 
-        def name(source: Path, target: Path) -> None:
+        def rename(source: Path, target: Path) -> None:
             replace(source, target)
-            self.events.append(("name", Path(target).name))
+            self.events.append(("rename", Path(target).name))
 
         monkeypatch.setattr(os, "fsync", sync)
-        monkeypatch.setattr(os, "replace", name)
+        monkeypatch.setattr(os, "replace", rename)
 
 
-IN_ORDER = [("sync", "whole"), ("name", "x.json"), ("sync", "a folder")]
+IN_ORDER = [("sync", "whole"), ("rename", "x.json"), ("sync", "a folder")]
 
 
 def test_content_is_synced_then_renamed_then_the_folder_synced(tmp_path, monkeypatch):
-    disk = Disk(monkeypatch)
+    log = SyncLog(monkeypatch)
     write_whole(tmp_path / "x.json", b"whole")
-    assert disk.events == IN_ORDER
+    assert log.events == IN_ORDER
 
 
 def test_put_in_place_syncs_in_the_same_order(tmp_path, monkeypatch):
-    disk = Disk(monkeypatch)
+    log = SyncLog(monkeypatch)
     with (tmp_path / "hidden").open("wb") as file:
         file.write(b"whole")
         file.flush()
         put_in_place(tmp_path / "hidden", tmp_path / "x.json", file.fileno())
-    assert disk.events == IN_ORDER
+    assert log.events == IN_ORDER
 
 
 def failing(error: int, on_folders: bool):

@@ -152,7 +152,7 @@ def test_late_camera_gets_its_trial():
     assert street.process("b", TINY)[0] == 1, "a picture in flight"
 
 
-def test_pictures_of_another_size_choose_tiles_again():
+def test_tiles_are_chosen_again_for_pictures_of_another_size():
     street = FakeStreet(camera("a"))
     street.try_tiles({"a": SMALL})
     street.picture = np.zeros((10, 16, 3), np.uint8)

@@ -45,6 +45,7 @@ def describe(tmp_path, monkeypatch, server):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
 
     def write(**more: object) -> Path:
+        """Write cfg/models/m.yaml; return the path to which its file is downloaded."""
         values = {
             "family": "yolox",
             "file": "m.onnx",

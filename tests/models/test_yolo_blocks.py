@@ -38,7 +38,7 @@ def described(rows: list, head: str = "Detect", **more) -> dict:
 def run(tmp_path: Path):
     """``run(description, engine)`` stores random tensors and runs the network that reads them.
 
-    It returns (picture [c, h, w] in 0..1, the plain code, raw outputs).
+    It returns (picture [c, h, w] in 0..1, a ``Plain`` with the same tensors, raw outputs).
     """
 
     def run_description(values: dict, engine: str = "ort", side: int = 8):
@@ -96,7 +96,7 @@ CASES = {
         [[-1, 1, "ReOrg", []], [-1, 1, "Conv", [8, 3, 1]]],
         lambda p, x: p.conv("model.1", every_second_pixel(x)),
     ),
-    "ReOrg inside, read twice": (
+    "ReOrg after a layer, read twice": (
         [
             STEM,
             [-1, 1, "ReOrg", []],
@@ -259,7 +259,7 @@ def test_checkpoint_states_activation_and_epsilon(tmp_path):
     pictures = np.random.default_rng(5).integers(0, 256, (1, 8, 8, 3), np.uint8)
     network = open_network(str(path), size=(8, 8))
     (raw,) = run_once(network, pictures)
-    variance = tensors["model.0.bn.running_var"] + 0.5 - 1e-3  # the plain code adds 1e-3
+    variance = tensors["model.0.bn.running_var"] + 0.5 - 1e-3  # Plain adds 1e-3
     plain = Plain(
         {**tensors, "model.0.bn.running_var": variance}, lambda x: np.where(x > 0, x, 0.3 * x)
     )
@@ -352,7 +352,7 @@ def packaged_text(name: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ["yolov5n", "yolov7-tiny"])
-def test_batch_equals_its_pictures_and_random_outputs_stay_in_range(engine, name):
+def test_batch_equals_single_pictures_and_random_outputs_stay_in_range(engine, name):
     pictures = np.random.default_rng(1).integers(0, 256, (2, 64, 96, 3), np.uint8)
     both = run_once(
         open_network(f"{name}.yaml", random_seed=3, size=(64, 96), batch=2), pictures, engine
@@ -376,7 +376,7 @@ def test_seed_determines_the_network():
     assert "(seed 1)" in first.warnings[-1]
 
 
-def test_random_weights_are_scaled_on_pictures_folded_as_by_focus():
+def test_random_numbers_fold_pictures_like_focus():
     """ultralytics' Focus: even rows of even columns first, then odd rows, then odd columns."""
     x = np.arange(3 * 4 * 6, dtype=np.float32).reshape(3, 4, 6)
     values = SimpleNamespace(_values={"picture": x})

@@ -209,7 +209,7 @@ def test_drawing_keeps_settings_that_were_not_drawn(tmp_path: Path) -> None:
     assert (text[: len(OURS)], summary) == (OURS, "=mid added, yard removed")
     front = zones.of_camera("front")
     assert (front.every_s, front.shapes[0].classes) == (5, ("person",))
-    assert front.shapes[0].sides == ("in", "right"), "the drawing removed the name of side in"
+    assert front.shapes[0].sides == ("in", "right"), "the drawing removed the name of the side 'in'"
     write(tmp_path, text)
     zones, text, summary = put_drawing(path, "back", "zones: {yard: [[0, 0], [0, 1], [1, 1]]}")
     assert (text[: len(OURS)], summary) == (OURS, "yard changed, gate removed")

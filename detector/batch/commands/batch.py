@@ -1,4 +1,4 @@
-"""``detect-video batch SOURCES... -o OUT``: many videos, resumed where it stopped."""
+"""``detect-video batch SOURCES... -o OUT``: process many videos; --resume continues a job."""
 
 from __future__ import annotations
 
@@ -222,25 +222,25 @@ def _show_dry_run(request: Request, as_json: bool) -> int:
 def _watched(as_json: bool, quiet: bool, progress_to: str | None) -> Iterator[Watch]:
     from detector.batch.job import Watch
 
-    shown: list[Callable[[BatchProgress], None]] = []
+    displays: list[Callable[[BatchProgress], None]] = []
     say = Watch().say
     with ExitStack() as stack:
         if progress_to is not None:
-            shown.append(stack.enter_context(_json_lines(progress_to)))
+            displays.append(stack.enter_context(_json_lines(progress_to)))
         if not (as_json or quiet):
             from detector.batch.terminal import PlainLines, live_progress
 
             console = terminal(piped_width=140)
             if console.is_terminal:
-                shown.append(stack.enter_context(live_progress(console)))
+                displays.append(stack.enter_context(live_progress(console)))
                 say = console.print
             elif progress_to != "-":
-                shown.append(PlainLines(_say).show)
+                displays.append(PlainLines(_say).show)
                 say = _say
 
         def show(progress: BatchProgress) -> None:
-            for one in shown:
-                one(progress)
+            for display in displays:
+                display(progress)
 
         yield Watch(progress=show, say=say)
 

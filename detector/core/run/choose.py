@@ -273,7 +273,7 @@ def list_in_force(config: Config) -> list[dict[str, Any]]:
     newest: dict[tuple[Any, ...], Measurement] = {}
     for record in sorted(measurements.read(config), key=lambda record: kinds.index(record.kind)):
         is_usable = record.kind != "tune" or _is_usable(record)
-        if is_usable and measurements.counts(record, config):
+        if is_usable and measurements.is_valid(record, config):
             newest[record.model_sha256, record.model_input, record.input_kind] = record
     file = measurements.path(config)
     undo: dict[Kind, str] = {

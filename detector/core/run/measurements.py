@@ -148,11 +148,11 @@ def find(
         for record in reversed(read(config))
         if record.kind in kinds
         and (record.model_sha256, record.model_input) == (network.sha256, shape)
-        and counts(record, config)
+        and is_valid(record, config)
     ]
 
 
-def counts(record: Measurement, config: Config) -> bool:
+def is_valid(record: Measurement, config: Config) -> bool:
     """Return whether a record is valid: comparable, from this machine, with these settings."""
     return (
         record.comparable is True

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     Handler = Callable[[int, FrameType | None], None]
 
-# SIGTERM is last, so that all signals are handled once it is.
+# SIGTERM is last: when it is handled, so are the others.
 _CODES = {
     signal.SIGHUP: EXIT_HUNG_UP,
     signal.SIGINT: EXIT_INTERRUPTED,
@@ -185,7 +185,7 @@ _child = _ChildState()
 
 
 def end_abandoned_worker() -> NoReturn:
-    """End this worker, whose pipe was closed. Call it from another thread than the main thread."""
+    """End this worker, whose pipe was closed. Do not call it in the main thread."""
     _wait_for_parents_end(PIPE_GRACE_S)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(TERM_GRACE_S)

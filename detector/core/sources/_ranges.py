@@ -81,7 +81,7 @@ class RangedObject:
         data = bytes(self._file.read(end - start))
         self.received += len(data)
         if len(data) != end - start:
-            raise ConnectionError(f"{len(data)} of {end - start} bytes came")
+            raise ConnectionError(f"received only {len(data)} of {end - start} bytes")
         return data
 
     def _retry(self, action: Any) -> Any:

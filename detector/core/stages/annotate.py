@@ -79,7 +79,7 @@ class Style:
 
     ``line_width``: pixels, None: from the picture's size. ``font_scale``: 1.0 is the size chosen
     for the picture. ``blurred``: ids of classes whose boxes are pixelated. ``remark``: a sentence
-    for viewers at the bottom left. ``font``: draws the labels; None: OpenCV's own font.
+    to draw at the bottom left. ``font``: draws the labels; None: OpenCV's own font.
     """
 
     line_width: int | None = None

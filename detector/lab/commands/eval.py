@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -13,12 +14,14 @@ from detector.core.cli.help import Files
 from detector.core.cli.options import config_options
 from detector.core.cli.printing import echo, print_json, terminal
 from detector.core.config.schema import CAMERA_GROUPS, EVAL_DEFAULTS, DrawingConfig
+from detector.core.errors import UsageError
 
 # Options for the outputs and pictures of a run, which eval does not write.
 DRAWING = tuple(leaf.name for leaf in dataclasses.fields(DrawingConfig))
 OUTPUTS = (
     "output", "save", "no_video", "only_detections", "lead", "quality", "preset", "crf", "encoder",
 )  # fmt: skip
+USED_BY_FILES = ("names", "run_dir", "frames", "stride")  # options of a run that --detections uses
 WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing", "trails", "zones", "smooth")
 
 
@@ -92,6 +95,8 @@ def command(
     watched = console.is_terminal and not (as_json or quiet)
     live = (lambda: LiveLine(console)) if watched else None
     with errors_as_documents(as_json):
+        if options.detections is not None:
+            _refuse_unused({**flags, "engine": engine, "tiles": tiles})
         # A tracker needs the thresholds of a run; average precision needs all scores.
         defaults = EVAL_DEFAULTS if flags["track"] is None else {}
         configs = list_configs(resolve_config(config_file, flags, defaults), engines, grids)
@@ -105,3 +110,13 @@ def command(
     if document.exit.code:
         echo(f"detect-video: {document.exit.reason}", err=True)
     return document.exit.code
+
+
+def _refuse_unused(given: Mapping[str, Any]) -> None:
+    """Raise UsageError for an option of a run, since --detections runs nothing."""
+    for name, value in given.items():
+        if value not in (None, False) and name not in USED_BY_FILES:
+            why = "its ids are not scored, but TrackEval can" if name == "track" else "nothing runs"
+            raise UsageError(
+                f"--{name.replace('_', '-')} has no effect on --detections: {why}; omit it"
+            )

@@ -74,6 +74,7 @@ def compare_command(
 
 
 def _add_usual_choice(plan: Rounds) -> Rounds:
+    """Add a row with the engine and precision that a plain run chooses, if it can choose."""
     try:
         choice = choose_as_a_run(
             plan.config, SourceReading.of(plan.config).picture_size([plan.source])
@@ -99,7 +100,7 @@ def record_comparison(document: Comparison, config: Config) -> Comparison:
 def preview_choice(document: Comparison, config: Config) -> str | None:
     """Return the choice of ``auto`` with this result; None if the result changes nothing."""
     record = _make_record(document, config)
-    if isinstance(record, str) or not measurements.counts(record, config):
+    if isinstance(record, str) or not measurements.is_valid(record, config):
         return None
     return why_taken(record, config)
 

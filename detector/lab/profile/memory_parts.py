@@ -31,13 +31,13 @@ def measure_parts(spec: str, pixels: str, filled: int, config: Config) -> dict[s
         add_growth("decoder")
         return source
 
-    def see(*_: object) -> None:
+    def count_frame(*_: object) -> None:
         if next(frames) == filled:
             add_growth("pools of requests and pictures")
 
     add_growth(PARTS["import"])
     timer = PhaseTimer(lambda phase: add_growth(PARTS.get(phase, "rest")))
-    hooks = Hooks(source=open_source, detected=see)
+    hooks = Hooks(source=open_source, detected=count_frame)
     for error in detect([spec], config, timer=timer, hooks=hooks).errors:
         raise error
     parts["rest"] += (peak_memory_mb() or 0) - sum(parts.values())

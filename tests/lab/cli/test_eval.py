@@ -162,6 +162,7 @@ def test_corrupt_json(tmp_path):
         (("--engine", "nonsense"), 2, "nonsense"),
         (("--model", "nowhere.cfg"), 4, "nowhere.cfg"),
         (("--detections", "nowhere.json"), 3, "nowhere.json: no such file"),
+        (("--detections", "x.txt", "--track", "sort"), 2, "--track has no effect on --detections"),
         (("--images", "nowhere"), 3, "--images nowhere: no such folder or video"),
         (("--min-ap50", 2), 2, "min-ap50"),
         (("--conf", 2), 2, "--conf"),

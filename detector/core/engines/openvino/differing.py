@@ -71,20 +71,20 @@ def find_differing(network: Network) -> str | None:
 
     model = network.graph
     opset = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
-    in_bytes = _names_of_bytes(model.graph)
+    eight_bit = _find_8_bit_tensors(model.graph)
     for node in model.graph.node:
         test = TESTS.get(node.op_type)
         attributes = {
             attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute
         }
         if (test is not None and test(attributes, opset)) or (
-            node.op_type in SATURATING and in_bytes.intersection(node.input)
+            node.op_type in SATURATING and eight_bit.intersection(node.input)
         ):
             return f"{node.name} ({node.op_type})"
     return None
 
 
-def _names_of_bytes(graph: onnx.GraphProto) -> set[str]:
+def _find_8_bit_tensors(graph: onnx.GraphProto) -> set[str]:
     """Return the names of 8-bit tensors among inputs, constants and results of Cast nodes."""
     from onnx import TensorProto
 

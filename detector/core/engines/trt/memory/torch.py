@@ -13,6 +13,8 @@ LIBRARY = "torch"
 
 
 class TorchStream:
+    """A CUDA stream. ``own``: torch's object for it; ``handle``: CUDA's handle of it."""
+
     def __init__(self, torch: Any, device: Any) -> None:
         self.own = torch.cuda.Stream(device=device)
         self.handle = int(self.own.cuda_stream)

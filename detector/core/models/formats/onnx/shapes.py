@@ -1,8 +1,8 @@
 """Fix all shapes of a graph, for the requested size and batch or for the file's own.
 
 ``settle_shapes`` writes both into the input, then ``fold`` computes everything that does not depend
-on the picture. The size of a file with a fixed one is changed only if ``_refuse_fixed_sizes``
-permits it, a fixed batch only if ``rebatch`` proves the change correct.
+on the picture. A size that the file fixes is changed only if ``_refuse_fixed_sizes`` permits it, a
+fixed batch only if ``rebatch`` proves the change correct.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ STEADY = UNARY | frozenset(
     "ReduceSumSquare ReduceLogSum ReduceLogSumExp CumSum TopK Trilu ScatterND ScatterElements "
     "DepthToSpace SpaceToDepth ReverseSequence".split()
 )
-# Operators with possibly larger outputs. numpy computes them if inference finds the size.
+# Operators whose outputs may be larger. numpy computes them if shape inference finds their size.
 GROWING = frozenset(
     "Expand Tile Range Pad OneHot MatMul Gemm ConstantOfShape EyeLike GatherND GatherElements "
     "Gather Constant".split()
@@ -367,8 +367,8 @@ def refuse_costly_constants(graph: ForeignGraph) -> None:
 def _too_costly(graph: ForeignGraph, node: onnx.NodeProto, what: str) -> str:
     shapes = ", ".join(str(list(graph.dims.get(name, ()))) for name in node.output)
     return (
-        f"{graph.name}: node {node.name or node.output[0]} ({node.op_type}) makes {what} from "
-        f"constants alone, {shapes}, more than any detector; export it again; {how_to_raise()}"
+        f"{graph.name}: node {node.name or node.output[0]} ({node.op_type}) computes {what} from "
+        f"constants alone: {shapes}. No detector needs that; export it again; {how_to_raise()}"
     )
 
 
