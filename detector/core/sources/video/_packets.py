@@ -15,6 +15,7 @@ import av
 
 from detector.core.errors.text import counted
 from detector.core.sources.video._container import Demuxed, VideoInfo, demux, open_container
+from detector.core.sources.video._structure import find_damage
 
 if TYPE_CHECKING:
     from detector.core.sources.video._fields import FieldReader
@@ -48,8 +49,6 @@ class Check:
 
 def check_packets(video: VideoInfo, frames: int, last_pts: int | None) -> Check:
     """Demux the file again and compare its packets with ``frames`` decoded up to ``last_pts``."""
-    from detector.core.sources.video._structure import find_damage
-
     demuxed, must_show, later, undated, error = Demuxed(), 0, 0, 0, ""
     with open_container(video.path) as container:
         stream = container.streams[video.stream]
