@@ -1,7 +1,7 @@
 """Measure this computer's peaks: bandwidths of caches and memory, and the speed of kernels.
 
 A first measurement takes three seconds for each thread count up to that of the run (1, 2, 4, ...),
-and one to two for each engine and precision. We measure again if layers are above the roof; peaks
+and one or two for each engine and precision. We measure again if layers are above the roof; peaks
 are maxima, so this only raises them.
 """
 

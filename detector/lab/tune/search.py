@@ -7,7 +7,7 @@ in alternating rounds (``compare/rounds.py``).
    batch; without a target also queue and encoding. After each round the slower half is dropped
    (successive halving; Jamieson and Talwalkar, arXiv:1502.07943).
 2. If that does not reach a target: each change with a cost, added alone to the best. Then sets of
-   them, the cheapest first, if the product of their gains comes within REACH of the target (gains
+   them, the cheapest first, if the product of their gains comes to REACH of the target (gains
    need not multiply: two stages may limit a run in turn). The cost is the loss of agreement with
    fp32 compared with the defaults (in steps of STEP), then of video quality (in the order of
    ``VIDEO``), then the number of options. A set is skipped if even a run without inference misses
