@@ -43,7 +43,7 @@ def measure_again(setup: PeakSetup, config: Config, before: Peaks) -> Peaks:
 
 
 def measure_peaks(setup: PeakSetup, known: Sequence[Bandwidth] | None = None) -> Peaks:
-    """Measure without looking at stored peaks. ``known``: bandwidths to keep."""
+    """Measure without looking at stored peaks. ``known``: bandwidths to reuse."""
     reached = kernels.measure(setup.engine, setup.precision, setup.threads, setup.own)
     curve = known or caches.measure(setup.threads)
     levels = caches.find_levels(curve, setup.threads)
