@@ -96,8 +96,8 @@ def place_on_roof(
 
 @dataclass(frozen=True, slots=True)
 class RoundsLook:
-    """One look at the rounds so far. ``share``: of ALPHA that it spends. ``stopped``: why no more
-    rounds follow (``Noise``). ``twin``: a second process of the baseline."""
+    """One look at the rounds so far. ``share``: the part of ALPHA that it spends. ``stopped``: why
+    no more rounds follow (``Noise``). ``twin``: a second process of the baseline."""
 
     share: float = 1.0
     stopped: str = "rounds"

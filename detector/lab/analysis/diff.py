@@ -19,9 +19,9 @@ SHORTEST_MS = 1e-12  # avoids ratios of zero for calls that took no time
 
 @dataclass(frozen=True, slots=True)
 class RunChange:
-    """``ratio``: after / before, with its 95% interval (``low``, ``high``). ``p``: the p value of
-    no difference, corrected for the other stages. ``smallest``: the least effect that is detected
-    in 9 of 10 cases."""
+    """``ratio``: after / before, with its 95% interval (``low``, ``high``). ``p``: p value of a
+    test for a difference, corrected for the other stages. ``smallest``: the least effect that is
+    detected in 9 of 10 cases."""
 
     what: str
     before: float

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from detector.lab.session.passes import EnergyRow
 
 SUMMED = ("package", "dram", "gpu")  # make up a frame's joules; a core is part of its package
-MOST_SAMPLES = 1000  # in a series; neighbours in a longer one are added up, which keeps sums
+MOST_SAMPLES = 1000  # in a series; in a longer one, neighbours are added, which keeps the total
 
 
 @dataclass(frozen=True, slots=True)

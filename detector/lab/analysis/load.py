@@ -17,7 +17,7 @@ from detector.core.session.document import Summary
 # CPU time of the same work next to one and two busy programs on two cores: up to 11% more for a
 # stage above 0.5 ms (scripts/load_check; AMD EPYC). We allow a little more.
 SHARED_CACHES = 0.15
-CROWDED = 0.5  # share of all cores; if others use more, wall times are left to chance
+CROWDED = 0.5  # share of all cores; if other programs use more, wall times are left to chance
 MATERIAL = 0.02  # share of the CPU time per frame; smaller growth changes no conclusion
 
 

@@ -113,9 +113,9 @@ def holm(values: Sequence[float]) -> list[float]:
 @dataclass(frozen=True, slots=True)
 class Judged:
     """One series of log ratios, at one look. ``low``, ``ratio``, ``high``: the estimate with its
-    interval, which holds for all series and looks together. ``p``: that the ratio is within the
-    noise floor, corrected likewise. ``smallest``: the least effect, as a share, that this
-    comparison detects with probability POWER."""
+    interval, which holds for all series and looks together. ``p``: p value of the ratio being
+    within the noise floor, corrected likewise. ``smallest``: the least effect, as a share, that
+    this comparison detects with probability POWER."""
 
     ratio: float
     low: float
@@ -169,13 +169,13 @@ def judge(
 
 
 def _p_beyond(values: Sequence[float], floor: float) -> float:
-    """Return the p that the true ratio is within the floor, tested at its nearer edge."""
+    """Return the p value of the true ratio being within the floor, tested at its nearer edge."""
     centre = float(np.median(values))
     return sign_p(values, math.copysign(min(floor, abs(centre)), centre)) if centre else 1.0
 
 
 def _smallest_effect(values: Sequence[float], alpha: float, floor: float) -> float:
-    """Return it as a share. Its error is from a two-thirds interval, which needs few rounds."""
+    """Return the effect as a share. Its error is from a two-thirds interval: few rounds suffice."""
     normal = NormalDist()
     if len(values) < 2 or _find_critical_sum(len(values), alpha) < 0:
         return math.inf

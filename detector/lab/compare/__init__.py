@@ -43,7 +43,7 @@ def compare_command(
 ) -> tuple[Comparison, int]:
     """Return the document, and the exit code: 0 if a row has figures, else the first error's.
 
-    ``labels`` and ``mapping``: as in ``eval``. ``dataset``: scores the rows on other pictures.
+    ``labels`` and ``mapping``: as in ``eval``. ``dataset``: labelled pictures to score rows on.
     """
     refuse_cameras([source])
     refuse_rect(config)

@@ -140,7 +140,7 @@ def read_detections(path: str) -> list[Detections]:
 
 
 class Process:
-    """A worker. ``folder``: its own. ``shared``: removed if this process is killed."""
+    """A worker. ``folder``: its own. ``shared``: removed if the parent is killed."""
 
     def __init__(
         self, folder: Path, shared: Path | None = None, module: str = __name__, **more: Any

@@ -19,7 +19,7 @@ from detector.core.types import Detections, LabelledPicture
 
 MAX_BYTES = 4 << 30  # of a label file; COCO's largest is 0.45 GB
 MAX_PIXELS = 1e9  # of a coordinate; no picture is as large
-MAX_PARTS = 16  # at the end of a path, by which a row may name a picture
+MAX_PARTS = 16  # a row may name a picture by up to this many last parts of its path
 MAX_PATH = 4096  # characters; the system rejects longer paths
 
 
@@ -35,7 +35,7 @@ class Dataset:
     notes: list[str] = field(default_factory=list)
 
     def check_readable(self) -> None:
-        """Raise SourceError if pictures are missing, with their number and the first."""
+        """Raise SourceError if pictures are missing. It tells how many, and names the first."""
         if self.video is not None:
             if not os.path.isfile(self.video):
                 raise SourceError(

@@ -1,7 +1,7 @@
 """YOLO: a .txt file per picture, a row per box: class cx cy w h, relative to the picture.
 
 Labels: a data.yaml, or a folder with images/ and labels/ (and classes.txt). A row of more than five
-numbers is a polygon, whose bounding box counts, or with kpt_shape in data.yaml a box and keypoints.
+numbers is a polygon, whose bounding box counts; if data.yaml has kpt_shape, a box and keypoints.
 Detections: a folder of .txt files with the score as sixth number, and classes.txt.
 """
 

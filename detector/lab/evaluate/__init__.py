@@ -57,7 +57,7 @@ def evaluate(
     live: Callable[[], Live] | None = None,
     plots: Plots | None = None,
 ) -> Evaluation:
-    """Return a row for each engine and number of tiles, or for a file of detections."""
+    """Return a row for each engine and grid of tiles, or one for a file of detections."""
     from detector.lab.analysis.accuracy.average_precision import check_installed
 
     check_installed()
@@ -119,7 +119,7 @@ def add_usual_engine(config: Config) -> list[Config]:
 
 
 def list_configs(config: Config, engines: Sequence[str], tiles: Sequence[str] = ()) -> list[Config]:
-    """Return the config of each engine and number of tiles; if several, each with its own session.
+    """Return a config for each engine and grid of tiles; if several, each with its own session.
     Raises UsageError."""
     for flag, names in (("--engine", engines), ("--tiles", tiles)):
         if len(set(names)) != len(names):

@@ -30,7 +30,7 @@ Plots = Callable[[EngineResult | FileResult], dict[str, str]]
 def score(
     dataset: Dataset, bound: ClassPairs, indices: Sequence[int], detections: Sequence[Detections]
 ) -> Accuracy:
-    """Score the pictures at ``indices`` by their ``detections`` in ``bound.targets``."""
+    """Score ``detections`` (in ``bound.targets``) of the pictures at ``indices``."""
     from detector.lab.analysis.accuracy.average_precision import accuracy
 
     pictures = [map_labels(dataset.pictures[at], bound) for at in indices]

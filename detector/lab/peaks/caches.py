@@ -22,7 +22,7 @@ from detector.lab.session.network import Bandwidth, CacheLevel
 SMALLEST, LARGEST = 16 << 10, 1 << 30  # bytes of a working set, of all threads together
 # CPU seconds per core for each size, kernel and number of threads: about 3 s in all for one thread
 EACH_S = 0.04
-LOAD_FACTOR = 4  # limit of wall time over EACH_S, if other programs run
+LOAD_FACTOR = 4  # times EACH_S: limit of wall time, if other programs run
 FEWEST = 5  # passes of each kernel and size
 PASS_BYTES = 8 << 20  # least size of a timed pass: 50 us, a thousand times the clock's resolution
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -104,7 +104,7 @@ def _time(
 
 
 def find_levels(curve: Sequence[Bandwidth], threads: int) -> list[CacheLevel]:
-    """Return L1, L2, L3 and memory, each by a set that half fills it; memory alone if unknown."""
+    """Return each known cache, by a set that half fills it, and memory, by the largest set."""
     own = [one for one in curve if one.threads == threads]
     levels = []
     for name, size, shared in read_cache_sizes():

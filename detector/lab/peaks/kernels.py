@@ -27,7 +27,7 @@ from detector.core.run.measurements import library_version
 from detector.core.types import Candidates
 
 BUDGET_S = 1.0  # CPU seconds per core for each precision
-LOAD_FACTOR = 5  # limit of wall time over BUDGET_S, if other programs run
+LOAD_FACTOR = 5  # times BUDGET_S: limit of wall time, if other programs run
 FEWEST = WARMUP + 40  # passes, so that a quarter of them are enough for a median
 SIDE = 64  # of the input
 # Channels, kernel, and whether the map is halved first; the fastest shape differs by engine.
@@ -44,7 +44,7 @@ INSTRUCTIONS: Mapping[str, Sequence[str]] = {
 
 
 class Reached(NamedTuple):
-    """``by``: library and layer. ``spread``: median of all over that of quiet passes, minus 1."""
+    """``by``: library and layer. ``spread``: median time over that of quiet passes, minus 1."""
 
     gflops_s: float
     by: str
@@ -88,7 +88,7 @@ def _measure(engine: str, options: EngineOptions) -> Iterator[tuple[str, Reached
     library = library_version(engine) or engine
     costs = joint_cost(plain.graph, [_nodes(layer, network) for layer, _ in timed])
     # Single times are too coarse: OpenVINO reports means over all runs, to the microsecond. Quiet
-    # runs are chosen for each layer, since on a busy machine hardly a whole pass is quiet.
+    # runs are chosen for each layer, since on a busy machine hardly any pass is quiet throughout.
     for (layer, times), cost in zip(timed, costs, strict=True):
         ms = statistics.median(times[at] for at in quiet_runs(times))
         if cost.macs and ms > 0:

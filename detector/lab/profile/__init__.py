@@ -5,8 +5,8 @@ passes/NAME.json follow. ``critical_path.py`` is the shortest example. A pass im
 inside its function. The types of facts are in detector/lab/session/passes.py.
 
 A pass measures the same execution as the run, whose choices ``Occasion.config`` contains. It
-declares intended differences in ``varies``; its facts are rejected if others occur. They have
-``slowdown`` if the pass slows the run down; otherwise ``undisturbed`` says why it does not.
+declares intended differences in ``varies``; its facts are rejected if others occur. Facts have
+a ``slowdown`` if the pass slows the run down; otherwise ``undisturbed`` says why it does not.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ Batch = NDArray[np.uint8]
 
 
 def open_with_batches(occasion: Occasion) -> tuple[LoadedModel, list[Batch]]:
-    """Return the run's engine and network, closed again, and batches of its first frames. The
+    """Return the run's engine (closed again) and network, and batches of the first frames. The
     options state the run's threads, since a single request would get all cores."""
     plan = resolve(occasion.config, specs=[occasion.source])
     machine = plan.loaded

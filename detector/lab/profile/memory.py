@@ -23,7 +23,7 @@ from detector.lab.session.passes import GpuMemory, MemoryFacts, MemorySample
 EVERY_S = 0.02
 GPU_EVERY_S = 0.05  # NVML is slower than /proc
 PARTS_FRAMES = 100  # frames of the runs that measure parts; enough to reach the peak
-MAX_SAMPLES = 2000  # samples in the session; of a longer run only every second, third, ... is kept
+MAX_SAMPLES = 2000  # in the session; of a longer run, only every second, third, ... sample is kept
 SETTLED = 0.5  # growth is measured after this share of the frames, when pools and caches are full
 
 

@@ -1,6 +1,6 @@
 """Profile the interpreter: functions with cProfile, and the call tree with pyinstrument.
 
-The loop runs in one thread, since cProfile profiles one. The shares of time are valid, rates not.
+The loop runs in one thread, since cProfile profiles one. Shares of time are valid; rates are not.
 """
 
 from __future__ import annotations

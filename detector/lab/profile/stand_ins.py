@@ -154,7 +154,7 @@ def _copy_rows(recorded: Sequence[tuple[Image, Fit]]) -> Callable[[AnyPicture, I
 
 class CachedSource:
     """Returns decoded frames in rotation, at the interval of the first two. Each picture is a copy,
-    so that drawing does not change the next round's."""
+    so that drawing does not change the recorded one."""
 
     def __init__(self, info: SourceInfo, recorded: Sequence[Frame], count: int) -> None:
         self.info = info

@@ -142,8 +142,8 @@ def explain_operators(self_ms: float, pass_ms: float) -> str | None:
 
 
 def _self_us(event: Any) -> float:
-    """Return a row's part of the sum in microseconds. Kernels have their own rows, so a marked
-    range around them counts nothing."""
+    """Return what a row adds to the total self time, in microseconds. Kernels have their own rows,
+    so a marked range around them adds nothing."""
     if event.device_type.name == "CPU":
         return float(event.self_cpu_time_total)
     marked = getattr(event, "is_user_annotation", False)  # missing in old versions of torch

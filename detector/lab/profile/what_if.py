@@ -57,7 +57,7 @@ MIN_FRAMES = 24  # of a run, even if the budget allows fewer
 
 @dataclass(frozen=True, slots=True)
 class TriedChange:
-    """A change: ``how`` replaces ``stage`` or, if that is None, ``config`` differs."""
+    """A change (``how``: in words): ``stage`` is replaced or, if it is None, ``config`` differs."""
 
     name: str
     stage: str | None

@@ -37,7 +37,7 @@ class DefaultRun:
 
 @dataclass(frozen=True, slots=True)
 class Adjustment:
-    """One change of a run, which has at most one for each ``axis``."""
+    """One change of a run. A run has at most one for each ``axis``."""
 
     axis: str
     settings: Settings

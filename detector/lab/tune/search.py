@@ -7,7 +7,7 @@ in alternating rounds (``compare/rounds.py``).
    batch; without a target also queue and encoding. After each round the slower half is dropped
    (successive halving; Jamieson and Talwalkar, arXiv:1502.07943).
 2. If that does not reach a target: each change with a cost, added alone to the best. Then sets of
-   them, the cheapest first, if the product of their gains comes within REACH of the target (gains
+   them, the cheapest first, if the product of their gains comes to REACH of the target (gains
    need not multiply: two stages may limit a run in turn). The cost is the loss of agreement with
    fp32 compared with the defaults (in steps of STEP), then of video quality (in the order of
    ``VIDEO``), then the number of options. A set is skipped if even a run without inference misses
@@ -47,7 +47,7 @@ FREE_SHARE = 0.35  # share of the time, with a target, for changes without a los
 STEP = 0.005  # of agreement; a round has too few frames to show less
 UNKNOWN = 1.0  # loss of changes whose loss is unknown, so that they come last
 REACH = 0.6  # share of the target
-NEAR = 0.95  # share of the target, since a single round may be slow by chance
+NEAR = 0.95  # of the target is enough in a trial, as a single round may be slow by chance
 DOUBT = 1.1  # factor for runs without inference, which are also measured in a single round
 LATE = 3  # sets that have a final after the time limit
 NULL: Settings = {"engine": "null", "precision": "fp32"}

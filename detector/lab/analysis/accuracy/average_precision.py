@@ -243,7 +243,7 @@ class Ranking:
 
 
 def samples(pictures: int) -> list[NDArray[np.int64]]:
-    """Return how often each picture is in each bootstrap sample; ``interval`` draws the same."""
+    """Return the count of each picture in each bootstrap sample. ``interval`` draws the same."""
     rng = np.random.default_rng(SEED)
     return [
         np.bincount(rng.integers(0, pictures, pictures), minlength=pictures)

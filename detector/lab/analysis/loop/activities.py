@@ -33,7 +33,7 @@ REQUEST = "request given back"
 IMAGE = "picture given back"
 BATCH_ROOM = "room for a filled batch"
 RESULT_ROOM = "room for a result"
-# Names in reports; sessions contain those above.
+# Names in reports; sessions contain the names above.
 DISPLAY_NAMES = {PROGRAM: "busy thread", REQUEST: "free request", IMAGE: "free image"}
 
 
@@ -56,8 +56,8 @@ class LoopShape:
 
 
 class OffCpu(NamedTuple):
-    """Time of a call: for ``off_cpu_ns`` its thread had no core; for ``ready_ns`` of them it waited
-    for one. ``library_ns``: CPU time of library threads."""
+    """Times of a call. ``off_cpu_ns``: its thread had no core. ``ready_ns``: the part of that in
+    which the thread waited for one. ``library_ns``: CPU time of library threads."""
 
     off_cpu_ns: int
     ready_ns: int
@@ -145,7 +145,7 @@ def activity_graph(activities: Sequence[Activity], shape: LoopShape) -> Activity
 
 class Batches:
     """The frames of each batch, and which of them were inferred; only these have a head call. The
-    others (--infer-every, --skip-still) take no row of a batch, so it spans more frames."""
+    others (--infer-every, --skip-still) take no row, so a batch spans more frames."""
 
     def __init__(self, activities: Sequence[Activity], shape: LoopShape) -> None:
         numbers: dict[str, set[int]] = defaultdict(set)
@@ -355,7 +355,7 @@ def queue_curves(activities: Sequence[Activity], shape: LoopShape) -> list[Queue
 def _queue_curve(name: str, steps: Steps, room: int, begin: int) -> QueueCurve:
     times, levels = steps
     edges = np.linspace(times[0], times[-1], min(QUEUE_BINS, len(times) - 1) + 1)
-    # The area below the steps up to each time; a bin's mean is from a difference of two areas.
+    # The area below the steps up to each time; a bin's mean is computed from two areas.
     area = np.concatenate([[0.0], np.cumsum(levels[:-1] * np.diff(times))])
     at = np.clip(np.searchsorted(times, edges, side="right") - 1, 0, len(times) - 1)
     means = np.diff(area[at] + levels[at] * (edges - times[at])) / np.diff(edges)

@@ -1,8 +1,8 @@
 """The critical path: the chain of calls and hand-overs that the run's wall time consists of.
 
 It is walked backwards from the last frame written; each call leads to the predecessor that ended
-last. The time between is a hand-over (waking a thread, a lock, the interpreter), counted as the
-call's wait, with its cause. Self times and waits add up to the wall time exactly.
+last. The time between the two is a hand-over (waking a thread, a lock, the interpreter), counted as
+the call's wait, with its cause. Self times and waits add up to the wall time exactly.
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ LARGER = 4  # factor for the run's batch
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A change that may make a run faster. ``change``: its row of what-if, which measures it if it
-    has ``options`` (``how``: in words) and else bounds its gain. ``words``: what a user types.
-    ``does``: their effect; "" if not offered."""
+    """A change that may make a run faster. ``change``: name of its row of what-if, which shows the
+    measured gain if there are ``options`` (``how``: in words), else only a bound. ``words``: what a
+    user types. ``does``: their effect; "" if not offered."""
 
     change: str
     words: tuple[str, ...]
@@ -105,8 +105,8 @@ class Turns:
 
 
 def compare_turns(turns: Turns, how: Mapping[str, tuple[str | None, str]]) -> list[Change]:
-    """Return rows. ``how``: change -> (stage, its replacement). FPS: the ratio times the plain
-    median."""
+    """Return a row per change. ``how``: change -> (stage, its replacement). A row's FPS is its
+    ratio times the plain median."""
     rows, plain_s = [], 1 / statistics.median([1 / one for one in turns.plain])
     for change, seconds in turns.changed.items():
         pairs = list(zip(seconds, turns.beside[change], strict=True))

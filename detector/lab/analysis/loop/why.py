@@ -25,7 +25,7 @@ from detector.lab.session.why import WhyCause, WhyFrame, WhyPart
 GC, CORE, DISK, BOXES, KEY = "gc", "core", "disk", "boxes", "key frame"
 CLOCK, WORK, OTHERS, UNKNOWN = "clock", "work", "others", "unknown"
 HALF = 0.5  # share of the excess that a cause has to account for
-MORE_BOXES, MANY = 2.0, 20  # this multiple of the median, and this many more
+MORE_BOXES, MANY = 2.0, 20  # many boxes: this multiple of the median, and this many more than it
 SLOWER_CLOCK = 0.95  # share of the median clock
 LIBRARY = "library"  # all library threads together, in MomentsFacts.threads
 

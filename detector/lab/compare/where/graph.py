@@ -26,7 +26,7 @@ ENDING = re.compile("_(fp16|bf16|tap)$")
 
 @dataclass(frozen=True)
 class Point:
-    """A tensor of both graphs, named ``a`` and ``b`` there, after dequantizing. ``before``: the
+    """A tensor of both graphs, named ``a`` in A and ``b`` in B, dequantized. ``before``: the
     nearest points before it. ``node``: its node's type. ``computed``: weights affect it."""
 
     name: str
@@ -145,7 +145,7 @@ class TensorReader:
     output; if that fails or changes the other outputs, it runs a graph cut at the tensor."""
 
     def __init__(self, side: Any, slots: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """``slots``: the picture after all earlier ones, since engines may keep state."""
+        """``slots``: the inputs of all pictures up to this one, since engines may keep state."""
         self._side, self._slots, self._outputs = side, slots, outputs
 
     def read(self, tensor: str, tolerance: float) -> tuple[Array, str]:

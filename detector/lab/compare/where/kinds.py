@@ -217,7 +217,7 @@ def classify_detections(
     same: Callable[[Detections, Detections], bool],
     count: int,
 ) -> Kind:
-    """``nms``: A's; options of a ``partial`` are varied. ``count``: of A's detections."""
+    """``nms``: A's; options of a ``partial`` are varied. ``count``: number of A's detections."""
     if isinstance(nms, partial):
         options = nms.keywords
         if same(nms.func(candidates, **{**options, "agnostic": not options.get("agnostic")}), b):
