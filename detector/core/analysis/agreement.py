@@ -17,7 +17,7 @@ from detector.core.types import Detections
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Counts of two sides' boxes. ``share`` = 2 x matched / (reference + other), 1.0 if both are 0.
+    """Counts of two sides' boxes. ``share`` = 2 x matched / (reference + other), 1.0 without boxes.
     ``mean_iou`` and ``mean_score_diff`` (absolute): over matched pairs, NaN without any."""
 
     frames: int
@@ -32,7 +32,7 @@ class Agreement:
 def agreement(
     reference: Sequence[Detections], other: Sequence[Detections], iou: float = 0.5
 ) -> Agreement:
-    """Compare one Detections per frame, in order. Raises ValueError if the lengths differ."""
+    """Compare the Detections of the same frames. Raises ValueError if the lengths differ."""
     if len(reference) != len(other):
         raise ValueError(
             f"agreement needs the same frames on both sides; got {len(reference)} and {len(other)}"

@@ -92,7 +92,7 @@ def summarize(
 
 
 def input_text(summary: Summary) -> str:
-    """Return the network's input: ``640x384``, width first; with --rect ``5 shapes``."""
+    """Return the network's input: ``640x384`` (width first), or ``5 shapes`` with --rect."""
     height, width = summary.model_input
     if summary.input_shapes is UNSET or summary.input_shapes.shapes == 1:
         return f"{width}x{height}"
@@ -280,7 +280,7 @@ class StageRow:
 class ThreadRow:
     """A thread in the ledger, in milliseconds per frame: wall = busy + waits + preempted + other.
 
-    ``foreign``: the share of its waits for a core caused by other programs, 0 to 1. ``rest``:
+    ``foreign``: share of its waits for a core that other programs caused, 0 to 1. ``rest``:
     ``unplaced_s`` as a share of its wall time.
     """
 
@@ -326,7 +326,7 @@ class ThreadRow:
 
 
 def stage_cpu_s(summary: Summary, name: str) -> float:
-    """Return a stage's CPU seconds with libraries' threads (in the plain loop, of all threads)."""
+    """Return a stage's CPU seconds, with libraries' threads (in the plain loop: all threads)."""
     stage = summary.stages[name]
     inside = summary.cpu.stages_include_libraries
     return stage.cpu_s + (0.0 if inside else stage.library_cpu_s or 0.0)
@@ -467,7 +467,7 @@ def text(shares: Mapping[str, PrecisionShare] | None) -> str:
 
 
 def effect(asked: str, shares: Mapping[str, PrecisionShare] | None) -> str | None:
-    """Return a sentence if no layer ran as ``asked``; else, and for fp32 or no data, None."""
+    """Return a sentence if no layer ran as ``asked``; None if one did, for fp32 or without data."""
     if not shares or asked in ("fp32", "none"):
         return None
     if asked in shares and shares[asked]["layers"] > 0:

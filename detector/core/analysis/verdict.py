@@ -1,7 +1,7 @@
 """Find the stage that limits a run, the gain if that stage took no time, and advice.
 
-Stages are judged by the time they need, excluding waits for a core (of their own thread, and of
-libraries' threads working for it), so that a busy machine does not change the verdict. A run takes
+Stages are judged by the time they need, excluding waits for a core (of their own threads, and of
+libraries' threads working for them), so a busy machine does not change the verdict. A run takes
 as long as its slowest group of stages needs, or as its CPU time spread over the available cores.
 
 The gain assumes that nothing else changes: without a stage, a run is as slow as the slowest of the

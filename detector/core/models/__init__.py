@@ -94,7 +94,7 @@ def _hashed_files(request: ModelRequest) -> list[Path | None]:
 
 @cache
 def front_ends() -> Mapping[str, str]:
-    """Return suffix of a model file -> the module whose FRONT_END reads it, importing none."""
+    """Return suffix of a model file -> the module whose FRONT_END reads it. Imports no module."""
     modules: dict[str, str] = {}
     for name in wings.list_files(*formats.__path__):
         module = f"{formats.__name__}.{name}"

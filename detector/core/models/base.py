@@ -32,7 +32,7 @@ class InputRules:
     height: int
     width: int
     geometry: str
-    stride: int = 32  # both sides are multiples of it
+    stride: int = 32  # both sides of the input are multiples of it
     pad_value: int | tuple[int, int, int] = 114  # grey, or red, green and blue
     of_picture: bool = False
 
@@ -88,7 +88,7 @@ class Network:
     # If the meaning of the outputs was inferred: what the user can do when it proves wrong. A run
     # checks for impossible results and ends with this text. "": nothing to check.
     watched: str = ""
-    # The graph's: fp32, fp16, bf16, int8-u8 or int8-s8, as ``engines.graph_wanted`` names it.
+    # The graph's precision: fp32, fp16, bf16, int8-u8 or int8-s8 (see ``engines.graph_wanted``).
     precision: str = "fp32"
     path: str | None = None
     # The file of a model in one engine's own format (a TensorRT plan, an OpenVINO IR). It runs
@@ -111,7 +111,7 @@ class Network:
 
 class KnownGraphs(Protocol):
     def load(self, network: Network) -> bool:
-        """Set the graph of a network and what was computed from it. Return False if unknown."""
+        """Set a network's graph and what was computed from it. Return False if it is unknown."""
 
     def find_description(self, name: str, key: Any) -> Any:
         """Return the ``Network.description`` of this key that was stored with a graph, or None."""

@@ -67,7 +67,7 @@ class KnownModel:
         raise ModelError(f"{self.name}: {self.how_to_get()}")
 
     def how_to_get(self) -> str:
-        """Return what the user must do before the model runs, to print after its name."""
+        """Return what the user must do before the model can run: text that follows its name."""
         download = self.download
         if self.needs:
             return f"needs {self.needs}"

@@ -141,8 +141,8 @@ class Signs(_Mapping, frozen=True):
 
     ``words``: a regular expression for the file's metadata or name. ``operators`` must occur in the
     graph, those of ``without`` must not. ``stem``: kernel sides of the first convolutions.
-    ``picture``: names of the image input; ``inputs``: of those for its size. ``normalises``: the
-    graph subtracts or divides. ``sides``: as ``Evidence.sides``. ``classes``: with background.
+    ``picture``: names of the image input; ``inputs``: of inputs for its size. ``normalises``: the
+    graph subtracts or divides. ``sides``: see ``Evidence``. ``classes``: columns, with background.
     """
 
     words: str = ""

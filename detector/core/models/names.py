@@ -50,7 +50,7 @@ def _likely_files(model: Path, classes: int) -> list[Path]:
 
 
 def read_names(path: Path) -> tuple[str, ...]:
-    """Read one name per line, ignoring empty lines at the end; others raise ModelError."""
+    """Read one name per line, ignoring empty lines at the end. Raises ModelError for a bad line."""
     data = read_bytes(path, "a list of names", error=ModelError, cure="give --names FILE")
     lines = [
         line.strip() for line in data.decode("utf-8-sig", errors="replace").rstrip().splitlines()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from detector.core.models.formats.onnx.metadata import Metadata
 
 COCO = 80  # assumed number of classes if neither the outputs nor the file state it
-# Advice if the outputs of such a file are read wrongly: --describe does not support plans.
+# Advice if a plan's outputs are read wrongly, since --describe does not support plans.
 AS_ONNX = (
     "give the ONNX file that it was made from, and describe its outputs: detect-video models "
     "describe writes a file for --describe"

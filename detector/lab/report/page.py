@@ -15,7 +15,7 @@ from detector.lab.report.part import How, list_parts
 from detector.lab.session.read import SavedSession
 
 FILES = Path(__file__).parent / "html/page"
-AGES = How(  # for the sections that the wing of cameras adds
+AGES = How(  # for the sections that detector/live adds
     "ages",
     "age of a frame",
     "Time from a frame's arrival to its detections (the end of nms) and to each output. By "

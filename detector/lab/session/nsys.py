@@ -94,8 +94,8 @@ class NsysRun:
     """One run. ``process``: its process id. ``columns``: like those of spans.npz. ``loop``: the
     loop's queue sizes, guessed if the recording lacks them (``loop_is_known`` is then False).
     ``blocked``: (thread, system call, start, end). ``kernels``: (start, end) on the GPU. ``cuda``,
-    ``device``: CUDA calls and GPU work of the process between the previous and the next run, with
-    loading. ``open``: number of ranges that the recording's end cut off; they are omitted.
+    ``device``: CUDA calls and GPU work of the process between the previous and the next run,
+    including loading. ``open``: number of ranges that the recording's end cut off and we omit.
     ``outside``: True for the ranges of a process outside its runs, such as pictures given to the
     Python API."""
 

@@ -153,8 +153,8 @@ class FramesFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One change, compared with the unchanged run. ``stage``: the stage that ``how`` replaced; None
-    if the loop changed. ``fps_ratio`` and ``frame_ratio``: to the mean of the unchanged runs just
-    before and after, above and below 1 if the change helps. ``fps`` and ``frame_ms``: these ratios
+    if the loop changed. ``fps_ratio`` (above 1 if the change helps) and ``frame_ratio`` (below 1):
+    to the mean of the unchanged runs just before and after. ``fps`` and ``frame_ms``: these ratios
     times the median of all unchanged runs."""
 
     change: str

@@ -52,7 +52,7 @@ class GraphBuilder:
         self._names: set[str] = set()
 
     def input_u8(self, batch: int, height: int, width: int) -> str:
-        """Add the input u8 RGB [batch, height, width, 3]; return its name as float32 NCHW."""
+        """Add the input u8 RGB [batch, height, width, 3]; return its float32 NCHW tensor's name."""
         from onnx import TensorProto, helper
 
         self._input = helper.make_tensor_value_info(

@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 
 class Decoder:
     """A head, ``dense`` (which decodes every row), and how our own files store their arguments.
-    ``watched``: no file proves what its numbers mean, so a run checks for impossible results."""
+    ``watched``: no file proves what the outputs mean, so a run checks for impossible results."""
 
     name: str
     head: Callable[..., Any]

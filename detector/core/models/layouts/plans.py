@@ -11,7 +11,7 @@ from detector.core.models.layouts.output_shapes import Dims, OutputShapes
 
 @dataclass(frozen=True, slots=True)
 class PlanTensor:
-    """``shape``: -1 for a side that is chosen at run time. ``profiles``: an input's (smallest,
+    """``shape``: -1 for a dynamic dimension. ``profiles``: an input's (smallest,
     best, largest) shapes. ``dtype``: numpy's name if there is one, else TensorRT's."""
 
     name: str
@@ -49,7 +49,7 @@ class ReadyMade(OutputShapes):
         return True  # ``class_names_of`` checks their number later, with a better message
 
     def only(self) -> tuple[str, int, int] | None:
-        """Return the only output, if it has three sides and the last two are known; else None."""
+        """Return the only output, if it has three dimensions, the last two known; else None."""
         known = list(self.rank3_outputs())
         return known[0] if len(known) == len(self.tensors) == 1 else None
 

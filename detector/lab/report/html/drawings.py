@@ -65,7 +65,7 @@ def figure(drawn: str, caption: str = "") -> str:
 
 
 def table(described: Table, sortable: bool = True) -> str:
-    """Return an HTML table. A button, a filter and printing show rows beyond ``most``."""
+    """Return an HTML table. Rows beyond ``most`` show after a click, in a filter, and in print."""
     name, columns = escape(described.name), described.columns
     rows = [[column.of(row) for column in columns] for row in described.rows]
     heads = []
@@ -112,7 +112,7 @@ Series = Sequence[tuple[float, float]]
 WIDTH, LEFT, RIGHT = 960, 84, 14
 HALF = 760  # width of a drawing next to a table
 SERIES = 6  # number of colours for curves
-FEW = 30  # points; a curve with more gets no marks
+FEW = 30  # points; a curve with more gets no dots
 
 
 def bar(parts: Sequence[tuple[str, str, float]], unit: str, labels: bool = True) -> str:
@@ -204,7 +204,7 @@ def lines(
     x_labels: Mapping[float, str] | None = None,
 ) -> str:
     """Draw curves of the CSS classes ``series-0``, ... on axes from 0. ``marks``: label -> x of a
-    vertical line. Up to ``FEW`` points get marks unless ``dense``. ``x_labels``: x -> text."""
+    vertical line. Up to ``FEW`` points get dots unless ``dense``. ``x_labels``: x -> text."""
     everything = [point for points in series.values() for point in points]
     axes = Axes.around([(0.0, 0.0), *everything], height, width=width)
     places = sorted({x for x, _ in everything})

@@ -102,7 +102,7 @@ class DarknetGraph:
         return self.builder.activation(f"{layer.index}", layer.activation, out)
 
     def _add_shortcut(self, layer: Shortcut) -> str:
-        """Add up all inputs that have at least the first one's channels, then each narrower one."""
+        """Add up all inputs with at least as many channels as the first, then each narrower one."""
         name = f"{layer.index}.shortcut"
         channels = layer.channels
         wide, narrow = [self.tensors[layer.inputs[0]]], []

@@ -206,7 +206,7 @@ def _read_output_shapes(path: Path, graph: ForeignGraph) -> list[tuple[int, ...]
 def _count_macs(
     path: Path, foreign: ForeignGraph, graph: onnx.ModelProto, rules: InputRules, notes: list[str]
 ) -> tuple[int, bool]:
-    """Return a picture's MACs and whether they are an upper bound, which is added to ``notes``."""
+    """Return a picture's MACs, and whether they are an upper bound; then ``notes`` gets a line."""
     from detector.core.models.formats.onnx.most_macs import most_macs
     from detector.core.models.graph.build import count_macs, uncounted
 
@@ -284,7 +284,7 @@ def _refuse_broken_weights(path: Path, graph: ForeignGraph) -> None:
 
 
 def _scales_fit(graph: ForeignGraph, node: onnx.NodeProto, scales: NDArray[Any]) -> bool:
-    """Return whether scales are above zero, and one in total, one per channel, or per block."""
+    """Return whether scales are positive, and there is one in total, per channel, or per block."""
     if not (scales > 0).all():
         return False
     shape = graph.shape(node.input[0])

@@ -110,7 +110,7 @@ class Evidence(OutputShapes):
         return names is None or len(names) == classes or self.forced
 
     def stated_family(self) -> tuple[str | None, str]:
-        """Return the YOLO named in the metadata's description or in the file's name, and where."""
+        """Return the YOLO that the metadata's description or the file's name states, and where."""
         for text, where in (
             (self.metadata.description, "from the metadata"),
             (self.graph.name, "from the file's name"),
@@ -160,7 +160,7 @@ class Evidence(OutputShapes):
         return any(node.op_type == operator for node in self.graph.nodes)
 
     def maker(self, name: str) -> onnx.NodeProto | None:
-        """Return the node that computes a tensor; Identity and Cast compute nothing."""
+        """Return the node that computes a tensor, looking through Identity and Cast."""
         node = self.makers.get(name)
         while node is not None and node.op_type in ("Identity", "Cast"):
             node = self.makers.get(node.input[0])
@@ -375,7 +375,7 @@ class Evidence(OutputShapes):
         )
 
     def _run(self, names: list[str], picture: NDArray[Any]) -> dict[str, NDArray[Any]] | None:
-        """Return tensors of one inference; None if it fails, which the engine will report."""
+        """Return tensors ``names`` of an inference; None if it fails (the engine reports why)."""
         import onnxruntime
         from onnx import helper
 

@@ -53,8 +53,8 @@ class ForeignGraph:
         self.uses_declared = {name for name in self.declared if self._take_declared(name)}
 
     def _take_declared(self, name: str) -> bool:
-        """Use the declared shape of an output if inference leaves at least two sides unknown. A
-        single unknown side is the length of a list, declared for one example picture."""
+        """Use the declared shape of an output if inference leaves two or more dimensions unknown.
+        A single unknown one is the length of a list, declared for one example picture."""
         declared = self.declared[name]
         inferred = self.dims.get(name, (None,) * len(declared))
         fits = len(inferred) == len(declared) and all(

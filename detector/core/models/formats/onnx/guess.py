@@ -99,8 +99,8 @@ def _output_tables(evidence: Evidence) -> dict[str, Floats]:
 
 
 def has_levels(evidence: Evidence) -> bool:
-    """Return whether each stride has its own output: long tables whose columns are equally many,
-    but whose rows are not."""
+    """Return whether each stride has its own output: long tables with equally many columns, but
+    different numbers of rows."""
     tables = _output_tables(evidence).values()
     shapes = {table.shape for table in tables if len(table) > FEW}
     return len(shapes) > len({columns for _, columns in shapes})

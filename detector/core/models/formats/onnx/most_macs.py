@@ -35,7 +35,7 @@ RISING = frozenset(
     "Identity Cast Gather Slice Squeeze Unsqueeze Reshape Flatten Floor Ceil Relu ReduceProd "
     "ReduceSum ReduceMax ReduceMin".split()
 )
-RISING_IN_ALL = frozenset("Concat Add Mul Min Max".split())  # or in any input
+RISING_IN_ALL = frozenset("Concat Add Mul Min Max".split())  # the same, in any input
 
 
 def most_macs(graph: ForeignGraph, model: onnx.ModelProto) -> int:
@@ -110,7 +110,7 @@ def _hide_values(copy: ForeignGraph, graph: ForeignGraph, kept: Set[str]) -> boo
 
 
 def _not_rising(graph: ForeignGraph) -> set[str] | None:
-    """Return tensors that may fall when a count rises; None if a larger count shortens a tensor."""
+    """Return tensors whose values may fall when a count rises; None if a tensor may shorten."""
     counts: set[str] = set()
     kept: set[str] = set()
     readers = graph.readers()

@@ -297,7 +297,7 @@ def _follow_flatten(walk: _BatchAxes, node: onnx.NodeProto) -> int:
 
 
 def _follow_reshape(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    """Find the batch axis in the result: the products of sides before and after it must be kept."""
+    """Find the result's batch axis: products of dimensions on either side of it must be kept."""
     axis, source, target = (
         walk.only_axis(node),
         walk.shape(node.input[0]),

@@ -8,8 +8,8 @@ The evidence comes, in this order, from
     the number of rows   3 boxes per cell of a YOLO's maps, or 1: models/layouts
 
 If the metadata does not prove a layout, a test run of the network may disprove it: scores outside
-0..1, boxes within a pixel, fractional classes. A file that fits no layout, or several, is refused
-with a message that describes its outputs and what to type.
+0..1, all boxes within one pixel, fractional classes. A file that fits no layout, or several, is
+refused with a message that describes its outputs and what to type.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _by_tensors(evidence: Evidence) -> Recognition | None:
 
 
 def _has_parts(evidence: Evidence, known: Description, bound: Bound) -> bool:
-    """Return whether the outputs have the family's signs: class columns, and how boxes are made."""
+    """Return whether the class columns and the computation of boxes fit the family's signs."""
     reading, classes = bound.reading, known.signs.classes
     assert reading is not None
     background = reading.background != "none"
@@ -214,7 +214,7 @@ def doubt_of(evidence: Evidence, bound: Bound) -> str | None:
 
 
 def _doubt_pixels(evidence: Evidence, result: Recognition) -> str | None:
-    """Describe how the first layer's output contradicts the family's pixels; else return None."""
+    """Say how the first layer's output contradicts the family's pixel range; else return None."""
     pixels, probed = needed_pixels(evidence, result.description, described=False), evidence.probe()
     if probed is None or evidence.response is None:
         return None

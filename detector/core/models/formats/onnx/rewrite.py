@@ -5,7 +5,7 @@
 ``settle_outputs``      makes outputs float32 of fixed shape, with the batch as the first axis
 ``simplify_operators``  gives nodes one output, and Slices bounds from 0 to the length
 ``put_prefix``          makes the input u8 RGB NHWC, and converts it to the network's pixels
-``rename_all``          names nodes by paths of identifiers, and their outputs like them
+``rename_all``          names nodes by paths of identifiers, and outputs like their nodes
 """
 
 from __future__ import annotations
@@ -451,7 +451,7 @@ def _join_orders(orders: list[list[int]]) -> list[int]:
 
 def rename_all(graph: ForeignGraph) -> None:
     """Rename nodes, tensors and constants, in place: ``/model.0/conv/Conv`` becomes
-    ``model.0.conv`` if it is the module's only node. No name is another one's beginning, as torch's
+    ``model.0.conv`` if it is the module's only node. No name is another one's beginning, or torch's
     modules would clash."""
     names = _node_names(graph.nodes)
     tensors = {graph.input.name: graph.input.name}

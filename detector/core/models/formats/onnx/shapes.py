@@ -63,7 +63,7 @@ GROWING = frozenset(
     "Expand Tile Range Pad OneHot MatMul Gemm ConstantOfShape EyeLike GatherND GatherElements "
     "Gather Constant".split()
 )
-# For other operators, ONNX's evaluator loops in Python: cost of an element, and most elements.
+# For other operators, ONNX's evaluator loops in Python: cost per element, and limit of elements.
 SLOW, SLOW_ELEMENTS = 1000, 4096
 OPEN_END = np.iinfo(np.int32).max  # exporters write "to the end" as the largest int32 or int64
 # Operators that do not depend on the input size, in addition to the element-wise ones.
@@ -233,7 +233,7 @@ def fold_once(graph: ForeignGraph, work: int, kept: Set[str] = frozenset()) -> t
 def _gather_sides(
     graph: ForeignGraph, node: onnx.NodeProto, shapes: dict[str, Dims]
 ) -> NDArray[Any] | None:
-    """Return the sides that a Gather takes from a shape, if known. For a Shape, fill ``shapes``."""
+    """Return dimensions that a Gather takes from a known shape. A Shape is added to ``shapes``."""
     if any(name in graph.outputs for name in node.output):
         return None
     if node.op_type == "Shape" and (dims := graph.dims.get(node.input[0])) is not None:

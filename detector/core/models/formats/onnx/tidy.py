@@ -17,7 +17,7 @@ STANDARD = ("", "ai.onnx")
 
 def tidy(model: onnx.ModelProto) -> None:
     """Sort nodes, unify the standard domain's name, and remove inner tensors' shapes, negative
-    sides, and names of outputs' sides."""
+    dimensions, and names of outputs' dimensions."""
     for entry in model.opset_import:
         entry.domain = "" if entry.domain in STANDARD else entry.domain
     for graph in every_graph(model):

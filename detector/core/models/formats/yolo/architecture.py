@@ -21,7 +21,7 @@ class Value:
     channels: int
     height: int
     width: int
-    # If set, this value holds each 2x2 pixels of ``folded`` as channels; only convolutions read it.
+    # If set, this value holds 2x2 blocks of ``folded`` as channels; only convolutions read it.
     folded: Value | None = None
 
     @property
@@ -111,7 +111,7 @@ class PoolStep(NetStep):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpsampleStep(NetStep):
-    scale: int  # by repeating pixels
+    scale: int  # factor for both sides; pixels are repeated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,7 +284,7 @@ class ArchitectureBuilder:
         return self._add(UpsampleStep(path=path, inputs=(x,), out=out, scale=scale))
 
     def fold_pixels(self, path: str, x: Value) -> Value:
-        """Return ``x`` with each 2x2 pixels as channels. Only a convolution can read the result."""
+        """Return ``x`` with 2x2 blocks of pixels as channels. Only a convolution can read it."""
         assert self.row is not None
         if x.folded is not None:
             raise self.row.error("follows a block of its kind; put a convolution between them")
