@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from detector.core.types import Picture, SourceInfo
 
 FRAMES = 12
-PLACES = (0.1, 0.5, 0.9)  # positions of the frames, shares of the video
+PLACES = (0.1, 0.5, 0.9)  # positions of the frames, as shares of the video
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def _read_places(reading: SourceReading, spec: str, info: SourceInfo) -> list[Pi
     pictures: list[Picture] = []
     for share in (*PLACES, 0):
         if pictures and not share:
-            break  # the start is only used if the stated duration is too long
+            break  # the video's start is a substitute if the stated duration is too long
         start_s = Fraction(round((begin + share * length) * 1000), 1000)
         at = replace(reading, start_s=start_s, duration_s=None)
         with suppress(DetectVideoError), at.open(spec) as source:
