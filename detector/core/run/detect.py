@@ -109,7 +109,7 @@ def detect(
 ) -> RunResult:
     """Run every source in turn, and write its outputs and the session.
 
-    ``rows_to``: an open descriptor, to which -o - writes rows; None: -o - is refused. If its reader
+    ``rows_to``: an open descriptor, to which -o - writes; None: -o - is refused. If its reader
     closes it and no other files are written, the run ends after the frames already read.
     ``building`` is called at every step of building the engine's file.
 

@@ -64,7 +64,7 @@ SATURATING = frozenset(("Add", "Sub", "Mul", "Neg", "Abs"))
 
 
 def find_differing(network: Network) -> str | None:
-    """Return the first differing node of another program's file, as "down (Resize)"; or None."""
+    """Return the first node that may differ, as "down (Resize)"; None in graphs of our own."""
     if "recognised" not in network.details:
         return None
     from onnx import helper

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 SCHEMA = 1
 # Key of ``Calibration.result`` in packaged calibrations: int8-u8 with weights of 7 bits.
 NARROW = "int8-u8, 7 bits"
-# Key for int8 by OpenVINO with float layers in bf16. OpenVINO uses bf16 if a calibration has the
-# key: one made on a CPU with bf16, if the agreement is within the budget, or a packaged one, if the
-# loss of AP50 is small (docs/model-street.md).
+# Key for int8 by OpenVINO with float layers in bf16. If a calibration has it, OpenVINO uses bf16. A
+# calibration made on a CPU with bf16 has it if the agreement is within the budget, a packaged one
+# if the loss of AP50 is small (docs/model-street.md).
 FLOAT_IN_BF16 = "int8-u8, float in bf16"
 SUFFIX = ".calibration"  # JSON in spite of the name; the manifest next to it ends in .json
 UNREADABLE = (UsageError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
