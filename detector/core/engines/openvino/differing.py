@@ -64,7 +64,7 @@ SATURATING = frozenset(("Add", "Sub", "Mul", "Neg", "Abs"))
 
 
 def find_differing(network: Network) -> str | None:
-    """Return the first node that may differ, as "down (Resize)"; None in graphs of our own."""
+    """Return the first node of an ONNX file that may differ, as "down (Resize)"; else None."""
     if "recognised" not in network.details:
         return None
     from onnx import helper
