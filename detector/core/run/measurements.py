@@ -153,7 +153,7 @@ def find(
 
 
 def is_valid(record: Measurement, config: Config) -> bool:
-    """Return whether a record is valid: comparable, from this machine, with these settings."""
+    """Return whether a record is comparable, of enough rounds, this machine and these settings."""
     return (
         record.comparable is True
         and record.rounds >= ENOUGH_ROUNDS
