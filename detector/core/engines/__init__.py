@@ -80,7 +80,7 @@ def libraries() -> list[str]:
 
 
 def usable(*only: str) -> dict[str, str | None]:
-    """Return engine -> None or why it is unusable; of ``only``, if given. Imports no library."""
+    """Map each engine (of ``only``, if given) to None or why it is unusable. Imports no library."""
     return {name: _absence(find(name)) for name in names() if not only or name in only}
 
 

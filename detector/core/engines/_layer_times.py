@@ -23,7 +23,7 @@ FEWEST = 10  # medians are over at least this many runs, unless fewer were made
 
 class LayerTimes(NamedTuple):
     """Medians over the ``counted`` quiet runs, in ms. ``forward_ms``: a run without the profiler;
-    ``profiled_ms``: one with it; ``run_sum_ms``: the sum of its layers; ``outside_ms``: the rest.
+    ``profiled_ms``: one with it; ``run_sum_ms``: the part in layers; ``outside_ms``: the rest.
     """
 
     layers: list[LayerExecution]
@@ -85,9 +85,9 @@ def _median(times: Sequence[float]) -> float:
 def match_layers(
     layers: Sequence[LayerExecution], reported: Sequence[Sequence[tuple[str, str, float]]]
 ) -> list[tuple[LayerExecution, list[float]]]:
-    """Match the layers that a profiler ``reported``, per run (name, type, ms) in order, with the
-    engine's. Layers unknown to the engine get an unknown precision; layers without a time did not
-    run and are omitted."""
+    """Match the engine's layers with those that a profiler ``reported``: for each run, (name, type,
+    ms) in order. Layers unknown to the engine get an unknown precision; layers without a time did
+    not run and are omitted."""
     listed: dict[tuple[str, int], LayerExecution] = {}
     counts_listed: dict[str, int] = {}
     for layer in layers:

@@ -153,7 +153,7 @@ def output_names(model: Any) -> list[str]:
 
 
 def dims_of(port: Any) -> Dims:
-    """Return the sides of a tensor, None for a free one; () if even their number is free."""
+    """Return a tensor's dimensions, None for a dynamic one; () if even the rank is dynamic."""
     shape = port.get_partial_shape()
     if shape.rank.is_dynamic:
         return ()

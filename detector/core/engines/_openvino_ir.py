@@ -237,7 +237,7 @@ def _find_ports(path: Path, evidence: IrEvidence, bound: Bound, batch: int) -> l
 
 class _IrInput(NamedTuple):
     kind: str
-    dims: tuple[int, ...]  # -1: free
+    dims: tuple[int, ...]  # -1: dynamic
     planar: bool
     text: str  # for messages
 

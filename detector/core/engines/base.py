@@ -320,7 +320,7 @@ def translated(engine: str, doing: str) -> Iterator[None]:
 
 
 def cpu_threads(options: EngineOptions, concurrency: int = 0) -> int:
-    """Return the threads of one request on a CPU: as requested, else its share of the cores."""
+    """Return a request's number of threads on a CPU: as requested, else its share of the cores."""
     return options.threads or max(1, usable_cores() // max(1, concurrency or options.concurrency))
 
 

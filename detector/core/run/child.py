@@ -28,8 +28,8 @@ Message = TypeVar("Message")
 
 
 class Child:
-    """A child process. ``command``: function from the descriptor of its end of the pipe to its
-    command. ``output``: file for its output. ``more``: options of Popen."""
+    """A child process. ``command``: function from the descriptor of the child's end of the pipe to
+    the command line. ``output``: file for the child's output. ``more``: options of Popen."""
 
     def __init__(self, command: Callable[[int], list[str]], output: Path, **more: Any) -> None:
         self._output = output

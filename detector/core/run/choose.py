@@ -152,7 +152,7 @@ def _judge(
         return None
     speed, is_timing = _read_speed(default), record.kind == "self-timing"
     budget = config.calibration.budget
-    if is_timing and record.calibration.calibrate != PACKAGED:  # measured on a few frames
+    if is_timing and record.calibration.calibrate != PACKAGED:  # measured on only a few frames
         budget = max(budget, measurements.MIN_AGREEMENT)
     better = [row for row in allowed if _is_better(row, speed, budget)]
     if is_timing:

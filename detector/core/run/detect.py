@@ -109,7 +109,7 @@ def detect(
 ) -> RunResult:
     """Run every source in turn, and write its outputs and the session.
 
-    ``rows_to``: an open descriptor, to which -o - writes rows; None: -o - is refused. If its reader
+    ``rows_to``: an open descriptor, to which -o - writes; None: -o - is refused. If its reader
     closes it and no other files are written, the run ends after the frames already read.
     ``building`` is called at every step of building the engine's file.
 
@@ -186,7 +186,7 @@ def _resolve(
         _import_ahead(specs, outputs, "sync" if draft.loop.sync else "overlapped")
 
     def refuse_being_written(network: Network, _: Config) -> None:
-        with suppress(OSError):  # the current folder was deleted, which writing to it reports
+        with suppress(OSError):  # the current folder was deleted; writing will report it
             outputs.refuse_being_written(settings_of(config.as_dict(), specs[0], network.sha256))
 
     load = draft.load
@@ -221,7 +221,7 @@ def _open_session(plan: RunPlan, outputs: OutputPlan, name: str) -> Session:
 
 
 def _import_ahead(specs: Sequence[str], outputs: OutputPlan, loop: str) -> None:
-    """Import what sources, stages, loop and outputs need, so that no run's seconds include it."""
+    """Import what sources, stages, loop and outputs need; then no run's seconds include imports."""
     modules = {
         f"detector.core.loop.{loop}",
         "detector.core.sinks.jsonl",  # used by every session

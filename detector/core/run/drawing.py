@@ -100,10 +100,10 @@ class Drawing:
     ) -> Annotate | None:
         """Return the function that changes a picture before it is written; None if none is needed.
 
-        Sinks of plain pictures get them pixelated, before boxes are drawn. If a sink needs BGR,
-        boxes are drawn into BGR. Planes that need no change are not copied. ``watched`` is called
-        before each frame and returns whether there is a viewer. ``threads``: number of concurrent
-        callers.
+        Sinks of plain pictures get them after pixelation, before boxes are drawn. If a sink needs
+        BGR, boxes are drawn into BGR. Planes that need no change are not copied. ``watched`` is
+        called before each frame and returns whether there is a viewer. ``threads``: number of
+        concurrent callers.
         """
         from detector.core.sinks.base import DRAWN
 

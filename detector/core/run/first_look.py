@@ -3,12 +3,11 @@
 A few frames go through the network whole and in 2x2 tiles, so that objects visible only in tiles
 count too. Objects are small if a quarter of them have a side (the square root of the box's area)
 below ``SMALL`` pixels of the whole picture's input, which is COCO's limit for small objects. The
-run then gets the finest of ``GRIDS`` that
+run then gets the coarsest of ``GRIDS`` that enlarges that side to ``SMALL``, or else the finest. It
+gets a coarser one, or no tiles, if otherwise
 
-- enlarges that side to ``SMALL``, or is the finest available,
-- has no tile with fewer pixels than the network's input,
-- keeps the estimated time of inference below the video's duration, or below ``BUDGET_S`` if that
-  is more.
+- tiles would have fewer pixels than the network's input, or
+- inference would take longer, by estimate, than both the video and ``BUDGET_S``.
 """
 
 from __future__ import annotations

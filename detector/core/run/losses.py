@@ -82,7 +82,7 @@ class MeasuredLosses:
 
     @staticmethod
     def at(network: Network, ahead: Ahead, on_gpu: bool, cores: int) -> MeasuredLosses | None:
-        """Return losses to measure; None without files, or if the run is too short for a timing."""
+        """Prepare to measure; None without files, or if the run is too short for a timing."""
         cpu = {"fp32", "bf16"} if cpu_flags() & BF16 else {"fp32"}
         precisions = {"fp32", "tf32", "fp16"} if on_gpu else cpu
         losses = MeasuredLosses(network, ahead, ahead.count_frames(), precisions)

@@ -45,8 +45,8 @@ ENOUGH_ROUNDS = 3  # with fewer, two intervals may differ by chance
 TIMED = ("ort", "openvino")  # not torch, which is slower everywhere and takes seconds to import
 ON_GPU = ("ort", "torch")  # not engines that would build a plan for minutes
 SWITCH = "DETECT_VIDEO_SELF_TIMING"  # 0 in the environment turns the timing off
-# A self-timing changes a choice only if agreement with fp32, if measured on the run's frames, is at
-# least MIN_AGREEMENT, and if inference gets at least MIN_SPEEDUP times as fast.
+# A self-timing changes a choice only if inference gets at least MIN_SPEEDUP times as fast. If
+# agreement with fp32 was measured on the run's frames, it must be at least MIN_AGREEMENT.
 MIN_AGREEMENT = 0.98
 MIN_SPEEDUP = 1.2
 
@@ -153,7 +153,7 @@ def find(
 
 
 def is_valid(record: Measurement, config: Config) -> bool:
-    """Return whether a record is valid: comparable, from this machine, with these settings."""
+    """Return whether a record is comparable, of enough rounds, this machine and these settings."""
     return (
         record.comparable is True
         and record.rounds >= ENOUGH_ROUNDS

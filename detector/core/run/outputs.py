@@ -101,7 +101,7 @@ def mark_settings(path: Path, settings: str) -> None:
 
 
 def may_replace(path: Path, settings: str) -> bool:
-    """Return whether a path is free or has these settings. True if they cannot be recorded."""
+    """Return whether a path is free or has these settings. True if settings cannot be recorded."""
     if not os.path.lexists(path):
         return True
     try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from detector.core.types import Picture, SourceInfo
 
 FRAMES = 12
-PLACES = (0.1, 0.5, 0.9)  # positions of the frames, shares of the video
+PLACES = (0.1, 0.5, 0.9)  # positions of the frames, as shares of the video
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,8 @@ class Ahead:
         return sample(self.reading, self._files)
 
     def count_frames(self) -> int | None:
-        """Estimate the frames, as if all sources were like the first file; None if unknown."""
+        """Estimate the frames, as if all sources were like the first file that opens; 0 if none
+        does, None if unknown."""
         for spec in self._files:
             with suppress(DetectVideoError), self.reading.open(spec) as source:
                 frames = self.reading.frames_ahead(source.info)
@@ -77,7 +78,7 @@ def _read_places(reading: SourceReading, spec: str, info: SourceInfo) -> list[Pi
     pictures: list[Picture] = []
     for share in (*PLACES, 0):
         if pictures and not share:
-            break  # the start is only used if the stated duration is too long
+            break  # the first frames are read only if none of ``PLACES`` has any
         start_s = Fraction(round((begin + share * length) * 1000), 1000)
         at = replace(reading, start_s=start_s, duration_s=None)
         with suppress(DetectVideoError), at.open(spec) as source:

@@ -74,7 +74,7 @@ class Shapes:
     ) -> None:
         """Take over ``first``, which its owner closes. ``load`` opens the others."""
         self.longest = longest_side(first.network, config)
-        # Pictures: shapes, number, pixels. Models loaded after the first: number, seconds.
+        # Of pictures: shapes, number, pixels. Of models loaded after the first: number, seconds.
         self._shapes: set[Size] = set()
         self._pictures, self._pixels, self._made, self._made_s = 0, 0, 0, 0.0
         self._network, self._config, self._load = first.network, config, load
@@ -83,7 +83,7 @@ class Shapes:
         self._own, self._closed = own, False
         self._lock = threading.RLock()
         self.requests = [ShapedRequest(i, own, raw) for i, raw in enumerate(first.engine.requests)]
-        # The first stays open, each request holds one, and the next picture may need another.
+        # The first model stays open, each request uses one, and the next picture may need another.
         self._most = max(_count_that_fit(first.network), len(self.requests) + 2)
 
     def of_run(self, head: Callable[[Network], Head]) -> ShapesOfRun:

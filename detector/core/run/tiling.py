@@ -105,13 +105,13 @@ class Tiling:
         return tile_size(*picture, *self.grid)
 
     def is_too_fine(self, picture: tuple[int, int], network: Network) -> bool:
-        """Return whether a tile of such a picture is smaller than the network's input."""
+        """Return whether tiles of this picture would be enlarged more than ``MAX_ENLARGEMENT``."""
         width, height = self.tile_size(picture) or picture
         rules = network.input
         return min(rules.width / width, rules.height / height) > MAX_ENLARGEMENT
 
     def check(self, picture: tuple[int, int] | None, network: Network) -> None:
-        """Raise UsageError if tiles of such a picture would have to be enlarged."""
+        """Raise UsageError if tiles of this picture are too fine."""
         if self.grid is None or picture is None or not self.is_too_fine(picture, network):
             return
         (columns, rows), rules = self.grid, network.input

@@ -318,7 +318,7 @@ class StreamSummary:
     ``url``: without secrets. ``state`` and ``tiles`` (2x2, none): at the end. ``live_s``: time for
     which the camera was live, the base of its rates. ``age_ms``: a picture's age when its result is
     ready. ``parts_ms``: decoding, waiting and inference, which add up to that age, and writing.
-    ``output_age_ms``: the age when an output received it. ``camera_age_ms``: like
+    ``output_age_ms``: a picture's age when an output receives it. ``camera_age_ms``: like
     ``age_ms``, by the camera's own clock; None if it sends none. ``output_counts``: kind ->
     pictures or rows written, lost to a full disk, bytes; for a recording also pictures or packets
     dropped because encoding or the disk was too slow, samples that MP4 refused, items that failed,
@@ -390,9 +390,9 @@ class Disturbances:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputShapes:
-    """The network inputs of a run with --rect. ``made``: how many were prepared after the first,
-    which took ``made_s``; one that was closed may be prepared and counted again. ``mean_pixels``:
-    mean over all pictures; ``square_pixels``: of a square input with their longest side."""
+    """The network inputs of a run with --rect. ``made``: how many were prepared after the first, in
+    ``made_s`` seconds; one that was closed may be prepared and counted again. ``mean_pixels``: mean
+    over all pictures; ``square_pixels``: of a square input with their longest side."""
 
     shapes: Annotated[Count, statistic("shapes of the input", "1")]
     made: Annotated[Count, statistic("inputs prepared during the run", "1")]

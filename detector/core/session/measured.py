@@ -68,7 +68,7 @@ class Measurement:
 
     ``settings``: runtime settings that change the speed of all rows. A search has two rows: the run
     with the settings found, and the run with the defaults. ``input_kind``: the kind of source that
-    it searched for; None for other measurements.
+    a search is for; None for other measurements.
     """
 
     kind: Kind

@@ -62,7 +62,7 @@ class SplitSum:
 @dataclass(slots=True)
 class StageSum:
     """A stage's sums, in nanoseconds. ``split`` is valid only if ``has_split``: some kernels report
-    no waits for a core. ``library_ns``: CPU of the engine's threads; None if not booked."""
+    no waits for a core. ``library_ns``: CPU time of the engine's threads; None if not booked."""
 
     threads: list[str] = field(default_factory=list)
     calls: int = 0

@@ -1,7 +1,7 @@
 """The folder of a run: session.json, summary.json, spans.npz, detections.jsonl.
 
 A hidden file in it, ``.detect-video-session``, lists every file before it is written. Reusing a
-folder only removes the earlier run's files. The list is locked, so two runs never share a folder.
+folder removes only the earlier run's files. The list is locked, so two runs never share a folder.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class Session:
             ) from error
 
     def claim(self, *names: str) -> Path:
-        """List files that will be written; return the first one's path. Raises OutputError."""
+        """Add files to the list before writing; return the first one's path. Raises OutputError."""
         try:
             known = _listed_names(self.folder)
             new = [name for name in names if name not in known]

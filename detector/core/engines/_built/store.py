@@ -168,7 +168,7 @@ def refuse_beyond_one_message(network: Network, doing: str, cure: str) -> None:
 
 
 def _weight_bytes(model: onnx.ModelProto) -> int:
-    """Return the bytes of the weights; if few, an upper limit at eight bytes an element."""
+    """Return the size of the weights in bytes; if small, only an upper limit, 8 an element."""
     limit = sum(8 * math.prod(tensor.dims) for tensor in model.graph.initializer)
     if limit <= LARGEST_MESSAGE:
         return int(limit)
@@ -340,7 +340,7 @@ def _keep(made: Artefact) -> Artefact:
 
 
 def read_manifest(path: str | Path) -> dict[str, Any]:
-    """Return the manifest next to a built file, which may be forged; empty if unreadable."""
+    """Return the manifest next to a built file; {} if unreadable. It may be forged."""
     manifest, _ = _read_document(Path(path).with_suffix(".json"))
     return manifest if isinstance(manifest.get("key", {}), dict) else {}
 

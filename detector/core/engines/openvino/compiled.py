@@ -58,7 +58,7 @@ def build_here(
     if not progress(doing, 0, 1):
         raise EngineError(f"engine openvino: {doing} was stopped")
     with translated("openvino", f"compile the graph for {compilation.target.full_name}"):
-        exported = compile_graph(core, compilation).export_model()  # bytes before OpenVINO 2025
+        exported = compile_graph(core, compilation).export_model()  # OpenVINO < 2025: bytes
         target.write_bytes(exported if isinstance(exported, bytes) else exported.getvalue())
     progress(doing, 1, 1)
     return {"device": compilation.target.device, "device_name": compilation.target.full_name}
@@ -79,7 +79,7 @@ DRIVERS = ("libigdrcl", "libze_intel", "libigc", "libigdfcl")
 
 
 def loaded_drivers(maps: Path = Path("/proc/self/maps")) -> dict[str, list[int]]:
-    """Return Intel's drivers in this process, with size and time, to notice an update."""
+    """Return Intel's drivers in this process, with file size and time, to notice an update."""
     try:
         lines = maps.read_text().splitlines()
         paths = sorted({Path(line.split(maxsplit=5)[-1]) for line in lines if "/" in line})

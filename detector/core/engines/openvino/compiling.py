@@ -34,7 +34,7 @@ class Compilation(NamedTuple):
     threads: int
 
     def settings(self, core: Any) -> dict[str, Any]:
-        """Return the properties that the device supports. HETERO and AUTO get all, and select."""
+        """Return the properties that the device supports; all for HETERO and AUTO, which select."""
         target, many = self.target, self.streams > 1
         properties: dict[str, Any] = {
             "PERFORMANCE_HINT": "THROUGHPUT" if many else "LATENCY",
@@ -115,7 +115,7 @@ def _float_in_bf16(network: Network) -> float | None:
 
 def _float_note(network: Network, hint: str, where: str) -> str:
     agreement = _float_in_bf16(network) if hint == "bf16" else None
-    # Rounded down, as in the line on the choice of the engine.
+    # Rounded down, as in the line that says why the engine was chosen.
     then = f" (agreement then: {int(agreement * 1000) / 1000:.3f})" if agreement else ""
     return Background(
         f"engine openvino: the layers that int8 leaves in float run in {TYPES[hint]} on {where}"

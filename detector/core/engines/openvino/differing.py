@@ -27,8 +27,8 @@ def _has_ignored_attributes(attributes: Mapping[str, Any], opset: int) -> bool:
 
 
 def _counts_windows_in_padding(attributes: Mapping[str, Any], opset: int) -> bool:
-    """Return whether a pooling window may be entirely in the padding. ONNX Runtime omits it, and
-    OpenVINO returns the lowest float32."""
+    """Return whether a pooling window may lie entirely in the padding. ONNX Runtime has no output
+    for such a window; OpenVINO returns the lowest float32."""
     return bool(attributes.get("ceil_mode") and any(attributes.get("pads", ())))
 
 
@@ -64,7 +64,7 @@ SATURATING = frozenset(("Add", "Sub", "Mul", "Neg", "Abs"))
 
 
 def find_differing(network: Network) -> str | None:
-    """Return the first such node of another program's file, as "down (Resize)"; or None."""
+    """Return the first node of an ONNX file that may differ, as "down (Resize)"; else None."""
     if "recognised" not in network.details:
         return None
     from onnx import helper

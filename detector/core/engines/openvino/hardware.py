@@ -51,7 +51,7 @@ def device_files(kind: str) -> list[Path]:
 
 
 def why_missing(kind: str) -> str:
-    """Return why OpenVINO lists no such device, and the fix, if known."""
+    """Return why OpenVINO lists no device of this kind, and the fix, if known."""
     entry, files = KINDS[kind], device_files(kind)
     if not files:
         if not _is_on_pci(entry):

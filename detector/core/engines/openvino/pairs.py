@@ -114,7 +114,7 @@ class _Pairs:
         )
 
     def _only_moves(self, node: onnx.NodeProto) -> bool:
-        """Return whether the node computes no new values, as Resize does unless it is "nearest"."""
+        """Return whether the node computes no new values. A Resize does unless it is "nearest"."""
         modes = [entry.s for entry in node.attribute if entry.name == "mode"]
         return node.op_type != "Resize" or modes in ([], [b"nearest"])
 

@@ -137,8 +137,8 @@ def is_unlike(
     requests: Sequence[RawRequest],
     limits: tuple[float, float] = LIMITS,
 ) -> bool:
-    """Return whether any of the requests, run at once, finds other boxes or scores than expected
-    in a synthetic picture."""
+    """Run all requests concurrently on a synthetic picture. Return whether any finds other boxes
+    or scores than expected."""
     for request in requests:
         request.slot[:] = draw(network.input.height, network.input.width)
     with ThreadPoolExecutor(len(requests)) as threads:

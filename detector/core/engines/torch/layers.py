@@ -48,7 +48,7 @@ class TorchLayerProfiler:
 
 def insert_clock(module: Any, stamps: list[int], on_gpu: bool) -> list[tuple[str, str]]:
     """Insert calls that append a time (ns) to ``stamps``, before the first node and after each.
-    Return each node's (name, type); the type of a node without module is ``Function``."""
+    Return each node's (name, type); the type of a node without a module is ``Function``."""
     graph = module.graph
     work = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
     read_clock = _clock_reader(stamps, on_gpu)

@@ -106,7 +106,7 @@ def _convolution(
         dilation=tuple(node.attributes.get("dilations", [1, 1])),
         groups=groups,
         bias=bias is not None,
-        dtype=torch.tensor(weight[:0]).dtype,  # half in exports with half precision
+        dtype=torch.tensor(weight[:0]).dtype,  # float16 in half-precision exports
         device="meta",
         **more,
     )

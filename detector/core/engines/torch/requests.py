@@ -63,7 +63,7 @@ class TorchRequest(RawRequest):
         self._run = None
 
 
-WARM_UPS = 3  # runs before a capture, in which libraries choose kernels and allocate memory
+WARM_UPS = 3  # runs before a capture; libraries choose kernels and allocate memory in these runs
 
 
 class CudaRequest(RawRequest):

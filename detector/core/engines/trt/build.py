@@ -73,7 +73,7 @@ def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _free_reshapes(graph: onnx.GraphProto, batch: int, shapes: Mapping[str, Shape]) -> None:
-    """Put 0, which copies a side, for the batch into the shape of each Reshape whose data also
+    """Replace the batch by 0, which copies a side, in the shape of each Reshape whose data also
     begins with the batch."""
     from onnx import numpy_helper
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 # Words in a tensor's type or format ("Row major linear FP32", "Half", "Thirty-two wide ... Int8
-# format") -> our name. bf16 comes before fp16 and u8 before int8, because the longer word contains
-# the shorter one.
+# format") -> our name. bf16 comes before fp16 and u8 before int8, since "bfloat16" contains
+# "float16", and "uint8" contains "int8".
 TYPES = (
     (r"bf16|bfloat16", "bf16"),
     (r"fp16|half|float16", "fp16"),

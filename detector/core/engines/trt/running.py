@@ -127,8 +127,8 @@ class TrtRequest(RawRequest):
         return self._context
 
     def release(self) -> None:
-        """Free the device's memory, which must be active. May be called twice. If something cannot
-        be freed, free the rest, then raise the first error."""
+        """Free all memory; the device must be active. May be called twice. If something cannot be
+        freed, free the rest, then raise the first error."""
         if self._released:
             return
         self._released = True

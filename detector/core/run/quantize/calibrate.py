@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 SCHEMA = 1
 # Key of ``Calibration.result`` in packaged calibrations: int8-u8 with weights of 7 bits.
 NARROW = "int8-u8, 7 bits"
-# Key for int8 by OpenVINO with float layers in bf16. OpenVINO uses bf16 if a calibration has the
-# key: one made on a CPU with bf16, if the agreement is within the budget, or a packaged one, if the
-# loss of AP50 is small (docs/model-street.md).
+# Key for int8 by OpenVINO with float layers in bf16. If a calibration has it, OpenVINO uses bf16. A
+# calibration made on a CPU with bf16 has it if the agreement is within the budget, a packaged one
+# if the loss of AP50 is small (docs/model-street.md).
 FLOAT_IN_BF16 = "int8-u8, float in bf16"
 SUFFIX = ".calibration"  # JSON in spite of the name; the manifest next to it ends in .json
 UNREADABLE = (UsageError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
@@ -56,8 +56,8 @@ class Int8Result:
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """The document of a calibration file. ``ranges``: tensor, or channel that a depthwise
-    convolution reads -> range. ``result``: kind of int8 (int8-u8-front only if OpenVINO ran
-    it), or ``FLOAT_IN_BF16``, in packaged ones also ``NARROW`` or bf16 -> result."""
+    convolution reads -> range. ``result``: key -> result. Keys: kinds of int8 (int8-u8-front only
+    if OpenVINO ran it), ``FLOAT_IN_BF16``; in packaged files also ``NARROW`` and bf16."""
 
     source: str
     method: str
@@ -154,8 +154,8 @@ def find_calibration(
 def _find_saved(
     network: Network, config: Config, folder: Path, by_graph: bool
 ) -> tuple[Calibration, list[str]]:
-    """Return the newest saved calibration that fits, if possible with --calibrate-method and
-    --budget."""
+    """Return the newest saved calibration that fits, if possible one made with this
+    --calibrate-method and --budget."""
     expected, notes = model_key(network, by_graph=by_graph), []
     pattern = re.compile(re.escape(file_stem(network)) + "-[0-9a-f]{12}" + re.escape(SUFFIX))
     paths = [path for path in folder.glob(f"*{SUFFIX}") if pattern.fullmatch(path.name)]
