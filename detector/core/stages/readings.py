@@ -258,7 +258,7 @@ def cell_places(cells: Cells) -> Floats:
     return places
 
 
-@np.errstate(invalid="ignore", over="ignore")  # from a broken network
+@np.errstate(invalid="ignore", over="ignore")  # a broken network gives inf and NaN
 def rows_dense(outputs: list[Floats], *, reading: Reading) -> Floats:
     """Decode every row. Return [1, N, 5 + C], with an objectness of 1 if the network has none."""
     scores = view(outputs, reading.scores)
