@@ -313,7 +313,7 @@ def _estimate_dts(packet: Any) -> int:
 
 def packets_from(source: SourceCopy, first_pts: int | None) -> tuple[int, Iterator[Any]]:
     """Return the pts of the last key frame at or before ``first_pts`` and the packets from there
-    on; for None, 0 and all packets. Reads from the start, because the index may be wrong."""
+    on; for None, return 0 and all packets. Reads from the start, because the index may be wrong."""
     packets = demux(source.container, source.streams)
     if first_pts is None:
         return 0, packets
