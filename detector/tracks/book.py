@@ -197,7 +197,7 @@ def outlines(counter: Counter, size: tuple[int, int]) -> tuple[Outline, ...]:
 
 def arrow_of(line: Any, longest: int) -> Any:
     """Return the points of an arrow from a line to its side "in". ``longest``: the longest side of
-    the picture, which limits its length."""
+    the picture, which limits the arrow."""
     a, b = line
     length = float(np.hypot(*(b - a)))
     along = (b - a) / length

@@ -40,7 +40,7 @@ SEED = 0  # with which the sample is drawn
 AROUND_S = np.arange(-6, 3) * 0.25  # times of a crossing's pictures; it was counted at 0 s
 STRETCH_STEP_S = 0.2
 ROUNDED_S = 0.001  # times in files have three decimals
-ACROSS, QUALITY = 400, [cv2.IMWRITE_JPEG_QUALITY, 75]  # picture width, pixels; of its JPEG
+ACROSS, QUALITY = 400, [cv2.IMWRITE_JPEG_QUALITY, 75]  # picture width, pixels; JPEG quality
 
 Crossing = dict[str, Any]  # TEXTS and NUMBERS of the events file; "place": line and side
 

@@ -100,8 +100,8 @@ class _TrackTable:
         self.seen_s = np.zeros(0)
         self.counts = np.zeros((0, 0), bool)  # whether the shape counts this class
         self.sure = np.zeros((0, 0), np.int8)  # the last clear side: 1 in, -1 out, 0 none yet
-        self.away = np.zeros((0, 0))  # pixels from the line or the zone's edge, negative outside
-        self.through = np.zeros((0, 0), bool)  # whether it last passed the line between its ends
+        self.away = np.zeros((0, 0))  # pixels from the line or edge; negative: side out, or outside
+        self.through = np.zeros((0, 0), bool)  # whether it last met the line between its two points
         self.since_s = np.zeros((0, 0))  # start of the visit
         self.stayed = np.zeros((0, 0), bool)  # whether the event "stays" was returned
 
@@ -619,7 +619,7 @@ def _distance_from_outline(points: Floats, outline: Floats) -> Floats:
 def _sides(
     a: Floats, b: Floats, outline: Floats, least: float, margin: float
 ) -> Iterator[tuple[int, float]]:
-    """Yield the sides on which the path from ``a`` to ``b`` clearly is, with its shares there."""
+    """Yield each side where the path from ``a`` to ``b`` clearly is, and the path's share there."""
     path, edges, to = b - a, np.roll(outline, -1, axis=0) - outline, outline - a
     with np.errstate(divide="ignore", invalid="ignore"):
         across = path[0] * edges[:, 1] - path[1] * edges[:, 0]

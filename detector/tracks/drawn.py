@@ -1,4 +1,4 @@
-"""Store lines and zones that a viewer draws during a run in the file of --zones."""
+"""Store in the file of --zones the lines and zones that a viewer draws during a run."""
 
 from __future__ import annotations
 

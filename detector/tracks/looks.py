@@ -7,7 +7,7 @@ A look is an inferred frame. Between looks, tracks keep their last speed. ``auto
 - after ``CONFIRM_S`` if a new object has no id yet.
 
 Both modes look at the first frames of a scene, until its objects have ids and speeds, and when
-tracks would end (``LOST_S``). A cut or a new connection begins a scene.
+tracks would otherwise end (``LOST_S``). A cut or a new connection begins a scene.
 
 ``auto`` uses the result from ``ahead`` looks ago, because newer ones are still in flight; it waits
 for that result if necessary. So the choice of frames depends only on the video, not on speed or

@@ -47,6 +47,7 @@ class Tracker(ABC):
 
     @property
     def begun(self) -> int:
+        """Number of tracks that have got an id so far."""
         return self._next - 1
 
     def update(
@@ -81,7 +82,7 @@ class Tracker(ABC):
         return np.flatnonzero((self.seen_s == self._time_s) & (self.scores >= self.conf))
 
     def followed(self, time_s: float, within_s: float) -> Numbers:
-        """Return the tracks with an id that were seen at most ``within_s`` before."""
+        """Return the tracks with an id that were seen at most ``within_s`` before ``time_s``."""
         return np.flatnonzero((self.ids != NONE) & (time_s - self.seen_s <= within_s + CLOCK_S))
 
     def coasting(self, rows: Numbers, time_s: float) -> Detections:

@@ -1,4 +1,4 @@
-"""Sinks write results, such as video or rows. Each module in ``sinks``, also of a wing, is one."""
+"""Sinks write results, such as video or rows. Each module in a ``sinks`` folder is one sink."""
 
 from __future__ import annotations
 

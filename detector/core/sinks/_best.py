@@ -6,8 +6,8 @@ v / (v + 100), where v is the variance of the Laplacian of the crop, in grey and
 that it does not depend on the object's distance. A picture must be better by 5% to replace the
 candidate, so that an approaching object is not copied in every frame.
 
-A track ends if it has no detection for ``ENDED_S``, longer than any tracker searches, or if the
-clock is set back. The caller then gets a ``TrackRecord`` to write.
+A track ends if it has no detection for ``ENDED_S`` (no tracker waits that long), or if the clock
+is set back. The caller then gets a ``TrackRecord`` to write.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class BestPictures:
         whole = min(box[0], box[1], width - box[2], height - box[3]) > EDGE_PX
         most = math.sqrt(max(0.0, (box[2] - box[0]) * (box[3] - box[1])))
         most *= float(detections.scores[at])
-        if (whole, most) <= (best[0], best[1] * MIN_GAIN):  # since sharpness is below 1
+        if (whole, most) <= (best[0], best[1] * MIN_GAIN):  # sharpness, below 1, cannot help
             return None
         value = most * _measure_sharpness(cut(image, box))
         if (whole, value) <= (best[0], best[1] * MIN_GAIN):

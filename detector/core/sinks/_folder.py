@@ -4,8 +4,8 @@
 - The folder does not exist yet, or is empty: ``NAME.partial`` is renamed to it.
 - The folder only contains files listed in an earlier run's hidden manifest: it is renamed, the new
   folder gets its name, and the listed files are removed one by one.
-- The folder contains other files, is the current one, or a mount point: files are moved into it one
-  by one, and only replace files of the same name from an earlier run.
+- The folder contains other files, or is the working directory or a mount point: files are moved
+  into it one by one, and only replace files of the same name from an earlier run.
 
 Other files are never replaced: ``add`` refuses their names. Files may be in subfolders, but not in
 links to folders.
@@ -76,7 +76,7 @@ class FolderSink(Sink):
                 "detect-video did not write it; move it, or choose another folder with -o"
             )
         with output_errors(self.path):
-            # Before the file is created, so that every existing file is listed.
+            # List the name before creating the file, so that every existing file is listed.
             os.write(self._list, os.fsencode(name) + b"\n")
             if "/" in name:
                 (self._partial.path / name).parent.mkdir(parents=True, exist_ok=True)

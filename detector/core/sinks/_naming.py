@@ -41,7 +41,7 @@ class FrameNames:
         self._only_stem = stem
 
     def make_unique(self, *reserved: str) -> None:
-        """From now on, make stems (of a.jpg and a.png) unique, and different from ``reserved``."""
+        """Make later stems unique (a.jpg and a.png share one), and different from ``reserved``."""
         self._used_stems = (self._used_stems or set()) | {*reserved}
 
     def stem(self, frame: Frame) -> str:

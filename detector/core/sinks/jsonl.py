@@ -52,7 +52,7 @@ def row(
 
 
 def make_times(frame: Frame) -> dict[str, object]:
-    """Return ``times_ms``, the ms of each stage, and ``batch``, how many frames share ``infer``."""
+    """Return ``times_ms``, the ms of each stage, and ``batch``, the frames in the inference."""
     times = frame.times
     if times is None:
         return {}

@@ -18,13 +18,13 @@ import cv2
 __all__ = ["cv2", "fits", "is_quiet", "upright"]
 
 if "OPENCV_LOG_LEVEL" not in os.environ:
-    # A call, because cv2 reads the variable on import and may already be imported.
+    # Call a function, because cv2 reads the variable on import and may already be imported.
     if hasattr(cv2, "setLogLevel"):  # OpenCV 4
         cv2.setLogLevel(0)
     else:
         cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 
-# From the container's angle (counter-clockwise, as in ffprobe and PyAV) to cv2's code.
+# Maps the container's angle (counter-clockwise, as in ffprobe and PyAV) to cv2's code.
 _ROTATE = {90: cv2.ROTATE_90_COUNTERCLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_CLOCKWISE}
 _UPSIDE_DOWN, _LEFT_RIGHT, _BOTH = 0, 1, -1  # cv2.flip's codes
 

@@ -59,7 +59,7 @@ def _decode_tiff(
     numbers, is_half = {}, tiff[_tiff.FORMAT] == _tiff.FLOAT and tiff[_tiff.BITS] == 16
     is_lab = tiff[_tiff.PHOTOMETRIC] in (_tiff.CIE_LAB, _tiff.ICC_LAB) and tiff[_tiff.SAMPLES] > 2
     if tiff[_tiff.ALPHA]:
-        # cv2 would multiply by an alpha with this tag, which it does not do for PNG.
+        # With this tag, cv2 would multiply colours by alpha, which it does not do for PNG.
         numbers[tiff.tags[_tiff.ALPHA][1]] = 0
     if is_half:  # cv2 reads no 16-bit floats, so their bits are read as integers
         formats, at = tiff.tags[_tiff.FORMAT]

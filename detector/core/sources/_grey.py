@@ -27,7 +27,7 @@ NOISE = 7  # levels; grey that uses no more is not stretched
 OUTLIERS = 0.001  # share of the samples at either end that may be dead or hot pixels
 BEYOND = 1 / 16  # share of the range by which ends may exceed it without being outliers
 SAMPLED = 1 << 18  # samples of a picture used to find outliers
-FOLLOW_SHARE = 0.05  # of the way from a camera's range to that of its next picture
+FOLLOW_SHARE = 0.05  # share of the way from a camera's range to that of its next picture
 
 
 def choose_range(samples: Samples, capacity: int, setting: str | GreyRange) -> GreyRange | None:

@@ -26,8 +26,8 @@ GRID = b"grid"
 
 
 class HeifItem(NamedTuple):
-    """A picture. ``tiles``: numbers of its items, row by row. ``turns``: its (kind, values) of
-    crops, rotations and mirrorings, in order."""
+    """A picture. ``tiles``: numbers of its items, row by row. ``turns``: the (kind, values) of each
+    crop, rotation and mirroring, in order."""
 
     width: int
     height: int

@@ -78,7 +78,7 @@ def _read_jpeg(data: bytes) -> Size | None:
             at += 1
             continue
         (length,) = struct.unpack_from(">H", data, at + 2)
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # not frames
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # not frame headers
             height, width = struct.unpack_from(">HH", data, at + 5)
             return width, height
         at += 2 + length

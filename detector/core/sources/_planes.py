@@ -31,7 +31,7 @@ kind_of = attrgetter(*TAGS, "format.name", "width", "height")
 
 
 def why_no_planes(picture: Any) -> str:
-    """Return why a video with this first picture (None: late) must be read as BGR, or ""."""
+    """Return why a video with this first picture (None: it is late) must be read as BGR, or ""."""
     if picture is None:
         return "its first picture comes late"
     name = picture.format.name

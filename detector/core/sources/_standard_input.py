@@ -39,7 +39,7 @@ class StandardInput:
         self._poll.register(descriptor, select.POLLIN)
 
     def check(self) -> None:
-        """Raise UsageError for a terminal, and SourceError if it was read before."""
+        """Raise UsageError for a terminal, and SourceError if the input was read before."""
         if os.isatty(self._descriptor):
             raise UsageError(
                 f"-: standard input is a terminal, not a video; name a file, or pipe one in: {HINT}"

@@ -32,7 +32,7 @@ Tags = dict[int, tuple[tuple[int, ...], int]]
 
 @dataclass(frozen=True, slots=True)
 class Tiff:
-    """The first page of a file. ``pages``: their number, without smaller copies of others."""
+    """The first page of a file. ``pages``: number of its pages, except smaller copies of others."""
 
     tags: Tags  # maps a tag to its first values and their position in the file
     pages: int

@@ -227,7 +227,7 @@ class WebObject(RangedObject):
     def __init__(self, place: WebPlace) -> None:
         self._over = threading.Event()
         self.users = 1
-        # Of the run that opens the file, since other runs may begin or end during this one.
+        # That of the run that opens the file, since other runs may begin or end meanwhile.
         self.stopped: Callable[[], bool] = getattr(_opening, "stopped", stopped)
         super().__init__(place)
         self._end_of_data = self.size  # less than ``size`` once the connection is lost

@@ -254,7 +254,7 @@ class SteppingSource(Source):
 
     def seek(self, start_s: Fraction) -> int | None:
         """Grab a picture at or before ``start_s`` and return its number. Return None if pictures
-        might then differ from those of a whole reading."""
+        after a seek might differ from those without one."""
         return None
 
     def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:

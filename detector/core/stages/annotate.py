@@ -235,7 +235,7 @@ def _draw_in_bgr(image: Image, layout: DrawnLayout) -> None:
 
 
 def _draw_in_planes(planes: Planes, layout: DrawnLayout) -> None:
-    """Draw what ``_draw_in_bgr`` draws, in the same order."""
+    """Draw the same as ``_draw_in_bgr``, except that dashed boxes come after the others."""
     palette = shades(PALETTE, planes.colours)
     draw_trails(planes, layout.trails, [palette[shade] for shade in layout.shades], layout.line)
     order = [i for i in reversed(range(len(layout.boxes))) if i not in layout.dashed]
@@ -374,8 +374,8 @@ def _place_dots(
 
 
 def pixelate(picture: Picture, detections: Detections, class_ids: frozenset[int]) -> None:
-    """Make the objects of these classes unrecognisable, in place: each box becomes blocks of
-    their mean colours, at most ``BLOCKS`` along its shorter side. It cannot be reversed."""
+    """Make the objects of these classes unrecognisable, in place and irreversibly: each box becomes
+    a grid of blocks of one mean colour each, at most ``BLOCKS`` along its shorter side."""
     height, width = size_of(picture)
     for (x1, y1, x2, y2), class_id in zip(
         detections.boxes.tolist(), detections.class_ids.tolist(), strict=True

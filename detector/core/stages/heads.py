@@ -27,7 +27,7 @@ from detector.core.types import Candidates
 
 Floats = NDArray[np.float32]
 
-# e^30 times any anchor squares without overflow in float32, and no picture has 1e13 pixels.
+# The square of e^30 times any anchor fits in float32, and no picture has a side of 1e13 pixels.
 MAX_LOG_SIZE = np.float32(30)
 FEW_CLASSES = 8  # with at most this many, finding a cell's best class is faster than copying it
 
@@ -257,7 +257,7 @@ def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]
     return Candidates(boxes[keep], scores[keep], class_ids[keep])
 
 
-@np.errstate(invalid="ignore", over="ignore")  # from a broken network
+@np.errstate(invalid="ignore", over="ignore")  # a broken network gives inf and NaN
 def darknet_yolo_dense(outputs: list[Floats], layers: Sequence[YoloLayer]) -> Floats:
     """Decode every row as ``darknet_yolo`` does. Return [1, N, 5 + C] float32: cx, cy, w, h in
     network pixels, objectness, class probabilities, by layer, y, x, anchor."""

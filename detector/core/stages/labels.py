@@ -100,7 +100,7 @@ def _write_in_font(font: Font, text: str, score: str, scale: float, pad: int) ->
 
 @lru_cache(maxsize=256)
 def blend(fill: Color, ink: Color) -> NDArray[np.uint8]:
-    """Blend ``fill`` into ``ink`` by coverage: u8 [256, 3]."""
+    """Return the colour for each coverage, from ``fill`` to ``ink``: u8 [256, 3]."""
     share = np.arange(256, dtype=np.float32)[:, None] / 255
     ground, letters = np.array(fill, np.float32), np.array(ink, np.float32)
     return np.rint(ground + (letters - ground) * share).astype(np.uint8)

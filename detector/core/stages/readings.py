@@ -258,7 +258,7 @@ def cell_places(cells: Cells) -> Floats:
     return places
 
 
-@np.errstate(invalid="ignore", over="ignore")  # from a broken network
+@np.errstate(invalid="ignore", over="ignore")  # a broken network gives inf and NaN
 def rows_dense(outputs: list[Floats], *, reading: Reading) -> Floats:
     """Decode every row. Return [1, N, 5 + C], with an objectness of 1 if the network has none."""
     scores = view(outputs, reading.scores)
@@ -296,7 +296,7 @@ def _to_centres_sizes(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> 
 @np.errstate(invalid="ignore", over="ignore")  # ``sound`` drops inf and NaN
 def read_list(outputs: list[Floats], conf: float, *, reading: Reading) -> Candidates:
     """Return the detections whose score reaches ``conf``, in order. Padding rows have a score of 0
-    or exceed the count. A class may be any number, even ``NOT_WHOLE``: doubt.py checks it."""
+    or are past the count. A class may be any number, even ``NOT_WHOLE``: doubt.py checks it."""
     boxes, scores, classes = _read_finished(outputs, reading)
     keep = (scores >= np.float32(conf)) & (scores > 0) & np.isfinite(scores) & sound(boxes)
     keep &= ~np.isnan(classes)

@@ -143,7 +143,7 @@ def each_tile(head: Callable[[Outputs], Candidates]) -> Callable[[Outputs], list
 
 @dataclass(frozen=True, slots=True)
 class TiledFit:
-    """The positions of a frame's inputs in it, like a ``Letterbox`` for each."""
+    """Where each input of a frame is: its region (``shown``) and its ``Letterbox`` (``fits``)."""
 
     shown: tuple[Region, ...]
     fits: tuple[Letterbox, ...]

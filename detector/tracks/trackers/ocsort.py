@@ -41,7 +41,7 @@ class OcsortTracker(Tracker):
         self.frames = 0
 
     def needed(self) -> int:
-        """Return how many hits, including its first box, give a track its id; 0 in a new scene."""
+        """Return how many hits give a track its id, the first box included; 0 in a new scene."""
         return 0 if self.frames <= self.hits_needed else self.hits_needed + 1
 
     def follow(self, boxes: Floats, scores: Floats, class_ids: Ids, box_ids: Ids) -> None:

@@ -244,7 +244,7 @@ class _OverlayFile:
         return self._copier.copied
 
     def _add_track(self, header: str) -> Any:
-        """Add a subtitle track. PyAV can only copy one that it reads, so it reads a script."""
+        """Add a subtitle track. PyAV can only copy an existing track, so it reads a script."""
         import av
 
         from detector.core.sinks._about import DETECTIONS
@@ -320,7 +320,7 @@ class _OverlayFile:
         self._lines = []
 
     def finish(self) -> None:
-        """Copy the rest of the source if its end was reached, and write the trailer."""
+        """Copy the rest of the source if the frames reached its end, and write the trailer."""
         assert self._last_pts is not None
         nominal = max(1, round(1 / (self._info.fps * self._base)))
         step = max(nominal, self._step)

@@ -7,7 +7,7 @@ The first subtitle line of a picture begins with a comment, which players ignore
 FRAME and PTS are the source's. CUT is the number of detections that ``--max-det`` discarded. BASE64
 encodes little-endian int32 class ids [M], float32 scores [M] and float32 boxes [M, 4]. They are not
 in an attachment, because Matroska stores those at the beginning, before anything is detected. Facts
-about the whole file are in one, the JSON document ``NAME``.
+about the whole file are in an attachment, the JSON document ``NAME``.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from detector.core.sinks._about import (
 
 MOST_STREAMS = 64  # limit on streams that appear while a file is read
 REFUSED = (av.FFmpegError, OSError, ValueError)  # raised by PyAV for a stream it cannot copy
-# If the source states no dts, the first packets get dts from -BEFORE_S on, below any stated one.
+# Video packets before the first stated dts get dts from -BEFORE_S on, below all stated ones.
 BEFORE_S = 10
 REORDERED_S = 2  # longest time between storing and showing a picture
 # How long the muxer waits for streams with rare packets, such as subtitles.
@@ -144,7 +144,7 @@ class SourceCopy:
 
 
 def add_like(output: Any, stream: Any) -> Any:
-    """Add a stream like another. "Opaque" opens no encoder, which AV1, for example, lacks."""
+    """Add a stream like ``stream``. ``opaque``: without an encoder, since AV1 may have none."""
     return output.add_stream_from_template(stream, opaque=True)
 
 
@@ -218,8 +218,8 @@ class PacketCopier:
         shift: int,
         packets: Iterator[Any],
     ) -> None:
-        """``streams``: of ``output``, by the source's index. ``shift``: ticks of the video's time
-        base subtracted from all times."""
+        """``streams``: those of ``output``, by their index in the source. ``shift``: subtracted
+        from all times, in ticks of the video's time base."""
         self.copied = 0  # packets of the video
         self.refused = 0  # packets of the video that the muxer refused as damaged
         self.ended = False
@@ -313,7 +313,7 @@ def _estimate_dts(packet: Any) -> int:
 
 def packets_from(source: SourceCopy, first_pts: int | None) -> tuple[int, Iterator[Any]]:
     """Return the pts of the last key frame at or before ``first_pts`` and the packets from there
-    on; for None, 0 and all packets. Reads from the start, because the index may be wrong."""
+    on; for None, return 0 and all packets. Reads from the start, because the index may be wrong."""
     packets = demux(source.container, source.streams)
     if first_pts is None:
         return 0, packets

@@ -1,4 +1,4 @@
-"""An HTML page that plays the source's video and draws the detections over it, without network.
+"""An HTML page that plays the source's video and draws the detections over it. It works offline.
 The rows are at its end, so that a killed run leaves a page with the rows so far."""
 
 from __future__ import annotations

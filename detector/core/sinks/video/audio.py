@@ -46,7 +46,7 @@ class CarriedTrack:
         self._last_pts: int | None = None
         self._rewinds = 0  # how often the clock was set back before ``_held``
         self._left_s = Fraction(0)  # time of the last packet before the clock was set back
-        # Maps the number of rewinds to the end of the frames, and how much earlier it is written.
+        # Maps a number of rewinds to the end of its frames, and how much earlier they are written.
         self._positions: dict[int, tuple[Fraction, Fraction]] = {}
         self._rules = rules
         self._filled_s = Fraction(0)  # end of the output so far, if gaps are filled

@@ -1,5 +1,5 @@
-"""Encoders other than x264, used on request: SVT-AV1, NVIDIA's and Intel's. NVENC and Quick Sync
-follow FFmpeg's documentation, but have never been run (docs/gpu.md)."""
+"""Encoders other than x264, used on request: SVT-AV1, NVIDIA's and Intel's. The code for the last
+two follows FFmpeg's documentation, but has never been run (docs/gpu.md)."""
 
 from __future__ import annotations
 

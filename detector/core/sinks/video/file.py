@@ -94,7 +94,7 @@ class VideoFile:
         raise NotImplementedError
 
     def omits(self, ticks: int) -> bool:
-        """Return whether the format omits a frame at this time, too soon after the last."""
+        """Return whether to omit a frame at this time because it follows the last too soon."""
         return False
 
     # ---- Frames

@@ -146,8 +146,7 @@ class NestedOpener:
         self._missing, self.given_up = 0, ""
 
     def keep(self, container: Any) -> Any:
-        """Keep a container until we close it, since garbage collection frees its files before it
-        (PyAV 18)."""
+        """Keep a container open: garbage collection would free its files before it (PyAV 18)."""
         self._containers.append(container)
         return container
 

@@ -297,7 +297,7 @@ def _choose_grey(
 
 
 def _is_interlaced(stream: Any, first: Any) -> bool:
-    """Check the container, which in Matroska and AVI often states nothing, and a picture."""
+    """Check the container and a picture, since Matroska and AVI often state nothing."""
     # 0 unknown, 1 progressive, 2 and more: interlaced. PyAV before 18.1 lacks the attribute.
     if int(getattr(stream.codec_context, "field_order", 0)) >= 2:
         return True

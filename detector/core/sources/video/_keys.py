@@ -61,7 +61,7 @@ class KeyReader:
         return not sets <= self._parameters
 
     def is_unreferenced(self, packet: Any) -> bool:
-        """Return whether no other picture refers to an H.264 packet's. False if unknown."""
+        """Return whether no other picture refers to that of an H.264 packet; False if unknown."""
         if self._codec != "h264":
             return False
         slices = [first for first in self._rule.nal_units(packet) if first & 31 in H264_SLICES]

@@ -27,7 +27,7 @@ class Stretch:
 
 
 class PartSource(Source):
-    """``first_digest``: of the part's first picture. ``behind_digest``: of the next part's."""
+    """``first_digest``: hash of the part's first picture; ``behind_digest``: of the next part's."""
 
     def __init__(self, source: Source, stretch: Stretch) -> None:
         """``source``: not read before. Raises SourceError if the part has no frames."""

@@ -1,4 +1,4 @@
-"""Find where to start decoding so that the frames from a given time on equal those of a whole run.
+"""Find where to start decoding so that the frames from a given time on are those of a full decode.
 
 If the last key frame before the time starts an open GOP, an earlier one is used. A frame's number
 is the number of packets that show a picture before it. If that is uncertain for any packet, the

@@ -82,7 +82,7 @@ def find_damaged_bytes(container: Any) -> str:
             size = os.fstat(file.fileno()).st_size
             return check(FileBytes(partial(os.pread, file.fileno()), size))
     except IndexError:
-        return CUT_OFF  # inside an element's header, or while we were reading
+        return CUT_OFF  # it ends inside an element's header, or was cut while we were reading
 
 
 def _read_size(container: Any) -> int:

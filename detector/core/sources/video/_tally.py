@@ -75,7 +75,7 @@ class DecodeTally:
             self._counts.corrupt += picture.is_corrupt
 
     def end(self, last_pts: int | None = None) -> None:
-        """Count the packets without a picture: all of them, or those before ``last_pts``."""
+        """Count packets without a picture as lost: all, or those before ``last_pts``."""
         for number, sent in list(self._waiting.items()):
             if last_pts is None or (sent.pts is not None and sent.pts < last_pts):
                 self._count_lost(self._waiting.pop(number))

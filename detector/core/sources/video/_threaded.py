@@ -41,7 +41,7 @@ class ThreadedSource(HandOverMixin, AvSource):
         self._good_frames = 0  # grabbed before the first error
         self._release: Callable[[], Any] | None = None
         self._sparse: Sparse | None = None
-        if stride > 1 and frames is None:  # the plan reads all packets, which a limit avoids
+        if stride > 1 and frames is None:  # planning reads all packets: a waste for a few frames
             from detector.core.sources.video._sparse import plan_sparse
 
             self._sparse = plan_sparse(video, stride)
@@ -52,8 +52,8 @@ class ThreadedSource(HandOverMixin, AvSource):
     def set_up(self, codec: Any) -> DecodeTally:
         codec.thread_type = "SLICE" if self.info.codec in RACY_CODECS else "AUTO"
         codec.thread_count = min(MOST_THREADS, usable_cores() + EXTRA_THREADS)
-        # Freeing a decoder waits for its threads while holding the GIL, for which a thread that
-        # logs may wait. A decoder that is flushed first waits without the GIL.
+        # Freeing a decoder waits for its threads while holding the GIL. A thread that is logging
+        # may itself wait for the GIL: a deadlock. A decoder that is flushed first waits without it.
         self._release = weakref.finalize(self, codec.flush_buffers)
         return TrialTally(self.picture_rule(codec))
 
@@ -69,7 +69,7 @@ class ThreadedSource(HandOverMixin, AvSource):
         return grabbed
 
     def _step_sparse(self, sparse: Sparse) -> bool:
-        """Step. Frames that the plan does not decode are counted only, as none is retrieved."""
+        """Step. Frames that the plan does not decode are only counted: nobody retrieves them."""
         number = self._good_frames
         if number < len(sparse.shown) and not sparse.frame_mask[number]:
             self.pts = sparse.shown[number]

@@ -114,7 +114,7 @@ class OpenCVSource(SteppingSource):
         return self._restart()
 
     def _choose_seek_number(self, landing: Landing) -> int:
-        """Return the frame number to request of cv2, which assumes a constant rate: it seeks to
+        """Return the frame number to request from cv2, which assumes a constant rate: it seeks to
         CV2_SEEK_BACK frames before that number and decodes the frames between. So we request
         the frame that many frames after a key frame, and choose a key frame with enough frames up
         to the target."""

@@ -74,7 +74,7 @@ class Stage(ABC):
 
     @classmethod
     def lowest_conf(cls, settings: Any) -> float:
-        """Return the lowest score needed. The stage must drop detections below --conf itself."""
+        """Return the lowest score the stage needs. It must itself drop detections below --conf."""
         return 1.0
 
     @classmethod
