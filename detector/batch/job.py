@@ -341,7 +341,7 @@ class Job:
         if piece.do == "join":
             self._finish_joined(task, wall_s)
         if following:
-            # They come before shorter items; a join also frees the space of its parts.
+            # A long item's next tasks come before shorter items; a join also frees space.
             self._todo.extendleft(reversed(following))
             self._dry = None
             self._stragglers.clear()

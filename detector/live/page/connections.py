@@ -83,7 +83,7 @@ class BoundedSocket(socket.socket):
         rank = [held.rank for held in candidates]
         if not candidates or min(rank) >= WATCHING:
             return new
-        # Of the lowest rank, the least recently active of the address with most connections.
+        # Among the lowest rank, take the least recently active of the address with most sockets.
         lowest = min(rank)
         least = [held for held in candidates if held.rank == lowest]
         displaced = max(least, key=lambda held: self._block_counts[held.block])
