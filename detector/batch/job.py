@@ -55,7 +55,7 @@ from detector.core.sources._addresses import is_address
 MOST_TRIES = 2
 TICK_S = 0.5  # the longest wait for events
 SHOWN_EVERY_S = 0.25
-KEPT_EVERY_S = 2.0  # between two commits of the manifest
+KEPT_EVERY_S = 2.0  # time between commits of the manifest
 OUTPUT_ERRORS = 3  # this many items in a row that cannot be written end the job
 MOST_NOTES = 5  # notes about long items that were not split
 FAILURES = "failures"

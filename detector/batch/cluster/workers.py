@@ -33,7 +33,7 @@ BALANCE_S = 2.0  # interval of checks whether the number of workers is right
 IDLE_S = 2.0  # interval of calls to an idle worker
 SILENT_S = 60.0  # time limit of a call that should return within a second
 HEAD_S = 90.0  # time limit for the cluster's head to answer
-WAITING_S = 60.0  # if no node has had room for so long, waiting actors are withdrawn ...
+WAITING_S = 60.0  # if no node has had room for this long, waiting actors are withdrawn ...
 AGAIN_S = 300.0  # ... and new ones are requested only after this time
 NO_WORKER_S = 600.0  # the job ends after this time without any worker on a node
 MEMORY_S = 5.0  # pause after Ray killed a worker: its process may free the memory later
@@ -65,7 +65,7 @@ class _Place(Place):
     load: Load | None = None  # the last order sent
     given: bool = False  # whether the task was sent
     processes: int = 0  # started by this actor
-    apart: bool = False  # given up because of its node, so another place may be added
+    apart: bool = False  # given up because of its node: another place may be added
 
     def is_free(self) -> bool:
         return self.state == "idle" and not self.doing

@@ -23,7 +23,7 @@ from detector.live.sources.base import NAME
 DAY_S = 86_400
 GB = 10**9
 PAUSE_S = 30.0  # between sweeps
-# If the clock changed by more than this, it was set. This long after that, it counts as right.
+# A clock that changes by more than this was set. It counts as right once this time has passed.
 JUMP_S = 3600.0
 FIRST_S = 1_577_836_800.0  # the year 2020; a clock with an earlier time is wrong
 
