@@ -137,7 +137,7 @@ class BucketOutputs:
             self._abort_uploads(self._folder())
 
     def _abort_uploads(self, folder: Location) -> None:
-        """Abort unfinished multipart uploads, which cost money. Google ends them after a week."""
+        """Abort unfinished multipart uploads, which cost money. Google drops them after a week."""
         if folder.scheme != "s3":
             return
         bucket: dict[str, str] = {"Bucket": folder.host}

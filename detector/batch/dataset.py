@@ -93,7 +93,7 @@ def write_table(target: BinaryIO, rows: Path) -> None:
     import pyarrow.parquet
 
     schema = _schema()
-    # Only classes repeat: a dictionary of each number would make a small file larger.
+    # Only classes repeat: dictionaries of the numbers would make a small file larger.
     with pyarrow.parquet.ParquetWriter(
         target, schema, compression="zstd", use_dictionary=["class"]
     ) as writer:
@@ -102,7 +102,7 @@ def write_table(target: BinaryIO, rows: Path) -> None:
 
 
 def write_csv(target: Path, sources: Iterable[tuple[str, Path]]) -> None:
-    """Write all detections as one table, without pyarrow. ``sources``: name and rows of each."""
+    """Write all detections as one table, without pyarrow. ``sources``: (name, file of rows)."""
     with (
         whole_file(target, CURE, ours=True) as temporary,
         temporary.open("w", encoding="utf-8", newline="") as file,

@@ -11,14 +11,14 @@ from detector.batch.progress import Tally
 from detector.core.errors.text import counted
 
 MOST_WORKERS = 4096  # the largest number that is simulated
-WORTH = 1.1  # scaling stops where twice the workers are not this many times as fast
+WORTH = 1.1  # scaling stops where doubling the workers gains less than this factor
 MB = 1e6
 
 
 @dataclass(slots=True)
 class RunFacts:
     """Facts about a run. ``walls``: seconds of each item on its worker, in order of submission.
-    ``straggling_s``: from the time when a worker found no task left to the end of the last one.
+    ``straggling_s``: from the time when a worker first found no task left to the end of the last.
     ``chain_s`` and ``chain_of``: see ``long_items.LongItems``."""
 
     seconds: float

@@ -206,8 +206,8 @@ def process_item(
 ) -> ItemRecord:
     """Detect, write, and put the results in place with their marker. A failure leaves no files.
 
-    ``gather`` gets the name and the rows before the marker is written. ``watch`` gets the number of
-    finished frames. Returns the marker's record, or the record of one step. Raises
+    ``gather`` gets the item's name and rows before the marker is written. ``watch`` gets the number
+    of finished frames. Returns the marker's record, or the record of one step. Raises
     DetectVideoError.
     """
     _refuse_sinks_of_files(task, model.config)
@@ -355,7 +355,7 @@ def _do_step(
 
 
 class _Step:
-    """One step of an item. ``folder``: its parts'. ``alive`` is called for every frame or packet,
+    """One step of an item, whose parts are in ``folder``. ``alive`` is called per frame or packet,
     so that the pool does not take the worker for hung."""
 
     def __init__(

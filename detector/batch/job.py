@@ -55,7 +55,7 @@ from detector.core.sources._addresses import is_address
 MOST_TRIES = 2
 TICK_S = 0.5  # the longest wait for events
 SHOWN_EVERY_S = 0.25
-KEPT_EVERY_S = 2.0  # between two commits of the manifest
+KEPT_EVERY_S = 2.0  # time between commits of the manifest
 OUTPUT_ERRORS = 3  # this many items in a row that cannot be written end the job
 MOST_NOTES = 5  # notes about long items that were not split
 FAILURES = "failures"
@@ -341,7 +341,7 @@ class Job:
         if piece.do == "join":
             self._finish_joined(task, wall_s)
         if following:
-            # They come before shorter items; a join also frees the space of its parts.
+            # A long item's next tasks come before shorter items; a join also frees space.
             self._todo.extendleft(reversed(following))
             self._dry = None
             self._stragglers.clear()

@@ -67,7 +67,7 @@ class Listing:
 
 
 class Found(NamedTuple):
-    """A file of a SOURCE. ``relative``: path below the SOURCE. ``about``: None: not read yet."""
+    """A file of a SOURCE. ``relative``: path below the SOURCE. ``about``: None if not read yet."""
 
     relative: str
     path: str
@@ -138,7 +138,7 @@ def _take(found: Found, number: int, names: _Names, listing: Listing) -> None:
 
 
 class _Names:
-    """Assigns names. One in use, or inside another, is prefixed with its argument's number."""
+    """Assigns names. If one is taken, or inside another, its argument's number is the prefix."""
 
     def __init__(self, known: dict[str, str]) -> None:
         self._known = known
@@ -294,7 +294,7 @@ def _before_magic(pattern: str) -> str:
 
 def _read_list(file: str, own: str, output: str, listing: Listing) -> Iterator[Found]:
     """Yield the sources in a list file: one path or address per line, relative to the list; lines
-    with # are comments. Item names are relative to the common folder of all lines."""
+    that begin with # are comments. Item names are relative to the common folder of all lines."""
     from detector.batch.stores import find_listed, lines_of
 
     text = read_text(file, "a list of sources", limit=LIST_BYTES)

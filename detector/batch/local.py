@@ -59,7 +59,7 @@ class _LocalPlace(Place):
 
 @dataclass(slots=True)
 class LocalPool(Places[_LocalPlace]):
-    """Worker processes on this machine. ``folder``: for temporary files, used by this process
+    """Worker processes on this machine. ``folder``: for temporary files of this process
     alone. ``place``: OUT. ``shares``: the cores of each worker."""
 
     folder: Path

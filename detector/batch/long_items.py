@@ -86,7 +86,7 @@ def choose(items: Sequence[Item], split: Split, workers: int) -> dict[str, int]:
 @dataclass(slots=True)
 class Divided:
     """An item that is split. ``of``: number of parts; ``left``: numbers of unfinished ones.
-    ``size``: bytes of the item; ``booked``: those that are counted as done."""
+    ``size``: bytes of the item; ``booked``: bytes that are counted as done."""
 
     size: int
     of: int

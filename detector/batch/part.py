@@ -146,7 +146,7 @@ def detect_part(
 
 
 def _config_of_a_part(config: Config) -> Config:
-    """Remove the range, which the part already applies, and outputs that are made from rows."""
+    """Remove the range, which the part already has, and outputs that the join makes from rows."""
     shows_video = any(sink.name == "video" for sink in chosen_sinks(config))
     return replace(
         config,

@@ -159,7 +159,7 @@ class LocalOutputs:
             )
 
     def _set_aside(self, name: str, target: Path) -> None:
-        """Rename earlier results to a hidden name: a folder cannot be replaced at once."""
+        """Rename earlier results to a hidden name: a folder cannot be replaced atomically."""
         aside = self._new_place(name)
         aside.parent.mkdir(parents=True, exist_ok=True)
         os.rename(target, aside)

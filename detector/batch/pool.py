@@ -18,7 +18,7 @@ from detector.batch.settings import LoadedFacts
 from detector.core.errors import EXIT_ENGINE
 
 TICK_S = 0.2
-MOST_FAILED_LOADS = 3  # so many failed loads in a row leave the place empty
+MOST_FAILED_LOADS = 3  # after this many failed loads in a row, the place stays empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Place:
     frames: int = 0  # of the present task
     facts: LoadedFacts | None = None
     failed_loads: int = 0  # in a row
-    starts: int = 0  # number of processes
+    starts: int = 0  # number of processes started
     items: int = 0
     done_frames: int = 0
     spent: dict[str, float] = field(default_factory=dict)

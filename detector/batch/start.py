@@ -168,7 +168,7 @@ def _local_pool(
 
 
 def default_workers(cores: int, config: Config) -> int:
-    """Return one worker per two cores; one with a GPU, onto which each would load the model."""
+    """Return how many workers: one per two cores; one with a GPU, as each loads a model onto it."""
     runtime = config.runtime
     on_gpu = runtime.engine == "trt" or runtime.device.startswith("cuda")
     if on_gpu or (runtime.device == "auto" and NVIDIA_DRIVER.exists()):

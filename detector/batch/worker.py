@@ -99,7 +99,7 @@ class _Reporter:
         self._steps += 1
 
     def beat(self, over: threading.Event) -> None:
-        """Report every ``BEAT_S`` seconds until ``over`` is set, if anything has moved."""
+        """Report every ``BEAT_S`` seconds until ``over`` is set, if there was progress."""
         reported = self._steps
         while not over.wait(BEAT_S):
             if (steps := self._steps) != reported:

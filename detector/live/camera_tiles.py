@@ -40,7 +40,7 @@ TRIAL_INTERVAL_S = 0.5  # at least this time between two pictures of a trial
 REPEAT_S = 3600.0
 REPEAT_EMPTY_S = 600.0
 SHARE = 0.8  # of the engine's time; the rest is reserve, because pictures arrive unevenly
-TIMES = 64  # the median time of this many inferences is used
+TIMES = 64  # the last inferences whose median time is used
 
 
 def choose_tiling(option: Tiling, cameras: Sequence[Camera]) -> Tiling:

@@ -26,7 +26,7 @@ from detector.core.timeline.order import INFERENCE, READING, WRITING, grouped
 NAMES = {READING: "Reading", INFERENCE: "Inference", WRITING: "Writing"}
 CPU = "The CPU"
 LEAST = 0.001  # smaller shares count as unknown
-DROPPING = 0.02  # with a higher share of dropped pictures, we report a limit
+DROPPING = 0.02  # if more than this share of pictures is dropped, we report a limit
 
 
 @dataclass(frozen=True, slots=True)

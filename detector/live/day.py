@@ -103,7 +103,7 @@ class DecodingSums:
 class DayFigures:
     def __init__(self, status: LiveStatus, decoders: Timeline, names: tuple[str, ...]) -> None:
         self._status, self._decoders, self._names = status, decoders, names
-        self._reported = DecodingSums()  # at the end of the last day
+        self._reported = DecodingSums()  # the sums at the end of the previous day
         self.memory = MemoryWatch()
 
     def begin_day(self, timeline: Timeline | OffTimeline) -> None:

@@ -49,7 +49,7 @@ class CameraTally:
     ages: FrameAges
     processed: int = 0
     found: Counter[int] = field(default_factory=Counter)  # class id -> objects, today
-    live_ns: int = 0  # today's time while it was live, or its pictures were processed
+    live_ns: int = 0  # today's time while the camera was live or its pictures were processed
     rate_ns: float = 0.0  # integral of the camera's rate over ``rated_ns``
     rated_ns: int = 0  # today's time with a known rate
     # The run's counts at the start of the day, and at its summary, where the next day starts.
@@ -414,7 +414,7 @@ class LiveStatus:
 def _recent_rate(
     name: str, facts: FeedFacts, first: Counters | None, last: Counters | None
 ) -> float | None:
-    """Return the rate over the last seconds; None if the camera is not live for long enough."""
+    """Return the rate over the last seconds; None if the camera has not been live long enough."""
     if facts.state != LIVE or first is None or last is None:
         return None
     since = max(first.at_ns, facts.since_ns)

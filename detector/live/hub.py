@@ -146,7 +146,7 @@ class Hub:
         # Before the copy, so that requests from now on get the next picture.
         channel.draw_next = channel.requested = False
         now = self._clock_ns()
-        if not channel.number:  # with a run's next file, free the pictures of earlier files
+        if not channel.number:  # when a run's next file begins, free pictures of earlier files
             for other in list(self._channels.values()):
                 other.free_unrequested(now)
         if channel.interval_ns is not None:

@@ -19,7 +19,7 @@ MB = 10**6  # bytes, as in the other memory figures
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
 SETTLING_MINUTES = 10  # excluded from the start of the run
-FEWEST_MINUTES = 10  # with fewer, the interval of the slope would be too wide
+FEWEST_MINUTES = 10  # with fewer, the confidence interval would be too wide
 
 
 @dataclass(slots=True)

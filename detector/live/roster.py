@@ -24,7 +24,7 @@ MakeFeed = Callable[[Camera, Callable[[], None]], Feed]
 
 
 class Roster:
-    """The cameras of a run, of which ``collector`` has those that run now."""
+    """The cameras of a run. ``collector`` has those that are running now."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Roster:
         self._ended = True
 
     def nms(self, candidates: Candidates) -> Detections:
-        """Keep all classes that any camera keeps or blurs."""
+        """Run NMS for all classes that any camera keeps or blurs."""
         return self._nms(candidates)
 
     def _class_ids(self, camera: Camera) -> frozenset[int] | None:

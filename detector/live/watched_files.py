@@ -62,7 +62,7 @@ class WatchedFiles:
         self._ended: list[StreamFigures] = []
         self._names: set[str] = set()
         self._samples: list[_FileProgress] = []
-        self._inferred = (0, clock())  # time spent in inference, and when it last changed
+        self._inferred = (0, clock())  # ns spent in inference, and when that last changed
         self._last: tuple[float, LiveFigures] | None = None
         hub.figures_from(self.figures)
 

@@ -21,7 +21,7 @@ from detector.live.sources.base import Camera
 
 
 class _DayCsv(DayRows):
-    """Rows like those of a sink, but with times in UTC: ``time_s`` becomes ``time_utc``."""
+    """Rows like those of a sink for files, but with UTC times: ``time_s`` becomes ``time_utc``."""
 
     suffix = ".csv"
 

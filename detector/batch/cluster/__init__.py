@@ -1,4 +1,4 @@
-"""``batch --on ray``: the pool of a cluster, placed by Ray.
+"""``batch --on ray``: a pool of workers that Ray places on a cluster.
 
 job ── pool.py ══pipe══ ray_process.py ── workers.py ──Ray── actor.py ── worker.py
 """

@@ -67,7 +67,7 @@ class Worker:
 
     def load(self, load: Load) -> LoadedFacts:
         """Load the model. The first worker is called twice: without a digest, to resolve the
-        settings, and then with those in force."""
+        settings, and then with the digest of those in force."""
         if self._folder is None:
             self._load_first(load)
         if load.digest is not None:

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 def claim_cores(count: int, usable: Sequence[int], node_cpus: float) -> tuple[list[int], list[int]]:
     """Return ``count`` usable cores that no other worker has, and the locks to keep open. Returns
-    all usable cores and no lock if Ray counts another number, as in a container with a quota."""
+    all usable cores and no lock if fewer are free or Ray counts another number (quota)."""
     if int(node_cpus) != len(usable) or count >= len(usable):
         return list(usable), []
     folder = os.path.join(tempfile.gettempdir(), f"detect-video-cores-{os.getuid()}")

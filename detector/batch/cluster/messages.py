@@ -18,7 +18,7 @@ ORIGIN = "a message of the cluster"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The order to load a model. ``digest``: one of settings and model; None until they are
+    """The order to load a model. ``digest``: of settings and model; None until they are
     resolved. ``cores``: the worker's; ``node_cpus``: the node's, as Ray counts them. ``folder``:
     place of temporary files; None means TMPDIR."""
 
@@ -86,8 +86,8 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """The answer to Hello. ``sees``: whether it can write the job's OUT. ``unseen``: paths that do
-    not exist there. ``barred``: address that it cannot open -> reason."""
+    """A node's answer to Hello. ``sees``: whether the node can write the job's OUT. ``unseen``:
+    paths that do not exist on it. ``barred``: address that it cannot open -> reason."""
 
     version: str
     host: str

@@ -46,8 +46,8 @@ MOST_PATHS = 100  # how many paths each node checks
 LAST_WORDS = 300  # characters
 LONGEST_FOLDER = 30  # Ray adds 60 characters for its sockets, and a socket's path has at most 107
 
-# Environment of the process and its children. Without it Ray sends usage statistics, and uploads
-# the project's folder of a program started by `uv run`.
+# Environment of the process that talks to Ray, and its children. Without it Ray sends usage
+# statistics, and uploads the project folder of a program started by `uv run`.
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
@@ -56,7 +56,7 @@ QUIET = {
 # For a Ray that is started here. Without this variable, Ray listens on all addresses of the machine
 # instead of 127.0.0.1. The name mentions systems where 0 is the default.
 ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-# Ray kills a process if the cluster's head does not answer. The job itself ends earlier.
+# Ray kills a process if the cluster's head does not answer for this long. The job ends earlier.
 PATIENT = {"RAY_gcs_rpc_server_reconnect_timeout_s": "600"}
 
 LOG_LINE = re.compile(r"\[20[^]]*\] ")  # [2026-11-23 02:06:54,047 C 28345 28375]

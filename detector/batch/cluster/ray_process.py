@@ -47,7 +47,7 @@ def serve(job: Connection) -> None:
     except (EOFError, OSError):
         pass  # the job has ended, or closed the pipe
     finally:
-        if "ray" in sys.modules:  # ends the job's actors, and Ray if it was started here
+        if "ray" in sys.modules:  # shutdown ends the job's actors, and Ray if it was started here
             sys.modules["ray"].shutdown()
         _remove(wanted.folder)
 

@@ -25,9 +25,9 @@ class Need:
 def need_of(
     config: Mapping[str, Mapping[str, Any]], nodes: Sequence[Node], workers: int | None = None
 ) -> Need:
-    """Return the need of one worker. With inference on a GPU it is one GPU and its share of the
-    node's cores. Otherwise it is --threads cores, by default two, or one if ``workers`` do not fit
-    with two."""
+    """Return what one worker needs. For inference on a GPU: one GPU and its share of the node's
+    cores. Otherwise: --threads cores, by default two, or one if ``workers`` do not fit with
+    two."""
     runtime = config["runtime"]
     with_gpu = [node for node in nodes if node.gpus >= 1]
     device = runtime["device"]

@@ -33,7 +33,7 @@ BALANCE_S = 2.0  # interval of checks whether the number of workers is right
 IDLE_S = 2.0  # interval of calls to an idle worker
 SILENT_S = 60.0  # time limit of a call that should return within a second
 HEAD_S = 90.0  # time limit for the cluster's head to answer
-WAITING_S = 60.0  # if no node has had room for so long, waiting actors are withdrawn ...
+WAITING_S = 60.0  # if no node has had room for this long, waiting actors are withdrawn ...
 AGAIN_S = 300.0  # ... and new ones are requested only after this time
 NO_WORKER_S = 600.0  # the job ends after this time without any worker on a node
 MEMORY_S = 5.0  # pause after Ray killed a worker: its process may free the memory later
@@ -58,14 +58,14 @@ class Nodes(Protocol):
 class _Place(Place):
     actor: Any = None
     due: float = 0.0  # time from which it may get a new actor
-    doing: str = ""  # the method that is being called
+    doing: str = ""  # the actor's method that is being called
     answer: Any = None  # Ray's reference to that call's result
     called: float = 0.0
     welcome: Welcome | None = None
-    load: Load | None = None  # the last one sent
+    load: Load | None = None  # the last order sent
     given: bool = False  # whether the task was sent
     processes: int = 0  # started by this actor
-    apart: bool = False  # given up because of its node, so another place may be added
+    apart: bool = False  # given up because of its node: another place may be added
 
     def is_free(self) -> bool:
         return self.state == "idle" and not self.doing
@@ -83,13 +83,13 @@ class Workers(Places[_Place]):
     sleep: Callable[[float], None] = time.sleep
     need: Need = field(init=False)
     _load: Load = field(init=False)
-    _avoid: set[str] = field(default_factory=set)  # ids of nodes
+    _avoid: set[str] = field(default_factory=set)  # ids of nodes that were given up
     _most: int = 1  # how many workers can have a task
     _added: int = 0  # number of places so far, including removed ones
     _began: float | None = None  # when the first worker got a node
     _balanced: float = float("-inf")
     _without: float = 0.0  # the last time when a worker had a node
-    _sated: float = float("-inf")  # until then no more workers are requested
+    _sated: float = float("-inf")  # no more workers are requested before this time
     _room: int = 0
 
     def __post_init__(self) -> None:

@@ -247,7 +247,7 @@ def _watched(as_json: bool, quiet: bool, progress_to: str | None) -> Iterator[Wa
 
 @contextmanager
 def _json_lines(target: str) -> Iterator[Callable[[BatchProgress], None]]:
-    """Yield a function that writes a JSON line, at most once a second. Always write the last."""
+    """Yield a function that writes a JSON line, at most once a second, and always the last one."""
     import json
     import time
 

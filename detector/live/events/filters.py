@@ -32,7 +32,7 @@ TIMED = (base.LEAVES, base.STAYS, base.ENDS)  # events that have a duration
 PICTURED = (base.APPEARS, base.CROSSES, base.ENTERS, base.STAYS)  # the object is in view
 # Receiver -> default kinds of events.
 KINDS = {WEBHOOK: base.EVENTS, MQTT: base.EVENTS, SNAPSHOTS: PICTURED, CLIPS: PICTURED}
-NO_ZONE = "away from lines and zones"  # why events are held back without a user's filter
+NO_ZONE = "away from lines and zones"  # why events are held back if the user gave no filter
 MINUTE_S = 60.0
 PASSED, FILTERED, LIMITED = "passed", "filter", "per_minute"
 _HOURS = re.compile(r"(([01]\d|2[0-3]):[0-5]\d)-(?!\1)(([01]\d|2[0-3]):[0-5]\d|24:00)")

@@ -27,7 +27,7 @@ from detector.live.events.wording import as_json
 
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 LONGEST_PAUSE_S = 30  # between attempts to connect; the pause doubles from 1 s
-STEADY_S = 60.0  # report a disconnect again if the connection lasted this long
+STEADY_S = 60.0  # report the next disconnect too if the connection lasted this long
 LONGEST_TOPIC = 65_535  # bytes (MQTT 3.1.1, section 1.5.3)
 NOTHING, TROUBLE, REFUSAL = range(3)  # the most severe problem reported so far
 NO_CONNECTION = 4  # MQTT_ERR_NO_CONN: paho keeps the message for the next connection

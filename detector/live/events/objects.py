@@ -15,7 +15,7 @@ from detector.core.types import Detections, Frame
 from detector.live.base import APPEARS, LEAVES, Event
 
 GONE_NS = 2_000_000_000
-JUMP_S = 1.0  # a smaller difference of the clocks may be a pause between reading the two
+JUMP_S = 1.0  # a smaller difference may come from a pause between reading the two clocks
 
 
 class Moment(NamedTuple):

@@ -43,7 +43,7 @@ class QueuedTarget:
     accepts: Callable[[Event], bool] = staticmethod(lambda event: True)
 
     def __init__(self, *, notice: Callable[[str], None] = lambda _: None) -> None:
-        """``notice`` prints a line at the first of several failures."""
+        """``notice`` prints a line at the first of successive failures."""
         self._notice = notice
         self._failing = False
         self._waiting: deque[Event] = deque()

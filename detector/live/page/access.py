@@ -46,7 +46,7 @@ class Access:
         return 0.0 if len(times) < TRIES else TRIES_S - (now - times[0])
 
     def check_token(self, given: str, address: str) -> bool:
-        """Compare in constant time; count a wrong token. ``TRIES`` never delays the right token,
+        """Compare in constant time; count a wrong token. ``TRIES`` never blocks the right token,
         because all clients of a proxy share an address."""
         if self._token is None:
             return True

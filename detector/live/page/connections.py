@@ -34,8 +34,8 @@ Address = tuple[str, int]
 
 class BoundedSocket(socket.socket):
     """Limits accepted sockets to ``most``, and to ``each`` per address. When full, it closes
-    a socket of the lowest ``rank``; if all are busy with a login, the new one. ``reserve``
-    sockets are for health checks on this machine."""
+    a socket of the lowest ``rank``; if all are logged in and busy, the new one. ``reserve``
+    sockets are for clients on this machine."""
 
     def __init__(self, listening: socket.socket) -> None:
         super().__init__(listening.family, listening.type, listening.proto, listening.detach())
@@ -83,7 +83,7 @@ class BoundedSocket(socket.socket):
         rank = [held.rank for held in candidates]
         if not candidates or min(rank) >= WATCHING:
             return new
-        # Of the lowest rank, the least recently active of the address with most connections.
+        # Among the lowest rank, take the least recently active of the address with most sockets.
         lowest = min(rank)
         least = [held for held in candidates if held.rank == lowest]
         displaced = max(least, key=lambda held: self._block_counts[held.block])
@@ -113,7 +113,7 @@ class BoundedSocket(socket.socket):
 
 
 class _CountedSocket(socket.socket):
-    """An accepted socket. ``known``: logged in, or no login needed. ``busy``: in a request."""
+    """An accepted socket. ``known``: logged in, or login not needed. ``busy``: in a request."""
 
     def __init__(self, accepted: socket.socket, listening: BoundedSocket, peer: Any) -> None:
         super().__init__(accepted.family, accepted.type, accepted.proto, accepted.detach())
@@ -125,7 +125,7 @@ class _CountedSocket(socket.socket):
 
     @property
     def rank(self) -> int:
-        """Idle without a login (0), busy without (1), idle with a login (2), busy with (3). Lower
+        """Not ``known`` and idle (0) or ``busy`` (1); ``known`` and idle (2) or ``busy`` (3). Lower
         ranks are closed first."""
         return 2 * self.known + self.busy
 

@@ -144,7 +144,7 @@ class Gate:
                 raise HttpError(403, "requests from other sites are refused (Sec-Fetch-Site)")
 
     def _is_our_host(self, host: str) -> bool:
-        """Return whether Host is a known name or an address; served on loopback, only loopback."""
+        """Return whether Host is a known name, loopback or, unless served on that, an address."""
         try:
             name = urlsplit(f"//{host}").hostname
         except ValueError:
@@ -156,7 +156,7 @@ class Gate:
         return is_address(name) and not is_loopback(self._binding.host)
 
     def _check_login(self, scope: MutableMapping[str, Any], headers: Mapping[str, str]) -> None:
-        """Raise HttpError without a login. Set ``scope["session"]`` to its id or None."""
+        """Raise HttpError if not logged in. Set ``scope["session"]`` to a session id or None."""
         scope["session"] = None
         if not self._access.needed:
             self._connections.mark_known(scope.get("client"))

@@ -25,7 +25,7 @@ class Clips:
         self.short = 0  # clips that begin too late, because the ring was full
 
     def begin(self, tracks: Tracks) -> None:
-        """Begin a connection with ``tracks``: end the clip and clear the ring."""
+        """Begin a connection with ``tracks``: end the open clip and clear the ring."""
         self._end_clip()
         self._ring.clear()
         self._bytes = 0

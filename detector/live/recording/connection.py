@@ -199,7 +199,7 @@ class RecordedStreams:
 
 
 def _by_arrival(packet: Packet) -> Packet:
-    """Replace the packet's stamps by its arrival, for codecs without B-frames."""
+    """Replace the packet's stamps by its arrival time, for codecs without B-frames."""
     return replace(
         packet,
         pts=packet.arrived_ns // 1000,

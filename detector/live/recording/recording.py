@@ -21,9 +21,9 @@ from detector.live.recording.side_cars import SideCars
 ANNOTATED, COPY, NONE = "annotated", "copy", "none"
 # If a camera is silent for this long, its file is finished, so that it can be watched or removed.
 SILENCE_NS = 10 * NS
-# Annotated recordings skip sound this long: the first packets arrive in a burst.
+# Annotated recordings skip sound for this long: the first packets arrive in a burst.
 SETTLE_NS = NS
-# Shortest time between files that begin for a new size; until then, annotated pictures are scaled.
+# Shortest time between new files for a new size; until then, annotated pictures are scaled.
 LEAST_NS = 10 * NS
 
 

@@ -23,7 +23,7 @@ from detector.live.sources.base import NAME
 DAY_S = 86_400
 GB = 10**9
 PAUSE_S = 30.0  # between sweeps
-# If the clock changed by more than this, it was set; it counts as right this long after that.
+# A clock that changes by more than this was set. It counts as right once this time has passed.
 JUMP_S = 3600.0
 FIRST_S = 1_577_836_800.0  # the year 2020; a clock with an earlier time is wrong
 
@@ -46,7 +46,7 @@ class _StoredFile:
         return self.recorded.path.parent, self.recorded.start_s, self.recorded.number
 
     def age_s(self, utc_s: float) -> float | None:
-        """Return the age by the name or the file time, whichever is later and not impossible."""
+        """Return the age by the later of name and file time, without impossible times."""
         times = (self.recorded.start_s, self.changed_s)
         possible = [one for one in times if FIRST_S <= one <= utc_s + JUMP_S]
         return max(0.0, utc_s - max(possible)) if possible else None

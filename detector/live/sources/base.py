@@ -32,7 +32,7 @@ LAG = "lag"  # older than --max-age, so its whole group of pictures was dropped
 RATE = "rate"  # above the camera's ``rate``
 CORRUPT = "corrupt"  # the decoder or the protocol reported damage
 NO_KEY = "no_key"  # before the first key frame of its connection
-STOPPED = "stopped"  # the run or the connection ended before its turn
+STOPPED = "stopped"  # the run or the connection ended before the picture's turn
 REASONS = (NEWER, UNDECODED, LAG, RATE, CORRUPT, NO_KEY, STOPPED)
 
 NETWORK, WEBCAM, FILE = "network", "webcam", "file"  # kinds of cameras
@@ -63,7 +63,7 @@ class Terms:
     every: bool = False
     max_age_s: float = 5.0
     start_timeout_s: float = 20.0
-    wait: bool = False  # wait forever for cameras that never sent a picture
+    wait: bool = False  # wait without limit for cameras that never sent a picture
     cpu_load: CpuLoad = field(default_factory=CpuLoad, compare=False)  # shared by all feeds
     grey: str | GreyRange = AUTO
 

@@ -222,7 +222,7 @@ class Collector:
             member.feed.start()
 
     def add(self, camera: Camera, *, start: bool = True) -> Feed:
-        """Add a camera. The counts of a removed one continue."""
+        """Add a camera. If it was removed before, its counts continue."""
         member = Member(self._make(camera, self.wake), self._clock())
         before = self.gone.get(camera.name)
         if before is not None:
@@ -380,7 +380,7 @@ class Collector:
     # Callers hold the lock.
 
     def window_ns(self) -> int:
-        """Return a batch's wait: the shortest frame interval minus the execution time."""
+        """Return how long a batch waits: the shortest frame interval minus its execution time."""
         rates = [member.fps for member in self._members.values() if member.live and member.fps]
         shortest, longest = WINDOW_NS
         if not rates:
@@ -472,7 +472,7 @@ class Collector:
                 facts.connects for facts in map(Member.facts, self.gone.values())
             )
         if any(member.live for member in self._members.values()):
-            self._give_up_ns = None  # an address works, so retry all after errors
+            self._give_up_ns = None  # one address works, so never give up
 
     def _is_hopeless(self, member: Member, facts: FeedFacts) -> bool:
         """Return whether a camera sent no picture in time, and is not connecting now."""

@@ -67,7 +67,7 @@ class PacketDecoder:
             self._drop_packet(self._pending[0])
 
     def flush(self, end: End) -> Iterator[tuple[Picture, Any]]:
-        """Yield the delayed pictures, then drop the packets that have none."""
+        """Yield the delayed pictures, then drop the packets that yielded none."""
         # The codec raises if it holds nothing, or only damaged packets, which are counted below.
         with contextlib.suppress(av.error.FFmpegError):
             yield from self._pictures(end.codec.decode(None), end.codec)

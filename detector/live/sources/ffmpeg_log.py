@@ -1,4 +1,4 @@
-"""Read FFmpeg's log for damage and redirects while cameras are open, and redact its secrets.
+"""Reads FFmpeg's log for damage and redirects while cameras are open, and redacts its secrets.
 
 A decoder patches damage and returns the picture as intact; only its log shows it. PyAV puts the log
 of each thread into the thread's own list, so cameras do not get each other's messages.

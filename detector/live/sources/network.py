@@ -293,7 +293,7 @@ class NetworkFeed(PacketFeed):
         )
 
     def _resolve(self) -> ErrorMeaning | None:
-        """Look up the host's name in a thread, which may outlive this; return the error, if any."""
+        """Look up the host's name in a thread, which may outlive this call; return any error."""
         host = _host(self.camera.address.whole)
         if host is None:
             return None

@@ -56,7 +56,7 @@ class PacketFeed(ThreadedFeed):
         self._shedding = Shedding(
             lambda: self.status.taken, self.terms.cpu_load.measure, lambda: self._needed()
         )
-        self._cpu_ns = 0  # of the decoding thread, as last reported
+        self._cpu_ns = 0  # CPU time of the decoding thread, as last reported
         self._decoded_epoch = 0  # epoch of the last decoded packet
         self._watched_ns = self.clock()
 

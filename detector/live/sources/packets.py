@@ -48,8 +48,8 @@ class End:
 
 
 class PacketQueue:
-    """A FIFO queue, limited by age and bytes. ``eager``: jump to a queued key frame at half a
-    second of lag."""
+    """A FIFO queue, limited by age and bytes. ``eager``: jump to a queued key frame after a lag of
+    half a second."""
 
     def __init__(self, max_age_s: float, eager: bool, drop: Callable[[str, int], None]) -> None:
         self._max_age_ns, self._eager, self._drop = round(max_age_s * 1e9), eager, drop

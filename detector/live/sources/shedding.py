@@ -25,12 +25,12 @@ SECOND = 1_000_000_000  # ns
 FEW = 5  # shedding begins if fewer than one in this many pictures is taken
 LEAST = 3  # at least this many pictures are decoded per section
 MARGIN = 3  # pictures to decode for each picture taken
-WASTED = 4  # decode fewer pictures if this many are decoded for each picture taken
+WASTED = 4  # decode fewer pictures if more than this many are decoded for each picture taken
 FULL = 0.9  # shedding begins above this load of the cores
 ROOM = 0.75  # decode more pictures below this load of the cores
-WORTH = 0.25  # shedding begins only above this share of decoding in our CPU time
+WORTH = 0.25  # shedding begins only if decoding takes more than this share of our CPU time
 SHORTEST = 10  # a section has at least this many pictures
-# The longest group; key frames every two seconds are common, and arrive with jitter.
+# Longest group for shedding; key frames every two seconds are common, and arrive with jitter.
 LONGEST_S = 2.5
 REGULAR = 5  # shedding begins after this many groups in a row within LONGEST_S
 # Sections in a row that must meet the conditions; doubled each time that shedding begins.

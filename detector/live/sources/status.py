@@ -17,7 +17,7 @@ FROZEN_S = 10.0  # frozen after this time of identical pictures; noise makes liv
 RATE_S = 5.0  # the camera's rate is measured over this time
 MOST_ARRIVALS = 1000  # remembered for the rate
 BURST_S = 0.05  # pictures that were buffered while the stream was opened arrive together
-STEADY_S = 2.0  # after this long live, the next failure counts as the first again
+STEADY_S = 2.0  # if live for this long, the next failure counts as the first again
 
 # go2rtc's steps: five retries after 1 s, five after 5 s, ten after 10 s, then one per minute.
 STEPS = ((5, 1.0), (10, 5.0), (20, 10.0))
