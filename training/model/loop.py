@@ -57,7 +57,7 @@ class Options:
     peak: float = 1.0  # the highest rate, as a share of the usual one
     full_canvas: bool = False
     canvases: tuple[tuple[int, int], ...] = ()  # height, width: one is drawn for each step
-    consistency: float = 0.0  # weight of that loss; 0: not computed
+    consistency: float = 0.0  # weight of the consistency loss; 0: not computed
 
 
 def train(

@@ -33,7 +33,7 @@ from model.evaluation import (
 
 LINK_IOU, GAP, SEEN = 0.4, 8, 12  # see ``flicker``
 VISIBLE = 0.25  # objects with a smaller visible share are ignored
-TRACKED = {**CLASSES, "pedestrian": 0}  # MOT17 calls them pedestrians
+TRACKED = {**CLASSES, "pedestrian": 0}  # MOT17 calls people pedestrians
 
 
 # Without labels

@@ -270,7 +270,7 @@ def _has_arrived(
 
 
 def infer(track: AnyTrack, parts: Parts, batch: Batch) -> None:
-    """Run a batch through its request, and record begin and end in cameras' frames."""
+    """Run a batch through its request; record the times of begin and end in cameras' frames."""
     hooks = parts.hooks
     began = hooks.clock() if hooks is not None else 0
     if batch.rows:
