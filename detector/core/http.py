@@ -144,7 +144,7 @@ def _read_head(response: BaseHTTPResponse, start: int) -> Answer:
 
 
 def _read_length(response: BaseHTTPResponse) -> int | None:
-    """Return the stated length; None if absent or above LARGEST, as of an endless stream."""
+    """Return the stated length; None if absent or above LARGEST, as for an endless stream."""
     # at most one value: urllib3 rejects responses with two different ones
     stated = set(response.headers.getlist("Content-Length"))
     if not stated or response.chunked:
@@ -166,7 +166,7 @@ def open_url(
 ) -> BaseHTTPResponse:
     """Return the response after redirects; its ``url`` is the final address. ``login`` is sent only
     to the scheme, host and port of ``url``, if the server asks for it. ``checked``: False accepts
-    every certificate. Raises urllib's HTTPError for a refusal, and those of ``plain_errors``."""
+    every certificate. Raises urllib's HTTPError for a refusal; else as ``plain_errors``."""
     headers = {**HEADERS, **headers}
     url = address_to_send(url)
     origin = urllib3.connection_from_url(url)

@@ -1,5 +1,5 @@
-"""Shared parts of the families of transformers: a small network with random weights, its export,
-and detection with the library's own image processor."""
+"""Shared parts of the families run by transformers: a small network with random weights, its
+export, and detection with the library's own image processor."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """NanoDet and NanoDet-Plus, by their own code: exported like tools/export_onnx.py, run like demo.py.
 
-No package index has it, so $CHECKOUTS must contain github.com/RangiLyu/nanodet.
+No package index has them, so $CHECKOUTS must contain github.com/RangiLyu/nanodet.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def write_variant(
 
 
 def caught(module: Any, run: Callable[[], Any]) -> Any:
-    """Return the last output of ``module`` (of torch) during ``run()``."""
+    """Return the last output of the torch module ``module`` during ``run()``."""
     outputs: list[Any] = []
     hook = module.register_forward_hook(lambda _m, _i, out: outputs.append(out))
     run()
@@ -133,7 +133,7 @@ def caught(module: Any, run: Callable[[], Any]) -> Any:
 def scale_logits(
     layers: list[Any], logits: Callable[[], Any], rate: float, deviation: float
 ) -> None:
-    """Scale the last layers (of torch) of a random network so that their outputs differ between rows.
+    """Scale the last torch layers of a random network so that their outputs differ between rows.
 
     ``logits`` runs the network and returns the outputs of ``layers``, [..., rows, columns].
     Afterwards each column has the mean logit(``rate``) and the standard deviation ``deviation``.
@@ -167,7 +167,7 @@ def enliven(module: Any, gain: float = 1.0, focus: float = 4.0, boxes: float = 0
 
 
 def settle(model: Any, run: Callable[[], Any]) -> None:
-    """Set the statistics of torch's batch norms by calling ``run``."""
+    """Set the statistics of torch's batch norms from the inferences that ``run`` makes."""
     import torch
 
     norms = [layer for layer in model.modules() if isinstance(layer, torch.nn.BatchNorm2d)]

@@ -34,7 +34,7 @@ def model(classes: int | None) -> Any:
 
 
 def spread(detector: Any, picture: Path) -> None:
-    """Make the outputs differ: a new model gives all scores as 0.01, and the anchors as boxes."""
+    """Make the outputs differ: in a new model, all scores are 0.01, and boxes are the anchors."""
     network = detector.model.model
     with torch.no_grad():
         for layer in network.transformer.enc_out_class_embed:

@@ -65,7 +65,7 @@ def spread(
 
 
 def settle_on(model: Any, pictures: list[Path]) -> None:
-    """Settle on one batch of all pictures: the smallest maps of a single one have no variance."""
+    """Settle on one batch of all pictures: a single picture's smallest maps have no variance."""
     settle(model, lambda: model([tensor(picture) for picture in pictures]))
 
 

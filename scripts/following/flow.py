@@ -22,7 +22,7 @@ from following.library import CONF, LOW
 from following.steady import watch
 
 HALF = 0.5
-COLUMNS, ROWS = np.linspace(0.25, 0.75, 4), np.linspace(0.2, 0.8, 5)  # parts of a box
+COLUMNS, ROWS = np.linspace(0.25, 0.75, 4), np.linspace(0.2, 0.8, 5)  # shares of a box's sides
 LEAST = 5  # a box is moved only if at least this many points were tracked
 MOTIONS = ("none", "tracks", "flow")
 

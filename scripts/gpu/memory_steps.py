@@ -23,7 +23,7 @@ from gpu.stand_ins import AbsentError, fake_gpu
 
 
 def each_provider(slow_copies: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield each package's name with its memory on the first GPU, or with a row that says why."""
+    """Yield each package's name with its memory on the first GPU, or a row that says why not."""
     from detector.core.engines.trt import memory
 
     for name in memory.PROVIDERS:
@@ -153,7 +153,7 @@ def _one_wait(wait: Callable[[], object]) -> tuple[bool | None, float, float]:
             ticks.append(time.perf_counter())
             time.sleep(TICK_S)
 
-    # So that no other thread takes the GIL between the wait and the clock.
+    # Let no other thread take the GIL between the wait and the clock.
     usual_s = sys.getswitchinterval()
     sys.setswitchinterval(1000)
     try:

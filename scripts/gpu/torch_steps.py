@@ -75,7 +75,7 @@ def chosen(folder: str) -> Row:
 
 def compile() -> Iterator[Row]:
     """Check torch.compile with each precision's TF32 settings. All compilation must happen while
-    the engine is opened, in another thread than those that run it."""
+    the engine is opened, and not in the threads that run it."""
     if (why := here.torch_lacks()) is not None:
         yield row("torch.compile", why, None)
         return

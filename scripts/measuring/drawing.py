@@ -1,4 +1,4 @@
-"""The cost of drawing boxes, labels and trails, now, in an older version, and in supervision."""
+"""The cost of drawing boxes, labels and trails: here, in an older version, and in supervision."""
 
 from __future__ import annotations
 

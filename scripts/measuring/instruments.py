@@ -103,7 +103,7 @@ def _parts() -> Iterator[Any]:
 
 
 def _count_steps(sleeping: Container[str]) -> dict[str, float]:
-    """Return steps per frame of the threaded loop, over stages that sleep or compute."""
+    """Return steps per frame of the threaded loop. Stages in ``sleeping`` sleep; others compute."""
     with _parts():
         from detector.core.loop.overlapped import frames_overlapped
         from detector.core.loop.parts import Progress

@@ -1,5 +1,5 @@
-"""Parts of scripts/batch_check and scripts/cluster_check: timing ways to run a job of many short
-clips in turns, pictures that kill their process, and the comparison with single runs."""
+"""Parts of scripts/batch_check and scripts/cluster_check: timings, in turns, of ways to run many
+short clips; pictures that kill their process; and the comparison with single runs."""
 
 from __future__ import annotations
 

@@ -435,7 +435,7 @@ LICENCE_HEAD = ("network", "engine", "precision executed", "agreement with fp32"
 
 
 def _licences(settings: Settings) -> list[list[str]]:
-    """Measure the loss of int8 on trained networks, calibrated on street.mp4, on another clip."""
+    """Measure how much int8, calibrated on street.mp4, costs trained networks on another clip."""
     rows = []
     for name in LICENSED_BY:
         if not (SHARED / name).is_file():

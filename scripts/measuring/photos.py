@@ -1,4 +1,4 @@
-"""The speed of a folder of 12-megapixel photos, now, in an older version, and in ultralytics."""
+"""The speed on a folder of 12-megapixel photos: of this and an older version, and ultralytics."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """A planted slowdown in one process of `compare`, and its measured size.
 
-A sleep in each call of the engine lengthens a frame by its full length only if no other work of the
-run catches up meanwhile. With video encoding, or an engine thread per core, the codecs' threads do:
-on two busy cores they worked 0.5 to 0.7 ms of a 2 ms sleep, and hid that part. So the check
-runs with one engine thread and without video, and this process measures the effect on its frames.
+A sleep in each call of the engine makes a frame longer by the whole sleep only if no other thread
+uses that time to catch up. With video encoding, or an engine thread per core, the codecs' threads
+do: on two busy cores they worked for 0.5 to 0.7 ms of each 2 ms sleep, and hid that part. So the
+check has one engine thread and no video, and this process measures the effect on its frames.
 """
 
 from __future__ import annotations

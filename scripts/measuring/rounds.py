@@ -79,7 +79,7 @@ def ratios(above: Sequence[Row], below: Sequence[Row], key: str) -> list[float]:
 
 
 def against(values: Sequence[float], aim: float) -> str:
-    """Describe whether the median reaches the aim, and by how much it misses it."""
+    """Describe whether the median reaches the aim, or by how much it falls short."""
     median = statistics.median(values)
     if median >= aim:
         return f"reached (>= {aim:g})"

@@ -25,7 +25,7 @@ os.environ.setdefault("YOLO_VERBOSE", "false")
 
 PACKAGES = ("ultralytics", "torch", "torchvision", "openvino", "nncf", "onnx", "opencv-python")
 DEFAULT = "default"
-CONF, IOU = 0.25, 0.7  # its defaults, given explicitly so that both programs use the same
+CONF, IOU = 0.25, 0.7  # ultralytics' defaults, given explicitly so that both programs use them
 WANTED = 30  # boxes per picture after NMS
 CELLS = 100  # cells per picture above the threshold, before boxes are counted
 SEED = 0
@@ -215,7 +215,7 @@ def write_data(folder: Path, pictures: Sequence[Path]) -> Path:
 
 
 # ----------------------------------------------------------------------
-# Its prediction
+# ultralytics' prediction
 
 
 def predict(model: Path, clip: Path, size: tuple[int, int], precision: str) -> dict[str, Any]:

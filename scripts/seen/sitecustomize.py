@@ -25,7 +25,7 @@ _noted: set[tuple[str, int]] = set()
 
 
 def _note(file: str, line: int) -> None:
-    """Write a line immediately, since a killed process cannot write at its end."""
+    """Record a line at once, since a killed process cannot do so at its end."""
     if (file, line) in _noted:
         return
     _noted.add((file, line))

@@ -58,7 +58,7 @@ def draws(things: int) -> list[NDArray[np.int64]]:
 
 
 def estimate(things: int, figure: Callable[[NDArray[np.int64]], float]) -> Estimate:
-    """Return ``figure`` with its interval. Its argument: how often each thing is drawn."""
+    """Return ``figure`` with its interval; ``figure`` gets how often each thing is drawn."""
     drawn = np.array([figure(times) for times in draws(things)])
     value = figure(np.ones(things, np.int64))
     return Estimate(value, *ap.percentiles(drawn[np.isfinite(drawn)].tolist() or [np.nan]))
@@ -81,7 +81,7 @@ def absolute_ap(ours: Rows) -> Estimate:
 
 
 def loss_of_ap(first: Rows, second: Rows) -> Estimate:
-    """Return by how much the AP50 of ``second`` is lower."""
+    """Return by how much the AP50 of ``second`` is lower than that of ``first``."""
     a, b = ap.Ranking.of(first), ap.Ranking.of(second)
     return estimate(
         len(first), lambda times: a.average_precision(times) - b.average_precision(times)
@@ -89,7 +89,7 @@ def loss_of_ap(first: Rows, second: Rows) -> Estimate:
 
 
 def ratio_of_recall(ours: Rows, theirs: Rows) -> Estimate:
-    """Return our recall with UNMATCHED times their unmatched boxes, divided by their recall."""
+    """Return our recall at UNMATCHED times yolox_nano's unmatched boxes, relative to its recall."""
     pool = ap.Ranking.of(ours)
     wrong, right = (
         np.array([((row.outcomes == kind) & (row.scores >= REPORTED)).sum() for row in theirs])
@@ -114,7 +114,7 @@ def found_with(pool: ap.Ranking, times: NDArray[np.int64], unmatched: float) -> 
 
 
 def equally_found(ours: Sightings, theirs: Sightings) -> tuple[Steadiness, Steadiness]:
-    """Return our steadiness at the score of equal recall, and theirs at .25."""
+    """Return our steadiness at the score that gives equal recall, and theirs at score .25."""
     score = score_of_recall(ours, count_found(theirs))
     return steadiness(ours, score), steadiness(theirs, REPORTED)
 
@@ -173,8 +173,8 @@ def aim_of_flicker(at: tuple[str, str], pair: tuple[Steadiness, Steadiness]) -> 
 
 
 def worst_loss(ours: Results, int8: Results) -> tuple[tuple[str, str], Estimate]:
-    """Return the set and class where int8 loses most AP50. Elevated has none, because its labels
-    have gaps."""
+    """Return the set and class where int8 loses most AP50, and the loss. Elevated is excluded,
+    because its labels have gaps."""
 
     def loss(at: tuple[str, str]) -> float:
         return ap.average_precision(ours[at]) - ap.average_precision(int8[at])

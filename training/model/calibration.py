@@ -1,12 +1,12 @@
 """Calibration of scores: half of the boxes with score .5 should be right.
 
-The class logit is scaled and shifted, by numbers from a logistic regression of whether a box is
-right on its score. The order of boxes within a class does not change, so AP does not either.
+The class logit is scaled and shifted by two numbers, from a logistic regression that predicts from
+a box's score whether the box is right. The order of a class's boxes, and so AP, does not change.
 
-Only pictures with complete labels tell whether a box is wrong: COCO's, and nearly so overpass's for
-vehicles. Road and elevated have gaps, so boxes of unlabelled objects would count as errors and
-lower the scores. The rendered street is complete, but similar to rendered training pictures, so
-scores on it are better than on photographs.
+Only pictures with complete labels tell whether a box is wrong: those of COCO, and, for vehicles,
+the nearly complete ones of overpass. Road and elevated have gaps, so boxes of unlabelled objects
+would count as errors and lower the scores. The rendered street is complete, but similar to rendered
+training pictures, so scores on it are better than on photographs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from detector.lab.analysis.accuracy import average_precision as ap
 from model.evaluation import Results
 
 COMPLETE = {"person": ("coco",), "vehicle": ("coco", "overpass")}
-# The lowest calibrated score in the fit, which the thousands of boxes below it would dominate.
+# The lowest calibrated score of boxes in the fit. The thousands of boxes below would dominate it.
 FIT_FROM = 0.05
 ROUNDS = 50
 RIDGE = 1e-2  # keeps the fit finite if the scores separate right from wrong perfectly

@@ -19,7 +19,7 @@ from model.loss import Tensors, candidates, iou
 from model.teacher import cell_centres, cell_grid
 
 MOVED = 4  # pictures per batch: a quarter of the usual 16
-FARTHEST = 12.0  # longest move of the centre, in pixels; the smallest cells have 8
+FARTHEST = 12.0  # longest move of the centre, in pixels; the smallest cells are 8 wide
 ZOOM = 0.05  # largest zoom, in and out
 SMALLEST = 4.0  # shortest side of an object in the loss, in pixels
 BOX_WEIGHT = 0.5  # weight of boxes relative to scores

@@ -27,7 +27,7 @@ SIDE = 512  # longest side of a picture in memory, in pixels; larger pictures ar
 SIDE_RENDERED = 640  # not shrunk, because these pictures teach cars that are a few pixels wide
 WEBP_QUALITY = 60  # all pictures and the teacher take less than 60 MiB
 
-# The share of the teacher's score that is a target without a label: (person, vehicle).
+# Where no label is, the target is this share of the teacher's score: (person, vehicle).
 TRUST = {
     "coco": (0.5, 0.5),  # completely labelled; some trust compensates for missed objects
     "overpass": (1.0, 0.5),

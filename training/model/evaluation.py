@@ -364,8 +364,8 @@ def to_source(boxes: NDArray[np.float32], fit: Letterbox) -> NDArray[np.float32]
 
 
 def measure_cost(models: dict[str, Model], rounds: int) -> dict[str, float]:
-    """Return the median ms of an inference only. Models take turns; the first tenth of the rounds
-    is warm-up."""
+    """Return each model's median ms per inference. Models take turns; the first tenth of the
+    rounds is warm-up."""
     times_ms: dict[str, list[float]] = {name: [] for name in models}
     for _ in range(rounds):
         for name, model in models.items():

@@ -53,11 +53,11 @@ class Options:
     bf16: bool = True
     workers: int = 1
     evaluate_every: int = 0  # steps; 0: at the end of each phase
-    start: Path | None = None  # the checkpoint of a finished run
+    start: Path | None = None  # the checkpoint of a finished run, or shipped weights
     peak: float = 1.0  # the highest rate, as a share of the usual one
     full_canvas: bool = False
     canvases: tuple[tuple[int, int], ...] = ()  # height, width: one is drawn for each step
-    consistency: float = 0.0  # weight of that loss; 0: not computed
+    consistency: float = 0.0  # weight of the consistency loss; 0: not computed
 
 
 def train(

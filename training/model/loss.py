@@ -1,7 +1,7 @@
 """The loss of a batch: the assignment of cells to boxes, their targets, and the cost.
 
-Cells are assigned to boxes by SimOTA, for all pictures of a batch at once. For a labelled box the
-target score is the overlap of the cell's box; elsewhere it is the teacher's score.
+Cells are assigned to boxes by SimOTA, for all pictures of a batch at once. The target score of an
+assigned cell is at most its box's best overlap; of others, the teacher's score times its ``trust``.
 Shapes: T true boxes, N cells, B pictures, K assigned pairs.
 """
 

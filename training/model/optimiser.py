@@ -85,7 +85,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalise(g: Tensor, steps: int = 5) -> Tensor:
-    """Return the nearest matrices [K, m, n] with singular values of about 1.
+    """Return the matrices nearest to ``g`` [K, m, n] with singular values of about 1.
 
     Newton-Schulz iterations with the coefficients of Jordan's quintic (link above).
     """

@@ -33,7 +33,7 @@ from model.evaluation import (
 
 LINK_IOU, GAP, SEEN = 0.4, 8, 12  # see ``flicker``
 VISIBLE = 0.25  # objects with a smaller visible share are ignored
-TRACKED = {**CLASSES, "pedestrian": 0}  # MOT17 calls them pedestrians
+TRACKED = {**CLASSES, "pedestrian": 0}  # MOT17 calls people pedestrians
 
 
 # Without labels
@@ -254,7 +254,7 @@ def follow(model: Model, frames: Iterable[Frame]) -> dict[str, Sightings]:
 
 
 def score_of_recall(sightings: Sightings, found: int) -> float:
-    """Return the score at which ``found`` frames of objects have a box, or the lowest score."""
+    """Return the score at which ``found`` frames of objects have a box, or else CONFIDENCE."""
     scores = sorted((score for track in sightings.values() for score in track), reverse=True)
     return max(scores[found - 1], CONFIDENCE) if 0 < found <= len(scores) else CONFIDENCE
 

@@ -113,7 +113,7 @@ def _tile(rng: np.random.Generator, cells: int = 64) -> np.ndarray:
 
 
 def _fold(place: np.ndarray) -> np.ndarray:
-    """Repeat the tile seamlessly, by mirroring."""
+    """Map coordinates into one tile, which repeats seamlessly because it is mirrored."""
     return np.abs((place % 1020) - 510)
 
 

@@ -100,7 +100,7 @@ class Scene:
         return self._expose(picture), boxes
 
     def _smear(self, mover: Person | Vehicle, t: float) -> np.ndarray:
-        """Return the pixels (x, y) that the mover crosses while the shutter is open."""
+        """Return by how many pixels (x, y) the mover moves while the shutter is open."""
         here = mover.base(t)
         a, b = self.camera.project(np.stack([here, here + mover.speed(t) / self.fps * SHUTTER]))
         return b - a

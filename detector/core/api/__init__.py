@@ -48,8 +48,8 @@ FOR_PROCESS = KEYWORDS.union(
 
 _open: weakref.WeakSet[Detector] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_open.clear)  # open Detectors belong to the parent
-# Finalizers release decoders at exit. ``atexit`` works in reverse order, so creating one before
-# ``_close_open`` is registered makes all finalizers run after it.
+# Finalizers release decoders at exit. ``atexit`` works in reverse order, so creating a finalizer
+# before ``_close_open`` is registered makes all finalizers run after it.
 weakref.finalize(_open, bool)
 _exiting = threading.Event()
 
@@ -199,9 +199,9 @@ class Detector(AnswersAttributes):
 
         A picture is u8 BGR [h, w, 3], as ``cv2.imread`` returns it, the path of a picture file, or
         a PIL picture, whose EXIF rotation is not applied (``ImageOps.exif_transpose`` does that).
-        A call does not change it. A list runs in batches of the Detector's ``batch``. ``conf`` and
+        The picture is not changed. A list runs in batches of the Detector's ``batch``. ``conf`` and
         ``classes`` apply to this call only. Several threads may call one Detector; one call runs at
-        a time. Raises UsageError for anything else, and SourceError for a file that cannot be read.
+        a time. Raises UsageError for other values, and SourceError for a file that cannot be read.
         """
         _refuse_unknown(foreign, "detector", FOR_A_CALL)
         with python_words(KEYWORDS):
@@ -462,7 +462,7 @@ def _gather(specs: list[str]) -> list[str]:
 
 
 def _refuse_closed(closed: threading.Event) -> None:
-    if _exiting.is_set():  # ends the thread without a traceback, whose printing can abort Python
+    if _exiting.is_set():  # ends the thread without a traceback: printing one can abort Python
         raise SystemExit
     if closed.is_set():
         raise UsageError("this Detector is closed; create another one")

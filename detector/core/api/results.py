@@ -103,7 +103,7 @@ class Detections(AnswersAttributes, types.Detections):
 
     def to_df(self) -> pandas.DataFrame:
         """Return a table with the columns class, class_id, score, x1, y1, x2, y2, and track if
-        objects are tracked (missing for one without a track). Raises ImportError without pandas."""
+        objects are tracked (empty for one without a track). Raises ImportError without pandas."""
         pandas = _import("pandas", "to_df()")
         from detector.core.sinks._rows import plain_values
         from detector.core.sinks.csv import COLUMNS
@@ -182,7 +182,7 @@ class Detections(AnswersAttributes, types.Detections):
         return None if picture is None else as_image(picture)
 
     def _repr_png_(self) -> bytes | None:
-        """Return the picture with boxes for a notebook, up to WIDEST pixels wide, if it exists."""
+        """Return a PNG with boxes, at most WIDEST pixels wide; None if the picture is gone."""
         import cv2
 
         from detector.core.sinks.pictures import encode

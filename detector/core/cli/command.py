@@ -34,8 +34,8 @@ def subcommand(
     examples: Sequence[str] = (),
     cls: type[HelpfulCommand] = HelpfulCommand,
 ) -> Callable[[Callable[..., int | None]], click.Command]:
-    """Make a command of a function that returns its exit code (None: 0). A DetectVideoError becomes
-    one line on stderr and its exit code (exits.py).
+    """Turn a function that returns an exit code (None: 0) into a command. A DetectVideoError
+    becomes one line on stderr and its exit code (exits.py).
 
     ``options``: the configuration options that it accepts. ``config_file`` adds --config. ``json``
     adds --json and names what it prints. ``quiet`` adds --quiet with this help. ``interrupted``:
@@ -77,7 +77,7 @@ def subcommand(
 
 @contextmanager
 def errors_as_documents(as_json: bool) -> Iterator[None]:
-    """With --json, also print an error that ends the block as a JSON document."""
+    """If an error ends the block and --json is given, also print the error as a JSON document."""
     try:
         yield
     except (DetectVideoError, Stopped) as error:

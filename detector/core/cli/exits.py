@@ -104,7 +104,7 @@ def _say(text: str) -> None:
 
 
 def _find_log(error: BaseException) -> str:
-    """Return the file with the traceback: the session's, or else one that is written here."""
+    """Return the file with the traceback: the session's, or else one that this call writes."""
     for note in getattr(error, "__notes__", ()):
         if note.startswith(LOGGED):
             return str(note.removeprefix(LOGGED))

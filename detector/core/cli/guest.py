@@ -29,7 +29,7 @@ class Guest(Protocol):
         line. Raises UsageError for sources that cannot be combined, and for unused options."""
 
     def check(self, specs: Sequence[str], config: Config) -> None:
-        """Raise UsageError with all that is wrong with sources that the wing runs; open none."""
+        """Raise UsageError that lists all faults of sources that the wing runs; open no source."""
 
     def around(
         self, config: Config, say: Callable[[str], None]

@@ -62,7 +62,7 @@ def answer_option(option: str, words: Sequence[str], ctx: click.Context) -> str 
 
 
 def _write_ours(words: Sequence[str], known: Known, ctx: click.Context, *command: str) -> str:
-    """Import the translator only if needed."""
+    """Translate ``words``. The translator is imported only if needed."""
     from detector.core.cli.translating import write_ours
 
     return write_ours(words, known, ctx, *command)

@@ -46,7 +46,7 @@ class GroupedOption(click.Option):
         common: bool = False,
         **more: Any,
     ) -> None:
-        """``bare``: the option's value if none is given. ``common``: shown by --help alone."""
+        """``bare``: the value if the flag is given alone. ``common``: a plain --help shows it."""
         super().__init__(*given, **more)
         self.group, self.words, self.bare = group, words, bare
         self.short, self.common = short, common

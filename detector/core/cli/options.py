@@ -19,8 +19,8 @@ def config_options(
     without: Collection[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> list[click.Option]:
-    """Make options of the configuration's leaves; they are None if not given. ``groups``, ``but``:
-    groups to include and exclude. ``only``, ``without``: leaves. ``defaults``: shown in help."""
+    """Make options from the configuration's leaves; those not given are None. ``groups``, ``but``:
+    groups to include and exclude; ``only``, ``without``: leaves. ``defaults``: shown in help."""
     own = defaults or {}
     return [
         _click_option(TITLES[group], leaf, own.get(leaf.name, leaf.default))

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from detector.core.errors import OutputError, UsageError
 from detector.core.errors.secrets import redact
 
-GONE = (errno.EPIPE, errno.EIO)  # the reader of a pipe is gone (`| head`), or the terminal
+GONE = (errno.EPIPE, errno.EIO)  # the reader of a pipe (`| head`) or the terminal is gone
 _CLOSED: list[str] = []  # the standard streams that the caller closed
 
 
@@ -47,8 +47,8 @@ class _Errors(_StandardOutput):
 
 
 def check_standard_output(owners: Mapping[str, bool]) -> None:
-    """Raise UsageError if several of ``owners`` (option -> whether) write to standard output,
-    OutputError if it is closed."""
+    """Raise UsageError if several options write to standard output, OutputError if it is closed.
+    ``owners``: option -> whether it writes there."""
     writers = [option for option, writes in owners.items() if writes]
     if len(writers) > 1:
         raise UsageError(

@@ -10,7 +10,7 @@ def option(default: Any, help: str, metavar: str | None = None, **extra: Any) ->
     """Return a field of the configuration tree, which also becomes a command-line option.
 
     ``help`` is the long text; the short one, of one line, is its first sentence unless ``short`` is
-    given. ``common``: --help shows the option; others only with ``--help all``.
+    given. ``common``: a plain --help shows the option; ``--help all`` shows all.
 
     ``extra``: ``choices`` (words, or a function that lists them), ``at_least`` and ``at_most``
     (required for numbers), ``flags`` if not ``--name``, ``hidden`` from --help, ``bare``: the value

@@ -26,7 +26,7 @@ from detector.core.errors.yaml_parsing import parse_yaml
 
 FILES = ("model", "cfg", "describe", "weights", "names", "calibrate")  # options that name files
 MAX_TEXT = 4096  # characters of a value: the longest path that the system accepts
-COMMAND_LINE = "command line"  # origin of this level: messages name the flag, not the path
+COMMAND_LINE = "command line"  # origin of the flags: messages name the flag, not the path
 OTHER_NAMES = {"half": "fp16", "single": "fp32"}  # other programs' names for our choices
 
 _LEAVES = {leaf.name: (group, leaf) for group, leaf in options()}
@@ -66,7 +66,7 @@ def list_origins(levels: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, s
 
 
 def _read_own_file(config_file: str | Path) -> tuple[str, dict[str, Any]]:
-    """Read a user's file. Its paths may be relative to its folder; ``names`` may be a list."""
+    """Read a user's YAML. Its paths may be relative to its folder; ``names`` may be a list."""
     keep("the configuration", config_file)
     origin, content = read_level(config_file)
     own_folder = Path(config_file).parent

@@ -97,7 +97,7 @@ def refuse_folder_of_kept(folder: Path) -> None:
 
 
 def _identify(path: str | Path) -> Identity | None:
-    """Identify a file or folder, following links; None for anything else, or if absent."""
+    """Identify what is at ``path``, following links; None if nothing is there."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):

@@ -205,7 +205,7 @@ _watched: ContextVar[dict[str, tuple[int, ...] | None] | None] = ContextVar("wat
 @contextmanager
 def unchanged(paths: Iterable[str | Path | None], error: type[DetectVideoError]) -> Iterator[None]:
     """Raise ``error`` at the end of the block if one of the files was replaced or written to, since
-    the block may have read both contents. ``watch`` adds files during the block."""
+    the block may have read old and new content. ``watch`` adds files during the block."""
     token = _watched.set({})
     try:
         watch(*paths)

@@ -101,7 +101,7 @@ def container_limit(proc: Path = PROC, root: Path = CGROUPS) -> int | None:
 
 
 def _read_limits(root: Path, path: str, name: str) -> list[int]:
-    """Return the limits of a cgroup and its parents. In a container, the root may be the group."""
+    """Return the limits of a cgroup and its parents; in a container, the group may be ``root``."""
     group = root / path.lstrip("/")
     limits = []
     for folder in {root, group, *group.parents}:

@@ -1,4 +1,4 @@
-"""Create and read files that only this account can write, and find out which others can."""
+"""Create and read files that only this account can write; find other accounts that can write."""
 
 from __future__ import annotations
 

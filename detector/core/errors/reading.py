@@ -87,7 +87,7 @@ def check_regular(path: str | Path, what: str, error: type[DetectVideoError]) ->
 
 
 def _read(file: int, limit: int) -> bytes | None:
-    """Return all data; None above ``limit`` bytes. Raises OSError, or TimeoutError for a pipe."""
+    """Return the bytes; None above ``limit``. Raises OSError, or TimeoutError for a silent pipe."""
     status = os.fstat(file)
     if status.st_size > limit:
         return None

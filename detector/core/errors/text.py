@@ -19,7 +19,7 @@ _UNSAFE_IN_PAGE = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b
 
 VERBS = {"is": "are", "was": "were", "has": "have"}  # singular -> plural
 
-# Prefixes that spreadsheets read as a formula, which a quote in front turns into text. Text that
+# Prefixes of text that spreadsheets read as a formula unless a quote precedes it. Text that
 # already has such quotes gets another, so that ``from_cell`` can always remove one.
 _FORMULA = re.compile("'*[=+\\-@\t\r]")
 
@@ -37,7 +37,7 @@ def _plural(noun: str) -> str:
     return f"{noun}es" if noun.endswith(("s", "x", "ch")) else f"{noun}s"
 
 
-# An item of a list: in double quotes, or up to the next comma. A backslash escapes both signs.
+# An item of a list: in double quotes, or up to the next comma. A backslash escapes either sign.
 _ITEM = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"\s*|((?:[^,\\]|\\.|\\$)*))(?:,|$)""", re.DOTALL)
 _ESCAPED = re.compile(r'\\([,"])')
 

@@ -105,7 +105,7 @@ def write_whole(
     private: bool = False,
 ) -> None:
     """Write a file with ``whole_file``, and make its folder if needed. ``private``: only this
-    account may read both."""
+    account may read the file and a new folder."""
     try:
         if private:
             make_private_folder(target.parent)
@@ -131,8 +131,8 @@ def put_in_place(temporary: Path, target: Path, file: int | None = None) -> None
 
 def has_permission(path: str | Path, mode: int = os.W_OK | os.X_OK) -> bool:
     """Return whether this process has these permissions (``os.access``) for ``path``; by default,
-    those to create files in a folder. Only a check of the effective account considers capabilities
-    that a container or service granted."""
+    those to create files in a folder. It checks the effective user, since only that check takes
+    account of capabilities that a container or service granted."""
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 

@@ -46,7 +46,7 @@ class BurnResult:
 
 
 def burn(spec: str, config: Config, taken: set[Path]) -> BurnResult:
-    """Write X-burnt.mp4 of the overlay X.mkv, or the file of -o.
+    """Draw the overlay X.mkv into X-burnt.mp4, or into the file given with -o.
 
     Of ``config``, only output, drawing and input are used. Drawing options that are not given have
     the run's values. ``taken``: outputs that this command has written. Raises SourceError,
@@ -85,7 +85,7 @@ def _choose_style(config: Config, header: OverlayHeader) -> Style:
 
 
 def _choose_target(spec: str, config: Config, taken: set[Path]) -> Path:
-    """Return the file of -o, or a name in its folder that is free or has the same settings."""
+    """Return the file of -o, or a name in the folder of -o: free, or used with equal settings."""
     output = config.output.output
     if output is not None and _is_file_name(output):
         refuse_kept(output)

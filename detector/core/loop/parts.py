@@ -270,7 +270,7 @@ def _has_arrived(
 
 
 def infer(track: AnyTrack, parts: Parts, batch: Batch) -> None:
-    """Run a batch through its request, and record begin and end in cameras' frames."""
+    """Run a batch through its request; record the times of begin and end in cameras' frames."""
     hooks = parts.hooks
     began = hooks.clock() if hooks is not None else 0
     if batch.rows:
@@ -289,7 +289,7 @@ def infer(track: AnyTrack, parts: Parts, batch: Batch) -> None:
 
 
 def decode(track: AnyTrack, parts: Parts, batch: Batch) -> list[Any]:
-    """Return candidates copied from each inferred picture, so that the request can be reused."""
+    """Return each inferred picture's candidates, copied so that the request can be reused."""
     decoded: list[Any] = []
     head, outputs, batch.outputs = batch.head or parts.head, batch.outputs or [], None
     for number, frame in enumerate(batch.frames, batch.first):

@@ -234,7 +234,7 @@ def _advice_lines(summary: Summary) -> Iterator[str]:
     if verdict.advice and verdict.bottleneck != INFER:
         tries.append(verdict.advice.replace("`", ""))
     path = summary.each[0].video.path
-    if os.path.exists(path):  # not a pipe, which is read once, or an address without its login
+    if os.path.exists(path):  # neither a pipe, which is read once, nor an address without its login
         tries.append(f"detect-video tune {shlex.quote(path)}")
     for number, advice in enumerate(tries):
         yield f"{'        or ' if number else 'Faster: '}{advice}"

@@ -39,7 +39,7 @@ def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
 
 
 def _in_lines(findings: dict[str, Any]) -> Iterator[RenderableType]:
-    """Yield the machine for a narrow terminal: for each row a heading, then its text."""
+    """Yield the facts of the machine for a narrow terminal: for each, a heading, then its text."""
     for heading, text in _machine_rows(findings):
         if heading:
             yield Text(heading, style="bold")
@@ -47,7 +47,7 @@ def _in_lines(findings: dict[str, Any]) -> Iterator[RenderableType]:
 
 
 def _engine_lines(findings: dict[str, Any]) -> Iterator[RenderableType]:
-    """Yield a line for each engine, then the reasons against it and its other devices."""
+    """Yield a line for each engine, then why it cannot run, and its other devices."""
     rows = [("engine", "usable", "precisions", list[str]()), *_engine_rows(findings)]
     first, second = (max(len(row[at]) for row in rows) for at in (0, 1))
     for name, usable, precisions, reasons in rows:

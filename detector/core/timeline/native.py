@@ -285,7 +285,7 @@ class Natives:
 
 
 def _find_creator(claims: Mapping[str, bool]) -> str | None:
-    """Return the only stage that may have created a thread, or the only one with its name."""
+    """Return the only stage that may have created a thread, or the only one whose name it has."""
     likely = [stage for stage, named in claims.items() if named or len(claims) == 1]
     return likely[0] if len(likely) == 1 else None
 

@@ -36,7 +36,7 @@ def is_after_inference(stage: str) -> bool:
 
 
 def ends_of_frames(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the stages that can complete a frame: write, or without it all after infer."""
+    """Return the stages that can complete a frame: write; if that is absent, all after infer."""
     after_inference = tuple(filter(is_after_inference, names))
     return (WRITE,) if WRITE in after_inference else after_inference
 

@@ -196,7 +196,7 @@ def _narrow(values: NDArray[np.int64]) -> NDArray[np.generic]:
 
 
 class Ring:
-    """Keeps the rows of the last ``size`` calls. Never grows, so that leaks of a long run show."""
+    """Keeps the rows of the last ``size`` calls. Never grows, so it hides no leak of a long run."""
 
     __slots__ = ("block",)
 

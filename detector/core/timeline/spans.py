@@ -217,7 +217,7 @@ class Span:
         return self._kept
 
     def settle(self) -> None:
-        """Book the engine threads' work after the last call to that call."""
+        """Book to the last call the work that the engine's threads did after it."""
         if self._booked is not None:
             self._add_late(self._booked.settle())
 

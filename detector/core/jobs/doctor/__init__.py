@@ -186,7 +186,7 @@ def _time_encoders() -> dict[str, Any]:
 def _check_default_job(
     engine_facts: list[dict[str, Any]], folders: dict[str, Any], quick: bool
 ) -> dict[str, Any]:
-    """Check ``detect-video in.mp4`` with a test clip, or, if ``quick``, by the findings."""
+    """Check ``detect-video in.mp4`` with a test clip; if ``quick``, judge it by the findings."""
     try:
         engine, why = engines.choose_by_rank()
     except EngineError as error:
@@ -214,7 +214,7 @@ def _check_default_job(
 
 
 def _describe_folder(path: Path, replaceable: bool) -> dict[str, Any]:
-    """Describe a folder, or its nearest existing parent. ``replaceable``: by a temporary one."""
+    """Describe a folder or its nearest existing parent. ``replaceable``: a temporary one serves."""
     place = path.resolve()
     while not place.exists():
         place = place.parent

@@ -31,7 +31,7 @@ SIDE = 64  # pixels of these frames
 
 
 def try_in_child(word: str) -> dict[str, Any]:
-    """Return what ``main`` printed: ``error``, None or what failed; for an engine ``precisions``
+    """Return what ``main`` printed: ``error`` (None, or what failed); for an engine ``precisions``
     (each with None, or why it cannot run); for encoders ``encoders``."""
     code = "from detector.core.jobs.doctor.attempt import main; main(sys.argv[1])"
     try:
