@@ -1,7 +1,7 @@
 """The wings, and what each of them adds to the program.
 
 A wing is a folder next to the core with a file ``WING/wing.py``, whose ``ADDS`` lists most of its
-additions as literals. The core names no wing. It parses ``wing.py``, and imports no file of a wing
+additions as literals. The core names no wing. It parses ``WING/wing.py``, and imports no file of a wing
 before that is needed. Other additions are files in folders such as ``commands/`` or ``sinks/``.
 """
 

@@ -16,7 +16,7 @@ from tests.waiting import wait_for
 
 
 @pytest.fixture
-def folder(tmp_path):
+def place(tmp_path):
     for name in ("in/a.mp4", "in/sub/b.mp4"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         write_video(tmp_path / name, 12)

@@ -19,7 +19,7 @@ from tests.sources.clips import write_video
 # often a file may do so again after another file did. Most of these returns come from choosing the
 # engine, which replaces ``auto`` in the options.
 FILES, RETURNS = 18, 12
-FILES_LIVE, RETURNS_LIVE = 21, 13
+FILES_LIVE, RETURNS_LIVE = 21, 16
 # Record each read as (file, whether the loop had begun). Copying or documenting all options with
 # dataclasses does not count.
 READS = """

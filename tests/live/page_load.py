@@ -117,7 +117,7 @@ def check_page(
 
 def page_port(program: Program) -> int:
     def ports() -> list[str]:
-        return re.findall(r"http://127\.0\.0\.1:(\d+)", "\n".join(program.ports()))
+        return re.findall(r"http://127\.0\.0\.1:(\d+)", "\n".join(program.error_lines()))
 
     program.wait_until(lambda: bool(ports()), 30)
     return int(ports()[0])

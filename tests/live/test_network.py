@@ -255,7 +255,7 @@ def check_silence(web: HttpServer, feed: NetworkFeed) -> None:
     assert feed.facts().connects == 1  # no new connection was needed
 
 
-@pytest.mark.usefixtures("soon")
+@pytest.mark.usefixtures("short_limits")
 def test_mjpeg_changes_size_freezes_and_falls_silent(web: HttpServer) -> None:
     web.login = "me:S3cret99"
     with started_feed(web.url("/mjpeg", "me:S3cret99")) as feed:
@@ -364,7 +364,7 @@ def test_feed_that_sheds_survives_a_stall_and_a_restart(clip: Path) -> None:
     assert is_balanced(feed)
 
 
-@pytest.mark.usefixtures("soon")
+@pytest.mark.usefixtures("short_limits")
 def test_mjpeg_feed_that_sheds_freezes_and_falls_silent(web: HttpServer) -> None:
     terms = {"cpu_load": FullCores()}
     with started_feed(web.url("/mjpeg"), every=False, terms=terms) as feed:

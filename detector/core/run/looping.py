@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from detector.core.config.schema import Config
@@ -30,7 +30,8 @@ class Loop:
 
     @classmethod
     def of(cls, config: Config) -> Loop:
-        return cls(**asdict(config.loop))
+        loop = config.loop
+        return cls(loop.sync, loop.queue_batches, loop.nvtx, loop.instruments)
 
     def timeline(self, natives: Natives | None, **more: Any) -> Timeline | OffTimeline:
         """Return a timeline for one run of the loop. ``more``: further options of ``Timeline``."""

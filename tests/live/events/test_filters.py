@@ -175,7 +175,7 @@ def test_busy_road_sends_one_event_per_crossing(tmp_path: Path) -> None:
                 ]
 
             events = CameraEvents(tmp_path, config, print, event_filters)
-            options = {"rules": events.rules, "tell": events.tell, "snapshot": events.add_snapshot}
+            options = {"rules": events.rules, "send": events.send, "snapshot": events.add_snapshot}
             router = Router(lambda camera, feed: [], FakeStatus(), **options)
             router.open(camera(), None, None)
             for step in range(600):

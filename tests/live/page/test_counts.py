@@ -68,9 +68,9 @@ def test_all_outputs_show_the_same_counts(tmp_path, browser: Browser):
         with running(tmp_path, *options) as (client, process), Subscriber(port) as subscriber:
             path = "/api/streams/127-0-0-1"
             browser.visit(f"http://127.0.0.1:{client.port}/", 600)
-            ready = "[...tiles.values()].some((one) => one.shown && !one.lines.hidden)"
+            ready = "[...tiles.values()].some((one) => one.shown && !one.drawButton.hidden)"
             wait_for(lambda: browser.run(ready))
-            browser.run("tiles.get('127-0-0-1').lines.click()")
+            browser.run("tiles.get('127-0-0-1').drawButton.click()")
             draw(browser, LINE[:1])
             browser.click(".drawing .save")
             wait_for(lambda: "2 points, this one has 1" in browser.run("document.body.innerText"))
