@@ -119,7 +119,7 @@ class Failure:
 class WorkerState:
     """The state of one worker. ``item``: name of the present item, and its part if it is split.
     ``done``: number of finished items, and steps of split items. ``busy_share``: share of its
-    lifetime in which it had an item."""
+    lifetime that it spent on items."""
 
     worker: Count
     state: str  # "loading", "idle", "working", "gone"

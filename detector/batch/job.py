@@ -510,8 +510,8 @@ def _reason(event: Failed) -> str:
 
 
 def _without_costs(record: ItemRecord) -> ItemRecord:
-    """Return the marker of an item that a lost worker had joined, without its costs: those of its
-    parts are counted already."""
+    """Return the marker of an item that a lost worker had joined, without its costs, because
+    the costs of its parts are counted already."""
     return replace(record, frames=0, seconds=0.0, ledger=Ledger())
 
 

@@ -55,8 +55,8 @@ def join_parts(
     paths: Mapping[str, Path],
     watch: Callable[[], None] = lambda: None,
 ) -> Joined:
-    """Write ``paths`` (name of the sink -> file), each complete or not at all. ``folders``: those
-    of the parts, in order. Raises NotExactError, DetectVideoError."""
+    """Write ``paths`` (name of the sink -> file), each complete or not at all. ``folders``: one
+    for each part, in order. Raises NotExactError, DetectVideoError."""
     from detector.core.run.plan import PlanDraft, open_sinks
     from detector.core.sinks.video.joined import UnjoinableError
 

@@ -16,8 +16,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def open_folder(path: Path, depth: int = 1) -> int:
-    """Open a folder, created if needed. Raises OSError if one of the last ``depth`` parts is a
-    link."""
+    """Open or create a folder. Raises OSError if one of the last ``depth`` parts is a link."""
     above = path.parents[depth - 1]
     above.mkdir(parents=True, exist_ok=True)
     folder = os.open(above, FOLDER)

@@ -85,8 +85,8 @@ def address_of(on: str) -> str | None:
 @dataclass(slots=True)
 class ClusterPool:
     """A pool of Ray actors. ``folder``: for the job's temporary files. ``place``: OUT,
-    which all nodes must see. ``token_name``: name of a hidden file there, by which nodes recognize
-    the place. ``workers``: None means as many as there is room for. ``stop``: ends the wait for
+    which all nodes must see. ``token_name``: name of a hidden file there; nodes look for it to
+    recognize OUT. ``workers``: None means as many as there is room for. ``stop``: ends the wait for
     the first worker."""
 
     on: str

@@ -4,8 +4,8 @@ Ray places an actor on a node with room, or lets it wait. Ray runs the actor's c
 which were lost and why. Ray's own restarts and retries are off, for two reasons. With
 ``max_restarts`` above 0, Ray 2.60 reports a lost call only as "the actor was restarted", without
 the reason, such as low memory (scripts/cluster_check memory). And the job must count the tries of
-an item, put it behind all others, and check for existing results. So a place whose actor is lost
-gets a new actor. Each actor has one call at a time, so it never has two items.
+an item, put it behind all others, and check for existing results. If an actor is lost, we start a
+new one in its place. Each actor has one call at a time, so it never has two items.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Nodes(Protocol):
 @dataclass(slots=True, kw_only=True)
 class _Place(Place):
     actor: Any = None
-    due: float = 0.0  # time from which it may get a new actor
+    due: float = 0.0  # earliest time for a new actor, in seconds
     doing: str = ""  # the actor's method that is being called
     answer: Any = None  # Ray's reference to that call's result
     called: float = 0.0

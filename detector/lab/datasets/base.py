@@ -82,6 +82,7 @@ class LabelFormat(Format):
 
 class DetectionFormat(Format):
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
+        """Read detections of the pictures in ``lookup``. ``names``: classes; None: the file's."""
         raise NotImplementedError
 
 

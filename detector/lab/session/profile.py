@@ -46,8 +46,7 @@ class StepRow:
 
 
 class GpuBusy(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The time with at least one running kernel, and its share of the run; only the ``reason`` if
-    not ``available``."""
+    """The time with at least one running kernel, and its share of the run, or the ``reason``."""
 
     available: bool
     reason: str | None = None
