@@ -279,11 +279,11 @@ class Axes:
         self.x1, self.y1 = self.x1 or 1.0, self.y1 or 1.0
 
     @classmethod
-    def around(cls, points: Series, height: int, whole: bool = False, width: int = WIDTH) -> Axes:
+    def around(cls, points: Series, height: int, width: int = WIDTH) -> Axes:
         xs, ys = [x for x, _ in points] or [0.0], [y for _, y in points] or [0.0]
         low = min(ys) if min(ys) > 0.5 * max(ys) else 0.0  # do not squash a curve far from 0
         left = 0.0 if min(xs) < 0.1 * max(xs) else min(xs)
-        return cls(left, max(xs), low, max(ys), height, whole=whole, width=width)
+        return cls(left, max(xs), low, max(ys), height, width=width)
 
     def x(self, value: float) -> float:
         return LEFT + self._share(value, self.x0, self.x1) * (self.width - LEFT - RIGHT)

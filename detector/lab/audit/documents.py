@@ -95,7 +95,7 @@ def _count(row: Row, name: str, unit: float) -> str:
     return _number(count / unit) if count else ""
 
 
-def add_ours(case: Case, path: str) -> None:
+def add_document(case: Case, path: str) -> None:
     """Add a run's folder or one of our JSON documents. Raises UsageError for other content."""
     if Path(path).is_dir():
         add_session(case, read_session(path), path.rstrip("/"))
