@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
@@ -41,7 +41,20 @@ from detector.lab.session.columns import LATEST_NS
 
 PUSH_POP, START_END, DOMAIN_CREATE, CATEGORY, MARK = 59, 60, 75, 33, 34  # NVTX_EVENTS.eventType
 KERNELS = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
-TABLES = ("NVTX_EVENTS", "StringIds", "OSRT_API", "PROCESSES", "ThreadNames", *KERNELS)
+CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"  # contains calls of the driver, too
+MEMORY = {"CUPTI_ACTIVITY_KIND_MEMCPY": "memcpy", "CUPTI_ACTIVITY_KIND_MEMSET": "memset"}
+TABLES = (
+    "NVTX_EVENTS",
+    "StringIds",
+    "OSRT_API",
+    "PROCESSES",
+    "ThreadNames",
+    CALLS,
+    *MEMORY,
+    *KERNELS,
+)
+COPIES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}  # CUpti_ActivityMemcpyKind
+VERSION = re.compile(r"_v\d{4,}$")  # cudaLaunchKernel_v7000
 PROCESS = 0x1000000  # globalTid = process id * PROCESS + thread id
 REPORT = ".nsys-rep"
 RUN = "run"
@@ -58,13 +71,33 @@ TIMEOUT_S = 120.0
 IN_USE = "another program has it open; close that program first"
 
 
+class CudaCall(NamedTuple):
+    """A call of CUDA on the host. ``correlation``: the id that its GPU work has, too; 0: none."""
+
+    thread: int
+    name: str
+    start: int
+    end: int
+    correlation: int
+
+
+class DeviceWork(NamedTuple):
+    stream: int
+    name: str
+    start: int
+    end: int
+    correlation: int
+
+
 @dataclass(frozen=True, slots=True)
 class NsysRun:
     """One run. ``process``: its process id. ``columns``: like those of spans.npz. ``loop``: the
     loop's queue sizes, guessed if the recording lacks them (``loop_is_known`` is then False).
-    ``blocked``: (thread, system call, start, end). ``kernels``: (start, end) on the GPU. ``open``:
-    number of ranges that the recording's end cut off and we omit. ``outside``: True for the ranges
-    of a process outside its runs, such as pictures given to the Python API."""
+    ``blocked``: (thread, system call, start, end). ``kernels``: (start, end) on the GPU. ``cuda``,
+    ``device``: CUDA calls and GPU work of the process between the previous and the next run,
+    including loading. ``open``: number of ranges that the recording's end cut off and we omit.
+    ``outside``: True for the ranges of a process outside its runs, such as pictures given to the
+    Python API."""
 
     process: int
     program: str | None
@@ -77,6 +110,8 @@ class NsysRun:
     kernels: Sequence[tuple[int, int]] = field(default_factory=tuple)
     open: int = 0
     outside: bool = False
+    cuda: Sequence[CudaCall] = ()
+    device: Sequence[DeviceWork] = ()
 
     @property
     def frames(self) -> int:
@@ -207,7 +242,13 @@ def _read(database: sqlite3.Connection, tables: Mapping[str, set[str]], path: st
     calls = _group_by_process(
         export.blocked(tids), lambda call: call[0] // PROCESS, itemgetter(2), runs
     )
-    kernels = _group_by_process(export.kernels(), itemgetter(0), itemgetter(1), runs)
+    kernel_work = list(export.device_work(KERNELS))
+    kernels = _group_by_process(kernel_work, itemgetter(0), lambda one: one[1].start, runs)
+    cuda = _group_by_process(
+        export.calls(CALLS), lambda call: call.thread // PROCESS, attrgetter("start"), _Runs([])
+    )
+    work = [*kernel_work, *export.device_work(MEMORY)]
+    device = _group_by_process(work, itemgetter(0), lambda one: one[1].start, _Runs([]))
     recorded: list[NsysRun] = []
     for window, ranges in ranges_by_run:
         own_kernels = [*kernels(window), *kernels(window._replace(process=UNKNOWN_PROCESS))]
@@ -216,10 +257,24 @@ def _read(database: sqlite3.Connection, tables: Mapping[str, set[str]], path: st
         if not window.outside:
             # A run's mark precedes its range "run", so the last mark before it belongs to the run.
             marks = loops(Window(window.process, 0, max(window.start_ns, ranges[0][4])))
-            loop = marks[-1][2] if marks else run.loop
-            run = replace(run, loop=loop, loop_is_known=bool(marks))
+            extended = _extend_to_neighbours(window, windows)
+            gpu = extended._replace(process=UNKNOWN_PROCESS)
+            run = replace(
+                run,
+                loop=marks[-1][2] if marks else run.loop,
+                loop_is_known=bool(marks),
+                cuda=cuda(extended),
+                device=[work for _, work in (*device(extended), *device(gpu))],
+            )
         recorded.append(run)
     return recorded
+
+
+def _extend_to_neighbours(window: Window, windows: Sequence[Window]) -> Window:
+    own = [one for one in windows if one.process == window.process and one != window]
+    before = [one.end_ns for one in own if one.end_ns <= window.start_ns]
+    after = [one.start_ns for one in own if one.start_ns >= window.end_ns]
+    return Window(window.process, max(before, default=-LATEST_NS), min(after, default=LATEST_NS))
 
 
 class Window(NamedTuple):
@@ -321,7 +376,7 @@ def _build_run(
     ranges: Sequence[Row],
     thread_names: Mapping[int, str],
     calls: Sequence[tuple[int, str, int, int]],
-    kernels: Sequence[tuple[int, int, int]],
+    kernels: Sequence[tuple[int, DeviceWork]],
     program: str | None,
 ) -> NsysRun:
     closed = [(*row[:5], row[5]) for row in ranges if row[5] is not None]
@@ -340,7 +395,7 @@ def _build_run(
         _guess_loop(columns),
         False,
         [(names[tid], call, start, end) for tid, call, start, end in calls if tid in names],
-        [(start, end) for _, start, end in kernels],
+        [(kernel.start, kernel.end) for _, kernel in kernels],
         open=len(ranges) - len(closed),
         outside=window.outside,
     )
@@ -428,28 +483,48 @@ class _Export:
 
     def blocked(self, tids: Container[int]) -> Iterator[tuple[int, str, int, int]]:
         """Yield the system calls of these threads: globalTid, name, start, end."""
-        if not {"globalTid", "nameId"} <= self._tables.get("OSRT_API", set()):
+        return (call[:4] for call in self.calls("OSRT_API") if call.thread in tids)
+
+    def calls(self, table: str) -> Iterator[CudaCall]:
+        """Yield the calls in a table. ``correlation`` is 0 if the table has no such column."""
+        columns = self._tables.get(table, set())
+        if not {"globalTid", "nameId"} <= columns or "StringIds" not in self._tables:
             return
         query = (
-            "select c.globalTid, s.value, c.start, c.end "
-            "from OSRT_API c join StringIds s on s.id = c.nameId where c.end is not null"
+            "select c.globalTid, s.value, c.start, c.end, "
+            f"{'c.correlationId' if 'correlationId' in columns else '0'} "
+            f"from {table} c join StringIds s on s.id = c.nameId where c.end is not null"
         )
-        for tid, name, start, end in self._rows(query) if "StringIds" in self._tables else ():
-            if tid in tids:
-                if not isinstance(name, str):
-                    raise self._damage_error("StringIds.value", name)
-                yield tid, name, *self._check_span("OSRT_API", start, end)
+        for tid, name, start, end, correlation in self._rows(query):
+            if not isinstance(name, str):
+                raise self._damage_error("StringIds.value", name)
+            thread = self._check_number(tid, f"{table}.globalTid")
+            number = self._check_number(correlation or 0, f"{table}.correlationId")
+            yield CudaCall(
+                thread, VERSION.sub("", name), *self._check_span(table, start, end), number
+            )
 
-    def kernels(self) -> Iterator[tuple[int, int, int]]:
-        """Yield process (or UNKNOWN_PROCESS), start and end."""
-        for table in KERNELS:
+    def device_work(self, tables: Iterable[str]) -> Iterator[tuple[int, DeviceWork]]:
+        """Yield (process or UNKNOWN_PROCESS, the kernel, copy or memset)."""
+        for table in tables:
             columns = self._tables.get(table, set())
             if not {"start", "end"} <= columns:
                 continue
-            owner = "globalPid" if "globalPid" in columns else "null"
-            for pid, start, end in self._rows(f"select {owner}, start, end from {table}"):
+            named = "shortName" in columns and "StringIds" in self._tables
+            texts = "s.value" if named else "w.copyKind" if "copyKind" in columns else "null"
+            owner, stream, correlation = (
+                f"w.{one}" if one in columns else "null"
+                for one in ("globalPid", "streamId", "correlationId")
+            )
+            query = (
+                f"select {owner}, {texts}, w.start, w.end, {stream}, {correlation} from {table} w "
+                + ("left join StringIds s on s.id = w.shortName" if named else "")
+            )
+            for pid, text, start, end, line, number in self._rows(query):
                 process = pid // PROCESS if isinstance(pid, int) else UNKNOWN_PROCESS
-                yield process, *self._check_span(table, start, end)
+                span = self._check_span(table, start, end)
+                ids = [self._check_number(one or 0, table) for one in (line, number)]
+                yield process, DeviceWork(ids[0], _name_work(table, text), *span, ids[1])
 
     def _events(self, columns: str, event: int, more: str = "") -> Iterator[Any]:
         yield from self._rows(
@@ -493,6 +568,13 @@ class _Export:
         return UsageError(
             f"{self._path}: damaged: {column} has an invalid value: {repr(value)[:40]}"
         )
+
+
+def _name_work(table: str, text: object) -> str:
+    if table in MEMORY:
+        kind = COPIES.get(text, "") if isinstance(text, int) else ""
+        return f"[{MEMORY[table]}{' ' if kind else ''}{kind}]"
+    return text if isinstance(text, str) else "[graph]" if table == KERNELS[1] else "[kernel]"
 
 
 def _name_threads(ranges: Sequence[Closed], by_system: Mapping[int, str]) -> dict[int, str]:

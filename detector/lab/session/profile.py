@@ -67,6 +67,19 @@ class DependencyRow:
 
 
 @dataclass(frozen=True, slots=True)
+class CallRow:
+    """A CUDA call, a kernel or a copy in one ``phase`` (start-up, steady state, tear-down).
+    ``share``: of the phase's critical path. ``waiting_s``: seconds of waiting for the GPU, on the
+    path or off it."""
+
+    phase: str
+    name: str
+    share: float
+    critical_path_s: Duration
+    waiting_s: Duration
+
+
+@dataclass(frozen=True, slots=True)
 class RecordedRun:
     """One run of a recording. ``ranges``: number of all ranges; ``open_ranges``: of those that the
     recording's end cut off, which are omitted. ``outside``: True for the ranges of a process
@@ -85,8 +98,9 @@ class RecordedRun:
 class NsysDocument:
     """The facts of an nsys recording, under the names that sessions use. ``waits``: thread ->
     what it waited for -> seconds. ``blocked``: stage -> system call -> seconds, longest first.
-    ``loop_is_known``: whether the recording states the loop's queue sizes. ``run``: the number of
-    this run among the ``runs`` of the recording, from 1."""
+    ``calls``: the dependency table by CUDA call; empty if none was recorded. ``loop_is_known``:
+    whether the recording states the loop's queue sizes. ``run``: the number of this run among the
+    ``runs`` of the recording, from 1."""
 
     schema: int = SCHEMA
     run: Count
@@ -96,6 +110,7 @@ class NsysDocument:
     blocked: Mapping[str, Mapping[str, Duration]]
     critical_path: CriticalPathFacts | None
     dependency: Sequence[DependencyRow]
+    calls: Sequence[CallRow] = ()
     loop: LoopSizes
     loop_is_known: bool
     gpu: GpuBusy

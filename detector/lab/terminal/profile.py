@@ -22,6 +22,7 @@ from detector.lab.session.read import SavedSession
 ALIKE = ", like the run, "  # in Ran.text, before the differences
 MAX_NAMES = 10  # rows of the dependency table on the path, and as many off it
 MAX_ROWS = 50  # stages and threads of a recording; one of another program may have thousands
+MAX_CALLS = 15  # CUDA calls in each phase
 FEW_CALLS = 3  # system calls of a stage
 
 
@@ -122,6 +123,15 @@ def _dependency_table(document: NsysDocument) -> Table:
     return Table("dependency", DEPENDENCY, rows, title, more)
 
 
+def _call_tables(document: NsysDocument) -> Iterator[Table]:
+    for phase in dict.fromkeys(row.phase for row in document.calls):
+        rows = [row for row in document.calls if row.phase == phase]
+        left = len(rows) - MAX_CALLS
+        more = _left_out(left, "row")
+        title = f"dependency analysis by CUDA call: {phase}"
+        yield Table("calls", DEPENDENCY, rows[:MAX_CALLS], title, more)
+
+
 def _seconds_table(
     title: str,
     columns: tuple[str, str],
@@ -168,6 +178,7 @@ def print_recorded(console: SafeConsole, document: NsysDocument) -> None:
         pieces.append(_seconds_table(title, ("stage", "call"), document.blocked, FEW_CALLS))
     if document.critical_path is not None:
         pieces += [path_table(document.critical_path), _dependency_table(document)]
+    pieces += _call_tables(document)
     gpu = document.gpu
     if gpu.available:
         busy = "-" if gpu.busy_share is None else f"{gpu.busy_share:.1%}"

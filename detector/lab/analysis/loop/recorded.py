@@ -20,7 +20,8 @@ from detector.lab.analysis.loop.activities import (
     activity_graph,
     step_rows,
 )
-from detector.lab.analysis.loop.critical_path import critical_path
+from detector.lab.analysis.loop.calls import call_rows
+from detector.lab.analysis.loop.critical_path import CriticalPath, critical_path
 from detector.lab.analysis.loop.dependency import dependency_rows
 from detector.lab.session.nsys import NsysRun
 from detector.lab.session.profile import GpuBusy, NsysDocument, RecordedRun
@@ -62,10 +63,25 @@ def recorded_facts(runs: Sequence[NsysRun], number: int | None = None) -> NsysDo
         dependency=(
             dependency_rows(path, activities, recorded.blocked, blocked, waits) if path else []
         ),
+        calls=call_rows(recorded.cuda, recorded.device, _find_phases(recorded, activities, path)),
         loop=recorded.loop,
         loop_is_known=recorded.loop_is_known,
         gpu=gpu_busy(recorded.kernels, activities),
     )
+
+
+def _find_phases(
+    recorded: NsysRun, activities: Sequence[Activity], path: CriticalPath | None
+) -> list[int]:
+    """Return the bounds of start-up, steady state (as in the critical path) and tear-down."""
+    begin = min((one.start_ns for one in activities), default=recorded.start_ns)
+    until = recorded.end_ns
+    if path is not None:
+        begin += path.startup_ns
+        until = begin + path.wall_ns
+    starts = [one.start for one in recorded.cuda] + [one.start for one in recorded.device]
+    ends = [one.end for one in recorded.cuda] + [one.end for one in recorded.device]
+    return [min([begin, *starts]), begin, until, max([until, *ends])]
 
 
 def wait_seconds(columns: dict[str, Any]) -> dict[str, dict[str, float]]:
