@@ -191,6 +191,43 @@ def _markdown_cell(text: str) -> str:
     return printable(text).replace("|", "\\|").replace("<", "&lt;")
 
 
+def latex_text(table: Table) -> str:
+    """Return LaTeX with the rules of the package booktabs."""
+    sides = "".join("r" if table.aligned_right(column) else "l" for column in table.columns)
+    rows = [[column.text(column.of(row)) for column in table.columns] for row in table.rows]
+
+    def line(cells: Sequence[str]) -> str:
+        return f"{' & '.join(map(_latex_cell, cells))} \\\\"
+
+    return "\n".join(
+        [
+            f"\\begin{{tabular}}{{{sides}}}",
+            "\\toprule",
+            line([column.head() for column in table.columns]),
+            "\\midrule",
+            *map(line, rows),
+            "\\bottomrule",
+            "\\end{tabular}",
+            *([f"% {printable(table.caption)}"] if table.caption else []),
+            "",
+        ]
+    )
+
+
+LATEX = str.maketrans(
+    {
+        "\\": "\\textbackslash{}",
+        "~": "\\textasciitilde{}",
+        "^": "\\textasciicircum{}",
+        **{character: f"\\{character}" for character in "&%$#_{}"},
+    }
+)
+
+
+def _latex_cell(text: str) -> str:
+    return printable(text).translate(LATEX)
+
+
 def _csv_cell(value: Any) -> Any:
     if isinstance(value, str):
         return as_cell(printable(value))

@@ -41,7 +41,7 @@ WITHOUT = (
     "tables",
     metavar="FILE",
     multiple=True,
-    help="Also write the table: .csv or .md. Can be repeated.",
+    help="Also write the table: .csv, .md or .tex. Can be repeated.",
 )
 @click.option(
     "--dataset", metavar="D", help="Labelled dataset for average precision; formats: see eval."

@@ -1,4 +1,4 @@
-"""Compare models in one table, written as CSV or Markdown."""
+"""Compare models in one table, written as CSV, Markdown or LaTeX."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from detector.core.errors import UsageError
 from detector.core.errors.text import counted
 from detector.core.errors.writing import write_whole
 from detector.core.session.measured import Interval, Metric
-from detector.core.tables import Column, Rounded, Table, csv_text, markdown_text
+from detector.core.tables import Column, Rounded, Table, csv_text, latex_text, markdown_text
 from detector.lab.analysis.noise import decimals_of
 from detector.lab.session.comparison import Comparison, Row
 
@@ -106,14 +106,18 @@ def _calls(document: Comparison) -> str:
     return " to ".join(map(str, counts[:1] + counts[1:][-1:])) + " calls"
 
 
-WRITERS: dict[str, Callable[[Table], str]] = {".csv": csv_text, ".md": markdown_text}
+WRITERS: dict[str, Callable[[Table], str]] = {
+    ".csv": csv_text,
+    ".md": markdown_text,
+    ".tex": latex_text,
+}
 
 
 def check_tables(paths: Sequence[str]) -> None:
     """Raise UsageError for an unknown suffix before minutes of measuring."""
     for path in paths:
         if Path(path).suffix.lower() not in WRITERS:
-            raise UsageError(f"--table {path}: the file name must end with {' or '.join(WRITERS)}")
+            raise UsageError(f"--table {path}: the file name must end with {', '.join(WRITERS)}")
 
 
 def write_tables(document: Comparison, paths: Iterable[str]) -> Iterator[Path]:
