@@ -25,7 +25,7 @@ from detector.lab.session.comparison import Round
 from detector.lab.terminal.tune import shorten, verdict
 from detector.lab.tune import candidates, parse_target
 from detector.lab.tune.candidates import Adjustment, DefaultRun
-from detector.lab.tune.kept import as_config
+from detector.lab.tune.records import as_config
 from detector.lab.tune.search import ROUNDS, STEP, Search, TuneRun
 from tests.cli.command import detect_video, run_ok
 from tests.sources.clips import write_video

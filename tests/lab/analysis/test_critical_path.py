@@ -25,7 +25,6 @@ from detector.lab.analysis.loop.activities import (
     activities_of,
     activity_graph,
     frame_times_ms,
-    queue_curves,
 )
 from detector.lab.analysis.loop.critical_path import _find_steady_state, critical_path
 from detector.lab.analysis.loop.recorded import recorded_facts
@@ -334,9 +333,6 @@ def test_facts_of_random_spans_are_consistent(spans, loop):
         if path.wall_s:
             assert sum(stage.share for stage in path.stages) == pytest.approx(1)
     activities, loop_shape = activities_of(columns), LoopShape.of(loop)
-    for curve in queue_curves(activities, loop_shape):
-        assert 0 <= curve.full <= 1
-        assert len(curve.times_s) == len(curve.means)
     explained = Explanation(activities, loop_shape, RunEvidence())
     for frame in explained.frames:
         assert all(part.ms >= 0 for part in explained.explain(frame).parts)
