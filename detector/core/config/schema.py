@@ -315,10 +315,9 @@ class InputConfig:
     tiles: str | None = option(
         None,
         "Cut each image into tiles (columns x rows) and run the network on them as well as on the "
-        "whole image. This finds small objects, but 2x2 takes five inferences per image. auto "
-        "inspects the source and decides.",
+        "whole image. This finds small objects, but 2x2 takes five inferences per image.",
         "2x2",
-        short="Also infer tiles of each image: 2x2 or auto",
+        short="Also infer tiles of each image",
     )
     start: str | None = option(
         None,

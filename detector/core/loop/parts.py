@@ -60,7 +60,7 @@ class ShapedInputs(Protocol):
 
 
 class FrameInputs(Protocol):
-    """The number of network inputs of each frame, if frames differ (--tiles auto of cameras)."""
+    """The number of network inputs of each frame, if cameras differ (``tiles``)."""
 
     def give(self, frame: Frame, request: Any, row: int) -> Callable[[AnyPicture, Image], Fit]:
         """Set how many inputs the frame in this row has; return the function to fill the row."""

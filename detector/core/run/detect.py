@@ -189,12 +189,7 @@ def _resolve(
         with suppress(OSError):  # the current folder was deleted; writing will report it
             outputs.refuse_being_written(settings_of(config.as_dict(), specs[0], network.sha256))
 
-    load = draft.load
-    if draft.tiling.auto:
-        from detector.core.run.first_look import load_after_look
-
-        load = partial(load_after_look, draft, opens=hooks.source, looks_at=specs)
-    plan = load(
+    plan = draft.load(
         timer,
         # Sources that a command opens itself decide the input only if its longest side is given.
         specs=specs if default_sources or draft.reading.longest else (),

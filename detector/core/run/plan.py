@@ -102,8 +102,6 @@ class PlanDraft:
         """Load the network. ``specs``: sources; the first that opens decides the network's input if
         it depends on the source. ``picture``: width and height that decide it instead. ``chosen``,
         ``words``: see ``loading.load_model``. Raises UsageError, ModelError, EngineError."""
-        self.tiling.refuse_auto()
-
         size = None  # size of the source's pictures; unknown for cameras
         if picture is None:
             picture = size = self.reading.picture_size(specs)
@@ -139,7 +137,6 @@ class PlanDraft:
         return draft.complete(loaded)
 
     def complete(self, loaded: LoadedModel) -> RunPlan:
-        self.tiling.refuse_auto()
         selection, drawing = self.with_network(loaded.network)
         return RunPlan(
             self.reading,
