@@ -253,9 +253,7 @@ def test_rows_have_no_track_without_tracking() -> None:
     assert PlanDraft.of(resolve_config(None, {})).writing["tracks"] is False
 
 
-@pytest.mark.parametrize(
-    ("every", "scheduled"), [(None, False), ("1", False), ("2", True), ("auto", True)]
-)
+@pytest.mark.parametrize(("every", "scheduled"), [(None, False), ("1", False), ("2", True)])
 def test_infer_every_above_one_makes_a_schedule(every, scheduled):
     track = stage(**({} if every is None else {"infer_every": every}))
     assert (track.schedule is not None) == scheduled

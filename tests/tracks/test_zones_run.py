@@ -245,7 +245,7 @@ def test_arrow_of_a_line_scales_with_the_picture() -> None:
     assert np.ptp(small, axis=0)[0] >= 20  # pixels
 
 
-@pytest.mark.parametrize("more", [{}, {"infer_every": "3"}], ids=str)
+@pytest.mark.parametrize("more", [{}, {"infer_every": 3}], ids=str)
 def test_schedule_tracks_and_zones_share_one_thumbnail_per_frame(
     more: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

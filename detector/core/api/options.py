@@ -42,7 +42,7 @@ class Options(TypedDict, total=False):
     classes: Sequence[str | int] | None
     agnostic: bool
     max_det: int
-    infer_every: str | None
+    infer_every: int | None
     zones: str | Mapping[str, Any] | None
     decoder: str
     frames: int | None

@@ -251,11 +251,13 @@ class TrackingConfig:
         short="Give each object a persistent id",
         common=True,
     )
-    infer_every: str | None = option(
+    infer_every: int | None = option(
         None,
-        "Infer only every Nth frame; auto infers as often as the tracks need. In between, tracks "
-        "move the boxes, which are drawn dashed and marked in the outputs. Turns on --track.",
+        "Infer only every Nth frame. In between, tracks move the boxes, which are drawn dashed and "
+        "marked in the outputs. Turns on --track. 1 to 1000.",
         "N",
+        at_least=1,
+        at_most=1000,
         short="Infer every Nth frame; tracks move the boxes",
     )
     smooth: bool = option(
