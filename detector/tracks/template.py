@@ -1,8 +1,8 @@
 """Write the files of ``detect-video zones``: a template of zones.yaml, and a page for drawing lines
 and zones with the mouse.
 
-The page needs no server and loads nothing. The template's lines are only comments, so that nothing
-is counted at a line that no user drew.
+The page needs no server and loads nothing. The lines and zones in the template are commented out,
+so that nothing is counted where the user has drawn nothing.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ every: 60              # seconds per row of counts
 point: bottom          # which point of a box counts: the middle of its lower edge, or centre
 # classes: [person]    # what to count; default: every class
 # lines:
-#   door:              # "in" is from the left hand to the right, seen from the first point to the
-#                      # second: an arrow in the video shows it. Swap the points to reverse it.
+#   door:              # stand at the first point and look at the second: "in" crosses from left to
+#                      # right. An arrow in the video shows it. Swap the points to reverse it.
 #     points: [[{x1}, {y2}], [{x2}, {y2}]]
 #     in: entering     # what the two directions are called
 #     out: leaving

@@ -223,16 +223,6 @@ def test_upper_side_begins_and_ends_with_a_dash(box: tuple[int, int, int, int], 
 # Options.
 
 
-def test_infer_every_and_smooth_turn_tracking_on() -> None:
-    for options in ({"infer_every": "2"}, {"smooth": True}):
-        config = resolve_config(None, options)
-        assert config.tracking.track == "bytetrack"
-        assert PlanDraft.of(config).writing["tracks"]
-    chosen = resolve_config(None, {"infer_every": "2", "track": "sort"})
-    assert chosen.tracking.track == "sort"
-    assert resolve_config(None, {}).tracking.track is None
-
-
 WRONG = [{"infer_every": one} for one in ("0", "-1", "two", "1.5", "", "1001", "²", "auto")]
 
 
