@@ -1,4 +1,4 @@
-"""Gives each camera its own tiles (``tiles`` in cameras.yaml), or those of --tiles.
+"""Chooses the tiles of each camera (``tiles`` in cameras.yaml, or --tiles).
 
 Rows of a batch may have different numbers of inputs (``core.loop.tiled.MixedRequest``).
 """
