@@ -40,8 +40,6 @@ NOT_MEASURED = {
     "cpu/libraries/process_s",
     "cpu/libraries/unknown_s",
     "cpu/libraries/others_s",
-    "memory/slope_low",
-    "memory/slope_high",
 }
 
 

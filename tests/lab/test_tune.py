@@ -368,7 +368,7 @@ class TestTarget:
         assert result.settings.keys() == {"engine", "precision", "infer_every"}
         assert 0.9 <= result.agreement < 1
         assert (result.frames_share, result.video) == (1.0, "as asked")
-        for fixed_options in ({"infer_every": "3"}, {"blur": "person"}):
+        for fixed_options in ({"infer_every": 3}, {"blur": "person"}):
             trials = tune_to_target(500, resolve_config(None, fixed_options)).trials
             assert not [one for one in trials if "infer_every" in one.settings]
 

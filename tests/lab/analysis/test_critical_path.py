@@ -173,8 +173,8 @@ def test_simulated_call_starts_when_its_binding_predecessor_ends():
     "flags",
     [
         *({"concurrency": 2}, {"batch": 3}, {"batch": 2, "concurrency": 2}, {"sync": True}),
-        *({"infer_every": "3"}, {"infer_every": "4", "batch": 2, "concurrency": 2}),
-        *({"infer_every": "auto"}, {"infer_every": "3", "skip_still": "0.9"}),
+        *({"infer_every": 3}, {"infer_every": 4, "batch": 2, "concurrency": 2}),
+        {"infer_every": 3, "skip_still": "0.9"},
     ],
     ids=str,
 )
