@@ -76,7 +76,7 @@ def test_coco_results_have_the_ids_of_the_labels():
     ]
     assert ["vehicle" in note for note in notes] == [True]  # cars and buses
     dataset.category_ids = {}
-    assert list_coco_results(dataset, BOUND, [0], [found]) is None
+    assert list_coco_results(dataset, BOUND, [0], [found]) == ("", ())
 
 
 @dataclass

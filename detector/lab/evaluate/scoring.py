@@ -142,13 +142,13 @@ def score_file(
 
 def list_coco_results(
     dataset: Dataset, bound: ClassPairs, indices: Sequence[int], detections: Sequence[Detections]
-) -> tuple[str, tuple[str, ...]] | None:
-    """Return COCO's list of results as JSON, with the ids of the labels, and notes; None for other
+) -> tuple[str, tuple[str, ...]]:
+    """Return COCO's list of results as JSON, with the ids of the labels, and notes; "" for other
     labels. A class that stands for several labels is omitted, since it has no single id."""
     from detector.core.sinks.coco import encode, make_results
 
     if not dataset.category_ids:
-        return None
+        return "", ()
     labels = ((at, bound.label_of(at)) for at in range(len(bound.targets)))
     ids = {at: dataset.category_ids[label] for at, label in labels if label is not None}
     rows = [
@@ -162,15 +162,14 @@ def list_coco_results(
 
 
 def save_result(
-    session: Session, row: Scored, plots: Plots | None, coco: tuple[str, tuple[str, ...]] | None
+    session: Session, row: Scored, plots: Plots | None, coco: tuple[str, tuple[str, ...]]
 ) -> Scored:
     """Write the files of a row to its session, and return the row with their paths."""
-    text, notes = coco or ("", ())
-    row = replace(row, notes=(*row.notes, *notes))
+    row = replace(row, notes=(*row.notes, *coco[1]))
     session.write_json("evaluation.json", to_builtins(row))
     drawn = plots(row) if plots else {}
     saved = {Path(name).stem: str(session.write_text(name, svg)) for name, svg in drawn.items()}
-    path = str(session.write_text("coco-results.json", text)) if text else UNSET
+    path = str(session.write_text("coco-results.json", coco[0])) if coco[0] else UNSET
     return replace(row, plots=saved, coco_results=path)
 
 
