@@ -1,6 +1,7 @@
 """Levels of configuration: precedence, types and limits; errors suggest the nearest key."""
 
 import dataclasses
+import json
 
 import pytest
 import yaml
@@ -106,6 +107,37 @@ def test_command_line_error_names_the_flag():
 def test_missing_config_file_is_an_error(tmp_path):
     with pytest.raises(UsageError, match=r"none\.yaml: "):
         read_level(tmp_path / "none.yaml")
+
+
+SESSION = {
+    "schema": 1,
+    "engine": "ort",
+    "precision": "int8",
+    "model_input": [352, 608],
+    "config": Config().with_options({"conf": 0.4, "run_dir": "first", "frames": 9}).as_dict(),
+    "notes": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({}, {"conf": 0.4, "frames": 9, "run_dir": None, "engine": "ort", "precision": "int8"}),
+        ({"conf": 0.7, "size": "64x64"}, {"conf": 0.7, "frames": 9, "size": "64x64"}),
+        ({}, {"size": "608x352"}),
+    ],
+)
+def test_session_repeats_its_run_with_what_it_chose(tmp_path, flags, expected):
+    (tmp_path / "session.json").write_text(json.dumps(SESSION))
+    config = resolve_config(str(tmp_path / "session.json"), flags)
+    assert {name: config.value(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize("damage", [{"model_input": None}, {"config": {}}, {"config": None}])
+def test_damaged_session_is_refused_as_a_config(tmp_path, damage):
+    (tmp_path / "session.json").write_text(json.dumps(SESSION | damage))
+    with one_line_error(UsageError, "session.json: not a whole session.json of a run"):
+        resolve_config(str(tmp_path / "session.json"), {})
 
 
 def test_every_option_has_help_and_a_unique_flag():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detector.core.errors.text import counted, join_list, split_list
+from detector.core.errors.text import counted, join_list, split_list, split_paths
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,17 @@ def test_quoted_or_escaped_commas_do_not_split_an_item(text, items):
 )
 def test_split_list_reverses_join_list(items):
     assert split_list(join_list(items)) == items
+
+
+@pytest.mark.parametrize(
+    ("texts", "paths"),
+    [
+        ((), ()),
+        (("a.csv,b.md", "c.tex"), ("a.csv", "b.md", "c.tex")),
+        (("in,out",), ("in,out",)),  # it exists
+    ],
+)
+def test_paths_are_split_unless_they_exist(tmp_path, monkeypatch, texts, paths):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in,out").touch()
+    assert split_paths(texts) == paths

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from detector.core.types import Candidates, Detections, Frame
 from detector.lab import evaluate as evaluation
 from detector.lab.datasets.base import Dataset, make_picture
 from detector.lab.datasets.classmap import ClassPairs
-from detector.lab.evaluate.scoring import map_labels
+from detector.lab.evaluate.scoring import list_coco_results, map_labels
 from detector.lab.evaluate.study import Study
 
 A, B, C = [0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]
@@ -63,6 +64,19 @@ def test_picture_counts_for_its_labelled_classes(labelled_classes, scored, boxes
     picture = map_labels(labels((A, 0, False), (B, 1, False), labelled=labelled_classes), BOUND)
     assert picture.labelled == (None if scored is None else frozenset(scored))
     assert len(picture.boxes) == boxes
+
+
+def test_coco_results_have_the_ids_of_the_labels():
+    dataset = Dataset("x", "coco", (), [labels()], category_ids={0: 1, 1: 3, 2: 6, 3: 2})
+    boxes, scores = np.array([A, B], np.float32), np.array([0.5, 0.25], np.float32)
+    found = Detections(boxes, scores, np.array([0, 1]), BOUND.targets)
+    text, notes = list_coco_results(dataset, BOUND, [0], [found])
+    assert json.loads(text) == [
+        {"image_id": 0, "category_id": 1, "bbox": [0, 0, 10, 10], "score": 0.5}
+    ]
+    assert ["vehicle" in note for note in notes] == [True]  # cars and buses
+    dataset.category_ids = {}
+    assert list_coco_results(dataset, BOUND, [0], [found]) == ("", ())
 
 
 @dataclass

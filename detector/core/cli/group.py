@@ -150,8 +150,20 @@ def _refuse_misspelt(word: str, ctx: click.Context) -> None:
         raise click.UsageError(f"No such command or file '{word}'. Did you mean '{close[0]}'?", ctx)
 
 
+def _print_version(ctx: click.Context, _option: click.Parameter, is_given: bool) -> None:
+    if is_given:
+        from detector.core.run.environment import find_commit
+
+        commit = find_commit()
+        echo(f"detect-video, version {__version__}" + (f", commit {commit}" if commit else ""))
+        ctx.exit()
+
+
 @click.group(cls=DefaultGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="detect-video")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
+    help="Show the version and exit.",
+)  # fmt: skip
 def cli(**_: Any) -> None:
     """Find objects in videos, and see where each millisecond goes.
 

@@ -66,9 +66,12 @@ def list_origins(levels: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, s
 
 
 def _read_own_file(config_file: str | Path) -> tuple[str, dict[str, Any]]:
-    """Read a user's YAML. Its paths may be relative to its folder; ``names`` may be a list."""
+    """Read a user's YAML, or the session.json of a run to repeat. Its paths may be relative to its
+    folder; ``names`` may be a list."""
     keep("the configuration", config_file)
     origin, content = read_level(config_file)
+    if "config" in content and "schema" in content:
+        content = _repeat(origin, content)
     own_folder = Path(config_file).parent
     for group in (content, content.get("network"), content.get("calibration")):
         if not isinstance(group, dict):
@@ -85,6 +88,21 @@ def _read_own_file(config_file: str | Path) -> tuple[str, dict[str, Any]]:
             ):
                 group[key] = str(own_folder / value)
     return origin, content
+
+
+def _repeat(origin: str, document: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a run: as given, but with the engine, precision and input that it
+    chose, and without its session's folder. Raises UsageError."""
+    try:
+        options = {**document["config"]}
+        runtime = {**options["runtime"]}
+        runtime |= {"engine": document["engine"], "precision": document["precision"]}
+        if not runtime["rect"]:
+            height, width = document["model_input"]
+            runtime["size"] = f"{width}x{height}"
+        return {**options, "runtime": runtime, "output": {**options["output"], "run_dir": None}}
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{origin}: not a whole session.json of a run; give another") from error
 
 
 def _sort_names(origin: str, names: list[Any] | dict[Any, Any]) -> list[str]:

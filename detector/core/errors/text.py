@@ -7,6 +7,7 @@ never shown (secrets.py).
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 
@@ -52,6 +53,12 @@ def split_list(text: str) -> list[str]:
         items.append(_ESCAPED.sub(r"\1", plain.strip() if quoted is None else quoted))
         at = match.end()
     return [item for item in items if item]
+
+
+def split_paths(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the paths of comma-separated lists. An existing path may contain a comma."""
+    lists = ([text] if os.path.exists(text) else split_list(text) for text in texts)
+    return tuple(path for paths in lists for path in paths)
 
 
 def join_list(items: Iterable[str]) -> str:

@@ -465,9 +465,11 @@ class Processor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """The computer and the versions of a run. Facts that the system does not report are None."""
+    """The computer and the versions of a run. Facts that the system does not report are None.
+    ``commit``: of the checkout that ran, with ``-dirty`` if files had changes."""
 
     detect_video: str | None = None
+    commit: str | None = None
     python: str | None = None
     platform: str | None = None
     cpu: Processor = field(default_factory=Processor)

@@ -53,6 +53,7 @@ FILES = (
     "spans.npz",
     ROWS,
     "evaluation.json",
+    "coco-results.json",
     "precision-recall.svg",
     "confusion.svg",
 )

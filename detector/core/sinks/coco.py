@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from detector.core.sinks._rows import RowsSink, python_values
 from detector.core.types import Detections, Frame, SourceInfo
 
 SUFFIX, RESULTS = ".coco.json", ".coco-results.json"
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 def results_path(path: Path) -> Path:
@@ -38,12 +38,18 @@ def results_path(path: Path) -> Path:
     return path.with_name(stem + RESULTS)
 
 
-def _make_results(frame: Frame, detections: Detections) -> Iterator[dict[str, Any]]:
-    """Yield one row for each detection, as in COCO's results format."""
+def make_results(
+    image_id: int, detections: Detections, category_ids: Mapping[int, int] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield one row for each detection, as in COCO's results format. ``category_ids``: of the class
+    ids to write; by default all, counted from 1."""
     for (x1, y1, x2, y2), score, class_id, track in python_values(detections):
+        category = class_id + 1 if category_ids is None else category_ids.get(class_id)
+        if category is None:
+            continue
         yield {
-            "image_id": frame.index + 1,
-            "category_id": class_id + 1,
+            "image_id": image_id,
+            "category_id": category,
             "bbox": [round(value, 2) + 0.0 for value in (x1, y1, x2 - x1, y2 - y1)],
             "score": round(score, 6),
             **({} if track is None else {"track_id": track}),
@@ -71,7 +77,7 @@ class CocoResults(RowsSink):
         self._has_rows = False
 
     def rows(self, frame: Frame, detections: Detections) -> str:
-        lines = [f"\n{_encode(row)}" for row in _make_results(frame, detections)]
+        lines = [f"\n{encode(row)}" for row in make_results(frame.index + 1, detections)]
         separator = "," if self._has_rows and lines else ""
         self._has_rows = self._has_rows or bool(lines)
         return separator + ",".join(lines)
@@ -98,7 +104,7 @@ class CocoSink(RowsSink):
             "description": "detections of detect-video",
             **({"remark": remark} if remark else {}),
         }
-        self.header = f'{{"info":{_encode(info)},"licenses":[],"annotations":['
+        self.header = f'{{"info":{encode(info)},"licenses":[],"annotations":['
         self._folder = os.path.abspath(self.path.parent)
         self._frames = names or FrameNames()
         self._last: dict[str, Any] | None = None  # last frame, whose picture may not be written yet
@@ -149,17 +155,17 @@ class CocoSink(RowsSink):
         if written is not None and written[0] + 1 == self._last["id"]:
             self._last.setdefault("source", self._last["file_name"])
             self._last["file_name"] = _make_relative(written[1], self._folder)
-        self._images.append(_encode(self._last))
+        self._images.append(encode(self._last))
         self._last = None
 
     def rows(self, frame: Frame, detections: Detections) -> str:
         lines = []
-        for row in _make_results(frame, detections):
+        for row in make_results(frame.index + 1, detections):
             self._count += 1
             box = row["bbox"]
             row = {"id": self._count, **row, "area": round(box[2] * box[3], 2), "iscrowd": 0}
             row["segmentation"] = _rectangle(*box)
-            lines.append(f"{',' if self._count > 1 else ''}\n{_encode(row)}")
+            lines.append(f"{',' if self._count > 1 else ''}\n{encode(row)}")
         return "".join(lines)
 
     def _footer(self, frames: int) -> str:
@@ -168,7 +174,7 @@ class CocoSink(RowsSink):
             for class_id, name in enumerate(self._names)
         ]
         images = ",\n".join(self._images[:frames])
-        return f'\n],"images":[\n{images}\n],"categories":{_encode(categories)}}}\n'
+        return f'\n],"images":[\n{images}\n],"categories":{encode(categories)}}}\n'
 
     def close(self) -> Path:
         if self._partial is not None:

@@ -20,6 +20,7 @@ from detector.core.types import Image
 # Signatures of other formats that may have more than 8 bits: PGM, PPM, PAM, PFM, JPEG 2000.
 _MAYBE_DEEP = (b"P2", b"P3", b"P5", b"P6", b"P7", b"Pf", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
 GreySetting = str | GreyRange
+ALL_16_BITS = "its 16 bits are read, and written in pictures, as 8"
 
 
 def decode_deep(data: NDArray[np.uint8], setting: GreySetting) -> tuple[Image | None, str] | None:
@@ -38,7 +39,8 @@ def _decode_png(data: NDArray[np.uint8], setting: GreySetting) -> tuple[Image | 
     stored = cv2.imdecode(data, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
     if stored is None:
         return None, ""
-    return to_8_bits(np.asarray(stored), setting, cut=True)
+    image, note = to_8_bits(np.asarray(stored), setting, cut=True)
+    return image, note or ALL_16_BITS
 
 
 def _decode_narrow(data: NDArray[np.uint8], setting: GreySetting) -> tuple[Image, str] | None:
@@ -77,6 +79,7 @@ def _decode_tiff(
         has_sign = tiff[_tiff.PHOTOMETRIC] == _tiff.CIE_LAB
         image[..., :2] ^= 128 * has_sign  # b and a
         image = np.asarray(cv2.cvtColor(image[..., ::-1], cv2.COLOR_Lab2BGR))
+    note = note or (ALL_16_BITS if tiff[_tiff.BITS] == 16 and not is_lab else "")
     notes = [note] if note else []
     bands = tiff[_tiff.SAMPLES] - (tiff[_tiff.ALPHA] == _tiff.UNASSOCIATED)
     if tiff[_tiff.PHOTOMETRIC] <= _tiff.BLACK_IS_ZERO and bands > 1:

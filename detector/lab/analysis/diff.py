@@ -151,6 +151,7 @@ def _settings(document: SessionDocument) -> dict[str, Any]:
         "machine": environment.cpu.model,
         "cores": environment.cpu.cores,
         "detect-video": environment.detect_video,
+        "commit": environment.commit,
         **environment.libraries,
     }
 

@@ -12,6 +12,7 @@ from detector.core.cli.help import Files
 from detector.core.cli.options import config_options
 from detector.core.cli.printing import echo, error_terminal, print_json, terminal
 from detector.core.config.schema import CAMERA_GROUPS
+from detector.core.errors.text import split_paths
 
 WITHOUT = (
     *("engine", "precision", "batch", "output", "run_dir", "self_timing"),
@@ -39,9 +40,9 @@ WITHOUT = (
 @click.option(
     "--table",
     "tables",
-    metavar="FILE",
+    metavar="A,B",
     multiple=True,
-    help="Also write the table: .csv, .md or .tex. Can be repeated.",
+    help="Also write the table: .csv, .md or .tex.",
 )
 @click.option(
     "--dataset", metavar="D", help="Labelled dataset for average precision; formats: see eval."
@@ -148,6 +149,7 @@ def command(
     if several := parse_models(models):
         flags["model"] = several[0]
         engine = engine or "auto"
+    tables = split_paths(tables)
     check_tables(tables)
     config = resolve_config(config_file, flags)
     errors = error_terminal()

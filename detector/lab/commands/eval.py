@@ -15,6 +15,7 @@ from detector.core.cli.options import config_options
 from detector.core.cli.printing import echo, print_json, terminal
 from detector.core.config.schema import CAMERA_GROUPS, EVAL_DEFAULTS, DrawingConfig
 from detector.core.errors import UsageError
+from detector.core.errors.text import split_paths
 
 # Options for the outputs and pictures of a run, which eval does not write.
 DRAWING = tuple(leaf.name for leaf in dataclasses.fields(DrawingConfig))
@@ -36,6 +37,7 @@ WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing", "trails", "zones", "smo
         "detect-video eval labels.json --min-ap50 0.5    # exit with 8 below it",
         "detect-video eval labels.json --tiles none,2x2  # small objects, in tiles",
         "detect-video eval MOT17-04 --track ocsort       # HOTA, IDF1, MOTA, too",
+        "detect-video eval MOT17/train --detections a,b  # of two trackers' files",
     ),
 )
 @click.argument("dataset", type=Files())
@@ -56,8 +58,9 @@ WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing", "trails", "zones", "smo
 )
 @click.option(
     "--detections",
-    metavar="F",
-    help="Score this file and run nothing: .json, .txt, .jsonl, .csv or a folder.",
+    metavar="A,B",
+    multiple=True,
+    help="Score files, run nothing: .json, .txt, .jsonl, .csv, a folder, a tracker's DIR/SEQ.txt.",
 )
 @click.option(
     "--min-ap50",
@@ -86,6 +89,7 @@ def command(
     from detector.lab.report.plots import plots
     from detector.lab.terminal.evaluate import print_evaluation
 
+    flags["detections"] = split_paths(flags["detections"])
     options = EvalOptions(**{name: flags.pop(name) for name in EvalOptions.__dataclass_fields__})
     engines, grids = (
         [name.strip() for name in (values or "").split(",") if name.strip()]
@@ -95,12 +99,12 @@ def command(
     watched = console.is_terminal and not (as_json or quiet)
     live = (lambda: LiveLine(console)) if watched else None
     with errors_as_documents(as_json):
-        if options.detections is not None:
+        if options.detections:
             _refuse_unused({**flags, "engine": engine, "tiles": tiles})
         # A tracker needs the thresholds of a run; average precision needs all scores.
         defaults = EVAL_DEFAULTS if flags["track"] is None else {}
         configs = list_configs(resolve_config(config_file, flags, defaults), engines, grids)
-        if len(configs) == 1 and options.min_ap50 is None and options.detections is None:
+        if len(configs) == 1 and options.min_ap50 is None and not options.detections:
             configs = add_usual_engine(*configs)
         document = evaluate(options, configs, command=sys.argv, live=live, plots=plots)
     if as_json:
@@ -116,7 +120,5 @@ def _refuse_unused(given: Mapping[str, Any]) -> None:
     """Raise UsageError for an option of a run, since --detections runs nothing."""
     for name, value in given.items():
         if value not in (None, False) and name not in USED_BY_FILES:
-            why = "its ids are not scored, but TrackEval can" if name == "track" else "nothing runs"
-            raise UsageError(
-                f"--{name.replace('_', '-')} has no effect on --detections: {why}; omit it"
-            )
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option} has no effect on --detections: nothing runs; omit it")

@@ -25,7 +25,8 @@ MAX_PATH = 4096  # characters; the system rejects longer paths
 
 @dataclass(slots=True)
 class Dataset:
-    """``pictures`` in the order of the labels; frames of ``video``, if there is one."""
+    """``pictures`` in the order of the labels; frames of ``video``, if there is one.
+    ``category_ids``: class id -> its id in a COCO JSON; empty for other labels."""
 
     path: str
     format: str
@@ -33,6 +34,7 @@ class Dataset:
     pictures: list[LabelledPicture]
     video: str | None = None
     notes: list[str] = field(default_factory=list)
+    category_ids: dict[int, int] = field(default_factory=dict)
 
     def check_readable(self) -> None:
         """Raise SourceError if pictures are missing. It tells how many, and names the first."""
@@ -119,9 +121,10 @@ class Lookup:
         self.dataset = dataset
         pictures = dataset.pictures
         self._ids = {picture.id: at for at, picture in enumerate(pictures)}
-        self._frames = {
-            picture.frame: at for at, picture in enumerate(pictures) if picture.frame is not None
-        }
+        self._frames: dict[int, int | None] = {}  # None: in several sequences
+        for at, picture in enumerate(pictures):
+            if picture.frame is not None:
+                self._frames[picture.frame] = None if picture.frame in self._frames else at
         self._names = {picture.name: at for at, picture in enumerate(pictures)}
         self._paths = {
             real_path(picture.path): at for at, picture in enumerate(pictures) if picture.path
@@ -185,7 +188,8 @@ class RowCollector:
     def __init__(self, path: Path, lookup: Lookup, every_picture_listed: bool) -> None:
         """``every_picture_listed``: the format names pictures without detections too."""
         self._path, self._lookup, self._complete = path, lookup, every_picture_listed
-        self._rows: dict[int, list[tuple[Sequence[float], float, int]]] = {}
+        self._rows: dict[int, list[tuple[Sequence[float], float, int, int]]] = {}
+        self._tracked: set[tuple[int, int]] = set()  # picture, track
         self._unknown: set[Any] = set()
         self._listed: set[int] = set()
 
@@ -197,14 +201,28 @@ class RowCollector:
             self._listed.add(at)
         return at
 
-    def add(self, at: int, box: Sequence[float], score: float, class_id: int, where: str) -> None:
+    def add(
+        self,
+        at: int,
+        box: Sequence[float],
+        score: float,
+        class_id: int,
+        where: str,
+        track: int | None = None,
+    ) -> None:
         good = len(box) == 4 and all(abs(value) <= MAX_PIXELS for value in (*box, score))  # not NaN
         if not good or box[2] < box[0] or box[3] < box[1]:
             raise SourceError(
                 f"{where}: not a box with a score: {quote(list(box))} {score}; sizes are 0 or "
                 f"more, and no number is beyond {MAX_PIXELS:g}"
             )
-        self._rows.setdefault(at, []).append((box, score, class_id))
+        if track is None or track < 0:
+            track = -1
+        elif (at, track) in self._tracked:
+            raise SourceError(f"{where}: track {track} has two boxes in one frame; keep one")
+        else:
+            self._tracked.add((at, track))
+        self._rows.setdefault(at, []).append((box, score, class_id, track))
 
     def finish(self, names: tuple[str, ...]) -> StoredDetections:
         """Return all detections. Raises SourceError if no picture is in the dataset."""
@@ -228,13 +246,14 @@ class RowCollector:
                 "count as having no detections"
             )
         detections = [
-            _to_detections(self._rows.get(at, []), names) for at in range(len(dataset.pictures))
+            _to_detections(self._rows.get(at, []), names, bool(self._tracked))
+            for at in range(len(dataset.pictures))
         ]
         return StoredDetections(str(self._path), names, detections, notes)
 
 
 def _to_detections(
-    rows: list[tuple[Sequence[float], float, int]], names: tuple[str, ...]
+    rows: list[tuple[Sequence[float], float, int, int]], names: tuple[str, ...], is_tracked: bool
 ) -> Detections:
     rows = sorted(rows, key=lambda row: -row[1])
     return Detections(
@@ -242,6 +261,7 @@ def _to_detections(
         np.array([row[1] for row in rows], np.float32),
         np.array([row[2] for row in rows], np.int64),
         names,
+        track_ids=np.array([row[3] for row in rows], np.int64) if is_tracked else None,
     )
 
 

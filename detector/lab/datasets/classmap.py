@@ -44,6 +44,11 @@ class ClassPairs:
     def merges(self) -> bool:
         return any(len(group) > 1 for group in self.groups)
 
+    def label_of(self, target: int) -> int | None:
+        """Return the label's class id of a target; None if several labels count as it."""
+        ids = [label for label, at in self.label_ids.items() if at == target]
+        return ids[0] if len(ids) == 1 else None
+
 
 def read_mapping(spec: str, packaged: Path) -> ClassMap:
     """Read a YAML file, or one of ``packaged`` by name. Raises UsageError that names the key."""

@@ -64,7 +64,8 @@ class CocoLabels(LabelFormat):
         ]
         skipped = f"{counted(dropped, 'box', 'was')} skipped: without an area"
         notes = [f"{path}: {skipped}"] if dropped else []
-        return Dataset(str(path), "coco", names, pictures, video, notes)
+        category_ids = {at: category for category, at in class_of.items()}
+        return Dataset(str(path), "coco", names, pictures, video, notes, category_ids)
 
 
 def _require_list(path: Path, document: Any, key: str) -> list[dict[str, Any]]:
@@ -276,10 +277,16 @@ class CocoDetections(DetectionFormat):
                 )
             at = place[image]
             if at is not None:
-                collector.add(
-                    at, _read_box(path, row), _read_score(path, row), class_of[category], str(path)
-                )
+                _add_row(collector, at, path, row, class_of[category])
         return collector.finish(own)
+
+
+def _add_row(
+    collector: RowCollector, at: int, path: Path, row: dict[str, Any], class_id: int
+) -> None:
+    track = _read_int(path, row, "track_id", "annotation") if "track_id" in row else None
+    box, score = _read_box(path, row), _read_score(path, row)
+    collector.add(at, box, score, class_id, str(path), track)
 
 
 def _find_picture(path: Path, entry: dict[str, Any], lookup: Lookup) -> int | None:
@@ -310,21 +317,18 @@ def _read_results(
             )
         at = collector.register(lookup.by_id(image), f"image_id {image}")
         if at is not None:
-            collector.add(
-                at, _read_box(path, row), _read_score(path, row), class_of[category], str(path)
-            )
+            _add_row(collector, at, path, row, class_of[category])
     return collector.finish(names or lookup.dataset.classes)
 
 
 def _map_categories(path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> dict[int, int]:
     if names is not None:
         return {number: number - 1 for number in range(1, len(names) + 1)}
-    labels = Path(lookup.dataset.path)
-    if lookup.dataset.format != "coco":
+    if not lookup.dataset.category_ids:
         raise SourceError(
             f"{path}: results without names need labels in COCO format, or --names FILE"
         )
-    return _read_categories(labels, read_json(labels))[1]
+    return {category: at for at, category in lookup.dataset.category_ids.items()}
 
 
 def _read_score(path: Path, row: dict[str, Any]) -> float:

@@ -6,7 +6,8 @@ that are not considered become boxes to ignore. A class counts as labelled in a 
 one of its rows is considered. Class numbers are MOTChallenge's, or from a ``labels.txt`` next to
 the rows (one name a line), as CVAT writes it; pixels then count from 0. Boxes may leave the
 picture. In a detections file the seventh column is the score, and class numbers count the model's
-classes from 1; -1 stands for a single class.
+classes from 1; -1 stands for a single class. A tracker's folder holds SEQUENCE.txt for each
+sequence, or data/SEQUENCE.txt, as for TrackEval.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from __future__ import annotations
 import configparser
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from detector.core.analysis.assignment import assign, overlaps
 from detector.core.errors import SourceError
 from detector.core.errors.text import counted
 from detector.core.sources._contents import PICTURES
@@ -53,6 +56,11 @@ CLASSES = (
     "reflection",
     "crowd",
 )
+
+DISTRACTORS = ("person on vehicle", "static person", "distractor", "reflection")
+NEVER_SCORED = CLASSES.index("distractor")
+LEAST_IOU = 0.5 - float(np.finfo(float).eps)
+TRACKS_ENDINGS = (".txt", ".mot.txt", "-detected.mot.txt")  # of a sequence's file of tracks
 
 MAX_FRAMES = 4_000_000  # of a sequence: nearly two days at 25 FPS
 KEYS = ("seqlength", "imwidth", "imheight")  # of whole numbers in a seqinfo.ini
@@ -156,8 +164,8 @@ def _read_sequence(
         more = {
             "path": path,
             "track_ids": np.array(ids, np.int64),
-            "frame": frame if single else None,
-            "subset": "" if single else root.name,
+            "frame": frame,
+            "subset": root.name if file.parent.name == "gt" else "",
         }
         name = f"{root.name}/{Path(path).name}" if path else f"{images and images.name}#{frame}"
         pictures.append(make_picture(start + frame, name, size, boxes, labelled=labelled, **more))
@@ -208,10 +216,7 @@ def _read_info(path: Path) -> dict[str, str]:
 def _list_pictures(folder: Path) -> dict[int, Path]:
     """Return the files by frame; 000001.jpg is frame 0."""
     if not os.path.isdir(folder):
-        raise SourceError(
-            f"{folder}: the folder of the pictures was not found; give it, or the video, "
-            "with --images"
-        )
+        return {}  # files of tracks need no pictures, and a run asks for those that are missing
     with translate_read_errors(folder):
         files = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
     paths = {}
@@ -234,18 +239,45 @@ def _find_size(info: dict[str, str], paths: dict[int, Path], video: Path | None)
 class MotDetections(DetectionFormat):
     name, suffixes = "mot", (".txt",)
 
+    def claims(self, path: Path) -> bool:
+        return super().claims(path) or _find_tracks(path) is not None
+
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
-        """Read frame, id, x, y, w, h, score, class, ...; classes count ``names`` from 1."""
-        if names is None:
+        """Read frame, id, x, y, w, h, score, class, ...; classes count ``names`` from 1. With
+        MOTChallenge's labels, the default is their first class."""
+        dataset = lookup.dataset
+        if names is None and (dataset.format != "mot" or dataset.classes != CLASSES):
             raise SourceError(
                 f"{path}: a MOT file has class numbers only; name the classes with --names FILE "
                 "(one name a line), or by a known list: --names coco, --names person-vehicle"
             )
         if not lookup.has_frames:
             raise SourceError(
-                f"{path}: has frame numbers, but {lookup.dataset.path} has pictures without "
+                f"{path}: has frame numbers, but {dataset.path} has pictures without "
                 "them; use --save coco for those"
             )
+        sequences = dict.fromkeys(one.subset for one in dataset.pictures)
+        if (folder := _find_tracks(path)) is None:
+            if len(sequences) > 1:
+                raise SourceError(
+                    f"{path}: has the frames of one sequence, but {dataset.path} has "
+                    f"{len(sequences)}; choose with --subset, or give a folder with NAME.txt for "
+                    f"each: {', '.join(sequences)}"
+                )
+            return self._read_file(path, lookup, names or CLASSES[:1])
+        parts = []
+        for name in sequences:
+            files = [folder / f"{name}{ending}" for ending in TRACKS_ENDINGS]
+            file = next((file for file in files if file.is_file()), None)
+            if file is None:
+                raise SourceError(f"{files[0]}: no such file; each sequence needs one")
+            own = replace(dataset, pictures=[one for one in dataset.pictures if one.subset == name])
+            parts.append(self._read_file(file, Lookup(own), names or CLASSES[:1]))
+        detections = [one for part in parts for one in part.detections]
+        notes = [note for part in parts for note in part.notes]
+        return StoredDetections(str(path), parts[0].names, detections, notes)
+
+    def _read_file(self, path: Path, lookup: Lookup, names: tuple[str, ...]) -> StoredDetections:
         collector = RowCollector(path, lookup, every_picture_listed=False)
         for line, text in read_lines(path):
             row = parse_numbers(path, line, [part for part in re.split(r"[,\s]+", text) if part], 7)
@@ -264,8 +296,31 @@ class MotDetections(DetectionFormat):
             if at is not None:
                 x, y = row[2] - 1, row[3] - 1
                 box = [x, y, x + row[4], y + row[5]]
-                collector.add(at, box, row[6], number - 1, f"{path}:{line}")
+                collector.add(at, box, row[6], number - 1, f"{path}:{line}", int(row[1]))
         return collector.finish(names)
+
+
+def _find_tracks(path: Path) -> Path | None:
+    """Return the folder with a file of tracks for each sequence; None if ``path`` has none."""
+    folder = path / "data" if (path / "data").is_dir() else path
+    has_tracks = any(folder.glob("*.txt")) and not (folder / "classes.txt").is_file()
+    return folder if path.is_dir() and has_tracks else None
+
+
+def follow_benchmark(dataset: Dataset, stored: StoredDetections) -> Dataset:
+    """Apply MOTChallenge's rules, as TrackEval does: return only considered pedestrians, and drop
+    detections that match distractors from ``stored``."""
+    pictures = []
+    for at, one in enumerate(dataset.pictures):
+        found = stored.detections[at]
+        overlap = overlaps(one.boxes, found.boxes)
+        rows, columns = assign(np.where(overlap >= LEAST_IOU, overlap, 0))
+        names = (*DISTRACTORS, *(["non motorized vehicle"] if "MOT20" in one.subset else []))
+        distracting = np.isin(one.class_ids[rows], [CLASSES.index(name) for name in names])
+        stored.detections[at] = found.only(~np.isin(np.arange(len(found)), columns[distracting]))
+        class_ids = np.where(one.ignored, NEVER_SCORED, one.class_ids)
+        pictures.append(replace(one, class_ids=class_ids))
+    return replace(dataset, pictures=pictures, classes=CLASSES[:1])
 
 
 FORMATS = (MotLabels(), MotDetections())

@@ -30,6 +30,7 @@ class DetectionRow(Struct, frozen=True):
     name: str = field(name="class")
     score: float
     box: tuple[float, float, float, float]  # xyxy, pixels
+    track: int | None = None
 
 
 class FrameRow(Struct, frozen=True):
@@ -64,7 +65,7 @@ class JsonlDetections(DetectionFormat):
             if at is not None:
                 for one in row.detections:
                     number = own.setdefault(one.name, len(own))
-                    collector.add(at, one.box, one.score, number, where)
+                    collector.add(at, one.box, one.score, number, where, one.track)
         return collector.finish(tuple(own))
 
 
@@ -81,13 +82,15 @@ class CsvDetections(DetectionFormat):
                 source, frame, name = row["source"], int(row["frame"]), row["class"]
                 box = to_box(row[key] for key in ("x1", "y1", "x2", "y2"))
                 score = float(row["score"])
+                track = int(row["track"]) if row.get("track") else None
             except (ValueError, KeyError, TypeError) as error:
                 raise SourceError(
                     f"{where}: not a row that detect-video wrote; {CUT_OFF}"
                 ) from error
             at = collector.register(_find_picture(source, frame, lookup), f"{source} frame {frame}")
             if at is not None:
-                collector.add(at, box, score, own.setdefault(name, len(own)), where)
+                number = own.setdefault(name, len(own))
+                collector.add(at, box, score, number, where, track)
         return collector.finish(tuple(own))
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EvalOptions:
-    """``images``: pictures or a video, if the labels name none. ``detections``: a file to score."""
+    """``images``: pictures or a video, if the labels name none. ``detections``: files to score."""
 
     dataset: str
     format: str = "auto"
@@ -45,7 +45,7 @@ class EvalOptions:
     split: str = "val"
     subset: str | None = None
     mapping: str | None = None
-    detections: str | None = None
+    detections: tuple[str, ...] = ()
     min_ap50: float | None = None
 
 
@@ -57,16 +57,19 @@ def evaluate(
     live: Callable[[], Live] | None = None,
     plots: Plots | None = None,
 ) -> Evaluation:
-    """Return a row for each engine and grid of tiles, or one for a file of detections."""
+    """Return a row for each engine and grid of tiles, or for each file of detections."""
     from detector.lab.analysis.accuracy.average_precision import check_installed
 
     check_installed()
     dataset, mapping = _open_dataset(options, configs[0])
     runs: list[RunResult] = []
     results: list[Result] = []
-    if options.detections is not None:
-        results.append(score_file(options.detections, configs[0], dataset, mapping, plots))
-    else:
+    for number, path in enumerate(options.detections, 1):
+        own, folder = configs[0], configs[0].output.run_dir
+        if folder and len(options.detections) > 1:
+            own = own.with_options({"run_dir": str(Path(folder, f"{number}-{Path(path).stem}"))})
+        results.append(score_file(path, own, dataset, mapping, plots))
+    if not options.detections:
         dataset.check_readable()
         if configs[0].tracking.track is not None:
             refuse_untracked(dataset)
@@ -155,7 +158,7 @@ def open_labels(options: EvalOptions) -> tuple[Dataset, ClassMap | None]:
 
     keep("the labels", options.dataset)
     keep("the mapping of classes", options.mapping)
-    keep("the file of detections", options.detections)
+    keep("the file of detections", *options.detections)
     mapping = (
         None if options.mapping is None else read_mapping(options.mapping, folder() / "mappings")
     )
@@ -215,8 +218,8 @@ def _describe_data(options: EvalOptions, dataset: Dataset) -> EvaluatedData:
 
 
 def _settings(options: EvalOptions, config: Config) -> Settings:
-    if options.detections is not None:
-        return GivenDetections(options.detections)
+    if options.detections:
+        return GivenDetections(",".join(options.detections))
     own = config.selection
     return Thresholds(own.conf, own.iou, own.agnostic, own.max_det, MAX_DETECTIONS)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from msgspec import UNSET, UnsetType
@@ -17,11 +17,13 @@ from detector.core.run.detect import closing_session
 from detector.core.session.codec import to_builtins
 from detector.core.types import Detections, LabelledPicture
 from detector.lab.datasets.classmap import ClassMap, ClassPairs, bind
-from detector.lab.session.evaluation import Accuracy, EngineResult, FileResult, TrackAccuracy
+from detector.lab.session.evaluation import Accuracy, DatasetTracks, EngineResult, FileResult
 
 if TYPE_CHECKING:
     from detector.core.session.store import Session
     from detector.lab.datasets.base import Dataset
+
+Scored = TypeVar("Scored", EngineResult, FileResult)
 
 # Draws the plots of a row: file name -> text.
 Plots = Callable[[EngineResult | FileResult], dict[str, str]]
@@ -39,12 +41,13 @@ def score(
 
 def score_tracks(
     dataset: Dataset, bound: ClassPairs, indices: Sequence[int], detections: Sequence[Detections]
-) -> TrackAccuracy | UnsetType:
+) -> DatasetTracks | UnsetType:
     from detector.lab.analysis.accuracy.tracking import track_accuracy
 
-    if not detections or detections[0].track_ids is None:
+    pictures = [map_labels(dataset.pictures[at], bound) for at in indices]
+    if not pictures or pictures[0].track_ids is None or detections[0].track_ids is None:
         return UNSET
-    return track_accuracy([map_labels(dataset.pictures[at], bound) for at in indices], detections)
+    return track_accuracy(pictures, detections)
 
 
 def refuse_untracked(dataset: Dataset) -> None:
@@ -102,15 +105,20 @@ def score_file(
 ) -> FileResult:
     from detector.core.session.store import Session
     from detector.lab import datasets
+    from detector.lab.datasets.mot import CLASSES, follow_benchmark
 
     if dataset.format == "yolo":
         dataset.check_readable()  # its boxes are relative to the sizes of the pictures
-    stored = datasets.open_detections(path, dataset, names=_read_names(config))
+    names = _read_names(config)
+    stored = datasets.open_detections(path, dataset, names=names)
+    if mapping is None and stored.names == CLASSES[:1] and dataset.classes == CLASSES:
+        dataset = follow_benchmark(dataset, stored)
     bound = bind(mapping, stored.names, dataset.classes)
     refuse_unlabelled(dataset, bound)
     target_of = {class_id: at for at, group in enumerate(bound.groups) for class_id in group}
     detections = [_map_detections(one, target_of, bound.targets) for one in stored.detections]
-    scored = score(dataset, bound, range(len(dataset.pictures)), detections)
+    indices = range(len(dataset.pictures))
+    scored = score(dataset, bound, indices, detections)
     notes = [*bound.notes, *stored.notes]
     if bound.merges:
         notes.append(
@@ -122,17 +130,47 @@ def score_file(
     with closing_session(session):
         session.begin()
         row = FileResult(
-            detections=path, **vars(scored), notes=tuple(notes), session=str(session.folder)
+            detections=path,
+            **vars(scored),
+            notes=tuple(notes),
+            session=str(session.folder),
+            tracking=score_tracks(dataset, bound, indices, detections),
         )
-        return replace(row, plots=save_result(session, row, plots))
+        results = list_coco_results(dataset, bound, indices, detections)
+        return save_result(session, row, plots, results)
+
+
+def list_coco_results(
+    dataset: Dataset, bound: ClassPairs, indices: Sequence[int], detections: Sequence[Detections]
+) -> tuple[str, tuple[str, ...]]:
+    """Return COCO's list of results as JSON, with the ids of the labels, and notes; "" for other
+    labels. A class that stands for several labels is omitted, since it has no single id."""
+    from detector.core.sinks.coco import encode, make_results
+
+    if not dataset.category_ids:
+        return "", ()
+    labels = ((at, bound.label_of(at)) for at in range(len(bound.targets)))
+    ids = {at: dataset.category_ids[label] for at, label in labels if label is not None}
+    rows = [
+        encode(row)
+        for at, one in zip(indices, detections, strict=True)
+        for row in make_results(dataset.pictures[at].id, one, ids)
+    ]
+    merged = [name for at, name in enumerate(bound.targets) if at not in ids]
+    note = f"coco-results.json lacks {', '.join(merged)}, which stands for several categories"
+    return "[\n" + ",\n".join(rows) + "\n]\n", (note,) if merged else ()
 
 
 def save_result(
-    session: Session, row: EngineResult | FileResult, plots: Plots | None
-) -> dict[str, str]:
+    session: Session, row: Scored, plots: Plots | None, coco: tuple[str, tuple[str, ...]]
+) -> Scored:
+    """Write the files of a row to its session, and return the row with their paths."""
+    row = replace(row, notes=(*row.notes, *coco[1]))
     session.write_json("evaluation.json", to_builtins(row))
     drawn = plots(row) if plots else {}
-    return {Path(name).stem: str(session.write_text(name, text)) for name, text in drawn.items()}
+    saved = {Path(name).stem: str(session.write_text(name, svg)) for name, svg in drawn.items()}
+    path = str(session.write_text("coco-results.json", coco[0])) if coco[0] else UNSET
+    return replace(row, plots=saved, coco_results=path)
 
 
 def _read_names(config: Config) -> tuple[str, ...] | None:
@@ -149,5 +187,6 @@ def _map_detections(
     one: Detections, target_of: dict[int, int], names: tuple[str, ...]
 ) -> Detections:
     keep = np.array([class_id in target_of for class_id in one.class_ids.tolist()], bool)
-    ids = np.array([target_of[class_id] for class_id in one.class_ids[keep].tolist()], np.int64)
-    return Detections(one.boxes[keep], one.scores[keep], ids, names)
+    one = one.only(keep)
+    ids = np.array([target_of[class_id] for class_id in one.class_ids.tolist()], np.int64)
+    return replace(one, class_ids=ids, names=names)

@@ -21,7 +21,14 @@ from detector.core.run.tiling import Tiling
 from detector.core.session.store import Session
 from detector.core.types import Candidates, Detections, Frame, LabelledPicture
 from detector.lab.datasets.classmap import ClassMap, ClassPairs, bind
-from detector.lab.evaluate.scoring import Plots, refuse_unlabelled, save_result, score, score_tracks
+from detector.lab.evaluate.scoring import (
+    Plots,
+    list_coco_results,
+    refuse_unlabelled,
+    save_result,
+    score,
+    score_tracks,
+)
 from detector.lab.session.evaluation import EngineResult, InterruptedResult
 
 if TYPE_CHECKING:
@@ -69,8 +76,9 @@ def run_study(
         tracking=score_tracks(dataset, study.bound, indices, detections),
     )
     if run.session is not None:
+        results = list_coco_results(dataset, study.bound, indices, detections)
         with Session.reopened(run.session) as session:
-            row = replace(row, plots=save_result(session, row, plots))
+            row = save_result(session, row, plots, results)
     return run, row
 
 

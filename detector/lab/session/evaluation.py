@@ -96,6 +96,13 @@ class TrackAccuracy:
 
 
 @dataclass(frozen=True)
+class DatasetTracks(TrackAccuracy):
+    """The sums over all sequences of a dataset, and each of ``sequences`` if there are several."""
+
+    sequences: dict[str, TrackAccuracy] | UnsetType = UNSET
+
+
+@dataclass(frozen=True)
 class Result:
     """One row of ``eval``: an EngineResult, a FileResult or an InterruptedResult."""
 
@@ -115,13 +122,15 @@ class _Run:
 @dataclass(frozen=True)
 class EngineResult(Accuracy, _Run, Result):
     """``plots``: name -> file. ``difference``: these figures minus the first row's. Neither is in
-    evaluation.json, which holds one engine and has the plots next to it."""
+    evaluation.json, which holds one engine and has the plots next to it. ``coco_results``: the file
+    of the detections with the ids of COCO labels."""
 
     notes: tuple[str, ...]
     session: str | None
     plots: dict[str, str] | UnsetType = UNSET
     difference: AveragePrecision | UnsetType = UNSET
-    tracking: TrackAccuracy | UnsetType = UNSET
+    tracking: DatasetTracks | UnsetType = UNSET
+    coco_results: str | UnsetType = UNSET
 
 
 @dataclass(frozen=True)
@@ -136,6 +145,8 @@ class FileResult(Accuracy, _File, Result):
     notes: tuple[str, ...]
     session: str
     plots: dict[str, str] | UnsetType = UNSET
+    tracking: DatasetTracks | UnsetType = UNSET
+    coco_results: str | UnsetType = UNSET
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,9 @@ def _model(row: EngineResult) -> str:
     return f"{row.model}, input {width}x{height}{batch}"
 
 
-def _who(row: EngineResult) -> str:
+def _who(row: Scored) -> str:
+    if isinstance(row, FileResult):
+        return row.detections
     return row.engine if row.tiles == NONE else f"{row.engine}, tiles {row.tiles}"
 
 
@@ -90,7 +92,7 @@ def _means(results: list[Scored]) -> Table:
     for row in results:
         figures = {one.key: one.of(row) for one in PRECISION}
         if isinstance(row, FileResult):
-            own = {"engine": "(a file)", "precision": "-", "tiles": NONE}
+            own = {"engine": row.detections, "precision": "-", "tiles": NONE}
             rows.append(dict.fromkeys(FPS) | figures | own)
             continue
         rates = {name: getattr(row.fps, name) for name in FPS}
@@ -114,20 +116,26 @@ def _means(results: list[Scored]) -> Table:
 
 SHARES = ("hota", "detection", "association", "idf1", "mota")
 COUNTS = ("switches", "fragmentations", "objects", "tracks")
-TRACKING = (
-    Column("engine", value=_who),
-    *(Column(f"tracking.{name}", name, ".3f") for name in SHARES),
-    *(Column(f"tracking.{name}", name) for name in COUNTS),
-)
 
 
 def _tracks(results: list[Scored]) -> Table | None:
-    rows = [row for row in results if isinstance(row, EngineResult) and row.tracking]
-    return Table("tracks", TRACKING, rows) if rows else None
+    rows = [
+        {"tracks of": _who(row), "sequence": name, **vars(figures)}
+        for row in results
+        if row.tracking
+        for name, figures in {**(row.tracking.sequences or {}), "combined": row.tracking}.items()
+    ]
+    columns = (
+        Column("tracks of"),
+        *([Column("sequence")] if any(row["sequence"] != "combined" for row in rows) else []),
+        *(Column(name, form=".3f") for name in SHARES),
+        *(Column(name) for name in COUNTS),
+    )
+    return Table("tracks", columns, rows) if rows else None
 
 
 def _classes(row: Scored, several: bool) -> Table:
-    title = f"by class, {_who(row)}" if isinstance(row, EngineResult) and several else "by class"
+    title = f"by class, {_who(row)}" if several else "by class"
     per_class = row.per_class
     shown = list(per_class)
     if len(shown) > MANY:
@@ -155,6 +163,8 @@ def _lines(document: Evaluation) -> list[str]:
     lines += [f"note: {note}" for note in dict.fromkeys(notes)]
     for row in results:
         lines += [f"{name}: {path}" for name, path in (row.plots or {}).items()]
+        if row.coco_results:
+            lines.append(f"COCO's list of results, with the labels' ids: {row.coco_results}")
         if row.session:
             lines.append(f"session: {row.session}")
     return lines

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from detector.core.config.schema import Config
 from detector.core.errors import UsageError
 from detector.core.types import Detections, LabelledPicture
 from detector.lab.analysis.accuracy.tracking import track_accuracy
 from detector.lab.datasets.base import Dataset
+from detector.lab.evaluate import EvalOptions, evaluate
 from detector.lab.evaluate.scoring import refuse_untracked
-from tests.lab.analysis.tracked_scenes import SCENES, Boxes, Ids, scene
+from detector.lab.session.evaluation import FileResult, TrackAccuracy
+from tests.lab.analysis.tracked_scenes import SCENES, Boxes, Ids, scene, write_benchmark
 
 # HOTA, DetA, AssA, IDF1, MOTA, IDSW and Frag by TrackEval 1.3.0 (MIT) for the same scenes.
 TRACKEVAL = {
@@ -24,6 +28,27 @@ TRACKEVAL = {
     "bad": (0.098667, 0.166065, 0.060681, 0.089316, -0.378899, 62, 123),
     "one object": (0.111685, 0.273428, 0.049267, 0.080000, -0.727273, 10, 8),
     "crowd": (0.507910, 0.548011, 0.471512, 0.789753, 0.695988, 56, 530),
+}
+
+
+# The same of the files of ``write_benchmark``, by benchmark, tracker and sequence.
+TRACKEVAL_OF_FILES = {
+    "MOT17": {
+        ("a", "MOT17-good"): (0.487979, 0.378541, 0.629145, 0.532943, -0.320930, 3, 31),
+        ("a", "MOT17-poor"): (0.205364, 0.332947, 0.127228, 0.266667, 0.052381, 51, 163),
+        ("a", "COMBINED"): (0.327118, 0.342133, 0.345957, 0.351138, -0.042604, 54, 194),
+        ("b", "MOT17-good"): (0.187580, 0.377329, 0.093572, 0.076135, -0.432558, 27, 31),
+        ("b", "MOT17-poor"): (0.115739, 0.334078, 0.041234, 0.070748, -0.049206, 115, 163),
+        ("b", "COMBINED"): (0.145200, 0.342622, 0.066530, 0.072457, -0.146746, 142, 194),
+    },
+    "MOT20": {  # its cyclists are distractors
+        ("a", "MOT20-good"): (0.528131, 0.443138, 0.629494, 0.594771, 0.009302, 3, 31),
+        ("a", "MOT20-poor"): (0.214818, 0.359261, 0.129038, 0.280601, 0.168254, 51, 163),
+        ("a", "COMBINED"): (0.344336, 0.378269, 0.347250, 0.376307, 0.127811, 54, 194),
+        ("b", "MOT20-good"): (0.202961, 0.441648, 0.093616, 0.084967, -0.102326, 27, 31),
+        ("b", "MOT20-poor"): (0.120224, 0.360495, 0.041260, 0.074445, 0.066667, 115, 163),
+        ("b", "COMBINED"): (0.152559, 0.378823, 0.066556, 0.077651, 0.023669, 142, 194),
+    },
 }
 
 
@@ -63,10 +88,35 @@ def test_tracking_figures_equal_trackeval(name: str) -> None:
         [labelled_picture(*one) for one in generated.labels],
         [tracked_frame(*one) for one in generated.tracks],
     )
-    figures = (result.hota, result.detection, result.association, result.idf1, result.mota)
-    assert figures == pytest.approx(TRACKEVAL[name][:5], abs=2e-6)
-    assert (result.switches, result.fragmentations) == TRACKEVAL[name][5:]
+    assert figures(result) == pytest.approx(TRACKEVAL[name], abs=2e-6)
     assert result.objects == len({one for _, ids in generated.labels for one in ids.tolist()})
+
+
+def figures(result: TrackAccuracy) -> tuple[float | None, ...]:
+    shares = (result.hota, result.detection, result.association, result.idf1, result.mota)
+    return (*shares, result.switches, result.fragmentations)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("benchmark", TRACKEVAL_OF_FILES)
+def test_figures_of_trackers_files_equal_trackeval(tmp_path: Path, benchmark: str) -> None:
+    pytest.importorskip("faster_coco_eval", reason="machine: faster-coco-eval is not installed")
+    write_benchmark(tmp_path, benchmark)
+    trackers = tuple(str(tmp_path / f"trackers/{name}") for name in "ab")
+    options = EvalOptions(str(tmp_path / "gt"), detections=trackers)
+    config = Config().with_options({"run_dir": str(tmp_path / "run")})
+    found = {}
+    for name, row in zip("ab", evaluate(options, [config]).results, strict=True):
+        assert isinstance(row, FileResult)
+        assert row.tracking
+        assert row.tracking.sequences
+        rows = {**row.tracking.sequences, "COMBINED": row.tracking}
+        found |= {(name, sequence): figures(one) for sequence, one in rows.items()}
+    assert found == {
+        key: pytest.approx(expected, abs=2e-6)
+        for key, expected in TRACKEVAL_OF_FILES[benchmark].items()
+    }
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["1-a", "2-b"]
 
 
 BOX = np.array([[100, 100, 140, 200]], float)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -54,3 +55,30 @@ SCENES = {
     "one object": (5, 40, 1, 0.3),
     "crowd": (6, 50, 60, 0.15),
 }
+
+
+def write_benchmark(folder: Path, benchmark: str) -> None:
+    """Write labels of two sequences as MOTChallenge has them, and files of the trackers ``a`` and
+    ``b``, as TrackEval reads them. Some objects are distractors, cars, or not considered."""
+    for name in ("good", "poor"):
+        generated = scene(*SCENES[name])
+        labels, tracks = [], {"a": [], "b": []}
+        for t, (boxes, ids) in enumerate(generated.labels, 1):
+            for box, one in zip(_write_boxes(boxes), ids.tolist(), strict=True):
+                kind = {1: 8, 2: 3, 3: 7, 4: 6}.get(one, 1)  # MOTChallenge's classes
+                labels.append(f"{t},{one},{box},{int(kind == 1 and one != 5)},{kind},1")
+        for t, (boxes, ids) in enumerate(generated.tracks, 1):
+            for box, one in zip(_write_boxes(boxes), ids.tolist(), strict=True):
+                tracks["a"].append(f"{t},{one},{box},0.9,-1,-1,-1")
+                tracks["b"].append(f"{t},{one + 100 * (t // 9)},{box},-1,-1,-1,-1")
+        sequence = f"{benchmark}-{name}"
+        info = f"[Sequence]\nname={sequence}\nimDir=img1\nseqLength={len(generated.labels)}\n"
+        files = {f"gt/{sequence}/gt/gt.txt": labels, f"gt/{sequence}/seqinfo.ini": [info]}
+        files |= {f"trackers/{each}/data/{sequence}.txt": rows for each, rows in tracks.items()}
+        for path, rows in files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text("\n".join([*rows, ""]))
+
+
+def _write_boxes(boxes: Boxes) -> list[str]:
+    return [f"{x1:.2f},{y1:.2f},{x2 - x1:.2f},{y2 - y1:.2f}" for x1, y1, x2, y2 in boxes.tolist()]

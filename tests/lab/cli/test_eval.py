@@ -106,6 +106,25 @@ def test_written_detections_score_like_the_run_itself(tmp_path):
 
 
 @pytest.mark.slow
+def test_list_of_results_is_written_with_the_ids_of_the_labels(tmp_path):
+    rows = [
+        {"image_id": 10, "category_id": 1, "bbox": [1.0, 2.0, 10.5, 20.0], "score": 0.5},
+        {"image_id": 20, "category_id": 3, "bbox": [1.0, 2.0, 3.0, 4.0], "score": 0.25},
+    ]
+    labels = samples.coco(tmp_path)
+    results = tmp_path / "results.json"
+    results.write_text(json.dumps(rows))
+    (row,) = figures(detect_video("eval", labels, "--detections", results, "--json", cwd=tmp_path))
+    assert json.loads((tmp_path / row["coco_results"]).read_text()) == rows
+    loaded = (
+        pytest.importorskip("faster_coco_eval")
+        .COCO(str(labels))
+        .loadRes(str(tmp_path / row["coco_results"]))
+    )
+    assert loaded.getImgIds(catIds=[3]) == [20]
+
+
+@pytest.mark.slow
 def test_gate_fails_below_the_minimum(tmp_path):
     # In the first three frames, all objects are found, so skip some.
     arguments = ("eval", LABELS, *"--frames 3 --stride 8 --engine ort -q".split())
@@ -162,7 +181,7 @@ def test_corrupt_json(tmp_path):
         (("--engine", "nonsense"), 2, "nonsense"),
         (("--model", "nowhere.cfg"), 4, "nowhere.cfg"),
         (("--detections", "nowhere.json"), 3, "nowhere.json: no such file"),
-        (("--detections", "x.txt", "--track", "sort"), 2, "--track has no effect on --detections"),
+        (("--detections", "x.txt,y.txt", "--track", "sort"), 2, "--track has no effect on"),
         (("--images", "nowhere"), 3, "--images nowhere: no such folder or video"),
         (("--min-ap50", 2), 2, "min-ap50"),
         (("--conf", 2), 2, "--conf"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +169,7 @@ def test_wrong_file_is_a_one_line_error(tmp_path, file, content, message):
         (samples.coco, "1,-1,0,0,5,5,0.5,1,1", r"frame numbers, but .* pictures"),
         (samples.mot, "1,-1,0,0,-5,5,0.5,1,1", r"x.txt:1"),
         (samples.mot, "1,7,1,1,5,5,0.5,-1,-1,-1", r"class -1, .*--classes"),
+        (samples.mot, "1,7,1,1,5,5,1,1\n1,7,9,1,5,5,1,1", r"x.txt:2: track 7 has two boxes"),
     ],
 )
 def test_wrong_row_of_mot_is_an_error(tmp_path, labels, row, message):
@@ -183,3 +185,51 @@ def test_mot_rows_without_a_class_have_the_only_class(tmp_path):
     result = datasets.open_detections(str(tmp_path / "x.txt"), dataset, names=("car",))
     assert result.detections[0].name(0) == "car"
     assert result.detections[0].boxes.tolist() == [[0, 0, 5, 5]]
+
+
+@pytest.mark.parametrize("name", ["coco", "csv", "jsonl", "mot"])
+def test_ids_of_tracks_are_read_back(tmp_path, name):
+    samples.mot(tmp_path / "set", frames=2)
+    options = {"tracks": True} if name == "csv" else {}
+    sink = sinks.open(name, tmp_path / f"out{sinks.find(name).suffixes[0]}", **options)
+    sink.open(make_info(kind="pictures"))
+    for at, path in enumerate(sorted((tmp_path / "set/img1").iterdir())):
+        found = replace(detections(at), track_ids=np.array([7, -1]))
+        sink.write(make_frame(at, path=str(path)), found)
+    names = NAMES if name == "mot" else None
+    dataset = datasets.open(str(tmp_path / "set"))
+    read = datasets.open_detections(str(sink.close()), dataset, names=names).detections
+    ids = [7] if name == "mot" else [7, -1]  # MOT has no objects without an id
+    assert [one.track_ids.tolist() for one in read] == [ids, ids]
+
+
+ROW = "1,7,1,1,5,5,0.5,-1,-1,-1\n"
+
+
+@pytest.mark.parametrize("files", [("one.txt", "two.txt"), ("data/one.mot.txt", "data/two.txt")])
+def test_folder_has_the_tracks_of_each_sequence(tmp_path, files):
+    for name in ("one", "two"):
+        samples.mot(tmp_path / "gt" / name)
+    for file in files:
+        (tmp_path / "tracker" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tracker" / file).write_text(ROW.replace("1", "2", 1))
+    dataset = datasets.open(str(tmp_path / "gt"))
+    read = datasets.open_detections(str(tmp_path / "tracker"), dataset)
+    assert [len(one) for one in read.detections] == [0, 1, 0, 1]
+    assert read.names == ("pedestrian",)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("tracker", "two.txt: no such file; each sequence needs one"),
+        ("tracker/one.txt", r"one sequence, .* has 2; choose with --subset.*: one, two"),
+    ],
+)
+def test_missing_sequence_of_a_tracker_is_an_error(tmp_path, path, message):
+    for name in ("one", "two"):
+        samples.mot(tmp_path / "gt" / name)
+    (tmp_path / "tracker").mkdir()
+    (tmp_path / "tracker/one.txt").write_text(ROW)
+    with pytest.raises(SourceError, match=message):
+        datasets.open_detections(str(tmp_path / path), datasets.open(str(tmp_path / "gt")))

@@ -10,7 +10,7 @@ import pytest
 
 from detector.core.errors import SourceError, UsageError
 from detector.lab import datasets
-from detector.lab.datasets.base import read_picture_size
+from detector.lab.datasets.base import Lookup, read_picture_size
 from tests.lab.datasets import samples
 from tests.one_line import one_line_error
 from tests.sources.clips import write_video
@@ -111,7 +111,9 @@ def test_mot_labels_of_several_sequences(tmp_path):
     dataset = datasets.open(str(tmp_path))
     assert [one.subset for one in dataset.pictures] == ["one", "one", "two", "two", "two"]
     assert [one.id for one in dataset.pictures] == [0, 1, 2, 3, 4]
-    assert {one.frame for one in dataset.pictures} == {None}  # a frame number would be ambiguous
+    assert [one.frame for one in dataset.pictures] == [0, 1, 0, 1, 2]
+    lookup = Lookup(dataset)
+    assert (lookup.by_frame(0), lookup.by_frame(2)) == (None, 4)  # two sequences have frame 0
 
 
 def test_mot_labels_of_a_video_with_named_classes(tmp_path):
@@ -198,6 +200,14 @@ def test_missing_pictures_are_counted(tmp_path):
         dataset.check_readable()
 
 
+def test_mot_labels_need_pictures_for_a_run_only(tmp_path):
+    samples.mot(tmp_path)
+    (tmp_path / "seqinfo.ini").write_text("[Sequence]\nimDir=nowhere\n")
+    dataset = datasets.open(str(tmp_path))
+    with pytest.raises(SourceError, match=r"2 of .* 2 pictures.*/nowhere/000001.jpg; .*--images"):
+        dataset.check_readable()
+
+
 POLYGON = " .5 .5 .2 .3 .5 .5 .6 .6"
 MOT_FILES = ("gt.txt", "seqinfo.ini")
 POSES = "names: [person, car]\nval: images/val\nkpt_shape: %s\n"
@@ -259,7 +269,6 @@ def test_rows_that_may_be_poses_are_noted(tmp_path, other, notes):
         ("gt/gt.txt", "1,1,0,0,5,5,1,40,1\n", "class 40, but the known classes are 1 to 13"),
         ("seqinfo.ini", "seqLength=2\n", "not a seqinfo.ini with [Sequence] and whole numbers"),
         ("seqinfo.ini", "[Sequence]\nseqLength=two\n", "not a seqinfo.ini"),
-        ("seqinfo.ini", "[Sequence]\nimDir=nowhere\n", "nowhere: the folder of the pictures"),
     ],
 )
 def test_wrong_folder_is_a_one_line_error(tmp_path, file, content, message):

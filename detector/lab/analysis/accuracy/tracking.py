@@ -8,20 +8,22 @@ The definitions are the papers', as TrackEval computes them (tests contain Track
 - MOTA, id switches and fragmentations (Bernardin and Stiefelhagen, 2008: CLEAR MOT).
 
 All but HOTA are at IoU 0.5. Boxes match only within a class. A detection that matches an
-ignored box counts as neither right nor wrong.
+ignored box counts as neither right nor wrong. Several sequences are combined by adding their
+counts, as in TrackEval's row COMBINED.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import UNSET
 from numpy.typing import NDArray
 
 from detector.core.analysis.assignment import Floats, assign, overlaps
 from detector.core.types import Detections, LabelledPicture
-from detector.lab.session.evaluation import TrackAccuracy
+from detector.lab.session.evaluation import DatasetTracks, TrackAccuracy
 
 ALPHAS = np.arange(0.05, 0.99, 0.05)
 LEAST_IOU = 0.5  # of a match, except in HOTA
@@ -38,35 +40,73 @@ class TrackedFrame(NamedTuple):
     overlap: Floats  # [n, m], 0 between classes
 
 
+class TrackCounts(NamedTuple):
+    """Counts of one sequence, or their sums. ``correct``: matches for each of ``ALPHAS``.
+    ``associated``: the sum of the association accuracies of these matches."""
+
+    correct: Floats
+    associated: Floats
+    labelled: int
+    boxes: int
+    matches: int
+    switches: int
+    fragmentations: int
+    identified: int
+    objects: int
+    tracks: int
+
+
 def track_accuracy(
     pictures: Sequence[LabelledPicture], detections: Sequence[Detections]
-) -> TrackAccuracy:
-    frames, objects, tracks = _number_tracks(pictures, detections)
-    hota, detection, association = _hota(frames, objects, tracks)
-    labelled = sum(len(one.objects) for one in frames)
-    boxes = sum(len(one.tracks) for one in frames)
-    matches, switches, fragmentations = _count_clear_mot(frames, objects)
-    identified = _count_identified(frames, objects, tracks)
-    return TrackAccuracy(
-        hota=hota,
-        detection=detection,
-        association=association,
-        idf1=2 * identified / (labelled + boxes) if labelled + boxes else None,
-        mota=(2 * matches - boxes - switches) / labelled if labelled else None,
-        switches=switches,
-        fragmentations=fragmentations,
-        objects=objects,
-        tracks=tracks,
+) -> DatasetTracks:
+    """Return the figures of all ``pictures``, and of each sequence if there are several."""
+    sequences: dict[str, list[tuple[LabelledPicture, Detections]]] = {}
+    for pair in zip(pictures, detections, strict=True):
+        sequences.setdefault(pair[0].subset, []).append(pair)
+    counts = {name: _count(pairs) for name, pairs in sequences.items()}
+    whole = _figures(TrackCounts._make(map(sum, zip(*counts.values(), strict=True))))
+    single = {name: TrackAccuracy(**_figures(one)) for name, one in counts.items()}
+    return DatasetTracks(**whole, sequences=single if len(single) > 1 else UNSET)
+
+
+def _figures(counts: TrackCounts) -> dict[str, Any]:
+    detection = counts.correct / np.maximum(counts.labelled + counts.boxes - counts.correct, 1)
+    association = counts.associated / np.maximum(counts.correct, 1)
+    found = 2 * counts.matches - counts.boxes - counts.switches
+    all_boxes = counts.labelled + counts.boxes
+    return {
+        "hota": float(np.sqrt(detection * association).mean()),
+        "detection": float(detection.mean()),
+        "association": float(association.mean()),
+        "idf1": 2 * counts.identified / all_boxes if all_boxes else None,
+        "mota": found / counts.labelled if counts.labelled else None,
+        "switches": counts.switches,
+        "fragmentations": counts.fragmentations,
+        "objects": counts.objects,
+        "tracks": counts.tracks,
+    }
+
+
+def _count(pairs: Sequence[tuple[LabelledPicture, Detections]]) -> TrackCounts:
+    frames, objects, tracks = _number_tracks(pairs)
+    return TrackCounts(
+        *_count_associated(frames, objects, tracks),
+        sum(len(one.objects) for one in frames),
+        sum(len(one.tracks) for one in frames),
+        *_count_clear_mot(frames, objects),
+        _count_identified(frames, objects, tracks),
+        objects,
+        tracks,
     )
 
 
 def _number_tracks(
-    pictures: Sequence[LabelledPicture], detected: Sequence[Detections]
+    pairs: Sequence[tuple[LabelledPicture, Detections]],
 ) -> tuple[list[TrackedFrame], int, int]:
     objects: dict[tuple[int, int], int] = {}
     tracks: dict[int, int] = {}
     frames = []
-    for picture, detections in zip(pictures, detected, strict=True):
+    for picture, detections in pairs:
         assert picture.track_ids is not None
         assert detections.track_ids is not None
         tracked = detections.only(detections.track_ids >= 0)
@@ -97,8 +137,10 @@ def _number_tracks(
     return frames, len(objects), len(tracks)
 
 
-def _hota(frames: Sequence[TrackedFrame], objects: int, tracks: int) -> tuple[float, float, float]:
-    """Return HOTA and the accuracies of detection and association, as means over ``ALPHAS``."""
+def _count_associated(
+    frames: Sequence[TrackedFrame], objects: int, tracks: int
+) -> tuple[Floats, Floats]:
+    """Return ``correct`` and ``associated`` of ``TrackCounts``."""
     potential = np.zeros((objects, tracks))
     object_counts, track_counts = np.zeros((objects, 1)), np.zeros((1, tracks))
     for frame in frames:
@@ -113,12 +155,8 @@ def _hota(frames: Sequence[TrackedFrame], objects: int, tracks: int) -> tuple[fl
         rows, columns = assign(alignment[np.ix_(frame.objects, frame.tracks)] * frame.overlap)
         close = frame.overlap[rows, columns] >= ALPHAS[:, None] - EPSILON
         matched[:, frame.objects[rows], frame.tracks[columns]] += close
-    correct = matched.sum(axis=(1, 2))
-    detection = correct / np.maximum(object_counts.sum() + track_counts.sum() - correct, 1)
     similarity = matched / np.maximum(object_counts + track_counts - matched, 1)
-    association = (matched * similarity).sum(axis=(1, 2)) / np.maximum(correct, 1)
-    hota = np.sqrt(detection * association)
-    return float(hota.mean()), float(detection.mean()), float(association.mean())
+    return matched.sum(axis=(1, 2)), (matched * similarity).sum(axis=(1, 2))
 
 
 def _count_clear_mot(frames: Sequence[TrackedFrame], objects: int) -> tuple[int, int, int]:

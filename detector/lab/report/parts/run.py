@@ -141,7 +141,8 @@ def machine(session: SavedSession) -> str:
         f"network on {document.device} {document.device_name or ''}" if document.device else "",
         f"GPU driver {environment.gpu_driver}" if environment.gpu_driver else "",
         environment.platform,
-        f"detect-video {environment.detect_video}, Python {environment.python or '?'}"
+        f"detect-video {environment.detect_video} {environment.commit or ''}, "
+        f"Python {environment.python or '?'}"
         if environment.detect_video
         else "",
         ", ".join(f"{name} {version}" for name, version in environment.libraries.items()),
