@@ -171,6 +171,8 @@ def _bind_by_name(model: Sequence[str], labels: Sequence[str]) -> ClassPairs:
         )
     absent = [name for name in dict.fromkeys(labels) if name not in targets]
     notes = [f"not scored, since the model does not have it: {', '.join(absent)}"] if absent else []
+    if absent and (fitting := _suggest_mapping(model, absent)) != "FILE":
+        notes[0] += f"; --mapping {fitting} also scores other names for the same class"
     return ClassPairs(
         targets,
         tuple(_find_ids(model, (name,)) for name in targets),

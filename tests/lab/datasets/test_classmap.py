@@ -8,6 +8,7 @@ import pytest
 
 from detector.core.errors import UsageError
 from detector.core.models.catalogue import folder
+from detector.core.models.names import read_names
 from detector.lab.datasets.classmap import bind, read_mapping
 from tests.one_line import one_line_error
 
@@ -49,7 +50,15 @@ def test_classes_are_matched_by_name_without_a_mapping():
     assert (bound.targets, bound.groups) == (("person", "car"), ((0,), (2,)))
     assert bound.label_ids == {0: 0, 1: 1}
     (note,) = bound.notes
-    assert note.endswith(": motorcycle, bike, cow")
+    assert ": motorcycle, bike, cow; --mapping coco also" in note
+
+
+def test_mapping_coco_pairs_darknets_names():
+    darknet = read_names(folder() / "names/coco.names")
+    coco = [{"motorbike": "motorcycle", "sofa": "couch"}.get(name, name) for name in darknet]
+    assert len(bind(None, darknet, coco).targets) == 78
+    bound = bind(read_mapping("coco", folder() / "mappings"), darknet, coco)
+    assert (len(bound.targets), bound.merges, bound.notes) == (80, False, ())
 
 
 def test_class_that_one_side_lacks_is_not_scored(tmp_path):
