@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, unquote
 
-from detector.batch.layout import CURE, output_errors
+from detector.batch.layout import CURE
 from detector.core.errors import OutputError
 from detector.core.errors.text import as_cell
 from detector.core.errors.writing import put_in_place, whole_file
+from detector.core.sinks._partial import output_errors
 
 FOLDER, KEY, FILE = "detections", "source=", "detections.parquet"
 ENDING = b"PAR1"  # the last bytes of a complete Parquet file
@@ -39,10 +40,6 @@ BLOCK = 50_000  # detections held in memory
 
 def is_installed() -> bool:
     return importlib.util.find_spec("pyarrow") is not None
-
-
-def load_library() -> None:
-    import pyarrow.parquet  # noqa: F401
 
 
 def partition(place: str, name: str) -> Path:

@@ -203,33 +203,18 @@ class WorkerReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
-    """A simulation of this run with more workers, each with as many cores as now."""
-
-    workers: Count
-    seconds: Duration
-    speedup: Amount  # relative to this run
-    read_mb_s: Amount  # the read rate that the storage must provide
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
     """A report on a whole run of the job.
 
     ``ledger``: of all items. ``between_s``: seconds that workers had an item but did not run it
-    (they placed results or exchanged messages). ``stragglers``: the last items, or parts of items,
-    which ran while other workers were idle. ``forecasts``: the effect of more workers; ``limit``: a
-    sentence about where scaling stops. ``cpu_share``: share of the workers' cores in use."""
+    (they placed results or exchanged messages). ``cpu_share``: share of the workers' cores in
+    use."""
 
     ledger: Ledger
     workers: list[WorkerReport]
     slowest: list[SlowItem]
-    stragglers: list[SlowItem]
-    straggling_s: Duration
     between_s: Duration
     cpu_share: Amount | None
-    forecasts: list[Forecast]
-    limit: str
     core_hours: Amount
 
 

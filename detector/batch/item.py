@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from detector.batch import pieces
 from detector.batch.documents import OF_SOURCE, ItemRecord, Ledger, StageSeconds
-from detector.batch.layout import ROWS, output_errors
+from detector.batch.layout import ROWS
 from detector.batch.listing import look_at
 from detector.batch.places import Outputs
 from detector.batch.progress import add_ledgers
@@ -24,6 +24,7 @@ from detector.batch.settings import LoadedFacts, as_plain, config_of, digest_of,
 from detector.core import __version__
 from detector.core.errors import EXIT_DONE, DetectVideoError, SourceError, UsageError
 from detector.core.session.document import Exit
+from detector.core.sinks._partial import output_errors
 from detector.core.sources._addresses import StoredVideo, is_address
 from detector.core.sources._contents import PICTURE, kind_of
 from detector.core.sources._storage import ObjectInfo
@@ -99,11 +100,12 @@ class OpenModel:
     def plan_for(self, path: str) -> RunPlan:
         from detector.core.run.plan import PlanDraft
 
-        loaded = self.loaded_for(path)
+        is_picture = kind_of(path, closely=True) == PICTURE
+        loaded = self.loaded if is_picture else self.loaded_for(path)
         if self._plan is None or self._plan.loaded.engine is not loaded.engine:
             # Markers do not report the CPU time of libraries' threads.
             self._plan = PlanDraft.of(self.config).complete(replace(loaded, natives=None))
-        if kind_of(path) != PICTURE:
+        if not is_picture:
             return self._plan
         # Threads do not pay off for a single frame.
         return replace(self._plan, loop=replace(self._plan.loop, sync=True))

@@ -25,7 +25,6 @@ from detector.batch.documents import (
     SlowItem,
     WorkerState,
 )
-from detector.batch.forecast import RunFacts, report_on
 from detector.batch.item import NOT_SPLIT, Piece, Task
 from detector.batch.layout import named
 from detector.batch.listing import WHOLE, Listing, Shard
@@ -109,20 +108,17 @@ class Job:
     notes: list[str] = field(default_factory=list)
     _todo: deque[Task] = field(default_factory=deque)
     _running: dict[TaskId, Task] = field(default_factory=dict)
-    _walls: dict[TaskId, float] = field(default_factory=dict)  # seconds, in order of submission
     _long: LongItems = field(init=False)
     _not_split: int = 0
     _output_errors: list[Failed] = field(default_factory=list)
     _ends: Exit | None = None  # why the job ends before its last item
     _kept: float = 0.0
     _shown: float = float("-inf")
-    _dry: float | None = None  # when a worker first found no task left
-    _stragglers: list[SlowItem] = field(default_factory=list)
     _total_s: float = 0.0
 
     def begin(self, stop: Stop) -> None:
         plan, manifest = self.plan, self.manifest
-        manifest.write_settings(self.settings)
+        manifest.write(self.settings)
         manifest.forget(plan.stale)
         adopted = [(item, record.key) for item, record in plan.adopted]
         manifest.plan([*plan.todo, *adopted])
@@ -203,7 +199,6 @@ class Job:
                 self._look_on()
         finally:
             self._total_s = self.tally.seconds()
-            straggling_s = 0.0 if self._dry is None else self.clock() - self._dry
             states = self.pool.states()
             reports = self.pool.reports()
             self.pool.close()
@@ -213,23 +208,10 @@ class Job:
                     pieces.drop(self.outputs.place, task.name)
             progress = self._progress(states)
             self.watch.progress(progress)
-            self.manifest.write_progress(progress)
-        report = report_on(
-            RunFacts(
-                seconds=self._total_s,
-                cores=self.pool.cores(),
-                tally=self.tally,
-                workers=reports,
-                walls=list(self._walls.values()),
-                stragglers=self._stragglers,
-                straggling_s=straggling_s,
-                longest=self._longest(),
-                chain_s=self._long.chain_s,
-                chain_of=self._long.chain_of,
-            )
-        )
+            self.manifest.write(progress)
+        report = self.tally.report(reports, self.pool.cores() * self._total_s)
         if self.tally.done:
-            self.manifest.write_report(report)
+            self.manifest.write(report)
         return self._result(report)
 
     def _end_by(self, stop: Stop) -> None:
@@ -239,18 +221,11 @@ class Job:
             reason="stopped by a signal; unfinished items were dropped; continue with --resume",
         )
 
-    def _longest(self) -> str:
-        name, what, number = max(self._walls, key=lambda one: self._walls[one], default=("", "", 0))
-        return f"part {number + 1} of {name}" if what == "part" else name
-
     def _hand_out(self) -> None:
         while self._todo and self._ends is None and self.pool.has_room():
             task = self._todo.popleft()
             self._running[task.id] = task
-            self._walls.setdefault(task.id, 0.0)
             self.pool.submit(task)
-        if self._dry is None and not self._todo and self.pool.has_room():
-            self._dry = self.clock()
 
     def _look_on(self) -> None:
         if self.clock() - self._shown < SHOWN_EVERY_S:
@@ -262,7 +237,7 @@ class Job:
         now = self.clock()
         if now - self._kept >= KEPT_EVERY_S:
             self._kept = now
-            self.manifest.write_progress(progress)
+            self.manifest.write(progress)
             self.manifest.commit()
             self.outputs.keep_home(self.request.shard)
 
@@ -281,7 +256,6 @@ class Job:
         task = event.task
         del self._running[task.id]
         if self._long.is_given_up(task):  # a part that is no longer needed
-            self._walls.pop(task.id, None)
             if not any(one.name == task.name for one in self._running.values()):
                 pieces.drop(self.outputs.place, task.name)
             return
@@ -317,36 +291,28 @@ class Job:
 
     def _finish(self, task: Task, record: ItemRecord, wall_s: float) -> None:
         self._output_errors.clear()
-        self._walls[task.id] = wall_s
+        self.tally.wall_s += wall_s
         if record.parts and task.piece is not None:
-            self._finish_step(task, task.piece, record, wall_s)
+            self._finish_step(task, task.piece, record)
             return
         self._take_back_parts(task)  # if it was split before
         self._note_not_split(record)
-        slow = _slow(record)
-        self.tally.finish(slow, record.ledger, record.exit.code != EXIT_DONE)
-        if self._dry is not None:
-            self._stragglers.append(slow)
+        self.tally.finish(_slow(record), record.ledger, record.exit.code != EXIT_DONE)
         self.manifest.finish(record, task.tries)
 
-    def _finish_step(self, task: Task, piece: Piece, record: ItemRecord, wall_s: float) -> None:
+    def _finish_step(self, task: Task, piece: Piece, record: ItemRecord) -> None:
         share, following = 0, []
         if piece.do == "plan":
-            following = self._long.divide(task, record, wall_s)
+            following = self._long.divide(task, record)
         elif piece.do == "part":
-            share, following = self._long.finish_part(task, record, wall_s)
+            share, following = self._long.finish_part(task, record)
         self.tally.finish_step(record, share)
-        if self._dry is not None:
-            self._stragglers.append(_slow(record, task.label))
         if piece.do == "join":
-            self._finish_joined(task, wall_s)
-        if following:
-            # A long item's next tasks come before shorter items; a join also frees space.
-            self._todo.extendleft(reversed(following))
-            self._dry = None
-            self._stragglers.clear()
+            self._finish_joined(task)
+        # A long item's next tasks come before shorter items; a join also frees space.
+        self._todo.extendleft(reversed(following))
 
-    def _finish_joined(self, task: Task, wall_s: float) -> None:
+    def _finish_joined(self, task: Task) -> None:
         record = self._placed(task)
         if record is None:  # another program removed it
             self._take_back_parts(task)
@@ -354,7 +320,7 @@ class Job:
                 do_whole(task, "its results were missing when the parts were joined")
             )
             return
-        rest = self._long.finish_joined(task, wall_s)
+        rest = self._long.finish_joined(task)
         self.tally.finish_joined(_slow(record), record.exit.code != EXIT_DONE, rest)
         self.manifest.finish(record, task.tries)
 
@@ -395,7 +361,6 @@ class Job:
         if event.exit_code == EXIT_OUTPUT and self._is_place_broken(event):
             return
         task = event.task
-        self._walls.pop(task.id, None)
         self._take_back_parts(task)
         # Earlier results belong to another version of the source, or to other settings.
         with suppress(OutputError):
@@ -515,9 +480,9 @@ def _without_costs(record: ItemRecord) -> ItemRecord:
     return replace(record, frames=0, seconds=0.0, ledger=Ledger())
 
 
-def _slow(record: ItemRecord, label: str | None = None) -> SlowItem:
+def _slow(record: ItemRecord) -> SlowItem:
     return SlowItem(
-        name=record.name if label is None else label,
+        name=record.name,
         seconds=record.seconds,
         frames=record.frames,
         fps=record.frames / record.seconds if record.frames and record.seconds > 0 else None,

@@ -24,7 +24,7 @@ from detector.batch.part import ROWS, CutOffError, PartResult, read_result, read
 from detector.batch.split import Part
 from detector.core.config.schema import Config
 from detector.core.errors.text import counted
-from detector.core.types import Frame, ReadCounts
+from detector.core.types import Frame
 
 if TYPE_CHECKING:
     from detector.core.sinks.base import Sink
@@ -40,10 +40,7 @@ class NotExactError(Exception):
 class Joined:
     outputs: dict[str, Path]
     frames: int = 0
-    counts: ReadCounts = field(default_factory=ReadCounts)
     by_class: Counter[int] = field(default_factory=Counter)
-    cut: int = 0
-    seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
 
 
@@ -89,10 +86,7 @@ def join_parts(
         raise
     joined = Joined(outputs, frames=len(frames))
     for result in results:
-        joined.counts.skipped += result.skipped
         joined.by_class.update(dict(result.by_class))
-        joined.cut += result.cut
-        joined.seconds += result.seconds
         joined.notes += result.notes
     joined.notes += [note for sink in opened for note in sink.notes]
     joined.notes = list(dict.fromkeys(joined.notes))

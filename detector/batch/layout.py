@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import re
 import shutil
@@ -13,7 +11,7 @@ from pathlib import Path
 
 from detector.batch.listing import WHOLE, Shard
 from detector.core.errors import OutputError
-from detector.core.errors.writing import NO_LOCKS
+from detector.core.errors.writing import take_lock
 
 FILES, MARKER, ROWS, SORTED = "files", "done.json", "detections.jsonl", "sorted"
 SCRATCH = ".detect-video-item-"  # prefix of an unfinished item's hidden folder; a digest follows
@@ -29,16 +27,6 @@ CURE = "choose another folder with -o"
 def named(stem: str, suffix: str, shard: Shard) -> str:
     """Return ``manifest.sqlite``, or ``manifest-2-of-4.sqlite`` for a shard."""
     return f"{stem}{suffix}" if shard == WHOLE else f"{stem}-{shard}{suffix}"
-
-
-@contextmanager
-def output_errors(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(
-            f"{target}: cannot be written: {error.strerror or error}; free space, or {CURE}"
-        ) from error
 
 
 def remove_tree(path: str | Path) -> None:
@@ -70,12 +58,12 @@ def locked(place: str, shard: Shard) -> Iterator[None]:
     try:
         whole = _open_lock(place, LOCK)
         held.append(whole)
-        if not _take(whole, shared=shard != WHOLE):
+        if not take_lock(whole, shared=shard != WHOLE):
             raise OutputError(f"{place}: another batch job is running here; wait for it, or {CURE}")
         if shard != WHOLE:
             own = _open_lock(place, f"{LOCK}-{shard}")
             held.append(own)
-            if not _take(own):
+            if not take_lock(own):
                 raise OutputError(f"{place}: --shard {shard.number}/{shard.of} is already running")
             if other := _other_division(place, shard):
                 raise OutputError(
@@ -95,7 +83,7 @@ def is_running(place: str) -> bool:
     except OSError:
         return False
     try:
-        return not _take(file)
+        return not take_lock(file)
     finally:
         os.close(file)
 
@@ -108,7 +96,7 @@ def _other_division(place: str, shard: Shard) -> str | None:
         with suppress(OSError):
             file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
-                if not _take(file):
+                if not take_lock(file):
                     return text
             finally:
                 os.close(file)
@@ -121,16 +109,3 @@ def _open_lock(place: str, name: str) -> int:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error.strerror}; {CURE}") from error
-
-
-def _take(file: int, *, shared: bool = False) -> bool:
-    """Return whether we got the lock: False if another process has it, True on a file system
-    without locks."""
-    try:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            return False
-        if error.errno not in NO_LOCKS:
-            raise
-    return True

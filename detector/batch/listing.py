@@ -279,11 +279,14 @@ def _match(pattern: str, own: str, listing: Listing) -> Iterator[Found]:
         path = os.path.abspath(path)
         if os.path.realpath(path) == own or os.path.realpath(path).startswith(own + os.sep):
             continue
-        if os.path.isdir(path):
-            for found in _walk(path, own, listing):
-                yield Found(os.path.relpath(found.path, base), found.path)
-        elif listing.takes(path):
-            yield Found(os.path.relpath(path, base), path)
+        if os.path.isdir(path) or listing.takes(path):
+            yield from _expand(path, base, own, listing)
+
+
+def _expand(path: str, base: str, own: str, listing: Listing) -> Iterator[Found]:
+    """Yield a file, or the files below a folder. Their names are relative to ``base``."""
+    paths = [one.path for one in _walk(path, own, listing)] if os.path.isdir(path) else [path]
+    yield from (Found(os.path.relpath(one, base), one) for one in paths)
 
 
 def _before_magic(pattern: str) -> str:
@@ -308,11 +311,7 @@ def _read_list(file: str, own: str, output: str, listing: Listing) -> Iterator[F
         return
     base = os.path.commonpath([os.path.dirname(path) for path in dict.fromkeys(paths)])
     for path in paths:
-        if os.path.isdir(path):
-            for found in _walk(path, own, listing):
-                yield Found(os.path.relpath(found.path, base), found.path)
-        else:
-            yield Found(os.path.relpath(path, base), path)
+        yield from _expand(path, base, own, listing)
 
 
 # Shards.

@@ -54,13 +54,14 @@ class _LocalPlace(Place):
     cores: list[int]
     folder: Path
     child: Child | None = None
-    moved: float = 0.0  # time of the last frame
+    last_frame_at: float = 0.0  # or the start of the task
 
 
 @dataclass(slots=True)
 class LocalPool(Places[_LocalPlace]):
-    """Worker processes on this machine. ``folder``: for temporary files of this process
-    alone. ``place``: OUT. ``shares``: the cores of each worker."""
+    """Worker processes on this machine. ``folder``: temporary files of this pool, with a folder for
+    each worker. ``place``: the job's output, a folder or an address. ``shares``: the cores of each
+    worker. ``gathers``: rows go into the dataset too."""
 
     folder: Path
     place: str
@@ -90,7 +91,7 @@ class LocalPool(Places[_LocalPlace]):
                 assert self.stop.exit_code is not None
                 raise Stopped(self.stop.exit_code)
             self._look(TICK_S)
-            if not first.stands():
+            if not first.is_open():
                 (gone,) = [event for event in self._events if isinstance(event, Gone)]
                 self._events.clear()
                 raise error_of_code(gone.exit_code)(gone.error)
@@ -139,7 +140,7 @@ class LocalPool(Places[_LocalPlace]):
     # ---- work
 
     def _hand(self, place: _LocalPlace, task: Task) -> None:
-        place.moved = place.since
+        place.last_frame_at = place.since
         self._send(place, Order(do="item", task=to_builtins(task)))
 
     def _look(self, seconds: float) -> None:
@@ -164,7 +165,7 @@ class LocalPool(Places[_LocalPlace]):
 
     def _hear(self, place: _LocalPlace, answer: PoolReply) -> None:
         if answer.kind == "frames":
-            place.frames, place.moved = answer.frames, self.clock()
+            place.frames, place.last_frame_at = answer.frames, self.clock()
         elif answer.kind == "loaded":
             self._take_loaded(place, answer)
         elif place.task is None:
@@ -203,7 +204,7 @@ class LocalPool(Places[_LocalPlace]):
             return None
         if limits.item is not None and now - place.since > limits.item:
             return f"it took longer than --item-timeout {limits.item:g}"
-        if now - place.moved > limits.stall:
+        if now - place.last_frame_at > limits.stall:
             return f"it produced no frame for {limits.stall:g} s"
         return None
 
@@ -213,7 +214,8 @@ class LocalPool(Places[_LocalPlace]):
         return place.child.describe_death("its worker", doing)
 
     def _bury(self, place: _LocalPlace, why: str) -> None:
-        """Report the current item of a dead process, and start another process."""
+        """Report a dead process's item as failed, and start another process. If it had no item,
+        count a failed load."""
         self._end([place])
         if self._fail_task(place, why):
             self._launch(place)
@@ -223,13 +225,13 @@ class LocalPool(Places[_LocalPlace]):
     def _fail_load(
         self, place: _LocalPlace, why: str, exit_code: int, *, final: bool = False
     ) -> None:
-        """Start another process, up to MOST_FAILED_LOADS times. ``final``: another process would
-        fail in the same way."""
+        """Start another process, or abandon the place if loading failed MOST_FAILED_LOADS times in
+        a row. ``final``: abandon it now, since another process would fail in the same way."""
         if place.state != "idle":  # an idle worker's death is not a failed load
             place.failed_loads += 1
         self._end([place])
         if final or place.failed_loads >= MOST_FAILED_LOADS:
-            self._leave(place, why, exit_code)
+            self._abandon(place, why, exit_code)
         else:
             self._launch(place)
 
@@ -258,7 +260,7 @@ class LocalPool(Places[_LocalPlace]):
         self._end(idle, alone_s=GRACE_S)
         self._end(self._places)
         for place in self._places:
-            if place.stands():
+            if place.is_open():
                 place.enter("gone", self.clock())
 
 

@@ -93,21 +93,16 @@ class Divided:
     left: set[int]
     booked: int = 0
     frames: int = 0
-    plan_s: float = 0.0
-    part_s: float = 0.0  # seconds of the longest part
 
 
 @dataclass(slots=True)
 class LongItems:
     """The long items of a run. ``chosen``: name -> number of parts. ``kept``: items that an earlier
-    run divided, which are continued. ``chain_s``: the largest sum of an item's steps that must
-    follow one another (plan, longest part, join), in seconds; ``chain_of``: that item."""
+    run divided, which are continued."""
 
     split: Split
     chosen: Mapping[str, int]
     kept: Collection[str]
-    chain_s: float = 0.0
-    chain_of: str = ""
     _divided: dict[str, Divided] = field(default_factory=dict)
 
     @classmethod
@@ -136,33 +131,29 @@ class LongItems:
 
     # ---- the next tasks
 
-    def divide(self, task: Task, record: ItemRecord, wall_s: float) -> list[Task]:
+    def divide(self, task: Task, record: ItemRecord) -> list[Task]:
         of = record.parts
-        self._divided[task.name] = Divided(record.size, of, set(range(of)), plan_s=wall_s)
+        self._divided[task.name] = Divided(record.size, of, set(range(of)))
         return [
             replace(task, tries=1, piece=Piece(do="part", number=number, of=of))
             for number in range(of)
         ]
 
-    def finish_part(self, task: Task, record: ItemRecord, wall_s: float) -> tuple[int, list[Task]]:
+    def finish_part(self, task: Task, record: ItemRecord) -> tuple[int, list[Task]]:
         """Return the bytes of the part (0 if an earlier run did it), and the join if all parts are
         done."""
         assert task.piece is not None
         item = self._divided[task.name]
         item.left.discard(task.piece.number)
         item.frames += record.frames
-        item.part_s = max(item.part_s, wall_s)
         share = item.size // item.of if record.frames else 0
         item.booked += share
         join = replace(task, tries=1, piece=Piece(do="join", of=item.of))
         return share, [] if item.left else [join]
 
-    def finish_joined(self, task: Task, wall_s: float) -> int:
+    def finish_joined(self, task: Task) -> int:
         """Forget a joined item. Return those of its bytes that no part accounted for."""
         item = self._divided.pop(task.name)
-        chain_s = item.plan_s + item.part_s + wall_s
-        if chain_s > self.chain_s:
-            self.chain_s, self.chain_of = chain_s, task.name
         return item.size - item.booked
 
     def give_up(self, name: str) -> Divided | None:

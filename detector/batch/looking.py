@@ -47,9 +47,9 @@ def look(place: str) -> BatchResult:
             frames, seconds = frames + more, seconds + more_s
             for failure in manifest.failures():
                 failures[failure.name or failure.source] = failure
-            progress += [found] if (found := manifest.read_progress()) is not None else []
+            progress += [found] if (found := manifest.read(BatchProgress)) is not None else []
             items |= manifest.found()
-            reports += [report] if (report := manifest.read_report()) is not None else []
+            reports += [report] if (report := manifest.read(BatchReport)) is not None else []
     standing = [one for key, one in failures.items() if states.get(key, FAILED) == FAILED]
     in_all = Found.of(items)
     damaged = len(in_all.damaged)

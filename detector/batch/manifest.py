@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from detector.batch.documents import BatchProgress, BatchReport, Failure, ItemRecord, JobSettings
 from detector.batch.layout import named
@@ -26,10 +26,17 @@ from detector.core.session.codec import decode, from_json, to_json
 from detector.core.session.document import Count
 from detector.core.sinks._partial import explain
 
+Fact = TypeVar("Fact", JobSettings, BatchProgress, BatchReport)
+
 MANIFEST = "manifest"
 VERSION = 1
 TODO, DONE, FAILED = "todo", "done", "failed"
 FOUND = "found/"  # prefix of the facts on items' classes
+_FACTS: dict[type[Any], str] = {
+    JobSettings: "settings",
+    BatchProgress: "progress",
+    BatchReport: "report",
+}
 BUSY_S = 60.0  # how long reader and writer wait for each other
 
 _TABLES = f"""
@@ -279,38 +286,21 @@ class Manifest:
             for name, damaged, text in rows
         }
 
-    def write_settings(self, settings: JobSettings) -> None:
-        """Store the settings of all workers, so that the manifest alone explains its items."""
-        self._write_fact("settings", to_json(settings))
+    def write(self, document: JobSettings | BatchProgress | BatchReport) -> None:
+        """Store the document in place of an earlier one of its type. With the settings of all
+        workers, the manifest alone explains its items."""
+        self._write_fact(_FACTS[type(document)], to_json(document))
 
-    def read_settings(self) -> JobSettings | None:
-        text = self._read_fact("settings")
-        return None if text is None else from_json(text, JobSettings, self.path)
-
-    def write_progress(self, progress: BatchProgress) -> None:
-        self._write_fact("progress", to_json(progress))
-
-    def write_report(self, report: BatchReport) -> None:
-        self._write_fact("report", to_json(report))
-
-    def read_progress(self) -> BatchProgress | None:
-        text = self._read_fact("progress")
-        return None if text is None else from_json(text, BatchProgress, self.path)
-
-    def read_report(self) -> BatchReport | None:
-        text = self._read_fact("report")
-        return None if text is None else from_json(text, BatchReport, self.path)
+    def read(self, kind: type[Fact]) -> Fact | None:
+        with self._errors():
+            found = self._connection.execute(
+                "SELECT value FROM facts WHERE name = ?", (_FACTS[kind],)
+            ).fetchone()
+        return None if found is None else from_json(str(found[0]), kind, self.path)
 
     def _write_fact(self, name: str, value: str) -> None:
         with self._errors():
             self._connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
-
-    def _read_fact(self, name: str) -> str | None:
-        with self._errors():
-            found = self._connection.execute(
-                "SELECT value FROM facts WHERE name = ?", (name,)
-            ).fetchone()
-        return None if found is None else str(found[0])
 
 
 # The manifests of a folder: one, or one of each shard.

@@ -56,11 +56,8 @@ class PartResult:
     decoder: str
     bad: int
     corrupt: int
-    skipped: int
     ended_early: bool
-    cut: int
     by_class: tuple[tuple[int, int], ...]
-    seconds: float
     notes: tuple[str, ...]
 
     @property
@@ -134,11 +131,8 @@ def detect_part(
         decoder=run.decoder,
         bad=counts.bad,
         corrupt=counts.corrupt,
-        skipped=counts.skipped,
         ended_early=counts.ended_early,
-        cut=run.cut,
         by_class=tuple(sorted(run.by_class.items())),
-        seconds=run.run_s,
         notes=tuple(run.notes),
     )
     write_whole(folder / RESULT, codec.to_json(result).encode(), ours=True)

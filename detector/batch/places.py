@@ -26,20 +26,12 @@ from typing import Protocol, TypeVar
 
 from detector.batch import dataset
 from detector.batch.documents import ItemRecord, JobSettings, Seal
-from detector.batch.layout import (
-    CURE,
-    FILES,
-    MARKER,
-    MARKER_BYTES,
-    ROWS,
-    SCRATCH,
-    output_errors,
-    remove_tree,
-)
+from detector.batch.layout import CURE, FILES, MARKER, MARKER_BYTES, ROWS, SCRATCH, remove_tree
 from detector.batch.listing import Shard, leads_out, names_above
 from detector.core.errors import OutputError, UsageError
 from detector.core.errors.writing import has_permission, sync_folder
 from detector.core.session.codec import SCHEMA, decode, to_json
+from detector.core.sinks._partial import output_errors
 from detector.core.sources._addresses import is_address, local_path
 
 Marker = TypeVar("Marker", ItemRecord, Seal)

@@ -10,7 +10,7 @@ from detector.batch.documents import ItemRecord, PlannedItems
 from detector.batch.listing import Item, Listing
 from detector.batch.manifest import DONE, FAILED, Manifest, ManifestRow, manifests
 from detector.batch.places import Outputs
-from detector.batch.settings import key_of_item
+from detector.batch.settings import key_of
 from detector.core.errors import UsageError
 
 
@@ -44,7 +44,7 @@ def make_plan(listing: Listing, rows: Iterable[ManifestRow], outputs: Outputs, d
     plan = Plan(refused=len(listing.refused))
     known = {row.name: (row.key, row.state) for row in rows}
     for item in listing.items:
-        key = key_of_item(item, digest)
+        key = key_of(item.path, item.version, digest)
         was, state = known.pop(item.name, ("", ""))
         if state == DONE and was == key and outputs.is_done(item.name, key):
             plan.skipped += 1

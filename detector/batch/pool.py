@@ -118,7 +118,8 @@ class Place:
         here = now - self.since if self.state == state else 0.0
         return self.spent.get(state, 0.0) + here
 
-    def stands(self) -> bool:
+    def is_open(self) -> bool:
+        """Return whether the place has, or will get, a worker."""
         return self.state != "gone"
 
     def is_free(self) -> bool:
@@ -182,12 +183,12 @@ class Places(Generic[AnyPlace]):
             self._events.append(Failed(task, place.number, why, exit_code, lost, wall_s))
         return task is not None
 
-    def _leave(self, place: AnyPlace, why: str, exit_code: int) -> None:
+    def _abandon(self, place: AnyPlace, why: str, exit_code: int) -> None:
         place.enter("gone", self.clock())
         self._events.append(Gone(place.number, why, exit_code))
 
     def is_alive(self) -> bool:
-        return any(place.stands() for place in self._places)
+        return any(place.is_open() for place in self._places)
 
     def states(self) -> list[WorkerState]:
         return [self._state(place) for place in self._places]

@@ -1,4 +1,4 @@
-"""A job's progress: counts, rates, the remaining time and the cost."""
+"""A job's progress: counts, rates, the remaining time and the cost; and the report at its end."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 
 from detector.batch.documents import (
     BatchProgress,
+    BatchReport,
     ItemRecord,
     Ledger,
     SlowItem,
     StageSeconds,
+    WorkerReport,
     WorkerState,
 )
 
@@ -36,7 +38,7 @@ class Tally:
     frames: int = 0
     bytes_done: int = 0
     item_run_s: float = 0.0
-    cpu_s: float = 0.0
+    wall_s: float = 0.0  # of all tasks, from submission to record
     ledger: Ledger = field(default_factory=Ledger)
     slowest: list[SlowItem] = field(default_factory=list)
     started: float = 0.0
@@ -78,7 +80,6 @@ class Tally:
         self.frames += frames
         self.item_run_s += run_s
         self.ledger = add_ledgers(self.ledger, ledger)
-        self.cpu_s += ledger.cpu_s
 
     def _finish(self, item: SlowItem, damaged: bool) -> None:
         self.done += 1
@@ -118,10 +119,22 @@ class Tally:
             fps=(frames - before) / passed if passed > 0 and frames > before else None,
             eta_s=self._eta_s(seconds),
             core_hours=self.cores * seconds / 3600,
-            cpu_hours=self.cpu_s / 3600,
+            cpu_hours=self.ledger.cpu_s / 3600,
             workers=list(workers),
             parts=self.parts,
             parts_done=self.parts_done,
+        )
+
+    def report(self, workers: Sequence[WorkerReport], core_s: float) -> BatchReport:
+        """Report on the whole run. ``core_s``: its seconds times its cores."""
+        busy = core_s > 0 and any(worker.busy_s > 0 for worker in workers)
+        return BatchReport(
+            ledger=self.ledger,
+            workers=list(workers),
+            slowest=self.slowest,
+            between_s=max(0.0, self.wall_s - self.item_run_s),
+            cpu_share=self.ledger.cpu_s / core_s if busy else None,
+            core_hours=core_s / 3600,
         )
 
     def _eta_s(self, seconds: float) -> float | None:

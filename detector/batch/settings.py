@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from detector.batch.documents import OF_SOURCE, Canvas, JobSettings
-from detector.batch.listing import Item
 from detector.core.config.levels import FILES, merge_levels, resolve_config
 from detector.core.config.schema import CAMERA_GROUPS, PACKAGED, Config
 from detector.core.errors import OutputError
@@ -134,10 +133,6 @@ def digest_of(facts: LoadedFacts) -> str:
 def key_of(path: str, version: str, settings: str) -> str:
     """Return the key of an item's results. If it differs from the marker's, they are redone."""
     return _digest(f"{path}\0{version}\0{settings}")
-
-
-def key_of_item(item: Item, settings: str) -> str:
-    return key_of(item.path, item.version, settings)
 
 
 def _digest(text: str) -> str:

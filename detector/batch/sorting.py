@@ -12,11 +12,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from detector.batch import dataset
-from detector.batch.layout import FILES, ROWS, SORTED, output_errors
+from detector.batch.layout import FILES, ROWS, SORTED
 from detector.batch.manifest import ManifestRow
 from detector.batch.places import Outputs
 from detector.core.errors import OutputError, UsageError
 from detector.core.errors.parsing import refuse_unknown
+from detector.core.sinks._partial import output_errors
 from detector.core.sources._addresses import is_address
 
 EMPTY, OTHER = "empty", "other"

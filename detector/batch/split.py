@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,7 +87,8 @@ def plan_parts(
     except UsageError as error:
         return SplitPlan((), f"it cannot be processed: {error}")
     video = probe(spec, SourceReading.of(config).choice)
-    if shorter_than(video.info, config, 2 * least_s):
+    lengths = (video.info.duration_s, SourceReading.of(config).duration_s)
+    if min((length for length in lengths if length is not None), default=inf) < 2 * least_s:
         return _too_short(least_s)
     try:
         survey = survey_packets(video, watch=watch)
@@ -99,13 +101,6 @@ def plan_parts(
 
 def _too_short(least_s: float) -> SplitPlan:
     return SplitPlan((), f"it is shorter than two parts of {least_s:g} s", is_short=True)
-
-
-def shorter_than(info: SourceInfo, config: Config, seconds: float) -> bool:
-    """Return whether the file or selection is known to be shorter than ``seconds``."""
-    asked_s = SourceReading.of(config).duration_s
-    known = [length for length in (info.duration_s, asked_s) if length is not None]
-    return bool(known) and min(known) < seconds
 
 
 def why_whole(spec: str, config: Config) -> str:

@@ -73,7 +73,7 @@ def find_objects(
     if place.scheme in STORES and MAGIC.search(place.key):
         yield from _match(place, own, left_out)
         return
-    if place.scheme in STORES and (not place.key or place.key.endswith("/")):
+    if place.scheme in STORES and _is_folder(place):
         yield from _below(place, own, left_out)
         return
     about = _look_or_folder(place)

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 from rich.text import Text
 
 from detector.batch.documents import (
     OF_SOURCE,
     BatchProgress,
-    BatchReport,
     BatchResult,
     DryRun,
     Found,
@@ -42,17 +42,11 @@ def line(progress: BatchProgress) -> str:
     if progress.fps is not None:
         parts.append(f"{progress.fps:.1f} FPS")
     if progress.left and progress.eta_s is not None:
-        parts.append(f"ETA {clock_time(progress.eta_s)}")
+        parts.append(f"ETA {timedelta(seconds=round(progress.eta_s))}")
     parts.append(f"{progress.core_hours:.2f} core-hours")
     working = sum(worker.state == "working" for worker in progress.workers)
     parts.append(f"{working}/{len(progress.workers)} workers busy")
     return ", ".join(parts)
-
-
-def clock_time(seconds: float) -> str:
-    """Format as ``1:02:03``, with hours."""
-    whole = round(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
 @contextmanager
@@ -100,13 +94,14 @@ def print_result(console: SafeConsole, result: BatchResult) -> None:
             console.print(Text(f"... and {more} more: see {result.output}/failures.jsonl"))
         console.print(Text("All other items were unaffected. --resume tries these again."))
     _print_found(console, result.found)
-    if result.report is not None:
-        print_report(console, result.report)
+    if result.report is not None and result.report.slowest:
+        console.print(draw_table(console, Table("files", SLOWEST, result.report.slowest)))
     if not result.running and result.frames:
         fps = f", {result.fps:.1f} FPS" if result.fps else ""
         console.print(
             Text(
-                f"{counted(result.frames, 'frame')} in {clock_time(result.seconds)}{fps}, "
+                f"{counted(result.frames, 'frame')} in {timedelta(seconds=round(result.seconds))}"
+                f"{fps}, "
                 f"{counted(result.workers, 'worker')}"
             )
         )
@@ -147,12 +142,6 @@ def _print_found(console: SafeConsole, found: Found) -> None:
     old = f", {found.unknown} of an older version, not counted" if found.unknown else ""
     filled = counted(found.filled, "file")
     console.print(Text(f"{filled} with objects, {len(found.empty)} empty{old}"))
-
-
-def print_report(console: SafeConsole, report: BatchReport) -> None:
-    if report.slowest:
-        console.print(draw_table(console, Table("files", SLOWEST, report.slowest)))
-    console.print(Text(f"More workers: {report.limit}."))
 
 
 SLOWEST = (

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -84,28 +85,29 @@ def _serve(next_order: Callable[[], Order], reporter: _Reporter) -> None:
 
 
 class _Reporter:
-    """Sends the worker's reports: the number of frames done, also if it has not changed."""
+    """Sends the worker's replies, and every ``BEAT_S`` seconds the number of frames done if there
+    was progress."""
 
     def __init__(self, parent: Connection) -> None:
         self._parent, self._lock = parent, threading.Lock()
-        self.frames = self._steps = 0
+        self._frames: int | None = None  # not reported yet; None: no progress
+        threading.Thread(target=self._beat, daemon=True).start()
 
-    def send(self, answer: PoolReply) -> None:
+    def send(self, reply: PoolReply) -> None:
         with self._lock:
-            send(self._parent, answer)
+            self._frames = None
+            send(self._parent, reply)
 
     def watch(self, frames: int) -> None:
-        self.frames = frames
-        self._steps += 1
+        self._frames = frames
 
-    def beat(self, over: threading.Event) -> None:
-        """Report every ``BEAT_S`` seconds until ``over`` is set, if there was progress."""
-        reported = self._steps
-        while not over.wait(BEAT_S):
-            if (steps := self._steps) != reported:
-                reported = steps
-                with suppress(OSError):
-                    self.send(PoolReply(kind="frames", frames=self.frames))
+    def _beat(self) -> None:
+        while True:
+            time.sleep(BEAT_S)
+            with self._lock, suppress(OSError):
+                if (frames := self._frames) is not None:
+                    self._frames = None
+                    send(self._parent, PoolReply(kind="frames", frames=frames))
 
 
 class _ItemWorker:
@@ -116,9 +118,7 @@ class _ItemWorker:
         self.outputs = open_outputs(opening.place)
         self._gathers = opening.gathers
         if self._gathers:
-            from detector.batch.dataset import load_library
-
-            load_library()
+            import pyarrow.parquet  # noqa: F401 -- now, so that no item waits for it
         self.model, self.facts = open_model(
             opening.config, opening.pictures, resolves=opening.resolves
         )
@@ -128,21 +128,8 @@ class _ItemWorker:
 
         task = codec.from_builtins(order.task, Task, "batch")
         _empty_stderr()
-        reporter.frames = 0
-        over = threading.Event()
-        beats = threading.Thread(target=reporter.beat, args=(over,), daemon=True)
-        beats.start()
-        try:
-            record = process_item(
-                task,
-                self.model,
-                self.outputs,
-                gather=self.outputs.gather if self._gathers else None,
-                watch=reporter.watch,
-            )
-        finally:
-            over.set()
-            beats.join()
+        gather = self.outputs.gather if self._gathers else None
+        record = process_item(task, self.model, self.outputs, gather=gather, watch=reporter.watch)
         return PoolReply(kind="record", record=record)
 
 

@@ -84,6 +84,7 @@ def import_files(package: str, *folders: str) -> list[ModuleType]:
     return [importlib.import_module(f"{package}.{name}") for name in list_files(*folders)]
 
 
+@cache
 def find_files(folder: str, *wings: str) -> Mapping[str, str]:
     """Map name -> module for ``WING/folder`` of these wings, or of all. Imports none of them."""
     return {

@@ -39,7 +39,7 @@ def family() -> Family:
 def main() -> None:
     out, pictures = arguments()
     net = family()
-    net.spread([at_size(out, picture, *SIZE) for picture in pictures])
+    net.scale_outputs([at_size(out, picture, *SIZE) for picture in pictures])
 
     plain = partial(export_pair, net)
     masked = partial(export_pair, net, masks=(SIZE[1], SIZE[0]))

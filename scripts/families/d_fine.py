@@ -31,7 +31,7 @@ from result import (
     rows_of,
     save,
     scale_logits,
-    settle,
+    set_norms,
     threshold_of_each,
     write_variant,
 )
@@ -127,7 +127,7 @@ def deployed(out: Path, pictures: list[Path]) -> Variant:
     def logits() -> torch.Tensor:
         return torch.cat([caught(head, lambda p=p: model(tensor(p))) for p in sized], 1)
 
-    settle(model, lambda: [model(tensor(picture)) for picture in sized])
+    set_norms(model, lambda: [model(tensor(picture)) for picture in sized])
     with torch.no_grad():
         scale_logits([head], logits, 0.05, 1.5)
     rows = {picture.name: detect(model, processor, picture) for picture in sized}
@@ -140,7 +140,7 @@ def deployed(out: Path, pictures: list[Path]) -> Variant:
 def main() -> None:
     out, pictures = arguments()
     net = family(80)
-    net.spread([at_size(out, picture, SIDE, SIDE) for picture in pictures])
+    net.scale_outputs([at_size(out, picture, SIDE, SIDE) for picture in pictures])
     by_optimum = partial(export_by_optimum, net)
     variants = [
         variant(net, "optimum", out, pictures, by_optimum, INPUT + RAW),

@@ -27,9 +27,19 @@ from damo.utils import postprocess  # noqa: E402
 from damo.utils.demo_utils import transform_img  # noqa: E402
 from damo.utils.model_utils import replace_module  # noqa: E402
 from PIL import Image  # noqa: E402
-from result import Row, Variant, above, arguments, at_size, rows_of, save, settle, threshold_of_all  # noqa: E402
+from result import (  # noqa: E402
+    Row,
+    Variant,
+    above,
+    arguments,
+    at_size,
+    rows_of,
+    save,
+    set_norms,
+    threshold_of_all,
+)
 from tracing import export_onnx  # noqa: E402
-from weights import spread  # noqa: E402
+from weights import scale_outputs  # noqa: E402
 
 REQUIREMENTS = ["torch torchvision onnx numpy loguru easydict pycocotools opencv-python-headless"]
 LICENCE = "Apache-2.0"
@@ -73,11 +83,11 @@ def main() -> None:
     x = torch.cat([read(picture, config)[0].tensors for picture in sized])
     run = partial(network, x)
     network.eval()
-    settle(network, run)
+    set_norms(network, run)
     for layer in network.head.gfl_cls:
-        spread([layer], run, mean=-5.0, deviation=1.0)
+        scale_outputs([layer], run, mean=-5.0, deviation=1.0)
     for layer in network.head.gfl_reg:
-        spread([layer], run, mean=0.0, deviation=1.0)
+        scale_outputs([layer], run, mean=0.0, deviation=1.0)
     network = replace_module(network, torch.nn.SiLU, SiLU)
     for layer in network.modules():
         if isinstance(layer, RepConv):

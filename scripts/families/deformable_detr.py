@@ -51,7 +51,7 @@ def main() -> None:
     variants = []
     for name, two_stage in (("one-stage", False), ("two-stage", True)):
         net = family(two_stage)
-        net.spread([at_size(out, picture, *SIZE) for picture in pictures])
+        net.scale_outputs([at_size(out, picture, *SIZE) for picture in pictures])
         export = partial(export_pair, net)
         variants.append(variant(net, name, out, pictures, export, describe(*ABOUT)))
     save(out, "transformers 4.57.6, DeformableDetrForObjectDetection, random weights", variants)

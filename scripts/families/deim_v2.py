@@ -40,7 +40,7 @@ def family() -> Family:
 def main() -> None:
     out, pictures = arguments()
     net = family()
-    net.spread([at_size(out, picture, SIDE, SIDE) for picture in pictures])
+    net.scale_outputs([at_size(out, picture, SIDE, SIDE) for picture in pictures])
     pair = partial(export_pair, net)
     deployed = partial(export_deployed, Deployed(net.model, 200), net.size)
     variants = [

@@ -46,11 +46,11 @@ def main() -> None:
     for classes, deviation, names in ((91, 3.0, "coco-91"), (2, 1.2, "[cat, dog]")):
         net = family(classes)
         net.deviation = deviation
-        net.spread([at_size(out, picture, *SIZE) for picture in pictures])
+        net.scale_outputs([at_size(out, picture, *SIZE) for picture in pictures])
         text, by_optimum = describe(*ABOUT, names), partial(export_by_optimum, net)
         variants.append(variant(net, f"optimum-{classes}", out, pictures, by_optimum, text))
     net = family(91)
-    net.spread([at_size(out, picture, *SIZE) for picture in pictures])
+    net.scale_outputs([at_size(out, picture, *SIZE) for picture in pictures])
     masked = partial(export_pair, net, masks=(64, 64))
     variants.append(variant(net, "pixel-mask", out, pictures, masked, describe(*ABOUT)))
     save(out, "transformers 4.57.6, DetrForObjectDetection, random weights", variants)

@@ -17,9 +17,9 @@ from effdet.anchors import generate_detections  # noqa: E402
 from effdet.bench import _post_process  # noqa: E402
 from effdet.data.transforms import ResizePad, resolve_fill_color  # noqa: E402
 from PIL import Image  # noqa: E402
-from result import Row, Variant, above, arguments, at_size, row, save, settle, threshold_of_all  # noqa: E402
+from result import Row, Variant, above, arguments, at_size, row, save, set_norms, threshold_of_all  # noqa: E402
 from tracing import export_onnx  # noqa: E402
-from weights import spread  # noqa: E402
+from weights import scale_outputs  # noqa: E402
 
 REQUIREMENTS = ["effdet==0.4.1", "torchvision", "onnx", "opencv-python-headless"]
 LICENCE = "Apache-2.0"
@@ -88,9 +88,9 @@ def network(sized: list[Path]) -> tuple[Any, tuple[int, int]]:
     size = tuple(config.image_size)
     x = torch.cat([read(picture, size)[0] for picture in sized])
     run = partial(model, x)
-    settle(model, run)
-    spread([model.class_net.predict.conv_pw], run, mean=-5.0, deviation=1.0)
-    spread([model.box_net.predict.conv_pw], run, mean=0.0, deviation=0.3)
+    set_norms(model, run)
+    scale_outputs([model.class_net.predict.conv_pw], run, mean=-5.0, deviation=1.0)
+    scale_outputs([model.box_net.predict.conv_pw], run, mean=0.0, deviation=0.3)
     return model.eval(), size
 
 

@@ -16,7 +16,7 @@ from result import (
     at_size,
     rows_of,
     scale_logits,
-    settle,
+    set_norms,
     threshold_of_each,
     write_variant,
 )
@@ -139,11 +139,11 @@ class Family:
             ]
         return rows
 
-    def spread(self, pictures: list[Path]) -> None:
+    def scale_outputs(self, pictures: list[Path]) -> None:
         def all_of(values: Callable[[Any], torch.Tensor]) -> torch.Tensor:
             return torch.cat([values(self.outputs(picture)) for picture in pictures], 1)
 
-        settle(self.model, lambda: all_of(lambda outputs: outputs.logits))
+        set_norms(self.model, lambda: all_of(lambda outputs: outputs.logits))
         if self.boxes:
             scale_logits(
                 self.boxes,
@@ -247,7 +247,7 @@ def variant(
     export: Callable[[Path], None],
     describe: str | None = None,
 ) -> Variant:
-    """Detect with the library and export the file. ``family.spread`` must have been called."""
+    """Detect with the library and export the file. ``family.scale_outputs`` must have been called."""
     sized = [at_size(out, picture, *family.size) for picture in pictures]
     rows = {picture.name: family.detect(picture) for picture in sized}
     threshold = threshold_of_each(rows)

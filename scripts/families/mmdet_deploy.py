@@ -26,11 +26,11 @@ from result import (  # noqa: E402
     at_size,
     rows_of,
     save,
-    settle,
+    set_norms,
     threshold_of_all,
     write_variant,
 )
-from weights import spread  # noqa: E402
+from weights import scale_outputs  # noqa: E402
 
 REQUIREMENTS = [
     "mmdet==3.3.0 mmdeploy==1.3.1 --no-deps",
@@ -44,7 +44,7 @@ CONFIGS = Path(mmdet.__file__).parent / ".mim/configs"
 IMAGENET_BGR = "mean: [103.53, 116.28, 123.675], deviation: [57.375, 57.12, 58.395]"
 IMAGENET_RGB = "mean: [123.675, 116.28, 103.53], deviation: [58.395, 57.12, 57.375]"
 CAFFE = "mean: [103.53, 116.28, 123.675], deviation: [1, 1, 1]"
-LAST = {  # layers of class scores, layers of boxes
+OUTPUT_LAYERS = {  # attributes of the head: its layers for class scores, and for boxes
     "rtmdet": ("rtm_cls", "rtm_reg"),
     "retinanet": ("retina_cls", "retina_reg"),
     "ssd": ("cls_convs", "reg_convs"),
@@ -102,7 +102,7 @@ def last_layers(module: Any) -> list[Any]:
 
 
 def deploy_config(size: tuple[int, int]) -> Any:
-    """Return detection_onnxruntime_static.py of mmdeploy's configs, which the package lacks."""
+    """Return mmdeploy's config detection_onnxruntime_static. The PyPI package omits its configs."""
     return mmengine.Config(
         {
             "onnx_config": {
@@ -136,7 +136,7 @@ def deploy_config(size: tuple[int, int]) -> Any:
 
 
 def variant(out: Path, pictures: list[Path], name: str) -> Variant:
-    file, size, reading = MODELS[name]
+    file, size, preprocessing = MODELS[name]
     config = mmengine.Config.fromfile(CONFIGS / file)
     set_sizes(config, size)
     config.model.backbone.init_cfg = None
@@ -149,15 +149,16 @@ def variant(out: Path, pictures: list[Path], name: str) -> Variant:
             inference_detector(network, str(picture))
 
     network.eval()
-    settle(network, run)
+    # Random weights give nearly equal scores: scale them, so that there are some detections.
+    set_norms(network, run)
     classes, boxes = (
-        getattr(network.bbox_head, part) for part in LAST[name.removesuffix("-caffe")]
+        getattr(network.bbox_head, part) for part in OUTPUT_LAYERS[name.removesuffix("-caffe")]
     )
     softmax = name == "ssd"
-    spread(
+    scale_outputs(
         last_layers(classes), run, mean=0.0 if softmax else -5.0, deviation=1.5 if softmax else 1.0
     )
-    spread(last_layers(boxes), run, mean=1.0 if name == "rtmdet" else 0.0, deviation=0.3)
+    scale_outputs(last_layers(boxes), run, mean=1.0 if name == "rtmdet" else 0.0, deviation=0.3)
     rows = {picture.name: find(network, picture) for picture in sized}
     threshold = threshold_of_all(rows)
     weights = out / f"{name}.pth"
@@ -173,7 +174,7 @@ def variant(out: Path, pictures: list[Path], name: str) -> Variant:
     )
     weights.unlink()
     path = out / f"mmdet-{name}.onnx"
-    return write_variant(name, path, rows, threshold, DESCRIPTION % (name, reading))
+    return write_variant(name, path, rows, threshold, DESCRIPTION % (name, preprocessing))
 
 
 def main() -> None:

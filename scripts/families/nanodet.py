@@ -32,9 +32,9 @@ from nanodet.data.transform import Pipeline  # noqa: E402
 from nanodet.model.arch import build_model  # noqa: E402
 from nanodet.util import cfg as DEFAULTS  # noqa: E402, N812
 from nanodet.util import load_config  # noqa: E402
-from result import Row, Variant, above, arguments, at_size, row, save, settle, threshold_of_all  # noqa: E402
+from result import Row, Variant, above, arguments, at_size, row, save, set_norms, threshold_of_all  # noqa: E402
 from tracing import export_onnx  # noqa: E402
-from weights import spread  # noqa: E402
+from weights import scale_outputs  # noqa: E402
 
 REQUIREMENTS = [
     "torch torchvision onnx pytorch-lightning pycocotools pyyaml termcolor matplotlib tabulate "
@@ -97,10 +97,10 @@ def variant(out: Path, pictures: list[Path], name: str, file: str, levels: bool)
     sized = [at_size(out, picture, *size) for picture in pictures]
     x = torch.cat([read(picture, config)["img"] for picture in sized])
     run = partial(network, x)
-    settle(network, run)
+    set_norms(network, run)
     classes = network.head.num_classes
     for layer in network.head.gfl_cls:  # outputs class scores, then distributions of four distances
-        spread([layer], run, mean=-5.0, deviation=1.0)
+        scale_outputs([layer], run, mean=-5.0, deviation=1.0)
         with torch.no_grad():
             layer.bias[classes:] += 5
     rows = {picture.name: find(network, picture, config) for picture in sized}

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import torch
 from result import Row, Variant, arguments, at_size, rows_of, save, threshold_of_all, write_variant
-from small_network import Branch, best_of, inside, spread_out
+from small_network import Branch, best_of, inside, scale_branch
 from tracing import export_onnx
 
 REQUIREMENTS = ["torch", "torchvision", "onnx", "opencv-python-headless"]
@@ -84,7 +84,7 @@ def variant(out: Path, pictures: list[Path], name: str) -> Variant:
     sized = [at_size(out, picture, *SIZE) for picture in pictures]
     inputs = [read(picture)[0] for picture in sized]
     branch = Branch(81, 32, seed=7)
-    spread_out(branch, torch.cat(inputs) if ssd else torch.stack(inputs) / 57.0, 0.5, 1.6)
+    scale_branch(branch, torch.cat(inputs) if ssd else torch.stack(inputs) / 57.0, 0.5, 1.6)
     network = (Ssd if ssd else FasterRcnn)(branch).eval()
 
     def find(x: torch.Tensor) -> list[Row]:

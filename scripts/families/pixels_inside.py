@@ -10,7 +10,7 @@ from pathlib import Path
 import cv2
 import torch
 from result import Row, Variant, arguments, at_size, rows_of, save, threshold_of_all, write_variant
-from small_network import Branch, best_of, inside, spread_out
+from small_network import Branch, best_of, inside, scale_branch
 from tracing import export_onnx
 from yolov9 import Dual
 
@@ -76,7 +76,7 @@ def variant(out: Path, sized: list[Path], name: str) -> Variant:
     kind, nhwc, front = FORMS[name]
     branch = Branch(CLASSES, 32, seed=7)
     pixels = torch.cat([read(picture, front) for picture in sized])
-    spread_out(branch, prepare(pixels.float(), front), 0.007)
+    scale_branch(branch, prepare(pixels.float(), front), 0.007)
     rows = {picture.name: find(branch, picture, front) for picture in sized}
     threshold = threshold_of_all(rows)
     example = pixels[:1].to(kind)

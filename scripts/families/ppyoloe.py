@@ -193,7 +193,7 @@ def find(network: Any, picture: Path, kind: str) -> list[Row]:
     return [row(values[2:], values[1], values[0]) for values in rows if values[0] >= 0]
 
 
-def settle(network: Any, run: Any) -> None:
+def set_norms(network: Any, run: Any) -> None:
     """Set the statistics of the batch norms by running the network."""
     norms = [
         layer
@@ -212,7 +212,7 @@ def settle(network: Any, run: Any) -> None:
         norm.eval()
 
 
-def spread(layers: list[Any], run: Any, mean: float, deviation: float, rows: slice) -> None:
+def scale_outputs(layers: list[Any], run: Any, mean: float, deviation: float, rows: slice) -> None:
     """Scale each layer's output channels ``rows`` to this mean and deviation.
 
     PP-YOLOE's weights start at zero, so they are randomised first.
@@ -252,13 +252,13 @@ def variant(
     parts = [read(picture, kind) for picture in sized]
     joined = {key: paddle.concat([part[key] for part in parts]) for key in parts[0]}
     run = partial(network, joined)
-    settle(network, run)
+    set_norms(network, run)
     if kind == "ppyoloe":
-        spread(network.yolo_head.pred_cls, run, -5.0, 1.0, slice(None))
-        spread(network.yolo_head.pred_reg, run, 0.0, 1.0, slice(None))
+        scale_outputs(network.yolo_head.pred_cls, run, -5.0, 1.0, slice(None))
+        scale_outputs(network.yolo_head.pred_reg, run, 0.0, 1.0, slice(None))
     else:
-        spread(network.head.head_cls_list, run, -3.0, 1.5, slice(0, 80))
-        spread(network.head.head_cls_list, run, 0.0, 1.0, slice(80, None))
+        scale_outputs(network.head.head_cls_list, run, -3.0, 1.5, slice(0, 80))
+        scale_outputs(network.head.head_cls_list, run, 0.0, 1.0, slice(80, None))
     network.eval()
     rows = {picture.name: find(network, picture, kind) for picture in sized}
     threshold = threshold_of_all(rows)

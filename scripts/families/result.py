@@ -166,7 +166,7 @@ def enliven(module: Any, gain: float = 1.0, focus: float = 4.0, boxes: float = 0
             torch.nn.init.normal_(layer.weight, 0, boxes)
 
 
-def settle(model: Any, run: Callable[[], Any]) -> None:
+def set_norms(model: Any, run: Callable[[], Any]) -> None:
     """Set the statistics of torch's batch norms from the inferences that ``run`` makes."""
     import torch
 

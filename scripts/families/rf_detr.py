@@ -33,7 +33,7 @@ def model(classes: int | None) -> Any:
     return RFDETRNano(pretrain_weights=None, device="cpu", **chosen)
 
 
-def spread(detector: Any, picture: Path) -> None:
+def scale_outputs(detector: Any, picture: Path) -> None:
     """Make the outputs differ: in a new model, all scores are 0.01, and boxes are the anchors."""
     network = detector.model.model
     with torch.no_grad():
@@ -54,7 +54,7 @@ def variant(out: Path, pictures: list[Path], name: str, classes: int | None) -> 
     detector = model(classes)
     side = detector.model.resolution
     sized = [at_size(out, picture, side, side) for picture in pictures]
-    spread(detector, sized[0])
+    scale_outputs(detector, sized[0])
     rows = {picture.name: predict(detector, picture) for picture in sized}
     background = classes if classes is not None else -1  # predict() calls it __background__
     for detections in rows.values():

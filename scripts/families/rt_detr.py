@@ -58,9 +58,9 @@ def family(version: int, classes: int) -> Family:
 def run(version: int) -> None:
     out, pictures = arguments()
     net = family(version, 80)
-    net.spread([at_size(out, picture, SIDE, SIDE) for picture in pictures])
+    net.scale_outputs([at_size(out, picture, SIDE, SIDE) for picture in pictures])
     few = family(version, 4)
-    few.spread([at_size(out, picture, SIDE, SIDE) for picture in pictures])
+    few.scale_outputs([at_size(out, picture, SIDE, SIDE) for picture in pictures])
     by_optimum = partial(export_by_optimum, net)
     deployed = partial(export_deployed, Deployed(net.model, 200), net.size)
     four = partial(export_pair, few)

@@ -47,16 +47,16 @@ class Branch(nn.Module):
         return sides.flatten(2).transpose(1, 2)
 
 
-def spread_out(branch: Branch, x: torch.Tensor, rate: float, deviation: float = 1.0) -> None:
+def scale_branch(branch: Branch, x: torch.Tensor, rate: float, deviation: float = 1.0) -> None:
     """Make the outputs differ from cell to cell, with class scores around ``rate``."""
-    from result import settle
-    from weights import spread
+    from result import set_norms
+    from weights import scale_outputs
 
     run = functools.partial(branch, x)
-    settle(branch, run)
+    set_norms(branch, run)
     mean = float(torch.logit(torch.tensor(rate)))
-    spread(list(branch.classes), run, mean, deviation)
-    spread(list(branch.box), run, 0.0, 0.4)
+    scale_outputs(list(branch.classes), run, mean, deviation)
+    scale_outputs(list(branch.box), run, 0.0, 0.4)
 
 
 def best_of(

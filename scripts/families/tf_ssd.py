@@ -47,7 +47,7 @@ class Ssd(tf.Module):
         self.anchors = anchors()
         self.factor, self.shift = 1.0, 0.0
 
-    def spread(self, pictures: list[Path]) -> None:
+    def scale_outputs(self, pictures: list[Path]) -> None:
         """Scale the logits to mean -4 and standard deviation 1."""
         values = []
         for picture in pictures:
@@ -123,7 +123,7 @@ def detect(function: Any, picture: Path) -> list[Row]:
 def variant(out: Path, pictures: list[Path], name: str, side: int | None) -> Variant:
     network = Ssd()
     sized = [at_size(out, picture, SIDE, SIDE) for picture in pictures]
-    network.spread(sized)
+    network.scale_outputs(sized)
     spec = tf.TensorSpec((1, side, side, 3), tf.uint8, name="input_tensor")
     function = tf.function(network.__call__, input_signature=[spec])
     rows = {picture.name: detect(function, picture) for picture in sized}

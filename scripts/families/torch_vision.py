@@ -19,7 +19,7 @@ from result import (
     rows_of,
     save,
     scale_logits,
-    settle,
+    set_norms,
     threshold_of_each,
     write_variant,
 )
@@ -44,10 +44,10 @@ def detect(model: Any, picture: Path) -> list[Row]:
     return rows_of(result["boxes"], result["scores"], class_ids)
 
 
-def spread(
+def scale_outputs(
     model: Any, layers: list[Any], pictures: list[Path], rate: float, deviation: float
 ) -> None:
-    """Spread the outputs of ``layers``, the last ones of the class scores."""
+    """Scale the outputs of ``layers``, the last ones of the class scores."""
 
     def values(layer: Any) -> torch.Tensor:
         outputs: list[torch.Tensor] = []
@@ -64,9 +64,9 @@ def spread(
         scale_logits([layer], partial(values, layer), rate, deviation)
 
 
-def settle_on(model: Any, pictures: list[Path]) -> None:
-    """Settle on one batch of all pictures: a single picture's smallest maps have no variance."""
-    settle(model, lambda: model([tensor(picture) for picture in pictures]))
+def set_norms_on(model: Any, pictures: list[Path]) -> None:
+    """Use one batch of all pictures: a single picture's smallest maps have no variance."""
+    set_norms(model, lambda: model([tensor(picture) for picture in pictures]))
 
 
 def randomise_boxes(layers: list[Any]) -> None:
@@ -158,9 +158,9 @@ def variant(
     sized = [at_size(out, picture, *SIZE) for picture in pictures]
     # RetinaNet and FCOS give enough detections without this.
     if make is not dense:
-        settle_on(network, sized)
+        set_norms_on(network, sized)
     randomise_boxes(sides)
-    spread(network, scores, sized, rate, deviation)
+    scale_outputs(network, scores, sized, rate, deviation)
     rows = {picture.name: detect(network, picture) for picture in sized}
     threshold = threshold_of_each(rows)
     path = out / f"{name}.onnx"

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 
-def spread(layers: list[Any], run: Callable[[], Any], mean: float, deviation: float) -> None:
+def scale_outputs(layers: list[Any], run: Callable[[], Any], mean: float, deviation: float) -> None:
     """Scale each layer (Linear, Conv2d) so that its outputs have this mean and deviation."""
     outputs_by_layer: dict[int, list[torch.Tensor]] = {index: [] for index in range(len(layers))}
     hooks = [

@@ -15,11 +15,21 @@ import torch
 # super-gradients was written for PyTorch's older exporter, which is no longer the default.
 torch.onnx.export = functools.partial(torch.onnx.export, dynamo=False)
 
-from result import Row, Variant, above, arguments, at_size, rows_of, save, settle, threshold_of_all  # noqa: E402
+from result import (  # noqa: E402
+    Row,
+    Variant,
+    above,
+    arguments,
+    at_size,
+    rows_of,
+    save,
+    set_norms,
+    threshold_of_all,
+)
 from super_gradients.conversion import DetectionOutputFormatMode  # noqa: E402
 from super_gradients.training import models  # noqa: E402
 from super_gradients.training.processing import processing  # noqa: E402
-from weights import spread  # noqa: E402
+from weights import scale_outputs  # noqa: E402
 
 # --no-deps, because Python 3.11 and later cannot install the pins: numpy 1.23, onnxruntime 1.15.0.
 REQUIREMENTS = [
@@ -53,10 +63,10 @@ def network(sized: list[Path]) -> Any:
     x = torch.stack([torch.from_numpy(cv2.imread(str(picture))) for picture in sized])
     x = x.flip(3).permute(0, 3, 1, 2) / 255
     run = functools.partial(model, x)
-    settle(model, run)
+    set_norms(model, run)
     heads = [model.heads.head1, model.heads.head2, model.heads.head3]
-    spread([head.cls_pred for head in heads], run, mean=-5.0, deviation=0.5)
-    spread([head.reg_pred for head in heads], run, mean=0.0, deviation=1.0)
+    scale_outputs([head.cls_pred for head in heads], run, mean=-5.0, deviation=0.5)
+    scale_outputs([head.reg_pred for head in heads], run, mean=0.0, deviation=1.0)
     return model.eval()
 
 

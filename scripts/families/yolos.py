@@ -45,7 +45,7 @@ def main() -> None:
     variants = []
     for classes, deviation, names in ((91, 3.0, "coco-91"), (2, 1.2, "[cat, dog]")):
         net = family(classes, deviation)
-        net.spread([at_size(out, picture, *SIZE) for picture in pictures])
+        net.scale_outputs([at_size(out, picture, *SIZE) for picture in pictures])
         text, by_optimum = describe(*ABOUT, names), partial(export_by_optimum, net)
         variants.append(variant(net, f"optimum-{classes}", out, pictures, by_optimum, text))
     save(out, "transformers 4.57.6, YolosForObjectDetection, random weights", variants)

@@ -12,7 +12,7 @@ import cv2
 import onnx
 import torch
 from result import Row, arguments, at_size, rows_of, save, threshold_of_all, write_variant
-from small_network import Branch, best_of, inside, spread_out
+from small_network import Branch, best_of, inside, scale_branch
 from tracing import export_onnx
 
 REQUIREMENTS = ["torch", "torchvision", "onnx", "opencv-python-headless"]
@@ -54,7 +54,7 @@ def main() -> None:
     x = torch.cat([read(picture) for picture in sized])
     branches = Branch(CLASSES, 32, seed=8), Branch(CLASSES, 32, seed=7)
     for branch in branches:
-        spread_out(branch, x, 0.007)
+        scale_branch(branch, x, 0.007)
     network = Dual(*branches).eval()
     rows = {picture.name: find(branches[1], read(picture)) for picture in sized}
     threshold = threshold_of_all(rows)

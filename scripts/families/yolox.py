@@ -14,10 +14,10 @@ import cv2  # noqa: E402
 import onnx  # noqa: E402
 import onnxsim  # noqa: E402
 import torch  # noqa: E402
-from result import Row, Variant, above, arguments, at_size, row, save, settle, threshold_of_all  # noqa: E402
+from result import Row, Variant, above, arguments, at_size, row, save, set_norms, threshold_of_all  # noqa: E402
 from torch import nn  # noqa: E402
 from tracing import export_onnx  # noqa: E402
-from weights import spread  # noqa: E402
+from weights import scale_outputs  # noqa: E402
 from yolox.data.data_augment import ValTransform  # noqa: E402
 from yolox.exp import get_exp  # noqa: E402
 from yolox.models.network_blocks import SiLU  # noqa: E402
@@ -58,10 +58,10 @@ def network(experiment: Any, pictures: list[Path]) -> Any:
     model = experiment.get_model().eval()
     x = torch.cat([read(picture, experiment.test_size) for picture in pictures])
     run = partial(model, x)
-    settle(model, run)
-    spread(list(model.head.cls_preds), run, mean=-3.0, deviation=1.0)
-    spread(list(model.head.obj_preds), run, mean=-2.0, deviation=1.0)
-    spread(list(model.head.reg_preds), run, mean=0.5, deviation=0.5)
+    set_norms(model, run)
+    scale_outputs(list(model.head.cls_preds), run, mean=-3.0, deviation=1.0)
+    scale_outputs(list(model.head.obj_preds), run, mean=-2.0, deviation=1.0)
+    scale_outputs(list(model.head.reg_preds), run, mean=0.5, deviation=0.5)
     return model.eval()
 
 

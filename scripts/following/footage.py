@@ -22,7 +22,7 @@ from detector.core.types import Detections, LabelledPicture
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES = {"person": 0, "pedestrian": 0, "vehicle": 1}
 CLASSES |= dict.fromkeys(("car", "truck", "bus", "motorcycle", "motorbike"), 1)
-VISIBLE = 0.25  # objects with a smaller visible share are ignored
+LEAST_VISIBLE = 0.25  # objects with a smaller visible share are ignored
 ENGINE = ("--engine", "ort", "--precision", "fp32")
 
 
@@ -71,7 +71,7 @@ def _picture(
     expected = [
         bool(row.get("considered", 1))
         and not row.get("ignore", 0)
-        and row.get("visibility", 1.0) >= VISIBLE
+        and row.get("visibility", 1.0) >= LEAST_VISIBLE
         for row in rows
     ]
     kinds = np.array([CLASSES[names[row["category_id"]]] for row in rows], np.int64)

@@ -27,7 +27,7 @@ from model.evaluation import find_truths
 
 CONF = 0.25
 LEAST = 0.01  # lowest score considered in the search for the threshold of equal recall
-SEEN = 1e-6  # a threshold that every drawn box passes
+ANY_SCORE = 1e-6  # a threshold that every drawn box passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +107,9 @@ def _row(
     footage: Footage, name: str, variant: str, conf: float, frames_found: list[Detections]
 ) -> Row:
     scores = sightings(footage.labels, frames_found, CLASSES[name])
-    result = steadiness.steadiness(scores, SEEN)
+    result = steadiness.steadiness(scores, ANY_SCORE)
     frames = sum(len(scores_of_object) for scores_of_object in scores.values())
-    recall = steadiness.count_found(scores, SEEN) / frames
+    recall = steadiness.count_found(scores, ANY_SCORE) / frames
     jitter_value = jitter(footage.labels, frames_found, CLASSES[name])
     return Row(footage.name, name, variant, conf, len(scores), recall, result.flicker, jitter_value)
 

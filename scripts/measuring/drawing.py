@@ -21,8 +21,9 @@ FRAMES, DRAWN = 160, 120  # only the last frames are drawn, when trails have the
 FIELDS = ("boxes", "scores", "class_ids", "names", "track_ids", "trails")
 
 
-def objects_of(clip: Path) -> Path:
-    """Return the objects of the clip's last pictures, with tracks and trails; cached."""
+def objects_file(clip: Path) -> Path:
+    """Return a cached pickle file with the objects of the clip's last pictures, their tracks and
+    trails."""
     path = CACHE / f"{clip.stem}-objects.pickle"
     if not path.is_file():
         from detector.core.api import Detector
@@ -41,14 +42,16 @@ def objects_of(clip: Path) -> Path:
 @click.option("--commit", default=COMMIT, help="The commit to compare with.")
 @click.option("--rounds", default=5)
 def drawing(commit: str, rounds: int) -> None:
-    """Measure CPU milliseconds per frame of annotating a 1080p street, 110 frames with about 20
-    objects: now, at another commit, and with supervision's annotators.
+    """Measure the CPU milliseconds per frame of annotating a 1080p clip: now, at another commit,
+    and with supervision's annotators.
 
-    Planes are YUV 4:2:0, which encoders take. Labels have class and score; with trails, also ids.
+    110 frames of a street with about 20 objects are timed, after 10 to warm up. In the table,
+    "planes" are pictures in YUV 4:2:0, which encoders take, and "bgr" are BGR. Labels show class
+    and score, and with trails also ids.
     """
     rounds_of.say_machine()
     clip = street_clip(1080, FRAMES)
-    objects = objects_of(clip)
+    objects = objects_file(clip)
 
     def cost(who: str, python: str | Path = sys.executable, root: Path = ROOT) -> Row:
         completed = rounds_of.run(

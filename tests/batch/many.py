@@ -22,7 +22,7 @@ from detector.batch.documents import ItemRecord
 from detector.batch.layout import FILES, MARKER, ROWS
 from detector.batch.listing import Item, version_of
 from detector.batch.manifest import Manifest
-from detector.batch.settings import key_of_item, read_settings
+from detector.batch.settings import key_of, read_settings
 from detector.core.session.codec import to_json
 from detector.core.session.document import Exit
 
@@ -50,7 +50,7 @@ def pretend_done(sources: Path, out: Path, but: int) -> None:
     settings = read_settings(str(out))
     assert settings is not None
     items = sorted(_items(sources))
-    with_keys = [(item, key_of_item(item, settings.digest)) for item in items]
+    with_keys = [(item, key_of(item.path, item.version, settings.digest)) for item in items]
     manifest = Manifest.open(out / "manifest.sqlite")
     manifest.plan(with_keys)
     for item, key in with_keys[: len(items) - but]:

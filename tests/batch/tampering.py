@@ -124,6 +124,13 @@ class Harm:
     def manifests(self) -> list[Path]:
         return sorted(self.out.glob("manifest*.sqlite"))
 
+    def marker_or_settings(self) -> Path:
+        return self.random.choice((self.marker, self.out / "job.json"))
+
+    def own_file(self) -> Path:
+        names = ("job.json", "settings.yaml", "failures.jsonl", LOCK)
+        return self.random.choice([*(self.out / name for name in names), *self.manifests()])
+
     def document(self, path: Path) -> dict[str, object]:
         found: dict[str, object] = json.loads(path.read_text())
         return found
@@ -150,17 +157,21 @@ class Harm:
         path.symlink_to(self.outside())
 
 
-def marker_cut(harm: Harm) -> None:
-    data = harm.marker.read_bytes()
-    harm.marker.write_bytes(data[: harm.random.randrange(len(data))])
+def document_changed(harm: Harm) -> None:
+    path = harm.marker_or_settings()
+    path.write_bytes(damage_json(harm.random, harm.document(path)))
 
 
-def marker_changed(harm: Harm) -> None:
-    harm.marker.write_bytes(damage_json(harm.random, harm.document(harm.marker)))
+def document_bytes(harm: Harm) -> None:
+    path = harm.marker_or_settings()
+    path.write_bytes(damage(harm.random, path.read_bytes()))
 
 
-def marker_bytes(harm: Harm) -> None:
-    harm.marker.write_bytes(damage(harm.random, harm.marker.read_bytes()))
+def document_of_another_version(harm: Harm) -> None:
+    path = harm.marker_or_settings()
+    changes = {"future": [1], "detect_video": "99.0", "digest": "0" * 32}
+    document = harm.document(path) | changes | {"schema": harm.random.choice((0, 2, 99, "1"))}
+    path.write_text(json.dumps(document))
 
 
 def marker_of_another(harm: Harm) -> None:
@@ -200,16 +211,6 @@ def marker_no_file(harm: Harm) -> None:
 def marker_huge(harm: Harm) -> None:
     with harm.marker.open("r+b") as file:
         file.truncate(harm.random.choice((5 << 20, 1 << 32)))
-
-
-def marker_of_another_version(harm: Harm) -> None:
-    document = harm.document(harm.marker)
-    document |= {
-        "schema": harm.random.choice((0, 2, 99, "1")),
-        "future": [1],
-        "detect_video": "99.0",
-    }
-    harm.marker.write_text(json.dumps(document))
 
 
 def results_gone(harm: Harm) -> None:
@@ -271,8 +272,7 @@ def dataset_spoilt(harm: Harm) -> None:
 
 
 def own_file_linked(harm: Harm) -> None:
-    names = ["job.json", "settings.yaml", "failures.jsonl", LOCK, *_names(harm.manifests())]
-    path = harm.out / harm.random.choice(names)
+    path = harm.own_file()
     data = path.read_bytes() if path.is_file() else b""
     harm.link(path)
     if harm.random.random() < 0.5:  # link to a copy of the real file, which is valid
@@ -281,25 +281,10 @@ def own_file_linked(harm: Harm) -> None:
         path.symlink_to(harm.out.parent / "home/copy")
 
 
-def _names(paths: list[Path]) -> list[str]:
-    return [path.name for path in paths]
-
-
 def own_file_special(harm: Harm) -> None:
-    names = ["job.json", "settings.yaml", "failures.jsonl", LOCK, *_names(harm.manifests())]
-    path = harm.out / harm.random.choice(names)
+    path = harm.own_file()
     path.unlink(missing_ok=True)
     harm.random.choice((os.mkfifo, os.mkdir, Path.touch))(path)  # type: ignore[operator]
-
-
-def job_changed(harm: Harm) -> None:
-    path = harm.out / "job.json"
-    path.write_bytes(damage_json(harm.random, harm.document(path)))
-
-
-def job_bytes(harm: Harm) -> None:
-    path = harm.out / "job.json"
-    path.write_bytes(damage(harm.random, path.read_bytes()))
 
 
 def job_values(harm: Harm) -> None:
@@ -321,13 +306,6 @@ def job_sources(harm: Harm) -> None:
     document["sources"] = harm.random.choice(
         ([], [""], ["\x00"], ["absent"], ["/"[:0]], ["in", "in"], ["in/a.mp4"] * 1000, ["../in"])
     )
-    path.write_text(json.dumps(document))
-
-
-def job_of_another_version(harm: Harm) -> None:
-    path = harm.out / "job.json"
-    document = harm.document(path)
-    document |= {"schema": harm.random.choice((0, 2, 99)), "future": {"a": 1}, "digest": "0" * 32}
     path.write_text(json.dumps(document))
 
 
@@ -501,11 +479,11 @@ def parts_made_up(harm: Harm) -> None:
 
 
 HARMS: tuple[Callable[[Harm], None], ...] = (
-    *(marker_cut, marker_changed, marker_bytes, marker_of_another, marker_renamed),
-    *(marker_of_outputs_elsewhere, marker_no_file, marker_huge, marker_of_another_version),
+    *(document_changed, document_bytes, document_of_another_version, marker_of_another),
+    *(marker_renamed, marker_of_outputs_elsewhere, marker_no_file, marker_huge),
     *(results_gone, results_cut, results_linked, results_swapped, folder_linked, scratch_linked),
-    *(dataset_linked, dataset_spoilt, own_file_linked, own_file_special, job_changed, job_bytes),
-    *(job_values, job_sources, job_of_another_version, manifest_bytes, manifest_cut),
+    *(dataset_linked, dataset_spoilt, own_file_linked, own_file_special),
+    *(job_values, job_sources, manifest_bytes, manifest_cut),
     *(manifest_no_database, manifest_names, manifest_vanished, manifest_types, manifest_states),
     *(manifest_paths, manifest_schema, manifest_version, manifest_facts, manifest_refused),
     *(manifest_journal, failures_changed, parts_made_up),

@@ -185,21 +185,15 @@ def test_item_of_a_lost_node_fails_and_a_worker_starts_on_another_node(out):
     assert report.starts == 2
 
 
-def test_dead_actor_is_replaced(out):
+@pytest.mark.parametrize(
+    ("name", "error"), [("vanish", "its node has died"), ("silent", "did not respond")]
+)
+def test_actor_that_dies_or_does_not_respond_is_replaced(out, name, error):
     job = ClusterJob(out, node("a")).begin()
-    job.submit("vanish")
+    job.submit(name)
     (event,) = job.next()
     assert event.lost
-    job.submit("vanish", tries=2)
-    assert isinstance(job.next()[0], Finished)
-
-
-def test_actor_that_does_not_respond_is_killed_and_replaced(out):
-    job = ClusterJob(out, node("a")).begin()
-    job.submit("silent")
-    (event,) = job.next()
-    assert event.lost
-    assert "did not respond" in event.error
+    assert error in event.error
     job.submit("x")
     assert isinstance(job.next()[0], Finished)
     assert list(job.ray.actors) == [1]

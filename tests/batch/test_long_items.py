@@ -130,8 +130,6 @@ def test_long_item_is_planned_detected_in_parts_and_joined(job, tmp_path):
     # The cost of every step is counted once: of three short items, and of five steps.
     assert result.report.ledger.cpu_s == pytest.approx(0.5 * (3 + 5))
     assert result.report.between_s == pytest.approx(0.1 * (3 + 5))
-    # With enough workers, loading, planning, the longest part and joining take this long.
-    assert result.report.forecasts[-1].seconds == pytest.approx(0.5 + 3 * 0.6)
 
 
 def test_label_names_part_or_joining():

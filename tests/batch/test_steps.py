@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from multiprocessing import Pipe
@@ -267,15 +266,9 @@ def test_planning_and_joining_report_progress(clip, model, outputs):
 
 def test_worker_without_frames_sends_heartbeats(monkeypatch):
     monkeypatch.setattr(worker, "BEAT_S", 0.01)
-    (parent, own), finished = Pipe(), threading.Event()
+    parent, own = Pipe()
     reporter = worker._Reporter(own)
-    beats = threading.Thread(target=reporter.beat, args=(finished,))
-    beats.start()
-    try:
-        wait_for(lambda: reporter.watch(0) or parent.poll(), what="a sign")
-    finally:
-        finished.set()
-        beats.join()
+    wait_for(lambda: reporter.watch(0) or parent.poll(), what="a sign")
     answer = receive(parent, worker.PoolReply)
     assert (answer.kind, answer.frames) == ("frames", 0)
 

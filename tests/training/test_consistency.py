@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="machine: torch is not installed")
 
-from model.consistency import FARTHEST, Moves, draw_moves, unsteadiness  # noqa: E402
+from model.consistency import FARTHEST, Moves, random_moves, unsteadiness  # noqa: E402
 from model.loss import candidates  # noqa: E402
 from model.teacher import cell_centres, cell_grid  # noqa: E402
 from tests.training.test_loss import CELLS, SIZE, batch, f  # noqa: E402
@@ -91,7 +91,7 @@ def test_gradients_bring_both_scores_closer():
 
 
 def test_moves_are_at_most_farthest():
-    drawn = draw_moves(np.random.default_rng(0), 64, (352, 608))
+    drawn = random_moves(np.random.default_rng(0), 64, (352, 608))
     middle = torch.tensor([304.0, 176.0])
     distance = drawn.zoom[:, None] * middle + drawn.shift - middle
     assert distance.abs().max() <= FARTHEST + 1e-3

@@ -1,4 +1,4 @@
-"""Makes batches of pictures: places and recolours them, runs the teacher, prepares batches ahead.
+"""Make batches of pictures: place and recolour them, run the teacher, and prepare batches ahead.
 
 Batch number i depends only on the seed and on i, so an interrupted run continues with the same
 batches.
@@ -20,7 +20,7 @@ from model.teacher import Teacher, cell_centres
 
 GREY = 128  # the letterbox colour that darknet's letter_box=1 uses
 FULL_WIDTH = 416  # pixels of the largest training canvas
-VISIBLE = 0.3  # a box that keeps less than this share of its area becomes a region to ignore
+LEAST_VISIBLE = 0.3  # a box that keeps less than this share of its area becomes a region to ignore
 SMALLEST = 3.0  # pixels: a box with a shorter side becomes a region to ignore
 
 Rect = tuple[int, int, int, int]  # x1, y1, x2, y2 on the canvas
@@ -130,7 +130,7 @@ def clip_boxes(
     clipped[:, [1, 3]] = clipped[:, [1, 3]].clip(rect[1], rect[3])
     sides, whole = clipped[:, 2:] - clipped[:, :2], boxes[:, 2:] - boxes[:, :2]
     share = sides.prod(axis=1) / np.maximum(whole.prod(axis=1), 1e-6)
-    return clipped, (share < VISIBLE) | (sides.min(axis=1, initial=1e9) < SMALLEST)
+    return clipped, (share < LEAST_VISIBLE) | (sides.min(axis=1, initial=1e9) < SMALLEST)
 
 
 def degrade(image: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:

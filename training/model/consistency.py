@@ -52,9 +52,9 @@ class Moves:
         return functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
 
 
-def draw_moves(rng: np.random.Generator, count: int, size: tuple[int, int]) -> Moves:
-    """Draw moves. ``size``: height, width. A picture's centre moves by at most ``FARTHEST``
-    pixels."""
+def random_moves(rng: np.random.Generator, count: int, size: tuple[int, int]) -> Moves:
+    """Return moves whose zoom and shift are random. ``size``: height, width. A picture's centre
+    moves by at most ``FARTHEST`` pixels."""
     zoom = np.exp(rng.uniform(-ZOOM, ZOOM, count))
     middle = np.array([size[1], size[0]]) / 2
     shift = rng.uniform(-FARTHEST, FARTHEST, (count, 2)) - (zoom[:, None] - 1) * middle

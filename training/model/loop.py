@@ -24,7 +24,7 @@ from rich.progress import (
 
 from model import evaluation
 from model.batches import Augmenter, Batch, batches, make_batch
-from model.consistency import MOVED, draw_moves, unsteadiness
+from model.consistency import MOVED, random_moves, unsteadiness
 from model.loss import loss, to_device
 from model.network import Street, decode
 from model.optimiser import Average, Optimisers, rate
@@ -134,7 +134,7 @@ def take_step(
     size, images, moves = tuple(tensors.images.shape[2:]), tensors.images, None
     if options.consistency:
         rng = np.random.default_rng([options.seed, step, 2])
-        moves = draw_moves(rng, min(MOVED, len(images)), size).to(options.device)
+        moves = random_moves(rng, min(MOVED, len(images)), size).to(options.device)
         images = torch.cat([images, moves.pictures(images[: len(moves.zoom)])])
     # On a CPU the blocks themselves compute in bf16 (Street.use_half).
     mixed = nullcontext()

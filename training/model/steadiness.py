@@ -31,8 +31,8 @@ from model.evaluation import (
     suppress,
 )
 
-LINK_IOU, GAP, SEEN = 0.4, 8, 12  # see ``flicker``
-VISIBLE = 0.25  # objects with a smaller visible share are ignored
+LINK_IOU, GAP, LEAST_FRAMES = 0.4, 8, 12  # see ``flicker``
+LEAST_VISIBLE = 0.25  # objects with a smaller visible share are ignored
 TRACKED = {**CLASSES, "pedestrian": 0}  # MOT17 calls people pedestrians
 
 
@@ -67,8 +67,8 @@ def flicker(model: Model, video: Path, frames: int) -> list[dict]:
     """Measure the steadiness of a clip's boxes: the share of an object's frames without its box.
 
     Boxes of a class are linked from frame to frame by their IoU (LINK_IOU). A box that returns
-    within GAP frames is the same object. Objects with fewer than SEEN frames do not count; the
-    others count from their first frame to their last. Returns one row per class.
+    within GAP frames is the same object. Objects with fewer than LEAST_FRAMES frames do not count;
+    the others count from their first frame to their last. Returns one row per class.
     """
     tracks = follow_boxes(model, video, REPORTED, frames)
     return [_flicker_row(video.name, *of_class) for of_class in zip(NAMES, tracks, strict=True)]
@@ -110,7 +110,7 @@ def link(tracks: list[Track], boxes: NDArray, frame: int) -> None:
 
 
 def _flicker_row(clip: str, name: str, tracks: list[Track]) -> dict:
-    counted = [track for track in tracks if track.frames >= SEEN]
+    counted = [track for track in tracks if track.frames >= LEAST_FRAMES]
     spans = sum(track.last - track.first + 1 for track in counted)
     missing = 1 - sum(track.frames for track in counted) / spans if spans else float("nan")
     row = {"clip": clip, "class": name, "objects": len(counted)}
@@ -193,14 +193,14 @@ def referee_clip(
 ) -> Callable[[], Iterator[Frame]]:
     """Label a clip with the objects that a third model follows at this score; return its reader.
 
-    Boxes are linked as in ``flicker``. An object has at least SEEN boxes; missing ones in between
-    are interpolated. A third model is fair to both models that are compared.
+    Boxes are linked as in ``flicker``. An object has at least LEAST_FRAMES boxes; missing ones in
+    between are interpolated. A third model is fair to both models that are compared.
     """
     named = [
         [
             (f"{video.name}#{i}", track)
             for i, track in enumerate(tracks_of_class)
-            if track.frames >= SEEN
+            if track.frames >= LEAST_FRAMES
         ]
         for tracks_of_class in follow_boxes(referee, video, score, frames)
     ]
@@ -235,7 +235,7 @@ def corners(xywh: list[list[float]], image: NDArray[np.uint8]) -> NDArray[np.flo
 def is_expected(row: dict) -> bool:
     """Return whether a model should detect the labelled object."""
     considered = row.get("considered", 1) and not row.get("iscrowd", 0)
-    return bool(considered) and row.get("visibility", 1.0) >= VISIBLE
+    return bool(considered) and row.get("visibility", 1.0) >= LEAST_VISIBLE
 
 
 def follow(model: Model, frames: Iterable[Frame]) -> dict[str, Sightings]:

@@ -37,8 +37,8 @@ SIGNS = [
 def noise(
     rng: np.random.Generator, height: int, width: int, cells: int, octaves: int = 4
 ) -> np.ndarray:
-    """Return smooth float32 noise with mean 0. ``cells``: bumps of the first octave over the
-    height."""
+    """Return smooth float32 noise with mean 0. ``cells``: how many bumps the first octave has along
+    the height."""
     total = np.zeros((height, width), np.float32)
     for octave in range(octaves):
         n = cells * 2**octave
@@ -147,8 +147,8 @@ def paint_facade(
     wall = np.clip(np.array(WALLS[rng.integers(len(WALLS))]) * rng.uniform(0.85, 1.15), 20, 235)
     picture = wall + noise(rng, h, w, 6)[..., None] * 3.5
     if rng.random() < 0.6:  # rows of bricks
-        rows = (np.arange(h) % max(2, int(ppm * 0.18))) == 0
-        picture[rows] *= 0.93
+        joints = (np.arange(h) % max(2, int(ppm * 0.18))) == 0
+        picture[joints] *= 0.93
     floor, shop = rng.uniform(2.9, 3.5), bool(rng.random() < 0.65)
     bay, frame = rng.uniform(1.7, 3.0), wall * rng.choice([1.25, 0.6])
     tall_pane, wide_pane = rng.uniform(1.3, 1.9), rng.uniform(0.9, 1.4)
@@ -270,29 +270,29 @@ def _house_row(
 @dataclass
 class Backdrop:
     picture: np.ndarray  # the empty street at frame size, float32 BGR
-    earth: np.ndarray  # the share of each pixel that shows ground
+    ground_share: np.ndarray  # the share of each pixel that shows ground
     shade: np.ndarray  # u8, the shadows of the houses
     # The houses in front of the crossing, which hide vehicles; premultiplied BGRA.
-    corner: np.ndarray
-    corner_depth: float
+    near_houses: np.ndarray
+    near_houses_depth: float
 
 
 def paint_backdrop(
     camera: Camera, light: Light, layout: Layout, rng: np.random.Generator
 ) -> Backdrop:
     picture = paint_sky(camera, light, rng)
-    earth, seen = paint_ground(camera, light, layout, rng)
-    picture = np.where(seen[..., None], earth, picture).astype(np.float32)
-    mask = seen.astype(np.float32)
-    rows = line_up_houses(layout, rng)
+    ground, seen = paint_ground(camera, light, layout, rng)
+    picture = np.where(seen[..., None], ground, picture).astype(np.float32)
+    ground_share = seen.astype(np.float32)
+    houses = line_up_houses(layout, rng)
     near_end = layout.cross[0] - layout.pavement + 0.1
-    hidden = np.zeros(mask.shape, np.float32)
+    near_alpha = np.zeros(ground_share.shape, np.float32)
     shade = np.zeros((camera.height, camera.width), np.uint8)
-    for house in sorted(rows, key=lambda h: -h.depth(camera)):
-        drawn = _paint_house(picture, mask, house, camera, light, rng)
+    for house in sorted(houses, key=lambda h: -h.depth(camera)):
+        drawn = _paint_house(picture, ground_share, house, camera, light, rng)
         if drawn is not None and house.corners[:, 2].max() < near_end:
             part, inside = drawn
-            hidden[part][inside > 0] = 255
+            near_alpha[part][inside > 0] = 255
         if light.shadow and float(house.normal @ light.sun) < 0:
             draw_shadow(
                 shade,
@@ -300,13 +300,13 @@ def paint_backdrop(
                 np.concatenate([house.corners[:2], cast_shadow(house.corners[2:], light)]),
             )
     size = (camera.width, camera.height)
-    picture, mask, hidden = (
-        cv2.resize(a, size, interpolation=cv2.INTER_AREA) for a in (picture, mask, hidden)
+    picture, ground_share, near_alpha = (
+        cv2.resize(a, size, interpolation=cv2.INTER_AREA)
+        for a in (picture, ground_share, near_alpha)
     )
-    corner = np.dstack([picture * (hidden[..., None] / 255), hidden])
-    return Backdrop(
-        picture, mask, shade, corner, camera.depth(np.array([layout.road_x, 0, near_end]))
-    )
+    near_houses = np.dstack([picture * (near_alpha[..., None] / 255), near_alpha])
+    near_houses_depth = camera.depth(np.array([layout.road_x, 0, near_end]))
+    return Backdrop(picture, ground_share, shade, near_houses, near_houses_depth)
 
 
 def draw_shadow(shade: np.ndarray, camera: Camera, points: np.ndarray) -> None:
@@ -322,13 +322,14 @@ def draw_shadow(shade: np.ndarray, camera: Camera, points: np.ndarray) -> None:
 
 def _paint_house(
     picture: np.ndarray,
-    mask: np.ndarray,
+    ground_share: np.ndarray,
     house: House,
     camera: Camera,
     light: Light,
     rng: np.random.Generator,
 ) -> tuple | None:
-    """Paint a house; return its part of the picture and the mask, or None if it is not visible."""
+    """Paint a house, and clear ``ground_share`` there. Return the slices of the picture that hold
+    it, and a mask of its pixels within them; None if it is not visible."""
     wide = float(np.linalg.norm(house.corners[1] - house.corners[0]))
     near = min(camera.depth(c) for c in house.corners[:2])
     middle = max(1.0, camera.depth(house.corners.mean(0)))
@@ -356,5 +357,5 @@ def _paint_house(
     cv2.fillConvexPoly(inside, np.round((uv - low) * 16).astype(np.int32), 1, cv2.LINE_8, 4)
     part = (slice(low[1], high[1]), slice(low[0], high[0]))
     cv2.copyTo(warped, inside, picture[part])
-    mask[part][inside > 0] = 0
+    ground_share[part][inside > 0] = 0
     return part, inside

@@ -1,6 +1,6 @@
 """The layout of a crossing: its roads, zebra crossings and pavements, the camera and the light.
 
-Everything is drawn from one seed.
+Everything follows from one seed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Layout:
         return (left - 4.4, left - 1.4), (right + 1.4, right + 4.4)
 
 
-def draw_layout(rng: np.random.Generator) -> Layout:
+def random_layout(rng: np.random.Generator) -> Layout:
     lanes = int(rng.choice([1, 1, 2]))
     half = lanes * LANE_M + rng.uniform(0.2, 0.6)
     pavement = rng.uniform(3.0, 4.5)

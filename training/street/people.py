@@ -77,7 +77,8 @@ class Person:
         x, z = self.start + self.velocity * t
         return np.array([x, 0.0, z])
 
-    def speed(self, t: float) -> np.ndarray:
+    def velocity_at(self, t: float) -> np.ndarray:
+        """Return m/s along x, y and z."""
         return np.array([self.velocity[0], 0.0, self.velocity[1]])
 
     def draw(self, camera: Camera, light: Light, t: float) -> Layer:

@@ -10,16 +10,16 @@ import numpy as np
 
 from street.backdrop import draw_shadow, paint_backdrop
 from street.furniture import place_furniture
-from street.layout import LANE_M, Layout, aim_camera, choose_light, draw_layout
+from street.layout import LANE_M, Layout, aim_camera, choose_light, random_layout
 from street.people import Person, random_look
 from street.shapes import SHAPES
 from street.vehicles import Vehicle, random_vehicle
 
 STEP_HZ = 50.0  # time steps of the traffic simulation
 SHUTTER = 0.4  # share of a frame's time that the shutter is open, which gives motion blur
-# Boxes are marked as crowd, which evaluators ignore, if their visible share is below HIDDEN or if
-# they are smaller than SMALLEST (width, height in pixels).
-HIDDEN = 0.25
+# Boxes are marked as crowd, which evaluators ignore, if their visible share is below LEAST_VISIBLE
+# or if they are smaller than SMALLEST (width, height in pixels).
+LEAST_VISIBLE = 0.25
 SMALLEST = (4, 10)
 
 
@@ -34,14 +34,15 @@ class Box:
 
     @property
     def ignored(self) -> bool:
-        return self.visibility < HIDDEN or self.xywh[2] < SMALLEST[0] or self.xywh[3] < SMALLEST[1]
+        is_small = self.xywh[2] < SMALLEST[0] or self.xywh[3] < SMALLEST[1]
+        return self.visibility < LEAST_VISIBLE or is_small
 
 
 class Scene:
     def __init__(self, seed: int, seconds: float, fps: float, width: int, height: int) -> None:
         self.rng = [np.random.default_rng([seed, part]) for part in range(6)]
         self.fps, self.frames = fps, max(1, round(seconds * fps))
-        self.layout = draw_layout(self.rng[0])
+        self.layout = random_layout(self.rng[0])
         self.camera = aim_camera(self.layout, width, height, self.rng[0])
         self.light = choose_light(self.layout.mode, self.rng[0])
         self.backdrop = paint_backdrop(self.camera, self.light, self.layout, self.rng[1])
@@ -55,7 +56,7 @@ class Scene:
             for thing in place_furniture(self.layout, self.rng[4])
         ]
         self.still = [(thing, layer) for thing, layer in self.still if not layer.empty]
-        self.grade = _draw_grade(self.layout.mode, width, height, self.rng[0])
+        self.grade = _random_grade(self.layout.mode, width, height, self.rng[0])
 
     def render(self) -> Iterator[tuple[np.ndarray, list[Box]]]:
         for index in range(self.frames):
@@ -69,14 +70,14 @@ class Scene:
         picture = self.backdrop.picture * self._shadows(t)
         # The number of the mover that each pixel shows; 0: none.
         owner = np.zeros(picture.shape[:2], np.int32)
-        whole = {}
+        full_areas = {}  # number -> its pixels if nothing hid it
         things = [(self.camera.depth(m.base(t)), 1 + i, m, None) for i, m in enumerate(self.movers)]
         things += [(self.camera.depth(s.base(t)), 0, s, layer) for s, layer in self.still]
-        things.append((self.backdrop.corner_depth, 0, None, None))
+        things.append((self.backdrop.near_houses_depth, 0, None, None))
         for depth, number, thing, layer in sorted(things, key=lambda item: -item[0]):
             if thing is None:
-                corner = self.backdrop.corner
-                _place(picture, owner, corner, (0, 0), 0, 0.0, self.light.haze, np.zeros(2))
+                sprite, at, haze, smear = self.backdrop.near_houses, (0, 0), 0.0, np.zeros(2)
+                _place(picture, owner, sprite, at, 0, haze, self.light.haze, smear)
                 continue
             if depth < 0.5:
                 continue
@@ -87,7 +88,7 @@ class Scene:
             if number:
                 smear = self._smear(thing, t)
             sprite = layer.to_frame_size()
-            whole[number] = int((sprite[..., 3] > 127).sum())
+            full_areas[number] = int((sprite[..., 3] > 127).sum())
             at, haze = tuple(layer.origin), self._haze(depth)
             _place(picture, owner, sprite, at, number, haze, self.light.haze, smear)
             if isinstance(thing, Vehicle) and thing.lights:
@@ -95,21 +96,24 @@ class Scene:
         boxes = [
             b
             for i, m in enumerate(self.movers)
-            if (b := _visible_box(owner, 1 + i, m, whole.get(1 + i, 0)))
+            if (b := _visible_box(owner, 1 + i, m, full_areas.get(1 + i, 0)))
         ]
         return self._expose(picture), boxes
 
     def _smear(self, mover: Person | Vehicle, t: float) -> np.ndarray:
         """Return by how many pixels (x, y) the mover moves while the shutter is open."""
         here = mover.base(t)
-        a, b = self.camera.project(np.stack([here, here + mover.speed(t) / self.fps * SHUTTER]))
+        a, b = self.camera.project(
+            np.stack([here, here + mover.velocity_at(t) / self.fps * SHUTTER])
+        )
         return b - a
 
     def _haze(self, depth: float) -> float:
         return float(1 - np.exp(-depth / 230))
 
     def _shadows(self, t: float) -> np.ndarray:
-        """Return the light in every pixel: soft cast shadows, and contact shadows of movers."""
+        """Return the share of light that shadows leave in every pixel: soft shadows that things
+        cast, and contact shadows of movers."""
         cast, contact = self.backdrop.shade.copy(), np.zeros_like(self.backdrop.shade)
         for mover in [*self.movers, *(s for s, _ in self.still)]:
             if self.camera.depth(mover.base(t)) < 1.0:
@@ -119,13 +123,13 @@ class Scene:
                     draw_shadow(cast, self.camera, outline)
             if isinstance(mover, Person | Vehicle):
                 draw_shadow(contact, self.camera, mover.footprint(t))
-        small = self.camera.height / 540
-        cast = cv2.GaussianBlur(cast, (0, 0), 1.8 * small)
-        contact = cv2.GaussianBlur(contact, (0, 0), 3.0 * small)
+        scale = self.camera.height / 540
+        cast = cv2.GaussianBlur(cast, (0, 0), 1.8 * scale)
+        contact = cv2.GaussianBlur(contact, (0, 0), 3.0 * scale)
         dark = 1 - (1 - self.light.shadow * cast.astype(np.float32) / 255) * (
             1 - 0.55 * contact.astype(np.float32) / 255
         )
-        return (1 - dark * self.backdrop.earth)[..., None]
+        return (1 - dark * self.backdrop.ground_share)[..., None]
 
     def _add_glow(self, picture: np.ndarray, vehicle: Vehicle, t: float) -> None:
         s = vehicle.shape
@@ -160,7 +164,7 @@ class Scene:
         return np.clip(picture, 0, 255).astype(np.uint8)
 
 
-def _draw_grade(
+def _random_grade(
     mode: str, width: int, height: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, float, np.ndarray]:
     gain = np.float32(1 + rng.uniform(-0.05, 0.05, 3)) * np.float32(rng.uniform(0.95, 1.08))
@@ -176,28 +180,30 @@ def _place(
     origin: tuple[int, int],
     number: int,
     haze: float,
-    fade: np.ndarray,
+    haze_color: np.ndarray,
     smear: np.ndarray,
 ) -> None:
-    """Draw a sprite with motion blur; mark its sharp pixels in ``owner``."""
+    """Draw a sprite with motion blur. Mark in ``owner`` the pixels that it covers without the blur.
+    ``haze``: the share of ``haze_color`` in its colour."""
     x, y = origin
-    part, cut = _overlap(picture.shape, x, y, sprite.shape)
-    if part is None:
+    in_picture, in_sprite = _overlap(picture.shape, x, y, sprite.shape)
+    if in_picture is None:
         return
-    owner[part][sprite[cut][..., 3] > 127] = number
+    owner[in_picture][sprite[in_sprite][..., 3] > 127] = number
     length = float(np.hypot(*smear))
     if length > 1.2:
         pad = int(np.ceil(length / 2))
         sprite = cv2.copyMakeBorder(sprite, pad, pad, pad, pad, cv2.BORDER_CONSTANT)
         sprite = cv2.filter2D(sprite, -1, _streak(smear, pad))
-        part, cut = _overlap(picture.shape, x - pad, y - pad, sprite.shape)
-    sprite = sprite[cut]
+        in_picture, in_sprite = _overlap(picture.shape, x - pad, y - pad, sprite.shape)
+    sprite = sprite[in_sprite]
     alpha = sprite[..., 3:] / 255
-    color = sprite[..., :3] * (1 - haze) + fade.astype(np.float32) * (haze * alpha)
-    picture[part] = picture[part] * (1 - alpha) + color
+    color = sprite[..., :3] * (1 - haze) + haze_color.astype(np.float32) * (haze * alpha)
+    picture[in_picture] = picture[in_picture] * (1 - alpha) + color
 
 
 def _overlap(shape: tuple, x: int, y: int, size: tuple) -> tuple:
+    """Return the slices of the picture and of the sprite in which they overlap, or None twice."""
     x0, y0 = max(0, x), max(0, y)
     x1, y1 = min(shape[1], x + size[1]), min(shape[0], y + size[0])
     if x1 <= x0 or y1 <= y0:
@@ -213,8 +219,10 @@ def _streak(smear: np.ndarray, pad: int) -> np.ndarray:
     return kernel / kernel.sum()
 
 
-def _visible_box(owner: np.ndarray, number: int, mover: Person | Vehicle, whole: int) -> Box | None:
-    if not whole:
+def _visible_box(
+    owner: np.ndarray, number: int, mover: Person | Vehicle, full_area: int
+) -> Box | None:
+    if not full_area:
         return None
     mask = owner == number
     rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
@@ -222,19 +230,19 @@ def _visible_box(owner: np.ndarray, number: int, mover: Person | Vehicle, whole:
         return None
     x, y, area = int(columns[0]), int(rows[0]), int(np.count_nonzero(mask))
     box = (x, y, int(columns[-1]) + 1 - x, int(rows[-1]) + 1 - y)
-    return Box(number, mover.category, mover.kind, box, area, round(min(1.0, area / whole), 4))
+    return Box(number, mover.category, mover.kind, box, area, round(min(1.0, area / full_area), 4))
 
 
 def make_traffic(layout: Layout, duration: float, rng: np.random.Generator) -> list[Vehicle]:
     """Make vehicles that follow each other in every lane, and some parked ones."""
     lights = layout.mode == "dusk"
     vehicles: list[Vehicle] = []
-    driving_cross = layout.phase == "cross"
+    cross_has_green = layout.phase == "cross"
     for lane in range(layout.lanes):
         offset = (lane + 0.5) * LANE_M
         away = np.array([layout.road_x + offset, 0, 0])
         toward = np.array([layout.road_x - offset, 0, 0])
-        if driving_cross:
+        if cross_has_green:
             stop = -(layout.far_zebra[1] + 1.2)
             vehicles += _drive_lane(
                 rng, toward, np.pi, stop - 26, stop, stop, duration, lights, 16.0
@@ -252,7 +260,7 @@ def make_traffic(layout: Layout, duration: float, rng: np.random.Generator) -> l
     near, far = layout.cross[0] + LANE_M / 2 + 0.2, layout.cross[1] - LANE_M / 2 - 0.2
     for z, heading, sign in ((near, np.pi / 2, 1.0), (far, -np.pi / 2, -1.0)):
         where = np.array([0, 0, z])
-        if driving_cross:
+        if cross_has_green:
             vehicles += _drive_lane(
                 rng, where, heading, -25.0 - 9 * duration, 18.0, None, duration, lights, 17.0
             )
@@ -267,15 +275,17 @@ def make_traffic(layout: Layout, duration: float, rng: np.random.Generator) -> l
 def _park_vehicles(layout: Layout, rng: np.random.Generator, lights: bool) -> list[Vehicle]:
     vehicles = []
     z = layout.cross[1] + layout.pavement * 0.5
-    for sign in (-1.0, 1.0):  # half on the cross street's far pavement
+    for sign in (-1.0, 1.0):  # each with two wheels on the far pavement of the cross street
         x = layout.half + rng.uniform(9, 14)
         while x < 34 and rng.random() < 0.55:
             spot = np.array([layout.road_x + sign * x, 0, z - layout.pavement * 0.5 + 0.6])
             heading = float(rng.choice([-1, 1]) * np.pi / 2)
             name = str(rng.choice(["sedan", "hatch", "suv", "estate", "van"]))
-            stay = np.zeros(2)
+            zeros = np.zeros(2)  # it neither drives nor brakes
             vehicles.append(
-                random_vehicle(rng, heading, np.stack([spot, spot]), 1e-6, stay, stay, False, name)
+                random_vehicle(
+                    rng, heading, np.stack([spot, spot]), 1e-6, zeros, zeros, False, name
+                )
             )
             x += rng.uniform(5.6, 9)
     return vehicles
@@ -294,25 +304,25 @@ def _drive_lane(
 ) -> list[Vehicle]:
     """Fill a lane from ``head`` back to ``tail`` and drive it by the intelligent-driver model.
 
-    ``head``, ``tail`` and ``stop``, a red light, are metres along the lane. The model: Treiber,
-    Hennecke and Helbing 2000, https://arxiv.org/abs/cond-mat/0002177
+    ``head``, ``tail`` and ``stop`` (the line of a red light) are in metres along the lane. The
+    model: Treiber, Hennecke and Helbing 2000, https://arxiv.org/abs/cond-mat/0002177
     """
     names, odds = list(SHAPES), [0.24, 0.24, 0.14, 0.2, 0.06, 0.05, 0.035, 0.035]
     forward = np.array([np.sin(heading), 0, np.cos(heading)])
-    place, cars = head - rng.uniform(0, 6 if stop is None else 1), []
+    front, cars = head - rng.uniform(0, 6 if stop is None else 1), []
     cruise = rng.uniform(7.0, 10.0)
-    while place > tail and len(cars) < 14:
+    while front > tail and len(cars) < 14:
         name = str(rng.choice(names, p=odds))
-        probe = random_vehicle(
+        vehicle = random_vehicle(
             rng, heading, np.zeros((2, 3)), 1.0, np.zeros(2), np.zeros(2), lights, name
         )
-        cars.append((place - probe.shape.length / 2, probe))
+        cars.append((front - vehicle.shape.length / 2, vehicle))
         gap = (
             2.0
             + rng.exponential(3.0)
             + (0 if stop is not None and len(cars) < 2 else rng.exponential(mean_gap * 0.6))
         )
-        place -= probe.shape.length + gap
+        front -= vehicle.shape.length + gap
     if not cars:
         return []
     s = np.array([c[0] for c in cars])
@@ -327,8 +337,8 @@ def _drive_lane(
         rears = [[1e3 if stop is None else stop + 2.0], s[:-1] - length[:-1] / 2]
         ahead = np.concatenate(rears) - (s + length / 2)
         lead_v = np.concatenate([[cruise if stop is None else 0.0], v[:-1]])
-        wish = 2.0 + v * 1.2 + v * (v - lead_v) / (2 * np.sqrt(1.6 * 2.5))
-        closeness = np.maximum(wish, 1.0) / np.maximum(ahead, 0.5)
+        desired_gap = 2.0 + v * 1.2 + v * (v - lead_v) / (2 * np.sqrt(1.6 * 2.5))
+        closeness = np.maximum(desired_gap, 1.0) / np.maximum(ahead, 0.5)
         accel = np.clip(1.6 * (1 - (v / cruise) ** 4 - closeness**2), -7, 1.6)
         slow[k] = (accel < -0.6) | (v < 0.15)
         v = np.maximum(0, v + accel / STEP_HZ)
@@ -390,10 +400,10 @@ def make_walkers(layout: Layout, duration: float, rng: np.random.Generator) -> l
                 0.0,
             )
         for _ in range(int(rng.integers(0, 4))):  # people waiting at the corners
-            corner = (
+            z = (
                 layout.cross[1] + rng.uniform(0.8, 2.5)
                 if rng.random() < 0.6
                 else layout.zebra[0] - rng.uniform(0.3, 1.5)
             )
-            add(line + sign * rng.uniform(0.8, 2.8), corner, 0.0, 0.0, rng.uniform(0, 6.28))
+            add(line + sign * rng.uniform(0.8, 2.8), z, 0.0, 0.0, rng.uniform(0, 6.28))
     return people

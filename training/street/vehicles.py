@@ -58,7 +58,8 @@ class Vehicle:
     def base(self, t: float) -> np.ndarray:
         return self.at_time(self.track, t)
 
-    def speed(self, t: float) -> np.ndarray:
+    def velocity_at(self, t: float) -> np.ndarray:
+        """Return m/s along x, y and z."""
         return (
             (self.base(t + 0.02) - self.base(t - 0.02)) / 0.04
             if t > 0.02

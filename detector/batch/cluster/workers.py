@@ -127,7 +127,7 @@ class Workers(Places[_Place]):
         self._balance(self.clock())
 
     def _standing(self) -> list[_Place]:
-        return [place for place in self._places if place.stands()]
+        return [place for place in self._places if place.is_open()]
 
     def _add_place(self) -> None:
         place = _Place(number=self._added, since=self.clock())
@@ -293,7 +293,7 @@ class Workers(Places[_Place]):
     def _give_up(self, place: _Place, why: str, exit_code: int) -> None:
         self._fail_task(place, why)
         self._end_actor(place)
-        self._leave(place, why, exit_code)
+        self._abandon(place, why, exit_code)
 
     def _collapse(self, why: str) -> None:
         for place in self._standing():
@@ -338,7 +338,7 @@ class Workers(Places[_Place]):
         room = room_of(self.need, self.nodes.found, self._avoid)
         if room != self._room:  # the number of nodes has changed
             self._room, self._sated = room, float("-inf")
-        failed = sum(not place.stands() and not place.apart for place in self._places)
+        failed = sum(not place.is_open() and not place.apart for place in self._places)
         wanted = self.wanted.workers or max(1, room)
         wanted = min(wanted - failed, max(1, self._most))
         if now < self._sated:

@@ -19,6 +19,7 @@ from detector.core.errors.text import counted
 if TYPE_CHECKING:
     from detector.batch.documents import BatchProgress
     from detector.batch.job import Request, Watch
+    from detector.core.terminal.console import SafeConsole
 
 WITHOUT = ("output", "run_dir")
 PROGRESS_EVERY_S = 1.0
@@ -158,10 +159,15 @@ def command(
             one_csv=one_csv,
             sort=() if sort is None else [word.strip() for word in sort.split(",")],
         )
-        if status:
-            return _show_status(output, as_json)
-        if dry_run:
-            return _show_dry_run(request, as_json)
+        if status or dry_run:
+            from detector.batch import looking
+            from detector.batch import terminal as screen
+
+            if status:
+                _print(looking.look(output), screen.print_result, as_json)
+            else:
+                _print(looking.dry_run(request), screen.print_dry_run, as_json)
+            return 0
         if prune and not resume:
             removed = prune_batch(request)
             if as_json:
@@ -181,41 +187,20 @@ def _run(request: Request, as_json: bool, quiet: bool, progress_to: str | None) 
 
     with _watched(as_json, quiet, progress_to) as watch:
         result = run_batch(request, watch)
-    if as_json:
-        print_json(result)
-    elif not quiet:
+    if as_json or not quiet:
         from detector.batch.terminal import print_result
 
-        print_result(terminal(piped_width=140), result)
+        _print(result, print_result, as_json)
     elif result.exit.code:
         echo(f"detect-video: {result.exit.reason}", err=True)
     return result.exit.code
 
 
-def _show_status(output: str, as_json: bool) -> int:
-    from detector.batch.looking import look
-
-    result = look(output)
+def _print(document: Any, show: Callable[[SafeConsole, Any], None], as_json: bool) -> None:
     if as_json:
-        print_json(result)
+        print_json(document)
     else:
-        from detector.batch.terminal import print_result
-
-        print_result(terminal(piped_width=140), result)
-    return 0
-
-
-def _show_dry_run(request: Request, as_json: bool) -> int:
-    from detector.batch.looking import dry_run
-
-    plan = dry_run(request)
-    if as_json:
-        print_json(plan)
-    else:
-        from detector.batch.terminal import print_dry_run
-
-        print_dry_run(terminal(piped_width=140), plan)
-    return 0
+        show(terminal(piped_width=140), document)
 
 
 @contextmanager

@@ -167,11 +167,11 @@ def remove_hidden_files(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def take_lock(file: int) -> bool:
+def take_lock(file: int, *, shared: bool = False) -> bool:
     """Lock an open file until it is closed or the process ends. Return False if another process
     holds the lock; True if the file system has no locks."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:
