@@ -15,7 +15,7 @@ from detector.core.errors import UsageError
 from detector.core.errors.guard import guarded, refuse_kept
 from detector.core.run import fonts
 from detector.core.run.detect import detect
-from detector.core.run.fonts import note_names, open_font
+from detector.core.run.drawing import note_names, open_font
 from tests.conftest import CHECKOUT
 from tests.fonts import make_font, opencv_4
 

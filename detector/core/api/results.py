@@ -145,7 +145,7 @@ class Detections(AnswersAttributes, types.Detections):
         ``image``: by default, the picture in which the objects were found. ``font``: a TTF, OTF or
         TTC file for the labels. Raises UsageError for other files, or if the picture is gone.
         """
-        from detector.core.run.fonts import open_font
+        from detector.core.run.drawing import open_font
         from detector.core.stages.annotate import Style, annotate
 
         opened = None if font is None else open_font(os.fspath(font))

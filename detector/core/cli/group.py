@@ -11,16 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from detector.core import __version__, wings
-from detector.core.cli.help import (
-    ALL,
-    FLAGS,
-    SUMMARY,
-    TOPIC,
-    HelpfulCommand,
-    complete_files,
-    widen,
-    write_examples,
-)
+from detector.core.cli.help import ALL, FLAGS, TOPIC, HelpfulCommand, complete_files, widen
 from detector.core.cli.printing import echo
 from detector.core.errors import EXIT_USAGE
 from detector.core.run.limits import blas_threads, check_threads
@@ -53,6 +44,8 @@ class DefaultGroup(click.Group):
         if ctx.resilient_parsing:  # a shell completes a word: print nothing, raise no error
             return super().parse_args(ctx, _words_before(args))
         if not args:
+            from detector.core.cli.help_text import SUMMARY
+
             for line in SUMMARY.splitlines():
                 echo(line, err=True)
             ctx.exit(EXIT_USAGE)
@@ -115,6 +108,8 @@ class DefaultGroup(click.Group):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Show the options of ``detect``, which most users look for, then the commands."""
+        from detector.core.cli.help_text import write_examples
+
         detect, has_topic = self._detect(), TOPIC in ctx.meta
         write_examples(detect.examples if has_topic else detect.examples[:EXAMPLES], formatter)
         detect.format_options(ctx, formatter)

@@ -20,7 +20,7 @@ from detector.core.errors.guard import keep, refuse_kept
 from detector.core.errors.holding import hold
 from detector.core.errors.text import counted
 from detector.core.errors.writing import is_null_device
-from detector.core.run.fonts import open_font
+from detector.core.run.drawing import open_font
 from detector.core.run.outputs import choose_names, mark_settings
 from detector.core.run.selection import class_ids
 from detector.core.sources._forms import STANDARD_INPUT

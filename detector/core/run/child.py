@@ -17,7 +17,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from detector.core.run.signals import child_command, end_abandoned_worker
+from detector.core.run.parent import child_command, end_abandoned_worker
 from detector.core.session import codec
 
 GRACE_S = 5.0  # time that a child has to exit before it is killed

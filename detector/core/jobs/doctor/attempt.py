@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from detector.core.errors import EXIT_ENGINE, EXIT_INTERNAL, DetectVideoError
 from detector.core.errors.writing import temporary_folder
 from detector.core.jobs.doctor.encoding import encoders as measure_encoders
-from detector.core.run.signals import child_command
+from detector.core.run.parent import child_command
 
 if TYPE_CHECKING:
     from detector.core.models.base import Network
