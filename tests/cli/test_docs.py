@@ -112,8 +112,6 @@ def test_documented_command_line_runs(material, tmp_path, line):
         short = [*short, "--target", 1]
     if words[0] == "report":  # the page has shown the run before
         run_ok("in.mp4", "--frames", 2, "--run-dir", words[1], cwd=tmp_path)
-    if words[0] == "burn":  # the page has shown the overlay before
-        run_ok("in.mp4", "--frames", 2, "--save", "overlay", cwd=tmp_path)
     if words[0] == "batch" and {"--resume", "--status"} & set(words):
         run_ok("batch", "videos", "-o", "out", *short, cwd=tmp_path)
     env = with_short_budgets(tmp_path) if words[0] in ("profile", "compare") else None
