@@ -317,7 +317,11 @@ class Outline(NamedTuple):
 
 
 class Detection(NamedTuple):
-    """One object: ``box`` is x1, y1, x2, y2 in pixels of the picture."""
+    """One object: ``box`` is x1, y1, x2, y2 in pixels of the picture; ``score`` is from 0 to 1.
+
+    >>> Detection((10.0, 20.0, 50.0, 90.0), 0.9, 0, "person").name
+    'person'
+    """
 
     box: tuple[float, float, float, float]
     score: float
