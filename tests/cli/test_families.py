@@ -28,7 +28,7 @@ def run(source, folder, model, *options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("model", "engine"), zip(MODELS, itertools.cycle(["ort", "torch"]), strict=False)
+    ("model", "engine"), [*zip(MODELS, itertools.cycle(["ort", "torch"]), strict=False)]
 )
 def test_run_over_a_clip(tmp_path, model, engine):
     """tests/conformance/test_families.py runs every network on every engine."""
