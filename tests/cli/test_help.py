@@ -199,8 +199,6 @@ HABITS = [
     (("x.mp4", "--imgsz", "640", "--save-txt", "--nosave"), "save-txt: use --save yolo; --nosave"),
     (("predict", "source=x", "augment=True"), "augment: has no equivalent"),
     (("val", "data=x.yaml", "model=a.pt"), "use detect-video eval; data: use --names FILE"),
-    (("sessions",), "detect-video report"),
-    (("nsys", "in.mp4"), "detect-video profile reads a recording"),
     (("count", "in.mp4"), "detect-video zones"),
     (("tune", "in.mp4", "--frames", "60"), "--frames: use --duration"),
     (("compare", "x", "--imgsz", "640", "--half"), "--imgsz: use --size; --half: use"),

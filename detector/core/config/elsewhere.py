@@ -52,8 +52,6 @@ WORDS = {
     **dict.fromkeys(("benchmark", "bench"), "compare"),
     "info": "models show",
     "checks": "doctor",
-    **dict.fromkeys(("what-if", "what_if"), "profile --only what_if"),
-    "layers": "profile --only layers",
     "cfg": "config",
 }
 # Command that we do not have -> what to do instead.
@@ -63,10 +61,7 @@ ABSENT = {
     "pose": "keypoints are not supported yet; models must give boxes",
     "classify": "classification is not supported; models must give boxes",
     "solutions": "not a command; --zones counts, --blur pixelates, --save crops cuts objects out",
-    "roofline": "not a command; detect-video profile prints it",
     "version": "not a command; use detect-video --version",
-    "sessions": "not a command; detect-video report reads sessions: report runs/NAME",
-    "nsys": "not a command; detect-video profile reads a recording, with --nsys FILE",
     "count": "not a command; detect-video zones in.mp4 draws lines, and --zones counts",
     "help": "not a command; use detect-video --help",
     "live": "not a command; give a camera's address, such as detect-video rtsp://10.0.0.5/stream",

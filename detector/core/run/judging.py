@@ -67,14 +67,10 @@ def judge(
         apply(config, record, {"engine": best.engine, "precision": best.precision}),
         f"engine {best.engine}, {best.precision}: measured {ratio:.1f}x as fast as "
         f"{default.engine} {default.precision} on this machine ({when}), agreement with fp32 "
-        f"{_round_down(best.agreement or 0.0)}"
+        # Rounded down, so that only full agreement is shown as 1.
+        f"{int((best.agreement or 0.0) * 1000) / 1000:g}"
         + ("; --no-self-timing turns this off" if is_timing and not just_timed else ""),
     )
-
-
-def _round_down(share: float) -> str:
-    """Format as ``0.995``, rounded down, so that only full agreement is shown as 1."""
-    return f"{int(share * 1000) / 1000:g}"
 
 
 def _read_speed(row: MeasuredRow) -> Interval:

@@ -127,12 +127,8 @@ def _describe_variant(
         path=None,
         peak_bytes=None,
         details={**network.details, "int8": summary},
-        made_with=_digest_inputs(calibration, kind, top),
+        made_with=hashlib.sha256(f"{kind} {top} {calibration.to_json()}".encode()).hexdigest(),
     )
     more = [UNMEASURED] if top != WEIGHT_TOP and key == kind else []
     more += [ONE_SCALE] if kind != requested and calibration.has_channels() else []
     return variant, [*map(Background, calibration.sentences(key)), *more]
-
-
-def _digest_inputs(calibration: Calibration, kind: str, top: int) -> str:
-    return hashlib.sha256(f"{kind} {top} {calibration.to_json()}".encode()).hexdigest()
