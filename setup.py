@@ -124,9 +124,6 @@ setup(
         "http": [],  # web servers need nothing more; some may still ask for it
         # batch --on ray, with Ray's client for ray://HOST:PORT.
         "ray": ["ray[client]>=2.60"],
-        # Run trackers of --track. The tests take mlflow-skinny, the client with fewer packages.
-        "mlflow": ["mlflow>=2.17"],
-        "tensorboard": ["tensorboard>=2.21"],
         # The site (scripts/docs). Material is in maintenance: it ends in May 2027.
         "docs": ["mkdocs-material>=9.7", "mkdocstrings[python]>=1.0"],
         # notebooks/: run by Jupyter, or without a page by nbclient.

@@ -115,7 +115,7 @@ def own_secrets() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def own_environment() -> Iterator[None]:
-    """Undo what imports change: ray and mlflow set variables, after which a fork differs from a new
+    """Undo what imports change: ray sets variables, after which a fork differs from a new
     interpreter, and torch can turn off a thread's subnormal numbers, after which other tests fail.
 
     Keep the variables that our import of cv2 sets: without them, cv2's log counts as requested by

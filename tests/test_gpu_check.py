@@ -198,7 +198,7 @@ def test_without_a_gpu_the_script_exits_77(tmp_path):
 
 # ---- steps with stand-ins
 
-NO_TOOLS = ("nsys", "ncu", "ncu_names")
+NO_TOOLS = ("nsys", "ncu")
 REHEARSED = {  # step -> least number of rehearsed rows, and a text that one of them must contain
     "environment": (0, "detect-video doctor: exit 0"),
     "torch": (5, "torch bf16: raw outputs against ort fp32"),

@@ -32,7 +32,7 @@ LEVELS = {
     "lab": [
         ("commands",),
         ("tune",),
-        ("terminal", "trackers", "profile"),
+        ("terminal", "profile"),
         ("report", "compare"),
         ("evaluate", "peaks", "why"),
         ("analysis", "audit"),
@@ -73,7 +73,7 @@ WING_WORDS = {
     "mqtt|webhook": "config/cameras errors/secrets",
     "Hub|Roster|home_assistant": "",
     "slurm|ray|pyarrow": "",
-    "mlflow|tensorboard|roofline": "config/elsewhere",
+    "roofline": "config/elsewhere",
 }
 BANNED_NAMES = {"utils", "util", "helpers", "common", "misc", "manager", "tools"}
 LONGEST = 700  # lines of a file

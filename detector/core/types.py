@@ -341,8 +341,7 @@ class Detections:
     oldest first (--trails). ``scene``: what a stage adds to the frame (--zones): ``outlines`` to
     draw, ``events``, and what the sinks of its wing read. ``coasting``: which boxes were not
     detected in this frame but predicted by their tracks; None: none. ``drawn``: the boxes that
-    pictures show instead (--smooth). ``holds_s``: how long the tracks can be predicted without
-    another inference (--infer-every auto); None if unknown.
+    pictures show instead (--smooth).
     """
 
     boxes: NDArray[np.float32]  # xyxy [M, 4]
@@ -355,7 +354,6 @@ class Detections:
     scene: Any = field(default=None, repr=False)
     coasting: NDArray[np.bool_] | None = field(default=None, repr=False)  # [M]
     drawn: Detections | None = field(default=None, repr=False)
-    holds_s: float | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         n = len(self.scores)

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from detector.core.wings import Adds
 
-ADDS = Adds(closing=("detector.lab.audit.finished:closing_line",))
+ADDS = Adds(closing=("detector.lab.audit.closing:closing_line",))

@@ -135,7 +135,7 @@ class StreamFigures:
     camera_fps: float | None = None
     processed_fps: float | None = None
     size: str | None = None  # 1280x720
-    tiles: str | None = None  # a camera's current grid: 2x2, none
+    tiles: str | None = None  # a camera's: 2x2, none
     frozen: bool = False
     error: str | None = None
     next_try_s: float | None = None

@@ -134,7 +134,7 @@ class UsageSums:
 
 class LiveStatus:
     """The counters of a run. ``clock``: ns, as in ``Arrival``. ``decoding`` returns CPU ns of the
-    feeds, ``machine_clock`` of all programs, ``tiles`` a camera's current grid."""
+    feeds, ``machine_clock`` of all programs. ``tiles``: of cameras without their own."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class LiveStatus:
         cpu_clock: Callable[[], int] = time.process_time_ns,
         decoding: Callable[[], int] = lambda: 0,
         machine_clock: Callable[[], int | None] = machine_busy_ns,
-        tiles: Callable[[str], str] = lambda camera: NONE,
+        tiles: str = NONE,
         zones: ZoneCounts | None = None,
     ) -> None:
         self._collector, self._cores = collector, cores
@@ -327,7 +327,7 @@ class LiveStatus:
             camera_fps=tally.rate_ns / tally.rated_ns if tally.rated_ns else None,
             processed_fps=_rate(counts_today["processed"], live_s),
             size=_size(facts),
-            tiles=self._tiles(member.camera.name),
+            tiles=member.camera.tiles or self._tiles,
             codec=facts.codec,
             frozen=facts.frozen,
             error=facts.error,
@@ -401,7 +401,7 @@ class LiveStatus:
             camera_fps=facts.fps,
             processed_fps=_recent_rate(name, facts, first, last),
             size=_size(facts),
-            tiles=self._tiles(name),
+            tiles=member.camera.tiles or self._tiles,
             zones=self.zones.figures(name),
             frozen=facts.frozen,
             error=facts.error,

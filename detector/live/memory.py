@@ -1,8 +1,4 @@
-"""Measures the memory of a live run per minute, and its growth.
-
-The growth is the slope of a least-squares line through the minutes, with its 95% confidence
-interval. The first ten minutes are excluded, because pools, caches and connections fill then.
-"""
+"""Measures the memory of a live run per minute."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import fsum, inf, sqrt
 
 from detector.core.errors.machine import resident_bytes
 from detector.core.session.document import LiveMemory, MemoryMinute
@@ -18,8 +13,6 @@ from detector.core.session.document import LiveMemory, MemoryMinute
 MB = 10**6  # bytes, as in the other memory figures
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
-SETTLING_MINUTES = 10  # excluded from the start of the run
-FEWEST_MINUTES = 10  # with fewer, the confidence interval would be too wide
 
 
 @dataclass(slots=True)
@@ -70,46 +63,9 @@ class MemoryWatch:
         with self._lock:
             if self._start_mb is None:
                 return None
-            settled = [one for one in self._minutes if one.number >= SETTLING_MINUTES]
-            slope = low = high = reason = None
-            if len(settled) < FEWEST_MINUTES:
-                reason = (
-                    f"it needs {FEWEST_MINUTES} minutes after the run's first {SETTLING_MINUTES}"
-                )
-            else:
-                hours = [one.number / 60 for one in settled]
-                slope, half = fit_slope(hours, [one.mean_mb for one in settled])
-                low, high = slope - half, slope + half
             return LiveMemory(
                 start_mb=self._start_mb,
                 end_mb=self._end_mb,
                 peak_mb=self._peak_mb,
-                slope_mb_per_hour=slope,
-                slope_low=low,
-                slope_high=high,
-                slope_reason=reason,
                 minutes=[MemoryMinute(one.number, round(one.mean_mb, 3)) for one in self._minutes],
             )
-
-
-def fit_slope(xs: list[float], ys: list[float]) -> tuple[float, float]:
-    """Return the least-squares slope and half its 95% interval (Student's t; infinite for two
-    points). ``xs`` [N] must not all be equal."""
-    count = len(xs)
-    mean_x, mean_y = fsum(xs) / count, fsum(ys) / count
-    spread = fsum((x - mean_x) ** 2 for x in xs)
-    slope = fsum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
-    if count < 3:
-        return slope, inf
-    rest = fsum((y - mean_y - slope * (x - mean_x)) ** 2 for x, y in zip(xs, ys, strict=True))
-    return slope, _t975(count - 2) * sqrt(rest / (count - 2) / spread)
-
-
-def _t975(freedom: int) -> float:
-    """Return the 97.5% quantile of Student's t (Abramowitz and Stegun, 26.7.5), to 0.1% from 6
-    degrees of freedom."""
-    z = 1.959964
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / freedom + second / freedom**2 + third / freedom**3

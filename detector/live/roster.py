@@ -49,14 +49,13 @@ class Roster:
             feed = make_feed(camera, wake)
             assert self._router is not None
             self._router.open(camera, feed, self._class_ids(camera))
-            tiles.open(camera, self._class_ids(camera))
+            tiles.open(camera)
             return feed
 
         self.collector = Collector(
             [],
             open_feed,
             batch=len(plan.requests[0].slot),
-            gather=options.config.live.gather,
             frames=options.config.input.frames,
             give_up_s=options.terms.give_up_s,
         )
@@ -119,7 +118,6 @@ class Roster:
         assert self._router is not None
         self.collector.remove(camera.name, STOP_TIMEOUT_S)
         self._router.close_camera(camera.name)
-        self._tiles.close(camera.name)
 
     def lists_changed(self) -> bool:
         return any(stamp(spec) != before for spec, before in self.lists.items())

@@ -205,7 +205,7 @@ class _LiveRun:
             self._collector,
             usable_cores(),
             decoding=lambda: DecodingSums.so_far(decoders).cpu_ns,
-            tiles=self._tiles.text,
+            tiles=plan.tiling.text,
             zones=ZoneCounts(options.folder),
         )
         self._day_figures = DayFigures(self._status, decoders, plan.network.names)
@@ -383,7 +383,7 @@ class _LiveRun:
         run.live_s = self._status.live_ns / 1e9
         notes = {one.camera.name: one.facts().note for one in self._collector.members()}
         run.notes += [f"{name}: {note}" for name, note in notes.items() if note]
-        run.notes += [*self._tiles.lines(), *self._notes]
+        run.notes += self._notes
         if self._collector.was_live():
             run.info = self._info()
         self._timer.seconds["run"] = run.run_s
@@ -421,8 +421,6 @@ class _LiveRun:
                         home.publish_changes(self.roster.classes(), self._status.figures)
                 self._send_events(states := self.roster.states())
                 self._lines.report(states, time.perf_counter_ns())
-                for line in self._tiles.decide(states):
-                    self._around.state(line)
                 changed = turn % SLOW_TURN == 0 and self.roster.lists_changed()
                 if self._reload.is_set() or changed:
                     self._reload.clear()

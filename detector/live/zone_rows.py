@@ -1,4 +1,4 @@
-"""Writes rows of lines and zones (--zones).
+"""Writes CSV rows about counting lines and zones (--zones).
 
 ``CAMERA/zone-events-YYYY-MM-DD.csv`` and ``CAMERA/zone-counts-YYYY-MM-DD.csv``, by local days.
 """
@@ -21,7 +21,7 @@ from detector.live.sources.base import Camera
 
 
 class _DayCsv(DayRows):
-    """Rows like those of a sink for files, but with UTC times: ``time_s`` becomes ``time_utc``."""
+    """The same rows as for a video file, but with UTC times: ``time_s`` becomes ``time_utc``."""
 
     suffix = ".csv"
 
@@ -30,7 +30,7 @@ class _DayCsv(DayRows):
     ) -> None:
         super().__init__(folder, camera, notice)
         self.stem = f"zone-{sink}"
-        self._sink = cast(Any, sinks.find(sink))  # a class of the wing tracks
+        self._sink = cast(Any, sinks.find(sink))  # a class in detector/tracks
         self.head = utf8(csv_lines([[re.sub("_s$", "_utc", name) for name in self._sink.columns]]))
 
     def add(self, row: Any, when: Callable[[float], str], utc_s: float) -> None:

@@ -30,7 +30,7 @@ from detector.core.run.reading import SourceReading
 from detector.core.stages.outlines import draw_outlines
 from detector.tracks import counting
 from detector.tracks.book import outlines
-from detector.tracks.template import SHADE, choose_paths, fill_page
+from detector.tracks.template import choose_paths, fill_page
 from detector.tracks.zones_file import SIDES, read_zones
 
 PAGE = Path(__file__).with_name("site") / "check.html"
@@ -40,6 +40,7 @@ SEED = 0  # with which the sample is drawn
 AROUND_S = np.arange(-6, 3) * 0.25  # times of a crossing's pictures; it was counted at 0 s
 STRETCH_STEP_S = 0.2
 ROUNDED_S = 0.001  # times in files have three decimals
+RING = (60, 220, 255)  # BGR
 ACROSS, QUALITY = 400, [cv2.IMWRITE_JPEG_QUALITY, 75]  # picture width, pixels; JPEG quality
 
 Crossing = dict[str, Any]  # TEXTS and NUMBERS of the events file; "place": line and side
@@ -161,7 +162,7 @@ class Footage:
                 draw_outlines(image, self._lines, unit, unit / 2)
                 if marked is not None and abs(frame.time_s - marked["time_s"]) < ROUNDED_S:
                     middle = round(marked["x"]), round(marked["y"])
-                    cv2.circle(image, middle, 6 * unit, SHADE, unit)
+                    cv2.circle(image, middle, 6 * unit, RING, unit)
                 small = cv2.resize(image[part], size)
                 jpeg = base64.b64encode(cv2.imencode(".jpg", small, QUALITY)[1].tobytes())
                 urls.append(f"data:image/jpeg;base64,{jpeg.decode()}")

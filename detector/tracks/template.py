@@ -1,8 +1,8 @@
-"""Write the files of ``detect-video zones``: a template of zones.yaml, a still with a grid, and a
-page for drawing lines and zones with the mouse.
+"""Write the files of ``detect-video zones``: a template of zones.yaml, and a page for drawing lines
+and zones with the mouse.
 
-The page needs no server and loads nothing. The template's lines are only comments, so that nothing
-is counted at a line that no user drew.
+The page needs no server and loads nothing. The lines and zones in the template are commented out,
+so that nothing is counted where the user has drawn nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import cv2
-import numpy as np
 
 from detector.core.config.schema import Config
 from detector.core.errors import OutputError, SourceError, UsageError
@@ -29,27 +28,23 @@ from detector.core.run.outputs import MAX_NAMES, stem_of
 from detector.core.run.reading import SourceReading
 from detector.core.sources._forms import is_live
 from detector.core.sources._network.addresses import last_part_of
-from detector.core.stages.labels import render
 from detector.core.types import Frame, Image
 
 PAGE = Path(__file__).with_name("site") / "zones.html"
 ABOUT, CODE = '"__ABOUT__"', "__DRAW__"  # placeholders in a page: its data, the code for drawing
-GRID_LINES = 10  # at most, along the longer side
-ENDINGS = (".yaml", ".png", ".html")
-SHADE, INK = (60, 220, 255), (0, 0, 0)  # BGR
+ENDINGS = (".yaml", ".html")
 
 TEMPLATE = """\
 # Lines and zones of {name}. Count with:
 #   detect-video {name} --zones {file}
 # Draw them in {page}, whose button saves a file of this name, or write them here, without the #.
-# {still} shows the coordinates.
 size: [{width}, {height}]    # of the picture that the points below refer to
 every: 60              # seconds per row of counts
 point: bottom          # which point of a box counts: the middle of its lower edge, or centre
 # classes: [person]    # what to count; default: every class
 # lines:
-#   door:              # "in" is from the left hand to the right, seen from the first point to the
-#                      # second: an arrow in the video shows it. Swap the points to reverse it.
+#   door:              # stand at the first point and look at the second: "in" crosses from left to
+#                      # right. An arrow in the video shows it. Swap the points to reverse it.
 #     points: [[{x1}, {y2}], [{x2}, {y2}]]
 #     in: entering     # what the two directions are called
 #     out: leaving
@@ -64,7 +59,7 @@ point: bottom          # which point of a box counts: the middle of its lower ed
 
 
 def write_template(spec: str, config: Config, output: str | None) -> list[Path]:
-    """Write template, still and page of a source. Raises UsageError, SourceError, OutputError."""
+    """Write template and page of a source. Raises UsageError, SourceError, OutputError."""
     from detector.core import sources
 
     live = is_camera(spec)
@@ -80,16 +75,15 @@ def write_template(spec: str, config: Config, output: str | None) -> list[Path]:
     paths = choose_paths(f"{stem}-zones", ENDINGS, output)
     picture = frame.image
     height, width = picture.shape[:2]
-    yaml, still, page = paths
+    yaml, page = paths
     text = TEMPLATE.format(
         **{"name": shlex.quote(name), "file": shlex.quote(yaml.name)},
-        **{"page": page.name, "still": still.name, "width": width, "height": height},
+        **{"page": page.name, "width": width, "height": height},
         **{"x1": width // 4, "x2": 3 * width // 4},
         **{"y1": height // 4, "y2": height // 2, "y3": 3 * height // 4},
     )
-    contents = (text.encode(), _encode(with_grid(picture), ".png"), _make_page(picture, name, yaml))
-    for path, content in zip(paths, contents, strict=True):
-        write_whole(path, content)
+    write_whole(yaml, text.encode())
+    write_whole(page, _make_page(picture, name, yaml))
     return paths
 
 
@@ -115,38 +109,12 @@ def _first_frame(spec: str, config: Config) -> Frame:
     raise SourceError(f"{spec}: no frame could be read")
 
 
-def with_grid(picture: Image) -> Image:
-    """Return a copy with grid lines at round numbers of pixels, labelled at the edges."""
-    drawn = picture.copy()
-    height, width = picture.shape[:2]
-    step = _round_step(max(width, height) / GRID_LINES)
-    scale = max(0.35, min(width, height) / 1500)
-    drawn[:, ::step] = SHADE
-    drawn[::step] = SHADE
-    drawn = cv2.addWeighted(drawn, 0.6, picture, 0.4, 0)
-    for at in range(0, width, step):
-        render(str(at), scale, SHADE, INK).draw(drawn, at, 0)
-    for at in range(step, height, step):
-        render(str(at), scale, SHADE, INK).draw(drawn, 0, at)
-    return np.asarray(drawn, np.uint8)
-
-
-def _round_step(least: float) -> int:
-    """Round up to one of 1, 2, 5, 10, 20, 50..."""
-    steps = [base * power for power in (1, 10, 100, 1000, 10000) for base in (1, 2, 5)]
-    return next(step for step in steps if step >= least or step == steps[-1])
-
-
-def _encode(picture: Image, suffix: str) -> bytes:
-    succeeded, data = cv2.imencode(suffix, picture)
-    if not succeeded:
-        raise OutputError("the still cannot be encoded; choose another moment with --start")
-    return bytes(data.tobytes())
-
-
 def _make_page(picture: Image, name: str, file: Path) -> bytes:
     height, width = picture.shape[:2]
-    still = base64.b64encode(_encode(picture, ".jpg")).decode()
+    succeeded, data = cv2.imencode(".jpg", picture)
+    if not succeeded:
+        raise OutputError("the still cannot be encoded; choose another moment with --start")
+    still = base64.b64encode(data.tobytes()).decode()
     about = {"width": width, "height": height, "name": name, "file": file.name}
     return fill_page(PAGE, {"still": f"data:image/jpeg;base64,{still}", **about})
 

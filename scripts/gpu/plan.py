@@ -46,7 +46,6 @@ STEPS = (
     Step("trace", "torch_steps", "no wait for the whole device", 30, 10),
     Step("video", "video_steps", "decoding by NVDEC, encoding by NVENC", 40, 10),
     Step("drawing", "video_steps", "FPS with and without threads that draw ahead", 60, 20),
-    Step("ncu_names", "tool_steps", "`detect-video metrics` known to ncu", 60, 10, False),
     Step("ncu", "tool_steps", "ncu --nvtx-include on our ranges", 60, 20),
     Step("settings", "torch_steps", "cudnn.benchmark and channels_last, on and off", 160, 40),
     Step("no_driver", "trt_steps", "every GPU hidden: exit 5 and one line", 30, 5, False),

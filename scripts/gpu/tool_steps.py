@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 import shutil
 import sys
 import tempfile
@@ -12,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpu import machine as here
-from gpu.children import ROOT, detect_video, left_s, run
+from gpu.children import detect_video, left_s, run
 from gpu.findings import Row, rehearsing, row
 from gpu.machine import CLIP
 from gpu.stand_ins import add_kernels
@@ -58,7 +56,6 @@ def nsys() -> Iterator[Row]:
             facts = json.loads(out) if code == 0 else {"gpu": {"reason": err[-300:]}}
             whole = facts["gpu"].get("kernels") == added
             yield row("profile --nsys: as many kernels as were written", added, whole)
-        yield from call_rows(facts)
         yield from split_rows(facts)
 
 
@@ -96,21 +93,6 @@ def stage_rows(facts: dict[str, Any]) -> Iterator[Row]:
     yield row("profile --nsys: the loop's sizes, from its mark", facts["loop"], known, real=True)
 
 
-def call_rows(facts: dict[str, Any]) -> Iterator[Row]:
-    """Check that the shares of CUDA calls add up to 1 in each phase."""
-    if not facts["calls"]:
-        yield row("profile --nsys: calls of CUDA", "none in the recording", None)
-        return
-    phases = dict.fromkeys(call["phase"] for call in facts["calls"])
-    sums = {
-        phase: round(sum(call["share"] for call in facts["calls"] if call["phase"] == phase), 6)
-        for phase in phases
-    }
-    longest = [call["name"] for call in facts["calls"] if call["phase"] == "steady state"][:5]
-    adds_up = set(sums.values()) == {1.0}
-    yield row("profile --nsys: the path by call of CUDA", [sums, longest], adds_up)
-
-
 def split_rows(facts: dict[str, Any]) -> Iterator[Row]:
     gpu = facts["gpu"]
     if not gpu.get("available"):
@@ -123,65 +105,7 @@ def split_rows(facts: dict[str, Any]) -> Iterator[Row]:
 
 # ---- Nsight Compute
 
-NAME = re.compile(r"[a-z0-9]+__\w+(?:\.\w+)*")
-LISTED = re.compile(r"^([a-z0-9]+__\w+(?:\.\w+)*)\s", re.MULTILINE)
-CHIP = re.compile(r"^Chip (\w+)", re.MULTILINE)
 NO_RIGHT = "ERR_NVGPUCTRPERM"
-
-
-def listed_names() -> set[str]:
-    """Return ncu's metrics in the list of ``detect-video metrics``."""
-    from detector.core.config.levels import read_level
-
-    _, known = read_level(ROOT / "cfg/nvprof_metrics.yaml")
-    rows = [row for kind in ("metrics", "events") for row in known[kind].values()]
-    texts = [row.get(key) for row in rows for key in ("ncu", "nearest")]
-    return {name for text in texts if text for name in NAME.findall(text)}
-
-
-def ncu_names() -> Iterator[Row]:
-    """Check names with ncu, which needs no GPU to list the metrics of all chips. Each name must
-    exist on some chip; we also print the names that this chip lacks."""
-    if (tool := shutil.which("ncu")) is None:
-        yield row("ncu", "not on PATH: give --ncu FOLDER", None)
-        return
-    names = listed_names()
-    with tempfile.TemporaryDirectory() as folder:
-        if here.has_gpu():
-            lacking, chips, why = names_unknown(tool, names, folder)
-            what = f"ncu: names that {', '.join(chips) or 'this chip'} lacks"
-            mostly_known = len(lacking) < len(names) / 4 and not why  # a chip may lack whole units
-            yield row(what, why or sorted(lacking) or "none", mostly_known, real=True)
-        code, out, err = run([tool, "--list-chips"], 60, cwd=folder)
-        all_chips = re.findall(r"\b[a-z]{2}\d\d\w+\b", out)
-        if code != 0 or not all_chips:
-            yield row("ncu --list-chips", f"exit {code}: {(err or out)[-200:]}", False)
-            return
-        lacking, chips, why = names_unknown(tool, names, folder, "--chips", ",".join(all_chips))
-        value = (
-            why or f"{len(names)} names, {len(chips)} chips; unknown: {sorted(lacking) or 'none'}"
-        )
-        yield row("ncu: names that no chip has", value, not lacking and not why, real=True)
-
-
-def names_unknown(
-    tool: str, names: set[str], folder: str, *options: str
-) -> tuple[set[str], list[str], str]:
-    """Return the names that ncu does not list, the listed chips, and the reason if it fails."""
-    bases = sorted({name.partition(".")[0] for name in names})
-    command = [
-        tool,
-        "--query-metrics",
-        "--query-metrics-mode",
-        "suffix",
-        "--metrics",
-        ",".join(bases),
-    ]
-    code, out, err = run([*command, *options], 60, cwd=folder)
-    listed = set(LISTED.findall(out))
-    listed |= {name.partition(".")[0] for name in listed}
-    why = "" if listed else f"exit {code}: {(err.strip() or out.strip())[-300:]}"
-    return names - listed, CHIP.findall(out), why
 
 
 def ncu() -> Iterator[Row]:

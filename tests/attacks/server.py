@@ -36,11 +36,7 @@ PDEATHSIG, CAPBSET_DROP, SUBREAPER = 1, 24, 36  # of prctl
 PASS_BY_PERMISSIONS = (1, 2)  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
 MOST_PRINTED = 1 << 20  # bytes of a process's output to keep
 GRACE_S = 15.0  # how long a process of a case may take to exit
-LEFT_OUT = (
-    "detector.core.engines.torch",
-    "detector.core.engines.trt",
-    "detector.lab.report.trackers",
-)
+LEFT_OUT = ("detector.core.engines.torch", "detector.core.engines.trt")
 NEEDED = (
     "cv2",
     "av",

@@ -258,18 +258,6 @@ def test_session_does_not_overwrite_the_labels(here: Path, name: str) -> None:
     assert tree(here).items() >= before.items()
 
 
-@pytest.mark.slow
-def test_foreign_tensorboard_files_are_kept(here: Path) -> None:
-    pytest.importorskip("tensorboard")
-    run_dir = session(here / "r")
-    (run_dir / "tensorboard").mkdir()
-    (run_dir / "tensorboard/mine").write_text("precious")
-    for _ in range(2):
-        assert run("report", "r", "--log-to", "tensorboard", "--format", "table") == 0
-    assert (run_dir / "tensorboard/mine").read_text() == "precious"
-    assert len(list((run_dir / "tensorboard").glob("events*"))) == 1
-
-
 # Paths that are not plain files
 
 

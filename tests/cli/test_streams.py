@@ -81,7 +81,7 @@ def test_result_for_a_closed_standard_output_is_refused(tmp_path, arguments):
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 @pytest.mark.parametrize(
-    "arguments", ["in.mp4 --engine null", "in.mp4 --engine null --json", "--help", "metrics"]
+    "arguments", ["in.mp4 --engine null", "in.mp4 --engine null --json", "--help", "models list"]
 )
 def test_full_disk_on_standard_output_exits_6(tmp_path, arguments):
     write_video(tmp_path / "in.mp4", 3)
@@ -105,7 +105,7 @@ def test_report_to_a_full_disk_exits_6(tmp_path, form):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "arguments", ["in.mp4 --engine null", "in.mp4 --engine null --json", "--help", "metrics"]
+    "arguments", ["in.mp4 --engine null", "in.mp4 --engine null --json", "--help", "models list"]
 )
 def test_closed_pipe_on_standard_output_exits_0(tmp_path, arguments):
     """The command wrote everything, so a reader that closed the pipe does not matter."""

@@ -156,6 +156,8 @@ def test_value_beyond_a_limit_is_an_error_that_names_the_key(tmp_path, text, key
 )
 def test_option_that_needs_tracks_turns_tracking_on(options_given):
     assert merge_levels((COMMAND_LINE, options_given)).tracking.track == "bytetrack"
+    chosen = {**options_given, "track": "sort"}
+    assert merge_levels((COMMAND_LINE, chosen)).tracking.track == "sort"
     assert merge_levels((COMMAND_LINE, {})).tracking.track is None
     assert merge_levels((COMMAND_LINE, {"save": "tracks"})).tracking.track == "bytetrack"
 

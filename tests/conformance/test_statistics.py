@@ -1,5 +1,5 @@
-"""Every statistic of a summary appears in the schema, the report and the run trackers. Numbers
-that are not statistics are listed here, so that no new number is forgotten."""
+"""Every statistic of a summary appears in the schema and the report. Numbers that are not
+statistics are listed here, so that no new number is forgotten."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from detector.core.analysis.statistics import Statistic, list_statistics
 from detector.core.session.codec import json_schema
 from detector.core.session.document import Count, Summary, statistic
 from detector.lab.report.page import page
-from detector.lab.report.trackers import collect_entries
 from detector.lab.session.read import SavedSession, read_session
 from tests.lab.report.sessions import ran
 
@@ -41,8 +40,6 @@ NOT_MEASURED = {
     "cpu/libraries/process_s",
     "cpu/libraries/unknown_s",
     "cpu/libraries/others_s",
-    "memory/slope_low",
-    "memory/slope_high",
 }
 
 
@@ -71,7 +68,7 @@ def undeclared(kind: type[Any], but: set[str]) -> set[str]:
     return set(numbers(kind)) - {one.name for one in list_statistics(kind)} - but
 
 
-def complaints(one: Statistic, schema: dict[str, Any], html: str, figures: set[str]) -> list[str]:
+def complaints(one: Statistic, schema: dict[str, Any], html: str) -> list[str]:
     faults = []
     place, names = schema, one.name.split("/")
     for name in names:
@@ -86,8 +83,6 @@ def complaints(one: Statistic, schema: dict[str, Any], html: str, figures: set[s
     row = rf">{re.escape(escape(one.title))}</td><td data-value=\"[^\"]+\">"
     if not (one.title and re.search(row, html)):
         faults.append("the report lacks it")
-    if one.name not in figures:
-        faults.append("run trackers lack it")
     return faults
 
 
@@ -97,15 +92,14 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> SavedSession:
 
 
 @pytest.fixture(scope="module")
-def outputs(session: SavedSession) -> tuple[dict[str, Any], str, set[str]]:
-    return json_schema(Summary), page(session).decode(), set(collect_entries(session).figures)
+def outputs(session: SavedSession) -> tuple[dict[str, Any], str]:
+    return json_schema(Summary), page(session).decode()
 
 
 @pytest.mark.parametrize("one", list_statistics(), ids=lambda one: one.name)
-def test_every_statistic_is_in_schema_report_and_metrics(one, session, outputs) -> None:
-    schema, html, figures = outputs
-    expected = [] if one.of(session.document) is not None else complaints(one, {}, "", set())[-2:]
-    assert [each for each in complaints(one, schema, html, figures) if each not in expected] == []
+def test_every_statistic_is_in_schema_and_report(one, session, outputs) -> None:
+    expected = [] if one.of(session.document) is not None else ["the report lacks it"]
+    assert [each for each in complaints(one, *outputs) if each not in expected] == []
 
 
 def test_plain_run_measures_most_statistics(session) -> None:
@@ -145,12 +139,11 @@ class Planted:
 def test_missing_or_faulty_declaration_is_reported(session, outputs) -> None:
     assert undeclared(Planted, set()) == {"inside/forgotten", "also"}
     peak, count = list_statistics(Planted)
-    _, html, figures = outputs
-    assert complaints(peak, json_schema(Planted), html, figures) == [
+    _, html = outputs
+    assert complaints(peak, json_schema(Planted), html) == [
         "the schema lacks its title or its unit",
         "the report lacks it",
-        "run trackers lack it",
     ]
-    assert "it has no unit" in complaints(count, json_schema(Planted), html, figures)
+    assert "it has no unit" in complaints(count, json_schema(Planted), html)
     summary = SimpleNamespace(inside=None, count=3)
     assert (peak.of(summary), count.of(summary)) == (None, 3)

@@ -158,7 +158,6 @@ OTHERS = [
     Command("models-show", ("models", "show", "street", "--json")),
     Command("models-show-file", ("models", "show", "dots.onnx", "--json"), ("dots.onnx",)),
     Command("models-list", ("models", "list", "--json")),
-    Command("metrics", ("metrics", "dram", "--json")),
     Command("doctor", ("doctor", "--quick", "--json", "--engines-dir", "engines")),
     Command("version", ("--version",)),
 ]  # fmt: skip
@@ -166,7 +165,7 @@ OTHERS = [
 HELP = [
     Command(f"help-{command.replace(' ', '-')}", (*command.split(), "--help", "all"))
     for command in (
-        "build", "compare", "detect", "diff", "doctor", "eval", "metrics", "models", "models list",
+        "build", "compare", "detect", "diff", "doctor", "eval", "models", "models list",
         "models show", "models pull", "profile", "report", "tune", "why",
     )
 ]  # fmt: skip

@@ -18,7 +18,7 @@ from detector.lab import evaluate as evaluation
 from detector.lab.datasets.base import Dataset, make_picture
 from detector.lab.datasets.classmap import ClassPairs
 from detector.lab.evaluate.scoring import map_labels
-from detector.lab.evaluate.study import Study, describe_tiles
+from detector.lab.evaluate.study import Study
 
 A, B, C = [0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]
 BOUND = ClassPairs(  # labels: person, car, bus, bicycle
@@ -140,11 +140,6 @@ def test_each_engine_has_its_own_session():
     assert evaluation.list_configs(config, []) == [config]
     with pytest.raises(UsageError, match="duplicate"):
         evaluation.list_configs(config, ["ort", "ort"])
-
-
-def test_description_of_auto_tiles_names_the_grid():
-    for asked, inputs, text in (("auto", 1, "none"), ("auto", 10, "3x3"), ("3x2", 7, "3x2")):
-        assert describe_tiles(merge_levels((COMMAND_LINE, {"tiles": asked})), inputs) == text
 
 
 def test_each_number_of_tiles_has_its_own_session():

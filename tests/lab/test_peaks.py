@@ -16,7 +16,7 @@ from detector.core.engines.base import EngineOptions
 from detector.core.models.graph.qdq import original_names
 from detector.core.session.codec import to_json
 from detector.lab import peaks
-from detector.lab.peaks import PeakSetup, caches, kept, kernels
+from detector.lab.peaks import PeakSetup, caches, kernels, records
 from detector.lab.session.network import Bandwidth, Peaks, keep_higher_peaks
 
 ORT = PeakSetup("ort", "fp32", 1, {})
@@ -197,23 +197,23 @@ def test_higher_measurement_of_another_precision_raises_the_peak(config, monkeyp
 def test_outdated_or_changed_record_is_ignored(change, config, monkeypatch):
     monkeypatch.setattr(peaks, "measure_peaks", lambda setup, known: SOME)
     peaks.find_peaks(ORT, config)
-    key = kept.make_key("ort", "fp32", 1, {})
-    assert kept.find(config, key) is not None
+    key = records.make_key("ort", "fp32", 1, {})
+    assert records.find(config, key) is not None
     if change == "schema":
-        monkeypatch.setattr(kept, "SCHEMA", kept.SCHEMA + 1)
+        monkeypatch.setattr(records, "SCHEMA", records.SCHEMA + 1)
     elif change in ("content", "proof"):
-        path = Path(str(config.runtime.engines_dir), kept.FILE)
+        path = Path(str(config.runtime.engines_dir), records.FILE)
         document = json.loads(path.read_text())
         document["records"][0]["peaks"]["gflops_s"]["fp32"] = 50.0
         path.write_text("[]" if change == "content" else json.dumps(document))
     else:
         key = {**key, change: "another"}
-    assert kept.find(config, key) is None
+    assert records.find(config, key) is None
 
 
 def test_measuring_again_never_lowers_a_peak(config, monkeypatch):
     monkeypatch.setattr(peaks, "measure_peaks", lambda setup: replace(SOME, gflops_s={"fp32": 3.0}))
     assert peaks.measure_again(ORT, config, SOME).gflops_s["fp32"] == 5.0
-    peaks_found = kept.find(config, kept.make_key("ort", "fp32", 1, {}))
+    peaks_found = records.find(config, records.make_key("ort", "fp32", 1, {}))
     assert peaks_found is not None
     assert peaks_found.gflops_s["fp32"] == 5.0

@@ -25,7 +25,7 @@ from detector.lab.session.comparison import Round
 from detector.lab.terminal.tune import shorten, verdict
 from detector.lab.tune import candidates, parse_target
 from detector.lab.tune.candidates import Adjustment, DefaultRun
-from detector.lab.tune.kept import as_config
+from detector.lab.tune.records import as_config
 from detector.lab.tune.search import ROUNDS, STEP, Search, TuneRun
 from tests.cli.command import detect_video, run_ok
 from tests.sources.clips import write_video
@@ -368,7 +368,7 @@ class TestTarget:
         assert result.settings.keys() == {"engine", "precision", "infer_every"}
         assert 0.9 <= result.agreement < 1
         assert (result.frames_share, result.video) == (1.0, "as asked")
-        for fixed_options in ({"infer_every": "3"}, {"blur": "person"}):
+        for fixed_options in ({"infer_every": 3}, {"blur": "person"}):
             trials = tune_to_target(500, resolve_config(None, fixed_options)).trials
             assert not [one for one in trials if "infer_every" in one.settings]
 

@@ -15,7 +15,6 @@ from tests.cli.command import assert_one_line_error, detect_video
 OPTIONS = {
     "policy": "latest",  # refused although it is the default
     "max_age": 2,
-    "gather": "every",
     "start_timeout": 20,
     "wait": True,
     "record": "annotated",

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from detector.core.timeline import OffTrack, Timeline
-from detector.live.sources.base import CONNECTING, ENDED, NEWER, STALLED, STOPPED, WAITING
+from detector.live.sources.base import CONNECTING, ENDED, STALLED, STOPPED, WAITING
 from tests.live.fake_feeds import MS, Bench, camera
-
-ALL = ("auto", "every", "freshest")
 
 
 def is_accounted_for(collector) -> bool:
@@ -21,9 +19,8 @@ def is_accounted_for(collector) -> bool:
     )
 
 
-@pytest.mark.parametrize("gather", ALL)
-def test_pictures_of_a_camera_keep_their_order(gather):
-    bench = Bench("a", "b", gather=gather, batch=2)
+def test_pictures_of_a_camera_keep_their_order():
+    bench = Bench("a", "b", batch=2)
     bench.feeds["a"].arrives(5)
     bench.feeds["b"].arrives(3)
     batches = [bench.batch(2) for _ in range(5)]
@@ -60,37 +57,33 @@ def test_wait_returns_within_a_second_so_that_the_loop_can_stop():
     assert 0 < bench.ms() < 1000
 
 
-def started_bench(gather: str, **more) -> Bench:
-    bench = Bench("a", "b", gather=gather, batch=2, **more)
-    bench.feeds["a"].arrives()
-    bench.feeds["b"].arrives()
-    bench.batch(2)
-    return bench
-
-
 class TestWindow:
     """How long a batch waits: two cameras with 25 FPS, and one picture of ``a`` has arrived."""
 
-    @pytest.mark.parametrize(("gather", "waited_ms"), [("every", 40), ("auto", 0)])
-    def test_only_every_waits_for_the_other_camera(self, gather, waited_ms):
-        bench = started_bench(gather)
-        bench.feeds["a"].arrives()
-        before = bench.ms()
-        assert bench.batch(2) == [("a", 1)]
-        # ``every`` waits for 1 / 25 s; ``auto`` does not wait while the engine is idle.
-        assert bench.ms() - before == pytest.approx(waited_ms)
-
-    @pytest.mark.parametrize(("gather", "busy"), [("every", 0.0), ("auto", 0.95)])
-    def test_full_batch_goes_at_once(self, gather, busy):
-        bench = started_bench(gather)
+    @staticmethod
+    def bench(busy: float) -> Bench:
+        bench = Bench("a", "b", batch=2)
+        for feed in bench.feeds.values():
+            feed.arrives()
+        bench.batch(2)
         bench.collector.pace.busy = busy
         bench.feeds["a"].arrives()
+        return bench
+
+    @pytest.mark.parametrize(("busy", "waited_ms"), [(0.95, 40), (0.0, 0)])
+    def test_batch_waits_for_the_other_camera_only_if_inference_is_busy(self, busy, waited_ms):
+        bench = self.bench(busy)
+        assert bench.batch(2) == [("a", 1)]
+        assert bench.ms() == pytest.approx(waited_ms)
+
+    def test_full_batch_goes_at_once(self):
+        bench = self.bench(0.95)
         bench.while_waiting[12] = lambda: bench.feeds["b"].arrives()
         assert bench.batch(2) == [("a", 1), ("b", 1)]
         assert bench.ms() == pytest.approx(12)
 
     def test_window_subtracts_the_mean_execution_time(self):
-        bench = Bench("a", "b", gather="every", batch=2)
+        bench = Bench("a", "b", batch=2)
         bench.collector.pace.execution_ns = 25.0 * MS
         bench.collector._check_feeds(bench.clock())
         assert bench.collector.window_ns() == 15 * MS
@@ -101,46 +94,28 @@ class TestWindow:
         ids=["at-least", "engine-slower-than-camera", "at-most", "rate-unknown"],
     )
     def test_window_has_limits(self, fps, execution_ms, window_ms):
-        bench = Bench("a", "b", gather="every", batch=2)
+        bench = Bench("a", "b", batch=2)
         for feed in bench.feeds.values():
             feed.fps = fps
         bench.collector.pace.execution_ns = execution_ms * MS
         bench.collector._check_feeds(bench.clock())
         assert bench.collector.window_ns() == window_ms * MS
 
-    @pytest.mark.parametrize("gather", ["every", "freshest"])
     @pytest.mark.parametrize("silence", ["stalled", "pause"])
-    def test_batch_does_not_wait_for_a_silent_camera(self, gather, silence):
-        bench = Bench("a", "silent", gather=gather, batch=2)
-        bench.feeds["a"].arrives()
-        bench.feeds["silent"].arrives()
-        bench.batch(2)
+    def test_batch_does_not_wait_for_a_silent_camera(self, silence):
+        bench = self.bench(0.95)
         if silence == "stalled":
-            bench.feeds["silent"].state = STALLED
+            bench.feeds["b"].state = STALLED
         bench.clock.now += 2_000 * MS
         bench.feeds["a"].arrives()
+        assert bench.batch(2) == [("a", 1), ("a", 2)]
+        bench.feeds["a"].arrives()
         before = bench.ms()
-        assert bench.batch(2) == [("a", 1)]
+        assert bench.batch(2) == [("a", 3)]
         assert bench.ms() == before
 
-    def test_freshest_takes_the_newest_when_the_batch_goes(self):
-        """While the batch waits for b, a newer picture of a replaces the older one."""
-        bench = started_bench("freshest", latest=True)
-        bench.feeds["a"].arrives()
-        bench.while_waiting[10] = lambda: bench.feeds["a"].arrives()
-        bench.while_waiting[20] = lambda: bench.feeds["b"].arrives()
-        assert sorted(bench.batch(2)) == [("a", 2), ("b", 1)]
-        assert bench.feeds["a"].dropped == {NEWER: 1}
-
-    @pytest.mark.parametrize("gather", ["every", "freshest"])
-    def test_each_camera_is_in_a_batch_once(self, gather):
-        bench = Bench("a", "b", gather=gather, batch=4)
-        bench.feeds["a"].arrives(5)
-        bench.feeds["b"].arrives(1)
-        assert sorted(bench.batch(4)) == [("a", 0), ("b", 0)]
-
-    def test_auto_fills_a_batch_from_one_camera(self):
-        bench = Bench("a", gather="auto", batch=4)
+    def test_one_camera_may_fill_a_batch(self):
+        bench = Bench("a", batch=4)
         bench.feeds["a"].arrives(5)
         assert bench.batch(4) == [("a", 0), ("a", 1), ("a", 2), ("a", 3)]
 

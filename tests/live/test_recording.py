@@ -523,9 +523,6 @@ class FakeSegments:
     def finish(self) -> None:
         self.finished += 1
 
-    def start_s(self, tracks: Any) -> None:
-        pass
-
 
 def test_ring_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     segments: Any = FakeSegments()

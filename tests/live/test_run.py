@@ -273,28 +273,26 @@ def test_reports_show_the_cameras(feeds):
     console = SafeConsole(file=io.StringIO(), width=100)
     print_run(console, result.summary, verbose=True)
     printed = console.file.getvalue()
-    assert re.search(r"such cameras?\b", printed)  # "1.0 such camera" on a busy machine
+    assert re.search(r"such\s+cameras?\b", printed)  # "1.0 such camera" on a busy machine
     assert f"a: {result.summary.streams[0].processed} pictures" in printed
     assert "outputs: live/CAMERA/" in printed
     assert "decoding" not in printed.partition("ledger of")[2], "these feeds decode nothing"
     bad_day = _print_bad_day(result.summary)
     assert "7 reconnects, 2 stalls" in bad_day[True]
-    assert "12.5 MB" in bad_day[False]
+    assert "112 MB at the peak" in bad_day[True]
     assert "end to end" not in bad_day[False], "no picture was processed, so it has no rates"
     assert "session: " not in bad_day[True]
 
 
 def _print_bad_day(summary: Summary) -> dict[bool, str]:
     """Return the summaries printed of a run without result or session: verbose -> text."""
-    figures = {"start_mb": 100.0, "end_mb": 112.5, "peak_mb": 112.5, "slope_reason": None}
-    growth = {"slope_mb_per_hour": 12.5, "slope_low": 12.0, "slope_high": 13.0, "minutes": []}
     streams = [replace(stream, reconnects=7, stalls=2) for stream in summary.streams]
     frames = replace(summary.frames, written=0)
     bad = replace(
         summary,
         streams=streams,
         frames=frames,
-        memory=LiveMemory(**figures, **growth),
+        memory=LiveMemory(start_mb=100.0, end_mb=112.5, peak_mb=112.5, minutes=[]),
         session=None,
     )
     printed = {}

@@ -294,9 +294,9 @@ class ClipFeed(PacketFeed):
         assert self.arrived.wait(PATIENCE_S)
         super()._decode()
 
-    def _decode_or_leave(self, item: Received, *others: Any) -> None:
+    def _decode_or_skip(self, item: Received, *others: Any) -> None:
         self.decoding = item.stamp.number
-        super()._decode_or_leave(item, *others)
+        super()._decode_or_skip(item, *others)
 
     def put(self, picture: Picture) -> bool:
         """Read the number in the picture at once, as the test takes no pictures."""

@@ -24,25 +24,22 @@ FRAMES = 23
 class Repeating:
     """A tracker that repeats the last detections in coasting frames."""
 
-    def __init__(self, holds_s=0.0):
-        self.last, self.holds_s = None, holds_s
+    last = None
 
     def __call__(self, frame, detections):
         if frame.coasting:
             assert not len(detections)
             return replace(self.last, coasting=np.ones(len(self.last), bool))
         self.last = detections
-        return replace(detections, holds_s=self.holds_s)
+        return detections
 
     def close(self):
         return ()
 
 
-def scheduled_parts(every, *sizes, holds_s=0.0, **more):
+def scheduled_parts(every, *sizes, **more):
     schedule = Looks(every, lambda frame: frame.time_s)
-    schedule.ahead = max(schedule.ahead, sizes[0])
-    stage = Repeating(holds_s)
-    return stub_parts(FRAMES, *sizes, schedule=schedule, between={"track": stage}, **more)
+    return stub_parts(FRAMES, *sizes, schedule=schedule, between={"track": Repeating()}, **more)
 
 
 def consume(parts, loop, timeline=None):
@@ -82,38 +79,6 @@ def test_batches_are_filled_with_inferred_frames(loop, batch):
     assert counts["preprocess"] == counts["head"] == inferred
     assert counts["infer"] == -(-inferred // batch)
     assert counts["nms"] == counts["write"] == counts["annotate"] == FRAMES
-
-
-@pytest.mark.parametrize("concurrency", [1, 3])
-@pytest.mark.parametrize("holds_s", [0.0, 0.1, 0.25])
-def test_auto_infers_the_same_frames_in_both_loops(holds_s, concurrency):
-    in_turn, _ = consume(scheduled_parts(None, 1, 5, 1, holds_s=holds_s), frames_in_turn)
-    overlapped, _ = consume(
-        scheduled_parts(None, 1, 5, concurrency, holds_s=holds_s), frames_overlapped
-    )
-    assert in_turn == overlapped
-    inferred = [index for index, _, coasting in in_turn if not coasting]
-    # Ignore the start, where no ``holds_s`` is known. At 25 fps, the next frame is inferred once
-    # the last result has held for ``holds_s``.
-    steps = set(np.diff(inferred[4:]).tolist())
-    assert steps == {int(holds_s * 25 + 1e-9) + 1}
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-def test_auto_works_without_a_tracker_that_sets_holds_s(loop):
-    """what-if replaces the tracker by a stand-in that does not set it."""
-    parts = scheduled_parts(None, 1, 5, 1, holds_s=None)
-    _, progress = consume(parts, loop)
-    assert progress.written == FRAMES
-    assert progress.coasted > FRAMES / 2
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-def test_failing_inference_ends_the_wait_of_auto(loop):
-    """The reader waits for the result of a frame whose inference fails."""
-    parts = scheduled_parts(None, 1, 5, 1, fail={"infer": 3})
-    with pytest.raises(RuntimeError, match="infer failed"):
-        consume(parts, loop)
 
 
 @pytest.mark.parametrize("loop", LOOPS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -14,7 +13,7 @@ from detector.core import sources
 from detector.core.api import Detector
 from detector.core.config.schema import Config
 from detector.core.errors import UsageError
-from detector.core.run import first_look, sampling
+from detector.core.run import sampling
 from detector.core.run.detect import detect
 from detector.core.run.plan import PlanDraft, resolve
 from detector.core.run.tiling import Tiling
@@ -31,19 +30,10 @@ def test_grid_decides_the_number_of_inputs(text, inputs):
     assert Tiling.parse(text).inputs == inputs
 
 
-@pytest.mark.parametrize("text", ["0x3", "1x1", "9x8", "2", "x2", "2x", "-1x2", "", "2x2x2", "99"])
+@pytest.mark.parametrize("text", ["0x3", "1x1", "9x8", "2", "x2", "2x", "-1x2", "", "auto"])
 def test_invalid_grid_is_refused(text):
     with pytest.raises(UsageError):
         PlanDraft.of(Config().with_options({"tiles": text}))
-
-
-def test_auto_tiles_are_refused_without_a_source_to_inspect():
-    for call in (
-        lambda: Detector(engine="null", tiles="auto"),
-        lambda: resolve(Config().with_options({"tiles": "auto", "engine": "null"})),
-    ):
-        with pytest.raises(UsageError, match="auto"):
-            call()
 
 
 def options(folder: Path, **more) -> Config:
@@ -101,70 +91,6 @@ def test_small_objects_are_detected_only_with_tiles():
             inside = detections.boxes[:, [0, 2]] <= 30 + small.shape[1] + 5
             assert inside.all()
     assert counts["3x3"] > counts["none"]
-
-
-def plan_and_look(sides, frames=100, second=0.01, size=(1920, 1080)):
-    plan = resolve(Config().with_options({"engine": "null", "size": "416x256"}))
-    info = replace(
-        first_look_info(), width=size[0], height=size[1], frames_declared=frames, duration_s=10.0
-    )
-    return plan, first_look.FirstLook(info, 12, list(sides), [second])
-
-
-def first_look_info():
-    from tests.loop.stubs import INFO
-
-    return INFO
-
-
-@pytest.mark.parametrize(
-    ("sides", "more", "grid"),
-    [
-        ([40.0] * 8, {}, None),  # large enough
-        ([20.0] * 8, {}, (2, 2)),
-        ([20.0] * 3 + [100.0] * 5, {}, (2, 2)),  # a quarter of small objects is enough
-        ([20.0] * 1 + [100.0] * 7, {}, None),
-        ([8.0] * 8, {}, (3, 3)),
-        ([8.0] * 8, {"size": (832, 512)}, (2, 2)),  # 3x3 tiles would be smaller than the input
-        ([8.0] * 8, {"frames": 10_000}, (2, 2)),  # 3x3 would take too long: 1000 s
-        ([8.0] * 8, {"frames": 100_000}, None),
-        ([8.0] * 8, {"frames": None}, (3, 3)),
-        ([], {}, None),
-    ],
-)
-def test_auto_chooses_by_object_size_pixels_and_time(sides, more, grid, monkeypatch):
-    plan, look = plan_and_look(sides, **more)
-    monkeypatch.setattr(first_look, "look", lambda *_: look)
-    tiling, line = first_look.choose_tiles(plan, ["x"])
-    assert tiling.grid == grid
-    assert line
-
-
-def test_auto_inspects_the_source_that_the_command_opens(tmp_path):
-    clip, opened = write_video(tmp_path / "clip.mp4", 4), []
-
-    def opens(spec: str):
-        opened.append(spec)
-        return sources.open(str(clip))
-
-    draft = PlanDraft.of(Config().with_options({"engine": "null", "tiles": "auto", "conf": 0.001}))
-    plan = first_look.load_after_look(draft, None, specs=(), opens=opens, looks_at=["labels"])
-    assert opened == ["labels"]
-    assert (plan.tiling.grid, plan.selection.conf) == (None, 0.001)
-    assert any("4 frames" in note for note in plan.loaded.notes)
-
-
-@pytest.mark.slow
-def test_auto_stores_its_grid_in_the_session(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    config = options(
-        tmp_path, engine="ort", precision="fp32", tiles="auto", frames=2, size="448x256"
-    )
-    result = detect([str(STREET)], config)
-    document = json.loads((result.session / "session.json").read_text())
-    tiles = document["config"]["input"]["tiles"]
-    assert Tiling.parse(tiles).inputs == document["tiles"]
-    assert any("auto" in note for note in document["notes"])
 
 
 def test_sample_spans_a_video_and_takes_the_first_pictures_of_a_folder(tmp_path):

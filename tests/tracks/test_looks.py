@@ -6,7 +6,6 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -22,8 +21,7 @@ from detector.core.errors import UsageError
 from detector.core.run.plan import PlanDraft
 from detector.core.stages.annotate import Style, dashes, lay_out
 from detector.core.types import Arrival, Detections, Frame, Planes, SourceInfo
-from detector.tracks.looks import CONFIRM_S, DRIFT, MOST_S, Looks, compute_holds_s
-from detector.tracks.stages.track import MOST, parse_every
+from detector.tracks.looks import Looks
 from detector.tracks.steady import HOLD_S, Steady
 from detector.tracks.trackers import find, names
 from detector.tracks.trackers.bytetrack import BytetrackTracker
@@ -48,13 +46,11 @@ def one_box(x: float, score: float = 0.9) -> Detections:
 
 
 def inferred(looks: Looks, frames: list[Frame]) -> list[int]:
-    return [
-        i for i, candidate in enumerate(frames) if looks.wants(candidate, nullcontext, lambda: None)
-    ]
+    return [i for i, candidate in enumerate(frames) if looks.wants(candidate)]
 
 
-def make_looks(n: int | None, **more: Any) -> Looks:
-    return Looks(n, lambda one: one.time_s, **more)
+def make_looks(every: int, **more: Any) -> Looks:
+    return Looks(every, lambda one: one.time_s, **more)
 
 
 # ----------------------------------------------------------------------
@@ -83,33 +79,6 @@ def test_each_camera_and_connection_has_its_own_schedule() -> None:
 
     frames = [of("a"), of("a"), of("b"), of("a"), of("b"), of("b"), of("a", 2), of("a", 2)]
     assert inferred(make_looks(3), frames) == [0, 2, 6]
-
-
-def test_auto_on_cameras_infers_the_newest_frame_without_waiting() -> None:
-    looks = make_looks(None, waits=False)
-    frames = [frame(i) for i in range(40)]
-    inferred_at = []
-    for i, candidate in enumerate(frames):
-        if looks.wants(candidate, nullcontext, lambda: None):
-            inferred_at.append(i)
-            looks.observe(candidate, replace(one_box(0), holds_s=0.12))
-    assert inferred_at[:3] == [0, 4, 8]
-    assert looks.wants(frame(40), nullcontext, lambda: None)
-
-
-def test_fast_tracks_hold_for_a_shorter_time() -> None:
-    tracker = BytetrackTracker(0.25)
-    assert compute_holds_s(tracker) == MOST_S
-    for i in range(40):
-        boxes = one_box(100 + 4 * i)  # 100 pixels a second, in boxes of 40
-        tracker.update(boxes.boxes, boxes.scores, boxes.class_ids, i / 25)
-        if i == 0:
-            assert compute_holds_s(tracker) == CONFIRM_S
-    assert compute_holds_s(tracker) == pytest.approx(DRIFT * WIDTH / 100, rel=0.02)
-    still = BytetrackTracker(0.25)
-    for i in range(5):
-        still.update(boxes.boxes, boxes.scores, boxes.class_ids, i / 25)
-    assert compute_holds_s(still) == MOST_S
 
 
 # ----------------------------------------------------------------------
@@ -254,22 +223,10 @@ def test_upper_side_begins_and_ends_with_a_dash(box: tuple[int, int, int, int], 
 # Options.
 
 
-def test_infer_every_and_smooth_turn_tracking_on() -> None:
-    assert [parse_every(text) for text in (None, "1", "1000", "auto")] == [1, 1, MOST, None]
-    for options in ({"infer_every": "2"}, {"smooth": True}):
-        config = resolve_config(None, options)
-        assert config.tracking.track == "bytetrack"
-        assert PlanDraft.of(config).writing["tracks"]
-    chosen = resolve_config(None, {"infer_every": "2", "track": "sort"})
-    assert chosen.tracking.track == "sort"
-    assert resolve_config(None, {}).tracking.track is None
+WRONG = [{"infer_every": one} for one in ("0", "-1", "two", "1.5", "", "1001", "²", "auto")]
 
 
-WRONG = [{"infer_every": one} for one in ("0", "-1", "two", "1.5", "", str(MOST + 1), "²")]
-TOGETHER = [{"infer_every": "2", "blur": ["person"]}, {"infer_every": "auto", "batch": 4}]
-
-
-@pytest.mark.parametrize("options", WRONG + TOGETHER, ids=str)
+@pytest.mark.parametrize("options", [*WRONG, {"infer_every": "2", "blur": ["person"]}], ids=str)
 def test_invalid_infer_every_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="--infer-every"):
         PlanDraft.of(resolve_config(None, options))

@@ -58,7 +58,9 @@ def ids(detections: Detections) -> list[int]:
 
 
 def test_tracking_is_off_by_default() -> None:
-    assert between.choose(resolve_config(None, {}).as_dict()) == ()
+    plain = resolve_config(None, {})
+    assert between.choose(plain.as_dict()) == ()
+    assert PlanDraft.of(plain).writing["tracks"] is False
     options = resolve_config(None, {"track": "sort"}).as_dict()
     assert [stage.name for stage in between.choose(options)] == ["track"]
 
@@ -149,11 +151,6 @@ def test_invalid_trails_are_refused(trails: str) -> None:
 def test_trails_need_tracks() -> None:
     with pytest.raises(UsageError, match="needs --track"):
         PlanDraft.of(resolve_config(None, {"trails": "2s"}))
-
-
-def test_unknown_tracker_is_refused() -> None:
-    with pytest.raises(UsageError, match="'bytetrak'"):
-        resolve_config(None, {"track": "bytetrak"})
 
 
 def test_colours_and_labels_follow_the_track_id() -> None:
@@ -249,13 +246,7 @@ def read_picture() -> np.ndarray[Any, Any]:
     return picture  # type: ignore[return-value]
 
 
-def test_rows_have_no_track_without_tracking() -> None:
-    assert PlanDraft.of(resolve_config(None, {})).writing["tracks"] is False
-
-
-@pytest.mark.parametrize(
-    ("every", "scheduled"), [(None, False), ("1", False), ("2", True), ("auto", True)]
-)
+@pytest.mark.parametrize(("every", "scheduled"), [(None, False), ("1", False), ("2", True)])
 def test_infer_every_above_one_makes_a_schedule(every, scheduled):
     track = stage(**({} if every is None else {"infer_every": every}))
     assert (track.schedule is not None) == scheduled

@@ -135,13 +135,6 @@ def test_zones_are_checked_against_source_and_model(tmp_path: Path) -> None:
         stage(tmp_path, "lines: {a: [[0, 50], [600, 50]]}", replace(INFO, kind="live"))
 
 
-def test_zones_turn_tracking_on(tmp_path: Path) -> None:
-    file = write(tmp_path, LINE)
-    assert resolve_config(None, {"zones": file}).tracking.track == "bytetrack"
-    assert resolve_config(None, {"zones": file, "track": "sort"}).tracking.track == "sort"
-    assert resolve_config(None, {}).tracking.track is None
-
-
 def test_events_and_counts_need_zones() -> None:
     for name in ("events", "counts"):
         with pytest.raises(UsageError, match="--zones"):

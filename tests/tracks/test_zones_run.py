@@ -11,7 +11,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 
@@ -26,7 +25,6 @@ from detector.tracks import cuts
 from detector.tracks.book import Scene, arrow_of
 from detector.tracks.counting import ZoneCount
 from detector.tracks.sinks.counts import CountsSink
-from detector.tracks.template import SHADE, with_grid
 from detector.tracks.zones_file import read_zones
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
@@ -151,7 +149,7 @@ def test_lines_are_drawn_in_frames_without_objects() -> None:
 def test_zones_template_draws_nothing_and_replaces_no_file(tmp_path: Path) -> None:
     for _ in range(2):
         assert detect_video("zones", STREET, cwd=tmp_path).returncode == 0
-    expected = {f"street-zones{n}{end}" for n in ("", "-2") for end in (".yaml", ".png", ".html")}
+    expected = {f"street-zones{n}{end}" for n in ("", "-2") for end in (".yaml", ".html")}
     assert {path.name for path in tmp_path.iterdir()} == expected
     done = detect_video(STREET, "--zones", "street-zones.yaml", cwd=tmp_path)
     assert done.returncode == 2, "the template has no line yet"
@@ -161,9 +159,6 @@ def test_zones_template_draws_nothing_and_replaces_no_file(tmp_path: Path) -> No
     places = read_zones(str(tmp_path / "street-zones-2.yaml")).default
     assert places.size == (960, 540)
     assert {shape.is_line for shape in places.shapes} == {True, False}
-    still = cv2.imread(str(tmp_path / "street-zones.png"))
-    assert still is not None
-    assert still.shape == (540, 960, 3)
     template = (tmp_path / "street-zones.yaml").read_bytes()
     for output, code in (("street-zones.yaml", 6), ("x.txt", 2), ("gone/x y.yaml", 0)):
         done = detect_video("zones", STREET, "-o", output, cwd=tmp_path)
@@ -172,12 +167,6 @@ def test_zones_template_draws_nothing_and_replaces_no_file(tmp_path: Path) -> No
     assert "--zones 'x y.yaml'\n" in (tmp_path / "gone/x y.yaml").read_text()
     assert (tmp_path / "street-zones.yaml").read_bytes() == template
     assert detect_video("zones", "gone.mp4", cwd=tmp_path).returncode == 3
-
-
-def test_grid_numbers_have_a_plain_background() -> None:
-    background = (with_grid(np.zeros((200, 400, 3), np.uint8)) == SHADE).all(axis=2)
-    assert background[0:9, 150].all(), "at the upper edge"
-    assert (background[42:59, 0] == [False] * 8 + [True] * 9).all(), "below the line"
 
 
 CLICKS = """(() => {
@@ -226,11 +215,8 @@ def test_template_shows_a_cameras_picture_and_no_password(tmp_path: Path) -> Non
             done = detect_video("zones", server.url("door", "me:opensesame"), cwd=tmp_path)
             assert done.returncode == 0, done.stderr
     assert (tmp_path / "127-0-0-1-door-zones.yaml").exists()
-    still = cv2.imread(str(tmp_path / "127-0-0-1-zones.png"))
-    assert still is not None
-    assert still.shape == (540, 960, 3)
     written = [path.read_bytes() for path in tmp_path.iterdir()]
-    assert len(written) == 6
+    assert len(written) == 4
     assert not any(b"opensesame" in data for data in (*written, done.stdout.encode()))
     (tmp_path / "cameras.yaml").write_text("cameras: {door: 0}")
     assert detect_video("zones", "cameras.yaml", cwd=tmp_path).returncode == 2
@@ -245,7 +231,7 @@ def test_arrow_of_a_line_scales_with_the_picture() -> None:
     assert np.ptp(small, axis=0)[0] >= 20  # pixels
 
 
-@pytest.mark.parametrize("more", [{}, {"infer_every": "3"}], ids=str)
+@pytest.mark.parametrize("more", [{}, {"infer_every": 3}], ids=str)
 def test_schedule_tracks_and_zones_share_one_thumbnail_per_frame(
     more: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -238,16 +238,9 @@ def streams_of(summary: Summary) -> list[StreamSummary]:
 
 
 def live_memory_text(memory: LiveMemory) -> str:
-    """Return a line on the memory of a live run: its size, and whether it grows."""
-    text = (
-        f"{memory.start_mb:.0f} MB at the start, {memory.end_mb:.0f} MB at the end, "
-        f"{memory.peak_mb:.0f} MB at the peak; growth"
-    )
-    if memory.slope_mb_per_hour is None:
-        return f"{text} unknown: {memory.slope_reason}"
     return (
-        f"{text} {memory.slope_mb_per_hour:+.1f} MB an hour, "
-        f"95% interval [{memory.slope_low:+.1f} .. {memory.slope_high:+.1f}]"
+        f"{memory.start_mb:.0f} MB at the start, {memory.end_mb:.0f} MB at the end, "
+        f"{memory.peak_mb:.0f} MB at the peak"
     )
 
 

@@ -112,7 +112,7 @@ class Detector:
 
     ``track``: "bytetrack" (True), "ocsort" or "sort" gives the objects of ``stream`` stable ids
     (``found.track_ids``); so does any object with ``update(detections, frame) -> ids``. With
-    ``infer_every="3"`` or ``"auto"``, ``frame.coasting`` marks frames whose boxes come from tracks.
+    ``infer_every=3``, ``frame.coasting`` marks frames whose boxes come from tracks.
     With ``zones="zones.yaml"``, or its content, ``{"lines": {"door": [[0, 300], [960, 300]]}}``,
     ``found.events`` lists what crossed a line, entered or left a zone in each frame.
     """

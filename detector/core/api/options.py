@@ -42,7 +42,7 @@ class Options(TypedDict, total=False):
     classes: Sequence[str | int] | None
     agnostic: bool
     max_det: int
-    infer_every: str | None
+    infer_every: int | None
     zones: str | Mapping[str, Any] | None
     decoder: str
     frames: int | None
@@ -62,11 +62,10 @@ class Options(TypedDict, total=False):
     instruments: bool
     policy: str
     max_age: float
-    gather: str
     repeat: bool
     start_timeout: float
     wait: bool
 
 
 # Options that only apply to cameras.
-OF_CAMERAS = frozenset(("policy", "max_age", "gather", "start_timeout", "wait"))
+OF_CAMERAS = frozenset(("policy", "max_age", "start_timeout", "wait"))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from detector.core.config.field import option
 
 POLICIES = ("latest", "every")
-GATHERING = ("auto", "every", "freshest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +28,6 @@ class LiveConfig:
         at_least=0.1,
         at_most=3600.0,
         short="Seconds that a frame may wait, with --live every",
-    )
-    gather: str = option(
-        "auto",
-        "How frames of several cameras form a batch. every and freshest fill it with at most one "
-        "frame of each camera and never wait for a silent one; auto waits only if that pays off.",
-        "G",
-        choices=GATHERING,
-        short="How cameras share a batch: auto, every, freshest",
     )
     repeat: bool = option(
         False,

@@ -251,11 +251,13 @@ class TrackingConfig:
         short="Give each object a persistent id",
         common=True,
     )
-    infer_every: str | None = option(
+    infer_every: int | None = option(
         None,
-        "Infer only every Nth frame; auto infers as often as the tracks need. In between, tracks "
-        "move the boxes, which are drawn dashed and marked in the outputs. Turns on --track.",
+        "Infer only every Nth frame. In between, tracks move the boxes, which are drawn dashed and "
+        "marked in the outputs. Turns on --track. 1 to 1000.",
         "N",
+        at_least=1,
+        at_most=1000,
         short="Infer every Nth frame; tracks move the boxes",
     )
     smooth: bool = option(
@@ -315,10 +317,9 @@ class InputConfig:
     tiles: str | None = option(
         None,
         "Cut each image into tiles (columns x rows) and run the network on them as well as on the "
-        "whole image. This finds small objects, but 2x2 takes five inferences per image. auto "
-        "inspects the source and decides.",
+        "whole image. This finds small objects, but 2x2 takes five inferences per image.",
         "2x2",
-        short="Also infer tiles of each image: 2x2 or auto",
+        short="Also infer tiles of each image",
     )
     start: str | None = option(
         None,

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -60,7 +59,7 @@ class ShapedInputs(Protocol):
 
 
 class FrameInputs(Protocol):
-    """The number of network inputs of each frame, if frames differ (--tiles auto of cameras)."""
+    """The number of network inputs of each frame, if cameras differ (``tiles``)."""
 
     def give(self, frame: Frame, request: Any, row: int) -> Callable[[AnyPicture, Image], Fit]:
         """Set how many inputs the frame in this row has; return the function to fill the row."""
@@ -218,8 +217,7 @@ def fill(
             break
         schedule, fit = parts.schedule, None
         if schedule is not None:
-            open_wait = partial(track.span, "tracks", progress.read, WAIT_OUTPUT)
-            frame.coasting = not schedule.wants(frame, open_wait, images.check)
+            frame.coasting = not schedule.wants(frame)
         if parts.timed:
             frame.times = FrameTimes(request.slot.shape[-3:-1])
             _note_time(track, frame, READ)
@@ -330,8 +328,6 @@ def follow(track: AnyTrack, parts: Parts, batch: Batch) -> Pairs:
             with track.span(name, number):
                 detections = stage(frame, detections)
             _note_time(track, frame, name)
-        if parts.schedule is not None and not frame.coasting:
-            parts.schedule.observe(frame, detections)
         yield frame, detections
 
 

@@ -6,7 +6,6 @@ number. For the loop, a row of the slot is [T, H, W, 3], and a row of the output
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -49,29 +48,22 @@ class TiledRequest:
 
 class MixedRequest:
     """A request for frames of 1 to ``most`` inputs each. ``slot``: u8 RGB [frames, most, H, W, 3];
-    ``give`` sets the number of inputs of row i, ``counts[i]``. ``input_s``: seconds per input in
-    the last ``infer``; 0 before the first."""
+    ``counts[i]``: the number of inputs of row i, set before ``infer``."""
 
     def __init__(self, request: BatchRequest, most: int) -> None:
         self._request = request
         self.device_ms: float | None = None
-        self.input_s = 0.0
         batch, *shape = request.slot.shape
         # The system allocates memory only when it is first written, so unused tiles cost nothing.
         self.slot: Image = np.empty((batch, most, *shape), np.uint8)
         self.counts = np.ones(batch, np.int64)
         self._outputs: Outputs = []
 
-    def give(self, row: int, inputs: int) -> None:
-        self.counts[row] = inputs
-
     def infer(self, n: int) -> Outputs:
         """Return float32 [n, most, ...], then ``counts`` as float32 [n]; valid until the next
         ``infer``. Outputs of inputs that a frame lacks keep old values."""
         inputs = [(row, tile) for row in range(n) for tile in range(int(self.counts[row]))]
-        began = time.perf_counter()
         self.device_ms = _infer_inputs(self._request, self.slot, inputs, self._outputs)
-        self.input_s = (time.perf_counter() - began) / len(inputs)
         outputs = [output[:n] for output in self._outputs]
         return [*outputs, self.counts[:n].astype(np.float32)]
 

@@ -189,12 +189,7 @@ def _resolve(
         with suppress(OSError):  # the current folder was deleted; writing will report it
             outputs.refuse_being_written(settings_of(config.as_dict(), specs[0], network.sha256))
 
-    load = draft.load
-    if draft.tiling.auto:
-        from detector.core.run.first_look import load_after_look
-
-        load = partial(load_after_look, draft, opens=hooks.source, looks_at=specs)
-    plan = load(
+    plan = draft.load(
         timer,
         # Sources that a command opens itself decide the input only if its longest side is given.
         specs=specs if default_sources or draft.reading.longest else (),
@@ -485,7 +480,7 @@ def _describe_skipped(plan: RunPlan, run: SourceRun, sinks: Sequence[Sink]) -> l
         what = f"--skip-still {still[0]}", run.reused, "repeat the last detections"
         skipped.append((what, kinds - {"jsonl", "csv"}))
     if run.coasted and (spared := plan.spared) is not None:
-        what = spared.option, run.coasted, "have boxes moved by tracks"
+        what = spared, run.coasted, "have boxes moved by tracks"
         skipped.append((what, kinds & {"mot", "yolo"}))
     return [
         f"{option}: {count} of {run.written} frames ({count / run.written:.0%}) were not inferred "

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from detector.core.sinks.base import Sink
     from detector.core.sources.base import Source
     from detector.core.stages.between import ChosenStage
-    from detector.core.stages.between.base import Spared, Stage
+    from detector.core.stages.between.base import Stage
     from detector.core.types import AnyPicture, Candidates, Detections, Image, Letterbox, SourceInfo
 
     Preprocess = Callable[[AnyPicture, Image], Letterbox]
@@ -103,8 +103,6 @@ class PlanDraft:
         """Load the network. ``specs``: sources; the first that opens decides the network's input if
         it depends on the source. ``picture``: width and height that decide it instead. ``chosen``,
         ``words``: see ``loading.load_model``. Raises UsageError, ModelError, EngineError."""
-        self.tiling.refuse_auto()
-
         size = None  # size of the source's pictures; unknown for cameras
         if picture is None:
             picture = size = self.reading.picture_size(specs)
@@ -140,7 +138,6 @@ class PlanDraft:
         return draft.complete(loaded)
 
     def complete(self, loaded: LoadedModel) -> RunPlan:
-        self.tiling.refuse_auto()
         selection, drawing = self.with_network(loaded.network)
         return RunPlan(
             self.reading,
@@ -167,7 +164,7 @@ def _refuse_empty_outputs(config: Config, added: Sequence[str]) -> None:
             raise UsageError(f"--save {name} needs {needs}")
 
 
-def _find_spared(extra_stages: Sequence[ChosenStage]) -> Spared | None:
+def _find_spared(extra_stages: Sequence[ChosenStage]) -> str | None:
     spared = (stage.kind.spares(stage.settings) for stage in extra_stages)
     return next(filter(None, spared), None)
 
@@ -200,8 +197,8 @@ class RunPlan:
         return self.loaded.network
 
     @property
-    def spared(self) -> Spared | None:
-        """Which frames skip inference; None if none do."""
+    def spared(self) -> str | None:
+        """The option, as typed, by which frames skip inference; None if none do."""
         return _find_spared(self.extra_stages)
 
     def selecting(self, conf: float | None, classes: Sequence[str | int] | None) -> RunPlan:
@@ -290,8 +287,6 @@ class RunPlan:
         annotate = self.drawing.annotation(sinks, watched, drawers)
         requests = self.requests if shapes is None else shapes.requests
         schedule = next((stage.schedule for stage in between.values() if stage.schedule), None)
-        if schedule is not None:  # a frame must not wait for another in the same batch
-            schedule.ahead = max(schedule.ahead, len(requests[0].slot))
         return Parts(
             source=source,
             requests=requests,

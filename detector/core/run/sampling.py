@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -29,17 +29,15 @@ class SourceSample:
     info: SourceInfo
 
 
-def sample(
-    reading: SourceReading, specs: Sequence[str], opens: Callable[[str], Source] | None = None
-) -> SourceSample | None:
+def sample(reading: SourceReading, specs: Sequence[str]) -> SourceSample | None:
     """Sample up to ``FRAMES`` frames of the first source that opens; pipes are skipped."""
     for spec in specs:
         if spec == STANDARD_INPUT:
             continue
         with suppress(DetectVideoError):
-            with (opens or reading.open)(spec) as source:
+            with reading.open(spec) as source:
                 info = source.info
-                seeks = opens is None and info.kind == "video" and bool(info.duration_s)
+                seeks = info.kind == "video" and bool(info.duration_s)
                 pictures = [] if seeks else _read_first(source, FRAMES)
             if seeks:
                 pictures = _read_places(reading, spec, info)

@@ -20,22 +20,21 @@ GRID = re.compile(r"([1-9][0-9]{0,2})x([1-9][0-9]{0,2})")
 MAX_TILES = 64  # a frame with more would take a minute, surely by mistake
 SPARE = 1.5  # docs/performance.md shows what a smaller value loses
 MAX_ENLARGEMENT = 1.1  # most that a tile may be enlarged; more shows no more detail
-NONE, AUTO = "none", "auto"
+NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """A division into tiles. ``grid``: columns and rows; None: one input. ``auto``: not decided yet
-    (first_look.py). ``most``: most inputs of a frame, if cameras differ; 0: they do not."""
+    """A division into tiles. ``grid``: columns and rows; None: one input. ``most``: most inputs of
+    a frame, if cameras differ; 0: they do not."""
 
     grid: tuple[int, int] | None = None
-    auto: bool = False
     most: int = 0
 
     @classmethod
     def of(cls, config: Config) -> Tiling:
         tiling = cls.parse(config.input.tiles)
-        if config.runtime.rect and (tiling.auto or tiling.grid is not None):
+        if config.runtime.rect and tiling.grid is not None:
             raise UsageError("--rect and --tiles contradict each other; omit one")
         return tiling
 
@@ -61,14 +60,12 @@ class Tiling:
 
     @classmethod
     def parse(cls, text: str | None) -> Tiling:
-        """Parse ``2x2``, ``none``, ``auto``. Raises UsageError."""
-        if text in (None, NONE):
+        """Parse ``2x2`` or ``none``. Raises UsageError."""
+        if text is None or text == NONE:
             return cls()
-        if text == AUTO:
-            return cls(auto=True)
         match = GRID.fullmatch(text.lower())
         if match is None:
-            raise UsageError(f"--tiles {text}: not a number of tiles; use 2x2, 3x2 or auto")
+            raise UsageError(f"--tiles {text}: not a number of tiles; use 2x2 or 3x2")
         columns, rows = int(match.group(1)), int(match.group(2))
         if columns * rows == 1:
             raise UsageError(f"--tiles {text}: that is the whole picture; omit it, or use 2x2")
@@ -78,18 +75,10 @@ class Tiling:
             )
         return cls((columns, rows))
 
-    def refuse_auto(self) -> None:
-        """Raise UsageError for ``auto``. Call it in commands that do not inspect the source."""
-        if self.auto and not self.most:
-            raise UsageError(
-                "--tiles auto: the source is not inspected before this run; give a grid: 2x2 "
-                "(detect-video FILE --tiles auto shows what suits that file)"
-            )
-
     @property
     def text(self) -> str:
         """The value of --tiles."""
-        return AUTO if self.auto else NONE if self.grid is None else "{}x{}".format(*self.grid)
+        return NONE if self.grid is None else "{}x{}".format(*self.grid)
 
     @property
     def inputs(self) -> int:
@@ -104,23 +93,17 @@ class Tiling:
 
         return tile_size(*picture, *self.grid)
 
-    def is_too_fine(self, picture: tuple[int, int], network: Network) -> bool:
-        """Return whether tiles of this picture would be enlarged more than ``MAX_ENLARGEMENT``."""
-        width, height = self.tile_size(picture) or picture
-        rules = network.input
-        return min(rules.width / width, rules.height / height) > MAX_ENLARGEMENT
-
     def check(self, picture: tuple[int, int] | None, network: Network) -> None:
-        """Raise UsageError if tiles of this picture are too fine."""
-        if self.grid is None or picture is None or not self.is_too_fine(picture, network):
+        """Raise UsageError if tiles of this picture need more than ``MAX_ENLARGEMENT``."""
+        if self.grid is None or picture is None:
             return
-        (columns, rows), rules = self.grid, network.input
-        width, height = self.tile_size(picture) or picture
-        raise UsageError(
-            f"--tiles {columns}x{rows}: tiles of {width}x{height} pixels are smaller than the "
-            f"network's input of {rules.width}x{rules.height}; use fewer, or "
-            f"--size {max(width, height) // 32 * 32 or 32}"
-        )
+        rules, (width, height) = network.input, self.tile_size(picture) or picture
+        if min(rules.width / width, rules.height / height) > MAX_ENLARGEMENT:
+            raise UsageError(
+                f"--tiles {self.text}: tiles of {width}x{height} pixels are smaller than the "
+                f"network's input of {rules.width}x{rules.height}; use fewer, or "
+                f"--size {max(width, height) // 32 * 32 or 32}"
+            )
 
     def check_source(self, info: SourceInfo, network: Network) -> None:
         """Call ``check`` with the size of a source's first picture, unless it is a camera."""

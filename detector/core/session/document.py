@@ -360,19 +360,11 @@ class MemoryMinute(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveMemory:
-    """Resident memory of a live run on one day, in 10^6 bytes.
-
-    ``slope_mb_per_hour``: its growth, fitted to the minutes after the run's first ten, with the 95%
-    interval ``slope_low`` to ``slope_high``; None for the reason in ``slope_reason``.
-    """
+    """Resident memory of a live run on one day, in 10^6 bytes."""
 
     start_mb: Annotated[Amount, statistic("memory at the start", "MB")]
     end_mb: Annotated[Amount, statistic("memory at the end", "MB")]
     peak_mb: Annotated[Amount, statistic("memory at the peak", "MB")]
-    slope_mb_per_hour: Annotated[float | None, statistic("growth of memory", "MB/h")]
-    slope_low: float | None
-    slope_high: float | None
-    slope_reason: str | None
     minutes: list[MemoryMinute]
 
 

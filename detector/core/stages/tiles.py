@@ -149,13 +149,10 @@ class TiledFit:
     fits: tuple[Letterbox, ...]
     join: Callable[[Sequence[Detections], Sequence[Region]], Detections]
 
-    def whole(self, found: Sequence[Detections]) -> Detections:
-        return self.fits[0].to_source(found[0])
-
     def to_source(self, found: Sequence[Detections]) -> Detections:
         """Join the boxes of each input, in network pixels, into one list for the whole picture."""
         if len(self.fits) == 1:
-            return self.whole(found)
+            return self.fits[0].to_source(found[0])
         placed = []
         for detections, fit, region in zip(found, self.fits, self.shown, strict=True):
             mapped = fit.to_source(detections)

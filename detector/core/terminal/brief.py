@@ -12,11 +12,11 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from detector.core.analysis.ledger import stage_rows
-from detector.core.analysis.summary import input_text, live_memory_text
+from detector.core.analysis.summary import input_text
 from detector.core.analysis.verdict import describe_others
 from detector.core.errors import EXIT_DAMAGED, EXIT_DONE, STOPPED_CODES
 from detector.core.errors.text import counted
-from detector.core.session.document import LiveMemory, SourceSummary, Summary
+from detector.core.session.document import SourceSummary, Summary
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.progress import shorten
 from detector.core.timeline import INFER
@@ -58,8 +58,6 @@ def camera_lines(console: SafeConsole, summary: Summary, closing: Sequence[str])
         yield from _stage_lines(summary, console.width)
         yield Text(summary.verdict.sentence, style="bold")
     yield from map(Text, _note_lines(summary))
-    if isinstance(summary.memory, LiveMemory) and summary.memory.slope_mb_per_hour is not None:
-        yield Text(f"memory: {live_memory_text(summary.memory)}")
     yield from map(Text, (*closing, *_session_lines(summary)))
 
 

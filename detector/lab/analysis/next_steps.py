@@ -20,8 +20,8 @@ from detector.lab.session.read import SavedSession
 
 PROGRAM, STANDARD_INPUT = "detect-video", "-"
 # Options on which a run's speed does not depend.
-UNRELATED = ("--run-dir", "-o", "--output", "--only", "--log-to", "--what-if-seconds")
-UNRELATED_FLAGS = ("--prove", "--sweep", "--csv", "--json", "--quiet", "-q", "--verbose", "-v")
+UNRELATED = ("--run-dir", "-o", "--output", "--only", "--what-if-seconds")
+UNRELATED_FLAGS = ("--csv", "--json", "--quiet", "-q", "--verbose", "-v")
 # The commands that measure a step without a figure.
 WHAT_IF = "profile --only what_if"
 THIS = "this command"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from detector.lab.session.passes import Interval, LoopFacts
+from detector.core.session.measured import Interval
+from detector.lab.session.passes import LoopFacts
 from detector.lab.session.read import SavedSession
 
 MOST = 2

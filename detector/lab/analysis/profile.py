@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detector.lab.session.passes import Interval
+from detector.core.session.measured import Interval
 from detector.lab.session.profile import ProfileDocument
 from detector.lab.session.read import SavedSession
 

@@ -11,17 +11,14 @@ from detector.lab.audit.rule import Rule, list_rules
 from detector.lab.audit.tables import AuditTable
 from detector.lab.session.audit import SEVERITIES, AuditDocument, Audited, Finding
 from detector.lab.session.comparison import Comparison
-from detector.lab.session.read import SavedSession
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """All that is audited at once, by name. ``sessions``: folders of runs, also in ``runs``.
-    ``comparisons``: documents that compare printed."""
+    """All that is audited at once, by name. ``comparisons``: documents that compare printed."""
 
     tables: list[AuditTable] = field(default_factory=list)
     runs: dict[str, Summary] = field(default_factory=dict)
-    sessions: dict[str, SavedSession] = field(default_factory=dict)
     comparisons: dict[str, Comparison] = field(default_factory=dict)
     machine: Machine = field(default_factory=Machine)
 
@@ -56,7 +53,6 @@ def _apply_rule(rule: Rule, case: Case) -> Iterator[Finding]:
         "all": [("", case)],
         "table": [(table.name, table) for table in case.tables],
         "run": case.runs.items(),
-        "session": case.sessions.items(),
         "comparison": case.comparisons.items(),
     }
     for name, subject in subjects[rule.over]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from detector.core.errors import UsageError
 from detector.core.errors.parsing import quote
 from detector.lab.audit.case import Case
+from detector.lab.audit.documents import add_document, tables_of_runs
 from detector.lab.audit.machine import Machine
-from detector.lab.audit.ours import add_ours, tables_of_runs
 from detector.lab.audit.read import SUFFIXES, Titles, read_tables
 
 MOST_PATHS = 500
@@ -24,7 +24,7 @@ def gather(paths: Sequence[str], titles: Titles, machine: Machine) -> Case:
         if not Path(path).is_dir() and Path(path).suffix.lower() in SUFFIXES:
             case.tables.extend(read_tables(path, titles))
         elif Path(path).is_dir() or Path(path).suffix.lower() == ".json":
-            add_ours(case, path)
+            add_document(case, path)
         else:
             raise UsageError(
                 f"{quote(path)}: give a run's folder (runs/NAME), a .json of compare, eval, "

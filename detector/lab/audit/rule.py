@@ -28,9 +28,9 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule. ``over``: what ``find`` takes: "table", "all" (a ``Case``), "run" (``Summary``),
-    "session" (``SavedSession``) or "comparison" (``Comparison``). ``bad``, ``clean``: examples in
-    Markdown or CSV. ``machine``: facts that the examples need."""
+    """A rule. ``over``: what ``find`` takes: "table", "all" (a ``Case``), "run" (``Summary``) or
+    "comparison" (``Comparison``). ``bad``, ``clean``: examples in Markdown or CSV. ``machine``:
+    facts that the examples need."""
 
     id: str
     severity: Severity

@@ -41,7 +41,7 @@ WITHOUT = (
     "tables",
     metavar="FILE",
     multiple=True,
-    help="Also write the table: .csv, .md, .tex, or .html with a plot. Can be repeated.",
+    help="Also write the table: .csv, .md or .tex. Can be repeated.",
 )
 @click.option(
     "--dataset", metavar="D", help="Labelled dataset for average precision; formats: see eval."
@@ -95,13 +95,6 @@ WITHOUT = (
     help="Find the first stage at which A and B differ, from pixels to boxes; each in quotes. "
     "Exit with 8 if one does.",
 )
-@click.option(
-    "--picture",
-    metavar="F.png",
-    default="where.png",
-    show_default=True,
-    help="Image of the difference that --where finds.",
-)
 def command(
     source: str,
     engine: str | None,
@@ -115,7 +108,6 @@ def command(
     labels: str | None,
     mapping: str | None,
     where: tuple[str, str] | None,
-    picture: str,
     config_file: str | None,
     as_json: bool,
     quiet: bool,
@@ -151,7 +143,7 @@ def command(
         }
         others |= {"mapping": mapping, "use": use, "batch": None if batch == "1" else batch}
         _refuse_with_where(others | {"precision": None if precision == "fp32" else precision})
-        return _where(source, where, picture, config_file, flags, as_json, quiet)
+        return _where(source, where, config_file, flags, as_json, quiet)
     models = flags["model"]
     if several := parse_models(models):
         flags["model"] = several[0]
@@ -211,7 +203,6 @@ def _refuse_with_where(others: dict[str, Any]) -> None:
 def _where(
     source: str,
     variants: tuple[str, str],
-    picture: str,
     config_file: str | None,
     flags: dict[str, Any],
     as_json: bool,
@@ -224,7 +215,7 @@ def _where(
     errors = error_terminal()
     with progress_bar(errors, not quiet and errors.is_terminal) as watch:
         document, code = where_command(
-            source, variants, config_file, flags, picture, lambda doing: watch(doing, 0, 1)
+            source, variants, config_file, flags, lambda doing: watch(doing, 0, 1)
         )
     if as_json:
         print_json(document)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from dataclasses import replace
 from typing import Any
@@ -11,14 +10,13 @@ import click
 from msgspec import UNSET
 
 from detector.core.cli.command import subcommand
-from detector.core.cli.help import Files
+from detector.core.cli.help import Files, HelpfulCommand
 from detector.core.cli.options import config_options
 from detector.core.cli.printing import echo, print_json, terminal
 from detector.core.config.schema import CAMERA_GROUPS
-from detector.lab.trackers import LOG_TO, LogsRuns, log_to_trackers, require_trackers
 
 
-class _ListsPasses(LogsRuns):
+class _ListsPasses(HelpfulCommand):
     """A command whose help lists the passes, and imports them only when it is printed."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -35,7 +33,7 @@ class _ListsPasses(LogsRuns):
 
 
 @subcommand(
-    options=[*config_options(but=(*CAMERA_GROUPS, "page")), LOG_TO],
+    options=config_options(but=(*CAMERA_GROUPS, "page")),
     config_file=True,
     json="all facts",
     examples=(
@@ -80,10 +78,6 @@ class _ListsPasses(LogsRuns):
 @click.option(
     "--bandwidth", metavar="RATE", help="Data-sheet memory bandwidth (320GB/s), with --peak."
 )
-@click.option("--prove", is_flag=True, hidden=True)
-@click.option("--sweep", is_flag=True, hidden=True)
-@click.option("--target", hidden=True)
-@click.option("--target-seconds", hidden=True)
 @click.option(
     "--csv",
     "as_csv",
@@ -97,20 +91,15 @@ def command(
     source: str | None,
     config_file: str | None,
     only: str | None,
-    sweep: bool,
     moments: bool,
-    target: str | None,
-    target_seconds: str | None,
     nsys: str | None,
     nsys_run: int | None,
     what_if_seconds: float,
     peak: str | None,
     bandwidth: str | None,
-    prove: bool,
     as_csv: bool,
     verbose: bool,
     as_json: bool,
-    trackers: tuple[str, ...],
     **flags: Any,
 ) -> int:
     """Show where every millisecond goes.
@@ -130,21 +119,7 @@ def command(
     from detector.lab.report.tables import csv_files
     from detector.lab.terminal.profile import list_faster, print_profile
 
-    if prove:
-        raise UsageError("--prove was removed: what_if measures every change itself; omit it")
-    if target is not None or target_seconds is not None:
-        words = ["detect-video", "tune", source or "SOURCE", "--target", target or "60fps"]
-        words += ["--seconds", target_seconds] if target_seconds else []
-        raise UsageError(f"--target is an option of another command: {shlex.join(words)}")
     passes = [name.strip() for name in only.split(",") if name.strip()] if only else None
-    if sweep or "sweep" in (passes or ()):
-        words = ["detect-video", "compare", source or "SOURCE"]
-        words += ["--engine", flags["engine"]] if flags["engine"] else []
-        words += ["--batch", "1,2,4,8"]
-        raise UsageError(
-            "batches (with --precision A,B also precisions) are measured by another command: "
-            f"{shlex.join(words)}"
-        )
     if nsys is not None and source is None:
         if as_csv:
             raise UsageError(
@@ -155,7 +130,6 @@ def command(
         raise UsageError("profile needs a SOURCE to run, or --nsys FILE to read: one of the two")
     if nsys_run is not None:
         raise UsageError("--nsys-run N needs --nsys FILE")
-    require_trackers(trackers)
     config = resolve_config(config_file, flags)
     refuse_rect(config)
     sheet = parse_sheet(peak, bandwidth)
@@ -186,7 +160,6 @@ def command(
         echo(f"report: {report}")
     for name, text in csv_files(session).items() if as_csv else ():
         add_to_session(session.folder, name, utf8(text))
-    log_to_trackers(trackers, session)
     return session.document.exit.code
 
 

@@ -13,7 +13,6 @@ from detector.core.cli.command import subcommand
 from detector.core.cli.help import Files
 from detector.core.cli.printing import echo, terminal
 from detector.core.cli.streams import check_standard_output
-from detector.lab.trackers import LOG_TO, LogsRuns, log_to_trackers
 
 if TYPE_CHECKING:
     from detector.lab.session.read import SavedSession
@@ -23,13 +22,11 @@ HELP_FORMATS = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}; default: html."
 
 
 @subcommand(
-    options=[LOG_TO],
-    cls=LogsRuns,
     examples=(
         "detect-video report                         # the most recent run",
         "detect-video report runs/in                 # runs/in/report.html",
         "detect-video report runs/in --format trace  # for chrome://tracing, Perfetto",
-    ),
+    )
 )
 @click.argument("run", type=Files(), metavar="[RUN]", required=False)
 @click.option(
@@ -41,14 +38,13 @@ HELP_FORMATS = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}; default: html."
     metavar="OUT",
     help="File, or folder for csv; - for stdout. Default: in the run's folder.",
 )
-def command(run: str | None, kind: str, output: str | None, trackers: tuple[str, ...]) -> None:
+def command(run: str | None, kind: str, output: str | None) -> None:
     """Render the report of a saved run. RUN is its folder; default: the newest in runs/."""
     from detector.core.session.store import keep_session
     from detector.lab.session.read import newest_runs, read_session
 
     session = read_session(run or newest_runs()[0])
     keep_session(session.folder)
-    log_to_trackers(trackers, session)
     if kind == "table":
         _print_tables(session)
         return

@@ -100,7 +100,7 @@ def command(
     from detector.lab.analysis.next_steps import PROGRAM, drop_options
     from detector.lab.terminal.tune import print_tuning
     from detector.lab.tune import FLOOR, SECONDS, SECONDS_OF_TARGET, parse_target, tune
-    from detector.lab.tune.kept import as_config
+    from detector.lab.tune.records import as_config
 
     config = resolve_config(config_file, flags)
     if undo:

@@ -15,7 +15,6 @@ from detector.core.config.schema import Config
 from detector.core.errors import EXIT_DAMAGED, EXIT_DONE, SourceError
 from detector.core.errors.text import counted
 from detector.core.run.detect import Hooks, Live, RunResult, detect
-from detector.core.run.first_look import GRIDS
 from detector.core.run.loading import LoadedModel
 from detector.core.run.reading import SourceReading
 from detector.core.run.tiling import Tiling
@@ -61,7 +60,7 @@ def run_study(
         precision=summary.precision,
         batch=summary.batch,
         model_input=summary.model_input,
-        tiles=describe_tiles(config, summary.tiles),
+        tiles=Tiling.parse(config.input.tiles).text,
         fps=summary.fps,
         frames=summary.frames,
         **vars(scored),
@@ -73,13 +72,6 @@ def run_study(
         with Session.reopened(run.session) as session:
             row = replace(row, plots=save_result(session, row, plots))
     return run, row
-
-
-def describe_tiles(config: Config, inputs: int) -> str:
-    """Return --tiles as text; for auto, the chosen grid, which has this many ``inputs``."""
-    requested = Tiling.parse(config.input.tiles)
-    grids = (Tiling(), *map(Tiling, GRIDS)) if requested.auto else (requested,)
-    return next(one.text for one in grids if one.inputs == inputs)
 
 
 class Study:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from detector.core.config.schema import Config
-from detector.lab.peaks import caches, kept, kernels
+from detector.lab.peaks import caches, kernels, records
 from detector.lab.session.network import Bandwidth, Peaks, keep_higher_peaks
 
 
@@ -25,20 +25,20 @@ class PeakSetup:
 
 
 def find_peaks(setup: PeakSetup, config: Config) -> Peaks:
-    key = kept.make_key(setup.engine, setup.precision, setup.threads, setup.own)
-    peaks = kept.find(config, key)
+    key = records.make_key(setup.engine, setup.precision, setup.threads, setup.own)
+    peaks = records.find(config, key)
     if peaks is None:
-        peaks = measure_peaks(setup, kept.find_curve(config, key))
-        kept.keep(config, key, peaks)
-    for other in kept.find_alike(config, key, peaks.gflops_s):
+        peaks = measure_peaks(setup, records.find_curve(config, key))
+        records.keep(config, key, peaks)
+    for other in records.find_alike(config, key, peaks.gflops_s):
         peaks = keep_higher_peaks(other, peaks)
     return peaks
 
 
 def measure_again(setup: PeakSetup, config: Config, before: Peaks) -> Peaks:
-    key = kept.make_key(setup.engine, setup.precision, setup.threads, setup.own)
+    key = records.make_key(setup.engine, setup.precision, setup.threads, setup.own)
     peaks = keep_higher_peaks(before, measure_peaks(setup))
-    kept.keep(config, key, peaks)
+    records.keep(config, key, peaks)
     return peaks
 
 

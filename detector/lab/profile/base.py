@@ -156,8 +156,7 @@ def pin_choices(config: Config, document: SessionDocument, device: str | None = 
     if follows_source(config) or (runtime.size or "").isdecimal():
         height, width = document.model_input
         runtime = replace(runtime, size=f"{width}x{height}")
-    tiles = document.config.get("input", {}).get("tiles", config.input.tiles)  # what auto chose
-    return replace(config, runtime=runtime, input=replace(config.input, tiles=tiles))
+    return replace(config, runtime=runtime)
 
 
 def execution_of(machine: LoadedModel) -> Execution:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from detector.core.session.measured import Interval
 from detector.lab.profile.base import Occasion, Pass
-from detector.lab.session.passes import Interval, LoopFacts
+from detector.lab.session.passes import LoopFacts
 from detector.lab.session.read import SavedSession
 
 ROUNDS = 3

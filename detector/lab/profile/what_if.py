@@ -25,6 +25,7 @@ from detector.core.loop.parts import Parts, Progress
 from detector.core.run.outputs import OutputPlan
 from detector.core.run.plan import PlanDraft, RunPlan, resolve
 from detector.core.session.document import SessionDocument
+from detector.core.session.measured import Interval
 from detector.core.timeline import OffTimeline
 from detector.lab.analysis.loop.what_if import (
     FEW,
@@ -44,7 +45,7 @@ from detector.lab.profile.stand_ins import (
     replace_stage,
     why_irreplaceable,
 )
-from detector.lab.session.passes import Interval, WhatIfFacts
+from detector.lab.session.passes import WhatIfFacts
 
 if TYPE_CHECKING:
     from detector.core.sinks.base import Sink

@@ -32,10 +32,7 @@ def page(session: SavedSession) -> bytes:
     title = escape(f"{document.model} on {document.engine}: {source}")
     parts = [first_screen(session), *map(_draw_section, wings.sections(document))]
     body = "".join([*parts, *(part.draw(session) for part in list_parts())])
-    return html_page(title, body + _explain_numbers(body))
-
-
-def html_page(title: str, body: str) -> bytes:
+    body += _explain_numbers(body)
     style = (FILES / "style.css").read_text(encoding="utf-8")
     script = (FILES / "script.js").read_text(encoding="utf-8")
     html = (

@@ -1,4 +1,4 @@
-"""Compare models in one table, written as CSV, Markdown, LaTeX, or HTML with plots."""
+"""Compare models in one table, written as CSV, Markdown or LaTeX."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from detector.core.errors.writing import write_whole
 from detector.core.session.measured import Interval, Metric
 from detector.core.tables import Column, Rounded, Table, csv_text, latex_text, markdown_text
 from detector.lab.analysis.noise import decimals_of
-from detector.lab.report.html.drawings import figure, scatter, section, table, text
-from detector.lab.report.page import html_page
 from detector.lab.session.comparison import Comparison, Row
 
 METRIC_TITLES: dict[Metric, str] = {"inference": "inference FPS", "end_to_end": "end-to-end FPS"}
@@ -108,32 +106,10 @@ def _calls(document: Comparison) -> str:
     return " to ".join(map(str, counts[:1] + counts[1:][-1:])) + " calls"
 
 
-def _page_text(document: Comparison) -> str:
-    models = side_by_side(document)
-    body = section(
-        "models", "Models side by side", table(models), text(models.caption.capitalize())
-    )
-    plots = {
-        "size": ("MB", _count("size_bytes", 1e6)),
-        "average precision": ("AP50", lambda row: row.ap and row.ap.ap50),
-    }
-    for title, (unit, of) in plots.items():
-        dots = [
-            (row.name, float(x), rates.median)
-            for row in document.rows
-            if (x := of(row)) is not None and (rates := row.fps["inference"]) is not None
-        ]
-        if dots:
-            drawn = scatter(dots, unit, METRIC_TITLES["inference"])
-            body += section(f"speed-{unit.lower()}", f"Speed against {title}", figure(drawn))
-    return html_page("Models side by side", body).decode()
-
-
-WRITERS: dict[str, Callable[[Comparison], str]] = {
-    ".csv": lambda document: csv_text(side_by_side(document)),
-    ".md": lambda document: markdown_text(side_by_side(document)),
-    ".tex": lambda document: latex_text(side_by_side(document)),
-    ".html": _page_text,
+WRITERS: dict[str, Callable[[Table], str]] = {
+    ".csv": csv_text,
+    ".md": markdown_text,
+    ".tex": latex_text,
 }
 
 
@@ -146,5 +122,5 @@ def check_tables(paths: Sequence[str]) -> None:
 
 def write_tables(document: Comparison, paths: Iterable[str]) -> Iterator[Path]:
     for path in map(Path, paths):
-        write_whole(path, WRITERS[path.suffix.lower()](document).encode())
+        write_whole(path, WRITERS[path.suffix.lower()](side_by_side(document)).encode())
         yield path

@@ -23,7 +23,7 @@ from detector.core.session.codec import (
     to_builtins,
 )
 from detector.core.session.document import Amount, Count, Duration, SessionDocument, Size
-from detector.core.session.measured import Interval as Interval
+from detector.core.session.measured import Interval
 from detector.lab.session.network import DeviceFacts, LayersFacts, RooflineFacts, TorchFacts
 
 Facts = TypeVar("Facts")

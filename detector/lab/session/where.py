@@ -48,7 +48,7 @@ class Probe:
 @dataclass(frozen=True)
 class Where:
     """``first``: the first stage that differs, or null. ``probes``: tensors in the order of the
-    search. ``picture``: an image file of the difference."""
+    search."""
 
     a: str
     b: str
@@ -57,6 +57,5 @@ class Where:
     first: StageDifference | None
     stages: tuple[StageDifference, ...]
     probes: tuple[Probe, ...] = ()
-    picture: str | None = None
     verdict: str = ""
     schema: int = SCHEMA

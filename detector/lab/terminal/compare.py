@@ -295,6 +295,4 @@ def print_where(console: SafeConsole, document: Where) -> None:
     lines = [f"note: {one.stage}: {one.untold}" for one in document.stages if one.untold]
     if document.probes:
         lines.append(f"checked {len(document.probes)} tensors inside the network")
-    if document.picture is not None:
-        lines.append(f"picture: {document.picture}")
     print_pieces(console, [rows, *lines, document.verdict])

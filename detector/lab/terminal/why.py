@@ -8,7 +8,13 @@ from detector.core.errors.text import counted
 from detector.core.tables import Table
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import print_pieces
-from detector.lab.report.parts.why import CAUSES, PIECES, cause_text, list_facts, list_long_parts
+from detector.lab.report.parts.why import (
+    CAUSE_COLUMNS,
+    PART_COLUMNS,
+    cause_text,
+    list_facts,
+    list_parts_without_short_waits,
+)
 from detector.lab.session.why import Why
 
 
@@ -19,11 +25,11 @@ def print_why(console: SafeConsole, why: Why) -> None:
     console.print(Text(f"{why.run}: {median}", style="bold"))
     pieces: list[Table | str] = []
     if several:
-        pieces.append(Table("slowest", CAUSES, why.frames))
-    for one in why.frames[:1]:
-        head = f"frame {one.frame}: {one.ms:.1f} ms; {cause_text(one)}"
-        known = list_facts(one, why)
-        pieces += [head, Table("parts", PIECES, list_long_parts(one), caption=", ".join(known))]
+        pieces.append(Table("slowest", CAUSE_COLUMNS, why.frames))
+    first, known = why.frames[0], list_facts(why.frames[0], why)
+    parts = list_parts_without_short_waits(first)
+    pieces.append(f"frame {first.frame}: {first.ms:.1f} ms; {cause_text(first)}")
+    pieces.append(Table("parts", PART_COLUMNS, parts, caption=", ".join(known)))
     if several:
         pieces.append("use --frame N for another frame")
     by_cure: dict[str, list[str]] = {}

@@ -19,7 +19,7 @@ from detector.lab.compare.rounds import run_in_turns
 from detector.lab.profile.base import pin_choices, run_again
 from detector.lab.session.tuning import Settings, Tuning
 from detector.lab.tune.candidates import DefaultRun
-from detector.lab.tune.kept import keep
+from detector.lab.tune.records import keep
 from detector.lab.tune.search import Search, Stays, TuneRun, Turns, Watch
 
 FIRST_FRAMES = 24  # of the first run, by whose speed the length of a round is chosen

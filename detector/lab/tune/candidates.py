@@ -133,6 +133,6 @@ def _list_skips(config: Config) -> Iterator[Adjustment]:
     if config.input.skip_still is None and every_frame:
         yield Adjustment("still", {"skip_still": STILL})
     if config.tracking.infer_every is None and not config.drawing.blur:
-        yield from (Adjustment("infer_every", {"infer_every": str(every)}) for every in STRIDES)
+        yield from (Adjustment("infer_every", {"infer_every": every}) for every in STRIDES)
     if every_frame:
         yield from (Adjustment("stride", {"stride": every}) for every in STRIDES)

@@ -57,7 +57,6 @@ class LiveSource(Source):
             stride=reading.stride,
             frames=reading.frames,
             batch=reading.batch,
-            gather=reading.live.gather,
         )
 
     @classmethod
@@ -71,10 +70,9 @@ class LiveSource(Source):
         terms: Terms | None = None,
         loop: bool = False,
         batch: int = 1,
-        gather: str = "auto",
     ) -> LiveSource:
-        """Start the feeds of ``spec``. ``batch``, ``gather``: see ``Collector``. Raises
-        SourceError, UsageError."""
+        """Start the feeds of ``spec``. ``batch``: see ``Collector``. Raises SourceError,
+        UsageError."""
         from detector.live.sources.cameras import make_cameras
         from detector.live.sources.collect import Collector
         from detector.live.sources.readers import make_feed
@@ -91,7 +89,6 @@ class LiveSource(Source):
             cameras,
             lambda camera, wake: make_feed(camera, terms, wake=wake),
             batch=batch,
-            gather=gather,
             frames=frames,
             give_up_s=None if terms is None else terms.give_up_s,
         )

@@ -365,7 +365,7 @@ def _read_tiles(value: Any) -> str:
     try:
         return Tiling.parse(str(value)).text
     except UsageError:
-        raise ValueError("is not a number of tiles (none, auto, 2x2, 3x2)") from None
+        raise ValueError("is not a number of tiles (none, 2x2, 3x2)") from None
 
 
 def _read_masks(value: Any) -> tuple[tuple[tuple[float, float], ...], ...]:

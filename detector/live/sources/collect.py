@@ -30,7 +30,6 @@ from detector.live.sources.base import (
     Picture,
 )
 
-AUTO, FRESHEST = "auto", "freshest"
 CAMERA = "camera"  # the name of the reader's waits in the timeline
 
 SECOND = 1_000_000_000
@@ -40,7 +39,7 @@ WINDOW_NS = (2_000_000, 100_000_000)
 # A batch does not wait for a camera that has been silent for this many of its frame intervals.
 SILENT_PERIODS = 3
 CHECK_NS = SECOND // 4  # between checks of all feeds
-BUSY = 0.8  # busy share of inference above which it is faster to wait for a fuller batch
+BUSY = 0.8  # busy share of inference above which a batch waits for more pictures
 SMOOTHING = 0.1  # weight of the latest batch in the mean execution time
 BACK_S = 1.0  # if stamps step back further, the camera's clock was set
 AHEAD_S = 10.0  # stamps may run this far ahead, because servers send buffered pictures first
@@ -179,11 +178,9 @@ class SpareBuffers:
 class Collector:
     """Passes the pictures of all cameras to one loop, in batches of ``batch`` rows.
 
-    The loop's reader calls ``arrive`` and ``read``. ``gather``: with "every" and "freshest", a
-    batch has at most one picture per camera and waits for the other cameras; "freshest" takes the
-    newest of each after the wait. "auto" waits only if inference is busy. ``give_up_s``: end the
-    source after this time without a picture of any camera. ``clock``: ns.
-    """
+    The loop's reader calls ``arrive`` and ``read``. A batch waits for the other cameras only if
+    inference is busy. ``give_up_s``: end the source after this time without a picture of any
+    camera. ``clock``: ns."""
 
     def __init__(
         self,
@@ -191,12 +188,11 @@ class Collector:
         make: Callable[[Camera, Callable[[], None]], Feed],
         *,
         batch: int = 1,
-        gather: str = AUTO,
         frames: int | None = None,
         give_up_s: float | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        self._clock, self._batch, self._gather = clock, batch, gather
+        self._clock, self._batch = clock, batch
         self._give_up_ns = None if give_up_s is None else round(give_up_s * SECOND)
         self._gave_up = False
         self._frames = frames
@@ -297,48 +293,23 @@ class Collector:
             if row == 0:
                 self.pace.update()
                 self._rows = []
-            if self._held is not None or self._has_finished():
+            if self._held is not None or self._has_finished() or self._take():
                 return True
-            unique = row > 0 and self._gather != AUTO
             waits = self._wait_ns(row)
-            if row or not self._waits_before_first():
-                if self._take(unique):
-                    return True
-                if not waits or not self._may_fill(row):
-                    return False
+            if not waits or not self._may_fill(row):
+                return False
             with track.span(CAMERA, index, WAIT_INPUT):
-                return self._wait(row, unique, self._clock() + waits)
+                return self._wait(row, self._clock() + waits)
 
-    def _wait(self, row: int, unique: bool, until_ns: int) -> bool:
+    def _wait(self, row: int, until_ns: int) -> bool:
         """Wait until a picture is taken or the source has ended; return False at ``until_ns``."""
-        while True:
-            if self._has_finished():
-                return True
-            if row == 0 and self._waits_before_first():
-                # "freshest": when a picture arrives, wait for the others, then take the newest.
-                if self._has_pictures():
-                    self._wait_for_others()
-                    if self._take(unique=False):
-                        return True
-            elif self._take(unique):
-                return True
-            elif row and not self._may_fill(row):
+        while not self._has_finished() and not self._take():
+            now = self._clock()
+            if now >= until_ns or not self._may_fill(row):
                 return False
-            left = until_ns - self._clock()
-            if left <= 0:
-                return False
-            self._sleep(self._until_end(left))
-
-    def _wait_for_others(self) -> None:
-        until = self._clock() + self.window_ns()
-        while not self._has_finished() and (left := until - self._clock()) > 0:
-            missing = [one for one in self._expected() if not one.feed.waiting()]
-            if not missing or len(self._expected()) - len(missing) >= self._batch:
-                return
-            self._sleep(self._until_end(left))
-
-    def _until_end(self, ns: int) -> int:
-        return ns if self._ends_ns is None else max(0, min(ns, self._ends_ns - self._clock()))
+            end_ns = until_ns if self._ends_ns is None else min(until_ns, self._ends_ns)
+            self._sleep(max(0, end_ns - now))
+        return True
 
     def _sleep(self, ns: int) -> None:
         self._changed.wait(min(ns, SLICE_NS) / SECOND)
@@ -391,55 +362,36 @@ class Collector:
     def _wait_ns(self, row: int) -> int:
         if row == 0:
             return SLICE_NS
-        if self._gather == AUTO and self.pace.busy < BUSY:
+        if self.pace.busy < BUSY:
             return 0
         return max(0, self._began_ns + self.window_ns() - self._clock())
 
-    def _waits_before_first(self) -> bool:
-        return self._gather == FRESHEST and self._batch > 1 and len(self._expected()) > 1
-
     def _may_fill(self, row: int) -> bool:
-        if row == 0:
-            return True
-        return any(member.camera.name not in self._rows for member in self._expected())
+        """Return whether a camera that is not in the batch yet may send a picture soon."""
+        now = self._clock()
+        return row == 0 or any(
+            now - member.last_ns <= SILENT_PERIODS * SECOND / member.fps
+            for member in self._members.values()
+            if member.live and member.fps and member.camera.name not in self._rows
+        )
 
-    def _expected(self) -> list[Member]:
-        now, expected = self._clock(), []
-        for member in self._members.values():
-            if not member.live or not member.fps:
-                continue
-            silent_ns = SILENT_PERIODS * SECOND / member.fps
-            if member.feed.waiting() or now - member.last_ns <= silent_ns:
-                expected.append(member)
-        return expected
-
-    def _has_pictures(self) -> bool:
-        return any(member.feed.waiting() for member in self._members.values())
-
-    def _take(self, unique: bool) -> bool:
-        """Take a picture from the camera served longest ago, if any. ``unique``: skip cameras in
-        the batch."""
+    def _take(self) -> bool:
+        """Take a picture from the camera served longest ago, if any."""
 
         def turn(member: Member) -> tuple[bool, int]:
             return member.camera.name in self._rows, member.served
 
         for member in sorted(self._members.values(), key=turn):
-            if unique and member.camera.name in self._rows:
-                continue
             if member.feed.waiting() and (picture := member.feed.take()) is not None:
-                member.last_ns = picture.arrival.arrived_ns
-                picture.arrival.taken_ns = self._clock()
-                self._hold(member, picture)
+                now = picture.arrival.taken_ns = self._clock()
+                self._held = (member, picture)
+                self._serial += 1
+                member.served, member.last_ns = self._serial, picture.arrival.arrived_ns
+                if not self._rows:
+                    self._began_ns = now
+                self._rows.append(member.camera.name)
                 return True
         return False
-
-    def _hold(self, member: Member, picture: Picture) -> None:
-        self._held = (member, picture)
-        self._serial += 1
-        member.served = self._serial
-        if not self._rows:
-            self._began_ns = self._clock()
-        self._rows.append(member.camera.name)
 
     def _drop_held(self) -> None:
         if self._held is not None:

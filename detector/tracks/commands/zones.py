@@ -48,7 +48,7 @@ class ZonesCommand(HelpfulCommand):
     cls=ZonesCommand,
     options=config_options("input", only=("start", "decoder", "video_track")),
     examples=(
-        "detect-video zones in.mp4                   # in-zones.yaml, .png and .html",
+        "detect-video zones in.mp4                   # in-zones.yaml and .html",
         "detect-video zones in.mp4 --start 1:30      # a still of that moment",
         "detect-video zones rtsp://10.0.0.5/stream1  # a still from a camera",
         "detect-video in.mp4 --zones in-zones.yaml   # count",
@@ -60,8 +60,8 @@ class ZonesCommand(HelpfulCommand):
     "-o",
     "--output",
     metavar="FILE.yaml",
-    help="Where to write the template; .png and .html go next to it. Default: IN-zones.yaml in "
-    "the current folder.",
+    help="Where to write the template; its page goes next to it. Default: IN-zones.yaml in the "
+    "current folder.",
 )
 def command(source: str, output: str | None, **flags: Any) -> None:
     """Write a template for --zones and a page to draw it on."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detector.core.errors import UsageError
 from detector.core.errors.text import counted
-from detector.core.stages.between.base import Spared, Stage
+from detector.core.stages.between.base import Stage
 
 if TYPE_CHECKING:
     from detector.core.types import Detections, Frame, SourceInfo
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 
 LONGEST_TRAIL_S = 60.0
-AUTO = "auto"
-MOST = 1000  # frames from one inference to the next
 
 
 class _SourceTracking(NamedTuple):
@@ -33,12 +31,12 @@ class _SourceTracking(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrackSettings:
-    """``every``: the network runs on one of this many frames; None: as often as tracks need."""
+    """``every``: the network runs on one of this many frames."""
 
     kind: type[Tracker]
     trails_s: float
     smooth: bool
-    every: int | None
+    every: int
 
 
 def _trail_seconds(text: str) -> float:
@@ -52,32 +50,6 @@ def _trail_seconds(text: str) -> float:
     return seconds
 
 
-def parse_every(text: str | None) -> int | None:
-    """Parse --infer-every, in frames; None for auto; 1 by default. Raises UsageError."""
-    if text is None:
-        return 1
-    if text.strip() == AUTO:
-        return None
-    if not (text.strip().isdecimal() and text.isascii() and 1 <= int(text) <= MOST):
-        raise UsageError(f"--infer-every {text}: must be a whole number from 1 to {MOST}, or auto")
-    return int(text)
-
-
-def _choose_every(options: Mapping[str, Any]) -> int | None:
-    """Parse --infer-every. Raises UsageError, also if other options contradict it."""
-    every = parse_every(options["tracking"]["infer_every"])
-    if every != 1 and options["drawing"]["blur"]:
-        raise UsageError(
-            "--blur and --infer-every contradict each other: in a frame that is not inferred, "
-            "a box may miss the object that it should hide; omit one"
-        )
-    if every is None and options["runtime"]["batch"] > 1:
-        raise UsageError(
-            "--infer-every auto decides frame by frame; use --batch 1, or a number: --infer-every 3"
-        )
-    return every
-
-
 class TrackStage(Stage):
     """Tracks each camera separately, with ids from 1. Tracks may predict boxes (--infer-every)."""
 
@@ -89,14 +61,19 @@ class TrackStage(Stage):
     def settings(cls, options: Mapping[str, Any]) -> TrackSettings:
         from detector.tracks import trackers
 
-        group, every = options["tracking"], _choose_every(options)
+        group = options["tracking"]
+        every = group["infer_every"] or 1
+        if every > 1 and options["drawing"]["blur"]:
+            raise UsageError(
+                "--blur and --infer-every contradict each other: in a frame that is not inferred, "
+                "a box may miss the object that it should hide; omit one"
+            )
         trails_s = 0.0 if group["trails"] is None else _trail_seconds(group["trails"])
         return TrackSettings(trackers.find(group["track"]), trails_s, group["smooth"], every)
 
     @classmethod
-    def spares(cls, settings: TrackSettings) -> Spared | None:
-        every = settings.every
-        return None if every == 1 else Spared(f"--infer-every {every or AUTO}", every)
+    def spares(cls, settings: TrackSettings) -> str | None:
+        return None if settings.every == 1 else f"--infer-every {settings.every}"
 
     @classmethod
     def lowest_conf(cls, settings: TrackSettings) -> float:
@@ -111,14 +88,10 @@ class TrackStage(Stage):
         self._ordered = info.kind == "pictures"
         self._by_camera: dict[str, _SourceTracking] = {}
         self._trails_s, self._smooth = settings.trails_s, settings.smooth
-        every = settings.every
-        self._auto = every is None
-        if every != 1:
+        if settings.every > 1:
             from detector.tracks.looks import Looks
 
-            self.schedule = Looks(
-                every, self._time_s, first=self._kind.hits_needed, waits=info.kind != "live"
-            )
+            self.schedule = Looks(settings.every, self._time_s, first=self._kind.hits_needed)
 
     def __call__(self, frame: Frame, detections: Detections) -> Detections:
         tracker, cuts, trails, steady = self._find(frame.arrival.camera if frame.arrival else "")
@@ -138,10 +111,6 @@ class TrackStage(Stage):
     def _follow(self, tracker: Tracker, detections: Detections, time_s: float) -> Detections:
         ids = tracker.update(detections.boxes, detections.scores, detections.class_ids, time_s)
         tracked = replace(detections, track_ids=ids)
-        if self._auto:
-            from detector.tracks.looks import compute_holds_s
-
-            tracked.holds_s = compute_holds_s(tracker)
         reach_conf = detections.scores >= self._conf
         return tracked if reach_conf.all() else tracked.only(reach_conf)
 

@@ -48,7 +48,6 @@ OPTION_VALUES = {
     "precision": ("auto", "fp32", "fp16", "bf16", "fp64", ""),
     "only": ("loop", "critical_path", "what_if", "loop,loop", "frames", "nothing", ""),
     "nsys": ("n.sqlite", "absent.sqlite", "in.mp4"),
-    "trackers": ("mlflow", "nothing"),
     "detections": ("found.json", "absent.json", "pictures", "in.mp4"),
     "mapping": ("person-vehicle", "absent.yaml", "letter.txt"),
     "images": ("set", "absent", "in.mp4"),
@@ -63,14 +62,14 @@ OPTION_VALUES = {
 }  # fmt: skip
 POSITIONAL = {
     "sources": SOURCES, "source": SOURCES, "run": ("run", "absent", "letter.txt", "pictures", ""),
-    "run_a": ("run", "absent", "."), "run_b": ("run", "absent"), "words": ("dram", "zzz", "", "%"),
+    "run_a": ("run", "absent", "."), "run_b": ("run", "absent"),
     "dataset": ("set/labels.json", "set", "absent.json", "letter.txt", "in.mp4"),
     "name": ("absent", "", "../x"), "model": OPTION_VALUES["model"],
 }  # fmt: skip
 # Without commands that load engines or wait for other processes, and without doctor.
 COMMANDS = (
     *["detect"] * 12, "", "", "profile", "eval", "eval", "report", "diff", "models show",
-    "models show", "models list", "build", "metrics", "nothing",
+    "models show", "models list", "build", "nothing",
 )  # fmt: skip
 ALWAYS_ADDED = {
     "detect": ("--engine", "null"), "": ("--engine", "null"), "profile": ("--engine", "null",

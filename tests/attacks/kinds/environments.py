@@ -66,7 +66,6 @@ MODES: tuple[dict[str, int], ...] = (
 INFORMATIONAL: tuple[tuple[str, ...], ...] = (
     ("--help",),
     ("--version",),
-    ("metrics",),
     ("models", "list"),
     ("doctor", "--quick"),
 )

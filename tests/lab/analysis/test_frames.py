@@ -1,12 +1,11 @@
-"""The parts of a frame's time, and curves of queue depths."""
+"""The parts of a frame's time."""
 
 from __future__ import annotations
 
 import pytest
 
-from detector.lab.analysis.loop.activities import QUEUE_BINS, depths, queue_curves
 from detector.lab.analysis.loop.why import Explanation, RunEvidence
-from tests.lab.analysis.pipelines import load, mean_depth, run_of, shape
+from tests.lab.analysis.pipelines import load, run_of, shape
 
 LOOPS = [shape(), shape(batch=4, images=16), shape(concurrency=2, requests=6), shape(sync=True)]
 
@@ -29,26 +28,3 @@ def test_wait_names_the_stage_that_it_waits_for():
     last = Explanation(run_of(one), one.shape, RunEvidence()).explain(20)
     waits = {part.stage: part.ms for part in last.parts if part.waits}
     assert max(waits, key=lambda stage: waits[stage]) == "infer"
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-def test_queue_curve_agrees_with_the_depths(loop):
-    one = load(200, loop, read=1, infer=3, head=0.5, write=2)
-    calls = run_of(one)
-    steps = depths(calls, loop)
-    for curve in queue_curves(calls, loop):
-        _, levels = steps[curve.name]
-        assert len(curve.means) == len(curve.times_s) <= QUEUE_BINS
-        assert sum(curve.means) / len(curve.means) == pytest.approx(mean_depth(steps[curve.name]))
-        assert curve.mean == pytest.approx(mean_depth(steps[curve.name]))
-        assert max(curve.most) == max(levels[:-1])
-        for low, mean, high in zip(curve.least, curve.means, curve.most, strict=True):
-            assert low - 1e-9 <= mean <= high + 1e-9
-        assert 0 <= curve.full <= 1
-        assert 0 <= curve.empty <= 1
-        assert curve.times_s == sorted(curve.times_s)
-        assert curve.times_s[0] >= 0
-
-
-def test_run_without_calls_has_no_curves():
-    assert queue_curves([], shape()) == []

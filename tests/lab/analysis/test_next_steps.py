@@ -159,7 +159,7 @@ def test_measured_steps_come_before_bounds(session):
     "typed",
     [
         [*"profile SOURCE --frames 20 --run-dir runs/x --what-if-seconds 9 --csv".split()],
-        ["SOURCE", "-o", "out/", "--conf", "0.3", "--log-to=mlflow"],
+        ["SOURCE", "-o", "out/", "--conf", "0.3", "--what-if-seconds=9"],
         ["profile", "--only", "layers", "SOURCE", "--json", "--output=x/"],
         ["detect", "SOURCE", "-q"],
     ],
@@ -226,10 +226,10 @@ def test_noise_is_measured_from_the_rounds(session):
     [
         (("SOURCE", "--track", "--trails", "1s"), ("SOURCE", "--track", "--trails", "1s")),
         (("detect", "SOURCE", "--track", "sort"), ("SOURCE", "--track", "sort")),
-        (("profile", "SOURCE", "--log-to", "mlflow", "--sync"), ("SOURCE", "--sync")),
+        (("profile", "SOURCE", "--only", "layers", "--sync"), ("SOURCE", "--sync")),
     ],
 )
-def test_base_command_keeps_tracking_and_drops_logging(session, typed, kept):
+def test_base_command_keeps_tracking_and_drops_passes(session, typed, kept):
     loaded = read_session(session)
     path = loaded.document.each[0].video.path
     words = ["detect-video", *(path if word == "SOURCE" else word for word in typed)]

@@ -136,14 +136,6 @@ WRONG = [
     (["diff", ".", "."], 2, "no session.json in it"),
     (["diff", ".", ".", "--max-regression", "lots"], 2, "not a share; write 5% or 0.05"),
     (["diff", ".", ".", "--max-regression", "5"], 2, "not a share; write 5% or 0.05"),
-    # Former options name their replacement.
-    (["profile", STREET, "--prove"], 2, "--prove was removed"),
-    (["profile", "x", "--track", "mlflow"], 2, "--log-to mlflow"),
-    (["report", "x", "--track=tensorboard"], 2, "--log-to tensorboard"),
-    (["profile", "x", "--target", "60fps"], 2, "detect-video tune x --target 60fps"),
-    (["profile", "x", "--target-seconds", "9"], 2, "detect-video tune x --target 60fps"),
-    (["profile", "x", "--sweep"], 2, "detect-video compare x --batch 1,2,4,8"),
-    (["profile", "x", "--only", "layers,sweep"], 2, "detect-video compare x --batch 1,2,4,8"),
 ]
 
 

@@ -93,7 +93,7 @@ def test_key_frames_are_not_read_from_a_changed_file(tmp_path):
 @pytest.mark.slow
 def test_frames_without_inference_have_no_infer_part(tmp_path):
     """With --infer-every, an inference belongs to those frames of its batch that have a head."""
-    document = explain(read_session(ran(tmp_path, infer_every="2")), None, 100)
+    document = explain(read_session(ran(tmp_path, infer_every=2)), None, 100)
     assert document.frames
     for one in document.frames:
         stages = {part.stage for part in one.parts if not part.waits}

@@ -13,10 +13,11 @@ import pytest
 
 from detector.core.config.schema import Config
 from detector.core.errors import UsageError
+from detector.core.session.measured import Interval
 from detector.core.session.store import Session
 from detector.lab import profile
 from detector.lab.profile.base import Occasion, Pass
-from detector.lab.session.passes import FACTS, Interval, LoopFacts, read_pass
+from detector.lab.session.passes import FACTS, LoopFacts, read_pass
 from detector.lab.session.read import SavedSession
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT

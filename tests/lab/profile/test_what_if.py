@@ -91,7 +91,7 @@ def test_failed_change_does_not_affect_the_others():
         lambda: 1.0, {"batch 4": fails_on_the_second_call, "a": lambda: 0.5}, 0.0
     )
     assert turns.failed == {"batch 4": "no memory for it"}
-    assert list(turns.changed) == list(turns.beside) == ["a"]
+    assert list(turns.changed) == list(turns.around) == ["a"]
     assert len(turns.changed["a"]) == what_if.ROUNDS
 
 

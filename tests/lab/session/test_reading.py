@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from detector.core.errors import UsageError
 from detector.core.session.codec import SCHEMA, to_json
@@ -218,3 +221,24 @@ def test_damaged_session_is_a_one_line_error(tmp_path, name, damage, message):
         read_session(folder)
     assert "\n" not in str(caught.value)
     assert str(folder) in str(caught.value)
+
+
+def test_report_without_a_name_uses_the_last_run(tmp_path, monkeypatch):
+    """Sessions of one source are in runs/in, runs/in-2 and, with --engine, runs/in-ENGINE."""
+    from detector.lab.commands import report
+
+    monkeypatch.chdir(tmp_path)
+    folders = []
+
+    def read(folder):
+        folders.append(folder)
+        raise UsageError("seen")
+
+    monkeypatch.setattr("detector.lab.session.read.read_session", read)
+    for at, name in enumerate(("in-null", "in-2", "in")):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "session.json").write_text("{}")
+        os.utime(tmp_path / "runs" / name / "session.json", (1000 + at, 1000 + at))
+        assert CliRunner().invoke(report.command, []).exit_code == 2
+        assert folders.pop() == str(Path("runs", name))
+    assert not folders

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from detector.core.types import Detections, Frame, SourceInfo
@@ -14,29 +13,10 @@ if TYPE_CHECKING:
 class Schedule(Protocol):
     """Decides which frames the network runs on (--infer-every)."""
 
-    spared: int  # frames per inference, roughly
-    ahead: int  # inferred frames that may be in flight at the next decision
+    spared: int  # frames per inference
 
-    def wants(
-        self,
-        frame: Frame,
-        waiting: Callable[[], AbstractContextManager[Any]],
-        check: Callable[[], None],
-    ) -> bool:
-        """Return whether to infer this frame. The reading thread calls it for each frame in order.
-        It may wait for ``observe`` in a block ``with waiting():``, where it must call ``check`` now
-        and then, which raises once the run has ended."""
-
-    def observe(self, frame: Frame, detections: Detections) -> None:
-        """Receive an inferred frame after all stages. The writer's thread calls it in order."""
-
-
-class Spared(NamedTuple):
-    """How a stage spares the network some frames. ``option``: the option for it, as typed.
-    ``every``: the network runs on one of this many frames; None: that varies."""
-
-    option: str
-    every: int | None
+    def wants(self, frame: Frame) -> bool:
+        """Return whether to infer this frame. The reading thread calls it in order of frames."""
 
 
 class Stage(ABC):
@@ -78,8 +58,8 @@ class Stage(ABC):
         return 1.0
 
     @classmethod
-    def spares(cls, settings: Any) -> Spared | None:
-        """Return which frames the stage's ``schedule`` skips; None without a schedule."""
+    def spares(cls, settings: Any) -> str | None:
+        """Return the option, as typed, that gives the stage a ``schedule``; None without one."""
         return None
 
     @classmethod

@@ -9,7 +9,6 @@ inferred from times. This file also computes the depths of queues and the durati
 from __future__ import annotations
 
 import bisect
-import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -322,57 +321,6 @@ def _steps(changes: list[tuple[int, int]]) -> Steps:
         sorted(changes, key=lambda change: (change[0], -change[1])), np.int64
     ).reshape(-1, 2)
     return ordered[:, 0], np.cumsum(ordered[:, 1])
-
-
-@dataclass(frozen=True, slots=True)
-class QueueCurve:
-    """A queue over time in equal bins; ``full``, ``empty``: the shares of time in that state."""
-
-    name: str
-    times_s: list[float]
-    means: list[float]
-    least: list[int]
-    most: list[int]
-    room: int
-    mean: float
-    full: float
-    empty: float
-
-
-QUEUE_BINS = 80
-
-
-def queue_curves(activities: Sequence[Activity], shape: LoopShape) -> list[QueueCurve]:
-    rooms = {FILLED: shape.queue_batches, RESULTS: shape.results, IN_FLIGHT: shape.images}
-    begin = min((one.start_ns for one in activities), default=0)
-    return [
-        _queue_curve(name, steps, rooms[name], begin)
-        for name, steps in depths(activities, shape).items()
-        if len(steps[0]) > 1 and steps[0][-1] > steps[0][0]
-    ]
-
-
-def _queue_curve(name: str, steps: Steps, room: int, begin: int) -> QueueCurve:
-    times, levels = steps
-    edges = np.linspace(times[0], times[-1], min(QUEUE_BINS, len(times) - 1) + 1)
-    # The area below the steps up to each time; a bin's mean is computed from two areas.
-    area = np.concatenate([[0.0], np.cumsum(levels[:-1] * np.diff(times))])
-    at = np.clip(np.searchsorted(times, edges, side="right") - 1, 0, len(times) - 1)
-    means = np.diff(area[at] + levels[at] * (edges - times[at])) / np.diff(edges)
-    in_bins = [levels[a : max(a, b) + 1] for a, b in itertools.pairwise(at)]
-    durations = np.diff(times)
-    whole = float(durations.sum())
-    return QueueCurve(
-        name,
-        ((edges[:-1] + edges[1:]) / 2e9 - begin / 1e9).tolist(),
-        np.maximum(means, 0.0).tolist(),
-        [int(part.min()) for part in in_bins],
-        [int(part.max()) for part in in_bins],
-        room,
-        float(area[-1]) / whole,
-        float(durations[levels[:-1] >= room].sum()) / whole,
-        float(durations[levels[:-1] <= 0].sum()) / whole,
-    )
 
 
 # The durations of each stage

@@ -22,8 +22,9 @@ from detector.core.analysis.verdict import (
 )
 from detector.core.errors.text import counted
 from detector.core.session.document import SessionDocument
+from detector.core.session.measured import Interval
 from detector.core.timeline.spans import ANNOTATE, INFER, WRITE
-from detector.lab.session.passes import Change, Interval
+from detector.lab.session.passes import Change
 
 FEW = 60  # frames; about ten times as many as queues and pools hold
 APART = 0.2  # largest spread of the time per frame between unchanged runs, as a share
@@ -87,21 +88,21 @@ def _write_less(document: SessionDocument) -> Iterator[Candidate]:
 @dataclass(frozen=True, slots=True)
 class Turns:
     """Seconds per frame. ``plain``: unchanged runs in order. ``changed``: each change by round;
-    ``beside``: the mean of the plain runs around each. ``failed``: change -> reason."""
+    ``around``: the mean of the plain runs around each. ``failed``: change -> reason."""
 
     plain: list[float] = field(default_factory=list)
     changed: dict[str, list[float]] = field(default_factory=dict)
-    beside: dict[str, list[float]] = field(default_factory=dict)
+    around: dict[str, list[float]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
     def add(self, change: str, before: float, with_it: float, after: float) -> None:
         self.changed.setdefault(change, []).append(with_it)
-        self.beside.setdefault(change, []).append((before + after) / 2)
+        self.around.setdefault(change, []).append((before + after) / 2)
 
     def drop(self, change: str, reason: str) -> None:
         self.failed[change] = reason
         self.changed.pop(change, None)
-        self.beside.pop(change, None)
+        self.around.pop(change, None)
 
 
 def compare_turns(turns: Turns, how: Mapping[str, tuple[str | None, str]]) -> list[Change]:
@@ -109,7 +110,7 @@ def compare_turns(turns: Turns, how: Mapping[str, tuple[str | None, str]]) -> li
     ratio times the plain median."""
     rows, plain_s = [], 1 / statistics.median([1 / one for one in turns.plain])
     for change, seconds in turns.changed.items():
-        pairs = list(zip(seconds, turns.beside[change], strict=True))
+        pairs = list(zip(seconds, turns.around[change], strict=True))
         ratios = [without / with_it for with_it, without in pairs]
         stage, replacement = how[change]
         rows.append(

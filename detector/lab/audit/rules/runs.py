@@ -13,7 +13,6 @@ from detector.lab.audit.rule import Hit, rule
 
 MUCH = 0.1  # share of the cores, or of a thread's time
 LEAST_S = 1.0  # shares of a shorter run say nothing
-ROUNDING = 1e-6
 _rule = partial(rule, over="run")
 
 
@@ -195,54 +194,3 @@ def lost_frames(run: Summary) -> Iterator[Hit]:
     frames = run.frames
     if (lost := frames.bad + frames.corrupt) and run.streams is UNSET:
         yield Hit(f"{lost} of {frames.read + frames.bad} frames were bad or damaged")
-
-
-# Arithmetic: fails only for an edited document, or by a bug of ours
-
-
-@_rule(
-    "error",
-    "end-to-end FPS is not frames divided by seconds",
-    "take all figures from one run, and do not edit a session",
-)
-def run_rate_is_no_quotient(run: Summary) -> Iterator[Hit]:
-    seconds, rate = run.seconds.get("run", 0.0), run.fps.end_to_end
-    if not rate or seconds <= 0 or run.streams is not UNSET:
-        return
-    expected = run.frames.written / seconds
-    if abs(rate - expected) > ROUNDING * expected:
-        yield Hit(f"{run.frames.written} frames / {seconds:.4f} s = {expected:.4f}, not {rate:.4f}")
-
-
-@_rule("error", "end to end is faster than the inference inside it", "take both from one run")
-def run_end_to_end_above_inference(run: Summary) -> Iterator[Hit]:
-    end, inner = run.fps.end_to_end, run.fps.inference
-    if end and inner and not _count_not_inferred(run) and end > inner * 1.01:
-        yield Hit(f"{end:.2f} FPS end to end, {inner:.2f} FPS of inference")
-
-
-@_rule(
-    "error",
-    "a higher percentile is below a lower one",
-    "take all figures from one run, and do not edit a session",
-)
-def run_percentiles_out_of_order(run: Summary) -> Iterator[Hit]:
-    for name, stage in run.stages.items():
-        values = (stage.p50_ms, stage.p90_ms, stage.p99_ms, stage.max_ms)
-        known = [one for one in values if one is not None]
-        if known != sorted(known):
-            yield Hit(
-                f"{name}: p50, p90, p99, max are {', '.join(f'{one:.3f}' for one in known)} ms"
-            )
-
-
-@_rule(
-    "error",
-    "a thread's work, waits and other do not add up to its wall time",
-    "take all figures from one run, and do not edit a session",
-)
-def run_threads_do_not_add_up(run: Summary) -> Iterator[Hit]:
-    for name, one in run.threads.items():
-        parts = one.busy_s + one.wait_input_s + one.wait_output_s + one.other_s
-        if abs(parts - one.wall_s) > ROUNDING * max(1.0, one.wall_s):
-            yield Hit(f"{name}: work, waits and other are {parts:.4f} s, its wall {one.wall_s:.4f}")

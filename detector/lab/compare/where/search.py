@@ -60,24 +60,13 @@ class Side:
 
 @dataclass
 class Differences:
-    """``shown``, or ``boxes`` in ``scene``: A's and B's data at the first difference."""
-
     stages: list[StageDifference] = field(default_factory=list)
     probes: list[Probe] = field(default_factory=list)
     frames: int = 0
-    shown: tuple[Array, Array] | None = None
-    boxes: tuple[Array, Array] | None = None
-    scene: Array | None = None
 
     @property
     def first(self) -> StageDifference | None:
         return next((one for one in self.stages if one.differs), None)
-
-    def add(self, stage: StageDifference, **shown: Any) -> None:
-        if stage.differs and self.first is None:
-            for name, value in shown.items():
-                setattr(self, name, value)
-        self.stages.append(stage)
 
 
 def search(
@@ -93,7 +82,7 @@ def search(
     step("infer")
     outputs = _compare_outputs(result, a, b, slots, step)
     step("candidates")
-    _compare_boxes(result, a, b, slots, outputs, frames)
+    _compare_boxes(result, a, b, outputs, frames)
     return result
 
 
@@ -128,14 +117,13 @@ def _compare_frames(result: Differences, frames: Sequence[Frame], others: Sequen
     if len(frames) != len(others):
         text = f"{len(frames)} and {len(others)} frames"
         deviation = Deviation(True, None, None, None, None, 0.0)
-        result.add(_make_row("decode", "frames", None, deviation, Kind(COUNT, text)))
+        result.stages.append(_make_row("decode", "frames", None, deviation, Kind(COUNT, text)))
         return
     pictures = [(one.image, other.image) for one, other in zip(frames, others, strict=True)]
     at, deviation = _worst((at, compare_pictures(*pair)) for at, pair in enumerate(pictures))
     before = pictures[at - 1][0] if at else None
     kind = classify_picture(*pictures[at], before) if deviation.differs else None
-    row = _make_row("decode", "decoded pixels", frames[at].index, deviation, kind)
-    result.add(row, shown=pictures[at], scene=pictures[at][0])
+    result.stages.append(_make_row("decode", "decoded pixels", frames[at].index, deviation, kind))
 
 
 def _compare_slots(result: Differences, a: Side, b: Side, frames: Sequence[Frame]) -> list[Image]:
@@ -156,7 +144,7 @@ def _compare_slots(result: Differences, a: Side, b: Side, frames: Sequence[Frame
         source = frames[at].image
         kind = classify_picture(slots[at], others[at], before, fits[at], source)
     row = _make_row("letterbox", "letterboxed input", frames[at].index, deviation, kind)
-    result.add(row, shown=(slots[at], others[at]), scene=slots[at][..., ::-1])
+    result.stages.append(row)
     return slots
 
 
@@ -176,16 +164,15 @@ def _compare_outputs(
         mine = _run(a, slots)
         if a.input_shape != b.input_shape:
             reason = "the input sizes differ, so neither engine can read the other's input"
-            result.add(StageDifference("outputs", "raw outputs", untold=reason))
+            result.stages.append(StageDifference("outputs", "raw outputs", untold=reason))
             return mine
         theirs = _run(b, slots)
         at, which, deviation = _worst_output(mine, theirs, tolerance)
         if not deviation.differs:
             hidden = _TensorSearch(result, a, b, slots[:1], (mine[0], theirs[0]), step).scan()
             if hidden is not None:
-                row, shown = hidden
-                result.add(replace(row, frame=0), shown=shown)
-            result.add(_make_row("outputs", "raw outputs", at, deviation, None))
+                result.stages.append(replace(hidden, frame=0))
+            result.stages.append(_make_row("outputs", "raw outputs", at, deviation, None))
             return mine
         ours, other = mine[at][which], theirs[at][which]
         before = mine[at - 1][which] if at else None
@@ -198,11 +185,9 @@ def _compare_outputs(
                 result, a, b, slots[: at + 1], (mine[at], theirs[at]), step
             ).search()
             if inner is not None:
-                row, shown = inner
-                result.add(replace(row, frame=at), shown=shown)
+                result.stages.append(replace(inner, frame=at))
         name = a.network.graph.graph.output[which].name if a.network.plan is None else str(which)
-        row = _make_row("outputs", f"raw output {name}", at, deviation, kind)
-        result.add(row, shown=(ours, other))
+        result.stages.append(_make_row("outputs", f"raw output {name}", at, deviation, kind))
         return mine
 
 
@@ -265,11 +250,13 @@ class _TensorSearch:
             self._points = common_points(a.network.graph, b.network.graph)
             self._reason = "the graphs share no tensor with the same name and shape"
 
-    def search(self) -> tuple[StageDifference, tuple[Array, Array]] | None:
+    def search(self) -> StageDifference | None:
         """Return the first tensor that differs although its inputs agree; None if all agree."""
         points = self._points
         if not points:
-            self._result.add(StageDifference("graph", "tensors inside", untold=self._reason))
+            self._result.stages.append(
+                StageDifference("graph", "tensors inside", untold=self._reason)
+            )
             return None
         try:
             low, high = -1, len(points)  # low agrees, high differs
@@ -288,11 +275,13 @@ class _TensorSearch:
             ):
                 point = earlier
         except (EngineError, ModelError) as error:
-            self._result.add(StageDifference("graph", "tensors inside", untold=str(error)))
+            self._result.stages.append(
+                StageDifference("graph", "tensors inside", untold=str(error))
+            )
             return None
         return self.describe(point)
 
-    def scan(self) -> tuple[StageDifference, tuple[Array, Array]] | None:
+    def scan(self) -> StageDifference | None:
         """Return a faulty layer if outputs agree only within a coarse tolerance; None for fp32."""
         if self._tolerance <= tolerance_of("fp32") or not self._points:
             return None
@@ -329,7 +318,7 @@ class _TensorSearch:
             for point, mine, theirs in zip(points, left, right, strict=True)
         }
 
-    def describe(self, point: Point) -> tuple[StageDifference, tuple[Array, Array]]:
+    def describe(self, point: Point) -> StageDifference:
         left, right, deviation = self._compared[point.name]
         kind = classify_tensor(left, right, self._tolerance)
         before = [self._compared[name][2].relative or 0.0 for name in point.before]
@@ -339,8 +328,7 @@ class _TensorSearch:
                 ROUNDING, f"{max(before):.1%} before this layer, {deviation.relative:.1%} here"
             )
         stage: Stage = "graph" if point.computed else "input"
-        what = f"{point.node} {point.name}"
-        return _make_row(stage, what, None, deviation, kind), (left, right)
+        return _make_row(stage, f"{point.node} {point.name}", None, deviation, kind)
 
 
 def _is_step(point: Point, deviations: dict[str, float], coarse: float) -> bool:
@@ -352,12 +340,7 @@ def _is_step(point: Point, deviations: dict[str, float], coarse: float) -> bool:
 
 
 def _compare_boxes(
-    result: Differences,
-    a: Side,
-    b: Side,
-    slots: Sequence[Image],
-    outputs: Sequence[list[Array]],
-    frames: Sequence[Frame],
+    result: Differences, a: Side, b: Side, outputs: Sequence[list[Array]], frames: Sequence[Frame]
 ) -> None:
     """Compare heads on A's outputs, NMS on A's candidates, and drawings of A's detections."""
     candidates, theirs = [], []
@@ -367,14 +350,13 @@ def _compare_boxes(
             theirs.append(b.head(own))
         except (ValueError, IndexError, TypeError, ModelError) as error:
             reason = f"the head of B cannot read the outputs of A: {error}"
-            result.add(StageDifference("candidates", "candidates", untold=reason))
+            result.stages.append(StageDifference("candidates", "candidates", untold=reason))
             return
     pairs = list(zip(candidates, theirs, strict=True))
     at, deviation = _worst((at, _compare_rows(*pair)) for at, pair in enumerate(pairs))
     kind = classify_candidates(*pairs[at]) if deviation.differs else None
-    scene = slots[at][..., ::-1]
     row = _make_row("candidates", "candidates of the head", at, deviation, kind)
-    result.add(row, boxes=(pairs[at][0].boxes, pairs[at][1].boxes), scene=scene)
+    result.stages.append(row)
 
     detections = [(a.nms(one), b.nms(one)) for one in candidates]
     at, deviation = _worst(
@@ -384,10 +366,8 @@ def _compare_boxes(
     if deviation.differs:
         mine, other = detections[at]
         kind = classify_detections(candidates[at], other, a.nms, _same, len(mine))
-    row = _make_row("nms", "detections", at, deviation, kind)
-    boxes = detections[at][0].boxes, detections[at][1].boxes
-    result.add(row, boxes=boxes, scene=slots[at][..., ::-1])
-    _compare_drawings(result, a, b, frames, [mine for mine, _ in detections], slots)
+    result.stages.append(_make_row("nms", "detections", at, deviation, kind))
+    _compare_drawings(result, a, b, frames, [mine for mine, _ in detections])
 
 
 def _compare_drawings(
@@ -396,7 +376,6 @@ def _compare_drawings(
     b: Side,
     frames: Sequence[Frame],
     detections_of_frames: Sequence[Detections],
-    slots: Sequence[Image],
 ) -> None:
     pictures = []
     scratch = np.zeros((*a.input_shape, 3), np.uint8)
@@ -411,11 +390,7 @@ def _compare_drawings(
         pictures.append((drawn[0], drawn[1]))
     at, deviation = _worst((at, compare_pictures(*pair, 0)) for at, pair in enumerate(pictures))
     kind = classify_picture(*pictures[at]) if deviation.differs else None
-    result.add(
-        _make_row("annotate", "drawn picture", frames[at].index, deviation, kind),
-        shown=pictures[at],
-        scene=pictures[at][0],
-    )
+    result.stages.append(_make_row("annotate", "drawn picture", frames[at].index, deviation, kind))
 
 
 def _as_candidates(detections: Detections) -> Candidates:

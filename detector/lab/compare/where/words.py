@@ -21,7 +21,6 @@ from detector.core.run.inputs import refuse_cameras
 from detector.core.run.loading import LoadedModel
 from detector.core.run.plan import RunPlan, resolve
 from detector.core.types import Frame
-from detector.lab.compare.where.picture import check_picture, write_picture
 from detector.lab.compare.where.search import Differences, Side, search
 from detector.lab.session.where import StageDifference, Where
 
@@ -44,7 +43,6 @@ def where_command(
     texts: tuple[str, str],
     config_file: str | None,
     flags: Mapping[str, Any],
-    picture: str,
     step: Callable[[str], object],
 ) -> tuple[Where, int]:
     """Return the document, and the exit code: 0 if no stage differs, else 8."""
@@ -52,7 +50,6 @@ def where_command(
 
     refuse_cameras([source])
     sources.refuse_pipe(source, "both sides read it")
-    check_picture(picture)
     configs = [parse_words(text, config_file, flags) for text in texts]
     sides: list[Side] = []
     for text, config in zip(texts, configs, strict=True):
@@ -60,7 +57,6 @@ def where_command(
         sides.append(open_side(text, config, source))
     count = configs[0].input.frames or FRAMES
     result = search(sides[0], sides[1], count, step)
-    path = write_picture(result, picture)
     document = Where(
         a=texts[0],
         b=texts[1],
@@ -69,7 +65,6 @@ def where_command(
         first=result.first,
         stages=tuple(result.stages),
         probes=tuple(result.probes),
-        picture=None if path is None else str(path),
         verdict=describe(result),
     )
     return document, EXIT_DONE if result.first is None else EXIT_GATE

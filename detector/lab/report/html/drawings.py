@@ -165,29 +165,6 @@ def lanes(
     )
 
 
-def queue(
-    points: Series,
-    band: Sequence[tuple[float, float, float]],
-    capacity: float,
-    x_unit: str,
-    y_unit: str,
-) -> str:
-    """Draw a count over time: its mean as a line, its range as a ``band`` of (x, lowest, highest),
-    and its capacity as a dashed line."""
-    height = 150
-    everything = [(x, 0.0) for x, _ in points] + [(x, high) for x, _, high in band]
-    axes = Axes.around([(0.0, 0.0), *everything, (points[-1][0], capacity)], height, whole=True)
-    upper = [(x, high) for x, _, high in band]
-    lower = [(x, low) for x, low, _ in reversed(band)]
-    top = f"{axes.y(capacity):.1f}"
-    shapes = (
-        f'<polygon class="band" points="{axes.place(upper + lower)}"/>'
-        f'<line class="mark" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{top}" y2="{top}"/>'
-    )
-    label = _label(WIDTH - RIGHT, axes.y(capacity) - 5, f"room for {plain(capacity)}", at_end=True)
-    return _svg(height, axes.draw(x_unit, y_unit) + shapes + axes.curve(points) + label)
-
-
 def curve(points: Series, x_unit: str, y_unit: str) -> str:
     axes = Axes.around(points, 180)
     return _svg(180, axes.draw(x_unit, y_unit) + axes.curve(points))
@@ -284,18 +261,6 @@ def roofline(
     return _svg(height, axes.draw("FLOP/byte", "GFLOP/s") + "".join(shapes))
 
 
-def scatter(dots: Sequence[tuple[str, float, float]], x_unit: str, y_unit: str) -> str:
-    """Draw ``dots``: (name, x, y), labelled with their names. Both axes begin at 0."""
-    most_x = max(x for _, x, _ in dots) * 1.15 or 1.0
-    most_y = max(y for _, _, y in dots) * 1.15 or 1.0
-    axes = Axes(0.0, most_x, 0.0, most_y, 300)
-    shapes = [axes.draw(x_unit, y_unit)]
-    for name, x, y in dots:
-        shapes.append(axes.dot(x, y, f"{name}: {x:.3g} {x_unit}, {y:.4g} {y_unit}"))
-        shapes.append(_label(axes.x(x) + 8, axes.y(y) - 6, name))
-    return _svg(300, "".join(shapes))
-
-
 @dataclass(slots=True)
 class Axes:
     """The axes of a plot, with margins for labels at the left and below. Data in ``x0`` to ``x1``
@@ -314,11 +279,11 @@ class Axes:
         self.x1, self.y1 = self.x1 or 1.0, self.y1 or 1.0
 
     @classmethod
-    def around(cls, points: Series, height: int, whole: bool = False, width: int = WIDTH) -> Axes:
+    def around(cls, points: Series, height: int, width: int = WIDTH) -> Axes:
         xs, ys = [x for x, _ in points] or [0.0], [y for _, y in points] or [0.0]
         low = min(ys) if min(ys) > 0.5 * max(ys) else 0.0  # do not squash a curve far from 0
         left = 0.0 if min(xs) < 0.1 * max(xs) else min(xs)
-        return cls(left, max(xs), low, max(ys), height, whole=whole, width=width)
+        return cls(left, max(xs), low, max(ys), height, width=width)
 
     def x(self, value: float) -> float:
         return LEFT + self._share(value, self.x0, self.x1) * (self.width - LEFT - RIGHT)

@@ -14,7 +14,7 @@ from detector.core.analysis.verdict import UNMEASURED
 from detector.core.errors.text import counted
 from detector.core.session.document import SessionDocument
 from detector.core.tables import Column, Table
-from detector.lab.analysis.found import count_classes, count_over_time
+from detector.lab.analysis.detection_counts import count_classes, count_over_time
 from detector.lab.analysis.next_steps import THIS, NextStep, base_command, next_steps
 from detector.lab.analysis.noise import decimals, decimals_of, decimals_of_rate, spread_of_run
 from detector.lab.report.html import drawings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from detector.core.tables import Column, Table
 from detector.lab.audit.case import Case, audit
-from detector.lab.audit.ours import add_session
+from detector.lab.audit.documents import add_session
 from detector.lab.report.html.drawings import table, text
 from detector.lab.report.part import How, Part
 from detector.lab.session.read import SavedSession

@@ -1,4 +1,4 @@
-"""Parts of the report on single frames: the timeline of stages, the queues, and latencies."""
+"""Parts of the report on single frames: the timeline of stages, and latencies."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from detector.core.errors.text import counted
 from detector.lab.analysis.loop.activities import (
     Activity,
-    LoopShape,
     activities_of,
     durations_ms,
     frame_times_ms,
     percentiles,
-    queue_curves,
 )
 from detector.lab.report.html import drawings
 from detector.lab.report.html.drawings import figure, stage_key, zoom_buttons
@@ -86,33 +84,10 @@ def latency(session: SavedSession) -> str:
     return "".join(parts)
 
 
-def queues(session: SavedSession) -> str:
-    loop = session.document.loop[0] if session.document.loop else None
-    activities = activities_of(session.spans)
-    if not loop or not activities:
-        return ""
-    drawn = []
-    for one in queue_curves(activities, LoopShape.of(loop)):
-        caption = (
-            f"{one.name}: {one.mean:.1f} on average, capacity {one.room}; full for "
-            f"{one.full:.0%} of the time, empty for {one.empty:.0%}"
-        )
-        points = list(zip(one.times_s, one.means, strict=True))
-        around = list(zip(one.times_s, one.least, one.most, strict=True))
-        drawn.append(figure(drawings.queue(points, around, one.room, "s", "depth"), caption))
-    note = (
-        "<p>The line is the mean over a short interval, the band its minimum and maximum, and the "
-        "dashed line the capacity; an item that waits to enter counts above it. A queue that is "
-        "always full waits for the stage after it, an empty one for the stage before.</p>"
-    )
-    return note + "".join(drawn) if drawn else ""
-
-
 SPANS = How(
     "spans",
-    "timeline, queues",
-    "Every call's recorded start and end are shown; nothing is sampled. The depth of a queue "
-    "follows from the calls before and after it.",
+    "timeline",
+    "Every call's recorded start and end are shown; nothing is sampled.",
     "Spans, waits, other",
     "docs/measurement.md",
 )
@@ -125,6 +100,5 @@ PERCENTILES = How(
 )
 PARTS = (
     Part("timeline", "Timeline", 30, timeline, how=SPANS),
-    Part("queues", "Queues", 40, queues, how=SPANS),
     Part("latency", "Latency", 50, latency, how=PERCENTILES),
 )

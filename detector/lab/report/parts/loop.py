@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from detector.core.errors.text import counted
+from detector.core.session.measured import Interval
 from detector.core.tables import Column, Rounded, Share, Table
 from detector.lab.analysis.loop.activities import DISPLAY_NAMES
 from detector.lab.analysis.noise import decimals_of
@@ -15,7 +16,6 @@ from detector.lab.report.html.drawings import figure, stage_key, table
 from detector.lab.report.part import How, Part, list_stages
 from detector.lab.session.passes import (
     CriticalPathFacts,
-    Interval,
     LoopFacts,
     PassRecord,
     PathStage,

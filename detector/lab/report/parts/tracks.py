@@ -18,9 +18,9 @@ from detector.lab.session.tracks import TrackRow, read_tracks
 def contact_sheet(session: SavedSession) -> str:
     has_all_frames = not session.document.config.get("output", {}).get("only_detections")
     drawn = []
-    for at, source in enumerate(session.document.each):
+    for number, source in enumerate(session.document.each):
         try:
-            rows = read_tracks(session.folder, at)
+            rows = read_tracks(session.folder, number)
         except UsageError as error:
             drawn.append(text(f"The pictures are omitted: {error}"))
             continue
@@ -50,7 +50,8 @@ def _figure(row: TrackRow, link: str) -> str:
 
 
 def _link(row: TrackRow, source: SourceSummary, has_all_frames: bool) -> str:
-    """Link to the best picture in the annotated video if that has all frames, or to its file."""
+    """Link to the best picture's moment in the annotated video if it has all frames; otherwise to
+    the picture's own file."""
     video = source.outputs.get("video")
     if video is not None and has_all_frames:
         return f"{Path(video).absolute().as_uri()}#t={max(0.0, row.at_s):.2f}"

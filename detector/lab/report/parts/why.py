@@ -8,7 +8,7 @@ from html import escape
 from detector.core.errors import UsageError
 from detector.core.errors.text import counted
 from detector.core.tables import Column, Table
-from detector.lab.analysis.loop.activities import DISPLAY_NAMES as CAUSES_SHOWN
+from detector.lab.analysis.loop.activities import DISPLAY_NAMES
 from detector.lab.report.html import drawings
 from detector.lab.report.html.drawings import details, stage_key
 from detector.lab.report.part import How, Part, list_stages
@@ -20,7 +20,7 @@ from detector.lab.why import explain
 SHOWN = 10
 MIN_FRAMES = 20  # frames; the median of fewer is not representative
 
-PIECES = (
+PART_COLUMNS = (
     Column("part", value=lambda one: part_text(one)),
     Column("waited_for", "waited for", value=lambda one: _waited_for(one), out=4),
     Column("ms", form=".1f"),
@@ -30,7 +30,7 @@ PIECES = (
     Column("ready_ms", "no core", ".1f", out=2),
     Column("blocked_ms", "blocked", ".1f", out=1),
 )
-CAUSES = (
+CAUSE_COLUMNS = (
     Column("frame"),
     Column("ms", form=".1f"),
     Column("cause", value=lambda one: one.cause.name),
@@ -44,10 +44,10 @@ def part_text(part: WhyPart) -> str:
 
 
 def _waited_for(part: WhyPart) -> str:
-    return f"{part.waited_for} ({CAUSES_SHOWN.get(part.cause, part.cause)})" if part.cause else ""
+    return f"{part.waited_for} ({DISPLAY_NAMES.get(part.cause, part.cause)})" if part.cause else ""
 
 
-def list_long_parts(one: WhyFrame) -> list[WhyPart]:
+def list_parts_without_short_waits(one: WhyFrame) -> list[WhyPart]:
     return [part for part in one.parts if not part.waits or max(part.ms, part.median_ms) >= 0.05]
 
 
@@ -116,19 +116,19 @@ def _draw_slow_frame(why: Why, one: WhyFrame, picture: str) -> str:
     )
     known = ", ".join(list_facts(one, why))
     inside = f"<p>{escape(cause_text(one))}</p>" + (f"<p>{escape(known)}</p>" if known else "")
-    described = Table(f"why-{one.frame}", PIECES, list_long_parts(one))
+    described = Table(f"why-{one.frame}", PART_COLUMNS, list_parts_without_short_waits(one))
     head = f"frame {one.frame}: {one.ms:.1f} ms ({name_call(one)}: {one.cause.text})"
     return details(head, inside, picture, bar, drawings.table(described))
 
 
 def describe_pictures(facts: FramesFacts) -> list[str]:
-    return [f"frames: {counted(len(facts.rows), 'picture')} of the slowest, in the report"]
+    return [f"frames: pictures of the {len(facts.rows)} slowest frames are in the report"]
 
 
 def describe_moments(facts: MomentsFacts) -> list[str]:
     pauses = sum(one.end_ns - one.start_ns for one in facts.collections) / 1e6
     return [
-        f"moments: {counted(len(facts.frames), 'frame')}, {facts.cost_us:.0f} us each; "
+        f"moments: {counted(len(facts.frames), 'frame')} recorded, {facts.cost_us:.0f} us each; "
         f"{counted(len(facts.collections), 'garbage collection')} took {pauses:.1f} ms; "
         "`detect-video why RUN` explains slow frames"
     ]
@@ -138,7 +138,7 @@ HOW = How(
     "why",
     "why frames were slow",
     "Each slow frame is traced to the call that delayed it. A cause is named if it explains "
-    "at least half of what that call took beyond its stage's median.",
+    "at least half of the call's excess, which is its time minus its stage's median.",
     "Why a frame was slow",
 )
 PARTS = (

@@ -9,7 +9,7 @@ from typing import Any
 from detector.core.errors import UsageError
 from detector.core.session.codec import from_builtins, parse_json, read_file
 from detector.core.session.document import SessionDocument, Summary
-from detector.core.session.measured import Interval, Measurements
+from detector.core.session.measured import Interval
 from detector.lab.audit.case import Case
 from detector.lab.audit.tables import AuditTable, make_table
 from detector.lab.session.comparison import Comparison, Row
@@ -73,14 +73,6 @@ ROWS: Columns = (
     ("p90 latency (ms)", lambda pair: _interval((pair[0].latency_ms or {}).get("p90"))),
     ("memory peak (MB)", lambda pair: _number(pair[0].memory_mb)),
 )
-MEASURED: Columns = (
-    ("engine", lambda pair: pair[0].engine),
-    ("precision", lambda pair: pair[0].precision),
-    ("inference FPS", lambda pair: _interval(pair[0].fps.get("inference"))),
-    ("end-to-end FPS", lambda pair: _interval(pair[0].fps.get("end_to_end"))),
-    ("agreement", lambda pair: _number(pair[0].agreement)),
-    ("rounds", lambda pair: str(pair[1])),
-)
 
 
 def _make_table(name: str, columns: Columns, rows: Iterable[Any]) -> AuditTable:
@@ -103,7 +95,7 @@ def _count(row: Row, name: str, unit: float) -> str:
     return _number(count / unit) if count else ""
 
 
-def add_ours(case: Case, path: str) -> None:
+def add_document(case: Case, path: str) -> None:
     """Add a run's folder or one of our JSON documents. Raises UsageError for other content."""
     if Path(path).is_dir():
         add_session(case, read_session(path), path.rstrip("/"))
@@ -115,11 +107,6 @@ def add_ours(case: Case, path: str) -> None:
         raise UsageError(f"{path}: not a detect-video document or a list of rows")
     if {"rounds", "fastest", "rows"} <= content.keys():
         _add_comparison(case, path, from_builtins(content, Comparison, path))
-    elif "measurements" in content:
-        for number, record in enumerate(from_builtins(content, Measurements, path).measurements, 1):
-            if record.rows:
-                rows = [(row, record.rounds) for row in record.rows]
-                case.tables.append(_make_table(f"{path}: {record.kind} {number}", MEASURED, rows))
     elif "results" in content and "dataset" in content:
         case.tables.append(_read_rows(f"{path}: results", content["results"]))
     elif {"stages", "threads", "frames", "cpu", "clocks"} <= content.keys():
@@ -139,7 +126,6 @@ def add_ours(case: Case, path: str) -> None:
 
 
 def add_session(case: Case, session: SavedSession, name: str) -> None:
-    case.sessions[name] = session
     _add_run(case, name, session.document)
     layers = session.facts(LayersFacts)
     if layers is not None:

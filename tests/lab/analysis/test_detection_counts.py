@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from detector.lab.analysis.found import BINS, CURVES, OTHERS, count_over_time
+from detector.lab.analysis.detection_counts import BINS, CURVES, OTHERS, count_over_time
 from detector.lab.session import rows as rows_module
 from detector.lab.session.rows import ClassCounts, SessionRows, read_rows
 

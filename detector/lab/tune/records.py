@@ -1,4 +1,4 @@
-"""Store the result of a search: a file for --config, and a record for later runs."""
+"""Write the result of a search: a file for --config, and a record for later runs."""
 
 from __future__ import annotations
 

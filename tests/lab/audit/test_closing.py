@@ -15,10 +15,10 @@ from detector.core.session.document import Summary
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.run import print_run
 from detector.lab.audit.case import Case, audit
-from detector.lab.audit.finished import closing_line
+from detector.lab.audit.closing import closing_line
+from detector.lab.audit.documents import tables_of_runs
 from detector.lab.audit.gather import gather
 from detector.lab.audit.machine import Machine
-from detector.lab.audit.ours import tables_of_runs
 from detector.lab.report.parts.audit import findings
 from detector.lab.session.read import read_session
 from tests.conformance.test_audit_rules import CLEAN_COMPARISON, CLEAN_RUN, ROW

@@ -1,4 +1,4 @@
-"""Audit a run as it ends, by the rules over its summary; they measure nothing."""
+"""Audit a run as it ends, with the rules that need only its summary."""
 
 from __future__ import annotations
 
