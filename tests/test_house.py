@@ -73,7 +73,7 @@ WING_WORDS = {
     "mqtt|webhook": "config/cameras errors/secrets",
     "Hub|Roster|home_assistant": "",
     "slurm|ray|pyarrow": "",
-    "roofline": "config/elsewhere",
+    "roofline": "",
 }
 BANNED_NAMES = {"utils", "util", "helpers", "common", "misc", "manager", "tools"}
 LONGEST = 700  # lines of a file
