@@ -1,4 +1,4 @@
-"""Open networks in tests by the model and options that a user types."""
+"""Open a network from the model's name and the options that a user would type."""
 
 from __future__ import annotations
 

@@ -48,17 +48,3 @@ def test_suits_only_without_variables_of_the_interpreter():
     assert not suits({**os.environ, "PYTHONWARNINGS": "error"})
     assert not suits({**os.environ, "OMP_NUM_THREADS": "7"})
     assert not suits({name: value for name, value in os.environ.items() if name != "PATH"})
-
-
-@pytest.mark.slow
-def test_environment_of_a_fork_does_not_leak(tmp_path):
-    (tmp_path / "more").mkdir()
-    (tmp_path / "more/sitecustomize.py").write_text(
-        "import os, sys\nprint(sorted(os.environ), os.getcwd(), sys.argv[1:])\n"
-    )
-    variables = {"PYTHONPATH": str(tmp_path / "more"), "DETECT_VIDEO_TEST": "1"}
-    fork = detect_video("--version", cwd=tmp_path, env=variables).stdout
-    assert "'DETECT_VIDEO_TEST'" in fork
-    assert fork.splitlines()[0].endswith(f"{tmp_path} ['--version']")
-    assert "DETECT_VIDEO_TEST" not in os.environ
-    assert "DETECT_VIDEO_TEST" not in detect_video("--version", cwd=tmp_path).stdout

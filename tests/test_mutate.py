@@ -65,16 +65,5 @@ def test_faults_listed_as_equivalent_still_exist(mutate: ModuleType) -> None:
     assert all(mutate.equivalents().values()), "each has its reason"
 
 
-def test_choice_depends_on_seed_and_lines_of_code_only(
-    mutate: ModuleType, faults: dict[str, Any], tmp_path: Path
-) -> None:
-    (tmp_path / "long.py").write_text(SOURCE + "\n" * 300)
-    every = [*faults.values(), *mutate.faults_of(tmp_path / "long.py")]
-    drawn = [mutate.choose(every, 2, seed) for seed in range(40)]
-    assert drawn == [mutate.choose(every[::-1], 2, seed) for seed in range(40)]
-    files = [one.file for some in drawn for one in some]
-    assert files.count("long.py") > 4 * files.count("box.py") > 0
-
-
 def test_places_of_faults_planted_by_hand_exist(mutate: ModuleType) -> None:
     assert all(mutate.planted_by_hand().values())

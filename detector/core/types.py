@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Image = NDArray[np.uint8]  # [h, w, 3] BGR; [B, H, W, 3] RGB in a request's slot
-BACK_S = 1  # pts fall by more than this if the clock was set back, by less if frames are reordered
+BACK_S = 1  # if pts fall by more, the clock was set back; if by less, frames are reordered
 LONGEST_GAP_S = 10.0  # default for the longest pause between two frames
 
 
@@ -74,7 +74,7 @@ class Planes:
         return self.y.nbytes + self.u.nbytes + self.v.nbytes
 
     def to_bgr(self) -> Image:
-        """Convert to a new picture, u8 BGR [h, w, 3], equal to the reader's own conversion."""
+        """Convert to a new picture, u8 BGR [h, w, 3], as if the source had decoded to BGR."""
         return self.convert(self)
 
     def copy(self) -> Planes:
@@ -200,7 +200,7 @@ class PipedTrack(Protocol):
     frames are read."""
 
     stream: Any  # the PyAV stream in the source's container
-    ended: bool  # no packet follows what ``take`` can still return
+    ended: bool  # all packets have arrived; ``take`` returns the rest
 
     def request(self) -> None:
         """Request the packets. Call it before the first frame is read."""
@@ -317,7 +317,11 @@ class Outline(NamedTuple):
 
 
 class Detection(NamedTuple):
-    """One object: ``box`` is x1, y1, x2, y2 in pixels of the picture."""
+    """One object: ``box`` is x1, y1, x2, y2 in pixels of the picture; ``score`` is from 0 to 1.
+
+    >>> Detection((10.0, 20.0, 50.0, 90.0), 0.9, 0, "person").name
+    'person'
+    """
 
     box: tuple[float, float, float, float]
     score: float

@@ -109,7 +109,7 @@ def read_literal(module: str, name: str) -> Any:
 
 @cache
 def commands() -> Mapping[str, str]:
-    """Map ``infer-raw`` -> "detector.core.commands.infer_raw" and so on. Imports none of them."""
+    """Map ``models`` -> "detector.core.commands.models" and so on. Imports none of them."""
     modules = {**find_files("commands", "core"), **find_files("commands")}
     return {name.replace("_", "-"): module for name, module in modules.items()}
 

@@ -8,15 +8,14 @@ from contextlib import suppress
 
 from detector.core.config.schema import Config
 from detector.core.errors import DetectVideoError
-from detector.core.run.canvas import Size, declared_canvases, find_canvas
+from detector.core.run.canvas import Size, declared_canvases, find_canvas, follows_source
 from detector.live.sources.base import FILE, Camera
 
 
 def choose_size(cameras: Sequence[Camera], config: Config) -> tuple[Size | None, str | None]:
     """Return a picture size (width, height) whose network input fits most cameras, or None for the
     model's own; and a line for the user if it does not fit all."""
-    declared = declared_canvases(config)
-    if config.runtime.size is not None or not declared:
+    if not follows_source(config):
         return None, None
     pictures = [read_size(camera) for camera in cameras]
     canvases = [find_canvas(config, picture) for picture in pictures]
@@ -26,7 +25,7 @@ def choose_size(cameras: Sequence[Camera], config: Config) -> tuple[Size | None,
     picture = None if chosen is None else pictures[canvases.index(chosen)]
     if len(votes) < 2:
         return picture, None
-    height, width = chosen or declared[0]
+    height, width = chosen or declared_canvases(config)[0]
     line = (
         f"the network input for all cameras is {width}x{height}, which fits {votes[chosen]} of "
         f"{len(cameras)}; frames of another shape get grey borders"

@@ -8,13 +8,8 @@ from fractions import Fraction
 
 import pytest
 
-from detector.core.analysis.summary import (
-    _percent,
-    stage_cpu_s,
-    summarize,
-    thread_rows,
-    unbooked_cpu_s,
-)
+from detector.core.analysis.ledger import stage_cpu_s, thread_rows, unbooked_cpu_s
+from detector.core.analysis.summary import _percent, summarize
 from detector.core.errors import OutputError, SourceError
 from detector.core.session.document import CpuTime, StageFigures, ThreadFigures, ThreadTime
 from detector.core.session.outcome import RunSettings, SourceRun, exit_of

@@ -15,13 +15,12 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-import numpy as np
 import pytest
 
 from tests.attacks import guided, long_run
-from tests.attacks.case import Case, Kind, Limits, Link, Pipe, on_engine, read_case
+from tests.attacks.case import Case, Kind, Limits, Link, Pipe, read_case
 from tests.attacks.inputs import NULL, content
-from tests.attacks.kinds import engines, find_all
+from tests.attacks.kinds import find_all
 from tests.attacks.kinds.command_lines import _own_outputs
 from tests.attacks.running import Outcome, Server, judge, judge_output, judge_received, snapshot
 from tests.attacks.two_servers import BASIC, SECRETS, Received, two_servers
@@ -92,33 +91,6 @@ def test_case_equals_itself_after_saving_and_reading(tmp_path):
 )
 def test_only_the_output_of_a_command_line_may_change(argv, changed):
     assert _own_outputs(argv) == changed
-
-
-def test_on_engine_replaces_the_engine_or_runs_the_shown_model():
-    show = Case({"m.onnx": b"x"}, ("models", "show", "m.onnx", "--json", "--size", "96"))
-    on = on_engine(show, "torch", b"clip")
-    assert on is not None
-    assert on.argv[:5] == ("in.mp4", "--model", "m.onnx", "--engine", "torch")
-    assert on.argv[-2:] == ("--size", "96")
-    assert on.files["in.mp4"] == b"clip"
-    run = on_engine(Case({}, ("a.mp4", *NULL), frozenset({0, 3})), "openvino", b"clip")
-    assert run is not None
-    assert run.argv[run.argv.index("--engine") + 1] == "openvino"
-    assert run.fresh
-    assert run.codes == {0, 3, 4, 5, 7}
-    assert on_engine(Case({}, ("doctor",)), "torch", b"clip") is None
-
-
-def test_damaged_weights_mostly_keep_a_valid_batch_norm():
-    numbers = np.frombuffer(content("small.weights")[engines.HEADER :], "<f4")
-    assert (numbers > 0).all()
-    norm = slice(engines.HEADER, engines.NORM)
-    whole = [
-        engines._damage_weights(Random(seed), content("small.weights"))[norm]
-        == content("small.weights")[norm]
-        for seed in range(100)
-    ]
-    assert sum(whole) > 60
 
 
 @pytest.mark.slow
@@ -313,18 +285,6 @@ def test_remaining_process_is_named_and_killed():
         check=True,
     )
     assert done.stdout.split() == ["1", "0"]
-
-
-def test_damage_usually_changes_its_input():
-    from tests.attacks.mutate import damage, damage_json, damage_text, damage_tree
-
-    random, data, text = Random(1), bytes(range(256)) * 4, "conf: 0.5\nnames: [a, b]\n" * 3
-    document = {"a": [1, {"b": "c"}], "d": 0.5}
-    assert sum(damage(random, data) != data for _ in range(50)) > 40
-    assert sum(damage_text(random, text) != text.encode() for _ in range(50)) > 40
-    assert sum(damage_tree(random, document) != document for _ in range(50)) > 40
-    assert document == {"a": [1, {"b": "c"}], "d": 0.5}
-    assert all(isinstance(damage_json(random, document), bytes) for _ in range(50))
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ def _check_by_content(path: Path) -> Callable[[Path], str | None] | None:
 
 
 def _document(path: Path) -> str | None:
-    """Require a final line end, since a truncated file of rows may be a JSON document, too."""
+    """Also require a final line end: JSONL cut off after an object is still a JSON document."""
     return _lines(path) or _json(path)
 
 

@@ -282,7 +282,7 @@ def worker_command(place: Path, flag: Path) -> Callable[[Path, Sequence[int], in
     if FLAG.dies exists, and has another model if FLAG.other does."""
     import sys
 
-    from detector.core.run.signals import ROOT
+    from detector.core.run.parent import ROOT
 
     def command(shared: Path, cores: Sequence[int], pipe: int) -> list[str]:
         values = {

@@ -17,7 +17,8 @@ from detector.batch.cluster.pool import ClusterPool, address_of, check_on, last_
 from detector.batch.item import Task
 from detector.batch.pool import Failed, Gone
 from detector.core.errors import EngineError, OutputError, UsageError
-from detector.core.run.signals import ROOT, Stop, Stopped
+from detector.core.run.parent import ROOT
+from detector.core.run.signals import Stop, Stopped
 from tests.batch.pools import FACTS
 from tests.batch.storage import fake_store
 from tests.waiting import PATIENCE_S

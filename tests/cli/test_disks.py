@@ -42,7 +42,6 @@ def inputs(tmp_path: Path) -> Path:
     (folder / "x.cfg").write_text(CFG)
     numbers = np.random.default_rng(0).random(21 + 21 * 3, np.float32).tobytes()
     (folder / "x.weights").write_bytes(np.array([0, 2, 0, 0, 0], "<i4").tobytes() + numbers)
-    np.savez(folder / "x.npz", input=np.zeros((1, 32, 32, 3), np.uint8))
     return folder
 
 
@@ -200,10 +199,6 @@ def test_other_commands_keep_files_on_a_full_disk(
         ".json": ("report", "r", "--format", "json", "-o"),
         ".gz": ("report", "r", "--format", "trace", "-o"),
         ".onnx": ("build", inputs / "x.cfg", "--to", "onnx", "--engine", "null", "-o"),
-        ".npz": (
-            *("infer-raw", inputs / "x.cfg", "--engine", "null", "--input", inputs / "x.npz"),
-            "--output",
-        ),
     }
     for suffix, command in commands.items():
         path = target.with_suffix(suffix)

@@ -30,7 +30,7 @@ from tests.live.servers import http
 
 # Options that make a documented command quick, and keep it from writing into the checkout. Other
 # commands get --frames.
-SMALL = ("--size", "160x96")  # several inferences; any size will do
+SMALL = ("--size", "160x96")  # for commands that infer many times, at any size
 SHORTER = {
     "doctor": [],
     "build": [],
@@ -110,10 +110,8 @@ def test_documented_command_line_runs(material, tmp_path, line):
     short = [] if words[0] in others else SHORTER.get(words[0], ["--frames", 2])
     if "--target" in words:  # a target that a busy machine reaches
         short = [*short, "--target", 1]
-    if words[0] == "report":  # the page has shown the run before
+    if words[0] == "report":  # on the page, an earlier command made this run
         run_ok("in.mp4", "--frames", 2, "--run-dir", words[1], cwd=tmp_path)
-    if words[0] == "burn":  # the page has shown the overlay before
-        run_ok("in.mp4", "--frames", 2, "--save", "overlay", cwd=tmp_path)
     if words[0] == "batch" and {"--resume", "--status"} & set(words):
         run_ok("batch", "videos", "-o", "out", *short, cwd=tmp_path)
     env = with_short_budgets(tmp_path) if words[0] in ("profile", "compare") else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from tests.checkpoints import call, random_checkpoint, zipped
@@ -26,7 +28,7 @@ def run(source, folder, model, *options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("model", "engine"), [(one, ("ort", "torch")[at % 2]) for at, one in enumerate(MODELS)]
+    ("model", "engine"), [*zip(MODELS, itertools.cycle(["ort", "torch"]), strict=False)]
 )
 def test_run_over_a_clip(tmp_path, model, engine):
     """tests/conformance/test_families.py runs every network on every engine."""

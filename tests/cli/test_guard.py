@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import cv2
-import numpy as np
 import pytest
 
 from tests.attacks.inputs import tree
@@ -39,7 +38,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "c.yaml").write_text("conf: 0.4\n")
     (tmp_path / "photos").mkdir()
     cv2.imwrite(str(tmp_path / "photos/a.png"), picture(0))
-    np.savez(tmp_path / "x.npz", input=np.zeros((1, 32, 32, 3), np.uint8))
     labelled_picture(tmp_path / "a.jpg")
     labelled_picture(tmp_path / "b.jpg")
     (tmp_path / "labels.json").write_text(json.dumps(coco_document()))
@@ -82,10 +80,6 @@ OVERWRITES = {
     "names by a sink": ("in.mp4", "--model", "x.cfg", *NULL, "--names", "n.txt", "-o", "n.txt"),
     "calibration by a sink": ("in.mp4", *NULL, "--calibrate", "cal.mp4", "-o", "cal.mp4"),
     "source by profile": ("profile", "in.mp4", *NULL, "--only", "loop", "-o", "in.mp4"),
-    "input of infer-raw": ("infer-raw", "x.cfg", *NULL, "--input", "x.npz", "--output", "x.npz"),
-    "weights by infer-raw": (
-        *("infer-raw", "x.cfg", *NULL, "--input", "x.npz", "--output", "x.weights"),
-    ),
 }
 
 
@@ -276,10 +270,6 @@ def test_dev_null_as_output_writes_nothing(here: Path) -> None:
         assert run(*BUILD, "-o", output) == 0
     assert run("report", "o", "-o", os.devnull) == 0
     assert run("report", "o", "--format", "csv", "-o", os.devnull) == 0
-    raw = ("infer-raw", "x.cfg", *NULL, "--input", "x.npz", "--output")
-    assert run(*raw, os.devnull) == 0
-    assert run(*raw, "rows") == 0  # no suffix for numpy to add one to
-    assert np.load("rows")["output"].shape[0] == 1
     assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
     assert null.is_symlink()
     assert len((here / "o/detections.jsonl").read_text().splitlines()) == 3

@@ -1,4 +1,4 @@
-"""``models`` (list, show, describe, families) and ``infer-raw``."""
+"""``models``: list, show, describe, families."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import yaml
 
@@ -18,7 +17,6 @@ from tests.conftest import CHECKOUT
 from tests.golden.inputs import put
 from tests.models import exports
 from tests.models.exports import STATED
-from tests.networks import open_network
 
 STREET = CHECKOUT / "videos/street.mp4"
 
@@ -177,67 +175,6 @@ def test_size_of_the_longest_side(tmp_path, size, model, expected):
         if "keeping the input at 128x128: fixed: the file is fixed" in note
     ]
     assert len(fixed_notes) == (size == "128")
-
-
-# ---- infer-raw
-
-
-@pytest.mark.slow
-def test_infer_raw_writes_every_decoded_row(tmp_path):
-    path = exports.yolox().save(tmp_path / "m.onnx")
-    given = np.random.default_rng(1).integers(0, 256, (3, 64, 96, 3), np.uint8)
-    np.savez(
-        tmp_path / "x.npz", input=given, input_planar=given.transpose(0, 3, 1, 2), other=np.zeros(3)
-    )
-    options = "--engine ort --batch 2 --input x.npz --output y.npz".split()
-    process = run_ok("infer-raw", path, *options, cwd=tmp_path)
-    assert process.stdout.splitlines() == ["y.npz: output 3x126x8", "y.npz: output_planar 3x126x8"]
-    written = np.load(tmp_path / "y.npz")
-    assert written["output"].dtype == np.float32
-    np.testing.assert_allclose(written["output"], written["output_planar"])
-    from tests.known_answers import run_once
-
-    network = open_network(path, size=(64, 96))
-    for at in range(3):
-        [expected] = network.dense(run_once(network, given[at : at + 1]))
-        np.testing.assert_allclose(written["output"][at], expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_infer_raw_on_the_darknet_reference(shared, tmp_path):
-    weights = shared / "data/weights"
-    model = weights / "yolo-fastest-1.1.cfg"
-    arrays = ("--input", weights / "yolo-fastest-1.1_reference.npz", "--output", "y.npz")
-    run_ok("infer-raw", model, "--engine", "ort", *arrays, cwd=tmp_path)
-    ours = np.load(tmp_path / "y.npz")["output"][0]
-    reference = np.load(weights / "yolo-fastest-1.1_reference.npz")
-    theirs = np.concatenate([reference["output_yolo_121"], reference["output_yolo_130"]])
-    # The tolerance follows from epsilon 1e-6, see REFERENCE.md.
-    np.testing.assert_allclose(ours[:, :4], theirs[:, :4] * 320, atol=0.32 * 2)
-    np.testing.assert_allclose(ours[:, 4:5] * ours[:, 5:], theirs[:, 5:], atol=1e-3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arrays", "code", "part"),
-    [
-        ({"input": np.zeros((1, 64, 64, 3), np.float32)}, 2, "contains no pictures"),
-        ({"input": np.zeros((1, 64, 64, 4), np.uint8)}, 2, "input is [1, 64, 64, 4]"),
-        ({"input": np.zeros((1, 48, 64, 3), np.uint8)}, 4, "both sides must be multiples of 32"),
-        (None, 2, "x.npz: not an .npz"),
-    ],
-)
-def test_wrong_input_of_infer_raw(tmp_path, arrays, code, part):
-    path = exports.yolox().save(tmp_path / "m.onnx", STATED)
-    if arrays is None:
-        (tmp_path / "x.npz").write_text("no zip")
-    else:
-        np.savez(tmp_path / "x.npz", **arrays)
-    process = detect_video(
-        "infer-raw", path, "--engine", "ort", "--input", "x.npz", "--output", "y.npz", cwd=tmp_path
-    )
-    assert_one_line_error(process, code, part)
-    assert not (tmp_path / "y.npz").exists()
 
 
 def test_description_and_families_are_printed(tmp_path):

@@ -18,8 +18,8 @@ from tests.sources.clips import write_video
 # Limits for a run of one video and for one of cameras: how many files may read options, and how
 # often a file may do so again after another file did. Most of these returns come from choosing the
 # engine, which replaces ``auto`` in the options.
-FILES, RETURNS = 18, 12
-FILES_LIVE, RETURNS_LIVE = 21, 16
+FILES, RETURNS = 15, 9
+FILES_LIVE, RETURNS_LIVE = 20, 13
 # Record each read as (file, whether the loop had begun). Copying or documenting all options with
 # dataclasses does not count.
 READS = """

@@ -37,17 +37,12 @@ RUN = ("--model", "small.cfg", *MODEL, *INT8, "--precision", "int8")
 COMMANDS = {
     "batch": ("in.mp4", "-o", "out", "--workers", "1", *RUN),
     "build": ("small.cfg", *MODEL, *INT8, "--precision", "int8"),
-    "burn": ("overlay.mkv",),
     "compare": (
         *("in.mp4", "--model", "small.cfg", *MODEL, *INT8, "--precision", "fp32,int8"),
         *("--rounds", "1", "--frames", "4"),
     ),
     "detect": ("in.mp4", *RUN, "--serve", "0"),
     "eval": ("labels.json", "--images", "in.mp4", *RUN),
-    "infer-raw": (
-        *("small.cfg", *MODEL, *INT8, "--precision", "int8"),
-        *("--input", "arrays.npz", "--output", "y.npz"),
-    ),
     "models describe": ("dots.onnx",),
     "models show": ("dots.onnx",),
     "profile": ("in.mp4", *RUN, "--only", "critical_path"),
@@ -95,16 +90,13 @@ def test_command_reads_every_option_that_it_offers(tmp_path: Path, name: str) ->
     write_video(tmp_path / "in.mp4", 12)
     (tmp_path / "small.cfg").write_text(CFG)
     (tmp_path / "two.names").write_text("red\ngreen\n")
-    for other in ("dots.onnx", "arrays.npz", "labels.json"):
+    for other in ("dots.onnx", "labels.json"):
         put(other, tmp_path)
     labels = json.loads((tmp_path / "labels.json").read_text())
     for image in labels["images"]:
         image |= {"frame_index": image["id"], "width": 64, "height": 48}
     (tmp_path / "labels.json").write_text(json.dumps(labels))
     env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    if name == "burn":
-        overlay = ("--model", "small.cfg", *MODEL, "--save", "overlay", "-o", "overlay.mkv")
-        assert detect_video_anew("in.mp4", *overlay, cwd=tmp_path, env=env).returncode == 0
     env |= recording_environment(tmp_path)
     words = (*name.split(), *COMMANDS[name])
     done = detect_video_anew(*words, cwd=tmp_path, env={**os.environ, **env})

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from detector.core import engines
-from detector.core.engines._built.store import export
+from detector.core.engines._built.building import export
 from detector.core.engines.base import PRECISIONS, Engine
 from detector.core.errors import EngineError
 from tests.cli.command import detect_video_anew

@@ -14,8 +14,9 @@ import onnx
 import pytest
 
 from detector.core import engines
-from detector.core.engines._built import proof, store
-from detector.core.engines._built.store import Graphs, export
+from detector.core.engines._built import building, proof, store
+from detector.core.engines._built.building import export
+from detector.core.engines._built.store import Graphs
 from detector.core.engines.base import EngineOptions, LayerExecution
 from detector.core.errors import OutputError
 from detector.core.models.base import Network
@@ -279,5 +280,5 @@ def test_layers_are_found_if_they_cannot_be_saved(tmp_path, monkeypatch):
     def full(*_):
         raise OutputError("the disk is full")
 
-    monkeypatch.setattr(store, "rewrite", full)
+    monkeypatch.setattr(building, "rewrite", full)
     assert len(layers_of(FakeEngine(), str(tmp_path / "x.onnx"))) == 1

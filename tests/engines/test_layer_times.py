@@ -10,7 +10,7 @@ import pytest
 from detector.core import engines
 from detector.core.engines._layer_times import FEWEST, WARMUP, match_layers, quiet_runs
 from detector.core.engines.base import EngineOptions, LayerExecution
-from detector.core.engines.ort.engine import split_into_runs
+from detector.core.engines.ort.layers import split_into_runs
 from detector.core.errors import EngineError
 from detector.core.models.graph.build import count_macs, joint_cost
 from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network

@@ -15,8 +15,9 @@ import onnx
 import pytest
 
 from detector.core.config.schema import Config, RuntimeConfig
-from detector.core.engines._built import proof, store
-from detector.core.engines._built.store import Graphs, build_once, export, find_built
+from detector.core.engines._built import building, proof, store
+from detector.core.engines._built.building import build_once, export
+from detector.core.engines._built.store import Graphs, find_built
 from detector.core.models.base import Network
 from detector.core.run.prepare import prepare_network
 from tests.known_answers import plus_one
@@ -246,7 +247,7 @@ def test_target_of_a_link_is_left_unchanged(folder, tmp_path):
 
 
 def test_separate_weights_are_checked_too(tmp_path, folder, monkeypatch):
-    monkeypatch.setattr(store, "LARGEST_MESSAGE", 5000)
+    monkeypatch.setattr(building, "LARGEST_MESSAGE", 5000)
     path = exports.yolox().save(tmp_path / "m.onnx", exports.STATED)
 
     def opened() -> Network:
@@ -317,11 +318,11 @@ def test_sealed_bytes_need_their_proof(folder):
     """TensorRT's timing cache is such a file."""
     path = folder / "x.timings"
     assert store.read_sealed(path) is None
-    store.write_sealed(path, b"times")
+    building.write_sealed(path, b"times")
     assert store.read_sealed(path) == b"times"
     path.write_bytes(b"tames")
     assert store.read_sealed(path) is None
-    store.write_sealed(path, b"times")
+    building.write_sealed(path, b"times")
     (folder / "x.timings.json").write_text(
         json.dumps({"file_sha256": hashlib.sha256(b"times").hexdigest()})
     )
@@ -333,18 +334,18 @@ def test_sealed_bytes_need_their_proof(folder):
 
 def test_document_is_read_only_under_its_name_by_its_account(folder, tmp_path, monkeypatch):
     assert store.read_kept(folder, "x.json") is store.why_not_kept(folder, "x.json") is None
-    store.rewrite(folder, "x.json", lambda before: b'{"a": 1.5, "b": "\\u00e9"}')
+    building.rewrite(folder, "x.json", lambda before: b'{"a": 1.5, "b": "\\u00e9"}')
     assert (store.read_kept(folder, "x.json") or {})["a"] == 1.5
     assert store.why_not_kept(folder, "x.json") is None
     (folder / "y.json").write_bytes((folder / "x.json").read_bytes())
     assert store.read_kept(folder, "y.json") is None
     assert UNPROVED in str(store.why_not_kept(folder, "y.json"))
     contents = []
-    store.rewrite(folder, "x.json", lambda before: contents.append(before) or b"{}")
+    building.rewrite(folder, "x.json", lambda before: contents.append(before) or b"{}")
     assert contents[0]["b"] == "\u00e9"
     another_account(monkeypatch, tmp_path)
     assert store.read_kept(folder, "x.json") is None
-    store.rewrite(folder, "x.json", lambda before: contents.append(before) or b"{}")
+    building.rewrite(folder, "x.json", lambda before: contents.append(before) or b"{}")
     assert contents[1] is None
 
 
@@ -508,8 +509,8 @@ def test_built_files_are_private_whatever_the_umask(folder):
     try:
         export(plus_one(), folder / "new")
         built(folder / "new")
-        store.rewrite(folder / "new", "x.json", lambda before: b"{}")
-        store.write_sealed(folder / "new" / "x.timings", b"x")
+        building.rewrite(folder / "new", "x.json", lambda before: b"{}")
+        building.write_sealed(folder / "new" / "x.timings", b"x")
     finally:
         os.umask(before)
     assert {mode(path) for path in (folder, folder / "new")} == {0o700}

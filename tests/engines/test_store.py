@@ -14,15 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from detector.core.engines._built import store
-from detector.core.engines._built.store import default_folder, export
+from detector.core.engines._built import building, store
+from detector.core.engines._built.building import export
+from detector.core.engines._built.store import default_folder
 from detector.core.errors import OutputError
 from tests.conftest import CHECKOUT
 from tests.known_answers import plus_one
 
 
 def build_here(folder):
-    return store.build_once(folder, "tiny", ".plan", {}, Path.touch)
+    return building.build_once(folder, "tiny", ".plan", {}, Path.touch)
 
 
 def test_built_once_then_used_again(tmp_path):
@@ -36,7 +37,7 @@ def test_built_once_then_used_again(tmp_path):
     assert second == (first.path, False, ())
     assert os.stat(first.path).st_ino == before.st_ino
     assert sorted(
-        path.suffix for path in Path(first.path).parent.iterdir() if path.name != store.LOCK
+        path.suffix for path in Path(first.path).parent.iterdir() if path.name != building.LOCK
     ) == [".json", ".onnx"]
 
 
@@ -106,7 +107,7 @@ def test_failed_write_leaves_no_file(tmp_path, monkeypatch):
     network = plus_one()
     with pytest.raises(OutputError, match="No space left"):
         export(network, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [store.LOCK]
+    assert [path.name for path in tmp_path.iterdir()] == [building.LOCK]
     assert network.path is None
 
 
@@ -117,23 +118,23 @@ def test_valid_file_in_an_unwritable_folder_is_used(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    monkeypatch.setattr(store, "write_whole", refuse)
-    monkeypatch.setattr(store, "_locked", refuse)
+    monkeypatch.setattr(building, "write_whole", refuse)
+    monkeypatch.setattr(building, "_locked", refuse)
     assert export(plus_one(), tmp_path) == (path, False, ())
 
 
 @pytest.mark.parametrize("build", [lambda folder: export(plus_one(), folder), build_here])
 def test_file_built_by_another_run_meanwhile_is_used(tmp_path, monkeypatch, build):
-    locked, others = store._locked, []
+    locked, others = building._locked, []
 
     @contextmanager
     def wait_for_another_run(place):
-        monkeypatch.setattr(store, "_locked", locked)
+        monkeypatch.setattr(building, "_locked", locked)
         others.append(build(tmp_path))
         with locked(place):
             yield
 
-    monkeypatch.setattr(store, "_locked", wait_for_another_run)
+    monkeypatch.setattr(building, "_locked", wait_for_another_run)
     mine = build(tmp_path)
     assert others[0].built
     assert mine == (others[0].path, False, ())
@@ -143,7 +144,7 @@ def test_a_run_waits_for_the_one_that_builds(tmp_path):
     """The other run must not finish before this test releases the lock."""
     done = threading.Event()
     thread = threading.Thread(target=lambda: (export(plus_one(), tmp_path), done.set()))
-    with store._locked(tmp_path):
+    with building._locked(tmp_path):
         thread.start()
         assert not done.wait(0.3)
         assert not list(tmp_path.glob("*.onnx"))
@@ -163,7 +164,7 @@ def test_next_build_removes_files_of_a_killed_build(tmp_path, builds):
         assert subprocess.run(command, cwd=CHECKOUT, check=False).returncode == 9
         assert len(list(tmp_path.glob(".*"))) == 2
     build_here(tmp_path)
-    assert [path.name for path in tmp_path.glob(".*")] == [store.LOCK]
+    assert [path.name for path in tmp_path.glob(".*")] == [building.LOCK]
 
 
 def test_default_folder_is_in_the_checkout_or_the_users_cache(tmp_path, monkeypatch):

@@ -159,17 +159,13 @@ OTHERS = [
     Command("models-show-file", ("models", "show", "dots.onnx", "--json"), ("dots.onnx",)),
     Command("models-list", ("models", "list", "--json")),
     Command("doctor", ("doctor", "--quick", "--json", "--engines-dir", "engines")),
-    Command("infer-raw",
-            ("infer-raw", "dots.onnx", "--engine", "ort", "--batch", "2", "--input", "arrays.npz",
-             "--output", "rows.npz", "--engines-dir", ENGINES),
-            ("dots.onnx", "arrays.npz"), ("rows.npz",)),
     Command("version", ("--version",)),
 ]  # fmt: skip
 
 HELP = [
     Command(f"help-{command.replace(' ', '-')}", (*command.split(), "--help", "all"))
     for command in (
-        "build", "compare", "detect", "diff", "doctor", "eval", "infer-raw", "models", "models list",
+        "build", "compare", "detect", "diff", "doctor", "eval", "models", "models list",
         "models show", "models pull", "profile", "report", "tune", "why",
     )
 ]  # fmt: skip

@@ -206,11 +206,6 @@ def found(path: Path) -> None:
     )
 
 
-def arrays(path: Path) -> None:
-    numbers = np.arange(3 * SIDE * SIDE * 3, dtype=np.uint32) * 7919 % 251
-    np.savez(path, input=numbers.astype(np.uint8).reshape(3, SIDE, SIDE, 3))
-
-
 CFG = cfg_text(
     "net width=64 height=64 channels=3",
     "convolutional batch_normalize=1 filters={filters} size=3 stride=32 pad=1 activation=leaky",
@@ -231,7 +226,6 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "street.names": lambda path: path.write_text("person\nvehicle\n"),
     "labels.json": labels,
     "found.json": found,
-    "arrays.npz": arrays,
     "short.mp4": lambda path: without_end(path, 0.6, movflags="faststart"),
     "headless.mp4": lambda path: without_end(path, 0.6),
     "sound.mp4": sound,

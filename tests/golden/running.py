@@ -18,7 +18,7 @@ BY_NAME = {command.name: command for command in COMMANDS}
 # process that has imported everything (tests/forked.py).
 NEW_INTERPRETER = {
     "default-outputs", "engine-torch", "engine-openvino", "engine-null", "profile", "compare",
-    "eval", "report-html", "diff", "build", "models-list", "doctor", "infer-raw",
+    "eval", "report-html", "diff", "build", "models-list", "doctor",
     "version", "no-argument", "text-as-video",
 }  # fmt: skip
 

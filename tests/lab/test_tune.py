@@ -16,7 +16,7 @@ from detector.core import engines
 from detector.core.config.levels import resolve_config
 from detector.core.config.schema import Config, NetworkConfig, OutputConfig, RuntimeConfig
 from detector.core.errors import EngineError, UsageError
-from detector.core.run.choose import format_options
+from detector.core.run.judging import format_options
 from detector.core.run.signals import Stopped
 from detector.core.types import Detections
 from detector.lab import tune as module

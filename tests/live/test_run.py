@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from detector.core.analysis.summary import stage_rows
+from detector.core.analysis.ledger import stage_rows
 from detector.core.config.levels import resolve_config
 from detector.core.errors import EngineError, OutputError, UsageError
 from detector.core.run import plan as plans

@@ -101,7 +101,7 @@ def test_built_file_gives_the_same_detections_at_another_size_and_batch(tmp_path
 
 
 def test_graph_in_the_folder_of_built_files_is_a_model(tmp_path):
-    from detector.core.engines._built.store import export
+    from detector.core.engines._built.building import export
 
     model, _ = darknet(tmp_path)
     network = open_network(model, random_seed=3)
@@ -239,7 +239,7 @@ def test_only_our_own_metadata_is_replaced():
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_half_precision_graph_warns(tmp_path, precision):
-    from detector.core.engines._built.store import export
+    from detector.core.engines._built.building import export
     from detector.core.models.graph.halves import convert_to_halves
 
     network = open_network(darknet(tmp_path)[0], random_seed=3)

@@ -11,7 +11,7 @@ import pytest
 
 from detector.core.errors import UsageError, secrets
 from detector.core.run.child import Child, end, listen, python_command, receive, send
-from detector.core.run.signals import ROOT
+from detector.core.run.parent import ROOT
 
 HEAD = f"import os, sys, time; sys.path.insert(0, {ROOT!r})\n"
 

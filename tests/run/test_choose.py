@@ -19,7 +19,7 @@ from detector.core.config.schema import (
     RuntimeConfig,
 )
 from detector.core.engines._built import proof
-from detector.core.run import choose, measurements
+from detector.core.run import choose, judging, measurements
 from detector.core.session.measured import Interval, MeasuredMachine
 from detector.lab import tune
 from detector.lab.analysis.compare import Variant, compare_variants
@@ -390,7 +390,7 @@ def test_undo_removes_only_tunings_of_this_machine(tmp_path):
     document["measurements"] += [foreign, timing, elsewhere]
     path.write_text(json.dumps(proof.seal(path.name, document)))
     (record,) = measurements.forget(config(tmp_path), "tune")
-    assert choose.describe(record).startswith("tuned for 1280x720 h264 (")
+    assert judging.describe(record).startswith("tuned for 1280x720 h264 (")
     remaining = json.loads(path.read_text())["measurements"]
     assert [each.get("kind") for each in remaining] == [None, "self-timing", "tune"]
     assert remaining[0] == foreign

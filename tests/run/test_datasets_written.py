@@ -1,5 +1,5 @@
-"""COCO, YOLO's labels, pictures and crops of one run match: every name is that of a file, and our
-own readers return the same boxes."""
+"""The datasets of one run (COCO, YOLO labels, pictures, crops) agree: every name in them leads to a
+file, and our own readers return the same boxes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def ultralytics_label(picture: Path) -> Path:
     return Path(f"{before}/labels/{after}").with_suffix(".txt")
 
 
-def check_all_join(outputs: dict[str, str]) -> int:
+def check_names_lead_to_files(outputs: dict[str, str]) -> int:
     """Check that every name in a dataset leads to its file, and return the number of pictures."""
     coco = Path(outputs["coco"])
     document = read(outputs["coco"])
@@ -96,7 +96,7 @@ def check_all_join(outputs: dict[str, str]) -> int:
 def test_dataset_of_a_video(options: dict[str, object], place: Path) -> None:
     (place / "in put.mp4").symlink_to(CLIP)
     (source,) = run("in put.mp4", **options).summary.each
-    assert check_all_join(source.outputs) == 3
+    assert check_names_lead_to_files(source.outputs) == 3
     images = read(source.outputs["coco"])["images"]
     assert [image["source"] for image in images] == [f"in put.mp4#{i['id'] - 1}" for i in images]
     assert [image["frame_index"] + 1 for image in images] == [image["id"] for image in images]
@@ -106,7 +106,7 @@ def test_dataset_of_a_video(options: dict[str, object], place: Path) -> None:
 def test_dataset_of_a_folder(output: str) -> None:
     cut_pictures("in/a b.jpg", "in/a b.png", "in/视频.bmp", "in/classes.jpg", "in/x.ppm")
     (source,) = run("in", frames=None, output=output).summary.each
-    assert check_all_join(source.outputs) == 5
+    assert check_names_lead_to_files(source.outputs) == 5
     names = sorted(path.name for path in Path(source.outputs["pictures"]).glob("*.*"))
     expected = ["a b-2.png", "a b.jpg", "classes-2.jpg", "x.png", "视频.bmp"]
     assert [name for name in names if name[0] != "."] == expected
@@ -123,14 +123,17 @@ def test_equal_stems_get_different_names() -> None:
     assert all(Path("out", name).is_file() for name in names)
 
 
-def test_datasets_of_folders_with_equal_names() -> None:
+def test_datasets_of_equally_named_pictures_in_several_folders() -> None:
     cut_pictures("a/x.jpg", "b/x.jpg", "b/y.jpg")
     (source,) = run("a/x.jpg", "b/x.jpg", "b/y.jpg").summary.each
-    assert check_all_join(source.outputs) == 3
+    assert check_names_lead_to_files(source.outputs) == 3
     first, second = run("a", "b", output="two/").summary.each
-    assert (check_all_join(first.outputs), check_all_join(second.outputs)) == (1, 2)
+    assert (
+        check_names_lead_to_files(first.outputs),
+        check_names_lead_to_files(second.outputs),
+    ) == (1, 2)
     (pattern,) = run("**/[xy].jpg", output="pattern/").summary.each
-    assert check_all_join(pattern.outputs) == 3
+    assert check_names_lead_to_files(pattern.outputs) == 3
 
 
 def test_datasets_of_videos_with_equal_names(place: Path) -> None:
@@ -139,13 +142,16 @@ def test_datasets_of_videos_with_equal_names(place: Path) -> None:
         (place / folder / "x.mp4").symlink_to(CLIP)
     first, second = run("a/x.mp4", "b/x.mp4", frames=2).summary.each
     assert not {*first.outputs.values()} & {*second.outputs.values()}
-    assert (check_all_join(first.outputs), check_all_join(second.outputs)) == (2, 2)
+    assert (
+        check_names_lead_to_files(first.outputs),
+        check_names_lead_to_files(second.outputs),
+    ) == (2, 2)
 
 
 def test_dataset_of_one_picture() -> None:
     cut_pictures("in/a.jpg")
     (source,) = run("in/a.jpg").summary.each
-    assert check_all_join(source.outputs) == 1
+    assert check_names_lead_to_files(source.outputs) == 1
     (named,) = run("in/a.jpg", output="shown.png").summary.each
     (image,) = read(named.outputs["coco"])["images"]
     assert (image["file_name"], image["source"]) == ("shown.png", "in/a.jpg")
@@ -173,7 +179,7 @@ def test_coco_names_are_relative_to_the_folder_of_the_source(
     assert all(os.path.isabs(path) and Path(path).is_file() for path in sources)
 
 
-def test_names_come_from_the_source_without_pictures(place: Path) -> None:
+def test_names_are_those_of_the_source_if_no_pictures_are_saved(place: Path) -> None:
     cut_pictures("in/a.jpg", "in/b.jpg")
     (place / "v.mp4").symlink_to(CLIP)
     pictures, video = run("in", "v.mp4", save="coco,yolo").summary.each
@@ -204,7 +210,7 @@ def test_our_readers_return_the_same_boxes() -> None:
         assert sorted(detections.boxes.tolist()) == near
 
 
-def test_foreign_description_is_kept() -> None:
+def test_data_yaml_of_the_user_is_not_overwritten() -> None:
     cut_pictures("in/a.jpg")
     Path("out/in-ort-dataset").mkdir(parents=True)
     Path("out/in-ort-dataset/data.yaml").write_text("mine")
@@ -219,7 +225,7 @@ def test_second_run_replaces_the_first_datasets() -> None:
     cut_pictures("in/a.jpg", "in/b.jpg")
     for _ in range(2):
         (source,) = run("in", output="in/").summary.each
-        assert check_all_join(source.outputs) == 2
+        assert check_names_lead_to_files(source.outputs) == 2
     assert os.listdir("in/in-ort-dataset").count("data.yaml") == 1
     assert not [note for note in run("in", output="in/").summary.notes if "left out" in note]
 
@@ -247,6 +253,6 @@ def test_datasets_of_a_batch(place: Path) -> None:
         outputs = json.loads((folder / "done.json").read_text())["outputs"]
         assert outputs["yolo"] == "dataset/labels"
         paths = {kind: str(folder / path) for kind, path in outputs.items()}
-        assert check_all_join(paths) == count
+        assert check_names_lead_to_files(paths) == count
         for image in read(str(folder / "detections.coco.json"))["images"]:
             assert image["source"][0] == "v" or (folder / image["source"]).samefile(f"in/{name}")

@@ -13,9 +13,9 @@ from detector import Detections
 from detector.core.config.levels import resolve_config
 from detector.core.errors import UsageError
 from detector.core.errors.guard import guarded, refuse_kept
-from detector.core.run import fonts
+from detector.core.run import drawing
 from detector.core.run.detect import detect
-from detector.core.run.fonts import note_names, open_font
+from detector.core.run.drawing import note_names, open_font
 from tests.conftest import CHECKOUT
 from tests.fonts import make_font, opencv_4
 
@@ -56,7 +56,7 @@ def test_invalid_font_exits_before_a_model_is_loaded(tmp_path, monkeypatch, kind
 
 
 def test_font_above_the_size_limit_is_refused(font, monkeypatch):
-    monkeypatch.setattr(fonts, "FONT_BYTES", 100)
+    monkeypatch.setattr(drawing, "FONT_BYTES", 100)
     with pytest.raises(UsageError, match="larger"):
         open_font(str(font))
 

@@ -16,7 +16,7 @@ import pytest
 
 from detector import Detector
 from detector.core.config.levels import resolve_config
-from detector.core.engines._built import store
+from detector.core.engines._built import building, store
 from detector.core.errors import OutputError
 from detector.core.run.detect import detect
 from detector.core.run.measurements import SWITCH
@@ -143,7 +143,7 @@ def test_unknown_home_does_not_create_tilde_folder(
     folder = store.default_folder()
     assert not store.is_writable(folder)
     with pytest.raises(OutputError):
-        store.rewrite(folder, "x.json", lambda _: b"{}")
+        building.rewrite(folder, "x.json", lambda _: b"{}")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from detector.core.stages.anchor_maps import AnchoredLayer, anchor_maps, anchor_maps_dense
 from detector.core.stages.heads import (
-    AnchoredLayer,
     YoloLayer,
-    anchor_maps,
-    anchor_maps_dense,
     darknet_yolo,
     darknet_yolo_dense,
     sigmoid,

@@ -179,7 +179,9 @@ def test_time_added_late_survives_packing():
     assert set(library_ns.tolist()) <= {2, 3, 4}
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="machine: no clock of another thread")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="machine: this system cannot read another thread's clock"
+)
 def test_clock_of_a_real_thread_counts_its_cpu_time():
     """Our reading of its clock lies between the thread's own readings before and after."""
     import time

@@ -32,7 +32,8 @@ from detector.core.errors import (
 )
 from detector.core.errors.machine import usable_cores
 from detector.core.run.child import GRACE_S, Child, end, python_command
-from detector.core.run.signals import ROOT, Stop, Stopped
+from detector.core.run.parent import ROOT
+from detector.core.run.signals import Stop, Stopped
 from detector.core.sources._addresses import is_address, parse_address
 
 INSTALL = "--on ray needs ray; install it with: pip install 'detect-video[ray]'"

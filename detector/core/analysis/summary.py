@@ -1,10 +1,10 @@
-"""The summary of a run, the ledger (its times per frame), and the precision that was executed."""
+"""The summary of a run, and the precision that was executed."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from msgspec import UNSET
@@ -23,7 +23,6 @@ from detector.core.session.document import (
     SourceSummary,
     StreamSummary,
     Summary,
-    ThreadTime,
     Verdict,
     Video,
 )
@@ -232,165 +231,6 @@ def _detections(facts: RunSettings, runs: Sequence[SourceRun]) -> DetectionCount
 def _sort_key(item: tuple[str, Any]) -> tuple[int, str]:
     order = ("main", "reader", "worker", "writer")
     return order.index(item[0].split("-")[0]), item[0]
-
-
-# The ledger: the milliseconds of a frame, computed from a summary.
-
-
-@dataclass(frozen=True, slots=True)
-class SplitMs:
-    on_cpu_ms: float
-    ready_ms: float
-    blocked_ms: float
-
-    @classmethod
-    def of(cls, split: ThreadTime | None, frames: int) -> SplitMs | None:
-        if split is None:
-            return None
-        parts = (split.on_cpu_s, split.ready_s, split.blocked_s)
-        return cls(*(seconds * 1e3 / frames for seconds in parts))
-
-
-@dataclass(frozen=True, slots=True)
-class StageRow:
-    """A stage in the ledger, in milliseconds per frame. ``share``: share of its threads' wall time.
-    ``on_cpu_ms``, ``ready_ms`` and ``blocked_ms`` add up to ``busy_ms``; None if unknown.
-    ``cpu_ms``: CPU time, including that of libraries' threads."""
-
-    stage: str
-    thread: str
-    busy_ms: float
-    share: float
-    p50_ms: float | None
-    p90_ms: float | None
-    p99_ms: float | None
-    cpu_ms: float
-    on_cpu_ms: float | None = None
-    ready_ms: float | None = None
-    blocked_ms: float | None = None
-
-    @property
-    def run_by(self) -> str:
-        """The stage's threads: ``reader``, or ``3 workers`` for worker-0,worker-1,worker-2."""
-        count = len(self.thread.split(","))
-        return self.thread if count == 1 else f"{count} workers"
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadRow:
-    """A thread in the ledger, in milliseconds per frame: wall = busy + waits + preempted + other.
-
-    ``foreign``: share of its waits for a core that other programs caused, 0 to 1. ``rest``:
-    ``unplaced_s`` as a share of its wall time.
-    """
-
-    thread: str
-    busy_ms: float
-    wait_input_ms: float
-    wait_output_ms: float
-    between_ms: float
-    wall_ms: float
-    waits: tuple[str, ...]  # names of its waits, the longest first
-    busy: SplitMs | None = None
-    waiting: SplitMs | None = None
-    other: SplitMs | None = None
-    foreign: float | None = None
-    rest: float | None = None
-
-    @property
-    def preempted_ms(self) -> float:
-        """Time waiting for a core between its stages and waits; 0 if unknown."""
-        return 0.0 if self.other is None else self.other.ready_ms
-
-    @property
-    def other_ms(self) -> float:
-        """Other time between its stages and waits: on a core, or waiting for a lock."""
-        return self.between_ms - self.preempted_ms
-
-    @property
-    def ready_ms(self) -> float | None:
-        """Time waiting for a core: in its stages, after its waits and between them."""
-        splits = [split for split in (self.busy, self.waiting, self.other) if split is not None]
-        return sum(split.ready_ms for split in splits) if splits else None
-
-    @property
-    def foreign_ms(self) -> float | None:
-        """The part of ``ready_ms`` in which other programs held the core, not our own threads."""
-        ready = self.ready_ms
-        return None if ready is None or self.foreign is None else ready * self.foreign
-
-    @property
-    def lock_ms(self) -> float | None:
-        """Time waiting between spans for the lock of the interpreter or of a queue."""
-        return None if self.other is None else self.other.blocked_ms
-
-
-def stage_cpu_s(summary: Summary, name: str) -> float:
-    """Return a stage's CPU seconds, with libraries' threads (in the plain loop: all threads)."""
-    stage = summary.stages[name]
-    inside = summary.cpu.stages_include_libraries
-    return stage.cpu_s + (0.0 if inside else stage.library_cpu_s or 0.0)
-
-
-def unbooked_cpu_s(summary: Summary) -> float:
-    """Return the CPU seconds of libraries' threads that are not known to belong to a stage."""
-    booked = sum(stage.library_cpu_s or 0.0 for stage in summary.stages.values())
-    return max(0.0, summary.cpu.library_threads_s - booked)
-
-
-def stage_rows(summary: Summary, frames: int) -> list[StageRow]:
-    rows = []
-    for name, stage in summary.stages.items():
-        if not stage.calls:
-            continue
-        wall = sum(summary.threads[thread].wall_s for thread in stage.threads)
-        split = SplitMs.of(stage.split, frames)
-        rows.append(
-            StageRow(
-                stage=name,
-                thread=stage.thread,
-                busy_ms=stage.busy_s * 1e3 / frames,
-                share=stage.busy_s / wall if wall else 0.0,
-                p50_ms=stage.p50_ms,
-                p90_ms=stage.p90_ms,
-                p99_ms=stage.p99_ms,
-                cpu_ms=stage_cpu_s(summary, name) * 1e3 / frames,
-                **({} if split is None else asdict(split)),
-            )
-        )
-    return rows
-
-
-def thread_rows(summary: Summary, frames: int) -> list[ThreadRow]:
-    """Return a row per thread. Raises AssertionError if its times do not sum to its wall time."""
-    rows = []
-    for name, thread in summary.threads.items():
-        wall_s = thread.wall_s
-        seconds = (thread.busy_s, thread.wait_input_s, thread.wait_output_s, thread.other_s, wall_s)
-        busy, wait_input, wait_output, other, wall = (part_s * 1e3 / frames for part_s in seconds)
-        if abs(busy + wait_input + wait_output + other - wall) > 1e-6 * max(1.0, wall):
-            raise AssertionError(f"the ledger of thread {name} does not add up: {seconds} s")
-        waits = sorted(thread.waits.items(), key=lambda item: -item[1])
-        waited_for = tuple(what for what, waited_s in waits if waited_s > 0)
-        rows.append(
-            ThreadRow(
-                name,
-                busy,
-                wait_input,
-                wait_output,
-                other,
-                wall,
-                waited_for,
-                busy=SplitMs.of(thread.busy_split, frames),
-                waiting=SplitMs.of(thread.wait_split, frames),
-                other=SplitMs.of(thread.other_split, frames),
-                foreign=thread.foreign_share,
-                rest=thread.unplaced_s / wall_s
-                if thread.unplaced_s is not None and wall_s
-                else None,
-            )
-        )
-    return rows
 
 
 def streams_of(summary: Summary) -> list[StreamSummary]:

@@ -6,15 +6,9 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any
 
+from detector.core.analysis.ledger import StageRow, stage_rows, thread_rows, unbooked_cpu_s
 from detector.core.analysis.statistics import list_statistics
-from detector.core.analysis.summary import (
-    StageRow,
-    input_text,
-    stage_rows,
-    streams_of,
-    thread_rows,
-    unbooked_cpu_s,
-)
+from detector.core.analysis.summary import input_text, streams_of
 from detector.core.errors.text import counted
 from detector.core.session.document import Rates, Summary
 from detector.core.tables import Column, Table

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from detector.core import __version__, wings
-from detector.core.cli.help import (
-    ALL,
-    FLAGS,
-    SUMMARY,
-    TOPIC,
-    HelpfulCommand,
-    complete_files,
-    widen,
-    write_examples,
-)
+from detector.core.cli.help import ALL, FLAGS, TOPIC, HelpfulCommand, complete_files, widen
 from detector.core.cli.printing import echo
 from detector.core.errors import EXIT_USAGE
 from detector.core.run.limits import blas_threads, check_threads
@@ -31,7 +21,7 @@ HELP = "help"  # `help compare` means `compare --help`; not a command, so the he
 
 
 def command_names() -> list[str]:
-    """Return the names of all commands: ``core/commands/infer_raw.py`` is ``infer-raw``."""
+    """Return the names of all commands: ``core/commands/NAME.py`` is ``NAME``."""
     return sorted(wings.commands())
 
 
@@ -53,6 +43,8 @@ class DefaultGroup(click.Group):
         if ctx.resilient_parsing:  # a shell completes a word: print nothing, raise no error
             return super().parse_args(ctx, _words_before(args))
         if not args:
+            from detector.core.cli.help_text import SUMMARY
+
             for line in SUMMARY.splitlines():
                 echo(line, err=True)
             ctx.exit(EXIT_USAGE)
@@ -63,9 +55,9 @@ class DefaultGroup(click.Group):
             args = self._detect().take_topic(ctx, args)
         is_there = bool(args) and os.path.lexists(args[0])
         if args and not (is_there or args[0] in command_names() or args[0].startswith("-")):
-            from detector.core.cli.habits import answer_habits
+            from detector.core.cli.habits import answer_habits, list_options
 
-            args[0] = answer_habits(args, ctx, self._options_of(ctx)) or args[0]
+            args[0] = answer_habits(args, ctx, list_options(self._detect())) or args[0]
         if args and args[0] not in command_names() and args[0] not in ("--help", "-h", "--version"):
             check_threads(blas_threads())  # what follows imports numpy
             if not is_there:
@@ -75,20 +67,10 @@ class DefaultGroup(click.Group):
                 refuse_model_name(args[0], ctx)
             args.insert(0, DEFAULT)
         if args[0] == DEFAULT and any("=" in word for word in args[1:]):
-            from detector.core.cli.habits import refuse_assignments
+            from detector.core.cli.habits import list_options, refuse_assignments
 
-            refuse_assignments(args[1:], ctx, self._options_of(ctx))
+            refuse_assignments(args[1:], ctx, list_options(self._detect()))
         return super().parse_args(ctx, args)
-
-    def _options_of(self, ctx: click.Context) -> Callable[[str], dict[str, bool]]:
-        """Return a function that lists a command's options; it imports the command when called."""
-        from detector.core.cli.habits import list_options
-
-        def known(name: str) -> dict[str, bool]:
-            command = self.get_command(ctx, name)
-            return {} if command is None else list_options(command)
-
-        return known
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete words. Files come first, because bash drops items before them."""
@@ -115,6 +97,8 @@ class DefaultGroup(click.Group):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Show the options of ``detect``, which most users look for, then the commands."""
+        from detector.core.cli.help_text import write_examples
+
         detect, has_topic = self._detect(), TOPIC in ctx.meta
         write_examples(detect.examples if has_topic else detect.examples[:EXAMPLES], formatter)
         detect.format_options(ctx, formatter)

@@ -1,12 +1,7 @@
-"""Write --help (common options, one group, or all), and complete words for a shell.
-
-If a command has many options, ``--help`` alone lists its own and the common ones, one line each.
-``--help all``, ``--help GROUP`` and ``--help OPTION`` show the full texts.
-"""
+"""Commands and options that take a topic after --help, and whose words a shell completes."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -16,17 +11,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from detector.core.wings import commands
-
-SUMMARY = """\
-detect-video SOURCE...       find objects; write SOURCE-detected.mp4 and .jsonl
-detect-video profile SOURCE  see where each millisecond goes and what to change
-detect-video compare SOURCE  compare engines and precisions on the same frames
-detect-video eval DATASET    measure a model's accuracy against labels
-detect-video doctor          check what can run on this machine
-detect-video --help          show common options, all commands and examples"""
 ALL = "all"
-OWN = "Options"  # title of options without a group
 FLAGS = ("--help", "-h")
 TOPIC = f"{__name__}.topic"  # key in a context's meta: the topic given to --help
 OF_CLASSES = ("classes", "blur")  # options that take names of classes
@@ -150,44 +135,14 @@ class HelpfulCommand(click.Command):
         word = args[at + 1]
         if os.path.lexists(word):
             return args
-        if self._choose(ctx, word) is None:
-            groups = ", ".join([ALL, *map(key_of, self._group_options(ctx))])
-            message = f"--help {word}: unknown group or option; groups: {groups}."
-            if word in commands():
-                message = f"use detect-video {word} --help."
-            raise click.UsageError(message, ctx)
+        from detector.core.cli.help_text import check_topic
+
+        check_topic(self, ctx, word)
         ctx.meta[TOPIC] = word
         return [*args[: at + 1], *args[at + 2 :]]
 
     def _is_long(self, ctx: click.Context) -> bool:
         return len(self.get_params(ctx)) > MOST_LISTED
-
-    def _group_options(self, ctx: click.Context) -> dict[str, list[click.Option]]:
-        groups: dict[str, list[click.Option]] = {}
-        for option in self.get_params(ctx):
-            if isinstance(option, click.Option) and not option.hidden:
-                groups.setdefault(getattr(option, "group", "") or OWN, []).append(option)
-        own = groups.pop(OWN, [])
-        return {**groups, OWN: own} if own else groups
-
-    def _choose(self, ctx: click.Context, topic: str) -> dict[str, list[click.Option]] | None:
-        """Return the options that ``--help TOPIC`` shows; None for an unknown topic."""
-        groups = self._group_options(ctx)
-        if topic == ALL:
-            return groups
-        from detector.core.cli.habits import our_option
-
-        name = topic.lower().lstrip("-").replace("_", "-")
-        chosen = {title: options for title, options in groups.items() if key_of(title) == name}
-        if chosen:
-            return chosen
-        flags = (f"--{name}", f"-{name}", our_option(f"--{name}", ()) or "")
-        for title, options in groups.items():
-            for option in options:
-                names = (*option.opts, *option.secondary_opts)
-                if any(flag.removeprefix("use ").split(" ")[0] in names for flag in flags):
-                    return {title: [option]}
-        return None
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if ctx.meta.get(TOPIC, ALL) == ALL:
@@ -197,59 +152,19 @@ class HelpfulCommand(click.Command):
         self.format_options(ctx, formatter)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from detector.core.cli.help_text import write_common, write_topic
+
         topic = ctx.meta.get(TOPIC)
         if topic is None and self._is_long(ctx):
-            self._write_common(ctx, formatter)
-            return
-        for title, options in (self._choose(ctx, topic or ALL) or {}).items():
-            rows = [row for option in options if (row := option.get_help_record(ctx))]
-            with formatter.section(title):
-                formatter.write_dl(rows, col_max=26)
-
-    def _write_common(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options that most users need and the command's own, one line each."""
-        groups = self._group_options(ctx)
-        rows = []
-        for option in itertools.chain(*groups.values()):
-            if (row := option.get_help_record(ctx)) is None:
-                continue
-            if not isinstance(option, GroupedOption):
-                rows.append((row[0], make_short(option.help or "", formatter.width - 30)))
-            elif option.common:
-                rows.append((row[0].split(" / ")[0], option.short))
-        with formatter.section("Options"):
-            formatter.write_dl(rows, col_max=26)
-        formatter.write_paragraph()
-        with formatter.indentation():
-            names = ", ".join(map(key_of, groups))
-            formatter.write_text(
-                f"More: --help all, --help OPTION, or --help with a group: {names}."
-            )
+            write_common(self, ctx, formatter)
+        else:
+            write_topic(self, ctx, formatter, topic or ALL)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from detector.core.cli.help_text import write_examples
+
         write_examples(self.examples, formatter)
         super().format_epilog(ctx, formatter)
-
-
-def key_of(title: str) -> str:
-    """Return the word that selects a group: ``recording`` for "Recording of cameras"."""
-    return title.split()[0].lower()
-
-
-def make_short(text: str, most: int) -> str:
-    text = text.split(". ")[0].removesuffix(".")
-    for end in ("; ", ": ", ", "):
-        head = text.split(end)[0]
-        text = head if len(text) > most and len(head) > most // 3 else text
-    return text if len(text) <= most else f"{text[: most - 3].rpartition(' ')[0]}..."
-
-
-def write_examples(examples: Sequence[str], formatter: click.HelpFormatter) -> None:
-    """Write ``COMMAND # comment`` lines unwrapped, so that users can copy them."""
-    if examples:
-        with formatter.section("Examples"):
-            for example in examples:
-                formatter.write(f"{' ' * formatter.current_indent}{example}\n")
 
 
 def widen(ctx: click.Context) -> None:

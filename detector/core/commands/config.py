@@ -16,8 +16,8 @@ from detector.core.cli.printing import echo, print_json, terminal
     config_file=True,
     json="the options",
     examples=(
-        "detect-video config show --config mine.yaml --conf 0.4  # options of a run",
-        "detect-video config show --model yolox_nano             # of a model",
+        "detect-video config show --config mine.yaml --conf 0.4  # options of this run",
+        "detect-video config show --model yolox_nano             # with this model's defaults",
     ),
 )
 def show(config_file: str | None, as_json: bool, **flags: Any) -> None:
@@ -30,12 +30,14 @@ def show(config_file: str | None, as_json: bool, **flags: Any) -> None:
 
     levels = collect_levels(config_file, flags)
     groups, origins = merge_levels(*levels).as_dict(), list_origins(levels)
-    default = str(folder() / "default.yaml")
+    defaults_file = str(folder() / "default.yaml")
     rows = {
         group: {
             name: {
                 "value": value,
-                "from": origins[name] if origins.get(name, default) != default else "default",
+                "from": "default"
+                if origins.get(name, defaults_file) == defaults_file
+                else origins[name],
             }
             for name, value in leaves.items()
         }
@@ -66,7 +68,7 @@ def _format_value(value: Any) -> str:
 
 
 class _Group(click.Group):
-    """Prints its help to stderr and exits with 2 without a subcommand, as click 8.2 itself does."""
+    """If no subcommand is given, prints its help to stderr and exits with 2, as in click 8.2."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:

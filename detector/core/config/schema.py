@@ -176,7 +176,7 @@ class RuntimeConfig:
     )
 
 
-CALIBRATIONS = ("minmax", "entropy", "percentile")
+CALIBRATIONS = ("minmax", "percentile")
 
 
 PACKAGED = "packaged"  # value of --calibrate for the calibration of the default model
@@ -193,7 +193,7 @@ class CalibrationConfig:
     )
     calibrate_method: str = option(
         "minmax",
-        "How to find the int8 ranges: minmax, entropy or percentile.",
+        "How to find the int8 ranges: minmax or percentile.",
         "C",
         choices=CALIBRATIONS,
         short="How to find the int8 ranges",

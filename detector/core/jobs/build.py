@@ -9,7 +9,7 @@ from typing import Any
 
 from detector.core import engines
 from detector.core.config.schema import Config
-from detector.core.engines._built import store
+from detector.core.engines._built import building, store
 from detector.core.engines.base import BuildProgress
 from detector.core.errors import ModelError, UsageError
 from detector.core.errors.guard import refuse_kept
@@ -74,7 +74,7 @@ def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
     graph, notes = convert_network(network, graph_precision, config, folder)
     target = Path(output) if output else Path(f"{store.stem(graph)}.onnx")
     refuse_kept(target)
-    store.refuse_beyond_one_message(
+    building.refuse_beyond_one_message(
         graph, "the export would have to be one file", "run it directly; it needs no built file"
     )
     write_description(graph)

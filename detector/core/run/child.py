@@ -1,5 +1,5 @@
-"""Run a child process with a pipe to it: a worker of ``batch``, a variant of ``compare``. It ends
-with its parent, and its output goes to a file."""
+"""Run a child process and talk to it through a pipe. ``batch`` runs its workers in this way, and
+``compare`` its variants. The child ends with its parent, and its output goes to a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from detector.core.run.signals import child_command, end_abandoned_worker
+from detector.core.run.parent import child_command, end_abandoned_worker
 from detector.core.session import codec
 
 GRACE_S = 5.0  # time that a child has to exit before it is killed
@@ -28,7 +28,7 @@ Message = TypeVar("Message")
 
 
 class Child:
-    """A child process. ``command``: function from the descriptor of the child's end of the pipe to
+    """A child process. ``command`` takes the descriptor of the child's end of the pipe, and returns
     the command line. ``output``: file for the child's output. ``more``: options of Popen."""
 
     def __init__(self, command: Callable[[int], list[str]], output: Path, **more: Any) -> None:
@@ -52,7 +52,7 @@ class Child:
             return ""
 
     def describe_death(self, name: str, doing: str) -> str:
-        """Return ``its worker was ended by signal 11 (SIGSEGV) while it loaded; the last ...``."""
+        """Return ``its worker was ended by signal 11 (SIGSEGV) while it loaded; its last ...``."""
         code = self.process.wait()
         how = f"was ended by {_signal_name(-code)}" if code < 0 else f"ended with status {code}"
         text = f"{name} {how} {doing}"
@@ -94,17 +94,19 @@ def _wait_for(children: Sequence[Child], seconds: float) -> None:
             child.process.wait(max(0.0, deadline - time.monotonic()))
 
 
-def python_command(main: str, pipe: int, shared: Path | None, first: str = "") -> list[str]:
-    """Return a ``child_command`` that calls a module's ``main`` with the child's pipe."""
-    folder = None if shared is None else str(shared)
-    return child_command(f"from {main} import main; main({pipe})", folder, first)
+def python_command(module: str, pipe: int, folder: Path | None, first: str = "") -> list[str]:
+    """Return a ``child_command`` that calls the module's ``main`` with the pipe's descriptor.
+    ``folder``, ``first``: see there."""
+    text = None if folder is None else str(folder)
+    return child_command(f"from {module} import main; main({pipe})", text, first)
 
 
-# ---- Messages between the processes, in JSON, because the child may have read untrusted files
+# ---- Messages between the processes: JSON, since pickles of a child that has read untrusted files
+# ---- could run code
 
 
 def send(pipe: Connection, message: Any) -> None:
-    """Send a document unredacted. Raises OSError."""
+    """Send a message, with its secrets. Raises OSError."""
     pipe.send_bytes(json.dumps(codec.to_builtins(message)).encode())
 
 

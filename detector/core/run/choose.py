@@ -16,17 +16,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from detector.core import engines
-from detector.core.config.schema import PACKAGED, Config, options
+from detector.core.config.schema import Config
 from detector.core.errors import EngineError, UsageError
 from detector.core.run import measurements
 from detector.core.run.canvas import own_canvas
 from detector.core.run.measurements import Timing
 from detector.core.run.prepare import ignore_progress
-from detector.core.session.measured import Interval, Kind, MeasuredRow, Measurement
+from detector.core.session.measured import Kind, Measurement
 from detector.core.types import Background
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from detector.core.models.base import Network
     from detector.core.run.reading import SourceReading
 
-# If the user sets one of these options, a search sets none of them.
-ENCODING = ("quality", "preset", "crf", "encoder")
 UNDO = "detect-video tune --undo"
 
 
@@ -69,11 +67,14 @@ def choose(
     """
     notes = measurements.why_not_read(config) if measured or timed else []
     records = measurements.find(config, network, ("compare", "tune")) if measured else []
-    search = _find_search(records, config, kind) if kind else None
-    tuned: dict[str, Any] = {}
+    search, tuned = None, dict[str, Any]()
+    if records and kind:
+        from detector.core.run import judging
+
+        search = judging.find_search(records, config, kind)
     if search is not None:
-        tuned = _select_options(search, config)
-        config = _apply(config, search, tuned)
+        tuned = judging.select_options(search, config)
+        config = judging.apply(config, search, tuned)
         if "engine" in tuned:
             records = []  # otherwise a comparison may still choose the engine
     by_rank, runtime = _choose_by_rank(config), config.runtime
@@ -93,7 +94,9 @@ def choose(
     if hint:
         notes.append(hint if just_timed else Background(hint))
     choice = choice or by_rank
-    reason = choice.reason if search is None else f"{describe(search)}; to undo: {UNDO}"
+    reason = choice.reason
+    if search is not None:
+        reason = f"{judging.describe(search)}; to undo: {UNDO}"
     return EngineChoice(choice.config, reason, tuned, tuple(notes), timed_s)
 
 
@@ -124,143 +127,13 @@ def _choose_by_rank(config: Config) -> EngineChoice:
     return EngineChoice(config.with_options({"engine": engine, "precision": precision}), why)
 
 
-# ---- A comparison or a timing
-
-
 def _judge(
     record: Measurement, config: Config, by_rank: EngineChoice, just_timed: bool = False
 ) -> EngineChoice | None:
-    """Return the choice that a record supports, if any. ``just_timed``: it is a new timing."""
-    requested, runtime = config.runtime, by_rank.config.runtime
-    rows = [
-        row
-        for row in record.rows
-        if row.options.get("batch", 1) == requested.batch and measurements.can_run(row, record)
-    ]
-    default = next(
-        (row for row in rows if (row.engine, row.precision) == (runtime.engine, runtime.precision)),
-        None,
-    )
-    allowed = [
-        row
-        for row in rows
-        if row is not default
-        and requested.engine in ("auto", row.engine)
-        and requested.precision in ("auto", row.precision)
-    ]
-    if default is None or not allowed:
-        return None
-    speed, is_timing = _read_speed(default), record.kind == "self-timing"
-    budget = config.calibration.budget
-    if is_timing and record.calibration.calibrate != PACKAGED:  # measured on only a few frames
-        budget = max(budget, measurements.MIN_AGREEMENT)
-    better = [row for row in allowed if _is_better(row, speed, budget)]
-    if is_timing:
-        better = [
-            row
-            for row in better
-            if _read_speed(row).median >= measurements.MIN_SPEEDUP * speed.median
-        ]
-        if not better:
-            return None  # the timing confirms the choice by rank
-    when = f"{record.kind}, {record.date}"
-    if not better:
-        return EngineChoice(
-            by_rank.config,
-            f"engine {default.engine}, {default.precision}: nothing else measured on this "
-            f"machine was faster within the budget ({when})",
-        )
-    best = max(better, key=lambda row: _read_speed(row).median)
-    ratio = _read_speed(best).median / speed.median
-    return EngineChoice(
-        _apply(config, record, {"engine": best.engine, "precision": best.precision}),
-        f"engine {best.engine}, {best.precision}: measured {ratio:.1f}x as fast as "
-        f"{default.engine} {default.precision} on this machine ({when}), agreement with fp32 "
-        f"{_round_down(best.agreement or 0.0)}"
-        + ("; --no-self-timing turns this off" if is_timing and not just_timed else ""),
-    )
+    from detector.core.run import judging
 
-
-def _round_down(share: float) -> str:
-    """Format as ``0.995``, rounded down, so that only full agreement is shown as 1."""
-    return f"{int(share * 1000) / 1000:g}"
-
-
-def _read_speed(row: MeasuredRow) -> Interval:
-    return row.fps["inference"] or Interval(0.0, 0.0, 0.0)
-
-
-def _is_better(row: MeasuredRow, default: Interval, budget: float) -> bool:
-    agrees = row.agreement is not None and row.agreement >= budget
-    return agrees and _read_speed(row).low > default.high
-
-
-def _apply(config: Config, record: Measurement, options: Mapping[str, Any]) -> Config:
-    """Return the configuration with a record's options, and for int8 with its calibration."""
-    config = config.with_options(options)
-    if options.get("precision") != "int8" or config.calibration.calibrate is not None:
-        return config
-    return replace(config, calibration=replace(config.calibration, **vars(record.calibration)))
-
-
-# ---- A search of tune
-
-
-def _find_search(
-    records: Sequence[Measurement], config: Config, kind: Callable[[], str | None]
-) -> Measurement | None:
-    """Return the newest search for this kind of source, unless a comparison is newer."""
-    runtime = config.runtime
-    if (runtime.engine, runtime.precision, runtime.batch) != ("auto", "auto", 1):
-        return None
-    input_kind = None
-    for record in records:
-        if record.kind == "compare":
-            return None
-        input_kind = input_kind or kind()
-        if record.input_kind == input_kind and _is_usable(record):
-            return record
-    return None
-
-
-def _is_usable(search: Measurement) -> bool:
-    return bool(search.rows) and measurements.can_run(search.rows[0], search)
-
-
-def _select_options(search: Measurement, config: Config) -> dict[str, Any]:
-    """Return the options that the user has not set, without those unknown to this version."""
-    defaults, known = Config(), {leaf.name for _, leaf in options()}
-    encoded = any(config.value(name) != defaults.value(name) for name in ENCODING)
-    return {
-        name: value
-        for name, value in search.rows[0].options.items()
-        if name in known
-        and config.value(name) == defaults.value(name)
-        and not (encoded and name in ENCODING)
-    }
-
-
-def describe(search: Measurement) -> str:
-    """Return ``tuned for 1280x720 h264 (2026-11-22), 1.8x as fast as the defaults: ...``."""
-    speeds = [row.fps.get("end_to_end") for row in search.rows]
-    ratio = ""
-    if len(speeds) == 2 and speeds[0] is not None and speeds[1] is not None:
-        ratio = f", {speeds[0].median / speeds[1].median:.1f}x as fast as the defaults"
-    options = format_options(search.rows[0].options)
-    return f"tuned for {search.input_kind} ({search.date}){ratio}: {options}"
-
-
-def format_options(settings: Mapping[str, Any]) -> str:
-    """Return options as they are typed: ``--engine openvino --precision int8``."""
-    return " ".join(as_options(settings)) or "the defaults"
-
-
-def as_options(settings: Mapping[str, Any]) -> list[str]:
-    words: list[str] = []
-    for name, value in settings.items():
-        text = ",".join(value) if isinstance(value, tuple) else str(value)
-        words += [f"--{name.replace('_', '-')}", *([] if value is True else [text])]
-    return words
+    judged = judging.judge(record, config, by_rank.config, just_timed)
+    return None if judged is None else EngineChoice(*judged)
 
 
 # ---- The records in force, for doctor and compare
@@ -269,10 +142,12 @@ def as_options(settings: Mapping[str, Any]) -> list[str]:
 def list_in_force(config: Config) -> list[dict[str, Any]]:
     """Return the records that change what ``auto`` chooses, the newest of each model and, for
     searches, of each kind of source. ``undo``: how the user removes the record."""
+    from detector.core.run import judging
+
     kinds: list[Kind] = ["self-timing", "compare", "tune"]  # later kinds take precedence
     newest: dict[tuple[Any, ...], Measurement] = {}
     for record in sorted(measurements.read(config), key=lambda record: kinds.index(record.kind)):
-        is_usable = record.kind != "tune" or _is_usable(record)
+        is_usable = record.kind != "tune" or judging.is_usable(record)
         if is_usable and measurements.is_valid(record, config):
             newest[record.model_sha256, record.model_input, record.input_kind] = record
     file = measurements.path(config)
@@ -297,7 +172,9 @@ def list_in_force(config: Config) -> list[dict[str, Any]]:
 def why_taken(record: Measurement, config: Config) -> str | None:
     """Return the reason of a record that changes the choice by rank; None if it changes nothing."""
     if record.kind == "tune":
-        return describe(record)
+        from detector.core.run import judging
+
+        return judging.describe(record)
     config = config.with_options({"engine": "auto", "precision": "auto"})
     try:
         by_rank = _choose_by_rank(config)

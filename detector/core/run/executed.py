@@ -98,10 +98,12 @@ def _parse_layers(entry: object) -> tuple[ExecutedLayer, ...] | None:
 
 
 def _store(file: Path, key: str, layers: tuple[ExecutedLayer, ...]) -> None:
+    from detector.core.engines._built import building
+
     rows = [[layer.name, layer.precision, layer.macs, layer.elements] for layer in layers]
 
     def add(before: dict[str, Any] | None) -> bytes:
         entries = dict(list(_parse_entries(before).items())[1 - KEPT :])
         return to_json({"schema": SCHEMA, "executed": {**entries, key: rows}}).encode()
 
-    store.rewrite(file.parent, file.name, add)
+    building.rewrite(file.parent, file.name, add)

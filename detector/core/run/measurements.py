@@ -98,6 +98,8 @@ def row(
 
 
 def keep(record: Measurement, config: Config) -> Path:
+    from detector.core.engines._built import building
+
     folder = store.choose_folder(config.runtime.engines_dir)
 
     def add(before: dict[str, Any] | None) -> bytes:
@@ -106,11 +108,13 @@ def keep(record: Measurement, config: Config) -> Path:
             set_aside(folder / FILE)
         return _to_document([*(entries or []), to_builtins(record)][-KEPT:])
 
-    return store.rewrite(folder, FILE, add)
+    return building.rewrite(folder, FILE, add)
 
 
 def forget(config: Config, kind: Kind) -> list[Measurement]:
     """Remove and return this machine's readable records of a kind. Raises OutputError."""
+    from detector.core.engines._built import building
+
     machine = this_machine()
 
     def is_forgotten(record: Measurement | None) -> bool:
@@ -122,7 +126,7 @@ def forget(config: Config, kind: Kind) -> list[Measurement]:
 
     forgotten = [record for record in read(config) if is_forgotten(record)]
     if forgotten:
-        store.rewrite(store.choose_folder(config.runtime.engines_dir), FILE, remove)
+        building.rewrite(store.choose_folder(config.runtime.engines_dir), FILE, remove)
     return forgotten
 
 

@@ -112,11 +112,11 @@ def may_replace(path: Path, settings: str) -> bool:
         return True
 
 
-def choose_names(
+def _choose_names(
     name: Callable[[str], dict[str, Path]],
     taken: Collection[Path],
     settings: str,
-    given: Path | None = None,
+    given: Path | None,
 ) -> dict[str, Path]:
     """Return the first of ``name("")``, ``name("-2")``... in which no path is ``taken`` and a run
     with these ``settings`` ("": any run) may replace every path. Raises OutputError."""
@@ -426,7 +426,7 @@ class OutputPlan:
         def named(added: str) -> dict[str, Path]:
             return {sink.name: name_one(sink, added) for sink in chosen}
 
-        return choose_names(named, self._taken, settings, self._file)
+        return _choose_names(named, self._taken, settings, self._file)
 
     def pixels(self, spec: str) -> str:
         """Return the pixel format to read: "bgr" if an output needs it, else "yuv420p"."""

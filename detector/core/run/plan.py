@@ -51,6 +51,7 @@ class PlanDraft:
     config: Config
     model_file: str
     reading: SourceReading
+    selection: Selection
     drawing: Drawing
     loop: Loop
     tiling: Tiling
@@ -69,7 +70,7 @@ class PlanDraft:
         model_file, extra_stages = Path(config.network.model).name, between.choose(config.as_dict())
         added = tuple(name for stage in extra_stages for name in stage.kind.brings)
         _refuse_empty_outputs(config, added)
-        reading = SourceReading.of(config)
+        reading, selection = SourceReading.of(config), Selection.of(config)
         writing = {
             **asdict(config.output),
             "program": f"detect-video {__version__}",
@@ -78,14 +79,14 @@ class PlanDraft:
             "added_sinks": added,
             "coasts": _find_spared(extra_stages) is not None,
             "at_once": reading.choice.at_once,
-            "one_class": len(config.selection.classes or ()) == 1,
+            "one_class": len(selection.given or ()) == 1,
         }
         parts = Drawing.of(config), Loop.of(config), Tiling.of(config)
-        return cls(config, model_file, reading, *parts, extra_stages, writing)
+        return cls(config, model_file, reading, selection, *parts, extra_stages, writing)
 
     def with_network(self, network: Network) -> tuple[Selection, Drawing]:
         """Resolve options that depend on the network's classes. Raises UsageError."""
-        selection = Selection.of(self.config, network.names)
+        selection = self.selection.with_network(network.names)
         for stage in self.extra_stages:
             stage.kind.check(stage.settings, network.names)
         return selection, self.drawing.with_network(network, selection.classes)

@@ -93,7 +93,11 @@ def _prepare_in(
     start = time.perf_counter()
     variant, notes = convert_network(network, graph_precision, config, folder, progress)
     converted_s = time.perf_counter() - start if variant is not network else 0.0
-    exported = store.export(variant, folder)
+    exported = store.find_exported(variant, folder)
+    if exported is None:
+        from detector.core.engines._built import building
+
+        exported = building.export(variant, folder)
     prepared = PreparedNetwork(
         variant, options, (*notes, *exported.notes), exported, converted_s, converted_s
     )
@@ -193,7 +197,11 @@ def _build_artefact(
         return None
     key = {"engine": engine, "precision": options.precision, **builder.key(network, options)}
     existing = store.find_built(folder, builder.suffix, lambda made: builder.covers(made, key))
-    return existing or store.build_once(
+    if existing is not None:
+        return existing
+    from detector.core.engines._built import building
+
+    return building.build_once(
         folder,
         f"{store.stem(network)}-{engine}-{options.precision}",
         builder.suffix,

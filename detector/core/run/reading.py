@@ -55,7 +55,7 @@ class SourceReading:
 
     @classmethod
     def of(cls, config: Config) -> SourceReading:
-        given, size = config.input, config.runtime.size
+        shaped, given, size = follows_source(config), config.input, config.runtime.size
         if config.runtime.rect and given.skip_still is not None:
             raise UsageError("--rect is for pictures, --skip-still for videos; omit one")
         rate = None if given.rate is None else parse_rate(given.rate)
@@ -84,7 +84,7 @@ class SourceReading:
             duration_s=duration_s,
             still=still,
             batch=config.runtime.batch,
-            shaped=follows_source(config),
+            shaped=shaped,
             longest=config.runtime.rect or (size is not None and size.isdecimal()),
             full_decode=given.full_decode,
             looped=config.live.repeat,

@@ -17,25 +17,24 @@ KIND_OF = {"car": "vehicle", "truck": "vehicle", "bus": "vehicle", "van": "vehic
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Thresholds and classes. ``classes``: ids of --classes; None: all."""
+    """Thresholds and classes. ``given``: --classes as given; ``classes``: their ids, which
+    ``with_network`` sets; None: all."""
 
     conf: float
     iou: float
     max_det: int
     agnostic: bool
-    classes: tuple[int, ...] | None
+    given: tuple[str, ...] | None
+    classes: tuple[int, ...] | None = None
 
     @classmethod
-    def of(cls, config: Config, names: Sequence[str]) -> Selection:
-        """Resolve classes. ``names``: the network's. Raises UsageError for an unknown class."""
+    def of(cls, config: Config) -> Selection:
         given = config.selection
-        return cls(
-            conf=given.conf,
-            iou=given.iou,
-            max_det=given.max_det,
-            agnostic=given.agnostic,
-            classes=class_ids("--classes", given.classes, names),
-        )
+        return cls(given.conf, given.iou, given.max_det, given.agnostic, given.classes)
+
+    def with_network(self, names: Sequence[str]) -> Selection:
+        """Resolve --classes. ``names``: the network's. Raises UsageError for an unknown class."""
+        return replace(self, classes=class_ids("--classes", self.given, names))
 
     def changed(
         self, conf: float | None, classes: Sequence[str | int] | None, names: Sequence[str]

@@ -18,7 +18,6 @@ be imported first.
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import sys
@@ -27,13 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from detector.core.errors import (
-    EXIT_HUNG_UP,
-    EXIT_INTERNAL,
-    EXIT_INTERRUPTED,
-    EXIT_TERMINATED,
-    STOPPED_CODES,
-)
+from detector.core.errors import EXIT_HUNG_UP, EXIT_INTERRUPTED, EXIT_TERMINATED, STOPPED_CODES
 
 TYPE_CHECKING = False  # importing typing would take a quarter of the time until signals are handled
 if TYPE_CHECKING:
@@ -53,12 +46,6 @@ _WORDS = {EXIT_HUNG_UP: "hung up", EXIT_INTERRUPTED: "interrupted", EXIT_TERMINA
 # and a shell repeats the terminal's SIGHUP.
 REPEAT_S = 0.2
 AGAIN_S = 0.01  # delay before a signal received during an extension's import is sent again
-PR_SET_PDEATHSIG = 1  # an option of Linux's prctl
-THREAD_GRACE_S = 0.5  # how long a killed parent may outlive the thread that started us
-PIPE_GRACE_S = 0.2  # how long a killed parent may outlive its pipes
-TERM_GRACE_S = 10.0  # time for a library call to return, so that SIGTERM is handled
-# The folder that contains detector/.
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
 
 
 class Stopped(BaseException):
@@ -158,86 +145,9 @@ def raise_swallowed() -> None:
         raise Stopped(_history.code)
 
 
-def end_with_parent(parent: int, folder: str | None = None) -> None:
-    """Make this process end when ``parent`` ends: on Linux the kernel sends it SIGTERM. ``folder``:
-    the parent's temporary files, removed if the parent was killed."""
-    signal.signal(signal.SIGTERM, _exit_on_sigterm)
-    atexit.register(remove_folder_of_dead_parent)
-    _child.parent, _child.folder = parent, folder
-    if not sys.platform.startswith("linux"):
-        return
-    import ctypes
-
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
-    if os.getppid() != parent:  # the parent ended before that call
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
-class _ChildState:
-    """This process, if it is a child that called ``end_with_parent``."""
-
-    parent = 0
-    folder: str | None = None
-    terminated = False
-
-
-_child = _ChildState()
-
-
-def end_abandoned_worker() -> NoReturn:
-    """End this worker, whose pipe was closed. Do not call it in the main thread."""
-    _wait_for_parents_end(PIPE_GRACE_S)
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(TERM_GRACE_S)
-    remove_folder_of_dead_parent()
-    os._exit(EXIT_INTERNAL)
-
-
-def _wait_for_parents_end(timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while os.getppid() == _child.parent and time.monotonic() < deadline:
-        time.sleep(0.02)
-
-
-def remove_folder_of_dead_parent() -> None:
-    """Remove the folder of ``end_with_parent`` if the parent has ended."""
-    if _child.folder is None:
-        return
-    if _child.terminated:
-        # The kernel sends SIGTERM when the parent's thread that started us ends. If the parent was
-        # killed, its other threads may end a moment later.
-        _wait_for_parents_end(THREAD_GRACE_S)
-    if os.getppid() == _child.parent:
-        return
-    import shutil
-
-    shutil.rmtree(_child.folder, ignore_errors=True)
-
-
-def child_command(code: str, folder: str | None = None, first: str = "") -> list[str]:
-    """Return a command that runs Python code and ends with this process. ``folder``: see
-    ``end_with_parent``. ``first``: code to run before any import of ours."""
-    code = (
-        f"import os, sys; sys.path.insert(0, {ROOT!r}); {first}"
-        "from detector.core.run.signals import end_with_parent; "
-        f"end_with_parent({os.getpid()}, {folder!r}); {code}"
-    )
-    # -P: a folder called detector in the current directory must not replace this package.
-    return [sys.executable, "-P", "-c", code]
-
-
-def _exit_on_sigterm(number: int, frame: FrameType | None) -> None:
-    if _is_in_extension(frame):
-        _send_again(number)
-        return
-    signal.signal(number, signal.SIG_IGN)  # the next signal must not interrupt the cleanup
-    _child.terminated = True
-    raise SystemExit(EXIT_TERMINATED)
-
-
 def _raise_stopped(number: int, frame: FrameType | None, *, writing: bool = False) -> None:
-    if _is_in_extension(frame):
-        _send_again(number)
+    if is_in_extension(frame):
+        send_again(number)
         return
     if _history.is_repeat():
         return
@@ -247,7 +157,7 @@ def _raise_stopped(number: int, frame: FrameType | None, *, writing: bool = Fals
     raise Stopped(_history.code, writing=writing)
 
 
-def _is_in_extension(frame: FrameType | None) -> bool:
+def is_in_extension(frame: FrameType | None) -> bool:
     """Return whether an extension module is being imported, which no exception may interrupt."""
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap_external>":
@@ -258,7 +168,7 @@ def _is_in_extension(frame: FrameType | None) -> bool:
     return False
 
 
-def _send_again(number: int) -> None:
+def send_again(number: int) -> None:
     again = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))
     again.daemon = True
     try:

@@ -1,4 +1,4 @@
-"""engines/measured.json: what ``compare --use``, ``tune --use`` and the self-timing store.
+"""The contents of engines/measured.json, by ``compare --use``, ``tune --use`` and self-timing.
 
 Separate from compare's other types, because every run reads these.
 """

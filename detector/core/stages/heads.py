@@ -1,8 +1,7 @@
 """Decode raw maps with anchors into candidates.
 
-    layout        outputs                          networks
-    anchor_maps   maps [1, A*(5+C), h, w], raw     YOLOv5, YOLOv7
     darknet_yolo  maps [1, A*(5+C), h, w], raw     darknet [yolo]
+    anchor_maps   maps [1, A*(5+C), h, w], raw     YOLOv5, YOLOv7 (anchor_maps.py)
 
 A: anchors; C: classes. readings.py reads all other outputs by their description. Each layout is a
 function of the outputs of one picture (float32) and a confidence threshold, and returns the
@@ -136,83 +135,11 @@ def join(parts: Sequence[Candidates]) -> Candidates:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class AnchoredLayer:
-    """The numbers that decode a map [1, A*(5+C), h, w]."""
-
-    anchors: tuple[tuple[float, float], ...]  # A pairs of width, height in network pixels
-    classes: int
-    stride: int  # pixels per cell
-
-
-def anchor_maps(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLayer]) -> Candidates:
-    """Return candidates whose objectness x best class score reaches ``conf``, by layer, anchor, y,
-    x. ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes: network pixels,
-    unclipped."""
-    if len({(len(layer.anchors), layer.classes) for layer in layers}) > 1:
-        return join(
-            [
-                anchor_maps([output], conf, [layer])
-                for output, layer in zip(outputs, layers, strict=True)
-            ]
-        )
-    anchors = len(layers[0].anchors)
-    surviving = survivors(outputs, anchors, logit(conf), anchors_last=False)
-    if surviving is None:
-        return no_candidates()
-    at, cells, class_ids, best = surviving
-    s = probabilities((cells[:, :5], best))
-    scores = s[:, 4] * s[:, 5]
-    table = _anchored_table(tuple(layers), _map_sizes(outputs))[at]
-    boxes = xyxy(_anchored_centres_sizes(s, table))
-    keep = (scores >= np.float32(conf)) & np.isfinite(boxes).all(axis=1)
-    return Candidates(boxes[keep], scores[keep], class_ids[keep])
-
-
-def anchor_maps_dense(outputs: list[Floats], layers: Sequence[AnchoredLayer]) -> Floats:
-    """Decode every row as ``anchor_maps`` does. Return [1, N, 5 + C] float32: cx, cy, w, h in
-    network pixels, objectness, class probabilities, by layer, anchor, y, x."""
-    table, columns = _anchored_table(tuple(layers), _map_sizes(outputs)), layers[0].classes + 5
-    dense, first = np.empty((1, len(table), columns), np.float32), 0
-    for output, layer in zip(outputs, layers, strict=True):
-        # Anchor by anchor, so that the numbers stay in the CPU cache.
-        for raw in output.reshape(len(layer.anchors), columns, -1):
-            dense[0, first : first + raw.shape[1]] = sigmoid(raw).T
-            first += raw.shape[1]
-    dense[0, :, :4] = _anchored_centres_sizes(dense[0], table)
-    return dense
-
-
 Sizes = tuple[tuple[int, int], ...]  # height and width of each map, in cells
 
 
-def _map_sizes(outputs: Sequence[Floats]) -> Sizes:
+def map_sizes(outputs: Sequence[Floats]) -> Sizes:
     return tuple([output.shape[2:] for output in outputs])
-
-
-@lru_cache(64)
-def _anchored_table(layers: tuple[AnchoredLayer, ...], sizes: Sizes) -> Floats:
-    """Return [N, 5] per cell: column - 0.5, row - 0.5, anchor's width and height, stride."""
-    rows = []
-    for layer, (height, width) in zip(layers, sizes, strict=True):
-        a, y, x = np.indices((len(layer.anchors), height, width)).reshape(3, -1)
-        origin = np.stack([x, y], axis=1).astype(np.float32) - np.float32(0.5)
-        anchors = np.array(layer.anchors, np.float32)[a]
-        strides = np.full((len(a), 1), layer.stride, np.float32)
-        rows.append(np.concatenate([origin, anchors, strides], axis=1))
-    return _freeze(np.concatenate(rows))
-
-
-def _anchored_centres_sizes(s: Floats, table: Floats) -> Floats:
-    """Return cx, cy, w, h [M, 4] in network pixels. ``s`` [M, 4 or more]: the logistics of the
-    cells' raw numbers; ``table``: the rows of these cells.
-
-    Centre = (2s - 0.5 + cell) * stride, size = (2s)^2 * anchor.
-    """
-    doubled = s[:, :4] * 2
-    centres = (doubled[:, :2] + table[:, :2]) * table[:, 4:]
-    sizes = np.square(doubled[:, 2:]) * table[:, 2:4]
-    return np.concatenate([centres, sizes], axis=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +173,7 @@ def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]
     if surviving is None:
         return no_candidates()
     at, cells, class_ids, best = surviving
-    table = _darknet_table(tuple(layers), _map_sizes(outputs))[at]
+    table = _darknet_table(tuple(layers), map_sizes(outputs))[at]
     if new_coords:
         centres, scores = cells[:, :2], cells[:, 4] * best
     else:
@@ -266,7 +193,7 @@ def darknet_yolo_dense(outputs: list[Floats], layers: Sequence[YoloLayer]) -> Fl
         raw = output.reshape(len(layer.anchors), layer.classes + 5, -1)
         cells = raw.transpose(2, 0, 1).reshape(-1, layer.classes + 5)
         s = cells if layer.new_coords else sigmoid(cells)
-        table = _darknet_table((layer,), _map_sizes([output]))
+        table = _darknet_table((layer,), map_sizes([output]))
         boxes = _darknet_centres_sizes(s[:, :2], cells, table, layer.new_coords)
         rows.append(np.concatenate([boxes, s[:, 4:]], axis=1))
     return np.concatenate(rows)[None]
@@ -291,10 +218,10 @@ def _darknet_table(layers: tuple[YoloLayer, ...], sizes: Sizes) -> Floats:
                 axis=1,
             )
         )
-    return _freeze(np.concatenate(rows))
+    return freeze(np.concatenate(rows))
 
 
-def _freeze(table: Floats) -> Floats:
+def freeze(table: Floats) -> Floats:
     table.setflags(write=False)  # all callers share the cached table
     return table
 

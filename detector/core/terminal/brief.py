@@ -11,7 +11,8 @@ from pathlib import Path
 from rich.cells import cell_len
 from rich.text import Text
 
-from detector.core.analysis.summary import input_text, stage_rows
+from detector.core.analysis.ledger import stage_rows
+from detector.core.analysis.summary import input_text
 from detector.core.analysis.verdict import describe_others
 from detector.core.errors import EXIT_DAMAGED, EXIT_DONE, STOPPED_CODES
 from detector.core.errors.text import counted

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from detector.core.analysis.summary import stage_cpu_s
+from detector.core.analysis.ledger import stage_cpu_s
 from detector.core.analysis.verdict import MAX_OTHERS
 from detector.core.session.document import Summary
 

@@ -95,7 +95,7 @@ def command(
     from detector.core.errors import GateError
     from detector.core.errors.guard import keep, refuse_kept
     from detector.core.errors.writing import write_whole
-    from detector.core.run.choose import as_options
+    from detector.core.run.judging import as_options
     from detector.core.terminal.models import progress_bar
     from detector.lab.analysis.next_steps import PROGRAM, drop_options
     from detector.lab.terminal.tune import print_tuning
@@ -152,7 +152,7 @@ def command(
 def _undo(config: Config, source: str | None, more: bool, as_json: bool) -> None:
     """Forget what --use kept. Raises UsageError for other arguments (``more``), and OutputError."""
     from detector.core.run import measurements
-    from detector.core.run.choose import describe
+    from detector.core.run.judging import describe
 
     if source is not None or more:
         raise UsageError("--undo forgets all that --use kept; omit SOURCE, --use and -o")

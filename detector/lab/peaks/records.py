@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from detector.core.config.schema import Config
-from detector.core.engines._built import store
+from detector.core.engines._built import building, store
 from detector.core.errors import OutputError, UsageError
 from detector.core.run.measurements import library_version, this_machine
 from detector.core.session.codec import from_builtins, to_builtins, to_json
@@ -82,7 +82,7 @@ def keep(config: Config, key: Mapping[str, Any], peaks: Peaks) -> None:
         return to_json({"schema": SCHEMA, "records": [*others, record][-KEPT:]}).encode()
 
     with suppress(OutputError):
-        store.rewrite(folder, FILE, add)
+        building.rewrite(folder, FILE, add)
 
 
 def _entries(document: dict[str, Any] | None) -> list[dict[str, Any]]:

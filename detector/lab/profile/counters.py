@@ -12,7 +12,7 @@ from pathlib import Path
 from detector.core.errors import EXIT_DAMAGED, EXIT_DONE
 from detector.core.errors.machine import NotHereError
 from detector.core.errors.writing import temporary_folder
-from detector.core.run.signals import child_command
+from detector.core.run.parent import child_command
 from detector.lab.profile.base import Occasion, Pass, output_within
 from detector.lab.session.passes import CountersFacts, Execution
 from detector.lab.session.read import read_session

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from detector.core.errors.text import counted
-from detector.core.run.choose import format_options
+from detector.core.run.judging import format_options
 from detector.core.session.measured import Interval
 from detector.core.tables import Column, Table
 from detector.core.terminal.console import SafeConsole

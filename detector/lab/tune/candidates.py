@@ -9,7 +9,7 @@ from detector.core import engines
 from detector.core.config.schema import Config
 from detector.core.errors import EngineError, UsageError
 from detector.core.errors.machine import usable_cores
-from detector.core.run.choose import ENCODING
+from detector.core.run.judging import ENCODING
 from detector.lab.session.tuning import AS_ASKED, LARGER, NO_VIDEO, SUBTITLES, Settings
 
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")

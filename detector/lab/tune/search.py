@@ -31,7 +31,7 @@ from detector.core import engines
 from detector.core.analysis.agreement import agreement
 from detector.core.config.schema import Config
 from detector.core.errors import EngineError
-from detector.core.run.choose import format_options
+from detector.core.run.judging import format_options
 from detector.core.session.measured import Interval
 from detector.core.types import Detections
 from detector.lab.session.tuning import VIDEO, Settings, Trial, Tuning

@@ -53,7 +53,6 @@ OPTION_VALUES = {
     "images": ("set", "absent", "in.mp4"),
     "format": ("coco", "yolo", "mot", "auto", "voc"),
     "kind": ("html", "table", "json", "csv", "trace", "pdf"),
-    "flags": ("arrays.npz", "absent.npz", "in.mp4"),
     "batches": ("1", "2", "1..4", "4..1", "0", "..", "1..", "x"),
     "max_regression": ("5%", "0.05", "5", "-1%", "nan", "inf", "%", ""),
     "frames": ("1", "2", "0", "-1", "x", "2.0", "99999999999999999999"),
@@ -70,12 +69,12 @@ POSITIONAL = {
 # Without commands that load engines or wait for other processes, and without doctor.
 COMMANDS = (
     *["detect"] * 12, "", "", "profile", "eval", "eval", "report", "diff", "models show",
-    "models show", "models list", "build", "infer-raw", "nothing",
+    "models show", "models list", "build", "nothing",
 )  # fmt: skip
 ALWAYS_ADDED = {
     "detect": ("--engine", "null"), "": ("--engine", "null"), "profile": ("--engine", "null",
     "--only", "loop"), "eval": ("--engine", "null"), "build": ("--engine", "null"),
-    "infer-raw": ("--engine", "null"), "nothing": ("--engine", "null"),
+    "nothing": ("--engine", "null"),
 }  # fmt: skip
 NEVER = {"sweep", "calibrate_frames", "budget", "verbose", "help", "version"}
 
@@ -103,7 +102,6 @@ def _files() -> dict[str, bytes]:
         "m.weights": content("small.weights"),
         "two.names": b"person\nvehicle\n",
         "n.sqlite": content("nsys.sqlite"),
-        "arrays.npz": content("arrays.npz"),
         "found.json": content("found.json"),
         "o.yaml": b"conf: 0.5\nframes: 3\n",
         "text.mp4": b"no video\n" * 9,

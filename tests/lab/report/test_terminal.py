@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from detector.core.analysis.summary import stage_rows, thread_rows
+from detector.core.analysis.ledger import stage_rows, thread_rows
 from detector.core.session.codec import from_builtins
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.models import progress_bar

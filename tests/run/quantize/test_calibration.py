@@ -16,7 +16,7 @@ import pytest
 from onnx import numpy_helper
 
 from detector.core.config.schema import PACKAGED, CalibrationConfig, Config, NetworkConfig
-from detector.core.engines._built import store
+from detector.core.engines._built import building, store
 from detector.core.errors import EngineError, ModelError, SourceError, UsageError
 from detector.core.models.base import Network
 from detector.core.models.graph import int8, qdq
@@ -73,13 +73,13 @@ def test_built_graph_is_reused(
     video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, _ = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
-    exported = store.export(first, tmp_path)
+    exported = building.export(first, tmp_path)
     built: list[str] = []
     monkeypatch.setattr(qdq, "quantised_graph", lambda *arguments: built.append(arguments[3]))
     again, _ = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     assert again.path == exported.path
     assert again.graph == first.graph
-    assert store.export(again, tmp_path) == exported._replace(built=False)
+    assert building.export(again, tmp_path) == exported._replace(built=False)
     assert built == []
     other, _ = quantize.quantize_network(
         branched(), "int8-u8", config(video, calibrate_frames=4), tmp_path
@@ -96,7 +96,7 @@ def test_fp32_graph_is_not_read_if_the_int8_graph_exists(video: Path, tmp_path: 
     blind = replace(branched(), graph=lambda: pytest.fail("the fp32 graph was read"))
     with pytest.raises(pytest.fail.Exception):
         quantize.quantize_network(blind, "int8-u8", config(None), tmp_path)
-    exported = store.export(first, tmp_path)
+    exported = building.export(first, tmp_path)
     again, notes = quantize.quantize_network(blind, "int8-u8", config(None), tmp_path)
     assert (again.path, notes) == (exported.path, stored_notes)
     assert store.Graphs(tmp_path).load(branched()), "its sizes are known without it"

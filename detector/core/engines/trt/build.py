@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from detector.core.engines._built import store
+from detector.core.engines._built import building, store
 from detector.core.engines.base import BuildProgress, EngineOptions, translated
 from detector.core.engines.trt import driver
 from detector.core.engines.trt.driver import Gpu
@@ -363,4 +363,4 @@ def _save_timings(config: Any, cache: Path) -> None:
         return
     # If the cache cannot be stored, the plan can still be used.
     with suppress(OSError, OutputError):
-        store.write_sealed(cache, bytes(timings.serialize()))
+        building.write_sealed(cache, bytes(timings.serialize()))

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from detector.core.engines._built import store
+from detector.core.engines._built import building, store
 from detector.core.engines.trt.driver import Gpu
 from detector.core.engines.trt.edition import Edition
 from detector.core.engines.trt.running import TrtRequest
@@ -38,7 +38,7 @@ class Contexts:
         content = bytes(self._cache.serialize())
         if content != self._known:
             with suppress(OSError, OutputError):
-                store.write_sealed(self._file, content)
+                building.write_sealed(self._file, content)
 
 
 def _file(artefact: Path, gpu: Gpu) -> Path:

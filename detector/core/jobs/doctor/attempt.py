@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from detector.core.errors import EXIT_ENGINE, EXIT_INTERNAL, DetectVideoError
 from detector.core.errors.writing import temporary_folder
 from detector.core.jobs.doctor.encoding import encoders as measure_encoders
-from detector.core.run.signals import child_command
+from detector.core.run.parent import child_command
 
 if TYPE_CHECKING:
     from detector.core.models.base import Network
@@ -73,10 +73,12 @@ def main(word: str) -> None:
             result = {"error": None}
             _build_plus_one(word.removeprefix(BUILD))
         else:
+            from detector.core import engines
+
             result = {
                 "error": None,
                 "precisions": _run_plus_one(word),
-                "offers": _list_offers(word),
+                "offers": [offer._asdict() for offer in engines.find(word).offers()],
             }
     except DetectVideoError as error:
         result = {"error": " ".join(str(error).split()), "exit_code": error.exit_code}
@@ -122,12 +124,6 @@ def _build_plus_one(name: str) -> None:
     with temporary_folder("detect-video-doctor-") as folder:
         target = Path(folder) / f"plus_one{builder.suffix}"
         builder.build(_plus_one(), EngineOptions(), target, lambda *_: True)
-
-
-def _list_offers(name: str) -> list[dict[str, Any]]:
-    from detector.core import engines
-
-    return [offer._asdict() for offer in engines.find(name).offers()]
 
 
 def _plus_one() -> Network:

@@ -1,10 +1,9 @@
 """Measure the range of values that each tensor has for the calibration frames.
 
-``measure_ranges`` runs the fp32 graph on ONNX Runtime. There are three methods:
+``measure_ranges`` runs the fp32 graph on ONNX Runtime. There are two methods:
 
 minmax      from the lowest to the highest value
 percentile  the middle 99.99 % of the values
-entropy     the range whose int8 histogram loses least information, by ONNX Runtime's search
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ Range = tuple[float, float]  # lowest and highest value
 
 PERCENT = 99.99  # share of the values that "percentile" keeps
 PERCENTILE_BINS = 4096
-ENTROPY_BINS = 512  # fewer, because the search is slow plain Python
 QUANTISED_BINS = 128
 SILENT = 4  # ONNX Runtime's log level for fatal errors only
 
@@ -37,7 +35,7 @@ def measure_ranges(
 ) -> dict[str, Range]:
     """Return tensor -> the range that int8 must cover.
 
-    ``slots``: frames, u8 RGB [N, H, W, 3], N >= 1. ``method``: "minmax", "percentile" or "entropy".
+    ``slots``: frames, u8 RGB [N, H, W, 3], N >= 1. ``method``: "minmax" or "percentile".
     ``progress`` is called with the numbers of finished and of all frames. ``by_channel``: tensors
     [N, channels, ...] whose channels are measured too (``channel_name``).
     """
@@ -110,13 +108,11 @@ class _MinMax:
 class _Percentile:
     """Uses ONNX Runtime's histogram around zero, which adds outer bins for larger values."""
 
-    bins = PERCENTILE_BINS
-
     def __init__(self) -> None:
         from onnxruntime.quantization.calibrate import HistogramCollector
 
         self.collector = HistogramCollector(
-            "entropy", False, self.bins, QUANTISED_BINS, PERCENT, "same"
+            "entropy", False, PERCENTILE_BINS, QUANTISED_BINS, PERCENT, "same"
         )
 
     def add(self, values: NDArray[np.float32]) -> None:
@@ -125,15 +121,6 @@ class _Percentile:
     def result(self) -> Range:
         counts, edges, low, high, _ = self.collector.get_histogram_dict()[""]
         return percentile_range(counts, edges, float(low), float(high), PERCENT)
-
-
-class _Entropy(_Percentile):
-    bins = ENTROPY_BINS
-
-    def result(self) -> Range:
-        histogram = self.collector.get_histogram_dict()[""]
-        low, high = self.collector.get_entropy_threshold(histogram, QUANTISED_BINS)[:2]
-        return max(float(low), float(histogram[2])), min(float(high), float(histogram[3]))
 
 
 def percentile_range(
@@ -154,5 +141,4 @@ def percentile_range(
 _COLLECTORS: dict[str, Callable[[], _MinMax | _Percentile]] = {
     "minmax": _MinMax,
     "percentile": _Percentile,
-    "entropy": _Entropy,
 }

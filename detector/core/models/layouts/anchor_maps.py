@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from detector.core.models.layouts.base import Example, Layout
 from detector.core.models.layouts.maps import MapsDecoder
-from detector.core.stages.heads import AnchoredLayer, anchor_maps, anchor_maps_dense
+from detector.core.stages.anchor_maps import AnchoredLayer, anchor_maps, anchor_maps_dense
 
 DECODER = MapsDecoder(
     "anchor-maps",

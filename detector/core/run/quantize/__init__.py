@@ -60,9 +60,10 @@ def quantize_network(
         )
     if (built := _find_built(network, kind, config, folder)) is not None:
         return built
+    from detector.core.engines._built import building
     from detector.core.models.graph.qdq import quantised_graph, why_not_int8
 
-    store.refuse_beyond_one_message(
+    building.refuse_beyond_one_message(
         network,
         "measuring int8 ranges needs a graph in one piece",
         "use --precision fp16, or a smaller model",
@@ -78,7 +79,7 @@ def quantize_network(
             network.graph, calibration.ranges, float_nodes, kind, weight_top(kind)
         )
         # The exported file records the graph's sizes, so the next run builds no fp32 graph.
-        notes = [*notes, *store.export(network, folder).notes]
+        notes = [*notes, *building.export(network, folder).notes]
     return variant, [*notes, *more]
 
 
@@ -126,12 +127,8 @@ def _describe_variant(
         path=None,
         peak_bytes=None,
         details={**network.details, "int8": summary},
-        made_with=_digest_inputs(calibration, kind, top),
+        made_with=hashlib.sha256(f"{kind} {top} {calibration.to_json()}".encode()).hexdigest(),
     )
     more = [UNMEASURED] if top != WEIGHT_TOP and key == kind else []
     more += [ONE_SCALE] if kind != requested and calibration.has_channels() else []
     return variant, [*map(Background, calibration.sentences(key)), *more]
-
-
-def _digest_inputs(calibration: Calibration, kind: str, top: int) -> str:
-    return hashlib.sha256(f"{kind} {top} {calibration.to_json()}".encode()).hexdigest()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from detector.core import engines, sources
 from detector.core.config.schema import CalibrationConfig
-from detector.core.engines._built import store
+from detector.core.engines._built import building
 from detector.core.engines.base import BuildProgress
 from detector.core.errors import DetectVideoError, EngineError
 from detector.core.errors.machine import BF16, cpu_flags
@@ -60,7 +60,7 @@ def make_calibration(
     sources.refuse_pipe(source, "calibration reads its source more than once")
     with sources.open(source, frames=1):
         pass  # refuses a source that cannot be opened, before anything is made
-    made = store.build_once(
+    made = building.build_once(
         folder,
         file_stem(network),
         SUFFIX,

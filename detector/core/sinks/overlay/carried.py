@@ -1,4 +1,4 @@
-"""Store the exact detections in an overlay, so that ``burn`` can draw them later without a model.
+"""Store the exact detections in an overlay, for programs that read its subtitles.
 
 The first subtitle line of a picture begins with a comment, which players ignore:
 

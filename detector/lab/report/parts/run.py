@@ -6,15 +6,15 @@ import shlex
 from collections.abc import Sequence
 from html import escape
 
-from detector.core.analysis.statistics import list_statistics
-from detector.core.analysis.summary import (
+from detector.core.analysis.ledger import (
     StageRow,
     ThreadRow,
-    seconds_text,
     stage_rows,
     thread_rows,
     unbooked_cpu_s,
 )
+from detector.core.analysis.statistics import list_statistics
+from detector.core.analysis.summary import seconds_text
 from detector.core.analysis.tables import ledger_table, rates_table, threads_table
 from detector.core.errors.text import counted
 from detector.core.session.document import SessionDocument

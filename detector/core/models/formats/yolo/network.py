@@ -47,7 +47,7 @@ from detector.core.models.formats.yolo.weights import (
 )
 from detector.core.models.graph.build import INPUT, GraphBuilder
 from detector.core.models.names import find_names
-from detector.core.stages.heads import AnchoredLayer, anchor_maps, anchor_maps_dense
+from detector.core.stages.anchor_maps import AnchoredLayer, anchor_maps, anchor_maps_dense
 
 if TYPE_CHECKING:
     import onnx
