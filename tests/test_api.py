@@ -409,14 +409,24 @@ def test_documented_example_file_runs(tmp_path):
 @pytest.mark.parametrize(
     ("use", "answer"),
     [
+        (lambda one: one.predict(PICTURE), r"detector\.stream\(source\)"),
+        (lambda one: one.export(), "detect-video build --to onnx"),
         (lambda one: one(PICTURE, imgsz=320), r"in Detector\(\.\.\.\) use size=320"),
         (lambda one: one(PICTURE, stream=True), r"detector\.stream\(source\)"),
+        (lambda one: one(PICTURE).boxes.xyxy, r"found\.boxes"),
+        (lambda one: one(PICTURE).confidence, r"found\.scores"),
+        (lambda one: one(PICTURE).show(), r"found\.plot\(\)"),
         (lambda one: one(source=PICTURE), r"detector\(picture\)"),
+        (lambda one: next(one.stream(CLIP)).boxes, "for frame, found in"),
+        (lambda one: one(PICTURE).orig_img, "what you passed"),
+        (lambda one: one(PICTURE).absent, "no attribute 'absent'$"),
     ],
 )
-def test_keywords_of_other_libraries_raise_with_ours(use, answer):
-    with Detector(engine="null") as detector, pytest.raises(DetectVideoError, match=answer):
-        use(detector)
+def test_attributes_of_other_libraries_raise_with_our_name(use, answer):
+    with Detector(engine="null") as detector:
+        with pytest.raises((AttributeError, DetectVideoError), match=answer):
+            use(detector)
+        assert not hasattr(detector(PICTURE), "xyxy")
 
 
 @pytest.mark.slow

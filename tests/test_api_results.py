@@ -21,7 +21,7 @@ import detector as package
 from detector import Detections, Detector, DetectVideoError
 from detector.core import types
 from detector.core.api.options import Options
-from detector.core.api.results import WIDEST
+from detector.core.api.results import WIDEST, Detection
 from detector.core.config.reference import python_types
 from detector.core.config.schema import options
 from detector.core.engines.base import Engine
@@ -104,11 +104,13 @@ def test_result_refers_to_its_picture_weakly(tmp_path):
     found.save(tmp_path / "b.png")
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     assert found._repr_png_().startswith(b"\x89PNG")
+    assert found._repr_html_() is None
     assert pickle.loads(pickle.dumps(found)) == found == copy.deepcopy(found)
     kept = weakref.ref(image)
     del image
     assert kept() is None
     assert found._repr_png_() is None
+    assert "vehicle" in found._repr_html_()
     for wrong in (found.plot, lambda: found.save(tmp_path / "c.png"), lambda: found.save("c.txt")):
         with pytest.raises(DetectVideoError):
             wrong()
@@ -276,7 +278,7 @@ def test_detector_accepts_pil_pictures(detector):
 def test_public_classes_have_examples_that_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     public = [getattr(package, name) for name in package.__all__ if name != "__version__"]
-    for kind in (*public, types.Detection, Engine, Source, Sink, Stage, Session):
+    for kind in (*public, Detection, Engine, Source, Sink, Stage, Session):
         ran = doctest.DocTestRunner().run(*doctest.DocTestFinder(recurse=False).find(kind))
         assert ran.attempted > ran.failed == 0, kind
 

@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from unittest import mock
 
 import click
@@ -15,6 +17,7 @@ from detector.core import engines
 from detector.core.cli.exits import end
 from detector.core.cli.group import cli, command_names
 from detector.core.cli.habits import refuse_split_lists
+from detector.core.config.levels import resolve_config
 from detector.core.config.schema import flag_of, options, short_of
 from detector.core.errors import UsageError
 from tests.cli.command import assert_one_line_error, detect_video
@@ -176,7 +179,7 @@ HABITS = [
     (("in.mp4", "--imgsz", "640"), "--size"),
     (("in.mp4", "--project", "x"), "--run-dir"),
     (("in.mp4", "conf=0.3"), "--conf 0.3"),
-    (("track", "in.mp4"), "track: use detect-video detect --track"),
+    (("track", "in.mp4"), "detect-video in.mp4 --track"),
     (("export", "yolov5n"), "build"),
     (("yolov5nn",), "--model yolov5n"),
     (("--source", "in.mp4"), "--source: name the source without an option"),
@@ -192,25 +195,68 @@ HABITS = [
     (("-h", "report"), "use detect-video report --help"),
     (("in.mp4", "--track", "botsort"), "bytetrack or ocsort"),
     (("in.mp4", "--track", "True"), "use --track"),
-    (("predict", "source=x", "imgsz=640"), "imgsz: use --size"),
-    (("yolo", "detect", "predict", "source=x", "half=True"), "half: use --precision fp16, or bf16"),
-    (("yolo", "segment", "predict"), "segment: masks are not supported"),
+    (("predict", "source=x", "imgsz=640"), "use detect-video x --size 640."),
+    (("predict", "source=my x", "half=True", "save=False"), "'my x' --precision fp16 --no-video."),
+    (("yolo", "detect", "val", "data=x"), "use detect-video eval x."),
+    (("yolo", "mode=predict", "source=x"), "use detect-video x."),
+    (("yolo", "segment", "predict"), "'segment': masks are not supported"),
     (("train", "x.yaml"), "--model"),
-    (("x.mp4", "--imgsz", "640", "--save-txt", "--nosave"), "save-txt: use --save yolo; --nosave"),
-    (("predict", "source=x", "augment=True"), "augment: has no equivalent"),
-    (("val", "data=x.yaml", "model=a.pt"), "use detect-video eval; data: use --names FILE"),
+    (
+        ("x.mp4", "--imgsz", "480", "640", "--conf-thres", ".3", "--save-txt", "--nosave"),
+        "use detect-video x.mp4 --size 640x480 --conf .3 --save yolo.",
+    ),
+    (
+        ("--source", "x.mp4", "--weights", "a.pt", "--half", "--project", "p", "--name", "n"),
+        "use detect-video x.mp4 --precision fp16 --model a.pt -o p/n/.",
+    ),
+    (("track", "source=x", "tracker=botsort.yaml"), "--track bytetrack. There is no equivalent of"),
+    (("predict", "source=x", "augment=True"), "no equivalent of augment."),
+    (("val", "data=x.yaml", "model=a.pt"), "use detect-video eval x.yaml --model a.pt."),
+    (("val", "--data", "x.yaml", "--weights", "a.pt"), "eval x.yaml --model a.pt."),
     (("count", "in.mp4"), "detect-video zones"),
     (("tune", "in.mp4", "--frames", "60"), "--frames: use --duration"),
-    (("compare", "x", "--imgsz", "640", "--half"), "--imgsz: use --size; --half: use"),
+    (("compare", "x", "--imgsz", "640", "--half"), "detect-video compare x --size 640 --precis"),
+    (("-i", "x.mp4", "-y", "o.mp4"), "use detect-video x.mp4 -o o.mp4."),
     (("in.mp4", "--classes", "0", "2"), "use --classes 0,2."),
     (("in.mp4", "--classes", "0,", "2", "--json"), "use --classes 0,2."),
     (("--classes", "person", "car", "in.mp4"), "use --classes person,car."),
     (("in.mp4", "--blur", "person", "car"), "use --blur person,car."),
-    (("solutions", "count", "source=x"), "--zones counts"),
+    (("solutions", "count", "source=x"), "use detect-video zones x, draw on its page, then detect"),
+    (("yolo", "solutions", "count"), "then detect-video in.mp4 --zones in-zones.yaml."),
+    (("yolo", "solutions", "heatmap", "source=x"), "'solutions heatmap': not a command"),
+    (("yolo", "benchmark", "model=a.onnx", "imgsz=640"), "compare in.mp4 --model a.onnx --size"),
     (("yolo", "version"), "use detect-video --version."),
-    (("yolo",), "'yolo': use detect-video SOURCE"),
     (("in.mp4", "--track", "ocsrt"), "did you mean --track ocsort?"),
 ]
+
+
+# Arguments of ``yolo`` -> our command line.
+YOLO_LINES = {
+    "predict source=bus.jpg save_txt=True": "bus.jpg --save pictures,yolo",
+    "predict source=shots/*.png save_crop": "'shots/*.png' --save pictures,crops",
+    "predict source=. save_txt save_conf": ". --save-conf --save pictures,yolo",
+    "predict source=x.mp4 save_txt save_crop": "x.mp4 --save video,yolo,crops",
+    "predict source=x.mp4 save_conf=True classes=[2,7]": "x.mp4 --classes 2,7",
+    "predict source=x.mp4 'classes=[2, 7]' imgsz=320,640": "x.mp4 --classes 2,7 --size 640x320",
+    "predict source=x.mp4 imgsz=[320,640] conf=None": "x.mp4 --size 640x320",
+    "predict source=x.mp4 imgsz=(640,) agnostic_nms=True": "x.mp4 --size 640 --agnostic",
+    "predict source=x.mp4 agnostic_nms=False half": "x.mp4 --precision fp16",
+    "predict source=x.mp4 show_labels=False show_conf=True": "x.mp4 --hide-labels",
+    "predict source=x.mp4 show=True vid_stride=2 classes=0": "x.mp4 --serve 8080 --stride 2 "
+    "--classes 0",
+    "val model=a.onnx data=x.yaml half=True": "eval x.yaml --model a.onnx --precision fp16",
+    "export model=a.pt format=onnx half=True": "build a.pt --to onnx",
+    "export model=a.pt format=engine half=True": "build a.pt --engine trt --precision fp16",
+}
+
+
+@pytest.mark.parametrize("theirs", YOLO_LINES)
+def test_ultralytics_commands_are_translated(theirs, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    _, message = refusal_of(["yolo", *shlex.split(theirs)])
+    (line,) = re.findall(r": use detect-video (.+?)\.(?: |$)", message)
+    assert line == YOLO_LINES[theirs]
+    parse(shlex.split(line))
 
 
 @pytest.mark.parametrize(
@@ -224,6 +270,19 @@ def test_options_of_other_programs_name_ours(words, answer, monkeypatch, tmp_pat
     code, message = refusal_of(words)
     assert answer in message
     assert code == 2
+    for line in re.findall(r"(?:use|then) (detect-video .+?)(?=[.,] |\.$)", message):
+        parse(shlex.split(line)[1:])
+
+
+def parse(words):
+    """Parse the words as the command does, without running it. Raises click.UsageError."""
+    with suppress(click.exceptions.Exit):  # of --version
+        context = cli.make_context("detect-video", words)
+        words = [*context._protected_args, *context.args]
+        name, command, rest = cli.resolve_command(context, words)
+        given = command.make_context(name, rest, parent=context).params
+        leaves = {leaf.name for _, leaf in options()}
+        resolve_config(None, {key: given[key] for key in leaves & given.keys()})
 
 
 def refusal_of(words):

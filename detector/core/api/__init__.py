@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 from detector.core.api.options import OF_CAMERAS, Options
 from detector.core.api.pictures import as_image, kind_of
 from detector.core.api.words import python_words
-from detector.core.config.elsewhere import answer_keyword
+from detector.core.config.elsewhere import OF_DETECTORS, AnswersAttributes, answer_keyword
 from detector.core.config.schema import DrawingConfig, OutputConfig, TrackingConfig
 from detector.core.errors import STOPPED_CODES, EngineError, UsageError
 
@@ -94,7 +94,7 @@ class _TrackerStage:
         return {}
 
 
-class Detector:
+class Detector(AnswersAttributes):
     """A model on an engine, warmed up: call it with pictures, or ``stream`` a video.
 
     ``model``: path of a model file or a known name; "street" (person, vehicle) comes with the
@@ -116,6 +116,8 @@ class Detector:
     With ``zones="zones.yaml"``, or its content, ``{"lines": {"door": [[0, 300], [960, 300]]}}``,
     ``found.events`` lists what crossed a line, entered or left a zone in each frame.
     """
+
+    answers = OF_DETECTORS
 
     def __init__(
         self,
@@ -287,7 +289,7 @@ class Detector:
     def _stream_one(
         self, source: str, progress: Progress, conf: float | None, classes: Classes
     ) -> Generator[tuple[Frame, Detections], None, bool]:
-        from detector.core.api.results import Detections
+        from detector.core.api.results import Detections, Pair
         from detector.core.loop.parts import LoopHooks
         from detector.core.sources._forms import STANDARD_INPUT, is_web
         from detector.core.stages.annotate import pixelate
@@ -324,7 +326,7 @@ class Detector:
                         pixelate(image, found, plan.drawing.blurred)
                         info = frame.source or opened.info
                         copy = replace(frame, picture=image, source=info)
-                        yield copy, Detections.wrap(found, image)
+                        yield Pair((copy, Detections.wrap(found, image)))
                     return True
                 finally:
                     progress.stop.set()  # otherwise a silent pipe would block the reader

@@ -32,7 +32,7 @@ def as_image(picture: Picture, choice: Choice | None = None) -> Image:
     """Convert to u8 BGR [h, w, 3]. Raises UsageError if it is not a picture, and SourceError."""
     if isinstance(picture, (str, os.PathLike)):
         return _read_picture(os.fspath(picture), choice)
-    if any(kind.__module__.partition(".")[0] == "PIL" for kind in type(picture).__mro__):
+    if _is_pil(picture):
         return _from_pil(picture)
     image: Any = picture
     if (
@@ -53,6 +53,10 @@ def kind_of(thing: object) -> str:
     if hasattr(thing, "dtype"):
         return f"{thing.dtype} {getattr(thing, 'shape', '')}".strip()
     return type(thing).__name__
+
+
+def _is_pil(picture: object) -> bool:
+    return any(kind.__module__.partition(".")[0] == "PIL" for kind in type(picture).__mro__)
 
 
 def _from_pil(picture: Any) -> Image:

@@ -5,23 +5,41 @@ from __future__ import annotations
 import importlib
 import os
 import weakref
+from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from detector.core import types
+from detector.core.config.elsewhere import OF_STREAMS, AnswersAttributes
 from detector.core.errors import DetectVideoError, UsageError
 
 if TYPE_CHECKING:
     import pandas
 
     from detector.core.api.pictures import Picture
-    from detector.core.types import Image
+    from detector.core.types import Frame, Image
 
 WIDEST = 1280  # pixels; a notebook stores every picture that it shows
 
 
-class Detections(types.Detections):
+class Detection(AnswersAttributes, types.Detection):
+    """One object of a picture. Iterating over ``Detections`` yields them.
+
+    ``box``: x1, y1, x2, y2 in pixels of the picture. ``score``: 0 to 1.
+
+        >>> Detection((10.0, 20.0, 50.0, 90.0), 0.9, 0, "person").name
+        'person'
+    """
+
+    __slots__ = ()
+
+
+class Boxes(AnswersAttributes, np.ndarray[Any, np.dtype[np.float32]]):
+    """Boxes as a plain array, xyxy [M, 4]."""
+
+
+class Detections(AnswersAttributes, types.Detections):
     """The objects of one picture, best score first.
 
     ``boxes`` xyxy [M, 4] float32 in pixels of the picture, ``scores`` [M] float32, ``class_ids``
@@ -45,7 +63,7 @@ class Detections(types.Detections):
     def wrap(cls, found: types.Detections, picture: Picture | None = None) -> Detections:
         """Return the same arrays in this class. ``picture``: the one that contains the objects."""
         wrapped = cls(
-            *(found.boxes, found.scores, found.class_ids),
+            *(found.boxes.view(Boxes), found.scores, found.class_ids),
             *(found.names, found.cut, found.track_ids),
             coasting=found.coasting,
             scene=found.scene,
@@ -73,6 +91,9 @@ class Detections(types.Detections):
         subset = super().only(rows)
         subset._picture = self._picture
         return subset
+
+    def _one(self, i: int) -> Detection:
+        return Detection(*super()._one(i))
 
     def to_dict(self) -> list[dict[str, Any]]:
         """Return plain values for JSON, as in the JSONL output: class, class_id, score, box."""
@@ -176,6 +197,25 @@ class Detections(types.Detections):
         if (share := WIDEST / drawn.shape[1]) < 1:
             drawn = cv2.resize(drawn, None, fx=share, fy=share, interpolation=cv2.INTER_AREA)
         return encode(drawn, ".png")[1]
+
+    def _repr_html_(self) -> str | None:
+        """Return a table for a notebook if the picture is gone. Notebooks prefer HTML to PNG."""
+        from detector.core.sinks._rows import plain_values
+
+        if self._repr_png_() is not None:
+            return None
+        rows = "".join(
+            f"<tr><td>{escape(name)}</td><td>{score}</td><td>{box}</td></tr>"
+            for name, _, score, box in plain_values(self)
+        )
+        return f"<table><tr><th>class</th><th>score</th><th>box</th></tr>{rows}</table>"
+
+
+class Pair(AnswersAttributes, tuple["Frame", Detections]):
+    """What a stream yields: a frame and its detections."""
+
+    __slots__ = ()
+    answers = OF_STREAMS
 
 
 def _import(library: str, what: str) -> Any:

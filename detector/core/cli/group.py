@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -55,9 +56,9 @@ class DefaultGroup(click.Group):
             args = self._detect().take_topic(ctx, args)
         is_there = bool(args) and os.path.lexists(args[0])
         if args and not (is_there or args[0] in command_names() or args[0].startswith("-")):
-            from detector.core.cli.habits import answer_habits, list_options
+            from detector.core.cli.habits import answer_habits
 
-            args[0] = answer_habits(args, ctx, list_options(self._detect())) or args[0]
+            args[0] = answer_habits(args, ctx, self._options_of(ctx)) or args[0]
         if args and args[0] not in command_names() and args[0] not in ("--help", "-h", "--version"):
             check_threads(blas_threads())  # what follows imports numpy
             if not is_there:
@@ -67,10 +68,20 @@ class DefaultGroup(click.Group):
                 refuse_model_name(args[0], ctx)
             args.insert(0, DEFAULT)
         if args[0] == DEFAULT and any("=" in word for word in args[1:]):
-            from detector.core.cli.habits import list_options, refuse_assignments
+            from detector.core.cli.habits import refuse_assignments
 
-            refuse_assignments(args[1:], ctx, list_options(self._detect()))
+            refuse_assignments(args[1:], ctx, self._options_of(ctx))
         return super().parse_args(ctx, args)
+
+    def _options_of(self, ctx: click.Context) -> Callable[[str], dict[str, bool]]:
+        """Return a function that lists a command's options; it imports the command when called."""
+        from detector.core.cli.habits import list_options
+
+        def known(name: str) -> dict[str, bool]:
+            command = self.get_command(ctx, name)
+            return {} if command is None else list_options(command)
+
+        return known
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete words. Files come first, because bash drops items before them."""

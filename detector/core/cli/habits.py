@@ -6,8 +6,12 @@ import difflib
 import itertools
 import os
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from detector.core.cli.translating import Known
 
 LISTS = ("--classes", "--blur")  # options whose items other programs take as separate words
 
@@ -24,67 +28,63 @@ def our_option(theirs: str, known: Collection[str]) -> str | None:
     return f"use {option}" if option in known else None
 
 
-def answer_habits(words: Sequence[str], ctx: click.Context, known: Collection[str]) -> str | None:
+def answer_habits(words: Sequence[str], ctx: click.Context, known: Known) -> str | None:
     """Return our command for another program's first word, if any. Raises UsageError that says how
-    to write ``train``, ``conf=0.3`` or ``yolo predict``. ``known``: options of detect."""
+    to write ``train``, ``conf=0.3`` or ``yolo predict``."""
+    word = words[0]
     from detector.core.config.elsewhere import ABSENT, WORDS
 
-    word = words[0]
-    if word in ABSENT:
+    is_solution = word == "solutions" and len(words) > 1
+    if word in ABSENT and not is_solution:
         raise click.UsageError(f"'{word}': {ABSENT[word]}.", ctx)
     ours = WORDS.get(word, "")
-    if word == "yolo" or " " in ours or _assigns(word) or (ours and any(map(_is_foreign, words))):
-        raise click.UsageError(_list_ours(words, known), ctx)
+    foreign = _assigns(word) or (ours and any(map(_is_foreign, words[1:])))
+    if word == "yolo" or is_solution or " " in ours or foreign:
+        raise click.UsageError(f"'{word}': {_write_ours(words, known, ctx)}", ctx)
     return ours or None
 
 
-def refuse_assignments(words: Sequence[str], ctx: click.Context, known: Collection[str]) -> None:
+def refuse_assignments(words: Sequence[str], ctx: click.Context, known: Known) -> None:
     """Raise UsageError for ``source=in.mp4`` and ``conf=0.3`` among the sources."""
     for before, word in zip(("", *words), words, strict=False):
         if _assigns(word) and not before.startswith("-"):
-            raise click.UsageError(_list_ours(words, known), ctx)
+            raise click.UsageError(f"'{word}': {_write_ours(words, known, ctx)}", ctx)
 
 
 def answer_option(option: str, words: Sequence[str], ctx: click.Context) -> str | None:
-    """Return hints for an option that the command lacks, and for others of other programs; None if
-    we know none like it."""
-    known = list_options(ctx.command)
-    return None if our_option(option, known) is None else _list_ours([option, *words], known)
+    """Return a hint for an option that the command lacks; None if we know none like it."""
+    ours = our_option(option, known := list_options(ctx.command))
+    if ours is None:
+        return None
+    if sum(map(_is_foreign, words)) < 2 or not _all_known(words, known):
+        return f"{option}: {ours}."
+    return f"{option}: {_write_ours(words, lambda _: known, ctx, ctx.info_name or 'detect')}"
 
 
-def _list_ours(words: Sequence[str], known: Collection[str]) -> str:
-    """Return what to write for each word of another program: ``conf=0.3: use --conf 0.3; ...``"""
-    from detector.core.config.elsewhere import ABSENT, WORDS
+def _write_ours(words: Sequence[str], known: Known, ctx: click.Context, *command: str) -> str:
+    """Translate ``words``. The translator is imported only if needed."""
+    from detector.core.cli.translating import write_ours
 
-    hints = {}
-    for word in words:
-        name, _, value = word.partition("=")
-        is_option = name.startswith("-") and name != "-"
-        option = name if is_option else f"--{name}"
-        if word in ABSENT:
-            hints[word] = ABSENT[word]
-        elif word in WORDS:
-            hints[word] = f"use detect-video {WORDS[word]}"
-        elif (is_option or _assigns(word)) and option not in known:
-            hints[name] = our_option(option, known) or "has no equivalent"
-        elif _assigns(word):
-            hints[name] = f"use {option} {value}"
-    if not hints:
-        return f"'{words[0]}': use detect-video SOURCE --OPTION VALUE."
-    return "; ".join(f"{word}: {hint}" for word, hint in hints.items()) + "."
+    return write_ours(words, known, ctx, *command)
 
 
-def list_options(command: click.Command) -> list[str]:
-    return [
-        name
+def list_options(command: click.Command) -> dict[str, bool]:
+    """Return the command's options, and whether each takes a value."""
+    return {
+        name: not option.is_flag
         for option in command.params
         if isinstance(option, click.Option)
         for name in (*option.opts, *option.secondary_opts)
-    ]
+    }
 
 
 def _is_foreign(word: str) -> bool:
     return _assigns(word) or our_option(word.partition("=")[0], ()) is not None
+
+
+def _all_known(words: Sequence[str], known: Collection[str]) -> bool:
+    options = (word.partition("=")[0].replace("_", "-") for word in words if word[:2] == "--")
+    return all(option in known or our_option(option, ()) for option in options)
 
 
 def _assigns(word: str) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 # Option of another program -> ours, or what to do instead.
 HABITS = {
@@ -76,6 +76,36 @@ IN_PYTHON = {
     "stream": "use detector.stream(source) for videos and cameras",
     "save_txt": "use found.to_dict() or found.to_df() for the values",
 }
+# Attribute of other libraries' detectors, results and streams -> what to write instead.
+OF_DETECTORS = {
+    **{word: f"use detect-video {ours}" for word, ours in WORDS.items()},
+    **ABSENT,
+    "predict": "call it: detector(picture), or detector.stream(source) for videos and cameras",
+    "track": 'use Detector(track="bytetrack") and detector.stream(source)',
+    "to": 'use Detector(device="cuda")',
+    **dict.fromkeys(("fuse", "model"), "the model is open and fused; see detector.names"),
+}
+OF_RESULTS = {
+    "xyxy": "use found.boxes (x1, y1, x2, y2), or one.box in a loop",
+    **dict.fromkeys(("conf", "confidence"), "use found.scores, or one.score in a loop"),
+    **dict.fromkeys(("cls", "class_id"), "use found.class_ids; one.class_id, one.name in a loop"),
+    **dict.fromkeys(("id", "tracker_id", "track_id"), "use found.track_ids"),
+    **dict.fromkeys(("xywh", "xyxyn", "xywhn"), "compute it from found.boxes (x1, y1, x2, y2)"),
+    **dict.fromkeys(("orig_img", "orig_shape", "path"), "use what you passed to detector(picture)"),
+    **dict.fromkeys(("cpu", "numpy"), "not needed; found.boxes is a NumPy array"),
+    **dict.fromkeys(("save_txt", "summary"), "use found.to_dict() or found.to_df()"),
+    "speed": "use detect-video profile",
+    **dict.fromkeys(("boxes", "plot"), "what detector(picture) returns has it: use found.NAME"),
+    "show": 'use found.save("out.jpg"), or cv2.imshow("found", found.plot())',
+    **dict.fromkeys(("tojson", "to_json"), "use found.to_dict()"),
+    "to_csv": "use found.to_df().to_csv(path)",
+    "masks": ABSENT["segment"],
+    "keypoints": ABSENT["pose"],
+}
+OF_STREAMS = dict.fromkeys(
+    (*OF_RESULTS, "names", "save", "scores", "class_ids", "track_ids"),
+    "a stream gives pairs: for frame, found in detector.stream(source)",
+)
 _OPTION = re.compile(r"--([a-z][a-z-]*)(?: (\w+)\b)?")
 
 
@@ -90,3 +120,16 @@ def answer_keyword(name: str, value: Any, known: Collection[str]) -> str | None:
     if keyword not in known:
         return "write files yourself: found.save(path), found.plot(), found.to_df()"
     return f"use {keyword}={value if option[2] is None else option[2]!r}"
+
+
+class AnswersAttributes:
+    """A base class that suggests our attribute for another library's (``predict``, ``xyxy``)."""
+
+    __slots__ = ()
+    answers: ClassVar[Mapping[str, str]] = OF_RESULTS
+    if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept any attribute
+
+        def __getattr__(self, name):
+            answer = self.answers.get(name, "").replace("NAME", name)
+            error = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(f"{error}; {answer}" if answer else error, name=name, obj=self)
