@@ -110,8 +110,6 @@ setup(
         "cuda": ["cuda-python>=12.9.1"],
         # --font: letters of any script, joined and in their order.
         "font": ["pillow>=10.1"],
-        # The font inside --save overlay: Lato, under the SIL Open Font License, which goes with it.
-        "overlay": ["font-lato>=0.1"],
         "profile": ["pyinstrument>=4.6", "nvidia-ml-py>=12.535"],
         # The page of a run, and events by MQTT (paho under its BSD licence).
         "serve": ["starlette>=0.40", "uvicorn>=0.30", "prometheus-client>=0.20"],

@@ -20,7 +20,7 @@ from detector.core import sinks
 from detector.core.config.schema import Config
 from detector.core.errors import SourceError, UsageError
 from detector.core.run.reading import SourceReading
-from detector.core.sinks.overlay import ass, carried, fonts
+from detector.core.sinks.overlay import ass, carried
 from detector.core.sinks.overlay.carried import NAME, Overlay, decode_row, encode_row
 from detector.core.sinks.overlay.packets import PacketCopier
 from detector.core.stages.annotate import DrawnLayout, PlacedLabel, Style, annotate, lay_out
@@ -96,7 +96,7 @@ def save(
         for frame in frames:
             sink.write(frame, detect(frame.index))
     assert sink.close() == path
-    return [note for note in sink.notes if "font" not in note]
+    return sink.notes
 
 
 @pytest.mark.slow
@@ -278,34 +278,6 @@ def test_label_font_is_attached(clip: Path, tmp_path: Path) -> None:
     style = Style(font=Font(data))
     save(clip, tmp_path / "x.mkv", style=style, input={"frames": 2})
     assert attachments(tmp_path / "x.mkv")["labels.ttf"] == data
-
-
-def test_lato_is_attached_only_with_its_licence(
-    clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "site" / fonts.PACKAGE
-    (package / "files").mkdir(parents=True)
-    (package / "__init__.py").touch()
-    for name in fonts.FILES:
-        (package / "files" / name).write_bytes(name.encode())
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    assert fonts.choose(None).note == ""
-    save(clip, tmp_path / "x.mkv", input={"frames": 2})
-    files = attachments(tmp_path / "x.mkv")
-    assert [files[name] for name in fonts.FILES] == [name.encode() for name in fonts.FILES]
-    (package / "files" / "OFL.txt").unlink()  # without the licence, the font is not attached
-    face = fonts.choose(None)
-    assert (face.family, face.files) == (ass.FAMILY, ())
-    assert "pip install" in face.note
-
-
-def test_installed_lato_is_attached(clip: Path, tmp_path: Path) -> None:
-    pytest.importorskip("font_lato", reason="machine: font-lato is not installed")
-    assert fonts.choose(None).note == ""
-    save(clip, tmp_path / "x.mkv", input={"frames": 2})
-    files = attachments(tmp_path / "x.mkv")
-    assert files["Lato-Regular.ttf"].startswith(b"\0\1\0\0")  # TrueType
-    assert b"SIL OPEN FONT LICENSE" in files["OFL.txt"].upper()
 
 
 def render_frames(path: Path, plain: Path, number: int, folder: Path) -> tuple[Any, Any]:

@@ -18,9 +18,11 @@ from detector.core.types import Detections, Frame, SourceInfo
 if TYPE_CHECKING:
     from detector.core.sinks.overlay.packets import Scan, SourceCopy
     from detector.core.stages.annotate import Style
+    from detector.core.stages.font import Font
 
 MS = Fraction(1, 1000)  # Matroska's time base
 CHECKED_FIRST = 250  # packets checked before a model is loaded; the run checks all of them
+LARGEST_FONT = 32 << 20  # bytes; a font with all languages and weights is 130 MB
 ALTERNATIVE = "use --save video, which draws the boxes into the picture"
 
 
@@ -33,7 +35,7 @@ class OverlaySink(Sink):
     kinds = ("video",)
     order = 5  # after VideoSink, the default for -o FILE.mkv
     options = ("style", "remark", "program", "only_detections")
-    imports = tuple(f"{__name__}.{name}" for name in ("ass", "carried", "fonts", "packets"))
+    imports = tuple(f"{__name__}.{name}" for name in ("ass", "carried", "packets"))
     untouched = True
 
     @classmethod
@@ -201,7 +203,7 @@ class _OverlayFile:
         import av
 
         from detector.core.sinks._about import shift_tags
-        from detector.core.sinks.overlay import ass, fonts
+        from detector.core.sinks.overlay import ass
         from detector.core.sinks.overlay.carried import NAME
         from detector.core.sinks.overlay.packets import OPTIONS, PacketCopier, packets_from
 
@@ -211,22 +213,20 @@ class _OverlayFile:
         self._height, self._width = first.size
         key_pts, packets = packets_from(source, None if first.index == 0 else first.pts)
         self._shift = scan.first_pts if first.index == 0 else key_pts
-        face = fonts.choose(style.font) if style.labels else fonts.Typeface(ass.FAMILY, ())
-        if face.note:
-            notes.append(face.note)
-        self._per_scale = ass.font_size(style.font) * face.scale
+        self._per_scale = ass.font_size(style.font)
         self._container = av.open(str(path), "w", format="matroska", options=OPTIONS)
         try:
             begin = info.start_pts if first.index == 0 else key_pts
             self._container.metadata.update(shift_tags(info, begin))
             streams = source.add_to(self._container)
             size = round(self._per_scale * 0.64, 1)
-            shape = self._width, self._height
-            self._track = self._add_track(ass.header(*shape, face.family, face.style, size))
+            font = style.font if style.labels else None
+            look = (ass.FAMILY, "") if font is None else (font.family, font.style)
+            self._track = self._add_track(ass.header(self._width, self._height, *look, size))
             header = self._make_header(names)
             self._container.add_attachment(NAME, "application/json", header.encode(program))
-            for file in face.files:
-                self._container.add_attachment(file.name, file.mimetype, file.data)
+            if font is not None:
+                self._attach(font)
             self._container.start_encoding()
         except BaseException:
             with suppress(Exception):
@@ -242,6 +242,17 @@ class _OverlayFile:
     @property
     def copied(self) -> int:
         return self._copier.copied
+
+    def _attach(self, font: Font) -> None:
+        """Attach the font of ``--font``. Without one, players use their own sans-serif font."""
+        if len(font.data) > LARGEST_FONT:
+            self._notes.append(
+                f"the font is not attached: it has more than {LARGEST_FONT >> 20} MB"
+            )
+            return
+        suffix = {b"OTTO": "otf", b"ttcf": "ttc"}.get(font.data[:4], "ttf")
+        kind = "application/vnd.ms-opentype" if suffix == "otf" else "application/x-truetype-font"
+        self._container.add_attachment(f"labels.{suffix}", kind, font.data)
 
     def _add_track(self, header: str) -> Any:
         """Add a subtitle track. PyAV can only copy an existing track, so it reads a script."""
