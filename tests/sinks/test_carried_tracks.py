@@ -11,7 +11,6 @@ import pytest
 from probing import probe
 
 from detector.core.config.levels import resolve_config
-from detector.core.errors import UsageError
 from detector.core.run.detect import detect
 from tests.sources.clips import standard_input
 from tests.sources.oddities import ffmpeg
@@ -110,29 +109,22 @@ COPIED = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("source", "target", "codec"), COPIED)
-def test_all_audio_tracks_keep_language_and_default_flag(
+def test_all_audio_tracks_keep_language_title_and_default_flag(
     source: str, target: str, codec: str, folder: Path, tmp_path: Path
 ) -> None:
     run(folder / source, tmp_path / target)
     out = tmp_path / target
     assert tracks(out) == [(codec, "fra", False), (codec, "eng", True)]
     assert_all_tags(tags(out))
+    with av.open(str(out)) as container:
+        metadata = container.streams.audio[1].metadata
+    assert metadata.get("title", metadata.get("name")) == "Comments"  # MP4 stores it as its name
     if (source, target) != ("two.mp4", "a.webm"):
         (begin,) = [times[0] for times in packet_times(folder / source, "video")]
         expected = packet_times(folder / source, "audio")
         for theirs, ours in zip(expected, packet_times(out, "audio"), strict=True):
             assert len(theirs) - 1 <= len(ours) <= len(theirs)  # the priming packet may be missing
             assert ours == pytest.approx([time - begin for time in theirs[-len(ours) :]], abs=0.002)
-
-
-@pytest.mark.slow
-def test_title_of_a_track_is_kept(folder: Path, tmp_path: Path) -> None:
-    """In MP4 the title is stored as ``name``, which ffprobe of FFmpeg 5 does not show."""
-    for source, target in (("two.mkv", "a.mkv"), ("two.mkv", "b.mp4"), ("two.mp4", "c.mkv")):
-        run(folder / source, tmp_path / target)
-        with av.open(str(tmp_path / target)) as container:
-            metadata = container.streams.audio[1].metadata
-        assert metadata.get("title", metadata.get("name")) == "Comments"
 
 
 @pytest.mark.slow
@@ -330,18 +322,3 @@ def test_data_tracks_are_kept_or_noted(source, kind, kept, tmp_path: Path) -> No
 def data_of(path: Path) -> list[bytes]:
     with av.open(str(path)) as file:
         return [bytes(p) for p in file.demux() if p.size and p.stream.type == "data"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["a.m2v", "a.h264", "a.mjpeg"])
-def test_overlay_of_a_raw_stream_is_refused(name: str, folder: Path, tmp_path: Path) -> None:
-    ffmpeg("-i", folder / "two.mp4", "-an", "-frames:v", "5", tmp_path / name)
-    with pytest.raises(UsageError, match="no time stamps"):
-        raise_overlay_error(tmp_path / name)
-
-
-def raise_overlay_error(source: Path) -> None:
-    """Raise the error of an overlay run, which occurs before the model is loaded or later."""
-    settings = {"engine": "null", "save": "overlay", "output": str(source.with_suffix(".mkv"))}
-    config = resolve_config(None, {**settings, "run_dir": str(source.with_name("run"))})
-    raise detect([str(source)], config).errors[0]

@@ -13,7 +13,7 @@ from detector.core import sinks
 from detector.core.config.levels import resolve_config
 from detector.core.run.detect import detect
 from detector.core.sinks.base import Sink
-from detector.core.sinks.crops import CropsSink, cut, safe_folder
+from detector.core.sinks.crops import cut, safe_folder
 from detector.core.types import Detections, Frame
 from tests.conftest import CHECKOUT
 
@@ -104,15 +104,6 @@ def test_classes_with_similar_names_have_separate_folders(tmp_path: Path) -> Non
     files = save(tmp_path / "out", (make_frame(0, path=f"in/{'s' * 250}.jpg"), rows))
     folders = {name.split("/")[0] for name in files}
     assert folders == {"Car", "car_1", "class_2", "é" * 100}
-
-
-def test_crops_of_an_earlier_run_are_replaced(tmp_path: Path) -> None:
-    names = ("person", "car")
-    save(tmp_path / "out", (make_frame(0), detections_of((1, 1, 9, 9, 1), names=names)))
-    files = save(tmp_path / "out", (make_frame(1), detections_of((1, 1, 9, 9, 0), names=names)))
-    assert files == ["person/frame_000001_0.jpg"]
-    assert not (tmp_path / "out/car").exists()
-    assert (tmp_path / "out" / CropsSink.manifest).is_file()
 
 
 @pytest.mark.slow

@@ -269,15 +269,6 @@ def test_foreign_file_of_the_same_name_is_never_replaced(tmp_path: Path) -> None
     assert listed(folder) == ["b.png"]
 
 
-def test_folder_with_foreign_files_can_be_written_repeatedly(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "thesis.txt").write_text("precious")
-    for level in (10, 90):
-        save(tmp_path / "out", "a.png", level=level)
-    assert listed(tmp_path / "out") == ["a.png", "thesis.txt"]
-    assert cv2.imread(str(tmp_path / "out" / "a.png")).max() == 90
-
-
 def test_empty_current_folder_is_filled_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,16 +280,6 @@ def test_empty_current_folder_is_filled_in_place(
     assert listed(folder) == ["a.png"]
     assert folder.stat().st_ino == before  # or a shell in this folder would lose it
     monkeypatch.chdir(tmp_path)
-
-
-def test_changed_manifest_cannot_delete_files_outside(tmp_path: Path) -> None:
-    save(tmp_path / "out", "a.png")
-    (tmp_path / "precious").write_text("precious")
-    with (tmp_path / "out" / PicturesSink.manifest).open("a") as file:
-        file.write("../precious\n")
-    save(tmp_path / "out", "b.png")
-    assert (tmp_path / "precious").exists()
-    assert listed(tmp_path / "out") == ["b.png"]
 
 
 def test_partial_folder_of_a_killed_run_is_cleared(tmp_path: Path) -> None:

@@ -205,15 +205,6 @@ def test_unusual_file_names_are_written(name: str, tmp_path: Path) -> None:
         assert sink.close().exists()
 
 
-@pytest.mark.parametrize("name", ["overlay", "video"])
-def test_close_without_a_frame_raises_and_leaves_nothing(name: str, tmp_path: Path) -> None:
-    sink = open_sink(name, target(name, tmp_path))
-    with pytest.raises(OutputError, match="gave no frame"):
-        sink.close()
-    assert sink.abort() is None
-    assert list(tmp_path.iterdir()) == []
-
-
 ENCODED = [("video", suffix) for suffix in (".webm", ".avi", ".gif", ".ts", ".flv")]
 
 

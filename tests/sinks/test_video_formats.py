@@ -1,4 +1,4 @@
-"""WebM, AVI, GIF, MPEG-TS and FLV videos: frames, times, colours, sound and options."""
+"""WebM, AVI, GIF, MPEG-TS and FLV videos: frames, times, colours and options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from detector.core.errors import UsageError
 from detector.core.run.outputs import OutputPlan
 from detector.core.sinks.video import mjpeg
 from detector.core.types import Detections, Frame
-from tests.sources.clips import clip_with_sound
 
 NO_DETECTIONS = Detections.empty()
 CODECS = {
@@ -136,77 +135,10 @@ def test_identical_pictures_are_all_written(tmp_path: Path) -> None:
         assert len(times_of(tmp_path / f"x{suffix}")) == 9
 
 
-def rewrite(source: Path, target: Path) -> sinks.Sink:
-    with av.open(str(source)) as file:
-        video = file.streams.video[0]
-        sink = sinks.open("video", target)
-        sink.open(
-            make_info(str(source), time_base=video.time_base, has_audio=True, longest_gap_s=10)
-        )
-        for i, picture in enumerate(file.decode(video)):
-            image = picture.to_ndarray(format="bgr24")
-            sink.write(Frame(i, picture.pts, float(picture.time), image), NO_DETECTIONS)
-    sink.close()
-    return sink
-
-
-def tone_begins(path: Path) -> float:
-    with av.open(str(path)) as file:
-        for frame in file.decode(audio=0):
-            samples = frame.to_ndarray()[0].astype(float)
-            loud = np.flatnonzero(np.abs(samples) > (0.2 if "flt" in frame.format.name else 6000))
-            if len(loud):
-                return float(frame.time + loud[0] / frame.sample_rate)
-    raise AssertionError("no tone")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("source", "codec", "suffix", "expected"),
-    [
-        ("in.mkv", "libopus", ".webm", "opus"),  # copied
-        ("in.mkv", "aac", ".webm", "opus"),
-        ("in.mkv", "aac", ".avi", "pcm_s16le"),
-        ("in.mkv", "libopus", ".mov", "aac"),  # QuickTime has no Opus
-        ("in.mkv", "flac", ".mov", "aac"),
-        ("in.mkv", "libopus", ".mkv", "opus"),
-        ("in.mkv", "aac", ".ts", "aac"),
-        ("in.mkv", "ac3", ".ts", "ac3"),
-        ("in.mkv", "libopus", ".ts", "aac"),  # players do not expect Opus there
-        ("in.mkv", "aac", ".flv", "aac"),
-        ("in.mkv", "ac3", ".flv", "aac"),
-    ],
-)
-def test_sound_is_copied_or_encoded_for_the_container(
-    source: str, codec: str, suffix: str, expected: str, tmp_path: Path
-) -> None:
-    clip = clip_with_sound(tmp_path / source, codec=codec)
-    sink = rewrite(clip, tmp_path / f"out{suffix}")
-    assert sink.notes == []
-    audio = [s for s in probe(tmp_path / f"out{suffix}")["streams"] if "sample_rate" in s]
-    assert [stream["codec_name"] for stream in audio] == [expected]
-    with av.open(str(tmp_path / f"out{suffix}")) as file:
-        offset = float(next(file.decode(video=0)).time) if suffix in OFFSET_CLOCK else 0.0
-    begins = tone_begins(tmp_path / f"out{suffix}") - offset
-    assert begins == pytest.approx(tone_begins(clip), abs=0.03)
-
-
 def test_unsupported_suffix_is_refused_with_the_supported_ones() -> None:
     with pytest.raises(UsageError) as caught:
         OutputPlan(OutputConfig(output="x.wmv"), ["in.mp4"])
     assert [suffix for suffix in CODECS if suffix not in str(caught.value)] == []
-
-
-def test_late_sound_keeps_its_position_in_avi(tmp_path: Path) -> None:
-    clip = clip_with_sound(tmp_path / "in.mkv", late=0.6)
-    rewrite(clip, tmp_path / "out.avi")
-    assert tone_begins(tmp_path / "out.avi") == pytest.approx(1.0, abs=0.05)
-
-
-def test_gif_notes_missing_sound(tmp_path: Path) -> None:
-    sink = rewrite(clip_with_sound(tmp_path / "in.mkv"), tmp_path / "out.gif")
-    assert len(sink.notes) == 1
-    assert "sound" in sink.notes[0]
 
 
 @pytest.mark.parametrize(

@@ -168,29 +168,6 @@ def flash_and_beep(path: Path) -> tuple[float, float]:
     raise AssertionError(f"no beep in {path}")
 
 
-def clip_with_sound(path: Path, *, codec: str = "aac", late: float = 0.0) -> Path:
-    """Write two seconds at 25 fps with a tone from 1.0 s on. ``late``: start of the audio in s."""
-    with av.open(str(path), "w") as file:
-        video = file.add_stream("libx264", rate=25)
-        video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
-        audio = file.add_stream(codec, rate=48000)
-        audio.codec_context.layout = "mono"
-        for n in range(50):
-            picture = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 4 * n, np.uint8), "bgr24")
-            picture.pts = n
-            file.mux(video.encode(picture))
-        kind = audio.codec_context.format.name
-        for n in range(int(late * 50), 100):
-            tone = np.sin(np.arange(960) / 9) * (n >= 50)
-            samples = tone.astype(np.float32) if "flt" in kind else (tone * 30000).astype(np.int16)
-            block = av.AudioFrame.from_ndarray(samples[None], kind, "mono")
-            block.sample_rate, block.pts = 48000, n * 960
-            file.mux(audio.encode(block))
-        file.mux(video.encode(None))
-        file.mux(audio.encode(None))
-    return path
-
-
 @contextmanager
 def standard_input(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDONLY)
