@@ -174,7 +174,7 @@ def test_truncated_file_has_ended_early(folder, name, decoder):
             "a.y4m": [],
             "fragmented.mp4": ["-c:v", "libx264", "-movflags", "+frag_keyframe", "-g", "5"],
             "a.mov": ["-c:v", "libx264", "-movflags", "+faststart", "-g", "5"],
-        }.get(name, ["-c:v", "libx264", "-pix_fmt", "yuv420p"])
+        }.get(name, ["-c:v", "libx264", "-pix_fmt", "yuv420p", "-g", "5"])
         ffmpeg(*PICTURES, *options, whole)
     path = cut(whole, 0.71)
     frames, source = read_all(path, decoder=decoder)
