@@ -6,10 +6,7 @@ the scores (tests/models/exports.py), so boxes and scores are known.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from functools import partial
-from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -24,7 +21,6 @@ from detector.core.models import describe
 from detector.core.models.base import ModelRequest
 from detector.core.models.description import read_description
 from detector.core.models.formats.onnx.evidence import PixelSteps
-from detector.core.models.formats.onnx.guess import Guess, guess_outputs
 from tests.known_answers import run_once
 from tests.models import exports
 from tests.models.exports import BOXES, CORNERS, IMAGENET, SIDE, STATED, Export
@@ -315,21 +311,12 @@ def mmyolo() -> Export:
 
 REFUSED = {
     "an objectness above 1": ("best", odd_objectness, ("the objectness has values of 7", "0..1")),
-    "boxes beside scores": (
-        "model",
-        boxes_and_scores,
-        ("not certain", "boxes in output0 (xyxy, in pixels)", "scores in output1"),
-    ),
+    "boxes beside scores": ("model", boxes_and_scores, ("not certain", "models describe")),
     # case: file, graph, words of the message
     "class first, as PaddleDetection": (
         "model",
         lambda: rows_of_six("csb"),
-        (
-            "output0 [1, 20, 6]",
-            "boxes in output0 columns 2-5",
-            "scores in output0 column 1",
-            "--family",
-        ),
+        ("output0 [1, 20, 6]", "--family"),
     ),
     "rows in 0..1 beside a name": (
         "yolov10n",
@@ -339,7 +326,7 @@ REFUSED = {
     "rows that nothing explains": (
         "model",
         lambda: rows_of_six("bsc"),
-        ("not certain", "columns 0-3", "models describe model.onnx"),
+        ("not certain", "models describe model.onnx"),
     ),
     "MMDeploy": (
         "end2end",
@@ -392,55 +379,36 @@ LEVELS = {
 
 
 @pytest.mark.parametrize("case", LEVELS)
-def test_single_level_is_not_suggested_as_boxes(tmp_path, case):
+def test_levels_need_a_description_or_a_family(tmp_path, case):
     path = levels(*LEVELS[case]).save(tmp_path / "levels.onnx")
-    for ask in (open_network, lambda path: describe(ModelRequest(path))):
-        with pytest.raises(ModelError, match="there is an output for each stride") as caught:
-            ask(path)
-        assert "suggests" not in str(caught.value)
+    assert "there is an output for each stride" in refusal(path)
 
 
 def test_tables_of_one_length_are_not_read_as_levels(tmp_path):
     both = levels({"boxes": 4, "scores": 3}, (64,)).save(tmp_path / "two.onnx")
-    assert "tensor: boxes_64  # guessed" in describe(ModelRequest(both))
+    assert "for each stride" not in refusal(both)
 
 
-def sevens(order: str, filled: int = 2) -> Export:
+def sevens(order: str) -> Export:
     """[1, LIST, 7]: like ``rows_of_six``, and n for the picture's number."""
     export = Export()
     parts = {
-        "b": export.table(export.colours(), CORNERS if filled else CORNERS[:1], LIST),
-        "s": red(export, filled=filled),
+        "b": export.table(export.colours(), CORNERS, LIST),
+        "s": red(export),
         "c": labels(export, (1, 2)),
         "n": export.table(export.colours(), [(0.0,)], LIST),
     }
-    if not filled:
-        parts = {one: export.add("Mul", part, export.const([0.0])) for one, part in parts.items()}
     return export.out("output0", export.add("Concat", *(parts[one] for one in order), axis=2))
 
 
-AMBIGUOUS = REFUSED | {
-    f"{order}, {filled} rows": ("rows", partial(sevens, order, filled), ())
-    for order in ("ncsb", "nscb", "nbcs", "nsbc", "bncs")
-    for filled in (0, 2)
-}
-
-
-@pytest.mark.parametrize("case", AMBIGUOUS)
-def test_advice_to_describe_is_right(monkeypatch, tmp_path, case):
-    """If the message says that ``models describe`` writes a file, it does, with the boxes' columns
-    marked; otherwise the message says how to write one."""
+@pytest.mark.parametrize("case", [*REFUSED, "a quote in a name"])
+def test_template_of_a_refused_file_is_a_description(monkeypatch, tmp_path, case):
     monkeypatch.chdir(tmp_path)
-    name, graph, _ = AMBIGUOUS[case]
-    reason = refusal(graph().save(tmp_path / f"{name}.onnx"))
-    if advice := re.search(r"detect-video models describe (\S+) writes a file", reason):
-        text = describe(ModelRequest(advice[1]))
-        (tmp_path / "said.yaml").write_text(text)
-        read_description(tmp_path / "said.yaml")
-        assert re.search(r"    (columns|tensor): \S+  # guessed", text)
-    elif "--describe" in reason:
-        assert "docs/models.md" in reason
-    assert advice is None or not case.endswith(" 0 rows")
+    name, graph, _ = REFUSED.get(case, ('a"b: {', lambda: sevens("ncsb"), ()))
+    text = describe(ModelRequest(graph().save(tmp_path / f"{name}.onnx")))
+    assert "This is a template" in text
+    (tmp_path / "template.yaml").write_text(text)
+    assert read_description(tmp_path / "template.yaml").family == name
 
 
 def test_rows_of_seven_run_with_the_documented_description(tmp_path):
@@ -460,7 +428,7 @@ def test_files_reported_by_users(shared):
     assert {name for name, _, _ in found} == {"person", "bicycle", "car"}
     assert max(max(box) for _, _, box in found) > 100
     assert min(box[2] - box[0] for _, _, box in found) > 1
-    with pytest.raises(ModelError, match="output0 columns 2-5"):
+    with pytest.raises(ModelError, match=r"output0 \[1, "):
         open_network(str(shared / "data/reports/rows_cls_first.onnx"))
 
 
@@ -761,14 +729,19 @@ def test_describe_keeps_the_files_of_the_model(tmp_path):
             refuse_kept(path)
 
 
-def test_written_description_runs(tmp_path, capsys):
-    """Its guesses for pixels, columns and classes are right here."""
+def test_corrected_template_runs(tmp_path):
+    """The template's lines, corrected as a user would."""
     path = rows_of_six("csb").save(tmp_path / "m.onnx")
     text = describe(ModelRequest(path))
-    assert "columns: 2-5" in text
-    assert "form: xyxy  # guessed; or" in text
-    assert "first: 0  # guessed; or 1" in text
-    assert "colour: rgb  # guessed" in text
+    for line, correct in {
+        "columns: 0-3": "columns: 2-5",
+        "columns: 4-": "columns: 1",
+        "# classes": "classes",
+        "column: 5": "column: 0",
+        "nms: needed": "nms: inside",
+    }.items():
+        assert line in text
+        text = text.replace(line, correct)
     found = detect(path, describe=str(described(tmp_path, text)))
     assert [row[1:] for row in found] == [(RED, BOTH[0]), (RED, BOTH[1])]
 
@@ -787,16 +760,9 @@ def test_written_description_runs(tmp_path, capsys):
 def test_description_of_a_known_file_reads_it_the_same_way(tmp_path, graph):
     path = graph().save(tmp_path / "m.onnx", {} if graph is zoo_ssd else STATED)
     text = describe(ModelRequest(path))
-    assert "guessed" not in text
+    assert "is recognised as" in text
     description = described(tmp_path, text)
     known, again = open_network(path), open_network(path, describe=description)
     assert detect(path, conf=0.0) == detect(path, conf=0.0, describe=str(description)) != []
     assert replace(known.input, stride=32) == replace(again.input, stride=32)
     assert again.needs_nms == known.needs_nms
-
-
-@pytest.mark.parametrize("answers", [None, {}, {"x": np.zeros((1, 7, 7, 3), np.float32)}])
-def test_probe_without_answers_gives_no_guess(answers):
-    image = SimpleNamespace(probe=lambda: answers, width=64, height=64)
-    assert guess_outputs(image) == Guess()
-    assert guess_outputs(image).words() == ""

@@ -7,11 +7,10 @@ outputs of a graph and returns a ``Bound``. docs/models.md explains every key.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
@@ -39,7 +38,7 @@ NUMBER = re.compile(r"([0-9.eE+-]+)(?:\s*/\s*([0-9.eE+-]+))?")
 NAME_LISTS = {"coco-80": "coco.names", "coco-91": "coco-91.names", "coco-90": "coco-91.names"}
 
 
-class _Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class _Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A mapping in which unknown keys are errors."""
 
 
@@ -284,39 +283,15 @@ def _folder() -> Path:
     return catalogue.folder() / "families"
 
 
-def as_yaml(description: Description, guessed: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return a description as YAML, with defaults. ``guessed``: key ("outputs.boxes.form") -> its
-    alternatives, which are added to its line as a comment."""
-    parts = {"version": 1, "family": description.family, "about": description.about}
-    lines = [f"{key}: {_format_value(value)}" for key, value in parts.items()]
-    for name in ("input", "outputs"):
-        if (part := getattr(description, name)) is not None:
-            lines += [f"{name}:", *_format_lines(part, name, guessed, 1)]
-    if description.names is not None:
-        lines.append(f"names: {_format_value(description.names)}")
-    return "\n".join(lines) + "\n"
-
-
-def _format_lines(part: Any, path: str, guessed: Mapping[str, str], depth: int) -> Iterator[str]:
-    indent = "  " * depth
-    for key in part.__struct_fields__:
-        value, here = getattr(part, key), f"{path}.{key}"
-        mark = f"  # guessed; or {guessed[here]}" if here in guessed else ""
-        if isinstance(value, msgspec.Struct):
-            yield f"{indent}{key}:{mark}"
-            yield from _format_lines(value, here, guessed, depth + 1)
-        elif value is not None:
-            yield f"{indent}{key}: {_format_value(value)}{mark}"
-        elif mark:
-            yield f"{indent}# {key}:{mark}"
-
-
-def _format_value(value: object) -> str:
+def as_yaml(description: Description) -> str:
     import yaml
 
-    plain = list(value) if isinstance(value, tuple) else value
-    text: str = yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True, width=1 << 20)
-    return text.removesuffix("...\n").strip()
+    values = msgspec.to_builtins(description)
+    shown = {
+        key: values[key] for key in ("version", "family", "about", "input", "outputs", "names")
+    }
+    text: str = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=1 << 20)
+    return text
 
 
 # Values that follow from a description
