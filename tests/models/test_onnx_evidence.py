@@ -696,11 +696,11 @@ def test_boxes_may_be_fractions_of_the_picture_in_its_letterbox(tmp_path):
 
 
 WRONG = {
-    "family: x\noutputs: 3": "outputs: expected 'object | null', got 'int'",
-    "family: x\ncolor: rgb": "object contains unknown field 'color'",
-    "family: x\ninput: {colour: red}": "input.colour: invalid enum value 'red'",
+    "family: x\noutputs: 3": "Expected `object | null`, got `int` - at `$.outputs`",
+    "family: x\ncolor: rgb": "unknown field `color`",
+    "family: x\ninput: {colour: red}": "Invalid enum value 'red' - at `$.input.colour`",
     "family: x\ninput: {scale: a/b}": "input.scale: 'a/b': write a factor",
-    "input: {}": "object missing required field 'family'",
+    "input: {}": "missing required field `family`",
     "family: x": "lacks the key 'outputs'",
     "family: x\nlayouts: [grid, nope]": "layouts: 'nope' is not one of",
     "family: x\nsigns: {words: '" + "(" * 3000 + "a{999999999999}'}": "lacks the key 'outputs'",

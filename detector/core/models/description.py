@@ -186,13 +186,7 @@ def read_description(path: Path) -> Description:
     try:
         description = msgspec.convert(values, Description, strict=True)
     except msgspec.ValidationError as exc:
-        at = re.search(r" - at `\$\.?(.*)`$", str(exc))
-        where = f"{at[1]}: " if at else ""
-        what = re.sub(r" - at `.*`$", "", str(exc)).replace("`", "'")
-        raise ModelError(
-            f"{path}: {where}{what[:1].lower()}{what[1:]}; detect-video models describe X.onnx "
-            "writes one"
-        ) from exc
+        raise ModelError(f"{path}: {exc}; detect-video models describe X.onnx writes one") from exc
     _check(path, description)
     return description
 
@@ -287,9 +281,8 @@ def as_yaml(description: Description) -> str:
     import yaml
 
     values = msgspec.to_builtins(description)
-    shown = {
-        key: values[key] for key in ("version", "family", "about", "input", "outputs", "names")
-    }
+    keys = ("version", "family", "about", "input", "outputs", "names")
+    shown = {key: values[key] for key in keys}
     text: str = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=1 << 20)
     return text
 

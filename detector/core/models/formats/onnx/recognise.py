@@ -27,9 +27,9 @@ from detector.core.models.description import Description, bind, families, family
 from detector.core.models.formats.onnx.evidence import DESCRIBE_PIXELS, PAGE, Evidence
 from detector.core.models.formats.onnx.inputs import meaning_of
 from detector.core.models.formats.onnx.pixels import needed_pixels
-from detector.core.models.formats.onnx.raw_maps import raw_kind
 from detector.core.models.layouts import layouts
 from detector.core.models.layouts.base import Bound
+from detector.core.models.layouts.output_shapes import Dims
 from detector.core.models.names import find_names, read_names, warn_of_coco
 from detector.core.models.probed import doubt_outputs, doubt_pixels
 
@@ -40,6 +40,11 @@ COCO = 80  # classes
 AS_DESCRIBED = "as described by --describe"
 DESCRIBED = "described"  # kind of outputs that a description explains
 
+RAW_MAPS = (
+    "these are raw maps, and the file does not say what their boxes are relative to; export it "
+    "with decoded boxes (Ultralytics: yolo export format=onnx; YOLOv5: export.py in eval mode; "
+    "YOLOv7: export.py --grid; effdet: DetBenchPredict; SSD: its detections)"
+)
 FEW = 12  # most rows of a table that is not a stride's
 MASK_SCALE = 4  # a segmentation model's masks are smaller than the input by this factor
 ALIASES = {"yolov11": "yolo11", "yolov12": "yolo12", "yolov26": "yolo26", "rt-detr": "rtdetr"}
@@ -248,6 +253,11 @@ def _list_matching_families(evidence: Evidence) -> str:
     return f"; they match the names and shapes of {' or '.join(fitting)}" if fitting else ""
 
 
+def _is_map(dims: Dims) -> bool:
+    is_table = len(dims) == 4 and 1 in dims[1:3] and (dims[3] or 0) <= 7
+    return len(dims) >= 4 and not is_table
+
+
 def _has_levels(evidence: Evidence) -> bool:
     """Return whether each stride has its own output: long tables with equally many columns, but
     different numbers of rows."""
@@ -258,8 +268,8 @@ def _has_levels(evidence: Evidence) -> bool:
 
 def _refusal(evidence: Evidence) -> str:
     graph, (named, _) = evidence.graph, evidence.stated_family()
-    if (kind := raw_kind(evidence)) is not None:
-        needed = f"these are {kind}"
+    if any(map(_is_map, evidence.outputs().values())):
+        needed = RAW_MAPS
     elif _has_levels(evidence):
         needed = (
             f"there is an output for each stride{_list_matching_families(evidence)}. Name its "
