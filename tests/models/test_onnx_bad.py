@@ -245,7 +245,12 @@ BAD = {
         "raw maps",
         "--grid",
     ),
-    classifier: ("family was not recognised", "probabilities [1, 3]", "models describe", "--family"),
+    classifier: (
+        "family was not recognised",
+        "probabilities [1, 3]",
+        "models describe",
+        "--family",
+    ),
     grey: ("input images is float [1, 1, 64, 64]", "[batch, 3, height, width]"),
     tokens: ("input ids is int64 [1, 77]", "[batch, 3, height, width]"),
     external: ("m.onnx.data", "not next to it"),

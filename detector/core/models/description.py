@@ -281,7 +281,7 @@ def as_yaml(description: Description) -> str:
     import yaml
 
     values = msgspec.to_builtins(description)
-    keys = ("version", "family", "about", "input", "outputs", "names")
+    keys = ("version", "family", "about", "input", "layouts", "outputs", "names")
     shown = {key: values[key] for key in keys}
     text: str = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=1 << 20)
     return text
@@ -328,62 +328,6 @@ def listed_names(description: Description) -> tuple[str, ...] | None:
         raise ModelError(f"names: {names!r} is not a known list: {', '.join(NAME_LISTS)}")
     listed = read_names(catalogue.folder() / "names" / NAME_LISTS[names])
     return listed[1:] if names == "coco-90" else listed
-
-
-def describe_outputs(bound: Bound, dims: Mapping[str, Dims]) -> OutputsDescription:
-    """Convert a reading into a description. ``dims``: the shapes of the graph's outputs."""
-    reading, names = bound.reading, bound.outputs
-    assert reading is not None
-
-    def where(name: str) -> dict[str, Any]:
-        return {"levels": bound.joined[name].levels} if name in bound.joined else {"tensor": name}
-
-    def part(columns: Columns) -> dict[str, Any]:
-        first, count = columns.first, columns.count
-        to = "" if count is None else str(first + count - 1)
-        span = first if count == 1 else f"{first}-{to}"
-        whole = first == 0 and count is None
-        return {**where(names[columns.output]), "columns": None if whole else span}
-
-    def single(columns: Columns) -> dict[str, Any]:
-        name = names[columns.output]
-        sides = len(dims.get(name, ()))
-        is_table = sides > 2 or (sides == 2 and name in bound.bare)
-        return {**where(name), "column": columns.first if is_table else None}
-
-    def score(columns: Columns) -> dict[str, Any]:
-        only = single(columns)
-        return {"tensor": only["tensor"], "columns": only["column"]}
-
-    def axis(columns: Columns) -> Literal["first", "last"]:
-        return "first" if columns.across else "last"
-
-    classes, cells = reading.classes, reading.cells
-    return msgspec.convert(
-        {
-            "boxes": {
-                **part(reading.boxes),
-                "form": reading.form,
-                "unit": "pixels" if reading.unit == (1.0, 1.0) else "fraction",
-                "axis": axis(reading.boxes),
-            },
-            "scores": {
-                **(part(reading.scores) if classes is None else score(reading.scores)),
-                "values": reading.values,
-                "background": reading.background,
-                "axis": axis(reading.scores),
-                "several": reading.several,
-            },
-            "classes": classes and {**single(classes), "first": reading.first_class},
-            "objectness": reading.objectness
-            and {**single(reading.objectness), "mean": reading.objectness_mean},
-            "count": None if reading.count is None else {"tensor": names[reading.count]},
-            "cells": cells
-            and {key: getattr(cells, key) for key in CellsDescription.__struct_fields__},
-            "nms": "needed" if bound.needs_nms else "inside",
-        },
-        OutputsDescription,
-    )
 
 
 # A description and the outputs of a graph

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from detector.core.errors import ModelError
-from detector.core.models.description import PIXEL, as_yaml, describe_outputs
+from detector.core.models.description import PIXEL, as_yaml
 from detector.core.models.formats.onnx.evidence import PAGE, Evidence
 from detector.core.models.formats.onnx.pixels import input_of
 from detector.core.models.formats.onnx.recognise import recognise
@@ -54,8 +54,8 @@ def describe_graph(path: Path, evidence: Evidence, family: str | None) -> str:
     pixels = input_of(evidence, result.description)
     if evidence.pixel_steps().swaps_channels:  # a description states the order that this file needs
         pixels = msgspec.structs.replace(pixels, colour="rgb" if pixels.colour == "bgr" else "bgr")
-    outputs = describe_outputs(result.bound, evidence.outputs())
-    described = msgspec.structs.replace(result.description, input=pixels, outputs=outputs)
+    layouts = () if result.description.outputs else (result.kind,)
+    described = msgspec.structs.replace(result.description, input=pixels, layouts=layouts)
     return head + as_yaml(described)
 
 

@@ -10,7 +10,6 @@ import math
 import os
 import stat
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +19,7 @@ from detector.core.errors.holding import watch
 from detector.core.errors.limits import how_to_raise, raised
 from detector.core.errors.machine import too_much
 from detector.core.models.formats.onnx.bounds import attributes_in, every_graph, is_function
+from detector.core.models.formats.onnx.foreign import type_name
 
 if TYPE_CHECKING:
     import onnx
@@ -230,20 +230,13 @@ def _check_shape(path: Path, tensor: onnx.TensorProto) -> int:
 
 
 def _storage_of(path: Path, tensor: onnx.TensorProto) -> tuple[int, str, int]:
-    name = _type_names().get(tensor.data_type, f"type {tensor.data_type}")
-    if name not in BITS:
+    name = type_name(tensor.data_type)
+    if name.upper() not in BITS:
         raise ModelError(
-            f"{path}: {_describe(tensor)} has type {name.lower()}, which is not supported; export "
+            f"{path}: {_describe(tensor)} has type {name}, which is not supported; export "
             "it in float32, or download it again"
         )
-    return BITS[name]
-
-
-@cache
-def _type_names() -> dict[int, str]:
-    from onnx import TensorProto
-
-    return {number: name for name, number in TensorProto.DataType.items()}
+    return BITS[name.upper()]
 
 
 def _describe(tensor: onnx.TensorProto) -> str:
