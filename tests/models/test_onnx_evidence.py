@@ -360,66 +360,14 @@ def test_ambiguous_file_is_refused_with_advice(tmp_path, case):
         assert word in text, text
 
 
-def levels(parts, counts) -> Export:
-    """Make an output for each part (name -> columns) and each count of rows."""
-    export, numbers = Export(), np.random.default_rng(0)
-    for name, columns in parts.items():
-        for count in counts:
-            rows = numbers.random((count, columns))
-            export.out(f"{name}_{count}", export.table(export.colours(), rows, count))
-    return export
-
-
-# Detectors with an output for each stride: their outputs and columns, and the rows of each.
-LEVELS = {
-    "YuNet": ({"cls": 1, "obj": 1, "bbox": 4, "kps": 10}, (1600, 400, 100)),
-    "BlazeFace": ({"classificators": 1, "regressors": 16}, (512, 384)),
-    "decoded, a level each": ({"rows": 8}, (192, 48, 12)),
-}
-
-
-@pytest.mark.parametrize("case", LEVELS)
-def test_levels_need_a_description_or_a_family(tmp_path, case):
-    path = levels(*LEVELS[case]).save(tmp_path / "levels.onnx")
-    assert "there is an output for each stride" in refusal(path)
-
-
-def test_tables_of_one_length_are_not_read_as_levels(tmp_path):
-    both = levels({"boxes": 4, "scores": 3}, (64,)).save(tmp_path / "two.onnx")
-    assert "for each stride" not in refusal(both)
-
-
-def sevens(order: str) -> Export:
-    """[1, LIST, 7]: like ``rows_of_six``, and n for the picture's number."""
-    export = Export()
-    parts = {
-        "b": export.table(export.colours(), CORNERS, LIST),
-        "s": red(export),
-        "c": labels(export, (1, 2)),
-        "n": export.table(export.colours(), [(0.0,)], LIST),
-    }
-    return export.out("output0", export.add("Concat", *(parts[one] for one in order), axis=2))
-
-
 @pytest.mark.parametrize("case", [*REFUSED, "a quote in a name"])
 def test_template_of_a_refused_file_is_a_description(monkeypatch, tmp_path, case):
     monkeypatch.chdir(tmp_path)
-    name, graph, _ = REFUSED.get(case, ('a"b: {', lambda: sevens("ncsb"), ()))
+    name, graph, _ = REFUSED.get(case, ('a"b: {', lambda: rows_of_six("csb"), ()))
     text = describe(ModelRequest(graph().save(tmp_path / f"{name}.onnx")))
     assert "This is a template" in text
     (tmp_path / "template.yaml").write_text(text)
     assert read_description(tmp_path / "template.yaml").family == name
-
-
-def test_rows_of_seven_run_with_the_documented_description(tmp_path):
-    path = sevens("ncsb").save(tmp_path / "rows.onnx")
-    (tmp_path / "rows.yaml").write_text(
-        "version: 1\nfamily: rows\noutputs:\n  boxes: {tensor: output0, columns: 3-6, form: xyxy, "
-        "unit: pixels}\n  scores: {tensor: output0, columns: 2}\n  classes: {tensor: output0, "
-        "column: 1, first: 0}\n  nms: inside\n"
-    )
-    network = open_network(path, describe=tmp_path / "rows.yaml")
-    assert (network.family, network.needs_nms) == ("rows", False)
 
 
 def test_files_reported_by_users(shared):
@@ -707,7 +655,7 @@ WRONG = {
     "- 1": "holds no keys",
     WHOLE.replace("scale: 1", "scale: 1/0"): "input.scale: '1/0'",
     WHOLE.replace("columns: 2-5", "columns: 2-9"): "has no columns 2-9",
-    WHOLE.replace("column: 0", "column: -5"): "outputs.classes.column: count from 0",
+    WHOLE.replace("column: 0", "column: -5"): "`$.outputs.classes.column`",
     WHOLE.replace("columns: 2-5", "columns: x"): "columns: x: write 0-3",
     WHOLE.replace("tensor: output0, columns: 2-5", "tensor: boxes"): "has no output boxes",
     WHOLE.replace("pad: [1, 2, 3]", "pad: 256"): "input.pad: 256 is not 0 to 255",
@@ -766,3 +714,33 @@ def test_description_of_a_known_file_reads_it_the_same_way(tmp_path, graph):
     assert detect(path, conf=0.0) == detect(path, conf=0.0, describe=str(description)) != []
     assert replace(known.input, stride=32) == replace(again.input, stride=32)
     assert again.needs_nms == known.needs_nms
+
+
+def detection_output(**more) -> Export:
+    """Caffe's DetectionOutput [1, 1, K, 7]: picture, class from 1, score, corners in 0..1."""
+    export = Export(**more)
+    zero = export.table(export.colours(), [(0.0,)], LIST)
+    boxes = export.table(export.colours(), FRACTIONS, LIST)
+    rows = export.add("Concat", zero, labels(export, (7, 15)), red(export), boxes, axis=2)
+    return export.out("detection_out", export.add("Unsqueeze", rows, export.ints(1)))
+
+
+DETECTION_OUTPUT = """
+family: mobilenet-ssd
+input: {fit: stretch}
+outputs:
+  boxes: {tensor: detection_out, columns: 3-6, unit: fraction}
+  scores: {tensor: detection_out, columns: 2}
+  classes: {tensor: detection_out, column: 1, first: 1}
+  nms: inside
+"""
+
+
+def test_caffe_detection_output_is_refused_unless_described(tmp_path):
+    path = detection_output().save(tmp_path / "ssd.onnx")
+    with pytest.raises(ModelError, match="its family was not recognised"):
+        open_network(path)
+    description = described(tmp_path, DETECTION_OUTPUT)
+    found = detect(path, describe=str(description))
+    assert [row[2] for row in found] == BOTH
+    assert [row[0] for row in found] == ["train", "bird"]

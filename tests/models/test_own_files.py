@@ -137,14 +137,13 @@ WRONG = {
     "fewer names": (lambda content: content.update(names=["a"]), "do not fit its darknet-yolo"),
     "other head": (lambda content: content.update(kind="rows"), "arguments"),
     "no reading": (lambda content: content.update(kind="list", arguments={}), "reading"),
-    "no layers": (lambda content: content["arguments"].update(layers=[]), "a list []"),
+    "no layers": (lambda content: content["arguments"].update(layers=[]), "layers []"),
     "deep": (lambda content: "[" * 100_000, "nested more than"),
     "anchors": (of_layer("anchors", [[1, "x"], [1, 2]]), "anchors"),
     "infinite": (of_layer("anchors", [[1e400, 1], [1, 2]]), "Infinity"),
     "one anchor": (of_layer("anchors", [[1, 2]]), "do not fit its darknet-yolo"),
     "classes": (of_layer("classes", 3), "do not fit its darknet-yolo"),
     "cells": (of_layer("cell_width", 4), "do not fit its darknet-yolo"),
-    "unknown": (of_layer("code", "import os"), "layer"),
 }
 
 

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from detector.core.errors import ModelError
 from detector.core.errors.guard import keep
@@ -32,6 +33,7 @@ COLUMNS = re.compile(
     r"(?P<first>\d{1,6})(?P<to>-(?P<last>\d{1,6})?)?|(?P<but>but )?last (?P<n>\d{1,6})"
 )
 SIDES = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,3})")
+ColumnNumber = Annotated[int, Meta(ge=0)]  # 0: the first column
 NUMBER = re.compile(r"([0-9.eE+-]+)(?:\s*/\s*([0-9.eE+-]+))?")
 # Lists of names that a description may refer to. COCO has 80 classes, numbered from 1 to 90;
 # networks that use these numbers have a column for each of the ten unused ones, and for 0.
@@ -89,20 +91,20 @@ class ClassesDescription(_Mapping, frozen=True):
     """The class of each finished detection. ``first``: the class number of the first name."""
 
     tensor: str | int | tuple[str, ...]
-    column: int | None = None
+    column: ColumnNumber | None = None
     first: int = 0
 
 
 class ColumnDescription(_Mapping, frozen=True):
     tensor: str | int | tuple[str, ...]
-    column: int | None = None
+    column: ColumnNumber | None = None
 
 
 class ObjectnessDescription(_Mapping, frozen=True):
     """``mean``: how objectness and a class probability are combined into a score."""
 
     tensor: str | int | tuple[str, ...] | None = None
-    column: int | None = None
+    column: ColumnNumber | None = None
     levels: tuple[str | int, ...] | None = None
     mean: Literal["product", "geometric"] = "product"
 
@@ -232,10 +234,6 @@ def _check(path: Path, description: Description) -> None:
 
 
 def _check_cells(path: Path, outputs: OutputsDescription) -> None:
-    for name in ("classes", "objectness", "count"):
-        part = getattr(outputs, name)
-        if part is not None and part.column is not None and part.column < 0:
-            raise ModelError(f"{path}: outputs.{name}.column: count from 0, the first column")
     cells = outputs.cells
     if cells is not None and not cells_fit(cells.of(1, 1)):
         raise ModelError(

@@ -28,7 +28,6 @@ MAX_RANK = 32  # dimensions; the limit of numpy 1
 MAX_SIDE = 1 << 40
 MAX_DIGITS = 18  # in an offset or a length
 SHARED = 10  # on average, at most this many tensors may share a byte of a file
-READ_BYTES = 1 << 30
 
 # Element type -> (bits of one element, field that holds the values, elements in one value).
 BITS = {
@@ -176,21 +175,15 @@ def _read_size(path: Path, file: Path) -> int:
 
 
 def _read(path: Path, file: Path, offset: int, size: int) -> bytes:
-    blocks = []
     try:
-        # O_NONBLOCK, because opening would block if a pipe has replaced the file.
-        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            while size and (block := os.pread(descriptor, min(size, READ_BYTES), offset)):
-                blocks.append(block)
-                offset, size = offset + len(block), size - len(block)
-        finally:
-            os.close(descriptor)
+        with file.open("rb") as stored:
+            stored.seek(offset)
+            data = stored.read(size)
     except OSError as exc:
         raise ModelError(f"{path}: {file.name} cannot be read: {exc.strerror}") from exc
-    if size:
+    if len(data) < size:
         raise ModelError(f"{path}: {file.name} became shorter while it was read; copy it again")
-    return b"".join(blocks)
+    return data
 
 
 # Bytes and shape
