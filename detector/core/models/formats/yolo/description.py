@@ -139,7 +139,7 @@ def read_description(path: Path) -> tuple[YamlNetwork, bytes]:
     return parse_description(values, str(path)), hashlib.sha256(data).digest()
 
 
-class _Stored(msgspec.Struct):
+class _StoredNetwork(msgspec.Struct):
     nc: Annotated[int, Meta(ge=1, le=MAX_CLASSES)]
     backbone: list[StoredRow]
     head: list[StoredRow]
@@ -157,7 +157,7 @@ def parse_description(values: Any, origin: str) -> YamlNetwork:
             f"{origin}: does not describe a network; it needs the keys {', '.join(KEYS)}; see "
             "cfg/yolo/yolov5n.yaml"
         )
-    stored = _convert(values, _Stored, origin)
+    stored = _convert(values, _StoredNetwork, origin)
     rows = [*stored.backbone, *stored.head]
     if not 1 <= len(rows) <= MAX_ROWS:
         raise ModelError(f"{origin}: {len(rows)} layers; a network has 1 to {MAX_ROWS}")
