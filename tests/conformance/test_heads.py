@@ -16,6 +16,7 @@ from detector.core.models.layouts import decoders, layouts
 from detector.core.models.layouts.base import Bound, Layout
 from detector.core.models.layouts.plans import PlanTensor, ReadyMade
 from detector.core.models.probed import doubt_outputs
+from detector.core.stages.readings import Columns, Reading
 from detector.core.types import Candidates
 
 HEIGHT, WIDTH, CLASSES = 64, 96, 3
@@ -32,10 +33,18 @@ class Case:
     dense: Dense
 
 
+YUNET = Reading(Columns(0), Columns(1), objectness=Columns(2, 0, 1), objectness_mean="geometric")
 CASES = [
-    pytest.param(bound, shapes, id=f"{layout.name}-{at}")
-    for layout in layouts().values()
-    for at, (bound, shapes) in enumerate(layout.examples(HEIGHT, WIDTH, CLASSES))
+    *(
+        pytest.param(bound, shapes, id=f"{layout.name}-{at}")
+        for layout in layouts().values()
+        for at, (bound, shapes) in enumerate(layout.examples(HEIGHT, WIDTH, CLASSES))
+    ),
+    pytest.param(
+        Bound(YUNET, ("boxes", "scores", "objectness"), frozenset(), CLASSES, needs_nms=True),
+        [(1, 300, 4), (1, 300, CLASSES), (1, 300, 1)],
+        id="geometric mean",
+    ),
 ]
 every_layout = pytest.mark.parametrize("layout", layouts().values(), ids=list(layouts()))
 

@@ -20,7 +20,7 @@ from tests.models import exports
 from tests.models.exports import SIDE
 from tests.models.test_onnx_evidence import rows_of_six
 from tests.models.test_onnx_families import BOTH, CASES, COLOUR, bright, detect, picture
-from tests.models.test_onnx_kinds import convolve, pyramid
+from tests.models.test_onnx_levels import convolve, pyramid
 from tests.networks import open_network, refusal
 
 pytestmark = pytest.mark.slow

@@ -302,16 +302,7 @@ def test_newer_families_get_advice_to_export(tmp_path, name):
     assert "model=yolov8n.pt" in message
 
 
-@pytest.mark.parametrize(
-    ("name", "task"),
-    [
-        ("ClassificationModel", "classify"),
-        ("OBBModel", "obb"),
-        ("PoseModel", "pose"),
-        ("SegmentationModel", "segment"),
-        ("YOLOESegModel", "segment"),
-    ],
-)
+@pytest.mark.parametrize(("name", "task"), unpickle.TASKS.items())
 def test_newer_model_of_another_task_gets_no_advice_to_export(tmp_path, name, task):
     path = saved(tmp_path / "yolo11n-other.pt", {"model": module(f"ultralytics.nn.tasks.{name}")})
     message = refusal(path)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detector.core.errors import ModelError, UsageError
+from detector.core.errors import ModelError
 from detector.core.models import catalogue
 from detector.core.models.formats.darknet.cfg import parse_cfg
 from detector.core.models.formats.darknet.layers import read_architecture
@@ -140,8 +140,6 @@ def test_weights_may_be_given_or_random_but_not_both(cfg, tmp_path):
     assert not any("meaningless" in line for line in given.warnings)
     assert any("(seed 3)" in line for line in drawn.warnings)
     assert drawn.graph.graph != open_network(str(cfg), random_seed=4).graph.graph
-    with pytest.raises(UsageError, match="cannot be combined"):
-        open_network(str(cfg), weights=str(elsewhere), random_seed=3)
     with pytest.raises(ModelError, match=r"absent.*No such file"):
         open_network(str(cfg), weights=str(tmp_path / "absent"))
     with pytest.raises(ModelError, match="a seed is"):

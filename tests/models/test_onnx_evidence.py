@@ -6,10 +6,7 @@ the scores (tests/models/exports.py), so boxes and scores are known.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from functools import partial
-from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -24,7 +21,6 @@ from detector.core.models import describe
 from detector.core.models.base import ModelRequest
 from detector.core.models.description import read_description
 from detector.core.models.formats.onnx.evidence import PixelSteps
-from detector.core.models.formats.onnx.guess import Guess, guess_outputs
 from tests.known_answers import run_once
 from tests.models import exports
 from tests.models.exports import BOXES, CORNERS, IMAGENET, SIDE, STATED, Export
@@ -315,21 +311,12 @@ def mmyolo() -> Export:
 
 REFUSED = {
     "an objectness above 1": ("best", odd_objectness, ("the objectness has values of 7", "0..1")),
-    "boxes beside scores": (
-        "model",
-        boxes_and_scores,
-        ("not certain", "boxes in output0 (xyxy, in pixels)", "scores in output1"),
-    ),
+    "boxes beside scores": ("model", boxes_and_scores, ("not certain", "models describe")),
     # case: file, graph, words of the message
     "class first, as PaddleDetection": (
         "model",
         lambda: rows_of_six("csb"),
-        (
-            "output0 [1, 20, 6]",
-            "boxes in output0 columns 2-5",
-            "scores in output0 column 1",
-            "--family",
-        ),
+        ("output0 [1, 20, 6]", "--family"),
     ),
     "rows in 0..1 beside a name": (
         "yolov10n",
@@ -339,7 +326,7 @@ REFUSED = {
     "rows that nothing explains": (
         "model",
         lambda: rows_of_six("bsc"),
-        ("not certain", "columns 0-3", "models describe model.onnx"),
+        ("not certain", "models describe model.onnx"),
     ),
     "MMDeploy": (
         "end2end",
@@ -373,85 +360,14 @@ def test_ambiguous_file_is_refused_with_advice(tmp_path, case):
         assert word in text, text
 
 
-def levels(parts, counts) -> Export:
-    """Make an output for each part (name -> columns) and each count of rows."""
-    export, numbers = Export(), np.random.default_rng(0)
-    for name, columns in parts.items():
-        for count in counts:
-            rows = numbers.random((count, columns))
-            export.out(f"{name}_{count}", export.table(export.colours(), rows, count))
-    return export
-
-
-# Detectors with an output for each stride: their outputs and columns, and the rows of each.
-LEVELS = {
-    "YuNet": ({"cls": 1, "obj": 1, "bbox": 4, "kps": 10}, (1600, 400, 100)),
-    "BlazeFace": ({"classificators": 1, "regressors": 16}, (512, 384)),
-    "decoded, a level each": ({"rows": 8}, (192, 48, 12)),
-}
-
-
-@pytest.mark.parametrize("case", LEVELS)
-def test_single_level_is_not_suggested_as_boxes(tmp_path, case):
-    path = levels(*LEVELS[case]).save(tmp_path / "levels.onnx")
-    for ask in (open_network, lambda path: describe(ModelRequest(path))):
-        with pytest.raises(ModelError, match="there is an output for each stride") as caught:
-            ask(path)
-        assert "suggests" not in str(caught.value)
-
-
-def test_tables_of_one_length_are_not_read_as_levels(tmp_path):
-    both = levels({"boxes": 4, "scores": 3}, (64,)).save(tmp_path / "two.onnx")
-    assert "tensor: boxes_64  # guessed" in describe(ModelRequest(both))
-
-
-def sevens(order: str, filled: int = 2) -> Export:
-    """[1, LIST, 7]: like ``rows_of_six``, and n for the picture's number."""
-    export = Export()
-    parts = {
-        "b": export.table(export.colours(), CORNERS if filled else CORNERS[:1], LIST),
-        "s": red(export, filled=filled),
-        "c": labels(export, (1, 2)),
-        "n": export.table(export.colours(), [(0.0,)], LIST),
-    }
-    if not filled:
-        parts = {one: export.add("Mul", part, export.const([0.0])) for one, part in parts.items()}
-    return export.out("output0", export.add("Concat", *(parts[one] for one in order), axis=2))
-
-
-AMBIGUOUS = REFUSED | {
-    f"{order}, {filled} rows": ("rows", partial(sevens, order, filled), ())
-    for order in ("ncsb", "nscb", "nbcs", "nsbc", "bncs")
-    for filled in (0, 2)
-}
-
-
-@pytest.mark.parametrize("case", AMBIGUOUS)
-def test_advice_to_describe_is_right(monkeypatch, tmp_path, case):
-    """If the message says that ``models describe`` writes a file, it does, with the boxes' columns
-    marked; otherwise the message says how to write one."""
+@pytest.mark.parametrize("case", [*REFUSED, "a quote in a name"])
+def test_template_of_a_refused_file_is_a_description(monkeypatch, tmp_path, case):
     monkeypatch.chdir(tmp_path)
-    name, graph, _ = AMBIGUOUS[case]
-    reason = refusal(graph().save(tmp_path / f"{name}.onnx"))
-    if advice := re.search(r"detect-video models describe (\S+) writes a file", reason):
-        text = describe(ModelRequest(advice[1]))
-        (tmp_path / "said.yaml").write_text(text)
-        read_description(tmp_path / "said.yaml")
-        assert re.search(r"    (columns|tensor): \S+  # guessed", text)
-    elif "--describe" in reason:
-        assert "docs/models.md" in reason
-    assert advice is None or not case.endswith(" 0 rows")
-
-
-def test_rows_of_seven_run_with_the_documented_description(tmp_path):
-    path = sevens("ncsb").save(tmp_path / "rows.onnx")
-    (tmp_path / "rows.yaml").write_text(
-        "version: 1\nfamily: rows\noutputs:\n  boxes: {tensor: output0, columns: 3-6, form: xyxy, "
-        "unit: pixels}\n  scores: {tensor: output0, columns: 2}\n  classes: {tensor: output0, "
-        "column: 1, first: 0}\n  nms: inside\n"
-    )
-    network = open_network(path, describe=tmp_path / "rows.yaml")
-    assert (network.family, network.needs_nms) == ("rows", False)
+    name, graph, _ = REFUSED.get(case, ('a"b: {', lambda: rows_of_six("csb"), ()))
+    text = describe(ModelRequest(graph().save(tmp_path / f"{name}.onnx")))
+    assert "This is a template" in text
+    (tmp_path / "template.yaml").write_text(text)
+    assert read_description(tmp_path / "template.yaml").family == name
 
 
 def test_files_reported_by_users(shared):
@@ -460,7 +376,7 @@ def test_files_reported_by_users(shared):
     assert {name for name, _, _ in found} == {"person", "bicycle", "car"}
     assert max(max(box) for _, _, box in found) > 100
     assert min(box[2] - box[0] for _, _, box in found) > 1
-    with pytest.raises(ModelError, match="output0 columns 2-5"):
+    with pytest.raises(ModelError, match=r"output0 \[1, "):
         open_network(str(shared / "data/reports/rows_cls_first.onnx"))
 
 
@@ -728,18 +644,18 @@ def test_boxes_may_be_fractions_of_the_picture_in_its_letterbox(tmp_path):
 
 
 WRONG = {
-    "family: x\noutputs: 3": "outputs: expected 'object | null', got 'int'",
-    "family: x\ncolor: rgb": "object contains unknown field 'color'",
-    "family: x\ninput: {colour: red}": "input.colour: invalid enum value 'red'",
+    "family: x\noutputs: 3": "Expected `object | null`, got `int` - at `$.outputs`",
+    "family: x\ncolor: rgb": "unknown field `color`",
+    "family: x\ninput: {colour: red}": "Invalid enum value 'red' - at `$.input.colour`",
     "family: x\ninput: {scale: a/b}": "input.scale: 'a/b': write a factor",
-    "input: {}": "object missing required field 'family'",
+    "input: {}": "missing required field `family`",
     "family: x": "lacks the key 'outputs'",
     "family: x\nlayouts: [grid, nope]": "layouts: 'nope' is not one of",
     "family: x\nsigns: {words: '" + "(" * 3000 + "a{999999999999}'}": "lacks the key 'outputs'",
     "- 1": "holds no keys",
     WHOLE.replace("scale: 1", "scale: 1/0"): "input.scale: '1/0'",
     WHOLE.replace("columns: 2-5", "columns: 2-9"): "has no columns 2-9",
-    WHOLE.replace("column: 0", "column: -5"): "outputs.classes.column: count from 0",
+    WHOLE.replace("column: 0", "column: -5"): "`$.outputs.classes.column`",
     WHOLE.replace("columns: 2-5", "columns: x"): "columns: x: write 0-3",
     WHOLE.replace("tensor: output0, columns: 2-5", "tensor: boxes"): "has no output boxes",
     WHOLE.replace("pad: [1, 2, 3]", "pad: 256"): "input.pad: 256 is not 0 to 255",
@@ -761,14 +677,19 @@ def test_describe_keeps_the_files_of_the_model(tmp_path):
             refuse_kept(path)
 
 
-def test_written_description_runs(tmp_path, capsys):
-    """Its guesses for pixels, columns and classes are right here."""
+def test_corrected_template_runs(tmp_path):
+    """The template's lines, corrected as a user would."""
     path = rows_of_six("csb").save(tmp_path / "m.onnx")
     text = describe(ModelRequest(path))
-    assert "columns: 2-5" in text
-    assert "form: xyxy  # guessed; or" in text
-    assert "first: 0  # guessed; or 1" in text
-    assert "colour: rgb  # guessed" in text
+    for line, correct in {
+        "columns: 0-3": "columns: 2-5",
+        "columns: 4-": "columns: 1",
+        "# classes": "classes",
+        "column: 5": "column: 0",
+        "nms: needed": "nms: inside",
+    }.items():
+        assert line in text
+        text = text.replace(line, correct)
     found = detect(path, describe=str(described(tmp_path, text)))
     assert [row[1:] for row in found] == [(RED, BOTH[0]), (RED, BOTH[1])]
 
@@ -787,7 +708,7 @@ def test_written_description_runs(tmp_path, capsys):
 def test_description_of_a_known_file_reads_it_the_same_way(tmp_path, graph):
     path = graph().save(tmp_path / "m.onnx", {} if graph is zoo_ssd else STATED)
     text = describe(ModelRequest(path))
-    assert "guessed" not in text
+    assert "is recognised as" in text
     description = described(tmp_path, text)
     known, again = open_network(path), open_network(path, describe=description)
     assert detect(path, conf=0.0) == detect(path, conf=0.0, describe=str(description)) != []
@@ -795,8 +716,31 @@ def test_description_of_a_known_file_reads_it_the_same_way(tmp_path, graph):
     assert again.needs_nms == known.needs_nms
 
 
-@pytest.mark.parametrize("answers", [None, {}, {"x": np.zeros((1, 7, 7, 3), np.float32)}])
-def test_probe_without_answers_gives_no_guess(answers):
-    image = SimpleNamespace(probe=lambda: answers, width=64, height=64)
-    assert guess_outputs(image) == Guess()
-    assert guess_outputs(image).words() == ""
+def detection_output(**more) -> Export:
+    """Caffe's DetectionOutput [1, 1, K, 7]: picture, class from 1, score, corners in 0..1."""
+    export = Export(**more)
+    zero = export.table(export.colours(), [(0.0,)], LIST)
+    boxes = export.table(export.colours(), FRACTIONS, LIST)
+    rows = export.add("Concat", zero, labels(export, (7, 15)), red(export), boxes, axis=2)
+    return export.out("detection_out", export.add("Unsqueeze", rows, export.ints(1)))
+
+
+DETECTION_OUTPUT = """
+family: mobilenet-ssd
+input: {fit: stretch}
+outputs:
+  boxes: {tensor: detection_out, columns: 3-6, unit: fraction}
+  scores: {tensor: detection_out, columns: 2}
+  classes: {tensor: detection_out, column: 1, first: 1}
+  nms: inside
+"""
+
+
+def test_caffe_detection_output_is_refused_unless_described(tmp_path):
+    path = detection_output().save(tmp_path / "ssd.onnx")
+    with pytest.raises(ModelError, match="its family was not recognised"):
+        open_network(path)
+    description = described(tmp_path, DETECTION_OUTPUT)
+    found = detect(path, describe=str(description))
+    assert [row[2] for row in found] == BOTH
+    assert [row[0] for row in found] == ["train", "bird"]

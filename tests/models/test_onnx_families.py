@@ -315,28 +315,3 @@ def test_an_old_opset_is_converted(tmp_path):
     network = open_network(path)
     assert {entry.version for entry in network.graph.opset_import} == {17}
     assert [name for name, *_ in detect(path)] == ["green"] * 2
-
-
-def test_branch_with_a_known_condition_is_resolved(tmp_path):
-    """Old torch exports wrap a squeeze in an If on a shape."""
-    from onnx import TensorProto, helper
-
-    export = exports.Export()
-    colours = export.colours()
-    table = export.table(colours, [(*box, 0.5) for box in BOXES], 252)
-    both = export.add("Concat", table, export.scores(colours, 2, 252), axis=2)
-    condition = export.add(
-        "Equal", export.add("Size", export.add("Shape", both)), export.const(3, np.int64)
-    )
-    branches = {
-        name: helper.make_graph(
-            [helper.make_node(operator, [both], [f"{name}_out"], name=name)],
-            name,
-            [],
-            [helper.make_tensor_value_info(f"{name}_out", TensorProto.FLOAT, None)],
-        )
-        for name, operator in (("then_branch", "Relu"), ("else_branch", "Neg"))
-    }
-    taken = export.add("If", condition, **branches)
-    path = export.out("output", taken).save(tmp_path / "m.onnx", STATED)
-    assert [name for name, *_ in detect(path)] == ["green"] * 2

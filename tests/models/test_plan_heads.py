@@ -241,19 +241,7 @@ def test_unfit_header_is_refused_in_one_line(machine, tmp_path, header, message)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "names",
-    [
-        None,
-        {},
-        [],
-        {"0": "ant", "2": "bee"},
-        {"a": "ant"},
-        {"names": {}},
-        "ant",
-        7,
-        ["ant", "bee", "cat"],
-        "['ant', 'bee', 'cat']",
-    ],
+    "names", [None, {"0": "ant", "2": "bee"}, {"names": {}}, 7, "['ant', 'bee', 'cat']"]
 )
 def test_invalid_names_count_as_absent(machine, tmp_path, names):
     network = open_network(file_of(machine, tmp_path, cells_answer(), {**HEADER, "names": names}))

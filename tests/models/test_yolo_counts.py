@@ -1,9 +1,9 @@
-"""Parameters and multiply-accumulates of the packaged descriptions, against the published figures.
+"""Parameters and multiply-accumulates of the packaged YAML networks, against the published figures.
 
 Counted on the architecture, without weights; test_yolo_blocks.py shows that the graph has the
 same counts.
 Sources: the tables of YOLOv5's releases (fused parameters in M, GFLOPs at 640) and of the YOLOv7
-paper (arXiv 2207.02696, table 2), whose two largest sizes are run at 1280.
+paper (arXiv 2207.02696, table 2), where w6, e6 and e6e run at 1280.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PUBLISHED = [  # name, side, fused parameters in M, GFLOPs
     ("yolov7-e6", 1280, 97.2, 515.2),
     ("yolov7-e6e", 1280, 151.7, 843.2),
 ]
-EXACT = {  # as stored, fused: what the originals print
+EXACT = {  # parameters (as stored, fused), as the original projects print them
     "yolov5n": (1_872_157, 1_867_405),
     "yolov5s": (7_235_389, 7_225_885),
     "yolov5m": (21_190_557, 21_172_173),
@@ -65,10 +65,6 @@ def test_published_figures(name, side, parameters_m, gflops):
 def test_exact_parameters(name):
     network = architecture_of(name, 640)
     assert (network.parameters, network.parameters_fused) == EXACT[name]
-
-
-def test_exact_flops_of_yolov5s():
-    assert round(2 * architecture_of("yolov5s", 640).macs / 1e9, 2) == 16.43
 
 
 @pytest.mark.slow

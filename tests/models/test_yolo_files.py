@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-from detector.core.errors import ModelError, UsageError
+from detector.core.errors import ModelError
 from detector.core.models.formats.checkpoint import open_checkpoint
 from detector.core.models.formats.yolo.blocks import Design
 from detector.core.models.formats.yolo.description import parse_description
@@ -299,12 +299,7 @@ def test_wrong_entry_of_safetensors_is_refused(tmp_path, entry, message):
     assert message in refusal(str(path))
 
 
-def test_two_sources_of_weights_exclude_each_other(tmp_path):
-    path = str(saved(tmp_path / "x.pt", tensors_of()))
-    with pytest.raises(UsageError, match="its own weights"):
-        open_network(path, weights=path)
-    with pytest.raises(UsageError, match="cannot be combined"):
-        open_network("yolov5n.yaml", weights=path, random_seed=1)
+def test_description_without_weights_is_refused():
     with pytest.raises(ModelError, match=r"--weights FILE .*--random-weights"):
         open_network("yolov5n.yaml")
 

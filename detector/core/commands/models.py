@@ -96,8 +96,8 @@ def _pull_with_bar(name: str, console: Console) -> tuple[Path, bool]:
 def describe(model: str, output: str | None, **flags: Any) -> None:
     """Write a YAML that describes an .onnx or .xml file.
 
-    It describes the input and outputs, with guesses marked. Check those, then run MODEL with
-    --describe FILE.
+    It describes the input and outputs. If these are not recognised, it is a template to fill in.
+    Then run MODEL with --describe FILE.
     """
     from detector.core.config.levels import resolve_config
     from detector.core.jobs.models import write_description
@@ -108,7 +108,7 @@ def describe(model: str, output: str | None, **flags: Any) -> None:
         echo(line)
     if output != "-":
         target = output or f"{request.path.stem}.describe.yaml"
-        echo(f"wrote {target}; check the guesses, then use --model {model} --describe {target}")
+        echo(f"wrote {target}; check it, then use --model {model} --describe {target}")
 
 
 @subcommand(json="the list")

@@ -33,7 +33,6 @@ from detector.core.models.description import (
     read_description,
 )
 from detector.core.models.formats.onnx.describe import describe_graph
-from detector.core.models.formats.onnx.evidence import DESCRIBE_BY_HAND
 from detector.core.models.formats.onnx.pixels import Pixels, input_of, needed_pixels
 from detector.core.models.formats.onnx.recognise import ALIASES, Recognition, class_names, recognise
 from detector.core.models.layouts.base import Bound
@@ -87,7 +86,7 @@ def read(request: ModelRequest) -> Network:
         names=tuple(names),
         sha256=_digest(path, described),
         needs_nms=bound.needs_nms,
-        watched=DESCRIBE_BY_HAND if bound.reading is None else evidence.advise(),
+        watched=evidence.advise(),
         plan=str(path),
         warnings=[f"{path.name} is {description.family}: {result.why}", *warnings],
         details={"layout": result.kind, "pixels": pixels, "ports": ports},

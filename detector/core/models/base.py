@@ -27,7 +27,7 @@ Dense = Callable[["list[NDArray[np.float32]]"], "NDArray[np.float32]"]
 @dataclass(frozen=True, slots=True)
 class InputRules:
     """How pictures are fitted into the input. ``geometry``: one of ``types.GEOMETRIES``.
-    ``of_picture``: boxes come out as if the picture filled the input, without padding."""
+    ``of_picture``: boxes are relative to the picture without its padding, not to the input."""
 
     height: int
     width: int
@@ -82,11 +82,11 @@ class Network:
     macs: int = 0  # multiply-accumulates of conv, gemm and matmul for one picture; FLOPs = 2 x MACs
     macs_at_most: bool = False  # ``macs`` is an upper bound: some layers depend on the picture
     sha256: str = ""  # one digest of all the model's files
-    made_with: str = ""  # a digest of the graph's other inputs, such as a calibration
+    made_with: str = ""  # a digest of what else made the graph, such as a calibration
     random_seed: int | None = None
     needs_nms: bool = True  # False: the outputs hold one box per object, so --iou has no effect
-    # If the meaning of the outputs was inferred: what the user can do when it proves wrong. A run
-    # checks for impossible results and ends with this text. "": nothing to check.
+    # Advice, if the meaning of the outputs was inferred: a run that finds impossible results stops
+    # with it. "": nothing to check.
     watched: str = ""
     # The graph's precision: fp32, fp16, bf16, int8-u8 or int8-s8 (see ``engines.graph_wanted``).
     precision: str = "fp32"
@@ -105,7 +105,7 @@ class Network:
 
     @property
     def input_shape(self) -> tuple[int, int, int, int]:
-        """Return the shape [B, H, W, 3] of a request's input."""
+        """Return the shape [B, H, W, 3] of the input of one inference."""
         return (self.batch, self.input.height, self.input.width, 3)
 
 
@@ -134,7 +134,7 @@ class ModelRequest:
     cfg: Path | None = None  # the darknet file that describes it
     class_names: tuple[str, ...] = ()  # listed in the configuration, instead of in a file
     trusted: bool = False  # code in the file may run
-    device: str = "auto"  # the device that will run the model; no other can read a TensorRT plan
+    device: str = "auto"  # the device that will run the model; only it can read a TensorRT plan
     graphs: KnownGraphs | None = None  # graphs that were built before; None: always build
 
     @property

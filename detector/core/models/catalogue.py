@@ -19,7 +19,6 @@ KEYS = tuple(
     "sha256 bytes needs figures".split()
 )
 CANVAS = re.compile(r"([1-9][0-9]{1,3})x([1-9][0-9]{1,3})")
-FIGURES = ("input", "parameters", "parameters_fused", "macs", "gflops_published")
 
 # Names of ultralytics' checkpoints newer than YOLOv5, which have to be exported to ONNX.
 NEWER = re.compile(r"(?i)yolov?(?:8|9|1\d|26)|rtdetr")
@@ -149,7 +148,7 @@ def known_model(name: str) -> KnownModel:
         calibration=_find_file(path, values, "weights", "calibration"),
         canvases=_parse_canvases(path, values),
         download=_read_download(path, values, stored),
-        figures=_read_figures(path, values),
+        figures=dict(values.get("figures") or {}),
     )
 
 
@@ -187,16 +186,6 @@ def _parse_canvases(path: Path, values: dict[str, Any]) -> tuple[tuple[int, int]
             raise ModelError(f"{path}: canvases: {text!r}: write 416x256 (width x height)")
         sizes.append((int(sides[2]), int(sides[1])))
     return tuple(sizes)
-
-
-def _read_figures(path: Path, values: dict[str, Any]) -> dict[str, Any]:
-    figures = values.get("figures") or {}
-    for key in figures:
-        if key not in FIGURES:
-            raise ModelError(
-                f"{path}: figures: unknown key {key!r}; known are {', '.join(FIGURES)}"
-            )
-    return dict(figures)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

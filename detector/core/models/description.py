@@ -7,14 +7,14 @@ outputs of a graph and returns a ``Bound``. docs/models.md explains every key.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from detector.core.errors import ModelError
 from detector.core.errors.guard import keep
@@ -33,13 +33,14 @@ COLUMNS = re.compile(
     r"(?P<first>\d{1,6})(?P<to>-(?P<last>\d{1,6})?)?|(?P<but>but )?last (?P<n>\d{1,6})"
 )
 SIDES = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,3})")
+ColumnNumber = Annotated[int, Meta(ge=0)]  # 0: the first column
 NUMBER = re.compile(r"([0-9.eE+-]+)(?:\s*/\s*([0-9.eE+-]+))?")
 # Lists of names that a description may refer to. COCO has 80 classes, numbered from 1 to 90;
 # networks that use these numbers have a column for each of the ten unused ones, and for 0.
 NAME_LISTS = {"coco-80": "coco.names", "coco-91": "coco-91.names", "coco-90": "coco-91.names"}
 
 
-class _Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class _Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A mapping in which unknown keys are errors."""
 
 
@@ -90,20 +91,20 @@ class ClassesDescription(_Mapping, frozen=True):
     """The class of each finished detection. ``first``: the class number of the first name."""
 
     tensor: str | int | tuple[str, ...]
-    column: int | None = None
+    column: ColumnNumber | None = None
     first: int = 0
 
 
 class ColumnDescription(_Mapping, frozen=True):
     tensor: str | int | tuple[str, ...]
-    column: int | None = None
+    column: ColumnNumber | None = None
 
 
 class ObjectnessDescription(_Mapping, frozen=True):
     """``mean``: how objectness and a class probability are combined into a score."""
 
     tensor: str | int | tuple[str, ...] | None = None
-    column: int | None = None
+    column: ColumnNumber | None = None
     levels: tuple[str | int, ...] | None = None
     mean: Literal["product", "geometric"] = "product"
 
@@ -187,13 +188,7 @@ def read_description(path: Path) -> Description:
     try:
         description = msgspec.convert(values, Description, strict=True)
     except msgspec.ValidationError as exc:
-        at = re.search(r" - at `\$\.?(.*)`$", str(exc))
-        where = f"{at[1]}: " if at else ""
-        what = re.sub(r" - at `.*`$", "", str(exc)).replace("`", "'")
-        raise ModelError(
-            f"{path}: {where}{what[:1].lower()}{what[1:]}; detect-video models describe X.onnx "
-            "writes one"
-        ) from exc
+        raise ModelError(f"{path}: {exc}; detect-video models describe X.onnx writes one") from exc
     _check(path, description)
     return description
 
@@ -239,10 +234,6 @@ def _check(path: Path, description: Description) -> None:
 
 
 def _check_cells(path: Path, outputs: OutputsDescription) -> None:
-    for name in ("classes", "objectness", "count"):
-        part = getattr(outputs, name)
-        if part is not None and part.column is not None and part.column < 0:
-            raise ModelError(f"{path}: outputs.{name}.column: count from 0, the first column")
     cells = outputs.cells
     if cells is not None and not cells_fit(cells.of(1, 1)):
         raise ModelError(
@@ -284,39 +275,14 @@ def _folder() -> Path:
     return catalogue.folder() / "families"
 
 
-def as_yaml(description: Description, guessed: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return a description as YAML, with defaults. ``guessed``: key ("outputs.boxes.form") -> its
-    alternatives, which are added to its line as a comment."""
-    parts = {"version": 1, "family": description.family, "about": description.about}
-    lines = [f"{key}: {_format_value(value)}" for key, value in parts.items()]
-    for name in ("input", "outputs"):
-        if (part := getattr(description, name)) is not None:
-            lines += [f"{name}:", *_format_lines(part, name, guessed, 1)]
-    if description.names is not None:
-        lines.append(f"names: {_format_value(description.names)}")
-    return "\n".join(lines) + "\n"
-
-
-def _format_lines(part: Any, path: str, guessed: Mapping[str, str], depth: int) -> Iterator[str]:
-    indent = "  " * depth
-    for key in part.__struct_fields__:
-        value, here = getattr(part, key), f"{path}.{key}"
-        mark = f"  # guessed; or {guessed[here]}" if here in guessed else ""
-        if isinstance(value, msgspec.Struct):
-            yield f"{indent}{key}:{mark}"
-            yield from _format_lines(value, here, guessed, depth + 1)
-        elif value is not None:
-            yield f"{indent}{key}: {_format_value(value)}{mark}"
-        elif mark:
-            yield f"{indent}# {key}:{mark}"
-
-
-def _format_value(value: object) -> str:
+def as_yaml(description: Description) -> str:
     import yaml
 
-    plain = list(value) if isinstance(value, tuple) else value
-    text: str = yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True, width=1 << 20)
-    return text.removesuffix("...\n").strip()
+    values = msgspec.to_builtins(description)
+    keys = ("version", "family", "about", "input", "layouts", "outputs", "names")
+    shown = {key: values[key] for key in keys}
+    text: str = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=1 << 20)
+    return text
 
 
 # Values that follow from a description
@@ -360,62 +326,6 @@ def listed_names(description: Description) -> tuple[str, ...] | None:
         raise ModelError(f"names: {names!r} is not a known list: {', '.join(NAME_LISTS)}")
     listed = read_names(catalogue.folder() / "names" / NAME_LISTS[names])
     return listed[1:] if names == "coco-90" else listed
-
-
-def describe_outputs(bound: Bound, dims: Mapping[str, Dims]) -> OutputsDescription:
-    """Convert a reading into a description. ``dims``: the shapes of the graph's outputs."""
-    reading, names = bound.reading, bound.outputs
-    assert reading is not None
-
-    def where(name: str) -> dict[str, Any]:
-        return {"levels": bound.joined[name].levels} if name in bound.joined else {"tensor": name}
-
-    def part(columns: Columns) -> dict[str, Any]:
-        first, count = columns.first, columns.count
-        to = "" if count is None else str(first + count - 1)
-        span = first if count == 1 else f"{first}-{to}"
-        whole = first == 0 and count is None
-        return {**where(names[columns.output]), "columns": None if whole else span}
-
-    def single(columns: Columns) -> dict[str, Any]:
-        name = names[columns.output]
-        sides = len(dims.get(name, ()))
-        is_table = sides > 2 or (sides == 2 and name in bound.bare)
-        return {**where(name), "column": columns.first if is_table else None}
-
-    def score(columns: Columns) -> dict[str, Any]:
-        only = single(columns)
-        return {"tensor": only["tensor"], "columns": only["column"]}
-
-    def axis(columns: Columns) -> Literal["first", "last"]:
-        return "first" if columns.across else "last"
-
-    classes, cells = reading.classes, reading.cells
-    return msgspec.convert(
-        {
-            "boxes": {
-                **part(reading.boxes),
-                "form": reading.form,
-                "unit": "pixels" if reading.unit == (1.0, 1.0) else "fraction",
-                "axis": axis(reading.boxes),
-            },
-            "scores": {
-                **(part(reading.scores) if classes is None else score(reading.scores)),
-                "values": reading.values,
-                "background": reading.background,
-                "axis": axis(reading.scores),
-                "several": reading.several,
-            },
-            "classes": classes and {**single(classes), "first": reading.first_class},
-            "objectness": reading.objectness
-            and {**single(reading.objectness), "mean": reading.objectness_mean},
-            "count": None if reading.count is None else {"tensor": names[reading.count]},
-            "cells": cells
-            and {key: getattr(cells, key) for key in CellsDescription.__struct_fields__},
-            "nms": "needed" if bound.needs_nms else "inside",
-        },
-        OutputsDescription,
-    )
 
 
 # A description and the outputs of a graph

@@ -5,8 +5,7 @@ from anywhere, so each value is checked."""
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -18,7 +17,6 @@ from detector.core.errors.parsing import parse_json, quote
 from detector.core.models.base import Dense, Head, InputRules, Network
 from detector.core.models.layouts import decoders
 from detector.core.models.layouts.base import MAX_CLASSES, MAX_LAYERS, MAX_STRIDE, Decoder, Shape
-from detector.core.stages.readings import Reading
 from detector.core.types import GEOMETRIES
 
 KEY = "detect-video"
@@ -102,12 +100,10 @@ def write_description(network: Network) -> None:
 def parse_description(text: str, origin: object) -> OwnFile:
     content = parse_json(text, origin, ModelError, cure="build it again")
     version = content.get("version") if isinstance(content, dict) else None
-    if version not in (1, VERSION):
-        if isinstance(version, int) and version > VERSION:
-            raise ModelError(f"{origin}: a newer detect-video wrote it; update detect-video")
+    if isinstance(version, int) and version > VERSION:
+        raise ModelError(f"{origin}: a newer detect-video wrote it; update detect-video")
+    if version != VERSION:
         raise _damaged(origin, f"version {quote(version)}")
-    if version == 1:
-        content = _upgrade(content)
     own = _convert(origin, content)
     decoder = decoders().get(own.kind)
     if decoder is None:
@@ -127,9 +123,7 @@ def _convert(origin: object, content: Mapping[str, Any]) -> OwnFile:
     try:
         own = msgspec.convert(content, OwnFile)
     except msgspec.ValidationError as exc:
-        at = re.search(r"`\$\.(\w+)|field `(\w+)`", str(exc))
-        key = (at[1] or at[2]) if at else "content"
-        raise _damaged(origin, f"{key} {quote(content.get(key))}") from exc
+        raise _damaged(origin, str(exc)) from exc
     # Limits in a union with a tuple crash msgspec 0.22 at the next garbage collection.
     pad = own.pad_value
     if not all(0 <= value <= 255 for value in ((pad,) if isinstance(pad, int) else pad)):
@@ -145,37 +139,6 @@ def _texts(own: OwnFile) -> Iterator[tuple[str, str]]:
     yield "precision", own.precision
     yield from (("names", name) for name in own.names)
     yield from (("outputs", name) for name in own.outputs)
-
-
-def _upgrade(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert version 1, which had a kind of head for each layout, to version 2."""
-    from detector.core.models.layouts.anchor_free import anchor_free
-    from detector.core.models.layouts.corners import corners
-    from detector.core.models.layouts.decoded import decoded
-    from detector.core.models.layouts.end_to_end import FINISHED, finished
-    from detector.core.models.layouts.grid import grid
-    from detector.core.models.layouts.queries import queries
-
-    arguments = content.get("arguments")
-    arguments = arguments if isinstance(arguments, dict) else {}
-    several = isinstance(content.get("outputs"), list) and len(content["outputs"]) > 1
-    form = "joined" if not several else "logits" if arguments.get("logits") else "probabilities"
-    kind, strides, parts = content.get("kind"), arguments.get("strides"), arguments.get("form")
-    parts = parts if isinstance(parts, str) and parts in FINISHED else "rows"
-    readings: dict[str, Callable[[], Reading]] = {
-        "decoded-rows": decoded,
-        "yolox": lambda: grid(0, 0, tuple(strides) if isinstance(strides, list) else ()),
-        "anchor-free": lambda: anchor_free(rows=arguments.get("rows") is True),
-        "queries": lambda: queries(2, 2, form),
-        "corners": lambda: corners(2, 2),
-        "end-to-end": lambda: finished(parts),
-    }
-    upgraded = {**content, "of_picture": False}
-    if isinstance(kind, str) and kind in readings:
-        reading = readings[kind]()
-        decoder = decoders()["rows" if reading.classes is None else "list"]
-        upgraded |= {"kind": decoder.name, "arguments": decoder.store({"reading": reading})}
-    return upgraded
 
 
 def _damaged(origin: object, what: str) -> ModelError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -67,29 +66,15 @@ class MapsDecoder(Decoder):
         return {"layers": [dataclasses.asdict(layer) for layer in arguments["layers"]]}
 
     def restore(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        layers = content.get("layers")
-        if not isinstance(layers, list) or not 0 < len(layers) <= MAX_LAYERS:
-            raise ValueError(f"a list {quote(layers)}")
-        return {"layers": [self._restore_layer(layer) for layer in layers]}
-
-    def _restore_layer(self, content: object) -> Any:
         import msgspec
 
-        names = {field.name for field in dataclasses.fields(self.layer)}
-        if not isinstance(content, dict) or content.keys() != names:
-            raise ValueError(f"layer {quote(content)}")
         try:
-            layer: Any = msgspec.convert(content, self.layer)
+            layers = msgspec.convert(content.get("layers"), list[self.layer])  # type: ignore[name-defined]
         except msgspec.ValidationError as exc:
-            raise ValueError(f"layer {quote(content)}: {exc}") from exc
-        for name in names & LIMITS.keys():
-            low, high = LIMITS[name]
-            if not low <= getattr(layer, name) <= high:
-                raise ValueError(f"{name} {quote(content[name])}")
-        sides = [side for pair in layer.anchors for side in pair]
-        if not 0 < len(layer.anchors) <= MAX_ANCHORS or not all(map(_is_side, sides)):
-            raise ValueError(f"anchors {quote(content['anchors'])}")
-        return layer
+            raise ValueError(f"layers: {exc}") from exc
+        if not 0 < len(layers) <= MAX_LAYERS or not all(map(_is_valid, layers)):
+            raise ValueError(f"layers {quote(content['layers'])}")
+        return {"layers": layers}
 
     def fits(
         self, shapes: Sequence[Shape], arguments: Mapping[str, Any], rules: InputRules, classes: int
@@ -111,5 +96,10 @@ class MapsDecoder(Decoder):
         )
 
 
-def _is_side(side: float) -> bool:
-    return math.isfinite(side) and 0 <= side <= LARGEST_ANCHOR
+def _is_valid(layer: Any) -> bool:
+    sides = [side for pair in layer.anchors for side in pair]
+    return (
+        all(low <= getattr(layer, name, low) <= high for name, (low, high) in LIMITS.items())
+        and 0 < len(layer.anchors) <= MAX_ANCHORS
+        and all(0 <= side <= LARGEST_ANCHOR for side in sides)
+    )

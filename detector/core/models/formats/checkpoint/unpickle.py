@@ -162,7 +162,16 @@ class OrderedMapping(dict[Any, Any]):
         pass
 
 
-class StandIn:
+class _Sealed:
+    """Refuses a state, so that a pickle can change nothing in an instance."""
+
+    __slots__ = ()
+
+    def __setstate__(self, state: Any) -> None:
+        raise pickle.UnpicklingError(f"state for a {type(self).__name__}")
+
+
+class StandIn(_Sealed):
     """Our replacement for a function that the file names. A pickle can only call it."""
 
     __slots__ = ("_call",)
@@ -173,28 +182,19 @@ class StandIn:
     def __call__(self, *arguments: Any) -> Any:
         return self._call(*arguments)
 
-    def __setstate__(self, state: Any) -> None:
-        raise pickle.UnpicklingError("state for a function")
 
-
-class StorageKind:
+class StorageKind(_Sealed):
     __slots__ = ("kind",)
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
 
-    def __setstate__(self, state: Any) -> None:
-        raise pickle.UnpicklingError("state for a storage class")
 
-
-class Storage:
+class Storage(_Sealed):
     __slots__ = ("key", "kind", "stored")
 
     def __init__(self, kind: str, key: str, stored: int) -> None:
         self.kind, self.key, self.stored = kind, key, stored
-
-    def __setstate__(self, state: Any) -> None:
-        raise pickle.UnpicklingError("state for a storage")
 
 
 class Unpickler(pickle.Unpickler):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from detector.core.models.formats.darknet.weights import Filter
 
 SUFFIXES = (".cfg",)
-HASHED_BYTES = 4 << 20  # of a cfg; ``cfg.read_cfg`` refuses longer ones
+HASHED_BYTES = 4 << 20  # of a cfg, or of weights beyond those needed; longer files are refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def read(request: ModelRequest) -> Network:
         return DarknetGraph(parse(), _load_weights(request, parse()), path.stem, batch).model()
 
     cfg_digest = _digest(path, HASHED_BYTES)
-    key = [cfg_digest.hex(), request.size, batch, raised(1)]
+    key = [cfg_digest.hex(), request.size, batch, raised(1)]  # raised(1): the factor of all limits
     stored = None if request.graphs is None else request.graphs.find_description(path.stem, key)
     warnings: list[str] = []
     try:
@@ -81,8 +81,8 @@ def read(request: ModelRequest) -> Network:
         about, warnings = describe(parse()), parse().warnings
     names, names_warnings = find_names(path, about.layers[0].classes, request.names)
     weights = request.weights or path.with_suffix(".weights")
-    drawn = None if seed is None else f"random {seed}".encode()
-    weights_digest = drawn or _digest(weights, 4 * about.parameters + HASHED_BYTES)
+    random_digest = None if seed is None else f"random {seed}".encode()
+    weights_digest = random_digest or _digest(weights, 4 * about.parameters + HASHED_BYTES)
     network = Network(
         name=path.stem,
         family="darknet",
@@ -98,7 +98,7 @@ def read(request: ModelRequest) -> Network:
         sha256=hashlib.sha256(cfg_digest + weights_digest).hexdigest(),
         random_seed=seed,
         warnings=[*warnings, *names_warnings, *random_weights_warning(seed)],
-        # Warnings name the cfg's path and lines, so a cfg that causes some is always parsed.
+        # A cfg with warnings is parsed in each run, because they name its path and lines.
         description=None if warnings else (key, msgspec.to_builtins(about)),
     )
     return with_graph(network, request)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from detector.core.errors import ModelError
 from detector.core.errors.limits import how_to_raise, raised
+from detector.core.errors.parsing import quote
 from detector.core.errors.reading import read_bytes
 
 MAX_BYTES = 4 << 20  # the longest published cfg is 60 KB
@@ -81,11 +82,6 @@ class CfgSection:
         return value
 
 
-def quote(text: str) -> str:
-    short = text if len(text) <= 40 else text[:40] + "..."
-    return short.encode("unicode_escape").decode("ascii")
-
-
 def read_cfg(path: Path) -> tuple[list[CfgSection], list[str]]:
     data = read_bytes(
         path, "a darknet cfg", limit=MAX_BYTES, error=ModelError, cure="give --model FILE.cfg"
@@ -129,7 +125,7 @@ def _parse_key(path: str, number: int, line: str, sections: list[CfgSection]) ->
         )
     if not sections:
         raise ModelError(
-            f"{path}:{number}: {quote(key)}= comes before the first [section]; begin with [net]"
+            f"{path}:{number}: {key}= comes before the first [section]; begin with [net]"
         )
     values = sections[-1].values
     if key not in values:

@@ -11,7 +11,8 @@ from typing import NamedTuple, TypedDict
 
 from detector.core.errors import ModelError
 from detector.core.errors.limits import how_to_raise, raised
-from detector.core.models.formats.darknet.cfg import CfgSection, quote
+from detector.core.errors.parsing import quote
+from detector.core.models.formats.darknet.cfg import CfgSection
 from detector.core.models.graph.operators import ACTIVATIONS
 
 MAX_SIDE = 16384  # pixels, for inputs and anchors
@@ -174,9 +175,7 @@ def read_architecture(
     Raises ModelError."""
     net = sections[0]
     if ALIASES.get(net.name, net.name) != "net":
-        raise net.error(
-            f"the first section is [{quote(net.name)}]; a darknet cfg begins with [net]"
-        )
+        raise net.error(f"the first section is [{net.name}]; a darknet cfg begins with [net]")
     if size is not None:
         _check_size(sections, size)
     architecture = _read_net(net, size)
@@ -225,7 +224,7 @@ def _find_kind(section: CfgSection) -> SectionKind:
     name = ALIASES.get(section.name, section.name)
     if name not in SECTIONS:
         raise section.error(
-            f"section [{quote(section.name)}] is not supported; supported: {', '.join(SECTIONS)}"
+            f"section [{section.name}] is not supported; supported: {', '.join(SECTIONS)}"
         )
     return SECTIONS[name]
 
@@ -252,7 +251,7 @@ def _warn_of_unknown_keys(section: CfgSection, kind: SectionKind, architecture: 
             nearest = difflib.get_close_matches(key, known, 1)
             hint = f" (did you mean {nearest[0]}?)" if nearest else ""
             architecture.warnings.append(
-                f"{section.path}:{line}: unknown key {quote(key)} of [{section.name}] ignored{hint}"
+                f"{section.path}:{line}: unknown key {key} of [{section.name}] ignored{hint}"
             )
 
 

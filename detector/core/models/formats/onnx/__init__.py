@@ -28,7 +28,7 @@ from detector.core.models.base import (
     random_weights_warning,
 )
 from detector.core.models.description import family_names, geometry_of, given_size, read_description
-from detector.core.models.formats.onnx.evidence import DESCRIBE_BY_HAND, DESCRIBE_OUTPUTS, Evidence
+from detector.core.models.formats.onnx.evidence import Evidence
 from detector.core.models.formats.onnx.foreign import attributes_of
 from detector.core.models.formats.onnx.recognise import ALIASES
 from detector.core.models.names import find_names
@@ -118,7 +118,7 @@ def read(request: ModelRequest) -> Network:
         macs_at_most=at_most,
         sha256=sha256,
         needs_nms=bound.needs_nms,
-        watched=DESCRIBE_BY_HAND if bound.reading is None else DESCRIBE_OUTPUTS.format(path.name),
+        watched=evidence.advise(),
         warnings=[f"{path.name} is {description.family}: {result.why}", *warnings],
         details={"layout": result.kind, "recognised": result.why},
     )
@@ -230,8 +230,8 @@ FRONT_END = FrontEnd(read, families=(*family_names(), *ALIASES), describe=descri
 
 def _set_columns(graph: ForeignGraph, bound: Bound) -> None:
     """Set the number of columns of a boxes output if shape inference did not find it."""
-    if (reading := bound.reading) is None:
-        return
+    reading = bound.reading
+    assert reading is not None
     boxes = reading.boxes
     name = bound.outputs[boxes.output]
     if boxes.count is not None and boxes.output != reading.scores.output:

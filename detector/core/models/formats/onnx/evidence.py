@@ -42,10 +42,6 @@ DESCRIBE_PIXELS = (
     "input.scale"
 )
 PAGE = f"{__address__}/blob/main/docs/models.md"
-DESCRIBE_BY_HAND = (
-    f"write a file for --describe by its documentation, as {PAGE} shows (a test run shows nothing "
-    "that looks like boxes)"
-)
 YOLOS = re.compile(r"yolox|yolov?(5|6|7|8|9|10|11|12|26)(?!\d)|rt[-_]?detr")
 
 # A graph with a smaller factor (1/255; 1/58 with a deviation) expects pixels of 0..255, else 0..1.

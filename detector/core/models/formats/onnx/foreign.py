@@ -180,5 +180,5 @@ def type_name(kind: int) -> str:
     """Return ``float`` or ``int64``; for an unknown number in a damaged file, ``type 99``."""
     from onnx import TensorProto
 
-    known: dict[int, str] = {number: name.lower() for name, number in TensorProto.DataType.items()}
-    return known.get(kind, f"type {kind}")
+    known = kind in TensorProto.DataType.values()
+    return str(TensorProto.DataType.Name(kind)).lower() if known else f"type {kind}"

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import onnx
 
 MAX_BYTES = (1 << 31) - 1  # the limit of protobuf
-READ_BYTES = 1 << 20
 
 
 def read_graph(path: Path) -> tuple[ForeignGraph, str]:
@@ -30,7 +29,9 @@ def read_graph(path: Path) -> tuple[ForeignGraph, str]:
     model, digest = _parse(path)
     measure_graph(path, model)
     tidy(model)
-    _update_digest(digest, read_external_data(path, model))
+    for file in read_external_data(path, model):
+        with file.open("rb") as opened:
+            hashlib.file_digest(opened, lambda: digest)
     check_tensors(path, model)
     heavy = _remove_heavy(path, model)
     model = _inline_functions(path, model)
@@ -235,13 +236,6 @@ def _read_declared_shapes(graph: onnx.GraphProto) -> dict[str, Dims]:
         info.name: dims_of(info) for info in graph.output if info.type.tensor_type.HasField("shape")
     }
     return {name: dims for name, dims in stated.items() if all(dims)}
-
-
-def _update_digest(digest: hashlib._Hash, files: list[Path]) -> None:
-    for path in files:
-        with path.open("rb") as file:
-            while block := file.read(READ_BYTES):
-                digest.update(block)
 
 
 def _join_lines(exc: BaseException) -> str:

@@ -25,12 +25,11 @@ from detector.core.errors import ModelError
 from detector.core.errors.text import counted
 from detector.core.models.description import Description, bind, families, family, listed_names
 from detector.core.models.formats.onnx.evidence import DESCRIBE_PIXELS, PAGE, Evidence
-from detector.core.models.formats.onnx.guess import advise, guess_outputs, has_levels
 from detector.core.models.formats.onnx.inputs import meaning_of
 from detector.core.models.formats.onnx.pixels import needed_pixels
-from detector.core.models.formats.onnx.raw_maps import raw_kind
 from detector.core.models.layouts import layouts
 from detector.core.models.layouts.base import Bound
+from detector.core.models.layouts.output_shapes import Dims
 from detector.core.models.names import find_names, read_names, warn_of_coco
 from detector.core.models.probed import doubt_outputs, doubt_pixels
 
@@ -41,6 +40,12 @@ COCO = 80  # classes
 AS_DESCRIBED = "as described by --describe"
 DESCRIBED = "described"  # kind of outputs that a description explains
 
+RAW_MAPS = (
+    "these are raw maps, and the file does not say what their boxes are relative to; export it "
+    "with decoded boxes (Ultralytics: yolo export format=onnx; YOLOv5: export.py in eval mode; "
+    "YOLOv7: export.py --grid; effdet: DetBenchPredict; SSD: its detections)"
+)
+FEW = 12  # most rows of a table that is not a stride's
 MASK_SCALE = 4  # a segmentation model's masks are smaller than the input by this factor
 ALIASES = {"yolov11": "yolo11", "yolov12": "yolo12", "yolov26": "yolo26", "rt-detr": "rtdetr"}
 
@@ -82,7 +87,7 @@ def recognise(
             raise ModelError(
                 f"{evidence.graph.name}: looks like {match.description.family} ({match.why}), but "
                 f"is not: {doubt}; {evidence.output_shapes()}; if it is a detector, "
-                f"{advise(evidence)}"
+                f"{evidence.advise()}"
             )
     return match
 
@@ -112,7 +117,7 @@ def _as_asked(
         if isinstance(bound, str):
             raise ModelError(
                 f"{evidence.graph.name}: --family {asked.family}: {bound}; {shapes}; "
-                f"{advise(evidence)}"
+                f"{evidence.advise()}"
             )
         return Recognition(asked, DESCRIBED, bound, why)
     for kind in asked.layouts:
@@ -143,7 +148,7 @@ def _by_tensors(evidence: Evidence) -> Recognition | None:
         names = ", ".join(match.description.family for match in fitting)
         raise ModelError(
             f"{evidence.graph.name}: {evidence.output_shapes()}, which may be {names}; choose with "
-            f"--family, or {advise(evidence)}"
+            f"--family, or {evidence.advise()}"
         )
     return fitting[0] if fitting else None
 
@@ -200,10 +205,11 @@ def _by_layout(evidence: Evidence) -> Recognition | None:
 
 
 def doubt_of(evidence: Evidence, bound: Bound) -> str | None:
-    if bound.reading is None or (results := evidence.probe()) is None:
+    if bound.joined:  # proven by a description or by the names of all levels
         return None
-    if bound.joined:
-        return None  # proven by a description or by the names of all levels
+    assert bound.reading is not None
+    if (results := evidence.probe()) is None:
+        return None
     outputs = []
     for name in bound.outputs:
         values = np.asarray(results[name], np.float32)
@@ -247,11 +253,24 @@ def _list_matching_families(evidence: Evidence) -> str:
     return f"; they match the names and shapes of {' or '.join(fitting)}" if fitting else ""
 
 
+def _is_map(dims: Dims) -> bool:
+    is_table = len(dims) == 4 and 1 in dims[1:3] and (dims[3] or 0) <= 7
+    return len(dims) >= 4 and not is_table
+
+
+def _has_levels(evidence: Evidence) -> bool:
+    """Return whether each stride has its own output: long tables with equally many columns, but
+    different numbers of rows."""
+    tables = [dims[-2:] for dims in evidence.outputs().values() if len(dims) in (2, 3)]
+    shapes = {(rows, columns) for rows, columns in tables if (rows or 0) > FEW}
+    return len(shapes) > len({columns for _, columns in shapes})
+
+
 def _refusal(evidence: Evidence) -> str:
     graph, (named, _) = evidence.graph, evidence.stated_family()
-    if (kind := raw_kind(evidence)) is not None:
-        needed = f"these are {kind}"
-    elif has_levels(evidence):
+    if any(map(_is_map, evidence.outputs().values())):
+        needed = RAW_MAPS
+    elif _has_levels(evidence):
         needed = (
             f"there is an output for each stride{_list_matching_families(evidence)}. Name its "
             "family with --family, or write a file for --describe with the key levels "
@@ -260,9 +279,9 @@ def _refusal(evidence: Evidence) -> str:
     else:
         needed = (
             "it is not certain where boxes and scores "
-            f"are{_list_matching_families(evidence)}{guess_outputs(evidence).words()}. Name its "
-            f"family with --family (detect-video models families lists {len(families())}), or "
-            f"{advise(evidence)}"
+            f"are{_list_matching_families(evidence)}. Name its family with --family (detect-video "
+            f"models families lists {len(families())}), or "
+            f"{evidence.advise()}"
         )
     start = f"its metadata says {named}, but " if named else "its family was not recognised: "
     return f"{graph.name}: {start}{evidence.output_shapes()}; {needed}"

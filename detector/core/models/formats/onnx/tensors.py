@@ -10,7 +10,6 @@ import math
 import os
 import stat
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +19,7 @@ from detector.core.errors.holding import watch
 from detector.core.errors.limits import how_to_raise, raised
 from detector.core.errors.machine import too_much
 from detector.core.models.formats.onnx.bounds import attributes_in, every_graph, is_function
+from detector.core.models.formats.onnx.foreign import type_name
 
 if TYPE_CHECKING:
     import onnx
@@ -28,7 +28,6 @@ MAX_RANK = 32  # dimensions; the limit of numpy 1
 MAX_SIDE = 1 << 40
 MAX_DIGITS = 18  # in an offset or a length
 SHARED = 10  # on average, at most this many tensors may share a byte of a file
-READ_BYTES = 1 << 30
 
 # Element type -> (bits of one element, field that holds the values, elements in one value).
 BITS = {
@@ -176,21 +175,15 @@ def _read_size(path: Path, file: Path) -> int:
 
 
 def _read(path: Path, file: Path, offset: int, size: int) -> bytes:
-    blocks = []
     try:
-        # O_NONBLOCK, because opening would block if a pipe has replaced the file.
-        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            while size and (block := os.pread(descriptor, min(size, READ_BYTES), offset)):
-                blocks.append(block)
-                offset, size = offset + len(block), size - len(block)
-        finally:
-            os.close(descriptor)
+        with file.open("rb") as stored:
+            stored.seek(offset)
+            data = stored.read(size)
     except OSError as exc:
         raise ModelError(f"{path}: {file.name} cannot be read: {exc.strerror}") from exc
-    if size:
+    if len(data) < size:
         raise ModelError(f"{path}: {file.name} became shorter while it was read; copy it again")
-    return b"".join(blocks)
+    return data
 
 
 # Bytes and shape
@@ -230,20 +223,13 @@ def _check_shape(path: Path, tensor: onnx.TensorProto) -> int:
 
 
 def _storage_of(path: Path, tensor: onnx.TensorProto) -> tuple[int, str, int]:
-    name = _type_names().get(tensor.data_type, f"type {tensor.data_type}")
-    if name not in BITS:
+    name = type_name(tensor.data_type)
+    if name.upper() not in BITS:
         raise ModelError(
-            f"{path}: {_describe(tensor)} has type {name.lower()}, which is not supported; export "
+            f"{path}: {_describe(tensor)} has type {name}, which is not supported; export "
             "it in float32, or download it again"
         )
-    return BITS[name]
-
-
-@cache
-def _type_names() -> dict[int, str]:
-    from onnx import TensorProto
-
-    return {number: name for name, number in TensorProto.DataType.items()}
+    return BITS[name.upper()]
 
 
 def _describe(tensor: onnx.TensorProto) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from detector.core.models.formats.onnx.bounds import every_graph, subgraphs
@@ -35,10 +35,9 @@ def tidy(model: onnx.ModelProto) -> None:
 
 
 def _sort(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
-    """Move each node after those it reads. Cycles come last, and ONNX's checker rejects them."""
+    """Move each node after those it reads, else keep the order. Cycles come last, and ONNX's
+    checker rejects them."""
     computed = {name for node in graph.node for name in node.output if name}
-    if not _is_unsorted(graph.node, computed):
-        return
     waits: list[int] = []  # node -> number of tensors that it reads and that are not computed yet
     readers: dict[str, list[int]] = {}
     for at, node in enumerate(graph.node):
@@ -46,29 +45,21 @@ def _sort(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
         waits.append(len(needed))
         for name in needed:
             readers.setdefault(name, []).append(at)
-    ready = deque(at for at, count in enumerate(waits) if not count)
+    ready = [at for at, count in enumerate(waits) if not count]  # a heap
     order: list[int] = []
     while ready:
-        order.append(at := ready.popleft())
+        order.append(at := heappop(ready))
         for name in set(graph.node[at].output):
             for reader in readers.pop(name, ()):
                 waits[reader] -= 1
                 if not waits[reader]:
-                    ready.append(reader)
+                    heappush(ready, reader)
     order += sorted(set(range(len(waits))) - set(order))
+    if order == sorted(order):
+        return
     nodes = [graph.node[at] for at in order]
     del graph.node[:]
     graph.node.extend(nodes)
-
-
-def _is_unsorted(nodes: Sequence[onnx.NodeProto], computed: set[str]) -> bool:
-    """Return whether a node reads a later one's output. ``computed``: the outputs of all nodes."""
-    missing = set(computed)
-    for node in nodes:
-        if not missing.isdisjoint(reads(node)):
-            return True
-        missing.difference_update(node.output)
-    return False
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:

@@ -10,14 +10,17 @@ head: [...]                  # further rows, numbered on from the backbone's
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
 
 from detector.core.errors import ModelError
+from detector.core.errors.parsing import quote
 from detector.core.errors.reading import read_bytes
 from detector.core.errors.yaml_parsing import parse_yaml
 
@@ -39,6 +42,19 @@ KINDS = {  # class of torch.nn -> key of ACTIVATIONS in graph/operators.py
     "Tanh": "tanh",
     "Identity": "linear",
 }
+
+
+Multiple = Annotated[float, Meta(gt=0, le=8)]
+Sides = Annotated[
+    list[Annotated[float, Meta(gt=0, lt=MAX_ANCHOR)]], Meta(min_length=2, max_length=40)
+]
+AnchorLists = Annotated[list[Sides], Meta(min_length=1, max_length=10)]
+StoredRow = tuple[  # from, repeats, block, arguments
+    int | list[int],
+    Annotated[int, Meta(ge=1, le=100)],
+    Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.]{1,60}\Z")],
+    Annotated[list[Any], Meta(max_length=20)],
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +139,17 @@ def read_description(path: Path) -> tuple[YamlNetwork, bytes]:
     return parse_description(values, str(path)), hashlib.sha256(data).digest()
 
 
+class _StoredNetwork(msgspec.Struct):
+    nc: Annotated[int, Meta(ge=1, le=MAX_CLASSES)]
+    backbone: list[StoredRow]
+    head: list[StoredRow]
+    depth_multiple: Multiple = 1.0
+    width_multiple: Multiple = 1.0
+    anchors: Any = None
+    activation: Any = None
+    ch: Literal[3] = 3
+
+
 def parse_description(values: Any, origin: str) -> YamlNetwork:
     """Check the ``values`` of a YAML file or a checkpoint. Raises ModelError."""
     if not isinstance(values, Mapping) or not {"nc", "backbone", "head"} <= values.keys():
@@ -130,35 +157,30 @@ def parse_description(values: Any, origin: str) -> YamlNetwork:
             f"{origin}: does not describe a network; it needs the keys {', '.join(KEYS)}; see "
             "cfg/yolo/yolov5n.yaml"
         )
-    if values.get("ch", 3) != 3:
-        raise ModelError(
-            f"{origin}: ch: {quote(values['ch'])}: only pictures of 3 channels (RGB) are supported"
-        )
-    classes = values["nc"]
-    if type(classes) is not int or not 1 <= classes <= MAX_CLASSES:
-        raise ModelError(
-            f"{origin}: nc must be a whole number from 1 to {MAX_CLASSES}, not {quote(classes)}"
-        )
+    stored = _convert(values, _StoredNetwork, origin)
+    rows = [*stored.backbone, *stored.head]
+    if not 1 <= len(rows) <= MAX_ROWS:
+        raise ModelError(f"{origin}: {len(rows)} layers; a network has 1 to {MAX_ROWS}")
     unknown = [str(key) for key in values if key not in KNOWN]
     return YamlNetwork(
         origin,
-        classes,
-        _read_multiple(values, "depth_multiple", origin),
-        _read_multiple(values, "width_multiple", origin),
-        _parse_anchors(values.get("anchors"), origin),
+        stored.nc,
+        stored.depth_multiple,
+        stored.width_multiple,
+        _parse_anchors(stored.anchors, origin),
         SILU
-        if (stated := values.get("activation")) is None
-        else _require_activation(stated, lambda text: ModelError(f"{origin}: {text}")),
-        _parse_rows(values, origin),
+        if stored.activation is None
+        else _require_activation(stored.activation, lambda text: ModelError(f"{origin}: {text}")),
+        [_parse_row(row, index, origin) for index, row in enumerate(rows)],
         [f"{origin}: key {quote(key)} unknown, ignored" for key in unknown[:5]],
     )
 
 
-def _read_multiple(values: Mapping[str, Any], key: str, origin: str) -> float:
-    value = values.get(key, 1.0)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 8:
-        raise ModelError(f"{origin}: {key} must be a number above 0, at most 8, not {quote(value)}")
-    return float(value)
+def _convert(values: Any, kind: Any, origin: str) -> Any:
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as exc:
+        raise ModelError(f"{origin}: {exc}; see cfg/yolo/yolov5n.yaml") from exc
 
 
 def _require_activation(value: Any, error: Callable[[str], ModelError]) -> Activation:
@@ -193,84 +215,24 @@ def activation_of(name: str, slope: float = 0.01, settings: bool = False) -> Act
 def _parse_anchors(stored: Any, origin: str) -> list[tuple[tuple[float, float], ...]] | None:
     if stored is None or isinstance(stored, int):
         return None  # a number: training chose the anchors, which are stored with the weights
-    if not isinstance(stored, (list, tuple)) or not 1 <= len(stored) <= 10:
-        raise ModelError(
-            f"{origin}: anchors must be lists of W,H, W,H, ..., one for each detection layer, "
-            f"not {quote(stored)}"
-        )
-    return [_parse_anchor_pairs(numbers, origin) for numbers in stored]
+    layers = _convert({"anchors": stored}, dict[str, AnchorLists], origin)["anchors"]
+    if any(len(sides) % 2 for sides in layers):
+        raise ModelError(f"{origin}: anchors of a detection layer must be pixels W,H, W,H, ...")
+    return [tuple(zip(sides[::2], sides[1::2], strict=True)) for sides in layers]
 
 
-def _parse_anchor_pairs(numbers: Any, origin: str) -> tuple[tuple[float, float], ...]:
-    if (
-        not isinstance(numbers, (list, tuple))
-        or not 2 <= len(numbers) <= 40
-        or len(numbers) % 2
-        or not all(type(number) in (int, float) and 0 < number < MAX_ANCHOR for number in numbers)
-    ):
-        raise ModelError(
-            f"{origin}: anchors of a detection layer must be pixels W,H, W,H, ..., "
-            f"not {quote(numbers)}"
-        )
-    return tuple(
-        (float(width), float(height))
-        for width, height in zip(numbers[::2], numbers[1::2], strict=True)
-    )
-
-
-def _parse_rows(values: Mapping[str, Any], origin: str) -> list[YamlRow]:
-    parts = [values["backbone"], values["head"]]
-    if not all(isinstance(part, (list, tuple)) for part in parts):
-        raise ModelError(
-            f"{origin}: backbone and head must be lists of [from, repeats, block, [arguments]]"
-        )
-    stored = [row for part in parts for row in part]
-    if not 1 <= len(stored) <= MAX_ROWS:
-        raise ModelError(f"{origin}: {len(stored)} layers; a network has 1 to {MAX_ROWS}")
-    return [_parse_row(row, index, origin) for index, row in enumerate(stored)]
-
-
-def _parse_row(stored: Any, index: int, origin: str) -> YamlRow:
-    where = f"{origin}: layer {index}"
-    if not isinstance(stored, (list, tuple)) or len(stored) != 4:
-        raise ModelError(
-            f"{where}: a layer is [from, repeats, block, [arguments]], not {quote(stored)}"
-        )
+def _parse_row(stored: StoredRow, index: int, origin: str) -> YamlRow:
     sources, repeats, block, arguments = stored
-    if not isinstance(block, str) or not re.fullmatch(r"[\w.]{1,60}", block, re.ASCII):
-        raise ModelError(f"{where}: {quote(block)} is not the name of a block")
-    if type(repeats) is not int or not 1 <= repeats <= 100:
-        raise ModelError(
-            f"{where} ({block}): repeats must be a whole number from 1 to 100, not {quote(repeats)}"
-        )
-    if not isinstance(arguments, (list, tuple)) or len(arguments) > 20:
-        raise ModelError(f"{where} ({block}): arguments must be a list, not {quote(arguments)}")
     plain = tuple(
         WORDS.get(value, value) if isinstance(value, str) else value for value in arguments
     )
-    return YamlRow(
-        origin, index, _parse_sources(sources, index, f"{where} ({block})"), repeats, block, plain
-    )
+    where = f"{origin}: layer {index} ({block})"
+    return YamlRow(origin, index, _parse_sources(sources, index, where), repeats, block, plain)
 
 
-def _parse_sources(stored: Any, index: int, where: str) -> tuple[int, ...]:
-    numbers = list(stored) if isinstance(stored, (list, tuple)) else [stored]
-    sources = []
-    for number in numbers[:100]:
-        if (
-            type(number) is not int
-            or not -1 <= (absolute := number + index if number < 0 else number) < index
-        ):
-            raise ModelError(f"{where}: from {quote(number)}: there is no such layer before it")
-        sources.append(absolute)
-    if not sources:
-        raise ModelError(f"{where}: from names no layer")
-    return tuple(sources)
-
-
-def quote(value: Any) -> str:
-    """Return a value for a message, without nested values, which may be very long."""
-    if isinstance(value, (list, tuple, dict)):
-        return f"a {type(value).__name__} of {len(value)}"
-    text = ascii(value) if not isinstance(value, float) or math.isfinite(value) else "no number"
-    return text if len(text) <= 60 else text[:60] + "..."
+def _parse_sources(stored: int | list[int], index: int, where: str) -> tuple[int, ...]:
+    numbers = stored if isinstance(stored, list) else [stored]
+    sources = tuple(number + index if number < 0 else number for number in numbers[:100])
+    if not sources or not all(-1 <= source < index for source in sources):
+        raise ModelError(f"{where}: from {quote(stored)}: there is no such layer before it")
+    return sources
