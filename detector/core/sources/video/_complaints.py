@@ -23,6 +23,8 @@ import av._core
 from detector.core.sources._cv2 import cv2, is_quiet
 
 ERROR: int = av.logging.ERROR
+# Errors about metadata alone. FFmpeg refuses long texts in FLV, which GStreamer's flvmux writes.
+HARMLESS = ("AMF_DATA_TYPE_STRING parsing failed",)
 
 
 class Complaints:
@@ -49,10 +51,10 @@ class Complaints:
         return errors
 
     def note(self, record: tuple[int, str, str]) -> None:
-        """Keep a log record that has one of our names."""
-        _, name, message = record
-        if not self._names or name in self._names:
-            self._errors.append((name, message.strip()))
+        """Keep a log record that has one of our names and is not harmless."""
+        name, message = record[1], record[2].strip()
+        if (not self._names or name in self._names) and message not in HARMLESS:
+            self._errors.append((name, message))
 
     def close(self) -> None:
         """Stop listening. May be called twice, and by the garbage collector."""

@@ -45,8 +45,6 @@ MOST_FPS = 1000  # a higher rate is a clock's resolution, such as DV's 60000
 JOINT_PACKETS = 2  # a key frame at most this many packets after a gap begins a joined recording
 HEAD_BYTES = 512  # of a file, to describe its format in a message
 PIPE_BYTES = 1 << 16  # per read of a pipe
-# Errors about metadata alone. FFmpeg refuses long texts in FLV, which GStreamer's flvmux writes.
-HARMLESS = ("AMF_DATA_TYPE_STRING parsing failed",)
 # With a thread per frame, these decoders detect the same damage in some runs only.
 RACY_CODECS = ("mpeg4",)
 
@@ -122,8 +120,7 @@ def probe(path: str, choice: Choice = ANY) -> VideoInfo:
     """Read the container's metadata. Raises SourceError and UsageError."""
     with Complaints() as complaints, open_container(path) as container:
         demuxer = container.format.name
-        said = [message for name, message in complaints.take() if name == demuxer]
-        errors = [message for message in said if message not in HARMLESS]
+        errors = [message for name, message in complaints.take() if name == demuxer]
         stream, chosen = choose_track(path, container, choice.track)
         codec = stream.codec_context
         states_size = codec is None or codec.width > 0  # before a picture is decoded
