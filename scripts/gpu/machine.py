@@ -26,7 +26,6 @@ PACKAGES = (
     "torch",
     "tensorrt",
     "tensorrt_rtx_cu13",
-    "pycuda",
     "cuda-bindings",
     "onnxruntime",
     "nvtx",

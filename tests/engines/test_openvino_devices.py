@@ -61,7 +61,7 @@ def types_of(engine):
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "int8"])
 def test_virtual_device_gives_the_results_of_its_device(tmp_path, gpu, precision):
     try:
-        engines.graph_wanted("openvino", precision)
+        engines.graph_precision_for("openvino", precision)
     except EngineError as error:
         pytest.skip(f"machine: {error}")
     network = small_network(tmp_path)
@@ -175,15 +175,15 @@ def test_gpu_is_offered_but_auto_does_not_choose_it(gpu, tmp_path):
     assert run(network)[2].device == "cpu"
     assert run(network, device="gpu:0")[2].device == "gpu"
     with pytest.raises(EngineError, match=r"--device gpu:1: OpenVINO lists gpu$"):
-        engines.graph_wanted("openvino", "fp32", "gpu:1")
+        engines.graph_precision_for("openvino", "fp32", "gpu:1")
 
 
 def test_a_precision_that_the_device_does_not_list_is_refused(gpu, monkeypatch):
     monkeypatch.setattr(devices, "precisions_of", lambda core, own: ("fp16", "int8"))
     with pytest.raises(EngineError, match=r"runs fp16 and int8; use --precision fp16"):
-        engines.graph_wanted("openvino", "fp32", "gpu")
-    assert engines.graph_wanted("openvino", "int8", "gpu") == "int8-u8"
-    assert engines.graph_wanted("openvino", "int8", "cpu") == "int8-u8-front"
+        engines.graph_precision_for("openvino", "fp32", "gpu")
+    assert engines.graph_precision_for("openvino", "int8", "gpu") == "int8-u8"
+    assert engines.graph_precision_for("openvino", "int8", "cpu") == "int8-u8-front"
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_missing_device_names_what_to_install(tmp_path, monkeypatch, kind):
 )
 def test_device_of_another_program_or_engine_gets_advice(name, device, error, message):
     with pytest.raises(error, match=message):
-        engines.graph_wanted(name, "fp32", device)
+        engines.graph_precision_for(name, "fp32", device)
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
-"""Check every foreign name that the engine trt uses on the real libraries, without a GPU.
+"""Check that the real libraries have every name of theirs that the engine trt uses.
 
-TensorRT's real bindings are imported over stub libraries (tests/fakes/bindings.py), and
-cuda-python's wheel unchanged.
+TensorRT's real bindings are imported with stubs in place of the libraries that they load
+(tests/fakes/bindings.py). cuda-python's wheel is used unchanged.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import pytest
 
 from tests.conftest import CHECKOUT
 from tests.fakes.bindings import find_wheel, unpack_bindings
+from tests.fakes.cuda_python import fake_cuda_python
 from tests.fakes.device import Device
 from tests.fakes.install import MAJORS
-from tests.fakes.packages import fake_cuda_python
 
 PACKAGE = CHECKOUT / "detector"
 SOURCES = list((PACKAGE / "core/engines/trt").rglob("*.py"))
@@ -41,12 +41,13 @@ OBJECTS = {  # our variables -> TensorRT's classes
     "verbosity": "ProfilingVerbosity",
     "inspector": "EngineInspector",
 }
-FILES_OF_OBJECTS = {"engine.py", "build.py", "layers.py", "running.py", "plan_file.py"}
+FILES_THAT_USE_OBJECTS = {"engine.py", "build.py", "layers.py", "running.py", "plan_file.py"}
 
 
 def names_used(module: str = "trt") -> dict[str, set[str]]:
     """Class (or "" for the module) -> attributes, read from the sources: trt.X.Y, config.z,
-    self._context.w. ``module``: what the sources call it; rtx where only that is meant.
+    self._context.w. ``module``: the variable that holds the TensorRT module in the sources: trt, or
+    rtx in code for TensorRT for RTX only.
     """
     found: dict[str, set[str]] = {}
     for file in SOURCES:
@@ -57,7 +58,7 @@ def names_used(module: str = "trt") -> dict[str, set[str]]:
             if chain[:1] == [module] and len(chain) > 1:
                 found.setdefault(".".join(chain[1:-1]), set()).add(chain[-1])
             elif (
-                file.name in FILES_OF_OBJECTS
+                file.name in FILES_THAT_USE_OBJECTS
                 and chain[:-2] in ([], ["self"])
                 and chain[-2:-1][0] in OBJECTS
             ):
@@ -195,7 +196,7 @@ def test_real_bindings_have_every_name(tmp_path, major):
     assert result["answers"] == [True, False]
     assert result["steps"] == [["Building", 0, 2], ["Building", 1, 2], ["Building", 2, 2]]
     assert result["layer_times"] == [[["0.conv", 0.5]], []]
-    # Without a driver it raises an exception, which translated() catches.
+    # Without a driver, Builder raises TypeError, which ``translated()`` in the engine catches.
     assert "nullptr" in result["builder"]
     assert result["dims"] == [8, 2, 3, 3]
     assert result["flag"] == {10: 2, 11: 1}[major]
@@ -216,7 +217,7 @@ print(json.dumps({name: list(inspect.signature(getattr(runtime, name)).parameter
 
 
 @pytest.mark.slow
-def test_cuda_python_has_the_fakes_arguments(tmp_path):
+def test_fake_functions_have_the_arguments_of_cuda_python(tmp_path):
     for package in ("cuda_bindings", "cuda_pathfinder"):
         with zipfile.ZipFile(find_wheel(package)) as archive:
             archive.extractall(tmp_path)
@@ -227,7 +228,7 @@ def test_cuda_python_has_the_fakes_arguments(tmp_path):
         if callable(call)
     }
     ours = {name: arguments for name, arguments in ours.items() if name.startswith("cuda")}
-    ours["cudaMalloc"] = ["size"]  # wrapped in the fake
+    ours["cudaMalloc"] = ["size"]  # the fake's decorator hides its parameters
     done = subprocess.run(
         [sys.executable, "-c", SIGNATURES],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
@@ -242,20 +243,3 @@ def test_cuda_python_has_the_fakes_arguments(tmp_path):
     assert {"cudaMemcpyHostToDevice", "cudaMemcpyDeviceToHost"} <= set(real["kinds"])
     assert (real["nonblocking"], real["blocking_sync"], real["default"]) == (1, 1, 0)
     assert real["handle"] == 1234
-
-
-def test_torch_has_what_its_provider_uses():
-    """torch's CPU build has these names, too, although they work only on a GPU."""
-    torch = pytest.importorskip("torch", reason="machine: torch is not installed")
-    assert "blocking" in inspect.signature(torch.cuda.Event.__new__).parameters
-    assert "enable_timing" in inspect.signature(torch.cuda.Event.__new__).parameters
-    assert "device" in inspect.signature(torch.cuda.Stream.__new__).parameters
-    assert all(
-        hasattr(torch.cuda.Event, name) for name in ("record", "synchronize", "elapsed_time")
-    )
-    assert callable(torch.cuda.stream)
-    assert callable(torch.cuda.device)
-    assert str(torch.device("cuda", 0)) == "cuda:0"
-    pinnable = torch.zeros(8, dtype=torch.uint8)
-    assert pinnable.numpy().view("float32").reshape(2).shape == (2,)
-    assert pinnable.copy_(torch.ones(8, dtype=torch.uint8), non_blocking=True).sum() == 8

@@ -79,7 +79,7 @@ def libraries() -> list[str]:
     return [library for name in names() if (library := _read(name, "library"))]
 
 
-def usable(*only: str) -> dict[str, str | None]:
+def why_unusable(*only: str) -> dict[str, str | None]:
     """Map each engine (of ``only``, if given) to None or why it is unusable. Imports no library."""
     return {name: _absence(find(name)) for name in names() if not only or name in only}
 
@@ -97,7 +97,7 @@ def _absence(engine: type[Engine]) -> str | None:
 
 def why_absent(name: str) -> str | None:
     """Return why an engine cannot be used here, or None, without importing its library. Missing
-    hardware is reported before a missing library. ``usable`` checks hardware only if the library is
+    hardware is reported before a missing library. ``why_unusable`` checks hardware only if the library is
     installed, so ``auto`` starts no driver in vain."""
     engine = find(name)
     reason = _absence(engine)
@@ -120,7 +120,7 @@ def rank_engines(precision: str = "fp32") -> list[str]:
 
 def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, str]:
     """Return the first engine that can run a precision on a device here, and a line on why it was
-    chosen. Raises EngineError if none is installed, or what ``graph_wanted`` raises if none can.
+    chosen. Raises EngineError if none is installed, or what ``graph_precision_for`` raises if none can.
     """
     order, on_gpu = rank_engines(precision), None
     if device == "auto" and NVIDIA_DRIVER.exists():
@@ -128,7 +128,7 @@ def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, 
         on_gpu = next((name for name in gpu_engines if _can_run(name, precision, "auto")), None)
     capable = (name for name in _installed(order) if _can_run(name, precision, device))
     name = on_gpu or next(capable, None) or _explain_best(order, device)
-    graph_wanted(name, precision, device)
+    graph_precision_for(name, precision, device)
     better = [find(other) for other in order[: order.index(name)] if _is_missing(other)]
     useful = [other for other in better if not on_gpu or "cuda" in other.devices]
     missing = ", ".join(str(other.library) for other in useful)
@@ -160,7 +160,7 @@ def _auto(name: str, precision: str) -> tuple[int, str]:
 
 def _can_run(name: str, precision: str, device: str) -> bool:
     try:
-        graph_wanted(name, precision, device)
+        graph_precision_for(name, precision, device)
     except EngineError:
         return False
     return True
@@ -199,7 +199,7 @@ def load_library(name: str, to_build: bool = False) -> None:
         engine.import_library()
 
 
-def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
+def graph_precision_for(name: str, precision: str, device: str = "auto") -> str:
     """Return the graph that an engine wants for a precision (``Engine.precisions``). Raises
     UsageError for an unknown precision or device, EngineError for one that cannot be used here."""
     if precision not in PRECISIONS:

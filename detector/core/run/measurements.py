@@ -188,7 +188,7 @@ def can_run(row: MeasuredRow, record: Measurement) -> bool:
     return (
         name in engines.names()
         and row.precision in engines.find(name).precisions
-        and engines.usable(name)[name] is None
+        and engines.why_unusable(name)[name] is None
         and row.library == library_version(name)
         and (
             row.precision != "int8"
@@ -247,11 +247,11 @@ def this_machine() -> MeasuredMachine:
 def _runtime_settings(config: Config, kind: Kind) -> dict[str, Any]:
     """Return settings that change the speed of all rows, and for a timing the usable engines."""
     runtime = config.runtime
-    names = ("threads", "concurrency", "device", "device_memory")
+    names = ("threads", "concurrency", "device")
     settings: dict[str, Any] = {name: getattr(runtime, name) for name in names}
     settings["own"] = list(runtime.engine_options or ())
     if kind == "self-timing":
-        usable = [name for name, reason in engines.usable(*TIMED).items() if reason is None]
+        usable = [name for name, reason in engines.why_unusable(*TIMED).items() if reason is None]
         settings["libraries"] = [library_version(name) for name in TIMED if name in usable]
     return settings
 

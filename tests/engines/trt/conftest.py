@@ -1,18 +1,12 @@
-"""Fake TensorRT, every major version: with every kind of device memory, or with cuda-python."""
+"""Fake TensorRT, every major version."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.engines.trt.opening import EVERY
 from tests.fakes.install import MAJORS, install
 
 
-@pytest.fixture(params=EVERY, ids=[f"trt{major}-{memory}" for major, memory in EVERY])
-def machine(request, monkeypatch):
-    return install(monkeypatch, *request.param)
-
-
 @pytest.fixture(params=MAJORS)
-def tensorrt(request, monkeypatch):
-    return install(monkeypatch, request.param, "cuda-python")
+def machine(request, monkeypatch):
+    return install(monkeypatch, request.param)

@@ -1,18 +1,17 @@
-"""Conformance of engines trt and rtx on the fakes, with every kind of device memory and no GPU."""
+"""Conformance of engines trt and rtx on the fakes, without a GPU."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.conformance import test_engines as conformance
-from tests.engines.trt.opening import EVERY
-from tests.fakes.install import install
+from tests.fakes.install import MAJORS, install
 from tests.fakes.tensorrt_state import RTX_MAJOR
 
 
-@pytest.fixture(params=[*EVERY, (RTX_MAJOR, "cuda-python")], ids=lambda one: f"{one[0]}-{one[1]}")
+@pytest.fixture(params=[*MAJORS, RTX_MAJOR])
 def machine(request, monkeypatch):
-    return install(monkeypatch, *request.param)
+    return install(monkeypatch, request.param)
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def test_tensorrt_is_not_started_without_a_working_driver(monkeypatch, state, re
             list(state.get("gpus", machine.libcuda.gpus)),
             state.get("error", 0),
         )
-    assert engines.usable()["trt"] is not None
+    assert engines.why_unusable()["trt"] is not None
     for call in (
         lambda: engines.load_library("trt"),
         lambda: opened(),
@@ -73,7 +73,7 @@ def test_driver_too_old_for_the_package_names_the_right_package(monkeypatch):
     install(monkeypatch, 11, cuda=12040)
     monkeypatch.setattr(edition, "version", lambda package: "11.4.0")
     message = r"tensorrt 11\.4\.0 .*CUDA 13, .* 12\.4; .* tensorrt-cu12"
-    assert re.fullmatch(message, engines.usable()["trt"])
+    assert re.fullmatch(message, engines.why_unusable()["trt"])
 
 
 @pytest.mark.slow
@@ -93,10 +93,10 @@ def test_unsupported_device_or_precision_is_refused_with_the_reason(
 ):
     install(monkeypatch, 11, gpus=gpus)
     if reason is None:
-        assert engines.graph_wanted("trt", precision, device) == trt.TrtEngine.precisions[precision]
+        assert engines.graph_precision_for("trt", precision, device) == trt.TrtEngine.precisions[precision]
         return
     with pytest.raises(EngineError, match=reason):
-        engines.graph_wanted("trt", precision, device)
+        engines.graph_precision_for("trt", precision, device)
 
 
 def test_auto_chooses_trt_unless_the_cpu_is_requested(monkeypatch):

@@ -70,7 +70,7 @@ def test_plan_is_built_for_its_targets(monkeypatch, tmp_path, gpu, own, targets)
 def test_a_gpu_outside_the_support_matrix_is_refused(monkeypatch):
     install(monkeypatch, FAKE, gpus=(("Fake H100", (9, 0)),))
     with pytest.raises(EngineError, match=r"H100 .* 9\.0; .*runs on 7\.5, 8\.6, .*--engine trt"):
-        engines.graph_wanted("rtx", "fp32", "cuda")
+        engines.graph_precision_for("rtx", "fp32", "cuda")
 
 
 def of_version(plan: bytes) -> bytes:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from detector.core.engines.base import RawRequest, translated
 from detector.core.engines.trt.edition import Edition
-from detector.core.engines.trt.memory import Buffer, DeviceMemory
+from detector.core.engines.trt.memory import CudaBuffer, DeviceMemory
 from detector.core.models.layouts.plans import PlanTensor
 
 CHANNELS = 3
@@ -22,7 +22,7 @@ class TrtRequest(RawRequest):
         self._edition, self._memory, self._log = edition, memory, log
         self._context: Any = None
         self._released = False
-        self._buffers: dict[str, Buffer] = {}
+        self._buffers: dict[str, CudaBuffer] = {}
         self._owned: list[Any] = []  # in the order of creation
 
     def prepare(
