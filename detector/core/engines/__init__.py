@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from detector.core.models.base import Network
 
 DEVICE = re.compile(r"auto|cpu|npu|(cuda|gpu)(:\d+)?")
-VIRTUAL = re.compile(r"(auto|batch|hetero|multi):(?:intel:)?(cpu|gpu|npu)\b.*")
+VIRTUAL = re.compile(r"(?:auto|batch|hetero|multi):(?:intel:)?(cpu|gpu|npu)\b.*")  # OpenVINO's
 # Other programs' names for our engines.
 OTHER_NAMES = {
     "tensorrt": "trt",
@@ -97,8 +97,8 @@ def _absence(engine: type[Engine]) -> str | None:
 
 def why_absent(name: str) -> str | None:
     """Return why an engine cannot be used here, or None, without importing its library. Missing
-    hardware is reported before a missing library. ``why_unusable`` checks hardware only if the library is
-    installed, so ``auto`` starts no driver in vain."""
+    hardware is reported before a missing library. ``why_unusable`` checks hardware only if the
+    library is installed, so ``auto`` starts no driver in vain."""
     engine = find(name)
     reason = _absence(engine)
     return reason if reason is None or is_installed(name) else engine.absent() or reason
@@ -120,8 +120,7 @@ def rank_engines(precision: str = "fp32") -> list[str]:
 
 def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, str]:
     """Return the first engine that can run a precision on a device here, and a line on why it was
-    chosen. Raises EngineError if none is installed, or what ``graph_precision_for`` raises if none can.
-    """
+    chosen. Raises EngineError if none is installed or none can."""
     order, on_gpu = rank_engines(precision), None
     if device == "auto" and NVIDIA_DRIVER.exists():
         gpu_engines = (name for name in _installed(order) if find(name).runs_on_gpu(precision))
@@ -231,10 +230,9 @@ def graph_precision_for(name: str, precision: str, device: str = "auto") -> str:
 
 def _suggest_device(device: str) -> str:
     if match := VIRTUAL.fullmatch(device):
-        through = "hetero" if match[1] == "multi" else match[1]
         return (
-            "OpenVINO's virtual devices are an option; use --engine openvino "
-            f"--device {match[2]} --engine-options through={through}"
+            f"use --engine openvino --device {match[1]}; with --engine-options through=hetero the "
+            "CPU runs what the device cannot"
         )
     return (
         "devices are auto, cpu, cuda (NVIDIA), gpu (Intel) and npu (Intel); cuda:N and gpu:N are "

@@ -88,7 +88,7 @@ class Network:
     # If the meaning of the outputs was inferred: what the user can do when it proves wrong. A run
     # checks for impossible results and ends with this text. "": nothing to check.
     watched: str = ""
-    # The graph's precision: fp32, fp16, bf16, int8-u8 or int8-s8 (see ``engines.graph_precision_for``).
+    # The graph's precision: fp32, fp16, bf16, int8-u8 or int8-s8 (``engines.graph_precision_for``).
     precision: str = "fp32"
     path: str | None = None
     # The file of a model in one engine's own format (a TensorRT plan, an OpenVINO IR). It runs

@@ -69,7 +69,7 @@ def test_installing_tensorrt_is_advised_only_with_a_gpu(monkeypatch, gpus, reaso
         engines.check_installed("trt")
 
 
-def test_driver_too_old_for_the_package_names_the_right_package(monkeypatch):
+def test_refusal_of_a_too_old_driver_suggests_the_right_package(monkeypatch):
     install(monkeypatch, 11, cuda=12040)
     monkeypatch.setattr(edition, "version", lambda package: "11.4.0")
     message = r"tensorrt 11\.4\.0 .*CUDA 13, .* 12\.4; .* tensorrt-cu12"
@@ -93,7 +93,8 @@ def test_unsupported_device_or_precision_is_refused_with_the_reason(
 ):
     install(monkeypatch, 11, gpus=gpus)
     if reason is None:
-        assert engines.graph_precision_for("trt", precision, device) == trt.TrtEngine.precisions[precision]
+        wanted = trt.TrtEngine.precisions[precision]
+        assert engines.graph_precision_for("trt", precision, device) == wanted
         return
     with pytest.raises(EngineError, match=reason):
         engines.graph_precision_for("trt", precision, device)

@@ -34,7 +34,7 @@ class Compilation(NamedTuple):
     threads: int
 
     def settings(self, core: Any) -> dict[str, Any]:
-        """Return the properties that the device supports; all for HETERO and AUTO, which select."""
+        """Return the properties that the device supports; all for HETERO, which selects."""
         target, many = self.target, self.streams > 1
         properties: dict[str, Any] = {
             "PERFORMANCE_HINT": "THROUGHPUT" if many else "LATENCY",
@@ -47,9 +47,7 @@ class Compilation(NamedTuple):
             # inference would wait for them.
             threads = self.streams * self.threads
             properties |= {"INFERENCE_NUM_THREADS": threads, "ENABLE_CPU_PINNING": False}
-        if target.compiled_for.startswith("AUTO:"):
-            properties["ENABLE_RUNTIME_FALLBACK"] = False  # a device that fails is an error
-        elif not target.compiled_for.startswith("HETERO:"):
+        if target.compiled_for == target.own:
             supported = core.get_property(target.own, "SUPPORTED_PROPERTIES")
             properties = {name: value for name, value in properties.items() if name in supported}
         return properties
@@ -149,7 +147,7 @@ def notes_of(compiled: Any, compilation: Compilation, precision: str) -> list[st
 
 
 def executed_types(compiled: Any) -> set[str] | None:
-    """Return the float types that OpenVINO reports, or None. HETERO and AUTO report layers only."""
+    """Return the float types that OpenVINO reports, or None. HETERO reports layers only."""
     with suppress(RuntimeError):
         return {compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()}
     with suppress(RuntimeError):

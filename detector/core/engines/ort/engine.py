@@ -229,7 +229,7 @@ def _run_options() -> Any:
     return run_options
 
 
-def open_session(network: Network, settings: Any, providers: Sequence[Any] | None) -> Any:
+def open_session(network: Network, settings: Any, providers: Sequence[Any]) -> Any:
     import onnxruntime as ort
 
     source = network.path or network.graph.SerializeToString()
