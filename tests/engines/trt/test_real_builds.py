@@ -21,10 +21,7 @@ REFUSED = {
     for name in GRAPHS
     if name.endswith("-export") and not name.startswith(("yolox", "nanodet", "yunet"))
 } | {
-    (
-        "nms-inside-export",
-        precision,
-    ): r"NonMaxSuppression.*--engine ort|Reshape\) has the batch in its constants"
+    ("nms-inside-export", precision): r"NonMaxSuppression.*--engine ort"
     for precision in PRECISIONS
     if precision != "int8"
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from detector.core.engines.base import EngineOptions, read_switch
 from detector.core.errors import UsageError
 
 HARDWARE = {"": "NONE", "same": "SAME_COMPUTE_CAPABILITY", "ampere": "AMPERE_PLUS"}
-LEVELS = range(6)
+MOST_LEVEL = 5
 # Compute capability -> member of tensorrt_rtx.ComputeCapability.
 TARGETS = {
     "7.5": "SM75",
@@ -23,10 +24,9 @@ TARGETS = {
 
 @dataclass(frozen=True, slots=True)
 class TrtSettings:
-    """Options of a plan. ``batches``: smallest, tuned, largest. ``targets``: compute capabilities;
-    empty: the default. ``graphs``: whether to use a CUDA graph; None: if it is faster."""
+    """Options of a plan. ``targets``: compute capabilities; empty: the default. ``graphs``: whether
+    to use a CUDA graph; None: if it is faster."""
 
-    batches: tuple[int, int, int]
     workspace_mb: int = 0
     level: int | None = None
     version_compatible: bool = False
@@ -40,25 +40,12 @@ class TrtSettings:
 def read(options: EngineOptions) -> TrtSettings:
     """Parse and check ``--engine-options``. Raises UsageError."""
     own = options.own
-    low = _number(own, "min_batch", options.batch, 1)
-    high = _number(own, "max_batch", options.batch, 1)
-    best = _number(own, "opt_batch", high, 1)
-    if not low <= options.batch <= high:
-        raise UsageError(f"--batch {options.batch} is outside the plan's batches {low}..{high}")
-    if not low <= best <= high:
-        raise UsageError(
-            f"--engine-options opt_batch={best}: outside the plan's batches {low}..{high}"
-        )
     hardware = own.get("hardware_compatible", "")
     if hardware not in HARDWARE:
         raise UsageError(f"--engine-options hardware_compatible={hardware}: give same or ampere")
-    level = _number(own, "level", -1, 0) if "level" in own else None
-    if level is not None and level not in LEVELS:
-        raise UsageError(f"--engine-options level={level}: give 0 to {LEVELS[-1]}")
     return TrtSettings(
-        batches=(low, best, high),
-        workspace_mb=_number(own, "workspace_mb", 0, 1),
-        level=level,
+        workspace_mb=_number(own, "workspace_mb", 1) or 0,
+        level=_number(own, "level", 0, MOST_LEVEL),
         version_compatible=read_switch(own, "version_compatible", False),
         hardware_compatible=hardware,
         detailed=read_switch(own, "detailed", True),
@@ -85,12 +72,15 @@ def _targets(text: str, precision: str) -> tuple[str, ...]:
     return tuple(name for name in TARGETS if name in names)
 
 
-def _number(own: Mapping[str, str], name: str, default: int, at_least: int) -> int:
+def _number(
+    own: Mapping[str, str], name: str, at_least: int, at_most: float = math.inf
+) -> int | None:
     text = own.get(name)
     if text is None:
-        return default
-    if not text.isdecimal() or int(text) < at_least:
+        return None
+    if not text.isdecimal() or not at_least <= int(text) <= at_most:
+        most = "" if at_most == math.inf else f" and at most {at_most}"
         raise UsageError(
-            f"--engine-options {name}={text}: give a whole number, at least {at_least}"
+            f"--engine-options {name}={text}: give a whole number, at least {at_least}{most}"
         )
     return int(text)
