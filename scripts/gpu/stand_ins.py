@@ -24,13 +24,13 @@ def fake_gpu(slow_copies: bool = False, release: int = 11) -> Iterator[Any]:
         import pytest
 
         from tests.fakes import device
-        from tests.fakes.install import install
+        from tests.fakes.install import install_fake_tensorrt
     except ImportError as error:
         raise AbsentError(f"the tests' fakes cannot be imported: {error}") from error
     patch = pytest.MonkeyPatch()
     try:
         try:
-            machine = install(patch, release)
+            machine = install_fake_tensorrt(patch, release)
         except pytest.skip.Exception as error:
             raise AbsentError(str(error)) from error
         if slow_copies:

@@ -143,9 +143,9 @@ for owner, names in used.items():
 
 sys.path.insert(0, sys.argv[1])
 from detector.core.engines.trt.build import progress_monitor
-from detector.core.engines.trt.plan_file import kept_log
+from detector.core.engines.trt.plan_file import make_log
 
-log = kept_log(trt)
+log = make_log(trt)
 log.log(trt.ILogger.Severity.ERROR, "it  broke")
 log.log(trt.ILogger.Severity.WARNING, "careful")
 steps = []
@@ -158,8 +158,8 @@ try:
 except TypeError as exc:
     builder = str(exc)
 dims = list(trt.Dims([8, 2, 3, 3]))
-from detector.core.engines.trt.layers import kept_times
-profiler = kept_times(trt)
+from detector.core.engines.trt.layers import make_profiler
+profiler = make_profiler(trt)
 profiler.report_layer_time("0.conv", 0.5)
 print(json.dumps({"version": trt.__version__, "missing": missing, "docs": docs,
                   "reason": log.reason(), "answers": answers,

@@ -17,7 +17,7 @@ from tests.fakes.tensorrt_state import State
 MAJORS = (10, 11)
 
 
-def install(monkeypatch, major: int = 11, **gpu) -> SimpleNamespace:
+def install_fake_tensorrt(monkeypatch, major: int = 11, **gpu) -> SimpleNamespace:
     """Install a driver, a TensorRT of that major (or ``RTX_MAJOR``), and cuda-python.
 
     ``gpu``: total (bytes), gpus, cuda, error. Skips where TensorRT for RTX is not installed.

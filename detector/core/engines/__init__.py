@@ -90,7 +90,7 @@ def is_installed(name: str) -> bool:
 
 
 def _absence(engine: type[Engine]) -> str | None:
-    if engine.library is None or find_spec(engine.library) is not None:
+    if is_installed(engine.name):
         return engine.absent()
     return f"{engine.library} is not installed; install it with: {engine.install}"
 
@@ -168,7 +168,7 @@ def _can_run(name: str, precision: str, device: str) -> bool:
 def _is_missing(name: str) -> bool:
     """Return whether installing the engine's library would make it usable."""
     engine = find(name)
-    return engine.library is not None and not is_installed(name) and engine.absent() is None
+    return not is_installed(name) and engine.absent() is None
 
 
 def suggest_library(device: str = "auto") -> str | None:

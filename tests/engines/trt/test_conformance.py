@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance import test_engines as conformance
-from tests.fakes.install import MAJORS, install
+from tests.fakes.install import MAJORS, install_fake_tensorrt
 from tests.fakes.tensorrt_state import RTX_MAJOR
 
 
 @pytest.fixture(params=[*MAJORS, RTX_MAJOR])
 def machine(request, monkeypatch):
-    return install(monkeypatch, request.param)
+    return install_fake_tensorrt(monkeypatch, request.param)
 
 
 @pytest.fixture

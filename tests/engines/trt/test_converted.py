@@ -25,7 +25,7 @@ from detector.core.stages.preprocess import letterbox
 from detector.core.types import Detections
 from scripts.measuring.rounded import rounded
 from tests.conftest import CHECKOUT
-from tests.fakes.install import MAJORS, install
+from tests.fakes.install import MAJORS, install_fake_tensorrt
 from tests.networks import open_network
 
 STREET = CHECKOUT / "videos/street.mp4"
@@ -93,7 +93,7 @@ def by_onnx_runtime(network: Network, pictures) -> list[list[np.ndarray]]:
 def test_detections_equal_onnx_runtimes_of_the_same_graph(
     monkeypatch, network, inputs, place, major, precision
 ):
-    machine = install(monkeypatch, major)
+    machine = install_fake_tensorrt(monkeypatch, major)
     ready = ready_for(network, precision, place)
     assert ready.network.precision == {"int8": "int8-s8"}.get(precision, precision)
     expected = by_onnx_runtime(ready.network, inputs)
@@ -120,7 +120,7 @@ def test_executed_layers_count_all_macs_once_in_their_precision(
     monkeypatch, network, place, major, precision
 ):
     """This includes the outputs' convolutions, whose names their Casts have."""
-    install(monkeypatch, major)
+    install_fake_tensorrt(monkeypatch, major)
     ready = ready_for(network, precision, place)
     with engines.open("trt", ready.network, ready.options) as engine:
         layers = executed_layers(network, engine)
@@ -137,7 +137,7 @@ def test_unquantised_convolutions_are_reported_as_fp32(monkeypatch, network, pla
     from detector.core.models.graph.qdq import quantised_graph
     from detector.core.run.quantize import get_calibration
 
-    install(monkeypatch, major)
+    install_fake_tensorrt(monkeypatch, major)
     config = merge_levels(
         ("test", {"calibrate": str(STREET), "calibrate_frames": 8, "engines_dir": str(place)})
     )
@@ -165,7 +165,7 @@ def test_precision_without_effect_is_reported(
     monkeypatch, network, tmp_path, place, major, precision, lacking
 ):
     """TensorRT is free to find no kernel of a kind, or none that is faster."""
-    machine = install(monkeypatch, major)
+    machine = install_fake_tensorrt(monkeypatch, major)
     ready = ready_for(network, precision, place)  # the calibration is reused, but not the plan
     setattr(machine.fake, lacking, False)
     with engines.open(

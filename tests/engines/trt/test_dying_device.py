@@ -17,7 +17,7 @@ from detector.core.run.detect import Hooks, detect
 from detector.lab.session.read import read_session
 from tests.conftest import CHECKOUT
 from tests.fakes.cuda_python import Result
-from tests.fakes.install import install
+from tests.fakes.install import install_fake_tensorrt
 
 STREET = CHECKOUT / "videos/street.mp4"
 ILLEGAL = 700
@@ -54,7 +54,7 @@ class Death:
 
 
 def machine(monkeypatch, name, armed=False):
-    install(monkeypatch, 11)
+    install_fake_tensorrt(monkeypatch)
     death = Death(name, armed)
     runtime = sys.modules["cuda.bindings.runtime"]
     for title in (*RUNNING, *CLOSING, *OPENING):

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from detector.core.engines.base import EngineOptions, cpu_threads, stays_fp32
+from detector.core.engines.base import EngineOptions, cpu_threads, find_fp32_nodes
 from detector.core.engines.openvino.devices import Target, find_target
 from detector.core.errors import UsageError
 from detector.core.errors.machine import BF16, cpu_flags
@@ -57,7 +57,7 @@ def plan_compilation(
     network: Network, options: EngineOptions, concurrency: int, core: Any
 ) -> Compilation:
     target = find_target(core, options)
-    hint, stays = hint_of(network, options), stays_fp32(network, options)
+    hint, stays = hint_of(network, options), find_fp32_nodes(network, options)
     threads = cpu_threads(options, concurrency)
     return Compilation(network, target, hint, stays, concurrency, threads)
 
@@ -86,9 +86,9 @@ def _read(core: Any, network: Network) -> Any:
     if "recognised" in network.details:
         from detector.core.engines.openvino import quantised
 
-        if quantised.from_elsewhere(network):
+        if quantised.is_quantised_elsewhere(network):
             as_float = network.details.get(IN_FLOAT) or quantised.is_wide(network.graph)
-            make = quantised.in_float if as_float else quantised.unsign
+            make = quantised.to_float if as_float else quantised.unsign
             return core.read_model(make(network.graph).SerializeToString())
     return core.read_model(network.path or network.graph.SerializeToString())
 
