@@ -146,9 +146,7 @@ def test_bare_plan_exits_4_and_lists_its_tensors(monkeypatch, place):
 
 @pytest.mark.slow
 def test_plan_is_loaded_on_the_chosen_gpu(monkeypatch, place, reference):
-    machine = install_fake_tensorrt(
-        monkeypatch, 11, gpus=(("Fake T4", (7, 5)), ("Fake L4", (8, 9)))
-    )
+    machine = install_fake_tensorrt(monkeypatch, gpus=(("Fake T4", (7, 5)), ("Fake L4", (8, 9))))
     (place / "x.cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())
     (place / "x.names").write_text("person\nvehicle\n")
     with driver.current(1):

@@ -126,9 +126,7 @@ def test_embedded_runtime_starts_only_if_the_user_trusts_the_file(machine, place
 
 def test_plan_is_read_on_the_gpu_that_runs_it(monkeypatch, place):
     """Two GPUs of two kinds; the plan is the second one's."""
-    machine = install_fake_tensorrt(
-        monkeypatch, 11, gpus=(("Fake T4", (7, 5)), ("Fake L4", (8, 9)))
-    )
+    machine = install_fake_tensorrt(monkeypatch, gpus=(("Fake T4", (7, 5)), ("Fake L4", (8, 9))))
     file = place / "rows.plan"
     with driver.current(1):
         file.write_bytes(plan_of(machine, rows_model()))

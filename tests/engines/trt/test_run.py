@@ -62,9 +62,7 @@ def test_nvtx_ranges_hold_names_only(machine):
 
 @pytest.mark.slow
 def test_requested_device_is_used(monkeypatch):
-    machine = install_fake_tensorrt(
-        monkeypatch, 11, gpus=(("Fake L4", (8, 9)), ("Fake L4", (8, 9)))
-    )
+    machine = install_fake_tensorrt(monkeypatch, gpus=(("Fake L4", (8, 9)), ("Fake L4", (8, 9))))
     opened_on, make = [], open_engine.DeviceMemory
     monkeypatch.setattr(
         open_engine, "DeviceMemory", lambda device: opened_on.append(device) or make(device)
