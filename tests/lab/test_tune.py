@@ -95,7 +95,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(engines, "rank_engines", lambda: ["ort", "torch"])
     monkeypatch.setattr(candidates, "usable_cores", lambda: 2)
     monkeypatch.setattr(
-        engines, "usable", lambda *_: {"ort": None, "torch": None, "trt": "is absent"}
+        engines, "why_unusable", lambda *_: {"ort": None, "torch": None, "trt": "is absent"}
     )
     monkeypatch.setattr(engines, "graph_precision_for", graph_precision_for)
     monkeypatch.setattr(engines, "suggest_library", lambda device: None)
@@ -275,7 +275,7 @@ SIZES = {"512x288": (1.3, 0.05), "416x224": (1.9, 0.1), "320x192": (2.5, 0.3)}  
 @pytest.fixture
 def four_precisions(monkeypatch):
     monkeypatch.setattr(engines, "rank_engines", lambda: ["ort", "openvino"])
-    monkeypatch.setattr(engines, "usable", lambda *_: {"ort": None, "openvino": None})
+    monkeypatch.setattr(engines, "why_unusable", lambda *_: {"ort": None, "openvino": None})
     monkeypatch.setattr(engines, "graph_precision_for", lambda name, precision, device: precision)
 
 
