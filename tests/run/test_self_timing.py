@@ -152,7 +152,8 @@ def test_timing_is_repeated_after_a_change(street, ticks, tmp_path, monkeypatch,
             measurements, "this_machine", lambda: MeasuredMachine("D", "f", 4, None)
         )
     else:
-        monkeypatch.setattr(engines, "why_unusable", lambda *_: {"ort": None, "openvino": "is broken"})
+        reasons = {"ort": None, "openvino": "is broken"}
+        monkeypatch.setattr(engines, "why_unusable", lambda *_: reasons)
     assert choose.find_timing(street, settings(tmp_path)).note is not None
 
 
