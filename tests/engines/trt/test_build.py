@@ -43,7 +43,12 @@ def test_the_manifest_holds_the_key_and_the_facts(machine, tmp_path):
     manifest = read_manifest(built(machine, tmp_path, precision="tf32").options.artefact)
     key = manifest["key"]
     assert key["tensorrt"] == machine.trt.__version__
-    assert (key["gpu"], key["capability"], key["cuda"]) == ("Fake L4", "8.9", 13)
+    assert (key["gpu"], key["capability"], key["cuda"], key["batches"]) == (
+        "Fake L4",
+        "8.9",
+        13,
+        [1, 1, 1],
+    )
     assert key["precision"] == "tf32"
     assert manifest["facts"]["gpu"] == "Fake L4"
 
