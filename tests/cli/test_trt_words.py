@@ -154,7 +154,7 @@ def test_plan_is_loaded_on_the_chosen_gpu(monkeypatch, place, reference):
     plan = ["--model", "x.trt", "--frames", 1, "--no-video"]
     summary = run(STREET, *plan, "--device", "cuda:1")
     assert_same(rows(summary["outputs"]["jsonl"]), reference[:1])
-    assert " on Fake L4" in " ".join(summary["notes"])
+    assert " on Fake L4, " in " ".join(summary["notes"])
     result = invoke(STREET, *plan)
     assert_one_line(result, 4, "x.trt: TensorRT ", "it was built for another GPU")
     result = invoke(STREET, *plan, "--device", "cpu")

@@ -31,6 +31,7 @@ OBJECTS = {  # our variables -> TensorRT's classes
     "parser": "OnnxParser",
     "error": "ParserError",
     "config": "IBuilderConfig",
+    "profile": "IOptimizationProfile",
     "timings": "ITimingCache",
     "runtime": "Runtime",
     "engine": "ICudaEngine",
@@ -73,7 +74,7 @@ def dotted(node: ast.expr) -> list[str]:
 
 def test_names_used_finds_names_of_every_kind():
     used = names_used()
-    assert {"Builder", "OnnxParser", "Runtime", "ILogger", "IProgressMonitor"} <= used[""]
+    assert {"Builder", "OnnxParser", "Runtime", "ILogger", "IProgressMonitor", "Dims"} <= used[""]
     assert used["NetworkDefinitionCreationFlag"] == {"STRONGLY_TYPED"}
     assert "execute_async_v3" in used["IExecutionContext"]
     assert "set_timing_cache" in used["IBuilderConfig"]
@@ -156,13 +157,14 @@ try:
     builder = "made"
 except TypeError as exc:
     builder = str(exc)
+dims = list(trt.Dims([8, 2, 3, 3]))
 from detector.core.engines.trt.layers import make_profiler
 profiler = make_profiler(trt)
 profiler.report_layer_time("0.conv", 0.5)
 print(json.dumps({"version": trt.__version__, "missing": missing, "docs": docs,
                   "reason": log.reason(), "answers": answers,
                   "steps": steps, "layer_times": [profiler.taken(), profiler.taken()],
-                  "builder": builder,
+                  "builder": builder, "dims": dims,
                   "flag": 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)}))
 """
 
@@ -196,6 +198,7 @@ def test_real_bindings_have_every_name(tmp_path, major):
     assert result["layer_times"] == [[["0.conv", 0.5]], []]
     # Without a driver, Builder raises TypeError, which ``translated()`` in the engine catches.
     assert "nullptr" in result["builder"]
+    assert result["dims"] == [8, 2, 3, 3]
     assert result["flag"] == {10: 2, 11: 1}[major]
 
 

@@ -175,7 +175,7 @@ def test_build_without_a_gpu_says_what_running_needs(tmp_path, monkeypatch):
 
     monkeypatch.setattr(driver, "absent", lambda: "no NVIDIA driver")
     options = {"engine": "rtx", "model": "street-1", "engines_dir": str(tmp_path)}
-    facts = build(merge_levels(("test", options)), lambda *_: True)
+    facts = build(merge_levels(("test", options)), (1, 1), lambda *_: True)
     assert read_header(Path(facts["path"]).read_bytes()).version == RTX.trt.__version__
     assert facts["notes"][-1] == "this machine cannot run it: no NVIDIA driver"
     with pytest.raises(EngineError, match=r"no NVIDIA driver .*detect-video build MODEL"):
