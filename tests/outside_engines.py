@@ -57,7 +57,7 @@ class Forge(ArtefactBuilder):
 class ForgingEngine(NullEngine):
     name = "forging"
     precisions = {"fp32": "fp32"}
-    own_options = {"alloy": "another file"}
+    own_options = {"min_batch": "smallest", "max_batch": "largest", "alloy": "another file"}
     artefact = Forge()
 
     def __init__(self, network, options):

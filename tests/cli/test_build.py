@@ -71,6 +71,21 @@ def test_simultaneous_builds_build_once(tmp_path):
 
 
 @pytest.mark.slow
+def test_range_of_batches_needs_an_engine_that_supports_it(tmp_path):
+    env = with_engines(tmp_path, "forging")
+    done = run_forging(tmp_path, "--batch", "1..8", "--json", env=env)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    manifest = json.loads(next((tmp_path / "engines").glob("*forging*.json")).read_text())
+    assert document["batch"] == "1..8"
+    assert manifest["key"]["own"] == {"min_batch": "1", "max_batch": "8"}
+    refused = detect_video(
+        "build", "street", "--engine", "ort", "--batch", "1..8", cwd=tmp_path, env=env
+    )
+    assert_one_line_error(refused, 2, "1..8", "forging", "ort builds one batch per file")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "line"),
     [

@@ -16,7 +16,7 @@ import pytest
 
 from detector.core.config.schema import Config, RuntimeConfig
 from detector.core.engines._built import proof, store
-from detector.core.engines._built.store import Graphs, build_once, export
+from detector.core.engines._built.store import Graphs, build_once, export, find_built
 from detector.core.models.base import Network
 from detector.core.run.prepare import prepare_network
 from tests.known_answers import plus_one
@@ -275,9 +275,8 @@ def built(folder: Path, key=KEY):
 
 
 def find_plan(folder: Path) -> str | None:
-    plans = folder.glob("*.plan")
-    whole = (path for path in plans if proof.why_not(path, store.read_manifest(path)) is None)
-    return next(map(str, whole), None)
+    found = find_built(folder, ".plan", lambda key: key.get("engine") == "x")
+    return None if found is None else found.path
 
 
 @harmed

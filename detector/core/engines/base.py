@@ -111,6 +111,10 @@ class ArtefactBuilder:
         """Write the file to ``target`` and return facts for its manifest. Raises EngineError."""
         raise NotImplementedError
 
+    def covers(self, built: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+        """Return whether a file built for one key also serves another (a range of batches, say)."""
+        return built == wanted
+
 
 class Offer(NamedTuple):
     """A device or provider that a library lists. ``option`` selects it. ``name``: the full name, or

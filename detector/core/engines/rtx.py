@@ -11,7 +11,7 @@ from detector.core.engines.trt import PlanBuilder, TrtEngine
 if TYPE_CHECKING:
     from detector.core.models.base import Network
 
-SHARED = ("workspace_mb", "detailed")
+SHARED = ("min_batch", "max_batch", "opt_batch", "workspace_mb", "detailed")
 
 
 class RtxEngine(TrtEngine):

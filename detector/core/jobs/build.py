@@ -20,10 +20,23 @@ from detector.core.run.canvas import open_network
 from detector.core.run.inputs import keep_inputs
 from detector.core.run.prepare import PreparedNetwork, convert_network, prepare_network
 
+RANGE = ("min_batch", "max_batch")  # options of engines whose files accept a range of batches
 
-def build(config: Config, progress: BuildProgress) -> dict[str, Any]:
+
+def parse_batches(text: str) -> tuple[int, int]:
+    """Parse ``8`` or ``1..8``. Raises UsageError."""
+    low, dots, high = text.partition("..")
+    parts = [low.strip(), (high if dots else low).strip()]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts) or int(parts[0]) > int(
+        parts[1]
+    ):
+        raise UsageError(f"--batch {text}: write 8, or 1..8 for a range of batches")
+    return int(parts[0]), int(parts[1])
+
+
+def build(config: Config, batches: tuple[int, int], progress: BuildProgress) -> dict[str, Any]:
     """Build the files that an engine needs for a model, unless they exist. Return JSON values."""
-    config = _with_engine(config)
+    config = _with_engine(config, batches)
     engine = config.runtime.engine
     engines.load_library(engine, to_build=True)
     start = time.perf_counter()
@@ -36,7 +49,7 @@ def build(config: Config, progress: BuildProgress) -> dict[str, Any]:
     return {
         "schema": 1,
         "engine": engine,
-        "batch": str(config.runtime.batch),
+        "batch": _range_text(batches),
         **facts,
         "seconds": seconds,
     }
@@ -44,7 +57,7 @@ def build(config: Config, progress: BuildProgress) -> dict[str, Any]:
 
 def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
     """Write the ONNX graph that the engine would run. Raises ModelError if ONNX rejects it."""
-    config = _with_engine(config)
+    config = _with_engine(config, (config.runtime.batch, config.runtime.batch))
     runtime = config.runtime
     start = time.perf_counter()
     keep_inputs(config)
@@ -91,8 +104,8 @@ def _open_with_graph(config: Config) -> Network:
     return network
 
 
-def _with_engine(config: Config) -> Config:
-    """Replace ``auto`` in the configuration."""
+def _with_engine(config: Config, batches: tuple[int, int]) -> Config:
+    """Replace ``auto`` in the configuration; turn a range of batches into engine options."""
     runtime = config.runtime
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
     engine = (
@@ -100,7 +113,23 @@ def _with_engine(config: Config) -> Config:
         if runtime.engine == "auto"
         else runtime.engine
     )
-    return config.with_options({"engine": engine, "precision": precision})
+    own = runtime.engine_options
+    if batches[0] != batches[1]:
+        able = [
+            name for name in engines.names() if set(RANGE) <= engines.find(name).own_options.keys()
+        ]
+        if engine not in able:
+            capable = " or ".join(able) or "trt"
+            raise UsageError(
+                f"--batch {_range_text(batches)}: a range needs engine {capable}; {engine} builds "
+                "one batch per file"
+            )
+        own = (
+            *(own or ()),
+            *(f"{name}={batch}" for name, batch in zip(RANGE, batches, strict=True)),
+        )
+    options = {"engine": engine, "precision": precision, "batch": batches[1]}
+    return config.with_options({**options, "engine_options": own})
 
 
 def _describe_build(network: Network, ready: PreparedNetwork) -> dict[str, Any]:
@@ -124,6 +153,10 @@ def _describe_network(network: Network, variant: Network) -> dict[str, Any]:
         "input_shape": list(variant.input_shape),
         "output_shapes": [list(shape) for shape in variant.output_shapes],
     }
+
+
+def _range_text(batches: tuple[int, int]) -> str:
+    return str(batches[0]) if batches[0] == batches[1] else f"{batches[0]}..{batches[1]}"
 
 
 def _check_graph(network: Network) -> None:

@@ -191,7 +191,8 @@ def _build_artefact(
     if builder is None or not builder.is_wanted(options):
         return None
     key = {"engine": engine, "precision": options.precision, **builder.key(network, options)}
-    return store.build_once(
+    existing = store.find_built(folder, builder.suffix, lambda made: builder.covers(made, key))
+    return existing or store.build_once(
         folder,
         f"{store.stem(network)}-{engine}-{options.precision}",
         builder.suffix,

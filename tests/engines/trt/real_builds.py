@@ -1,7 +1,7 @@
 """Build the program's graphs with the real parser and builder of TensorRT for RTX.
 
 ``python -m tests.engines.trt.real_builds`` prints the table of docs/gpu.md: each graph in each
-precision, for two lists of targets.
+precision, for one batch and for a range of batches, for two lists of targets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from tests.models.test_onnx_levels import NANODET, YUNET, levels
 from tests.networks import open_network
 
 PRECISIONS = {"fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "int8": "int8-s8"}
-TARGETS = ("8.6+12.0", "")  # of the plans of each graph; "": any GPU
+# Batches and targets of the plans of each graph: a fixed batch for two GPUs, a range for any.
+PLANS = (("1", (1, 1), "8.6+12.0"), ("1..8", (1, 8), ""))
 SEED = 3
 SIDE = (192, 192)
 
@@ -40,6 +41,7 @@ MakeNetwork = Callable[[Path], Network]
 class Built:
     graph: str
     precision: str
+    batches: str
     targets: str
     seconds: float
     plan: bytes
@@ -107,9 +109,10 @@ def build(name: str, precision: str, folder: Path, times: int = 1) -> Iterator[B
     config = merge_levels(
         ("real builds", {"engines_dir": str(folder / "engines"), "calibrate": str(pictures)})
     )
-    for targets in TARGETS:
+    for text, (low, high), targets in PLANS:
         began, target, refusal, digests = time.perf_counter(), folder / "x.plan", None, []
-        own = {"targets": targets} if targets else {}
+        own = {"min_batch": str(low), "max_batch": str(high)} if low != high else {}
+        own |= {"targets": targets} if targets else {}
         options = EngineOptions(precision=precision, own=own)
         try:
             converted, _ = convert_network(network, PRECISIONS[precision], config, folder)
@@ -122,7 +125,7 @@ def build(name: str, precision: str, folder: Path, times: int = 1) -> Iterator[B
         seconds = time.perf_counter() - began
         plan = b"" if refusal else target.read_bytes()
         same = len(set(digests)) == 1
-        yield Built(name, precision, targets or "any", seconds, plan, same, refusal)
+        yield Built(name, precision, text, targets or "any", seconds, plan, same, refusal)
 
 
 def _pictures(folder: Path) -> Path:
@@ -135,7 +138,7 @@ def _pictures(folder: Path) -> Path:
 
 
 def print_table() -> None:
-    """Print a row per graph: seconds and MB in each precision, for each list of targets."""
+    """Print a row per graph: seconds and MB in each precision, for one batch and for the range."""
     rows, refusals = [], list[str]()
     print(f"| graph | {' | '.join(PRECISIONS)} |")
     print(f"|---|{'---|' * len(PRECISIONS)}")

@@ -7,16 +7,18 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from detector.core import engines
 from detector.core.engines.base import EngineOptions
+from detector.core.engines.trt.build import FixedBatchError, any_batch
 from detector.core.engines.trt.plan_file import make_log
 from detector.core.errors import EngineError, UsageError
 from tests.conformance import test_engines as conformance
 from tests.engines.trt.opening import built, opened, plans
 from tests.fakes.install import install_fake_tensorrt
-from tests.fakes.tensorrt_state import RTX_MAJOR
+from tests.fakes.tensorrt_state import RTX_MAJOR, ort_session
 from tests.known_answers import plus_one
 from tests.networks import open_network, parsed
 
@@ -68,6 +70,25 @@ def test_tf32_is_a_flag_of_the_builder(machine, tmp_path):
     assert [made["tf32"] for made in machine.fake.builds] == [False, True]
 
 
+def test_range_of_batches_is_one_plan_with_two_profiles(machine, tmp_path):
+    built(machine, tmp_path, own={"max_batch": 8})
+    assert [profile["images"] for profile in machine.fake.builds[0]["profiles"]] == [
+        [[1, 2, 3, 3]] * 3,
+        [[1, 2, 3, 3], [8, 2, 3, 3], [8, 2, 3, 3]],
+    ]
+    for batch in (1, 4, 8):
+        ready = built(machine, tmp_path, batch=batch)
+        with engines.open("trt", ready.network, ready.options) as engine:
+            assert engine.requests[0].context._profile == (0 if batch == 1 else 1)
+            inputs = conformance.pictures(batch, batch)
+            engine.requests[0].slot[:] = inputs
+            conformance.assert_answers(engine.requests[0].infer(batch), inputs)
+            assert "unknown" not in {layer.precision for layer in engine.execution()}
+    assert len(machine.fake.builds) == 1
+    built(machine, tmp_path, batch=9)
+    assert len(machine.fake.builds) == 2
+
+
 @pytest.mark.slow
 def test_own_options_reach_the_builder(machine, tmp_path):
     own = {
@@ -89,11 +110,13 @@ def test_own_options_reach_the_builder(machine, tmp_path):
 @pytest.mark.parametrize(
     ("engine", "own", "message"),
     [
-        ("trt", {"workspace_mb": "x"}, "workspace_mb=x: give a whole number, at least 1$"),
+        ("trt", {"max_batch": "x"}, "max_batch=x: give a whole number, at least 1$"),
+        ("trt", {"min_batch": "2"}, "--batch 1 is outside the plan's batches 2..1"),
+        ("trt", {"opt_batch": "3"}, "opt_batch=3: outside the plan's batches 1..1"),
         ("trt", {"hardware_compatible": "volta"}, "give same or ampere"),
         ("trt", {"level": "6"}, "level=6: .* at most 5"),
         ("trt", {"detailed": "maybe"}, "detailed=maybe:"),
-        ("trt", {"colour": "1"}, "engine trt has no such option; its options: workspace_mb"),
+        ("trt", {"colour": "1"}, "engine trt has no such option; its options: min_batch"),
         ("rtx", {"level": "3"}, "engine rtx has no such option"),
         ("rtx", {"graphs": "2"}, "graphs=2: give 1 or 0"),
         ("rtx", {"targets": "9.0"}, "targets=9.0: 9.0 cannot be built for; give 7.5"),
@@ -162,6 +185,41 @@ def test_ctrl_c_while_building_passes_through(machine, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         built(machine, tmp_path, progress=interrupted)
     assert plans(tmp_path) == []
+
+
+def test_batch_held_in_constants_is_refused_by_node(machine, tmp_path):
+    network = plus_one(2)
+    graph = network.graph.graph
+    graph.initializer.add(name="pads", data_type=1, dims=[2, 3, 2, 3], float_data=[0.0] * 36)
+    graph.node[2].output[0] = "shifted"
+    graph.node.add(op_type="Add", name="2.add", input=["shifted", "pads"], output=["0.conv"])
+    with pytest.raises(EngineError, match=r"2\.add.*--batch 2"):
+        built(machine, tmp_path, network, batch=2, own={"max_batch": 8})
+    built(machine, tmp_path, network, batch=2)  # a plan for one batch can hold it
+
+
+@pytest.mark.parametrize(
+    ("nodes", "culprit"),
+    [
+        ("a = Reshape(x, merged) [second] y = Reshape(a, whole)", "node second "),
+        ("[first] a = Reshape(x, rows) y = Reshape(a, whole)", "node first "),
+        ("y = Reshape<allowzero = 1>(x, whole)", ""),
+        ("a = Reshape(x, kept) y = Reshape(a, whole)", ""),
+        ("a = Reshape(x, whole) b = Reshape(fixed, whole) y = Add(a, b)", ""),  # of a constant
+    ],
+)
+def test_reshape_takes_any_batch_if_batch_is_the_first_axis(nodes, culprit):
+    constants = """int64[2] merged = {-1, 3}, int64[2] rows = {4, 3}, int64[3] kept = {1, 0, -1},
+        int64[3] whole = {1, 4, 3}, float[4, 3] fixed = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}"""
+    model = parsed(f"(float[1, 2, 2, 3] x) => (float[1, 4, 3] y) <{constants}> {{ {nodes} }}")
+    if culprit:
+        with pytest.raises(FixedBatchError, match=culprit):
+            any_batch(model)
+        return
+    inputs = np.arange(60, dtype=np.float32).reshape(5, 2, 2, 3)
+    answers = [ort_session(model).run(None, {"x": one})[0] for one in np.split(inputs, 5)]
+    (together,) = ort_session(any_batch(model)).run(None, {"x": inputs})
+    np.testing.assert_array_equal(together, np.concatenate(answers))
 
 
 @pytest.mark.parametrize(

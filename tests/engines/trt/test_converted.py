@@ -173,3 +173,25 @@ def test_precision_without_effect_is_reported(
     ) as engine:
         shares = executed(executed_layers(network, engine))
     assert re.match(f"{precision} .*no effect: executed as fp32 100%", effect(precision, shares))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("major", MAJORS)
+def test_converted_graph_runs_a_range_of_batches(
+    monkeypatch, network, inputs, place, major, precision
+):
+    """One plan serves 1 to 4, and a batch gives the same outputs as its pictures alone."""
+    install_fake_tensorrt(monkeypatch, major)
+    four = open_network("street", batch=4)
+    alone = ready_for(network, precision, place)
+    both = ready_for(four, precision, place, batch=4, engine_options=["min_batch=1", "max_batch=4"])
+    with engines.open("trt", alone.network, alone.options) as engine:
+        expected = list(outputs_of(engine, inputs))
+    with engines.open("trt", both.network, both.options) as engine:
+        for at, picture in enumerate(inputs):
+            engine.requests[0].slot[at] = picture[0]
+        outputs = engine.requests[0].infer(FRAMES)
+        for at in range(FRAMES):
+            for a, b in zip(outputs, expected[at], strict=True):
+                np.testing.assert_allclose(a[at : at + 1], b, rtol=1e-4, atol=1e-4)

@@ -315,6 +315,16 @@ def read_sealed(path: Path) -> bytes | None:
     return path.read_bytes()
 
 
+def find_built(
+    folder: Path, suffix: str, fits: Callable[[Mapping[str, Any]], bool]
+) -> Artefact | None:
+    for path in sorted(folder.glob(f"*{suffix}"), key=written_at, reverse=True):
+        key = read_manifest(path).get("key")
+        if isinstance(key, dict) and fits(key) and _is_built(path, key):
+            return _keep(Artefact(str(path), False, ()))
+    return None
+
+
 def written_at(path: Path) -> float:
     """Return when a file was written; 0 if that is unknown, such as for a dangling link."""
     try:

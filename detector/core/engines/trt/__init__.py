@@ -33,6 +33,11 @@ class PlanBuilder(ArtefactBuilder):
 
         return build.build_plan(edition_named(self._edition), network, options, target, progress)
 
+    def covers(self, built: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+        from detector.core.engines.trt import build
+
+        return build.covers(built, wanted)
+
 
 class TrtEngine(Engine):
     name = "trt"
@@ -48,6 +53,9 @@ class TrtEngine(Engine):
     }
     devices = ("cuda",)
     own_options: ClassVar[Mapping[str, str]] = {
+        "min_batch": "smallest batch that the plan accepts; default: --batch",
+        "max_batch": "largest batch that the plan accepts; default: --batch",
+        "opt_batch": "batch that the plan is tuned for; default: the largest",
         "workspace_mb": "GPU memory that a layer may use while it runs; default: all",
         "level": "how long TensorRT searches, 0 to 5; default: its own (3)",
         "version_compatible": "1: the plan also runs with later versions of this TensorRT major",

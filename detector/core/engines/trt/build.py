@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from detector.core.engines._built import store
 from detector.core.engines.base import BuildProgress, EngineOptions, translated
@@ -21,20 +24,117 @@ from detector.core.models.base import Network
 if TYPE_CHECKING:
     import onnx
 
+    from detector.core.models.graph.build import Shape
+
+
+BATCH = "batch"  # name of the first dimension
+
+
+class FixedBatchError(Exception):
+    """The constants of a graph contain its batch. The text names the node."""
+
+
+def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of a graph with the batch open until run time. Raises FixedBatchError."""
+    import onnx
+    from onnx import shape_inference
+
+    from detector.core.models.graph.build import tensor_shapes
+
+    whole = onnx.ModelProto()
+    whole.CopyFrom(model)
+    graph = whole.graph
+    batch = graph.input[0].type.tensor_type.shape.dim[0].dim_value
+    _free_reshapes(graph, batch, tensor_shapes(model))
+    del graph.value_info[:]
+    for info in (*graph.input, *graph.output):
+        info.type.tensor_type.shape.dim[0].dim_param = BATCH
+    # Without the outputs' shapes, so that shape inference must find them.
+    bare = onnx.ModelProto()
+    bare.CopyFrom(whole)
+    for info in bare.graph.output:
+        info.type.tensor_type.ClearField("shape")
+    try:
+        shaped = shape_inference.infer_shapes(bare, strict_mode=True, data_prop=True).graph
+    except shape_inference.InferenceError as exc:
+        raise FixedBatchError(
+            f"this graph cannot take a range of batches: {' '.join(str(exc).split())}"
+        ) from exc
+    open_ended = {
+        info.name
+        for info in (*shaped.input, *shaped.value_info, *shaped.output)
+        if _has_open_batch(info)
+    }
+    if not open_ended.issuperset(info.name for info in graph.output):
+        raise FixedBatchError(
+            f"{_describe_fixed_batch(shaped, open_ended)}; build for one batch: --batch {batch}"
+        )
+    return whole
+
+
+def _free_reshapes(graph: onnx.GraphProto, batch: int, shapes: Mapping[str, Shape]) -> None:
+    """Replace the batch by 0, which copies a side, in the shape of each Reshape whose data also
+    begins with the batch."""
+    from onnx import numpy_helper
+
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type != "Reshape" or node.input[1] not in constants:
+            continue
+        shape = numpy_helper.to_array(constants[node.input[1]]).tolist()
+        keeps = shapes.get(node.input[0], ())[:1] == (batch,) == tuple(shape[:1])
+        if keeps and not (0 in shape and any(entry.i for entry in node.attribute)):
+            # Other nodes may read the constant, so this node gets another one.
+            name = f"{node.output[0]}.any_batch"
+            values = np.array([0, *shape[1:]], np.int64)
+            graph.initializer.append(numpy_helper.from_array(values, name))
+            node.input[1] = name
+            del node.attribute[:]  # with allowzero, 0 would not copy
+
+
+def _has_open_batch(info: onnx.ValueInfoProto) -> bool:
+    shape = info.type.tensor_type.shape
+    return bool(shape.dim) and not shape.dim[0].HasField("dim_value")
+
+
+def _describe_fixed_batch(graph: onnx.GraphProto, open_ended: set[str]) -> str:
+    for node in graph.node:
+        if any(name in open_ended for name in node.input) and node.output[0] not in open_ended:
+            return (
+                f"node {node.name} ({node.op_type}) has the batch in its constants, so it cannot "
+                "take a range of batches"
+            )
+    return "constants of the graph contain the batch, so it cannot take a range of batches"
+
 
 def plan_key(edition: Edition, network: Network, options: EngineOptions) -> dict[str, Any]:
     """Return all facts that a plan depends on, as JSON: graph, library, GPU. Raises EngineError."""
     settings = read(options)
     return {
-        "graph": hashlib.sha256(_graph_bytes(network)).hexdigest(),
+        "graph": _digest(network),
+        "batches": list(settings.batches),
         **edition.key(edition.gpu_to_build_on(options.device), settings),
         "workspace_mb": settings.workspace_mb,
         "detailed": settings.detailed,
     }
 
 
-def _graph_bytes(network: Network) -> bytes:
-    return bytes(network.graph.SerializeToString(deterministic=True))
+def covers(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Return whether a plan with the key ``found`` can be used for ``wanted``: both are equal, or
+    the wanted batches are in the plan's range."""
+    low, _, high = found.get("batches") or (0, 0, 0)
+    first, _, last = wanted["batches"]
+    return (
+        low <= first and last <= high and {**found, "batches": None} == {**wanted, "batches": None}
+    )
+
+
+def _digest(network: Network) -> str:
+    try:
+        model = any_batch(network.graph)
+    except FixedBatchError:
+        model = network.graph
+    return hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
 
 
 def progress_monitor(trt: Any, progress: BuildProgress) -> Any:
@@ -79,6 +179,13 @@ OUT_OF_MEMORY = re.compile(
 OTHERS = "; use --engine ort or openvino"
 
 
+def graph_bytes(network: Network, settings: TrtSettings) -> bytes:
+    """Return the ONNX file for TensorRT. For a range of batches, its batch is open."""
+    low, _, high = settings.batches
+    model = network.graph if low == high else any_batch(network.graph)
+    return bytes(model.SerializeToString(deterministic=True))
+
+
 def build_plan(
     edition: Edition,
     network: Network,
@@ -108,18 +215,27 @@ def _build(
     definition = builder.create_network(typed)
     definition.name = network.name  # otherwise the plan calls it "Unnamed Network 0"
     parser = trt.OnnxParser(definition, log)
-    _parse(edition, parser, _graph_bytes(network), network, log)
+    try:
+        graph = graph_bytes(network, settings)
+    except FixedBatchError as exc:
+        raise edition.error(str(exc)) from exc
+    _parse(edition, parser, graph, network, log)
     config = builder.create_builder_config()
     monitor = progress_monitor(trt, progress)
     config.progress_monitor = monitor
     _configure(trt, config, settings, options.precision)
     edition.configure(config, settings, gpu)
-    facts: dict[str, Any] = {}
+    for profile in _profiles(trt, builder, definition, settings):
+        if config.add_optimization_profile(profile) < 0:
+            raise edition.error(
+                f"{edition.title} rejects batches {settings.batches}: {log.reason()}"
+            )
+    facts: dict[str, Any] = {"batches": list(settings.batches)}
     if edition.measures:
         assert gpu is not None
         cache = _cache_file(target, trt, gpu)
         _load_timings(config, cache)
-        facts = {"gpu": gpu.name, "timings": cache.name}
+        facts = {"gpu": gpu.name, "timings": cache.name, **facts}
     plan = builder.build_serialized_network(definition, config)
     if monitor.raised is not None:
         raise monitor.raised
@@ -179,6 +295,24 @@ def _configure(trt: Any, config: Any, settings: TrtSettings, precision: str) -> 
     config.profiling_verbosity = (
         verbosity.DETAILED if settings.detailed else verbosity.LAYER_NAMES_ONLY
     )
+
+
+def _profiles(trt: Any, builder: Any, definition: Any, settings: TrtSettings) -> list[Any]:
+    """Return optimisation profiles for the smallest batch and for all; none for a fixed batch."""
+    low, best, high = settings.batches
+    if low == high:
+        return []
+    ranges = [(low, best, high)] if best == low else [(low, low, low), (low, best, high)]
+    profiles = []
+    for batches in ranges:
+        profile = builder.create_optimization_profile()
+        for at in range(definition.num_inputs):
+            tensor = definition.get_input(at)
+            rest = [int(side) for side in tensor.shape][1:]
+            smallest, middle, largest = (trt.Dims([batch, *rest]) for batch in batches)
+            profile.set_shape(tensor.name, smallest, middle, largest)
+        profiles.append(profile)
+    return profiles
 
 
 def _why_no_plan(

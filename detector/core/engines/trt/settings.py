@@ -24,9 +24,10 @@ TARGETS = {
 
 @dataclass(frozen=True, slots=True)
 class TrtSettings:
-    """Options of a plan. ``targets``: compute capabilities; empty: the default. ``graphs``: whether
-    to use a CUDA graph; None: if it is faster."""
+    """Options of a plan. ``batches``: smallest, tuned, largest. ``targets``: compute capabilities;
+    empty: the default. ``graphs``: whether to use a CUDA graph; None: if it is faster."""
 
+    batches: tuple[int, int, int]
     workspace_mb: int = 0
     level: int | None = None
     version_compatible: bool = False
@@ -40,10 +41,20 @@ class TrtSettings:
 def read(options: EngineOptions) -> TrtSettings:
     """Parse and check ``--engine-options``. Raises UsageError."""
     own = options.own
+    low = _number(own, "min_batch", 1) or options.batch
+    high = _number(own, "max_batch", 1) or options.batch
+    best = _number(own, "opt_batch", 1) or high
+    if not low <= options.batch <= high:
+        raise UsageError(f"--batch {options.batch} is outside the plan's batches {low}..{high}")
+    if not low <= best <= high:
+        raise UsageError(
+            f"--engine-options opt_batch={best}: outside the plan's batches {low}..{high}"
+        )
     hardware = own.get("hardware_compatible", "")
     if hardware not in HARDWARE:
         raise UsageError(f"--engine-options hardware_compatible={hardware}: give same or ampere")
     return TrtSettings(
+        batches=(low, best, high),
         workspace_mb=_number(own, "workspace_mb", 1) or 0,
         level=_number(own, "level", 0, MOST_LEVEL),
         version_compatible=read_switch(own, "version_compatible", False),
