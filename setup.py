@@ -99,12 +99,14 @@ setup(
         "torch": ["torch>=2.4"],
         "openvino": ["openvino>=2024.6"],
         "eval": ["faster-coco-eval>=1.6.5"],
-        # TensorRT's libraries come from NVIDIA's own index, through a placeholder on PyPI.
-        # cuda-python below 12.9.1 holds the GIL while it waits for the GPU.
+        # TensorRT's libraries come from NVIDIA's own index, through a placeholder on PyPI. Of the
+        # packages that move bytes to a GPU, cuda-python is the one with wheels; pycuda is built
+        # where it is installed. cuda-python below 12.9.1 holds the GIL while it waits for the GPU.
         "trt": ["tensorrt>=10.15", "cuda-python>=12.9.1"],
         # TensorRT for RTX: libraries from PyPI; plans are built without a GPU. For a driver of
         # CUDA 12: pip install tensorrt-rtx-cu12 instead.
         "rtx": ["tensorrt-rtx-cu13>=1.7", "cuda-python>=12.9.1"],
+        "pycuda": ["pycuda>=2024.1"],
         "cuda": ["cuda-python>=12.9.1"],
         # --font: letters of any script, joined and in their order.
         "font": ["pillow>=10.1"],

@@ -16,6 +16,7 @@ from tests.conftest import CHECKOUT, load_program
 NOT_PINNED = {
     "tensorrt": "its libraries need a GPU; tests take the bindings that scripts/set_up.sh names",
     "cuda-python": "needs a GPU; tests take the wheel that scripts/set_up.sh names",
+    "pycuda": "is compiled against CUDA where it is installed",
     "mlflow": "tests take mlflow-skinny, less than half of the packages",
     "atheris": "for scripts/attack --guided alone, outside the tests",
 }

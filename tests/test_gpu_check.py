@@ -205,8 +205,8 @@ REHEARSED = {  # step -> least number of rehearsed rows, and a text that one of 
     "session": (6, "energy: joules of the GPU, run: "),
     "asserted": (7, "frames that have a row in rows.partial.jsonl: 38 of 38"),
     "limited": (2, "batch 2 fits: use --batch 2"),
-    "gil": (1, "Python runs during a wait for an event"),
-    "memory": (2, "2 threads x 20 x 1 MB and back: the same bytes"),
+    "gil": (3, "cuda-python: Python runs during a wait for an event"),
+    "memory": (3, "torch: 2 threads x 20 x 1 MB and back: the same bytes"),
     "leaks": (7, "trt: opened and closed 50 times, GPU memory: +0.0 MB"),
     "compile": (3, "graphs compiled after it, 2 threads: 0"),
     "tensorrt": (15, "the cached plan is used: 3 plans, then 3, the same files"),
@@ -279,11 +279,11 @@ def test_wait_that_holds_the_interpreter_is_recognised():
 
 @pytest.mark.slow
 def test_memory_check_detects_wrong_bytes(monkeypatch):
-    from detector.core.engines.trt.memory import CudaBuffer
+    from detector.core.engines.trt.memory.cuda_python import CudaBuffer
 
     install_fake_tensorrt(monkeypatch)
     monkeypatch.setattr(CudaBuffer, "upload", lambda self, stream: None)
-    rows = [one for one in memory_steps.memory() if one["what"].startswith("2 thread")]
+    rows = [one for one in memory_steps.memory() if one["what"].startswith("cuda-python: 2 thread")]
     assert [one["state"] for one in rows] == ["fail"]
 
 

@@ -26,6 +26,7 @@ PACKAGES = (
     "torch",
     "tensorrt",
     "tensorrt_rtx_cu13",
+    "pycuda",
     "cuda-bindings",
     "onnxruntime",
     "nvtx",

@@ -1,4 +1,4 @@
-"""Device memory: copies, whether waits block Python, and leaks."""
+"""Device memory: the packages that allocate it, whether waits block Python, and leaks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import pairwise
@@ -22,49 +22,52 @@ from gpu.findings import Row, rehearsing, row
 from gpu.stand_ins import AbsentError, fake_gpu
 
 
-@contextmanager
-def device_memory(slow_copies: bool = False) -> Iterator[Any]:
-    """Open the memory of the first GPU. Raises AbsentError."""
-    from detector.core.engines.trt.memory import DeviceMemory
-    from detector.core.errors import EngineError
+def each_provider(slow_copies: bool = False) -> Iterator[tuple[str, Any]]:
+    """Yield each package's name with its memory on the first GPU, or a row that says why not."""
+    from detector.core.engines.trt import memory
 
-    with fake_gpu(slow_copies) if rehearsing() else nullcontext():
+    for name in memory.PROVIDERS:
         try:
-            memory = DeviceMemory(0)
-        except EngineError as error:
-            raise AbsentError(str(error)) from error
-        yield memory
+            with fake_gpu(name, slow_copies) if rehearsing() else nullcontext():
+                if (reason := memory.why_unusable(name)) is not None:
+                    yield name, row(name, f"{reason}: {memory.INSTALL[name]}", None)
+                    continue
+                provider = memory.open_memory(name, 0)
+                yield name, provider
+                provider.close()
+        except AbsentError as error:
+            yield name, row(name, error, None)
 
 
 def memory() -> Iterator[Row]:
-    """Copy bytes to the device and back, from two threads."""
-    try:
-        with device_memory() as opened:
-            errors: list[str] = []
-            threads = [
-                threading.Thread(target=there_and_back, args=(opened, seed, errors))
-                for seed in (1, 2)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            yield row("2 threads x 20 x 1 MB and back", errors or "the same bytes", not errors)
-            rate = upload_rate(opened)
-            value = "not reported for a stand-in" if rehearsing() else f"{rate:.1f} GB/s"
-            yield row("64 MB to device, page-locked", value, None if rehearsing() else True)
-    except AbsentError as error:
-        yield row("cuda-python", error, None)
+    """Copy bytes to the device and back with each provider, from two threads."""
+    for name, provider in each_provider():
+        if isinstance(provider, dict):
+            yield provider
+            continue
+        errors: list[str] = []
+        threads = [
+            threading.Thread(target=there_and_back, args=(provider, seed, errors))
+            for seed in (1, 2)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        yield row(f"{name}: 2 threads x 20 x 1 MB and back", errors or "the same bytes", not errors)
+        rate = upload_rate(provider)
+        value = "not reported for a stand-in" if rehearsing() else f"{rate:.1f} GB/s"
+        yield row(f"{name}: 64 MB to device, page-locked", value, None if rehearsing() else True)
 
 
-def there_and_back(memory: Any, seed: int, errors: list[str]) -> None:
+def there_and_back(provider: Any, seed: int, errors: list[str]) -> None:
     import numpy as np
 
     try:
         data = np.random.default_rng(seed).integers(0, 256, 1 << 20, np.uint8)
-        with memory.active():
-            stream, event = memory.stream(), memory.event()
-            buffer = memory.buffer(data.shape, np.uint8)
+        with provider.active():
+            stream, event = provider.stream(), provider.event()
+            buffer = provider.buffer(data.shape, np.uint8)
             for turn in range(20):
                 buffer.host[:] = data + np.uint8(turn)
                 buffer.upload(stream)
@@ -81,12 +84,12 @@ def there_and_back(memory: Any, seed: int, errors: list[str]) -> None:
         errors.append(f"{type(error).__name__}: {error}")
 
 
-def upload_rate(memory: Any) -> float:
+def upload_rate(provider: Any) -> float:
     import numpy as np
 
-    with memory.active():
-        stream, begin, end = memory.stream(), memory.event(), memory.event()
-        buffer = memory.buffer((64 << 20,), np.uint8)
+    with provider.active():
+        stream, begin, end = provider.stream(), provider.event(), provider.event()
+        buffer = provider.buffer((64 << 20,), np.uint8)
         rates = []
         for _ in range(5):
             begin.record(stream)
@@ -115,14 +118,13 @@ def gil() -> Iterator[Row]:
         found = {True: "lets Python run", False: "stops Python", None: "too short to tell"}
         what = f"the control: usleep by ctypes.{name}, which {word}"
         yield row(what, found[result[0]], result[0] is released, real=True)
-    try:
-        with device_memory(slow_copies=True) as opened:
-            released, wait_s, gap_s = wait_for_copies(opened)
-    except AbsentError as error:
-        yield row("cuda-python", error, None)
-        return
-    value = f"a wait of {wait_s * 1e3:.0f} ms, Python blocked for {gap_s * 1e3:.0f} ms of it"
-    yield row("Python runs during a wait for an event", value, released)
+    for name, provider in each_provider(slow_copies=True):
+        if isinstance(provider, dict):
+            yield provider
+            continue
+        released, wait_s, gap_s = wait_for_copies(provider)
+        value = f"a wait of {wait_s * 1e3:.0f} ms, Python blocked for {gap_s * 1e3:.0f} ms of it"
+        yield row(f"{name}: Python runs during a wait for an event", value, released)
 
 
 def runs_meanwhile(
@@ -173,13 +175,13 @@ def _one_wait(wait: Callable[[], object]) -> tuple[bool | None, float, float]:
     return (middle if took > WAIT_S / 2 else None), took, gap
 
 
-def wait_for_copies(memory: Any) -> tuple[bool | None, float, float]:
+def wait_for_copies(provider: Any) -> tuple[bool | None, float, float]:
     """Queue copies that take twice ``WAIT_S`` on a stream, and wait for them."""
     import numpy as np
 
-    with memory.active():
-        stream, begin, end = memory.stream(), memory.event(), memory.event()
-        buffer = memory.buffer(((1 if rehearsing() else 64) << 20,), np.uint8)
+    with provider.active():
+        stream, begin, end = provider.stream(), provider.event(), provider.event()
+        buffer = provider.buffer(((1 if rehearsing() else 64) << 20,), np.uint8)
         begin.record(stream)
         buffer.upload(stream)
         end.record(stream)

@@ -38,7 +38,7 @@ STEPS = (
     Step("limited", "failing", "too little memory is reported at opening, in one line", 30, 10),
     Step("nsys", "tool_steps", "a recording of nsys read by profile --nsys, kernels too", 80, 25),
     Step("gil", "memory_steps", "Python runs while a thread waits for an event", 30, 8),
-    Step("memory", "memory_steps", "bytes to the device and back", 20, 5),
+    Step("memory", "memory_steps", "bytes to the device and back by each provider", 20, 5),
     Step("leaks", "memory_steps", "opened and closed 50 times: memory and handles", 60, 15),
     Step("compile", "torch_steps", "torch.compile: agreement, nothing compiled after load", 90, 30),
     Step("tensorrt", "trt_steps", "build, run, cached plans, layers, refusals", 200, 60),

@@ -17,8 +17,10 @@ class AbsentError(Exception):
 
 
 @contextmanager
-def fake_gpu(slow_copies: bool = False, release: int = 11) -> Iterator[Any]:
-    """Install fakes in this process: a driver, a TensorRT that computes, and cuda-python.
+def fake_gpu(
+    memory: str = "cuda-python", slow_copies: bool = False, release: int = 11
+) -> Iterator[Any]:
+    """Install fakes in this process: a driver, a TensorRT that computes, and a CUDA package.
     ``slow_copies``: each upload takes 10 ms, so that waits can be measured."""
     try:
         import pytest
@@ -30,7 +32,7 @@ def fake_gpu(slow_copies: bool = False, release: int = 11) -> Iterator[Any]:
     patch = pytest.MonkeyPatch()
     try:
         try:
-            machine = install_fake_tensorrt(patch, release)
+            machine = install_fake_tensorrt(patch, release, memory)
         except pytest.skip.Exception as error:
             raise AbsentError(str(error)) from error
         if slow_copies:

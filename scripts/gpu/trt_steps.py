@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,8 @@ def built(edition: Edition, variants: Variants) -> Iterator[Row]:
             yield here.command(engine, "fp16", folder, "--precision", "fp16")
         plan = next(Path(folder).glob("*.plan")).read_bytes()
         yield from refusals(edition, plan)
+        if edition is FULL:
+            yield from by_each_package(folder, reference)
         for name, limit, options in variants[3:]:
             yield from here.variant(engine, name, folder, reference, limit, **options)
 
@@ -95,6 +98,20 @@ def compiled_again(engine: str, folder: str) -> Iterator[Row]:
         yield row(f"{engine}: a plan opened {cache_state}", f"{seconds:.2f} s; {notes}")
         files = list(Path(folder).glob("*.jit"))
         yield row(f"{engine}: files of compiled kernels", len(files), bool(files))
+
+
+def by_each_package(folder: str, reference: list[Any]) -> Iterator[Row]:
+    """Run with each package that can allocate device memory (with fakes in a rehearsal)."""
+    from detector.core.engines.trt import memory
+
+    for provider in memory.PROVIDERS:
+        with fake_gpu(provider) if rehearsing() else nullcontext():
+            if (why := memory.why_unusable(provider)) is not None:
+                yield row(f"trt fp32 by {provider}", why, None)
+                continue
+            yield from here.variant(
+                "trt", f"fp32 by {provider}", folder, reference, 1e-3, device_memory=provider
+            )
 
 
 def kept_plans(engine: str, folder: str) -> Row:

@@ -14,6 +14,7 @@ from detector.core.engines.trt import driver
 from tests.cli.command import invoke
 from tests.conftest import CHECKOUT
 from tests.fakes.install import MAJORS, install_fake_tensorrt
+from tests.fakes.packages import PACKAGES
 from tests.fakes.plans import as_exported, plan_of
 from tests.networks import open_network
 
@@ -55,15 +56,19 @@ def reference(tmp_path_factory) -> list[list[dict]]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("memory", PACKAGES)
 @pytest.mark.parametrize("major", MAJORS)
-def test_detections_equal_onnx_runtimes(monkeypatch, reference, major):
-    machine = install_fake_tensorrt(monkeypatch, major)
-    summary = run(STREET, *"--engine trt --frames 8 --no-video --batch 2".split())
+def test_detections_equal_onnx_runtimes(monkeypatch, reference, major, memory):
+    machine = install_fake_tensorrt(monkeypatch, major, memory)
+    summary = run(
+        STREET, *"--engine trt --frames 8 --no-video --batch 2 --device-memory".split(), memory
+    )
     assert_same(rows(summary["outputs"]["jsonl"]), reference)
     assert machine.device.allocations == {}
     assert len(machine.fake.builds) == 1
+    assert f"device memory by {memory}" in " ".join(summary["notes"])
     assert summary["fps"]["device"] > 0
-    run(STREET, *"--engine trt --frames 1 --no-video --batch 2".split())
+    run(STREET, *"--engine trt --frames 1 --no-video --batch 2 --device-memory".split(), memory)
     assert len(machine.fake.builds) == 1  # the plan was kept
 
 

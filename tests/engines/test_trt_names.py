@@ -19,9 +19,9 @@ import pytest
 
 from tests.conftest import CHECKOUT
 from tests.fakes.bindings import find_wheel, unpack_bindings
-from tests.fakes.cuda_python import fake_cuda_python
 from tests.fakes.device import Device
 from tests.fakes.install import MAJORS
+from tests.fakes.packages import fake_cuda_python
 
 PACKAGE = CHECKOUT / "detector"
 SOURCES = list((PACKAGE / "core/engines/trt").rglob("*.py"))
@@ -243,3 +243,20 @@ def test_fake_functions_have_the_arguments_of_cuda_python(tmp_path):
     assert {"cudaMemcpyHostToDevice", "cudaMemcpyDeviceToHost"} <= set(real["kinds"])
     assert (real["nonblocking"], real["blocking_sync"], real["default"]) == (1, 1, 0)
     assert real["handle"] == 1234
+
+
+def test_torch_has_what_its_provider_uses():
+    """torch's CPU build has these names, too, although they work only on a GPU."""
+    torch = pytest.importorskip("torch", reason="machine: torch is not installed")
+    assert "blocking" in inspect.signature(torch.cuda.Event.__new__).parameters
+    assert "enable_timing" in inspect.signature(torch.cuda.Event.__new__).parameters
+    assert "device" in inspect.signature(torch.cuda.Stream.__new__).parameters
+    assert all(
+        hasattr(torch.cuda.Event, name) for name in ("record", "synchronize", "elapsed_time")
+    )
+    assert callable(torch.cuda.stream)
+    assert callable(torch.cuda.device)
+    assert str(torch.device("cuda", 0)) == "cuda:0"
+    pinnable = torch.zeros(8, dtype=torch.uint8)
+    assert pinnable.numpy().view("float32").reshape(2).shape == (2,)
+    assert pinnable.copy_(torch.ones(8, dtype=torch.uint8), non_blocking=True).sum() == 8

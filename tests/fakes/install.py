@@ -9,16 +9,18 @@ from types import SimpleNamespace
 import pytest
 
 from detector.core.engines.trt import driver
-from tests.fakes.cuda_python import fake_cuda_python
 from tests.fakes.device import Device
 from tests.fakes.driver import Libcuda
+from tests.fakes.packages import PACKAGES
 from tests.fakes.tensorrt_state import State
 
 MAJORS = (10, 11)
 
 
-def install_fake_tensorrt(monkeypatch, major: int = 11, **gpu) -> SimpleNamespace:
-    """Install a driver, a TensorRT of that major (or ``RTX_MAJOR``), and cuda-python.
+def install_fake_tensorrt(
+    monkeypatch, major: int = 11, memory: str = "cuda-python", **gpu
+) -> SimpleNamespace:
+    """Install a driver, a TensorRT of that major (or ``RTX_MAJOR``), and one CUDA package.
 
     ``gpu``: total (bytes), gpus, cuda, error. Skips where TensorRT for RTX is not installed.
     """
@@ -31,7 +33,7 @@ def install_fake_tensorrt(monkeypatch, major: int = 11, **gpu) -> SimpleNamespac
     fake = State(device, libcuda.gpus, major)
     module = make_module(fake)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    for name, package in fake_cuda_python(device).items():
+    for name, package in PACKAGES[memory](device).items():
         monkeypatch.setitem(sys.modules, name, package)
     importlib.invalidate_caches()
     engine = fake.edition.engine

@@ -31,6 +31,7 @@ class Options(TypedDict, total=False):
     engines_dir: str | None
     precision: str
     device: str
+    device_memory: str
     engine_options: Sequence[str] | None
     calibrate: str | None
     calibrate_method: str

@@ -157,6 +157,13 @@ class RuntimeConfig:
         "D",
         short="auto, cpu, cuda, gpu or npu; cuda:N, gpu:N",
     )
+    device_memory: str = option(
+        "auto",
+        "Allocator of GPU memory for TensorRT: auto, pycuda, torch or cuda-python.",
+        "M",
+        choices=("auto", "pycuda", "torch", "cuda-python"),
+        short="Allocator of GPU memory for TensorRT",
+    )
     self_timing: bool = option(
         True,
         "Benchmark the engines once, in a model's first run on this machine (up to 3 s, and 5% "

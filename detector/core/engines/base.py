@@ -64,6 +64,7 @@ class EngineOptions:
     concurrency: int = 0
     precision: str = "fp32"
     device: str = "auto"
+    device_memory: str = "auto"
     artefact: str | None = None
     own: Mapping[str, str] = field(default_factory=dict)
 

@@ -247,7 +247,7 @@ def this_machine() -> MeasuredMachine:
 def _runtime_settings(config: Config, kind: Kind) -> dict[str, Any]:
     """Return settings that change the speed of all rows, and for a timing the usable engines."""
     runtime = config.runtime
-    names = ("threads", "concurrency", "device")
+    names = ("threads", "concurrency", "device", "device_memory")
     settings: dict[str, Any] = {name: getattr(runtime, name) for name in names}
     settings["own"] = list(runtime.engine_options or ())
     if kind == "self-timing":

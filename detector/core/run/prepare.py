@@ -170,6 +170,7 @@ def _options(
         concurrency=runtime.concurrency,
         precision=precision,
         device=runtime.device,
+        device_memory=runtime.device_memory,
         own=own_options(config),
     )
     concurrency = options.concurrency or (

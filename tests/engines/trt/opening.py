@@ -8,7 +8,11 @@ from pathlib import Path
 from detector.core import engines
 from detector.core.config.levels import merge_levels
 from detector.core.engines.base import EngineOptions
+from tests.fakes.install import MAJORS
+from tests.fakes.packages import PACKAGES
 from tests.known_answers import plus_one
+
+EVERY = [(major, memory) for major in MAJORS for memory in PACKAGES]
 
 
 def engine_here() -> str:

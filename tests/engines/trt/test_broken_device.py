@@ -12,7 +12,7 @@ from detector.core import engines
 from detector.core.engines.base import EngineOptions
 from detector.core.errors import EngineError
 from tests.engines.trt.opening import opened
-from tests.fakes.cuda_python import Result
+from tests.fakes.packages import Result
 from tests.known_answers import plus_one
 
 ILLEGAL = 700  # cudaErrorIllegalAddress, which stays until the process ends
@@ -25,7 +25,7 @@ def fail(monkeypatch, *names):
 
 
 @pytest.mark.parametrize("first", ["cudaStreamCreateWithFlags", "cudaHostAlloc", "cudaMalloc"])
-def test_first_error_while_opening_is_reported(machine, monkeypatch, first):
+def test_first_error_while_opening_is_reported(tensorrt, monkeypatch, first):
     """It comes after the first request was prepared, so there is memory to free."""
     runtime = sys.modules["cuda.bindings.runtime"]
     call, calls = getattr(runtime, first), []
@@ -43,21 +43,34 @@ def test_first_error_while_opening_is_reported(machine, monkeypatch, first):
     assert "cudaFree" not in str(caught.value)
 
 
-def test_device_error_on_close_raises_once_and_frees_the_rest(machine, monkeypatch):
+def test_device_error_on_close_raises_once_and_frees_the_rest(tensorrt, monkeypatch):
     engine = engines.open("trt", plus_one(), EngineOptions(requests=2))
-    assert len(machine.device.streams) >= 2
-    before = len(machine.device.streams)
+    assert len(tensorrt.device.streams) >= 2
+    before = len(tensorrt.device.streams)
     fail(monkeypatch, "cudaFree")
     with pytest.raises(EngineError, match=r"cudaFree: .*error 700"):
         engine.close()
-    assert len(machine.device.streams) == before - 2  # streams and events were freed
+    assert len(tensorrt.device.streams) == before - 2  # streams and events were freed
     engine.close()
 
 
-def test_close_raises_once_if_the_device_cannot_be_selected(machine, monkeypatch):
+def test_close_raises_once_if_the_device_cannot_be_selected(tensorrt, monkeypatch):
     engine = opened()
     fail(monkeypatch, "cudaGetDevice")
     with pytest.raises(EngineError, match="cudaGetDevice"):
         engine.close()
     assert engine.execution() == []
+    engine.close()
+
+
+def test_later_error_does_not_hide_the_first(tensorrt, monkeypatch):
+    engine = opened()
+    fail(monkeypatch, "cudaFree")
+
+    def close(self):
+        raise RuntimeError("the context is gone")
+
+    monkeypatch.setattr(type(engine._memory), "close", close)
+    with pytest.raises(EngineError, match="memory: cudaFree"):
+        engine.close()
     engine.close()

@@ -24,10 +24,10 @@ from tests.networks import open_network, parsed
 
 
 @pytest.mark.slow
-def test_plan_is_built_once_and_runs(machine, tmp_path):
-    first = built(machine, tmp_path)
-    again = built(machine, tmp_path)
-    assert [made["network"] for made in machine.fake.builds] == ["plus_one"]
+def test_plan_is_built_once_and_runs(tensorrt, tmp_path):
+    first = built(tensorrt, tmp_path)
+    again = built(tensorrt, tmp_path)
+    assert [made["network"] for made in tensorrt.fake.builds] == ["plus_one"]
     assert first.options.artefact == again.options.artefact
     assert again.build_s == 0
     assert Path(first.options.artefact).read_bytes()[:4] == b"ftrt"
@@ -36,15 +36,15 @@ def test_plan_is_built_once_and_runs(machine, tmp_path):
         engine.requests[0].slot[:] = inputs
         conformance.assert_answers(engine.requests[0].infer(1), inputs)
         (note,) = engine.notes
-        assert re.match(f"TensorRT {machine.trt.__version__} .* Fake L4", note)
+        assert re.match(f"TensorRT {tensorrt.trt.__version__} .* Fake L4.* cuda-python", note)
 
 
-def test_the_manifest_holds_the_key_and_the_facts(machine, tmp_path):
+def test_the_manifest_holds_the_key_and_the_facts(tensorrt, tmp_path):
     from detector.core.engines._built.store import read_manifest
 
-    manifest = read_manifest(built(machine, tmp_path, precision="tf32").options.artefact)
+    manifest = read_manifest(built(tensorrt, tmp_path, precision="tf32").options.artefact)
     key = manifest["key"]
-    assert key["tensorrt"] == machine.trt.__version__
+    assert key["tensorrt"] == tensorrt.trt.__version__
     assert (key["gpu"], key["capability"], key["cuda"], key["batches"]) == (
         "Fake L4",
         "8.9",
@@ -64,33 +64,33 @@ def test_another_gpu_builds_another_plan_with_a_note(monkeypatch, tmp_path):
     assert "8.9 is now 9.0; gpu Fake L4" in " ".join(ready.notes)
 
 
-def test_tf32_is_a_flag_of_the_builder(machine, tmp_path):
-    built(machine, tmp_path)
-    built(machine, tmp_path, precision="tf32")
-    assert [made["tf32"] for made in machine.fake.builds] == [False, True]
+def test_tf32_is_a_flag_of_the_builder(tensorrt, tmp_path):
+    built(tensorrt, tmp_path)
+    built(tensorrt, tmp_path, precision="tf32")
+    assert [made["tf32"] for made in tensorrt.fake.builds] == [False, True]
 
 
-def test_range_of_batches_is_one_plan_with_two_profiles(machine, tmp_path):
-    built(machine, tmp_path, own={"max_batch": 8})
-    assert [profile["images"] for profile in machine.fake.builds[0]["profiles"]] == [
+def test_range_of_batches_is_one_plan_with_two_profiles(tensorrt, tmp_path):
+    built(tensorrt, tmp_path, own={"max_batch": 8})
+    assert [profile["images"] for profile in tensorrt.fake.builds[0]["profiles"]] == [
         [[1, 2, 3, 3]] * 3,
         [[1, 2, 3, 3], [8, 2, 3, 3], [8, 2, 3, 3]],
     ]
     for batch in (1, 4, 8):
-        ready = built(machine, tmp_path, batch=batch)
+        ready = built(tensorrt, tmp_path, batch=batch)
         with engines.open("trt", ready.network, ready.options) as engine:
             assert engine.requests[0].context._profile == (0 if batch == 1 else 1)
             inputs = conformance.pictures(batch, batch)
             engine.requests[0].slot[:] = inputs
             conformance.assert_answers(engine.requests[0].infer(batch), inputs)
             assert "unknown" not in {layer.precision for layer in engine.execution()}
-    assert len(machine.fake.builds) == 1
-    built(machine, tmp_path, batch=9)
-    assert len(machine.fake.builds) == 2
+    assert len(tensorrt.fake.builds) == 1
+    built(tensorrt, tmp_path, batch=9)
+    assert len(tensorrt.fake.builds) == 2
 
 
 @pytest.mark.slow
-def test_own_options_reach_the_builder(machine, tmp_path):
+def test_own_options_reach_the_builder(tensorrt, tmp_path):
     own = {
         "workspace_mb": 64,
         "level": 1,
@@ -98,8 +98,8 @@ def test_own_options_reach_the_builder(machine, tmp_path):
         "hardware_compatible": "ampere",
         "detailed": 0,
     }
-    ready = built(machine, tmp_path, own=own)
-    made = machine.fake.builds[0]
+    ready = built(tensorrt, tmp_path, own=own)
+    made = tensorrt.fake.builds[0]
     assert (made["workspace"], made["level"], made["portable"]) == (64 << 20, 1, True)
     assert (made["hardware"], made["verbosity"]) == ("AMPERE_PLUS", "LAYER_NAMES_ONLY")
     # It may start its own runtime, since we built it.
@@ -131,71 +131,71 @@ def test_invalid_own_options_are_refused(monkeypatch, engine, own, message):
         engines.open(engine, plus_one(), EngineOptions(own=own, precision=precision))
 
 
-def test_timings_are_kept_beside_the_plans_and_used_again(machine, tmp_path):
-    built(machine, tmp_path)
+def test_timings_are_kept_beside_the_plans_and_used_again(tensorrt, tmp_path):
+    built(tensorrt, tmp_path)
     [timings] = tmp_path.glob("*.timings")
     assert timings.name.startswith("trt-Fake-L4-")
-    built(machine, tmp_path, precision="tf32")
-    assert [made["timings_known"] for made in machine.fake.builds] == [0, len(b"timings;")]
+    built(tensorrt, tmp_path, precision="tf32")
+    assert [made["timings_known"] for made in tensorrt.fake.builds] == [0, len(b"timings;")]
     for level, unproved in enumerate((b"timings;" * 9, b"no cache")):
         timings.write_bytes(unproved)
-        built(machine, tmp_path, own={"level": level})
-        assert machine.fake.builds[-1]["timings_known"] == 0
+        built(tensorrt, tmp_path, own={"level": level})
+        assert tensorrt.fake.builds[-1]["timings_known"] == 0
 
 
-def test_warnings_of_a_build_are_notes_of_every_run_of_the_plan(machine, tmp_path):
-    parse = machine.trt.OnnxParser.parse
+def test_warnings_of_a_build_are_notes_of_every_run_of_the_plan(tensorrt, tmp_path):
+    parse = tensorrt.trt.OnnxParser.parse
 
     def warned(parser, graph):
         for text in ("a.cpp:7: one", "one", "Empty initializer r", "t", "u", "v", "w", "x", "y"):
-            parser._logger.log(machine.trt.ILogger.Severity.WARNING, text)
+            parser._logger.log(tensorrt.trt.ILogger.Severity.WARNING, text)
         return parse(parser, graph)
 
-    machine.trt.OnnxParser.parse = warned
+    tensorrt.trt.OnnxParser.parse = warned
     for _ in range(2):
-        *_, first, _, _, _, last, more = built(machine, tmp_path).notes
+        *_, first, _, _, _, last, more = built(tensorrt, tmp_path).notes
         assert (first, last) == ("TensorRT warns: one", "TensorRT warns: w")
         assert more == "TensorRT warns 2 times more"
-    assert len(machine.fake.builds) == 1
+    assert len(tensorrt.fake.builds) == 1
 
 
-def test_log_of_an_open_engine_is_not_a_note_of_the_build(machine, tmp_path):
-    beside = machine.trt.Builder(make_log(machine.trt))
-    notes = built(machine, tmp_path).notes
+def test_log_of_an_open_engine_is_not_a_note_of_the_build(tensorrt, tmp_path):
+    beside = tensorrt.trt.Builder(make_log(tensorrt.trt))
+    notes = built(tensorrt, tmp_path).notes
     assert not [note for note in notes if "logger" in note], beside
 
 
 @pytest.mark.slow
-def test_build_reports_progress_and_false_cancels_it(machine, tmp_path):
+def test_build_reports_progress_and_false_cancels_it(tensorrt, tmp_path):
     steps = []
-    built(machine, tmp_path, progress=lambda *step: steps.append(step) or True)
+    built(tensorrt, tmp_path, progress=lambda *step: steps.append(step) or True)
     assert steps[0] == ("Building engine", 0, 6)
     assert [done for doing, done, _ in steps if doing == "Building engine"] == [0, 1, 2, 3, 4, 5]
     assert all(done <= of for _, done, of in steps)
     assert len({doing for doing, *_ in steps}) > 5  # including nested phases
     with pytest.raises(EngineError, match="build was cancelled"):
-        built(machine, tmp_path, precision="tf32", progress=lambda doing, done, of: done < 1)
+        built(tensorrt, tmp_path, precision="tf32", progress=lambda doing, done, of: done < 1)
     assert len(plans(tmp_path)) == 1
 
 
-def test_ctrl_c_while_building_passes_through(machine, tmp_path):
+def test_ctrl_c_while_building_passes_through(tensorrt, tmp_path):
     def interrupted(*_):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        built(machine, tmp_path, progress=interrupted)
+        built(tensorrt, tmp_path, progress=interrupted)
     assert plans(tmp_path) == []
 
 
-def test_batch_held_in_constants_is_refused_by_node(machine, tmp_path):
+def test_batch_held_in_constants_is_refused_by_node(tensorrt, tmp_path):
     network = plus_one(2)
     graph = network.graph.graph
     graph.initializer.add(name="pads", data_type=1, dims=[2, 3, 2, 3], float_data=[0.0] * 36)
     graph.node[2].output[0] = "shifted"
     graph.node.add(op_type="Add", name="2.add", input=["shifted", "pads"], output=["0.conv"])
     with pytest.raises(EngineError, match=r"2\.add.*--batch 2"):
-        built(machine, tmp_path, network, batch=2, own={"max_batch": 8})
-    built(machine, tmp_path, network, batch=2)  # a plan for one batch can hold it
+        built(tensorrt, tmp_path, network, batch=2, own={"max_batch": 8})
+    built(tensorrt, tmp_path, network, batch=2)  # a plan for one batch can hold it
 
 
 @pytest.mark.parametrize(
@@ -231,13 +231,13 @@ def test_reshape_takes_any_batch_if_batch_is_the_first_axis(nodes, culprit):
         ("conv of 1.convolution", "; use --engine ort or openvino"),
     ],
 )
-def test_failed_build_raises_with_reason_and_cure(machine, tmp_path, reason, cure):
+def test_failed_build_raises_with_reason_and_cure(tensorrt, tmp_path, reason, cure):
     def fail(builder, network, config):
-        builder._logger.log(machine.trt.ILogger.Severity.ERROR, reason)
+        builder._logger.log(tensorrt.trt.ILogger.Severity.ERROR, reason)
 
-    machine.trt.Builder.build_serialized_network = fail
+    tensorrt.trt.Builder.build_serialized_network = fail
     with pytest.raises(EngineError, match=f"{re.escape(reason)}{cure}"):
-        built(machine, tmp_path, batch=4)
+        built(tensorrt, tmp_path, batch=4)
 
 
 ZEROS = ", ".join(["0"] * 18)
@@ -265,7 +265,7 @@ ZEROS = ", ".join(["0"] * 18)
         ("q = QuantizeLinear<output_dtype = 3>(f, scale) y = DequantizeLinear(q, scale)", None),
     ],
 )
-def test_node_that_cannot_be_built_is_refused_by_name(machine, nodes, message):
+def test_node_that_cannot_be_built_is_refused_by_name(tensorrt, nodes, message):
     constants = "float scale = {0.5}, uint8 u8 = {0}, int8 s8 = {0}, int64[1] k = {3841}"
     constants += f", int64[1] size = {{4000}}, int64[1, 2, 3, 3] zeros = {{{ZEROS}}}"
     head = f"(uint8[1, 2, 3, 3] u) => (float[1, 2, 3, 3] y) <{constants}>"
@@ -275,9 +275,9 @@ def test_node_that_cannot_be_built_is_refused_by_name(machine, nodes, message):
         opened(network).close()
 
 
-def test_too_little_memory_for_a_layer_names_the_option(machine, tmp_path):
+def test_too_little_memory_for_a_layer_names_the_option(tensorrt, tmp_path):
     with pytest.raises(EngineError, match=r"within workspace limit.* workspace_mb than 1, or none"):
-        built(machine, tmp_path, open_network("street-1"), own={"workspace_mb": 1})
+        built(tensorrt, tmp_path, open_network("street-1"), own={"workspace_mb": 1})
 
 
 def spoiled(data: bytes) -> bytes:
@@ -293,14 +293,14 @@ def spoiled(data: bytes) -> bytes:
         (lambda data: b"PK\3\4" + data[4:], r"not a TensorRT plan: it begins with b'PK"),
     ],
 )
-def test_a_corrupt_plan_is_refused_by_name(machine, tmp_path, change, message):
-    ready = built(machine, tmp_path)
+def test_a_corrupt_plan_is_refused_by_name(tensorrt, tmp_path, change, message):
+    ready = built(tensorrt, tmp_path)
     file = Path(ready.options.artefact)
     file.write_bytes(change(file.read_bytes()))
     with pytest.raises(EngineError, match=message) as caught:
         engines.open("trt", ready.network, ready.options)
     assert str(file) in str(caught.value)
-    assert machine.device.allocations == {}
+    assert tensorrt.device.allocations == {}
 
 
 def test_a_plan_of_another_gpu_or_version_is_refused_by_name(monkeypatch, tmp_path):

@@ -1,17 +1,18 @@
-"""Conformance of engines trt and rtx on the fakes, without a GPU."""
+"""Conformance of engines trt and rtx on the fakes, with every kind of device memory and no GPU."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.conformance import test_engines as conformance
-from tests.fakes.install import MAJORS, install_fake_tensorrt
+from tests.engines.trt.opening import EVERY
+from tests.fakes.install import install_fake_tensorrt
 from tests.fakes.tensorrt_state import RTX_MAJOR
 
 
-@pytest.fixture(params=[*MAJORS, RTX_MAJOR])
+@pytest.fixture(params=[*EVERY, (RTX_MAJOR, "cuda-python")], ids=lambda one: f"{one[0]}-{one[1]}")
 def machine(request, monkeypatch):
-    return install_fake_tensorrt(monkeypatch, request.param)
+    return install_fake_tensorrt(monkeypatch, *request.param)
 
 
 @pytest.fixture

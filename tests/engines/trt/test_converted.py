@@ -25,6 +25,7 @@ from detector.core.stages.preprocess import letterbox
 from detector.core.types import Detections
 from scripts.measuring.rounded import rounded
 from tests.conftest import CHECKOUT
+from tests.engines.trt.opening import EVERY
 from tests.fakes.install import MAJORS, install_fake_tensorrt
 from tests.networks import open_network
 
@@ -54,8 +55,8 @@ def place(tmp_path_factory):
     return tmp_path_factory.mktemp("built")
 
 
-def ready_for(network, precision, place, **more):
-    options = {"precision": precision, "engines_dir": str(place), **more}
+def ready_for(network, precision, place, memory="cuda-python", **more):
+    options = {"precision": precision, "device_memory": memory, "engines_dir": str(place), **more}
     config = merge_levels(
         ("test", {"calibrate": str(STREET), "calibrate_frames": 8}), ("test", options)
     )
@@ -89,12 +90,12 @@ def by_onnx_runtime(network: Network, pictures) -> list[list[np.ndarray]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("major", MAJORS)
+@pytest.mark.parametrize(("major", "memory"), EVERY)
 def test_detections_equal_onnx_runtimes_of_the_same_graph(
-    monkeypatch, network, inputs, place, major, precision
+    monkeypatch, network, inputs, place, major, memory, precision
 ):
-    machine = install_fake_tensorrt(monkeypatch, major)
-    ready = ready_for(network, precision, place)
+    machine = install_fake_tensorrt(monkeypatch, major, memory)
+    ready = ready_for(network, precision, place, memory)
     assert ready.network.precision == {"int8": "int8-s8"}.get(precision, precision)
     expected = by_onnx_runtime(ready.network, inputs)
     with engines.open("trt", ready.network, ready.options) as engine:

@@ -51,13 +51,13 @@ def test_every_node_is_in_one_timed_layer(machine):
     } == {"fp32"}
 
 
-def test_medians_of_the_runs_and_their_sum(machine):
+def test_medians_of_the_runs_and_their_sum(tensorrt):
     """Five counted runs have known times; warm-up runs before them take far longer."""
-    machine.fake.layer_ms = lambda layer, run: (
+    tensorrt.fake.layer_ms = lambda layer, run: (
         1000.0 if run < 2 * WARMUP else (layer + 1) * (1 + run % 7)
     )
     timed = times_of(plus_one(), runs=5)
-    runs = machine.fake.runs
+    runs = tensorrt.fake.runs
     assert len(runs) == 2 * (WARMUP + 5)  # with and without the profiler, in turn
     assert len(set(runs)) == 2  # streams of two engines
     factors = sorted(1 + run % 7 for run in range(len(runs)) if run >= 2 * WARMUP and run % 2)
@@ -77,18 +77,18 @@ def test_run_request_has_no_profiler_after_layer_times(machine):
 
 
 @pytest.mark.slow
-def test_profiled_run_is_started_without_waiting_for_it(machine, monkeypatch):
+def test_profiled_run_is_started_without_waiting_for_it(tensorrt, monkeypatch):
     """TensorRT is asked for the times only after the run."""
     pending = []
-    start = machine.trt.IExecutionContext.execute_async_v3
+    start = tensorrt.trt.IExecutionContext.execute_async_v3
 
     def started(self, stream_handle):
         done = start(self, stream_handle)
         if self.profiler is not None:
-            pending.append(len(machine.device.streams[stream_handle].waiting))
+            pending.append(len(tensorrt.device.streams[stream_handle].waiting))
         return done
 
-    monkeypatch.setattr(machine.trt.IExecutionContext, "execute_async_v3", started)
+    monkeypatch.setattr(tensorrt.trt.IExecutionContext, "execute_async_v3", started)
     times_of(plus_one())
     assert len(pending) == WARMUP + 3
     assert all(pending)
@@ -103,11 +103,11 @@ def test_profiled_run_is_started_without_waiting_for_it(machine, monkeypatch):
         ("NONE", "its layers have only numbers as names, and the executed precision is unknown"),
     ],
 )
-def test_layer_times_of_a_foreign_plan(machine, tmp_path, verbosity, note):
+def test_layer_times_of_a_foreign_plan(tensorrt, tmp_path, verbosity, note):
     (tmp_path / "x.cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())
     network = open_network("street", size=(64, 96))
     file = tmp_path / "x.engine"
-    file.write_bytes(plan_of(machine, as_exported(network), verbosity=verbosity))
+    file.write_bytes(plan_of(tensorrt, as_exported(network), verbosity=verbosity))
     plan = open_network(str(file))
     timed = times_of(plan)
     first = next(node.name for node in network.graph.graph.node if node.op_type == "Conv")
@@ -127,7 +127,7 @@ def test_layer_times_of_a_foreign_plan(machine, tmp_path, verbosity, note):
         assert timed.notes[1].startswith(f"{file} was built without")
 
 
-def test_own_plans_without_details_name_the_option(machine):
+def test_own_plans_without_details_name_the_option(tensorrt):
     timed = times_of(plus_one(), own={"detailed": "0"})
     assert "detailed=0" in timed.notes[1]
     assert timed.layers[-1].nodes == ("1.conv",)
@@ -140,15 +140,15 @@ def test_own_plans_without_details_name_the_option(machine):
         (lambda self: True, "engine trt: no layer times: the profiler reported no layers"),
     ],
 )
-def test_profiler_without_layers_raises_engine_error(machine, monkeypatch, method, message):
-    monkeypatch.setattr(machine.trt.IExecutionContext, "report_to_profiler", method)
+def test_profiler_without_layers_raises_engine_error(tensorrt, monkeypatch, method, message):
+    monkeypatch.setattr(tensorrt.trt.IExecutionContext, "report_to_profiler", method)
     with pytest.raises(EngineError, match=message):
         times_of(plus_one())
-    assert machine.device.allocations == {}
+    assert tensorrt.device.allocations == {}
 
 
 @pytest.mark.slow
-def test_failed_attach_leaves_nothing_on_the_device(machine, monkeypatch):
+def test_failed_attach_leaves_nothing_on_the_device(tensorrt, monkeypatch):
     from detector.core.engines.trt.running import TrtRequest
 
     def failing(self, profiler):
@@ -157,7 +157,7 @@ def test_failed_attach_leaves_nothing_on_the_device(machine, monkeypatch):
     monkeypatch.setattr(TrtRequest, "attach", failing)
     with pytest.raises(EngineError, match="engine trt: no"):
         times_of(plus_one())
-    assert machine.device.allocations == {}
+    assert tensorrt.device.allocations == {}
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def profiled(*arguments) -> dict:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_runs")
-def test_profile_command_shows_layer_times(machine, tmp_path, monkeypatch):
+def test_profile_command_shows_layer_times(tensorrt, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     document = profiled("--run-dir", "run", "--engines-dir", "built", "--precision", "fp16")
     layers = document["layers"]
@@ -187,7 +187,7 @@ def test_profile_command_shows_layer_times(machine, tmp_path, monkeypatch):
     assert sum(row["macs"] for row in layers["rows"]) == layers["macs"]
     assert sum(row["ms"] for row in layers["rows"]) == pytest.approx(layers["sum_ms"])
     assert {row["precision"] for row in layers["rows"] if row["macs"]} == {"fp16"}
-    assert len(machine.fake.builds) == 1, "run, plain and profiled engine share a plan"
+    assert len(tensorrt.fake.builds) == 1, "run, plain and profiled engine share a plan"
     assert "cuda:0" in document["not_available"]["roofline"]
     table = CliRunner().invoke(cli, ["report", "run", "--format", "table"]).stdout
     assert "layers of trt fp16" in table
@@ -196,11 +196,11 @@ def test_profile_command_shows_layer_times(machine, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_runs")
-def test_profile_command_on_a_foreign_plan(machine, tmp_path, monkeypatch):
+def test_profile_command_on_a_foreign_plan(tensorrt, tmp_path, monkeypatch):
     """Without a graph MACs are unknown: we report times and names, and note what is missing."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())
-    (tmp_path / "x.engine").write_bytes(plan_of(machine, as_exported(open_network("street"))))
+    (tmp_path / "x.engine").write_bytes(plan_of(tensorrt, as_exported(open_network("street"))))
     layers = profiled("--run-dir", "run", "--model", "x.engine")["layers"]
     assert layers["macs"] is None
     assert {row["macs"] for row in layers["rows"]} == {0}

@@ -12,6 +12,7 @@ from detector.core.engines.base import EngineOptions
 from detector.core.engines.trt import driver
 from detector.core.errors import EngineError, ModelError, UsageError
 from tests.fakes.install import install_fake_tensorrt
+from tests.fakes.packages import PACKAGES
 from tests.fakes.plans import as_exported, constant_model, plan_of
 from tests.known_answers import run_once
 from tests.networks import cfg_text, open_network, parsed
@@ -124,15 +125,20 @@ def test_embedded_runtime_starts_only_if_the_user_trusts_the_file(machine, place
         assert len(network.head(engine.requests[0].infer(1), 0.5).boxes) == 1
 
 
-def test_plan_is_read_on_the_gpu_that_runs_it(monkeypatch, place):
+@pytest.mark.parametrize("memory", PACKAGES)
+def test_plan_is_read_on_the_gpu_that_runs_it(monkeypatch, place, memory):
     """Two GPUs of two kinds; the plan is the second one's."""
-    machine = install_fake_tensorrt(monkeypatch, gpus=(("Fake T4", (7, 5)), ("Fake L4", (8, 9))))
+    machine = install_fake_tensorrt(
+        monkeypatch, 11, memory, gpus=(("Fake T4", (7, 5)), ("Fake L4", (8, 9)))
+    )
     file = place / "rows.plan"
     with driver.current(1):
         file.write_bytes(plan_of(machine, rows_model()))
     names = {"class_names": ["a", "b", "c"]}
     network = open_network(str(file), **names, device="cuda:1")
-    with engines.open("trt", network, EngineOptions(device="cuda:1")) as engine:
+    with engines.open(
+        "trt", network, EngineOptions(device="cuda:1", device_memory=memory)
+    ) as engine:
         assert engine.device == "cuda:1"
         assert {machine.device.owners[address] for address in machine.device.allocations} == {1}
         assert len(network.head(engine.requests[0].infer(1), 0.5).boxes) == 1

@@ -8,7 +8,7 @@ import pytest
 
 from detector.core import engines
 from detector.core.engines.base import EngineOptions
-from detector.core.engines.trt import engine as open_engine
+from detector.core.engines.trt import memory
 from detector.core.errors import EngineError
 from tests.conformance import test_engines as conformance
 from tests.engines.trt.opening import opened
@@ -63,9 +63,11 @@ def test_nvtx_ranges_hold_names_only(machine):
 @pytest.mark.slow
 def test_requested_device_is_used(monkeypatch):
     machine = install_fake_tensorrt(monkeypatch, gpus=(("Fake L4", (8, 9)), ("Fake L4", (8, 9))))
-    opened_on, make = [], open_engine.DeviceMemory
+    opened_on, open_it = [], memory.open_memory
     monkeypatch.setattr(
-        open_engine, "DeviceMemory", lambda device: opened_on.append(device) or make(device)
+        memory,
+        "open_memory",
+        lambda name, device: opened_on.append(device) or open_it(name, device),
     )
     with opened(device="cuda:1") as engine:
         assert engine.device == "cuda:1"
@@ -84,7 +86,7 @@ def test_outputs_outlive_the_engine(machine):
 
 
 def test_out_of_memory_names_a_batch_that_fits(machine, monkeypatch):
-    options = EngineOptions(batch=8, requests=4)
+    options = EngineOptions(batch=8, requests=4, device_memory="auto")
     machine.device.total = 9 << 20  # a context of the fake takes 1 MB a picture: one of four fits
     with pytest.raises(EngineError) as caught:
         engines.open("trt", plus_one(8), options)

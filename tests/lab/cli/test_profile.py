@@ -89,7 +89,7 @@ def test_session_is_rendered_without_engines_or_cv2(profiled, tmp_path, passes):
     folder = Path(shutil.copytree(folder / "run", tmp_path / "run")).parent
     if passes == "of every kind":
         with_passes(folder / "run")
-    blocked = "cv2 onnxruntime torch openvino tensorrt av onnx pynvml cuda".split()
+    blocked = "cv2 onnxruntime torch openvino tensorrt av onnx pynvml pycuda cuda".split()
     reports = [
         ["--format", "table"],
         ["--format", "json", "-o", "-"],

@@ -15,10 +15,9 @@ from detector.core.engines.base import (
     translated,
 )
 from detector.core.engines.trt import build as plans
-from detector.core.engines.trt import driver, plan_file, settings
+from detector.core.engines.trt import driver, memory, plan_file, settings
 from detector.core.engines.trt.edition import FULL, RTX, Edition
 from detector.core.engines.trt.jit import Contexts, choose_graphs
-from detector.core.engines.trt.memory import DeviceMemory
 from detector.core.engines.trt.plan_file import make_log
 from detector.core.engines.trt.running import IN_FLIGHT, TrtRequest
 from detector.core.errors.writing import temporary_folder
@@ -65,7 +64,9 @@ class OpenTrt(Engine):
         self._contexts: Contexts | None = None
         self._notes: tuple[str, ...] = ()
         with translated(self.name, f"load {file}"):
-            self._memory = DeviceMemory(gpu.index)
+            self._memory = memory.open_memory(
+                memory.choose_provider(options.device_memory), gpu.index
+            )
             try:
                 with self._memory.active():
                     self._open(data, file, options)
@@ -79,7 +80,8 @@ class OpenTrt(Engine):
                     describe_lack_of_memory(network, options, needed, driver.free_bytes(gpu.index))
                 ) from exc
         self.notes = (
-            f"{self.edition.title} {trt.__version__} on {gpu.name}",
+            f"{self.edition.title} {trt.__version__} on {gpu.name}, device memory by "
+            f"{self._memory.name}",
             *self._notes,
             *self._note_missing_details(file),
         )
@@ -173,24 +175,29 @@ class OpenTrt(Engine):
             return
         errors: list[Exception] = []
         with translated(self.name, "free the GPU's memory"):
-            try:
-                with memory.active():
-                    contexts, self._contexts = self._contexts, None
-                    if contexts is not None:
-                        contexts.store_cache()
-                    for request in self.requests:
-                        try:
-                            request.release()
-                        except Exception as error:
-                            errors.append(error)
-                    del contexts  # while the device is active
-                    self._engine = self._runtime = None
-            except Exception as error:
-                errors.append(error)
-            finally:
-                self._engine = self._runtime = None
+            for free in (partial(self._release, memory, errors), memory.close):
+                try:
+                    free()
+                except Exception as error:  # each package has its own errors
+                    errors.append(error)
             if errors:
                 raise errors[0]
+
+    def _release(self, memory: Any, errors: list[Exception]) -> None:
+        try:
+            with memory.active():
+                contexts, self._contexts = self._contexts, None
+                if contexts is not None:
+                    contexts.store_cache()
+                for request in self.requests:
+                    try:
+                        request.release()
+                    except Exception as error:
+                        errors.append(error)
+                del contexts  # while the device is active
+                self._engine = self._runtime = None
+        finally:
+            self._engine = self._runtime = None
 
 
 class OpenRtx(OpenTrt):

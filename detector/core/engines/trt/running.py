@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from detector.core.engines.base import RawRequest, translated
 from detector.core.engines.trt.edition import Edition
-from detector.core.engines.trt.memory import CudaBuffer, DeviceMemory
+from detector.core.engines.trt.memory import Buffer, DeviceMemory
 from detector.core.models.layouts.plans import PlanTensor
 
 CHANNELS = 3
@@ -21,7 +21,7 @@ class TrtRequest(RawRequest):
     def __init__(self, edition: Edition, memory: DeviceMemory, log: Any) -> None:
         self._edition, self._memory, self._log = edition, memory, log
         self._context: Any = None
-        self._buffers: dict[str, CudaBuffer] = {}
+        self._buffers: dict[str, Buffer] = {}
         self._owned: list[Any] = []  # in the order of creation
 
     def prepare(

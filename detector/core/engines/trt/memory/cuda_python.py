@@ -1,16 +1,19 @@
-"""Device memory through NVIDIA's cuda-python, in the GPU's primary context, as torch's."""
+"""Device memory through NVIDIA's cuda-python, whose calls return (error, results...)."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from detector.core.errors import EngineError
+from detector.core.engines.trt.memory import ending_with
+
+LIBRARY = "cuda.bindings"
 
 
 class CudaError(Exception):
@@ -21,12 +24,8 @@ class Runtime:
     """Calls ``cuda.bindings.runtime``; raises CudaError instead of returning an error code."""
 
     def __init__(self) -> None:
-        try:
-            from cuda.bindings import runtime
-        except ImportError as error:
-            raise EngineError(
-                f"GPU memory needs cuda-python ({error}); pip install 'detect-video[cuda]'"
-            ) from error
+        from cuda.bindings import runtime
+
         self.names = runtime
 
     def __call__(self, name: str, *arguments: Any) -> Any:
@@ -59,8 +58,6 @@ class Pinned:
 
 
 class CudaStream:
-    """A stream that does not wait for the default stream, nor for others."""
-
     def __init__(self, runtime: Runtime) -> None:
         from cuda.bindings.utils import get_cuda_native_handle
 
@@ -79,11 +76,9 @@ class CudaEvent:
         self._own = runtime("cudaEventCreateWithFlags", runtime.names.cudaEventBlockingSync)
 
     def record(self, stream: CudaStream) -> None:
-        """Record the event after all work that is queued in the stream."""
         self._runtime("cudaEventRecord", self._own, stream.own)
 
     def wait(self) -> None:
-        """Sleep until the stream has reached the event."""
         self._runtime("cudaEventSynchronize", self._own)
 
     def ms_since(self, earlier: CudaEvent) -> float:
@@ -94,9 +89,6 @@ class CudaEvent:
 
 
 class CudaBuffer:
-    """An array in page-locked memory, ``host``, which may outlive ``free``, and its copy on the
-    device."""
-
     def __init__(self, runtime: Runtime, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         self._runtime = runtime
         self._size = int(np.prod(shape)) * np.dtype(dtype).itemsize
@@ -106,12 +98,10 @@ class CudaBuffer:
         self.address = int(runtime("cudaMalloc", self._size))
 
     def upload(self, stream: CudaStream) -> None:
-        """Queue a copy to the device. The host array must not change before it has ended."""
         kind = self._runtime.names.cudaMemcpyKind.cudaMemcpyHostToDevice
         self._runtime("cudaMemcpyAsync", self.address, self._host, self._size, kind, stream.own)
 
     def download(self, stream: CudaStream) -> None:
-        """Queue a copy to the host. Wait for a later event before reading the host array."""
         kind = self._runtime.names.cudaMemcpyKind.cudaMemcpyDeviceToHost
         self._runtime("cudaMemcpyAsync", self._host, self.address, self._size, kind, stream.own)
 
@@ -119,25 +109,19 @@ class CudaBuffer:
         self._runtime("cudaFree", self.address)
 
 
-class DeviceMemory:
-    """A GPU's memory. Each thread must enter ``active()``."""
+class CudaPythonMemory:
+    name = "cuda-python"
 
     def __init__(self, device: int) -> None:
         self._runtime, self._device = Runtime(), device
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Make the device current in this thread, and restore the earlier one at the end. An error
-        in the block hides one of restoring."""
+        """Make the device current in this thread, and restore the earlier one at the end."""
         before = self._runtime("cudaGetDevice")
         self._runtime("cudaSetDevice", self._device)
-        try:
+        with ending_with(partial(self._restore, before)):
             yield
-        except BaseException:
-            with suppress(CudaError):
-                self._restore(before)
-            raise
-        self._restore(before)
 
     def _restore(self, before: int) -> None:
         if before != self._device:
@@ -151,3 +135,6 @@ class DeviceMemory:
 
     def event(self) -> CudaEvent:
         return CudaEvent(self._runtime)
+
+    def close(self) -> None:
+        """Do nothing: the primary context belongs to the process."""
