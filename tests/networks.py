@@ -31,7 +31,7 @@ def refusal(model: str, **options: Any) -> str:
 
 
 def need_engine(name: str, *, allow_module_level: bool = False) -> None:
-    if reason := engines.usable()[name]:
+    if reason := engines.why_unusable()[name]:
         pytest.skip(f"machine: engine {name}: {reason}", allow_module_level=allow_module_level)
 
 

@@ -18,7 +18,7 @@ from gpu.plan import STEPS, Step
 
 from detector.core.engines.trt import driver
 from tests.conftest import CHECKOUT, night
-from tests.fakes.install import install
+from tests.fakes.install import install_fake_tensorrt
 from tests.processes import is_alive
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -281,7 +281,7 @@ def test_wait_that_holds_the_interpreter_is_recognised():
 def test_memory_check_detects_wrong_bytes(monkeypatch):
     from detector.core.engines.trt.memory.cuda_python import CudaBuffer
 
-    install(monkeypatch, 11)
+    install_fake_tensorrt(monkeypatch)
     monkeypatch.setattr(CudaBuffer, "upload", lambda self, stream: None)
     rows = [one for one in memory_steps.memory() if one["what"].startswith("cuda-python: 2 thread")]
     assert [one["state"] for one in rows] == ["fail"]
@@ -292,7 +292,7 @@ def test_wrong_output_fails_the_check(monkeypatch, tmp_path):
     in_loop, pictures = here.in_loop, here.pictures
     monkeypatch.setattr(here, "pictures", lambda machine, _=2: pictures(machine, 2))
     monkeypatch.setattr(here, "in_loop", lambda machine, given, _=2: in_loop(machine, given, 2))
-    machine = install(monkeypatch, 11)
+    machine = install_fake_tensorrt(monkeypatch)
     machine.trt.IBuilderConfig.clear_flag = lambda self, flag: None  # TF32 stays on
     reference = here.ort_reference(str(tmp_path))
     rows = list(here.variant("trt", "fp32", str(tmp_path), reference, 1e-5, precision="fp32"))

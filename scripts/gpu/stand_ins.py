@@ -26,13 +26,13 @@ def fake_gpu(
         import pytest
 
         from tests.fakes import device
-        from tests.fakes.install import install
+        from tests.fakes.install import install_fake_tensorrt
     except ImportError as error:
         raise AbsentError(f"the tests' fakes cannot be imported: {error}") from error
     patch = pytest.MonkeyPatch()
     try:
         try:
-            machine = install(patch, release, memory)
+            machine = install_fake_tensorrt(patch, release, memory)
         except pytest.skip.Exception as error:
             raise AbsentError(str(error)) from error
         if slow_copies:

@@ -165,7 +165,7 @@ def layers(engine: str, folder: str) -> Iterator[Row]:
 
 def refusals(edition: Edition, plan: bytes) -> Iterator[Row]:
     """Check that damaged and foreign plans raise PlanError, and that the process continues."""
-    from detector.core.engines.trt.plan_file import PlanError, deserialize, kept_log, split
+    from detector.core.engines.trt.plan_file import PlanError, deserialize, make_log, split
 
     gpu, middle = driver.gpu_of("cuda:0"), len(plan) // 2
     version = 24 if edition is RTX else 8  # offset of the version in the header
@@ -180,7 +180,7 @@ def refusals(edition: Edition, plan: bytes) -> Iterator[Row]:
             name = f"{edition.module}: plan, {damage}"
             try:
                 _, body = split(data)
-                deserialize(edition, body, kept_log(edition.trt), gpu)
+                deserialize(edition, body, make_log(edition.trt), gpu)
                 yield row(name, "was accepted", None if "changed" in damage else False)
             except PlanError as error:
                 yield row(name, f"refused: {error}")

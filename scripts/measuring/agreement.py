@@ -95,7 +95,7 @@ def _by_engines(
     for name in names:
         engine, _, option = name.partition(":")
         try:
-            wanted = engines.graph_wanted(engine, precision)
+            wanted = engines.graph_precision_for(engine, precision)
         except EngineError as error:
             say(str(error))
             continue

@@ -13,7 +13,7 @@ from detector import Detector
 from detector.core.engines.trt import driver
 from tests.cli.command import invoke
 from tests.conftest import CHECKOUT
-from tests.fakes.install import MAJORS, install
+from tests.fakes.install import MAJORS, install_fake_tensorrt
 from tests.fakes.packages import PACKAGES
 from tests.fakes.plans import as_exported, plan_of
 from tests.networks import open_network
@@ -59,7 +59,7 @@ def reference(tmp_path_factory) -> list[list[dict]]:
 @pytest.mark.parametrize("memory", PACKAGES)
 @pytest.mark.parametrize("major", MAJORS)
 def test_detections_equal_onnx_runtimes(monkeypatch, reference, major, memory):
-    machine = install(monkeypatch, major, memory)
+    machine = install_fake_tensorrt(monkeypatch, major, memory)
     summary = run(
         STREET, *"--engine trt --frames 8 --no-video --batch 2 --device-memory".split(), memory
     )
@@ -77,7 +77,7 @@ def test_detections_equal_onnx_runtimes(monkeypatch, reference, major, memory):
 def test_summary_reports_whether_the_precision_took_effect(
     monkeypatch, reference, major, precision
 ):
-    machine = install(monkeypatch, major)
+    machine = install_fake_tensorrt(monkeypatch, major)
     asked = [STREET, "--engine", "trt", "--frames", 8, "--no-video", "--precision", precision]
     summary = run(
         *asked, *(["--calibrate", STREET, "--calibrate-frames", 8] if precision == "int8" else [])
@@ -94,7 +94,7 @@ def test_summary_reports_whether_the_precision_took_effect(
 
 @pytest.mark.slow
 def test_auto_chooses_trt_with_a_reason(monkeypatch, reference):
-    install(monkeypatch, 11)
+    install_fake_tensorrt(monkeypatch)
     summary = run(STREET, "--frames", 2, "--no-video")
     assert summary["engine"] == "trt"
     assert summary["engine_reason"].startswith("engine trt: tensorrt ")
@@ -115,7 +115,7 @@ def test_users_plan_with_a_yaml_file(monkeypatch, place, reference, yaml):
 
     The plan is that of street, with the user's name (yolov4-tiny-person-vehicle) in another folder.
     """
-    machine = install(monkeypatch, 11)
+    machine = install_fake_tensorrt(monkeypatch)
     models = place / "models"
     models.mkdir()
     name = models / "yolov4-tiny-person-vehicle"
@@ -141,7 +141,7 @@ def assert_one_line(result, code: int, *parts: str) -> None:
 
 
 def test_bare_plan_exits_4_and_lists_its_tensors(monkeypatch, place):
-    machine = install(monkeypatch, 11)
+    machine = install_fake_tensorrt(monkeypatch)
     (place / "bare.trt").write_bytes(plan_of(machine, as_exported(open_network("street"))))
     result = invoke(STREET, "--engine", "trt", "--model", "bare.trt")
     assert_one_line(
@@ -151,7 +151,7 @@ def test_bare_plan_exits_4_and_lists_its_tensors(monkeypatch, place):
 
 @pytest.mark.slow
 def test_plan_is_loaded_on_the_chosen_gpu(monkeypatch, place, reference):
-    machine = install(monkeypatch, 11, gpus=(("Fake T4", (7, 5)), ("Fake L4", (8, 9))))
+    machine = install_fake_tensorrt(monkeypatch, gpus=(("Fake T4", (7, 5)), ("Fake L4", (8, 9))))
     (place / "x.cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())
     (place / "x.names").write_text("person\nvehicle\n")
     with driver.current(1):
@@ -181,7 +181,7 @@ def test_missing_tensorrt_or_driver_exits_5(place):
 @pytest.mark.slow
 @pytest.mark.parametrize("major", MAJORS)
 def test_detector_call_equals_onnx_runtimes(monkeypatch, place, major):
-    install(monkeypatch, major)
+    install_fake_tensorrt(monkeypatch, major)
     capture, found = cv2.VideoCapture(str(STREET)), 0
     with (
         Detector("street-1", engine="ort", size="320x192", engines_dir=str(place)) as theirs,

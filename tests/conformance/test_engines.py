@@ -71,7 +71,7 @@ def case(request) -> Case:
     name, precision = request.param
     need_engine(name)
     try:
-        engines.graph_wanted(name, precision)
+        engines.graph_precision_for(name, precision)
     except EngineError as error:
         pytest.skip(f"machine: {error}")
     return Case(name, precision)
@@ -321,7 +321,7 @@ def test_impossible_options_are_refused(options):
 def test_missing_library_error_says_how_to_install_it(monkeypatch, computing):
     engine = engines.find(computing)
     monkeypatch.setattr(engines, "find_spec", lambda library: None)
-    reason = engines.usable()[computing]
+    reason = engines.why_unusable()[computing]
     assert reason.startswith(f"{engine.library} ")
     assert reason.endswith(engine.install)
     for call in (

@@ -113,7 +113,7 @@ def test_auto_without_libraries_says_what_to_install(monkeypatch):
     installed(monkeypatch)
     with pytest.raises(EngineError, match=r"'detect-video\[torch\]'"):
         engines.choose_by_rank()
-    assert engines.usable()["null"] is None
+    assert engines.why_unusable()["null"] is None
 
 
 @pytest.mark.parametrize(

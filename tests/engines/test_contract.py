@@ -77,7 +77,7 @@ engines.names(), engines.libraries(), engines.front_ends(), engines.only_engine(
 print(*[name for name in sys.modules if "detector.core.engines." in name])
 engines.choose_by_rank("fp32", "cpu")
 print(*[name for name in sys.modules if "detector.core.engines." in name])
-engines.usable(), models.front_ends()
+engines.why_unusable(), models.front_ends()
 print(*{"torch", "onnx", "onnxruntime", "cv2", "yaml"} & {*sys.modules})
 """
 

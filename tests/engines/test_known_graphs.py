@@ -207,11 +207,11 @@ def layers_of(engine: FakeEngine, path: str | None, own=None):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(engines.usable()["ort"] is not None, reason="machine: no onnxruntime")
+@pytest.mark.skipif(engines.why_unusable()["ort"] is not None, reason="machine: no onnxruntime")
 def test_macs_of_a_quantised_output_belong_to_its_convolution():
     """The DequantizeLinear after it has the output's name and runs in another precision."""
     plain = kernels.make_chain()
-    ran = kernels._convert(plain, engines.graph_wanted("ort", "int8", "cpu"))
+    ran = kernels._convert(plain, engines.graph_precision_for("ort", "int8", "cpu"))
     with engines.open("ort", ran, EngineOptions(requests=1, precision="int8")) as engine:
         types = {layer.name: layer.type for layer in engine.execution()}
         layers = executed.executed_layers(plain, engine, ran)

@@ -15,7 +15,14 @@ from detector.core import engines
 from detector.core.config.levels import resolve_config
 from detector.core.engines._built import store
 from detector.core.engines.base import EngineOptions
-from detector.core.engines.openvino import compiled, compiling, devices, hardware, layers
+from detector.core.engines.openvino import (
+    OpenvinoEngine,
+    compiled,
+    compiling,
+    devices,
+    hardware,
+    layers,
+)
 from detector.core.errors import EngineError, UsageError
 from detector.core.run.detect import detect
 from detector.core.run.prepare import prepare_network
@@ -61,20 +68,14 @@ def types_of(engine):
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "int8"])
 def test_virtual_device_gives_the_results_of_its_device(tmp_path, gpu, precision):
     try:
-        engines.graph_wanted("openvino", precision)
+        engines.graph_precision_for("openvino", precision)
     except EngineError as error:
         pytest.skip(f"machine: {error}")
     network = small_network(tmp_path)
     network = quantised(network, tmp_path) if precision == "int8" else network
     expected, types, plain = run(network, precision=precision)
-    for device, through, name in (
-        ("cpu", "hetero", "HETERO:CPU"),
-        ("cpu", "auto", "AUTO:CPU"),
-        ("cpu", "batch", "BATCH:CPU"),
-        ("gpu", "hetero", "HETERO:GPUCPU,CPU"),
-        ("gpu", "auto", "AUTO:GPUCPU,CPU"),
-    ):
-        own = {"through": through}
+    own = {"through": "hetero"}
+    for device, name in (("cpu", "HETERO:CPU"), ("gpu", "HETERO:GPUCPU,CPU")):
         output, ran, engine = run(network, precision=precision, device=device, own=own)
         np.testing.assert_array_equal(output, expected)
         assert ran == types
@@ -83,10 +84,9 @@ def test_virtual_device_gives_the_results_of_its_device(tmp_path, gpu, precision
         assert len(engine.notes) == 1 + len(plain.notes)
 
 
-@pytest.mark.parametrize("through", ["hetero", "auto", "batch"])
-def test_the_layers_of_a_virtual_device_are_timed(tmp_path, through, monkeypatch):
+def test_the_layers_of_a_virtual_device_are_timed(tmp_path, monkeypatch):
     network = small_network(tmp_path)
-    arguments = (network, EngineOptions(own={"through": through}), [pictures(network, 1)], 1)
+    arguments = (network, EngineOptions(own={"through": "hetero"}), [pictures(network, 1)], 1)
     timed = engines.time_layers("openvino", *arguments)
     assert {node for layer in timed.layers for node in layer.nodes} >= set(CONVOLUTIONS)
     monkeypatch.setattr(layers, "_name", lambda mean: "another")
@@ -141,18 +141,16 @@ def test_unloadable_model_names_the_file_and_the_remedy(gpu, prepare):
         ("cpu", {"cache": "1", "through": "hetero"}, True),
         ("gpu", {"cache": "0"}, False),
         ("gpu:1", {"through": "hetero"}, True),
-        ("npu", {"through": "auto"}, False),
         ("gpu", {"cache": "2"}, None),
-        ("gpu", {"cache": "1", "through": "batch"}, None),
     ],
 )
 def test_compiled_models_are_kept_for_gpus(device, own, kept):
-    options = EngineOptions(device=device, own=own)
+    options, is_wanted = EngineOptions(device=device, own=own), OpenvinoEngine.artefact.is_wanted
     if kept is None:
         with pytest.raises(UsageError, match=r"--engine-options cache="):
-            compiled.is_wanted(options)
+            is_wanted(options)
     else:
-        assert engines.find("openvino").artefact.is_wanted(options) is kept
+        assert is_wanted(options) is kept
 
 
 def test_drivers_are_found_in_the_map_of_the_process(tmp_path):
@@ -175,15 +173,15 @@ def test_gpu_is_offered_but_auto_does_not_choose_it(gpu, tmp_path):
     assert run(network)[2].device == "cpu"
     assert run(network, device="gpu:0")[2].device == "gpu"
     with pytest.raises(EngineError, match=r"--device gpu:1: OpenVINO lists gpu$"):
-        engines.graph_wanted("openvino", "fp32", "gpu:1")
+        engines.graph_precision_for("openvino", "fp32", "gpu:1")
 
 
 def test_a_precision_that_the_device_does_not_list_is_refused(gpu, monkeypatch):
     monkeypatch.setattr(devices, "precisions_of", lambda core, own: ("fp16", "int8"))
     with pytest.raises(EngineError, match=r"runs fp16 and int8; use --precision fp16"):
-        engines.graph_wanted("openvino", "fp32", "gpu")
-    assert engines.graph_wanted("openvino", "int8", "gpu") == "int8-u8"
-    assert engines.graph_wanted("openvino", "int8", "cpu") == "int8-u8-front"
+        engines.graph_precision_for("openvino", "fp32", "gpu")
+    assert engines.graph_precision_for("openvino", "int8", "gpu") == "int8-u8"
+    assert engines.graph_precision_for("openvino", "int8", "cpu") == "int8-u8-front"
 
 
 @pytest.mark.parametrize(
@@ -239,8 +237,8 @@ def test_missing_device_names_what_to_install(tmp_path, monkeypatch, kind):
 @pytest.mark.parametrize(
     ("name", "device", "error", "message"),
     [
-        ("ort", "hetero:gpu,cpu", UsageError, "--device gpu --engine-options through=hetero$"),
-        ("ort", "multi:npu,gpu", UsageError, "--device npu --engine-options through=hetero$"),
+        ("ort", "hetero:gpu,cpu", UsageError, "--device gpu; with .* through=hetero"),
+        ("ort", "multi:npu,gpu", UsageError, "--device npu; with .* through=hetero"),
         ("openvino", "xpu", UsageError, "gpu .Intel. and npu"),
         ("ort", "gpu", EngineError, "use --engine openvino; NVIDIA's GPUs are --device cuda$"),
         ("openvino", "cuda:0", EngineError, "not run on cuda; it runs on cpu, gpu, npu; .* ort or"),
@@ -248,7 +246,7 @@ def test_missing_device_names_what_to_install(tmp_path, monkeypatch, kind):
 )
 def test_device_of_another_program_or_engine_gets_advice(name, device, error, message):
     with pytest.raises(error, match=message):
-        engines.graph_wanted(name, "fp32", device)
+        engines.graph_precision_for(name, "fp32", device)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from detector import Detector
-from detector.core.engines._openvino_graph import stated_input
+from detector.core.engines._openvino_graph import read_stated_input
 from detector.core.errors import EngineError, ModelError
 from tests.cli.command import detect_video
 from tests.known_answers import run_once
@@ -242,9 +242,13 @@ def test_model_info_states_classes_and_pixels(tmp_path, more, colour):
 
 
 def test_mean_in_the_model_info_may_be_zero_in_a_channel():
-    found = stated_input({"mean_values": "9 0 7", "scale_values": "255"})
+    found = read_stated_input({"mean_values": "9 0 7", "scale_values": "255"})
     assert (found["mean"], found["deviation"]) == ((9.0, 0.0, 7.0), (255.0,) * 3)
-    assert stated_input({"scale_values": "1 0 1"}) == stated_input({"mean_values": "nan"}) == {}
+    assert (
+        read_stated_input({"scale_values": "1 0 1"})
+        == read_stated_input({"mean_values": "nan"})
+        == {}
+    )
 
 
 @pytest.mark.parametrize("decode", [False, True])

@@ -70,7 +70,7 @@ def test_quantisation_without_a_pair_stays_signed():
 @pytest.mark.parametrize("activations", KINDS)
 def test_in_float_removes_only_the_rounding(activations, tmp_path):
     network = foreign(tmp_path, activations)
-    inputs, after = pictures(network, 9), openvino_quantised.in_float(network.graph)
+    inputs, after = pictures(network, 9), openvino_quantised.to_float(network.graph)
     expected = run_as_written(network.graph, inputs)
     assert np.abs(run_as_written(after, inputs) - expected).max() < 0.05 * np.abs(expected).max()
     assert not [node for node in after.graph.node if "Linear" in node.op_type]
@@ -94,7 +94,7 @@ def spoil(model):
     """Make all scores nearly 0, as a misread Concat does."""
     from onnx import numpy_helper
 
-    spoiled = openvino_quantised.in_float(model)
+    spoiled = openvino_quantised.to_float(model)
     last = [node for node in spoiled.graph.node if node.op_type == "Conv"][-1]
     for tensor in spoiled.graph.initializer:
         if tensor.name == last.input[2]:
@@ -115,6 +115,6 @@ def test_misread_graph_runs_in_float_with_a_note(monkeypatch, tmp_path):
 def test_graph_misread_in_float_too_is_refused(monkeypatch, tmp_path):
     spoiled = spoil(foreign(tmp_path).graph)
     monkeypatch.setattr(openvino_quantised, "unsign", lambda model: spoiled)
-    monkeypatch.setattr(openvino_quantised, "in_float", lambda model: spoiled)
+    monkeypatch.setattr(openvino_quantised, "to_float", lambda model: spoiled)
     with pytest.raises(EngineError, match="than ONNX Runtime; use --engine ort"):
         run("openvino", foreign(tmp_path))

@@ -98,18 +98,18 @@ def without_cuda(monkeypatch):
 )
 def test_precision_that_would_not_be_executed_is_refused(without_cuda, precision, device, reason):
     with pytest.raises(EngineError, match=reason):
-        engines.graph_wanted("ort", precision, device)
+        engines.graph_precision_for("ort", precision, device)
 
 
 def test_int8_on_a_gpu_is_refused(with_cuda):
     with pytest.raises(EngineError, match="int8 convolution"):
-        engines.graph_wanted("ort", "int8", "cuda")
+        engines.graph_precision_for("ort", "int8", "cuda")
 
 
 def test_graph_of_each_precision_on_a_gpu(with_cuda):
-    assert engines.graph_wanted("ort", "fp16", "auto") == "fp16"
-    assert engines.graph_wanted("ort", "tf32", "cuda:1") == "fp32"
-    assert engines.graph_wanted("ort", "int8", "auto") == "int8-u8"
+    assert engines.graph_precision_for("ort", "fp16", "auto") == "fp16"
+    assert engines.graph_precision_for("ort", "tf32", "cuda:1") == "fp32"
+    assert engines.graph_precision_for("ort", "int8", "auto") == "int8-u8"
 
 
 def test_requested_gpu_is_not_replaced_by_the_cpu(without_cuda):

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import onnxruntime
 import pytest
 
 from detector.core import engines
 from detector.core.engines.base import EngineOptions
-from detector.core.engines.ort import providers
 from detector.core.engines.ort.providers import Provider, note_of
-from detector.core.engines.trt import driver
 from detector.core.errors import EngineError, UsageError
 from tests.known_answers import plus_one
-from tests.waiting import meet
 
 since_1_24 = pytest.mark.skipif(
     not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"),
@@ -35,58 +29,20 @@ def build(monkeypatch):
 @pytest.mark.parametrize(
     ("named", "options", "error", "message"),
     [
-        ("tpu", {}, UsageError, "provider=tpu: unknown; this build .* azure, cpu, and .* rtx$"),
+        ("tpu", {}, UsageError, "provider=tpu: unknown; this build .* azure, cpu$"),
         ("cpu", {}, UsageError, "provider=cpu: use --device cpu$"),
         ("CUDAExecutionProvider", {}, UsageError, "use --device cuda$"),
         ("openvino", {"device": "cuda"}, UsageError, "not run on --device cuda; omit --device$"),
-        ("rtx", {"device": "cpu"}, UsageError, "not run on --device cpu; omit --device$"),
+        ("trt", {"device": "cpu"}, UsageError, "not run on --device cpu; omit --device$"),
         ("OpenVINO", {}, EngineError, "provider openvino: .* pip install onnxruntime-openvino$"),
         ("trt", {}, EngineError, "provider tensorrt: .* pip install onnxruntime-gpu$"),
         ("xnnpack", {}, EngineError, "build onnxruntime with it$"),
-        (
-            "rtx",
-            {},
-            EngineError,
-            "rtx: (it needs onnxruntime 1.24|pip install onnxruntime-ep-nv-tensorrt-rtx-cu13)",
-        ),
-        ("rtx", {"precision": "int8"}, EngineError, "misreads .* --engine rtx$"),
+        ("tensorrt", {"precision": "int8"}, EngineError, "misreads .* --engine trt$"),
     ],
 )
-def test_unavailable_provider_is_refused(build, monkeypatch, named, options, error, message):
-    monkeypatch.setattr(providers, "find_spec", lambda name: None)
+def test_unavailable_provider_is_refused(build, named, options, error, message):
     with pytest.raises(error, match=message):
         engines.open("ort", plus_one(), EngineOptions(own={"provider": named}, **options))
-
-
-def test_the_plugin_is_not_imported_without_a_driver(build, monkeypatch):
-    monkeypatch.setattr(providers, "find_spec", lambda name: object())
-    monkeypatch.setattr(onnxruntime, "register_execution_provider_library", None, raising=False)
-    monkeypatch.setattr(driver, "absent", lambda: "no NVIDIA driver")
-    with pytest.raises(EngineError, match=r"engine ort: provider rtx: no NVIDIA driver$"):
-        engines.open("ort", plus_one(), EngineOptions(own={"provider": "rtx"}))
-    assert providers.PLUGIN not in sys.modules
-    [offer] = engines.find("ort").offers()
-    assert (offer.option.endswith("=rtx"), offer.usable) == (True, False)
-
-
-@since_1_24
-def test_the_plugin_is_registered_once_and_asked_for_its_gpus(monkeypatch, tmp_path):
-    plugin, registered = ModuleType(providers.PLUGIN), []
-    plugin.get_library_path = lambda: str(tmp_path / "none.so")
-    monkeypatch.setitem(sys.modules, providers.PLUGIN, plugin)
-    monkeypatch.setattr(providers, "why_no_rtx", lambda: None)
-    monkeypatch.setattr(providers, "_registered", set())
-    asked = EngineOptions(own={"provider": "rtx"}, device="cuda:2")
-    with pytest.raises(EngineError, match=r"start provider rtx: Failed to load library .*none.so"):
-        engines.open("ort", plus_one(), asked)
-    name = "register_execution_provider_library"
-    both = Barrier(2)  # of two engines that open at once, only one registers
-
-    monkeypatch.setattr(onnxruntime, name, lambda *given: (registered.append(given), meet(both)))
-    with ThreadPoolExecutor(2) as pool:
-        opening = [pool.submit(engines.open, "ort", plus_one(), asked) for _ in range(2)]
-    assert all("lists 0 GPUs" in str(one.exception()) for one in opening)
-    assert registered == [(providers.RTX, str(tmp_path / "none.so"))]
 
 
 @since_1_24

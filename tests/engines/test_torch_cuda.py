@@ -471,7 +471,7 @@ def test_unsupported_device_or_precision_is_refused_with_the_reason(
     gpu, precision, device, message
 ):
     for call in (
-        lambda: engines.graph_wanted("torch", precision, device),
+        lambda: engines.graph_precision_for("torch", precision, device),
         lambda: engines.open(
             "torch", plus_one(), EngineOptions(precision=precision, device=device)
         ),
@@ -481,7 +481,7 @@ def test_unsupported_device_or_precision_is_refused_with_the_reason(
 
 
 def test_every_gpu_runs_fp16(gpu):
-    assert engines.graph_wanted("torch", "fp16", "cuda") == "fp32"
+    assert engines.graph_precision_for("torch", "fp16", "cuda") == "fp32"
 
 
 @pytest.mark.parametrize(

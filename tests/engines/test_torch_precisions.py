@@ -180,7 +180,7 @@ def test_cpu_without_bf16_runs_it_with_a_note(monkeypatch, network):
 def test_unsupported_precision_is_refused_with_the_reason(monkeypatch, precision, has_fp16, reason):
     monkeypatch.setattr(abilities, "has_fp16", lambda: has_fp16)
     for call in (
-        lambda: engines.graph_wanted("torch", precision, "cpu"),
+        lambda: engines.graph_precision_for("torch", precision, "cpu"),
         lambda: engines.open("torch", plus_one(), EngineOptions(precision=precision, device="cpu")),
     ):
         with pytest.raises(EngineError, match=reason):

@@ -1,7 +1,7 @@
-"""Check every foreign name that the engine trt uses on the real libraries, without a GPU.
+"""Check that the real libraries have every name of theirs that the engine trt uses.
 
-TensorRT's real bindings are imported over stub libraries (tests/fakes/bindings.py), and
-cuda-python's wheel unchanged.
+TensorRT's real bindings are imported with stubs in place of the libraries that they load
+(tests/fakes/bindings.py). cuda-python's wheel is used unchanged.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ OBJECTS = {  # our variables -> TensorRT's classes
     "verbosity": "ProfilingVerbosity",
     "inspector": "EngineInspector",
 }
-FILES_OF_OBJECTS = {"engine.py", "build.py", "layers.py", "running.py", "plan_file.py"}
+FILES_THAT_USE_OBJECTS = {"engine.py", "build.py", "layers.py", "running.py", "plan_file.py"}
 
 
 def names_used(module: str = "trt") -> dict[str, set[str]]:
     """Class (or "" for the module) -> attributes, read from the sources: trt.X.Y, config.z,
-    self._context.w. ``module``: what the sources call it; rtx where only that is meant.
+    self._context.w. ``module``: the variable that holds the TensorRT module in the sources: trt, or
+    rtx in code for TensorRT for RTX only.
     """
     found: dict[str, set[str]] = {}
     for file in SOURCES:
@@ -57,7 +58,7 @@ def names_used(module: str = "trt") -> dict[str, set[str]]:
             if chain[:1] == [module] and len(chain) > 1:
                 found.setdefault(".".join(chain[1:-1]), set()).add(chain[-1])
             elif (
-                file.name in FILES_OF_OBJECTS
+                file.name in FILES_THAT_USE_OBJECTS
                 and chain[:-2] in ([], ["self"])
                 and chain[-2:-1][0] in OBJECTS
             ):
@@ -142,9 +143,9 @@ for owner, names in used.items():
 
 sys.path.insert(0, sys.argv[1])
 from detector.core.engines.trt.build import progress_monitor
-from detector.core.engines.trt.plan_file import kept_log
+from detector.core.engines.trt.plan_file import make_log
 
-log = kept_log(trt)
+log = make_log(trt)
 log.log(trt.ILogger.Severity.ERROR, "it  broke")
 log.log(trt.ILogger.Severity.WARNING, "careful")
 steps = []
@@ -157,8 +158,8 @@ try:
 except TypeError as exc:
     builder = str(exc)
 dims = list(trt.Dims([8, 2, 3, 3]))
-from detector.core.engines.trt.layers import kept_times
-profiler = kept_times(trt)
+from detector.core.engines.trt.layers import make_profiler
+profiler = make_profiler(trt)
 profiler.report_layer_time("0.conv", 0.5)
 print(json.dumps({"version": trt.__version__, "missing": missing, "docs": docs,
                   "reason": log.reason(), "answers": answers,
@@ -195,7 +196,7 @@ def test_real_bindings_have_every_name(tmp_path, major):
     assert result["answers"] == [True, False]
     assert result["steps"] == [["Building", 0, 2], ["Building", 1, 2], ["Building", 2, 2]]
     assert result["layer_times"] == [[["0.conv", 0.5]], []]
-    # Without a driver it raises an exception, which translated() catches.
+    # Without a driver, Builder raises TypeError, which ``translated()`` in the engine catches.
     assert "nullptr" in result["builder"]
     assert result["dims"] == [8, 2, 3, 3]
     assert result["flag"] == {10: 2, 11: 1}[major]
@@ -216,7 +217,7 @@ print(json.dumps({name: list(inspect.signature(getattr(runtime, name)).parameter
 
 
 @pytest.mark.slow
-def test_cuda_python_has_the_fakes_arguments(tmp_path):
+def test_fake_functions_have_the_arguments_of_cuda_python(tmp_path):
     for package in ("cuda_bindings", "cuda_pathfinder"):
         with zipfile.ZipFile(find_wheel(package)) as archive:
             archive.extractall(tmp_path)
@@ -227,7 +228,7 @@ def test_cuda_python_has_the_fakes_arguments(tmp_path):
         if callable(call)
     }
     ours = {name: arguments for name, arguments in ours.items() if name.startswith("cuda")}
-    ours["cudaMalloc"] = ["size"]  # wrapped in the fake
+    ours["cudaMalloc"] = ["size"]  # the fake's decorator hides its parameters
     done = subprocess.run(
         [sys.executable, "-c", SIGNATURES],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},

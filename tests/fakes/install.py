@@ -17,7 +17,9 @@ from tests.fakes.tensorrt_state import State
 MAJORS = (10, 11)
 
 
-def install(monkeypatch, major: int = 11, memory: str = "cuda-python", **gpu) -> SimpleNamespace:
+def install_fake_tensorrt(
+    monkeypatch, major: int = 11, memory: str = "cuda-python", **gpu
+) -> SimpleNamespace:
     """Install a driver, a TensorRT of that major (or ``RTX_MAJOR``), and one CUDA package.
 
     ``gpu``: total (bytes), gpus, cuda, error. Skips where TensorRT for RTX is not installed.

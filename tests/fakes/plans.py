@@ -6,7 +6,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from detector.core.engines.trt.plan_file import kept_log
+from detector.core.engines.trt.plan_file import make_log
 from detector.core.models.base import Network
 
 
@@ -22,7 +22,7 @@ def plan_of(
     ``portable``: include a runtime. ``verbosity``: details of the layers to keep; default: names.
     """
     trt = machine.trt
-    log = kept_log(trt)
+    log = make_log(trt)
     builder = trt.Builder(log)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, log)

@@ -196,7 +196,7 @@ def test_missing_engine_raises_before_any_run(monkeypatch):
     def load(name):
         raise EngineError(f"engine {name}: not installed")
 
-    monkeypatch.setattr(engines, "usable", lambda *_: {"ort": None, "other": "not installed"})
+    monkeypatch.setattr(engines, "why_unusable", lambda *_: {"ort": None, "other": "not installed"})
     monkeypatch.setattr(engines, "load_library", load)
     evaluation._check_engines(evaluation.list_configs(Config(), ["ort"]))
     with pytest.raises(EngineError, match="engine other"):

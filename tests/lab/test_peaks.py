@@ -117,7 +117,7 @@ def openvino_has_bf16():
     [("ort", "int8"), ("openvino", "int8"), ("openvino", "bf16"), ("torch", "fp32")],
 )
 def test_convolutions_of_an_engine_are_timed(engine, precision, short):
-    if engines.usable()[engine] is not None or engines.find(engine).refusal(precision, "cpu"):
+    if engines.why_unusable()[engine] is not None or engines.find(engine).refusal(precision, "cpu"):
         pytest.skip("machine: the engine is not here")
     peaks_found = kernels.measure(engine, precision, 1, {})
     if precision == "bf16" and not openvino_has_bf16():
@@ -141,7 +141,7 @@ def test_dequantize_node_is_not_taken_for_the_convolution():
 
 @pytest.mark.slow
 def test_openvino_lists_a_convolution_with_zero_bias(monkeypatch):
-    if engines.usable()["openvino"] is not None:
+    if engines.why_unusable()["openvino"] is not None:
         pytest.skip("machine: the engine is not here")
     plain = kernels.make_chain()
     for tensor in plain.graph.graph.initializer:

@@ -87,7 +87,7 @@ class Job:
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
-    def graph_wanted(name, precision, device):
+    def graph_precision_for(name, precision, device):
         if precision not in ("fp32", "int8"):
             raise EngineError("not here")
         return precision
@@ -95,9 +95,9 @@ def machine(monkeypatch):
     monkeypatch.setattr(engines, "rank_engines", lambda: ["ort", "torch"])
     monkeypatch.setattr(candidates, "usable_cores", lambda: 2)
     monkeypatch.setattr(
-        engines, "usable", lambda *_: {"ort": None, "torch": None, "trt": "is absent"}
+        engines, "why_unusable", lambda *_: {"ort": None, "torch": None, "trt": "is absent"}
     )
-    monkeypatch.setattr(engines, "graph_wanted", graph_wanted)
+    monkeypatch.setattr(engines, "graph_precision_for", graph_precision_for)
     monkeypatch.setattr(engines, "suggest_library", lambda device: None)
 
 
@@ -275,8 +275,8 @@ SIZES = {"512x288": (1.3, 0.05), "416x224": (1.9, 0.1), "320x192": (2.5, 0.3)}  
 @pytest.fixture
 def four_precisions(monkeypatch):
     monkeypatch.setattr(engines, "rank_engines", lambda: ["ort", "openvino"])
-    monkeypatch.setattr(engines, "usable", lambda *_: {"ort": None, "openvino": None})
-    monkeypatch.setattr(engines, "graph_wanted", lambda name, precision, device: precision)
+    monkeypatch.setattr(engines, "why_unusable", lambda *_: {"ort": None, "openvino": None})
+    monkeypatch.setattr(engines, "graph_precision_for", lambda name, precision, device: precision)
 
 
 def speed_with_two_limits(settings) -> float:

@@ -9,7 +9,7 @@ import pytest
 
 from detector import Detector
 from detector.core.errors import ModelError
-from detector.core.stages.doubt import impossible
+from detector.core.stages.doubt import describe_impossible
 from detector.core.stages.readings import NOT_WHOLE
 from detector.core.types import Candidates
 from tests.cli.command import detect_video
@@ -49,7 +49,7 @@ GUARD = [
 
 @pytest.mark.parametrize(("boxes", "scores", "classes", "words"), GUARD)
 def test_impossible_results_are_recognised(boxes, scores, classes, words):
-    reason = impossible(candidates(boxes, scores, classes), 80)
+    reason = describe_impossible(candidates(boxes, scores, classes), 80)
     assert (reason is None) if words is None else (words in reason)
 
 

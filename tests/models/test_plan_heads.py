@@ -13,7 +13,7 @@ from detector.core.cli.group import cli
 from detector.core.errors import ModelError
 from tests.cli.command import cli_runner
 from tests.conftest import CHECKOUT
-from tests.fakes.install import install
+from tests.fakes.install import install_fake_tensorrt
 from tests.fakes.plans import constant_model, plan_of, with_header
 from tests.models import exports
 from tests.networks import open_network
@@ -40,7 +40,7 @@ CORNERS = [12.0, 22.0, 20.0, 26.0]
 
 @pytest.fixture(params=[10, 11])
 def machine(request, monkeypatch):
-    return install(monkeypatch, request.param)
+    return install_fake_tensorrt(monkeypatch, request.param)
 
 
 def cells_answer(classes: int = 3, rows: bool = False) -> np.ndarray:

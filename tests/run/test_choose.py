@@ -44,7 +44,7 @@ SETTINGS = {
 def machine(monkeypatch):
     monkeypatch.setattr(engines, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
     monkeypatch.setattr(engines, "suggest_library", lambda device: None)
-    monkeypatch.setattr(engines, "usable", lambda *_: dict.fromkeys(HERE))
+    monkeypatch.setattr(engines, "why_unusable", lambda *_: dict.fromkeys(HERE))
     monkeypatch.setattr(measurements, "library_version", HERE.get)
     set_machine(monkeypatch, "C")
 
@@ -157,7 +157,7 @@ def test_record_applies_to_the_same_machine_model_input_settings_and_library(
         changed.setitem(HERE, "openvino", "openvino 2.1")
         assert choose_engine(tmp_path)[0] == "ort"
     with monkeypatch.context() as changed:
-        changed.setattr(engines, "usable", lambda *_: {"ort": None, "openvino": "is broken"})
+        changed.setattr(engines, "why_unusable", lambda *_: {"ort": None, "openvino": "is broken"})
         assert choose_engine(tmp_path)[0] == "ort"
     set_machine(monkeypatch, "D")
     assert choose_engine(tmp_path) == BY_RANK

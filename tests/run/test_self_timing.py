@@ -98,7 +98,7 @@ def ticks(monkeypatch) -> FakeClock:
     set_flags(monkeypatch, "avx_vnni", "amx_bf16")
     monkeypatch.setattr(engines, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
     monkeypatch.setattr(engines, "suggest_library", lambda device: None)
-    monkeypatch.setattr(engines, "usable", lambda *_: dict.fromkeys(measurements.TIMED))
+    monkeypatch.setattr(engines, "why_unusable", lambda *_: dict.fromkeys(measurements.TIMED))
     monkeypatch.setattr(measurements, "library_version", lambda name: f"{name} 1.0")
     monkeypatch.setattr(measurements, "this_machine", lambda: MeasuredMachine("C", "f", 2, None))
     monkeypatch.setattr(self_timing, "make", partial(MAKE, clock=clock))
@@ -152,7 +152,8 @@ def test_timing_is_repeated_after_a_change(street, ticks, tmp_path, monkeypatch,
             measurements, "this_machine", lambda: MeasuredMachine("D", "f", 4, None)
         )
     else:
-        monkeypatch.setattr(engines, "usable", lambda *_: {"ort": None, "openvino": "is broken"})
+        reasons = {"ort": None, "openvino": "is broken"}
+        monkeypatch.setattr(engines, "why_unusable", lambda *_: reasons)
     assert choose.find_timing(street, settings(tmp_path)).note is not None
 
 

@@ -170,12 +170,12 @@ def open_ours(
 
 def in_int8(network: Network, calibration: Calibration, engine: str) -> Network:
     """Print the calibration, and quantise with it."""
-    from detector.core.engines import graph_wanted
+    from detector.core.engines import graph_precision_for
     from detector.core.models.graph.int8 import weight_top
     from detector.core.models.graph.qdq import quantised_graph
     from detector.core.run.quantize.calibrate import FLOAT_IN_BF16
 
-    kind = calibration.form_of(graph_wanted(engine, "int8"))
+    kind = calibration.form_of(graph_precision_for(engine, "int8"))
     print(*calibration.sentences(calibration.key_here(kind)), sep="\n")
     float_layers = set(calibration.result[kind].kept)
     graph = quantised_graph(network.graph, calibration.ranges, float_layers, kind, weight_top(kind))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from detector.core.models.base import Network
 
 DEVICE = re.compile(r"auto|cpu|npu|(cuda|gpu)(:\d+)?")
-VIRTUAL = re.compile(r"(auto|batch|hetero|multi):(?:intel:)?(cpu|gpu|npu)\b.*")
+VIRTUAL = re.compile(r"(?:auto|batch|hetero|multi):(?:intel:)?(cpu|gpu|npu)\b.*")  # OpenVINO's
 # Other programs' names for our engines.
 OTHER_NAMES = {
     "tensorrt": "trt",
@@ -79,7 +79,7 @@ def libraries() -> list[str]:
     return [library for name in names() if (library := _read(name, "library"))]
 
 
-def usable(*only: str) -> dict[str, str | None]:
+def why_unusable(*only: str) -> dict[str, str | None]:
     """Map each engine (of ``only``, if given) to None or why it is unusable. Imports no library."""
     return {name: _absence(find(name)) for name in names() if not only or name in only}
 
@@ -90,15 +90,15 @@ def is_installed(name: str) -> bool:
 
 
 def _absence(engine: type[Engine]) -> str | None:
-    if engine.library is None or find_spec(engine.library) is not None:
+    if is_installed(engine.name):
         return engine.absent()
     return f"{engine.library} is not installed; install it with: {engine.install}"
 
 
 def why_absent(name: str) -> str | None:
     """Return why an engine cannot be used here, or None, without importing its library. Missing
-    hardware is reported before a missing library. ``usable`` checks hardware only if the library is
-    installed, so ``auto`` starts no driver in vain."""
+    hardware is reported before a missing library. ``why_unusable`` checks hardware only if the
+    library is installed, so ``auto`` starts no driver in vain."""
     engine = find(name)
     reason = _absence(engine)
     return reason if reason is None or is_installed(name) else engine.absent() or reason
@@ -120,15 +120,14 @@ def rank_engines(precision: str = "fp32") -> list[str]:
 
 def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, str]:
     """Return the first engine that can run a precision on a device here, and a line on why it was
-    chosen. Raises EngineError if none is installed, or what ``graph_wanted`` raises if none can.
-    """
+    chosen. Raises EngineError if none is installed or none can."""
     order, on_gpu = rank_engines(precision), None
     if device == "auto" and NVIDIA_DRIVER.exists():
         gpu_engines = (name for name in _installed(order) if find(name).runs_on_gpu(precision))
         on_gpu = next((name for name in gpu_engines if _can_run(name, precision, "auto")), None)
     capable = (name for name in _installed(order) if _can_run(name, precision, device))
     name = on_gpu or next(capable, None) or _explain_best(order, device)
-    graph_wanted(name, precision, device)
+    graph_precision_for(name, precision, device)
     better = [find(other) for other in order[: order.index(name)] if _is_missing(other)]
     useful = [other for other in better if not on_gpu or "cuda" in other.devices]
     missing = ", ".join(str(other.library) for other in useful)
@@ -160,7 +159,7 @@ def _auto(name: str, precision: str) -> tuple[int, str]:
 
 def _can_run(name: str, precision: str, device: str) -> bool:
     try:
-        graph_wanted(name, precision, device)
+        graph_precision_for(name, precision, device)
     except EngineError:
         return False
     return True
@@ -169,7 +168,7 @@ def _can_run(name: str, precision: str, device: str) -> bool:
 def _is_missing(name: str) -> bool:
     """Return whether installing the engine's library would make it usable."""
     engine = find(name)
-    return engine.library is not None and not is_installed(name) and engine.absent() is None
+    return not is_installed(name) and engine.absent() is None
 
 
 def suggest_library(device: str = "auto") -> str | None:
@@ -199,7 +198,7 @@ def load_library(name: str, to_build: bool = False) -> None:
         engine.import_library()
 
 
-def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
+def graph_precision_for(name: str, precision: str, device: str = "auto") -> str:
     """Return the graph that an engine wants for a precision (``Engine.precisions``). Raises
     UsageError for an unknown precision or device, EngineError for one that cannot be used here."""
     if precision not in PRECISIONS:
@@ -231,10 +230,9 @@ def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
 
 def _suggest_device(device: str) -> str:
     if match := VIRTUAL.fullmatch(device):
-        through = "hetero" if match[1] == "multi" else match[1]
         return (
-            "OpenVINO's virtual devices are an option; use --engine openvino "
-            f"--device {match[2]} --engine-options through={through}"
+            f"use --engine openvino --device {match[1]}; with --engine-options through=hetero the "
+            "CPU runs what the device cannot"
         )
     return (
         "devices are auto, cpu, cuda (NVIDIA), gpu (Intel) and npu (Intel); cuda:N and gpu:N are "

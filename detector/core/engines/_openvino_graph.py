@@ -196,7 +196,7 @@ def _find_convolution(layer: Any) -> Any:
     return None
 
 
-def stated_input(info: Mapping[str, str]) -> dict[str, Any]:
+def read_stated_input(info: Mapping[str, str]) -> dict[str, Any]:
     """Return the facts about the picture in ``model_info`` (Intel's Model API), as keys of
     ``InputDescription``. The API reads pictures as BGR, so reversed channels are RGB."""
     facts: dict[str, Any] = {}

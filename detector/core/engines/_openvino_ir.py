@@ -17,7 +17,7 @@ from detector.core.engines._openvino_graph import (
     dims_of,
     graph_of,
     output_names,
-    stated_input,
+    read_stated_input,
 )
 from detector.core.errors import ModelError, UsageError
 from detector.core.errors.guard import keep
@@ -180,7 +180,7 @@ def _evidence(request: ModelRequest, described: tuple[int, int] | None) -> IrEvi
     shaped = _set_shape(path, source, entry, size, request.batch)
     graph = graph_of(shaped, path.stem)
     return IrEvidence(
-        graph, metadata, height, width, entry.planar, model=shaped, stated=stated_input(info)
+        graph, metadata, height, width, entry.planar, model=shaped, stated=read_stated_input(info)
     )
 
 

@@ -340,7 +340,7 @@ BF16_OPTION = {
 }
 
 
-def stays_fp32(network: Network, options: EngineOptions) -> set[str]:
+def find_fp32_nodes(network: Network, options: EngineOptions) -> set[str]:
     """Return the nodes that an engine with ``BF16_OPTION`` keeps in float32 if it runs bf16."""
     chosen = options.own.get("bf16", "mixed")
     if chosen not in ("mixed", "all"):

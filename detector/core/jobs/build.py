@@ -63,7 +63,7 @@ def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
     keep_inputs(config)
     if output is not None:
         refuse_kept(output)  # before the model is read, which takes a while
-    graph_precision = engines.graph_wanted(runtime.engine, runtime.precision, runtime.device)
+    graph_precision = engines.graph_precision_for(runtime.engine, runtime.precision, runtime.device)
     if graph_precision != runtime.precision:
         raise UsageError(
             f"--precision {runtime.precision}: engine {runtime.engine} runs it from the "

@@ -88,7 +88,7 @@ class Network:
     # Advice, if the meaning of the outputs was inferred: a run that finds impossible results stops
     # with it. "": nothing to check.
     watched: str = ""
-    # The graph's precision: fp32, fp16, bf16, int8-u8 or int8-s8 (see ``engines.graph_wanted``).
+    # The graph's precision: fp32, fp16, bf16, int8-u8 or int8-s8 (``engines.graph_precision_for``).
     precision: str = "fp32"
     path: str | None = None
     # The file of a model in one engine's own format (a TensorRT plan, an OpenVINO IR). It runs

@@ -192,7 +192,7 @@ def can_run(row: MeasuredRow, record: Measurement) -> bool:
     return (
         name in engines.names()
         and row.precision in engines.find(name).precisions
-        and engines.usable(name)[name] is None
+        and engines.why_unusable(name)[name] is None
         and row.library == library_version(name)
         and (
             row.precision != "int8"
@@ -255,7 +255,7 @@ def _runtime_settings(config: Config, kind: Kind) -> dict[str, Any]:
     settings: dict[str, Any] = {name: getattr(runtime, name) for name in names}
     settings["own"] = list(runtime.engine_options or ())
     if kind == "self-timing":
-        usable = [name for name, reason in engines.usable(*TIMED).items() if reason is None]
+        usable = [name for name, reason in engines.why_unusable(*TIMED).items() if reason is None]
         settings["libraries"] = [library_version(name) for name in TIMED if name in usable]
     return settings
 

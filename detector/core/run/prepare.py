@@ -62,7 +62,7 @@ def prepare_network(
     if network.plan is not None:  # a file that another program built
         return PreparedNetwork(network, options, (), store.Artefact(str(network.plan), False, ()))
     _refuse_what_cannot_fit(network, engine, options)
-    graph_precision = engines.graph_wanted(engine, precision, runtime.device)
+    graph_precision = engines.graph_precision_for(engine, precision, runtime.device)
     own, folder = runtime.engines_dir, store.choose_folder(runtime.engines_dir)
     notes = tuple(filter(None, [store.why_elsewhere(own)]))
     prepare_in = partial(_prepare_in, network, engine, graph_precision, config, options, progress)

@@ -187,7 +187,7 @@ def _is_undecided(candidates: Sequence[_WarmEngine]) -> bool:
 
 def _list_pairs(precisions: Collection[object], runtime: RuntimeConfig) -> list[tuple[str, str]]:
     """Return the installed pairs of engine and precision. The first is what others must beat."""
-    usable = engines.usable()
+    usable = engines.why_unusable()
     first = runtime.engine
     if first == "auto":
         first = engines.choose_by_rank("fp32", runtime.device)[0]
@@ -207,7 +207,8 @@ def _open_engine(
     network: Network, config: Config, name: str, precision: str, stack: ExitStack, clock: Clock
 ) -> _WarmEngine:
     config = config.with_options({"engine": name, "precision": precision})
-    engines.graph_wanted(name, precision, config.runtime.device)  # refuse before a slow import
+    # Refuse before a slow import.
+    engines.graph_precision_for(name, precision, config.runtime.device)
     prepared = prepare_network(network, name, config, lambda concurrency: concurrency)
     engine = stack.enter_context(engines.open(name, prepared.network, prepared.options))
     for request in engine.requests:

@@ -26,14 +26,15 @@ def check_results(head: Head, model: str, classes: int, fix: str) -> Head:
 
     def checked(outputs: list[NDArray[np.float32]], conf: float) -> Candidates:
         candidates = head(outputs, conf)
-        if len(candidates.scores) and (reason := impossible(candidates, classes)) is not None:
+        reason = describe_impossible(candidates, classes) if len(candidates.scores) else None
+        if reason is not None:
             raise ModelError(f"{model}: its outputs are misread: {reason}; {fix}")
         return candidates
 
     return checked
 
 
-def impossible(candidates: Candidates, classes: int) -> str | None:
+def describe_impossible(candidates: Candidates, classes: int) -> str | None:
     """Describe an impossible result, or return None. ``candidates``: at least one candidate."""
     best = float(candidates.scores.max())
     if best > MOST_SCORE:

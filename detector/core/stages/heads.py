@@ -45,14 +45,14 @@ def logit(p: float) -> float:
     return float(np.log(p / (1 - p))) - 1e-3
 
 
-@np.errstate(invalid="ignore", over="ignore")  # inf - inf of a broken network; ``sound`` drops it
+@np.errstate(invalid="ignore", over="ignore")  # ``are_finite`` drops inf - inf
 def xyxy(boxes: Floats) -> Floats:
     """Convert cx, cy, w, h to x1, y1, x2, y2, [M, 4]."""
     half = boxes[:, 2:] / 2
     return np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1)
 
 
-def sound(boxes: Floats) -> NDArray[np.bool_]:
+def are_finite(boxes: Floats) -> NDArray[np.bool_]:
     """Return [M]: whether a box is finite and its area fits in float32."""
     below: NDArray[np.bool_] = np.abs(boxes) < np.float32(1e13)  # NaN and inf compare false
     return np.all(below, axis=1)  # type: ignore[no-any-return]

@@ -23,7 +23,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.stages.heads import MAX_LOG_SIZE, logit, no_candidates, sigmoid, sound, xyxy
+from detector.core.stages.heads import MAX_LOG_SIZE, are_finite, logit, no_candidates, sigmoid, xyxy
 from detector.core.types import Candidates
 
 Floats = NDArray[np.float32]
@@ -136,7 +136,7 @@ def _drop_background(scores: Floats, background: str) -> Floats:
 # Rows with a score for each class
 
 
-@np.errstate(invalid="ignore", over="ignore")  # ``sound`` drops inf and NaN
+@np.errstate(invalid="ignore", over="ignore")  # ``are_finite`` drops inf and NaN
 def read_rows(outputs: list[Floats], conf: float, *, reading: Reading) -> Candidates:
     """Return the rows whose best class score reaches ``conf``, in order; with ``reading.several``
     one candidate for each such class. A score includes the objectness, if any."""
@@ -144,7 +144,7 @@ def read_rows(outputs: list[Floats], conf: float, *, reading: Reading) -> Candid
     if not len(at):
         return no_candidates()
     boxes = _to_corners(view(outputs, reading.boxes)[at], at, reading)
-    keep = sound(boxes)
+    keep = are_finite(boxes)
     if keep.all():
         return Candidates(boxes, scores, class_ids)
     return Candidates(boxes[keep], scores[keep], class_ids[keep])
@@ -293,12 +293,12 @@ def _to_centres_sizes(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> 
 # Finished detections
 
 
-@np.errstate(invalid="ignore", over="ignore")  # ``sound`` drops inf and NaN
+@np.errstate(invalid="ignore", over="ignore")  # ``are_finite`` drops inf and NaN
 def read_list(outputs: list[Floats], conf: float, *, reading: Reading) -> Candidates:
     """Return the detections whose score reaches ``conf``, in order. Padding rows have a score of 0
     or are past the count. A class may be any number, even ``NOT_WHOLE``: doubt.py checks it."""
     boxes, scores, classes = _read_finished(outputs, reading)
-    keep = (scores >= np.float32(conf)) & (scores > 0) & np.isfinite(scores) & sound(boxes)
+    keep = (scores >= np.float32(conf)) & (scores > 0) & np.isfinite(scores) & are_finite(boxes)
     keep &= ~np.isnan(classes)
     if reading.background == "first":
         keep &= np.rint(classes) != -1

@@ -189,7 +189,7 @@ def parse_rounds(text: str) -> int | None:
 def _parse_engines(text: str | None) -> list[str]:
 
     if text is None:
-        usable = [name for name, reason in engines.usable().items() if reason is None]
+        usable = [name for name, reason in engines.why_unusable().items() if reason is None]
         return [name for name in engines.rank_engines() if name in usable] or [
             engines.choose_by_rank()[0]
         ]

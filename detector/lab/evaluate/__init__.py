@@ -96,7 +96,7 @@ def evaluate(
 def _check_engines(configs: Sequence[Config]) -> None:
     from detector.core import engines
 
-    usable = engines.usable()
+    usable = engines.why_unusable()
     for config in configs:
         name = config.runtime.engine
         if name != "auto" and usable.get(name, "unknown") is not None:

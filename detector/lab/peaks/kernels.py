@@ -76,7 +76,7 @@ def measure(
 
 def _measure(engine: str, options: EngineOptions) -> Iterator[tuple[str, Reached]]:
     plain = make_chain()
-    network = _convert(plain, engines.graph_wanted(engine, options.precision, "cpu"))
+    network = _convert(plain, engines.graph_precision_for(engine, options.precision, "cpu"))
     picture = np.random.default_rng(0).integers(0, 256, (1, SIDE, SIDE, 3), np.uint8)
     engines.load_library(engine)
     with _profiler(engine, network, options) as profiler:

@@ -71,7 +71,7 @@ def video_of(settings: Settings) -> str:
 
 
 def _list_engines(config: Config, plain: DefaultRun) -> Iterator[Adjustment]:
-    runtime, usable = config.runtime, engines.usable()
+    runtime, usable = config.runtime, engines.why_unusable()
     names = [name for name in engines.rank_engines() if usable.get(name, "") is None]
     if runtime.engine != "auto":
         names = [runtime.engine]
@@ -80,7 +80,7 @@ def _list_engines(config: Config, plain: DefaultRun) -> Iterator[Adjustment]:
             if (name, precision) == (plain.engine, plain.precision):
                 continue  # the defaults
             try:
-                engines.graph_wanted(name, precision, runtime.device)
+                engines.graph_precision_for(name, precision, runtime.device)
             except (EngineError, UsageError):
                 continue
             yield Adjustment("engine", {"engine": name, "precision": precision})

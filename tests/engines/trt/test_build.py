@@ -13,11 +13,11 @@ import pytest
 from detector.core import engines
 from detector.core.engines.base import EngineOptions
 from detector.core.engines.trt.build import FixedBatchError, any_batch
-from detector.core.engines.trt.plan_file import kept_log
+from detector.core.engines.trt.plan_file import make_log
 from detector.core.errors import EngineError, UsageError
 from tests.conformance import test_engines as conformance
 from tests.engines.trt.opening import built, opened, plans
-from tests.fakes.install import install
+from tests.fakes.install import install_fake_tensorrt
 from tests.fakes.tensorrt_state import RTX_MAJOR, ort_session
 from tests.known_answers import plus_one
 from tests.networks import open_network, parsed
@@ -57,8 +57,8 @@ def test_the_manifest_holds_the_key_and_the_facts(tensorrt, tmp_path):
 
 @pytest.mark.slow
 def test_another_gpu_builds_another_plan_with_a_note(monkeypatch, tmp_path):
-    built(install(monkeypatch, 11), tmp_path)
-    other = install(monkeypatch, 11, gpus=(("Fake H100", (9, 0)),))
+    built(install_fake_tensorrt(monkeypatch), tmp_path)
+    other = install_fake_tensorrt(monkeypatch, gpus=(("Fake H100", (9, 0)),))
     ready = built(other, tmp_path)
     assert len(plans(tmp_path)) == 2
     assert "8.9 is now 9.0; gpu Fake L4" in " ".join(ready.notes)
@@ -110,11 +110,11 @@ def test_own_options_reach_the_builder(tensorrt, tmp_path):
 @pytest.mark.parametrize(
     ("engine", "own", "message"),
     [
-        ("trt", {"max_batch": "x"}, "max_batch=x:"),
+        ("trt", {"max_batch": "x"}, "max_batch=x: give a whole number, at least 1$"),
         ("trt", {"min_batch": "2"}, "--batch 1 is outside the plan's batches 2..1"),
         ("trt", {"opt_batch": "3"}, "opt_batch=3: outside the plan's batches 1..1"),
         ("trt", {"hardware_compatible": "volta"}, "give same or ampere"),
-        ("trt", {"level": "6"}, "level=6: give 0 to 5"),
+        ("trt", {"level": "6"}, "level=6: .* at most 5"),
         ("trt", {"detailed": "maybe"}, "detailed=maybe:"),
         ("trt", {"colour": "1"}, "engine trt has no such option; its options: min_batch"),
         ("rtx", {"level": "3"}, "engine rtx has no such option"),
@@ -125,7 +125,7 @@ def test_own_options_reach_the_builder(tensorrt, tmp_path):
     ],
 )
 def test_invalid_own_options_are_refused(monkeypatch, engine, own, message):
-    install(monkeypatch, RTX_MAJOR if engine == "rtx" else 11)
+    install_fake_tensorrt(monkeypatch, RTX_MAJOR if engine == "rtx" else 11)
     precision = "bf16" if "bf16" in message else "fp32"
     with pytest.raises(UsageError, match=message):
         engines.open(engine, plus_one(), EngineOptions(own=own, precision=precision))
@@ -160,7 +160,7 @@ def test_warnings_of_a_build_are_notes_of_every_run_of_the_plan(tensorrt, tmp_pa
 
 
 def test_log_of_an_open_engine_is_not_a_note_of_the_build(tensorrt, tmp_path):
-    beside = tensorrt.trt.Builder(kept_log(tensorrt.trt))
+    beside = tensorrt.trt.Builder(make_log(tensorrt.trt))
     notes = built(tensorrt, tmp_path).notes
     assert not [note for note in notes if "logger" in note], beside
 
@@ -304,12 +304,12 @@ def test_a_corrupt_plan_is_refused_by_name(tensorrt, tmp_path, change, message):
 
 
 def test_a_plan_of_another_gpu_or_version_is_refused_by_name(monkeypatch, tmp_path):
-    ready = built(install(monkeypatch, 10), tmp_path)
+    ready = built(install_fake_tensorrt(monkeypatch, 10), tmp_path)
     for major, gpus, message in (
         (10, (("Fake H100", (9, 0)),), "it was built for another GPU"),
         (11, (("Fake L4", (8, 9)),), "it was built by another version of TensorRT"),
     ):
-        install(monkeypatch, major, gpus=gpus)
+        install_fake_tensorrt(monkeypatch, major, gpus=gpus)
         with pytest.raises(EngineError, match=message) as caught:
             engines.open("trt", ready.network, ready.options)
         assert ready.options.artefact in str(caught.value)

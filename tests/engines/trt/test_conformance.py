@@ -6,13 +6,13 @@ import pytest
 
 from tests.conformance import test_engines as conformance
 from tests.engines.trt.opening import EVERY
-from tests.fakes.install import install
+from tests.fakes.install import install_fake_tensorrt
 from tests.fakes.tensorrt_state import RTX_MAJOR
 
 
 @pytest.fixture(params=[*EVERY, (RTX_MAJOR, "cuda-python")], ids=lambda one: f"{one[0]}-{one[1]}")
 def machine(request, monkeypatch):
-    return install(monkeypatch, *request.param)
+    return install_fake_tensorrt(monkeypatch, *request.param)
 
 
 @pytest.fixture

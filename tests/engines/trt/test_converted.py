@@ -26,7 +26,7 @@ from detector.core.types import Detections
 from scripts.measuring.rounded import rounded
 from tests.conftest import CHECKOUT
 from tests.engines.trt.opening import EVERY
-from tests.fakes.install import MAJORS, install
+from tests.fakes.install import MAJORS, install_fake_tensorrt
 from tests.networks import open_network
 
 STREET = CHECKOUT / "videos/street.mp4"
@@ -94,7 +94,7 @@ def by_onnx_runtime(network: Network, pictures) -> list[list[np.ndarray]]:
 def test_detections_equal_onnx_runtimes_of_the_same_graph(
     monkeypatch, network, inputs, place, major, memory, precision
 ):
-    machine = install(monkeypatch, major, memory)
+    machine = install_fake_tensorrt(monkeypatch, major, memory)
     ready = ready_for(network, precision, place, memory)
     assert ready.network.precision == {"int8": "int8-s8"}.get(precision, precision)
     expected = by_onnx_runtime(ready.network, inputs)
@@ -121,7 +121,7 @@ def test_executed_layers_count_all_macs_once_in_their_precision(
     monkeypatch, network, place, major, precision
 ):
     """This includes the outputs' convolutions, whose names their Casts have."""
-    install(monkeypatch, major)
+    install_fake_tensorrt(monkeypatch, major)
     ready = ready_for(network, precision, place)
     with engines.open("trt", ready.network, ready.options) as engine:
         layers = executed_layers(network, engine)
@@ -138,7 +138,7 @@ def test_unquantised_convolutions_are_reported_as_fp32(monkeypatch, network, pla
     from detector.core.models.graph.qdq import quantised_graph
     from detector.core.run.quantize import get_calibration
 
-    install(monkeypatch, major)
+    install_fake_tensorrt(monkeypatch, major)
     config = merge_levels(
         ("test", {"calibrate": str(STREET), "calibrate_frames": 8, "engines_dir": str(place)})
     )
@@ -166,7 +166,7 @@ def test_precision_without_effect_is_reported(
     monkeypatch, network, tmp_path, place, major, precision, lacking
 ):
     """TensorRT is free to find no kernel of a kind, or none that is faster."""
-    machine = install(monkeypatch, major)
+    machine = install_fake_tensorrt(monkeypatch, major)
     ready = ready_for(network, precision, place)  # the calibration is reused, but not the plan
     setattr(machine.fake, lacking, False)
     with engines.open(
@@ -183,7 +183,7 @@ def test_converted_graph_runs_a_range_of_batches(
     monkeypatch, network, inputs, place, major, precision
 ):
     """One plan serves 1 to 4, and a batch gives the same outputs as its pictures alone."""
-    install(monkeypatch, major)
+    install_fake_tensorrt(monkeypatch, major)
     four = open_network("street", batch=4)
     alone = ready_for(network, precision, place)
     both = ready_for(four, precision, place, batch=4, engine_options=["min_batch=1", "max_batch=4"])

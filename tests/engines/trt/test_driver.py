@@ -13,7 +13,7 @@ from detector.core.engines.base import EngineOptions
 from detector.core.engines.trt import driver, edition
 from detector.core.errors import EngineError
 from tests.engines.trt.opening import opened
-from tests.fakes.install import install
+from tests.fakes.install import install_fake_tensorrt
 from tests.known_answers import plus_one
 
 
@@ -27,7 +27,7 @@ from tests.known_answers import plus_one
     ],
 )
 def test_tensorrt_is_not_started_without_a_working_driver(monkeypatch, state, reason):
-    machine = install(monkeypatch, 11)
+    machine = install_fake_tensorrt(monkeypatch)
     machine.fake.alive = False  # from here on Runtime and Builder would crash
     if state is None:
 
@@ -40,7 +40,7 @@ def test_tensorrt_is_not_started_without_a_working_driver(monkeypatch, state, re
             list(state.get("gpus", machine.libcuda.gpus)),
             state.get("error", 0),
         )
-    assert engines.usable()["trt"] is not None
+    assert engines.why_unusable()["trt"] is not None
     for call in (
         lambda: engines.load_library("trt"),
         lambda: opened(),
@@ -61,7 +61,7 @@ def test_tensorrt_is_not_started_without_a_working_driver(monkeypatch, state, re
     ],
 )
 def test_installing_tensorrt_is_advised_only_with_a_gpu(monkeypatch, gpus, reason):
-    machine = install(monkeypatch, 11)
+    machine = install_fake_tensorrt(monkeypatch)
     if not gpus:
         machine.libcuda.gpus = []
     monkeypatch.setattr(engines, "find_spec", lambda library: None)
@@ -69,11 +69,11 @@ def test_installing_tensorrt_is_advised_only_with_a_gpu(monkeypatch, gpus, reaso
         engines.check_installed("trt")
 
 
-def test_driver_too_old_for_the_package_names_the_right_package(monkeypatch):
-    install(monkeypatch, 11, cuda=12040)
+def test_refusal_of_a_too_old_driver_suggests_the_right_package(monkeypatch):
+    install_fake_tensorrt(monkeypatch, cuda=12040)
     monkeypatch.setattr(edition, "version", lambda package: "11.4.0")
     message = r"tensorrt 11\.4\.0 .*CUDA 13, .* 12\.4; .* tensorrt-cu12"
-    assert re.fullmatch(message, engines.usable()["trt"])
+    assert re.fullmatch(message, engines.why_unusable()["trt"])
 
 
 @pytest.mark.slow
@@ -91,16 +91,17 @@ def test_driver_too_old_for_the_package_names_the_right_package(monkeypatch):
 def test_unsupported_device_or_precision_is_refused_with_the_reason(
     monkeypatch, gpus, precision, device, reason
 ):
-    install(monkeypatch, 11, gpus=gpus)
+    install_fake_tensorrt(monkeypatch, gpus=gpus)
     if reason is None:
-        assert engines.graph_wanted("trt", precision, device) == trt.TrtEngine.precisions[precision]
+        wanted = trt.TrtEngine.precisions[precision]
+        assert engines.graph_precision_for("trt", precision, device) == wanted
         return
     with pytest.raises(EngineError, match=reason):
-        engines.graph_wanted("trt", precision, device)
+        engines.graph_precision_for("trt", precision, device)
 
 
 def test_auto_chooses_trt_unless_the_cpu_is_requested(monkeypatch):
-    install(monkeypatch, 11)
+    install_fake_tensorrt(monkeypatch)
     assert engines.choose_by_rank()[0] == "trt"
     assert engines.choose_by_rank(device="cuda:0")[0] == "trt"
     assert engines.choose_by_rank(device="cpu")[0] == "ort"

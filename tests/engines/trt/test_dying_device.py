@@ -16,7 +16,7 @@ from detector.core.errors import EXIT_ENGINE, EngineError
 from detector.core.run.detect import Hooks, detect
 from detector.lab.session.read import read_session
 from tests.conftest import CHECKOUT
-from tests.fakes.install import install
+from tests.fakes.install import install_fake_tensorrt
 from tests.fakes.packages import Result
 
 STREET = CHECKOUT / "videos/street.mp4"
@@ -84,7 +84,7 @@ class Death:
 
 
 def machine(monkeypatch, package, name, armed=False):
-    install(monkeypatch, 11, package)
+    install_fake_tensorrt(monkeypatch, 11, package)
     death = Death(name, armed)
     for title in (*RUNNING[package], *CLOSING[package], *OPENING[package]):
         *way, last = title.split(".")

@@ -11,7 +11,7 @@ from detector.core import engines
 from detector.core.engines.base import EngineOptions
 from detector.core.engines.trt import driver
 from detector.core.errors import EngineError, ModelError, UsageError
-from tests.fakes.install import install
+from tests.fakes.install import install_fake_tensorrt
 from tests.fakes.packages import PACKAGES
 from tests.fakes.plans import as_exported, constant_model, plan_of
 from tests.known_answers import run_once
@@ -26,7 +26,7 @@ CFG = cfg_text(
 
 @pytest.fixture(params=[10, 11])
 def machine(request, monkeypatch):
-    return install(monkeypatch, request.param)
+    return install_fake_tensorrt(monkeypatch, request.param)
 
 
 @pytest.fixture
@@ -128,7 +128,9 @@ def test_embedded_runtime_starts_only_if_the_user_trusts_the_file(machine, place
 @pytest.mark.parametrize("memory", PACKAGES)
 def test_plan_is_read_on_the_gpu_that_runs_it(monkeypatch, place, memory):
     """Two GPUs of two kinds; the plan is the second one's."""
-    machine = install(monkeypatch, 11, memory, gpus=(("Fake T4", (7, 5)), ("Fake L4", (8, 9))))
+    machine = install_fake_tensorrt(
+        monkeypatch, 11, memory, gpus=(("Fake T4", (7, 5)), ("Fake L4", (8, 9)))
+    )
     file = place / "rows.plan"
     with driver.current(1):
         file.write_bytes(plan_of(machine, rows_model()))
@@ -231,7 +233,7 @@ def test_file_that_is_not_a_plan_is_refused_by_name(machine, place, data, messag
 
 
 def test_plan_without_a_driver_raises_engine_error(monkeypatch, place):
-    machine = install(monkeypatch, 11)
+    machine = install_fake_tensorrt(monkeypatch)
     file = plan_file(machine, place)
     machine.fake.alive = False
     monkeypatch.setattr(

@@ -14,7 +14,7 @@ from detector.core.engines.trt.jit import choose_graphs
 from detector.core.errors import EngineError, ModelError
 from tests.conformance import test_engines as conformance
 from tests.engines.trt.opening import built
-from tests.fakes.install import install
+from tests.fakes.install import install_fake_tensorrt
 from tests.fakes.plans import as_exported, plan_of
 from tests.fakes.tensorrt_state import RTX_MAJOR as FAKE
 from tests.known_answers import plus_one
@@ -25,7 +25,7 @@ L4, RTX_5090, T4 = ("Fake RTX 4000", (8, 9)), ("Fake RTX 5090", (12, 0)), ("Fake
 
 @pytest.fixture
 def machine(monkeypatch):
-    return install(monkeypatch, FAKE, gpus=(L4,))
+    return install_fake_tensorrt(monkeypatch, FAKE, gpus=(L4,))
 
 
 def answers(ready) -> list[str]:
@@ -46,7 +46,7 @@ def test_compiled_kernels_are_kept_per_gpu_next_to_the_plan(monkeypatch, machine
     cache.write_bytes(b"somebody else's code")
     answers(built(machine, tmp_path))
     assert machine.fake.caches_read == [True], "bytes without proof never reach the library"
-    other = install(monkeypatch, FAKE, gpus=(RTX_5090,))
+    other = install_fake_tensorrt(monkeypatch, FAKE, gpus=(RTX_5090,))
     answers(built(other, tmp_path))  # the same portable plan
     assert len(list(tmp_path.glob("*.plan"))) == 1
     assert len(list(tmp_path.glob("*.jit"))) == 2
@@ -62,15 +62,15 @@ def test_compiled_kernels_are_kept_per_gpu_next_to_the_plan(monkeypatch, machine
     ],
 )
 def test_plan_is_built_for_its_targets(monkeypatch, tmp_path, gpu, own, targets):
-    ready = built(install(monkeypatch, FAKE, gpus=(gpu,)), tmp_path, own=own)
+    ready = built(install_fake_tensorrt(monkeypatch, FAKE, gpus=(gpu,)), tmp_path, own=own)
     header = read_header(Path(ready.options.artefact).read_bytes())
     assert header.targets == targets
 
 
 def test_a_gpu_outside_the_support_matrix_is_refused(monkeypatch):
-    install(monkeypatch, FAKE, gpus=(("Fake H100", (9, 0)),))
+    install_fake_tensorrt(monkeypatch, FAKE, gpus=(("Fake H100", (9, 0)),))
     with pytest.raises(EngineError, match=r"H100 .* 9\.0; .*runs on 7\.5, 8\.6, .*--engine trt"):
-        engines.graph_wanted("rtx", "fp32", "cuda")
+        engines.graph_precision_for("rtx", "fp32", "cuda")
 
 
 def of_version(plan: bytes) -> bytes:

@@ -12,7 +12,7 @@ from detector.core.engines.trt import memory
 from detector.core.errors import EngineError
 from tests.conformance import test_engines as conformance
 from tests.engines.trt.opening import opened
-from tests.fakes.install import install
+from tests.fakes.install import install_fake_tensorrt
 from tests.known_answers import plus_one
 
 
@@ -62,7 +62,7 @@ def test_nvtx_ranges_hold_names_only(machine):
 
 @pytest.mark.slow
 def test_requested_device_is_used(monkeypatch):
-    machine = install(monkeypatch, 11, gpus=(("Fake L4", (8, 9)), ("Fake L4", (8, 9))))
+    machine = install_fake_tensorrt(monkeypatch, gpus=(("Fake L4", (8, 9)), ("Fake L4", (8, 9))))
     opened_on, open_it = [], memory.open_memory
     monkeypatch.setattr(
         memory,

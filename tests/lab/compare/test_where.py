@@ -336,7 +336,7 @@ def nothing():
     [("ort", "fp32"), ("openvino", "fp32"), ("openvino", "bf16"), ("torch", "fp32")],
 )
 def test_rounding_of_another_engine_is_not_a_fault(name, precision):
-    if engines.usable()[name] is not None or engines.find(name).refusal(precision, "cpu"):
+    if engines.why_unusable()[name] is not None or engines.find(name).refusal(precision, "cpu"):
         pytest.skip("machine: the engine is not here")
     other = replace(
         A, precision=precision, open=partial(open_engine, name=name, precision=precision)

@@ -12,7 +12,7 @@ import pytest
 from detector.core.jobs.doctor.nvml import NvmlGpu
 from detector.lab.profile.base import PassSampler
 from detector.lab.profile.memory import MAX_SAMPLES, MB, add_encoder, fit_growth, gpu_memory, thin
-from tests.fakes.install import install
+from tests.fakes.install import install_fake_tensorrt
 
 MS = 1_000_000
 
@@ -77,7 +77,7 @@ def install_nvml(monkeypatch, used, own_bytes=None):
 )
 def test_gpu_of_the_run_is_measured(monkeypatch, device, handle):
     """GPUs are matched by bus address, since NVML and CUDA number them differently."""
-    install(monkeypatch, 11, gpus=(("Fake L4", (8, 9)), ("Fake L4", (8, 9))))
+    install_fake_tensorrt(monkeypatch, gpus=(("Fake L4", (8, 9)), ("Fake L4", (8, 9))))
     install_nvml(monkeypatch, [])
     assert NvmlGpu(device)._handle == handle
 

@@ -152,7 +152,11 @@ def run_profile(folder, engine, precision, *passes):
 def profiled(tmp_path_factory):
     first = engines.choose_by_rank()[0]
     other = next(
-        (name for name in measurements.TIMED if name != first and engines.usable()[name] is None),
+        (
+            name
+            for name, reason in engines.why_unusable(*measurements.TIMED).items()
+            if name != first and reason is None
+        ),
         first,
     )
     return run_profile(tmp_path_factory.mktemp("pinned"), other, "int8", "--moments")

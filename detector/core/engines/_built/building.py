@@ -4,7 +4,6 @@ folder. store.py finds the files, and describes their names and manifests."""
 from __future__ import annotations
 
 import fcntl
-import glob
 import hashlib
 import json
 import math
@@ -271,23 +270,11 @@ def _export(target: Path, data: bytes, manifest: dict[str, Any]) -> Artefact:
     with _locked(target.parent):
         if _is_whole(target, manifest):  # another run built it while this one waited
             return Artefact(str(target), False, ())
-        notes = (*_why_broken(target, manifest), *_list_impostors(target, manifest))
+        notes = _why_broken(target, manifest)
         _clear_path(target)
         write_whole(target, data, CURE, ours=True, private=True)
         _write_document(target.with_suffix(".json"), manifest)
     return Artefact(str(target), True, notes)
-
-
-def _list_impostors(target: Path, manifest: Mapping[str, Any]) -> list[str]:
-    """Return a line for each file under another name that claims to be this graph, but is not."""
-    prefix = target.stem[: -proof.NAME_DIGITS - 1]
-    return [
-        f"{path}: {reason}, not used"
-        for path in sorted(target.parent.glob(f"{glob.escape(prefix)}-*.onnx"))
-        if path != target
-        and (claimed := read_manifest(path)).get("recipe") == manifest["recipe"]
-        and (reason := proof.why_not(path, claimed)) is not None
-    ]
 
 
 def _make_manifest(network: Network, digest: str, size: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from detector.core.engines.base import (
     EngineOptions,
     Offer,
     best_streams,
+    read_switch,
 )
 from detector.core.errors import EngineError, UsageError
 
@@ -50,11 +51,7 @@ class CompiledModels(ArtefactBuilder):
     suffix = ".blob"
 
     def is_wanted(self, options: EngineOptions) -> bool:
-        if options.device in ("auto", "cpu") and "cache" not in options.own:
-            return False
-        from detector.core.engines.openvino import compiled
-
-        return compiled.is_wanted(options)
+        return read_switch(options.own, "cache", options.device.startswith(("gpu", "npu")))
 
     def key(self, network: Network, options: EngineOptions) -> dict[str, Any]:
         from detector.core.engines.openvino import compiled
@@ -97,8 +94,7 @@ class OpenvinoEngine(Engine):
         "request on all threads",
         "float": "what int8 leaves in float runs in fp32, bf16, fp16, auto (default): bf16 if the "
         "CPU has it and the calibration measured its loss, else fp32",
-        "through": "a virtual device of OpenVINO: hetero (what the device cannot run goes to the "
-        "CPU), auto (the CPU runs until the device has compiled) or batch (joins requests)",
+        "through": "hetero: what the device cannot run goes to the CPU",
         "cache": "1 (default on gpu and npu): keep the compiled model; 0: compile at every start",
     } | BF16_OPTION
     model_suffixes = (".xml",)

@@ -11,22 +11,9 @@ from typing import Any
 from detector.core.engines._built.proof import file_digest
 from detector.core.engines.base import BuildProgress, EngineOptions, translated
 from detector.core.engines.openvino.compiling import Compilation, compile_graph, plan_compilation
-from detector.core.engines.openvino.devices import ASKING, EXPORTED, identify, open_core
-from detector.core.errors import EngineError, UsageError
+from detector.core.engines.openvino.devices import ASKING, identify, open_core
+from detector.core.errors import EngineError
 from detector.core.models.base import Network
-
-
-def is_wanted(options: EngineOptions) -> bool:
-    """Return whether to store the compiled model: as ``cache`` says; by default on a GPU or NPU."""
-    chosen, through = options.own.get("cache"), options.own.get("through", "no")
-    if chosen not in (None, "0", "1"):
-        raise UsageError(f"--engine-options cache={chosen}: give 0 or 1")
-    if chosen == "1" and through not in EXPORTED:
-        raise UsageError(
-            f"--engine-options cache=1: OpenVINO cannot export a model of through={through}"
-        )
-    by_default = options.device.startswith(("gpu", "npu")) and through in EXPORTED
-    return chosen == "1" or (chosen is None and by_default)
 
 
 def key_here(network: Network, options: EngineOptions) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from detector.core.engines.base import EngineOptions, cpu_threads, stays_fp32
+from detector.core.engines.base import EngineOptions, cpu_threads, find_fp32_nodes
 from detector.core.engines.openvino.devices import Target, find_target
 from detector.core.errors import UsageError
 from detector.core.errors.machine import BF16, cpu_flags
@@ -34,7 +34,7 @@ class Compilation(NamedTuple):
     threads: int
 
     def settings(self, core: Any) -> dict[str, Any]:
-        """Return the properties that the device supports; all for HETERO and AUTO, which select."""
+        """Return the properties that the device supports; all for HETERO, which selects."""
         target, many = self.target, self.streams > 1
         properties: dict[str, Any] = {
             "PERFORMANCE_HINT": "THROUGHPUT" if many else "LATENCY",
@@ -47,9 +47,7 @@ class Compilation(NamedTuple):
             # inference would wait for them.
             threads = self.streams * self.threads
             properties |= {"INFERENCE_NUM_THREADS": threads, "ENABLE_CPU_PINNING": False}
-        if target.compiled_for.startswith("AUTO:"):
-            properties["ENABLE_RUNTIME_FALLBACK"] = False  # a device that fails is an error
-        elif not target.compiled_for.startswith("HETERO:"):
+        if target.compiled_for == target.own:
             supported = core.get_property(target.own, "SUPPORTED_PROPERTIES")
             properties = {name: value for name, value in properties.items() if name in supported}
         return properties
@@ -59,7 +57,7 @@ def plan_compilation(
     network: Network, options: EngineOptions, concurrency: int, core: Any
 ) -> Compilation:
     target = find_target(core, options)
-    hint, stays = hint_of(network, options), stays_fp32(network, options)
+    hint, stays = hint_of(network, options), find_fp32_nodes(network, options)
     threads = cpu_threads(options, concurrency)
     return Compilation(network, target, hint, stays, concurrency, threads)
 
@@ -88,9 +86,9 @@ def _read(core: Any, network: Network) -> Any:
     if "recognised" in network.details:
         from detector.core.engines.openvino import quantised
 
-        if quantised.from_elsewhere(network):
+        if quantised.is_quantised_elsewhere(network):
             as_float = network.details.get(IN_FLOAT) or quantised.is_wide(network.graph)
-            make = quantised.in_float if as_float else quantised.unsign
+            make = quantised.to_float if as_float else quantised.unsign
             return core.read_model(make(network.graph).SerializeToString())
     return core.read_model(network.path or network.graph.SerializeToString())
 
@@ -149,7 +147,7 @@ def notes_of(compiled: Any, compilation: Compilation, precision: str) -> list[st
 
 
 def executed_types(compiled: Any) -> set[str] | None:
-    """Return the float types that OpenVINO reports, or None. HETERO and AUTO report layers only."""
+    """Return the float types that OpenVINO reports, or None. HETERO reports layers only."""
     with suppress(RuntimeError):
         return {compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()}
     with suppress(RuntimeError):

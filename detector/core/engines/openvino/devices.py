@@ -10,8 +10,6 @@ from detector.core.engines.openvino.hardware import device_files, why_missing
 from detector.core.errors import EngineError, UsageError
 
 NAMES = {"cpu": "CPU", "gpu": "GPU", "npu": "NPU"}
-THROUGH = ("no", "hetero", "auto", "batch")  # virtual devices; "no" uses the device itself
-EXPORTED = ("no", "hetero")  # OpenVINO can write models compiled for these to a file
 CAPABILITIES = {"fp32": "FP32", "bf16": "BF16", "fp16": "FP16", "int8": "INT8"}
 ASKING = "ask for its devices"
 # Properties that identify a device or its driver. No device has all of them.
@@ -44,9 +42,9 @@ def open_core() -> Any:
 
 def find_target(core: Any, options: EngineOptions) -> Target:
     """Return the selected device; ``auto`` is the CPU. Raises EngineError, UsageError."""
-    through = options.own.get("through", "no")
-    if through not in THROUGH:
-        raise UsageError(f"--engine-options through={through}: give {', '.join(THROUGH)}")
+    through = options.own.get("through")
+    if through not in (None, "hetero"):
+        raise UsageError(f"--engine-options through={through}: give hetero, or omit it")
     kind, _, index = ("cpu" if options.device == "auto" else options.device).partition(":")
     listed = _list_indices(core, kind)
     if not listed:
@@ -56,9 +54,9 @@ def find_target(core: Any, options: EngineOptions) -> Target:
         raise EngineError(f"engine openvino: --device {options.device}: OpenVINO lists {names}")
     at = index if index in listed else listed[0]
     own = f"{NAMES[kind]}.{at}" if at else NAMES[kind]
-    # The CPU takes over while the device is still compiling, or if it lacks an operator.
-    members = own if through == "batch" or kind == "cpu" else f"{own},CPU"
-    compiled_for = own if through == "no" else f"{through.upper()}:{members}"
+    compiled_for = own
+    if through == "hetero":  # the CPU runs the operators that the device lacks
+        compiled_for = f"HETERO:{own}" if kind == "cpu" else f"HETERO:{own},CPU"
     return Target(_our_name(kind, at), own, compiled_for, _property(core, own, "FULL_DEVICE_NAME"))
 
 

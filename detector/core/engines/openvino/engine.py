@@ -25,7 +25,12 @@ from detector.core.engines.openvino.compiling import (
 )
 from detector.core.engines.openvino.devices import open_core
 from detector.core.engines.openvino.differing import LIMITS, find_differing
-from detector.core.engines.openvino.quantised import expect, from_elsewhere, is_unlike, is_wide
+from detector.core.engines.openvino.quantised import (
+    is_quantised_elsewhere,
+    is_unlike,
+    is_wide,
+    run_reference,
+)
 from detector.core.errors import EngineError
 from detector.core.models.base import Network
 
@@ -80,7 +85,7 @@ class OpenOpenvino(Engine):
                 self.device_name, self.threads = compilation.target.full_name, 1
             self._compile(core, compilation, options.requests, options.artefact)
             self.notes = notes_of(self._compiled, compilation, options.precision)
-            if compilation.target.kind == "cpu" and from_elsewhere(network):
+            if compilation.target.kind == "cpu" and is_quantised_elsewhere(network):
                 self.notes += self._check_quantised(core, compilation, options.requests)
             elif (node := find_differing(network)) is not None:
                 self._check_node(node)
@@ -103,7 +108,7 @@ class OpenOpenvino(Engine):
         """Compile a quantised graph again, in float, if its outputs are not those of ONNX Runtime.
         Return notes."""
         network, name = compilation.network, compilation.network.name
-        expected = expect(network)
+        expected = run_reference(network)
         if is_unlike(network, expected, self.requests[: self.concurrency]):
             network.details[IN_FLOAT] = True
             self._compile(core, compilation, requests, None)
@@ -121,7 +126,7 @@ class OpenOpenvino(Engine):
 
     def _check_node(self, node: str) -> None:
         limits = {"limits": LIMITS} if self.precision == "fp32" else {}
-        if is_unlike(self._network, expect(self._network), self.requests[:1], **limits):
+        if is_unlike(self._network, run_reference(self._network), self.requests[:1], **limits):
             raise EngineError(
                 f"engine openvino: boxes or scores of {self._network.name} are not those of ONNX "
                 f"Runtime, since it computes node {node} differently; use --engine ort"

@@ -28,7 +28,7 @@ FAINT = 0.1  # scores with a smaller norm are rounding errors
 LIMITS = (0.2, 0.7)
 
 
-def from_elsewhere(network: Network) -> bool:
+def is_quantised_elsewhere(network: Network) -> bool:
     """Return whether another program has put Q/DQ pairs into the network's file."""
     foreign = network.precision == "fp32" and "recognised" in network.details
     return foreign and is_quantised(network.graph)
@@ -84,7 +84,7 @@ def unsign(model: onnx.ModelProto) -> onnx.ModelProto:
     return result
 
 
-def in_float(model: onnx.ModelProto) -> onnx.ModelProto:
+def to_float(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the graph with float weights; activations keep their limits and are not rounded."""
     import onnx
     from onnx import helper, numpy_helper
@@ -122,7 +122,7 @@ def in_float(model: onnx.ModelProto) -> onnx.ModelProto:
     return result
 
 
-def expect(network: Network) -> list[NDArray[np.float32]]:
+def run_reference(network: Network) -> list[NDArray[np.float32]]:
     from detector.core import engines
 
     options = EngineOptions(batch=network.batch, requests=1, device="cpu")

@@ -25,7 +25,7 @@ class OrtEngine(Engine):
     devices = ("cpu", "cuda")
     own_options: ClassVar[Mapping[str, str]] = {
         "provider": "an execution provider that this onnxruntime has (openvino, tensorrt, coreml, "
-        "...), or the plugin rtx; nodes that it leaves to the CPU are counted"
+        "...); nodes that it leaves to the CPU are counted"
     }
 
     @classmethod

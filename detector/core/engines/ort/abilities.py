@@ -18,7 +18,7 @@ ON_GPU_ONLY = {
 def refusal(precision: str, device: str) -> str | None:
     if device.startswith("cuda") and not has_cuda():
         absent = "" if NVIDIA_DRIVER.exists() else "found no NVIDIA driver; use --device cpu; "
-        return f"--device {device}: {absent}{no_cuda()}"
+        return f"--device {device}: {absent}{why_no_cuda()}"
     if precision == "int8" and device.startswith("cuda"):
         return (
             "ONNX Runtime has no int8 convolution on a GPU and would compute them in fp32; "
@@ -26,7 +26,7 @@ def refusal(precision: str, device: str) -> str | None:
         )
     if precision not in ON_GPU_ONLY or (device != "cpu" and has_cuda()):
         return None
-    why = "--device is cpu" if device == "cpu" else no_cuda()
+    why = "--device is cpu" if device == "cpu" else why_no_cuda()
     return f"{ON_GPU_ONLY[precision]}; use --precision fp32 ({why})"
 
 
@@ -41,7 +41,7 @@ def has_cuda() -> bool:
     return CUDA in onnxruntime.get_available_providers()
 
 
-def no_cuda() -> str:
+def why_no_cuda() -> str:
     return f"this build of onnxruntime has no CUDA provider; to get one: {WITH_CUDA}"
 
 

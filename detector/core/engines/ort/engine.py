@@ -111,7 +111,7 @@ class OpenOrt(Engine):
                     raise
                 self.notes.append(f"{error}; it runs on the CPU")
         elif options.device == "auto" and NVIDIA_DRIVER.exists() and self.precision != "int8":
-            self.notes.append(f"engine ort runs on the CPU: {abilities.no_cuda()}")
+            self.notes.append(f"engine ort runs on the CPU: {abilities.why_no_cuda()}")
         with translated("ort", "load the graph"):
             settings = settings_of(self.threads)
             # A memory pattern would hold another block, in addition to the arena of the first run.
@@ -192,7 +192,7 @@ def _cuda_session(network: Network, threads: int, precision: str, device: str) -
     import onnxruntime
 
     if not abilities.has_cuda():
-        raise EngineError(f"engine ort: --device {device}: {abilities.no_cuda()}")
+        raise EngineError(f"engine ort: --device {device}: {abilities.why_no_cuda()}")
     onnxruntime.set_default_logger_severity(SILENT)  # else it logs missing libraries
     if hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()  # CUDA's libraries from pip packages
@@ -227,7 +227,7 @@ def _run_options() -> Any:
     return run_options
 
 
-def open_session(network: Network, settings: Any, providers: Sequence[Any] | None) -> Any:
+def open_session(network: Network, settings: Any, providers: Sequence[Any]) -> Any:
     import onnxruntime as ort
 
     source = network.path or network.graph.SerializeToString()

@@ -3,10 +3,7 @@ that the provider does not support. If it supports none, we raise an error."""
 
 from __future__ import annotations
 
-import importlib
-import threading
 from collections import Counter
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from detector.core.engines.base import EngineOptions, LayerExecution, Offer, translated
@@ -23,18 +20,12 @@ from detector.core.models.base import Network
 from detector.core.types import Background
 
 END = "ExecutionProvider"
-RTX = "NvTensorRTRTXExecutionProvider"
-SHORT = {RTX: "rtx"}
-OTHER_NAMES = {"directml": "dml", "trt": "tensorrt", "nvtensorrtrtx": "rtx"}
+OTHER_NAMES = {"directml": "dml", "trt": "tensorrt"}
 DEVICES = ("cpu", "cuda")  # providers that --device selects
-NVIDIA = ("tensorrt", "rtx")
 ON_CPU = ("azure", "acl", "dnnl", "openvino", "xnnpack")
-PLUGIN = "onnxruntime_ep_nv_tensorrt_rtx"
 # Provider -> suffix of the package onnxruntime-... on PyPI that has it.
 PACKAGED = ("cann", "migraphx", "openvino", "qnn")
 PACKAGES = {"tensorrt": "gpu", "dml": "directml", **{name: name for name in PACKAGED}}
-_registered: set[str] = set()  # libraries of plugins, each registered once per process
-_registering = threading.Lock()
 
 
 class Provider(NamedTuple):
@@ -67,13 +58,11 @@ class OpenProvider(OpenOrt):
         onnxruntime.set_default_logger_severity(SILENT)
         settings = settings_of(self.threads)
         settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        index = index_of(options.device) if provider.name in NVIDIA else 0
+        on_nvidia = provider.name == "tensorrt"
+        index = index_of(options.device) if on_nvidia else 0
         with translated("ort", f"start provider {provider.name}"):
-            providers: list[Any] | None = [provider.full, CPU]
-            if provider.name == "rtx":
-                providers = None
-                settings.add_provider_for_devices([_rtx_device(index)], {})
-            elif provider.name == "tensorrt":
+            providers: list[Any] = [provider.full, CPU]
+            if on_nvidia:
                 gpu = {"device_id": index}
                 providers = [(provider.full, gpu), (CUDA, gpu | {"use_tf32": 0}), CPU]
             elif provider.name == "openvino":
@@ -81,7 +70,7 @@ class OpenProvider(OpenOrt):
                 providers = [(provider.full, {"device_type": "CPU", **own}), CPU]
             session = open_session(network, settings, providers)
             self.notes.append(note_of(session, provider))
-        if provider.name in NVIDIA:
+        if on_nvidia:
             return session, f"cuda:{index}"
         return session, "cpu" if provider.name in ON_CPU else provider.name
 
@@ -94,66 +83,34 @@ def find_provider(options: EngineOptions) -> Provider:
     requested = options.own["provider"]
     name = requested.lower().removesuffix(END.lower())
     name = OTHER_NAMES.get(name, name)
-    known = {_short(full): full for full in [*onnxruntime.get_all_providers(), RTX]}
+    known = {_short(full): full for full in onnxruntime.get_all_providers()}
     available = sorted(map(_short, onnxruntime.get_available_providers()))
     kind = options.device.partition(":")[0]
     wrong = None
     if name not in known:
-        wrong = f"unknown; this build of onnxruntime has {', '.join(available)}, and the plugin rtx"
+        wrong = f"unknown; this build of onnxruntime has {', '.join(available)}"
     elif name in DEVICES:
         wrong = f"use --device {name}"
-    elif kind not in ("auto", "cuda" if name in NVIDIA else "cpu"):
+    elif kind not in ("auto", "cuda" if name == "tensorrt" else "cpu"):
         wrong = f"it does not run on --device {kind}; omit --device"
     if wrong is not None:
         raise UsageError(f"--engine-options provider={requested}: {wrong}")
-    reason = why_no_rtx() if name == "rtx" else None
-    if options.precision == "int8" and name in NVIDIA:  # tensorrt_rtx 1.7 silently reads u8 as s8
-        instead = "rtx" if name == "rtx" else "trt"
-        reason = f"it misreads the unsigned numbers of ort's int8; use --engine {instead}"
-    if name not in (*available, "rtx"):
+    reason = None
+    if name not in available:
         cure = "build onnxruntime with it"
         if name in PACKAGES:
             package = f"onnxruntime-{PACKAGES[name]}"
             cure = f"to get it: pip uninstall onnxruntime, then pip install {package}"
         reason = f"this build of onnxruntime has {', '.join(available)}; {cure}"
+    if options.precision == "int8" and name == "tensorrt":
+        reason = "it misreads the unsigned numbers of ort's int8; use --engine trt"
     if reason is not None:
         raise EngineError(f"engine ort: provider {name}: {reason}")
     return Provider(name, known[name])
 
 
 def _short(full: str) -> str:
-    return SHORT.get(full, full.removesuffix(END).lower())
-
-
-def why_no_rtx() -> str | None:
-    """Return why the plugin rtx is unusable, or None, without importing it: that would load 300 MB
-    and create links."""
-    import onnxruntime
-
-    from detector.core.engines.trt import driver
-
-    if not hasattr(onnxruntime, "register_execution_provider_library"):
-        return "it needs onnxruntime 1.24 or newer"
-    if find_spec(PLUGIN) is None:
-        return "pip install onnxruntime-ep-nv-tensorrt-rtx-cu13"
-    return driver.absent()
-
-
-def _rtx_device(index: int) -> Any:
-    import onnxruntime
-
-    with _registering:
-        if RTX not in _registered:
-            plugin = importlib.import_module(PLUGIN)
-            onnxruntime.register_execution_provider_library(RTX, plugin.get_library_path())
-            _registered.add(RTX)
-    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == RTX]
-    if index >= len(devices):
-        raise EngineError(
-            f"engine ort: provider rtx: it lists {len(devices)} GPUs that it runs on, and none "
-            f"of number {index}; it needs RTX 30 or newer"
-        )
-    return devices[index]
+    return full.removesuffix(END).lower()
 
 
 def note_of(session: Any, provider: Provider) -> str:
@@ -196,12 +153,8 @@ def list_offers() -> list[Offer]:
     """Return the providers in this build that can run our graphs (see ``Engine.offers``)."""
     import onnxruntime
 
-    offers = [
+    return [
         Offer(f"--engine-options provider={_short(full)}", full)
         for full in onnxruntime.get_available_providers()
         if full not in (CPU, f"Azure{END}")  # Azure sends inputs to a web service
     ]
-    if find_spec(PLUGIN) is not None:
-        reason = why_no_rtx()
-        offers.append(Offer("--engine-options provider=rtx", reason or RTX, usable=reason is None))
-    return offers

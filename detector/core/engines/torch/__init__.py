@@ -40,7 +40,7 @@ class TorchEngine(Engine):
     def runs_on_gpu(cls, precision: str) -> bool:
         from detector.core.engines.torch import abilities
 
-        return abilities.is_built_for_cuda() and not abilities.without_cuda()
+        return abilities.is_built_for_cuda() and not abilities.why_no_cuda()
 
     @classmethod
     def best_concurrency(cls, options: EngineOptions) -> int:

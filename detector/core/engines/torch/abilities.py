@@ -25,7 +25,7 @@ def device_of(asked: str) -> tuple[Any, str]:
 
     if asked == "cpu":
         return torch.device("cpu"), ""
-    reason = without_cuda()
+    reason = why_no_cuda()
     if asked == "auto":
         if reason:
             return torch.device("cpu"), f"engine torch runs on the CPU: {reason}"
@@ -58,7 +58,7 @@ def is_built_for_cuda() -> bool:
     return re.search(r"^cuda\b.*=\s*None\s*$", versions, re.MULTILINE) is None
 
 
-def without_cuda() -> str:
+def why_no_cuda() -> str:
     """Return why torch cannot use a GPU here; "" if it can."""
     import torch
 

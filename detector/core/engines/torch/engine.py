@@ -13,8 +13,8 @@ from detector.core.engines.base import (
     LayerExecution,
     check_contract,
     cpu_threads,
+    find_fp32_nodes,
     read_switch,
-    stays_fp32,
     translated,
 )
 from detector.core.engines.torch import abilities
@@ -98,10 +98,10 @@ class OpenTorch(Engine):
         if halves:
             import torch
 
-            from detector.core.engines.torch.halves import halved
+            from detector.core.engines.torch.halves import cast_to_halves
 
             dtype = torch.bfloat16 if self.precision == "bf16" else torch.float16
-            module = halved(module, dtype, stays_fp32(network, options))
+            module = cast_to_halves(module, dtype, find_fp32_nodes(network, options))
         return module.to(self._device)
 
     def _arithmetic(self, precision: str) -> dict[str, str]:
@@ -187,11 +187,11 @@ class OpenTorch(Engine):
         if self._executed is None:
             import torch
 
-            from detector.core.engines.torch.execution import executed
+            from detector.core.engines.torch.execution import list_executed_layers
 
             with translated("torch", "run the network"):
                 example = torch.zeros(self._input_shape, dtype=torch.uint8, device=self._device)
-                self._executed = executed(self.module, example, self._multiplied)
+                self._executed = list_executed_layers(self.module, example, self._multiplied)
         return list(self._executed)
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ NAMES = {
 CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
 
 
-def executed(
+def list_executed_layers(
     module: fx.GraphModule, example: Tensor, multiplied: Mapping[str, str]
 ) -> list[LayerExecution]:
     """Return the layers in order, with their precision. ``example``: u8 [B, H, W, 3].

@@ -16,7 +16,7 @@ from detector.core.engines.torch.modules import ToType
 from detector.core.models.graph.operators import MULTIPLYING
 
 
-def halved(
+def cast_to_halves(
     module: fx.GraphModule, dtype: torch.dtype, kept: Set[str] = frozenset()
 ) -> fx.GraphModule:
     """Cast the module in place to ``dtype``. ``kept``: names of layers that stay float32."""

@@ -99,7 +99,7 @@ class Quantize(nn.Module):
         self.low, self.high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
 
     def forward(self, x: Tensor) -> Tensor:
-        return narrowed(
+        return to_8_bits(
             torch.div(x, self.scale).round_().add_(self.zero).clamp_(self.low, self.high),
             self.dtype,
         )
@@ -116,7 +116,7 @@ class Dequantize(nn.Module):
         return x.to(torch.float32).sub_(self.zero).mul_(self.scale)
 
 
-def narrowed(x: Tensor, dtype: torch.dtype) -> Tensor:
+def to_8_bits(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Convert whole float32 numbers to 8 bits through int32: three times as fast (torch 2.13)."""
     return x.to(torch.int32).to(dtype)
 

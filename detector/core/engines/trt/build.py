@@ -16,7 +16,7 @@ from detector.core.engines.base import BuildProgress, EngineOptions, translated
 from detector.core.engines.trt import driver
 from detector.core.engines.trt.driver import Gpu
 from detector.core.engines.trt.edition import Edition
-from detector.core.engines.trt.plan_file import kept_log
+from detector.core.engines.trt.plan_file import make_log
 from detector.core.engines.trt.settings import TrtSettings, read
 from detector.core.errors import OutputError
 from detector.core.models.base import Network
@@ -209,7 +209,7 @@ def _build(
     progress: BuildProgress,
 ) -> dict[str, Any]:
     trt = edition.trt
-    settings, log = read(options), kept_log(trt)
+    settings, log = read(options), make_log(trt)
     builder = trt.Builder(log)
     typed = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
     definition = builder.create_network(typed)

@@ -18,7 +18,7 @@ from detector.core.engines.trt import build as plans
 from detector.core.engines.trt import driver, memory, plan_file, settings
 from detector.core.engines.trt.edition import FULL, RTX, Edition
 from detector.core.engines.trt.jit import Contexts, choose_graphs
-from detector.core.engines.trt.plan_file import kept_log
+from detector.core.engines.trt.plan_file import make_log
 from detector.core.engines.trt.running import IN_FLIGHT, TrtRequest
 from detector.core.errors.writing import temporary_folder
 from detector.core.models.base import Network
@@ -58,7 +58,7 @@ class OpenTrt(Engine):
         self.precision = "as built" if self._foreign else options.precision
         self.requests: list[TrtRequest] = []
         self._memory: Any = None
-        self._trt, self._log, self._network = trt, kept_log(trt), network
+        self._trt, self._log, self._network = trt, make_log(trt), network
         self._engine: Any = None
         self._runtime: Any = None
         self._contexts: Contexts | None = None
@@ -161,11 +161,11 @@ class OpenTrt(Engine):
     def execution(self) -> list[LayerExecution]:
         if self._engine is None:
             return []
-        from detector.core.engines.trt.layers import executed
+        from detector.core.engines.trt.layers import list_executed_layers
 
         graph = None if self._foreign else self._network.graph
         with translated(self.name, "inspect the plan"), self._memory.active():
-            return executed(self._trt, self._engine, self.requests[0].context, graph)
+            return list_executed_layers(self._trt, self._engine, self.requests[0].context, graph)
 
     def close(self) -> None:
         """Free contexts, engine, runtime and memory. If that fails, free the rest, then raise the
@@ -194,7 +194,8 @@ class OpenTrt(Engine):
                         request.release()
                     except Exception as error:
                         errors.append(error)
-                self._engine = self._runtime = contexts = None
+                del contexts  # while the device is active
+                self._engine = self._runtime = None
         finally:
             self._engine = self._runtime = None
 

@@ -43,7 +43,7 @@ ONNX_NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=[\x1e\x1f]|\[ONNX Layer: |$)", 
 UNKNOWN = "unknown"
 
 
-def executed(
+def list_executed_layers(
     trt: Any, engine: Any, context: Any, graph: onnx.ModelProto | None
 ) -> list[LayerExecution]:
     """Return the layers in the engine's order; empty if the plan was built without their names."""
@@ -129,7 +129,7 @@ def _assign_nodes(layers: Sequence[tuple[bool, Sequence[str]]]) -> list[tuple[st
     ]
 
 
-def kept_times(trt: Any) -> Any:
+def make_profiler(trt: Any) -> Any:
     """Return an ``IProfiler``. ``taken`` returns (layer, ms) since the last call."""
 
     class KeptTimes(trt.IProfiler):  # type: ignore[misc]
@@ -154,7 +154,7 @@ class TrtLayerProfiler:
     def __init__(self, edition: Edition, engine: Engine, request: TrtRequest) -> None:
         self._edition, self._profiled, self._request = edition, engine, request
         self._layers = self._profiled.execution()
-        self._reported = kept_times(edition.trt)  # must outlive the context that calls it
+        self._reported = make_profiler(edition.trt)  # must outlive the context that calls it
         self._runs: list[list[tuple[str, str, float]]] = []
         request.attach(self._reported)
 

@@ -14,7 +14,7 @@ from detector.core.engines.trt.plan_file import (
     PlanError,
     deserialize,
     edition_of,
-    kept_log,
+    make_log,
     split,
     tensors,
 )
@@ -107,7 +107,7 @@ def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[PlanTe
     except driver.DriverError as exc:
         raise EngineError(f"{path}: {about_plan} runs on a GPU: {exc}") from exc
     try:
-        log = kept_log(edition.trt)
+        log = make_log(edition.trt)
     except ImportError as exc:
         raise EngineError(
             f"{path}: {about_plan}: only {edition.title} can read it ({exc}); {edition.install}"

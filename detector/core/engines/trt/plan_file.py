@@ -23,7 +23,7 @@ SOURCE_LINE = re.compile(r"^\S+\.cpp:\d+: ")  # prefix of the parser's warnings
 HARMLESS = re.compile("Empty initializer|The logger passed into")
 
 
-def kept_log(trt: Any) -> Any:
+def make_log(trt: Any) -> Any:
     """Return an ``ILogger`` that keeps errors and warnings."""
 
     class KeptLog(trt.ILogger):  # type: ignore[misc]

@@ -21,7 +21,6 @@ class TrtRequest(RawRequest):
     def __init__(self, edition: Edition, memory: DeviceMemory, log: Any) -> None:
         self._edition, self._memory, self._log = edition, memory, log
         self._context: Any = None
-        self._released = False
         self._buffers: dict[str, Buffer] = {}
         self._owned: list[Any] = []  # in the order of creation
 
@@ -129,16 +128,14 @@ class TrtRequest(RawRequest):
     def release(self) -> None:
         """Free all memory; the device must be active. May be called twice. If something cannot be
         freed, free the rest, then raise the first error."""
-        if self._released:
-            return
-        self._released = True
+        owned, self._owned = self._owned, []
         errors: list[Exception] = []
-        for resource in reversed(self._owned):
+        for resource in reversed(owned):
             try:
                 resource.free()
             except Exception as error:  # each package has its own errors
                 errors.append(error)
-        self._buffers, self._owned, self._context = {}, [], None
+        self._buffers, self._context = {}, None
         if errors:
             raise errors[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from detector.core.engines.base import EngineOptions, read_switch
 from detector.core.errors import UsageError
 
 HARDWARE = {"": "NONE", "same": "SAME_COMPUTE_CAPABILITY", "ampere": "AMPERE_PLUS"}
-LEVELS = range(6)
+MOST_LEVEL = 5
 # Compute capability -> member of tensorrt_rtx.ComputeCapability.
 TARGETS = {
     "7.5": "SM75",
@@ -40,9 +41,9 @@ class TrtSettings:
 def read(options: EngineOptions) -> TrtSettings:
     """Parse and check ``--engine-options``. Raises UsageError."""
     own = options.own
-    low = _number(own, "min_batch", options.batch, 1)
-    high = _number(own, "max_batch", options.batch, 1)
-    best = _number(own, "opt_batch", high, 1)
+    low = _number(own, "min_batch", 1) or options.batch
+    high = _number(own, "max_batch", 1) or options.batch
+    best = _number(own, "opt_batch", 1) or high
     if not low <= options.batch <= high:
         raise UsageError(f"--batch {options.batch} is outside the plan's batches {low}..{high}")
     if not low <= best <= high:
@@ -52,13 +53,10 @@ def read(options: EngineOptions) -> TrtSettings:
     hardware = own.get("hardware_compatible", "")
     if hardware not in HARDWARE:
         raise UsageError(f"--engine-options hardware_compatible={hardware}: give same or ampere")
-    level = _number(own, "level", -1, 0) if "level" in own else None
-    if level is not None and level not in LEVELS:
-        raise UsageError(f"--engine-options level={level}: give 0 to {LEVELS[-1]}")
     return TrtSettings(
         batches=(low, best, high),
-        workspace_mb=_number(own, "workspace_mb", 0, 1),
-        level=level,
+        workspace_mb=_number(own, "workspace_mb", 1) or 0,
+        level=_number(own, "level", 0, MOST_LEVEL),
         version_compatible=read_switch(own, "version_compatible", False),
         hardware_compatible=hardware,
         detailed=read_switch(own, "detailed", True),
@@ -85,12 +83,15 @@ def _targets(text: str, precision: str) -> tuple[str, ...]:
     return tuple(name for name in TARGETS if name in names)
 
 
-def _number(own: Mapping[str, str], name: str, default: int, at_least: int) -> int:
+def _number(
+    own: Mapping[str, str], name: str, at_least: int, at_most: float = math.inf
+) -> int | None:
     text = own.get(name)
     if text is None:
-        return default
-    if not text.isdecimal() or int(text) < at_least:
+        return None
+    if not text.isdecimal() or not at_least <= int(text) <= at_most:
+        most = "" if at_most == math.inf else f" and at most {at_most}"
         raise UsageError(
-            f"--engine-options {name}={text}: give a whole number, at least {at_least}"
+            f"--engine-options {name}={text}: give a whole number, at least {at_least}{most}"
         )
     return int(text)

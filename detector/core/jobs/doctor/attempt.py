@@ -99,7 +99,7 @@ def _run_plus_one(name: str) -> dict[str, str | None]:
     reasons: dict[str, str | None] = {}
     for precision in engines.find(name).precisions:
         try:
-            engines.graph_wanted(name, precision)
+            engines.graph_precision_for(name, precision)
             reasons[precision] = None
         except DetectVideoError as error:
             reasons[precision] = str(error)
