@@ -1,7 +1,7 @@
 """Assign rows to columns, such as boxes to tracks, so that the sum of gains is largest.
 
-Only pairs with a gain above 0 count. They form groups that share no row and no column, most of them
-a single pair; each group is solved separately by shortest augmenting paths (Jonker and Volgenant
+Only pairs with a gain above 0 count. They form groups that share no row and no column; most groups
+are a single pair. Each is solved separately by shortest augmenting paths (Jonker and Volgenant
 1987). The sum equals that of ``scipy.optimize.linear_sum_assignment`` over the whole matrix.
 """
 
@@ -16,8 +16,8 @@ Pairs = tuple[NDArray[np.intp], NDArray[np.intp]]
 
 
 def overlaps(first: Boxes, second: Boxes, of_first: bool = False) -> Floats:
-    """Return the IoU [T, N] of boxes xyxy [T, 4] and [N, 4]; 0 for empty boxes. ``of_first``: the
-    intersection as a share of the first box's area, as for crowds."""
+    """Return the IoU [T, N] of boxes xyxy [T, 4] and [N, 4]; 0 for empty boxes. ``of_first``:
+    divide the intersection by the first box's area instead, as for crowds."""
     a = np.asarray(first, np.float64).T[:, :, None]
     b = np.asarray(second, np.float64).T[:, None, :]
     width = np.minimum(a[2], b[2]) - np.maximum(a[0], b[0])

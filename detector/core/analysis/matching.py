@@ -4,7 +4,7 @@ From the best score down, each detection takes the free label with the highest I
 the threshold. A detection is right if its label is a box to find, neither right nor wrong if the
 label is to be ignored, and wrong without a label. Labels to ignore are tried after the boxes to
 find. An ``ignored`` box is matched like any other, once and by IoU. A ``crowd`` takes any number of
-detections, by the share of the detection's area inside it. COCO's own tools do the same.
+detections, each by the share of its area inside the crowd. COCO's own tools do the same.
 """
 
 from __future__ import annotations

@@ -300,7 +300,7 @@ def text(shares: Mapping[str, PrecisionShare] | None) -> str:
 
 
 def effect(asked: str, shares: Mapping[str, PrecisionShare] | None) -> str | None:
-    """Return a sentence if no layer ran as ``asked``; None if one did, for fp32 or without data."""
+    """Return a sentence if no layer ran as ``asked``; None for "fp32", "none" or without data."""
     if not shares or asked in ("fp32", "none"):
         return None
     if asked in shares and shares[asked]["layers"] > 0:

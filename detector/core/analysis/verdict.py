@@ -4,11 +4,11 @@ Stages are judged by the time they need, excluding waits for a core (of their ow
 libraries' threads working for them), so a busy machine does not change the verdict. A run takes
 as long as its slowest group of stages needs, or as its CPU time spread over the available cores.
 
-The gain assumes that nothing else changes: without a stage, a run is as slow as the slowest of the
-others, or as their CPU work; opening and closing files still takes its time; and the run saves at
-most the time in which the stage ran. We report the gain only if it is reliable: it is below
-``MAX_GAIN`` and within ``MAX_ERROR`` of the estimate from the needs, the cores are not full, and
-other programs use little. On two cores that were 90% busy, we estimated 9%; it was 66%.
+The gain assumes that nothing else changes: without a stage, a run takes as long as its slowest
+remaining group or CPU work, plus opening and closing files; and it saves at most the time in which
+the stage ran. We report the gain only if it is reliable: it is below ``MAX_GAIN`` and within
+``MAX_ERROR`` of the estimate from the needs, the cores are not full, and other programs use little.
+On two cores that were 90% busy, we estimated a gain of 9%; the measured one was 66%.
 
 The verdict names the stage with the largest gain, and its share as in the ledger.
 """
@@ -39,7 +39,7 @@ ROUNDING = 1e-4  # share of a frame's time; anything smaller is a rounding error
 MAX_OTHERS = 0.05  # share of all cores; if other programs use more, we do not trust a run's times
 MAX_ERROR = 0.1  # share of the FPS; we report a bound only if the estimate is this close
 # Larger gains are not reported: without a stage the others get faster too, since their caches are
-# warm, by up to 0.3 of the time saved (scripts/gain_check), which would then exceed MAX_ERROR.
+# warm. That adds up to 0.3 of the time saved (scripts/gain_check), which would exceed MAX_ERROR.
 MAX_GAIN = 0.25
 NEGLIGIBLE = 0.005  # share of a frame's time; anything smaller rounds to 0%
 EQUAL = 0.02  # share of the FPS; gains that differ by less count as equal
@@ -68,8 +68,8 @@ class FrameCosts:
     period_s: float  # run seconds / frames
     outside_s: float  # part of the period outside the loop: opening the source, closing files
     stages: dict[str, float]  # time needed; for infer, the time with at least one call running
-    # Busy times of the stage's threads, with waits for a core, and the CPU time of libraries'
-    # threads that its own threads did not wait for.
+    # Busy time of the stage's threads, including waits for a core, plus the CPU time in which
+    # libraries' threads worked for the stage while its own threads were not asleep.
     ran: dict[str, float]
     per_thread: dict[str, float]  # time needed, divided by the number of the stage's threads
     stage_cpu: dict[str, float]  # CPU time, with libraries' threads if their stage is known
@@ -87,8 +87,8 @@ class FrameCosts:
     crowded: tuple[str, float] | None = None
 
     def groups(self, remaining: Mapping[str, float]) -> dict[str, float]:
-        """Return the seconds per frame that each concurrent group needs. ``remaining``: the share
-        (0 to 1) of a stage's time that a change leaves; 1 for other stages."""
+        """Return the seconds per frame that each concurrent group needs. ``remaining``: stage ->
+        share (0 to 1) of its time left after a change; other stages keep all of theirs."""
         return {
             group: sum(self.per_thread.get(name, 0) * remaining.get(name, 1) for name in names)
             for group, names in grouped(self.stages).items()
@@ -112,9 +112,9 @@ class Choices:
     """The options of a run that the advice depends on.
 
     ``outputs``: the kinds written. ``encoding``: the option that sets how the video is encoded, and
-    its value; ``encodings``: whether the video's format has any. ``input``, ``smaller_input``:
-    height and width of the network's input, and of the next smaller one that it was trained for, if
-    any. ``between``: as in ``RunSettings``.
+    its value; ``encodings``: whether the video's format has such an option. ``input``: height and
+    width of the network's input. ``smaller_input``: the next smaller one that the network was
+    trained for, if any. ``between``: as in ``RunSettings``.
     """
 
     outputs: Collection[str] = ()
@@ -225,9 +225,9 @@ def _ran_s(name: str, stage: StageFigures, infer_s: float) -> float:
 def need_s(name: str, stage: StageFigures, libraries: LibraryThreads | None) -> float:
     """Return the seconds that a stage's calls needed, excluding waits for a core; ``busy_s`` if
     unknown. The waits of the stage's own thread are measured. While it sleeps, libraries' threads
-    work for it and may wait for a core, too. So we scale the part of its sleep in which their
-    busiest thread worked or waited by the share in which that thread worked. If that part is more
-    than MOSTLY_LIBRARIES of the sleep, we scale all of it."""
+    work for it and may wait for a core, too. Of the part of the sleep in which the busiest of them
+    worked or waited, we count only the share in which it worked. If that part is more than
+    MOSTLY_LIBRARIES of the sleep, we count only this share of the whole sleep."""
     split = stage.split
     if split is None or not stage.calls:
         return stage.busy_s
@@ -254,7 +254,7 @@ def period_with(times: FrameCosts, remaining: Mapping[str, float]) -> float:
     """Return the least seconds per frame with these ``remaining`` shares (0 to 1) of stages."""
     saved_s = sum(times.ran.get(name, 0) * (1 - share) for name, share in remaining.items())
     rest = max(0.0, times.period_s - saved_s)
-    if times.sync:  # codecs' threads also run during other stages, which would no longer hide them
+    if times.sync:  # codecs' threads also run during other stages; fewer stages hide less of that
         return max(rest, times.outside_s + _cpu_s(times, remaining)) if times.others_known else rest
     return max(rest, explained_s(times, remaining))
 
@@ -289,8 +289,8 @@ def is_reliable(times: FrameCosts, remaining: Mapping[str, float]) -> bool:
     We cannot if the cores are full before or after the change, since only a measurement shows how
     much faster freed cores make the other stages (in the plain loop, only libraries' threads can
     fill the cores). Nor can we above MAX_GAIN, or if closing files takes much of the run: with
-    --save crops the bound was 49% and the run 17% faster, since the disk had worked during
-    inference.
+    --save crops the bound was 49%, but the run became 17% faster, since the disk had worked
+    during inference.
     """
     if times.others_share > MAX_OTHERS:
         return False

@@ -49,8 +49,8 @@ IDLE_SHARE = 0.02
 
 @dataclass(slots=True)
 class Variant:
-    """One variant and its results. ``error`` and ``exit_code``: why it has none. ``facts``: what
-    its process reports once open. ``frames_digest``: hash of all decoded pictures."""
+    """One variant and its results. ``error`` and ``exit_code``: why there are none. ``facts``: what
+    its process reports once the engine is open. ``frames_digest``: hash of all decoded pictures."""
 
     engine: str
     precision: str
@@ -77,7 +77,7 @@ def label(engine: str, precision: str, batch: int, model: str | None = None) -> 
 def place_on_roof(
     layers: Sequence[CountedLayer], batch: int, inputs_s: float, peaks: Peaks
 ) -> RowRoof | None:
-    """Compare the network's rate with the sum of its layers' roofs; None if a type has no peak."""
+    """Return the network's share of its layers' rooflines together; None if a type has no peak."""
     batch_ms = 1e3 * batch / inputs_s
     by_limit = {COMPUTE: 0.0, MEMORY: 0.0}
     for layer in layers:
@@ -239,7 +239,7 @@ def _row(variant: Variant, base: Variant | None, verdict: dict[Metric, Decision 
 
 def _find_contenders(ran: Sequence[Variant], metric: Metric, share: float) -> tuple[str, ...]:
     """List the row with the highest median, and those that the noise does not separate from it. No
-    correction: a winner has to beat each of the others (Berger, Technometrics 24, 1982)."""
+    correction for several tests: a winner has to pass each (Berger, Technometrics 24, 1982)."""
     ranked = sorted(
         (one for one in ran if _fps(one, metric)), key=lambda one: -median(_fps(one, metric))
     )
@@ -265,7 +265,7 @@ def _interval(values: Sequence[float]) -> Interval | None:
 
 
 def _ratios(variant: Variant, base: Variant, metric: Metric) -> list[float]:
-    """Return the ratio in each round that both variants have."""
+    """Return the ratio of the FPS in each round in which both variants have a figure."""
     pairs = [
         (own.fps[metric], other.fps[metric])
         for own, other in zip(variant.rounds, base.rounds, strict=False)

@@ -94,8 +94,8 @@ END_TO_END = "end to end, per frame"
 
 
 def diff(before: SavedSession, after: SavedSession) -> list[RunChange]:
-    """List the change end to end, with an uncorrected p as in the gate, then those of the stages
-    with enough samples in both runs, with p corrected for multiple tests."""
+    """List the change end to end, then those of the stages with enough samples in both runs. Only
+    the stages' p values are corrected for multiple tests; the gate tests the first change alone."""
     pairs = {END_TO_END: (periods_ms(before), periods_ms(after))}
     pairs |= {
         stage: (durations_ms(before.spans, stage), durations_ms(after.spans, stage))

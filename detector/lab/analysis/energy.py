@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from detector.lab.session.passes import EnergyRow
 
-SUMMED = ("package", "dram", "gpu")  # make up a frame's joules; a core is part of its package
+SUMMED = ("package", "dram", "gpu")  # a frame's joules; "package" already includes "core"
 MOST_SAMPLES = 1000  # in a series; in a longer one, neighbours are added, which keeps the total
 
 

@@ -14,8 +14,8 @@ from detector.core.analysis.ledger import stage_cpu_s
 from detector.core.analysis.verdict import MAX_OTHERS
 from detector.core.session.document import Summary
 
-# CPU time of the same work next to one and two busy programs on two cores: up to 11% more for a
-# stage above 0.5 ms (scripts/load_check; AMD EPYC). We allow a little more.
+# Next to one or two busy programs on two cores, a stage above 0.5 ms needed up to 11% more CPU time
+# for the same work (scripts/load_check; AMD EPYC). We allow a little more.
 SHARED_CACHES = 0.15
 CROWDED = 0.5  # share of all cores; if other programs use more, wall times are left to chance
 MATERIAL = 0.02  # share of the CPU time per frame; smaller growth changes no conclusion

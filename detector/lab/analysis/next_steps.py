@@ -22,7 +22,7 @@ PROGRAM, STANDARD_INPUT = "detect-video", "-"
 # Options on which a run's speed does not depend.
 UNRELATED = ("--run-dir", "-o", "--output", "--only", "--what-if-seconds")
 UNRELATED_FLAGS = ("--csv", "--json", "--quiet", "-q", "--verbose", "-v")
-# The commands that measure a step without a figure.
+# Commands that measure the gain of a step if it is unknown.
 WHAT_IF = "profile --only what_if"
 THIS = "this command"
 
@@ -32,8 +32,8 @@ MEASURED, AT_MOST = "measured", "at most"
 @dataclass(frozen=True, slots=True)
 class Figure:
     """End-to-end FPS with a change. ``kind``: MEASURED, or AT_MOST: measured without the stage that
-    the change makes cheaper. ``basis``: the what-if row. ``apart``: from the slowest round to the
-    fastest. ``helps``: faster than now, beyond the noise."""
+    the change makes cheaper. ``basis``: the what-if row. ``apart``: FPS of the fastest round minus
+    the slowest. ``helps``: faster than now, beyond the noise."""
 
     fps: float
     kind: str
@@ -44,8 +44,8 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """One command. ``option``: the words added at its end. ``stage``: the one that it relieves.
-    ``figure``: the gain, if known. ``measure``: how to measure it."""
+    """One command. ``option``: the words added at its end. ``stage``: the stage that it relieves.
+    ``figure``: the FPS with it, if known. ``measure``: the command that measures that."""
 
     command: Sequence[str]
     option: Sequence[str]
@@ -70,7 +70,7 @@ def next_steps(session: SavedSession) -> list[NextStep]:
     else:  # a camera cannot be read twice
         steps = [replace(step, measure=THIS) for step in steps]
     steps = [step for step in steps if step.figure is None or step.figure.helps]
-    now = document.fps.end_to_end or 0.0  # a bound below it says nothing
+    now = document.fps.end_to_end or 0.0  # an upper bound below this says nothing
     steps = [
         replace(step, figure=None)
         if step.figure and step.figure.kind == AT_MOST and step.figure.fps <= now
@@ -136,8 +136,8 @@ def _offer_tune(document: SessionDocument) -> Iterator[NextStep]:
 
 
 def _name_auto_choice(document: SessionDocument) -> tuple[str, ...]:
-    """Return options for what ``auto`` chose by measurements of this batch, since it may choose
-    differently for another."""
+    """Return options that fix what ``auto`` chose by measurements of this batch size, since it may
+    choose differently for another."""
     runtime = document.config.get("runtime", {})
     requested = {runtime.get(name) for name in ("engine", "precision")}
     reason = document.engine_reason or ""

@@ -2,7 +2,7 @@
 
 Rounds: In each round every variant has one turn, in a new random order. If two variants are equal,
 the sign of the logarithm of their ratio is a coin toss: drift, bursts and autocorrelated noise
-change its size only. So Wilcoxon's signed-rank test keeps its level by that random order, not by an
+change its size only. So the random order makes Wilcoxon's signed-rank test keep its level, with no
 assumption about the noise (Fisher, The Design of Experiments, 1935; randomized multiple interleaved
 trials: Abedi and Brecht, ICPE 2017). Its interval is Hodges and Lehmann's (Ann. Math. Statist. 34,
 1963).
@@ -73,7 +73,7 @@ def fewest_rounds(rows: int, share: float = 1.0) -> int:
 
 def sign_p(values: Sequence[float], centre: float = 0.0) -> float:
     """Return the two-sided p of Wilcoxon's signed-rank test that ``values`` lie symmetrically
-    around ``centre``. Values equal to it count for neither side; 1 if all are."""
+    around ``centre``. Values equal to it count for neither side; p is 1 if all are equal to it."""
     away = np.asarray(values, np.float64) - centre
     away = away[away != 0]
     count = len(away)
@@ -113,9 +113,9 @@ def holm(values: Sequence[float]) -> list[float]:
 @dataclass(frozen=True, slots=True)
 class Judged:
     """One series of log ratios, at one look. ``low``, ``ratio``, ``high``: the estimate with its
-    interval, which holds for all series and looks together. ``p``: p value of the ratio being
-    within the noise floor, corrected likewise. ``smallest``: the least effect, as a share, that
-    this comparison detects with probability POWER."""
+    interval, which holds for all series and looks together. ``p``: p value of the hypothesis that
+    the ratio is within the noise floor, likewise for all together. ``smallest``: the least effect,
+    as a share, that this comparison detects with probability POWER."""
 
     ratio: float
     low: float
@@ -169,13 +169,13 @@ def judge(
 
 
 def _p_beyond(values: Sequence[float], floor: float) -> float:
-    """Return the p value of the true ratio being within the floor, tested at its nearer edge."""
+    """Return the p value for a true ratio within the floor, tested at the floor's nearer edge."""
     centre = float(np.median(values))
     return sign_p(values, math.copysign(min(floor, abs(centre)), centre)) if centre else 1.0
 
 
 def _smallest_effect(values: Sequence[float], alpha: float, floor: float) -> float:
-    """Return the effect as a share. Its error is from a two-thirds interval: few rounds suffice."""
+    """Return the effect as a share. A 2/3 interval, which needs few rounds, gives its error."""
     normal = NormalDist()
     if len(values) < 2 or _find_critical_sum(len(values), alpha) < 0:
         return math.inf
@@ -223,8 +223,8 @@ def compare_means(before: Floats, after: Floats) -> RatioOfMeans:
 
 
 def _block_mean(values: Floats) -> tuple[float, float]:
-    """Return the mean, and its relative error for another run: the error of the mean of these
-    blocks, and a drift between runs as large as between blocks."""
+    """Return the mean, and its relative error as a prediction for another run: the error of the
+    mean of these blocks, plus a drift between runs as large as that between blocks."""
     blocks = [block.mean() for block in np.array_split(values, min(BLOCKS, len(values)))]
     mean = max(float(values.mean()), 1e-12)
     return mean, float(np.std(blocks, ddof=1)) * math.sqrt(1 + 1 / len(blocks)) / mean

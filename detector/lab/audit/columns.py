@@ -164,8 +164,8 @@ def _find_unit(plain: str) -> tuple[str, tuple[str, float] | None]:
 
 
 def _find_common_suffix(cells: Sequence[str]) -> str | None:
-    """Return the unit in all cells. If they differ but measure one quantity, as ms and us, return
-    one of them: each number is then read with its own."""
+    """Return the unit in all cells. If units differ but measure one quantity, as ms and us do,
+    return one of the units: each number is then read with its own."""
     matches = [SUFFIX.fullmatch(cell) for cell in cells]
     suffixes = sorted({match[1].lower() for match in matches if match})
     quantities = {UNITS[one][0] if one in UNITS else one for one in suffixes}

@@ -18,7 +18,7 @@ from detector.lab.session.read import SavedSession, read_session
 
 MOST_ROWS = 5000  # in a document
 
-# The columns of our tables: titles that ``columns.py`` recognises, and the text of a row or pair.
+# The columns of our tables: a title that ``columns.py`` recognises, and a row's or pair's text.
 
 Columns = Sequence[tuple[str, Callable[[Any], str]]]
 

@@ -34,7 +34,7 @@ AMBIGUOUS = re.compile(r"\d{1,3},\d{3}")
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number from ``low`` to ``high``, by rounding or by a written ± or range (``spread``)."""
+    """A number from ``low`` to ``high``, by its rounding or, if ``spread``, by its ± or range."""
 
     value: float
     low: float

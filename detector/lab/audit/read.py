@@ -59,7 +59,7 @@ def read_tables(path: str | Path, titles: Titles | None = None) -> list[AuditTab
 def parse_tables(
     text: str, name: str, kind: Kind | None = None, *, titles: Titles | None = None
 ) -> list[AuditTable]:
-    """Parse the tables in ``text``; None: find out its kind. Raises SourceError if it has none."""
+    """Parse the tables in ``text``. ``kind``: None to detect it. Raises SourceError without any."""
     if match := re.search("[\x00-\x08\x0b\x0e-\x1f\x7f]", text):
         line = text.count("\n", 0, match.start()) + 1
         code = ord(match[0])

@@ -49,7 +49,7 @@ class AuditColumn:
 @dataclass(frozen=True)
 class AuditTable:
     """``unread``: columns that are not read, and why. ``given``: titles that --columns names.
-    ``facts``: of a table of quantities, name -> quantity and number."""
+    ``facts``: name -> quantity and number, if each row of the table is one quantity."""
 
     name: str
     columns: Sequence[AuditColumn]

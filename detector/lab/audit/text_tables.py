@@ -101,7 +101,7 @@ def _parse_spaced(block: Sequence[str]) -> Grid:
 
 
 def _find_columns(lines: Sequence[str]) -> list[int]:
-    """Return the starts of columns: behind each gap that all lines have."""
+    """Return the starts of columns: after each gap that all lines have."""
     used = bytearray(b" " * max(map(len, lines), default=0))
     for line in lines:
         for words in _WORDS.finditer(line):

@@ -17,7 +17,7 @@ from detector.core.config.schema import CAMERA_GROUPS
 
 
 class _ListsPasses(HelpfulCommand):
-    """A command whose help lists the passes, and imports them only when it is printed."""
+    """A command whose help lists the passes. They are imported only if the help is printed."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from detector.lab.profile import list_passes, open_pass

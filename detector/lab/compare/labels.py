@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ScoredLabels:
-    """``classes``, ``pictures`` and ``boxes``: those that were scored."""
+    """``classes``: those that were scored; ``pictures``, ``boxes``: how many were scored."""
 
     dataset: Dataset
     mapping: ClassMap | None
@@ -109,8 +109,8 @@ class Labels(ScoredLabels):
 def open_labels_of(
     labels: str, mapping: str | None, source: str, opened: Source, config: Config
 ) -> Labels:
-    """Open and check labels. ``opened``: ``source``, after its first frame. Raises SourceError and
-    UsageError."""
+    """Open and check labels. ``opened``: the open ``source``, whose first frame has been read.
+    Raises SourceError and UsageError."""
     from detector.core import sources
     from detector.lab.analysis.accuracy.average_precision import check_installed
 

@@ -113,7 +113,7 @@ def compare(plan: Rounds, watch: Watch) -> tuple[Comparison, list[Variant]]:
             step(f"open {variant.name}")
             workers.open(at, variant, plan)
             if plan.labels is not None and variant.facts is not None:
-                plan.labels.bind(variant.facts.class_names)  # fails before the next is loaded
+                plan.labels.bind(variant.facts.class_names)  # raises before more models are loaded
         groups = _group_by_model(variants)
         references = [_check_all(workers, group, plan, step) for group in groups]
         look = take_rounds(workers, variants, plan, step)
@@ -170,7 +170,7 @@ def run_in_turns(
     stays: Callable[[Sequence[Variant], Sequence[list[Detections]]], Collection[int]],
 ) -> tuple[list[Variant], list[list[Detections]]]:
     """Run configurations in turns; return the variants, and their detections in the first round.
-    ``opens``: whether to open the one with this index. ``stays``: which continue after a round."""
+    ``opens``: whether to open the one at an index. ``stays``: indices to keep after a round."""
     variants = [
         Variant(one.runtime.engine, one.runtime.precision, one.runtime.batch) for one in configs
     ]
@@ -313,7 +313,7 @@ def _check_all(
     name, expected = reference
     for at, detections in found.items():
         if len(detections) == len(expected):
-            # That a model's only row agrees with itself says nothing.
+            # With several models, a row may be its own reference; it then gets no agreement.
             if not (plan.models and variants[at].name == name):
                 variants[at].agreement = agreement(expected, detections)
                 variants[at].reference = name
@@ -328,7 +328,7 @@ def _run_reference(
     workers: Workers, plan: Rounds, engines: Sequence[str], first: int, sibling: Variant
 ) -> tuple[str, list[Detections]] | None:
     """Run fp32 of the model of ``sibling``, whose number is ``first``, with the first engine that
-    can; return the variant's name and detections."""
+    can run it; return the name and detections of that variant."""
     model = sibling.model
     for number, engine in enumerate(dict.fromkeys([*engines, choose_by_rank()[0]])):
         at = -1 - number - 100 * first  # no other process has this number

@@ -136,7 +136,7 @@ def read_detections(path: str) -> list[Detections]:
     ]
 
 
-# In the parent. A worker that died yields a Reply, too.
+# In the parent. If a worker has died, ``request`` returns a Reply that says so.
 
 
 class Process:
@@ -226,7 +226,7 @@ class _OpenVariant:
         self.source = opening.source
         self.folder = Path(opening.folder)
         self._timer = PhaseTimer()
-        # The network input fits the source, but --size 640 is a square: the same for all models.
+        # The network's input takes the source's shape, but --size 640 is a square for all models.
         sized = self.config.runtime.size is not None
         self.plan = resolve(self.config, self._timer, specs=() if sized else [self.source])
         self.machine: LoadedModel = self.plan.loaded

@@ -173,7 +173,7 @@ def _read_sequence(
 
 
 def _read_rows(file: Path, first_pixel: int) -> Rows:
-    """Read rows of nine columns, pixels from 0. By default, rows are considered and of class 1."""
+    """Read rows of nine columns, pixels from 0. Absent columns are 1: considered, of class 1."""
     rows: Rows = {}
     for line, text in read_lines(file):
         values = parse_numbers(file, line, [part for part in re.split(r"[,\s]+", text) if part], 6)
@@ -216,7 +216,7 @@ def _read_info(path: Path) -> dict[str, str]:
 def _list_pictures(folder: Path) -> dict[int, Path]:
     """Return the files by frame; 000001.jpg is frame 0."""
     if not os.path.isdir(folder):
-        return {}  # files of tracks need no pictures, and a run asks for those that are missing
+        return {}  # stored tracks are scored without pictures; a run reports that they are missing
     with translate_read_errors(folder):
         files = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
     paths = {}
@@ -243,8 +243,8 @@ class MotDetections(DetectionFormat):
         return super().claims(path) or _find_tracks(path) is not None
 
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
-        """Read frame, id, x, y, w, h, score, class, ...; classes count ``names`` from 1. With
-        MOTChallenge's labels, the default is their first class."""
+        """Read frame, id, x, y, w, h, score, class, ...; class 1 is the first of ``names``. For
+        MOTChallenge's labels ``names`` may be None: all detections are then pedestrians."""
         dataset = lookup.dataset
         if names is None and (dataset.format != "mot" or dataset.classes != CLASSES):
             raise SourceError(
@@ -309,7 +309,7 @@ def _find_tracks(path: Path) -> Path | None:
 
 def follow_benchmark(dataset: Dataset, stored: StoredDetections) -> Dataset:
     """Apply MOTChallenge's rules, as TrackEval does: return only considered pedestrians, and drop
-    detections that match distractors from ``stored``."""
+    from ``stored`` the detections that match distractors."""
     pictures = []
     for at, one in enumerate(dataset.pictures):
         found = stored.detections[at]

@@ -32,7 +32,7 @@ Plots = Callable[[EngineResult | FileResult], dict[str, str]]
 def score(
     dataset: Dataset, bound: ClassPairs, indices: Sequence[int], detections: Sequence[Detections]
 ) -> Accuracy:
-    """Score ``detections`` (in ``bound.targets``) of the pictures at ``indices``."""
+    """Score ``detections`` (classes: ``bound.targets``) of the pictures at ``indices``."""
     from detector.lab.analysis.accuracy.average_precision import accuracy
 
     pictures = [map_labels(dataset.pictures[at], bound) for at in indices]
@@ -143,8 +143,8 @@ def score_file(
 def list_coco_results(
     dataset: Dataset, bound: ClassPairs, indices: Sequence[int], detections: Sequence[Detections]
 ) -> tuple[str, tuple[str, ...]]:
-    """Return COCO's list of results as JSON, with the ids of the labels, and notes; "" for other
-    labels. A class that stands for several labels is omitted, since it has no single id."""
+    """Return COCO's list of results as JSON, with the labels' ids, and notes; "" if the labels are
+    not COCO's. A class that stands for several labels is omitted, since it has no single id."""
     from detector.core.sinks.coco import encode, make_results
 
     if not dataset.category_ids:

@@ -130,7 +130,7 @@ class Study:
         self.detections[at] = detections
 
     def check_seen(self, complete: bool) -> None:
-        """Raise SourceError if all labelled frames are missing; if ``complete``, if one is."""
+        """Raise SourceError if no labelled frame was seen or, of a ``complete`` video, not all."""
         dataset = self.dataset
         if not self.detections or (dataset.video is not None and complete):
             missing = [one for at, one in enumerate(dataset.pictures) if at not in self.detections]

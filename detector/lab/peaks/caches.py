@@ -104,7 +104,7 @@ def _time(
 
 
 def find_levels(curve: Sequence[Bandwidth], threads: int) -> list[CacheLevel]:
-    """Return each known cache, by a set that half fills it, and memory, by the largest set."""
+    """Return the caches, each measured by a set that half fills it, then memory by the largest."""
     own = [one for one in curve if one.threads == threads]
     levels = []
     for name, size, shared in read_cache_sizes():

@@ -44,7 +44,7 @@ INSTRUCTIONS: Mapping[str, Sequence[str]] = {
 
 
 class Reached(NamedTuple):
-    """``by``: library and layer. ``spread``: median time over that of quiet passes, minus 1."""
+    """``by``: library and layer. ``spread``: median time / median of the quiet passes - 1."""
 
     gflops_s: float
     by: str
@@ -59,7 +59,7 @@ def find_instructions(precision: str) -> str:
 def measure(
     engine: str, precision: str, threads: int, own: Mapping[str, str]
 ) -> dict[str, Reached]:
-    """Return executed precision -> reached, for fp32 and for ``precision`` unless refused."""
+    """Return executed precision -> Reached, for fp32 and, if the engine takes it, ``precision``."""
     fastest: dict[str, Reached] = {}
     for one in dict.fromkeys(("fp32", precision)):
         options = EngineOptions(

@@ -47,7 +47,7 @@ def find_curve(config: Config, key: Mapping[str, Any]) -> Sequence[Bandwidth] | 
 
 
 def find_alike(config: Config, key: Mapping[str, Any], types: Collection[str]) -> Iterator[Peaks]:
-    """Yield other records of as many threads: bandwidths, and this engine's peaks of ``types``."""
+    """Yield other records of as many threads: bandwidths, and peaks of ``types`` by this engine."""
     for known, peaks in _read_records(config):
         if known == key or not _agree(known, key, ALIKE):
             continue

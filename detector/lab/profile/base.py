@@ -68,7 +68,7 @@ class Pass(Generic[Facts]):
 @dataclass(slots=True)
 class Occasion:
     """The input of the passes. ``plain``: the run without a profiler, with which passes are
-    compared. ``config``: of that run, with the choices that ``auto`` made (``pin_choices``), so
+    compared. ``config``: that run's, with the choices that ``auto`` made (``pin_choices``), so
     that a pass makes the same. ``records``: of the previous passes. ``seconds``: time budget of
     what-if. ``executions``: those of the current pass. ``sheet``: GFLOP/s and GB/s of a data
     sheet. ``recorder``: recorded the plain run, if requested."""
@@ -145,7 +145,7 @@ class Occasion:
 
 def pin_choices(config: Config, document: SessionDocument, device: str | None = None) -> Config:
     """Return ``config`` with everything that the run chose, so that a pass changes one thing only.
-    Pass ``LoadedModel.config`` if possible, since a document lacks the calibration of int8."""
+    Use ``LoadedModel.config`` if possible, since ``document`` lacks the calibration of int8."""
     runtime = config.runtime
     if runtime.engine == "auto":
         runtime = replace(runtime, engine=document.engine, precision=document.precision)

@@ -24,7 +24,7 @@ Batch = NDArray[np.uint8]
 
 def open_with_batches(occasion: Occasion) -> tuple[LoadedModel, list[Batch]]:
     """Return the run's engine (closed again) and network, and batches of the first frames. The
-    options state the run's threads, since a single request would get all cores."""
+    engine's options name the run's threads, since a single request would get all cores."""
     plan = resolve(occasion.config, specs=[occasion.source])
     machine = plan.loaded
     occasion.executions.append(execution_of(machine))

@@ -85,7 +85,7 @@ def _loop_ns(session: SavedSession, busy: Metered) -> tuple[int, int]:
 
 
 def rapl_counters(root: Path) -> list[RaplCounter]:
-    """Return every RAPL domain that this user may read, without duplicates (mmio)."""
+    """Return each RAPL domain that this user may read, once even if mmio lists it a second time."""
     counters: dict[str, RaplCounter] = {}
     for folder in sorted(root.glob("*rapl*:*"), key=lambda one: ("mmio" in one.name, one.name)):
         try:

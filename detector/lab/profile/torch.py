@@ -126,7 +126,7 @@ def operator_rows(events: Sequence[Any], frames: int) -> list[Operator]:
 
 
 def explain_operators(self_ms: float, pass_ms: float) -> str | None:
-    """Explain why the operators' self CPU times differ from the pass; None if they hardly do."""
+    """Explain why the operators' self CPU times differ from the pass; None if nearly equal."""
     off = self_ms / pass_ms - 1 if pass_ms else 0.0
     if abs(off) <= TOLERANCE:
         return None

@@ -30,7 +30,7 @@ class How:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """``name``: the anchor. ``place``: sort key. ``page``: returns HTML for below the heading, or
+    """``name``: the anchor. ``place``: sort key. ``page``: returns the HTML below the heading, or
     "" to omit the part; with ``facts``, it also gets the facts of that type. ``says``: returns
     tables and lines for a terminal; ``brief``: returns fewer. ``detail``: in short output only the
     name of the pass is printed.

@@ -37,7 +37,7 @@ class RowAgreement:
 @dataclass(frozen=True)
 class ModelCounts:
     """A variant's network. ``input``: height, width. ``size_bytes``: size of the graph that the
-    engine received, in its precision. ``macs``: per picture. Null if the file contains no graph."""
+    engine received, in its precision. ``macs``: per picture. Counts are null without a graph."""
 
     name: str
     sha256: str | None
@@ -59,10 +59,10 @@ class RowRoof:
 @dataclass(frozen=True)
 class Decision:
     """A row compared with the baseline. ``outcome``: faster, slower, same (a relevant difference is
-    ruled out) or open. ``ratio``: of FPS; its interval from ``low`` to ``high`` holds for all rows
-    and interim looks together, and is null after too few rounds. ``p``: corrected by Holm.
-    ``largest``, ``smallest``: differences (shares) above ``largest`` are ruled out; those below
-    ``smallest`` are detected by this many rounds in fewer than nine of ten cases."""
+    ruled out) or open. ``ratio``: FPS / the baseline's; its interval from ``low`` to ``high`` holds
+    for all rows and interim looks together, and is null after too few rounds. ``p``: corrected by
+    Holm. ``largest``: differences (as shares) above it are ruled out. ``smallest``: the least
+    difference that this many rounds detect in nine of ten cases."""
 
     outcome: str
     ratio: float
@@ -75,10 +75,10 @@ class Decision:
 
 @dataclass(frozen=True)
 class Noise:
-    """The effect of chance. ``floor``: the relative difference of two processes of the baseline, or
-    a general value (``measured`` false). ``smallest``: the least difference that the rounds can
-    detect. ``stopped``: why the rounds ended: "rounds" (all done), "decided", "most" or "time".
-    ``alpha``: the rate of false alarms; ``share``: the part of it left for the last look."""
+    """The effect of chance. ``floor``: the relative difference in speed of two processes of the
+    baseline; a general value if ``measured`` is false. ``smallest``: the least difference that the
+    rounds detect in any row. ``stopped``: why they ended: "rounds" (all done), "decided", "most" or
+    "time". ``alpha``: the rate of false alarms; ``share``: the part that the last look spends."""
 
     floor: dict[Metric, float]
     measured: bool
@@ -93,12 +93,12 @@ class Noise:
 class Row:
     """One variant. Speeds, ratios and CPU times are null if it failed; ``error`` says why.
 
-    ``ratio``: the median over rounds of the ratio to the baseline; ``ratio_interval``: the lowest
+    ``ratio``: the median over rounds of FPS / the baseline's; ``ratio_interval``: the lowest
     and highest. ``stage_cpu_ms``: milliseconds per frame. ``memory_mb``: peak, in 10^6 bytes.
     ``precision_effect``: a sentence if the requested precision changed nothing. ``reference``: the
     row that ``agreement`` compares with. ``latency_ms``: p50 and p90 of a network call with a whole
-    batch, over the ``latency_calls`` of all rounds; the interval is the lowest and highest of
-    rounds with enough calls.
+    batch, over all rounds' calls (``latency_calls``); their intervals run from the lowest to the
+    highest round with enough calls.
     """
 
     name: str
@@ -160,8 +160,8 @@ class ComparedVideo:
 @dataclass(frozen=True, kw_only=True)
 class About:
     """The facts that all rows share. ``model``: the first of several ``models``. ``budget``: the
-    minimum agreement for ``auto``. ``usual``: the row that a run uses by default, if known, and
-    ``why_usual``."""
+    minimum agreement for ``auto``. ``usual``: the row that a run uses by default, if known;
+    ``why_usual``: why a run uses it."""
 
     schema: int = SCHEMA
     source: str
@@ -181,8 +181,8 @@ class About:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(About):
-    """``comparable``: null with one round or no row. ``fastest``: the row that wins beyond the
-    noise; ``contenders``: the row with the highest median, then those within its noise.
+    """``comparable``: false with ``warnings``, null with one round or no row. ``fastest``: the row
+    that wins beyond the noise; ``contenders``: the one of highest median, then those in its noise.
     ``recorded``: the file that keeps the result, or why it was not kept."""
 
     rows: tuple[Row, ...]
@@ -233,7 +233,7 @@ class VariantFacts:
 
 @dataclass(frozen=True)
 class Round:
-    """A variant's turn in a round. ``cpu_ms``: CPU time of each stage's thread per frame.
+    """A variant's turn in a round. ``cpu_ms``: stage -> CPU time of its thread per frame.
     ``calls_ms``: (duration to within 1%, number) of the network calls.
 
     ``idle_cpu``: cores that the variant kept busy during the other variants' turns. ``others``:

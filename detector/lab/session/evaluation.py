@@ -39,7 +39,7 @@ class _Counts:
 
 @dataclass(frozen=True)
 class ClassAccuracy(AveragePrecision, _Counts):
-    """One class, labelled in ``pictures``, which contain ``boxes`` to find.
+    """One class. ``pictures``: how many were labelled for it; ``boxes``: how many are to be found.
 
     Recall and precision are at IoU 0.5; ``conf25``: only of detections that score 0.25 or more.
     ``ignored_boxes``: labelled boxes that count neither as missed nor as false.
@@ -81,8 +81,8 @@ class Accuracy(MeanAccuracy):
 
 @dataclass(frozen=True)
 class TrackAccuracy:
-    """Accuracy of the ids of tracks (--track), 0 to 1; ``mota`` may be below 0. ``detection`` and
-    ``association`` are the two parts of ``hota``. ``objects`` are labelled, ``tracks`` found."""
+    """Accuracy of the ids of tracks (--track), 0 to 1; ``mota`` may be below 0. ``hota`` combines
+    ``detection`` and ``association``. ``objects``: number labelled; ``tracks``: number found."""
 
     hota: Figure
     detection: Figure
@@ -122,8 +122,8 @@ class _Run:
 @dataclass(frozen=True)
 class EngineResult(Accuracy, _Run, Result):
     """``plots``: name -> file. ``difference``: these figures minus the first row's. Neither is in
-    evaluation.json, which holds one engine and has the plots next to it. ``coco_results``: the file
-    of the detections with the ids of COCO labels."""
+    evaluation.json, which holds one engine and has the plots next to it. ``coco_results``: file of
+    the detections as a COCO list of results, with the ids of the labels, if these are COCO's."""
 
     notes: tuple[str, ...]
     session: str | None

@@ -39,7 +39,7 @@ class CacheLevel:
 class Peaks:
     """The highest rates that this computer reaches. By precision: ``gflops_s`` (int8: GOP/s),
     ``by`` (the library that reached it), ``instructions`` (those that it can use) and ``spread``
-    (median of all passes over that of quiet ones, minus 1). ``bandwidth_gbytes_s``: main memory;
+    (median of all passes / median of quiet ones - 1). ``bandwidth_gbytes_s``: main memory;
     ``bandwidths``: by working set; ``levels``: by cache. ``measured``: the date."""
 
     gflops_s: Mapping[str, Peak]
@@ -159,7 +159,7 @@ class LayersFacts:
     layers' medians; ``run_sum_ms``: the median of the runs' sums. ``off_by``: sum_ms / forward_ms
     - 1; if it is large, ``flag`` is the reason. ``macs``: the graph's, per picture. ``by_block``:
     in model order. ``uncounted``: number of nodes whose cost depends on the picture and is in no
-    row; ``macs`` is then None."""
+    row; if there are any, ``macs`` is None."""
 
     engine: str
     precision: str
@@ -285,7 +285,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The start of the window, to be drawn: intervals (begin, end) of work, in ms."""
+    """The window's first part, to be drawn, up to ``until_ms``: intervals (begin, end) of work."""
 
     host: Sequence[tuple[float, float]]
     device: Sequence[tuple[float, float]]
@@ -294,8 +294,8 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
-    """A GPU's work during some batches. ``idle_ms``: by cause; adds up to ``window_ms`` with
-    ``busy_ms``. ``longest_gaps``: longest first."""
+    """A GPU's work during some batches. ``idle_ms``: cause -> idle time; all of them and
+    ``busy_ms`` add up to ``window_ms``. ``longest_gaps``: longest first."""
 
     device: str
     batches: Count

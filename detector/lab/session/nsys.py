@@ -1,4 +1,4 @@
-"""Read a recording of a run by Nsight Systems as if it were a session.
+"""Read Nsight Systems' recording of a run as if it were a session.
 
     nsys profile -t nvtx,osrt,cuda -o run detect-video in.mp4
     nsys export --type sqlite run.nsys-rep
@@ -72,7 +72,7 @@ IN_USE = "another program has it open; close that program first"
 
 
 class CudaCall(NamedTuple):
-    """A call of CUDA on the host. ``correlation``: the id that its GPU work has, too; 0: none."""
+    """A call of CUDA on the host. ``correlation``: the id that its GPU work shares; 0: none."""
 
     thread: int
     name: str
@@ -95,9 +95,9 @@ class NsysRun:
     loop's queue sizes, guessed if the recording lacks them (``loop_is_known`` is then False).
     ``blocked``: (thread, system call, start, end). ``kernels``: (start, end) on the GPU. ``cuda``,
     ``device``: CUDA calls and GPU work of the process between the previous and the next run,
-    including loading. ``open``: number of ranges that the recording's end cut off and we omit.
-    ``outside``: True for the ranges of a process outside its runs, such as pictures given to the
-    Python API."""
+    including loading. ``open``: number of ranges that are omitted, as the recording ended before
+    they did. ``outside``: True if this is not a run but the other ranges of a process, such as
+    those for pictures given to the Python API."""
 
     process: int
     program: str | None
@@ -164,7 +164,7 @@ def _read_export(export: str | Path, path: str | Path) -> list[NsysRun]:
 
     try:
         with place.open("rb") as file:
-            # A database in write-ahead mode is opened as immutable, or SQLite would create files.
+            # SQLite would create files next to a database in write-ahead mode, unless immutable.
             has_log = file.read(20)[18:] == b"\2\2"
         if has_log and Path(f"{place}-wal").exists():
             raise UsageError(f"{path}: {IN_USE}")
@@ -195,8 +195,8 @@ def _read_export(export: str | Path, path: str | Path) -> list[NsysRun]:
 
 
 def _list_plain_tables(database: sqlite3.Connection) -> dict[str, set[str]]:
-    """Return plain tables and their columns; not views, virtual tables and computed columns, with
-    which a malicious database could run code."""
+    """Return plain tables and their columns. We omit views, virtual tables and tables with computed
+    columns, since a malicious database could run code with them."""
     # The column "type" can claim that a view is a table, but the statement cannot.
     stated = {
         name
@@ -292,7 +292,7 @@ Row = tuple[int, str, str, int, int, int | None]
 
 
 class _Runs:
-    """The times of the runs, which may overlap, by process; UNKNOWN_PROCESS stands for all."""
+    """The times of the runs, which may overlap, by process. UNKNOWN_PROCESS: of all processes."""
 
     def __init__(self, windows: Iterable[Window]) -> None:
         self._starts: dict[int, list[int]] = defaultdict(list)
@@ -409,7 +409,7 @@ class _Export:
     ) -> None:
         self._database, self._tables, self._path = database, tables, path
         known = "StringIds" in tables
-        # The text of a registered string is in StringIds, otherwise in the row.
+        # An event's text is in StringIds if it is registered, otherwise in the event's row.
         self._text_column = "coalesce(n.text, s.value)" if known else "n.text"
         self._text_join = "left join StringIds s on s.id = n.textId" if known else ""
         self._domains = {
@@ -419,7 +419,7 @@ class _Export:
         }
 
     def ranges(self) -> Iterator[Row]:
-        """Yield our ranges by start. Their kinds are categories, which events name."""
+        """Yield our ranges by start. A range's kind is its category, whose name is in an event."""
         kinds = {}
         for domain, tid, category, text in self._events(
             "domainId, n.globalTid, n.category", CATEGORY

@@ -152,7 +152,7 @@ class FramesFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change, compared with the unchanged run. ``stage``: the stage that ``how`` replaced; None
+    """One change (``how``: in words) against the unchanged run. ``stage``: the replaced stage; None
     if the loop changed. ``fps_ratio`` (above 1 if the change helps) and ``frame_ratio`` (below 1):
     to the mean of the unchanged runs just before and after. ``fps`` and ``frame_ms``: these ratios
     times the median of all unchanged runs."""
@@ -317,7 +317,7 @@ class Collection:
 @dataclass(frozen=True, slots=True)
 class MomentsFacts:
     """A row for each written frame, at ``at_ns`` on the spans' clock; the first covers the time
-    since ``began_ns``. ``threads``: by their names in the spans; ``library`` sums all libraries'.
+    since ``began_ns``. ``threads``: by name in the spans; ``library``: all libraries' threads.
     ``faults``, ``disk_faults``: the process's page faults since the previous row, all and those
     with a disk read. ``mhz``: mean clock of the cores; empty if unknown. ``keys``: the source's key
     frames; null if unknown. ``cost_us``: median cost of a row; ``slowdown``: time of the run with

@@ -57,8 +57,8 @@ class GpuBusy(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class DependencyRow:
-    """A row of the dependency table. ``share``: of the run. ``waiting_s``: seconds of waiting off
-    the critical path."""
+    """A row of the dependency table. ``share``: of the run's time. ``waiting_s``: seconds of
+    waiting off the critical path."""
 
     name: str
     share: float
@@ -81,9 +81,9 @@ class CallRow:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """One run of a recording. ``ranges``: number of all ranges; ``open_ranges``: of those that the
-    recording's end cut off, which are omitted. ``outside``: True for the ranges of a process
-    outside its runs."""
+    """One run of a recording. ``ranges``: number of all ranges; ``open_ranges``: number omitted,
+    as the recording ended before they did. ``outside``: True if this is not a run but the other
+    ranges of a process."""
 
     process: Count
     program: str | None

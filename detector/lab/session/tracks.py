@@ -20,8 +20,8 @@ MAX_BYTES = 16 << 20  # the 120 small pictures of a source take about 2 MB
 
 @dataclass(frozen=True, slots=True)
 class TrackRow:
-    """A track with a small picture. ``at_s``: time of the best picture after the first written
-    frame. Other times are positions in the source. ``jpeg``: base64."""
+    """A track with a small picture. ``at_s``: seconds from the first written frame to the best
+    picture. Other times are positions in the source. ``jpeg``: base64."""
 
     track: Size
     first_s: float

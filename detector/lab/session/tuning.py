@@ -44,7 +44,7 @@ class Tuning:
 
     With --target, ``settings`` are the cheapest that reach ``target_fps`` in every round, or the
     fastest if none do (``reached`` is false). ``frames_share``: share of frames with detections.
-    ``video``: what happens to it. ``ceilings``: name of a part -> FPS if that part cost nothing.
+    ``video``: what happens to the video. ``ceilings``: a part's name -> FPS if it cost nothing.
     ``command``: what to type.
     """
 

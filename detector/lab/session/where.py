@@ -14,7 +14,7 @@ class StageDifference:
     """One stage. Both sides get the same input, from A.
 
     ``what``: the tensor or picture that was compared. ``max``, ``rms``: of the difference.
-    ``relative``: its rms / the standard deviation of A. ``beyond``: the share of elements that
+    ``relative``: ``rms`` / the standard deviation of A. ``beyond``: the share of elements that
     differ by more than ``tolerance``, which is in the unit of ``relative`` (pictures: levels of
     255; boxes: pixels). ``kind``: the kind of difference; null if the stage agrees. ``untold``: why
     the stage was not compared. ``frame``: the compared frame.

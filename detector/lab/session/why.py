@@ -11,10 +11,10 @@ SCHEMA = 1
 @dataclass(frozen=True)
 class WhyPart:
     """A call of ``stage``; or, if ``waits``, the wait before it, with its ``cause`` as in the
-    critical path and the call (stage and number) that it ``waited_for``. ``median_ms``: of the same
-    part over all frames. ``cpu_ms``, ``ready_ms`` and ``blocked_ms``: time on a core, waiting for
-    one, and neither; null if unknown. ``library_cpu_ms``: CPU time of the engine's threads for an
-    inference."""
+    critical path and the call (stage and number) that it ``waited_for``. ``median_ms``: median time
+    of this part over all frames. ``cpu_ms``, ``ready_ms`` and ``blocked_ms``: time on a core,
+    waiting for one, and neither; null if unknown. ``library_cpu_ms``: CPU time of the engine's
+    threads for an inference."""
 
     stage: str
     waits: bool

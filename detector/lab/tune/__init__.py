@@ -68,7 +68,7 @@ def run_defaults(source: str, config: Config) -> tuple[DefaultRun, Config]:
     """Run the defaults on the first frames; return facts, and the configuration with the choices of
     ``auto``."""
     loaded: list[LoadedModel] = []
-    # Without settings kept by an earlier search, since the comparison is with the defaults.
+    # Ignore settings that an earlier search kept, since the comparison is with the defaults.
     hooks = Hooks(loaded=loaded.append, timed=True, tuned=False)
     frames = replace(config.input, frames=FIRST_FRAMES)
     document = run_again(source, replace(config, input=frames), hooks).document

@@ -128,7 +128,7 @@ def _list_sizes(config: Config, plain: DefaultRun) -> Iterator[Adjustment]:
 
 
 def _list_skips(config: Config) -> Iterator[Adjustment]:
-    """Yield ways to infer fewer frames: reuse the boxes of still ones, track, or skip frames."""
+    """Yield ways to infer fewer frames: reuse boxes in still frames, track, or skip frames."""
     every_frame = config.input.stride == 1
     if config.input.skip_still is None and every_frame:
         yield Adjustment("still", {"skip_still": STILL})

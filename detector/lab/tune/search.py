@@ -8,13 +8,13 @@ in alternating rounds (``compare/rounds.py``).
    (successive halving; Jamieson and Talwalkar, arXiv:1502.07943).
 2. If that does not reach a target: each change with a cost, added alone to the best. Then sets of
    them, the cheapest first, if the product of their gains comes to REACH of the target (gains
-   need not multiply: two stages may limit a run in turn). The cost is the loss of agreement with
-   fp32 compared with the defaults (in steps of STEP), then of video quality (in the order of
-   ``VIDEO``), then the number of options. A set is skipped if even a run without inference misses
-   the target.
+   need not multiply: two stages may limit a run in turn). Costs are compared by the agreement with
+   fp32 that a set loses against the defaults (in steps of STEP), then by what happens to the video
+   (in the order of ``VIDEO``), then by the number of options. A set is skipped if even a run
+   without inference misses the target.
 3. The best alternates with the defaults. It has to meet the goal in every round: the target, or
    the fastest round of the defaults. If it misses a target, the next set follows; after the time
-   limit, the cheapest LATE of those that reached it in a trial, or else the fastest.
+   limit, the cheapest LATE of the sets that reached it in a trial or, if none did, the fastest set.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ STEP = 0.005  # of agreement; a round has too few frames to show less
 UNKNOWN = 1.0  # loss of changes whose loss is unknown, so that they come last
 REACH = 0.6  # share of the target
 NEAR = 0.95  # of the target is enough in a trial, as a single round may be slow by chance
-DOUBT = 1.1  # factor for runs without inference, which are also measured in a single round
+DOUBT = 1.1  # factor for the FPS of runs without inference, as a single round may be slow by chance
 LATE = 3  # sets that have a final after the time limit
 NULL: Settings = {"engine": "null", "precision": "fp32"}
 
@@ -165,7 +165,7 @@ class Search:
         )
 
     def _run_defaults(self) -> TuneRun:
-        """Run the defaults, their engine's fp32 as reference, and with a target the ceilings."""
+        """Run the defaults, their engine's fp32 as reference and, for a target, the ceilings."""
         reference = {"engine": self.plain.engine, "precision": "fp32"}
         choices = [{}, *([reference] if self.plain.precision != "fp32" else [])]
         tops: dict[str, Settings] = {}
@@ -186,7 +186,7 @@ class Search:
         return defaults
 
     def _halve(self, axis: str, best: Settings, floor: float) -> Settings:
-        """Return the fastest of ``best`` and its changes in an axis that keep the video."""
+        """Return the fastest of ``best`` and of its changes in ``axis`` that keep the video."""
         changes = [
             combine(best, one, self.plain)
             for one in self._changes
@@ -354,7 +354,7 @@ class Search:
         return trial.error is None and self._loss_of(trial) > STEP / 2
 
     def _sets(self, best: Settings, steps: Sequence[TuneStep], target: float) -> Iterator[Settings]:
-        """Yield sets, cheapest first; the last has each axis's fastest change, at whatever gain."""
+        """Yield sets, cheapest first; the last has the fastest change of each axis that gains."""
         axes: dict[str, list[TuneStep | None]] = {}
         for step in steps:
             axes.setdefault(step.change.axis, [None]).append(step)

@@ -119,7 +119,7 @@ def _count_ignored(picture: LabelledPicture, class_id: int) -> int:
 def _class_accuracy(
     table: NDArray[np.float64], rows: list[Matches], ignored_boxes: int
 ) -> ClassAccuracy:
-    """``table``: [10, 101, 4]: IoU threshold, recall, area (all, small, medium, large)."""
+    """``table``: precisions [10, 101, 4] by IoU, recall and area (all, small, medium, large)."""
     return ClassAccuracy(
         pictures=len(rows),
         boxes=sum(row.wanted for row in rows),
@@ -179,7 +179,7 @@ def _to_figure(value: float) -> Figure:
 
 
 def average_precision(pictures: Sequence[Matches]) -> float:
-    """Return the mean of the best precision at or beyond each of 101 recalls; NaN without a box."""
+    """Return the mean over 101 recalls of the best precision from there on; NaN without a box."""
     return Ranking.of(pictures).average_precision(np.ones(len(pictures), np.int64))
 
 
@@ -243,7 +243,7 @@ class Ranking:
 
 
 def samples(pictures: int) -> list[NDArray[np.int64]]:
-    """Return the count of each picture in each bootstrap sample. ``interval`` draws the same."""
+    """Return each bootstrap sample as a count per picture; ``interval`` draws the same samples."""
     rng = np.random.default_rng(SEED)
     return [
         np.bincount(rng.integers(0, pictures, pictures), minlength=pictures)

@@ -2,8 +2,8 @@
 
 The definitions are the papers', as TrackEval computes them (tests contain TrackEval's figures):
 
-- HOTA (Luiten et al., 2020, arXiv:2009.07736): the mean over IoU 0.05 to 0.95 of the root of
-  detection times association accuracy;
+- HOTA (Luiten et al., 2020, arXiv:2009.07736): sqrt(detection accuracy x association accuracy),
+  averaged over IoU 0.05 to 0.95;
 - IDF1 (Ristani et al., 2016, arXiv:1609.01775): each track is assigned to one labelled object;
 - MOTA, id switches and fragmentations (Bernardin and Stiefelhagen, 2008: CLEAR MOT).
 

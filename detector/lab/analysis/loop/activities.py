@@ -38,8 +38,8 @@ DISPLAY_NAMES = {PROGRAM: "busy thread", REQUEST: "free request", IMAGE: "free i
 
 @dataclass(frozen=True, slots=True)
 class LoopShape:
-    """The sizes that bound a loop. ``requests`` and ``images``: in their pools. ``queue_batches``:
-    filled batches that may wait for a worker. ``results``: most results ahead of the writer."""
+    """The sizes that bound a loop. ``requests``, ``images``: sizes of their pools. At most
+    ``queue_batches`` filled batches wait for a worker, and ``results`` results for the writer."""
 
     batch: int
     concurrency: int
@@ -193,8 +193,8 @@ class _EdgeRules:
         self._order = in_order(one.stage for one in activities)
         self._places = {(one.stage, one.number): at for at, one in enumerate(activities)}
         self._batches = Batches(activities, shape)
-        # The calls that returned the requests, by end: the head of each batch's last row, or the
-        # last read of a batch without rows.
+        # The calls that gave requests back, sorted by their end: the head of each batch's last row
+        # or, if a batch has no rows, its last read.
         calls = [at for at, one in enumerate(activities) if one.stage in (READ, HEAD)]
         last = {self._batches.of(activities[at].number): at for at in calls}
         self._returned = sorted(last.values(), key=lambda at: activities[at].end_ns)
@@ -228,7 +228,7 @@ class _EdgeRules:
         batch = self._batches.of(frame)
         if 0 <= batch - shape.requests < len(self._returned):
             yield Edge(self._returned[batch - shape.requests], REQUEST)
-        # The previous batch had room once a worker took the one ``queue_batches`` places ahead.
+        # The previous batch found room once a worker took the batch ``queue_batches`` before it.
         yield from self._find_edge(
             INFER, batch - 1 - shape.queue_batches, BATCH_ROOM, at_start=True
         )
@@ -257,8 +257,8 @@ class _EdgeRules:
 
 
 def hand_overs(activities: Sequence[Activity], batches: Batches) -> dict[int, tuple[int, int]]:
-    """Return each batch's hand-over to the writer: the worker's last call and the writer's first.
-    The plain loop has none."""
+    """Return batch -> its hand-over to the writer: the indexes of the worker's last call and of the
+    writer's first. The plain loop has none."""
     threads = {one.stage: one.thread for one in activities}
     workers = {one.thread for one in activities if one.stage == INFER}
     done: dict[int, int] = {}

@@ -26,7 +26,7 @@ from detector.lab.session.read import SavedSession
 
 
 class PathCall(NamedTuple):
-    """One call on the path. ``wait_ns``: from the end of its ``cause`` to its start."""
+    """One call on the path. ``wait_ns``: from the end of what it waited for to its start."""
 
     at: int
     self_ns: int
@@ -44,7 +44,7 @@ class StageOnPath:
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """The path of the steady state, from the first frame written to the last frame read."""
+    """The path of the steady state: from the first frame to the last one before reading ended."""
 
     steps: Sequence[PathCall]
     stages: dict[str, StageOnPath]

@@ -25,7 +25,7 @@ def dependency_rows(
     blocked: Mapping[str, Mapping[str, float]],
     waits: Mapping[str, Mapping[str, float]],
 ) -> list[DependencyRow]:
-    """Return rows by seconds on the path, which add up to the run's.
+    """Return rows, the most seconds on the path first. These seconds add up to the run's.
 
     ``calls``: system calls on the loop's threads. ``blocked``: stage -> call -> seconds. ``waits``:
     thread -> queue -> seconds. A system call's waiting time is the part off the path.

@@ -34,9 +34,9 @@ LARGER = 4  # factor for the run's batch
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A change that may make a run faster. ``change``: name of its row of what-if, which shows the
-    measured gain if there are ``options`` (``how``: in words), else only a bound. ``words``: what a
-    user types. ``does``: their effect; "" if not offered."""
+    """A change that may make a run faster. ``change``: name of its what-if row, which measures the
+    change if there are ``options`` (``how``: in words), and otherwise bounds its gain. ``words``:
+    what a user types. ``does``: the effect of these; "" if the change is not offered."""
 
     change: str
     words: tuple[str, ...]

@@ -247,7 +247,7 @@ class Explanation:
         return of_key and each is not but and each.number > 0
 
     def _limit_to_work(self, one: Activity, excess: float) -> float:
-        """Limit an excess due to more work to the time that was computed for the call."""
+        """Return the part of an excess that more work can explain: at most the call's CPU time."""
         times = self._find_times(one)
         if times is None:
             return excess
@@ -315,7 +315,7 @@ class _MomentIndex:
             self.library_rate = float(np.median(rates))
 
     def _shares(self, start: int, end: int) -> Iterator[tuple[int, float]]:
-        """Yield the index of each moment with time in this interval, and the share of it."""
+        """Yield the index of each moment that overlaps this interval, and its overlapping share."""
         ends = self._ends
         first = max(1, int(np.searchsorted(ends, start, side="right")))
         for row in range(first, len(ends)):

@@ -1,9 +1,9 @@
 """Measure how far two arrays are apart, and whether rounding explains it.
 
-Tensors are compared by the rms of their difference over the size of the first. A product in a type
-with a relative rounding error u adds about u of its result's size, independent from layer to layer,
-so that after n layers the error is near u x sqrt(n) (Higham, Accuracy and Stability of Numerical
-Algorithms, 3.1); the networks here have up to 250 layers, sqrt(250) = 16.
+Tensors are compared by (rms of their difference) / (size of the first). A product in a type with
+relative rounding error u has an error of about u times its size. These errors are independent from
+layer to layer, so that after n layers the error is near u x sqrt(n) (Higham, Accuracy and Stability
+of Numerical Algorithms, 3.1); the networks here have up to 250 layers, sqrt(250) = 16.
 
     fp32   u = 2^-24; kernels add in other orders, sums of up to 5,000 terms: 2^-24 x 70 x 16 = 7e-5
     tf32   u = 2^-11, as fp16 with the range of fp32
@@ -14,8 +14,8 @@ Algorithms, 3.1); the networks here have up to 250 layers, sqrt(250) = 16.
 
 The tolerances are these, rounded (for fp32, times 14). Inside yolov5n and the default model no
 tensor differs by more than 0.19 of its size in int8 and 0.033 in bf16, and no layer increases the
-difference by more than 0.3 of it. A fault changes numbers by a tenth to a few times their size. The
-size of a tensor is the rms around its mean.
+difference by more than 30%. A fault changes numbers by a tenth to a few times their size. The size
+of a tensor is the rms around its mean.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 TOLERANCES = {"fp32": 1e-3, "tf32": 0.01, "fp16": 0.01, "bf16": 0.06, "int8": 0.25}
 ORDER = tuple(TOLERANCES)
-# If both sides are fp32, one element that is off by this many tolerances (of its own size and the
-# tensor's) is a fault. Coarser types have such outliers, so that only the rms shows their faults.
+# If both sides are fp32, one element that is off by OUTLIER x tolerance x (its size + the tensor's)
+# is a fault. Coarser types have such outliers, so that only the rms shows their faults.
 OUTLIER = 30
 # YUV converters and fixed-point resizes round by up to one level in each of three steps.
 LEVELS = 3
@@ -86,7 +86,7 @@ def columns_last(array: Array) -> Array:
 
 
 def _split(array: Array) -> tuple[Array, Array]:
-    """Separate boxes in pixels from scores, which are too small to matter among them."""
+    """Separate boxes in pixels from scores, which are too small to affect an rms over both."""
     rows = columns_last(array)
     return rows[..., :BOX_COLUMNS], rows[..., BOX_COLUMNS:]
 

@@ -22,7 +22,7 @@ AGNOSTIC, THRESHOLD, COUNT = "NMS across classes", "another IoU threshold", "oth
 SIZE, OTHER, ROUNDING = "another size", "other numbers", "rounding that adds up"
 GEOMETRY = "another geometry"
 
-EXPLAINED = 0.35  # share of the rms of a difference that a guess may leave
+EXPLAINED = 0.35  # share of a difference's rms that a correct guess may leave unexplained
 LARGEST_HALF = 65504.0  # float16
 RESIZES = {
     "INTER_NEAREST": cv2.INTER_NEAREST,
@@ -44,7 +44,7 @@ def classify_picture(
     fits: tuple[Letterbox, Letterbox] | None = None,
     source: Array | None = None,
 ) -> Kind:
-    """``before``: A's previous frame. ``fits``: where the source is in A, B. ``source``: u8 BGR."""
+    """``before``: A's previous picture. ``fits``: where ``source`` (u8 BGR) is in ``a``, ``b``."""
     if a.shape != b.shape:
         return Kind(SIZE, f"{_format_shape(a)} and {_format_shape(b)}")
     if fits is not None and (moved := _compare_fits(*fits)):
