@@ -291,7 +291,7 @@ class BucketOutputs:
         return settings
 
     def _create(self, place: Location, data: bytes) -> bool:
-        """Write an object. Return False if it exists and the store has conditional writes."""
+        """Write an object. If it exists, return False; overwrite it if the store cannot tell."""
         path = path_in_store(place)
         try:
             self._store.pipe_file(path, data, mode="create")

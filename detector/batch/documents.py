@@ -69,7 +69,7 @@ class ItemRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """A marker's fields that prove that its item is done: parsed four times as fast as all."""
+    """The fields that show whether an item is done. Parsing only these is four times as fast."""
 
     schema: int
     name: str

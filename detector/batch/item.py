@@ -59,7 +59,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """An item, or a step of it, for a worker. ``version``: the source's when it was listed.
+    """An item, or a step of it, for a worker. ``version``: that of the source when listed.
     ``tries``: number of tries, including the present one."""
 
     name: str
@@ -358,7 +358,7 @@ def _do_step(
 
 class _Step:
     """One step of an item, whose parts are in ``folder``. ``alive`` is called per frame or packet,
-    so that the pool does not take the worker for hung."""
+    so that the pool knows that the worker does not hang."""
 
     def __init__(
         self, task: Task, model: OpenModel, folder: Path, key: str, alive: Callable[[], None]

@@ -51,7 +51,7 @@ class Listing:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def takes(self, path: str) -> bool:
-        """Return whether a file found by a search is an item. Count others that no run wrote."""
+        """Return whether a found file is an item. Count other files, except outputs of runs."""
         is_known = kind_of_name(path) is not None
         if not is_output(path):
             self.left_out[suffix_of(path)] += not is_known
@@ -138,7 +138,7 @@ def _take(found: Found, number: int, names: _Names, listing: Listing) -> None:
 
 
 class _Names:
-    """Assigns names. If one is taken, or inside another, its argument's number is the prefix."""
+    """Assigns names. One that is taken, or inside another, gets its argument's number as prefix."""
 
     def __init__(self, known: dict[str, str]) -> None:
         self._known = known

@@ -114,8 +114,8 @@ class LongItems:
         workers: int,
         ours: Collection[str] | None = None,
     ) -> LongItems:
-        """Choose the items to split. ``todo``: (item, key). Parts that earlier runs left of other
-        items are removed (``ours``: only of these items, those of a shard)."""
+        """Choose the items to split. ``todo``: (item, key). Remove the parts of other items that
+        earlier runs left. ``ours``: the items of a shard; remove only their parts."""
         names = {folder_name(item.name, key): item.name for item, key in todo}
         there = pieces.sweep(place, () if split.off else names, ours)
         items = [item for item, _ in todo]

@@ -75,8 +75,8 @@ def look(place: str) -> BatchResult:
 
 
 def _later(known: str | None, row: ManifestRow) -> str:
-    """Return the state of an item whose state in another manifest is ``known``. Two manifests have
-    it if the job was continued with other shards; it is done if either says so."""
+    """Return the state of an item whose state in another manifest is ``known``. An item is in two
+    manifests if the job was continued with other shards; it is done if either says so."""
     return known if known in (FAILED, DONE) and row.state != DONE else row.state
 
 

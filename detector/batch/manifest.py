@@ -275,7 +275,7 @@ class Manifest:
         ]
 
     def found(self) -> dict[str, tuple[bool, dict[str, int] | None]]:
-        """Return for each item that is done: whether it is damaged, and name -> detections."""
+        """Return for each done item whether it is damaged, and class -> number of detections."""
         with self._errors():
             rows = self._connection.execute(
                 "SELECT items.name, damaged, value FROM items LEFT JOIN facts "

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 ROWS, RESULT = "rows.bin", "part.json"
 # The head of a row: the frame's number and pts, the number of detections that --max-det removed,
-# and M, the number that follow: int64 class ids [M], float32 scores [M] and float32 boxes [M, 4],
-# all little-endian.
+# and the number M of those that remain. Their int64 class ids [M], float32 scores [M] and float32
+# boxes [M, 4] follow. All are little-endian.
 HEAD = struct.Struct("<qqqq")
 BYTES_EACH = 28  # of one detection
 
@@ -39,7 +39,7 @@ BYTES_EACH = 28  # of one detection
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartResult:
     """The facts of a finished part. ``first_digest``: digest of its first picture;
-    ``behind_digest``: of the picture after its last. ``bad`` to ``ended_early`` are fields of
+    ``behind_digest``: of the next picture after the part. ``bad`` to ``ended_early`` are fields of
     ``types.ReadCounts``. ``by_class``: pairs of class id and count."""
 
     number: int

@@ -1,6 +1,6 @@
 """The parts of a long item on disk, while a job processes it.
 
-    OUT/.detect-video-parts-NAME-KEY/   digests of the item's name and of its key
+    OUT/.detect-video-parts-NAME-KEY/   NAME: digest of the item's name; KEY: start of its key
         plan.json                       where the file is cut (split.py)
         part-3/                         a finished part (part.py), and record.json, its marker
         part-3.1a2b3c4d/                an unfinished part
@@ -28,7 +28,7 @@ from detector.core.sources._addresses import is_address
 
 PARTS = ".detect-video-parts-"
 PLAN, RECORD = "plan.json", "record.json"
-LEAST_S = 60.0  # least length of a part, so that opening and decoding twice cost little
+LEAST_S = 60.0  # least length of a part, since each opens the file and decodes some frames again
 
 
 def folder_name(name: str, key: str) -> str:
@@ -60,7 +60,7 @@ def drop(place: str, name: str) -> None:
 
 def sweep(place: str, keep: Collection[str], names: Collection[str] | None) -> set[str]:
     """Remove folders of parts, except those in ``keep``; return the ones of ``keep`` that exist.
-    ``names``: remove only parts of these items, a shard's; None: of all."""
+    ``names``: the items of a shard, whose parts alone are removed; None: the parts of all items."""
     found = find_folders(place)
     ours = None if names is None or not found else tuple(map(_all_of, names))
     kept = {name for name in found if name in keep and not os.path.islink(f"{place}/{name}")}

@@ -8,8 +8,8 @@
     OUT/failures.jsonl         the failed items; failures-2-of-4.jsonl for a shard
 
 An item is written into a hidden folder of OUT, which is renamed when it is complete, with its
-marker. So a marker proves complete results, whenever a job was killed. ``Outputs`` is the contract;
-bucket.py writes results into an object store; pieces.py keeps the parts of long items.
+marker. So a marker proves complete results, no matter when a job is killed. ``Outputs`` is the
+contract; bucket.py writes results into an object store; pieces.py keeps the parts of long items.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ def _why_not_joined(sink: type[Sink], config: Config) -> str:
 @dataclass(frozen=True, slots=True)
 class _FrameRange:
     """The frames that a single run yields: ``count`` frames with the numbers ``first``,
-    ``first + stride``, ... It reads the frames from ``begin`` to before ``end``."""
+    ``first + stride``, ... It reads frames from ``begin`` up to ``end``, exclusive."""
 
     begin: int
     end: int

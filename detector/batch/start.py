@@ -208,7 +208,7 @@ def _has_division(request: Request, home: str) -> bool:
 def given_or_kept(
     request: Request, settings: JobSettings | None
 ) -> tuple[list[str], dict[str, Any], str | None]:
-    """Return sources, flags and --config of the command line, or the job's where it has none."""
+    """Return sources, flags and --config: of the command line, or the job's if not given there."""
     given = {name: value for name, value in request.flags.items() if value is not None}
     sources, config_file = list(request.sources), request.config_file
     if settings is None:

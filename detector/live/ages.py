@@ -20,7 +20,7 @@ from detector.core.types import Arrival
 
 DECODING, WAITING, INFERENCE, WRITING = "decoding", "waiting", "inference", "writing"
 PARTS = (DECODING, WAITING, INFERENCE, WRITING)
-RECENT_NS = 10_000_000_000  # length of a window; recent ages are those of this and the previous one
+RECENT_NS = 10_000_000_000  # a window; recent ages are those of the present and the previous window
 PENDING = 64  # samples are added to the histogram in batches of this size
 
 

@@ -32,7 +32,7 @@ def open_folder(path: Path, depth: int = 1) -> int:
 
 
 def open_file(path: Path, flags: int, depth: int = 1, parent: int = -1) -> int:
-    """Open a file, created if needed, without following links. ``parent``: its folder, if open."""
+    """Open or create a file without following links. ``parent``: its open folder, if any."""
     folder = os.dup(parent) if parent >= 0 else open_folder(path.parent, depth)
     try:
         return _open(path.name, flags | os.O_CREAT | os.O_CLOEXEC, folder)
@@ -87,7 +87,7 @@ def find_free_name(folder: Path, stem: str, suffix: str) -> str:
 
 
 def list_names_of_day(stem: str, day: str, suffix: str) -> list[str]:
-    """Return the possible names of a day's files; changed columns need a new file."""
+    """Return the possible names of a day's files: when columns change, another file begins."""
     return [f"{stem}-{day}{more}{suffix}" for more in ("", *(f"-{n}" for n in range(2, 10)))]
 
 

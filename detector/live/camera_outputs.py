@@ -73,8 +73,8 @@ class CreatedFolder:
 
 class CameraOutputs:
     """Opens the outputs of each camera. ``folder``: the run's; None: write nothing. ``notice``
-    prints lines for the user, from any thread. ``style``: for side-cars' boxes. ``hides``: objects
-    are pixelated. ``filters``: which events start clips."""
+    prints lines for the user, from any thread. ``style``: of side-cars' boxes. ``hides``: whether
+    objects are pixelated. ``filters`` select the events that start clips."""
 
     def __init__(
         self,

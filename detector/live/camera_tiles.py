@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from detector.core.stages.tiles import FrameTiles
     from detector.core.types import Fit, Frame
 
-ROOM = Tiling((3, 3))  # if cameras differ, cameras that are added later may have as many tiles
+ROOM = Tiling((3, 3))  # if cameras differ: the least room for tiles, for cameras added later
 
 
 def choose_tiling(option: Tiling, cameras: Sequence[Camera]) -> Tiling:
-    """Return the run's tiling, with room for the most inputs of any camera if cameras differ."""
+    """Return the run's tiling. If cameras differ, it has room for the one with most inputs."""
     own = [Tiling.parse(camera.tiles) for camera in cameras if camera.tiles is not None]
     return replace(option, most=max(one.inputs for one in (ROOM, option, *own))) if own else option
 

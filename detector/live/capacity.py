@@ -35,8 +35,8 @@ class Usage:
 
     ``stages``: busy time of each stage; for several workers, their mean. ``cpu``: use of all cores
     by this process; ``decoding``: the part of it in feeds; ``others``: use by other programs, 0 if
-    unknown. Of the pictures that arrived: ``processed``: detected; ``dropped``: for lack of time;
-    ``decoded``: not skipped by load shedding.
+    unknown. Of the pictures that arrived, ``processed`` were detected, ``dropped`` were dropped for
+    lack of time, and ``decoded`` were not skipped by load shedding.
     """
 
     cameras: int  # number of live cameras

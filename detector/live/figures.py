@@ -52,7 +52,7 @@ class CameraTally:
     live_ns: int = 0  # today's time while the camera was live or its pictures were processed
     rate_ns: float = 0.0  # integral of the camera's rate over ``rated_ns``
     rated_ns: int = 0  # today's time with a known rate
-    # The run's counts at the start of the day, and at its summary, where the next day starts.
+    # The run's counts when the day began, and when it was summarized: the next day begins there.
     before: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
     at_summary: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
 
@@ -134,7 +134,7 @@ class UsageSums:
 
 class LiveStatus:
     """The counters of a run. ``clock``: ns, as in ``Arrival``. ``decoding`` returns CPU ns of the
-    feeds, ``machine_clock`` of all programs. ``tiles``: of cameras without their own."""
+    feeds, ``machine_clock`` those of all programs. ``tiles``: for cameras without their own."""
 
     def __init__(
         self,

@@ -48,7 +48,7 @@ class Output:
 class Router:
     """The sink of a live loop. ``make`` opens a camera's outputs before its feed starts.
     ``watcher`` receives pictures with boxes. ``snapshot`` may add a picture to an event. ``hide``
-    pixelates objects, also those not kept. Only the writer's thread calls ``needs_boxes``,
+    pixelates objects, even if ``keep`` drops them. Only the writer's thread calls ``needs_boxes``,
     ``keep`` and ``write``."""
 
     def __init__(

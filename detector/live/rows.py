@@ -61,7 +61,7 @@ class DayRows:
         self._take_folder()
 
     def _take_folder(self) -> None:
-        """Lock the camera's folder; only ``CameraRows`` does, for all its outputs."""
+        """Lock the camera's folder. Only ``CameraRows`` does so, for all the camera's outputs."""
 
     def _append(self, line: bytes, day: str, now: int) -> None:
         if self._paused and now < self._next_check_ns:

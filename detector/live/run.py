@@ -339,7 +339,7 @@ class _LiveRun:
             write_whole(Path(path), text.encode(), "make it writable and draw again", ours=True)
             extra_stages, parts = between.choose(config.as_dict()), self._parts
             self._plan = replace(self._plan, extra_stages=extra_stages, as_asked=config)
-            with suppress(UsageError):  # a filter for a removed line stays
+            with suppress(UsageError):  # a filter may name a removed line
                 self._filters.take([one for one in self.roster.listed if one.name == camera])
             if isinstance(running := parts.between.get("zones"), kind):
                 running.change(camera, settings)

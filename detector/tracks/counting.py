@@ -138,8 +138,8 @@ class _Moves(NamedTuple):
 
 class Counter:
     """The counts of one source or camera. ``classes``: the ids that each shape counts; None: all.
-    ``listed``: in shapes that count all, the ids with rows from the start; other ids have rows once
-    any shape has counted them. ``start_s``: Unix time at 0 s of the intervals' clock, if known.
+    ``listed``: ids with rows from the start, in shapes that count all; other ids get rows once any
+    shape has counted them. ``start_s``: Unix time at 0 s of the intervals' clock, if known.
     ``active``: numbers of the current shapes; ``zones`` has earlier shapes, too."""
 
     def __init__(
@@ -619,7 +619,7 @@ def _distance_from_outline(points: Floats, outline: Floats) -> Floats:
 def _sides(
     a: Floats, b: Floats, outline: Floats, least: float, margin: float
 ) -> Iterator[tuple[int, float]]:
-    """Yield each side where the path from ``a`` to ``b`` clearly is, and the path's share there."""
+    """Yield (side, share of the path) for each stretch of the path that is clearly on a side."""
     path, edges, to = b - a, np.roll(outline, -1, axis=0) - outline, outline - a
     with np.errstate(divide="ignore", invalid="ignore"):
         across = path[0] * edges[:, 1] - path[1] * edges[:, 0]

@@ -1,8 +1,8 @@
 """Schedule the network: it infers every Nth frame (--infer-every).
 
 A look is an inferred frame. Between looks, tracks keep their last speed. The first frames of a
-scene are looks, until its objects have ids and speeds, and so is a frame before which tracks would
-otherwise end (``LOST_S``). A cut or a new connection begins a scene.
+scene are looks, until its objects have ids and speeds. A frame more than ``LOST_S`` after the last
+look is a look too, since tracks end then. A cut or a new connection begins a scene.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ STEP_S = 1 / 30  # the papers' frame rate
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The four numbers that represent a box, and their variances, [4]: ``measured`` of a detection,
-    ``drift`` and ``drift_speed`` added per step, ``first`` and ``first_speed`` of a new track."""
+    """The four numbers that represent a box, and variances [4] of them and of their speeds:
+    ``measured``: of a detection; ``drift*``: added per step; ``first*``: of a new track."""
 
     of_boxes: Callable[[Floats], Floats]
     to_boxes: Callable[[Floats], Floats]

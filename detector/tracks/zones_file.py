@@ -1,7 +1,7 @@
 """Read the file of lines and zones, with sections for cameras and clips (docs/counting.md).
 
-A section of ``cameras`` or ``clips`` inherits the options of the top level. If it has lines or
-zones, it inherits none of those.
+A section of ``cameras`` or ``clips`` inherits the options of the top level, but lines and zones
+only if it has none of its own.
 """
 
 from __future__ import annotations

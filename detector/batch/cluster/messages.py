@@ -19,8 +19,8 @@ ORIGIN = "a message of the cluster"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """The order to load a model. ``digest``: of settings and model; None until they are
-    resolved. ``cores``: the worker's; ``node_cpus``: the node's, as Ray counts them. ``folder``:
-    place of temporary files; None means TMPDIR."""
+    resolved. ``cores``: how many the worker gets; ``node_cpus``: the node's, as Ray counts them.
+    ``place``: OUT. ``folder``: for temporary files; None means TMPDIR."""
 
     config: dict[str, dict[str, Any]]
     digest: str | None = None

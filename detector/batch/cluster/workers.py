@@ -269,7 +269,7 @@ class Workers(Places[_Place]):
 
     def _lose(self, place: _Place, why: str) -> None:
         """Report the item of an actor that is gone or silent, and start another actor."""
-        # An actor that waits for a node may be lost again and again: that is not counted. Low
+        # Do not count an actor that waits for a node, since it may be lost again and again. Low
         # memory counts in every state.
         loads = place.state == "loading" or NO_MEMORY in why
         if not self._fail_task(place, why) and loads:

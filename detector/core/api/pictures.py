@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def as_image(picture: Picture, choice: Choice | None = None) -> Image:
-    """Convert to u8 BGR [h, w, 3]. Raises UsageError if it is not a picture, and SourceError."""
+    """Convert to u8 BGR [h, w, 3]. Raises UsageError for other types, SourceError for bad files."""
     if isinstance(picture, (str, os.PathLike)):
         return _read_picture(os.fspath(picture), choice)
     if _is_pil(picture):
@@ -60,7 +60,7 @@ def _is_pil(picture: object) -> bool:
 
 
 def _from_pil(picture: Any) -> Image:
-    """Return the pixels as stored. Raises UsageError for more than 8 bits of unknown range."""
+    """Return the pixels as stored. Raises UsageError for modes I and F: their range is unknown."""
     import numpy as np
 
     if picture.mode.startswith(("I", "F")):

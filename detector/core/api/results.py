@@ -42,11 +42,11 @@ class Boxes(AnswersAttributes, np.ndarray[Any, np.dtype[np.float32]]):
 class Detections(AnswersAttributes, types.Detections):
     """The objects of one picture, best score first.
 
-    ``boxes`` xyxy [M, 4] float32 in pixels of the picture, ``scores`` [M] float32, ``class_ids``
-    [M], ``names``: class id -> name, ``track_ids`` [M] or None, ``coasting`` [M] or None: not
-    detected in this frame, but moved by its track (``infer_every``), ``scene`` or None: events at
-    lines and in zones in this frame (``zones``). Iterating and ``found[0]`` yield ``Detection``;
-    indexing with a mask and ``of`` return subsets; ``==`` compares all values.
+    ``boxes``: xyxy [M, 4] float32 in pixels of the picture; ``scores``: [M] float32; ``class_ids``:
+    [M]; ``names``: class id -> name; ``track_ids``: [M]; ``coasting``: [M], whether a box was not
+    detected but moved by its track (``infer_every``); ``scene``: this frame's events at lines and
+    in zones (``zones``). The last three are None without their options. Iterating and ``found[0]``
+    yield ``Detection``; indexing with a mask and ``of`` return subsets; ``==`` compares all values.
 
         >>> boxes, scores = np.float32([[10, 20, 50, 90], [60, 20, 80, 90]]), np.float32([0.9, 0.6])
         >>> found = Detections(boxes, scores, np.array([0, 1]), ("person", "vehicle"))

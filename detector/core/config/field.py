@@ -12,8 +12,8 @@ def option(default: Any, help: str, metavar: str | None = None, **extra: Any) ->
     ``help`` is the long text; the short one, of one line, is its first sentence unless ``short`` is
     given. ``common``: a plain --help shows the option; ``--help all`` shows all.
 
-    ``extra``: ``choices`` (words, or a function that lists them), ``at_least`` and ``at_most``
-    (required for numbers), ``flags`` if not ``--name``, ``hidden`` from --help, ``bare``: the value
-    of a flag without a value, ``also``: another type that the Python API accepts.
+    ``extra``: ``choices``: words, or a function that lists them; ``at_least``, ``at_most``: limits,
+    required for numbers; ``flags``: if other than ``--name``; ``hidden``: not in --help; ``bare``:
+    what the flag means if no value follows; ``also``: another type that the Python API accepts.
     """
     return field(default=default, metadata={"help": help, "metavar": metavar, **extra})

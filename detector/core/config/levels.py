@@ -66,8 +66,8 @@ def list_origins(levels: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, s
 
 
 def _read_own_file(config_file: str | Path) -> tuple[str, dict[str, Any]]:
-    """Read a user's YAML, or the session.json of a run to repeat. Its paths may be relative to its
-    folder; ``names`` may be a list."""
+    """Read a user's YAML, or the session.json of a run to repeat. Paths may be relative to the
+    file's folder; ``names`` may be a list."""
     keep("the configuration", config_file)
     origin, content = read_level(config_file)
     if "config" in content and "schema" in content:

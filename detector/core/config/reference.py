@@ -17,8 +17,8 @@ import yaml
 
 from detector.core.config.schema import Config, choices_of, flag_of, help_of, options, short_of
 
-# Groups whose options ``Detector`` takes, the exceptions, and options of other groups. In Python,
-# writing and drawing are the caller's work, except ``blur``.
+# ``Detector`` takes the options of PYTHON_GROUPS, except NOT_IN_PYTHON, and also ALSO_IN_PYTHON. In
+# Python, writing and drawing are the caller's work, except ``blur``.
 PYTHON_GROUPS = ("network", "runtime", "calibration", "selection", "input", "loop", "live")
 NOT_IN_PYTHON = ("model", "engine", "self_timing")
 ALSO_IN_PYTHON = ("blur", "infer_every", "zones")

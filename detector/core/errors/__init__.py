@@ -17,7 +17,7 @@
                              130  interrupted (Ctrl-C)
                              143  terminated
 
-Codes without an error belong to runs that finish and write their outputs.
+Codes without an error belong to runs that write their outputs, even if a signal ends them early.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 STOPPED_CODES = (EXIT_HUNG_UP, EXIT_INTERRUPTED, EXIT_TERMINATED)
 
-LOGGED = "traceback: "  # prefix of an exception's note that names the file with its traceback
+LOGGED = "traceback: "  # begins the note of an exception that says which file has the traceback
 
 
 class DetectVideoError(Exception):

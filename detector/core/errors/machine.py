@@ -20,7 +20,7 @@ ARM64 = platform.machine() in ("aarch64", "arm64")
 EXACT_INT8 = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 # Instructions that multiply bf16, on x86 and ARM. Other CPUs convert it to fp32 and back.
 BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-# Set for a cluster worker whose share of a node is a number of cores, not particular ones.
+# Set for a cluster worker that was given a number of cores, but no particular ones.
 CORES_VARIABLE = "DETECT_VIDEO_CORES"
 
 

@@ -2,7 +2,7 @@
 
 A secret is registered where it enters the program. Everything that leaves the program (messages,
 logs, documents, pages) goes through ``redact``, which replaces every secret with ``***``, in each
-form that it may take: percent-encoded and decoded, quoted, base64 with its user.
+form that it may take: percent-encoded, decoded, quoted, or as USER:PASSWORD in base64.
 
 If a password is an ordinary word ("street"), that word is hidden everywhere.
 """

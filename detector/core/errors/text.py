@@ -38,7 +38,7 @@ def _plural(noun: str) -> str:
     return f"{noun}es" if noun.endswith(("s", "x", "ch")) else f"{noun}s"
 
 
-# An item of a list: in double quotes, or up to the next comma. A backslash escapes either sign.
+# An item of a list: in double quotes, or up to the next comma. A backslash escapes quote or comma.
 _ITEM = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"\s*|((?:[^,\\]|\\.|\\$)*))(?:,|$)""", re.DOTALL)
 _ESCAPED = re.compile(r'\\([,"])')
 

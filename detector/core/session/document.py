@@ -44,8 +44,8 @@ class Video:
     codec: str | UnsetType = UNSET
     rotation: int | UnsetType = UNSET  # degrees
     decoder: str | UnsetType = UNSET
-    # Pixel format of its frames in the run: "yuv420p"; "bgr" if an output needs that, "bgr: why"
-    # if the source does not give planes.
+    # Pixel format of its frames in the run: "yuv420p"; "bgr" if an output needs BGR; or "bgr: "
+    # and the reason if the source cannot give planes.
     pixels: str | UnsetType = UNSET
 
     @property
@@ -58,8 +58,8 @@ class Video:
 class FrameCounts:
     """Counts of frames. ``dropped``: read and not written, because the run was cut short or failed;
     for cameras, all that were received but not inferred (``streams`` says why). ``reused``: written
-    with the detections of the last inferred frame (--skip-still). ``coasted``: written with boxes
-    that tracks moved (--infer-every), which do not count as detections."""
+    with the detections of the last inferred frame (--skip-still). ``coasted``: written without
+    inference; their boxes were moved along tracks, and do not count as detections."""
 
     read: Annotated[Count, statistic("frames read", "1")]
     written: Annotated[Count, statistic("frames written", "1")]
@@ -99,9 +99,9 @@ class ThreadTime:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFigures:
     """All calls of one stage. ``thread``: its threads' names, comma-separated. ``split``: parts
-    of ``busy_s``; None if the system does not report them. ``library_cpu_s``: CPU of the threads
-    that libraries run for the stage, over the whole run; ``library_ready_s``: how long the busiest
-    of them waited for a core; None if their owner is unknown."""
+    of ``busy_s``; None if the system does not report them. ``library_cpu_s``: CPU time, over
+    the whole run, of the threads that libraries run for the stage; ``library_ready_s``: how long
+    the busiest of them waited for a core. Each is None if unknown."""
 
     thread: str
     calls: Count
@@ -193,12 +193,12 @@ class CpuTime:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What limits the run. ``bottleneck``: the stage to change first; None if there is nothing to
-    judge. ``gain_if_free``: stage -> growth of end-to-end FPS if it took no time (0.08 = 8%), for
-    stages with a known gain; None if no other stage takes time. ``cpu_share``: share of all cores'
-    time that this process used. ``smaller_input``: height and width of a smaller network input, if
-    inference limits the run and the model was trained for it; else absent. ``advice``: options that
-    reduce the bottleneck's work, or "". ``others_cores``: cores that other programs used; None if
-    unknown."""
+    judge. ``gain_if_free``: stage -> growth of end-to-end FPS if that stage took no time (0.08 is
+    8%; None: infinite, as no other stage takes time). It lists only stages with a known gain.
+    ``cpu_share``: share of all cores' time that this process used. ``smaller_input``: height and
+    width of a smaller network input, if inference limits the run and the model was trained for it;
+    else absent. ``advice``: options that reduce the bottleneck's work, or "". ``others_cores``:
+    cores that other programs used; None if unknown."""
 
     bottleneck: str | None
     sentence: str
@@ -243,10 +243,10 @@ class DwellFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneTotals:
-    """The counts of a line or zone (--zones). ``counts``: class -> in and out of a line; entered,
-    left, appeared and ended of a zone, where entered + appeared = left + ended. ``most``: class ->
-    most objects in a zone at once. ``camera``: "" for a file. ``sides``: names of a line's in and
-    out."""
+    """The counts of a line or zone (--zones). ``counts``: class -> "in" and "out" for a line, or
+    "entered", "left", "appeared" and "ended" for a zone (entered + appeared = left + ended).
+    ``most``: class -> most objects in a zone at once. ``camera``: "" for a file. ``sides``: the
+    line's names for "in" and "out"."""
 
     name: str
     kind: str  # "line" or "zone"
@@ -259,8 +259,8 @@ class ZoneTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneSeries:
-    """A line or zone and one class over time. ``counts``: per interval; ``mean``: the mean
-    number of objects in a zone."""
+    """One class at one line or zone, with a value per interval. ``counts``: keys as in ZoneTotals;
+    ``mean``: the mean number of objects in a zone, [] for a line."""
 
     zone: str
     kind: str
@@ -271,9 +271,10 @@ class ZoneSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SceneHistory:
-    """Lines and zones of a source or camera over time. ``began_s``: on the source's clock.
-    ``heat_s``: seconds that objects spent in each cell of the picture, row by row. ``clock``:
-    (seconds since the start, local seconds since 1970), again at each DST change; [] if unknown."""
+    """Lines and zones of a source or camera over time. ``began_s``: start of the first interval, on
+    the source's clock. ``heat_s``: seconds that objects spent in each cell of the picture, row by
+    row. ``clock``: pairs (seconds since ``began_s``, local time as seconds since 1970), for the
+    start and for each DST change; [] if unknown."""
 
     camera: str
     began_s: float
@@ -313,16 +314,16 @@ class AgeFigures:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSummary:
     """One camera of a live run. ``received`` = ``processed`` + all of ``dropped``.
-    ``dropped_share``: share of the frames that the camera's ``rate`` let through.
+    ``dropped_share``: of the frames that passed the camera's ``rate``, the share that was dropped.
 
     ``url``: without secrets. ``state`` and ``tiles`` (2x2, none): at the end. ``live_s``: time for
     which the camera was live, the base of its rates. ``age_ms``: a picture's age when its result is
-    ready. ``parts_ms``: decoding, waiting and inference, which add up to that age, and writing.
-    ``output_age_ms``: a picture's age when an output receives it. ``camera_age_ms``: like
-    ``age_ms``, by the camera's own clock; None if it sends none. ``output_counts``: kind ->
-    pictures or rows written, lost to a full disk, bytes; for a recording also pictures or packets
-    dropped because encoding or the disk was too slow, samples that MP4 refused, items that failed,
-    and finished files with their ``bytes``.
+    ready. ``parts_ms``: decoding, waiting and inference, which add up to that age; also writing,
+    which comes after it. ``output_age_ms``: a picture's age when an output receives it.
+    ``camera_age_ms``: like ``age_ms``, by the camera's own clock; None if it sends no times.
+    ``output_counts``: kind -> counts: pictures or rows written, those lost to a full disk, and
+    bytes. A recording also counts what was dropped because encoding or the disk was too slow,
+    samples that MP4 refused, failed items, and finished files, whose size is its ``bytes``.
     """
 
     name: str
@@ -384,7 +385,7 @@ class Disturbances:
 class InputShapes:
     """The network inputs of a run with --rect. ``made``: how many were prepared after the first, in
     ``made_s`` seconds; one that was closed may be prepared and counted again. ``mean_pixels``: mean
-    over all pictures; ``square_pixels``: of a square input with their longest side."""
+    over the inputs of all pictures; ``square_pixels``: of a square input of the longest side."""
 
     shapes: Annotated[Count, statistic("shapes of the input", "1")]
     made: Annotated[Count, statistic("inputs prepared during the run", "1")]
@@ -428,8 +429,7 @@ class Summary:
     detections: DetectionCounts
     exit: Exit
     notes: list[str]
-    # indexes of notes that describe how the run was set up
-    background: list[Count] = field(default_factory=list)
+    background: list[Count] = field(default_factory=list)  # indexes of notes on the run's set-up
     outputs: dict[str, str] | UnsetType = UNSET
     partial_outputs: list[str] | UnsetType = UNSET
     sources: list[SourceSummary] | UnsetType = UNSET
@@ -479,7 +479,8 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanCounts:
-    """Spans seen, and kept in spans.npz (not all of a very long run). Absent without that file."""
+    """Numbers of spans: ``seen``, and ``kept`` in spans.npz (fewer after a very long run). Absent
+    without that file."""
 
     seen: Count | UnsetType = UNSET
     kept: Count | UnsetType = UNSET

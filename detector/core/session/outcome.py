@@ -32,7 +32,7 @@ class SourceRun:
     timeline: Timeline | OffTimeline
     info: SourceInfo | None = None
     decoder: str = ""
-    pixels: str = ""  # pixel format of its frames: "yuv420p", "bgr", "bgr: why no planes"
+    pixels: str = ""  # as ``document.Video.pixels``
     read: int = 0
     written: int = 0
     reused: int = 0

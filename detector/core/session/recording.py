@@ -74,7 +74,7 @@ class StageSum:
     library_ns: int | None = None
 
     def figures(self, burnt: Burnt | None = None, name: str = "") -> StageFigures:
-        """Return the stage's figures. ``burnt``: libraries' threads in the steady state."""
+        """Return the stage's figures. ``burnt``: CPU time of libraries' threads, steady state."""
         libraries = None if burnt is None else burnt.stages.get(name, StageThreads())
         calls = self.calls / libraries.calls if libraries is not None and libraries.calls else 0.0
         library_ns = None if libraries is None else libraries.cpu_ns * calls
@@ -247,7 +247,7 @@ def merge_recordings(recordings: Iterable[TimelineSums]) -> TimelineSums:
 
 
 def _add_burnt(first: Burnt, second: Burnt) -> Burnt:
-    """Add up two sources that ran in turn. Of the numbers of threads, return the larger."""
+    """Add up two sources that ran in turn, but take the larger of their numbers of threads."""
     others = (
         None
         if first.others_ns is None or second.others_ns is None

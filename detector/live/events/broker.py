@@ -16,7 +16,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
 CONNACK, PUBLISH, PUBACK, SUBACK, PINGRESP = 0x20, 0x30, 0x40, 0x90, 0xD0  # packet types
 QOS = 0x06  # the bits of a PUBLISH header that hold its QoS
-# Limits in bytes, without and with a subscription. Some brokers send messages without one.
+# Limits in bytes, without and with a subscription. Some brokers send messages to any client.
 LONGEST, LONGEST_SUBSCRIBED = 64 << 10, 512 << 10
 WINDOW_S = 10.0
 MOST_PACKETS = 10_000  # in WINDOW_S; acknowledgements of a full queue are far fewer

@@ -1,8 +1,8 @@
 """Filters of events for the webhook, MQTT, snapshots and clips: ``events:`` in cameras.yaml.
 
-Without a filter, a receiver gets all events except those of the run's planned end; for a camera
-with lines or zones (--zones), only events of the lines, the zones and the camera itself. Events
-that a filter held back are counted; the camera's files contain all events.
+Without a filter, a receiver gets all events except those of the run's planned end. But of a camera
+with lines or zones (--zones), it gets only events of these and of the camera itself. Events that a
+filter held back are counted; the camera's files contain all events.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ class EventFilters:
         return result == PASSED
 
     def _has_room(self, key: tuple[str, str], limits: EventFilter, event: Event) -> bool:
-        """Return whether the camera is below its limit, of which one event is reserved for each
-        line or zone without a recent event. Simultaneous events share a picture and count once."""
+        """Return whether the camera's limit allows this event. One event is reserved for each line
+        or zone without a recent one. Simultaneous events share a picture or clip and count once."""
         if limits.per_minute is None:
             return True
         now, recent = self._clock(), self._recent[key]

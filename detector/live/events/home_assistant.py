@@ -24,7 +24,7 @@ BIRTH = "homeassistant/status"  # Home Assistant's default; it does not depend o
 MOST_CLASSES = 20  # with more, a device gets no class entities; use --classes
 MOST_WAITING = 20  # snapshots are dropped while more messages than this are unacknowledged
 MOST_DEVICES = 256  # limit for devices of earlier runs, so that a broker cannot fill the memory
-Entities = dict[str, dict[str, Any]]  # id -> config; with only a platform ("p"), it is removed
+Entities = dict[str, dict[str, Any]]  # id -> config; only a platform ("p"): remove the entity
 
 
 def make_id(text: str) -> str:
@@ -79,7 +79,7 @@ def make_device_config(topic: str, camera: str, entities: Entities) -> str:
 
 
 class HomeAssistant(MqttTarget):
-    """Announces each camera at its first picture, which reveals its lines. A camera that is down
+    """Announces each camera at its first picture, when its lines are known. A camera that is down
     keeps its device from earlier runs."""
 
     subscribes = True

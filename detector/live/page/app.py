@@ -51,7 +51,7 @@ ASSETS = {
 
 
 class Page:
-    """The routes of one server, for its thread."""
+    """The routes of one server. Only the server's thread may use them."""
 
     def __init__(
         self, hub: Hub, access: Access, connections: Connections, executor: Executor, secure: bool

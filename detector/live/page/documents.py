@@ -37,7 +37,7 @@ class SumsDocument(msgspec.Struct, frozen=True):
 class ZoneDocument(msgspec.Struct, frozen=True):
     """A line or zone (--zones). ``points``: shares of the picture's width and height. ``sides``: a
     line's names for in and out. ``inside``: objects in a zone now. ``today`` and ``hours`` (local)
-    include earlier runs; ``classes`` only this one."""
+    include earlier runs; ``classes`` counts this run only."""
 
     name: str
     kind: Literal["line", "zone"]

@@ -144,7 +144,7 @@ class Gate:
                 raise HttpError(403, "requests from other sites are refused (Sec-Fetch-Site)")
 
     def _is_our_host(self, host: str) -> bool:
-        """Return whether Host is a known name, loopback or, unless served on that, an address."""
+        """Return whether Host is a known name or loopback; if we serve others, also any IP."""
         try:
             name = urlsplit(f"//{host}").hostname
         except ValueError:

@@ -31,7 +31,7 @@ class _RunSample:
 
 
 class Sampler:
-    """Samples figures. ``newest``: the last ones; None if the run has not begun or hangs."""
+    """Samples figures. ``newest``: the last figures; None if the run has not begun or hangs."""
 
     def __init__(
         self, read: Callable[[], LiveFigures | None], clock: Callable[[], float] = time.time

@@ -20,7 +20,7 @@ THREADS = 2  # detection needs the other cores
 
 
 def to_yuv(image: Image) -> Image:
-    """Convert BGR [h, w, 3] to I420 [h * 3 / 2, w], padding odd sizes. It has half the bytes."""
+    """Convert BGR [h, w, 3] to I420 [h * 3 / 2, w], half the bytes. Odd sizes are padded."""
     height, width = image.shape[:2]
     if height % 2 or width % 2:
         image = cv2.copyMakeBorder(image, 0, height % 2, 0, width % 2, cv2.BORDER_REPLICATE)

@@ -13,7 +13,7 @@ from fractions import Fraction
 from detector.live.recording.samples import NS, USUAL_NS
 
 BACK_NS = NS  # if a stamp steps back further, the clock was set
-AHEAD_NS = 10 * NS  # if a step exceeds that of arrivals by more, the clock was set
+AHEAD_NS = 10 * NS  # if stamps advance by this much more than arrivals, the clock was set
 REORDER_NS = 10 * NS  # longest pts - dts; no decoder delays more
 
 

@@ -23,7 +23,7 @@ ANNOTATED, COPY, NONE = "annotated", "copy", "none"
 SILENCE_NS = 10 * NS
 # Annotated recordings skip sound for this long: the first packets arrive in a burst.
 SETTLE_NS = NS
-# Shortest time between new files for a new size; until then, annotated pictures are scaled.
+# Shortest time between files begun for a new size; until then, annotated pictures are scaled.
 LEAST_NS = 10 * NS
 
 

@@ -46,7 +46,7 @@ class _StoredFile:
         return self.recorded.path.parent, self.recorded.start_s, self.recorded.number
 
     def age_s(self, utc_s: float) -> float | None:
-        """Return the age by the later of name and file time, without impossible times."""
+        """Return the age by the time in the name or the file's, the later one that is possible."""
         times = (self.recorded.start_s, self.changed_s)
         possible = [one for one in times if FIRST_S <= one <= utc_s + JUMP_S]
         return max(0.0, utc_s - max(possible)) if possible else None
@@ -103,8 +103,8 @@ class Retention:
                 total -= stored[key].bytes
 
     def _date_recordings(self, stored: Mapping[Key, _StoredFile], now: float, utc_s: float) -> None:
-        """Set when each recording ended. Older files count as new until the clock is plausible for
-        one of them."""
+        """Set when each recording ended. Files of earlier runs count as new until the clock
+        gives one of them a plausible age."""
         if self._undated is None:
             self._undated = {key for key, one in stored.items() if not one.recorded.partial}
         self._undated &= stored.keys()

@@ -34,7 +34,7 @@ from detector.live.recording.samples import LATEST_NS, NS, USUAL_NS, Sample
 # Boxes stay until the next detected picture, but at most SHORTEST_NS, or INTERVALS times the last
 # interval between pictures, if that is longer.
 INTERVALS, SHORTEST_NS = 2, NS
-# Boxes of a picture not in the file are shown with the picture up to this long before it.
+# If a detected picture is not in the file, one up to this much earlier shows its boxes.
 FAR_NS = NS
 # Lines start this much earlier, because ASS has centiseconds and players round them.
 EARLY_NS = 2_000_000
@@ -43,7 +43,7 @@ MOST_BYTES = 4_000_000  # of detections kept for a clip that may begin later
 MOST_LINES = 1000  # kept until the video's first fragment is written
 MOST_PICTURES = 4096  # if more are kept, the older half may be dropped
 
-# Of the video's bytes so far. The docs promise a tenth, because the last lines may exceed this.
+# Limit, of the video's bytes so far. The docs say a tenth, since the last lines may exceed it.
 SHARE = 0.09
 FREE_BYTES = 16_000  # every side-car may have this size
 STAY_NS = NS  # longest time for which lines stay unchanged

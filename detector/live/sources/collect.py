@@ -351,7 +351,7 @@ class Collector:
     # Callers hold the lock.
 
     def window_ns(self) -> int:
-        """Return how long a batch waits: the shortest frame interval minus its execution time."""
+        """Return how long a batch waits: the shortest frame interval minus the inference time."""
         rates = [member.fps for member in self._members.values() if member.live and member.fps]
         shortest, longest = WINDOW_NS
         if not rates:

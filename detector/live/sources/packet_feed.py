@@ -105,7 +105,7 @@ class PacketFeed(ThreadedFeed):
         is_video = packet.stream_index == video
         arrived_ns, utc_s = now = self.clock(), self.utc()
         if is_video:
-            if self._is_held_back:  # the previous packet's arrival is that of this picture
+            if self._is_held_back:  # the previous packet came out when this picture began
                 arrived_ns, utc_s = self._previous
             self._previous = now
         for listener in self.listeners:

@@ -56,9 +56,8 @@ class Shedding:
         self._bad_sections = 0  # sections in a row that met the conditions
         self._sections_needed = BAD_SECTIONS
         self._cut = False  # the rest of the last group was skipped
-        self._key_pts: int | None = (
-            None  # pts of the last key frame, if pictures before it are missing
-        )
+        # The pts of the last key frame, if pictures before it are missing.
+        self._key_pts: int | None = None
 
     def begin(self) -> None:
         self._key_ns, self._regular = None, 0

@@ -74,7 +74,7 @@ class Slot:
             self._changed.notify_all()
 
     def _is_due(self, arrived_ns: int) -> bool:
-        """Return whether the picture is due. Fixed due times reduce 25 a second to exactly 10."""
+        """Return whether the picture is due. Due times are fixed: 25 a second become exactly 10."""
         if not self._interval_ns:
             return True
         if self._due_ns is None or arrived_ns - self._due_ns > self._interval_ns:

@@ -31,7 +31,7 @@ class _SourceTracking(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrackSettings:
-    """``every``: the network runs on one of this many frames."""
+    """``every``: N if the network runs on every Nth frame; 1 if on all."""
 
     kind: type[Tracker]
     trails_s: float
