@@ -18,7 +18,7 @@ from detector.core.engines import base
 from detector.core.errors import EngineError, machine
 from detector.core.models import ModelRequest, open_network
 from detector.core.models.graph.int8 import FRONT
-from detector.core.run import choose, losses, measurements, sampling, self_timing
+from detector.core.run import choose, in_force, losses, measurements, sampling, saving, self_timing
 from detector.core.run.detect import Hooks, detect
 from detector.core.run.loading import load_model
 from detector.core.run.losses import LIMIT_S, SHARE
@@ -418,12 +418,10 @@ def test_agreement_of_openvino_int8_includes_its_float_layers(
 
 def test_comparison_takes_precedence_over_timing(street, ticks, tmp_path):
     rows = [
-        measurements.row(
-            "ort", precision, {"batch": 1}, 1.0, inference=Interval(speed, speed, speed)
-        )
+        saving.row("ort", precision, {"batch": 1}, 1.0, inference=Interval(speed, speed, speed))
         for precision, speed in (("fp32", 9), ("int8", 8))
     ]
-    compared = measurements.make(
+    compared = saving.make(
         settings(tmp_path),
         "compare",
         rows,
@@ -432,7 +430,7 @@ def test_comparison_takes_precedence_over_timing(street, ticks, tmp_path):
         model_input=(street.input.height, street.input.width),
         rounds=5,
     )
-    measurements.keep(compared, settings(tmp_path))
+    saving.keep(compared, settings(tmp_path))
     choice = choose_engine(street, settings(tmp_path))
     assert choice.config.runtime.precision == "fp32"
     assert "(compare, " in choice.reason
@@ -441,7 +439,7 @@ def test_comparison_takes_precedence_over_timing(street, ticks, tmp_path):
 
 def test_doctor_lists_the_timing(street, ticks, tmp_path):
     choose.find_timing(street, settings(tmp_path))
-    (row,) = choose.list_in_force(settings(tmp_path))
+    (row,) = in_force.list_in_force(settings(tmp_path))
     assert row["model"] == "street-1"
     assert "openvino, int8" in row["reason"]
     assert "--no-self-timing" in row["reason"]

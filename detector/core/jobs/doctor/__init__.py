@@ -13,8 +13,8 @@ from detector.core.errors import EXIT_DONE, EXIT_ENGINE, EXIT_OUTPUT, EngineErro
 from detector.core.jobs.doctor.attempt import BUILD, DEFAULT_JOB, TIME_ENCODERS, try_in_child
 from detector.core.jobs.doctor.encoding import encoders, unusable
 from detector.core.jobs.doctor.hardware import cpu, nvidia, nvtx_tool, readable_counters, threads
-from detector.core.run.choose import list_in_force
 from detector.core.run.environment import environment, version_of
+from detector.core.run.in_force import list_in_force
 from detector.core.run.measurements import why_not_read
 
 # Encoder -> purpose. The default job needs both.

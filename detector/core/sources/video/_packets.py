@@ -15,7 +15,6 @@ import av
 
 from detector.core.errors.text import counted
 from detector.core.sources.video._container import Demuxed, VideoInfo, demux, open_container
-from detector.core.sources.video._structure import find_damage
 
 if TYPE_CHECKING:
     from detector.core.sources.video._fields import FieldReader
@@ -67,6 +66,8 @@ def check_packets(video: VideoInfo, frames: int, last_pts: int | None) -> Check:
                 later += shows and None not in (packet.pts, last_pts) and packet.pts > last_pts
         except av.error.FFmpegError as problem:
             error = problem.strerror
+        from detector.core.sources.video._structure import find_damage
+
         damage = find_damage(container, stream, demuxed)
     missing = max(0, must_show - frames)
     remaining = (
