@@ -18,6 +18,7 @@ from detector.core.config.schema import (
     OutputConfig,
     RuntimeConfig,
 )
+from detector.core.engines import _ranking
 from detector.core.engines._built import sealing
 from detector.core.run import choose, in_force, judging, measurements, saving
 from detector.core.session.measured import Interval, MeasuredMachine
@@ -42,8 +43,8 @@ SETTINGS = {
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
-    monkeypatch.setattr(engines, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
-    monkeypatch.setattr(engines, "suggest_library", lambda device: None)
+    monkeypatch.setattr(_ranking, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
+    monkeypatch.setattr(_ranking, "suggest_library", lambda device: None)
     monkeypatch.setattr(engines, "usable", lambda *_: dict.fromkeys(HERE))
     monkeypatch.setattr(measurements, "library_version", HERE.get)
     set_machine(monkeypatch, "C")

@@ -14,7 +14,7 @@ import pytest
 from detector.core import engines
 from detector.core.api import Detector
 from detector.core.config.schema import CalibrationConfig, Config, NetworkConfig, RuntimeConfig
-from detector.core.engines import base
+from detector.core.engines import _ranking, base
 from detector.core.errors import EngineError, machine
 from detector.core.models import ModelRequest, open_network
 from detector.core.models.graph.int8 import FRONT
@@ -96,8 +96,8 @@ def ticks(monkeypatch) -> FakeClock:
     monkeypatch.setattr(self_timing, "_open_engine", open_engine)
     monkeypatch.setattr(base, "NVIDIA_DRIVER", Path("/no/driver"))
     set_flags(monkeypatch, "avx_vnni", "amx_bf16")
-    monkeypatch.setattr(engines, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
-    monkeypatch.setattr(engines, "suggest_library", lambda device: None)
+    monkeypatch.setattr(_ranking, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
+    monkeypatch.setattr(_ranking, "suggest_library", lambda device: None)
     monkeypatch.setattr(engines, "usable", lambda *_: dict.fromkeys(measurements.TIMED))
     monkeypatch.setattr(measurements, "library_version", lambda name: f"{name} 1.0")
     monkeypatch.setattr(measurements, "this_machine", lambda: MeasuredMachine("C", "f", 2, None))
@@ -119,7 +119,7 @@ def choose_engine(network, config):
 def test_faster_library_is_suggested_once_and_later_only_with_v(
     street, ticks, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(engines, "suggest_library", lambda device: "install it")
+    monkeypatch.setattr(_ranking, "suggest_library", lambda device: "install it")
     for is_first in (True, False):
         [hint] = [
             note for note in choose_engine(street, settings(tmp_path)).notes if note == "install it"
@@ -275,7 +275,7 @@ def test_gpu_engine_that_builds_plans_is_not_timed(foreign, ticks, tmp_path, mon
     speeds = {(engine, "fp32"): 0.010, (engine, "tf32"): 0.006, (engine, "fp16"): 0.004}
     monkeypatch.setattr("tests.run.test_self_timing.SPEEDS", speeds)
     monkeypatch.setattr(base, "NVIDIA_DRIVER", tmp_path)
-    monkeypatch.setattr(engines, "choose_by_rank", lambda *_: (engine, "by rank"))
+    monkeypatch.setattr(_ranking, "choose_by_rank", lambda *_: (engine, "by rank"))
     runtime = foreign(FakeSample(None), settings(tmp_path, "somebody.onnx")).config.runtime
     assert runtime.precision == ("fp16" if engine == "ort" else "fp32")
 
@@ -315,7 +315,7 @@ def test_timing_is_switched_off_in_the_environment(street, ticks, tmp_path, monk
 
 
 def test_engine_of_a_gpu_is_not_timed_on_the_cpu(street, ticks, tmp_path, monkeypatch):
-    monkeypatch.setattr(engines, "choose_by_rank", lambda *_: ("trt", "engine trt: by rank"))
+    monkeypatch.setattr(_ranking, "choose_by_rank", lambda *_: ("trt", "engine trt: by rank"))
     assert choose.find_timing(street, settings(tmp_path)) is None
 
 

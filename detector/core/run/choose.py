@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from detector.core import engines
 from detector.core.config.schema import Config
 from detector.core.run import measurements
 from detector.core.run.canvas import own_canvas
@@ -77,8 +76,11 @@ def choose(
         if "engine" in tuned:
             records = []  # otherwise a comparison may still choose the engine
     by_rank, runtime = choose_by_rank(config), config.runtime
-    may_hint = runtime.engine in ("auto", "openvino")
-    hint = engines.suggest_library(runtime.device) if may_hint else None
+    hint = None
+    if runtime.engine in ("auto", "openvino"):
+        from detector.core.engines import _ranking
+
+        hint = _ranking.suggest_library(runtime.device)
     comparisons = [record for record in records if record.kind == "compare"]
     judged = (judge(record, config, by_rank) for record in comparisons)
     choice, timed_s, just_timed = next(filter(None, judged), None), 0.0, False
@@ -122,7 +124,9 @@ def choose_by_rank(config: Config) -> EngineChoice:
     if precision == "auto":
         precision = "fp32"
     if engine == "auto":
-        engine, why = engines.choose_by_rank(precision, runtime.device)
+        from detector.core.engines import _ranking
+
+        engine, why = _ranking.choose_by_rank(precision, runtime.device)
     return EngineChoice(config.with_options({"engine": engine, "precision": precision}), why)
 
 

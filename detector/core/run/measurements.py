@@ -92,9 +92,11 @@ def may_time(config: Config, network: Network) -> bool:
         return False
     if runtime.device not in ("auto", "cpu"):
         return False
+    from detector.core.engines import _ranking
+
     timed = ON_GPU if base.NVIDIA_DRIVER.exists() else TIMED
     with suppress(EngineError, UsageError):
-        return engines.choose_by_rank("fp32", runtime.device)[0] in timed
+        return _ranking.choose_by_rank("fp32", runtime.device)[0] in timed
     return False
 
 

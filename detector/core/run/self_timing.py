@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from detector.core import engines
 from detector.core.config.schema import PACKAGED, Config, RuntimeConfig
-from detector.core.engines import base
+from detector.core.engines import _ranking, base
 from detector.core.engines.base import BuildProgress
 from detector.core.errors import EngineError, OutputError, UsageError
 from detector.core.errors.machine import usable_cores
@@ -190,7 +190,7 @@ def _list_pairs(precisions: Collection[object], runtime: RuntimeConfig) -> list[
     usable = engines.usable()
     first = runtime.engine
     if first == "auto":
-        first = engines.choose_by_rank("fp32", runtime.device)[0]
+        first = _ranking.choose_by_rank("fp32", runtime.device)[0]
     timed = (first,) if base.NVIDIA_DRIVER.exists() else measurements.TIMED
     installed = [name for name in timed if usable.get(name, "") is None]
     pairs = [(name, precision) for precision in PRECISIONS for name in installed]

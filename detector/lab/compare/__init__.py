@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from detector.core import engines
 from detector.core.config.schema import Config
+from detector.core.engines import _ranking
 from detector.core.engines.base import PRECISIONS
 from detector.core.errors import EXIT_DONE, DetectVideoError, OutputError, SourceError, UsageError
 from detector.core.run import measurements, saving
@@ -191,13 +192,13 @@ def _parse_engines(text: str | None) -> list[str]:
     if text is None:
         usable = [name for name, reason in engines.usable().items() if reason is None]
         return [name for name in engines.rank_engines() if name in usable] or [
-            engines.choose_by_rank()[0]
+            _ranking.choose_by_rank()[0]
         ]
     names = _split(text, "--engine")
     for name in names:
         if name != "auto" and name not in engines.names():
             raise UsageError(engines.unknown(name))
-    return [engines.choose_by_rank()[0] if name == "auto" else name for name in names]
+    return [_ranking.choose_by_rank()[0] if name == "auto" else name for name in names]
 
 
 def _parse_precisions(text: str) -> list[str]:

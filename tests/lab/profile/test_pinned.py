@@ -17,6 +17,7 @@ import pytest
 from detector.core import engines
 from detector.core.config.levels import resolve_config
 from detector.core.config.schema import PACKAGED, Config
+from detector.core.engines import _ranking
 from detector.core.errors.machine import NotHereError
 from detector.core.run import measurements, saving
 from detector.core.run.reading import SourceReading
@@ -150,7 +151,7 @@ def run_profile(folder, engine, precision, *passes):
 
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory):
-    first = engines.choose_by_rank()[0]
+    first = _ranking.choose_by_rank()[0]
     other = next(
         (name for name in measurements.TIMED if name != first and engines.usable()[name] is None),
         first,

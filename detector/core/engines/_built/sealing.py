@@ -13,16 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from detector.core.engines._built.proof import (
-    FIELD,
-    KEY_BYTES,
-    find_key,
-    key_path,
-    keys,
-    read_key,
-    sign,
-    without_proof,
-)
+from detector.core.engines._built import proof
 from detector.core.errors.private import FILE_MODE, make_private_folder, who_else_may_write
 from detector.core.errors.writing import HIDDEN, sync_folder
 
@@ -32,22 +23,22 @@ _not_stored: dict[str, str] = {}  # path -> why this process's key is not stored
 def seal(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document with its proof, which covers the file's ``name`` so that files cannot
     be swapped."""
-    plain = json.loads(json.dumps(without_proof(document)))
-    return {**plain, FIELD: sign(find_key() or _make_key(), name, plain)}
+    plain = json.loads(json.dumps(proof.without_proof(document)))
+    return {**plain, proof.FIELD: proof.sign(proof.find_key() or _make_key(), name, plain)}
 
 
 def why_key_not_stored() -> str | None:
-    return _not_stored.get(str(key_path()))
+    return _not_stored.get(str(proof.key_path()))
 
 
 def _make_key() -> bytes:
     """Create and store a key. If it cannot be stored, it is valid in this process only."""
-    path, key = key_path(), secrets.token_bytes(KEY_BYTES)
+    path, key = proof.key_path(), secrets.token_bytes(proof.KEY_BYTES)
     try:
         key = _keep(path, key)
     except OSError as error:
         _not_stored[str(path)] = error.strerror or str(error)
-    keys[str(path)] = key
+    proof.keys[str(path)] = key
     return key
 
 
@@ -56,8 +47,8 @@ def _keep(path: Path, key: bytes) -> bytes:
     if (others := who_else_may_write(path.parent)) is not None:
         raise OSError(f"{path.parent}: {others}")
     if os.path.lexists(path):
-        if (first := read_key(path)) is not None:
-            return first  # created since ``find_key``
+        if (first := proof.read_key(path)) is not None:
+            return first  # created since ``proof.find_key``
         _refuse_foreign(path)
         path.unlink()  # other accounts can read it, it is truncated, or a link
     temporary = path.with_name(f"{HIDDEN}{secrets.token_hex(8)}")
@@ -70,7 +61,7 @@ def _keep(path: Path, key: bytes) -> bytes:
         try:
             os.link(temporary, path)  # unlike a rename, it fails if another run has stored a key
         except FileExistsError:
-            return read_key(path) or key
+            return proof.read_key(path) or key
         except OSError:  # a file system without hard links
             os.replace(temporary, path)
         sync_folder(path.parent)
