@@ -80,7 +80,7 @@ def libraries() -> list[str]:
 
 def usable(*only: str) -> dict[str, str | None]:
     """Map each engine (of ``only``, if given) to None or why it is unusable. Imports no library."""
-    return {name: why_unusable(find(name)) for name in names() if not only or name in only}
+    return {name: describe_absence(find(name)) for name in names() if not only or name in only}
 
 
 def is_installed(name: str) -> bool:
@@ -88,7 +88,7 @@ def is_installed(name: str) -> bool:
     return library is None or find_spec(library) is not None
 
 
-def why_unusable(engine: type[Engine]) -> str | None:
+def describe_absence(engine: type[Engine]) -> str | None:
     if engine.library is None or find_spec(engine.library) is not None:
         return engine.absent()
     return f"{engine.library} is not installed; install it with: {engine.install}"
@@ -99,7 +99,7 @@ def why_absent(name: str) -> str | None:
     hardware is reported before a missing library. ``usable`` checks hardware only if the library is
     installed, so ``auto`` starts no driver in vain."""
     engine = find(name)
-    reason = why_unusable(engine)
+    reason = describe_absence(engine)
     return reason if reason is None or is_installed(name) else engine.absent() or reason
 
 
@@ -108,7 +108,7 @@ def why_not_buildable(name: str) -> str | None:
     engine = find(name)
     if not engine.builds_anywhere:
         return why_absent(name)
-    return None if is_installed(name) else why_unusable(engine)
+    return None if is_installed(name) else describe_absence(engine)
 
 
 def rank_engines(precision: str = "fp32") -> list[str]:
@@ -164,7 +164,7 @@ def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
             f"engine {name} cannot run {precision}; it runs {', '.join(engine.precisions)}; for "
             f"{precision} use --engine {' or '.join(capable)}"
         )
-    if why_unusable(engine) is None and (reason := engine.refusal(precision, device)):
+    if describe_absence(engine) is None and (reason := engine.refusal(precision, device)):
         raise EngineError(f"engine {name}: {precision} cannot run here: {reason}")
     on_cpu = engine.precisions_on_cpu if kind in ("auto", "cpu") else {}
     return on_cpu.get(precision, engine.precisions[precision])

@@ -32,7 +32,7 @@ def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, 
 
 def _installed(order: Sequence[str]) -> Iterator[str]:
     """Yield the usable engines. Imports each only when it is reached."""
-    return (name for name in order if engines.why_unusable(engines.find(name)) is None)
+    return (name for name in order if engines.describe_absence(engines.find(name)) is None)
 
 
 def _explain_best(order: Sequence[str], device: str) -> str:
