@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from detector.batch.documents import OF_SOURCE, Canvas, JobSettings
-from detector.core.config.levels import FILES, merge_levels, resolve_config
+from detector.core.config.levels import merge_levels, resolve_config
+from detector.core.config.own_file import FILES
 from detector.core.config.schema import CAMERA_GROUPS, PACKAGED, Config
 from detector.core.errors import OutputError
 from detector.core.errors.writing import write_whole

@@ -33,7 +33,7 @@ from urllib3.exceptions import HTTPError as LibraryError
 from urllib3.response import BaseHTTPResponse
 from urllib3.util import parse_url
 
-from detector.core.errors.secrets import Address
+from detector.core.errors.addresses import Address
 
 MOST_REDIRECTS = 10
 MOST_READS = 3  # read timeouts in which all headers together must arrive

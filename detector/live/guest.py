@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from detector.core import sources
 from detector.core.config.schema import CAMERA_GROUPS, Config, flag_of, options
 from detector.core.errors import SourceError, UsageError
-from detector.core.errors.secrets import Address
+from detector.core.errors.addresses import Address
 from detector.core.run.inputs import is_camera
 from detector.core.sources._forms import STANDARD_INPUT, is_live, is_web
 

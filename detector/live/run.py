@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING
 from detector.core import sinks
 from detector.core.config.schema import Config
 from detector.core.errors import DetectVideoError, OutputError, SourceError, UsageError
+from detector.core.errors.addresses import Address
 from detector.core.errors.guard import guarded, keep
 from detector.core.errors.machine import usable_cores
-from detector.core.errors.secrets import Address
 from detector.core.errors.writing import write_whole
 from detector.core.loop.parts import LoopHooks, Parts
 from detector.core.run.canvas import open_network

@@ -20,8 +20,8 @@ import cv2
 
 from detector.core.config.schema import Config
 from detector.core.errors import OutputError, SourceError, UsageError
+from detector.core.errors.addresses import Address
 from detector.core.errors.guard import keep_listed
-from detector.core.errors.secrets import Address
 from detector.core.errors.writing import write_whole
 from detector.core.run.inputs import is_camera
 from detector.core.run.outputs import MAX_NAMES, stem_of

@@ -206,7 +206,7 @@ for call in (
         call()
     except DetectVideoError as error:
         print(error)
-from detector.core.engines import choose_by_rank
+from detector.core.engines._ranking import choose_by_rank
 print(choose_by_rank()[0])
 """
 

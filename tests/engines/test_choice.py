@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from detector.core import engines
+from detector.core.engines import _ranking
 from detector.core.engines.base import EngineOptions, cpu_threads, translated
 from detector.core.errors import EngineError, ModelError, UsageError
 
@@ -44,7 +45,7 @@ def test_auto_chooses_an_installed_engine_and_says_why(
     if name == "torch":
         pytest.importorskip("torch", reason="machine: torch is not installed")
     installed(monkeypatch, *libraries)
-    assert engines.choose_by_rank(precision, "cpu") == (name, f"engine {name}: {reason}")
+    assert _ranking.choose_by_rank(precision, "cpu") == (name, f"engine {name}: {reason}")
 
 
 @pytest.mark.parametrize(
@@ -63,15 +64,15 @@ def test_auto_prefers_an_engine_that_can_use_the_gpu(
     for library in ("openvino", "torch"):
         pytest.importorskip(library, reason=f"machine: {library} is not installed")
     installed(monkeypatch, "onnxruntime", "openvino", "torch")
-    monkeypatch.setattr(engines, "NVIDIA_DRIVER", tmp_path)
+    monkeypatch.setattr(_ranking, "NVIDIA_DRIVER", tmp_path)
     for one in ("ort", "torch"):
         runs_on_gpu = classmethod(lambda cls, precision: cls.name in able)
         monkeypatch.setattr(engines.find(one), "runs_on_gpu", runs_on_gpu)
-    chosen, why = engines.choose_by_rank(precision, device)
+    chosen, why = _ranking.choose_by_rank(precision, device)
     assert chosen == name
     assert ("can use the GPU" in why) is (name in able)
-    monkeypatch.setattr(engines, "NVIDIA_DRIVER", tmp_path / "none")
-    assert engines.choose_by_rank(precision, device)[0] != "torch"
+    monkeypatch.setattr(_ranking, "NVIDIA_DRIVER", tmp_path / "none")
+    assert _ranking.choose_by_rank(precision, device)[0] != "torch"
 
 
 @pytest.mark.parametrize(
@@ -104,15 +105,15 @@ def test_version_file_agrees_with_torch():
 def test_auto_without_a_capable_engine_raises(monkeypatch):
     installed(monkeypatch, "onnxruntime")
     with pytest.raises(EngineError, match="ort cannot run"):
-        engines.choose_by_rank("bf16", "cpu")
+        _ranking.choose_by_rank("bf16", "cpu")
     with pytest.raises(UsageError, match="unknown precision 'int4'"):
-        engines.choose_by_rank("int4")
+        _ranking.choose_by_rank("int4")
 
 
 def test_auto_without_libraries_says_what_to_install(monkeypatch):
     installed(monkeypatch)
     with pytest.raises(EngineError, match=r"'detect-video\[torch\]'"):
-        engines.choose_by_rank()
+        _ranking.choose_by_rank()
     assert engines.why_unusable()["null"] is None
 
 
@@ -131,9 +132,9 @@ def test_missing_library_is_suggested_only_if_measured_to_be_faster(
     monkeypatch, tmp_path, libraries, device, gpu, processor, suggested
 ):
     installed(monkeypatch, *libraries)
-    monkeypatch.setattr(engines, "NVIDIA_DRIVER", tmp_path if gpu else tmp_path / "none")
-    monkeypatch.setattr(engines.platform, "machine", lambda: processor)
-    line = engines.suggest_library(device)
+    monkeypatch.setattr(_ranking, "NVIDIA_DRIVER", tmp_path if gpu else tmp_path / "none")
+    monkeypatch.setattr(_ranking.platform, "machine", lambda: processor)
+    line = _ranking.suggest_library(device)
     assert (line is not None) == suggested
     assert not line or engines.find("openvino").install in line
 

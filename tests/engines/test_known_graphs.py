@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 from detector.core import engines
-from detector.core.engines._built import building, proof, store
+from detector.core.engines._built import building, sealing, store
 from detector.core.engines._built.building import export
 from detector.core.engines._built.store import Graphs
 from detector.core.engines.base import EngineOptions, LayerExecution
@@ -86,7 +86,7 @@ def test_cfg_is_parsed_if_its_stored_description_is_unproved_or_another(cfg, fol
         json.dumps({**manifest, "description": {**manifest["description"], "parameters": 1}})
     )
     assert opened(cfg, folder).parameters == manifest["parameters"] != 1
-    path.write_text(json.dumps(proof.seal(path.name, {**manifest, "description": {}})))
+    path.write_text(json.dumps(sealing.seal(path.name, {**manifest, "description": {}})))
     monkeypatch.setattr(darknet_layers, "read_architecture", refuse)
     with pytest.raises(AssertionError, match="built again"):
         opened(cfg, folder)
@@ -141,7 +141,7 @@ def test_other_layers_names_or_code_give_another_graph(cfg, folder, monkeypatch)
 def test_invalid_sealed_manifest_is_ignored(cfg, folder, change):
     path = Path(export(opened(cfg, folder), folder).path).with_suffix(".json")
     manifest = {**json.loads(path.read_text()), **change}
-    path.write_text(json.dumps(proof.seal(path.name, manifest)))
+    path.write_text(json.dumps(sealing.seal(path.name, manifest)))
     assert opened(cfg, folder).path is None
 
 
@@ -250,7 +250,7 @@ def test_invalid_layers_file_is_measured_again_once(tmp_path, text):
     key = executed._hash_settings(engine, {})
     text = text.replace("KEY", key)
     if text.startswith("{"):
-        text = json.dumps(proof.seal("x.layers.json", json.loads(text)))
+        text = json.dumps(sealing.seal("x.layers.json", json.loads(text)))
     (tmp_path / "x.layers.json").write_text(text)
     assert len(layers_of(engine, path)) == 1
     assert engine.asked == 1

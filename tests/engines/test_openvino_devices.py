@@ -13,6 +13,7 @@ import pytest
 
 from detector.core import engines
 from detector.core.config.levels import resolve_config
+from detector.core.engines import _ranking
 from detector.core.engines._built import store
 from detector.core.engines.base import EngineOptions
 from detector.core.engines.openvino import (
@@ -168,7 +169,7 @@ def test_gpu_is_offered_but_auto_does_not_choose_it(gpu, tmp_path):
     [offer, absent] = engines.find("openvino").offers()
     assert (offer.option, offer.usable, "fp32" in offer.precisions) == ("--device gpu", True, True)
     assert (absent.option, absent.usable) == ("--device npu", False)
-    assert engines.choose_by_rank("fp32", "gpu")[0] == "openvino"
+    assert _ranking.choose_by_rank("fp32", "gpu")[0] == "openvino"
     network = small_network(tmp_path)
     assert run(network)[2].device == "cpu"
     assert run(network, device="gpu:0")[2].device == "gpu"

@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 from detector.core.config.schema import Config, RuntimeConfig
-from detector.core.engines._built import building, proof, store
+from detector.core.engines._built import building, proof, sealing, store
 from detector.core.engines._built.building import build_once, export
 from detector.core.engines._built.store import Graphs, find_built
 from detector.core.models.base import Network
@@ -212,7 +212,7 @@ def test_folder_of_another_account_is_built_again(folder, tmp_path, monkeypatch)
         path = export(plus_one(), tmp_path / "other").path
         tamper_both(Path(path))
         manifest = json.loads(Path(path).with_suffix(".json").read_text())
-        sealed = proof.seal(Path(path).with_suffix(".json").name, manifest)
+        sealed = sealing.seal(Path(path).with_suffix(".json").name, manifest)
         Path(path).with_suffix(".json").write_text(json.dumps(sealed))
     shutil.copytree(tmp_path / "other", folder)
     assert find(folder) is None
@@ -359,7 +359,7 @@ def test_key_is_made_once_and_private(folder, cache):
     key = (cache / proof.KEY).read_bytes()
     assert len(key) == proof.KEY_BYTES
     assert (mode(cache / proof.KEY), mode(cache)) == (0o600, 0o700)
-    proof._keys.clear()  # as in another process
+    proof.keys.clear()  # as in another process
     assert find(folder) is not None
     export(plus_one(2), folder)
     assert (cache / proof.KEY).read_bytes() == key
@@ -381,7 +381,7 @@ def test_two_runs_that_start_together_use_one_key(folder, cache, monkeypatch, mo
     monkeypatch.setattr(module, name, second)
     export(plus_one(), folder)
     assert (cache / proof.KEY).read_bytes() == b"f" * proof.KEY_BYTES
-    proof._keys.clear()
+    proof.keys.clear()
     assert find(folder) is not None
 
 
@@ -397,12 +397,12 @@ def test_a_key_that_others_could_know_is_replaced(folder, cache, spoil):
     else:
         path.rename(cache / "known")
         path.symlink_to("known")
-    proof._keys.clear()
+    proof.keys.clear()
     assert find(folder) is None
     export(plus_one(), folder)
     assert path.read_bytes() != before
     assert (mode(path), path.is_symlink()) == (0o600, False)
-    proof._keys.clear()
+    proof.keys.clear()
     assert find(folder) is not None
 
 
@@ -421,7 +421,7 @@ def test_a_key_of_another_account_is_neither_used_nor_replaced(folder, cache):
     export(plus_one(), folder)
     os.chown(cache / proof.KEY, NOBODY, NOBODY)
     before = (cache / proof.KEY).read_bytes()
-    proof._keys.clear()
+    proof.keys.clear()
     assert find(folder) is None
     export(plus_one(2), folder)
     assert (cache / proof.KEY).read_bytes() == before
@@ -530,5 +530,5 @@ def test_the_key_reaches_the_disk_before_it_gets_its_name(tmp_path, monkeypatch)
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "link", linked)
-    assert proof._keep(tmp_path / "a" / "key", b"k" * proof.KEY_BYTES) == b"k" * proof.KEY_BYTES
+    assert sealing._keep(tmp_path / "a" / "key", b"k" * proof.KEY_BYTES) == b"k" * proof.KEY_BYTES
     assert events == [proof.KEY_BYTES, "named", "a folder"]

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from detector.core.errors import SourceError
-from detector.core.errors.secrets import Address, keep_command_line, keep_secret, redact
+from detector.core.errors.addresses import Address, keep_command_line
+from detector.core.errors.secrets import keep_secret, redact
 from detector.core.errors.text import printable
 from detector.core.session.codec import to_json
 

@@ -171,7 +171,7 @@ def test_each_number_of_tiles_has_its_own_session():
 
 
 def test_usual_engine_is_scored_too(monkeypatch):
-    from detector.core import engines
+    from detector.core.engines import _ranking
     from detector.core.run import loading
     from detector.core.run.choose import EngineChoice
 
@@ -182,7 +182,7 @@ def test_usual_engine_is_scored_too(monkeypatch):
         configs = evaluation.add_usual_engine(Config())
         return [(one.runtime.engine, one.runtime.precision) for one in configs]
 
-    by_rank = engines.choose_by_rank("fp32", "auto")[0]
+    by_rank = _ranking.choose_by_rank("fp32", "auto")[0]
     assert usual(by_rank, "fp32") == [("auto", "auto")]
     assert usual("other", "int8") == [("auto", "auto"), ("other", "int8")]
     for given in ({"engine": "ort"}, {"precision": "fp32"}, {"run_dir": "r"}):

@@ -15,6 +15,7 @@ import yaml
 from detector.core import engines
 from detector.core.config.levels import resolve_config
 from detector.core.config.schema import Config, NetworkConfig, OutputConfig, RuntimeConfig
+from detector.core.engines import _ranking
 from detector.core.errors import EngineError, UsageError
 from detector.core.run.judging import format_options
 from detector.core.run.signals import Stopped
@@ -98,7 +99,7 @@ def machine(monkeypatch):
         engines, "why_unusable", lambda *_: {"ort": None, "torch": None, "trt": "is absent"}
     )
     monkeypatch.setattr(engines, "graph_precision_for", graph_precision_for)
-    monkeypatch.setattr(engines, "suggest_library", lambda device: None)
+    monkeypatch.setattr(_ranking, "suggest_library", lambda device: None)
 
 
 def speed_of(settings) -> float:
@@ -213,7 +214,7 @@ def test_search_without_time_is_reported():
 
 
 def test_missing_library_that_would_be_faster_is_named(monkeypatch):
-    monkeypatch.setattr(engines, "suggest_library", lambda device: f"install it for {device}")
+    monkeypatch.setattr(_ranking, "suggest_library", lambda device: f"install it for {device}")
     assert "install it for auto" in Job(speed_of).find().notes
 
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from detector.core.errors.secrets import Address
+from detector.core.errors.addresses import Address
 from detector.core.types import Arrival
 from detector.live.sources.base import (
     ENDED,

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import av
 
-from detector.core.errors.secrets import Address
+from detector.core.errors.addresses import Address
 from detector.core.stages.annotate import Style
 from detector.core.types import Arrival, Frame
 from detector.live.recording.names import list_recordings

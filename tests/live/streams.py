@@ -10,7 +10,7 @@ from typing import Any
 import av
 import numpy as np
 
-from detector.core.errors.secrets import Address
+from detector.core.errors.addresses import Address
 from detector.core.types import Arrival, Detections, Frame, Image
 from detector.live.sources.base import Camera
 

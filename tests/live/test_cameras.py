@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from detector.core.errors import SourceError, UsageError
-from detector.core.errors.secrets import Address, redact
+from detector.core.errors.addresses import Address
+from detector.core.errors.secrets import redact
 from detector.live.sources.base import FILE, NETWORK, WEBCAM, Camera
 from detector.live.sources.cameras import (
     compare_cameras,

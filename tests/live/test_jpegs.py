@@ -9,7 +9,7 @@ from random import Random
 import cv2
 import pytest
 
-from detector.core.errors.secrets import Address
+from detector.core.errors.addresses import Address
 from detector.live.sources import jpegs
 from detector.live.sources.base import NETWORK, Camera, Terms
 from detector.live.sources.jpegs import Jpegs

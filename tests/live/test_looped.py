@@ -13,7 +13,7 @@ import pytest
 
 from detector.core import sources
 from detector.core.errors import SourceError
-from detector.core.errors.secrets import Address
+from detector.core.errors.addresses import Address
 from detector.live.sources import looped
 from detector.live.sources.base import FILE, LIVE, Camera, Picture, Terms
 from detector.live.sources.looped import LoopedFeed

@@ -21,7 +21,7 @@ import av
 import pytest
 
 from detector.core.errors import SourceError
-from detector.core.errors.secrets import Address
+from detector.core.errors.addresses import Address
 from detector.core.sources._network.addresses import FAST, OPENINGS, SHORT
 from detector.core.timeline import READ, WAIT_INPUT, Timeline
 from detector.live.sources import hardware, network

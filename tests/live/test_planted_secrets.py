@@ -8,7 +8,7 @@ import pytest
 
 from detector.core.cli.exits import end
 from detector.core.errors import EXIT_INTERNAL
-from detector.core.errors.secrets import Address
+from detector.core.errors.addresses import Address
 from tests.live import servers
 from tests.live.test_command import live_run
 from tests.waiting import wait_for

@@ -13,7 +13,7 @@ from typing import Any
 import av
 import pytest
 
-from detector.core.errors.secrets import Address
+from detector.core.errors.addresses import Address
 from detector.core.terminal.run import DROPPED
 from detector.live.figures import NO_TIME, NOT_WANTED
 from detector.live.sources.base import (

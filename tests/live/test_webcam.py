@@ -13,7 +13,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from detector.core.errors.secrets import Address
+from detector.core.errors.addresses import Address
 from detector.live.sources.base import ENDED, LIVE, STALLED, WAITING, WEBCAM, Camera, Feed, Terms
 from detector.live.sources.status import Backoff, Status
 from detector.live.sources.webcam import WebcamFeed

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from detector.core.errors import SourceError
-from detector.core.errors.secrets import Address
+from detector.core.errors.addresses import Address
 from detector.core.sources._web import WebPlace
 from detector.core.sources.video._listed import open_listed
 from detector.live.sources.base import Camera

@@ -18,8 +18,9 @@ from detector.core.config.schema import (
     OutputConfig,
     RuntimeConfig,
 )
-from detector.core.engines._built import proof
-from detector.core.run import choose, judging, measurements
+from detector.core.engines import _ranking
+from detector.core.engines._built import sealing
+from detector.core.run import choose, in_force, judging, measurements, saving
 from detector.core.session.measured import Interval, MeasuredMachine
 from detector.lab import tune
 from detector.lab.analysis.compare import Variant, compare_variants
@@ -42,8 +43,8 @@ SETTINGS = {
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
-    monkeypatch.setattr(engines, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
-    monkeypatch.setattr(engines, "suggest_library", lambda device: None)
+    monkeypatch.setattr(_ranking, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
+    monkeypatch.setattr(_ranking, "suggest_library", lambda device: None)
     monkeypatch.setattr(engines, "why_unusable", lambda *_: dict.fromkeys(HERE))
     monkeypatch.setattr(measurements, "library_version", HERE.get)
     set_machine(monkeypatch, "C")
@@ -219,7 +220,7 @@ def test_changed_record_is_ignored_with_a_note(tmp_path):
 
 def test_file_of_another_version_is_noted_and_kept(tmp_path):
     path = tmp_path / measurements.FILE
-    path.write_text(json.dumps(proof.seal(path.name, {"schema": 1, "comparisons": []})))
+    path.write_text(json.dumps(sealing.seal(path.name, {"schema": 1, "comparisons": []})))
     (line,) = choose_config(tmp_path).notes
     assert line.startswith(f"{path}: ignored; written by another version")
     record_compare(tmp_path, DEFAULT, FASTER)
@@ -228,13 +229,13 @@ def test_file_of_another_version_is_noted_and_kept(tmp_path):
 
 
 def test_newest_records_are_listed_per_model_and_kind_of_source(tmp_path):
-    assert choose.list_in_force(config(tmp_path)) == []
+    assert in_force.list_in_force(config(tmp_path)) == []
     record_tune(tmp_path, settings={"queue_batches": 2})
     record_tune(tmp_path)
     record_tune(tmp_path, kind="640x360 h264")
     record_compare(tmp_path, DEFAULT, row("torch", "fp32", 20, 21, 22))
     record_compare(tmp_path, DEFAULT, FASTER, sha="cd" * 32)
-    listed = choose.list_in_force(config(tmp_path))
+    listed = in_force.list_in_force(config(tmp_path))
     assert [row["model_input"] for row in listed] == [SIZE] * 4
     speedups = [re.findall(r"\d\S*x\d*", row["reason"])[0] for row in listed]
     assert speedups == ["2.1x", "2.9x", "1280x720", "640x360"]
@@ -242,9 +243,9 @@ def test_newest_records_are_listed_per_model_and_kind_of_source(tmp_path):
     tune_undo = "to undo: detect-video tune --undo"
     assert [row["undo"] for row in listed] == [undo, undo, tune_undo, tune_undo]
     record_compare(tmp_path, DEFAULT, row("torch", "fp32", 9, 10, 11))  # nothing is faster
-    assert len(choose.list_in_force(config(tmp_path))) == 3
+    assert len(in_force.list_in_force(config(tmp_path))) == 3
     record_compare(tmp_path, DEFAULT, FASTER, sha="ef" * 32, model_input=None)
-    assert (0, 0) in [row["model_input"] for row in choose.list_in_force(config(tmp_path))]
+    assert (0, 0) in [row["model_input"] for row in in_force.list_in_force(config(tmp_path))]
 
 
 def test_fastest_row_that_agrees_is_chosen(tmp_path):
@@ -388,14 +389,14 @@ def test_undo_removes_only_tunings_of_this_machine(tmp_path):
     timing = {**first, "kind": "self-timing"}
     elsewhere = {**first, "machine": {**first["machine"], "cpu": "D"}}
     document["measurements"] += [foreign, timing, elsewhere]
-    path.write_text(json.dumps(proof.seal(path.name, document)))
-    (record,) = measurements.forget(config(tmp_path), "tune")
+    path.write_text(json.dumps(sealing.seal(path.name, document)))
+    (record,) = saving.forget(config(tmp_path), "tune")
     assert judging.describe(record).startswith("tuned for 1280x720 h264 (")
     remaining = json.loads(path.read_text())["measurements"]
     assert [each.get("kind") for each in remaining] == [None, "self-timing", "tune"]
     assert remaining[0] == foreign
     assert choose_config(tmp_path).tuned == {}
-    assert measurements.forget(config(tmp_path), "tune") == []
+    assert saving.forget(config(tmp_path), "tune") == []
     record_compare(tmp_path, DEFAULT, FASTER)
     assert json.loads(path.read_text())["measurements"][0] == foreign
 

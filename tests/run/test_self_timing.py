@@ -14,11 +14,11 @@ import pytest
 from detector.core import engines
 from detector.core.api import Detector
 from detector.core.config.schema import CalibrationConfig, Config, NetworkConfig, RuntimeConfig
-from detector.core.engines import base
+from detector.core.engines import _ranking, base
 from detector.core.errors import EngineError, machine
 from detector.core.models import ModelRequest, open_network
 from detector.core.models.graph.int8 import FRONT
-from detector.core.run import choose, losses, measurements, sampling, self_timing
+from detector.core.run import choose, in_force, losses, measurements, sampling, saving, self_timing
 from detector.core.run.detect import Hooks, detect
 from detector.core.run.loading import load_model
 from detector.core.run.losses import LIMIT_S, SHARE
@@ -96,8 +96,8 @@ def ticks(monkeypatch) -> FakeClock:
     monkeypatch.setattr(self_timing, "_open_engine", open_engine)
     monkeypatch.setattr(base, "NVIDIA_DRIVER", Path("/no/driver"))
     set_flags(monkeypatch, "avx_vnni", "amx_bf16")
-    monkeypatch.setattr(engines, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
-    monkeypatch.setattr(engines, "suggest_library", lambda device: None)
+    monkeypatch.setattr(_ranking, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
+    monkeypatch.setattr(_ranking, "suggest_library", lambda device: None)
     monkeypatch.setattr(engines, "why_unusable", lambda *_: dict.fromkeys(measurements.TIMED))
     monkeypatch.setattr(measurements, "library_version", lambda name: f"{name} 1.0")
     monkeypatch.setattr(measurements, "this_machine", lambda: MeasuredMachine("C", "f", 2, None))
@@ -119,7 +119,7 @@ def choose_engine(network, config):
 def test_faster_library_is_suggested_once_and_later_only_with_v(
     street, ticks, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(engines, "suggest_library", lambda device: "install it")
+    monkeypatch.setattr(_ranking, "suggest_library", lambda device: "install it")
     for is_first in (True, False):
         [hint] = [
             note for note in choose_engine(street, settings(tmp_path)).notes if note == "install it"
@@ -276,7 +276,7 @@ def test_gpu_engine_that_builds_plans_is_not_timed(foreign, ticks, tmp_path, mon
     speeds = {(engine, "fp32"): 0.010, (engine, "tf32"): 0.006, (engine, "fp16"): 0.004}
     monkeypatch.setattr("tests.run.test_self_timing.SPEEDS", speeds)
     monkeypatch.setattr(base, "NVIDIA_DRIVER", tmp_path)
-    monkeypatch.setattr(engines, "choose_by_rank", lambda *_: (engine, "by rank"))
+    monkeypatch.setattr(_ranking, "choose_by_rank", lambda *_: (engine, "by rank"))
     runtime = foreign(FakeSample(None), settings(tmp_path, "somebody.onnx")).config.runtime
     assert runtime.precision == ("fp16" if engine == "ort" else "fp32")
 
@@ -316,7 +316,7 @@ def test_timing_is_switched_off_in_the_environment(street, ticks, tmp_path, monk
 
 
 def test_engine_of_a_gpu_is_not_timed_on_the_cpu(street, ticks, tmp_path, monkeypatch):
-    monkeypatch.setattr(engines, "choose_by_rank", lambda *_: ("trt", "engine trt: by rank"))
+    monkeypatch.setattr(_ranking, "choose_by_rank", lambda *_: ("trt", "engine trt: by rank"))
     assert choose.find_timing(street, settings(tmp_path)) is None
 
 
@@ -419,12 +419,10 @@ def test_agreement_of_openvino_int8_includes_its_float_layers(
 
 def test_comparison_takes_precedence_over_timing(street, ticks, tmp_path):
     rows = [
-        measurements.row(
-            "ort", precision, {"batch": 1}, 1.0, inference=Interval(speed, speed, speed)
-        )
+        saving.row("ort", precision, {"batch": 1}, 1.0, inference=Interval(speed, speed, speed))
         for precision, speed in (("fp32", 9), ("int8", 8))
     ]
-    compared = measurements.make(
+    compared = saving.make(
         settings(tmp_path),
         "compare",
         rows,
@@ -433,7 +431,7 @@ def test_comparison_takes_precedence_over_timing(street, ticks, tmp_path):
         model_input=(street.input.height, street.input.width),
         rounds=5,
     )
-    measurements.keep(compared, settings(tmp_path))
+    saving.keep(compared, settings(tmp_path))
     choice = choose_engine(street, settings(tmp_path))
     assert choice.config.runtime.precision == "fp32"
     assert "(compare, " in choice.reason
@@ -442,7 +440,7 @@ def test_comparison_takes_precedence_over_timing(street, ticks, tmp_path):
 
 def test_doctor_lists_the_timing(street, ticks, tmp_path):
     choose.find_timing(street, settings(tmp_path))
-    (row,) = choose.list_in_force(settings(tmp_path))
+    (row,) = in_force.list_in_force(settings(tmp_path))
     assert row["model"] == "street-1"
     assert "openvino, int8" in row["reason"]
     assert "--no-self-timing" in row["reason"]

@@ -18,7 +18,8 @@ from detector.core.errors import SourceError
 from detector.core.run.detect import detect
 from detector.core.run.inputs import gather_sources
 from detector.core.run.outputs import SETTINGS
-from detector.core.sources._contents import FFMPEG_PICTURES, PICTURES, VIDEOS, is_picture, is_video
+from detector.core.sources._contents import FFMPEG_PICTURES, PICTURES, VIDEOS
+from detector.core.sources._folders import is_picture, is_video
 from tests.conftest import CHECKOUT
 
 from .oddities import ffmpeg

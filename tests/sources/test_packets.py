@@ -7,8 +7,9 @@ from pathlib import Path
 import av
 import pytest
 
+from detector.core.sources.video._check import check_packets
 from detector.core.sources.video._container import probe
-from detector.core.sources.video._packets import PictureRule, check_packets
+from detector.core.sources.video._packets import PictureRule
 
 from .clips import pts_of, write_video
 

@@ -263,10 +263,10 @@ def test_pictures_that_cv2_cannot_convert_are_read_by_pyav(folder, name, before)
 
 
 def test_false_alarm_gives_no_extra_frame(plain, monkeypatch):
-    from detector.core.sources.video import _packets, opencv
+    from detector.core.sources.video import _check, opencv
 
     expected, _ = read_all(plain)
-    alarm = _packets.Check(lost=0, remaining=3)
+    alarm = _check.Check(lost=0, remaining=3)
     monkeypatch.setattr(opencv, "check_packets", lambda *_: alarm)
     frames, source = read_all(plain)
     assert [(f.index, f.pts) for f in frames] == [(f.index, f.pts) for f in expected]

@@ -78,7 +78,7 @@ def _from_pil(picture: Any) -> Image:
 
 def _read_picture(path: str, choice: Choice | None) -> Image:
     from detector.core import sources
-    from detector.core.errors.secrets import Address
+    from detector.core.errors.addresses import Address
     from detector.core.sources._addresses import is_address
 
     shown = Address(path).shown  # an address may hold a password

@@ -23,11 +23,13 @@ def main() -> NoReturn:
         sys.exit(error.exit_code)
     from detector.core.cli.exits import end
     from detector.core.cli.streams import guard_streams
-    from detector.core.errors.secrets import keep_command_line
     from detector.core.run.signals import Stopped, ignore_signals
 
     guard_streams()
-    keep_command_line(sys.argv[1:])
+    if any("://" in word for word in sys.argv[1:]):
+        from detector.core.errors.addresses import keep_command_line
+
+        keep_command_line(sys.argv[1:])
     stopped = False
     try:
         code = _run_command()

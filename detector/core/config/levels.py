@@ -20,11 +20,9 @@ from detector.core.errors import UsageError
 from detector.core.errors.guard import keep
 from detector.core.errors.parsing import quote
 from detector.core.errors.reading import read_text
-from detector.core.errors.secrets import SECRET_PATHS, Address
 from detector.core.errors.text import split_list
 from detector.core.errors.yaml_parsing import parse_yaml
 
-FILES = ("model", "cfg", "describe", "weights", "names", "calibrate")  # options that name files
 MAX_TEXT = 4096  # characters of a value: the longest path that the system accepts
 COMMAND_LINE = "command line"  # origin of the flags: messages name the flag, not the path
 OTHER_NAMES = {"half": "fp16", "single": "fp32"}  # other programs' names for our choices
@@ -68,58 +66,11 @@ def list_origins(levels: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, s
 def _read_own_file(config_file: str | Path) -> tuple[str, dict[str, Any]]:
     """Read a user's YAML, or the session.json of a run to repeat. Paths may be relative to the
     file's folder; ``names`` may be a list."""
+    from detector.core.config.own_file import adapt
+
     keep("the configuration", config_file)
     origin, content = read_level(config_file)
-    if "config" in content and "schema" in content:
-        content = _repeat(origin, content)
-    own_folder = Path(config_file).parent
-    for group in (content, content.get("network"), content.get("calibration")):
-        if not isinstance(group, dict):
-            continue
-        names = group.get("names")
-        if isinstance(names, (list, dict)):
-            group["class_names"] = _sort_names(origin, group.pop("names"))
-        for key in FILES:
-            value = group.get(key)
-            if (
-                isinstance(value, str)
-                and not os.path.exists(value)
-                and os.path.isfile(own_folder / value)
-            ):
-                group[key] = str(own_folder / value)
-    return origin, content
-
-
-def _repeat(origin: str, document: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a run: as given, but with the engine, precision and input that it
-    chose, and without its session's folder. Raises UsageError."""
-    try:
-        options = {**document["config"]}
-        runtime = {**options["runtime"]}
-        runtime |= {"engine": document["engine"], "precision": document["precision"]}
-        if not runtime["rect"]:
-            height, width = document["model_input"]
-            runtime["size"] = f"{width}x{height}"
-        return {**options, "runtime": runtime, "output": {**options["output"], "run_dir": None}}
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{origin}: not a whole session.json of a run; give another") from error
-
-
-def _sort_names(origin: str, names: list[Any] | dict[Any, Any]) -> list[str]:
-    """Return class names in order of id from [person, vehicle] or {0: person, 1: vehicle}."""
-    if isinstance(names, dict):
-        by_id = {str(key): name for key, name in names.items()}  # a quoted key works too
-        if by_id.keys() != {str(at) for at in range(len(names))}:
-            raise UsageError(
-                f"{origin}: names: class ids must be 0, 1, ... {len(names) - 1}, each exactly once"
-            )
-        names = [by_id[str(at)] for at in range(len(names))]
-    for name in names:
-        if isinstance(name, (list, dict)):
-            raise UsageError(
-                f"{origin}: names: {quote(name)} is not a name; write one text per class"
-            )
-    return [str(name) for name in names]
+    return origin, adapt(origin, content, Path(config_file).parent)
 
 
 def _find_description_of_plan(model: str) -> Path | None:
@@ -200,7 +151,9 @@ _UNITS = {"GB": "GB", "DAYS": "days", "MIN": "minutes", "S": "seconds"}  # by me
 
 def _check(origin: str, name: str, value: Any) -> Any:
     group, leaf = _LEAVES[name]
-    if isinstance(value, str):
+    if isinstance(value, str) and "://" in value:
+        from detector.core.errors.addresses import SECRET_PATHS, Address
+
         Address(value, hide_path=name in SECRET_PATHS)  # registers secrets, before any message
     where = flag_of(leaf) if origin == COMMAND_LINE else f"{origin}: {group}.{name}"
     if name == "zones" and isinstance(value, Mapping):

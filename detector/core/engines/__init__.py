@@ -9,16 +9,15 @@ from __future__ import annotations
 import importlib
 import math
 import os
-import platform
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from detector.core import wings
-from detector.core.engines.base import NVIDIA_DRIVER, PRECISIONS, Engine, EngineOptions, translated
+from detector.core.engines.base import PRECISIONS, Engine, EngineOptions, translated
 from detector.core.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
@@ -70,18 +69,18 @@ def find(name: str) -> type[Engine]:
     )
 
 
-def _read(name: str, attribute: str) -> Any:
+def read_attribute(name: str, attribute: str) -> Any:
     return wings.read_literal(f"{__name__}.{name}", attribute)
 
 
 def libraries() -> list[str]:
     """Return the modules that engines need, whether or not they are installed."""
-    return [library for name in names() if (library := _read(name, "library"))]
+    return [library for name in names() if (library := read_attribute(name, "library"))]
 
 
 def why_unusable(*only: str) -> dict[str, str | None]:
     """Map each engine (of ``only``, if given) to None or why it is unusable. Imports no library."""
-    return {name: _absence(find(name)) for name in names() if not only or name in only}
+    return {name: describe_absence(find(name)) for name in names() if not only or name in only}
 
 
 def is_installed(name: str) -> bool:
@@ -89,7 +88,7 @@ def is_installed(name: str) -> bool:
     return library is None or find_spec(library) is not None
 
 
-def _absence(engine: type[Engine]) -> str | None:
+def describe_absence(engine: type[Engine]) -> str | None:
     if is_installed(engine.name):
         return engine.absent()
     return f"{engine.library} is not installed; install it with: {engine.install}"
@@ -100,7 +99,7 @@ def why_absent(name: str) -> str | None:
     hardware is reported before a missing library. ``why_unusable`` checks hardware only if the
     library is installed, so ``auto`` starts no driver in vain."""
     engine = find(name)
-    reason = _absence(engine)
+    reason = describe_absence(engine)
     return reason if reason is None or is_installed(name) else engine.absent() or reason
 
 
@@ -109,77 +108,20 @@ def why_not_buildable(name: str) -> str | None:
     engine = find(name)
     if not engine.builds_anywhere:
         return why_absent(name)
-    return None if is_installed(name) else _absence(engine)
+    return None if is_installed(name) else describe_absence(engine)
 
 
 def rank_engines(precision: str = "fp32") -> list[str]:
     """Return engines in the order of ``--engine auto``, without those of rank 0."""
-    ranks = {name: _auto(name, precision)[0] for name in names()}
+    ranks = {name: read_rank(name, precision)[0] for name in names()}
     return sorted((name for name in ranks if ranks[name]), key=lambda name: -ranks[name])
 
 
-def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, str]:
-    """Return the first engine that can run a precision on a device here, and a line on why it was
-    chosen. Raises EngineError if none is installed or none can."""
-    order, on_gpu = rank_engines(precision), None
-    if device == "auto" and NVIDIA_DRIVER.exists():
-        gpu_engines = (name for name in _installed(order) if find(name).runs_on_gpu(precision))
-        on_gpu = next((name for name in gpu_engines if _can_run(name, precision, "auto")), None)
-    capable = (name for name in _installed(order) if _can_run(name, precision, device))
-    name = on_gpu or next(capable, None) or _explain_best(order, device)
-    graph_precision_for(name, precision, device)
-    better = [find(other) for other in order[: order.index(name)] if _is_missing(other)]
-    useful = [other for other in better if not on_gpu or "cuda" in other.devices]
-    missing = ", ".join(str(other.library) for other in useful)
-    why = f"{find(name).library} can use the GPU" if on_gpu else _auto(name, precision)[1]
-    return name, f"engine {name}: {why}" + (f" ({missing} not installed)" if missing else "")
-
-
-def _installed(order: Sequence[str]) -> Iterator[str]:
-    """Yield the usable engines. Imports each only when it is reached."""
-    return (name for name in order if _absence(find(name)) is None)
-
-
-def _explain_best(order: Sequence[str], device: str) -> str:
-    """Return the engine for a device whose error explains best why none can run there."""
-    installed = list(_installed(order))
-    if not installed:
-        commands = " or ".join(find(name).install for name in order if _is_missing(name))
-        raise EngineError(f"no engine is installed; install one: {commands}")
-    kind = device.partition(":")[0]
-    return next((name for name in installed if kind in find(name).devices), installed[0])
-
-
-def _auto(name: str, precision: str) -> tuple[int, str]:
+def read_rank(name: str, precision: str) -> tuple[int, str]:
     if precision == "fp32":
-        return _read(name, "auto") or Engine.auto
+        return read_attribute(name, "auto") or Engine.auto
     engine = find(name)
     return engine.auto_in.get(precision, engine.auto)
-
-
-def _can_run(name: str, precision: str, device: str) -> bool:
-    try:
-        graph_precision_for(name, precision, device)
-    except EngineError:
-        return False
-    return True
-
-
-def _is_missing(name: str) -> bool:
-    """Return whether installing the engine's library would make it usable."""
-    engine = find(name)
-    return not is_installed(name) and engine.absent() is None
-
-
-def suggest_library(device: str = "auto") -> str | None:
-    """Return a line on a missing library or unused device that would make runs faster, or None."""
-    on_cpu = device == "cpu" or (device == "auto" and not NVIDIA_DRIVER.exists())
-    candidates = [find(name) for name in names() if _read(name, "gain")]
-    for engine in candidates:
-        if on_cpu and platform.machine() == "x86_64" and _is_missing(engine.name):
-            return f"{engine.library} is not installed: {engine.gain}; {engine.install}"
-    unused = (engine.unused_device() for engine in candidates if device == "auto")
-    return next(filter(None, unused), None)
 
 
 def check_installed(name: str, to_build: bool = False) -> None:
@@ -222,7 +164,7 @@ def graph_precision_for(name: str, precision: str, device: str = "auto") -> str:
             f"engine {name} cannot run {precision}; it runs {', '.join(engine.precisions)}; for "
             f"{precision} use --engine {' or '.join(capable)}"
         )
-    if _absence(engine) is None and (reason := engine.refusal(precision, device)):
+    if describe_absence(engine) is None and (reason := engine.refusal(precision, device)):
         raise EngineError(f"engine {name}: {precision} cannot run here: {reason}")
     on_cpu = engine.precisions_on_cpu if kind in ("auto", "cpu") else {}
     return on_cpu.get(precision, engine.precisions[precision])
@@ -293,9 +235,9 @@ def time_layers(
 def front_ends() -> dict[str, str]:
     """Return suffix -> module whose FRONT_END reads such files. Imports no engine."""
     return {
-        suffix: _read(name, "model_front_end")
+        suffix: read_attribute(name, "model_front_end")
         for name in names()
-        for suffix in _read(name, "model_suffixes") or ()
+        for suffix in read_attribute(name, "model_suffixes") or ()
     }
 
 
@@ -305,7 +247,7 @@ def only_engine(model: str) -> str | None:
     inside = files_in_folder(model)
     file = inside[0] if len(inside) == 1 else model
     suffix = os.path.splitext(file)[1].lower()
-    readers = (name for name in names() if suffix in (_read(name, "model_suffixes") or ()))
+    readers = (name for name in names() if suffix in (read_attribute(name, "model_suffixes") or ()))
     return next((name for name in readers if find(name).reads_file(file)), None)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from detector.core import engines
 from detector.core.config.schema import Config
+from detector.core.engines import _ranking
 from detector.core.engines._built import building, store
 from detector.core.engines.base import BuildProgress
 from detector.core.errors import ModelError, UsageError
@@ -109,7 +110,7 @@ def _with_engine(config: Config, batches: tuple[int, int]) -> Config:
     runtime = config.runtime
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
     engine = (
-        engines.choose_by_rank(precision, runtime.device)[0]
+        _ranking.choose_by_rank(precision, runtime.device)[0]
         if runtime.engine == "auto"
         else runtime.engine
     )

@@ -19,20 +19,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from detector.core import engines
 from detector.core.config.schema import Config
-from detector.core.errors import EngineError, UsageError
 from detector.core.run import measurements
 from detector.core.run.canvas import own_canvas
 from detector.core.run.measurements import Timing
 from detector.core.run.prepare import ignore_progress
-from detector.core.session.measured import Kind, Measurement
 from detector.core.types import Background
 
 if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress
     from detector.core.models.base import Network
     from detector.core.run.reading import SourceReading
+    from detector.core.session.measured import Measurement
 
 UNDO = "detect-video tune --undo"
 
@@ -77,11 +75,14 @@ def choose(
         config = judging.apply(config, search, tuned)
         if "engine" in tuned:
             records = []  # otherwise a comparison may still choose the engine
-    by_rank, runtime = _choose_by_rank(config), config.runtime
-    may_hint = runtime.engine in ("auto", "openvino")
-    hint = engines.suggest_library(runtime.device) if may_hint else None
+    by_rank, runtime = choose_by_rank(config), config.runtime
+    hint = None
+    if runtime.engine in ("auto", "openvino"):
+        from detector.core.engines import _ranking
+
+        hint = _ranking.suggest_library(runtime.device)
     comparisons = [record for record in records if record.kind == "compare"]
-    judged = (_judge(record, config, by_rank) for record in comparisons)
+    judged = (judge(record, config, by_rank) for record in comparisons)
     choice, timed_s, just_timed = next(filter(None, judged), None), 0.0, False
     if choice is None and timed:
         start = time.perf_counter()
@@ -90,7 +91,7 @@ def choose(
         if timing is not None:
             notes += filter(None, [timing.note])
             just_timed = timing.note is not None
-            choice = _judge(timing.measurement, config, by_rank, just_timed)
+            choice = judge(timing.measurement, config, by_rank, just_timed)
     if hint:
         notes.append(hint if just_timed else Background(hint))
     choice = choice or by_rank
@@ -117,69 +118,22 @@ def find_timing(
     return self_timing.make(network, config, ahead, progress)
 
 
-def _choose_by_rank(config: Config) -> EngineChoice:
+def choose_by_rank(config: Config) -> EngineChoice:
     runtime = config.runtime
     engine, precision, why = runtime.engine, runtime.precision, None
     if precision == "auto":
         precision = "fp32"
     if engine == "auto":
-        engine, why = engines.choose_by_rank(precision, runtime.device)
+        from detector.core.engines import _ranking
+
+        engine, why = _ranking.choose_by_rank(precision, runtime.device)
     return EngineChoice(config.with_options({"engine": engine, "precision": precision}), why)
 
 
-def _judge(
+def judge(
     record: Measurement, config: Config, by_rank: EngineChoice, just_timed: bool = False
 ) -> EngineChoice | None:
     from detector.core.run import judging
 
     judged = judging.judge(record, config, by_rank.config, just_timed)
     return None if judged is None else EngineChoice(*judged)
-
-
-# ---- The records in force, for doctor and compare
-
-
-def list_in_force(config: Config) -> list[dict[str, Any]]:
-    """Return the records that change what ``auto`` chooses, the newest of each model and, for
-    searches, of each kind of source. ``undo``: how the user removes the record."""
-    from detector.core.run import judging
-
-    kinds: list[Kind] = ["self-timing", "compare", "tune"]  # later kinds take precedence
-    newest: dict[tuple[Any, ...], Measurement] = {}
-    for record in sorted(measurements.read(config), key=lambda record: kinds.index(record.kind)):
-        is_usable = record.kind != "tune" or judging.is_usable(record)
-        if is_usable and measurements.is_valid(record, config):
-            newest[record.model_sha256, record.model_input, record.input_kind] = record
-    file = measurements.path(config)
-    undo: dict[Kind, str] = {
-        "self-timing": f"cached in {file}",
-        "compare": f"delete {file} to undo it",
-        "tune": f"to undo: {UNDO}",
-    }
-    return [
-        {
-            "model": record.model or "a model",
-            "model_input": record.model_input or (0, 0),
-            "reason": reason,
-            "path": str(file),
-            "undo": undo[record.kind],
-        }
-        for record in newest.values()
-        if (reason := why_taken(record, config)) is not None
-    ]
-
-
-def why_taken(record: Measurement, config: Config) -> str | None:
-    """Return the reason of a record that changes the choice by rank; None if it changes nothing."""
-    if record.kind == "tune":
-        from detector.core.run import judging
-
-        return judging.describe(record)
-    config = config.with_options({"engine": "auto", "precision": "auto"})
-    try:
-        by_rank = _choose_by_rank(config)
-    except (EngineError, UsageError):
-        return None
-    choice = _judge(record, config, by_rank)
-    changes = choice is not None and choice.config.runtime != by_rank.config.runtime
-    return choice.reason if choice is not None and changes else None

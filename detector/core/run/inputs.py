@@ -12,7 +12,6 @@ from detector.core import sources
 from detector.core.config.schema import PACKAGED, Config
 from detector.core.errors import DetectVideoError, SourceError, UsageError
 from detector.core.errors.guard import keep_listed
-from detector.core.errors.secrets import Address
 from detector.core.errors.writing import is_output
 from detector.core.sources._contents import VIDEO, kind_of_name
 from detector.core.sources._forms import is_live, is_web
@@ -56,6 +55,8 @@ def refuse_cameras(specs: Sequence[str]) -> None:
     """Raise UsageError if a source is a camera. Call it if sources must end or be read again."""
     for spec in specs:
         if is_camera(spec):
+            from detector.core.errors.addresses import Address
+
             raise UsageError(
                 f"{Address(spec)}: a camera, but this needs a file; record it first: "
                 "detect-video CAMERA --record copy"

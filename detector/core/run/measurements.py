@@ -1,8 +1,7 @@
-"""Read and write engines/measured.json, which contains measurements on this machine.
+"""Read engines/measured.json, which contains measurements on this machine (made by saving.py).
 
-``compare --use``, ``tune --use`` and the self-timing each ``make`` one record and ``keep`` it, the
-newest last. A record counts only if model, input, machine and settings are the current ones, and a
-row of it only if its engine is installed in the measured version (``can_run``).
+A record counts only if model, input, machine and settings are the current ones, and a row of it
+only if its engine is installed in the measured version (``can_run``).
 """
 
 from __future__ import annotations
@@ -10,10 +9,9 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,25 +20,14 @@ from detector.core.config.schema import PACKAGED, Config
 from detector.core.engines import base
 from detector.core.engines._built import store
 from detector.core.errors import EngineError, UsageError
-from detector.core.errors.writing import set_aside
 from detector.core.run.environment import describe_cpu, gpu_driver
-from detector.core.session.codec import from_builtins, to_builtins, to_json
-from detector.core.session.measured import (
-    SCHEMA,
-    Interval,
-    Kind,
-    MeasuredCalibration,
-    MeasuredMachine,
-    MeasuredRow,
-    Measurement,
-    Metric,
-)
+from detector.core.session.codec import from_builtins
 
 if TYPE_CHECKING:
     from detector.core.models.base import Network
+    from detector.core.session.measured import Kind, MeasuredMachine, MeasuredRow, Measurement
 
 FILE = "measured.json"
-KEPT = 200  # records
 ENOUGH_ROUNDS = 3  # with fewer, two intervals may differ by chance
 TIMED = ("ort", "openvino")  # not torch, which is slower everywhere and takes seconds to import
 ON_GPU = ("ort", "torch")  # not engines that would build a plan for minutes
@@ -59,87 +46,13 @@ class Timing:
     note: str | None = None
 
 
-# ---- Writing
-
-
-def make(
-    config: Config,
-    kind: Kind,
-    rows: Iterable[MeasuredRow],
-    *,
-    calibration: MeasuredCalibration | None = None,
-    comparable: bool | None = True,
-    **more: Any,
-) -> Measurement:
-    """Return a record for this machine and these settings. ``more``: its other fields."""
-    return Measurement(
-        kind=kind,
-        date=date.today().isoformat(),
-        machine=this_machine(),
-        settings=_runtime_settings(config, kind),
-        calibration=calibration or _calibration_settings(config),
-        comparable=comparable,
-        rows=tuple(rows),
-        **more,
-    )
-
-
-def row(
-    engine: str,
-    precision: str,
-    options: Mapping[str, Any],
-    agreement: float | None,
-    *,
-    inference: Interval | None = None,
-    end_to_end: Interval | None = None,
-) -> MeasuredRow:
-    fps: dict[Metric, Interval | None] = {"inference": inference, "end_to_end": end_to_end}
-    return MeasuredRow(engine, precision, library_version(engine), dict(options), fps, agreement)
-
-
-def keep(record: Measurement, config: Config) -> Path:
-    from detector.core.engines._built import building
-
-    folder = store.choose_folder(config.runtime.engines_dir)
-
-    def add(before: dict[str, Any] | None) -> bytes:
-        entries = _parse_entries(before)
-        if entries is None:
-            set_aside(folder / FILE)
-        return _to_document([*(entries or []), to_builtins(record)][-KEPT:])
-
-    return building.rewrite(folder, FILE, add)
-
-
-def forget(config: Config, kind: Kind) -> list[Measurement]:
-    """Remove and return this machine's readable records of a kind. Raises OutputError."""
-    from detector.core.engines._built import building
-
-    machine = this_machine()
-
-    def is_forgotten(record: Measurement | None) -> bool:
-        return record is not None and record.kind == kind and record.machine == machine
-
-    def remove(before: dict[str, Any] | None) -> bytes:
-        entries = _parse_entries(before) or ()
-        return _to_document([entry for entry in entries if not is_forgotten(_parse_record(entry))])
-
-    forgotten = [record for record in read(config) if is_forgotten(record)]
-    if forgotten:
-        building.rewrite(store.choose_folder(config.runtime.engines_dir), FILE, remove)
-    return forgotten
-
-
-# ---- Reading
-
-
 def path(config: Config) -> Path:
     return store.choose_folder(config.runtime.engines_dir) / FILE
 
 
 def read(config: Config) -> list[Measurement]:
-    entries = _parse_entries(store.read_kept(path(config).parent, FILE)) or ()
-    return [record for entry in entries if (record := _parse_record(entry)) is not None]
+    entries = parse_entries(store.read_kept(path(config).parent, FILE)) or ()
+    return [record for entry in entries if (record := parse_record(entry)) is not None]
 
 
 def find(
@@ -162,7 +75,7 @@ def is_valid(record: Measurement, config: Config) -> bool:
         record.comparable is True
         and record.rounds >= ENOUGH_ROUNDS
         and record.machine == this_machine()
-        and record.settings == _runtime_settings(config, record.kind)
+        and record.settings == runtime_settings(config, record.kind)
     )
 
 
@@ -179,9 +92,11 @@ def may_time(config: Config, network: Network) -> bool:
         return False
     if runtime.device not in ("auto", "cpu"):
         return False
+    from detector.core.engines import _ranking
+
     timed = ON_GPU if base.NVIDIA_DRIVER.exists() else TIMED
     with suppress(EngineError, UsageError):
-        return engines.choose_by_rank("fp32", runtime.device)[0] in timed
+        return _ranking.choose_by_rank("fp32", runtime.device)[0] in timed
     return False
 
 
@@ -207,26 +122,28 @@ def why_not_read(config: Config) -> list[str]:
     file = path(config)
     reason = store.why_not_kept(file.parent, FILE)
     content = store.read_kept(file.parent, FILE)
-    if reason is None and content is not None and _parse_entries(content) is None:
+    if reason is None and content is not None and parse_entries(content) is None:
         reason = f"{file}: ignored; written by another version of detect-video"
     return [] if reason is None else [f"{reason}; delete it, or run compare --use again"]
 
 
-def _parse_entries(content: dict[str, Any] | None) -> list[Any] | None:
+def parse_entries(content: dict[str, Any] | None) -> list[Any] | None:
     """Return the entries of the file; None if it is absent, or of another version."""
-    entries = content.get("measurements") if content and content.get("schema") == SCHEMA else None
+    if not content:
+        return None
+    from detector.core.session.measured import SCHEMA
+
+    entries = content.get("measurements") if content.get("schema") == SCHEMA else None
     return entries if isinstance(entries, list) else None
 
 
-def _parse_record(entry: Any) -> Measurement | None:
+def parse_record(entry: Any) -> Measurement | None:
+    from detector.core.session.measured import Measurement
+
     try:
         return from_builtins(entry, Measurement, FILE)
     except UsageError:
         return None
-
-
-def _to_document(entries: list[Any]) -> bytes:
-    return to_json({"schema": SCHEMA, "measurements": entries}).encode()
 
 
 # ---- What a record applies to
@@ -243,12 +160,14 @@ def library_version(engine: str) -> str | None:
 
 
 def this_machine() -> MeasuredMachine:
+    from detector.core.session.measured import MeasuredMachine
+
     cpu = describe_cpu()
     flags = hashlib.sha256(" ".join(sorted(cpu["flags"])).encode()).hexdigest()[:12]
     return MeasuredMachine(cpu["model"], flags, cpu["cores"], gpu_driver())
 
 
-def _runtime_settings(config: Config, kind: Kind) -> dict[str, Any]:
+def runtime_settings(config: Config, kind: Kind) -> dict[str, Any]:
     """Return settings that change the speed of all rows, and for a timing the usable engines."""
     runtime = config.runtime
     names = ("threads", "concurrency", "device", "device_memory")
@@ -258,13 +177,3 @@ def _runtime_settings(config: Config, kind: Kind) -> dict[str, Any]:
         usable = [name for name, reason in engines.why_unusable(*TIMED).items() if reason is None]
         settings["libraries"] = [library_version(name) for name in TIMED if name in usable]
     return settings
-
-
-def _calibration_settings(config: Config) -> MeasuredCalibration:
-    given = config.calibration
-    calibrate = given.calibrate
-    if calibrate not in (None, PACKAGED):
-        calibrate = str(Path(str(calibrate)).resolve())
-    return MeasuredCalibration(
-        calibrate, given.calibrate_method, given.calibrate_frames, given.budget
-    )

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from detector.core import engines
 from detector.core.config.schema import PACKAGED, Config, RuntimeConfig
-from detector.core.engines import base
+from detector.core.engines import _ranking, base
 from detector.core.engines.base import BuildProgress
 from detector.core.errors import EngineError, OutputError, UsageError
 from detector.core.errors.machine import usable_cores
-from detector.core.run import measurements
+from detector.core.run import measurements, saving
 from detector.core.run.canvas import open_network, own_canvas
 from detector.core.run.prepare import ignore_progress, prepare_network
 from detector.core.session.measured import Interval, MeasuredCalibration, MeasuredRow
@@ -85,7 +85,7 @@ def make(
     rows, rounds = time_engines(network, timed, losses, progress, clock, start)
     if not rows:
         return None
-    made = measurements.make(
+    made = saving.make(
         config,
         "self-timing",
         rows,
@@ -96,7 +96,7 @@ def make(
         calibration=about,
     )
     try:
-        where = f"cached the result in {measurements.keep(made, config)}"
+        where = f"cached the result in {saving.keep(made, config)}"
     except OutputError:
         where = "could not cache the result, so the next run repeats this"
     speeds = ", ".join(
@@ -163,7 +163,7 @@ def time_engines(
             for candidate in candidates:
                 candidate.fps.append(_run_round(candidate, clock))
     rows = [
-        measurements.row(
+        saving.row(
             candidate.name,
             candidate.precision,
             {"engine": candidate.name, "precision": candidate.precision},
@@ -190,7 +190,7 @@ def _list_pairs(precisions: Collection[object], runtime: RuntimeConfig) -> list[
     usable = engines.why_unusable()
     first = runtime.engine
     if first == "auto":
-        first = engines.choose_by_rank("fp32", runtime.device)[0]
+        first = _ranking.choose_by_rank("fp32", runtime.device)[0]
     timed = (first,) if base.NVIDIA_DRIVER.exists() else measurements.TIMED
     installed = [name for name in timed if usable.get(name, "") is None]
     pairs = [(name, precision) for precision in PRECISIONS for name in installed]

@@ -364,21 +364,6 @@ def add_to_session(folder: Path, name: str, content: bytes) -> Path:
     return folder / name
 
 
-def list_in_session(folder: Path, names: Iterable[str]) -> None:
-    """Add files that a library wrote in a saved session to its list, so they can be removed."""
-    known = _listed_names(folder)
-    with contextlib.suppress(OSError):
-        Session(folder)._list([name for name in names if name not in known])
-
-
-def remove_from_session(folder: Path, below: str) -> None:
-    """Remove the listed files of a folder in a saved session."""
-    for name in _listed_names(folder):
-        if PurePath(name).parts[0] == below and not (folder / below).is_symlink():
-            with contextlib.suppress(OSError):
-                (folder / name).unlink()
-
-
 def _list_session_names(folder: Path) -> list[str]:
     """Return all file names of a session; those of passes and sources only if they exist."""
     more = [

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 from urllib.parse import unquote
 
 from detector.core.errors import UsageError
-from detector.core.errors.secrets import Address
+from detector.core.errors.addresses import Address
 
 STORES = ("s3", "gs")  # stores map keys to objects, and can be listed and written
 WEB = ("http", "https")  # web servers return single files

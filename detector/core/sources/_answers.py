@@ -14,7 +14,8 @@ from urllib.error import HTTPError
 from urllib.parse import urljoin
 
 from detector.core.errors import SourceError
-from detector.core.errors.secrets import Address, redact
+from detector.core.errors.addresses import Address
+from detector.core.errors.secrets import redact
 from detector.core.http import Answer
 from detector.core.sources._contents import PICTURES, VIDEO, VIDEOS, kind_of_bytes
 from detector.core.sources._forms import is_web

@@ -1,17 +1,12 @@
-"""The content of a folder: which files are pictures, which are videos, and its subfolders."""
+"""Judge by content and name whether a file is a picture or a video."""
 
 from __future__ import annotations
 
 import os
 import re
 import stat
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
-from typing import NamedTuple
-
-from detector.core.errors import SourceError
-from detector.core.errors.writing import is_output
 
 # Suffixes, in lower case, of the files read from folders, patterns and batches. Files named
 # explicitly are tried as videos whatever their suffix. .dat, .mod, .ogg and .ico are missing,
@@ -51,30 +46,6 @@ _VIDEOS = re.compile(
 # Brands of picture sequences and raw photos, which may not be videos
 _UNSURE = (b"mif1", b"msf1", b"heic", b"hevc", b"hevx", b"crx ")
 _NEXT_JPEG = b"\xff\xd9\xff\xd8\xff"
-
-
-class Folder(NamedTuple):
-    """Files, subfolders, and the number of ``special`` entries (dead links, pipes)."""
-
-    files: list[str]
-    folders: list[str]
-    special: int = 0
-
-    @property
-    def pictures(self) -> list[str]:
-        return sorted(filter(is_picture, self.files), key=natural_key)
-
-    @property
-    def videos(self) -> list[str]:
-        return sorted(filter(is_video, self.files), key=natural_key)
-
-
-def is_picture(path: str) -> bool:
-    return kind_of_name(path) is not None and kind_of(path) == PICTURE
-
-
-def is_video(path: str) -> bool:
-    return kind_of_name(path) is not None and kind_of(path) == VIDEO
 
 
 def kind_of_name(path: str) -> str | None:
@@ -121,42 +92,3 @@ def holds_jpegs(data: bytes) -> bool:
 
     size = claimed_size(data)
     return size is not None and claimed_size(data[end + 2 :]) == size
-
-
-def list_folder(folder: str) -> Folder:
-    try:
-        with os.scandir(folder) as entries:
-            paths = [entry.path for entry in entries if not entry.name.startswith(".")]
-    except OSError as error:
-        raise SourceError(
-            f"{folder}: cannot be listed ({error.strerror}); check its permissions: ls -ld {folder}"
-        ) from error
-    # DirEntry.is_file raises for a link to itself; isfile returns False.
-    files = [path for path in paths if os.path.isfile(path)]
-    folders = [] if len(files) == len(paths) else [path for path in paths if os.path.isdir(path)]
-    return Folder(files, folders, len(paths) - len(files) - len(folders))
-
-
-def walk_files(folder: str, entered: set[str] | None = None) -> Iterator[str]:
-    """Yield the files below a folder, except hidden ones and outputs. ``entered``: folders to
-    skip; visited ones are added."""
-    entered = set() if entered is None else entered
-    waiting = [folder]
-    while waiting:
-        current = waiting.pop()
-        real = os.path.realpath(current)
-        if real in entered or (current != folder and is_output(current)):
-            continue
-        entered.add(real)
-        try:
-            contents = list_folder(current)
-        except SourceError:
-            continue
-        waiting += sorted(contents.folders, reverse=True)
-        yield from contents.files
-
-
-def natural_key(path: str) -> list[tuple[bool, int, str]]:
-    """Return a key that sorts img2 before img10, since it compares digits as numbers."""
-    parts = re.split(r"(\d+)", path)
-    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]

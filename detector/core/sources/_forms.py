@@ -6,8 +6,6 @@ import os
 import re
 from collections.abc import Sequence
 
-from detector.core.sources._contents import natural_key
-
 STANDARD_INPUT = "-"
 _LIVE = re.compile(r"\d{1,3}|/dev/video\d+|[a-z][a-z0-9+.-]*://.*", re.IGNORECASE | re.DOTALL)
 
@@ -28,6 +26,8 @@ class NamedPictures(str):
     note = ""
 
     def __new__(cls, paths: Sequence[str]) -> NamedPictures:
+        from detector.core.sources._folders import natural_key
+
         folders = {os.path.dirname(path) for path in paths}
         if len(folders) == 1:
             common = folders.pop() or os.curdir

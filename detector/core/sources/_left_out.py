@@ -10,14 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from detector.core.errors.text import counted
 from detector.core.errors.writing import is_output
-from detector.core.sources._contents import (
-    PICTURE,
-    VIDEO,
-    Folder,
-    is_picture,
-    kind_of_name,
-    walk_files,
-)
+from detector.core.sources._contents import PICTURE, VIDEO, kind_of_name
+from detector.core.sources._folders import Folder, is_picture, walk_files
 
 MOST_SUFFIXES = 8  # suffixes listed in a message
 LONGEST_SUFFIX = 16

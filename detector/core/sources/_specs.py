@@ -9,7 +9,8 @@ import re
 
 from detector.core.errors import SourceError
 from detector.core.errors.writing import is_output
-from detector.core.sources._contents import PICTURES, Folder, list_folder, walk_files
+from detector.core.sources._contents import PICTURES
+from detector.core.sources._folders import Folder, list_folder, walk_files
 from detector.core.sources._forms import NamedPictures, is_live
 from detector.core.sources._left_out import describe_left_out
 from detector.core.sources.base import check_file

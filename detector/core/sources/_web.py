@@ -21,7 +21,8 @@ from typing import IO
 from urllib.parse import unquote, urlsplit
 
 from detector.core.errors import SourceError
-from detector.core.errors.secrets import HIDDEN, Address, redact
+from detector.core.errors.addresses import Address
+from detector.core.errors.secrets import HIDDEN, redact
 from detector.core.http import Answer, Login, open_from
 from detector.core.sources import _ranges
 from detector.core.sources._ranges import PAUSES_S, RangedObject

@@ -151,14 +151,12 @@ def command(
 
 def _undo(config: Config, source: str | None, more: bool, as_json: bool) -> None:
     """Forget what --use kept. Raises UsageError for other arguments (``more``), and OutputError."""
-    from detector.core.run import measurements
+    from detector.core.run import saving
     from detector.core.run.judging import describe
 
     if source is not None or more:
         raise UsageError("--undo forgets all that --use kept; omit SOURCE, --use and -o")
-    dropped = [
-        f"{record.model}, {describe(record)}" for record in measurements.forget(config, "tune")
-    ]
+    dropped = [f"{record.model}, {describe(record)}" for record in saving.forget(config, "tune")]
     if as_json:
         print_json({"schema": 1, "undone": dropped})
         return

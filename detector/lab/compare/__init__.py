@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from detector.core import engines
 from detector.core.config.schema import Config
+from detector.core.engines import _ranking
 from detector.core.engines.base import PRECISIONS
 from detector.core.errors import EXIT_DONE, DetectVideoError, OutputError, SourceError, UsageError
-from detector.core.run import measurements
+from detector.core.run import measurements, saving
 from detector.core.run.canvas import refuse_rect
-from detector.core.run.choose import why_taken
+from detector.core.run.in_force import why_taken
 from detector.core.run.inputs import refuse_cameras
 from detector.core.run.loading import choose_as_a_run
 from detector.core.run.reading import SourceReading
@@ -91,7 +92,7 @@ def record_comparison(document: Comparison, config: Config) -> Comparison:
     """Keep the result for ``auto``. The document names the file, or why it was not written."""
     record = _make_record(document, config)
     try:
-        where = record if isinstance(record, str) else str(measurements.keep(record, config))
+        where = record if isinstance(record, str) else str(saving.keep(record, config))
     except OutputError as error:
         where = f"not kept: {error}"
     return replace(document, recorded=where)
@@ -111,7 +112,7 @@ def _make_record(document: Comparison, config: Config) -> Measurement | str:
     if document.random_weights is not None:
         return "not kept: with random weights the agreement is meaningless"
     rows = [
-        measurements.row(
+        saving.row(
             row.engine,
             row.precision,
             {"engine": row.engine, "precision": row.precision, "batch": row.batch},
@@ -124,7 +125,7 @@ def _make_record(document: Comparison, config: Config) -> Measurement | str:
     ]
     if not rows:
         return "not kept: no row has results"
-    return measurements.make(
+    return saving.make(
         config,
         "compare",
         rows,
@@ -191,13 +192,13 @@ def _parse_engines(text: str | None) -> list[str]:
     if text is None:
         usable = [name for name, reason in engines.why_unusable().items() if reason is None]
         return [name for name in engines.rank_engines() if name in usable] or [
-            engines.choose_by_rank()[0]
+            _ranking.choose_by_rank()[0]
         ]
     names = _split(text, "--engine")
     for name in names:
         if name != "auto" and name not in engines.names():
             raise UsageError(engines.unknown(name))
-    return [engines.choose_by_rank()[0] if name == "auto" else name for name in names]
+    return [_ranking.choose_by_rank()[0] if name == "auto" else name for name in names]
 
 
 def _parse_precisions(text: str) -> list[str]:

@@ -14,7 +14,7 @@ from statistics import median
 
 from detector.core.analysis.agreement import agreement
 from detector.core.config.schema import Config
-from detector.core.engines import choose_by_rank
+from detector.core.engines._ranking import choose_by_rank
 from detector.core.errors import SourceError
 from detector.core.errors.text import counted
 from detector.core.errors.writing import temporary_folder

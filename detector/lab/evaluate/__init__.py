@@ -104,7 +104,7 @@ def _check_engines(configs: Sequence[Config]) -> None:
 
 
 def add_usual_engine(config: Config) -> list[Config]:
-    from detector.core import engines
+    from detector.core.engines import _ranking
     from detector.core.run.loading import choose_as_a_run
 
     requested = config.runtime
@@ -115,7 +115,7 @@ def add_usual_engine(config: Config) -> list[Config]:
         return [config]
     usual = choose_as_a_run(config).config
     chosen = usual.runtime.engine, usual.runtime.precision
-    if chosen == (engines.choose_by_rank("fp32", requested.device)[0], "fp32"):
+    if chosen == (_ranking.choose_by_rank("fp32", requested.device)[0], "fp32"):
         return [config]
     runtime = replace(requested, engine=chosen[0], precision=chosen[1])
     return [config, replace(config, runtime=runtime, calibration=usual.calibration)]

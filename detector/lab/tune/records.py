@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from detector.core.config.schema import Config
-from detector.core.run import measurements
+from detector.core.run import saving
 from detector.lab.session.tuning import Settings, Tuning
 from detector.lab.tune.candidates import DefaultRun
 
@@ -33,7 +33,7 @@ def keep(result: Tuning, config: Config, plain: DefaultRun, kind: str) -> Path:
     """Add a search's result to the records; return their path. Raises OutputError."""
     assert result.after is not None
     rows = [
-        measurements.row(
+        saving.row(
             settings.get("engine", result.engine),
             settings.get("precision", result.precision),
             settings,
@@ -42,7 +42,7 @@ def keep(result: Tuning, config: Config, plain: DefaultRun, kind: str) -> Path:
         )
         for settings, speed in ((result.settings, result.after), ({}, result.before))
     ]
-    record = measurements.make(
+    record = saving.make(
         config,
         "tune",
         rows,
@@ -53,4 +53,4 @@ def keep(result: Tuning, config: Config, plain: DefaultRun, kind: str) -> Path:
         rounds=result.rounds,
         source=result.source,
     )
-    return measurements.keep(record, config)
+    return saving.keep(record, config)

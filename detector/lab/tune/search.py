@@ -27,9 +27,9 @@ from itertools import product
 from math import inf, prod
 from statistics import median
 
-from detector.core import engines
 from detector.core.analysis.agreement import agreement
 from detector.core.config.schema import Config
+from detector.core.engines import _ranking
 from detector.core.errors import EngineError
 from detector.core.run.judging import format_options
 from detector.core.session.measured import Interval
@@ -420,7 +420,7 @@ class Search:
 
     def _remarks(self) -> Iterator[str]:
         yield from self.notes
-        if hint := engines.suggest_library(self.config.runtime.device):
+        if hint := _ranking.suggest_library(self.config.runtime.device):
             yield hint
         tried = any(one.settings for one in self.trials)
         if not tried and self.target is None:

@@ -20,7 +20,8 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from detector.core.errors import UsageError
-from detector.core.errors.secrets import Address, keep_secret
+from detector.core.errors.addresses import Address
+from detector.core.errors.secrets import keep_secret
 from detector.live.base import APPEARS, CAMERA_DOWN, CAMERA_UP, LEAVES, STAYS, Event
 from detector.live.events.queued_target import LAST_MOMENT_S, ROOM, explain
 from detector.live.events.wording import as_json

@@ -20,8 +20,9 @@ from contextlib import suppress
 from urllib.parse import unquote, urlsplit
 
 from detector.core.errors import UsageError
+from detector.core.errors.addresses import Address
 from detector.core.errors.reading import read_text
-from detector.core.errors.secrets import Address, keep_secret, redact
+from detector.core.errors.secrets import keep_secret, redact
 from detector.live.base import Event
 from detector.live.events.queued_target import QueuedTarget, RefusedError, TryAgainError, explain
 from detector.live.events.request_template import Template, read_template

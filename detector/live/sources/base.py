@@ -16,7 +16,7 @@ from detector.core.types import Arrival, Image
 from detector.live.sources.cpu_load import CpuLoad
 
 if TYPE_CHECKING:
-    from detector.core.errors.secrets import Address
+    from detector.core.errors.addresses import Address
 
 CONNECTING = "connecting"  # opening the connection
 LIVE = "live"  # pictures arrive

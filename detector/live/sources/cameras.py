@@ -15,9 +15,10 @@ from urllib.parse import quote as percent
 from urllib.parse import urlsplit
 
 from detector.core.errors import DetectVideoError, SourceError, UsageError
+from detector.core.errors.addresses import Address, host_of
 from detector.core.errors.parsing import quote, refuse_unknown
 from detector.core.errors.reading import read_text
-from detector.core.errors.secrets import Address, host_of, keep_secret
+from detector.core.errors.secrets import keep_secret
 from detector.core.errors.text import split_list
 from detector.core.errors.yaml_parsing import parse_yaml
 from detector.core.run.tiling import Tiling

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from detector.core import engines
-from detector.core.engines import trt
+from detector.core.engines import _ranking, trt
 from detector.core.engines.base import EngineOptions
 from detector.core.engines.trt import driver, edition
 from detector.core.errors import EngineError
@@ -48,7 +48,7 @@ def test_tensorrt_is_not_started_without_a_working_driver(monkeypatch, state, re
     ):
         with pytest.raises(EngineError, match=f"engine trt: {reason}"):
             call()
-    name, _ = engines.choose_by_rank()
+    name, _ = _ranking.choose_by_rank()
     assert name != "trt"
     assert machine.fake.builds == []
 
@@ -102,9 +102,9 @@ def test_unsupported_device_or_precision_is_refused_with_the_reason(
 
 def test_auto_chooses_trt_unless_the_cpu_is_requested(monkeypatch):
     install_fake_tensorrt(monkeypatch)
-    assert engines.choose_by_rank()[0] == "trt"
-    assert engines.choose_by_rank(device="cuda:0")[0] == "trt"
-    assert engines.choose_by_rank(device="cpu")[0] == "ort"
+    assert _ranking.choose_by_rank()[0] == "trt"
+    assert _ranking.choose_by_rank(device="cuda:0")[0] == "trt"
+    assert _ranking.choose_by_rank(device="cpu")[0] == "ort"
 
 
 class FailingDriver:

@@ -17,8 +17,9 @@ import pytest
 from detector.core import engines
 from detector.core.config.levels import resolve_config
 from detector.core.config.schema import PACKAGED, Config
+from detector.core.engines import _ranking
 from detector.core.errors.machine import NotHereError
-from detector.core.run import measurements
+from detector.core.run import measurements, saving
 from detector.core.run.reading import SourceReading
 from detector.core.session.measured import Interval, MeasuredCalibration
 from detector.core.session.store import Session
@@ -116,8 +117,8 @@ def keep_tuned(folder, engine, precision):
         "queue_batches": 3,
         "quality": "fast",
     }
-    row = measurements.row(engine, precision, options, 1.0, end_to_end=Interval(2.0, 2.0, 2.0))
-    tuned = measurements.make(
+    row = saving.row(engine, precision, options, 1.0, end_to_end=Interval(2.0, 2.0, 2.0))
+    tuned = saving.make(
         config,
         "tune",
         [row, row],
@@ -128,7 +129,7 @@ def keep_tuned(folder, engine, precision):
         calibration=MeasuredCalibration(PACKAGED, "minmax", 128, 0.95),
         input_kind=SourceReading.of(config).kind_of(str(STREET)),
     )
-    measurements.keep(tuned, config)
+    saving.keep(tuned, config)
 
 
 def run_profile(folder, engine, precision, *passes):
@@ -150,7 +151,7 @@ def run_profile(folder, engine, precision, *passes):
 
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory):
-    first = engines.choose_by_rank()[0]
+    first = _ranking.choose_by_rank()[0]
     other = next(
         (
             name

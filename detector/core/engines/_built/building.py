@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detector.core import __version__
-from detector.core.engines._built import proof
+from detector.core.engines._built import proof, sealing
 from detector.core.engines._built.store import (
     CURE,
     Artefact,
@@ -182,7 +182,7 @@ def build_once(
 
 
 def _describe_unstored_key(folder: Path) -> str | None:
-    why = proof.why_key_not_stored()
+    why = sealing.why_key_not_stored()
     if why is None or (temporary_folder.cache_info().currsize and folder == temporary_folder()):
         return None
     return (
@@ -232,7 +232,7 @@ def _build(
 
 
 def _write_document(path: Path, document: Mapping[str, Any]) -> None:
-    text = json.dumps(proof.seal(path.name, document), indent=2) + "\n"
+    text = json.dumps(sealing.seal(path.name, document), indent=2) + "\n"
     _clear_path(path)
     write_whole(path, text.encode(), CURE, ours=True, private=True)
 

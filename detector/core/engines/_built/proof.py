@@ -8,24 +8,19 @@ import hashlib
 import hmac
 import json
 import os
-import secrets
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from detector.core.errors import UsageError
 from detector.core.errors.parsing import parse_json
 from detector.core.errors.private import (
-    FILE_MODE,
     is_roots,
-    make_private_folder,
     open_own,
     read_own,
     user_cache,
     who_else_may_write,
 )
-from detector.core.errors.writing import HIDDEN, sync_folder
 
 FIELD = "proof"
 KEY = "cache.key"
@@ -34,8 +29,7 @@ NAME_DIGITS = 12  # length of the part of a digest that is in a file name
 DOCUMENT_BYTES = 16 << 20  # larger than any manifest or list of measurements
 
 
-_keys: dict[str, bytes] = {}  # path -> key; the path may change with the environment
-_not_stored: dict[str, str] = {}  # path -> why this process's key is not stored there
+keys: dict[str, bytes] = {}  # path -> key; the path may change with the environment
 
 
 def why_not(path: Path, manifest: Mapping[str, Any]) -> str | None:
@@ -105,95 +99,38 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# ---- The key, and signing
+# ---- The key and its digests
 
 
 def key_path() -> Path:
     return user_cache() / KEY
 
 
-def seal(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document with its proof, which covers the file's ``name`` so that files cannot
-    be swapped."""
-    plain = json.loads(json.dumps(without_proof(document)))
-    return {**plain, FIELD: _sign(_find_key() or _make_key(), name, plain)}
-
-
 def is_sealed(name: str, document: Mapping[str, Any]) -> bool:
     """Return whether a run of this account sealed exactly this document under this name."""
-    key, proof = _find_key(), document.get(FIELD)
+    key, proof = find_key(), document.get(FIELD)
     if key is None or not isinstance(proof, str) or not proof.isascii():
         return False
-    return hmac.compare_digest(proof, _sign(key, name, without_proof(document)))
+    return hmac.compare_digest(proof, sign(key, name, without_proof(document)))
 
 
 def without_proof(document: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in document.items() if name != FIELD}
 
 
-def why_key_not_stored() -> str | None:
-    return _not_stored.get(str(key_path()))
-
-
-def _sign(key: bytes, name: str, document: Mapping[str, Any]) -> str:
+def sign(key: bytes, name: str, document: Mapping[str, Any]) -> str:
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hmac.new(key, os.fsencode(name) + b"\0" + text.encode(), hashlib.sha256).hexdigest()
 
 
-def _find_key() -> bytes | None:
+def find_key() -> bytes | None:
     path = key_path()
-    if str(path) not in _keys and (key := _read(path)) is not None:
-        _keys[str(path)] = key
-    return _keys.get(str(path))
+    if str(path) not in keys and (key := read_key(path)) is not None:
+        keys[str(path)] = key
+    return keys.get(str(path))
 
 
-def _make_key() -> bytes:
-    """Create and store a key. If it cannot be stored, it is valid in this process only."""
-    path, key = key_path(), secrets.token_bytes(KEY_BYTES)
-    try:
-        key = _keep(path, key)
-    except OSError as error:
-        _not_stored[str(path)] = error.strerror or str(error)
-    _keys[str(path)] = key
-    return key
-
-
-def _keep(path: Path, key: bytes) -> bytes:
-    make_private_folder(path.parent)
-    if (others := who_else_may_write(path.parent)) is not None:
-        raise OSError(f"{path.parent}: {others}")
-    if os.path.lexists(path):
-        if (first := _read(path)) is not None:
-            return first  # created since ``_find_key``
-        _refuse_foreign(path)
-        path.unlink()  # other accounts can read it, it is truncated, or a link
-    temporary = path.with_name(f"{HIDDEN}{secrets.token_hex(8)}")
-    try:
-        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
-        with os.fdopen(file, "wb") as opened:
-            opened.write(key)
-            opened.flush()
-            os.fsync(opened.fileno())
-        try:
-            os.link(temporary, path)  # unlike a rename, it fails if another run has stored a key
-        except FileExistsError:
-            return _read(path) or key
-        except OSError:  # a file system without hard links
-            os.replace(temporary, path)
-        sync_folder(path.parent)
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-    return key
-
-
-def _refuse_foreign(path: Path) -> None:
-    owner = path.lstat().st_uid
-    if owner != os.geteuid():  # under sudo, which may keep HOME, the user's key must stay
-        raise OSError(f"{path}: belongs to another account")
-
-
-def _read(path: Path) -> bytes | None:
+def read_key(path: Path) -> bytes | None:
     try:
         stat = path.lstat()
         if stat.st_uid != os.geteuid() or stat.st_mode & 0o077 or who_else_may_write(path.parent):

@@ -8,13 +8,14 @@ from typing import Any
 
 from detector.core import engines
 from detector.core.config.schema import Config
+from detector.core.engines import _ranking
 from detector.core.engines._built import store
 from detector.core.errors import EXIT_DONE, EXIT_ENGINE, EXIT_OUTPUT, EngineError
 from detector.core.jobs.doctor.attempt import BUILD, DEFAULT_JOB, TIME_ENCODERS, try_in_child
 from detector.core.jobs.doctor.encoding import encoders, unusable
 from detector.core.jobs.doctor.hardware import cpu, nvidia, nvtx_tool, readable_counters, threads
-from detector.core.run.choose import list_in_force
 from detector.core.run.environment import environment, version_of
+from detector.core.run.in_force import list_in_force
 from detector.core.run.measurements import why_not_read
 
 # Encoder -> purpose. The default job needs both.
@@ -136,7 +137,7 @@ def examine(config: Config, quick: bool = False) -> dict[str, Any]:
     }
     document["default"] = _check_default_job(engine_facts, folders, quick)
     warnings = [store.why_elsewhere(given), *why_not_read(config)]
-    warnings.append(engines.suggest_library(config.runtime.device))
+    warnings.append(_ranking.suggest_library(config.runtime.device))
     document["warnings"] = [*_warnings(document), *filter(None, warnings)]
     default = document["default"]
     document["exit"] = {"code": default["exit_code"], "reason": default["reason"]}
@@ -188,7 +189,7 @@ def _check_default_job(
 ) -> dict[str, Any]:
     """Check ``detect-video in.mp4`` with a test clip; if ``quick``, judge it by the findings."""
     try:
-        engine, why = engines.choose_by_rank()
+        engine, why = _ranking.choose_by_rank()
     except EngineError as error:
         return {"engine": None, "why": None, "exit_code": error.exit_code, "reason": str(error)}
     facts: dict[str, Any] = {"engine": engine, "why": why}

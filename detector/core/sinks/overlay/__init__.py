@@ -202,10 +202,10 @@ class _OverlayFile:
     ) -> None:
         import av
 
-        from detector.core.sinks._about import shift_tags
         from detector.core.sinks.overlay import ass
         from detector.core.sinks.overlay.carried import NAME
         from detector.core.sinks.overlay.packets import OPTIONS, PacketCopier, packets_from
+        from detector.core.sinks.video.file import shift_tags
 
         self._info, self._source, self._scan, self._style = info, source, scan, style
         self._notes = notes

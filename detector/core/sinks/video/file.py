@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from fractions import Fraction
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import av
 
-from detector.core.sinks._about import is_timecode, shift_tags
 from detector.core.sinks.video.sound_rules import BROKEN, Moment, SoundRules
 from detector.core.sinks.video.stamps import Stamps
 from detector.core.types import Colours, Frame, Planes, SourceInfo
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # Errors of the muxer or the ADTS filter about a single packet
 REFUSED = (av.error.ArgumentError, av.error.InvalidDataError)
 INT32 = 2**31 - 1
+_TIMECODE = re.compile(r"(\d+):(\d+):(\d+)([:;.])(\d+)")
 
 
 class VideoFile:
@@ -171,7 +172,7 @@ class VideoFile:
         """Write the source's tags, and note those that the format does not support."""
         tags = shift_tags(self.info, first.pts)
         kept = {key: text for key, text in tags.items() if self.tags is None or key in self.tags}
-        if self.format in ("mp4", "mov") and not is_timecode(kept.get("timecode"), self.info.fps):
+        if self.format in ("mp4", "mov") and not _is_timecode(kept.get("timecode"), self.info.fps):
             kept.pop("timecode", None)
         self._container.metadata.update(kept)
         if (omitted := [key for key in tags if key not in kept]) and not self._noted_tags:
@@ -222,3 +223,30 @@ class VideoFile:
     def count_packets(self) -> int:
         with av.open(str(self._path)) as container:
             return sum(1 for packet in container.demux(video=0) if packet.size)
+
+
+def _is_timecode(text: str | None, fps: Fraction) -> bool:
+    """Return whether QuickTime supports a time code: drop-frame only at multiples of 29.97 Hz."""
+    match = _TIMECODE.fullmatch(text or "")
+    return match is not None and (match[4] == ":" or round(fps) % 30 == 0)
+
+
+def shift_tags(info: SourceInfo, pts: int) -> dict[str, str]:
+    """Return the source's tags for an output that begins with the frame at ``pts``, with the time
+    code of that frame."""
+    tags = dict(info.tags)
+    if match := _TIMECODE.fullmatch(tags.get("timecode", "")):
+        rate, dropped = max(1, round(info.fps)), 0
+        hours, minutes, seconds, frame = map(int, match.group(1, 2, 3, 5))
+        minutes += hours * 60
+        if match[4] != ":":  # at 29.97 Hz each minute except every tenth skips two numbers
+            dropped = rate // 15
+        frame += (minutes * 60 + seconds) * rate - dropped * (minutes - minutes // 10)
+        frame += round((pts - info.start_pts) * info.time_base * info.fps)
+        if dropped:
+            tens, rest = divmod(frame, 600 * rate - 9 * dropped)
+            frame += dropped * (9 * tens + max(0, rest - dropped) // (60 * rate - dropped))
+        second, frame = divmod(frame % (24 * 3600 * rate), rate)
+        clock = f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}"
+        tags["timecode"] = f"{clock}{match[4]}{frame:02}"
+    return tags

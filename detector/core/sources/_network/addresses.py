@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from detector.core.errors import SourceError
-from detector.core.errors.secrets import HIDDEN, Address
+from detector.core.errors.addresses import Address
+from detector.core.errors.secrets import HIDDEN
 from detector.core.sources._addresses import STORES
 
 # Never use fflags=nobuffer: it discards the packets read while probing, and so the first key frame.

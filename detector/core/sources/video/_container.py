@@ -14,8 +14,7 @@ import av
 from av.sidedata.sidedata import Type as SideDataType
 
 from detector.core.errors import SourceError, UsageError
-from detector.core.errors.holding import bad_tags, how_to_open, open_object
-from detector.core.errors.text import counted
+from detector.core.errors.holding import bad_tags, how_to_open
 from detector.core.sources._bgr import TRANSFERS, is_deep_grey, is_plain, nearest_matrix
 from detector.core.sources._forms import STANDARD_INPUT
 from detector.core.sources._planes import why_no_planes
@@ -43,7 +42,6 @@ RAW_FLAGS = 0x0180  # AVFMT_NOTIMESTAMPS and AVFMT_GENERIC_INDEX, set by demuxer
 IMAGE_PIPE_SUFFIX = "_pipe"  # suffix of demuxers of joined pictures, such as jpeg_pipe
 MOST_FPS = 1000  # a higher rate is a clock's resolution, such as DV's 60000
 JOINT_PACKETS = 2  # a key frame at most this many packets after a gap begins a joined recording
-HEAD_BYTES = 512  # of a file, to describe its format in a message
 PIPE_BYTES = 1 << 16  # per read of a pipe
 # With a thread per frame, these decoders detect the same damage in some runs only.
 RACY_CODECS = ("mpeg4",)
@@ -107,7 +105,9 @@ def open_container(path: str) -> Any:
     except (av.error.FFmpegError, UnicodeError) as error:
         if path == STANDARD_INPUT:
             _standard_input().raise_error()
-        raise SourceError(f"{path}: {_explain_open_error(path, error)}") from error
+        from detector.core.sources.video._unreadable import explain_open_error
+
+        raise SourceError(f"{path}: {explain_open_error(path, error)}") from error
 
 
 def _standard_input() -> StandardInput:
@@ -323,53 +323,6 @@ def _choose_longest_gap_s(container: Any, duration_s: float | None) -> float:
     return max(LONGEST_GAP_S, duration_s or UNKNOWN_DURATION_S)
 
 
-def _explain_open_error(path: str, error: Exception) -> str:
-    if isinstance(error, UnicodeError):
-        return "its name is not valid UTF-8; rename the file"
-    try:
-        head = _read_head(path)
-    except OSError as problem:
-        return f"cannot be read ({problem.strerror})"
-    if not head and path == STANDARD_INPUT:
-        if _standard_input().stopped():
-            return "nothing arrived on standard input before the run was stopped; run it again"
-        return "standard input is empty (0 bytes); check the program that writes to it"
-    if not head:
-        return "the file is empty (0 bytes); copy or record it again"
-    if head[4:8] == b"ftyp":
-        return (
-            "no moov atom: the recording was cut off before it was finalised; record it again, "
-            "or rebuild it from an intact file of the same camera (untrunc)"
-        )
-    if head.startswith(b"#EXTM3U") and path == STANDARD_INPUT:
-        return "a playlist cannot be read from a pipe; give it as a file"
-    if head.startswith(b"#EXTM3U"):
-        return (
-            "nothing in this playlist can be opened (a playlist in a file may not open the "
-            "network); give the address of the stream itself (http://HOST/NAME.m3u8)"
-        )
-    if head.isascii() and not any(byte < 32 and byte not in b"\t\r\n\f" for byte in head):
-        return "it is text, not video; give a video file, a picture or a folder of pictures"
-    reason = getattr(error, "strerror", None) or str(error)
-    if path == STANDARD_INPUT:
-        return (
-            f"FFmpeg cannot read it ({reason}); raw video (-f rawvideo) has no header with its "
-            "size; send it with -f matroska"
-        )
-    return (
-        f"FFmpeg cannot read it ({reason}); check it with ffprobe, or convert it with ffmpeg first"
-    )
-
-
-def _read_head(path: str) -> bytes:
-    if path == STANDARD_INPUT:
-        return _standard_input().read_beginning(HEAD_BYTES)
-    if (stored := open_object(path)) is not None:
-        return stored.pread(HEAD_BYTES, 0)
-    with open(path, "rb") as file:
-        return file.read(HEAD_BYTES)
-
-
 S = TypeVar("S", bound=SteppingSource)
 
 
@@ -380,29 +333,13 @@ def require_frame(source: S, video: VideoInfo, check: Callable[[], None] = lambd
         if source.hold_first():
             return source
         check()
-        raise _explain_no_frame(video, source.counts.bad)
+        from detector.core.sources.video._unreadable import explain_no_frame
+
+        reason = explain_no_frame(video.info, video.decodable, source.counts.bad)
+        raise SourceError(f"{video.info.path}: {reason}")
     except BaseException:
         source.close()
         raise
-
-
-def _explain_no_frame(video: VideoInfo, refused: int) -> SourceError:
-    info = video.info
-    if not video.decodable:
-        return SourceError(
-            f"{info.path}: there is no decoder for its codec; convert it with a full FFmpeg: "
-            "ffmpeg -i IN OUT.mp4"
-        )
-    if info.codec == "rawvideo" and not info.width:
-        return SourceError(
-            f"{info.path}: its pixels are raw, and nothing says how large a picture is; say it: "
-            "ffmpeg -f rawvideo -pixel_format gray16le -video_size 640x480 -i IN -c:v ffv1 OUT.mkv"
-        )
-    what = f"{info.codec} {info.width}x{info.height}"
-    return SourceError(
-        f"{info.path}: opens ({what}), but no frame can be decoded ({counted(refused, 'packet')} "
-        "refused); the file is damaged: copy or record it again"
-    )
 
 
 def is_raw(container: Any) -> bool:

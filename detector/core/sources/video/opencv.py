@@ -13,9 +13,9 @@ from detector.core.errors.text import counted
 from detector.core.sources._cv2 import cv2, fits, upright
 from detector.core.sources.base import ANY, Choice, SteppingSource
 from detector.core.sources.video import _complaints
+from detector.core.sources.video._check import Check, check_packets
 from detector.core.sources.video._clock import Clock
 from detector.core.sources.video._container import RACY_CODECS, VideoInfo, probe
-from detector.core.sources.video._packets import Check, check_packets
 from detector.core.sources.video.av import AvSource, HandOverMixin
 from detector.core.types import Frame, Image
 
