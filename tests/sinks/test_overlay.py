@@ -245,16 +245,18 @@ def area_of(placed: PlacedLabel) -> tuple[slice, slice]:
     return slice(y, y + label.height), slice(x, x + label.width)
 
 
+@pytest.fixture
+def grey(tmp_path: Path) -> Path:
+    scene = ("-f", "lavfi", "-i", "color=gray:size=640x360:rate=25:duration=0.4")
+    ffmpeg(*scene, "-c:v", "libx264", "-pix_fmt", "yuv420p", tmp_path / "grey.mp4")
+    return tmp_path / "grey.mp4"
+
+
 @pytest.mark.slow
 @needs_libass
 @pytest.mark.parametrize("line_width", [1, 2, 5])
-def test_libass_draws_like_us(line_width: int, tmp_path: Path) -> None:
+def test_libass_draws_like_us(line_width: int, grey: Path, tmp_path: Path) -> None:
     """libass draws boxes at the same pixels as we do, and label backgrounds in the same places."""
-    source = tmp_path / "grey.mp4"
-    ffmpeg(
-        *("-f", "lavfi", "-i", "color=gray:size=640x360:rate=25:duration=0.4"),
-        *("-c:v", "libx264", "-pix_fmt", "yuv420p", source),
-    )
     names = tuple(f"class {i}" for i in range(9))
 
     def many(index: int) -> Detections:
@@ -268,8 +270,8 @@ def test_libass_draws_like_us(line_width: int, tmp_path: Path) -> None:
         return Detections(np.array(boxes, np.float32), scores, classes, names)
 
     style = Style(line_width=line_width)
-    save(source, tmp_path / "x.mkv", many, style=style)
-    shown, bare = render_frames(tmp_path / "x.mkv", source, 6, tmp_path)
+    save(grey, tmp_path / "x.mkv", many, style=style)
+    shown, bare = render_frames(tmp_path / "x.mkv", grey, 6, tmp_path)
     ours = bare.copy()
     annotate(ours, many(6), style)
     outlines = bare.copy()
@@ -291,13 +293,8 @@ def test_libass_draws_like_us(line_width: int, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_libass
-def test_libass_keeps_text_inside_its_label(tmp_path: Path) -> None:
+def test_libass_keeps_text_inside_its_label(grey: Path, tmp_path: Path) -> None:
     """White letters stay inside the labels: invisible drawings reserve the space in any font."""
-    source = tmp_path / "grey.mp4"
-    ffmpeg(
-        *("-f", "lavfi", "-i", "color=gray:size=640x360:rate=25:duration=0.2"),
-        *("-c:v", "libx264", "-pix_fmt", "yuv420p", source),
-    )
 
     def corners(index: int) -> Detections:
         boxes = [[5, 0, 100, 60], [300, 30, 380, 90], [200, 150, 280, 200], [500, 300, 639, 359]]
@@ -309,8 +306,8 @@ def test_libass_keeps_text_inside_its_label(tmp_path: Path) -> None:
         )
 
     style = Style(font_scale=2)
-    save(source, tmp_path / "x.mkv", corners, style=style)
-    shown, _ = render_frames(tmp_path / "x.mkv", source, 2, tmp_path)
+    save(grey, tmp_path / "x.mkv", corners, style=style)
+    shown, _ = render_frames(tmp_path / "x.mkv", grey, 2, tmp_path)
     white = (shown > 225).all(2)
     layout = lay_out(640, 360, corners(2), style)
     inside = np.zeros_like(white)

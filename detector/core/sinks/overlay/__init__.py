@@ -62,7 +62,6 @@ class OverlaySink(Sink):
     def __init__(
         self, path: Path, *, style: Style | None = None, only_detections: bool = False
     ) -> None:
-        """``style``: of boxes and labels; None: the default."""
         from detector.core.stages.annotate import Style
 
         super().__init__(path)
@@ -87,7 +86,7 @@ class OverlaySink(Sink):
         self._partial = Partial(self.path, info.path)
         try:
             source = self._source = SourceCopy(info.path, info.stream)
-            if info.counted:
+            if info.has_computed_pts:
                 raise UnfitError("its packets have no time stamps, as in all raw streams")
             self._scan: Scan = source.scan(longest_gap_s=info.longest_gap_s)
         except UnfitError as error:
@@ -99,31 +98,24 @@ class OverlaySink(Sink):
         self.notes += source.notes
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        from detector.core.sinks.overlay.packets import REFUSED
+        from detector.core.sinks.overlay.packets import REFUSED, UnfitError
 
         assert self._partial is not None, "write before open"
-        with output_errors(self.path, REFUSED):
-            if self._file is None:
-                self._file = self._start(frame)
-            self._file.add(frame, detections)
-
-    def _start(self, frame: Frame) -> _OverlayFile:
-        from detector.core.sinks.overlay.packets import UnfitError
-
-        assert self._partial is not None
         assert self._source is not None
-        try:
-            return _OverlayFile(
-                self._partial.path,
-                self._info,
-                self._source,
-                self._scan,
-                frame,
-                self._style,
-                self.notes,
-            )
-        except UnfitError as error:
-            raise _explain_refusal(self._info.path, error) from error
+        with output_errors(self.path, REFUSED):
+            try:
+                self._file = self._file or _OverlayFile(
+                    self._partial.path,
+                    self._info,
+                    self._source,
+                    self._scan,
+                    frame,
+                    self._style,
+                    self.notes,
+                )
+            except UnfitError as error:
+                raise _explain_refusal(self._info.path, error) from error
+            self._file.add(frame, detections)
 
     def close(self) -> Path:
         from detector.core.sinks.overlay.packets import REFUSED
@@ -135,9 +127,9 @@ class OverlaySink(Sink):
         with output_errors(self.path, REFUSED):
             self._file.finish()
             count = _count_packets(self._partial.path)
-        if count != self._file.copied:
+        if count != (copied := self._file.copier.copied):
             raise OutputError(
-                f"{self.path}: {counted(self._file.copied, 'picture', 'was')} copied, but the "
+                f"{self.path}: {counted(copied, 'picture', 'was')} copied, but the "
                 f"file holds {count}; the disk may be failing, write elsewhere with -o"
             )
         self._close_source()
@@ -220,16 +212,12 @@ class _OverlayFile:
             with suppress(Exception):
                 self._container.close()
             raise
-        self._copier = PacketCopier(source, self._container, streams, self._shift, packets)
+        self.copier = PacketCopier(source, self._container, streams, self._shift, packets)
         self._first_pts = first.pts
         self._lines: list[str] = []  # of the last picture, until its end time is known
         self._last_pts: int | None = None
         self._last_ms = self._step = 0
         self._written = 0
-
-    @property
-    def copied(self) -> int:
-        return self._copier.copied
 
     def _attach(self, font: Font) -> None:
         """Attach the font of ``--font``. Without one, players use their own sans-serif font."""
@@ -267,7 +255,7 @@ class _OverlayFile:
             self._write_lines(now_ms)
         self._lines = self._make_lines(detections.shown)
         self._last_pts, self._last_ms = frame.pts, now_ms
-        self._copier.copy_up_to(frame.pts)
+        self.copier.copy_up_to(frame.pts)
 
     def _make_lines(self, shown: Detections) -> list[str]:
         from detector.core.sinks.overlay import ass
@@ -301,9 +289,9 @@ class _OverlayFile:
         step = max(nominal, self._step)
         self._write_lines(self._to_ms(self._last_pts + step))
         if self._scan.last_pts - self._last_pts <= step:
-            self._copier.copy_rest()
+            self.copier.copy_rest()
         else:
-            self._copier.copy_up_to(self._last_pts)
+            self.copier.copy_up_to(self._last_pts)
         self._note_omissions()
         self._container.close()
 
@@ -314,14 +302,13 @@ class _OverlayFile:
                 f"the overlay begins {float(before):.3f} s before its first detections, because a "
                 "copy can only begin at a key frame"
             )
-        if self._copier.refused:
+        if self.copier.refused:
             self._notes.append(
-                f"{counted(self._copier.refused, 'damaged packet')} of the video could not be "
-                "copied"
+                f"{counted(self.copier.refused, 'damaged packet')} of the video could not be copied"
             )
-        if self._copier.broken:
+        if self.copier.broken:
             self._notes.append(
-                f"the overlay ends where the source became unreadable ({self._copier.broken})"
+                f"the overlay ends where the source became unreadable ({self.copier.broken})"
             )
 
     def stop(self) -> None:
