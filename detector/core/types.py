@@ -201,9 +201,7 @@ class PipedTrack(Protocol):
 
     stream: Any  # the PyAV stream in the source's container
     ended: bool  # all packets have arrived; ``take`` returns the rest
-
-    def request(self) -> None:
-        """Request the packets. Call it before the first frame is read."""
+    requested: bool  # set it to True before the first frame is read, to get the packets
 
     def take(self) -> Any:
         """Return the next PyAV packet; None if none has arrived yet, and after the last."""
@@ -225,7 +223,7 @@ class SourceInfo:
     start_pts: int = 0
     frames_declared: int | None = None
     duration_s: float | None = None
-    counted: bool = False  # a raw stream: pts are not stored but computed from the frame rate
+    has_computed_pts: bool = False  # by the frame rate, since a raw stream stores none
     rotation: int = 0  # degrees, as the container states it; already applied to the frames
     mirrored: bool = False  # stored mirrored (before rotation); already undone in the frames
     codec: str = ""

@@ -21,7 +21,7 @@ import pytest
 from detector.batch.item import OpenModel, Task, open_model
 from detector.batch.listing import look_at
 from detector.batch.settings import as_plain, ask
-from detector.core.sources._storage import forget_stores
+from detector.core.sources import _storage
 from tests.cli.small import write_network
 
 MemoryFileSystem = pytest.importorskip(
@@ -239,7 +239,7 @@ def use_store(monkeypatch: Any, port: int) -> Any:
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-    forget_stores()
+    _storage._open.cache_clear()
     return s3fs.S3FileSystem(skip_instance_cache=True, use_listings_cache=False)
 
 

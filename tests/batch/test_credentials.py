@@ -56,7 +56,7 @@ class Store:
             monkeypatch.setenv(name, text)
             if not text:
                 monkeypatch.delenv(name)
-        _storage.forget_stores()
+        _storage._open.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def store(tmp_path_factory):
     clip = write_video(tmp_path_factory.mktemp("clip") / "a.mp4", 60, crf="10")
     with s3_server() as port:
         yield Store(port, clip)
-    _storage.forget_stores()
+    _storage._open.cache_clear()
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import importlib.util
 
 import pytest
 
-from detector.core.sources._storage import forget_stores
+from detector.core.sources import _storage
 from tests.batch.storage import google_server
 from tests.cli.command import detect_video_anew, summary_of
 from tests.cli.small import write_network
@@ -32,9 +32,9 @@ def store(monkeypatch):
             monkeypatch.setenv(name, value)
         import gcsfs  # reads the environment
 
-        forget_stores()
+        _storage._open.cache_clear()
         yield gcsfs.GCSFileSystem(skip_instance_cache=True, use_listings_cache=False)
-    forget_stores()
+    _storage._open.cache_clear()
 
 
 @pytest.mark.nightly

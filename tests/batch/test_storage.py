@@ -37,7 +37,7 @@ def server():
         store.mkdir("videos")
         yield wire, store
         wire.close()
-    _storage.forget_stores()
+    _storage._open.cache_clear()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tests.conftest import CHECKOUT
 
 STREET = CHECKOUT / "videos/street.mp4"
 NAMES = ("person", 'a "quoted", <b>name</b>', "视频 é")
-OPTIONS = {"remark": "weights are random", "program": "detect-video 0", "style": Style()}
+OPTIONS = {"remark": "weights are random", "style": Style()}
 # Every sink with each suffix that it takes, for each kind of source that it can write.
 CASES = [
     pytest.param(name, suffix, kind, id=f"{name}{suffix}-{kind}")

@@ -155,7 +155,7 @@ def test_planes_hold_the_same_pictures(kind: type[Source], sample: Sample) -> No
     for pixels in set(kind.gives) - {"bgr"}:
         with opened(kind, sample, pixels=pixels) as source:
             assert source.pixels in kind.gives
-            assert source.pixels == pixels or source.no_planes
+            assert source.pixels == pixels or source.why_no_planes
             planes = read_all(source)
         assert [one[:2] for one in planes] == [one[:2] for one in plain]
         for (*_, image), (*_, expected) in zip(planes, plain, strict=True):

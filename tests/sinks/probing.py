@@ -46,11 +46,18 @@ def one_person(score: float = 0.91) -> Detections:
     return Detections(boxes, np.array([score], np.float32), np.array([0]), NAMES)
 
 
+def open_sink(
+    name: str, target: Path, options: dict[str, Any] | None = None, **info: Any
+) -> sinks.Sink:
+    sink = sinks.open(name, target, **(options or {}))
+    sink.open(make_info(**info))
+    return sink
+
+
 def write_video(
     path: Path, frames: list[Frame], options: dict[str, Any] | None = None, **info: Any
 ) -> sinks.Sink:
-    sink = sinks.open("video", path, **(options or {}))
-    sink.open(make_info(**info))
+    sink = open_sink("video", path, options, **info)
     for frame in frames:
         sink.write(frame, Detections.empty())
     sink.close()

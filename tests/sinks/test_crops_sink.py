@@ -7,12 +7,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from probing import make_frame, make_info
+from probing import make_frame, open_sink
 
-from detector.core import sinks
 from detector.core.config.levels import resolve_config
 from detector.core.run.detect import detect
-from detector.core.sinks.base import Sink
 from detector.core.sinks.crops import cut, safe_folder
 from detector.core.types import Detections, Frame
 from tests.conftest import CHECKOUT
@@ -28,14 +26,8 @@ def detections_of(
     return Detections(boxes, np.full(len(rows), 0.5, np.float32), ids, names)
 
 
-def open_sink(folder: Path) -> Sink:
-    sink = sinks.open("crops", folder)
-    sink.open(make_info())
-    return sink
-
-
 def save(folder: Path, *pairs: tuple[Frame, Detections]) -> list[str]:
-    sink = open_sink(folder)
+    sink = open_sink("crops", folder)
     for frame, detections in pairs:
         sink.see(frame.image, detections)
         frame.image[:] = 0  # later drawing must not show in the crops

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from probing import brightness, decode, make_frame, make_info, probe
+from probing import brightness, decode, make_frame, open_sink, probe
 
 from detector.core import sinks
 from detector.core.config.schema import ENCODERS, OutputConfig
@@ -26,8 +26,7 @@ USABLE = {name: encoders.why_not(name) is None for name in ENCODERS}
 
 
 def write(path: Path, frames: list[Frame], **options: Any) -> sinks.Sink:
-    sink = sinks.open("video", path, **options)
-    sink.open(make_info(width=128, height=96))
+    sink = open_sink("video", path, options, width=128, height=96)
     for frame in frames:
         sink.write(frame, Detections.empty())
     sink.close()
@@ -83,8 +82,7 @@ def test_svtav1_leaves_the_scheduling_policy_unchanged(tmp_path: Path) -> None:
     before = policies()
     assert encoders.why_not.__wrapped__("svtav1") is None
     assert policies() == before
-    sink = sinks.open("video", tmp_path / "x.mp4", encoder="svtav1")
-    sink.open(make_info(width=128, height=96))
+    sink = open_sink("video", tmp_path / "x.mp4", {"encoder": "svtav1"}, width=128, height=96)
     sink.write(texture(0), Detections.empty())
     assert policies() == before
     sink.abort()

@@ -21,23 +21,14 @@ def two_objects() -> Detections:
     return Detections(boxes, np.array([0.91, 0.00125], np.float32), np.array([0, 1]), NAMES)
 
 
-def open_sink(
-    name: str, folder: Path, remark: str = "", options: Any = None, **info: Any
-) -> sinks.Sink:
-    sink = sinks.open(
-        name,
-        folder / f"out{sinks.find(name).suffixes[0]}",
-        **({"remark": remark} if remark else {}),
-        **(options or {}),
-    )
-    sink.open(make_info(**info))
+def open_sink(name: str, folder: Path, source: str = "in.mp4", **options: Any) -> sinks.Sink:
+    sink = sinks.open(name, folder / f"out{sinks.find(name).suffixes[0]}", **options)
+    sink.open(make_info(source))
     return sink
 
 
-def write_labels(
-    name: str, folder: Path, *pairs: Any, remark: str = "", options: Any = None
-) -> Path:
-    sink = open_sink(name, folder, remark, options)
+def write_labels(name: str, folder: Path, *pairs: Any, **options: Any) -> Path:
+    sink = open_sink(name, folder, **options)
     for frame, detections in pairs:
         sink.write(frame, detections)
     return sink.close()
@@ -46,7 +37,7 @@ def write_labels(
 @pytest.mark.parametrize(("one_class", "column"), [(False, ("1,1", "2,1")), (True, ("-1,-1",) * 2)])
 def test_mot_is_exact(tmp_path: Path, one_class: bool, column: tuple[str, str]) -> None:
     """TrackEval and motmetrics read ten columns, pixels counted from 1, and at most one class."""
-    sink = open_sink("mot", tmp_path, options={"one_class": one_class})
+    sink = open_sink("mot", tmp_path, one_class=one_class)
     sink.write(make_frame(0), Detections.empty())
     sink.write(make_frame(4), two_objects())
     assert sink.close().read_text().splitlines() == [
@@ -65,7 +56,7 @@ def test_yolo_is_exact(scores: bool, tmp_path: Path) -> None:
         (make_frame(0), two_objects()),
         (make_frame(3), Detections.empty(NAMES)),
         (make_frame(4, path="x/cat.jpg"), one_person()),
-        options={"save_conf": scores},
+        save_conf=scores,
     )
     first, second = (" 0.910000", " 0.001250") if scores else ("", "")
     assert path == tmp_path / "out-labels"
@@ -159,7 +150,7 @@ def test_coco_keeps_addresses_and_names_outside_utf8(
 
 
 def test_coco_without_detections_lists_the_pictures(tmp_path: Path) -> None:
-    sink = open_sink("coco", tmp_path, path=f"{tmp_path}/**")
+    sink = open_sink("coco", tmp_path, f"{tmp_path}/**")
     sink.write(make_frame(0, path=f"{tmp_path}/x/é.jpg"), Detections.empty())
     document = json.loads(sink.close().read_text())
     assert document["images"] == [{"id": 1, "file_name": "x/é.jpg", "width": 64, "height": 48}]

@@ -10,7 +10,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from probing import make_frame, make_info
+from probing import make_frame, open_sink
 
 from detector.core import sinks
 from detector.core.errors import OutputError
@@ -22,8 +22,7 @@ NO_DETECTIONS = Detections.empty()
 
 
 def save_frames(folder: Path, frames: list[Frame], level: int) -> sinks.Sink:
-    sink = sinks.open("pictures", folder)
-    sink.open(make_info(str(folder.parent / "source"), kind="pictures"))
+    sink = open_sink("pictures", folder, path=str(folder.parent / "source"), kind="pictures")
     for frame in frames:
         frame.image[:] = level
         sink.write(frame, NO_DETECTIONS)
@@ -68,8 +67,7 @@ def test_pictures_are_encoded_in_parallel_and_written_in_order(
         return real(image, *suffixes)
 
     monkeypatch.setattr(pictures, "encode", encode)
-    sink = PicturesSink(tmp_path / "out", at_once=2)
-    sink.open(make_info("source", kind="pictures"))
+    sink = open_sink("pictures", tmp_path / "out", {"at_once": 2}, path="source", kind="pictures")
     for i in range(6):
         frame = make_frame(i, path=f"in/{i}.png")
         frame.image[:] = 20 * i
@@ -81,8 +79,7 @@ def test_pictures_are_encoded_in_parallel_and_written_in_order(
 
 
 def test_frames_with_reused_memory_are_encoded_immediately(tmp_path: Path) -> None:
-    sink = PicturesSink(tmp_path / "out", at_once=2)
-    sink.open(make_info("source.mp4"))
+    sink = open_sink("pictures", tmp_path / "out", {"at_once": 2}, path="source.mp4")
     frame = make_frame(0)
     for i in range(5):
         frame.index, frame.image[:] = i, 20 * i
@@ -97,8 +94,7 @@ def test_frames_with_reused_memory_are_encoded_immediately(tmp_path: Path) -> No
 def test_encoder_error_keeps_finished_pictures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    sink = PicturesSink(tmp_path / "out", at_once=2)
-    sink.open(make_info("source", kind="pictures"))
+    sink = open_sink("pictures", tmp_path / "out", {"at_once": 2}, path="source", kind="pictures")
     sink.write(make_frame(0, path="in/0.png"), NO_DETECTIONS)
     sink._write_encoded(0)
     monkeypatch.setattr(cv2, "imencode", lambda *_: (False, None))
@@ -211,8 +207,7 @@ def test_foreign_manifest_cannot_delete_files_outside(tmp_path: Path, name: str)
 
 
 def test_picture_too_large_for_its_format_becomes_png(tmp_path: Path) -> None:
-    sink = sinks.open("pictures", tmp_path / "out")
-    sink.open(make_info())
+    sink = open_sink("pictures", tmp_path / "out")
     sink.write(make_frame(0, size=(1, 16384), path="wide.webp"), NO_DETECTIONS)
     sink.close()
     assert listed(tmp_path / "out") == ["wide.png"]
@@ -229,8 +224,7 @@ def test_folder_of_an_earlier_run_is_replaced(tmp_path: Path) -> None:
 
 def test_earlier_folder_is_complete_until_close(tmp_path: Path) -> None:
     save(tmp_path / "out", "a.png", "b.png")
-    sink = sinks.open("pictures", tmp_path / "out")
-    sink.open(make_info())
+    sink = open_sink("pictures", tmp_path / "out")
     sink.write(make_frame(0, path="a.png"), NO_DETECTIONS)
     assert listed(tmp_path / "out") == ["a.png", "b.png"]
     assert sink.abort() == tmp_path / "out.partial"
@@ -283,8 +277,7 @@ def test_empty_current_folder_is_filled_in_place(
 
 
 def test_partial_folder_of_a_killed_run_is_cleared(tmp_path: Path) -> None:
-    sink = sinks.open("pictures", tmp_path / "out")
-    sink.open(make_info())
+    sink = open_sink("pictures", tmp_path / "out")
     sink.write(make_frame(0, path="old.png"), NO_DETECTIONS)
     assert sink.abort() == tmp_path / "out.partial"
     save(tmp_path / "out", "new.png")
@@ -304,8 +297,9 @@ def test_folder_of_the_source_is_refused(tmp_path: Path) -> None:
     source.parent.mkdir()
     cv2.imwrite(str(source), np.zeros((4, 4, 3), np.uint8))
     before = source.read_bytes()
-    sink = sinks.open("pictures", tmp_path / "photos")
-    sink.open(make_info(str(tmp_path / "photos" / "*.png"), kind="pictures"))
+    sink = open_sink(
+        "pictures", tmp_path / "photos", path=str(tmp_path / "photos" / "*.png"), kind="pictures"
+    )
     with pytest.raises(OutputError, match="choose another -o"):
         sink.write(make_frame(0, path=str(source)), NO_DETECTIONS)
     assert sink.abort() is None

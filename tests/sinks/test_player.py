@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from probing import make_frame, make_info, one_person, write_clip
+from probing import make_frame, one_person, open_sink, write_clip
 
-from detector.core import sinks
 from detector.core.types import Detections
 from tests.lab.report.browser import Browser, chromium
 
 HOSTILE = "</script><script>document.title='taken'</script><!-- \u2028"
 
 
-def save(source: Path, page: Path, name: str = "person", frames: int = 3) -> None:
-    sink = sinks.open("player", page)
-    sink.open(make_info(str(source), width=64, height=48))
+def save(
+    source: Path, target: Path, name: str = "person", frames: int = 3, kind: str = "player"
+) -> None:
+    sink = open_sink(kind, target, path=str(source))
     for i in range(frames):
         detections = one_person()
         detections.names = (name,)
@@ -42,13 +42,7 @@ def rows(page: Path) -> list[dict[str, Any]]:
 
 def test_player_rows_equal_jsonl(tmp_path: Path) -> None:
     save(tmp_path / "in.mp4", tmp_path / "x.html")
-    sink = sinks.open("jsonl", tmp_path / "x.jsonl")
-    sink.open(make_info(str(tmp_path / "in.mp4"), width=64, height=48))
-    for i in range(3):
-        detections = one_person()
-        detections.boxes[:] = [[i, 8, i + 24, 40]]
-        sink.write(make_frame(i), detections)
-    sink.close()
+    save(tmp_path / "in.mp4", tmp_path / "x.jsonl", kind="jsonl")
     assert rows(tmp_path / "x.html") == [
         json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()
     ]
@@ -71,8 +65,9 @@ def test_names_cannot_end_the_script(tmp_path: Path) -> None:
 
 
 def test_only_detections_keeps_rows_of_empty_frames(tmp_path: Path) -> None:
-    sink = sinks.open("player", tmp_path / "x.html", only_detections=True)
-    sink.open(make_info(str(tmp_path / "in.mp4")))
+    sink = open_sink(
+        "player", tmp_path / "x.html", {"only_detections": True}, path=str(tmp_path / "in.mp4")
+    )
     sink.write(make_frame(0), one_person())
     sink.write(make_frame(1), Detections.empty())
     sink.close()
@@ -80,8 +75,7 @@ def test_only_detections_keeps_rows_of_empty_frames(tmp_path: Path) -> None:
 
 
 def test_page_of_an_aborted_run_has_its_rows(tmp_path: Path) -> None:
-    sink = sinks.open("player", tmp_path / "x.html")
-    sink.open(make_info(str(tmp_path / "in.mp4")))
+    sink = open_sink("player", tmp_path / "x.html", path=str(tmp_path / "in.mp4"))
     sink.write(make_frame(0), one_person())
     partial = sink.abort()
     assert partial is not None

@@ -14,16 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from probing import NAMES, make_frame, make_info, one_person
+from probing import NAMES, make_frame, one_person, open_sink
 
-from detector.core import sinks
 from detector.core.errors import OutputError
 from detector.core.types import Detections
 
 
 def write_rows(name: str, folder: Path, *written: Any, **info: Any) -> str:
-    sink = sinks.open(name, folder / "out")
-    sink.open(make_info(**info))
+    sink = open_sink(name, folder / "out", **info)
     for frame, detections in written:
         sink.write(frame, detections)
     return sink.close().read_bytes().decode()
@@ -62,8 +60,7 @@ def test_numbers_are_short_and_never_minus_zero(tmp_path: Path) -> None:
 
 
 def test_nan_raises_and_writes_no_line(tmp_path: Path) -> None:
-    sink = sinks.open("jsonl", tmp_path / "out")
-    sink.open(make_info())
+    sink = open_sink("jsonl", tmp_path / "out")
     with pytest.raises(ValueError, match="JSON"):
         sink.write(make_frame(0), one_person(score=float("nan")))
     assert sink.abort() is None
@@ -142,8 +139,7 @@ def test_kill_9_leaves_whole_lines(name: str, tmp_path: Path) -> None:
     if name == "jsonl":
         assert [json.loads(line)["frame"] for line in lines] == list(range(len(lines)))
     assert all(line.endswith("\n") for line in lines)
-    sink = sinks.open(name, path)  # the killed run's lock is gone
-    sink.open(make_info())
+    sink = open_sink(name, path)  # the killed run's lock is gone
     sink.write(make_frame(0), one_person())
     assert len(sink.close().read_text().splitlines()) <= 2
 
@@ -151,8 +147,7 @@ def test_kill_9_leaves_whole_lines(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["jsonl", "csv"])
 def test_full_disk_keeps_whole_lines(name: str, small_disk: Any) -> None:
     folder = small_disk(16)
-    sink = sinks.open(name, folder / f"out.{name}")
-    sink.open(make_info())
+    sink = open_sink(name, folder / f"out.{name}")
     written = 0
 
     def fill() -> None:

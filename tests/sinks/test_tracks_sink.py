@@ -10,9 +10,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from probing import make_frame, make_info
+from probing import make_frame, open_sink
 
-from detector.core import sinks
 from detector.core.config.levels import resolve_config
 from detector.core.run.detect import detect
 from detector.core.sinks import tracks
@@ -44,8 +43,7 @@ def textured(index, level=255, size=SIZE):
 
 
 def save(folder, *pairs):
-    sink = sinks.open("tracks", folder)
-    sink.open(make_info())
+    sink = open_sink("tracks", folder)
     for frame, detections in pairs:
         sink.see(frame.image, detections)
         sink.write(frame, detections)
@@ -88,8 +86,7 @@ def test_sharper_picture_is_kept_unless_cut_by_the_border(tmp_path):
 def test_picture_is_the_undrawn_box_with_a_margin(tmp_path):
     frame, detections = textured(3), detections_of((12, 0, 0.9, *BOX))
     plain = frame.image.copy()
-    sink = sinks.open("tracks", tmp_path / "out")
-    sink.open(make_info())
+    sink = open_sink("tracks", tmp_path / "out")
     sink.see(frame.image, detections)
     frame.image[:] = 0
     sink.write(frame, detections)

@@ -188,7 +188,7 @@ def test_sound_that_ends_early_is_written_without_a_note(tmp_path: Path) -> None
     source = beeping_clip(tmp_path / "in.ts", "-c:a", "aac")
     damaged = tmp_path / "damaged.ts"
     damaged.write_bytes(source.read_bytes()[: source.stat().st_size // 2])
-    sink = write_frames(damaged, tmp_path / "out.mp4", has_audio=True)
+    sink = write_frames(damaged, tmp_path / "out.mp4")
     assert codecs(tmp_path / "out.mp4") == {"video": "h264", "audio": "aac"}
     assert probe(tmp_path / "out.mp4")["streams"][0]["nb_frames"] == "100"
     assert sink.notes == []  # the demuxer cannot detect an early end
@@ -243,7 +243,7 @@ def test_sound_that_cannot_be_opened_is_noted(content: bytes | None, tmp_path: P
     source = tmp_path / "in.mp4"
     if content is not None:
         source.write_bytes(content)
-    sink = write_frames(source, tmp_path / "out.mp4", has_audio=True)
+    sink = write_frames(source, tmp_path / "out.mp4")
     assert codecs(tmp_path / "out.mp4") == {"video": "h264"}
     assert len(sink.notes) == 1
     assert "audio" in sink.notes[0]
@@ -269,7 +269,7 @@ def test_track_that_fails_midway_is_cut_and_noted(
             yield item, duration_s
 
     monkeypatch.setattr(CarriedTrack, "_read_items", break_after)
-    sink = write_frames(source, tmp_path / "out.mp4", has_audio=True)
+    sink = write_frames(source, tmp_path / "out.mp4")
     frames, sound = probe(tmp_path / "out.mp4")["streams"]
     assert (frames["nb_frames"], frames["codec_type"]) == ("100", "video")
     assert float(sound["duration"]) == pytest.approx(100 * 1024 / 44100 - 1.4, abs=0.1)
@@ -278,10 +278,10 @@ def test_track_that_fails_midway_is_cut_and_noted(
     assert why in sink.notes[0]
 
 
-def write_frames(source: Path, target: Path, *, has_audio: bool) -> sinks.Sink:
+def write_frames(source: Path, target: Path) -> sinks.Sink:
     sink = sinks.open("video", target)
     info = SourceInfo(
-        str(source), "video", 64, 48, Fraction(25), Fraction(1, 90000), has_audio=has_audio
+        str(source), "video", 64, 48, Fraction(25), Fraction(1, 90000), has_audio=True
     )
     sink.open(info)
     for i in range(100):

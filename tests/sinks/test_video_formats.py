@@ -11,9 +11,8 @@ import av
 import cv2
 import numpy as np
 import pytest
-from probing import brightness, decode, make_frame, make_info, probe, write_video
+from probing import brightness, decode, make_frame, open_sink, probe, write_video
 
-from detector.core import sinks
 from detector.core.config.schema import OutputConfig
 from detector.core.errors import UsageError
 from detector.core.run.outputs import OutputPlan
@@ -72,8 +71,7 @@ def test_aborted_video_keeps_its_frames_under_the_temporary_name(
     suffix: str, tmp_path: Path
 ) -> None:
     path = tmp_path / f"x{suffix}"
-    sink = sinks.open("video", path)
-    sink.open(make_info())
+    sink = open_sink("video", path)
     for i in range(5):
         sink.write(make_frame(i), NO_DETECTIONS)
     partial = sink.abort()

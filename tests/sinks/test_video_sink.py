@@ -11,9 +11,8 @@ import av
 import cv2
 import numpy as np
 import pytest
-from probing import brightness, decode, make_frame, make_info, probe, probe_pts, write_video
+from probing import brightness, decode, make_frame, open_sink, probe, probe_pts, write_video
 
-from detector.core import sinks
 from detector.core.errors import OutputError
 from detector.core.sinks.video import h264
 from detector.core.sinks.video.h264 import MOST_THREADS, H264File
@@ -61,8 +60,7 @@ def test_index_precedes_the_pictures(tmp_path: Path) -> None:
 
 
 def test_frame_buffer_may_be_overwritten_after_write(tmp_path: Path) -> None:
-    sink = sinks.open("video", tmp_path / "x.mp4")
-    sink.open(make_info())
+    sink = open_sink("video", tmp_path / "x.mp4")
     frame = make_frame(0)
     for i in range(30):  # more than x264 looks ahead
         frame.image[:], frame.index, frame.pts = brightness(i), i, i * 512
@@ -275,8 +273,7 @@ def test_picture_of_another_size_is_letterboxed(suffix: str, tmp_path: Path) -> 
 
 
 def test_lost_frames_raise_on_close(tmp_path: Path) -> None:
-    sink = sinks.open("video", tmp_path / "x.mp4")
-    sink.open(make_info())
+    sink = open_sink("video", tmp_path / "x.mp4")
     for i in range(5):
         sink.write(make_frame(i), NO_DETECTIONS)
     sink._file.sent += 1  # as if the muxer had lost one
@@ -287,8 +284,7 @@ def test_lost_frames_raise_on_close(tmp_path: Path) -> None:
 
 
 def test_picture_too_large_for_h264_is_refused(tmp_path: Path) -> None:
-    sink = sinks.open("video", tmp_path / "x.mp4")
-    sink.open(make_info())
+    sink = open_sink("video", tmp_path / "x.mp4")
     with pytest.raises(OutputError, match="16384 pixels"):
         sink.write(make_frame(0, size=(2, 16386)), NO_DETECTIONS)
     assert sink.abort() is None
@@ -303,8 +299,7 @@ def test_conversion_equals_bt601(tmp_path: Path) -> None:
     """Compare the fast path (cv2, which takes chroma from the top left pixel) with BT.601."""
     rng = np.random.default_rng(7)
     image = rng.integers(0, 256, (48, 64, 3), dtype=np.uint8)
-    sink = sinks.open("video", tmp_path / "x.mp4")
-    sink.open(make_info())
+    sink = open_sink("video", tmp_path / "x.mp4")
     sink.write(Frame(0, 0, 0.0, image), NO_DETECTIONS)
     b, g, r = (image[..., c].astype(float) / 255 for c in range(3))
     luma = 0.299 * r + 0.587 * g + 0.114 * b

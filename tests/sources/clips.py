@@ -137,6 +137,14 @@ def read_all(path: Path, **options: Any) -> tuple[list[Frame], Any]:
         return list(source), source
 
 
+def assert_equal(ours: list[Frame], theirs: list[Frame]) -> None:
+    assert [(f.index, f.pts, f.time_s) for f in ours] == [
+        (f.index, f.pts, f.time_s) for f in theirs
+    ]
+    for our_frame, their_frame in zip(ours, theirs, strict=True):
+        assert np.array_equal(our_frame.image, their_frame.image), our_frame.index
+
+
 def pts_of(path: Path) -> list[int]:
     with av.open(str(path)) as container:
         return [frame.pts for frame in container.decode(video=0)]

@@ -41,6 +41,11 @@ AT_ONCE = FTYP + box(b"moov", box(b"trak", bytes(64)))
 WEBM = b"\x1a\x45\xdf\xa3\x80\x18\x53\x80\x67"
 
 
+@pytest.fixture(autouse=True)
+def forget_answers():
+    _answers._known.clear()
+
+
 @pytest.fixture(scope="module")
 def web():
     with web_server() as server:
@@ -96,7 +101,6 @@ def web():
 @pytest.mark.parametrize("ranges", [True, False])
 def test_kind_of_an_address_follows_the_response(web, path, kind, data, stated, expected, ranges):
     url = web.put(path, data, kind=kind, length=stated, ranges=ranges and stated)
-    _answers._known.clear()
     assert identify(url).kind == expected
     source = "LiveSource" if expected == LIVE else "WebSource"
     assert find_claiming(url).__name__ == source
@@ -104,7 +108,6 @@ def test_kind_of_an_address_follows_the_response(web, path, kind, data, stated, 
 
 @pytest.mark.parametrize(("variant", "expected"), [(ENDED, PLAYLIST), (HLS, LIVE), (None, LIVE)])
 def test_master_playlist_has_the_kind_of_its_first_variant(web, variant, expected):
-    _answers._known.clear()
     if variant is None:
         web.pages.pop("/low/film.m3u8", None)
     else:
@@ -115,7 +118,6 @@ def test_master_playlist_has_the_kind_of_its_first_variant(web, variant, expecte
 
 @pytest.mark.parametrize("length", [2**31 - 1, 2**63 - 1, 2**64 - 1, 9_999_999_999])
 def test_absurd_content_length_means_live(web, length):
-    _answers._known.clear()
     url = web.put("/fake", TS, kind="video/mp2t", length=(str(length),), ranges=False)
     assert identify(url).kind == LIVE
 
@@ -130,7 +132,6 @@ def test_absurd_content_length_means_live(web, length):
     ],
 )
 def test_ambiguous_answer_gets_a_remark(web, kind, data, path, words):
-    _answers._known.clear()
     url = web.put(path, data, kind=kind, length=False, ranges=False)
     remark = identify(f"{url}?token=T0kenPlanted").remark
     assert bool(remark) == bool(words)
@@ -150,7 +151,6 @@ def test_ambiguous_answer_gets_a_remark(web, kind, data, path, words):
     ],
 )
 def test_http_error_refuses_a_file_but_not_a_camera(web, status, words):
-    _answers._known.clear()
     refused = identify(web.put("/clip.mp4", status=status))
     assert refused.kind == REFUSED
     assert words in refused.error
@@ -161,7 +161,6 @@ def test_http_error_refuses_a_file_but_not_a_camera(web, status, words):
 def test_unreachable_server_is_judged_by_the_address(monkeypatch):
     monkeypatch.setattr(_answers, "SILENT_S", 0.3)
     monkeypatch.setattr(_answers, "QUICK_S", 0.3)
-    _answers._known.clear()
     with silent_listener() as port:
         assert identify(f"http://127.0.0.1:{port}/video").kind == LIVE
         assert "timed out" in identify(f"http://127.0.0.1:{port}/clip.mp4").error
@@ -177,7 +176,6 @@ def test_unreachable_server_is_judged_by_the_address(monkeypatch):
 @pytest.mark.slow
 def test_certificate_is_required_for_files_only(tmp_path: Path):
     """Cameras have self-signed certificates, so requests to them contain no secret."""
-    _answers._known.clear()
     data = write_video(tmp_path / "a.mp4").read_bytes()
     with web_server(make_certificate(tmp_path)) as web:
         web.put("/a", data)

@@ -57,7 +57,8 @@ def test_video_with_a_picture_suffix_is_read_as_video(
     gathered = sources.gather([str(tmp_path)], lambda _: False)
     is_stream = "-f mjpeg" in options
     assert gathered == ([str(tmp_path)] if is_stream else [str(tmp_path), str(path)])
-    with sources.open(str(tmp_path)) as source:  # of each photo in a folder, only the start is read
+    # In a folder, only a file's first bytes are examined, so a stream of JPEGs counts as a picture.
+    with sources.open(str(tmp_path)) as source:
         assert len(list(source)) == 1 + is_stream
     assert ("only the first is used" in source.notes[0]) == is_stream
 
@@ -82,7 +83,7 @@ def test_picture_with_another_suffix_is_read_as_picture(
         assert [frame.size for frame in source] == [(160, 240)]
     assert (source.info.kind, as_image(tmp_path / name).shape) == ("pictures", (160, 240, 3))
     assert "but it holds one" in source.notes[0]
-    if name != "a.dat":  # in a folder we go by the suffix
+    if name != "a.dat":  # folders are searched for known suffixes only
         assert sources.pictures_of(str(tmp_path)) == [str(tmp_path / name)]
 
 
@@ -97,12 +98,16 @@ def test_pictures_with_appended_data_stay_pictures(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(data)
         with sources.open(str(tmp_path / name)) as source:
             assert (source.info.kind, len(list(source)), source.notes) == ("pictures", 1, [])
+
+
+def test_raw_camera_photo_is_not_read_as_its_thumbnail(tmp_path: Path) -> None:
     raw = tmp_path / "photo.cr2"
     raw.write_bytes(encode_photo(".tif"))
     assert sources.find_claiming(str(raw)).__name__ == "VideoSource"
 
 
-# Like an iPhone's: 3x2 HEVC tiles of 64x64, cropped to 150x100, and an item that describes them.
+# Laid out like an iPhone's photo: 3x2 HEVC tiles of 64x64, and a grid item that joins them and
+# crops the result to 150x100.
 TILES = (Path(__file__).parent / "tiles.heic").read_bytes()
 COLOURS = np.array(
     [
@@ -124,7 +129,7 @@ WHOLE = COLOURS.repeat(64, 0).repeat(64, 1)[:100, :150]
     ],
 )
 def test_heic_tiles_are_joined(property_, shown, name: str, tmp_path: Path) -> None:
-    """The expected pictures are those of libheif 1.23."""
+    """libheif 1.23 shows these files like the expected pictures."""
     (tmp_path / name).write_bytes(TILES.replace(b"irot\0", property_))
     image = as_image(tmp_path / name)
     assert image.shape == shown.shape
@@ -147,7 +152,7 @@ def test_raw_pixels_are_refused_with_a_hint(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [{}, {"subsampling": "4:0:0", "range": "limited"}])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_avif_equals_pillow(orientation: int, options: dict, tmp_path: Path) -> None:
-    """cv2 ignores the orientation, and reads grey of 16 to 235 as 0 to 255."""
+    """cv2 alone ignores the orientation, and shows grey of limited range as if it were full."""
     image = pytest.importorskip("PIL.Image")
     ops = pytest.importorskip("PIL.ImageOps")
     exif = image.Exif()
@@ -180,7 +185,7 @@ def test_picture_is_cropped_before_it_is_rotated() -> None:
     ids=["a missing tile", "overlay", "no list", "cut off"],
 )
 def test_incomplete_heic_tiles_are_refused(data: bytes, tmp_path: Path) -> None:
-    """A single tile would be 512x512 of 4032x3024 pixels."""
+    """A single tile is not the picture: an iPhone's shows 512x512 of 4032x3024 pixels."""
     (tmp_path / "a.heic").write_bytes(data)
     with pytest.raises(SourceError, match=r"tiles.*heif-convert"):
         sources.open(str(tmp_path / "a.heic"))

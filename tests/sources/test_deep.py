@@ -27,8 +27,7 @@ BYTE, SHORT, LONG = 1, 3, 4  # types of values in a TIFF
 
 def shades() -> NDArray[np.float64]:
     y, x = np.mgrid[:HEIGHT, :WIDTH]
-    image = np.stack([x / (WIDTH - 1), y / (HEIGHT - 1), (x + y) / (HEIGHT + WIDTH - 2)], -1)
-    return image
+    return np.stack([x / (WIDTH - 1), y / (HEIGHT - 1), (x + y) / (HEIGHT + WIDTH - 2)], -1)
 
 
 def tiff(

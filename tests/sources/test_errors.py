@@ -37,18 +37,13 @@ def test_unsupported_address_is_refused(spec):
     refused(spec)
 
 
-def test_digits_are_a_camera_unless_given_as_a_path(tmp_path, monkeypatch):
-    write_video(tmp_path / "a.mp4").rename(tmp_path / "0")
+@pytest.mark.parametrize("decoder", ["auto", "opencv", "av"])
+@pytest.mark.parametrize("name", ["./0", "tcp:1 [x].mp4"])
+def test_file_named_like_a_camera_or_an_address_is_opened(name, decoder, tmp_path, monkeypatch):
+    write_video(tmp_path / "a.mp4").rename(tmp_path / name)
     monkeypatch.chdir(tmp_path)
-    assert len(list(sources.open("./0"))) == 24
+    assert len(list(sources.open(name, decoder=decoder))) == 24
     assert sources.find_claiming("0").__name__ == "LiveSource"
-
-
-def test_file_name_that_looks_like_a_protocol_is_opened(tmp_path, monkeypatch):
-    write_video(tmp_path / "a.mp4").rename(tmp_path / "tcp:1 [x].mp4")
-    monkeypatch.chdir(tmp_path)
-    for decoder in ("auto", "av"):
-        assert len(list(sources.open("tcp:1 [x].mp4", decoder=decoder))) == 24
 
 
 def test_missing_file_names_the_nearest(tmp_path):

@@ -38,10 +38,6 @@ def pts_in(frames):
     return [pts for pts, _, _ in frames]
 
 
-def test_every_clip_has_an_expected_outcome():
-    assert {name[:2] for name in CLIPS} == {*REFUSED, *DAMAGED, *WHOLE}
-
-
 @pytest.mark.parametrize("decoder", ["auto", "opencv", "av"])
 @pytest.mark.parametrize("number", REFUSED)
 def test_unreadable_clip_is_refused(clip, number, decoder, capfd):

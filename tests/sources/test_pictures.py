@@ -176,9 +176,6 @@ def test_source_without_a_readable_picture_is_refused(tmp_path):
             sources.open(str(spec))
 
 
-@pytest.mark.skipif(
-    not hasattr(cv2, "imwriteanimation"), reason="OpenCV before 4.11 writes no animation"
-)
 @pytest.mark.parametrize("name", ["a.webp", "a.png"])
 def test_first_picture_of_an_animation_is_taken_with_a_note(tmp_path, name):
     moving = cv2.Animation()

@@ -11,7 +11,7 @@ from detector.core import sources
 from detector.core.errors import SourceError, UsageError
 from detector.core.sources.video import av as av_source
 
-from .clips import HEIGHT, WIDTH, complaints, cut, pts_of, read_all, write_video
+from .clips import HEIGHT, WIDTH, assert_equal, complaints, cut, pts_of, read_all, write_video
 from .oddities import FRAMES, write_parts
 
 DECODERS = ["auto", "opencv", "av"]
@@ -111,9 +111,8 @@ def test_opencv_and_pyav_give_equal_frames(folder, name, codec, options):
     path = write_video(folder / name, 24, codec, **options)
     with_cv2, source = read_all(path)
     with_av, _ = read_all(path, decoder="av")
-    assert [(f.index, f.pts) for f in with_cv2] == [(f.index, f.pts) for f in with_av]
+    assert_equal(with_cv2, with_av)
     assert [f.pts for f in with_av] == sorted({f.pts for f in with_av})
-    assert all(np.array_equal(a.image, b.image) for a, b in zip(with_cv2, with_av, strict=True))
     assert (len(with_cv2), source.decoder, source.notes) == (24, "opencv", [])
 
 
@@ -201,18 +200,6 @@ def test_closed_source_reads_none_and_can_be_closed_again(plain, decoder, pixels
     assert source.read() is None
 
 
-@pytest.mark.parametrize("pixels", ["bgr", "yuv420p"])
-@pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".avi"])
-def test_truncated_file_is_damaged_with_a_note(folder, decoder, pixels, suffix):
-    path = cut(write_video(folder / f"whole{suffix}", 50, g="10"), 0.6)
-    frames, source = read_all(path, decoder=decoder, pixels=pixels)
-    assert 20 < len(frames) < 50
-    assert source.counts.ended_early
-    assert source.damaged
-    assert any("its end is missing" in note for note in source.notes)
-
-
 def test_frame_limit_before_the_cut_is_not_damage(folder):
     path = cut(write_video(folder / "limit.mp4", 50), 0.6)
     frames, source = read_all(path, frames=5)
@@ -294,8 +281,7 @@ def test_take_over_with_stride_gives_every_frame_once(plain):
     reference, _ = read_all(plain, decoder="av", stride=3)
     frames, source = read_all(plain, stride=3)
     assert source.decoder == "opencv (10 frames) then av"
-    assert [(f.index, f.pts) for f in frames] == [(f.index, f.pts) for f in reference]
-    assert all(np.array_equal(a.image, b.image) for a, b in zip(frames, reference, strict=True))
+    assert_equal(frames, reference)
     assert source.counts.skipped == 16
     assert not source.damaged
 

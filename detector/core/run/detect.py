@@ -356,7 +356,7 @@ def _run_source(job: _RunJob, run: SourceRun, spec: str, number: int) -> None:
             opened = (job.hooks.source or partial(_open_source, job))(spec)
         with opened as source:
             run.info = source.info
-            run.pixels = f"{source.pixels}: {why}" if (why := source.no_planes) else source.pixels
+            run.pixels = ": ".join(filter(None, (source.pixels, source.why_no_planes)))
             if job.hashes:  # otherwise no later run asks whether it may replace the outputs
                 settings = settings_of(plan.as_asked.as_dict(), spec, plan.network.sha256)
             paths = job.outputs.paths(spec, source.info, settings)

@@ -60,7 +60,6 @@ class PlanDraft:
 
     @classmethod
     def of(cls, config: Config) -> PlanDraft:
-        from detector.core import __version__
         from detector.core.stages import between
 
         if config.tracking.track is not None and "track" not in between.places():
@@ -73,7 +72,6 @@ class PlanDraft:
         reading, selection = SourceReading.of(config), Selection.of(config)
         writing = {
             **asdict(config.output),
-            "program": f"detect-video {__version__}",
             "reuses": reading.still is not None,
             "tracks": config.tracking.track is not None,
             "added_sinks": added,

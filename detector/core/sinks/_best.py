@@ -117,7 +117,8 @@ class BestPictures:
         value = most * _measure_sharpness(cut(image, box))
         if (whole, value) <= (best[0], best[1] * MIN_GAIN):
             return None
-        return (whole, value), shrink(cut(image, _widen(box)))
+        x, y = MARGIN * (box[2] - box[0]), MARGIN * (box[3] - box[1])
+        return (whole, value), shrink(cut(image, [box[0] - x, box[1] - y, box[2] + x, box[3] + y]))
 
     def add(self, frame: Frame, time_s: float, detections: Detections) -> list[TrackRecord]:
         """Add a frame. Return the tracks that ended."""
@@ -168,11 +169,6 @@ def _measure_sharpness(crop: Image) -> float:
     grey = cv2.resize(cv2.cvtColor(crop, cv2.COLOR_BGR2GRAY), (SHARPNESS_SIDE, SHARPNESS_SIDE))
     variance = float(cv2.Laplacian(grey, cv2.CV_32F).var())
     return variance / (variance + SHARPNESS_HALF)
-
-
-def _widen(box: list[float]) -> list[float]:
-    x, y = MARGIN * (box[2] - box[0]), MARGIN * (box[3] - box[1])
-    return [box[0] - x, box[1] - y, box[2] + x, box[3] + y]
 
 
 def shrink(crop: Image, longest: int = LONGEST) -> Image:

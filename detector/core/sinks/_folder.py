@@ -103,7 +103,8 @@ class FolderSink(Sink):
             partial = self._partial
             with output_errors(self.path):
                 for name in [*self._written, self.manifest]:
-                    _fsync(partial.path / name)
+                    with open(partial.path / name, "rb") as file:
+                        os.fsync(file.fileno())
                 for folder in _list_folders(self._written):
                     sync_folder(partial.path / folder)
                 sync_folder(partial.path)
@@ -242,11 +243,3 @@ def _is_blocked(folder: Path, name: str) -> bool:
         and (os.path.islink(folder / below) or not os.path.isdir(folder / below))
         for below in _list_folders([name])
     )
-
-
-def _fsync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -33,12 +33,9 @@ class FrameNames:
     def __init__(self) -> None:
         self.folder: Path | None = None  # folder of the annotated pictures, if they are written
         self.written: tuple[int, Path] | None = None  # index and path of the last annotated picture
-        self._only_stem: str | None = None  # if there is only one picture
+        self.only_stem: str | None = None  # if there is only one picture
         self._used_stems: set[str] | None = None
         self._last: tuple[int, str] | None = None
-
-    def use_stem(self, stem: str) -> None:
-        self._only_stem = stem
 
     def make_unique(self, *reserved: str) -> None:
         """Make later stems unique (a.jpg and a.png share one), and different from ``reserved``."""
@@ -51,8 +48,8 @@ class FrameNames:
         return self._last[1]
 
     def _choose(self, frame: Frame) -> str:
-        if self._only_stem is not None:
-            return self._only_stem
+        if self.only_stem is not None:
+            return self.only_stem
         name = make_picture_name(frame)
         stem = f"frame_{frame.index:06d}" if name is None else str(name.with_suffix(""))
         return stem if self._used_stems is None else free_name(stem, "", self._used_stems)

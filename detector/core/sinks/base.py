@@ -42,7 +42,7 @@ class Sink:
     # they are complete if the video fills the disk.
     order: ClassVar[int] = 0
     # Keyword arguments of __init__: options of config.output, or "remark", "style" (of boxes),
-    # "program", "names" (``FrameNames``, shared by the sinks of a source).
+    # "names" (``FrameNames``, shared by the sinks of a source).
     options: ClassVar[tuple[str, ...]] = ()
     # Modules that opening and writing import on first use.
     imports: ClassVar[tuple[str, ...]] = ()

@@ -64,11 +64,6 @@ def _make_relative(path: str | Path, folder: str | Path) -> str:
     return os.path.abspath(path) if below.split(os.sep)[0] == os.pardir else below
 
 
-def _rectangle(x: float, y: float, width: float, height: float) -> list[list[float]]:
-    right, bottom = round(x + width, 2), round(y + height, 2)
-    return [[x, y, x, bottom, right, bottom, right, y]]
-
-
 class CocoResults(RowsSink):
     header = "["
 
@@ -162,9 +157,10 @@ class CocoSink(RowsSink):
         lines = []
         for row in make_results(frame.index + 1, detections):
             self._count += 1
-            box = row["bbox"]
-            row = {"id": self._count, **row, "area": round(box[2] * box[3], 2), "iscrowd": 0}
-            row["segmentation"] = _rectangle(*box)
+            x, y, width, height = row["bbox"]
+            right, bottom = round(x + width, 2), round(y + height, 2)
+            row = {"id": self._count, **row, "area": round(width * height, 2), "iscrowd": 0}
+            row["segmentation"] = [[x, y, x, bottom, right, bottom, right, y]]
             lines.append(f"{',' if self._count > 1 else ''}\n{encode(row)}")
         return "".join(lines)
 

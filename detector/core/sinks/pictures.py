@@ -56,7 +56,7 @@ class PicturesSink(FolderSink):
     def open(self, info: SourceInfo) -> None:
         if self.path.suffix.lower() in self.one_picture:
             self._one = Partial(self.path, info.path)
-            self._names.use_stem(self.path.stem)
+            self._names.only_stem = self.path.stem
         else:
             super().open(info)
             self._names.folder = self.path
@@ -144,7 +144,6 @@ class PicturesSink(FolderSink):
 
 
 def _fits_format(suffix: str, image: Image) -> bool:
-    """Return whether OpenCV writes this format for pictures of this size."""
     longest = LONGEST_SIDES.get(suffix.lower(), 1 << 30)
     return suffix.lower() in ENCODED and max(image.shape[:2]) <= longest
 

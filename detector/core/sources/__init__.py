@@ -92,9 +92,8 @@ def keep_open(specs: Sequence[str]) -> Iterator[None]:
 
 
 def decoders() -> list[str]:
-    from detector.core.sources import video
-
-    return video.decoders()
+    """Return the names of the decoders of videos, which are the modules of the folder ``video``."""
+    return list(wings.list_files(f"{__path__[0]}/video"))
 
 
 def open(

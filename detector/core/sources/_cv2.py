@@ -15,7 +15,7 @@ os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
 os.environ.setdefault("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", "1")
 import cv2
 
-__all__ = ["cv2", "fits", "is_quiet", "upright"]
+__all__ = ["cv2", "fits", "upright"]
 
 if "OPENCV_LOG_LEVEL" not in os.environ:
     # Call a function, because cv2 reads the variable on import and may already be imported.
@@ -27,12 +27,6 @@ if "OPENCV_LOG_LEVEL" not in os.environ:
 # Maps the container's angle (counter-clockwise, as in ffprobe and PyAV) to cv2's code.
 _ROTATE = {90: cv2.ROTATE_90_COUNTERCLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_CLOCKWISE}
 _UPSIDE_DOWN, _LEFT_RIGHT, _BOTH = 0, 1, -1  # cv2.flip's codes
-
-
-def is_quiet() -> bool:
-    """Return False if the user has requested the log of cv2's FFmpeg."""
-    settings = os.environ.get("OPENCV_FFMPEG_LOGLEVEL"), os.environ.get("OPENCV_FFMPEG_DEBUG")
-    return settings == ("-8", None)
 
 
 def upright(image: Image, degrees: int, mirrored: bool, into: Image | None) -> Image:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 
 from detector.core.errors.machine import too_much
 from detector.core.sources._tiff import COMPRESSION, HEIGHT, STARTS, WIDTH, read_tiff
@@ -54,7 +55,6 @@ def why_too_large(width: int, height: int, stored: int = 0) -> str | None:
 
 
 def _has_all_chunks(data: bytes) -> bool:
-    """Return whether all chunks of a PNG are complete."""
     at = len(PNG)
     while len(data) >= at + 12:
         (length,) = struct.unpack_from(">I", data, at)
@@ -64,9 +64,14 @@ def _has_all_chunks(data: bytes) -> bool:
     return False
 
 
-def _read_png(data: bytes) -> Size:
-    width, height = struct.unpack_from(">II", data, 16)
-    return width, height
+def _at(position: int, layout: str) -> Callable[[bytes], Size]:
+    """Return a function that reads width and height from a fixed position."""
+
+    def read(data: bytes) -> Size:
+        width, height = struct.unpack_from(layout, data, position)
+        return width, height
+
+    return read
 
 
 def _read_jpeg(data: bytes) -> Size | None:
@@ -109,17 +114,6 @@ def _read_tiff(data: bytes) -> Size | None:
     return None if tiff is None else (tiff[WIDTH], tiff[HEIGHT])
 
 
-def _read_gif(data: bytes) -> Size:
-    """Return the size of the logical screen, which contains all pictures."""
-    width, height = struct.unpack_from("<HH", data, 6)
-    return width, height
-
-
-def _read_sun(data: bytes) -> Size:
-    width, height = struct.unpack_from(">II", data, 4)
-    return width, height
-
-
 def _read_jpeg_2000(data: bytes) -> Size | None:
     """Return the right and lower edge from the first SIZ segment."""
     at = data.find(b"\xff\x4f\xff\x51")
@@ -157,12 +151,12 @@ def _parse_number(digits: bytes) -> int:
 
 _FORMATS = (
     (b"\xff\xd8", _read_jpeg),
-    (PNG, _read_png),
+    (PNG, _at(16, ">II")),
     (b"RIFF", _read_webp),
     (b"BM", _read_bmp),
     *((start, _read_tiff) for start in STARTS),
-    (b"GIF8", _read_gif),
-    (b"\x59\xa6\x6a\x95", _read_sun),
+    (b"GIF8", _at(6, "<HH")),  # the logical screen, which contains all pictures
+    (b"\x59\xa6\x6a\x95", _at(4, ">II")),  # Sun raster
     (b"\xff\x4f\xff\x51", _read_jpeg_2000),
     (b"\0\0\0\x0cjP  ", _read_jpeg_2000),
     (b"P7", _read_pam),

@@ -60,7 +60,7 @@ class OpenPictures(SteppingSource):
         self._choice = choice
         self._paths = paths
         self._names = _make_output_names(paths)
-        self._grabbed = 0
+        self.pts = -1
         self.left_out = ""  # reported at the end, after the notes on single pictures
         # Maps a note without its numbers to its first picture and whole text, the number of other
         # pictures with that note, and its index in ``notes``.
@@ -109,22 +109,19 @@ class OpenPictures(SteppingSource):
         )
 
     def grab(self) -> bool:
-        self._grabbed += 1
-        if self._grabbed <= len(self._paths):
+        self.pts += 1
+        if self.pts < len(self._paths):
             return True
-        self.at_limit()
+        self.finish_at_limit()
         return False
 
-    def at_limit(self) -> None:
+    def finish_at_limit(self) -> None:
         if self.left_out:
             self.notes.append(f"{self.info.path}: {self.left_out}")
         self.left_out = ""
         for factor, count in sorted(self._reduced.items()):
             self.notes.append(note_reduced(counted(count, "picture"), factor))
         self._reduced.clear()
-
-    def grabbed_pts(self) -> int:
-        return self._grabbed - 1
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
         """Return the picture, never in ``into``, since cv2 decodes into its own memory."""

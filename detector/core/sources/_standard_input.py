@@ -105,7 +105,6 @@ class StandardInput:
         return b""
 
     def raise_error(self) -> None:
-        """Raise the error that ended the reading early, if any."""
         if self._error is not None:
             raise self._error
 

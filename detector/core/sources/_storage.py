@@ -102,11 +102,6 @@ def _create_aws_session() -> Any:
     return session
 
 
-def forget_stores() -> None:
-    """Forget the open stores, so that the next opening reads the environment again."""
-    _open.cache_clear()
-
-
 def path_in_store(place: Location) -> str:
     return f"{place.host}/{place.key}"
 

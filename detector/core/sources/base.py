@@ -156,7 +156,7 @@ class Source:
     counts: ReadCounts
     decoder: str = ""  # the reader: "opencv", "av", "opencv (28 frames) then av", ...
     pixels: str = "bgr"  # or "yuv420p"; single frames may still be BGR
-    no_planes: str = ""  # why a video returns BGR although planes were requested
+    why_no_planes: str = ""  # why a video returns BGR although planes were requested
     notes: list[str]  # messages for the session
 
     @property
@@ -220,6 +220,8 @@ class SteppingSource(Source):
     """A source that implements ``grab`` and ``retrieve``, like cv2.VideoCapture. Frames skipped by
     ``stride`` are not converted."""
 
+    pts: int  # of the last grabbed picture
+
     def __init__(self, stride: int = 1, frames: int | None = None) -> None:
         self.counts = ReadCounts()
         self.notes = []
@@ -241,10 +243,9 @@ class SteppingSource(Source):
         raise NotImplementedError
 
     def grabbed_pts(self) -> int:
-        """Return the pts of the last grabbed picture."""
-        raise NotImplementedError
+        return self.pts
 
-    def at_limit(self) -> None:
+    def finish_at_limit(self) -> None:
         """Finish after ``frames`` frames, when the rest of the source will not be read."""
 
     def hold_first(self) -> bool:
@@ -306,7 +307,7 @@ class SteppingSource(Source):
                 self._handed_out += 1
                 return frame
         if self._handed_out == self._frames and not self._closed:
-            self.at_limit()
+            self.finish_at_limit()
         return None
 
     def read_past_limit(self) -> Frame | None:

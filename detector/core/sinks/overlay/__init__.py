@@ -34,8 +34,8 @@ class OverlaySink(Sink):
     ending = "-overlay"
     kinds = ("video",)
     order = 5  # after VideoSink, the default for -o FILE.mkv
-    options = ("style", "remark", "program", "only_detections")
-    imports = tuple(f"{__name__}.{name}" for name in ("ass", "carried", "packets"))
+    options = ("style", "only_detections")
+    imports = tuple(f"{__name__}.{name}" for name in ("ass", "packets"))
     untouched = True
 
     @classmethod
@@ -60,20 +60,15 @@ class OverlaySink(Sink):
             raise _explain_refusal(spec, error) from error
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        style: Style | None = None,
-        remark: str = "",
-        program: str = "detect-video",
-        only_detections: bool = False,
+        self, path: Path, *, style: Style | None = None, only_detections: bool = False
     ) -> None:
-        """``style``: of boxes and labels; its own ``remark`` replaces ``remark``."""
+        from detector.core.stages.annotate import Style
+
         super().__init__(path)
         if self.path.suffix.lower() not in self.suffixes:
             raise UsageError(f"an overlay must be a .mkv, not {self.path.name}")
         self.check_options(self.path.suffix, {"only_detections": only_detections})
-        self._style, self._remark, self._program = style, remark, program
+        self._style = style or Style()
         self._partial: Partial | None = None  # None before open, and after close or abort
         self._file: _OverlayFile | None = None
         self._source: SourceCopy | None = None
@@ -91,7 +86,7 @@ class OverlaySink(Sink):
         self._partial = Partial(self.path, info.path)
         try:
             source = self._source = SourceCopy(info.path, info.stream)
-            if info.counted:
+            if info.has_computed_pts:
                 raise UnfitError("its packets have no time stamps, as in all raw streams")
             self._scan: Scan = source.scan(longest_gap_s=info.longest_gap_s)
         except UnfitError as error:
@@ -103,34 +98,24 @@ class OverlaySink(Sink):
         self.notes += source.notes
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        from detector.core.sinks.overlay.packets import REFUSED
+        from detector.core.sinks.overlay.packets import REFUSED, UnfitError
 
         assert self._partial is not None, "write before open"
-        with output_errors(self.path, REFUSED):
-            if self._file is None:
-                self._file = self._start(frame, detections)
-            self._file.add(frame, detections)
-
-    def _start(self, frame: Frame, detections: Detections) -> _OverlayFile:
-        from detector.core.sinks.overlay.packets import UnfitError
-        from detector.core.stages.annotate import Style
-
-        assert self._partial is not None
         assert self._source is not None
-        try:
-            return _OverlayFile(
-                self._partial.path,
-                self._info,
-                self._source,
-                self._scan,
-                frame,
-                detections.names,
-                self._style or Style(remark=self._remark),
-                self._program,
-                self.notes,
-            )
-        except UnfitError as error:
-            raise _explain_refusal(self._info.path, error) from error
+        with output_errors(self.path, REFUSED):
+            try:
+                self._file = self._file or _OverlayFile(
+                    self._partial.path,
+                    self._info,
+                    self._source,
+                    self._scan,
+                    frame,
+                    self._style,
+                    self.notes,
+                )
+            except UnfitError as error:
+                raise _explain_refusal(self._info.path, error) from error
+            self._file.add(frame, detections)
 
     def close(self) -> Path:
         from detector.core.sinks.overlay.packets import REFUSED
@@ -142,9 +127,9 @@ class OverlaySink(Sink):
         with output_errors(self.path, REFUSED):
             self._file.finish()
             count = _count_packets(self._partial.path)
-        if count != self._file.copied:
+        if count != (copied := self._file.copier.copied):
             raise OutputError(
-                f"{self.path}: {counted(self._file.copied, 'picture', 'was')} copied, but the "
+                f"{self.path}: {counted(copied, 'picture', 'was')} copied, but the "
                 f"file holds {count}; the disk may be failing, write elsewhere with -o"
             )
         self._close_source()
@@ -195,15 +180,12 @@ class _OverlayFile:
         source: SourceCopy,
         scan: Scan,
         first: Frame,
-        names: tuple[str, ...],
         style: Style,
-        program: str,
         notes: list[str],
     ) -> None:
         import av
 
         from detector.core.sinks.overlay import ass
-        from detector.core.sinks.overlay.carried import NAME
         from detector.core.sinks.overlay.packets import OPTIONS, PacketCopier, packets_from
         from detector.core.sinks.video.file import shift_tags
 
@@ -223,8 +205,6 @@ class _OverlayFile:
             font = style.font if style.labels else None
             look = (ass.FAMILY, "") if font is None else (font.family, font.style)
             self._track = self._add_track(ass.header(self._width, self._height, *look, size))
-            header = self._make_header(names)
-            self._container.add_attachment(NAME, "application/json", header.encode(program))
             if font is not None:
                 self._attach(font)
             self._container.start_encoding()
@@ -232,16 +212,12 @@ class _OverlayFile:
             with suppress(Exception):
                 self._container.close()
             raise
-        self._copier = PacketCopier(source, self._container, streams, self._shift, packets)
+        self.copier = PacketCopier(source, self._container, streams, self._shift, packets)
         self._first_pts = first.pts
         self._lines: list[str] = []  # of the last picture, until its end time is known
         self._last_pts: int | None = None
         self._last_ms = self._step = 0
         self._written = 0
-
-    @property
-    def copied(self) -> int:
-        return self._copier.copied
 
     def _attach(self, font: Font) -> None:
         """Attach the font of ``--font``. Without one, players use their own sans-serif font."""
@@ -267,27 +243,6 @@ class _OverlayFile:
         track.disposition = av.stream.Disposition.default
         return track
 
-    def _make_header(self, names: tuple[str, ...]) -> Any:
-        from detector.core.sinks.overlay.carried import OverlayHeader
-
-        style = self._style
-        return OverlayHeader(
-            source=Path(self._info.path).name,
-            time_base=(self._base.numerator, self._base.denominator),
-            fps=(self._info.fps.numerator, self._info.fps.denominator),
-            shift=self._shift,
-            width=self._width,
-            height=self._height,
-            names=names,
-            remark=style.remark,
-            drawing={
-                "line_width": style.line_width,
-                "font_scale": style.font_scale,
-                "labels": style.labels,
-                "scores": style.scores,
-            },
-        )
-
     def _to_ms(self, pts: int) -> int:
         from detector.core.sinks.overlay.packets import to_ms
 
@@ -298,22 +253,19 @@ class _OverlayFile:
         if self._last_pts is not None:
             self._step = frame.pts - self._last_pts
             self._write_lines(now_ms)
-        self._lines = self._make_lines(frame, detections)
+        self._lines = self._make_lines(detections.shown)
         self._last_pts, self._last_ms = frame.pts, now_ms
-        self._copier.copy_up_to(frame.pts)
+        self.copier.copy_up_to(frame.pts)
 
-    def _make_lines(self, frame: Frame, detections: Detections) -> list[str]:
+    def _make_lines(self, shown: Detections) -> list[str]:
         from detector.core.sinks.overlay import ass
-        from detector.core.sinks.overlay.carried import encode_row
         from detector.core.stages.annotate import lay_out
 
-        shown = detections.shown
         layout = lay_out(self._width, self._height, shown, self._style)
-        row = encode_row(frame.index, frame.pts, detections)
         boxes = ass.boxes_text(layout, self._width, self._height)
         labels = ass.label_texts(layout, shown, self._per_scale)
         return [
-            f"0,{ass.BOXES},,0,0,0,,{row}{boxes}",
+            *([f"0,{ass.BOXES},,0,0,0,,{boxes}"] if boxes else []),
             *(f"{layer},{ass.LABELS},,0,0,0,,{text}" for layer, text in enumerate(labels, 1)),
         ]
 
@@ -337,9 +289,9 @@ class _OverlayFile:
         step = max(nominal, self._step)
         self._write_lines(self._to_ms(self._last_pts + step))
         if self._scan.last_pts - self._last_pts <= step:
-            self._copier.copy_rest()
+            self.copier.copy_rest()
         else:
-            self._copier.copy_up_to(self._last_pts)
+            self.copier.copy_up_to(self._last_pts)
         self._note_omissions()
         self._container.close()
 
@@ -350,14 +302,13 @@ class _OverlayFile:
                 f"the overlay begins {float(before):.3f} s before its first detections, because a "
                 "copy can only begin at a key frame"
             )
-        if self._copier.refused:
+        if self.copier.refused:
             self._notes.append(
-                f"{counted(self._copier.refused, 'damaged packet')} of the video could not be "
-                "copied"
+                f"{counted(self.copier.refused, 'damaged packet')} of the video could not be copied"
             )
-        if self._copier.broken:
+        if self.copier.broken:
             self._notes.append(
-                f"the overlay ends where the source became unreadable ({self._copier.broken})"
+                f"the overlay ends where the source became unreadable ({self.copier.broken})"
             )
 
     def stop(self) -> None:

@@ -132,7 +132,9 @@ class SourceCopy:
         index."""
         added = {}
         for stream in self.streams:
-            copied = added[stream.index] = add_like(output, stream)
+            # "Opaque" means without an encoder, since AV1 may have none.
+            copied = output.add_stream_from_template(stream, opaque=True)
+            added[stream.index] = copied
             copy_description(stream, copied)
             if stream.type == "subtitle":
                 copied.disposition &= ~av.stream.Disposition.default
@@ -143,16 +145,11 @@ class SourceCopy:
         self.container.close()
 
 
-def add_like(output: Any, stream: Any) -> Any:
-    """Add a stream like ``stream``. ``opaque``: without an encoder, since AV1 may have none."""
-    return output.add_stream_from_template(stream, opaque=True)
-
-
 def _explain_refusal(stream: Any) -> str | None:
     """Return why the muxer refuses a stream; None if it does not."""
     try:
         with av.open(BytesIO(), "w", format="matroska") as output:
-            add_like(output, stream)
+            output.add_stream_from_template(stream, opaque=True)
             output.start_encoding()
     except REFUSED as error:
         return re.sub(r"^\[Errno \d+\] ", "", str(error)).partition(":")[0]

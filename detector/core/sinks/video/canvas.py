@@ -58,8 +58,7 @@ class Canvas:
         return True
 
     def _convert(self, image: Image) -> None:
-        if image.shape[:2] != self._size:
-            image = fit_inside(image, *self._size)
+        image = fit_inside(image, *self._size)
         if self._padded is not None:
             right, bottom = self._even[1] - self._size[1], self._even[0] - self._size[0]
             image = cv2.copyMakeBorder(
@@ -82,7 +81,9 @@ def _view_pixels(plane: Any) -> Image:
 
 
 def fit_inside(image: Image, height: int, width: int) -> Image:
-    """Scale a picture to fit in [height, width], centred on black."""
+    """Scale a picture to fit in [height, width], centred on black, unless it has that size."""
+    if image.shape[:2] == (height, width):
+        return image
     scale = min(height / image.shape[0], width / image.shape[1])
     inner_height = max(1, round(image.shape[0] * scale))
     inner_width = max(1, round(image.shape[1] * scale))

@@ -27,7 +27,8 @@ class ClipFilter:
     def take(self, frame: Frame, has_detections: bool) -> Iterator[tuple[Frame, bool]]:
         """Yield the frames to write now, in order, and whether a gap precedes each."""
         at_s = frame.pts * self._time_base
-        self._drop_before(at_s)
+        while self._held and at_s - self._held[0][0] > self._lead_s:
+            self._drop_first()
         if has_detections:
             self.shortened += self._dropped_for_memory
             yield from self._release_held()
@@ -57,11 +58,6 @@ class ClipFilter:
         while self._bytes > MOST_HELD:
             self._drop_first()
             self._dropped_for_memory = True
-
-    def _drop_before(self, at_s: Fraction) -> None:
-        """Drop frames that are too early for the lead of a later detection."""
-        while self._held and at_s - self._held[0][0] > self._lead_s:
-            self._drop_first()
 
     def _drop_first(self) -> None:
         _, frame = self._held.popleft()

@@ -61,7 +61,7 @@ class VideoFile:
 
             self._carry = CarriedTracks
             for track in info.tracks:
-                track.request()
+                track.requested = True
         # A damaged AVI may have ticks of more than a second, which MP4 cannot express.
         is_valid_base = 0 < info.time_base <= 1 and info.time_base.denominator <= INT32
         is_valid_rate = Fraction(1, 1000) < info.fps < 1000

@@ -41,8 +41,5 @@ class MjpegFile(VideoFile):
         return stream
 
     def fill(self, frame: Frame) -> Any:
-        image = frame.image
-        if image.shape[:2] != self._size:
-            image = fit_inside(image, *self._size)
-        picture = av.VideoFrame.from_ndarray(image, "bgr24")
+        picture = av.VideoFrame.from_ndarray(fit_inside(frame.image, *self._size), "bgr24")
         return self._reformatter.reformat(picture, format="yuvj420p")

@@ -69,7 +69,8 @@ class CarriedTracks:
         """Return the streams that the format supports, sound first."""
         sound = [stream for stream in streams if stream.type == "audio"]
         if rules.most is not None and len(sound) > rules.most:
-            kept = sorted(sound, key=_is_not_default)[: rules.most]
+            default = Disposition.default
+            kept = sorted(sound, key=lambda track: not track.disposition & default)[: rules.most]
             omitted = ", ".join(describe(stream) for stream in sound if stream not in kept)
             self.notes.append(
                 f"{suffix} holds {counted(rules.most, 'track')} of sound: {omitted} was omitted; "
@@ -198,11 +199,8 @@ class _SharedReader:
 class _TrackQueue:
     def __init__(self, stream: Any) -> None:
         self.stream = stream
-        self.ended = False
+        self.ended, self.requested = False, True
         self.waiting: deque[Any] = deque()
-
-    def request(self) -> None:
-        pass
 
     def take(self) -> Any:
         return self.waiting.popleft() if self.waiting else None
@@ -231,7 +229,3 @@ def describe(stream: Any) -> str:
 def _name_codec(stream: Any) -> str:
     context = stream.codec_context
     return "of an unknown codec" if context is None else str(context.codec.canonical_name)
-
-
-def _is_not_default(stream: Any) -> bool:
-    return not stream.disposition & Disposition.default

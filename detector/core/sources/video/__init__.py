@@ -8,19 +8,13 @@ import weakref
 from contextlib import ExitStack
 from typing import Unpack
 
-from detector.core import wings
 from detector.core.errors.holding import hold
 from detector.core.sources._contents import PICTURE, kind_of_name
 from detector.core.sources.base import OpenOptions, Source, check_file
 
 
-def decoders() -> list[str]:
-    """Return the sorted names of the decoders, which are the modules of this folder."""
-    return list(wings.list_files(*__path__))
-
-
 class VideoSource(Source):
-    """Reads every file that no other source claims. The decoder refuses those without video."""
+    """Reads every file that no other source claims. Raises SourceError for one without video."""
 
     order = 100
     gives = ("bgr", "yuv420p")

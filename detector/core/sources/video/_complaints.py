@@ -20,7 +20,7 @@ from typing import Any
 import av
 import av._core
 
-from detector.core.sources._cv2 import cv2, is_quiet
+from detector.core.sources._cv2 import cv2
 
 ERROR: int = av.logging.ERROR
 # Errors about metadata alone. FFmpeg refuses long texts in FLV, which GStreamer's flvmux writes.
@@ -139,19 +139,19 @@ class CaughtLog:
             if self._level is not None and record[0] <= self._level:
                 _print_record(*record)
 
-    def redirect_cv2(self) -> bool:
-        """Send cv2's log to PyAV's. Call it after opening each cv2.VideoCapture. Return False if
-        cv2's FFmpeg is hidden or of another version, or if the user has requested its log."""
-        libraries = _find_libraries() if is_quiet() else None
+    def redirect_cv2(self) -> None:
+        """Send cv2's log to PyAV's, unless cv2's FFmpeg is hidden or of another version, or the
+        user has requested its log. Call it after opening each cv2.VideoCapture."""
+        settings = os.environ.get("OPENCV_FFMPEG_LOGLEVEL"), os.environ.get("OPENCV_FFMPEG_DEBUG")
+        libraries = _find_libraries() if settings == ("-8", None) else None  # as set in ``_cv2``
         if libraries is None:
-            return False
+            return
         cv2_library, av_library = libraries
         if _address(cv2_library.av_vlog).value == _address(av_library.av_vlog).value:
             av.logging.set_level(av.logging.get_level())  # same library: restores PyAV's callback
         else:
             cv2_library.av_log_set_callback(_address(av_library.av_vlog))
             self._redirected = cv2_library
-        return True
 
 
 CAUGHT_LOG = CaughtLog()

@@ -69,7 +69,7 @@ class VideoInfo:
     log_names: tuple[str, ...]  # names of its demuxer and decoder in FFmpeg's log
     complaint: str  # an error that the demuxer logged before the first packet, or ""
     not_for_opencv: str  # why cv2 would return wrong pictures; "" if it would not
-    not_for_planes: str  # why its pictures are read as BGR; "" if they may stay YUV
+    why_no_planes: str  # why its pictures are read as BGR; "" if they may stay YUV
     plain: bool  # whether ``_bgr.is_plain`` is true for its first picture
     rotation: int | None  # of the first picture, in degrees; None if the first packets have none
     notes: tuple[str, ...]  # messages for the session about choices made
@@ -139,7 +139,7 @@ def probe(path: str, choice: Choice = ANY) -> VideoInfo:
             start_pts=0 if raw else stream.start_time or 0,
             frames_declared=stream.frames or None,
             duration_s=duration_s,
-            counted=raw,
+            has_computed_pts=raw,
             codec=codec.codec.canonical_name if codec else "unknown",
             sample_aspect_ratio=stream.sample_aspect_ratio or Fraction(1),
             stream=stream.index,
@@ -163,7 +163,7 @@ def probe(path: str, choice: Choice = ANY) -> VideoInfo:
             not_for_opencv="opencv would not stretch its grey samples"
             if grey is not None
             else _explain_not_for_opencv(path, container, stream, first, states_size),
-            not_for_planes="it is mirrored" if info.mirrored else reduced or why_no_planes(first),
+            why_no_planes="it is mirrored" if info.mirrored else reduced or why_no_planes(first),
             plain=first is not None and is_plain(first),
             rotation=None if first is None else first.rotation % 360,
             notes=tuple(filter(None, (chosen, guessed, choice.describe_grey(grey), reduced))),

@@ -41,7 +41,7 @@ def open_listed(place: WebPlace, stride: int, frames: int | None, pixels: str) -
     with ExitStack() as stack:
         video = _probe(stack.enter_context(hold_as(str(place), arguments)), opener)
         source = ListedSource(video, stride, frames, pixels=pixels)
-        source.kept, source.opener = stack.pop_all(), opener
+        source.cleanup, source.opener = stack.pop_all(), opener
     return require_frame(source, video)
 
 
@@ -64,7 +64,7 @@ def _probe(name: str, opener: NestedOpener) -> VideoInfo:
 class ListedSource(AvSource):
     """Reads packet by packet, and notes a video that is shorter than its playlist."""
 
-    kept: ExitStack
+    cleanup: ExitStack
     opener: NestedOpener
 
     def read(self, into: Image | None = None) -> Frame | None:
@@ -84,4 +84,4 @@ class ListedSource(AvSource):
 
     def close(self) -> None:
         super().close()
-        self.kept.close()
+        self.cleanup.close()

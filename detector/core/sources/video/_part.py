@@ -35,7 +35,8 @@ class PartSource(Source):
             raise SourceError(f"{source.info.path}: is not a video file, so it has no parts")
         self._source = source
         self.info, self.counts, self.notes = source.info, source.counts, source.notes
-        self.decoder, self.pixels, self.no_planes = source.decoder, source.pixels, source.no_planes
+        self.decoder, self.pixels = source.decoder, source.pixels
+        self.why_no_planes = source.why_no_planes
         self.first_digest = self.behind_digest = ""
         base, start, end = self.info.time_base, stretch.start_pts, stretch.end_pts
         source.landing = stretch.landing

@@ -33,10 +33,6 @@ class TrackBuffer:
         self._bytes = 0
         self._delivering = False
 
-    def request(self) -> None:
-        """Request the track's packets. Call it before the second frame is read."""
-        self.requested = True
-
     def begin(self) -> None:
         """Discard the packets so far, and all later ones, if the track was not requested."""
         self._delivering = True
@@ -117,9 +113,9 @@ class PipedSource(AvSource):
             standard_input().raise_error()
         return frame
 
-    def at_limit(self) -> None:
+    def finish_at_limit(self) -> None:
         """Read the sound of the last frames, which may be stored after them."""
-        super().at_limit()
+        super().finish_at_limit()
         tracks = [track for track in self._tracks if track.requested]
         sounds = [track for track in tracks if track.stream.type == "audio"]
         if self._sound_read or not sounds:

@@ -65,7 +65,7 @@ def find_damage(container: Any, stream: Any, demuxed: Demuxed) -> str:
         damage.append(f"data is missing in {counted(demuxed.gaps, 'place')}")
     if not is_piped and (lost := _count_unread(container, stream, demuxed)):
         damage.append(
-            f"{counted(lost, 'picture')} of its index {'is' if lost == 1 else 'are'} missing"
+            f"{counted(lost, 'picture')} listed in its index {'is' if lost == 1 else 'are'} missing"
         )
     return "; ".join(filter(None, damage))
 
@@ -183,13 +183,14 @@ def _check_segment(data: FileBytes, at: int, end: int) -> str:
 
 
 def _read_ebml_header(data: FileBytes, at: int) -> tuple[int, int, int | None]:
-    """Return an element's id, and the start and length (None if unknown) of its content."""
+    """Return an element's id, and the start and length (None if unknown) of its content. An EBML
+    number has as many bytes as its first byte has leading zero bits, plus one."""
     id_bytes = 9 - data.at(at).bit_length()
     element = int.from_bytes(data.part(at, at + id_bytes), "big")
     at += id_bytes
     if at >= len(data):
         return 0, at, None
-    size_bytes = 9 - data.at(at).bit_length()  # width of an EBML number, up to its leading 1 bit
+    size_bytes = 9 - data.at(at).bit_length()
     unknown = (1 << 7 * size_bytes) - 1
     length = int.from_bytes(data.part(at, at + size_bytes), "big") & unknown
     return element, at + size_bytes, None if length == unknown else length

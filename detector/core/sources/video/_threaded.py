@@ -58,8 +58,8 @@ class ThreadedSource(HandOverMixin, AvSource):
         return TrialTally(self.picture_rule(codec))
 
     def grab(self) -> bool:
-        if self._rest is not None:
-            return self._rest.grab()
+        if self._successor is not None:
+            return self._successor.grab()
         before = self.pts
         try:
             grabbed = self.step() if self._sparse is None else self._step_sparse(self._sparse)
@@ -95,7 +95,7 @@ class ThreadedSource(HandOverMixin, AvSource):
 
     def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
         """Limit the frames by time. The sparse plan is dropped, since it is for all frames."""
-        if self._sparse is not None and self._rest is None:
+        if self._sparse is not None and self._successor is None:
             self._drop_sparse()
             self.close_container()
             self._begin(open_container(self.video.path), Demuxed())
@@ -117,26 +117,26 @@ class ThreadedSource(HandOverMixin, AvSource):
         return pictures
 
     def seek(self, start_s: Fraction) -> int | None:
-        if self._rest is None:
+        if self._successor is None:
             try:
                 number = super().seek(start_s)
             except TroubleError:
                 self.close_container()
-                self._rest = self._create_rest(None)
+                self._successor = self._create_successor(None)
             else:
                 self._good_frames = self._good_frames if number is None else number + 1
                 return number
-        rest = self._rest
-        number = rest.seek(start_s)
+        successor = self._successor
+        number = successor.seek(start_s)
         if number is None and not self._good_frames:
-            return 0 if rest.grab() else None
+            return 0 if successor.grab() else None
         return number
 
-    def _create_rest(self, size: tuple[int, int] | None) -> AvSource:
-        rest = AvSource(self.video, size=size, planes=self.planes)
-        rest.counts, rest.notes = self.counts, self.notes
-        rest.landing = self.landing
-        return rest
+    def _create_successor(self, size: tuple[int, int] | None) -> AvSource:
+        successor = AvSource(self.video, size=size, planes=self.planes)
+        successor.counts, successor.notes = self.counts, self.notes
+        successor.landing = self.landing
+        return successor
 
     def _take_over(self, reason: str, last_pts: int) -> bool:
         """Let ``AvSource`` continue after the last good frame. Return False if it finds no more."""
@@ -144,14 +144,15 @@ class ThreadedSource(HandOverMixin, AvSource):
         self._drop_sparse()
         self.close_container()
         self._complaints.close()
-        rest = self._create_rest((self.info.width, self.info.height) if count else None)
-        grabbed = self.hand_over(rest, count, last_pts if count else None)
+        successor = self._create_successor((self.info.width, self.info.height) if count else None)
+        stopped = f"decoding on all cores stopped after {counted(count, 'frame')} ({reason})"
+        grabbed = self.hand_over(
+            successor, count, last_pts if count else None, stopped, ", packet by packet"
+        )
         if grabbed:
             self.decoder = (
                 f"av ({counted(count, 'frame')}) then av by packets" if count else "av by packets"
             )
-        stopped = f"decoding on all cores stopped after {counted(count, 'frame')} ({reason})"
-        self.note_hand_over(stopped, grabbed, ", packet by packet")
         return grabbed
 
     def read_planes(self, planes: PlanesReader, picture: Any) -> Picture:

@@ -24,7 +24,7 @@ def open(
     """Open a video. Raises SourceError if neither cv2 nor PyAV decodes a frame."""
     video = probe(path, choice)
     source: AvSource | CheckedSource
-    as_planes = pixels != "bgr" and not video.not_for_planes
+    as_planes = pixels != "bgr" and not video.why_no_planes
     if video.grey is not None:
         from detector.core.sources.video.av import AvSource
 
@@ -33,7 +33,9 @@ def open(
         from detector.core.sources.video.opencv import CheckedSource
 
         source = CheckedSource(video, stride, frames)
-        source.no_planes = "" if pixels == "bgr" else video.not_for_planes or "PyAV has no decoder"
+        source.why_no_planes = (
+            "" if pixels == "bgr" else video.why_no_planes or "PyAV has no decoder"
+        )
     else:
         from detector.core.sources.video._threaded import ThreadedSource
 

@@ -1,4 +1,4 @@
-"""Read video with PyAV, packet by packet: slower than cv2, but it survives damage and reads AV1."""
+"""Read video with PyAV, packet by packet, so that the result of each packet is known."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class AvSource(SteppingSource):
         self.video = video
         self.planes = planes
         if pixels != "bgr":
-            self.no_planes = video.not_for_planes
-            self.planes = None if self.no_planes else PlanesReader()
+            self.why_no_planes = video.why_no_planes
+            self.planes = None if self.why_no_planes else PlanesReader()
         self.pixels = "bgr" if self.planes is None else "yuv420p"
         self.info = video.info
         self.notes += video.notes
@@ -131,8 +131,8 @@ class AvSource(SteppingSource):
             self._note_matrix(self._picture)
         # AVI stores no pts. With B-frames, FFmpeg guesses them out of order, but dts in order.
         pts = self._picture.dts if self._is_avi else self._picture.pts
-        if self.info.counted:
-            pts = None  # frames are counted: the demuxer's pts assume 25 FPS
+        if self.info.has_computed_pts:
+            pts = None  # a raw stream has no pts, and the demuxer's are for 25 FPS
         self.pts = self._clock.place(pts, self.notes)
         size = self._picture.width, self._picture.height
         if not self._noted_size and size != reduced_size(self._stored_size(), self.video.factor):
@@ -169,8 +169,8 @@ class AvSource(SteppingSource):
         since, first = float(self.pts * self.info.time_base), self._stored_size()
         about = "about " if self.video.factor > 1 else ""
         note = (
-            f"from {since:.3f} s on pictures are {about}{width}x{height}, but the first is "
-            f"{first[0]}x{first[1]}: all were scaled to that size, in whose pixels boxes are"
+            f"pictures are {about}{width}x{height} from {since:.3f} s on, but the first one is "
+            f"{first[0]}x{first[1]}: all were scaled to its size, and boxes are in its pixels"
         )
         if note not in self.notes:  # the reader before the hand-over may have noted it
             self.notes.append(note)
@@ -182,8 +182,8 @@ class AvSource(SteppingSource):
         codec = self._stream.codec_context
         self._tally = self.set_up(codec)
         if self.info.codec == "hevc":
-            # Show and count pictures that lack a reference, instead of omitting them. (H.264's
-            # decoder would also show the pictures before the first decodable one.)
+            # Show and count pictures that lack a reference, instead of omitting them. Not for
+            # H.264, whose decoder would then also show the undecodable pictures at the start.
             codec.flags |= Flags.output_corrupt
         for packet in self._packets():
             yield from self._decode_packet(packet)
@@ -255,11 +255,8 @@ class AvSource(SteppingSource):
             return pictures
         return []
 
-    def at_limit(self) -> None:
+    def finish_at_limit(self) -> None:
         self._tally.end(self._clock.stated)
-
-    def grabbed_pts(self) -> int:
-        return self.pts
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
         picture, self._picture = self._picture, None
@@ -273,8 +270,9 @@ class AvSource(SteppingSource):
         return frame
 
     def read_planes(self, planes: PlanesReader, picture: Any) -> Picture:
-        # In damaged parts of a picture, the old content of its memory shows. To make that the same
-        # in every run, we copy pictures, so that the decoder always gets the same memory.
+        # Damaged parts of a picture show what its buffer held before. We copy each picture and
+        # release its buffer at once, so the decoder reuses the buffers in the same order in every
+        # run, and the result is the same.
         return planes.read(picture).copy()
 
     def _convert(self, picture: Any) -> Image:
@@ -328,43 +326,38 @@ def _seek_to_key(container: Any, stream: Any, landing: Landing) -> LandingKey | 
 
 class HandOverMixin(SteppingSource):
     """A mix-in for fast readers: when one fails, PyAV continues packet by packet. List it before
-    the reader among the bases. ``_rest``: the PyAV source after the hand-over."""
+    the reader among the bases. ``_successor``: the PyAV source after the hand-over."""
 
-    _rest: AvSource | None = None
+    _successor: AvSource | None = None
 
-    def hand_over(self, rest: AvSource, count: int, last_pts: int | None) -> bool:
-        """Let ``rest`` grab the first frame after ``count`` others and after ``last_pts``. Return
-        False if there is none."""
-        self._rest = rest
-        for _ in range(count):
-            if not rest.grab():
-                break
-        grabbed = rest.grab()
-        while grabbed and last_pts is not None and rest.pts <= last_pts:
+    def hand_over(
+        self, successor: AvSource, count: int, last_pts: int | None, stopped: str, how: str = ""
+    ) -> bool:
+        """Let ``successor`` skip ``count`` frames and any others up to ``last_pts``, and grab the
+        next one. Return False if there is none. A note says why the fast reader ``stopped``, and
+        ``how`` PyAV continues."""
+        self._successor = successor
+        grabbed = all(successor.grab() for _ in range(count + 1))
+        while grabbed and last_pts is not None and successor.pts <= last_pts:
             self.counts.bad += 1  # the fast reader omitted it, and pts must keep rising
-            grabbed = rest.grab()
+            grabbed = successor.grab()
+        goes_on = f"continues from there{how}" if grabbed else "found no further frame either"
+        self.notes.append(f"{stopped}; PyAV {goes_on}")
         return grabbed
 
-    def note_hand_over(self, stopped: str, grabbed: bool, how: str = "") -> None:
-        """Note why the fast reader ``stopped``, and ``how`` PyAV continues if it ``grabbed``."""
-        if grabbed:
-            self.notes.append(f"{stopped}; PyAV continues from there{how}")
-        else:
-            self.notes.append(f"{stopped}; PyAV found no further frame either")
-
     def grabbed_pts(self) -> int:
-        return super().grabbed_pts() if self._rest is None else self._rest.grabbed_pts()
+        return super().grabbed_pts() if self._successor is None else self._successor.grabbed_pts()
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
-        if self._rest is None:
+        if self._successor is None:
             return super().retrieve(index, into)
-        return self._rest.retrieve(index, into)
+        return self._successor.retrieve(index, into)
 
-    def at_limit(self) -> None:
-        if self._rest is not None:
-            self._rest.at_limit()
+    def finish_at_limit(self) -> None:
+        if self._successor is not None:
+            self._successor.finish_at_limit()
 
     def close(self) -> None:
         super().close()
-        if self._rest is not None:
-            self._rest.close()
+        if self._successor is not None:
+            self._successor.close()

@@ -31,7 +31,7 @@ def open(
     """Open a video with cv2 alone. Raises SourceError if cv2 returns no frame."""
     source = OpenCVSource(probe(path, replace(choice, reduce=None)), stride, frames)
     if pixels != "bgr":
-        source.no_planes = "opencv returns nothing else"
+        source.why_no_planes = "opencv returns nothing else"
     if source.hold_first():
         return source
     source.close()
@@ -193,9 +193,6 @@ class OpenCVSource(SteppingSource):
         self._jumped = self._jumped or self._clock.jumps > 0
         self.grabbed += 1
 
-    def grabbed_pts(self) -> int:
-        return self.pts
-
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
         if not fits(into, self.info.width, self.info.height):
             into = None  # cv2 raises for a buffer that it cannot use
@@ -249,13 +246,13 @@ class CheckedSource(HandOverMixin, OpenCVSource):
     """
 
     def grab(self) -> bool:
-        return super().grab() if self._rest is None else self._rest.grab()
+        return super().grab() if self._successor is None else self._successor.grab()
 
     def seek(self, start_s: Fraction) -> int | None:
-        if self._rest is None:
+        if self._successor is None:
             return super().seek(start_s)
-        self._rest.landing = self.landing
-        return self._rest.seek(start_s)
+        self._successor.landing = self.landing
+        return self._successor.seek(start_s)
 
     def at_complaint(self) -> bool:
         if not self.video.decodable:
@@ -280,12 +277,13 @@ class CheckedSource(HandOverMixin, OpenCVSource):
     def _take_over(self, count: int, reason: str, last_pts: int | None = None) -> bool:
         """Let PyAV continue after cv2's ``count`` frames. Return False if it finds no more."""
         self._capture.release()
-        rest = AvSource(self.video, size=(self.info.width, self.info.height) if count else None)
-        rest.counts, rest.notes = self.counts, self.notes
-        grabbed = self.hand_over(rest, count, last_pts)
+        successor = AvSource(
+            self.video, size=(self.info.width, self.info.height) if count else None
+        )
+        successor.counts, successor.notes = self.counts, self.notes
         after = f"opencv stopped after {counted(count, 'frame')} ({reason})"
         stopped = self.video.not_for_opencv or after
-        if grabbed:
-            self.decoder = f"opencv ({counted(count, 'frame')}) then av" if count else "av"
-        self.note_hand_over(stopped, grabbed)
-        return grabbed
+        if not self.hand_over(successor, count, last_pts, stopped):
+            return False
+        self.decoder = f"opencv ({counted(count, 'frame')}) then av" if count else "av"
+        return True
