@@ -92,12 +92,10 @@ class Case:
         for path, page in self.pages.items():
             (folder / "pages").mkdir(exist_ok=True)
             (folder / "pages" / quote(path, safe="")).write_bytes(page)
-        document = {
-            one.name: getattr(self, one.name)
-            for one in fields(self)
-            if one.name not in ("files", "pages")
-        }
-        document |= {name: sorted(value) for name, value in document.items() if _is_set(value)}
+        document = {one.name: getattr(self, one.name) for one in fields(self)}
+        del document["files"], document["pages"]
+        sets = [name for name, value in document.items() if isinstance(value, frozenset)]
+        document |= {name: sorted(document[name]) for name in sets}
         document["limits"] = asdict(self.limits)
         document["visits"] = [[piece.decode("latin-1") for piece in one] for one in self.visits]
         (folder / "case.json").write_text(json.dumps(document, indent=1) + "\n")
@@ -208,7 +206,3 @@ def lay_out(case: Case, folder: Path) -> None:
             os.mkfifo(path)
         else:
             path.write_bytes(content)
-
-
-def _is_set(value: object) -> bool:
-    return isinstance(value, frozenset)

@@ -68,53 +68,50 @@ class ReaderResult:
 # ---- the readers
 
 
+def _from_file(path: Path, read: Callable[[Path], object]) -> Read:
+    """Return a function that writes its bytes to the file and lets ``read`` read it."""
+    from detector.core.errors import DetectVideoError
+
+    def read_bytes(data: bytes) -> None:
+        path.write_bytes(data)
+        with suppress(DetectVideoError):
+            read(path)
+
+    return read_bytes
+
+
 def _weights(folder: Path) -> Read:
-    from detector.core.errors import ModelError
     from detector.core.models.formats.darknet.cfg import read_cfg
     from detector.core.models.formats.darknet.layers import read_architecture
     from detector.core.models.formats.darknet.weights import fold, read_weights
 
-    cfg, path = folder / "m.cfg", folder / "m.weights"
+    cfg = folder / "m.cfg"
     cfg.write_text(inputs.CFG)
     architecture = read_architecture(read_cfg(cfg)[0])
 
-    def read(data: bytes) -> None:
-        path.write_bytes(data)
-        with suppress(ModelError):
-            filters = read_weights(path, architecture)
-            for layer, stored in zip(architecture.convolutions, filters, strict=True):
-                fold(architecture, layer, stored)
+    def read(path: Path) -> None:
+        filters = read_weights(path, architecture)
+        for layer, stored in zip(architecture.convolutions, filters, strict=True):
+            fold(architecture, layer, stored)
 
-    return read
+    return _from_file(folder / "m.weights", read)
 
 
 def _cfg(folder: Path) -> Read:
-    from detector.core.errors import ModelError
     from detector.core.models.formats.darknet.cfg import read_cfg
     from detector.core.models.formats.darknet.layers import read_architecture
 
-    path = folder / "m.cfg"
-
-    def read(data: bytes) -> None:
-        path.write_bytes(data)
-        with suppress(ModelError):
-            read_architecture(read_cfg(path)[0])
-
-    return read
+    return _from_file(folder / "m.cfg", lambda path: read_architecture(read_cfg(path)[0]))
 
 
 def _checkpoint(folder: Path) -> Read:
-    from detector.core.errors import ModelError
     from detector.core.models.formats.checkpoint import open_checkpoint
 
-    path = folder / "m.pt"
-
-    def read(data: bytes) -> None:
-        path.write_bytes(data)
-        with suppress(ModelError), open_checkpoint(path) as (contents, _):
+    def read(path: Path) -> None:
+        with open_checkpoint(path) as (contents, _):
             _arrays(contents)
 
-    return read
+    return _from_file(folder / "m.pt", read)
 
 
 def _arrays(contents: Any) -> None:
@@ -146,21 +143,12 @@ def _pickles() -> Iterable[bytes]:
 
 
 def _safetensors(folder: Path) -> Read:
-    from detector.core.errors import ModelError
     from detector.core.models.formats.safetensors import read_safetensors
 
-    path = folder / "m.safetensors"
-
-    def read(data: bytes) -> None:
-        path.write_bytes(data)
-        with suppress(ModelError):
-            _arrays(read_safetensors(path)[0])
-
-    return read
+    return _from_file(folder / "m.safetensors", lambda path: _arrays(read_safetensors(path)[0]))
 
 
 def _spans(folder: Path) -> Read:
-    from detector.core.errors import UsageError
     from detector.lab.analysis.profile import profile_document
     from detector.lab.session.read import read_session
 
@@ -168,12 +156,7 @@ def _spans(folder: Path) -> Read:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)
 
-    def read(data: bytes) -> None:
-        (folder / "spans.npz").write_bytes(data)
-        with suppress(UsageError):
-            profile_document(read_session(folder))
-
-    return read
+    return _from_file(folder / "spans.npz", lambda _: profile_document(read_session(folder)))
 
 
 def _columns(folder: Path) -> Read:

@@ -20,9 +20,8 @@ from tests.attacks.running import FAILURES, Outcome, Server
 
 MOST_KEPT = 20  # folders for one kind and failure; further cases are only counted
 GOOD = "handled"
-LIBRARY_END = (
-    "library"  # ended in a library's way where the case gives too little to start; also handled
-)
+# Ended in a library's way because the case gives too little to start; also handled.
+LIBRARY_END = "library"
 
 
 @dataclass
@@ -120,12 +119,8 @@ class LongRun:
 
     def _note(self, kind: Kind, number: int, case: Case, outcome: Outcome) -> None:
         with self._lock:
-            expected_ends = [
-                code for code in outcome.codes if code not in HANDLED and code in case.codes
-            ]
-            self.tallies[kind.name].add(
-                outcome, bool(expected_ends) and not (case.signals or case.visits)
-            )
+            allowed = case.codes - HANDLED if not (case.signals or case.visits) else frozenset()
+            self.tallies[kind.name].add(outcome, not allowed.isdisjoint(outcome.codes))
             if not outcome.failures:
                 return
             key = kind.name, outcome.failures[0][0]
@@ -144,13 +139,9 @@ class LongRun:
             counts = [tally.cases, *(tally.counts[failure] for failure in columns[1:])]
             rows.append([name, *map(str, counts), f"{tally.cpu_s / max(1, tally.cases):.2f}"])
         every = list(self.tallies.values())
-        sums = [
-            sum(t.cases for t in every),
-            *(sum(t.counts[failure] for t in every) for failure in columns[1:]),
-        ]
-        rows.append(
-            ["all", *map(str, sums), f"{sum(t.cpu_s for t in every) / max(1, sums[0]):.2f}"]
-        )
+        cases, cpu_s = sum(tally.cases for tally in every), sum(tally.cpu_s for tally in every)
+        sums = [cases, *(sum(tally.counts[name] for tally in every) for name in columns[1:])]
+        rows.append(["all", *map(str, sums), f"{cpu_s / max(1, cases):.2f}"])
         widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
         table = "\n".join(
             "  ".join(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from functools import cache
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -69,9 +70,7 @@ def valid_export(number: int) -> bytes:
 
 def cases(seed: int) -> Iterator[tuple[str, Files]]:
     random = Random(seed)
-    number = 0
-    while True:
-        number += 1
+    for number in count(1):
         data = valid_export(random.randrange(len(EXPORTS)))
         if random.random() < 0.7:
             model = onnx.load_model_from_string(data)

@@ -120,13 +120,10 @@ class Server:
         if not case.pages:
             return self._run(case)
         with two_servers(case.pages, case.wants_login) as received:
-            files = {
-                name: received.fill(content.decode()).encode()
-                if name.endswith(".yaml")
-                else content
-                for name, content in case.files.items()
-                if isinstance(content, bytes)
-            }
+            files = dict(case.files)
+            for name, content in case.files.items():
+                if name.endswith(".yaml") and isinstance(content, bytes):
+                    files[name] = received.fill(content.decode()).encode()
             outcome = self._run(replace(case, files=files))
         outcome.other_requests = len(received.other)
         outcome.failures += judge_received(received)
@@ -345,9 +342,8 @@ def _judge_prints(case: Case, outcome: Outcome) -> Iterator[tuple[str, str]]:
     for code, out, err in zip(outcome.codes, outcome.stdout, outcome.stderr, strict=True):
         if b"Traceback (most recent call last)" in err + out and code not in (1, -2):
             yield "other", "a traceback was printed"
-        message = (
-            b"detect-video: " in err or b"the default job cannot run (exit " in out
-        )  # doctor's
+        doctors = b"the default job cannot run (exit " in out
+        message = doctors or b"detect-video: " in err
         if code in (2, 3, 4, 5, 6) and 2 not in case.closed and not message:
             yield "other", f"exit code {code} without a message"
         if case.says.encode() not in b" ".join((err + out).split()):  # lines may be wrapped
@@ -379,9 +375,7 @@ def _why_left(name: str, after: Mapping[str, Any], killed: bool, aborted: bool) 
     last = name.rsplit("/", 1)[-1]
     if last.startswith("detect-video-") and last.endswith(".log"):
         return LOG
-    if place == "tmp" and not rest.startswith(
-        "detect-video-runs-"
-    ):  # that is a session, which is reported
+    if place == "tmp" and not rest.startswith("detect-video-runs-"):  # a session, and reported
         return None if killed else "a temporary file"
     if place == "home":
         return None if rest.startswith(".cache/detect-video") else "a new file in HOME"

@@ -109,11 +109,8 @@ def damage_columns(random: Random, data: bytes) -> bytes:
     elif change == 1:
         columns[name] = column[: random.randint(0, len(column))]
     elif change == 2:
-        kinds = (
-            ("f4", "i1", "u8", ">i8", "?", "c8", "U5", "S3", "O", "M8[s]")
-            if column.dtype.kind != "U"
-            else ("S9", "U1", "O")
-        )
+        of_numbers = ("f4", "i1", "u8", ">i8", "?", "c8", "U5", "S3", "O", "M8[s]")
+        kinds = ("S9", "U1", "O") if column.dtype.kind == "U" else of_numbers
         columns[name] = column.astype(random.choice(kinds))
     elif change == 3:
         columns[name] = column.reshape(-1, 1) if random.random() < 0.5 else np.array(3)
@@ -203,10 +200,8 @@ def _named_frames() -> Iterator[Case]:
     for file in ("/etc/passwd", "../session.json", "frames/../../x", "\x00", "x" * 5000, "frames"):
         row = {"frame": 3, "ms": 9.5, "stage": 'x" onload="x', "stage_ms": 7.0, "file": file}
         facts = {"available": True, "reason": None, "rows": [row]}
-        yield (
-            f"passes/frames.json: {file[:20]!r}",
-            {"passes/frames.json": json.dumps(facts).encode()},
-        )
+        content = json.dumps(facts).encode()
+        yield f"passes/frames.json: {file[:20]!r}", {"passes/frames.json": content}
     yield "frames: no picture", {"frames/000003.jpg": b"not a picture"}
 
 
@@ -261,88 +256,64 @@ ENDLESS = (
 )
 
 
-def _named_recordings(data: bytes) -> Iterator[Case]:
-    def by(*statements: str) -> Files:
-        return {NSYS: changed_database(data, *statements)}
-
-    event = "insert into NVTX_EVENTS values"
-    yield f"{NSYS}: end before start", by("update NVTX_EVENTS set end = start - 1")
-    yield f"{NSYS}: no time at all", by("update NVTX_EVENTS set end = start")
-    yield f"{NSYS}: all at once", by("update NVTX_EVENTS set start = 5, end = 9")
-    yield f"{NSYS}: one thread", by(f"update NVTX_EVENTS set globalTid = {PROCESS}")
-    yield f"{NSYS}: one frame", by("update NVTX_EVENTS set int64Value = 0")
-    yield f"{NSYS}: frames backwards", by("update NVTX_EVENTS set int64Value = 11 - int64Value")
-    yield f"{NSYS}: turned around", by("update NVTX_EVENTS set start = -end, end = -start")
-    yield (
-        f"{NSYS}: an endless view",
-        by("drop table NVTX_EVENTS", f"create view NVTX_EVENTS as {ENDLESS}"),
-    )
-    yield (
-        f"{NSYS}: an endless list of strings",
-        by(
-            "drop table StringIds",
-            "create view StringIds as with recursive r(x) as (select 1 union all"
-            " select x + 1 from r) select x as id, 'x' as value from r",
-        ),
-    )
-    yield (
-        f"{NSYS}: a view that calls itself a table",
-        by(
-            "drop table StringIds",
-            "create view StringIds as select 1 as id, 'x' as value",
-            "pragma writable_schema = on",
-            "update sqlite_master set type = 'table' where name = 'StringIds'",
-        ),
-    )
-    yield (
-        f"{NSYS}: a computed column",
-        by(
-            "drop table OSRT_API",
-            "create table OSRT_API (start int, end int, globalTid int,"
-            " nameId int as (length(printf('%.*c', 900000000, 'x'))))",
-            f"insert into OSRT_API (start, end, globalTid) values (1, 2, {PROCESS + 1})",
-        ),
-    )
-    yield (
-        f"{NSYS}: a virtual table",
-        by("drop table StringIds", "create virtual table StringIds using fts5(id, value)"),
-    )
-    for mark in (
-        LOOP.replace("batch=1", "batch=0"),
-        LOOP.replace("=", f"={'9' * 5000}"),
-        "loop x=",
-    ):
-        yield (
-            f"{NSYS}: {mark[:14]}",
-            by(
-                "delete from NVTX_EVENTS where eventType = 34",
-                f"{event} (0, null, 34, null, '{mark}', {PROCESS}, null, 5, null)",
-            ),
+NUMBERS_TO_15000 = "with recursive r(x) as (select 1 union all select x + 1 from r limit 15000)"
+MANY = f"insert into NVTX_EVENTS {NUMBERS_TO_15000} select 10 * x, 10 * x + 9, 59, 1"
+WORKER = PROCESS + 1
+RECORDINGS: dict[str, tuple[str, ...]] = {
+    "end before start": ("update NVTX_EVENTS set end = start - 1",),
+    "no time at all": ("update NVTX_EVENTS set end = start",),
+    "all at once": ("update NVTX_EVENTS set start = 5, end = 9",),
+    "one thread": (f"update NVTX_EVENTS set globalTid = {PROCESS}",),
+    "one frame": ("update NVTX_EVENTS set int64Value = 0",),
+    "frames backwards": ("update NVTX_EVENTS set int64Value = 11 - int64Value",),
+    "turned around": ("update NVTX_EVENTS set start = -end, end = -start",),
+    "an endless view": ("drop table NVTX_EVENTS", f"create view NVTX_EVENTS as {ENDLESS}"),
+    "an endless list of strings": (
+        "drop table StringIds",
+        "create view StringIds as with recursive r(x) as (select 1 union all"
+        " select x + 1 from r) select x as id, 'x' as value from r",
+    ),
+    "a view that calls itself a table": (
+        "drop table StringIds",
+        "create view StringIds as select 1 as id, 'x' as value",
+        "pragma writable_schema = on",
+        "update sqlite_master set type = 'table' where name = 'StringIds'",
+    ),
+    "a computed column": (
+        "drop table OSRT_API",
+        "create table OSRT_API (start int, end int, globalTid int,"
+        " nameId int as (length(printf('%.*c', 900000000, 'x'))))",
+        f"insert into OSRT_API (start, end, globalTid) values (1, 2, {WORKER})",
+    ),
+    "a virtual table": (
+        "drop table StringIds",
+        "create virtual table StringIds using fts5(id, value)",
+    ),
+    **{
+        mark[:14]: (
+            "delete from NVTX_EVENTS where eventType = 34",
+            "insert into NVTX_EVENTS values "
+            f"(0, null, 34, null, '{mark}', {PROCESS}, null, 5, null)",
         )
-    numbers = "with recursive r(x) as (select 1 union all select x + 1 from r limit 15000)"
-    yield (
-        f"{NSYS}: many threads",
-        by(
-            f"insert into NVTX_EVENTS {numbers} select 10 * x, 10 * x + 9, 59, 1, 'read',"
-            f" {PROCESS} + x, null, 5, x from r"
-        ),
-    )
-    yield (
-        f"{NSYS}: many stages",
-        by(
-            f"insert into NVTX_EVENTS {numbers} select 10 * x, 10 * x + 9, 59, 1, 'stage ' || x,"
-            f" {PROCESS + 1}, null, 5, x from r"
-        ),
-    )
-    yield (
-        f"{NSYS}: many calls in many stages",
-        by(
-            f"insert into NVTX_EVENTS {numbers} select 10 * x, 10 * x + 9, 59, 1, 'read',"
-            f" {PROCESS + 1}, null, 5, x from r",
-            f"insert into OSRT_API {numbers} select 0, 10000000, {PROCESS + 1}, 1 from r",
-        ),
-    )
-    yield f"{NSYS}: a long text", by("update NVTX_EVENTS set text = hex(zeroblob(600000))")
+        for mark in (
+            LOOP.replace("batch=1", "batch=0"),
+            LOOP.replace("=", f"={'9' * 5000}"),
+            "loop x=",
+        )
+    },
+    "many threads": (f"{MANY}, 'read', {PROCESS} + x, null, 5, x from r",),
+    "many stages": (f"{MANY}, 'stage ' || x, {WORKER}, null, 5, x from r",),
+    "many calls in many stages": (
+        f"{MANY}, 'read', {WORKER}, null, 5, x from r",
+        f"insert into OSRT_API {NUMBERS_TO_15000} select 0, 10000000, {WORKER}, 1 from r",
+    ),
+    "a long text": ("update NVTX_EVENTS set text = hex(zeroblob(600000))",),
+}
+
+
+def _named_recordings(data: bytes) -> Iterator[Case]:
+    for name, statements in RECORDINGS.items():
+        yield f"{NSYS}: {name}", {NSYS: changed_database(data, *statements)}
 
 
 # ----------------------------------------------------------------------
@@ -406,11 +377,8 @@ def _complaints(command: list[str], code: int, message: str, place: str) -> list
     few = "too few frames" in message  # the one refusal that does not mean damage
     if code == 2 and (len(lines) != 1 or not (place in message or few) or len(message) > 2000):
         return [what]
-    return (
-        [f"{what} (control characters)"]
-        if any(ord(one) < 32 for one in message.strip("\n"))
-        else []
-    )
+    has_controls = any(ord(one) < 32 for one in message.strip("\n"))
+    return [f"{what} (control characters)"] if has_controls else []
 
 
 def run(command: list[str]) -> tuple[int, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -107,9 +108,7 @@ DOCUMENT = {
 
 def cases(seed: int) -> Iterator[tuple[str, Files]]:
     random = Random(seed)
-    number = 0
-    while True:
-        number += 1
+    for number in count(1):
         kind = random.choice(list(KINDS))
         yield f"{kind}/{seed}-{number}", KINDS[kind](random)
 
@@ -163,11 +162,8 @@ def _yaml(value: Any) -> str:
 
 
 def _lines(rows: Any) -> str:
-    return (
-        "".join(json.dumps(row) + "\n" for row in rows)
-        if isinstance(rows, list)
-        else json.dumps(rows)
-    )
+    """Return a line for each row of a list; a damaged tree may be something else."""
+    return "".join(json.dumps(row) + "\n" for row in (rows if isinstance(rows, list) else [rows]))
 
 
 PAIR = {"a.png": PICTURE, "b.png": PICTURE}
@@ -221,14 +217,15 @@ KINDS: dict[str, Callable[[Random], Files]] = {
 
 
 def known() -> Iterator[tuple[str, Files]]:
+    files = {
+        "config": "c.yaml",
+        "mapping": "m.yaml",
+        "description": "net.yaml",
+        "yolo": "data.yaml",
+    }
     for name, text in TEXTS.items():
-        for kind, file in (
-            ("config", "c.yaml"),
-            ("mapping", "m.yaml"),
-            ("description", "net.yaml"),
-        ):
+        for kind, file in files.items():
             yield f"{kind}/{name}", {file: _encoded(text) if isinstance(text, str) else text}
-        yield f"yolo/{name}", {"data.yaml": _encoded(text) if isinstance(text, str) else text}
     for name, json_text in JSONS.items():
         yield f"coco/{name}", {"l.json": _encoded(json_text), **PAIR}
         yield f"coco-detections/{name}", {"d.json": _encoded(json_text)}

@@ -309,18 +309,9 @@ def list_differences(
     for name in names:
         record = json.loads((out / FILES / name / MARKER).read_text())
         place = folder / f"single-{len(list(folder.iterdir()))}"
+        words = ["--config", f"{out}/settings.yaml", "--save", "jsonl", "--quiet"]
         done = subprocess.run(
-            [
-                *COMMAND,
-                record["path"],
-                "--config",
-                str(out / "settings.yaml"),
-                *"--save jsonl --run-dir".split(),
-                str(place / "session"),
-                "-o",
-                f"{place}/",
-                "--quiet",
-            ],
+            [*COMMAND, record["path"], *words, "-o", f"{place}/", "--run-dir", f"{place}/session"],
             env={**os.environ, **ENVIRONMENT},
             preexec_fn=lambda: os.sched_setaffinity(0, cores_used),
             capture_output=True,

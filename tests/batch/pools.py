@@ -223,6 +223,15 @@ def make_sources(folder: Path, *names: str) -> Path:
     return folder
 
 
+def list_files(folder: str | Path) -> list[str]:
+    """Return the paths of all files below the folder, relative to it and sorted."""
+    return sorted(
+        os.path.relpath(os.path.join(parent, name), folder)
+        for parent, _, names in os.walk(folder)
+        for name in names
+    )
+
+
 # A worker process in which an item's name decides how it ends.
 WORKER = textwrap.dedent(
     """

@@ -150,10 +150,7 @@ class Harm:
 
     def link(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        _remove(path)
         path.symlink_to(self.outside())
 
 

@@ -172,9 +172,7 @@ def test_shards_share_one_output_place(store):
 def test_failures_are_written_to_the_store(store):
     store.pipe_file("bucket/in/a.mp4", b"x")
     store.pipe_file("bucket/in/b.mp4", b"x")
-    result, pool = run(
-        store, answers=lambda task, pool: refused(task) if task.name == "b.mp4" else None
-    )
+    result, pool = run(store, answers=lambda task, _: refused(task) if "b" in task.name else None)
     assert result.exit.code == 7
     # Failed items of a store are retried at the end, since it may have been unreachable.
     assert pool.tried == ["a.mp4", "b.mp4", "b.mp4"]
@@ -227,15 +225,8 @@ def list_names(store, monkeypatch, tmp_path):
 
 
 def test_keys_that_are_unsafe_as_names_are_refused(store, list_names):
-    unsafe = [
-        "../up.mp4",
-        "a//b.mp4",
-        "./a.mp4",
-        "a/../../b.mp4",
-        "a\nb.mp4",
-        "c\\d.mp4",
-        "e::f.mp4",
-    ]
+    unsafe = "../up.mp4 a//b.mp4 ./a.mp4 a/../../b.mp4 c\\d.mp4 e::f.mp4".split()
+    unsafe.append("a\nb.mp4")
     for key in ("good.mp4", *unsafe):
         store.store[f"/bucket/in/{key}"] = None  # fsspec's own calls refuse such paths
 
@@ -253,16 +244,16 @@ def test_folders_globs_and_single_objects_are_listed(store, list_names):
     for key in ("cam1/a.mp4", "cam1/b.txt", "cam2/day/a.mp4", "x/cam3/a.mp4"):
         store.pipe_file(f"bucket/in/{key}", b"x")
     everything = ["cam1/a.mp4", "cam2/day/a.mp4", "x/cam3/a.mp4"]
-    assert list_names("gs://bucket/in")[0] == everything
-    assert list_names("gs://bucket/in/")[0] == everything
-    assert list_names("gs://bucket/in/cam*/*.mp4")[0] == ["cam1/a.mp4"]
-    assert list_names("gs://bucket/in/cam?")[0] == ["cam1/a.mp4", "cam2/day/a.mp4"]
-    assert list_names("gs://bucket/in/**/a.mp4")[0] == everything
-    assert list_names("gs://bucket/in/cam2/day/a.mp4")[0] == ["a.mp4"]
-    assert list_names("gs://bucket/in/cam1/a.mp4", "gs://bucket/in/cam2/")[0] == [
-        "a.mp4",
-        "day/a.mp4",
-    ]
+    for specs, names in (
+        (["in"], everything),
+        (["in/"], everything),
+        (["in/cam*/*.mp4"], ["cam1/a.mp4"]),
+        (["in/cam?"], ["cam1/a.mp4", "cam2/day/a.mp4"]),
+        (["in/**/a.mp4"], everything),
+        (["in/cam2/day/a.mp4"], ["a.mp4"]),
+        (["in/cam1/a.mp4", "in/cam2/"], ["a.mp4", "day/a.mp4"]),
+    ):
+        assert list_names(*(f"gs://bucket/{spec}" for spec in specs))[0] == names
 
 
 def test_list_may_contain_addresses(store, list_names, tmp_path):

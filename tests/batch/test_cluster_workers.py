@@ -298,8 +298,7 @@ def test_node_without_access_to_a_store_ends_the_job(out, monkeypatch, gone):
 def test_model_that_cannot_be_loaded_ends_the_job(out):
     job = ClusterJob(out, node("a"))
     job.ray.refuses = ModelError("no such weights")
-    job.load()
-    (gone,) = job.next()
+    (gone,) = job.load().next()
     assert (gone.error, gone.exit_code) == ("no such weights", 4)
 
 

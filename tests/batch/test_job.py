@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from detector.batch.listing import Shard
 from detector.batch.looking import dry_run, look
 from detector.batch.manifest import Manifest
 from detector.batch.places import LocalOutputs
+from detector.batch.pool import Finished, Gone
 from detector.batch.settings import read_settings
 from detector.batch.start import default_workers, prune_batch
 from detector.batch.terminal import print_result
@@ -25,6 +25,7 @@ from detector.core.config.schema import Config
 from detector.core.errors import OutputError, UsageError
 from detector.core.terminal.console import SafeConsole
 from tests.batch.pools import FACTS, lost, make_sources, place_results, refused, run_fake_job
+from tests.cli.command import rows_of
 
 
 @pytest.fixture(autouse=True)
@@ -44,8 +45,8 @@ def job(tmp_path):
     return run
 
 
-def failures(tmp_path, name="failures.jsonl"):
-    return [json.loads(line) for line in (tmp_path / "out" / name).read_text().splitlines()]
+def failures(tmp_path):
+    return rows_of(tmp_path / "out/failures.jsonl")
 
 
 def test_each_item_is_processed_once_largest_first(job, tmp_path):
@@ -89,31 +90,23 @@ def test_resume_repeats_changed_items_and_reports_them(job, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"model_sha256": "b" * 64}, {"class_names": ["car"]}, {"model_input": (64, 64)}],
-    ids=str,
-)
-def test_resume_with_another_model_repeats_all_items(job, changes):
-    job()
-    result, _ = job(resume=True, facts=replace(FACTS, **changes))
-    assert result.items == ItemCounts(done=4)
-
-
-@pytest.mark.parametrize(
-    ("flags", "redone"),
+    ("flags", "facts", "redone"),
     [
-        ({"conf": 0.5}, 4),
-        ({"stride": 2}, 4),
-        ({"engine": "openvino"}, 4),
-        ({"threads": 3}, 0),
-        ({"concurrency": 2}, 0),
-        ({"sync": True}, 0),
+        ({"conf": 0.5}, {}, 4),
+        ({"stride": 2}, {}, 4),
+        ({"engine": "openvino"}, {}, 4),
+        ({"threads": 3}, {}, 0),
+        ({"concurrency": 2}, {}, 0),
+        ({"sync": True}, {}, 0),
+        ({}, {"model_sha256": "b" * 64}, 4),
+        ({}, {"class_names": ["car"]}, 4),
+        ({}, {"model_input": (64, 64)}, 4),
     ],
     ids=str,
 )
-def test_resume_repeats_items_only_if_options_affect_results(job, flags, redone):
+def test_resume_repeats_items_only_if_model_or_options_affect_results(job, flags, facts, redone):
     job()
-    assert job(resume=True, flags=flags)[0].items.done == redone
+    assert job(resume=True, flags=flags, facts=replace(FACTS, **facts))[0].items.done == redone
 
 
 def test_item_of_a_lost_worker_is_retried_last(job):
@@ -137,19 +130,15 @@ def test_item_that_ends_two_workers_fails(job, tmp_path):
     assert not (tmp_path / "out/files/bb.mp4").exists()
 
 
-def test_unreadable_item_is_not_retried(job):
-    result, pool = job(lambda task, pool: refused(task) if task.name == "bb.mp4" else None)
-    assert pool.tried.count("bb.mp4") == 1
-    assert (result.exit.code, result.failures[0].tries) == (7, 1)
-
-
 def test_exit_code_is_that_of_the_first_failure_if_all_items_fail(job):
     result, _ = job(lambda task, pool: refused(task, 3 if task.name == "dddd.mp4" else 2))
     assert (result.exit.code, result.items.failed) == (3, 4)
 
 
-def test_resume_retries_failed_items(job, tmp_path):
-    job(lambda task, pool: refused(task) if task.name == "bb.mp4" else None)
+def test_unreadable_item_is_retried_only_by_resume(job, tmp_path):
+    result, pool = job(lambda task, pool: refused(task) if task.name == "bb.mp4" else None)
+    assert pool.tried.count("bb.mp4") == 1
+    assert (result.exit.code, result.failures[0].tries) == (7, 1)
     result, pool = job(resume=True)
     assert pool.tried == ["bb.mp4"]
     assert result.items == ItemCounts(done=1, skipped=3)
@@ -160,8 +149,6 @@ def test_damaged_source_is_done_with_exit_code_7(job, tmp_path):
     def answers(task, pool):
         if task.name != "bb.mp4":
             return None
-        from detector.batch.pool import Finished
-
         return Finished(task, 0, place_results(task, pool.outputs, pool.digest, code=7), 0.1)
 
     result, _ = job(answers)
@@ -198,12 +185,14 @@ def test_results_placed_before_a_worker_died_are_kept(job):
     assert result.items == ItemCounts(done=4)
 
 
-def test_old_results_do_not_count_if_the_worker_is_lost(job, tmp_path):
+@pytest.mark.parametrize(("fail", "retried"), [(lost, 1), (refused, 0)])
+def test_old_results_of_a_changed_item_that_fails_are_removed(job, tmp_path, fail, retried):
     job()
     (tmp_path / "in/bb.mp4").write_bytes(b"another")
-    result, pool = job(lambda task, pool: lost(task), resume=True)
-    assert pool.tried == ["bb.mp4", "bb.mp4"]
-    assert result.items == ItemCounts(skipped=3, failed=1, retried=1)
+    result, pool = job(lambda task, pool: fail(task), resume=True)
+    assert pool.tried == ["bb.mp4"] * (1 + retried)
+    assert result.items == ItemCounts(skipped=3, failed=1, retried=retried)
+    assert not (tmp_path / "out/files/bb.mp4").exists()
 
 
 @pytest.mark.parametrize(
@@ -216,14 +205,6 @@ def test_resume_trusts_markers_and_rebuilds_a_missing_manifest(job, tmp_path, mi
     assert pool.tried == tried
     assert result.items == ItemCounts(done=len(tried), skipped=4 - len(tried))
     assert look(str(tmp_path / "out")).items == ItemCounts(done=4)
-
-
-def test_old_results_are_removed_if_the_changed_item_fails(job, tmp_path):
-    job()
-    (tmp_path / "in/bb.mp4").write_bytes(b"another")
-    result, _ = job(lambda task, pool: refused(task), resume=True)
-    assert result.items == ItemCounts(skipped=3, failed=1)
-    assert not (tmp_path / "out/files/bb.mp4").exists()
 
 
 def test_resume_writes_the_dataset_once_pyarrow_is_installed(job, tmp_path, monkeypatch):
@@ -300,8 +281,6 @@ def test_job_continues_if_one_item_cannot_be_written(job):
 
 
 def test_job_ends_if_no_worker_is_left(job):
-    from detector.batch.pool import Gone
-
     def answers(task, pool):
         if not pool.alive:
             return lost(task)  # the item that the pool still has
@@ -324,10 +303,7 @@ def test_refused_names_count_as_failed(job, tmp_path):
 
 def test_second_job_in_the_same_folder_is_refused(job, tmp_path):
     job()
-    with (
-        locked(str(tmp_path / "out"), Shard(1, 2)),
-        pytest.raises(OutputError, match="another batch job"),
-    ):
+    with locked(str(tmp_path / "out"), Shard(1, 2)), pytest.raises(OutputError, match="another"):
         job(resume=True)
 
 
@@ -404,10 +380,9 @@ def test_shard_of_another_division_needs_resume(job):
 
 def test_shard_with_other_settings_is_refused(job):
     job(shard=Shard(1, 2))
-    with pytest.raises(UsageError, match="without --shard"):
-        job(shard=Shard(2, 2), flags={"conf": 0.5})
-    with pytest.raises(UsageError, match="without --shard"):
-        job(shard=Shard(2, 2), facts=replace(FACTS, model_sha256="c" * 64))
+    for other in ({"flags": {"conf": 0.5}}, {"facts": replace(FACTS, model_sha256="c" * 64)}):
+        with pytest.raises(UsageError, match="without --shard"):
+            job(shard=Shard(2, 2), **other)
 
 
 # Status and dry runs.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 
 import pytest
 
@@ -11,7 +12,7 @@ from detector.batch.layout import is_running, locked
 from detector.batch.listing import WHOLE, Shard
 from detector.batch.places import LocalOutputs, make_output_folder, open_outputs
 from detector.core.errors import OutputError, UsageError
-from tests.batch.pools import place_results, record_of
+from tests.batch.pools import list_files, place_results, record_of
 
 TASK = Task(name="sub/a.mp4", path="/in/sub/a.mp4", version="10-1")
 
@@ -22,18 +23,13 @@ def outputs(tmp_path):
     return LocalOutputs(str(tmp_path / "out"))
 
 
-def list_files(outputs):
-    return sorted(
-        os.path.relpath(os.path.join(folder, name), outputs.place)
-        for folder, _, names in os.walk(outputs.place)
-        for name in names
-    )
-
-
 def test_results_and_marker_appear_together(outputs):
     assert outputs.read_marker(TASK.name) is None
     record = place_results(TASK, outputs, "d")
-    assert list_files(outputs) == ["files/sub/a.mp4/detections.jsonl", "files/sub/a.mp4/done.json"]
+    assert list_files(outputs.place) == [
+        "files/sub/a.mp4/detections.jsonl",
+        "files/sub/a.mp4/done.json",
+    ]
     assert outputs.read_marker(TASK.name) == record
     assert os.listdir(outputs.place) == ["files"]
 
@@ -71,7 +67,7 @@ def test_old_results_stay_until_the_new_ones_replace_them(outputs):
     (scratch / "other.txt").write_text("x")
     assert outputs.read_marker(TASK.name).settings == "old"  # until the commit
     outputs.commit(TASK.name, scratch, record_of(TASK, "new"))
-    assert list_files(outputs) == ["files/sub/a.mp4/done.json", "files/sub/a.mp4/other.txt"]
+    assert list_files(outputs.place) == ["files/sub/a.mp4/done.json", "files/sub/a.mp4/other.txt"]
     assert outputs.read_marker(TASK.name).settings == "new"
 
 
@@ -79,7 +75,7 @@ def test_next_try_removes_files_of_a_killed_worker(outputs):
     (outputs.begin(TASK.name) / "half").write_text("x")
     scratch = outputs.begin(TASK.name)
     assert list(scratch.iterdir()) == []
-    assert list_files(outputs) == []
+    assert list_files(outputs.place) == []
     (scratch / "half").write_text("x")
     outputs.discard_all()
     assert os.listdir(outputs.place) == ["files"]
@@ -123,25 +119,23 @@ def test_file_at_the_output_path_is_refused(tmp_path):
         make_output_folder(str(tmp_path / "out"))
 
 
-def test_lock_refuses_a_second_job(tmp_path):
+@pytest.mark.parametrize(
+    ("running", "refused"),
+    [
+        ([WHOLE], [WHOLE, Shard(1, 2)]),
+        ([Shard(1, 3), Shard(2, 3)], [WHOLE, Shard(1, 3), Shard(1, 2)]),
+    ],
+)
+def test_only_other_shards_of_the_same_division_may_run_together(tmp_path, running, refused):
     place = str(tmp_path)
     assert not is_running(place)
-    with locked(place, WHOLE):
+    with ExitStack() as locks:
+        for shard in running:
+            locks.enter_context(locked(place, shard))
         assert is_running(place)
-        for shard in (WHOLE, Shard(1, 2)):
+        for shard in refused:
             with pytest.raises(OutputError, match="running"), locked(place, shard):
                 pass
     assert not is_running(place)
-    with locked(place, WHOLE):
-        pass
-
-
-def test_shards_of_the_same_division_may_run_together(tmp_path):
-    place = str(tmp_path)
-    with locked(place, Shard(1, 3)), locked(place, Shard(2, 3)):
-        assert is_running(place)
-        for shard in (WHOLE, Shard(1, 3), Shard(1, 2)):
-            with pytest.raises(OutputError, match="running"), locked(place, shard):
-                pass
     with locked(place, Shard(1, 2)):
         pass

@@ -256,7 +256,7 @@ def test_discard_removes_unfinished_uploads_of_the_item(store):
     ]
 
 
-def test_second_create_does_not_overwrite_the_settings_file(store, tmp_path):
+def test_second_create_does_not_overwrite_the_settings_file(store):
     outputs = BucketOutputs("s3://videos/out")
     place = parse_address("s3://videos/out/job.json")
     assert outputs._create(place, b"first")
@@ -264,7 +264,7 @@ def test_second_create_does_not_overwrite_the_settings_file(store, tmp_path):
     assert store.cat_file("videos/out/job.json") == b"first"
 
 
-def test_unreachable_store_raises_with_the_endpoint_variable(store, wire, monkeypatch):
+def test_unreachable_store_raises_with_the_endpoint_variable(store, wire):
     wire.dead = True
     with pytest.raises(SourceError, match=r"connection.*AWS_ENDPOINT_URL"):
         look_at("s3://videos/in/a.mp4")

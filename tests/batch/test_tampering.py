@@ -59,8 +59,8 @@ def test_resume_repeats_damaged_items_and_writes_nothing_elsewhere(job, harm, se
 def outputs(tmp_path):
     make_output_folder(str(tmp_path / "out"))
     outputs = LocalOutputs(str(tmp_path / "out"))
-    (tmp_path / "list_elsewhere").mkdir()
-    (tmp_path / "list_elsewhere/kept.txt").write_text("mine")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/kept.txt").write_text("mine")
     return outputs
 
 
@@ -109,8 +109,8 @@ def test_marker_or_rows_not_written_by_the_job_do_not_count_as_done(
         shutil.move(folder / ROWS, tmp_path / ROWS)
         (folder / ROWS).symlink_to(tmp_path / ROWS)
     elif replacement == "above":
-        shutil.move(folder.parent, tmp_path / "list_elsewhere/sub")
-        folder.parent.symlink_to(tmp_path / "list_elsewhere/sub")
+        shutil.move(folder.parent, tmp_path / "elsewhere/sub")
+        folder.parent.symlink_to(tmp_path / "elsewhere/sub")
     else:
         shutil.move(marker, tmp_path / MARKER)
         {"pipe": os.mkfifo, "folder": os.mkdir}.get(
@@ -120,22 +120,22 @@ def test_marker_or_rows_not_written_by_the_job_do_not_count_as_done(
 
 
 def list_elsewhere(tmp_path):
-    return sorted(path.name for path in (tmp_path / "list_elsewhere").rglob("*"))
+    return sorted(path.name for path in (tmp_path / "elsewhere").rglob("*"))
 
 
 def test_links_in_place_of_scratch_and_parts_folders_are_replaced(outputs, tmp_path):
-    (tmp_path / "out" / outputs._scratch(TASK.name)).symlink_to(tmp_path / "list_elsewhere")
+    (tmp_path / "out" / outputs._scratch(TASK.name)).symlink_to(tmp_path / "elsewhere")
     place_results(TASK, outputs, "d")
     assert not list((tmp_path / "out").glob(f"{SCRATCH}*"))
     parts = tmp_path / "out" / pieces.folder_name(TASK.name, "k")
-    parts.symlink_to(tmp_path / "list_elsewhere")
+    parts.symlink_to(tmp_path / "elsewhere")
     assert pieces.sweep(outputs.place, {parts.name}, None) == set()
     assert not parts.is_symlink()
     assert list_elsewhere(tmp_path) == ["kept.txt"]
 
 
 def test_results_are_not_written_or_removed_through_a_link(outputs, tmp_path):
-    (tmp_path / "out/files/sub").symlink_to(tmp_path / "list_elsewhere")
+    (tmp_path / "out/files/sub").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OutputError, match="files/sub"):
         place_results(TASK, outputs, "d")
     with pytest.raises(OutputError, match="is a link"):
@@ -145,22 +145,22 @@ def test_results_are_not_written_or_removed_through_a_link(outputs, tmp_path):
 
 def test_partition_is_not_written_or_removed_through_a_link(outputs, record, tmp_path):
     pytest.importorskip("pyarrow", reason="machine: pyarrow is not installed")
-    (tmp_path / "list_elsewhere/detections.parquet").write_text("mine")
+    (tmp_path / "elsewhere/detections.parquet").write_text("mine")
     place = dataset.partition(outputs.place, TASK.name)
     place.parent.mkdir()
-    place.symlink_to(tmp_path / "list_elsewhere")
+    place.symlink_to(tmp_path / "elsewhere")
     dataset.remove(outputs.place, TASK.name)
-    place.symlink_to(tmp_path / "list_elsewhere")
+    place.symlink_to(tmp_path / "elsewhere")
     assert dataset.missing(outputs.place, [TASK.name]) == [TASK.name]
     outputs.gather(TASK.name, outputs.folder(TASK.name) / ROWS)
     assert dataset.missing(outputs.place, [TASK.name]) == []
-    assert (tmp_path / "list_elsewhere/detections.parquet").read_text() == "mine"
+    assert (tmp_path / "elsewhere/detections.parquet").read_text() == "mine"
 
 
 @pytest.mark.parametrize("name", ["job.json", "manifest.sqlite", "failures-1-of-2.jsonl", "files"])
 def test_job_refuses_links_in_place_of_its_own_files(outputs, tmp_path, name):
     shutil.rmtree(tmp_path / "out/files")
-    (tmp_path / "out" / name).symlink_to(tmp_path / "list_elsewhere/kept.txt")
+    (tmp_path / "out" / name).symlink_to(tmp_path / "elsewhere/kept.txt")
     with pytest.raises(OutputError, match=f"{name}: is a link"), locked(outputs.place, WHOLE):
         pass
     with pytest.raises(OutputError, match=name):  # also if the link appears after that check

@@ -19,11 +19,8 @@ SMALL = ("--size", "128x64")
 
 
 def run_forging(tmp_path, *arguments, env, command="build"):
-    first = (
-        ("street",)
-        if command == "build"
-        else (CHECKOUT / "videos/street.mp4", "--frames", 2, "--quiet")
-    )
+    clip = (CHECKOUT / "videos/street.mp4", "--frames", 2, "--quiet")
+    first = ("street",) if command == "build" else clip
     options = ("--engine", "forging", "--engines-dir", tmp_path / "engines", *SMALL)
     return detect_video(command, *first, *options, *arguments, cwd=tmp_path, env=env)
 

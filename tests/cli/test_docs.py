@@ -69,7 +69,7 @@ LONG = [line for line in LINES if line.split()[1] in ("compare", "doctor", "prof
 
 
 def test_documents_contain_command_lines():
-    assert len(LINES) >= 20  # no block of YAML hides them
+    assert len(LINES) >= 20  # the pattern of blocks pairs the fences correctly
     assert len(CAMERA_LINES) >= 5
 
 
@@ -106,11 +106,11 @@ def test_documented_command_line_runs(material, tmp_path, line):
     for name in re.findall(r"\w+\.pt\b", line):
         random_checkpoint(tmp_path / name)
     words = shlex.split(line)[1:]
-    others = set(command_names()) - {"detect", *SHORTER}  # commands without such options
+    others = set(command_names()) - {"detect", *SHORTER}  # these are quick without options
     short = [] if words[0] in others else SHORTER.get(words[0], ["--frames", 2])
     if "--target" in words:  # a target that a busy machine reaches
         short = [*short, "--target", 1]
-    if words[0] == "report":  # on the page, an earlier command made this run
+    if words[0] == "report":  # of a run that an earlier command of the page made
         run_ok("in.mp4", "--frames", 2, "--run-dir", words[1], cwd=tmp_path)
     if words[0] == "batch" and {"--resume", "--status"} & set(words):
         run_ok("batch", "videos", "-o", "out", *short, cwd=tmp_path)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import cv2
+import onnx
 import pytest
 
 from tests.attacks.inputs import tree
@@ -42,15 +43,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     labelled_picture(tmp_path / "b.jpg")
     (tmp_path / "labels.json").write_text(json.dumps(coco_document()))
     return tmp_path
-
-
-def external(folder: Path) -> None:
-    import onnx
-
-    anchor_free().save(folder / "y.onnx")
-    model = onnx.load(folder / "y.onnx")
-    external = {"save_as_external_data": True, "location": "y.onnx.data", "size_threshold": 0}
-    onnx.save_model(model, folder / "y.onnx", **external)
 
 
 def linked(target: str, suffix: str) -> str:
@@ -106,7 +98,10 @@ def test_input_under_another_name_is_refused_as_output(
 
 
 def test_external_data_of_a_model_is_refused_as_output(here: Path) -> None:
-    external(here)
+    anchor_free().save(here / "y.onnx")
+    model = onnx.load(here / "y.onnx")
+    external = {"save_as_external_data": True, "location": "y.onnx.data", "size_threshold": 0}
+    onnx.save_model(model, here / "y.onnx", **external)
     before = tree(here)
     for target in ("y.onnx", "y.onnx.data"):
         assert run("build", "y.onnx", "--to", "onnx", "-o", target) == 2
@@ -168,13 +163,10 @@ def test_output_that_is_a_session_file_is_refused(here: Path, name: str) -> None
     assert {name: data for name, data in tree(run_dir).items() if name != LIST} == before
 
 
-@pytest.mark.parametrize(
-    "name",
-    (
-        "session.json summary.json detections.jsonl error.log passes/mine.json "
-        "passes/notes.txt source-0.jsonl"
-    ).split(),
-)
+FOREIGN = "session.json summary.json detections.jsonl error.log source-0.jsonl"
+
+
+@pytest.mark.parametrize("name", [*FOREIGN.split(), "passes/mine.json", "passes/notes.txt"])
 def test_run_dir_with_foreign_session_files_is_refused(here: Path, name: str) -> None:
     (here / "o/passes").mkdir(parents=True)
     (here / "o" / name).write_text('{"mine": true}')

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from fractions import Fraction
 from pathlib import Path
 
 import cv2
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
+from detector.core import sinks
 from detector.core.config.levels import resolve_config
 from detector.core.config.schema import OutputConfig
 from detector.core.errors import UsageError
@@ -19,7 +21,7 @@ from detector.core.run.detect import detect
 from detector.core.run.outputs import OutputPlan
 from detector.core.run.plan import PlanDraft
 from detector.core.terminal.pictures import PictureLines, picture_line
-from detector.core.types import Detections, Frame, FrameTimes
+from detector.core.types import Detections, Frame, FrameTimes, SourceInfo
 from tests.cli.command import detect_video
 from tests.covering import covering
 
@@ -51,16 +53,15 @@ def test_line_has_sizes_objects_and_times() -> None:
     assert "4 persons, 1 bus" in unmeasured
 
 
-def test_picture_lines_go_to_the_callback_without_a_console() -> None:
+def test_each_picture_but_no_frame_of_a_video_has_a_line() -> None:
     printed: list[str] = []
     lines = PictureLines(None, printed.append)
     for name in ("a.jpg", "b.jpg"):
         lines(*picture_frame(name, [1], times()))
+        frame, found = picture_frame("c.jpg", [1], times())
+        frame.path = None  # as for a frame of a video
+        lines(frame, found)
     assert [line.split(" ")[0] for line in printed] == ["picture,", "a.jpg", "b.jpg"]
-    frame, found = picture_frame("c.jpg", [1], times())
-    frame.path = None  # as for a frame of a video
-    lines(frame, found)
-    assert len(printed) == 3
 
 
 @pytest.mark.parametrize(
@@ -75,16 +76,6 @@ def test_line_fits_80_columns(name: str, counts: list[int], batch: int) -> None:
     line = picture_line(*picture_frame(name, counts, times(batch)))
     assert cell_len(line) <= 80
     assert "\x1b" not in line
-
-
-def test_frames_of_a_video_have_no_line() -> None:
-    printed: list[str] = []
-    lines = PictureLines(None, printed.append)
-    frame, found = picture_frame("a.jpg", [1], times())
-    for path in ("/p/a.jpg", None, "/p/a.jpg"):
-        frame.path = path
-        lines(frame, found)
-    assert len(printed) == 3  # a heading and two pictures
 
 
 # ----------------------------------------------------------------------
@@ -136,11 +127,6 @@ def test_rows_have_the_times_of_their_pictures(shots: Path, tmp_path: Path, sync
 
 
 def test_csv_times_are_in_the_right_columns(tmp_path: Path) -> None:
-    from fractions import Fraction
-
-    from detector.core import sinks
-    from detector.core.types import SourceInfo
-
     frame, found = picture_frame("a.jpg", [2], times(4))
     sink = sinks.open("csv", tmp_path / "x.csv", save_times=True, tracks=True)
     sink.open(SourceInfo("p", "pictures", 8, 8, Fraction(1), Fraction(1)))

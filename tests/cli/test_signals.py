@@ -37,7 +37,7 @@ def default_sigint() -> Iterator[None]:
         yield
 
 
-def start(folder: Path, *arguments: object, **more: object) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: object) -> subprocess.Popen[str]:
     """Start the command in its own session, so that its processes can be found."""
     (folder / "tmp").mkdir(exist_ok=True)
     return subprocess.Popen(
@@ -49,7 +49,6 @@ def start(folder: Path, *arguments: object, **more: object) -> subprocess.Popen[
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        **more,  # type: ignore[call-overload]
     )
 
 

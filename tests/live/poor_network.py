@@ -128,21 +128,22 @@ def namespaces(weather: Weather) -> Iterator[tuple[str, str]]:
             run("ip", "-n", name, "address", "add", own, "peer", peer, "dev", WIRE)
             run("ip", "-n", name, "link", "set", WIRE, "up")
             drop(name, weather.loss)
-        relay = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tests.live.poor_network", "relay", *pair),
-                *map(str, (weather.delay_ms, weather.jitter_ms, int(weather.ordered))),
-            ],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        resources.callback(relay.wait)
-        resources.callback(relay.kill)
-        assert relay.stdout is not None
-        if relay.stdout.readline() != "ready\n":
+        delays = weather.delay_ms, weather.jitter_ms, int(weather.ordered)
+        if start_own(resources, (), "relay", *pair, *map(str, delays)) != "ready":
             raise UnavailableError("the relay between the namespaces does not start; see above")
         yield pair[0], pair[1]
+
+
+def start_own(running: ExitStack, prefix: tuple[str, ...], *words: str) -> str:
+    """Start this module in a process until ``running`` is closed, and return its first line."""
+    process = subprocess.Popen(
+        [*prefix, sys.executable, "-m", "tests.live.poor_network", *words],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    running.callback(process.wait)
+    running.callback(process.kill)
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip("\n")
 
 
 def drop(namespace: str, loss: float) -> None:
@@ -253,23 +254,8 @@ def check_network(folder: Path, weather: Weather, seconds: float, engine: str) -
         rtsp = RtspServer({"x": clip}, None, SERVERS, in_namespace(servers))
         running.callback(rtsp.kill)
         rtsp.start()
-        mjpeg = subprocess.Popen(
-            [
-                *in_namespace(servers),
-                sys.executable,
-                "-m",
-                "tests.live.poor_network",
-                "mjpeg",
-                SERVERS,
-            ],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        running.callback(mjpeg.wait)
-        running.callback(mjpeg.kill)
-        assert mjpeg.stdout is not None
-        urls = {"tcp": rtsp.url("x"), "udp": rtsp.url("x"), "mjpeg": mjpeg.stdout.readline()[:-1]}
+        mjpeg = start_own(running, in_namespace(servers), "mjpeg", SERVERS)
+        urls = {"tcp": rtsp.url("x"), "udp": rtsp.url("x"), "mjpeg": mjpeg}
         cameras = folder / "cameras.yaml"
         write_cameras(cameras, urls, tcp="tcp", udp="udp")
         options = ("--engine", engine)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-import pytest
-
 from detector.live.camera_lines import CAUGHT_UP_S, CameraLines
 from detector.live.sources.base import CONNECTING, LAG, LIVE, NEWER, WAITING, FeedFacts
 
@@ -14,26 +12,13 @@ SECOND = 1_000_000_000
 UP = FeedFacts(LIVE, 0, width=64, height=48, codec="h264")
 
 
-@pytest.fixture
-def state_lines() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def fault_lines() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def camera_lines(state_lines: list[str], fault_lines: list[str]) -> CameraLines:
-    return CameraLines(state_lines.append, fault_lines.append, 2.0)
-
-
 def dropped(lag: int) -> dict[str, FeedFacts]:
     return {"door": replace(UP, dropped={LAG: lag, NEWER: 7})}
 
 
-def test_camera_state_is_printed_once(camera_lines: CameraLines, state_lines: list[str]) -> None:
+def test_camera_state_is_printed_once() -> None:
+    state_lines: list[str] = []
+    camera_lines = CameraLines(state_lines.append, print, 2.0)
     down = FeedFacts(WAITING, 0, error="nothing listens", next_try_ns=5 * SECOND)
     camera_lines.report({"door": FeedFacts(CONNECTING, 0)}, 0)
     for now_s in (0, 1):
@@ -47,9 +32,9 @@ def test_camera_state_is_printed_once(camera_lines: CameraLines, state_lines: li
     assert not camera_lines.has_reported("door", "nothing listens")
 
 
-def test_pictures_too_old_for_every_are_reported_once_per_backlog(
-    camera_lines: CameraLines, fault_lines: list[str]
-) -> None:
+def test_pictures_too_old_for_every_are_reported_once_per_backlog() -> None:
+    fault_lines: list[str] = []
+    camera_lines = CameraLines(print, fault_lines.append, 2.0)
     for now_s, lag in ((0, 0), (1, 10), (2, 20), (CAUGHT_UP_S, 30)):
         camera_lines.report(dropped(lag), round(now_s * SECOND))
     assert len(fault_lines) == 1
@@ -61,8 +46,7 @@ def test_pictures_too_old_for_every_are_reported_once_per_backlog(
     assert len(fault_lines) == 2, "it had caught up"
 
 
-def test_latest_reports_no_pictures_that_are_too_old(
-    state_lines: list[str], fault_lines: list[str]
-) -> None:
-    CameraLines(state_lines.append, fault_lines.append, None).report(dropped(10), 0)
+def test_latest_reports_no_pictures_that_are_too_old() -> None:
+    fault_lines: list[str] = []
+    CameraLines(print, fault_lines.append, None).report(dropped(10), 0)
     assert fault_lines == []

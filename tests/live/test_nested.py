@@ -65,10 +65,11 @@ def hls(*lines: str, end: bool = True) -> bytes:
     return "\n".join([*head, *lines, *(["#EXT-X-ENDLIST"] if end else []), ""]).encode()
 
 
-def fill(server: WebServer, segments: dict[str, bytes], **more: str) -> None:
-    for path, data in segments.items():
-        server.put(path, data, **more)
-    server.put("/plain.m3u8", hls("#EXTINF:1,", "a.ts"), **more)
+def fill(segments: dict[str, bytes], *servers: WebServer, **more: str) -> None:
+    for server in servers:
+        for path, data in segments.items():
+            server.put(path, data, **more)
+        server.put("/plain.m3u8", hls("#EXTINF:1,", "a.ts"), **more)
 
 
 def headers_by_path(server: WebServer) -> dict[str, dict[str, str]]:
@@ -108,8 +109,7 @@ def test_secrets_of_one_host_are_not_sent_to_another(
     web: WebServer, other: WebServer, segments: dict[str, bytes], kind: str
 ) -> None:
     """For each kind, FFmpeg without ``NestedOpener`` would send the other host everything."""
-    fill(web, segments)
-    fill(other, segments)
+    fill(segments, web, other)
     playlist, requested = PLAYLISTS[kind]
     playlist = playlist.replace(b"AWAY", other.url("").encode())
     url = web.put("/list.m3u8", playlist.replace(b"PLACE", other.url("")[7:].encode()))
@@ -125,8 +125,7 @@ def test_secrets_of_one_host_are_not_sent_to_another(
 def test_playlist_that_later_names_another_host(
     web: WebServer, other: WebServer, segments: dict[str, bytes]
 ) -> None:
-    fill(web, segments)
-    fill(other, segments)
+    fill(segments, web, other)
     url = web.put("/live.m3u8", hls("#EXTINF:1,", "a.ts", end=False))
     with started_feed(url, options=SECRETS) as feed:
         wait_for(lambda: "/a.ts" in headers_by_path(web))
@@ -141,8 +140,7 @@ def test_login_and_session_cookie_stay_at_their_host(
     web: WebServer, other: WebServer, segments: dict[str, bytes]
 ) -> None:
     """The server sets a cookie at login and redirects the playlist to another path of its own."""
-    fill(web, segments, login=LOGIN)
-    fill(other, segments, login=LOGIN)
+    fill(segments, web, other, login=LOGIN)
     web.put("/live.m3u8", status=302, login=LOGIN, headers={"Location": "/deep/list.m3u8"})
     session = {"Set-Cookie": "session=S3cretSes9; path=/"}
     playlist = hls("#EXTINF:1,", "../a.ts", "#EXTINF:1,", other.url("/a.ts"))
@@ -160,8 +158,7 @@ def test_cookie_of_a_redirect_stays_at_its_host(
     web: WebServer, other: WebServer, segments: dict[str, bytes], path: str
 ) -> None:
     """FFmpeg would keep the cookie of such a redirect, for segments and for streams."""
-    fill(web, segments)
-    fill(other, segments)
+    fill(segments, web, other)
     away = {"Location": other.url("/a.ts"), "Set-Cookie": "session=S3cretSes9; path=/"}
     web.put("/away.ts", status=302, login=LOGIN, headers=away)
     web.put("/list.m3u8", hls("#EXTINF:1,", "away.ts"), login=LOGIN)
@@ -174,8 +171,8 @@ def test_cookie_of_a_redirect_stays_at_its_host(
 def test_finished_playlist_is_read_as_a_file(
     web: WebServer, other: WebServer, segments: dict[str, bytes]
 ) -> None:
-    fill(web, segments, login=LOGIN)
-    fill(other, segments)
+    fill(segments, web, login=LOGIN)
+    fill(segments, other)
     session = {"Set-Cookie": "session=S3cretSes9; path=/"}
     playlist = hls("#EXTINF:1,", "a.ts", "#EXTINF:1,", other.url("/a.ts"))
     web.put("/film.m3u8", playlist, login=LOGIN, headers=session)
@@ -200,7 +197,7 @@ def test_playlist_without_any_segment_raises_after_the_limit(
 def test_missing_segments_are_skipped_up_to_a_limit(
     web: WebServer, segments: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(web, segments)
+    fill(segments, web)
     away = 3 * ["#EXTINF:1,", "none.ts"]
     none, some = hls(*away, end=False), hls(*away, *3 * ["#EXTINF:1,", "a.ts"], end=False)
 
@@ -222,9 +219,9 @@ def test_missing_segments_are_skipped_up_to_a_limit(
 def test_secrets_for_https_are_not_sent_to_http(
     other: WebServer, segments: dict[str, bytes], tmp_path: Path
 ) -> None:
-    fill(other, segments)
+    fill(segments, other)
     with web_server(make_certificate(tmp_path)) as web:
-        fill(web, segments)
+        fill(segments, web)
         list_ = hls("#EXTINF:1,", web.url("/a.ts"), "#EXTINF:1,", other.url("/a.ts"))
         url = web.put("/list.m3u8", list_)
         with started_feed(url, options=SECRETS) as feed:
@@ -236,7 +233,7 @@ def test_secrets_for_https_are_not_sent_to_http(
 def test_refusal_by_another_host_mentions_the_playlist(
     web: WebServer, other: WebServer, segments: dict[str, bytes]
 ) -> None:
-    fill(other, segments, login=LOGIN)
+    fill(segments, other, login=LOGIN)
     url = web.put("/list.m3u8", hls("#EXTINF:1,", other.url("/a.ts")))
     with started_feed(url, options=SECRETS) as feed:
         wait_for(lambda: feed.facts().error)
@@ -249,7 +246,7 @@ def test_playlist_address_in_latin_1_is_read_without_traceback(
     web: WebServer, segments: dict[str, bytes], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """PyAV would print the traceback of a second exception in a callback."""
-    fill(web, segments)
+    fill(segments, web)
     lines = ["#EXTINF:1,", "a.ts", "#EXTINF:1,", "http://\xff/a.ts", "#EXTINF:1,", "\xfe\xe9.ts"]
     data = hls(*lines, "#EXTINF:1,", "\xe9.ts", "#EXTINF:1,", "a.ts").decode().encode("latin-1")
     web.put("/%E9.ts", segments["/a.ts"])
@@ -284,7 +281,7 @@ def test_unclosed_container_does_not_abort_the_process(
     web: WebServer, segments: dict[str, bytes]
 ) -> None:
     """Without ``keep``, the process would end with SIGABRT."""
-    fill(web, segments)
+    fill(segments, web)
     command = [sys.executable, "-c", UNCLOSED, web.url("/plain.m3u8")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=CHECKOUT)
     assert (done.stdout, done.returncode) == ("alive\n", 0), done.stderr

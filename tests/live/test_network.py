@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import Mock, call
 
 import av
 import pytest
@@ -23,6 +25,7 @@ import pytest
 from detector.core.errors import SourceError
 from detector.core.errors.addresses import Address
 from detector.core.sources._network.addresses import FAST, OPENINGS, SHORT
+from detector.core.sources.video._complaints import Complaints
 from detector.core.timeline import READ, WAIT_INPUT, Timeline
 from detector.live.sources import hardware, network
 from detector.live.sources.base import (
@@ -40,13 +43,17 @@ from detector.live.sources.base import (
     Terms,
 )
 from detector.live.sources.cameras import make_cameras
+from detector.live.sources.decoding import PacketDecoder, prepare
+from detector.live.sources.ffmpeg_log import DamageLog, LogWatch
 from detector.live.sources.network import NetworkFeed
+from detector.live.sources.packets import Received, Stamp
 from detector.live.sources.readers import make_feed
 from detector.live.sources.status import LOGIN_S, Backoff, Status
 from tests.live import servers
 from tests.live.fake_feeds import FullCores
 from tests.live.servers import HttpServer, make_clip
 from tests.live.streams import read_number
+from tests.live.test_packets import Drops
 from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = [pytest.mark.net, pytest.mark.slow]
@@ -282,19 +289,6 @@ def test_mjpeg_changes_size_freezes_and_falls_silent(web: HttpServer) -> None:
         wait_for(lambda: feed.facts().error)
 
 
-class Accelerator:
-    def __init__(self, works: bool) -> None:
-        self.works, self.calls = works, list[tuple[str, dict[str, Any]]]()
-
-    def __call__(self, kind: str, **more: Any) -> Accelerator | None:
-        self.calls.append((kind, more))
-        return self if len(self.calls) == 1 else None  # None: no accelerator
-
-    def create(self, codec: Any) -> None:
-        if not self.works:
-            raise av.error.PermissionError(1, "Operation not permitted")
-
-
 def test_slow_loop_does_not_cause_a_reconnect(web: HttpServer) -> None:
     """The loop takes no pictures, but a camera that returns still gets its time to start."""
     with started_feed(web.url("/mjpeg"), terms={"max_age_s": 3600.0}) as feed:
@@ -314,18 +308,20 @@ def test_slow_loop_does_not_cause_a_reconnect(web: HttpServer) -> None:
 def test_existing_accelerator_is_used_if_requested(
     web: HttpServer, monkeypatch: pytest.MonkeyPatch, works: bool
 ) -> None:
-    """A stand-in records how PyAV is asked for the accelerator; the CPU decodes."""
-    accelerator = Accelerator(works)
+    """A stand-in records how PyAV is asked for the accelerator. The CPU decodes."""
+    refusal = None if works else av.error.PermissionError(1, "Operation not permitted")
+    probed = Mock(create=Mock(side_effect=refusal))
+    accelerator = Mock(side_effect=itertools.chain([probed], itertools.repeat(None)))
     monkeypatch.setattr(hardware, "HWAccel", accelerator)
     hardware._exists.cache_clear()
     with started_feed(web.url("/mjpeg"), options={"hwaccel": "cuda"}) as feed:
         take(feed, 3)
         assert feed.facts().codec == "mjpeg"
     hardware._exists.cache_clear()
-    probe, *opened = accelerator.calls
-    assert probe == ("cuda", {"options": {"primary_ctx": "1"}})
+    probe, *opened = accelerator.call_args_list
+    assert probe == call("cuda", options={"primary_ctx": "1"})
     assert bool(opened) == works
-    assert all(more["allow_software_fallback"] for _, more in opened)
+    assert all(one.kwargs["allow_software_fallback"] for one in opened)
 
 
 def test_missing_accelerator_falls_back_to_the_cpu(web: HttpServer) -> None:
@@ -431,16 +427,8 @@ def test_mpeg_ts_over_udp_is_probed_long_enough(
 
 def test_damaged_picture_is_counted_and_not_shown(clip: Path) -> None:
     """The middle of a key frame is overwritten; FFmpeg conceals the damage without an error."""
-    from detector.live.sources.decoding import PacketDecoder, prepare
-    from detector.live.sources.ffmpeg_log import DamageLog
-    from detector.live.sources.packets import Received, Stamp
-
-    dropped: dict[str, int] = {}
-
-    def drop(reason: str, count: int) -> None:
-        dropped[reason] = dropped.get(reason, 0) + count
-
-    decoder, shown = PacketDecoder("c", drop, time.perf_counter_ns), []
+    dropped = Drops()
+    decoder, shown = PacketDecoder("c", dropped.drop, time.perf_counter_ns), []
     with av.open(str(clip)) as container, DamageLog() as damage_log:
         stream = container.streams.video[0]
         prepare(stream.codec_context)
@@ -455,7 +443,7 @@ def test_damaged_picture_is_counted_and_not_shown(clip: Path) -> None:
             received = Received(packet, Stamp(number, 1, 0, 0.0), stream.codec_context, True, 1)
             shown += [picture.number for picture, _ in decoder.decode(received, damage_log)]
     assert 20 not in shown
-    assert dropped.get(CORRUPT, 0) >= 1
+    assert dropped[CORRUPT] >= 1
     assert len(shown) + dropped[CORRUPT] == 50
 
 
@@ -477,9 +465,6 @@ def test_lost_datagrams_damage_pictures_but_end_no_connection(tmp_path: Path, lo
 
 def test_ffmpeg_log_is_taken_over_and_returned(clip: Path) -> None:
     """Without the log we would miss a redirect, so a camera with a login is not opened."""
-    from detector.core.sources.video._complaints import Complaints
-    from detector.live.sources.ffmpeg_log import DamageLog, LogWatch
-
     messages: list[str] = []
     with LogWatch(messages.append) as watch:
         complaints = Complaints()

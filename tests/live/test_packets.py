@@ -34,6 +34,11 @@ class Drops(Counter[str]):
             self[reason] += pictures
 
 
+@pytest.fixture
+def drops() -> Drops:
+    return Drops()
+
+
 def received(number: int, key: bool, size: int = 100) -> Received:
     return Received(None, Stamp(number, 1, number * 40 * MS, 0.0), None, key, size)
 
@@ -51,8 +56,7 @@ def drain(queue: PacketQueue) -> list[int]:
     return numbers
 
 
-def test_packets_before_the_first_key_frame_are_dropped() -> None:
-    drops = Drops()
+def test_packets_before_the_first_key_frame_are_dropped(drops: Drops) -> None:
     queue = PacketQueue(5, False, drops.drop)
     fill(queue, range(1, 15), 10)
     assert drain(queue) == [10, 11, 12, 13, 14]
@@ -62,8 +66,7 @@ def test_packets_before_the_first_key_frame_are_dropped() -> None:
     assert drops == {NO_KEY: 10}
 
 
-def test_stream_without_key_frames_is_decoded_after_a_limit() -> None:
-    drops = Drops()
+def test_stream_without_key_frames_is_decoded_after_a_limit(drops: Drops) -> None:
     queue = PacketQueue(5, False, drops.drop)
     fill(queue, range(1, MOST_KEYLESS + 3), MOST_KEYLESS * 2)
     assert drain(queue) == [MOST_KEYLESS + 1, MOST_KEYLESS + 2]
@@ -78,8 +81,7 @@ def test_stream_without_key_frames_is_decoded_after_a_limit() -> None:
         (True, 1, [126]),  # MJPEG: only the newest, after half a second
     ],
 )
-def test_backlog_drops_whole_groups(eager: bool, gop: int, left: list[int]) -> None:
-    drops = Drops()
+def test_backlog_drops_whole_groups(eager: bool, gop: int, left: list[int], drops: Drops) -> None:
     queue = PacketQueue(5.0, eager, drops.drop)
     fill(queue, range(127), gop)
     drained = drain(queue)
@@ -92,8 +94,7 @@ def test_backlog_drops_whole_groups(eager: bool, gop: int, left: list[int]) -> N
         assert len(drained) <= 14  # half a second
 
 
-def test_backlog_without_a_newer_key_frame_drops_all_up_to_the_next() -> None:
-    drops = Drops()
+def test_backlog_without_a_newer_key_frame_drops_all_up_to_the_next(drops: Drops) -> None:
     queue = PacketQueue(1.0, True, drops.drop)
     fill(queue, range(30), 100)  # 1.16 s of one group
     assert drops[LAG] == 30
@@ -105,9 +106,8 @@ def test_backlog_without_a_newer_key_frame_drops_all_up_to_the_next() -> None:
 
 
 @pytest.mark.parametrize("waiting", [4, 9, 14])
-def test_drop_group_drops_up_to_the_next_key_frame(waiting: int) -> None:
+def test_drop_group_drops_up_to_the_next_key_frame(waiting: int, drops: Drops) -> None:
     """Packets up to the next key frame are dropped, queued or not; later ones are kept."""
-    drops = Drops()
     queue = PacketQueue(5, False, drops.drop)
     fill(queue, range(waiting), 10)
     for _ in range(3):
@@ -121,8 +121,7 @@ def test_drop_group_drops_up_to_the_next_key_frame(waiting: int) -> None:
     assert drops == {UNDECODED: 7}
 
 
-def test_dropped_group_ends_with_its_connection() -> None:
-    drops = Drops()
+def test_dropped_group_ends_with_its_connection(drops: Drops) -> None:
     queue = PacketQueue(5, True, drops.drop)
     fill(queue, range(5), 10)
     queue.get(0)
@@ -136,8 +135,7 @@ def test_dropped_group_ends_with_its_connection() -> None:
     assert drops == {UNDECODED: 4, NO_KEY: 5}
 
 
-def test_dropped_group_without_an_end_has_a_limit() -> None:
-    drops = Drops()
+def test_dropped_group_without_an_end_has_a_limit(drops: Drops) -> None:
     queue = PacketQueue(3600, True, drops.drop)
     fill(queue, range(1), 1)
     queue.get(0)
@@ -147,12 +145,10 @@ def test_dropped_group_without_an_end_has_a_limit() -> None:
     assert drops == {UNDECODED: MOST_KEYLESS}
 
 
-def test_queue_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    drops = Drops()
+def test_queue_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch, drops: Drops) -> None:
     monkeypatch.setattr("detector.live.sources.packets.MOST_BYTES", 1000)
     queue = PacketQueue(3600, False, drops.drop)
-    for number in range(20):
-        queue.put(received(number, number % 5 == 0))
+    fill(queue, range(20), 5)
     drained = drain(queue)
     assert len(drained) <= 10
     assert len(drained) + drops[LAG] == 20
@@ -163,8 +159,7 @@ def test_end_of_a_connection_survives_a_dropped_backlog() -> None:
     fill(queue, range(5), 100)
     queue.finish(End(1, None))
     queue.begin()
-    for number in range(50, 53):
-        queue.put(received(number, number == 50))
+    fill(queue, range(50, 53), 50)
     assert isinstance(queue.get(0), End)
     assert drain(queue) == [50, 51, 52]
 
@@ -188,8 +183,7 @@ def numbers(slot: Slot, now_ms: int = 0) -> list[int]:
     return taken
 
 
-def test_latest_slot_keeps_the_newest() -> None:
-    drops = Drops()
+def test_latest_slot_keeps_the_newest(drops: Drops) -> None:
     slot = Slot(True, 5, drops.drop)
     for number in range(5):
         assert slot.has_room()
@@ -199,8 +193,7 @@ def test_latest_slot_keeps_the_newest() -> None:
     assert drops == {NEWER: 4}
 
 
-def test_every_slot_has_four_places_and_drops_old_pictures() -> None:
-    drops = Drops()
+def test_every_slot_has_four_places_and_drops_old_pictures(drops: Drops) -> None:
     slot = Slot(False, 5, drops.drop)
     for number in range(PLACES):
         slot.put(picture(number))
@@ -227,17 +220,15 @@ def test_every_slot_keeps_one_picture_of_any_age() -> None:
     ],
 )
 def test_rate_of_a_camera_limits_its_pictures(
-    rate: Fraction, arrivals_ms: Any, expected: list[int] | int
+    rate: Fraction, arrivals_ms: Any, expected: list[int] | int, drops: Drops
 ) -> None:
-    drops = Drops()
     slot = Slot(True, 5, drops.drop, rate)
     taken = [n for n, ms in enumerate(arrivals_ms) if slot.put(picture(n, ms))]
     assert taken == expected if isinstance(expected, list) else len(taken) == expected
     assert drops[RATE] == len(list(arrivals_ms)) - len(taken)
 
 
-def test_closed_slot_takes_no_picture() -> None:
-    drops = Drops()
+def test_closed_slot_takes_no_picture(drops: Drops) -> None:
     slot = Slot(True, 5, drops.drop)
     slot.put(picture(0))
     slot.close()
@@ -245,8 +236,8 @@ def test_closed_slot_takes_no_picture() -> None:
     assert drops == {STOPPED: 2}
 
 
-def test_packets_without_a_picture_count_as_corrupt_after_a_limit() -> None:
-    drops, silent = Drops(), SimpleNamespace(decode=lambda packet: [])
+def test_packets_without_a_picture_count_as_corrupt_after_a_limit(drops: Drops) -> None:
+    silent = SimpleNamespace(decode=lambda packet: [])
     decoder = PacketDecoder("c", drops.drop, lambda: 0)
     for number in range(3 * MOST_PENDING):
         packet = Received(SimpleNamespace(), Stamp(number, 1, 0, 0.0), silent, False, 1)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import av
@@ -201,15 +202,13 @@ def test_no_sound_is_lost_at_a_cut(tmp_path: Path, late_s: float) -> None:
     bench = Bench(tmp_path, segment=0.05)
     with av.open(str(stream)) as container:
         bench.recording.handle(RecordedStreams(container.streams))
-        arriving = [
-            (
-                float(packet.dts * packet.time_base) + late_s * (packet.stream.type == "audio"),
-                packet,
-            )
-            for packet in container.demux()
-            if packet.size
-        ]
-        for at, packet in sorted(arriving, key=lambda packet: packet[0]):
+
+        def arrives_s(packet: Any) -> float:
+            late = late_s if packet.stream.type == "audio" else 0.0
+            return float(packet.dts * packet.time_base) + late
+
+        for packet in sorted((one for one in container.demux() if one.size), key=arrives_s):
+            at = arrives_s(packet)
             bench.recording.handle(Packet.copy(packet, round((100 + at) * NS), START_S + at))
     bench.recording.handle(Closed())
     files = bench.files()
@@ -512,20 +511,9 @@ def test_clip_ends_with_its_connection(tmp_path: Path, early: bool) -> None:
     assert [number for path in files[1:] for number in numbers_of(path) if number < 200] == []
 
 
-class FakeSegments:
-    def __init__(self) -> None:
-        self.samples: list[Sample] = []
-        self.finished = 0
-
-    def write(self, sample: Sample) -> None:
-        self.samples.append(sample)
-
-    def finish(self) -> None:
-        self.finished += 1
-
-
 def test_ring_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    segments: Any = FakeSegments()
+    written: list[Sample] = []
+    segments: Any = SimpleNamespace(write=written.append)
     monkeypatch.setattr("detector.live.recording.clips.RING_BYTES", 100_000)
     clips = Clips(segments, before_s=60, after_s=1)
     for number in range(1000):
@@ -533,9 +521,8 @@ def test_ring_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
         clips.write(Sample(0, bytes(1000), at, at, 0, number % 10 == 0, at, 0.0))
         assert clips._bytes == sum(len(sample.data) for sample in clips._ring) <= 100_000
     clips.add_result(99 * NS, True)
-    assert segments.samples[0].arrived_ns == 90 * NS
-    assert segments.samples[0].key
-    assert len(segments.samples) == 100
+    assert (written[0].arrived_ns, written[0].key) == (90 * NS, True)
+    assert len(written) == 100
     assert clips.short == 1
 
 

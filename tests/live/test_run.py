@@ -208,12 +208,9 @@ def test_missing_camera_is_reported_once_per_error(feeds):
     around = Observers(state=lines.append)
     result = run_during(feeds, change, "rtsp://a/dead", around=around, wait=True)
     assert (result.exit_code, result.errors_shown) == (3, True)
-    matches = [re.fullmatch(r"a: (.+); retrying in (\d+) s", line) for line in lines]
-    assert [match[1] for match in matches] == [
-        "rtsp://a/dead: nothing listens there",
-        "a: wrong password",
-    ]
-    first, second = (int(match[2]) for match in matches)
+    texts = [re.fullmatch(r"a: (.+); retrying in (\d+) s", line).groups() for line in lines]
+    errors, (first, second) = [text for text, _ in texts], [int(s) for _, s in texts]
+    assert errors == ["rtsp://a/dead: nothing listens there", "a: wrong password"]
     assert 1 <= first <= 5 < 400 < second <= 605  # also if this machine stalls
 
 
@@ -270,46 +267,35 @@ def test_reports_show_the_cameras(feeds):
     assert not {"compare", "--stride", "--calibrate"} & {
         word for step in next_steps(session) for word in step.command
     }
-    console = SafeConsole(file=io.StringIO(), width=100)
-    print_run(console, result.summary, verbose=True)
-    printed = console.file.getvalue()
+    printed = text_of(result.summary)
     assert re.search(r"such\s+cameras?\b", printed)  # "1.0 such camera" on a busy machine
     assert f"a: {result.summary.streams[0].processed} pictures" in printed
     assert "outputs: live/CAMERA/" in printed
     assert "decoding" not in printed.partition("ledger of")[2], "these feeds decode nothing"
-    bad_day = _print_bad_day(result.summary)
-    assert "7 reconnects, 2 stalls" in bad_day[True]
-    assert "112 MB at the peak" in bad_day[True]
-    assert "end to end" not in bad_day[False], "no picture was processed, so it has no rates"
-    assert "session: " not in bad_day[True]
+    streams = [replace(stream, reconnects=7, stalls=2) for stream in result.summary.streams]
+    frames = replace(result.summary.frames, written=0)
+    memory = LiveMemory(start_mb=100.0, end_mb=112.5, peak_mb=112.5, minutes=[])
+    bad_day = {"streams": streams, "frames": frames, "memory": memory, "session": None}
+    printed = text_of(replace(result.summary, **bad_day))
+    assert "7 reconnects, 2 stalls" in printed
+    assert "112 MB at the peak" in printed
+    assert "session: " not in printed
+    printed = text_of(replace(result.summary, **bad_day), verbose=False)
+    assert "end to end" not in printed, "no picture was processed, so it has no rates"
 
 
-def _print_bad_day(summary: Summary) -> dict[bool, str]:
-    """Return the summaries printed of a run without result or session: verbose -> text."""
-    streams = [replace(stream, reconnects=7, stalls=2) for stream in summary.streams]
-    frames = replace(summary.frames, written=0)
-    bad = replace(
-        summary,
-        streams=streams,
-        frames=frames,
-        memory=LiveMemory(start_mb=100.0, end_mb=112.5, peak_mb=112.5, minutes=[]),
-        session=None,
-    )
-    printed = {}
-    for verbose in (True, False):
-        console = SafeConsole(file=io.StringIO(), width=100)
-        print_run(console, bad, verbose=verbose)
-        printed[verbose] = console.file.getvalue()
-    return printed
+def text_of(summary: Summary, verbose: bool = True) -> str:
+    console = SafeConsole(file=io.StringIO(), width=100)
+    print_run(console, summary, verbose=verbose)
+    return console.file.getvalue()
 
 
 def test_decoding_is_printed_after_the_ledger(feeds):
     summary = run_during(feeds, feeds.wait_for_pictures, "rtsp://a/door").summary
     frames = summary.frames.written
     beside = DecodingFigures(threads=2, calls=9, busy_s=frames * 0.00325, cpu_s=frames * 0.002)
-    console = SafeConsole(file=io.StringIO(), width=100)
-    print_run(console, replace(summary, decoding=beside), verbose=True)
-    (line,) = [text for text in console.file.getvalue().splitlines() if " decoding " in text]
+    text = text_of(replace(summary, decoding=beside))
+    (line,) = [line for line in text.splitlines() if " decoding " in line]
     assert line.split() == ["decoding", "3.25", "2.00", "2", "cameras"]
     rows = stage_rows(replace(summary, decoding=beside), frames)
     assert [row.stage for row in rows] == [row.stage for row in stage_rows(summary, frames)]
@@ -338,13 +324,10 @@ def test_cameras_that_never_answer_exit_3_with_down_events(feeds, tmp_path):
     (error,) = result.errors
     for text in ("--wait", "rtsp://a/dead: nothing listens", "rtsp://b/dead: nothing listens"):
         assert text in str(error)
-    assert [(event.event, event.camera) for event in events] == [
-        ("camera_down", "a"),
-        ("camera_down", "b"),
-    ]
-    assert [json.loads(line)["event"] for line in Path("ev").read_text().splitlines()] == [
-        "camera_down"
-    ] * 2
+    down = [("camera_down", "a"), ("camera_down", "b")]
+    assert [(event.event, event.camera) for event in events] == down
+    rows = [json.loads(line) for line in Path("ev").read_text().splitlines()]
+    assert [(row["event"], row["camera"]) for row in rows] == down
     assert os.listdir() == ["ev"]
 
 
@@ -665,22 +648,18 @@ def test_unknown_class_of_a_camera_is_refused(feeds, tmp_path):
     assert os.listdir() == ["cameras.yaml"]
 
 
-class TestReadsCameras:
-    def test_addresses_webcams_lists_and_loops(self, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        Path("cams.yaml").write_text("cameras: [rtsp://a/b]")
-        Path("model.yaml").write_text("model: street")
-        Path("0").touch()
-        plain, loop = config(), config(repeat=True)
-        for spec in ("0", "/dev/video0", "rtsp://a/b", "http://a/x.mjpg", "udp://1", "cams.yaml"):
-            assert reads_cameras([spec], plain), spec
-        for spec in ("./0", "in.mp4", "model.yaml", "shots/"):
-            assert not reads_cameras([spec], plain), spec
-            assert reads_cameras([spec], loop), spec
-        assert reads_cameras(["rtsp://a/b", "in.mp4"], loop)
-
-    def test_file_or_standard_input_with_cameras_is_refused(self):
-        with pytest.raises(UsageError, match=r"in\.mp4.*--loop"):
-            reads_cameras(["rtsp://a/b", "in.mp4"], config())
-        with pytest.raises(UsageError, match="standard input and cameras"):
-            reads_cameras(["-", "rtsp://a/b"], config())
+def test_reads_cameras_recognises_addresses_webcams_lists_and_loops(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("cams.yaml").write_text("cameras: [rtsp://a/b]")
+    Path("model.yaml").write_text("model: street")
+    Path("0").touch()
+    plain, loop = config(), config(repeat=True)
+    for spec in ("0", "/dev/video0", "rtsp://a/b", "http://a/x.mjpg", "udp://1", "cams.yaml"):
+        assert reads_cameras([spec], plain), spec
+    for spec in ("./0", "in.mp4", "model.yaml", "shots/"):
+        assert not reads_cameras([spec], plain), spec
+        assert reads_cameras([spec], loop), spec
+    assert reads_cameras(["rtsp://a/b", "in.mp4"], loop)
+    for spec, message in (("in.mp4", r"in\.mp4.*--loop"), ("-", "standard input and cameras")):
+        with pytest.raises(UsageError, match=message):
+            reads_cameras(["rtsp://a/b", spec], plain)

@@ -80,11 +80,8 @@ def read_lines(path: Path) -> list[Line]:
 
 
 def shown_at(lines: list[Line], seconds: float) -> list[int]:
-    texts = [
-        line.text
-        for line in lines
-        if line.style == "Labels" and line.begin_s <= seconds < line.end_s
-    ]
+    labels = [line for line in lines if line.style == "Labels"]
+    texts = [line.text for line in labels if line.begin_s <= seconds < line.end_s]
     return [int(number) for text in texts for number in re.findall(r"n(\d+)n", text)]
 
 
@@ -152,10 +149,6 @@ def play(
     report_results(0)
 
 
-def bench_with_boxes(folder: Path, **settings: Any) -> Bench:
-    return Bench(folder, Style(), **settings)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fps", "options", "sound", "late", "every"),
@@ -175,7 +168,7 @@ def test_boxes_are_shown_with_their_picture(
     stream = make_stream(
         tmp_path / "camera.ts", count=130, fps=fps, sound=sound, options={**QUICK, **options}
     )
-    bench = bench_with_boxes(tmp_path, segment=0.05)
+    bench = Bench(tmp_path, Style(), segment=0.05)
     play(bench, stream, late=late, every=every)
     files = bench.files()
     assert len(files) == 2
@@ -207,7 +200,7 @@ def test_text_stays_below_a_tenth_of_the_video(
         return Detections(boxes, np.full(count, 0.9, np.float32), np.zeros(count, int), NAMES)
 
     source = make_stream(tmp_path / "in.mkv", count=100, codec="mjpeg", size=(640, 480))
-    bench = bench_with_boxes(tmp_path / "out")
+    bench = Bench(tmp_path / "out", Style())
     play(bench, source, detect=walking)
     [path] = bench.files()
     begins = sorted({line.begin_s for line in read_lines(side_car(path))})
@@ -228,7 +221,7 @@ def test_lines_last_while_nothing_moves(
         x = 40 + step * (number % 2)
         return one_box(3, (x, 20, x + 50, 60))
 
-    bench = bench_with_boxes(tmp_path / "out")
+    bench = Bench(tmp_path / "out", Style())
     stream = make_stream(tmp_path / "in.ts", count=100, options=QUICK)
     play(bench, stream, detect=still, every=every)
     [path] = bench.files()
@@ -251,8 +244,8 @@ def test_the_first_picture_is_at_zero(tmp_path: Path) -> None:
 
 def test_boxes_of_a_silent_detector_disappear(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=100, options={**QUICK, "bf": "0"})
-    bench = bench_with_boxes(tmp_path)
-    play(bench, stream, every=60, detect=lambda number: one_box(number))
+    bench = Bench(tmp_path, Style())
+    play(bench, stream, every=60)
     (path,) = bench.files()
     lines = read_lines(side_car(path))
     with_boxes = [number for at_s, number in pictures(path) if shown_at(lines, at_s)]
@@ -267,7 +260,7 @@ def test_an_empty_result_ends_the_boxes(
     monkeypatch.setattr(side_cars, "FREE_BYTES", free)
     monkeypatch.setattr(side_cars, "SHARE", 0.0)
     stream = make_stream(tmp_path / "camera.ts", count=30, options={**QUICK, "bf": "0"})
-    bench = bench_with_boxes(tmp_path)
+    bench = Bench(tmp_path, Style())
     play(bench, stream, detect=lambda n: one_box(n) if 10 <= n < 13 else Detections.empty(NAMES))
     (path,) = bench.files()
     lines = read_lines(side_car(path))
@@ -277,9 +270,9 @@ def test_an_empty_result_ends_the_boxes(
 def test_recording_without_detections_writes_no_boxes_file(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.ts", options=QUICK)
     for name, bench in (
-        ("empty", bench_with_boxes(tmp_path / "empty")),
+        ("empty", Bench(tmp_path / "empty", Style())),
         ("off", Bench(tmp_path / "off")),
-        ("drawn", bench_with_boxes(tmp_path / "drawn", record="annotated")),
+        ("drawn", Bench(tmp_path / "drawn", Style(), record="annotated")),
     ):
         assert bench.recording.wants_boxes == (name == "empty")
         play(bench, stream, detect=lambda n: Detections.empty(NAMES))
@@ -297,7 +290,7 @@ def test_boxes_are_scaled_to_another_recorded_stream(tmp_path: Path, b_frames: s
         size=(WIDTH * 2, HEIGHT * 3),
         options={**QUICK, "bf": b_frames},
     )
-    bench = bench_with_boxes(tmp_path)
+    bench = Bench(tmp_path, Style())
     play(bench, stream, offset_ns=NS // 100, in_order=False)
     (path,) = bench.files()
     lines = read_lines(side_car(path))
@@ -313,7 +306,7 @@ def test_boxes_are_scaled_to_another_recorded_stream(tmp_path: Path, b_frames: s
 
 def test_new_size_begins_a_new_boxes_file(tmp_path: Path) -> None:
     """Results for the first size still arrive while the second is recorded."""
-    bench = bench_with_boxes(tmp_path)
+    bench = Bench(tmp_path, Style())
     sizes = [(WIDTH, HEIGHT), (WIDTH * 2, HEIGHT * 2)]
     both = make_stream_of_sizes(tmp_path, "libx264", sizes, 20, options=QUICK)
     with av.open(str(both)) as container:
@@ -326,13 +319,9 @@ def test_new_size_begins_a_new_boxes_file(tmp_path: Path) -> None:
             if count >= 10:
                 number = count - 10
                 factor = 1 + number // 20
-                sighting = Sighting(
-                    100 * NS + number * NS // 25,
-                    True,
-                    one_box(number, tuple(factor * x for x in (40, 20, 90, 60))),
-                    (HEIGHT * factor, WIDTH * factor),
-                )
-                bench.recording.handle(sighting)
+                found = one_box(number, tuple(factor * x for x in (40, 20, 90, 60)))
+                at_ns, size = 100 * NS + number * NS // 25, (HEIGHT * factor, WIDTH * factor)
+                bench.recording.handle(Sighting(at_ns, True, found, size))
     files = bench.files()
     assert [size_of(side_car(path)) for path in files] == [(WIDTH, HEIGHT), (WIDTH * 2, HEIGHT * 2)]
     for number, path in enumerate(files):
@@ -355,7 +344,7 @@ HOSTILE = r"a{\pos(0,0)}b\Nc" + "\nDialogue: 0,0:00:00.00,9:00:00.00,Boxes,,0,0,
 
 def test_labels_are_escaped(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.ts", options=QUICK)
-    bench = bench_with_boxes(tmp_path)
+    bench = Bench(tmp_path, Style())
     play(bench, stream, detect=lambda n: replace(one_box(0), names=(HOSTILE,)))
     (path,) = bench.files()
     lines = read_lines(side_car(path))
@@ -375,7 +364,7 @@ def test_labels_are_escaped(tmp_path: Path) -> None:
 def test_clip_has_its_boxes(tmp_path: Path, late: int) -> None:
     """The second clip starts before the first one ends, so it needs earlier boxes."""
     stream = make_stream(tmp_path / "camera.ts", count=200, gop=20, options={**QUICK, "bf": "0"})
-    bench = bench_with_boxes(tmp_path, record="none", clips=True, clip_before=3.0, clip_after=0.5)
+    bench = Bench(tmp_path, Style(), record="none", clips=True, clip_before=3.0, clip_after=0.5)
     detected = {*range(80, 84), *range(130, 134)}
     bare = Detections.empty(NAMES)
     play(bench, stream, late=late, detect=lambda n: one_box(n) if n in detected else bare)
@@ -398,7 +387,7 @@ def test_clip_has_its_boxes(tmp_path: Path, late: int) -> None:
 def test_every_line_is_written_at_once(tmp_path: Path) -> None:
     """A kill at any moment leaves the lines of all pictures but the last."""
     stream = make_stream(tmp_path / "camera.ts", count=40, options={**QUICK, "bf": "0"})
-    bench = bench_with_boxes(tmp_path)
+    bench = Bench(tmp_path, Style())
     left: list[tuple[str, list[Line]]] = []
 
     def record_state(number: int) -> Detections:
@@ -416,7 +405,7 @@ def test_every_line_is_written_at_once(tmp_path: Path) -> None:
 
 def test_leftovers_of_a_killed_run_are_finished(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=60, options={**QUICK, "bf": "0"})
-    bench = bench_with_boxes(tmp_path / "made")
+    bench = Bench(tmp_path / "made", Style())
     copied = tmp_path / "video"
 
     def record_state(number: int) -> Detections:
@@ -443,13 +432,9 @@ def test_leftovers_of_a_killed_run_are_finished(tmp_path: Path) -> None:
     (copied / "20260131T120010Z-2.ass").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere").write_bytes(b"half a line")
     finish_leftovers(copied)
-    assert {path.name for path in copied.iterdir()} == {
-        *(
-            "20260131T120000Z.mp4 20260131T120000Z.ass 20260131T120000Z-2.mp4 "
-            "20260131T120000Z-2.ass 20260131T120010Z.mp4 20260131T120010Z.ass "
-            "20260131T120010Z-2.mp4 20260131T120010Z-2.ass mine.partial.ass"
-        ).split()
-    }
+    times = "20260131T120000Z", "20260131T120000Z-2", "20260131T120010Z", "20260131T120010Z-2"
+    left = {f"{time}.{suffix}" for time in times for suffix in ("mp4", "ass")}
+    assert {path.name for path in copied.iterdir()} == {*left, "mine.partial.ass"}
     assert (copied / "20260131T120000Z-2.ass").read_bytes() == whole
     assert (copied / "20260131T120010Z.ass").read_bytes() == whole
     assert (tmp_path / "elsewhere").read_bytes() == b"half a line"
@@ -487,7 +472,7 @@ def test_retention_removes_boxes_with_their_recording(tmp_path: Path) -> None:
 def test_full_disk_loses_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole lines are lost; later ones are written, and the run reports it once."""
     stream = make_stream(tmp_path / "camera.ts", count=40, options={**QUICK, "bf": "0"})
-    bench = bench_with_boxes(tmp_path)
+    bench = Bench(tmp_path, Style())
     write, full = os.write, [False]
 
     def refuse(fd: int, data: bytes) -> int:
@@ -513,7 +498,7 @@ def test_full_disk_loses_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_boxes_file_waits_for_late_detections_up_to_a_limit(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.ts", options={**QUICK, "bf": "0"})
-    bench = bench_with_boxes(tmp_path)
+    bench = Bench(tmp_path, Style())
     bench.play(stream)
     cars = bench.recording._side_cars
     assert cars is not None

@@ -11,8 +11,7 @@ S = 1_000_000_000  # ns
 
 
 def no_jitter() -> float:
-    """Return jitter that changes nothing."""
-    return 0.5
+    return 0.5  # the middle of its range
 
 
 def make_live(status: Status, at_s: float) -> None:
@@ -34,21 +33,18 @@ def test_camera_with_a_long_interval_does_not_stall_within_it():
     assert status.state == STALLED
 
 
-def test_backoff_waits_as_go2rtc_does() -> None:
+def test_backoff_waits_as_go2rtc_does_and_for_minutes_after_a_wrong_login() -> None:
     backoff = Backoff(no_jitter)
     waits = [backoff.wait_s() for _ in range(22)]
     assert waits == [1.0] * 5 + [5.0] * 5 + [10.0] * 10 + [60.0] * 2
     backoff.reset()
     assert backoff.wait_s() == 1.0
+    assert backoff.wait_s(login=True) == LOGIN_S == 300.0
 
 
 @pytest.mark.parametrize(("drawn", "expected"), [(0.0, 0.8), (0.5, 1.0), (1.0, 1.2)])
 def test_jitter_is_a_fifth_up_and_down(drawn: float, expected: float) -> None:
     assert Backoff(lambda: drawn).wait_s() == pytest.approx(expected)
-
-
-def test_wrong_login_waits_for_minutes() -> None:
-    assert Backoff(no_jitter).wait_s(login=True) == LOGIN_S == 300.0
 
 
 def test_states_from_connecting_to_ended() -> None:
@@ -98,25 +94,22 @@ def test_epoch_counts_connections_with_pictures() -> None:
     assert status.facts(5 * S).connects == 1
 
 
-def test_backoff_resets_after_two_seconds_of_pictures() -> None:
-    status = Status(0, Backoff(no_jitter))
-    for at in range(7):
-        status.fail(at * S, "refused")
-    make_live(status, 100)
-    assert status.fail(101 * S, "gone") - 101 * S == 5 * S  # live for too short a time
-    make_live(status, 200)
-    assert status.fail(202 * S, "gone") - 202 * S == 1 * S
-
-
-def test_backoff_resets_after_a_finished_stall() -> None:
+@pytest.mark.parametrize(
+    ("live_s", "stalls", "wait_s"), [(1, False, 5), (2, False, 1), (4, True, 1)]
+)
+def test_backoff_resets_after_two_seconds_of_pictures_or_a_finished_stall(
+    live_s: int, stalls: bool, wait_s: int
+) -> None:
     status = Status(0, Backoff(no_jitter))
     for at in range(7):
         status.fail(at * S, "refused")
     make_live(status, 10)
-    status.tick(13 * S)
-    status.arrive(14 * S)
-    assert status.state == LIVE
-    assert status.fail(14 * S + 1, "gone") == 15 * S + 1
+    end = (10 + live_s) * S
+    if stalls:
+        status.tick(end - S)
+        status.arrive(end)
+        assert status.state == LIVE
+    assert status.fail(end, "gone") - end == wait_s * S
 
 
 def test_late_picture_of_the_last_connection_does_not_set_live() -> None:

@@ -138,9 +138,8 @@ def test_tcp_stream_that_is_a_list_is_not_followed(segments: dict[str, bytes]) -
 
 def test_udp_accepts_only_mpeg_ts() -> None:
     """Without the list of formats, JPEGs in datagrams would play as Motion JPEG."""
-    jpeg = cv2.imencode(".jpg", np.random.default_rng(1).integers(0, 255, (96, 128, 3), np.uint8))[
-        1
-    ].tobytes()
+    noise = np.random.default_rng(1).integers(0, 255, (96, 128, 3), np.uint8)
+    jpeg = cv2.imencode(".jpg", noise)[1].tobytes()
     port, ended = servers.free_port(), threading.Event()
 
     def send() -> None:

@@ -7,7 +7,6 @@ import csv
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,17 @@ from detector import Detector
 from detector.core.config.levels import resolve_config
 from detector.core.errors import UsageError
 from detector.core.run.plan import PlanDraft
-from detector.core.stages.annotate import Style, dashes, lay_out
-from detector.core.types import Arrival, Detections, Frame, Planes, SourceInfo
+from detector.core.stages.annotate import Style, annotate, dashes, lay_out
+from detector.core.types import Arrival, Detections, Frame, Planes
 from detector.tracks.looks import Looks
 from detector.tracks.steady import HOLD_S, Steady
 from detector.tracks.trackers import find, names
 from detector.tracks.trackers.bytetrack import BytetrackTracker
 from tests.cli.command import detect_video
-from tests.conftest import CHECKOUT
+from tests.planes import planes_of
+from tests.tracks.test_stage import NAMES, STREET
 from tests.tracks.test_stage import stage as track_stage
 
-STREET = str(CHECKOUT / "videos/street.mp4")
-INFO = SourceInfo("in.mp4", "video", 640, 360, Fraction(25), Fraction(1, 25))
-NAMES = ("person", "vehicle")
 WIDTH = 40.0
 
 
@@ -183,9 +180,6 @@ def test_smooth_lags_by_two_pixels_at_most(speed: int) -> None:
 
 
 def test_coasting_boxes_are_dashed_in_bgr_and_yuv() -> None:
-    from detector.core.stages.annotate import annotate
-    from tests.planes import planes_of
-
     coasting = replace(one_box(100), coasting=np.array([True]))
     style = Style(labels=False)
     assert lay_out(640, 360, coasting, style).dashed == {0}

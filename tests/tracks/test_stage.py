@@ -8,6 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 
@@ -21,6 +22,7 @@ from detector.core.stages.annotate import Style as Look
 from detector.core.types import Arrival, Detections, Frame, SourceInfo
 from detector.tracks.cuts import Cuts
 from detector.tracks.stages.track import TrackStage
+from detector.tracks.trails import Trails
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
 
@@ -132,8 +134,6 @@ def test_trail_holds_the_points_of_its_duration() -> None:
 
 
 def test_trails_of_tracks_that_ended_are_forgotten() -> None:
-    from detector.tracks.trails import Trails
-
     trails = Trails(1.0)
     for i in range(200):
         detections = boxes_with(0.9)
@@ -142,13 +142,10 @@ def test_trails_of_tracks_that_ended_are_forgotten() -> None:
     assert len(trails._points) <= 6
 
 
-@pytest.mark.parametrize("trails", ["0", "-1s", "two", "61", ""])
-def test_invalid_trails_are_refused(trails: str) -> None:
-    with pytest.raises(UsageError, match="--trails"):
-        stage(trails=trails)
-
-
-def test_trails_need_tracks() -> None:
+def test_invalid_trails_and_trails_without_tracks_are_refused() -> None:
+    for trails in ("0", "-1s", "two", "61", ""):
+        with pytest.raises(UsageError, match="--trails"):
+            stage(trails=trails)
     with pytest.raises(UsageError, match="needs --track"):
         PlanDraft.of(resolve_config(None, {"trails": "2s"}))
 
@@ -184,7 +181,7 @@ def find_output(folder: Path, suffix: str) -> Path:
 
 
 @pytest.mark.slow
-def test_all_outputs_have_the_same_ids(run: Path) -> None:
+def test_all_outputs_have_the_same_ids_and_the_session_the_stage(run: Path) -> None:
     rows = [json.loads(line) for line in find_output(run, ".jsonl").read_text().splitlines()]
     expected = [
         (row["frame"], detection["track"], detection["box"][0])
@@ -207,10 +204,6 @@ def test_all_outputs_have_the_same_ids(run: Path) -> None:
     assert [(int(row[0]) - 1, int(row[1])) for row in mot] == [row[:2] for row in followed]
     coco = json.loads(find_output(run, ".coco.json").read_text())["annotations"]
     assert [row.get("track_id") for row in coco] == [track for _, track, _ in expected]
-
-
-@pytest.mark.slow
-def test_session_lists_the_track_stage(run: Path) -> None:
     session = json.loads((run / "run/session.json").read_text())
     assert "track" in session["stages"]
     assert any(note.endswith(" tracks") for note in session["notes"])
@@ -232,18 +225,9 @@ def test_python_api_takes_a_tracker() -> None:
             assert last.to_dict()[0]["track"] == last.track_ids[0]
             assert last[:2].track_ids.tolist() == last.track_ids[:2].tolist()  # type: ignore[union-attr]
             assert (last.scores >= 0.25).all()
-            single = detector(read_picture())
+            single = detector(cv2.VideoCapture(STREET).read()[1])
             assert single.track_ids is None
             assert (single.scores >= 0.25).all()
-
-
-def read_picture() -> np.ndarray[Any, Any]:
-    import cv2
-
-    video = cv2.VideoCapture(STREET)
-    success, picture = video.read()
-    assert success
-    return picture  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(("every", "scheduled"), [(None, False), ("1", False), ("2", True)])

@@ -72,13 +72,10 @@ def test_low_scores_keep_a_track_only_with_bytetrack() -> None:
             score = 0.15 if 40 <= i < 80 else 0.9
             x, y = path(i / 30) or (0, 0)
             box = np.array([[x - 20, y - 50, x + 20, y + 50]], np.float32)
-            frame_ids = tracker.update(box, np.array([score]), np.zeros(1, np.int64), i / 30)
-            track_ids += [
-                track_id
-                for track_id in frame_ids.tolist()
-                if track_id != NONE and track_id not in track_ids
-            ]
-        by_tracker[name] = track_ids
+            track_ids += tracker.update(
+                box, np.array([score]), np.zeros(1, np.int64), i / 30
+            ).tolist()
+        by_tracker[name] = sorted({*track_ids} - {NONE})
     assert by_tracker["bytetrack"] == [1]
     assert by_tracker["sort"] == by_tracker["ocsort"] == [1, 2]
     assert find("bytetrack").lowest_conf == 0.1

@@ -70,11 +70,10 @@ WRONG = {  # file -> pattern of the error, which names the place
 
 @pytest.mark.parametrize("text", WRONG)
 def test_invalid_zones_file_is_refused_with_its_path(text: str, tmp_path: Path) -> None:
-    file = tmp_path / "zones.yaml"
-    file.write_text(text)
+    file = write(tmp_path, text)
     with pytest.raises(UsageError, match=WRONG[text]) as caught:
-        PlanDraft.of(resolve_config(None, {"zones": str(file)}))
-    assert str(file) in str(caught.value)
+        PlanDraft.of(resolve_config(None, {"zones": file}))
+    assert file in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -157,18 +156,16 @@ def test_inherited_polygon_is_checked_once(tmp_path, monkeypatch):
     monkeypatch.setattr(zones_file, "_meet", lambda *edges: pairs.append(edges))
     points = [[0.1, 0.3], [0.3, 0.1], [0.7, 0.1], [0.9, 0.3], [0.7, 0.9], [0.3, 0.9]]
     clips = "".join(f"  c{n}.mp4: {{margin: 0.1}}\n" for n in range(50))
-    (tmp_path / "z.yaml").write_text(f"zones: {{a: {points}}}\nclips:\n{clips}")
-    assert len(zones_file.read_zones(str(tmp_path / "z.yaml")).clips) == 50
+    path = write(tmp_path, f"zones: {{a: {points}}}\nclips:\n{clips}")
+    assert len(read_zones(path).clips) == 50
     assert 0 < len(pairs) < len(points) ** 2
 
 
 def test_start_of_a_clip_is_read_from_its_name(tmp_path: Path) -> None:
-    (path := tmp_path / "zones.yaml").write_text(LINE)
-    ours = read_zones(str(path)).default
+    ours = read_zones(write(tmp_path, LINE)).default
     assert ours.start_of("front/video/20260131T235959Z.mp4") == 1769903999
     assert ours.start_of("door.mp4") is None
-    path.write_text(f"start: door-%Y%m%d-%H%M%S%z.mp4\n{LINE}")
-    theirs = read_zones(str(path)).default
+    theirs = read_zones(write(tmp_path, f"start: door-%Y%m%d-%H%M%S%z.mp4\n{LINE}")).default
     assert theirs.start_of("door-20260131-235959+0000.mp4") == 1769903999
     with pytest.raises(UsageError):
         theirs.start_of("other.mp4")

@@ -65,9 +65,8 @@ def rows(folder: Path, kind: str) -> list[dict[str, str]]:
 def test_files_and_summary_agree(run: Path) -> None:
     summary = json.loads((run / "summary.json").read_text())
     assert {"events", "counts", "jsonl"} == set(summary["outputs"])
-    assert sorted(path.name for path in (run / "out").iterdir()) == sorted(
-        Path(path).name for path in summary["outputs"].values()
-    ), "no other files are left behind"
+    names = {Path(path).name for path in summary["outputs"].values()}
+    assert {path.name for path in (run / "out").iterdir()} == names, "no other file is left"
     by_name = {entry["name"]: entry for entry in summary["zones"]}
     assert (by_name["mid"]["kind"], by_name["right"]["kind"]) == ("line", "zone")
     events, counts = rows(run, "events"), rows(run, "counts")
@@ -88,9 +87,8 @@ def test_files_and_summary_agree(run: Path) -> None:
 
 @pytest.mark.slow
 def test_python_api_gives_the_events_of_the_command(run: Path) -> None:
-    with Detector(
-        "street", engine="ort", precision="fp32", frames=60, zones=str(run / "zones.yaml")
-    ) as detector:
+    options = {"engine": "ort", "precision": "fp32", "zones": str(run / "zones.yaml")}
+    with Detector("street", frames=60, **options) as detector:
         results = [detections for _, detections in detector.stream(STREET)]
     scenes = [detections.scene for detections in results]
     assert all(scenes)
@@ -239,14 +237,10 @@ def test_schedule_tracks_and_zones_share_one_thumbnail_per_frame(
     clip = write_video(tmp_path / "clip.mp4", 9)
     thumbnails: list[int] = []
     make = cuts._thumbnail
-    monkeypatch.setattr(
-        cuts, "_thumbnail", lambda frame: thumbnails.append(frame.index) or make(frame)
-    )
-    zones, run_dir = str(tmp_path / "zones.yaml"), str(tmp_path / "run")
-    options = {"engine": "null", "zones": zones, "track": "bytetrack", "save": ("jsonl",)}
-    config = Config().with_options(
-        {**options, "output": f"{tmp_path}/", "run_dir": run_dir, **more}
-    )
+    monkeypatch.setattr(cuts, "_thumbnail", lambda one: thumbnails.append(one.index) or make(one))
+    options = {"engine": "null", "track": "bytetrack", "save": ("jsonl",), **more}
+    options |= {"zones": f"{tmp_path}/zones.yaml", "output": f"{tmp_path}/"}
+    config = Config().with_options({**options, "run_dir": f"{tmp_path}/run"})
     assert detect([str(clip)], config).summary.frames.written == 9
     assert sorted(thumbnails) == list(range(9))
 

@@ -146,14 +146,10 @@ def _own_outputs(argv: tuple[str, ...]) -> set[str]:
     outputs = {value for word, value in flags if word in ("-o", "--output")}
     folders = {value for word, value in flags if word == "--run-dir"}
     users = {name.removeprefix("work/") for name in CANARIES}
+    named = [one for one in outputs | folders if one]
+    below = tuple(f"{one.rstrip('/')}/" for one in named)
     return (outputs & users) | {
-        name
-        for name in _files()
-        if any(
-            name == one or name.startswith(f"{one.rstrip('/')}/")
-            for one in outputs | folders
-            if one
-        )
+        name for name in _files() if name in named or name.startswith(below)
     }
 
 

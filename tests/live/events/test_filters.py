@@ -115,9 +115,8 @@ def test_limit_per_minute_leaves_room_for_other_sources(tmp_path: Path) -> None:
     assert [at(59, LEAVES), at(59.5, LEAVES), at(59.6, DOWN)] == [True, False, True]
     assert [at(60), at(60.5), at(70), at(120)] == [True, False, True, True]
     assert event_filters.counts[WEBHOOK, "per_minute"] == 6
-    assert [event_filters.passes(SNAPSHOTS, CROSSES) for _ in range(2)] == [True, True], (
-        "both have the same picture"
-    )
+    twice = [event_filters.passes(SNAPSHOTS, CROSSES) for _ in range(2)]
+    assert twice == [True, True], "both have the same picture"
     assert not event_filters.passes(SNAPSHOTS, replace(CROSSES, time_s=START_S + 1))
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 import pytest
 
 from detector.core.types import Arrival, Detections, Frame
-from detector.live.base import Event
 from detector.live.events.rules import EventRules
 from detector.live.sources.base import CONNECTING, LIVE, STALLED, WAITING, FeedFacts
 
@@ -98,7 +99,7 @@ def test_event_durations_survive_a_set_wall_clock(jump_s):
     """An event's time minus its start is the true duration, even if the clock was set."""
     rules = EventRules(0, START_S)
     (up,) = rules.feed_changed("door", state(LIVE, 1.0), SECOND, START_S + 1.0)
-    (appears,) = [event for at in range(3) for event in sight_person(rules, 2 + at / 10)]
+    (appears,) = chain(*(rules.update(frame(2 + at / 10), detections(0)) for at in range(3)))
     (leaves,) = rules.update(frame(5.0, jump_s=jump_s), detections())
     (down,) = rules.forget("door", 7 * SECOND, START_S + 7 + jump_s)
     dwells = [event.time_s - event.since_s for event in (up, appears, leaves, down)]
@@ -109,13 +110,9 @@ def test_event_durations_survive_a_set_wall_clock(jump_s):
 def test_beginning_repeats_exactly_if_no_clock_was_set():
     """This lets readers match the two events."""
     rules = EventRules(0, START_S)
-    (appears,) = [event for at in range(3) for event in sight_person(rules, at / 10)]
+    (appears,) = chain(*(rules.update(frame(at / 10), detections(0)) for at in range(3)))
     (leaves,) = rules.update(frame(5.0, jump_s=0.3), detections())
     assert leaves.since_s == appears.since_s
-
-
-def sight_person(rules: EventRules, at_s: float) -> list[Event]:
-    return rules.update(frame(at_s), detections(0))
 
 
 def test_slow_camera_does_not_repeat_events():

@@ -110,9 +110,7 @@ def test_address_of_another_machine_is_refused(monkeypatch):
 @pytest.mark.parametrize("name", ["starlette", "uvicorn", "prometheus_client"])
 def test_missing_library_error_names_the_extra(monkeypatch, name):
     """Forget the server's modules first, as a user's process has not imported them yet."""
-    for module in [
-        module_name for module_name in sys.modules if module_name.startswith("detector.live.page.")
-    ]:
+    for module in [one for one in sys.modules if one.startswith("detector.live.page.")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UsageError, match=r"'detect-video\[serve\]'"):
@@ -133,9 +131,8 @@ def certificate(tmp_path_factory):
 def test_page_is_served_over_tls(certificate, monkeypatch):
     skip_without_libraries()
     monkeypatch.setenv(TOKEN, SECRET)
-    config = PageConfig(
-        serve="0", tls_cert=str(certificate / "one.pem"), tls_key=str(certificate / "one.key")
-    )
+    chain, key = (str(certificate / f"one.{kind}") for kind in ("pem", "key"))
+    config = PageConfig(serve="0", tls_cert=chain, tls_key=key)
     server = serve(FakeRun("door").hub, config)
     try:
         assert server.address.startswith("https://127.0.0.1:")
@@ -172,8 +169,5 @@ class NoRedirect(urllib.request.HTTPRedirectHandler):
     ],
 )
 def test_mismatched_certificate_and_key_are_refused(certificate, chain, key):
-    files = {
-        "tls_cert": chain and str(certificate / chain),
-        "tls_key": key and str(certificate / key),
-    }
-    assert "--tls" in refused(UsageError, serve="0", **files)
+    chain, key = (name and str(certificate / name) for name in (chain, key))
+    assert "--tls" in refused(UsageError, serve="0", tls_cert=chain, tls_key=key)

@@ -48,10 +48,7 @@ def folder(tmp_path):
 
 def test_list_has_only_recordings_newest_first(folder):
     listing = list_recordings(folder)
-    assert [
-        (recording.camera, recording.kind, recording.name, recording.bytes)
-        for recording in listing.recordings
-    ] == [
+    assert [(one.camera, one.kind, one.name, one.bytes) for one in listing.recordings] == [
         ("gate", "video", "20261122T160000Z.partial.mp4", len(FRAGMENTS) + 6),
         ("door", "video", "20261122T130000Z.mkv", 10),
         ("gate", "video", "20261122T123000Z.mp4", 20),
@@ -150,6 +147,5 @@ def test_recordings_of_one_second_are_ordered_by_number(folder):
     names = [f"20261122T170000Z{end}.mp4" for end in ("", "-2", "-10")]
     for name in names:
         (folder / "door/video" / name).write_bytes(b"x")
-    assert [recording.name for recording in list_recordings(folder, limit=3).recordings] == names[
-        ::-1
-    ]
+    listed = list_recordings(folder, limit=3).recordings
+    assert [recording.name for recording in listed] == names[::-1]

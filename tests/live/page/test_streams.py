@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import cv2
@@ -18,6 +19,7 @@ from detector.core.errors.secrets import keep_secret
 from detector.core.session.document import AgeFigures
 from detector.live.base import APPEARS, Event, LiveFigures
 from detector.live.events.wording import as_document
+from detector.live.hub import Hub
 from detector.live.page import documents, serve
 from detector.live.page.openapi import description, text
 from detector.live.page.sampler import Sampler
@@ -70,22 +72,16 @@ def test_a_snapshot_is_the_next_picture(served, monkeypatch):
 
 def test_concurrent_snapshots_share_one_encoding(served, monkeypatch):
     monkeypatch.setattr("detector.live.page.streams.SNAPSHOT_S", PATIENCE_S)
-    answers, requested, ask = [], [], served.hub.request_picture
+    requested, ask = [], served.hub.request_picture
     monkeypatch.setattr(
         served.hub, "request_picture", lambda camera: (ask(camera), requested.append(camera))[0]
     )
-    threads = [
-        threading.Thread(
-            target=lambda: answers.append(served.client.ask("/api/streams/door/snapshot.jpg"))
-        )
-        for _ in range(6)
-    ]
-    for thread in threads:
-        thread.start()
-    wait_for(lambda: len(requested) == 6)  # all of them wait
-    assert served.run.step("door")
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(6) as pool:
+        path = "/api/streams/door/snapshot.jpg"
+        asked = [pool.submit(served.client.ask, path) for _ in range(6)]
+        wait_for(lambda: len(requested) == 6)  # all of them wait
+        assert served.run.step("door")
+    answers = [one.result() for one in asked]
     assert {answer.status for answer in answers} == {200}
     assert len({answer.body for answer in answers}) == 1
     assert served.hub.encoded == 1
@@ -186,12 +182,8 @@ def test_event_stream_sends_events_and_figures(served, monkeypatch):
         samples.release()
         received = [next(messages) for _ in range(2)]
         # The next figures after the loss of a camera show it.
-        [states] = [
-            {stream_figures["state"] for stream_figures in document["streams"]}
-            for kind, document, _ in received
-            if kind == "figures"
-        ]
-        assert states == {"waiting", "live"}
+        [streams] = [one["streams"] for kind, one, _ in received if kind == "figures"]
+        assert {camera["state"] for camera in streams} == {"waiting", "live"}
         assert [document["camera"] for kind, document, _ in received if kind == "event"] == ["gate"]
         samples.release(10**6)
     again = Client(served.server.port, {"Last-Event-ID": "1"})
@@ -288,9 +280,8 @@ def test_run_that_does_not_answer_is_unhealthy(served, monkeypatch):
 
 
 def test_numpy_values_are_sent_as_numbers(served):
-    served.run.set(
-        "door", age_ms=AgeFigures(p50=np.float64(1.234), p90=np.float32(2), p99=3, max=4)
-    )
+    ages = AgeFigures(p50=np.float64(1.234), p90=np.float32(2), p99=3, max=4)
+    served.run.set("door", age_ms=ages)
     wait_for(lambda: served.client.ask("/api/streams/door").json()["age_ms"]["p50"] == 1.23)
 
 
@@ -358,9 +349,8 @@ def test_cameras_are_controlled_only_by_known_name_and_json(served):
 
 def test_page_hides_secrets(served):
     keep_secret("opensesame-42")
-    served.run.set(
-        "door", url="rtsp://u:opensesame-42@x", state="waiting", error="401 for opensesame-42"
-    )
+    url, error = "rtsp://u:opensesame-42@x", "401 for opensesame-42"
+    served.run.set("door", url=url, state="waiting", error=error)
     served.hub.send(Event("camera_down", "door", 1.0, 1.0, reason="u:opensesame-42 refused"))
     wait_for(lambda: b"401" in served.client.ask("/api/streams").body)
     with served.client.stream("/api/events") as stream:
@@ -390,26 +380,17 @@ def test_metrics_keep_the_rules_of_prometheus(served, monkeypatch):
         served.client.ask("/api/streams/door/snapshot.jpg")
     answer = served.client.ask("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    families = {
-        family.name: family for family in text_string_to_metric_families(answer.body.decode())
-    }
+    read = text_string_to_metric_families(answer.body.decode())
+    families = {family.name: family for family in read}
     ours = {name for name in families if not name.startswith("process_")}
     assert all(name.startswith("detect_video_") for name in ours)
     assert all(families[name].documentation for name in ours)
     assert all(families[name].samples for name in ours)
     # Prometheus's own linter allows quantiles only in a summary.
-    quantiled = {
-        family.type
-        for family in families.values()
-        for sample in family.samples
-        if "quantile" in sample.labels
-    }
+    samples = [(family, sample) for family in families.values() for sample in family.samples]
+    quantiled = {family.type for family, sample in samples if "quantile" in sample.labels}
     assert quantiled == {"summary"}
-    values = {
-        (sample.name, *sample.labels.values()): sample.value
-        for family in families.values()
-        for sample in family.samples
-    }
+    values = {(sample.name, *sample.labels.values()): sample.value for _, sample in samples}
     assert values["detect_video_stream_received_pictures_total", "door"] == 250
     assert values["detect_video_stream_dropped_pictures_total", "gate", "newer"] == 9
     assert values["detect_video_stream_age_seconds", "door", "0.5"] == pytest.approx(0.061)
@@ -436,8 +417,6 @@ def test_page_loads_nothing_from_other_hosts(served):
 
 
 def test_page_answers_before_the_run_begins():
-    from detector.live.hub import Hub
-
     skip_without_libraries()
     server = serve(Hub(), PageConfig(serve="0"))
     client = Client(server.port)
