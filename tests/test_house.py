@@ -203,10 +203,7 @@ def reachable(start: str, imported: dict[str, set[str]]) -> set[str]:
 
 def test_imports_and_names_follow_the_rules() -> None:
     assert check(PACKAGE) == []
-
-
-def test_there_are_no_circular_imports() -> None:
-    assert circles(PACKAGE) == []
+    assert circles(PACKAGE) == [], "circular imports"
 
 
 def test_circular_imports_are_found(tmp_path: Path) -> None:
@@ -271,8 +268,6 @@ def test_core_does_not_use_words_of_the_wings(words: str, places: str) -> None:
     [
         ("core/loop/sync.py", "from detector.core.timeline import span", None),
         ("core/loop/sync.py", "from ..sources import base", "must not import core/sources"),
-        ("core/loop/sync.py", "from detector.core import sinks", "loop must not import core/sinks"),
-        ("core/sinks/video.py", "from detector.core.timeline import span", None),
         ("core/sinks/video.py", "from detector.core.loop import sync", "it is on the same level"),
         (  # hidden inside
             "core/stages/nms.py",
@@ -286,15 +281,10 @@ def test_core_does_not_use_words_of_the_wings(words: str, places: str) -> None:
         ),
         ("core/engines/ort.py", "from detector.core import __version__", None),
         ("core/engines/ort.py", "from detector import __version__", "neither the core nor a wing"),
-        ("core/__init__.py", "from detector.core.types import Frame", "it is on a higher level"),
         ("__init__.py", "from detector.live.hub import Hub", "__init__ must not import live"),
         ("core/analysis/ledger.py", "import onnxruntime.tools", "must not import onnxruntime"),
         ("lab/analysis/ledger.py", "from detector.core.run import detect", "import core/run"),
-        ("lab/analysis/ledger.py", "from detector.lab.report import html", "on a higher level"),
-        ("core/types.py", "from detector.core.errors import guard", "must not import core/e"),
-        ("core/run/detect.py", "from detector.live import hub", "core must not import live"),
         ("live/run.py", "from detector.lab.report import html", "live must not import lab"),
-        ("live/run.py", "from detector.core.run.detect import detect", None),
         ("live/run.py", "from detector.live.hub import Hub", None),
         ("core/sinks/utils.py", "", "name it for what it is about"),
         ("cupboard/things.py", "", "cupboard is neither the core nor a wing"),

@@ -148,15 +148,15 @@ def test_plain_shows_few_significant_digits(value: float, text: str) -> None:
 
 
 def test_markdown_and_latex_escape_their_special_characters() -> None:
-    rows = [{"a|b": "<x_1>", "n": None}, {"a|b": "50 %", "n": 0.125}]
+    rows = [{"a|b": "<x_1>", "n": None}, {"a|b": "50 % & \\", "n": 0.125}]
     table = Table("t", (Column("a|b"), Column("n", unit="s")), rows, caption="of c|d")
     assert markdown_text(table) == (
-        "| a\\|b | n s |\n| --- | ---: |\n| &lt;x_1> | - |\n| 50 % | 0.12 |\n\nof c\\|d\n"
+        "| a\\|b | n s |\n| --- | ---: |\n| &lt;x_1> | - |\n| 50 % & \\ | 0.12 |\n\nof c\\|d\n"
     )
     begin, _, head, _, first, second, *_ = latex_text(table).splitlines()
     assert begin == "\\begin{tabular}{lr}"
     assert (head, first) == ("a|b & n s \\\\", "<x\\_1> & - \\\\")
-    assert second == "50 \\% & 0.12 \\\\"
+    assert second == r"50 \% \& \textbackslash{} & 0.12 \\"
     assert "% of c|d" in latex_text(table)
     assert table.aligned_right(Column("a|b", right=True))
     bare = Table("t", (Column("n", right=False),), rows)

@@ -14,6 +14,8 @@ import pytest
 
 from tests.conftest import CHECKOUT, night
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
@@ -42,7 +44,6 @@ def site(tmp_path_factory):
     return site
 
 
-@pytest.mark.slow
 def test_wheel_runs_with_its_packaged_model(site, tmp_path):
     clip = CHECKOUT / "videos/street.mp4"
     arguments = [clip, "--frames", "3"]
@@ -63,7 +64,6 @@ def test_wheel_runs_with_its_packaged_model(site, tmp_path):
     )
 
 
-@pytest.mark.slow
 def test_wheel_contains_all_files_of_cfg(site):
     for path in (CHECKOUT / "cfg").rglob("*.*"):
         assert (
@@ -94,7 +94,6 @@ CHECKERS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("checker", ["mypy", night("pyright")])
 def test_type_checker_reports_only_the_wrong_calls(site, tmp_path, checker):
     """It checks README's example and CALLS."""
@@ -112,7 +111,6 @@ def test_type_checker_reports_only_the_wrong_calls(site, tmp_path, checker):
     assert set(errors) == {("calls.py", str(at)) for at in wrong}, done.stdout + done.stderr
 
 
-@pytest.mark.slow
 def test_editable_install_is_a_path_file(tmp_path):
     """Type checkers do not run import finders, which setuptools uses for scattered packages."""
     source = tmp_path / "source"

@@ -15,7 +15,6 @@ from detector.core.engines.base import EngineOptions
 from detector.core.models.base import Network
 from detector.core.models.formats.yolo import network as yolo_network
 from tests.conftest import night
-from tests.known_answers import plus_one
 from tests.networks import need_engine, open_network
 
 COMPUTING = [name for name in engines.names() if name != "null"]
@@ -114,12 +113,3 @@ def test_onnx_checker_accepts_the_graph(case, tmp_path):
     ]
     os.unlink(path)  # up to 600 MB, and pytest keeps the folders of three runs
     assert shapes == case.network.output_shapes
-
-
-def test_onnx_checker_rejects_a_wrong_shape(tmp_path):
-    """Show that the checker can fail."""
-    graph = plus_one().graph
-    graph.graph.output[0].type.tensor_type.shape.dim[2].dim_value += 1
-    onnx.save(graph, str(tmp_path / "x.onnx"))
-    with pytest.raises(onnx.shape_inference.InferenceError, match="dimension 2"):
-        onnx.checker.check_model(str(tmp_path / "x.onnx"), full_check=True)

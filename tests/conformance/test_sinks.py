@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
@@ -54,15 +53,11 @@ def spec(kind: str, folder_of_pictures: Path) -> str:
     return str(STREET) if kind == "video" else str(folder_of_pictures)
 
 
-def make(name: str, path: Path, **more: Any) -> Sink:
+def opened(name: str, path: Path, info: SourceInfo) -> Sink:
     kind = sinks.find(name)
     names = {"names": sinks._naming.FrameNames()} if "names" in kind.options else {}
     options = {key: value for key, value in OPTIONS.items() if key in kind.options}
-    return kind(path, **names, **options, **more)
-
-
-def opened(name: str, path: Path, info: SourceInfo, **more: Any) -> Sink:
-    sink = make(name, path, **more)
+    sink = kind(path, **names, **options)
     sink.open(info)
     return sink
 

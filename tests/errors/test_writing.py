@@ -88,22 +88,17 @@ class SyncLog:
         monkeypatch.setattr(os, "replace", rename)
 
 
-IN_ORDER = [("sync", "whole"), ("rename", "x.json"), ("sync", "a folder")]
-
-
-def test_content_is_synced_then_renamed_then_the_folder_synced(tmp_path, monkeypatch):
+@pytest.mark.parametrize("by", [write_whole, put_in_place])
+def test_content_is_synced_then_renamed_then_the_folder_synced(tmp_path, monkeypatch, by):
     log = SyncLog(monkeypatch)
-    write_whole(tmp_path / "x.json", b"whole")
-    assert log.events == IN_ORDER
-
-
-def test_put_in_place_syncs_in_the_same_order(tmp_path, monkeypatch):
-    log = SyncLog(monkeypatch)
-    with (tmp_path / "hidden").open("wb") as file:
-        file.write(b"whole")
-        file.flush()
-        put_in_place(tmp_path / "hidden", tmp_path / "x.json", file.fileno())
-    assert log.events == IN_ORDER
+    if by is write_whole:
+        write_whole(tmp_path / "x.json", b"whole")
+    else:
+        with (tmp_path / "hidden").open("wb") as file:
+            file.write(b"whole")
+            file.flush()
+            put_in_place(tmp_path / "hidden", tmp_path / "x.json", file.fileno())
+    assert log.events == [("sync", "whole"), ("rename", "x.json"), ("sync", "a folder")]
 
 
 def failing(error: int, on_folders: bool):

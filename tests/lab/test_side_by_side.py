@@ -13,7 +13,6 @@ import pytest
 from detector.core.config.levels import resolve_config
 from detector.core.errors import UsageError
 from detector.core.session.measured import Interval
-from detector.core.tables import Column, Table, latex_text, markdown_text
 from detector.core.timeline import INFER, Timeline
 from detector.lab.analysis.compare import Variant, compare_variants, place_on_roof
 from detector.lab.compare import parse_models
@@ -154,16 +153,6 @@ def test_table_in_latex_escapes_names():
     latex = text_of(".tex")
     assert r"b\_x & ort & fp32" in latex
     assert latex.count(r"\\") == 3
-
-
-def test_special_characters_are_escaped_in_tables():
-    table = Table("t", [Column("a|b"), Column("n")], [{"a|b": "x_1 & 50% \\ <i>|", "n": 1.5}])
-    assert markdown_text(table).splitlines() == [
-        r"| a\|b | n |",
-        "| --- | ---: |",
-        r"| x_1 & 50% \ &lt;i>\| | 1.50 |",
-    ]
-    assert r"x\_1 \& 50\% \textbackslash{}" in latex_text(table)
 
 
 def test_unknown_table_format_is_refused():

@@ -507,21 +507,18 @@ def tune_with_stubs(monkeypatch, use: bool, speed=speed_of):
     return result, stored
 
 
-def test_settings_are_stored_only_on_request(monkeypatch):
-    result, stored = tune_with_stubs(monkeypatch, use=False)
-    assert result.settings
-    assert (result.kept, stored) == (None, [])
+@pytest.mark.parametrize(
+    ("use", "speed", "faster"), [(False, speed_of, True), (True, lambda settings: 50.0, False)]
+)
+def test_settings_are_stored_only_on_request_and_if_faster(monkeypatch, use, speed, faster):
+    result, stored = tune_with_stubs(monkeypatch, use, speed)
+    assert (bool(result.settings), result.kept, stored) == (faster, None, [])
 
 
 def test_use_stores_settings_for_this_kind_of_input(monkeypatch):
     result, [(tuning, config, _, kind)] = tune_with_stubs(monkeypatch, use=True)
     assert (result.kept, result.input_kind) == ("m.json", "1280x720 h264")
     assert (tuning.settings, config, kind) == (result.settings, DEFAULT, "1280x720 h264")
-
-
-def test_nothing_is_stored_if_the_defaults_win(monkeypatch):
-    result, stored = tune_with_stubs(monkeypatch, use=True, speed=lambda settings: 50.0)
-    assert (result.settings, result.kept, stored) == ({}, None, [])
 
 
 @pytest.mark.parametrize("more", [[STREET], ["--use"], ["-o", "x.yaml"]])

@@ -125,10 +125,6 @@ def head(outputs):
     return Candidates(np.zeros((1, 4), np.float32), outputs[0][0].copy(), np.zeros(1, np.int64))
 
 
-def to_detections(found):
-    return Detections(found.boxes, found.scores, found.class_ids)
-
-
 def stub_parts(
     frames: int = 10,
     batch: int = 1,
@@ -162,7 +158,7 @@ def stub_parts(
         concurrency=concurrency,
         preprocess=stage("preprocess", copy_in),
         head=stage("head", head),
-        nms=stage("nms", to_detections),
+        nms=stage("nms", lambda found: Detections(found.boxes, found.scores, found.class_ids)),
         annotate=stage("annotate", lambda frame, detections: None),
         sinks=[StubSink(lambda: work("write"), fail.get("write"))],
         **more,

@@ -12,7 +12,6 @@ from detector.core.loop.sync import frames_in_turn
 from detector.core.stages.still import LEVELS, Stillness
 from detector.core.timeline import OffTimeline, Timeline
 from detector.core.timeline.order import longest_batch
-from detector.core.types import Detections
 from detector.tracks.looks import Looks
 from tests.covering import covering
 from tests.loop.stubs import stub_parts, work_calls
@@ -100,17 +99,3 @@ def test_longest_batch_leaves_a_picture_for_other_stages():
     for batch, images in itertools.product(range(1, 9), range(2, 200)):
         if images > batch:
             assert batch <= longest_batch(batch, images) < images
-
-
-def test_found_excludes_coasting_boxes():
-    boxes = np.zeros((3, 4), np.float32)
-    some = Detections(
-        boxes,
-        np.array([0.9, 0.8, 0.7], np.float32),
-        np.arange(3),
-        coasting=np.array([False, True, False]),
-    )
-    assert some.found().class_ids.tolist() == [0, 2]
-    assert some.only([1]).coasting.tolist() == [True]
-    with pytest.raises(ValueError, match="coasting"):
-        replace(some, coasting=np.ones(2, bool))

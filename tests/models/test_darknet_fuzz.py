@@ -14,6 +14,7 @@ from detector.core.models.formats.darknet import layers as plan_module
 from tests.networks import cfg_text, open_network
 from tests.properties import STEADY
 
+pytestmark = pytest.mark.slow
 CFG = cfg_text(
     "net width=32 height=32 channels=3",
     "convolutional batch_normalize=1 filters=4 size=3 stride=2 pad=1 activation=leaky",
@@ -75,7 +76,6 @@ def valid_or_refused(path: Path, **more) -> bool:
     return True
 
 
-@pytest.mark.slow
 @FUZZ
 @given(changes)
 def test_damaged_cfg(tmp_path, changed):
@@ -101,7 +101,6 @@ values = st.one_of(
 )
 
 
-@pytest.mark.slow
 @FUZZ
 @given(st.lists(st.tuples(sections, st.dictionaries(keys, values, max_size=5)), max_size=8))
 def test_arbitrary_layers(tmp_path, layers):
@@ -117,7 +116,6 @@ def test_arbitrary_layers(tmp_path, layers):
     valid_or_refused(path, random_seed=1)
 
 
-@pytest.mark.slow
 @FUZZ
 @given(
     st.binary(max_size=30),

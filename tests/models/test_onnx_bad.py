@@ -96,14 +96,12 @@ def external(folder, location="m.onnx.data", keep=False):
     return path
 
 
-def text(folder):
-    (folder / "m.onnx").write_text("plain text\n" * 40)
-    return str(folder / "m.onnx")
+def holding(content: bytes):
+    def write(folder):
+        (folder / "m.onnx").write_bytes(content)
+        return str(folder / "m.onnx")
 
-
-def empty(folder):
-    (folder / "m.onnx").write_bytes(b"")
-    return str(folder / "m.onnx")
+    return write
 
 
 def truncated(folder):
@@ -111,18 +109,6 @@ def truncated(folder):
     data = (folder / "m.onnx").read_bytes()
     (folder / "m.onnx").write_bytes(data[: len(data) // 2])
     return path
-
-
-def pointer(folder):
-    (folder / "m.onnx").write_text(
-        f"version https://git-lfs.github.com/spec/v1\noid sha256:{'a' * 64}\nsize 12345\n"
-    )
-    return str(folder / "m.onnx")
-
-
-def page(folder):
-    (folder / "m.onnx").write_text("\n<!DOCTYPE html><title>404</title>\n")
-    return str(folder / "m.onnx")
 
 
 def changed(folder, change, graph=exports.yolox):
@@ -257,11 +243,11 @@ BAD = {
     lambda folder: external(folder, "../m.onnx.data", True): ("'../m.onnx.data'", "outside"),
     lambda folder: external(folder, "x/../m.onnx.data", True): ("outside", "refused"),
     lambda folder: external(folder, "/etc/passwd", True): ("'/etc/passwd'", "outside", "refused"),
-    text: ("not an ONNX file", "damaged"),
-    empty: ("is empty; download it again",),
+    holding(b"plain text\n" * 40): ("not an ONNX file", "damaged"),
+    holding(b""): ("is empty; download it again",),
     truncated: ("not an ONNX file", "damaged", "download"),
-    pointer: ("Git LFS", "download it again"),
-    page: ("web page", "download it again"),
+    holding(b"version https://git-lfs.github.com/spec/v1\n"): ("Git LFS", "download it again"),
+    holding(b"\n<!DOCTYPE html><title>404</title>\n"): ("web page", "download it again"),
     unknown_opset: ("opset 99", "pip install -U onnx", "opset 17"),
     without_a_shape: ("input images has no shape", "[batch, 3, height, width]"),
     cyclic: ("ONNX checker rejects it: Nodes in a graph must be topologically sorted",),

@@ -27,11 +27,6 @@ from tests.models.test_onnx_evidence import (
 from tests.models.test_onnx_families import detect, picture
 from tests.networks import open_network
 
-
-def candidates(boxes, scores, classes) -> Candidates:
-    return Candidates(np.float32(boxes), np.float32(scores), np.int64(classes))
-
-
 GUARD = [
     # boxes, scores, classes, what is impossible
     ([[10, 10, 50, 60]], [0.9], [1], None),
@@ -49,7 +44,8 @@ GUARD = [
 
 @pytest.mark.parametrize(("boxes", "scores", "classes", "words"), GUARD)
 def test_impossible_results_are_recognised(boxes, scores, classes, words):
-    reason = describe_impossible(candidates(boxes, scores, classes), 80)
+    found = Candidates(np.float32(boxes), np.float32(scores), np.int64(classes))
+    reason = describe_impossible(found, 80)
     assert (reason is None) if words is None else (words in reason)
 
 

@@ -293,11 +293,6 @@ def boxes_and_scores(**more) -> Export:
     return export.out("output1", export.add("Transpose", wide, perm=[0, 2, 1]))
 
 
-def odd_objectness() -> Export:
-    """Make YOLOv5's rows with an impossible objectness."""
-    return exports.decoded(objectness=7.0)
-
-
 def mmyolo() -> Export:
     """Make the outputs of MMYOLO's NMS, which are the same for several families."""
     export = exports.parts()
@@ -310,9 +305,13 @@ def mmyolo() -> Export:
 
 
 REFUSED = {
-    "an objectness above 1": ("best", odd_objectness, ("the objectness has values of 7", "0..1")),
-    "boxes beside scores": ("model", boxes_and_scores, ("not certain", "models describe")),
     # case: file, graph, words of the message
+    "an objectness above 1": (
+        "best",
+        lambda: exports.decoded(objectness=7.0),
+        ("the objectness has values of 7", "0..1"),
+    ),
+    "boxes beside scores": ("model", boxes_and_scores, ("not certain", "models describe")),
     "class first, as PaddleDetection": (
         "model",
         lambda: rows_of_six("csb"),

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cv2
@@ -370,25 +371,20 @@ class FakeEngine:
         self.closed += 1
 
 
-class FakeLoaded:
-    def __init__(self) -> None:
-        self.engine = FakeEngine()
-
-
 def test_worker_keeps_recent_canvases_open(monkeypatch: pytest.MonkeyPatch) -> None:
     loads: list[tuple[int, int]] = []
     engines: dict[tuple[int, int], FakeEngine] = {}
     shapes = {"own": (16, 9), "a": (4, 3), "b": (3, 4), "c": (1, 1), "d": (9, 16), "none": None}
 
-    def load(config: Config, *, picture: tuple[int, int], measured: bool) -> FakeLoaded:
+    def load(config: Config, *, picture: tuple[int, int], measured: bool) -> Any:
         loads.append(picture)
-        loaded = FakeLoaded()
+        loaded = SimpleNamespace(engine=FakeEngine())
         engines[picture] = loaded.engine
         return loaded
 
     monkeypatch.setattr("detector.core.run.loading.load_model", load)
     monkeypatch.setattr(SourceReading, "picture_size", lambda self, specs: shapes[specs[0]])
-    own: Any = FakeLoaded()
+    own = SimpleNamespace(engine=FakeEngine())
     model = OpenModel(make_config(), own, "digest", has_shape_of_source=True)
     assert model.loaded_for("own") is own
     assert model.loaded_for("none") is own  # the run of an unreadable source reports it

@@ -12,6 +12,7 @@ from detector.core.run import outputs
 from detector.core.run.detect import detect
 from tests.conftest import CHECKOUT
 
+pytestmark = pytest.mark.slow
 CLIP = CHECKOUT / "videos" / "street.mp4"
 
 
@@ -35,7 +36,6 @@ def run(spec: str = "a.mp4", **options: object) -> list[str]:
     return [Path(path).name for each in result.summary.each for path in each.outputs.values()]
 
 
-@pytest.mark.slow
 def test_same_settings_replace_the_output() -> None:
     assert run() == ["a-null-detected.jsonl"]
     inode = Path("a-null-detected.jsonl").stat().st_ino
@@ -44,7 +44,6 @@ def test_same_settings_replace_the_output() -> None:
     assert run(threads=2, sync=True, run_dir="elsewhere") == ["a-null-detected.jsonl"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "other", [{"stride": 2}, {"size": "320x192"}, {"conf": 0.5}, {"hide_labels": True}], ids=str
 )
@@ -57,7 +56,6 @@ def test_other_settings_keep_the_output(other: dict[str, object]) -> None:
     assert run() == ["a-null-detected.jsonl"]
 
 
-@pytest.mark.slow
 def test_other_source_of_that_name_keeps_the_output(place: Path) -> None:
     run()
     (place / "b").mkdir()
@@ -65,14 +63,12 @@ def test_other_source_of_that_name_keeps_the_output(place: Path) -> None:
     assert run("b/a.mp4") == ["a-null-detected-2.jsonl"]
 
 
-@pytest.mark.slow
 def test_foreign_file_is_kept() -> None:
     Path("a-null-detected.jsonl").write_text("mine")
     assert run() == ["a-null-detected-2.jsonl"]
     assert Path("a-null-detected.jsonl").read_text() == "mine"
 
 
-@pytest.mark.slow
 def test_given_file_name_is_replaced() -> None:
     Path("x.jsonl").write_text("mine")
     assert run(output="x.jsonl") == ["x.jsonl"]
@@ -80,14 +76,12 @@ def test_given_file_name_is_replaced() -> None:
     assert run(output="x.jsonl", stride=2) == ["x.jsonl"]
 
 
-@pytest.mark.slow
 def test_given_folder_gets_default_names() -> None:
     assert run(output="o/") == ["a-null-detected.jsonl"]
     assert run(output="o/", stride=2) == ["a-null-detected-2.jsonl"]
     assert not Path("a-null-detected.jsonl").exists()
 
 
-@pytest.mark.slow
 def test_folders_of_pictures_follow_the_same_rules() -> None:
     options = {"save": ("pictures", "jsonl")}
     assert set(run(**options)) == {"a-null-detected", "a-null-detected.jsonl"}
@@ -95,7 +89,6 @@ def test_folders_of_pictures_follow_the_same_rules() -> None:
     assert set(run(**options, stride=2)) == {"a-null-detected-2", "a-null-detected-2.jsonl"}
 
 
-@pytest.mark.slow
 def test_output_is_replaced_if_there_are_no_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> bytes:
         raise OSError(95, "Operation not supported")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,13 +23,8 @@ from detector.core.stages.heads import (
 ANCHORS = ((10.0, 14.0), (23.0, 27.0), (37.0, 58.0))
 
 
-def yolo_layer(**more: Any) -> YoloLayer:
-    usual = {"anchors": ANCHORS, "classes": 2, "cell_width": 16.0, "cell_height": 8.0}
-    return YoloLayer(**{**usual, **more})
-
-
-def anchored_layer(**more: Any) -> AnchoredLayer:
-    return AnchoredLayer(**{"anchors": ANCHORS, "classes": 2, "stride": 8, **more})
+yolo_layer = partial(YoloLayer, anchors=ANCHORS, classes=2, cell_width=16.0, cell_height=8.0)
+anchored_layer = partial(AnchoredLayer, anchors=ANCHORS, classes=2, stride=8)
 
 
 def random_output(height: int = 4, width: int = 5, classes: int = 2, seed: int = 0) -> np.ndarray:

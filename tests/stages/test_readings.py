@@ -43,17 +43,13 @@ def rows(count: int, classes: int = 3) -> np.ndarray:
     return values
 
 
-def corners_of(cx: float, cy: float, w: float, h: float) -> list[float]:
-    return [cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2]
-
-
 def best_of(box, objectness: float, scores, conf: float):
+    cx, cy, w, h = box
     best = max(range(len(scores)), key=lambda at: scores[at])
-    return (
-        [(corners_of(*box), objectness * scores[best], best)]
-        if objectness * scores[best] >= conf
-        else []
-    )
+    if objectness * scores[best] < conf:
+        return []
+    corners = [cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2]
+    return [(corners, objectness * scores[best], best)]
 
 
 def plain_decoded(output: np.ndarray, conf: float):
@@ -64,12 +60,9 @@ def plain_decoded(output: np.ndarray, conf: float):
     ]
 
 
-def plain_anchor_free(output: np.ndarray, conf: float):
-    return [
-        candidates
-        for row in output[0].T.tolist()
-        for candidates in best_of(row[:4], 1.0, row[4:], conf)
-    ]
+def with_objectness(rows: np.ndarray) -> np.ndarray:
+    """Insert an objectness of 1 between boxes and scores."""
+    return np.insert(rows, 4, 1, axis=2)
 
 
 def plain_yolox(output: np.ndarray, conf: float):
@@ -90,17 +83,6 @@ def plain_yolox(output: np.ndarray, conf: float):
     return candidates
 
 
-def plain_queries(output: np.ndarray, conf: float):
-    scale = (96, 64, 96, 64)
-    return [
-        candidates
-        for row in output[0].tolist()
-        for candidates in best_of(
-            [v * s for v, s in zip(row[:4], scale, strict=True)], 1.0, row[4:], conf
-        )
-    ]
-
-
 def yolox_rows() -> np.ndarray:
     values = rows(CELLS)
     values[..., :4] = RNG.normal(0, 1, values[..., :4].shape)
@@ -115,9 +97,19 @@ def query_rows() -> np.ndarray:
 
 CASES = [
     (lambda: rows(50), head_of(decoded()), plain_decoded),
-    (lambda: rows(50)[..., 1:].transpose(0, 2, 1), head_of(anchor_free()), plain_anchor_free),
+    (
+        lambda: rows(50)[..., 1:].transpose(0, 2, 1),
+        head_of(anchor_free()),
+        lambda output, conf: plain_decoded(with_objectness(output.transpose(0, 2, 1)), conf),
+    ),
     (yolox_rows, head_of(GRID), plain_yolox),
-    (query_rows, head_of(JOINED), plain_queries),
+    (
+        query_rows,
+        head_of(JOINED),
+        lambda output, conf: plain_decoded(
+            with_objectness(output * (96, 64, 96, 64, 1, 1, 1)), conf
+        ),
+    ),
 ]
 
 

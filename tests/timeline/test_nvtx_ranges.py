@@ -43,16 +43,13 @@ def test_tool_that_does_not_respond_still_gets_ranges(tool: Path) -> None:
     domain.end_range(domain.start_range(domain.get_event_attributes(message="run")))
 
 
-def renamed(name: str) -> SimpleNamespace:
-    classes = {"Domain": lib.Domain, "DomainHandle": lib.DomainHandle}
-    return SimpleNamespace(**{key: value for key, value in classes.items() if key != name})
-
-
 @pytest.mark.parametrize("name", ["Domain", "DomainHandle"])
 def test_nvtx_without_the_expected_class_warns(
     tool: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("nvtx._lib.lib", renamed(name))
+    classes = {"Domain": lib.Domain, "DomainHandle": lib.DomainHandle}
+    del classes[name]
+    monkeypatch.setattr("nvtx._lib.lib", SimpleNamespace(**classes))
     assert attach().domain is None
     assert "'nvtx" in str(warning_of(attach()))
 

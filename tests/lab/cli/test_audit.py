@@ -10,6 +10,7 @@ import pytest
 from tests.cli.command import detect_video, run_ok
 from tests.lab.report.sessions import CLIP, ran
 
+pytestmark = pytest.mark.slow
 ERROR = "model,latency (ms),fps\na,14.1,7.99\nb,15.0,9.39\n"
 WARNING = "engine,precision,FPS,rounds\nort,fp32,40,5\nort,int8,90,5\n"
 CLEAN = "model,FPS,rounds\na,40,5\nb,44,5\n"
@@ -24,7 +25,6 @@ def tables(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code"),
     [
@@ -56,7 +56,6 @@ def test_exit_code(words: list[str], code: int, tables: Path) -> None:
     assert max(map(len, process.stdout.splitlines()), default=0) <= 80
 
 
-@pytest.mark.slow
 def test_json_contains_findings_of_a_run_and_a_table(tables: Path) -> None:
     run = ran(tables / "run")
     process = detect_video("audit", run, "bad.csv", "--json", "--machine", "cores=2", cwd=tables)
@@ -72,7 +71,6 @@ def test_json_contains_findings_of_a_run_and_a_table(tables: Path) -> None:
     assert {str(run), "bad.csv"} < {*names}
 
 
-@pytest.mark.slow
 def test_run_prints_audit_warnings_only_with_v(tmp_path: Path) -> None:
     """The run uses more threads than cores."""
     given = [CLIP, "--engine", "ort", "--frames", 3, "--threads", 64, "--concurrency", 2]

@@ -13,6 +13,7 @@ from tests.cli.command import assert_one_line_error, detect_video, run_ok, summa
 from tests.conftest import CHECKOUT, night
 from tests.lab.datasets import samples
 
+pytestmark = pytest.mark.slow
 pytest.importorskip("faster_coco_eval", reason="machine: faster-coco-eval is not installed")
 
 STREET = CHECKOUT / "videos/street.mp4"
@@ -25,7 +26,6 @@ def figures(process):
     return summary_of(process)["results"]
 
 
-@pytest.mark.slow
 def test_video_is_scored_with_the_labels_next_to_it(tmp_path):
     (row,) = figures(
         detect_video("eval", STREET, "--frames", 12, "--engine", "ort", "--json", cwd=tmp_path)
@@ -44,7 +44,6 @@ def test_video_is_scored_with_the_labels_next_to_it(tmp_path):
     }
 
 
-@pytest.mark.slow
 def test_session_contains_ledger_figures_and_plots(tmp_path):
     process = run_ok(
         *("eval", LABELS, "--frames", 3, "--engine", "ort", "--run-dir", "run"), cwd=tmp_path
@@ -68,7 +67,6 @@ def test_session_contains_ledger_figures_and_plots(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-@pytest.mark.slow
 def test_several_engines_show_their_difference(tmp_path):
     pytest.importorskip("torch", reason="machine: torch is not installed")
     process = detect_video(
@@ -82,7 +80,6 @@ def test_several_engines_show_their_difference(tmp_path):
     assert sorted(path.name for path in (tmp_path / "r").iterdir()) == ["ort", "torch"]
 
 
-@pytest.mark.slow
 def test_written_detections_score_like_the_run_itself(tmp_path):
     """``detect`` writes detections in each format; ``eval`` reads them and scores them as its own
     run in either loop does, except for rounding."""
@@ -105,7 +102,6 @@ def test_written_detections_score_like_the_run_itself(tmp_path):
         assert row["notes"] == []
 
 
-@pytest.mark.slow
 def test_list_of_results_is_written_with_the_ids_of_the_labels(tmp_path):
     rows = [
         {"image_id": 10, "category_id": 1, "bbox": [1.0, 2.0, 10.5, 20.0], "score": 0.5},
@@ -124,7 +120,6 @@ def test_list_of_results_is_written_with_the_ids_of_the_labels(tmp_path):
     assert loaded.getImgIds(catIds=[3]) == [20]
 
 
-@pytest.mark.slow
 def test_gate_fails_below_the_minimum(tmp_path):
     # In the first three frames, all objects are found, so skip some.
     arguments = ("eval", LABELS, *"--frames 3 --stride 8 --engine ort -q".split())
@@ -133,7 +128,6 @@ def test_gate_fails_below_the_minimum(tmp_path):
     assert_one_line_error(process, 8, "gate failed", "AP50", "0.999", "AP50 is 0.", "(ort)")
 
 
-@pytest.mark.slow
 def test_pictures_that_cannot_be_read_are_not_scored(tmp_path):
     path = samples.coco(tmp_path)
     (tmp_path / "b.jpg").write_bytes(b"no picture")
@@ -144,7 +138,6 @@ def test_pictures_that_cannot_be_read_are_not_scored(tmp_path):
     assert row["per_class"]["person"]["pictures"] == 1
 
 
-@pytest.mark.slow
 def test_picture_of_another_size_than_labelled_is_noted(tmp_path):
     path = samples.coco(tmp_path)
     samples.picture(tmp_path / "a.jpg", 128, 96)
@@ -152,7 +145,6 @@ def test_picture_of_another_size_than_labelled_is_noted(tmp_path):
     assert "a.jpg is 128x96" in row["notes"][-1]
 
 
-@pytest.mark.slow
 def test_labels_without_boxes_are_refused_before_the_run(tmp_path):
     document = samples.coco_document() | {"annotations": []}
     process = detect_video(
@@ -162,7 +154,6 @@ def test_labels_without_boxes_are_refused_before_the_run(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.slow
 def test_corrupt_json(tmp_path):
     (tmp_path / "labels.json").write_text('{"images": [{"id": 1,\n "file')
     process = detect_video("eval", "labels.json", cwd=tmp_path)
@@ -171,7 +162,6 @@ def test_corrupt_json(tmp_path):
     assert summary_of(process)["exit"]["code"] == process.returncode == 3
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -192,7 +182,6 @@ def test_wrong_arguments(tmp_path, arguments, code, message):
     assert_one_line_error(process, code, message)
 
 
-@pytest.mark.slow
 def test_labels_of_another_video_are_refused(tmp_path):
     document = json.loads(LABELS.read_text())
     document["images"][5]["frame_index"] = 9999
@@ -213,9 +202,6 @@ MODELS = {
     "yolox_nano": ("yolox_nano.onnx", (), 0.002),
     "yolov5n": ("yolov5n.pt", ("--iou", 0.6, "--size", "640x640"), 0.02),
 }
-
-
-# By day each model on one of them.
 # Outside of nightly runs, test each model on one of the subsets.
 BY_DAY = {
     ("yolo-fastest-1.1-xl", "coco/val"),
@@ -224,7 +210,6 @@ BY_DAY = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "subset"),
     [

@@ -23,6 +23,7 @@ from tests.lab.profile.budgets import with_short_budgets
 from tests.lab.report.sessions import with_passes
 from tests.lab.report.test_trace import trace_errors
 
+pytestmark = pytest.mark.slow
 STREET = CHECKOUT / "videos/street.mp4"
 STEPS_HEADER = "step,total_ms,count,avg_ms,std_ms,min_ms,max_ms,share,p50_ms"
 
@@ -41,7 +42,6 @@ def profiled(tmp_path_factory):
     return folder, summary_of(done)
 
 
-@pytest.mark.slow
 def test_passes_report_their_facts(profiled):
     folder, document = profiled
     assert document["not_available"] == {}
@@ -81,7 +81,6 @@ for arguments in json.loads(sys.argv[2]):
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("passes", ["of this profile", "of every kind"])
 def test_session_is_rendered_without_engines_or_cv2(profiled, tmp_path, passes):
     """Block the imports of cv2, all engines and GPU libraries."""
@@ -139,7 +138,6 @@ WRONG = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "code", "message"), WRONG)
 def test_wrong_arguments(tmp_path, arguments, code, message):
     process = detect_video(*arguments, cwd=tmp_path)
@@ -147,7 +145,6 @@ def test_wrong_arguments(tmp_path, arguments, code, message):
     assert_one_line_error(process, code, message)
 
 
-@pytest.mark.slow
 def test_progress_shows_each_pass_and_moments_are_optional(tmp_path):
     done = run_ok(
         *("profile", STREET, "--frames", 6, "--engine", "null", "--no-video", "--run-dir", "run"),
@@ -169,7 +166,6 @@ def test_progress_shows_each_pass_and_moments_are_optional(tmp_path):
     assert choose_passes(["layers"], optional) == ["moments", "layers"]
 
 
-@pytest.mark.slow
 def test_forbidden_counters_are_reported_and_other_passes_run(tmp_path):
     perf = tmp_path / "bin/perf"
     perf.parent.mkdir()
@@ -192,7 +188,6 @@ def test_forbidden_counters_are_reported_and_other_passes_run(tmp_path):
     assert document["not_available"] == {"counters": reason}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("frames", [2_000, night(20_000)])
 def test_session_size_and_memory_stay_bounded_in_a_long_run(tmp_path, frames):
     clip = tmp_path / "long.mp4"

@@ -14,10 +14,10 @@ from tests.cli.command import assert_one_line_error, detect_video, run_ok
 from tests.conftest import CHECKOUT
 from tests.lab.report.sessions import FRAMES, ran
 
+pytestmark = pytest.mark.slow
 STREET = CHECKOUT / "videos/street.mp4"
 
 
-@pytest.mark.slow
 def test_slowest_frames_of_a_run_are_explained(tmp_path):
     session = ran(tmp_path)
     done = run_ok("why", session, "--json", cwd=tmp_path)
@@ -45,7 +45,6 @@ def test_slowest_frames_of_a_run_are_explained(tmp_path):
     assert "frame 3" in frame.stdout
 
 
-@pytest.mark.slow
 def test_last_run_is_explained_by_default(tmp_path):
     for command in ("why", "diff"):
         assert_one_line_error(detect_video(command, cwd=tmp_path), 2, "saved runs found")
@@ -58,7 +57,6 @@ def test_last_run_is_explained_by_default(tmp_path):
     assert stderr.index("runs/r1") < stderr.index("runs/r2")
 
 
-@pytest.mark.slow
 def test_moments_of_a_profile_are_used(tmp_path):
     run = ("--engine", "null", "--frames", 30, "--no-video", "--run-dir", "run")
     run_ok("profile", STREET, "--only", "moments", *run, cwd=tmp_path)
@@ -78,7 +76,6 @@ def test_moments_of_a_profile_are_used(tmp_path):
     assert "why-part" in (tmp_path / "run/report.html").read_text()
 
 
-@pytest.mark.slow
 def test_key_frames_are_not_read_from_a_changed_file(tmp_path):
     session = read_session(ran(tmp_path))
     [path] = session.document.clip_sha256
@@ -90,7 +87,6 @@ def test_key_frames_are_not_read_from_a_changed_file(tmp_path):
     assert "key frames" in absent
 
 
-@pytest.mark.slow
 def test_frames_without_inference_have_no_infer_part(tmp_path):
     """With --infer-every, an inference belongs to those frames of its batch that have a head."""
     document = explain(read_session(ran(tmp_path, infer_every=2)), None, 100)

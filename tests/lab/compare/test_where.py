@@ -163,10 +163,6 @@ def with_engine(change):
     return replace(A, open=open_changed)
 
 
-def transposed_boxes(rows, before):
-    return rows[..., [1, 0, 3, 2, 4, 5, 6]]
-
-
 def with_node(after: str, operator: str, graph: onnx.ModelProto | None = None, **attributes):
     changed = onnx.ModelProto()
     changed.CopyFrom(graph or model())
@@ -252,7 +248,7 @@ FAULTS = {
         *("outputs", kinds.SIGMOID),
     ),
     "boxes transposed by the engine": (
-        lambda: with_engine(transposed_boxes),
+        lambda: with_engine(lambda rows, before: rows[..., [1, 0, 3, 2, 4, 5, 6]]),
         *("outputs", kinds.TRANSPOSED),
     ),
     "boxes transposed by the head": (
@@ -318,17 +314,13 @@ def test_fault_on_a_side_branch_is_found():
     graph = graph_builder.model(
         [graph_builder.add("Relu", "8.act", [graph_builder.add("Add", "7.add", [fault, x])])]
     )
-    without_detections = {"head": lambda outputs: Candidates(*nothing()), "network": network(graph)}
+    nothing = Candidates(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, int))
     other = with_node("0.conv", "Sigmoid", graph).network
-    side_a = replace(A, **without_detections)
+    side_a = replace(A, head=lambda outputs: nothing, network=network(graph))
     result = search(side_a, replace(side_a, network=other), 1)
     assert result.first is not None
     assert (result.first.stage, result.first.what) == ("graph", "Conv 0.conv")
     assert [probe.tensor for probe in result.probes if not probe.differs]
-
-
-def nothing():
-    return np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64)
 
 
 @pytest.mark.parametrize(

@@ -87,18 +87,14 @@ def check_facts(document, ran, folder):
         assert sum(row["self_ms"] for row in rows) <= document["torch"]["self_ms"] * (1 + 1e-9)
 
 
-def check_everything(folder, document, engine):
-    check_run(json.loads((folder / "run/session.json").read_text()))
-    check_facts(document, check_passes(document, engine), folder)
-    check_layers(document)
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_profile_of_the_default_model(tmp_path, engine):
     # The other two engines get half of the work.
     size_options = () if engine == "ort" else ("--size", "416x256")
     document = profiled(tmp_path, engine, 12, *size_options)
-    check_everything(tmp_path, document, engine)
+    check_run(json.loads((tmp_path / "run/session.json").read_text()))
+    check_facts(document, check_passes(document, engine), tmp_path)
+    check_layers(document)
     assert document["layers"]["engine"] == engine
     assert document["frames"]["written"] == 12
     table = detect_video("report", "run", "--format", "table", cwd=tmp_path).stdout

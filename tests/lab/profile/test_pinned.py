@@ -33,6 +33,7 @@ from tests.lab.profile.budgets import with_short_budgets
 from tests.networks import need_engine, open_network
 from tests.session.documents import document
 
+pytestmark = pytest.mark.timeout(560)
 STREET = CHECKOUT / "videos/street.mp4"
 FRAMES = 9  # enough for what-if's larger batch
 SIZE = (96, 160)  # height and width, small to keep the runs short
@@ -206,7 +207,6 @@ def check_pass(name, session, opened):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(560)
 @pytest.mark.parametrize("name", profile.list_passes())
 def test_pass_measures_the_settings_of_the_run(profiled, name):
     session, opened, shown = profiled
@@ -227,7 +227,6 @@ def test_pass_measures_the_settings_of_the_run(profiled, name):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(560)
 def test_run_uses_the_tuned_settings(profiled):
     session, opened, _ = profiled
     run = json.loads((session / "session.json").read_text())
@@ -245,7 +244,6 @@ def test_run_uses_the_tuned_settings(profiled):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(560)
 @pytest.mark.parametrize(
     "more",
     [("--infer-every", "3"), ("--tiles", "2x1"), night(("--track", "sort"))],
@@ -266,7 +264,6 @@ def test_passes_use_other_options_of_the_run(tmp_path, more):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(560)
 @pytest.mark.parametrize("name", ["torch", "device"])
 def test_torch_passes_measure_the_settings_of_the_run(profiled_torch, name):
     session, opened, _ = profiled_torch

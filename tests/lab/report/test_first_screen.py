@@ -13,7 +13,6 @@ from detector.lab.report.page import page
 from detector.lab.report.parts import network
 from detector.lab.report.parts.network import MAX_LAYERS
 from detector.lab.session.read import read_session
-from tests.lab.report.browser import started
 from tests.lab.report.sessions import LAYERS, PASSES, ran, with_passes
 
 DESKTOP, HEIGHT, PHONE = 1400, 1000, 400
@@ -23,11 +22,6 @@ SHOWN = (
 )
 
 COLUMNS = [column.key for column in network.LAYERS]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    yield from started(tmp_path_factory.mktemp("chromium"))
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +49,6 @@ def session(tmp_path_factory):
     ]
     (folder / "passes/frames.json").write_text(json.dumps({"available": True, "rows": slow}))
     return folder
-
-
-@pytest.fixture(scope="module")
-def report(session):
-    file = session / "report.html"
-    file.write_bytes(page(read_session(session)))
-    return file
 
 
 def changed_page(session_folder, copy, **keys):
@@ -237,14 +224,3 @@ def test_slow_frames_show_where_their_time_went(browser, report):
         text = " ".join(parts)
         assert "wait before" in text
         assert all(stage in text for stage in ("read", "preprocess", "infer", "head", "nms"))
-
-
-@pytest.mark.slow
-def test_queue_is_drawn_as_a_line_with_band_and_limit(browser, report):
-    browser.open(report, DESKTOP, HEIGHT)
-    for shape in ("polyline", "polygon.band", "line.mark"):
-        drawn = browser.run(
-            "[...document.querySelectorAll('#queues-part svg')]"
-            f".map((e) => e.querySelectorAll('{shape}').length)"
-        )
-        assert drawn == [1, 1, 1]

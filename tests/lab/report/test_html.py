@@ -19,7 +19,6 @@ from detector.lab.report.parts import network
 from detector.lab.session.read import read_session
 from detector.lab.why import explain
 from tests.conftest import CHECKOUT
-from tests.lab.report.browser import started
 from tests.lab.report.sessions import LAYERS, PASSES, ran, with_passes
 
 PHONE = 390
@@ -40,20 +39,8 @@ def column_of(key: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    yield from started(tmp_path_factory.mktemp("chromium"))
-
-
-@pytest.fixture(scope="module")
 def session(tmp_path_factory):
     return with_passes(ran(tmp_path_factory.mktemp("full")))
-
-
-@pytest.fixture(scope="module")
-def report(session):
-    file = session / "report.html"
-    file.write_bytes(page(read_session(session)))
-    return file
 
 
 def texts(browser, selector: str) -> list[str]:
@@ -72,18 +59,6 @@ def assert_no_errors_or_requests(browser) -> None:
     assert [url for url in browser.requests if not url.startswith(("file:", "data:"))] == []
     pages = [url for url in browser.requests if url.startswith("file:")]
     assert len(pages) == 1, "only the page itself is read"
-
-
-def test_browser_records_errors_requests_and_overflow(browser, tmp_path):
-    bad = tmp_path / "bad.html"
-    bad.write_text(
-        '<img src="beside.png"><script>console.log("x"); nothing();</script><div '
-        'style="width:3000px">x</div>'
-    )
-    browser.open(bad, PHONE)
-    assert len(browser.complaints) >= 2
-    assert any(url.endswith("beside.png") for url in browser.requests)
-    assert browser.run("document.scrollingElement.scrollWidth") > PHONE
 
 
 @pytest.mark.slow

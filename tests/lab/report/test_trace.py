@@ -13,7 +13,6 @@ import pytest
 
 from detector.core.timeline import KINDS, STAGES
 from detector.core.timeline.rows import NOT_KNOWN
-from detector.lab.analysis.loop.activities import RESULTS
 from detector.lab.report.page import page
 from detector.lab.report.trace import trace
 from detector.lab.session.columns import THREAD_TIMES
@@ -157,22 +156,3 @@ def test_waits_are_named_slices(tmp_path):
         e for e in events_of(session_of(run_load, tmp_path, waits)) if e["name"] == "wait for batch"
     ]
     assert [(event["cat"], event["dur"]) for event in waiting] == [("wait_input", 2000.0)]
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        lambda events: next(e for e in events if e["ph"] == "X").update(dur=-1.0),
-        lambda events: next(e for e in events if e["ph"] == "t").update(ts=1e12),
-        lambda events: next(e for e in events if e["ph"] == "f").update(ph="s"),
-        lambda events: events.append({"ph": "X", "tid": 1, "ts": 5.0, "dur": 2500.0, "name": "x"}),
-        lambda events: events.append(
-            {"ph": "C", "tid": 0, "ts": 0.0, "name": RESULTS, "args": {"depth": 1}}
-        ),
-    ],
-)
-def test_validator_detects_errors(tmp_path, broken):
-    run_load = load(6, shape(), read=0.002, preprocess=0.001, infer=0.004, write=0.002)
-    events = events_of(session_of(run_load, tmp_path))
-    broken(events)
-    assert trace_errors(events)

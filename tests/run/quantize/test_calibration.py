@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -389,17 +388,16 @@ def test_openvino_measures_float_layers_in_bf16(
 def test_graph_that_openvino_refuses_is_still_calibrated(
     video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise EngineError("engine openvino: does not run this graph")
+    def open_engine(name: str, *rest: Any) -> Any:
+        if name == "openvino":
+            raise EngineError("engine openvino: does not run this graph")
+        return real(name, *rest)
 
+    real = search.engines.open
     monkeypatch.setattr(making, "cpu_flags", lambda: frozenset({"avx512_bf16"}))
-    monkeypatch.setattr(search.engines, "open", only_for("openvino", refuse, search.engines.open))
+    monkeypatch.setattr(search.engines, "open", open_engine)
     network, _ = quantize.quantize_network(branched(), FRONT, config(video), tmp_path)
     assert network.details["int8"]["float_in_bf16"] is None
-
-
-def only_for(engine: str, instead: Callable[..., Any], usual: Callable[..., Any]) -> Any:
-    return lambda name, *rest: (instead if name == engine else usual)(name, *rest)
 
 
 def dynamic(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -1,0 +1,21 @@
+"""A browser, and the page of the module's session."""
+
+from __future__ import annotations
+
+import pytest
+
+from detector.lab.report.page import page
+from detector.lab.session.read import read_session
+from tests.lab.report.browser import started
+
+
+@pytest.fixture(scope="package")
+def browser(tmp_path_factory):
+    yield from started(tmp_path_factory.mktemp("chromium"))
+
+
+@pytest.fixture(scope="module")
+def report(session):
+    file = session / "report.html"
+    file.write_bytes(page(read_session(session)))
+    return file
