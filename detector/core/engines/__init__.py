@@ -141,7 +141,7 @@ def _installed(order: Sequence[str]) -> Iterator[str]:
 
 
 def _explain_best(order: Sequence[str], device: str) -> str:
-    """Return the engine for a device whose error explains best why none can run there."""
+    """Of the engines for a device, return the one whose error best explains why none can run."""
     installed = list(_installed(order))
     if not installed:
         commands = " or ".join(find(name).install for name in order if _is_missing(name))
@@ -183,8 +183,8 @@ def suggest_library(device: str = "auto") -> str | None:
 
 
 def check_installed(name: str, to_build: bool = False) -> None:
-    """Raise UsageError for an unknown engine, EngineError if it cannot run here; with ``to_build``,
-    if its file cannot be built here."""
+    """Raise UsageError for an unknown engine, EngineError if it cannot run here or, if ``to_build``
+    is set, its file cannot be built here."""
     if reason := why_not_buildable(name) if to_build else why_absent(name):
         builds = not to_build and why_not_buildable(name) is None
         cure = f" (this machine can build: detect-video build MODEL --engine {name})"

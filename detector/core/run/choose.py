@@ -39,7 +39,7 @@ UNDO = "detect-video tune --undo"
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """A decision. ``config``: without ``auto``. ``tuned``: options that ``tune --use`` saved.
+    """A decision. ``config``: ``auto`` resolved. ``tuned``: options that ``tune --use`` saved.
     ``reason``: a sentence; None if the user decided. ``timed_s``: duration of the timing."""
 
     config: Config
@@ -170,7 +170,7 @@ def list_in_force(config: Config) -> list[dict[str, Any]]:
 
 
 def why_taken(record: Measurement, config: Config) -> str | None:
-    """Return the reason of a record that changes the choice by rank; None if it changes nothing."""
+    """Return the reason if a record changes the choice by rank; None if it changes nothing."""
     if record.kind == "tune":
         from detector.core.run import judging
 
