@@ -53,7 +53,7 @@ def find(bench: Any, picture: Path, size: tuple[int, int], clip: bool) -> list[R
 class Traceable(torch.nn.Module):
     """DetBenchPredict for one picture; torch cannot export its scripted loop over a batch.
 
-    It does not pad the result to 100 rows with zeros: their number would be a constant of the graph.
+    It does not pad the result to 100 rows: the graph would store the number of padded rows.
     ``edge``: side of the input; if given, boxes are clipped to it before NMS.
     """
 
@@ -123,7 +123,7 @@ def main() -> None:
     save(out, "effdet 0.4.1, efficientdet_d0, random weights", variants)
 
 
-# A description cannot contain the anchors that the raw levels need, so they have none.
+# The raw levels have no description, since it cannot contain the anchors that they need.
 DESCRIPTION = """\
 version: 1
 family: efficientdet

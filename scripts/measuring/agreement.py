@@ -34,10 +34,10 @@ IOU = 0.5  # lowest IoU of partners
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One precision. ``clips``: clip -> agreement. ``alone``: detections without a partner, over
-    all clips, and how many of them have one below the threshold. ``layers``: how many layers
-    multiply; ``float_layers`` and ``float_macs``: those that stay float, and their share of the
-    MACs; only for int8."""
+    """One precision. ``clips``: clip -> agreement. ``alone``: number of detections without a
+    partner, over all clips, and of those that have one below the threshold. Only for int8:
+    ``layers``: number of layers that multiply; ``float_layers``: of those that stay float;
+    ``float_macs``: share of the MACs in the latter."""
 
     model: str
     precision: str
@@ -167,7 +167,7 @@ def crossings(
     a_below: Sequence[Detections],
     b_below: Sequence[Detections],
 ) -> int:
-    """Return how many detections of ``a`` or ``b`` have, in the other, only a partner below the
+    """Return how many detections of ``a`` or ``b`` have a partner in the other only below the
     threshold.
 
     ``*_below``: the same frames including boxes of lower score, best first. Their first boxes are

@@ -1,8 +1,8 @@
 """The cost of the instruments per frame: how often each of their steps runs, times its cost.
 
 The difference of two runs would be noise, because handing a lock from thread to thread takes longer
-if one sleeps. Counts do not depend on the machine's load; the cost of a step, the minimum of many
-tries over some seconds, hardly does.
+if one sleeps. Counts do not depend on the machine's load; the cost of a step hardly does, since it
+is the minimum of many tries over some seconds.
 """
 
 from __future__ import annotations

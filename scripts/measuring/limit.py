@@ -2,8 +2,8 @@
 
 No loop can be faster than its longest serial stage, or than its CPU time spread evenly over all
 cores. We take the CPU time of the leanest configuration of the same engine and precision: one
-thread per request, so that no thread of the engine spins or waits for another. So a run that wastes
-CPU time does not lower its own limit.
+thread per request, so that no thread of the engine spins or waits for another. So CPU time that a
+run wastes does not lower its own limit.
 """
 
 from __future__ import annotations

@@ -60,9 +60,8 @@ def reference(tmp_path_factory) -> list[list[dict]]:
 @pytest.mark.parametrize("major", MAJORS)
 def test_detections_equal_onnx_runtimes(monkeypatch, reference, major, memory):
     machine = install_fake_tensorrt(monkeypatch, major, memory)
-    summary = run(
-        STREET, *"--engine trt --frames 8 --no-video --batch 2 --device-memory".split(), memory
-    )
+    words = (STREET, *"--engine trt --no-video --batch 2 --device-memory".split(), memory)
+    summary = run(*words, "--frames", 8)
     assert_same(rows(summary["outputs"]["jsonl"]), reference)
     assert machine.device.allocations == {}
     assert len(machine.fake.builds) == 1

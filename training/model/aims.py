@@ -89,7 +89,7 @@ def loss_of_ap(first: Rows, second: Rows) -> Estimate:
 
 
 def ratio_of_recall(ours: Rows, theirs: Rows) -> Estimate:
-    """Return our recall at UNMATCHED times yolox_nano's unmatched boxes, relative to its recall."""
+    """Return our recall with UNMATCHED x yolox_nano's unmatched boxes, divided by its recall."""
     pool = ap.Ranking.of(ours)
     wrong, right = (
         np.array([((row.outcomes == kind) & (row.scores >= REPORTED)).sum() for row in theirs])

@@ -65,8 +65,8 @@ def unsteadiness(batch: Tensors, moves: Moves, boxes: Tensor, logits: Tensor) ->
     """Return how much scores and boxes change with the move, as a mean over objects; 0 without
     objects.
 
-    ``boxes`` [B + K, N, 4] and ``logits`` [B + K, N, 2]: of the batch, followed by its first K
-    pictures, moved.
+    ``boxes`` [B + K, N, 4] and ``logits`` [B + K, N, 2]: those of the batch's pictures, then those
+    of its first K pictures after the move.
     """
     count, size = len(moves.zoom), tuple(batch.images.shape[2:])
     in_moved = batch.owners < count

@@ -24,7 +24,7 @@ CLASSES = {
 # Similar to vehicles, but not in the class: detecting one is neither right nor wrong.
 IGNORED = ("bicycle", "bike", "train")
 SIDE = 512  # longest side of a picture in memory, in pixels; larger pictures are shrunk
-SIDE_RENDERED = 640  # not shrunk, because these pictures teach cars that are a few pixels wide
+SIDE_RENDERED = 640  # for rendered pictures, since they teach cars that are a few pixels wide
 WEBP_QUALITY = 60  # all pictures and the teacher take less than 60 MiB
 
 # Where no label is, the target is this share of the teacher's score: (person, vehicle).

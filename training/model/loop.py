@@ -38,7 +38,7 @@ WITHOUT_MOSAIC = 0.12  # last share of the steps, without mosaics
 CLIP = 10.0  # gradients are clipped to this norm
 CHECKPOINT_S = 180
 LOG_EVERY = 20  # steps
-STATISTICS = 12  # number of batches to recompute folded normalisations from
+STATISTICS = 12  # number of batches from which folded normalisations are recomputed
 
 Judge = Callable[[Street], dict[str, Any]]  # returns entries of the log
 

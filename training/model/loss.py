@@ -1,7 +1,7 @@
 """The loss of a batch: the assignment of cells to boxes, their targets, and the cost.
 
 Cells are assigned to boxes by SimOTA, for all pictures of a batch at once. The target score of an
-assigned cell is at most its box's best overlap; of others, the teacher's score times its ``trust``.
+assigned cell is at most its box's best overlap; that of others is the teacher's score x ``trust``.
 Shapes: T true boxes, N cells, B pictures, K assigned pairs.
 """
 
@@ -17,7 +17,7 @@ from torch.nn import functional
 from model.batches import Batch
 from model.teacher import cell_centres, cell_grid
 
-# Largest distance of a candidate cell from the box's centre, in strides: inside the box, outside.
+# Largest distance from a box's centre, in strides, of candidate cells inside it and outside it.
 NEAR, NEAREST = 1.5, 0.75
 IOU_WEIGHT = 3.0  # weight of the box relative to the class, in the cost of a pair
 CANDIDATES = 10  # most cells assigned to a box

@@ -125,8 +125,8 @@ def read_rank(name: str, precision: str) -> tuple[int, str]:
 
 
 def check_installed(name: str, to_build: bool = False) -> None:
-    """Raise UsageError for an unknown engine, EngineError if it cannot run here; with ``to_build``,
-    if its file cannot be built here."""
+    """Raise UsageError for an unknown engine, EngineError if it cannot run here or, if ``to_build``
+    is set, its file cannot be built here."""
     if reason := why_not_buildable(name) if to_build else why_absent(name):
         builds = not to_build and why_not_buildable(name) is None
         cure = f" (this machine can build: detect-video build MODEL --engine {name})"

@@ -23,7 +23,7 @@ FEWEST = 10  # medians are over at least this many runs, unless fewer were made
 
 class LayerTimes(NamedTuple):
     """Medians over the ``counted`` quiet runs, in ms. ``forward_ms``: a run without the profiler;
-    ``profiled_ms``: one with it; ``run_sum_ms``: the part in layers; ``outside_ms``: the rest.
+    ``profiled_ms``: one with it; ``run_sum_ms``: its part in layers; ``outside_ms``: its rest.
     """
 
     layers: list[LayerExecution]

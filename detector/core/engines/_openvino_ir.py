@@ -210,7 +210,7 @@ def _as_darknet(cfg: Path, path: Path, evidence: IrEvidence, batch: int) -> Reco
 
 
 def _find_ports(path: Path, evidence: IrEvidence, bound: Bound, batch: int) -> list[IrPort]:
-    """Return the outputs to read. Raises ModelError for another batch or a variable length."""
+    """Return the outputs to read. Raises ModelError if one lacks this batch or a fixed length."""
     numbers, ports = output_names(evidence.model), []
     for name in bound.outputs:
         if name in bound.joined:

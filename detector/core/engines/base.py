@@ -51,7 +51,7 @@ class RawRequest:
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """Options for any engine. 0 threads or concurrency: the engine chooses.
+    """Options for any engine. ``threads`` or ``concurrency`` 0: the engine chooses.
 
     ``precision``: as requested; the network's graph is already made for it. ``device``: "auto", or
     one of ``Engine.devices``, with ":N" for the Nth GPU. ``artefact``: the file that
@@ -72,8 +72,8 @@ class EngineOptions:
 @dataclass(frozen=True, slots=True)
 class LayerExecution:
     """A layer as the engine ran it. ``precision``: one of ``PRECISIONS``, or u8, int32 and so on.
-    ``nodes``: its nodes in the graph; empty if it is the node of the same name. ``view``: it moves
-    no bytes."""
+    ``nodes``: the graph's nodes in it; empty if that is the node of its name. ``view``: whether it
+    moves no bytes."""
 
     name: str
     type: str

@@ -6,9 +6,9 @@
     drawing threads        draw ahead of annotate, if ``Parts.drawers`` is set
 
 Requests and pictures come from pools. Filled batches wait in a bounded queue, results in a queue
-that restores order. In steady state nothing is allocated per frame, and the pools bound the memory:
-a batch of pictures per request, and one more batch. If a stage fails, every queue closes, the
-threads end and are joined, and the caller gets the stage's own error.
+that restores order. In steady state nothing is allocated per frame: the pools limit the pictures
+to a batch per request, and one more batch. If a stage fails, every queue closes, the threads end
+and are joined, and the caller gets the stage's own error.
 """
 
 from __future__ import annotations

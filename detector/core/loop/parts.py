@@ -107,7 +107,7 @@ class Parts:
     # picture, row of the slot -> position in the row
     preprocess: Callable[[AnyPicture, Image], Fit]
     head: Callable[[Outputs], Any]  # outputs of one picture, each [1, ...] -> Candidates
-    nms: Callable[[Any], Any]  # candidates -> Detections in network pixels, which the fit maps back
+    nms: Callable[[Any], Any]  # candidates -> Detections in network pixels; the fit maps them back
     # Stages between nms and annotate by name, in the order of their calls.
     between: Mapping[str, FrameStage] = field(default_factory=dict)
     # Draws into the frame's picture. None if no sink needs it.
@@ -197,7 +197,7 @@ def fill(
     """Read and preprocess until the slot is full or the source ends. Return None if no frame was
     left. Rows keep the source's order; spans carry the frame's number in this run, from 0. Frames
     that are not inferred take no row. With cameras they still count towards the batch's size, so
-    that it does not wait for more frames."""
+    that a batch of them does not wait for more frames."""
     batch, max_frames = Batch(number, progress.read, request, [], []), len(request.slot)
     if parts.hooks is None:
         max_frames = longest_batch(max_frames, len(images))

@@ -66,7 +66,7 @@ class LendingPool(_Channel, Generic[T]):
 
 
 class Queue(_Channel, Generic[T]):
-    """A bounded first-in, first-out queue. After ``finish``, ``get`` returns None at its end."""
+    """A bounded first-in, first-out queue. ``get`` returns None if it is finished and empty."""
 
     def __init__(self, name: str, capacity: int) -> None:
         super().__init__(name)
@@ -107,9 +107,9 @@ class Queue(_Channel, Generic[T]):
 
 
 class InOrder(_Channel, Generic[T]):
-    """A queue that restores order: items are put in any order and leave in that of their numbers,
-    0, 1, 2... ``put`` blocks for numbers ``capacity`` or more above the next to leave, so the next
-    is always accepted and nothing deadlocks."""
+    """A queue that restores order: items are put in any order and leave by number, 0, 1, 2...
+    ``put`` blocks if a number is ``capacity`` or more above the next one to leave. The next one
+    itself is always accepted, so nothing deadlocks."""
 
     def __init__(self, name: str, capacity: int) -> None:
         super().__init__(name)

@@ -85,8 +85,8 @@ class Network:
     made_with: str = ""  # a digest of what else made the graph, such as a calibration
     random_seed: int | None = None
     needs_nms: bool = True  # False: the outputs hold one box per object, so --iou has no effect
-    # Advice, if the meaning of the outputs was inferred: a run that finds impossible results stops
-    # with it. "": nothing to check.
+    # If the meaning of the outputs was inferred: the advice with which a run stops when it finds
+    # impossible results. "": the run does not check.
     watched: str = ""
     # The graph's precision: fp32, fp16, bf16, int8-u8 or int8-s8 (``engines.graph_precision_for``).
     precision: str = "fp32"
@@ -98,10 +98,9 @@ class Network:
     details: dict[str, Any] = field(default_factory=dict)
     # (key, content) as JSON values, for ``KnownGraphs.find_description``; None: nothing to store.
     description: tuple[Any, Any] | None = None
-    # Peak size of the graph's live tensors, and the nodes that stay float32 in bfloat16; None
-    # until the graph is read.
-    peak_bytes: int | None = None
-    sensitive: set[str] | None = None
+    # Both are None until the graph is read.
+    peak_bytes: int | None = None  # peak size of the graph's live tensors
+    sensitive: set[str] | None = None  # nodes that stay float32 if the rest becomes bfloat16
 
     @property
     def input_shape(self) -> tuple[int, int, int, int]:
@@ -114,7 +113,7 @@ class KnownGraphs(Protocol):
         """Set a network's graph and what was computed from it. Return False if it is unknown."""
 
     def find_description(self, name: str, key: Any) -> Any:
-        """Return the ``Network.description`` of this key that was stored with a graph, or None."""
+        """Return the content stored under the key of a ``Network.description``; None if absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +123,7 @@ class ModelRequest:
 
     model: str
     weights: Path | None = None
-    names: Path | None = None  # a file of class names, one a line
+    names: Path | None = None  # a file of class names, one per line
     random_seed: int | None = None  # draw weights with this seed instead of reading a file
     size: tuple[int, int] | None = None  # (height, width) instead of the model's own
     batch: int = 1

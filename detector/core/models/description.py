@@ -45,9 +45,9 @@ class _Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class InputDescription(_Mapping, frozen=True):
-    """How the network's input is computed from pixels of 0 to 255: multiplied by ``scale``, minus
-    ``mean``, divided by ``deviation``, both in the order of ``colour``. ``pad``: grey, or red,
-    green and blue.
+    """How the network's input is computed from pixels of 0 to 255: times ``scale``, minus ``mean``,
+    divided by ``deviation``. Mean and deviation are in the order of ``colour``. ``pad``: grey, or
+    red, green and blue.
     """
 
     colour: Literal["rgb", "bgr"] = "rgb"
@@ -63,8 +63,8 @@ class InputDescription(_Mapping, frozen=True):
 
 class BoxesDescription(_Mapping, frozen=True):
     """``tensor``: an output's name, possible names, or number; or ``levels``: one output per stride
-    of ``cells``. ``columns``: see COLUMNS. ``axis``: that of the columns. ``of``: whether fractions
-    are of the input or of the picture."""
+    of ``cells``. ``columns``: see COLUMNS; ``axis``: their axis. ``of``: whether fractions are
+    relative to the input or to the picture."""
 
     tensor: str | int | tuple[str, ...] | None = None
     columns: str | int | None = None
@@ -142,8 +142,9 @@ class Signs(_Mapping, frozen=True):
 
     ``words``: a regular expression for the file's metadata or name. ``operators`` must occur in the
     graph, those of ``without`` must not. ``stem``: kernel sides of the first convolutions.
-    ``picture``: names of the image input; ``inputs``: of inputs for its size. ``normalises``: the
-    graph subtracts or divides. ``sides``: see ``Evidence``. ``classes``: columns, with background.
+    ``picture``: names of the picture's input; ``inputs``: of inputs for its size. ``normalises``:
+    the graph subtracts a mean or divides by a deviation. ``sides``: see ``Evidence``. ``classes``:
+    number of class columns, including background.
     """
 
     words: str = ""

@@ -29,7 +29,7 @@ Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 
 
 class OwnFile(msgspec.Struct, frozen=True):
-    """``arguments``: the head's, as its decoder restored them. ``outputs``: in the head's order."""
+    """``arguments``: of the head, restored by its decoder. ``outputs``: in the head's order."""
 
     family: Text
     precision: Text

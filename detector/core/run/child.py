@@ -52,7 +52,7 @@ class Child:
             return ""
 
     def describe_death(self, name: str, doing: str) -> str:
-        """Return ``its worker was ended by signal 11 (SIGSEGV) while it loaded; its last ...``."""
+        """Return ``NAME was ended by signal 11 (SIGSEGV) DOING; its last output: ...``."""
         code = self.process.wait()
         how = f"was ended by {_signal_name(-code)}" if code < 0 else f"ended with status {code}"
         text = f"{name} {how} {doing}"
@@ -111,7 +111,7 @@ def send(pipe: Connection, message: Any) -> None:
 
 
 def receive(pipe: Connection, kind: type[Message]) -> Message:
-    """Receive a document. Raises EOFError or OSError if the other process is gone."""
+    """Receive a message. Raises EOFError or OSError if the other process is gone."""
     return codec.from_json(pipe.recv_bytes(MAX_BYTES), kind, "a message of another process")
 
 

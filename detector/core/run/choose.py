@@ -37,7 +37,7 @@ UNDO = "detect-video tune --undo"
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """A decision. ``config``: without ``auto``. ``tuned``: options that ``tune --use`` saved.
+    """A decision. ``config``: ``auto`` resolved. ``tuned``: options that ``tune --use`` saved.
     ``reason``: a sentence; None if the user decided. ``timed_s``: duration of the timing."""
 
     config: Config

@@ -330,7 +330,7 @@ def _plain_text(spec: str) -> str:
 
 @contextmanager
 def _hold_source(job: _RunJob, spec: str) -> Iterator[HeldFile | StandardInput | None]:
-    """Hold the source open. Yield an object that can compute its digest, if there is one."""
+    """Hold the source open. Yield an object that can compute the source's digest, or None."""
     if spec != STANDARD_INPUT:
         with ExitStack() as stack:
             if is_web(spec):

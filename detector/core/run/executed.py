@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SUFFIX = ".layers.json"
 KEPT = 16  # results per file: of several engines, precisions and versions
-SCHEMA = 2  # version 1 gave the DequantizeLinear after a quantised output that output's cost
+SCHEMA = 2  # version 1 gave the cost of a quantised output to the DequantizeLinear after it
 
 
 def find_layers(

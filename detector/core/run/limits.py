@@ -28,7 +28,7 @@ class Least(NamedTuple):
     anonymous_mb: int  # resident memory not backed by a file, so it cannot be dropped
 
 
-# The smallest `ulimit -v` and the largest RssAnon of: street, 640x384, one thread, --sync,
+# The smallest `ulimit -v` and the largest RssAnon of runs with street, 640x384, one thread, --sync,
 # --no-video, OPENBLAS_NUM_THREADS=1; found by bisection on Linux x86-64 in November 2026 with the
 # versions of constraints.txt: 525 and 75, 628 and 103, 812 and 109, 1146 and 253 MB. The table has
 # lower values, because other versions and models may need less.

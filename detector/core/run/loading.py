@@ -190,8 +190,8 @@ def load_model(
             engine = engines.open(name, prepared.network, prepared.options)
         trim_heap()
     with timer.phase("warmup"), natives.book_threads(INFER):
-        # On a CPU, requests share what the first inferences set up, so we warm only as many as run
-        # at once, since each takes a frame's time. On a GPU, each request has its own context.
+        # On a CPU, requests share what the first inferences set up. Warming a request takes a
+        # frame's time, so we warm only as many as run at once. On a GPU, each has its own context.
         is_shared = engine.device == "cpu"
         warm = engine.requests[: engine.concurrency] if is_shared else engine.requests
         first, *_ = [request.infer(network.batch) for request in warm]

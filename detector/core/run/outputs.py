@@ -145,7 +145,7 @@ class OutputPlan:
         added_sinks: Sequence[str] = (),
     ) -> None:
         """``engine``: the requested one, used in names. ``streams``: whether -o - is possible.
-        ``plain``: names like video.mp4, one folder per source. ``added_sinks``: those of stages."""
+        ``plain``: names like video.mp4, one folder per source. ``added_sinks``: added by stages."""
         self._engine_suffix = engine_suffix(engine)
         self._output, self._save = config.output, config.save
         self._no_video, self._run_dir = config.no_video, config.run_dir

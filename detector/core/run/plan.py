@@ -127,7 +127,7 @@ class PlanDraft:
             chosen=refuse,
             **words,
         )
-        # The engine has its options already, and the session records those that the user gave.
+        # Omit engine options: the engine has them already, and the session records the user's.
         runtime = {field.name for field in fields(RuntimeConfig)}
         tuned = {name: value for name, value in loaded.tuned.items() if name not in runtime}
         draft = PlanDraft.of(self.config.with_options(tuned)) if tuned else self
@@ -251,8 +251,8 @@ class RunPlan:
         return self.loaded.shapes.of_run(lambda network: self.head(change(network), lowest_conf))
 
     def reduction(self) -> Callable[[int, int], int] | None:
-        """Return a function from a picture's size to the divisor of both sides at which it may be
-        decoded if no output shows it; None if every pixel is needed."""
+        """Return a function that takes a picture's size and returns the divisor by which both sides
+        may be reduced in decoding; None if every pixel is needed, as when an output shows it."""
         if self.reading.full_decode or self.extra_stages:
             return None
         return self.tiling.reduction(self.network, turns=self.loaded.shapes is not None)

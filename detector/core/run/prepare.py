@@ -52,7 +52,7 @@ def prepare_network(
 ) -> PreparedNetwork:
     """Prepare a network for ``engines.open``.
 
-    ``requests``: function from the concurrency to the number of requests. ``one_at_a_time``: a
+    ``requests``: takes the concurrency, returns the number of requests. ``one_at_a_time``: a
     request gets all threads unless the user sets their number. Raises UsageError and EngineError
     for an unavailable precision or device, and OutputError.
     """

@@ -176,7 +176,7 @@ def time_engines(
 
 
 def _is_undecided(candidates: Sequence[_WarmEngine]) -> bool:
-    """Return whether a candidate is fast enough by its median, but none is by its interval too."""
+    """Return whether some candidate is fast enough by its median, but none by its interval."""
     if not candidates:
         return False
     first, *others = (_inner_interval(candidate.fps) for candidate in candidates)

@@ -74,7 +74,7 @@ class Shapes:
     ) -> None:
         """Take over ``first``, which its owner closes. ``load`` opens the others."""
         self.longest = longest_side(first.network, config)
-        # Of pictures: shapes, number, pixels. Of models loaded after the first: number, seconds.
+        # Shapes, number and pixels of all pictures; number and seconds of further models loaded.
         self._shapes: set[Size] = set()
         self._pictures, self._pixels, self._made, self._made_s = 0, 0, 0, 0.0
         self._network, self._config, self._load = first.network, config, load

@@ -39,9 +39,9 @@ class Tiling:
         return tiling
 
     def reduction(self, network: Network, turns: bool) -> Callable[[int, int], int]:
-        """Return a function from a picture's width and height to the divisor of both at which it
-        may be decoded: the largest of 8, 4, 2 that leaves ``SPARE`` times the size that the network
-        sees, else 1. With tiles, which start at even pixels, at most 2."""
+        """Return a function that takes a picture's width and height and returns the divisor of both
+        at which it may be decoded: the largest of 8, 4, 2 that leaves ``SPARE`` times the size that
+        the network sees, else 1. With tiles, which start at even pixels, at most 2."""
         from detector.core.stages.preprocess import place
         from detector.core.stages.tiles import tile_size
 

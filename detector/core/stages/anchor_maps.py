@@ -1,4 +1,4 @@
-"""Decode the raw maps of YOLOv5 and YOLOv7, as heads.py does those of darknet."""
+"""Decode the raw maps of YOLOv5 and YOLOv7; heads.py decodes those of darknet."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ INKS = tuple(_choose_ink(color) for color in PALETTE)
 PEOPLE = {"person", "people", "pedestrian"}  # in COCO, VisDrone and MOT, and the default model
 YELLOW = 3  # index in the palette: the background of a remark
 FEW = 12  # boxes; with more, text is smaller, and ambiguous labels get a thick corner
-BLOCKS = 6  # along the shorter side of a pixelated object
+BLOCKS = 6  # most blocks along the shorter side of a pixelated object
 DASH = 4  # length of a dash, in line widths
 SMALLEST_BLOCK = 8  # pixels: smaller blocks leave letters and faces readable
 
@@ -77,7 +77,7 @@ SMALLEST_BLOCK = 8  # pixels: smaller blocks leave letters and faces readable
 class Style:
     """How boxes and labels look.
 
-    ``line_width``: pixels, None: from the picture's size. ``font_scale``: 1.0 is the size chosen
+    ``line_width``: pixels; None: the picture's size decides. ``font_scale``: 1.0 is the size chosen
     for the picture. ``blurred``: ids of classes whose boxes are pixelated. ``remark``: a sentence
     to draw at the bottom left. ``font``: draws the labels; None: OpenCV's own font.
     """
@@ -106,8 +106,8 @@ class PlacedLabel(NamedTuple):  # a frozen dataclass takes four times as long to
 
 
 class Corner(NamedTuple):
-    """The two arms that thicken a corner of a box: x1, y1, x2, y2 of whole pixels, x2 and y2 past
-    the last one. They may exceed the picture."""
+    """The two arms that thicken a corner of a box: each x1, y1, x2, y2 in whole pixels, x2 and y2
+    past the last one. The arms may exceed the picture."""
 
     shade: int  # index in PALETTE
     arms: tuple[Rect, Rect]
@@ -117,7 +117,7 @@ class Corner(NamedTuple):
 class DrawnLayout:
     """The positions of everything that ``annotate`` or an overlay draws in one picture.
 
-    ``line``: pixels. ``boxes``: x1, y1, x2, y2 of whole pixels, x2 and y2 past the last one; best
+    ``line``: pixels. ``boxes``: x1, y1, x2, y2 in whole pixels, x2 and y2 past the last; best
     score first. ``shades``: indexes in PALETTE. ``corners``: in drawing order. ``dots``: boxes with
     a dot instead of a label. ``dashed``: boxes of objects that were predicted, not detected.
     """

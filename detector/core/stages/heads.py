@@ -58,9 +58,9 @@ def are_finite(boxes: Floats) -> NDArray[np.bool_]:
     return np.all(below, axis=1)  # type: ignore[no-any-return]
 
 
-# Raw maps with anchors. We decode only cells whose objectness alone reaches the threshold, those of
-# all maps together. In a street scene that is some 50 of 2,535. This saves the exponentials of the
-# others, and a numpy call of about a microsecond per map.
+# Raw maps with anchors. We decode only cells whose objectness alone reaches the threshold, some 50
+# of 2,535 in a street scene, which saves the exponentials of the others. The cells of all maps are
+# decoded together, since each numpy call takes about a microsecond.
 
 Indices = NDArray[np.intp]
 
@@ -74,7 +74,7 @@ def no_candidates() -> Candidates:
 class Survivors(NamedTuple):
     """M cells that reach the threshold, with their best class and its score."""
 
-    at: Indices  # [M], among the cells of all maps, one map after the other
+    at: Indices  # [M], positions in the list of all cells, map by map
     cells: Floats  # [M, 5+C], a copy
     class_ids: NDArray[np.int64]
     best: Floats  # [M]
@@ -87,9 +87,9 @@ def survivors(
     threshold (NaN never does); None if there is none. Order: anchor, y, x, or with ``anchors_last``
     y, x, anchor.
 
-    Neither filter drops a candidate, since the product of two probabilities is at most each of
-    them. With few classes the second runs before any cell is copied, since every cell of a network
-    without trained objectness passes the first.
+    Neither filter drops a candidate, since the product of two probabilities is at most either of
+    them. With few classes we also filter by class before copying any cell: in a network without
+    trained objectness, every cell passes the filter by objectness.
     """
     places, copies, first = [], [], 0
     for output in outputs:
@@ -150,7 +150,7 @@ class YoloLayer:
     classes: int
     cell_width: float  # network pixels per cell
     cell_height: float
-    scale_x_y: float = 1.0  # stretches the range of centres, so that one can be at a cell's edge
+    scale_x_y: float = 1.0  # stretches the range of centres, to reach a cell's edges
     # The network itself ends in a logistic, and sizes are (2 t)^2 instead of e^t.
     new_coords: bool = False
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from detector.core.stages.heads import Floats, xyxy
 from detector.core.types import Candidates, Detections
 
-# Candidates are taken in blocks of this size, best first: pairs are compared inside a block and
-# with those kept before, never n x n over all. 256 x 256 float32 fits in a core's L2 cache.
+# Candidates are taken in blocks of this size, best first. Each is compared with those in its block
+# and with those kept before, not with all others. 256 x 256 float32 fits in a core's L2 cache.
 BLOCK = 256
 
 

@@ -129,8 +129,8 @@ def draw_trails(
 def simplify(
     trails: Sequence[NDArray[np.float32]], line: int, shift: int = 0
 ) -> Iterator[NDArray[np.int32]]:
-    """Yield each trail's points in 1 / 2 ** ``shift`` pixels, without those whose omission moves
-    the line by at most an eighth of its width."""
+    """Yield each trail's points in 1 / 2 ** ``shift`` pixels. Omit points if this moves the line by
+    at most an eighth of its width."""
     if not trails:
         return
     points = np.rint(np.concatenate(trails) * (1 << shift)).astype(np.int32)

@@ -79,7 +79,7 @@ def _bgr_to_rgb(image: Image, inner: Image) -> None:
 
 def resize(image: Image, size: tuple[int, int], out: Image | None = None) -> Image:
     """Scale ``image`` ([h, w] or [h, w, 3]) linearly to ``size`` (width, height), into ``out`` if
-    given, on ARM64 to the same pixels as on x86.
+    given. The pixels are the same on ARM64 as on x86.
 
     On ARM64 cv2 uses KleidiCV and carotene, which round differently: 18% of the pixels differ by
     one level. They leave some cases to OpenCV's own code: more than four channels, and two or three

@@ -57,14 +57,14 @@ class Cells:
     are, by ``kind``:
 
     "offsets"    x and y from the cell's point, and logarithms of width and height, in cells (YOLOX)
-    "linear"     the same with width and height themselves (BlazeFace)
+    "linear"     the same, but with width and height instead of their logarithms (BlazeFace)
     "distances"  from the cell's point to left, top, right and bottom, in cells; each is the mean of
                  0, 1, 2 ... ``bins`` - 1, weighted by the softmax of ``bins`` columns (generalised
                  focal loss, arXiv 2006.04388)
 
     ``centre``: position of a cell's point inside the cell, 0 to 1. ``anchors``: consecutive rows
     per cell. ``sizes``: instead of ``anchors``, the priors of a cell of each stride (SSD), in
-    pixels: a side, or width and height. Offsets are then in priors, not in cells.
+    pixels: one side if square, or width and height. Offsets are then in priors, not in cells.
     ``variances``: factors on x and y, and on width and height.
     """
 
@@ -93,7 +93,7 @@ class Cells:
 class Reading:
     """How to read a network's outputs. ``unit``: factors from a box's x and y to network pixels:
     (1, 1) for boxes in pixels, (W, H) for boxes in 0..1. ``background``: which column of the
-    scores means background; "first" in a list: the class below ``first_class``. ``several``: a row
+    scores means background; "first" in a list: class ``first_class`` - 1 does. ``several``: a row
     yields a detection for each class that reaches the threshold, not only for the best.
     ``objectness_mean``: a score is the "product" of objectness and class probability, or their
     "geometric" mean. ``classes``: only in a list of finished detections. ``first_class``: the

@@ -35,9 +35,9 @@ from detector.core.types import (
     size_of,
 )
 
-OVERLAP = 0.2  # share of a tile's side that overlaps the next one
+OVERLAP = 0.2  # share of a tile's side that overlaps the next tile
 SAME = 0.5  # IoU, in the pixels that both inputs show
-INSIDE = 0.5  # share of a piece
+INSIDE = 0.5  # share of a piece's area
 BLOCK = 256  # boxes compared with all others at once
 EDGE = 0.03  # of a tile's side: a box that ends this close to a seam counts as cut
 
@@ -122,7 +122,7 @@ class FrameTiles:
 
 
 def each_given_tile(head: Callable[[Outputs], Candidates]) -> Callable[[Outputs], list[Candidates]]:
-    """Return a head as from ``each_tile``; the last output is the frame's number of inputs."""
+    """Return a head like ``each_tile``, for outputs that end with the frame's number of inputs."""
 
     def heads(outputs: Outputs) -> list[Candidates]:
         *given, counts = outputs

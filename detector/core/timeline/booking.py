@@ -7,7 +7,7 @@ read the clocks of all of the engine's threads whenever an inference begins or e
   name of their creator) works for that worker's inference alone.
 - Time that other threads used since the last reading is split equally between the inferences in
   flight.
-- With no inference in flight, threads still spin after the last one, so it gets their time.
+- Threads still spin after an inference. If none is in flight, the last one gets their time.
 
 So the sum over all inferences equals the threads' CPU time, for any number of requests.
 """
@@ -58,7 +58,7 @@ class Booking:
         self.readable = False  # whether any of these clocks can be read
 
     def worker(self, name: str) -> EngineCaller:
-        """Return the caller for the thread of that name, which is about to call the engine."""
+        """Return the ``EngineCaller`` of the thread with this name, which will call the engine."""
         with self._lock:
             if not self._workers:
                 self._book()  # loading and warm-up belong to no call

@@ -55,7 +55,7 @@ class RunQueue:
     """The time that the opening thread was runnable without a core: the second number of its
     schedstat (Linux, Documentation/scheduler/sched-stats.rst), in nanoseconds. The kernel updates
     it when the thread gets a core, so the thread itself always reads an exact value. The file stays
-    open: a read takes 1 us, opening it 10. Raises OSError if absent."""
+    open: a read takes 1 us, opening it 10. Raises OSError if the file is absent."""
 
     __slots__ = ("_file",)
 
@@ -236,8 +236,8 @@ class Natives:
         return {task: times for task, times in readings if times is not None}
 
     def mark(self, calls: Mapping[str, int]) -> Mark:
-        """Read all clocks. Return the quickest of several readings if one took long: the caller
-        lost its core during it, so the CPU time of that moment would belong to no thread."""
+        """Read all clocks, again if that took long, and return the quickest reading. In a slow one,
+        the caller lost its core, and the CPU time of that moment would belong to no thread."""
         readings = [self._read_clocks(calls)]
         while readings[-1][0] > QUICK_READING_NS and len(readings) < MAX_READINGS:
             readings.append(self._read_clocks(calls))

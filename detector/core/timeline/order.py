@@ -1,8 +1,8 @@
 """The order of a frame's stages, and the groups of stages that run in one thread in turn.
 
 Every run has the seven stages of ``spans.STAGES``. It may have more between nms and annotate
-(``stages/between``). Any other name counts as one of those, so that a session with a stage that is
-not installed here can still be read.
+(``stages/between``). Any unknown name counts as one of these, so that a session with a stage that
+is not installed here can still be read.
 """
 
 from __future__ import annotations

@@ -68,9 +68,9 @@ class BusyMeter:
             return self.total_ns + (max(0, now - self._since) if self._inside else 0)
 
 
-# Shorter intervals of a thread's time count as on a core, without a check: a check is a system
-# call, and a thread that loses its core is off for about a millisecond (the scheduler's slice).
-# Time off a core that an unchecked interval contains shows in the next check.
+# In shorter intervals we assume that the thread had a core, since a check is a system call, and a
+# thread that loses its core is off it for about a millisecond (the scheduler's slice). If it was
+# off a core after all, the next check finds that time.
 QUICK_NS = 50_000
 
 
@@ -80,11 +80,11 @@ class Span:
     Made once per stage and kind of a track, so that a call costs two clock reads and allocates
     nothing. Time in nested spans counts for the innermost only. A stage cannot nest in itself.
 
-    Totals over all calls, without nested spans: ``self_ns``; ``off_cpu_ns``, the part of it without
-    a core; ``ready_ns``, the part of that when runnable. ``other_threads_ns``: CPU time of the
-    process's other threads during the calls, if the track observes them. ``library_ns``: time of
-    the engine's own threads that ``booked`` assigned to the calls. ``call_ns``: ``self_ns`` of the
-    last call. Each call gives a row; the first ``room`` rows are kept, or with ``ring`` the last.
+    Totals over all calls, without nested spans: ``self_ns``; ``off_cpu_ns``, its part without a
+    core; ``ready_ns``, the part of ``off_cpu_ns`` when runnable. ``other_threads_ns``: CPU time of
+    the process's other threads during the calls, if the track observes them. ``library_ns``: time
+    of the engine's own threads that ``booked`` assigned to the calls. ``call_ns``: ``self_ns`` of
+    the last call. Each call gives a row; the first ``room`` are kept, or with ``ring`` the last.
     """
 
     __slots__ = (

@@ -90,7 +90,7 @@ def refuse_beyond_one_message(network: Network, doing: str, cure: str) -> None:
 
 
 def _weight_bytes(model: onnx.ModelProto) -> int:
-    """Return the size of the weights in bytes; if small, only an upper limit, 8 an element."""
+    """Return the weights' size in bytes, or if they are few, an upper limit: 8 per element."""
     limit = sum(8 * math.prod(tensor.dims) for tensor in model.graph.initializer)
     if limit <= LARGEST_MESSAGE:
         return int(limit)

@@ -118,7 +118,7 @@ def _find_owners(optimised: Any, graph: Any) -> dict[str, int]:
     owners = _find_owners_by_name(optimised, {node.name for node in nodes})
     before, after = _find_neighbours(nodes)
     computing = {at for at, node in enumerate(optimised.node) if _computes(node)}
-    # No pass changes an earlier assignment. First convolutions and dequantisers: to the node after.
+    # No pass changes an owner. First, convolutions and dequantisers get that of the node after.
     for node in reversed(nodes):
         if _computes(node) or node.op_type == "DequantizeLinear":
             candidates = [
@@ -127,7 +127,7 @@ def _find_owners(optimised: Any, graph: Any) -> dict[str, int]:
                 if not _computes(node) or at in computing
             ]
             owners |= {node.name: candidates[0]} if candidates and node.name not in owners else {}
-    # Then activations: to the node before. Then the graph's first nodes: to the node after.
+    # Then activations get the owner of the node before; then first nodes, that of the node after.
     for neighbours, order in ((before, nodes), (after, nodes[::-1])):
         for node in order:
             candidates = _owners_of(neighbours[node.name], owners)

@@ -354,7 +354,7 @@ def uncounted(model: onnx.ModelProto) -> list[str]:
 
 
 def peak_bytes(model: onnx.ModelProto) -> int:
-    """Return the peak size of tensors between maker and last reader, at four bytes per value."""
+    """Return the peak size of all tensors that are still to be read, at four bytes per value."""
     graph, shapes = model.graph, tensor_shapes(model)
     constants = {tensor.name for tensor in graph.initializer}
     last = {name: at for at, node in enumerate(graph.node) for name in node.input}

@@ -102,8 +102,8 @@ def sensitive_nodes(model: onnx.ModelProto, kept: Set[str] = frozenset()) -> set
 
 
 def _thin_nodes(graph: onnx.GraphProto) -> set[str]:
-    """Return convolutions with few input channels per group and their activations, except in an
-    attention block: OpenVINO 2026.4 cannot compile one that mixes types."""
+    """Return convolutions with few input channels per group, and their activations. Those in
+    attention blocks are omitted: OpenVINO 2026.4 cannot compile such a block with mixed types."""
     thin: set[str] = set()
     constants = {tensor.name: tensor.dims for tensor in graph.initializer}
     makers = {name: node.name for node in graph.node for name in node.output}
@@ -142,8 +142,8 @@ def _stem_nodes(model: onnx.ModelProto) -> set[str]:
 
 
 def _nodes_between(graph: onnx.GraphProto, kept: Set[str]) -> set[str]:
-    """Return the nodes between ``kept`` nodes or before them. Two Casts cost more than one such
-    node gains in half precision."""
+    """Return the nodes between ``kept`` nodes or before them. In half precision, such a node would
+    gain less than its two Casts cost."""
     makers = {name: node.name for node in graph.node for name in node.output}
     outputs = {info.name for info in graph.output}
     first = _nodes_before_products(graph)

@@ -469,8 +469,8 @@ def _output_axis(node: onnx.NodeProto) -> int:
 
 
 def _range_sources(wiring: Wiring) -> dict[str, str]:
-    """Return tensor -> the tensor whose values it holds, only moved. Both must have one scale, to
-    avoid rounding."""
+    """Return tensor -> the tensor whose values it holds, only moved. Both must have the same scale,
+    to avoid rounding."""
     sources: dict[str, str] = {}
     for node in wiring.graph.node:
         if node.op_type in MOVING and node.name in wiring.able:

@@ -64,7 +64,7 @@ class Bound:
     """A layout, or a description, matched with the outputs of a file.
 
     ``reading``: how the outputs are read; None if ``decoder`` with ``arguments`` reads them.
-    ``bare``: outputs without a batch axis. ``family``: the one assumed for the input if none is
+    ``bare``: outputs without a batch axis. ``family``: assumed for the input's pixels if none is
     named. ``joined``: outputs that are each joined from several, one per stride.
     """
 

@@ -48,7 +48,7 @@ class EndToEnd(Layout):
         return self._match_parts(evidence, names)
 
     def _match_rows(self, evidence: Evidence, name: str) -> Bound | None:
-        """Match [B, K, 6], or YOLOv7's [K, 7], whose rows begin with the picture's number."""
+        """Match [B, K, 6], or YOLOv7's [K, 7], whose rows begin with the picture's batch index."""
         dims = evidence.dims(name)
         if len(dims) == 3 and dims[2] == COLUMNS and (dims[1] is None or dims[1] <= MAX_DETECTIONS):
             rows = dims[1]
@@ -62,7 +62,7 @@ class EndToEnd(Layout):
             ):
                 return None
             if evidence.has_operator("GridSample") and not stated:
-                return None  # maybe a transformer's queries: 4 + 2 classes
+                return None  # maybe a transformer's raw queries: a box and two class scores
             return self.bind(finished(), (name,), None)
         # YOLOv7's columns are batch, box, class, score: the box begins in column 1.
         if len(dims) == 2 and dims[1] == 7 and evidence.find_joined_part(name, 4) == 1:

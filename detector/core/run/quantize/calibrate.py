@@ -65,7 +65,7 @@ class Calibration:
     held_out: int  # frames that agreement was measured on
     apart: bool  # whether these are two sets of frames
     frames_sha256: str
-    budget: float
+    budget: float  # lowest agreement to accept
     searched: bool
     detections: int  # number of detections by fp32 on the held-out frames
     ranges: Mapping[str, Range]

@@ -225,7 +225,7 @@ def _choose_few_frames(frames: Frames) -> NDArray[np.uint8]:
 def _graph_maker(
     network: Network, ranges: Mapping[str, Range], kind: str, always_float: Sequence[Unit]
 ) -> MakeGraph:
-    """Return a function from float units to the graph; those in ``always_float`` stay float too."""
+    """Return a function that makes a graph with given units, and ``always_float``, in float."""
     return lambda float_units: quantised_graph(
         network.graph,
         ranges,

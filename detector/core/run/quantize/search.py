@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 RANKING_FRAMES = 4  # frames on which ``rank_units`` measures errors
 TRIALS = 16  # largest number of units that step 3 tries
-MIN_SHARE = 1e-3  # share of all MACs with which smaller units are ranked
+MIN_SHARE = 1e-3  # units with a smaller share of all MACs are ranked as if they had this one
 ENGINE = "ort"  # runs the compared graphs
 OPENVINO = "openvino"  # runs graphs that ONNX Runtime refuses, and mixes int8 and bf16
 # The default thresholds, whatever a run's options are, since a calibration serves many runs.
@@ -126,7 +126,7 @@ class Reference:
 
 
 def noise_over_signal(expected: Sequence[Outputs], actual: Sequence[Outputs]) -> list[float]:
-    """Return noise over signal of each output on all frames, or the noise without a signal."""
+    """Return each output's noise over its signal, on all frames; without a signal, the noise."""
     shares = []
     for at in range(len(expected[0])):
         signal = sum(float(np.square(picture[at], dtype=np.float64).sum()) for picture in expected)

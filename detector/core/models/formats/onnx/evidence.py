@@ -44,7 +44,7 @@ DESCRIBE_PIXELS = (
 PAGE = f"{__address__}/blob/main/docs/models.md"
 YOLOS = re.compile(r"yolox|yolov?(5|6|7|8|9|10|11|12|26)(?!\d)|rt[-_]?detr")
 
-# A graph with a smaller factor (1/255; 1/58 with a deviation) expects pixels of 0..255, else 0..1.
+# A graph that multiplies pixels by less (1/255; 1/58 with a deviation) takes 0..255, others 0..1.
 LARGEST_PIXEL_FACTOR = 0.05
 
 
@@ -185,7 +185,7 @@ class Evidence(OutputShapes):
         return node
 
     def is_raw(self, name: str) -> bool:
-        """Return whether an output only joins results of convolutions, or their logistic."""
+        """Return whether an output only joins results of convolutions, or logistics of them."""
         pending, visited = [name], set()
         while pending:
             node = self.makers.get(pending.pop())

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ForeignGraph:
-    """``dims``, ``types``: those of every tensor, from the latest ``infer``. ``sizes``: inputs for
-    the picture's size. ``declared``: the outputs' shapes in the file, used if inference fails and
-    size and batch are the file's; ``uses_declared``: the outputs for which they are used."""
+    """``dims``, ``types``: shape and type of every tensor, from the latest ``infer``. ``sizes``:
+    inputs for the picture's size. ``declared``: shape of each output in the file, used if inference
+    fails and size and batch are the file's; ``uses_declared``: the outputs for which it is used."""
 
     name: str
     opset: int

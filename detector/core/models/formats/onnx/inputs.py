@@ -25,7 +25,7 @@ HEIGHT, WIDTH, ONE = "height", "width", "1"
 
 
 class ExtraInput(NamedTuple):
-    """``forms``: the values along the last axis, one form per length; (): a mask of pixels."""
+    """``forms``: what the last axis holds, one form per length; (): a mask of pixels."""
 
     maker: str
     forms: tuple[tuple[str, ...], ...]

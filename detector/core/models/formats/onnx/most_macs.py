@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 FOLLOWED = frozenset("Add Sub Mul Cast Concat Gather Slice Squeeze Unsqueeze Size".split())
 MAX_BOUND = 1 << 40  # rows; a larger bound counts as none
 COUNTING = ("NonZero", "NonMaxSuppression", "TopK", "Compress", "Unique")
-# Operators whose results never fall when counts, which are never negative, rise in the first input
+# Operators whose results never fall when their first input, which holds counts (>= 0), rises.
 RISING = frozenset(
     "Identity Cast Gather Slice Squeeze Unsqueeze Reshape Flatten Floor Ceil Relu ReduceProd "
     "ReduceSum ReduceMax ReduceMin".split()
 )
-RISING_IN_ALL = frozenset("Concat Add Mul Min Max".split())  # the same, in any input
+RISING_IN_ALL = frozenset("Concat Add Mul Min Max".split())  # the same for any input
 
 
 def most_macs(graph: ForeignGraph, model: onnx.ModelProto) -> int:

@@ -11,7 +11,7 @@ from detector.core.models.formats.onnx.foreign import ForeignGraph
 if TYPE_CHECKING:
     import onnx
 
-# Operator -> its inputs that must be lists [N]. Runtimes accept numbers as other operators' axes.
+# Operator -> its inputs that must be lists [N]. Other operators' axes may be a number, too.
 LISTS = {
     "Slice": (1, 2, 3, 4),
     "Reshape": (1,),

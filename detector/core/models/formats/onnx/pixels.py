@@ -33,14 +33,14 @@ def needed_pixels(evidence: Evidence, description: Description, *, described: bo
 
     pixels = description.input if described else input_of(evidence, description)
     steps = evidence.pixel_steps()
-    # A graph that swaps red and blue itself needs the opposite order to its family's networks.
+    # A graph that swaps red and blue itself needs the opposite of its family's order.
     bgr = (pixels.colour == "bgr") != (steps.swaps_channels and not described)
     if evidence.graph.input.type.tensor_type.elem_type == TensorProto.UINT8:
         return Pixels(bgr)  # the graph does the rest
     scale = 1.0 if steps.scales else pixel_scale(pixels)
     if steps.subtracts or (pixels.mean is None and pixels.deviation is None):
         return Pixels(bgr, (scale,))
-    # If the graph scales pixels, we subtract the mean before, so it must be that of unscaled ones.
+    # If the graph scales pixels, we subtract the mean before that, in the unit of unscaled pixels.
     graph_scale = pixel_scale(pixels) if steps.scales else 1.0
     mean, deviation = pixels.mean or (0.0,) * 3, pixels.deviation or (1.0,) * 3
     if steps.divides:  # the graph divides, but does not subtract

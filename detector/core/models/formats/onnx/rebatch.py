@@ -160,7 +160,7 @@ def _follow_broadcast(walk: _BatchAxes, node: onnx.NodeProto) -> int:
 
 
 def _check_axis(axis: int, used: int, rank: int) -> int:
-    """Return the batch axis ``axis`` if an operator works along another axis, ``used``."""
+    """Return the batch axis ``axis``; refuse an operator that works along it (``used``)."""
     if used % rank == axis:
         raise _UnprovenError("it works along the batch axis")
     return axis

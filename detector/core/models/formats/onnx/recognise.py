@@ -5,7 +5,7 @@ The evidence comes, in this order, from
     the user             --describe FILE, --family NAME
     the file's metadata  names, stride and task, as Ultralytics and older YOLOs write them
     tensors' names       those of a family in cfg/families
-    the number of rows   3 boxes per cell of a YOLO's maps, or 1: models/layouts
+    the number of rows   3 or 1 per cell of a YOLO's maps: models/layouts
 
 If the metadata does not prove a layout, a test run of the network may disprove it: scores outside
 0..1, all boxes within one pixel, fractional classes. A file that fits no layout, or several, is
@@ -45,7 +45,7 @@ RAW_MAPS = (
     "with decoded boxes (Ultralytics: yolo export format=onnx; YOLOv5: export.py in eval mode; "
     "YOLOv7: export.py --grid; effdet: DetBenchPredict; SSD: its detections)"
 )
-FEW = 12  # most rows of a table that is not a stride's
+FEW = 12  # a table with more rows than this may be one stride's
 MASK_SCALE = 4  # a segmentation model's masks are smaller than the input by this factor
 ALIASES = {"yolov11": "yolo11", "yolov12": "yolo12", "yolov26": "yolo26", "rt-detr": "rtdetr"}
 
@@ -205,7 +205,7 @@ def _by_layout(evidence: Evidence) -> Recognition | None:
 
 
 def doubt_of(evidence: Evidence, bound: Bound) -> str | None:
-    if bound.joined:  # proven by a description or by the names of all levels
+    if bound.joined:  # an output per stride: a description or all their names prove the layout
         return None
     assert bound.reading is not None
     if (results := evidence.probe()) is None:

@@ -277,7 +277,7 @@ def _resolve_bounds(graph: ForeignGraph, node: onnx.NodeProto) -> None:
 
 
 def put_prefix(graph: ForeignGraph, pixels: Pixels, *, planar: bool) -> None:
-    """Add our input before the graph, in place: u8 RGB NHWC, Cast, Transpose, order and scale.
+    """Add our input before the graph, in place: u8 RGB NHWC, Cast, Transpose, channel order, scale.
 
     ``planar``: the graph reads NCHW. Order and scale are folded into the first convolutions, unless
     their weights have half precision (1/255 would round to zero) or a mean is subtracted.

@@ -269,7 +269,7 @@ def implicit_detect(
 def auxiliary_detect(
     builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec
 ) -> Value:
-    """Add a head for the first half of the inputs, and one for training (m2) for the rest."""
+    """Add a head for the first half of the inputs, and a training-only head (m2) for the rest."""
     layers = len(inputs) // 2
     if len(inputs) != 2 * layers:
         raise spec.row.error(
