@@ -17,7 +17,7 @@ from detector.core.errors.holding import hold, name_to_open, unchanged
 from detector.core.models import ModelRequest, open_network
 from detector.core.models.formats.onnx import load
 from detector.core.run.detect import Hooks, RunResult, detect
-from tests.cli.test_guard import external
+from tests.models.test_onnx_bad import external
 from tests.sources.clips import write_video
 
 
@@ -111,20 +111,20 @@ def test_external_data_replaced_while_it_is_read_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file is only known after the model has been parsed."""
-    external(tmp_path)
-    network = open_network(ModelRequest(str(tmp_path / "y.onnx")))
+    path = str(external(tmp_path, keep=True))
+    network = open_network(ModelRequest(path))
     assert network.sha256
 
     def replace_first(*given: Any) -> None:
-        data = tmp_path / "y.onnx.data"
+        data = tmp_path / "m.onnx.data"
         (tmp_path / "new").write_bytes(data.read_bytes())
         os.replace(tmp_path / "new", data)
         check(*given)
 
     check = load.check_tensors
     monkeypatch.setattr(load, "check_tensors", replace_first)
-    with pytest.raises(ModelError, match=r"y\.onnx\.data"):
-        open_network(ModelRequest(str(tmp_path / "y.onnx")))
+    with pytest.raises(ModelError, match=r"m\.onnx\.data"):
+        open_network(ModelRequest(path))
 
 
 @pytest.mark.slow

@@ -131,6 +131,10 @@ def _merged(values: list[Any]) -> Any:
 # ---- files
 
 
+def _rows(path: Path, command: Command) -> Any:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
 def _document(path: Path, command: Command) -> Any:
     if path.name.startswith("trace"):
         return _trace(path)
@@ -151,6 +155,10 @@ def _table(path: Path, command: Command) -> Any:
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.reader(file))
     return rows[:1] if command.name.startswith("report") else rows
+
+
+def _lines_of(path: Path, command: Command) -> Any:
+    return path.read_text(encoding="utf-8").splitlines()
 
 
 def _arrays(path: Path, command: Command) -> Any:
@@ -204,10 +212,10 @@ def _shape(value: Any) -> str:
 
 
 READERS: dict[str, Callable[[Path, Command], Any]] = {
-    ".jsonl": lambda path, _: [json.loads(line) for line in path.read_text("utf-8").splitlines()],
+    ".jsonl": _rows,
     ".json": _document,
     ".csv": _table,
-    ".txt": lambda path, _: path.read_text("utf-8").splitlines(),
+    ".txt": _lines_of,
     ".npz": _arrays,
     ".png": _picture,
     ".jpg": _picture,
