@@ -156,7 +156,7 @@ def test_default_name_contains_model_size_and_batch(tmp_path):
         (["street", "--to", "onnx", "--batch", "1..4"], 2, ["one batch"]),
         (["street", "--to", "onnx", "-o", "/proc/x.onnx"], 6, ["/proc/x.onnx"]),
         (["street", "--to", "onnx", "-o", "."], 6, ["folder"]),
-        (["street", "--to", "onnx", "--precision", "fp16", "--engine", "openvino"], 2, ["omit"]),
+        (["street", "--to", "onnx", "--precision", "bf16", "--engine", "torch"], 2, ["omit"]),
     ],
 )
 def test_wrong_arguments(tmp_path, arguments, code, words):
