@@ -37,8 +37,8 @@ INSTRUMENTED = [
 ]
 TIMEOUT_S, MEMORY_MB, LONGEST = 20, 2048, 20_000
 MOST_KEPT = 5  # failures of one reader
-# libFuzzer reads its peak memory from the kernel, which includes that of the process before exec: a
-# copy of the whole attack. Starting it from a small shell avoids that.
+# libFuzzer takes its peak memory from the kernel. That figure includes the memory before exec, when
+# the process was a copy of the whole attack; we avoid that by starting it from a small shell.
 SMALL_PARENT = ("sh", "-c", '"$@"; exit $?', "sh")
 
 Read = Callable[[bytes], object]
@@ -160,7 +160,7 @@ def _spans(folder: Path) -> Read:
 
 
 def _columns(folder: Path) -> Read:
-    """Read a damaged column in a valid archive: a byte for its number, then its .npy file."""
+    """Read a damaged column in a valid archive. Input: the column's number, a byte; its file."""
     read_file = _spans(folder)
     with zipfile.ZipFile(io.BytesIO(inputs.session()["spans.npz"])) as file:
         entries = [(one.filename, file.read(one)) for one in file.infolist()]
@@ -232,7 +232,7 @@ def run_reader(name: str, seconds: float, seed: int, keep: Path) -> ReaderResult
                 ],
                 cwd=CHECKOUT, capture_output=True, text=True, errors="replace", check=False,
                 env={**os.environ, "PYTHONPATH": str(CHECKOUT), "TMPDIR": place},
-                # it ends without removing its temporary folder
+                # TMPDIR: the child does not remove its temporary folder when it ends
             )  # fmt: skip
             text = done.stdout + done.stderr
             result.tried += int((re.findall(r"number_of_executed_units: (\d+)", text) or [0])[-1])

@@ -1,8 +1,8 @@
 """Input files of the command lines. Every maker writes one file, with the same pixels each time.
 
-The network ``dots.onnx`` returns three fixed boxes whose scores are the largest red, green and blue
-of the picture, so rows are exact on every CPU; clips are lossless and flat in colour, so decoding
-is too.
+The network ``dots.onnx`` returns three fixed boxes, scored by the largest red, green and blue of
+the picture, so rows are equal on every CPU. Clips are lossless and flat in colour, so decoded
+pixels are equal too.
 """
 
 from __future__ import annotations

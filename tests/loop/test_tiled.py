@@ -41,7 +41,7 @@ def test_tiles_are_inferred_in_batches_of_the_engine(batch, frames, calls):
 
 
 class Sum:
-    """Maps candidates of all tiles to a frame whose score is the sum of theirs."""
+    """Joins the candidates of all tiles into one detection; its score is the sum of theirs."""
 
     def to_source(self, tiles):
         joined = Candidates(*(np.concatenate(own) for own in zip(*tiles, strict=True)))

@@ -62,8 +62,8 @@ class OpenPictures(SteppingSource):
         self._names = _make_output_names(paths)
         self.pts = -1
         self.left_out = ""  # reported at the end, after the notes on single pictures
-        # Maps a note without its numbers to its first picture and whole text, the number of other
-        # pictures with that note, and its index in ``notes``.
+        # Key: a note without its numbers. Value: the first picture with that note and the note in
+        # full, the number of other pictures with it, and the note's index in ``notes``.
         self._noted: dict[str, tuple[tuple[str, str], int, int]] = {}
         # Pictures decoded or being decoded, the next one first.
         self._ahead: deque[tuple[int, Pending[Read]]] = deque()
@@ -303,12 +303,12 @@ def _decode(data: NDArray[np.uint8], choice: Choice) -> Read:
 
 
 def _decode_reduced(data: NDArray[np.uint8], choice: Choice) -> Reduced | None:
-    """Decode a JPEG fast at a fraction of its size; None for other formats and fractions."""
+    """Decode a JPEG fast at a reduced size; None for other formats, or if none is requested."""
     from detector.core.sources._picture_size import claimed_size
 
     if data[:2].tobytes() != JPEG or (size := claimed_size(data.tobytes())) is None:
         return None
-    factor = choice.find_reduction(*size)  # its EXIF may rotate it
+    factor = choice.find_reduction(*size)  # the picture may be rotated by its EXIF
     if factor not in REDUCED:
         return None
     pixels = cv2.imdecode(data, REDUCED[factor])
@@ -327,5 +327,5 @@ def _describe_unused(data: bytes) -> str:
     is_animated = data[12:16] == b"VP8X" and data[20] & 2
     if is_animated or b"acTL" in data[:HEAD_BYTES].partition(b"IDAT")[0]:
         return "an animation: only its first picture is used; convert it to a video to use all"
-    note = "a stream of pictures: only the first is used; give it by name to use all"
+    note = "a stream of pictures: only the first is used; give the file as source to use all"
     return note if holds_jpegs(data) else ""

@@ -39,7 +39,7 @@ def test_student_distribution(freedom, quantile):
         ((), 6, 2 / 64),
         ((1,), 6, 4 / 64),
         ((3, 5), 10, 2 * 25 / 1024),  # 25 subsets of 1..10 sum to at most 8
-        ((1, 2, 3, 4, 5, 6), 12, 0.176),  # W = 21 of 12: one-sided 0.0881
+        ((1, 2, 3, 4, 5, 6), 12, 0.176),  # 12 pairs, W = 21: one-sided p 0.0881
     ],
 )
 def test_signed_rank_test(ranks_below, count, p):
@@ -88,7 +88,7 @@ def test_looks_spend_the_whole_error_rate():
 
 
 def test_the_first_look_can_decide():
-    """Eight rounds in the same direction are less likely than this look's share of errors."""
+    """If nothing differs, eight equal directions are rarer than the errors of this look."""
     [result] = judge([[0.1 + at / 1000 for at in range(8)]], 0.01, 0.02, share_of_look(8, False))
     assert result.outcome == "faster"
     [result] = judge([[0.011] * 8], 0.02, 0.02, 1.0)
@@ -120,7 +120,7 @@ def test_noise_floor_is_at_least_one_percent():
     assert noise_floor([-0.03] * 9) == pytest.approx(0.03)
 
 
-def test_interval_of_a_mean_includes_a_slow_stretch():
+def test_slow_stretch_widens_the_interval_of_a_mean():
     calm, block = np.full(160, 10.0), np.full(160, 10.0)
     block[:20] = 20.0
     result = compare_means(calm, block)

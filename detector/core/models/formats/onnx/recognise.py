@@ -194,8 +194,8 @@ def _by_layout(evidence: Evidence) -> Recognition | None:
             name, why = (named, where) if named else (bound.family, "from its output's shape")
             if not name:
                 raise ModelError(
-                    f"{evidence.graph.name}: layout {kind} has no usual_family, a file of "
-                    "cfg/families that lists it"
+                    f"{evidence.graph.name}: layout {kind} has no usual_family; name a file of "
+                    "cfg/families that lists the layout"
                 )
             return Recognition(family(name), kind, bound, f"{why}, {kind} outputs")
     return None
@@ -250,7 +250,7 @@ def _list_matching_families(evidence: Evidence) -> str:
         and not isinstance(known.outputs.boxes.tensor, int)
         and not isinstance(bind(known.outputs, evidence.outputs(), size), str)
     ]
-    return f"; they match the names and shapes of {' or '.join(fitting)}" if fitting else ""
+    return f"; the outputs match the names and shapes of {' or '.join(fitting)}" if fitting else ""
 
 
 def _is_map(dims: Dims) -> bool:
