@@ -74,6 +74,10 @@ class Task:
         return (self.name, "whole", 0) if piece is None else (self.name, piece.do, piece.number)
 
     @property
+    def is_part(self) -> bool:
+        return self.piece is not None and self.piece.do == "part"
+
+    @property
     def label(self) -> str:
         """For people: ``cam1/a.mp4``, ``cam1/a.mp4, part 3 of 8``, ``cam1/a.mp4, joining``."""
         piece = self.piece
@@ -427,7 +431,7 @@ class _Step:
         done = [record for record in records if record is not None]
         if not parts or len(done) < len(parts):
             return "some of its parts are missing"
-        folders = pieces.part_folders(self._folder, len(parts))
+        folders = [pieces.part_folder(self._folder, number) for number in range(len(parts))]
         scratch = outputs.begin(name)
         try:
             try:

@@ -190,10 +190,15 @@ class Job:
         try:
             while self._todo or self._running:
                 if stop.is_set():
-                    self._end_by(stop)
+                    assert stop.exit_code is not None
+                    reason = "stopped by a signal; unfinished items were dropped; continue with "
+                    self._ends = Exit(code=stop.exit_code, reason=f"{reason}--resume")
                 if self._ends is not None and (stop.is_set() or not self._running):
                     break
-                self._hand_out()
+                while self._todo and self._ends is None and self.pool.has_room():
+                    task = self._todo.popleft()
+                    self._running[task.id] = task
+                    self.pool.submit(task)
                 for event in self.pool.wait(TICK_S):
                     self._take(event)
                 self._look_on()
@@ -213,19 +218,6 @@ class Job:
         if self.tally.done:
             self.manifest.write(report)
         return self._result(report)
-
-    def _end_by(self, stop: Stop) -> None:
-        assert stop.exit_code is not None
-        self._ends = Exit(
-            code=stop.exit_code,
-            reason="stopped by a signal; unfinished items were dropped; continue with --resume",
-        )
-
-    def _hand_out(self) -> None:
-        while self._todo and self._ends is None and self.pool.has_room():
-            task = self._todo.popleft()
-            self._running[task.id] = task
-            self.pool.submit(task)
 
     def _look_on(self) -> None:
         if self.clock() - self._shown < SHOWN_EVERY_S:
@@ -264,8 +256,11 @@ class Job:
             return
         # A lost worker may have placed the results before it was lost: they are complete then.
         if event.lost and (record := self._placed(task)) is not None:
-            self._finish(task, _without_costs(record) if record.parts else record, event.wall_s)
-        elif self._is_refused_part(event):
+            if record.parts:  # their costs are counted already
+                record = replace(record, frames=0, seconds=0.0, ledger=Ledger())
+            self._finish(task, record, event.wall_s)
+        elif task.is_part and not event.lost and event.exit_code != EXIT_OUTPUT:
+            # The file is damaged or changed, which a run of the whole file may survive.
             self._take_back_parts(task)
             self._todo.appendleft(do_whole(task, _reason(event)))
         elif self._may_pass(event) and task.tries < MOST_TRIES:
@@ -281,7 +276,7 @@ class Job:
 
     def _placed(self, task: Task) -> ItemRecord | None:
         """Return the marker of the task's item if its results are complete."""
-        if task.piece is not None and task.piece.do == "part":
+        if task.is_part:
             return None
         record = self.outputs.read_marker(task.name)
         key = key_of(task.path, task.version, self.settings.digest)
@@ -324,20 +319,12 @@ class Job:
         self.tally.finish_joined(_slow(record), record.exit.code != EXIT_DONE, rest)
         self.manifest.finish(record, task.tries)
 
-    def _is_refused_part(self, event: Failed) -> bool:
-        """Return whether a part failed for a reason that a run of the whole file may survive: a
-        damaged file, or one that changed."""
-        piece = event.task.piece
-        if piece is None or piece.do != "part" or event.lost:
-            return False
-        return event.exit_code != EXIT_OUTPUT
-
     def _take_back_parts(self, task: Task) -> None:
         known = self._long.give_up(task.name)
         if known is None:
             return
         self.tally.take_back(known.frames, known.booked)
-        if task.piece is not None and task.piece.do == "part":
+        if task.is_part:
             self._todo = deque(one for one in self._todo if one.name != task.name)
         pieces.drop(self.outputs.place, task.name)
 
@@ -383,7 +370,7 @@ class Job:
         most = self.request.most_failures
         if most is not None and self.tally.failed > most and self._ends is None:
             self._ends = Exit(
-                code=EXIT_DAMAGED if self._any_done() else event.exit_code,
+                code=EXIT_DAMAGED if self.tally.done or self.tally.skipped else event.exit_code,
                 reason=f"{counted(self.tally.failed, 'item')} failed, more than "
                 f"--max-failures {most}",
             )
@@ -395,9 +382,6 @@ class Job:
             return False
         self._ends = Exit(code=EXIT_OUTPUT, reason=f"{event.error}; continue with --resume")
         return True
-
-    def _any_done(self) -> bool:
-        return bool(self.tally.done or self.tally.skipped)
 
     # ---- failures.jsonl
 
@@ -472,12 +456,6 @@ def _reason(event: Failed) -> str:
     if piece is None or piece.do != "part":
         return event.error
     return f"part {piece.number + 1} of {piece.of}: {event.error}"
-
-
-def _without_costs(record: ItemRecord) -> ItemRecord:
-    """Return the marker of an item that a lost worker had joined, without its costs, because
-    the costs of its parts are counted already."""
-    return replace(record, frames=0, seconds=0.0, ledger=Ledger())
 
 
 def _slow(record: ItemRecord) -> SlowItem:

@@ -201,7 +201,10 @@ def _why_refused(name: str) -> str | None:
 
 def _find(spec: str, own: str, output: str, listing: Listing) -> Iterator[Found]:
     if is_address(spec):
-        yield from _find_stored(spec, output, listing)
+        from detector.batch.stores import find_objects
+
+        for base, found in find_objects(spec, LISTS, output, LIST_BYTES, listing.left_out):
+            yield _as_found(base, found)
     elif os.path.isdir(spec):
         yield from _walk(os.path.abspath(spec), own, listing)
     elif os.path.isfile(spec):
@@ -213,13 +216,6 @@ def _find(spec: str, own: str, output: str, listing: Listing) -> Iterator[Found]
         yield from _match(spec, own, listing)
     else:
         raise SourceError(f"{spec}: no such file or folder; check the path")
-
-
-def _find_stored(address: str, output: str, listing: Listing) -> Iterator[Found]:
-    from detector.batch.stores import find_objects
-
-    for base, found in find_objects(address, LISTS, output, LIST_BYTES, listing.left_out):
-        yield _as_found(base, found)
 
 
 def _as_found(base: str, stored: Stored) -> Found:
@@ -274,7 +270,9 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def _match(pattern: str, own: str, listing: Listing) -> Iterator[Found]:
     """Yield matching files, and files below matching folders. Their names are relative to the part
     of the pattern before its first wildcard."""
-    base = os.path.abspath(_before_magic(pattern))
+    parts = pattern.split(os.sep)
+    plain = next(at for at, part in enumerate(parts) if glob.has_magic(part))
+    base = os.path.abspath(os.sep.join([*parts[:plain], ""]))
     for path in sorted(glob.iglob(pattern, recursive=True)):
         path = os.path.abspath(path)
         if os.path.realpath(path) == own or os.path.realpath(path).startswith(own + os.sep):
@@ -287,12 +285,6 @@ def _expand(path: str, base: str, own: str, listing: Listing) -> Iterator[Found]
     """Yield a file, or the files below a folder. Their names are relative to ``base``."""
     paths = [one.path for one in _walk(path, own, listing)] if os.path.isdir(path) else [path]
     yield from (Found(os.path.relpath(one, base), one) for one in paths)
-
-
-def _before_magic(pattern: str) -> str:
-    parts = pattern.split(os.sep)
-    plain = next(at for at, part in enumerate(parts) if glob.has_magic(part))
-    return os.sep.join(parts[:plain]) or (os.sep if pattern.startswith(os.sep) else os.curdir)
 
 
 def _read_list(file: str, own: str, output: str, listing: Listing) -> Iterator[Found]:

@@ -161,8 +161,7 @@ class LongItems:
         return self._divided.pop(name, None)
 
     def is_given_up(self, task: Task) -> bool:
-        is_part = task.piece is not None and task.piece.do == "part"
-        return is_part and task.name not in self._divided
+        return task.is_part and task.name not in self._divided
 
     def counts(self) -> tuple[int, int]:
         """Return how many parts the divided items have, and how many of them are done."""

@@ -42,7 +42,9 @@ def look(place: str) -> BatchResult:
     for path in paths:
         with Manifest.reading(path) as manifest:
             for row in manifest.rows():
-                states[row.name] = _later(states.get(row.name), row)
+                # An item in two manifests (of other shards) is done if either says so.
+                if row.state == DONE or states.get(row.name) not in (FAILED, DONE):
+                    states[row.name] = row.state
             more, more_s = manifest.work()
             frames, seconds = frames + more, seconds + more_s
             for failure in manifest.failures():
@@ -72,12 +74,6 @@ def look(place: str) -> BatchResult:
         report=reports[0] if len(reports) == 1 else None,
         found=in_all,
     )
-
-
-def _later(known: str | None, row: ManifestRow) -> str:
-    """Return the state of an item whose state in another manifest is ``known``. An item is in two
-    manifests if the job was continued with other shards; it is done if either says so."""
-    return known if known in (FAILED, DONE) and row.state != DONE else row.state
 
 
 def _exit(running: bool, left: int, done: int, failures: Sequence[Failure], damaged: int) -> Exit:

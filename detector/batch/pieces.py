@@ -73,16 +73,12 @@ def sweep(place: str, keep: Collection[str], names: Collection[str] | None) -> s
 # One part.
 
 
-def _done(folder: Path, number: int) -> Path:
+def part_folder(folder: Path, number: int) -> Path:
     return folder / f"part-{number}"
 
 
-def part_folders(folder: Path, count: int) -> list[Path]:
-    return [_done(folder, number) for number in range(count)]
-
-
 def read_record(folder: Path, number: int) -> ItemRecord | None:
-    path = _done(folder, number) / RECORD
+    path = part_folder(folder, number) / RECORD
     try:
         return from_json(read_file(path), ItemRecord, path)
     except UsageError:
@@ -102,7 +98,7 @@ def finish_part(folder: Path, number: int, under_way: Path, record: ItemRecord) 
         with path.open("rb+") as file:
             os.fsync(file.fileno())
     try:
-        os.rename(under_way, _done(folder, number))
+        os.rename(under_way, part_folder(folder, number))
     except OSError:
         # A worker that was given up as lost may have finished this part: its result is as good.
         if read_record(folder, number) is None:

@@ -105,6 +105,9 @@ class Tally:
             self._window.popleft()
         then, before = self._window[0]
         passed = now - then
+        eta_s = None if self.left else 0.0
+        if self.left and self.bytes_done > 0:  # assuming a constant rate in bytes
+            eta_s = self.bytes_left * seconds / self.bytes_done
         return BatchProgress(
             time=time.time(),
             seconds=seconds,
@@ -117,7 +120,7 @@ class Tally:
             frames=frames,
             # Frames of a lost worker are subtracted, so the count may fall.
             fps=(frames - before) / passed if passed > 0 and frames > before else None,
-            eta_s=self._eta_s(seconds),
+            eta_s=eta_s,
             core_hours=self.cores * seconds / 3600,
             cpu_hours=self.ledger.cpu_s / 3600,
             workers=list(workers),
@@ -136,12 +139,6 @@ class Tally:
             cpu_share=self.ledger.cpu_s / core_s if busy else None,
             core_hours=core_s / 3600,
         )
-
-    def _eta_s(self, seconds: float) -> float | None:
-        """Estimate the remaining time, assuming a constant rate in bytes."""
-        if not self.left:
-            return 0.0
-        return self.bytes_left * seconds / self.bytes_done if self.bytes_done > 0 else None
 
 
 def add_ledgers(one: Ledger, other: Ledger) -> Ledger:

@@ -190,19 +190,15 @@ def check_begin(request: Request, home: str) -> JobSettings | None:
         return None
     if request.prune and request.shard != WHOLE:
         raise UsageError("--prune checks all results; use it without --shard")
-    joins = request.shard != WHOLE and not own.exists() and _has_division(request, home)
+    joins = request.shard != WHOLE and not own.exists()
+    for path in Path(home).glob(f"{MANIFEST}*.sqlite"):  # all must be of the same division
+        joins = joins and path.stem.endswith(f"-of-{request.shard.of}")
     if not (request.resume or joins):
         raise UsageError(
             f"{request.output}: already contains a batch job; add --resume to continue it (what "
             "is done is skipped), or choose another folder with -o"
         )
     return settings
-
-
-def _has_division(request: Request, home: str) -> bool:
-    """Return whether all present manifests belong to shards of the same division."""
-    there = [path.stem for path in Path(home).glob(f"{MANIFEST}*.sqlite")]
-    return all(stem.endswith(f"-of-{request.shard.of}") for stem in there)
 
 
 def given_or_kept(

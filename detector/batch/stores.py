@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from detector.core.errors import DetectVideoError, SourceError, UsageError
@@ -171,7 +172,9 @@ def lines_of(text: str) -> list[str]:
 def find_listed(lines: Sequence[str], own: str, left_out: Counter[str]) -> Iterator[Named]:
     """Yield the objects, and the videos of folders (ending in a slash), of the listed addresses."""
     places = list(dict.fromkeys(map(parse_address, lines)))
-    base = _common([place.path for place in places])
+    levels = zip(*(place.path.split("/")[:-1] for place in places), strict=False)
+    common = takewhile(lambda names: len(set(names)) == 1, levels)
+    base = "".join(f"{names[0]}/" for names in common)  # h/a/ for h/a/b and h/a/c/d
     single = [one for one in places if one.scheme not in STORES or not _is_folder(one)]
     for found in _look_at(single):
         yield Named(base, found)
@@ -183,17 +186,6 @@ def find_listed(lines: Sequence[str], own: str, left_out: Counter[str]) -> Itera
 
 def _is_folder(place: Location) -> bool:
     return not place.key or place.key.endswith("/")
-
-
-def _common(paths: Sequence[str]) -> str:
-    """Return the common folder: ``h/a/`` for ``h/a/b`` and ``h/a/c/d``."""
-    folders = [path.split("/")[:-1] for path in paths]
-    common: list[str] = []
-    for parts in zip(*folders, strict=False):
-        if len(set(parts)) > 1:
-            break
-        common.append(parts[0])
-    return "".join(f"{part}/" for part in common)
 
 
 def _look_at(places: Sequence[Location]) -> Iterator[BucketObject]:

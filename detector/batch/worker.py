@@ -127,16 +127,11 @@ class _ItemWorker:
         from detector.batch.item import Task, process_item
 
         task = codec.from_builtins(order.task, Task, "batch")
-        _empty_stderr()
+        with suppress(OSError):  # what libraries print would fill the disk in a job of days
+            os.ftruncate(2, 0)
         gather = self.outputs.gather if self._gathers else None
         record = process_item(task, self.model, self.outputs, gather=gather, watch=reporter.watch)
         return PoolReply(kind="record", record=record)
-
-
-def _empty_stderr() -> None:
-    """Truncate the file of stderr: what libraries print would fill the disk in a job of days."""
-    with suppress(OSError):
-        os.ftruncate(2, 0)
 
 
 def _refusal(error: DetectVideoError) -> PoolReply:

@@ -89,17 +89,13 @@ class Cameras:
             )
         result = detect_live(specs, config, command=command, around=observers, building=building)
         if report_changes and result.errors_shown:  # each camera's error has been printed already
-            result.errors = [
-                SourceError(_without_addresses(error)) if isinstance(error, SourceError) else error
-                for error in result.errors
-            ]
+            from detector.live.sources.collect import GAVE_UP
+
+            for at, error in enumerate(result.errors):
+                if isinstance(error, SourceError):  # its text may hold an address
+                    end = GAVE_UP if str(error).endswith(GAVE_UP) else ""
+                    result.errors[at] = SourceError(f"no camera sent a frame{end}")
         return result
-
-
-def _without_addresses(error: Exception) -> str:
-    from detector.live.sources.collect import GAVE_UP
-
-    return "no camera sent a frame" + (GAVE_UP if str(error).endswith(GAVE_UP) else "")
 
 
 @dataclass(frozen=True, slots=True)

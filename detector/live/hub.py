@@ -60,12 +60,6 @@ class _CameraChannel:
     jpegs: dict[int, bytes] = field(default_factory=dict)  # by width
     jpegs_of: int = 0  # the number of the picture that ``jpegs`` show
 
-    def is_due(self, now_ns: int) -> bool:
-        if self.requested:
-            return True
-        # Arrivals jitter, and a camera with the viewer's rate should not lose pictures.
-        return self.interval_ns is not None and now_ns >= self.due_ns - self.interval_ns // 2
-
     def free_unrequested(self, now_ns: int) -> None:
         if self.interval_ns is None and now_ns - self.last_request_ns > FORGOTTEN_AFTER_NS:
             self.shot, self.jpegs = None, {}
@@ -130,7 +124,10 @@ class Hub:
     def wants_pictures(self, camera: str) -> bool:
         channel = self._channel(camera)
         now = self._clock_ns()
-        channel.draw_next = channel.is_due(now)
+        channel.draw_next = channel.requested or (
+            # Arrivals jitter, and a camera with the viewer's rate should not lose pictures.
+            channel.interval_ns is not None and now >= channel.due_ns - channel.interval_ns // 2
+        )
         channel.free_unrequested(now)
         return channel.draw_next
 

@@ -21,10 +21,6 @@ class _Minute:
     samples: int = 0
     total_mb: float = 0.0
 
-    @property
-    def mean_mb(self) -> float:
-        return self.total_mb / self.samples
-
 
 class MemoryWatch:
     """Samples this process's memory. ``clock``: ns. ``resident`` returns bytes. Thread-safe."""
@@ -67,5 +63,8 @@ class MemoryWatch:
                 start_mb=self._start_mb,
                 end_mb=self._end_mb,
                 peak_mb=self._peak_mb,
-                minutes=[MemoryMinute(one.number, round(one.mean_mb, 3)) for one in self._minutes],
+                minutes=[
+                    MemoryMinute(one.number, round(one.total_mb / one.samples, 3))
+                    for one in self._minutes
+                ],
             )

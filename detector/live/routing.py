@@ -127,7 +127,6 @@ class Router:
         return kept
 
     def needs_boxes(self, frame: Frame) -> bool:
-        """Return whether this picture needs boxes."""
         assert frame.arrival is not None
         name = frame.arrival.camera
         self._shows = self._watcher is not None and self._watcher.wants_pictures(name)

@@ -277,7 +277,8 @@ class _LiveRun:
                     self._monitor.start()
                 with closing_session(day.session):
                     self._run_day(day)
-                    if not self._ended_by_date(day):
+                    ended = self._stop.is_set() or day.run.error is not None
+                    if ended or not day.end.day_ended:
                         if table is not None:
                             table.stop()
                         return self._end(day, command)
@@ -285,10 +286,6 @@ class _LiveRun:
         finally:
             if table is not None:
                 table.stop()
-
-    def _ended_by_date(self, day: Day) -> bool:
-        ended = self._stop.is_set() or day.run.error is not None
-        return day.end.day_ended and not ended
 
     def _run_day(self, day: Day) -> None:
         from detector.core.loop.parts import Progress

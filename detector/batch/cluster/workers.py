@@ -321,9 +321,10 @@ class Workers(Places[_Place]):
             return
         surplus = len(standing) - self._wanted(now, len(standing))
         idle = any(p.state == "idle" and now - p.since > IDLE_S for p in standing)
+        first = min((place.since for place in waiting), default=now)
         if idle:  # no item is left
             surplus = len(waiting)
-        elif placed and self.wanted.workers is None and _waits_long(waiting, now):
+        elif placed and self.wanted.workers is None and now - first > WAITING_S:
             surplus, self._sated = len(waiting), now + AGAIN_S
         for place in waiting[::-1][: max(0, surplus)]:
             self._withdraw(place)
@@ -407,10 +408,6 @@ def _is_open(address: str) -> bool:
     except DetectVideoError:
         return False
     return True
-
-
-def _waits_long(waiting: Sequence[_Place], now: float) -> bool:
-    return bool(waiting) and now - min(place.since for place in waiting) > WAITING_S
 
 
 def _words(need: Need) -> str:

@@ -349,20 +349,16 @@ def _warn_of_stages(base: Variant, ran: Sequence[Variant]) -> list[str]:
             gap = abs(median(own) - median(other))
             noise = max(max(own) - min(own), max(other) - min(other))
             if gap > noise and gap > MATERIAL * min(_frame_ms(variant), _frame_ms(base)):
-                cause = _explain_stage(stage, variant, base)
+                boxes = [one.agreement.other if one.agreement else None for one in (variant, base)]
+                cause = f"the rows found {boxes[0]} and {boxes[1]} boxes"
+                if stage == "read" or boxes[0] == boxes[1]:
+                    cause = "the engine cannot affect this"
                 warnings.append(
                     f"{stage} takes {median(own):.2f} ms of CPU per frame with {variant.name} and "
                     f"{median(other):.2f} with {base.name}: {cause}, so these rows are not "
                     "comparable"
                 )
     return warnings
-
-
-def _explain_stage(stage: str, variant: Variant, base: Variant) -> str:
-    boxes = [one.agreement.other if one.agreement else None for one in (variant, base)]
-    if stage == "read" or boxes[0] == boxes[1]:
-        return "the engine cannot affect this"
-    return f"the rows found {boxes[0]} and {boxes[1]} boxes"
 
 
 def _warn_of_idle_cpu(ran: Sequence[Variant]) -> list[str]:

@@ -53,7 +53,9 @@ def count_over_time(rows: SessionRows) -> FoundOverTime:
     if len(total) > CURVES:
         names.append(OTHERS)
     curves: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
-    for first, end in _split_into_bins(len(rows.frames)):
+    count = min(BINS, len(rows.frames))  # so that no bin is empty
+    edges = [len(rows.frames) * at // max(1, count) for at in range(count + 1)]
+    for first, end in itertools.pairwise(edges):
         part = rows.frames[first:end]
         sums = Counter[str]()
         for frame in part:
@@ -63,13 +65,6 @@ def count_over_time(rows: SessionRows) -> FoundOverTime:
         for name, points in curves.items():
             points.append((middle, sums[name] / len(part)))
     return FoundOverTime(curves, unit, rows.left_out)
-
-
-def _split_into_bins(frames: int) -> list[tuple[int, int]]:
-    """Return (first frame, end) of each bin; none is empty."""
-    count = min(BINS, frames)
-    edges = [frames * at // count for at in range(count + 1)] if count else []
-    return list(itertools.pairwise(edges))
 
 
 def _list_times(frames: Sequence[ClassCounts]) -> tuple[list[float], str]:

@@ -141,8 +141,10 @@ def recognise(title: str, cells: Sequence[str]) -> Meaning:
         return _classify_by_unit(written, unit, words, is_accuracy)
     if is_accuracy:
         return Meaning(ACCURACY, 1.0, "", words)
-    if (written and written.lower() in POWERS) or (written := _find_power(plain)):
+    if written and written.lower() in POWERS:
         return _classify_by_power(written, words)
+    if bracketed := re.search(r"[(\[]\s*([kmgb])\s*[)\]]", plain, re.IGNORECASE):
+        return _classify_by_power(bracketed[1], words)
     return _classify_by_words(plain, words, cells)
 
 
@@ -172,11 +174,6 @@ def _find_common_suffix(cells: Sequence[str]) -> str | None:
     if len(quantities) != 1 or not all(matches):
         return None
     return suffixes[0] if suffixes[0] in UNITS or suffixes[0] in POWERS else None
-
-
-def _find_power(plain: str) -> str:
-    match = re.search(r"[(\[]\s*([kmgb])\s*[)\]]", plain, re.IGNORECASE)
-    return match[1] if match else ""
 
 
 def _classify_by_unit(

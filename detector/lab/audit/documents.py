@@ -106,7 +106,10 @@ def add_document(case: Case, path: str) -> None:
     if not isinstance(content, dict):
         raise UsageError(f"{path}: not a detect-video document or a list of rows")
     if {"rounds", "fastest", "rows"} <= content.keys():
-        _add_comparison(case, path, from_builtins(content, Comparison, path))
+        comparison = case.comparisons[path] = from_builtins(content, Comparison, path)
+        rows = [(row, comparison) for row in comparison.rows if row.error is None]
+        if rows:
+            case.tables.append(_make_table(f"{path}: rows", ROWS, rows))
     elif "results" in content and "dataset" in content:
         case.tables.append(_read_rows(f"{path}: results", content["results"]))
     elif {"stages", "threads", "frames", "cpu", "clocks"} <= content.keys():
@@ -142,13 +145,6 @@ def _add_run(case: Case, name: str, run: Summary) -> None:
 def tables_of_runs(runs: Mapping[str, Summary]) -> Iterator[AuditTable]:
     if len(runs) > 1:
         yield _make_table("runs side by side", RUNS, runs.items())
-
-
-def _add_comparison(case: Case, path: str, document: Comparison) -> None:
-    case.comparisons[path] = document
-    rows = [(row, document) for row in document.rows if row.error is None]
-    if rows:
-        case.tables.append(_make_table(f"{path}: rows", ROWS, rows))
 
 
 def _is_rows(value: Any) -> bool:

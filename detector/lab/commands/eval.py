@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -100,7 +99,12 @@ def command(
     live = (lambda: LiveLine(console)) if watched else None
     with errors_as_documents(as_json):
         if options.detections:
-            _refuse_unused({**flags, "engine": engine, "tiles": tiles})
+            for name, value in {**flags, "engine": engine, "tiles": tiles}.items():
+                if value not in (None, False) and name not in USED_BY_FILES:
+                    raise UsageError(
+                        f"--{name.replace('_', '-')} has no effect on --detections: nothing runs; "
+                        "omit it"
+                    )
         # A tracker needs the thresholds of a run; average precision needs all scores.
         defaults = EVAL_DEFAULTS if flags["track"] is None else {}
         configs = list_configs(resolve_config(config_file, flags, defaults), engines, grids)
@@ -114,11 +118,3 @@ def command(
     if document.exit.code:
         echo(f"detect-video: {document.exit.reason}", err=True)
     return document.exit.code
-
-
-def _refuse_unused(given: Mapping[str, Any]) -> None:
-    """Raise UsageError for an option of a run, since --detections runs nothing."""
-    for name, value in given.items():
-        if value not in (None, False) and name not in USED_BY_FILES:
-            option = name.replace("_", "-")
-            raise UsageError(f"--{option} has no effect on --detections: nothing runs; omit it")

@@ -17,7 +17,6 @@ from detector.core.run.inputs import refuse_cameras
 from detector.core.run.loading import choose_as_a_run
 from detector.core.run.reading import SourceReading
 from detector.core.session.measured import Measurement
-from detector.lab.analysis.compare import Variant
 from detector.lab.compare.judging import open_dataset
 from detector.lab.compare.labels import Labels, open_labels_of
 from detector.lab.compare.rounds import Rounds, Watch, compare, with_frames
@@ -71,7 +70,9 @@ def compare_command(
     if engines is None and precisions is None and not plan.models:
         plan = _add_usual_choice(plan)
     document, variants = compare(plan, watch)
-    return replace(document, video=video, budget=config.calibration.budget), _choose_exit(variants)
+    failed = [variant.exit_code for variant in variants if variant.error is not None]
+    exit_code = failed[0] if len(failed) == len(variants) else EXIT_DONE
+    return replace(document, video=video, budget=config.calibration.budget), exit_code
 
 
 def _add_usual_choice(plan: Rounds) -> Rounds:
@@ -137,11 +138,6 @@ def _make_record(document: Comparison, config: Config) -> Measurement | str:
         rounds=document.rounds,
         comparable=document.comparable,
     )
-
-
-def _choose_exit(variants: list[Variant]) -> int:
-    failed = [variant.exit_code for variant in variants if variant.error is not None]
-    return failed[0] if len(failed) == len(variants) else EXIT_DONE
 
 
 def _inspect_source(

@@ -114,8 +114,10 @@ def compare(plan: Rounds, watch: Watch) -> tuple[Comparison, list[Variant]]:
             workers.open(at, variant, plan)
             if plan.labels is not None and variant.facts is not None:
                 plan.labels.bind(variant.facts.class_names)  # raises before more models are loaded
-        groups = _group_by_model(variants)
-        references = [_check_all(workers, group, plan, step) for group in groups]
+        groups: dict[str | None, list[tuple[int, Variant]]] = {}
+        for at, variant in enumerate(variants):
+            groups.setdefault(variant.model, []).append((at, variant))
+        references = [_check_all(workers, group, plan, step) for group in groups.values()]
         look = take_rounds(workers, variants, plan, step)
         for at, variant in enumerate(variants) if plan.labels is not None else ():
             step(f"judge {variant.name}")
@@ -343,13 +345,6 @@ def _run_reference(
             workers.close(at)
             return variant.name, detections
     return None
-
-
-def _group_by_model(variants: Sequence[Variant]) -> list[list[tuple[int, Variant]]]:
-    groups: dict[str | None, list[tuple[int, Variant]]] = {}
-    for at, variant in enumerate(variants):
-        groups.setdefault(variant.model, []).append((at, variant))
-    return list(groups.values())
 
 
 def _judge(workers: Workers, at: int, variant: Variant, labels: Labels) -> None:

@@ -312,7 +312,9 @@ class _OpenVariant:
         from detector.core.run.detect import closing_session, run_opened
         from detector.core.session.store import Session
 
-        idle = self._measure_idle_cpu()
+        # The number of cores that this process used since its last answer.
+        wall, cpu = (time.perf_counter() - self._since[0], time.process_time() - self._since[1])
+        idle = cpu / wall if wall > SHORT_PAUSE_S else 0.0
         place = self.folder / "round"
         place.mkdir()
         detections: list[Detections] = []
@@ -348,11 +350,6 @@ class _OpenVariant:
 
     def _mark_idle(self) -> None:
         self._since = (time.perf_counter(), time.process_time())
-
-    def _measure_idle_cpu(self) -> float:
-        """Return the number of cores that this process used since its last answer."""
-        wall, cpu = (time.perf_counter() - self._since[0], time.process_time() - self._since[1])
-        return cpu / wall if wall > SHORT_PAUSE_S else 0.0
 
 
 class HashingSource:

@@ -99,8 +99,11 @@ def profile(
         say("the plain run ... ", False)  # after loading, so that its errors start a line
 
     hooks = Hooks(timed=True, loaded=note, detected=recorder)
+    output = config.output
+    if output.output is None and output.run_dir is not None:
+        output = replace(output, output=f"{output.run_dir}/")  # the report links to the video
     with recorder or nullcontext():
-        result = detect([source], _keep_video_in_session(config), command=command, hooks=hooks)
+        result = detect([source], replace(config, output=output), command=command, hooks=hooks)
     for error in result.errors:
         say("failed", True)
         raise error
@@ -114,13 +117,6 @@ def profile(
         occasion = Occasion(source, pinned, session, plain, seconds, sheet=sheet, recorder=recorder)
         run_passes(occasion, names, say)
     return read_session(result.session)
-
-
-def _keep_video_in_session(config: Config) -> Config:
-    """Write the annotated video, which the report links to, into the session by default."""
-    if config.output.output is not None or config.output.run_dir is None:
-        return config
-    return replace(config, output=replace(config.output, output=f"{config.output.run_dir}/"))
 
 
 def run_passes(occasion: Occasion, names: Sequence[str], say: Say) -> None:

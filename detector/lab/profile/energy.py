@@ -22,7 +22,6 @@ from detector.lab.analysis.energy import (
 )
 from detector.lab.profile.base import Occasion, Pass, PassSampler, find_frame_ends
 from detector.lab.session.passes import EnergyFacts
-from detector.lab.session.read import SavedSession
 
 POWERCAP = Path("/sys/class/powercap")
 IDLE_S = 2.0
@@ -55,7 +54,9 @@ def meter_energy(occasion: Occasion) -> EnergyFacts:
     idle, busy = idling.metered(), running.metered()
     frames = session.document.frames.written
     # The row "run" excludes loading and idle power; the samples include both.
-    start, end = _loop_ns(session, busy)
+    start, end = int(busy.times_ns[0]), int(busy.times_ns[-1])
+    if len(session.spans["start_ns"]):
+        start, end = int(session.spans["start_ns"].min()), int(session.spans["end_ns"].max())
     used = subtract_idle(busy.between(start, end), (end - start) / 1e9, idle)
     total = sum_joules(used)
     idle_ns = int(idle.times_ns[0]), int(idle.times_ns[-1])
@@ -76,14 +77,6 @@ def meter_energy(occasion: Occasion) -> EnergyFacts:
     )
 
 
-def _loop_ns(session: SavedSession, busy: Metered) -> tuple[int, int]:
-    """Return the start and end of the recorded calls, or of all samples if there are none."""
-    spans = session.spans
-    if not len(spans["start_ns"]):
-        return int(busy.times_ns[0]), int(busy.times_ns[-1])
-    return int(spans["start_ns"].min()), int(spans["end_ns"].max())
-
-
 def rapl_counters(root: Path) -> list[RaplCounter]:
     """Return each RAPL domain that this user may read, once even if mmio lists it a second time."""
     counters: dict[str, RaplCounter] = {}
@@ -99,14 +92,11 @@ def rapl_counters(root: Path) -> list[RaplCounter]:
             counter.read()
         except (OSError, ValueError):
             continue
-        counters.setdefault(_domain_name(folder, name), counter)
+        above = folder.with_name(folder.name.rpartition(":")[0]) / "name"
+        # As in package-0/dram, which is the same in both interfaces of RAPL.
+        domain = f"{above.read_text().strip()}/{name}" if above.is_file() else name
+        counters.setdefault(domain, counter)
     return list(counters.values())
-
-
-def _domain_name(folder: Path, name: str) -> str:
-    """Return a name such as ``package-0/dram``, which is the same in both interfaces of RAPL."""
-    above = folder.with_name(folder.name.rpartition(":")[0]) / "name"
-    return f"{above.read_text().strip()}/{name}" if above.is_file() else name
 
 
 def explain_absence(root: Path) -> str:

@@ -47,18 +47,14 @@ def _draw_section(part: Section) -> str:
     inside = []
     for piece in part.pieces:
         if isinstance(piece, TextTable):
-            drawn = table(_to_table(piece))
+            columns = [Column(name, value=itemgetter(at)) for at, name in enumerate(piece.columns)]
+            drawn = table(Table(piece.name, columns, piece.rows, most=piece.most, rest=piece.rest))
         elif isinstance(piece, Curve):
             drawn = figure(curve(piece.points, piece.x_unit, piece.y_unit), piece.caption)
         else:
             drawn = text(piece)
         inside.append(drawn)
     return section(part.name, part.title, *inside, how=part.how)
-
-
-def _to_table(rows: TextTable) -> Table:
-    columns = [Column(name, value=itemgetter(at)) for at, name in enumerate(rows.columns)]
-    return Table(rows.name, columns, rows.rows, most=rows.most, rest=rows.rest)
 
 
 def list_hows() -> list[How]:

@@ -98,14 +98,11 @@ def _read_array(archive: zipfile.ZipFile, name: str, path: Path) -> NDArray[Any]
         )
     values = np.frombuffer(data, dtype, shape[0], start)
     values = values if dtype.isnative else values.astype(dtype.newbyteorder("="))
-    if dtype.kind == "U" and not _are_characters(values.view(np.uint32)):
-        raise _damage_error(path, f"column {name!r} has invalid characters")
+    if dtype.kind == "U":
+        codes = values.view(np.uint32)  # numpy does not check for surrogates
+        if ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes < 0xE000))).any():
+            raise _damage_error(path, f"column {name!r} has invalid characters")
     return values
-
-
-def _are_characters(codes: NDArray[np.uint32]) -> bool:
-    """Return whether all codes are characters, not surrogates; numpy does not check this."""
-    return not ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes < 0xE000))).any()
 
 
 def _read_header(data: bytes, name: str, path: Path) -> tuple[int, tuple[int, ...], np.dtype[Any]]:
@@ -128,7 +125,9 @@ def _find_faults(columns: Columns, sources: int) -> Iterator[tuple[str, str]]:
     if len(columns["kind"]):
         yield from _find_wrong_codes(columns, sources)
         yield from _find_wrong_times(columns)
-        yield from _find_wrong_frames(columns)
+        frames = find_frame_times(columns)
+        for frame in frames[frames[:, 3] < frames[:, 2], 1][:1].tolist():
+            yield "index", f"frame {frame} ends before it is read"
 
 
 def _find_wrong_names(columns: Columns) -> Iterator[tuple[str, str]]:
@@ -167,12 +166,6 @@ def _find_wrong_times(columns: Columns) -> Iterator[tuple[str, str]]:
     for name in THREAD_TIMES:
         if not NOT_KNOWN <= columns[name].min() <= columns[name].max() < LATEST_NS:
             yield name, "an invalid time"
-
-
-def _find_wrong_frames(columns: Columns) -> Iterator[tuple[str, str]]:
-    frames = find_frame_times(columns)
-    for frame in frames[frames[:, 3] < frames[:, 2], 1][:1].tolist():
-        yield "index", f"frame {frame} ends before it is read"
 
 
 def find_frame_times(columns: Columns) -> NDArray[np.int64]:

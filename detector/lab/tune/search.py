@@ -293,8 +293,8 @@ class Search:
 
     def _choose_last(self, target: float) -> tuple[Settings, bool]:
         late = not self.has_time()
-        tried = [one.settings for one in sorted(self.trials, key=self._cost_of)]
-        allowed = [one for one in tried if self._keeps_floor(one)]
+        tried = sorted(self.trials, key=lambda one: _cost(self._loss_of(one), [one.settings]))
+        allowed = [one.settings for one in tried if self._keeps_floor(one.settings)]
         fast = [one for one in allowed if late and self._fps_of(one) >= target]
         fastest = max(allowed, key=self._fps_of)
         raced = [one.settings for one in self.finals]
@@ -328,9 +328,6 @@ class Search:
         if own is None or trial is None or trial.agreement is None:
             return UNKNOWN
         return max(0.0, own - trial.agreement)
-
-    def _cost_of(self, trial: Trial) -> tuple[int, int, int]:
-        return _cost(self._loss_of(trial), [trial.settings])
 
     def _steps(self, best: Settings) -> Iterator[TuneStep]:
         free = ("requests", "queue")

@@ -133,7 +133,8 @@ class PacketFeed(ThreadedFeed):
                 if isinstance(item, Received):
                     number, self._decoded_epoch = item.stamp.number, item.stamp.epoch
                     self._decode_or_skip(item, damage_log, track)
-                    self._report_cpu()
+                    before, self._cpu_ns = self._cpu_ns, time.thread_time_ns()
+                    self.terms.cpu_load.add(self._cpu_ns - before)
                 elif item is not None:
                     self._pass_on(list(self._decoder.flush(item)), item.codec, track)
 
@@ -154,10 +155,6 @@ class PacketFeed(ThreadedFeed):
         if shedding.is_exhausted():
             shedding.cut()
             self.packets.drop_group()
-
-    def _report_cpu(self) -> None:
-        before, self._cpu_ns = self._cpu_ns, time.thread_time_ns()
-        self.terms.cpu_load.add(self._cpu_ns - before)
 
     def _pass_on(self, pictures: list[tuple[Picture, Any]], codec: Any, track: Track) -> None:
         for index, (picture, frame) in enumerate(pictures):

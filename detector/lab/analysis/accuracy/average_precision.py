@@ -52,7 +52,10 @@ def accuracy(
     pictures: Sequence[LabelledPicture], found: Sequence[Detections], names: Sequence[str]
 ) -> Accuracy:
     """Compute all figures of a dataset; means are over the classes with labelled boxes."""
-    found = [_keep_labelled(one, picture) for one, picture in zip(found, pictures, strict=True)]
+    found = [
+        one if known is None else one.only(np.isin(one.class_ids, list(known)))
+        for one, known in zip(found, (picture.labelled for picture in pictures), strict=True)
+    ]
     table = precision_table(pictures, found, len(names))
     outcomes = [_match_class(pictures, found, class_id) for class_id in range(len(names))]
     classes = {}
@@ -73,12 +76,6 @@ def accuracy(
             SHOWN_SCORE, 0.5, (*names, "background"), tuple(tuple(row) for row in counts)
         ),
     )
-
-
-def _keep_labelled(found: Detections, picture: LabelledPicture) -> Detections:
-    if picture.labelled is None:
-        return found
-    return found.only(np.isin(found.class_ids, list(picture.labelled)))
 
 
 def difference(figures: AveragePrecision, first: AveragePrecision) -> AveragePrecision:

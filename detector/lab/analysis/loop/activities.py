@@ -222,7 +222,8 @@ class _EdgeRules:
 
     def _edges_of_read(self, frame: int) -> Iterator[Edge]:
         shape = self._shape
-        yield from self._find_edge(self._find_last_stage(), frame - shape.images, IMAGE)
+        last = next((one for one in reversed(self._order) if (one, 0) in self._places), NMS)
+        yield from self._find_edge(last, frame - shape.images, IMAGE)
         if not self._batches.begins(frame):
             return
         batch = self._batches.of(frame)
@@ -244,9 +245,6 @@ class _EdgeRules:
             last = self._batches.of_call(self._activities[self._previous[at]])
             if (earlier := self._hand_overs.get(last - self._shape.results)) is not None:
                 yield Edge(earlier[1], RESULT_ROOM, at_start=True)
-
-    def _find_last_stage(self) -> str:
-        return next((one for one in reversed(self._order) if (one, 0) in self._places), NMS)
 
     def _find_edge(
         self, stage: str, index: int, cause: str, at_start: bool = False

@@ -42,8 +42,11 @@ def call_rows(
                 on_path[phase][name] += ns
     waited: dict[int, Counter[str]] = defaultdict(Counter)
     for call in walk.calls:
-        if edges[0] <= call.start <= edges[-1] and (ns := walk.waited_ns(call)):
-            waited[min(bisect_right(edges, call.start) - 1, len(PHASES) - 1)][call.name] += ns
+        if not edges[0] <= call.start <= edges[-1]:
+            continue
+        if (work := walk.find_awaited(call, call.end)) is not None:
+            phase = min(bisect_right(edges, call.start) - 1, len(PHASES) - 1)
+            waited[phase][call.name] += work.end - call.start
     rows = []
     for phase, name in enumerate(PHASES):
         path, waits = on_path[phase], waited[phase]
@@ -91,10 +94,6 @@ class _Walk:
                 return work
             work = _find_last(self._works, work.end - 1)
         return None
-
-    def waited_ns(self, call: CudaCall) -> int:
-        work = self.find_awaited(call, call.end)
-        return 0 if work is None else work.end - call.start
 
     def pieces(self, begin: int, end: int) -> Iterator[Piece]:
         """Yield the path between two times, from its end, without gaps."""

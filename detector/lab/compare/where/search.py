@@ -287,7 +287,12 @@ class _TensorSearch:
             return None
         self._step("all tensors")
         try:
-            deviations = self.measure_all(self._points)
+            left = self._a.read_all([point.a for point in self._points])
+            right = self._b.read_all([point.b for point in self._points])
+            deviations = {
+                point.name: compare_tensors(mine, theirs, self._tolerance).relative or 0.0
+                for point, mine, theirs in zip(self._points, left, right, strict=True)
+            }
             steps = [one for one in self._points if _is_step(one, deviations, self._tolerance)]
             for point in steps[:1]:
                 for name in (point.name, *sorted(point.before)):
@@ -309,14 +314,6 @@ class _TensorSearch:
                 Probe(point.name, method, deviation.relative, deviation.differs)
             )
         return self._compared[point.name][2]
-
-    def measure_all(self, points: Sequence[Point]) -> dict[str, float]:
-        left = self._a.read_all([point.a for point in points])
-        right = self._b.read_all([point.b for point in points])
-        return {
-            point.name: compare_tensors(mine, theirs, self._tolerance).relative or 0.0
-            for point, mine, theirs in zip(points, left, right, strict=True)
-        }
 
     def describe(self, point: Point) -> StageDifference:
         left, right, deviation = self._compared[point.name]

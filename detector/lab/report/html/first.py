@@ -161,9 +161,10 @@ def _next(session: SavedSession) -> str:
         return ""
     facts, note = session.facts(WhatIfFacts), ""
     if facts is not None:
-        now = facts.fps.median
+        now, is_whole = facts.fps.median, facts.frames >= session.document.frames.written
+        shown = "the whole run" if is_whole else f"the first {counted(facts.frames, 'frame')}"
         note = (
-            f"FPS are end to end on {_name_frames(session, facts)}, where the unchanged run "
+            f"FPS are end to end on {shown}, where the unchanged run "
             f'reaches <b data-value="{now!r}">{now:.{decimals_of(facts.fps)}f}</b>.'
         )
     base = base_command(session.document)
@@ -184,12 +185,6 @@ def _next(session: SavedSession) -> str:
         listed,
         how="whatif",
     )
-
-
-def _name_frames(session: SavedSession, facts: WhatIfFacts) -> str:
-    if facts.frames >= session.document.frames.written:
-        return "the whole run"
-    return f"the first {counted(facts.frames, 'frame')}"
 
 
 def _step_row(step: NextStep, short: bool) -> str:
