@@ -68,7 +68,7 @@ def run(copy: Path, *words: str, expected: int = 0) -> str:
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("recipes") / "copy"
-    ignored = shutil.ignore_patterns("__pycache__", ".git", ".*_cache", "videos")
+    ignored = shutil.ignore_patterns("__pycache__", ".git", ".venv", ".*_cache", "videos")
     shutil.copytree(CHECKOUT, copy, ignore=ignored)
     (copy / "videos").symlink_to(CHECKOUT / "videos")
     for part in re.split(r"\n(?=\S)", EDITS.strip()):
