@@ -166,7 +166,7 @@ def test_size_of_the_longest_side(tmp_path, size, model, expected):
 def test_description_and_families_are_printed(tmp_path):
     put("dots.onnx", tmp_path)
     done = detect_video("models", "describe", "dots.onnx", "-o", "-", cwd=tmp_path)
-    assert yaml.safe_load(done.stdout)["outputs"]
+    assert yaml.safe_load(done.stdout)["family"] == "yolov8"
     written = detect_video("models", "describe", "dots.onnx", cwd=tmp_path)
     assert written.stdout.startswith(done.stdout)
     assert (tmp_path / "dots.describe.yaml").read_text() == done.stdout

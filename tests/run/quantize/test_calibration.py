@@ -226,7 +226,7 @@ def test_scales_per_channel_require_a_calibration_with_openvino(
     pytest.importorskip("openvino")
     network = depthwise()
     with monkeypatch.context() as absent:
-        absent.setattr(making.engines, "is_installed", lambda name: False)
+        absent.setattr(making.engines, "is_installed", lambda name: name != "openvino")
         without, notes = quantize.quantize_network(network, FRONT, config(video), tmp_path)
     assert without.precision == "int8-u8"
     assert "calibrated without OpenVINO" in notes[-1]
@@ -243,7 +243,7 @@ def test_depthwise_network_refuses_a_calibration_without_channels(
     with monkeypatch.context() as earlier:
         for module in (making, qdq):
             earlier.setattr(module, "depthwise_inputs", lambda graph: [])
-        earlier.setattr(making.engines, "is_installed", lambda name: False)
+        earlier.setattr(making.engines, "is_installed", lambda name: name != "openvino")
         quantize.quantize_network(depthwise(), "int8-u8", config(video), tmp_path)
     with pytest.raises(UsageError, match="no calibration of"):
         quantize.quantize_network(depthwise(), FRONT, config(None), tmp_path)
@@ -366,7 +366,7 @@ def test_float_layers_in_bf16_are_measured_only_where_usable(
         return replace(result, agreement=agreement)
 
     monkeypatch.setattr(making, "cpu_flags", lambda: frozenset(flags))
-    monkeypatch.setattr(making.engines, "is_installed", lambda name: installed)
+    monkeypatch.setattr(making.engines, "is_installed", lambda name: installed or name == "ort")
     monkeypatch.setattr(making, "float_in_bf16", measured)
     network, _ = quantize.quantize_network(branched(), FRONT, config(video), tmp_path)
     assert network.details["int8"]["float_in_bf16"] == (agreement if known else None)

@@ -35,7 +35,7 @@ class OverlaySink(Sink):
     kinds = ("video",)
     order = 5  # after VideoSink, the default for -o FILE.mkv
     options = ("style", "only_detections")
-    imports = tuple(f"{__name__}.{name}" for name in ("ass", "packets"))
+    imports = (f"{__name__}.ass", f"{__name__}.packets", "detector.core.sinks.video.file")
     untouched = True
 
     @classmethod

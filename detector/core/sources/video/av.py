@@ -30,6 +30,7 @@ from detector.core.sources.video._container import (
     require_frame,
 )
 from detector.core.sources.video._packets import PictureRule
+from detector.core.sources.video._structure import find_damage
 from detector.core.sources.video._tally import DecodeTally
 from detector.core.types import Frame, Image, Picture, Reduced
 
@@ -189,8 +190,6 @@ class AvSource(SteppingSource):
             yield from self._decode_packet(packet)
         yield from self.flush()
         self._tally.end()
-        from detector.core.sources.video._structure import find_damage
-
         if damage := find_damage(self._container, self._stream, self._demuxed):
             self.note_damage(damage)
 
