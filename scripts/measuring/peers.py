@@ -235,8 +235,8 @@ def network_size(width: int, height: int, longest: int = 640, stride: int = 32) 
 
 def prepared(python: Path, network: str, source: Path, size: tuple[int, int]) -> dict[str, Any]:
     """Return ultralytics' exports of this size: paths ``torch``, ``onnx``, ``openvino`` and
-    ``openvino int8``. They are cached for each clip, whose pictures are used to adjust the random
-    weights, so that they give a realistic number of boxes."""
+    ``openvino int8``. They are cached for each clip: its pictures are used to adjust the
+    networks' random weights to a realistic number of boxes."""
     name = f"{python.parents[1].name}-{network}-{source.stem}-{size[0]}x{size[1]}"
     folder = CACHE / name
     record = folder / "exports.json"
@@ -247,7 +247,7 @@ def prepared(python: Path, network: str, source: Path, size: tuple[int, int]) ->
         pattern = pictures / "%03d.jpg"
         sampling = ["-vf", every_tenth, "-vsync", "vfr", "-frames:v", PICTURES, "-q:v", 2]
         run(["ffmpeg", "-v", "error", "-y", "-i", source, *map(str, sampling), pattern])
-        click.echo(f"{network}: exporting in torch, ONNX and OpenVINO: minutes")
+        click.echo(f"{network}: exporting to torch, ONNX and OpenVINO takes minutes")
         output, _ = theirs(python, "prepare", network, folder, *size, pictures)
         record.write_text(json.dumps(output, indent=1) + "\n", encoding="utf-8")
     exports: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
@@ -299,7 +299,7 @@ def _ours(source: Path, *options: Any) -> Row:
 # ffmpeg: decoding and encoding only
 
 FFMPEG_HEIGHTS = (720, 1080)
-NULL = ("--engine", "null", "--model", "street-1")  # the smallest input: ffmpeg runs no network
+NULL = ("--engine", "null", "--model", "street-1")  # the smallest input, since ffmpeg needs none
 BESIDE_FFMPEG = (
     Pair("null engine, video", "ffmpeg, decoded and encoded", 0.90),
     Pair("null engine, superfast", "ffmpeg, superfast", 0.90),
@@ -388,7 +388,7 @@ def read_benchmark(output: str, frames: int) -> Row:
 
 LAB_MODEL = "yolov4-tiny-person-vehicle"
 LAB_CONF = 0.95
-# int8 may be compared with the lab's fp32 only if it agrees this well with fp32 (trained networks).
+# Comparing with the lab's fp32 is fair only if int8 of trained networks is this close to fp32.
 LICENCE = 0.90
 LICENSED_BY = ("weights/yolo-fastest-1.1-xl.cfg", "weights/yolov5n.pt")
 LAB = "the lab's loop, torch fp32"
@@ -435,7 +435,7 @@ LICENCE_HEAD = ("network", "engine", "precision executed", "agreement with fp32"
 
 
 def _licences(settings: Settings) -> list[list[str]]:
-    """Measure how much int8, calibrated on street.mp4, costs trained networks on another clip."""
+    """Measure how well int8, calibrated on street.mp4, agrees with fp32 on another clip."""
     rows = []
     for name in LICENSED_BY:
         if not (SHARED / name).is_file():

@@ -15,8 +15,8 @@ INPUT, WIDE = [1, 8, 4, 4], [1, 16, 4, 4]
 
 
 def graph_of(*nodes, outputs=("y",), shape=INPUT):
-    """Return a model of the input x, float32 [1, 8, 4, 4], with constants for its pairs: scales
-    "fine" and "coarse", zero point "three"."""
+    """Return a model whose input is x, float32 [1, 8, 4, 4]. Constants for its pairs: scales "fine"
+    and "coarse", zero point "three", and "also ..." with the same values."""
     from onnx import TensorProto, helper, numpy_helper
 
     values = {
@@ -107,7 +107,7 @@ def test_pair_after_concat_is_kept_unless_all_inputs_have_its_scale(second, expe
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("nearest", ["x"]), ("linear", ["x", "wide"])])
-def test_pair_after_resize_is_kept_unless_it_takes_the_nearest(mode, expected):
+def test_pair_after_resize_is_kept_unless_its_mode_is_nearest(mode, expected):
     from onnx import TensorProto, helper
 
     sizes = helper.make_tensor("sizes", TensorProto.INT64, [4], INPUT)
@@ -172,7 +172,7 @@ def test_openvino_fuses_a_convolution_and_its_activation(tmp_path):
         layers = engine.execution()
         engine.requests[0].slot[:] = pictures(network, 9)
         engine.requests[0].infer(1)
-    # Not "1": OpenVINO removes its Relu, since u8 holds nothing below its zero.
+    # Not "1": OpenVINO removes the Relu there, since u8 has no values below its zero point.
     for name in ("0", "4"):
         [layer] = [layer for layer in layers if f"{name}.conv" in layer.nodes]
         assert f"{name}.act" in layer.nodes

@@ -50,7 +50,7 @@ def another_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def without_weights(content: bytes) -> bytes:
     try:
         model = onnx.load_from_string(content)
-    except Exception:  # a plan of these tests, not a graph
+    except Exception:  # not a graph but what ``build`` wrote
         return bytes(len(content))
     for tensor in model.graph.initializer:
         tensor.raw_data = bytes(len(tensor.raw_data))
@@ -62,7 +62,7 @@ def tamper_file(path: Path) -> None:
 
 
 def tamper_both(path: Path) -> None:
-    """The attack that once ran: zero weights, and a manifest with their digest."""
+    """An attack that once succeeded: zeroed weights, and a manifest with their digest."""
     tamper_file(path)
     manifest = store.read_manifest(path)
     manifest |= {"file_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
@@ -221,7 +221,7 @@ def test_folder_of_another_account_is_built_again(folder, tmp_path, monkeypatch)
 
 
 def test_same_graph_of_another_key_is_sealed_again_silently(folder, tmp_path, monkeypatch):
-    """The file is compared with the graph just built, so files of older versions stay usable."""
+    """It equals the graph just built. So files of older versions, whose seal fails, stay usable."""
     with monkeypatch.context() as patched:
         another_account(patched, tmp_path)
         export(plus_one(), folder)
@@ -260,7 +260,7 @@ def test_separate_weights_are_checked_too(tmp_path, folder, monkeypatch):
     assert weights.read_bytes() == whole
 
 
-# ---- what is built once per key: plans. Calibrations: tests/run/quantize/test_calibration.py
+# ---- plans, built once per key (for calibrations: tests/run/quantize/test_calibration.py)
 
 
 KEY = {"engine": "x", "level": 3}
@@ -328,7 +328,7 @@ def test_sealed_bytes_need_their_proof(folder):
 # ---- small documents: measured.json, layers
 
 
-def test_document_is_read_only_under_its_name_by_its_account(folder, tmp_path, monkeypatch):
+def test_document_is_accepted_only_under_its_name_and_by_its_account(folder, tmp_path, monkeypatch):
     assert store.read_kept(folder, "x.json") is store.why_not_kept(folder, "x.json") is None
     building.rewrite(folder, "x.json", lambda before: b'{"a": 1.5, "b": "\\u00e9"}')
     assert (store.read_kept(folder, "x.json") or {})["a"] == 1.5
@@ -482,7 +482,7 @@ def test_group_writable_folder_is_used_only_for_the_accounts_own_group(folder):
 
 @root_only
 def test_files_of_root_need_no_proof(folder, tmp_path, monkeypatch):
-    """They come from an image or an administrator, who could also change the program."""
+    """A container image or an administrator made them; both could also change the program."""
     path = Path(export(plus_one(), folder).path)
     for place in (folder, path, path.with_suffix(".json")):
         place.chmod(place.stat().st_mode | 0o055)
@@ -491,7 +491,7 @@ def test_files_of_root_need_no_proof(folder, tmp_path, monkeypatch):
     assert UNPROVED in str(proof.why_not(path, manifest))
     monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
     assert proof.why_not(path, manifest) is None
-    tamper_both(path)  # even if root changed it, the name holds the digest
+    tamper_both(path)  # refused even if by root: the name holds the old digest
     assert "to another file" in str(proof.why_not(path, store.read_manifest(path)))
     os.chown(folder, NOBODY, NOBODY)
     assert UNPROVED in str(proof.why_not(path, manifest))

@@ -61,8 +61,8 @@ zones: {right: {points: [[0.5, 0], [1, 0], [1, 1], [0.5, 1]]}}
 
 @dataclass
 class FakeClocks:
-    """``ns``: the monotonic clock. ``elapsed_s`` counts while the machine sleeps. ``own_s``: the
-    camera's clock."""
+    """``ns``: the monotonic clock. ``elapsed_s`` also counts while the machine sleeps. ``own_s``:
+    the camera's clock."""
 
     utc_s: float
     ns: int = 1000 * NS
@@ -118,7 +118,7 @@ CASES: dict[str, tuple[str, str, Changes]] = {
     "summer time begins": ("Europe/Berlin", "2026-03-28T12", {}),
     "summer time ends": ("Europe/Berlin", "2026-10-24T12", {}),
     "summer time ends in New York": ("America/New_York", "2026-10-31T18", {}),
-    "half an hour of summer": ("Australia/Lord_Howe", "2026-04-04T03", {}),
+    "summer time of half an hour ends": ("Australia/Lord_Howe", "2026-04-04T03", {}),
     "Ramadan": ("Africa/Casablanca", "2026-02-14T15", {}),
     "no summer time, a year ends": ("Asia/Kolkata", "2026-12-31T06", {}),
     "29 February": ("UTC", "2028-02-28T12", {}),

@@ -175,7 +175,7 @@ def test_unreachable_server_is_judged_by_the_address(monkeypatch):
 
 @pytest.mark.slow
 def test_certificate_is_required_for_files_only(tmp_path: Path):
-    """Cameras have self-signed certificates, so requests to them contain no secret."""
+    """Cameras' self-signed certificates prove nothing, so requests to cameras contain no secret."""
     data = write_video(tmp_path / "a.mp4").read_bytes()
     with web_server(make_certificate(tmp_path)) as web:
         web.put("/a", data)

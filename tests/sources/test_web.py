@@ -154,7 +154,7 @@ def test_video_without_a_readable_frame_is_refused(web, tmp_path):
         sources.open(url)
 
 
-def test_file_replaced_during_the_read_ends(web, monkeypatch):
+def test_reading_stops_if_the_file_is_replaced(web, monkeypatch):
     monkeypatch.setattr(_ranges, "BLOCK", 1 << 12)
     data = bytes(range(256)) * 100
     url = web.put("/clip.mp4", data, headers={"ETag": '"first"'})
@@ -204,7 +204,7 @@ def test_streams_of_two_threads_stop_separately(web):
         assert list(pool.map(opened, [True, False])) == [True, False]
 
 
-def test_two_threads_read_their_own_query(web, tmp_path, monkeypatch):
+def test_two_threads_read_addresses_that_differ_in_the_query(web, tmp_path, monkeypatch):
     both, probe = threading.Barrier(2), _stored.probe
 
     def probed(*arguments):

@@ -38,8 +38,8 @@ def read_into(network: Street, weights: Path, images: Iterable[Tensor]) -> None:
 
 @torch.no_grad()
 def _find_normalisation(network: Street, images: Iterable[Tensor]) -> None:
-    """Set the mean and variance of every normalisation to those of its input, and scale and bias
-    such that its output does not change."""
+    """Set the mean and variance of every normalisation to those of its input. Set its scale and
+    bias such that its output does not change."""
     sums: dict[str, list[Tensor]] = {}
 
     def note(index: str):

@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Part:
-    """A side profile, half the width at each of its points, and the skin of each edge.
+    """A side profile; for each of its points, half the width there; and the skin of each edge.
 
     Profile coordinates: u forward along the vehicle, y up, in metres.
     """

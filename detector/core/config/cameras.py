@@ -84,7 +84,7 @@ class RecordConfig:
     )
     keep_gb: float | None = option(
         None,
-        "Delete the oldest recordings above this many GB; all cameras together, 10^9 bytes each.",
+        "Delete the oldest recordings above this many GB; all cameras together, 10^9 bytes per GB.",
         "GB",
         at_least=0.001,
         at_most=1e6,
@@ -102,8 +102,8 @@ class EventsConfig:
     )
     webhook: str | None = option(
         None,
-        "POST each event to this http or https URL. @FILE or env:NAME hold it, @FILE.yaml is the "
-        "whole request. Set DETECT_VIDEO_WEBHOOK_KEY to sign requests (HMAC-SHA256).",
+        "POST each event to this http or https URL. Or @FILE or env:NAME with it, or @FILE.yaml "
+        "with the whole request. Set DETECT_VIDEO_WEBHOOK_KEY to sign requests (HMAC-SHA256).",
         "URL",
     )
     mqtt: str | None = option(
@@ -137,7 +137,7 @@ class PageConfig:
     page_hosts: tuple[str, ...] | None = option(
         None,
         "Comma-separated host names under which browsers may also reach the page, such as a proxy "
-        "in front of it. They need a token.",
+        "in front of it. The page then needs a token.",
         "A,B",
         short="Host names of a proxy in front of the page",
     )

@@ -60,7 +60,7 @@ ABSENT = {
     "segment": "masks are not supported yet; models must give boxes",
     "pose": "keypoints are not supported yet; models must give boxes",
     "classify": "classification is not supported; models must give boxes",
-    "solutions": "not a command; --zones counts, --blur pixelates, --save crops cuts objects out",
+    "solutions": "not a command; count: --zones; pixelate: --blur; cut objects out: --save crops",
     "version": "not a command; use detect-video --version",
     "count": "not a command; detect-video zones in.mp4 draws lines, and --zones counts",
     "help": "not a command; use detect-video --help",
@@ -83,7 +83,7 @@ OF_DETECTORS = {
     "predict": "call it: detector(picture), or detector.stream(source) for videos and cameras",
     "track": 'use Detector(track="bytetrack") and detector.stream(source)',
     "to": 'use Detector(device="cuda")',
-    **dict.fromkeys(("fuse", "model"), "the model is open and fused; see detector.names"),
+    **dict.fromkeys(("fuse", "model"), "the model is open and fused; its classes: detector.names"),
 }
 OF_RESULTS = {
     "xyxy": "use found.boxes (x1, y1, x2, y2), or one.box in a loop",
@@ -95,7 +95,7 @@ OF_RESULTS = {
     **dict.fromkeys(("cpu", "numpy"), "not needed; found.boxes is a NumPy array"),
     **dict.fromkeys(("save_txt", "summary"), "use found.to_dict() or found.to_df()"),
     "speed": "use detect-video profile",
-    **dict.fromkeys(("boxes", "plot"), "what detector(picture) returns has it: use found.NAME"),
+    **dict.fromkeys(("boxes", "plot"), "it is found.NAME, with found = detector(picture)"),
     "show": 'use found.save("out.jpg"), or cv2.imshow("found", found.plot())',
     **dict.fromkeys(("tojson", "to_json"), "use found.to_dict()"),
     "to_csv": "use found.to_df().to_csv(path)",

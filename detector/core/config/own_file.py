@@ -13,8 +13,8 @@ FILES = ("model", "cfg", "describe", "weights", "names", "calibrate")  # options
 
 
 def adapt(origin: str, content: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the options of a file in ``folder``: a user's YAML, whose paths may be relative to its
-    folder and whose ``names`` may be a list, or the session.json of a run to repeat."""
+    """Return the options of a file in ``folder``: the session.json of a run to repeat, or a user's
+    YAML. Its paths may be relative to ``folder``, and its ``names`` may be a list."""
     if "config" in content and "schema" in content:
         content = _repeat(origin, content)
     for group in (content, content.get("network"), content.get("calibration")):

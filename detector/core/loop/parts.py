@@ -83,7 +83,7 @@ class LoopHooks:
 
     # Waits for a picture: (track, picture's number in this run, batch's row) -> whether ``read``
     # may be called. Returns within a second. False for row 0 means "not yet", and the loop
-    # calls again; False for a later row submits the batch unfilled.
+    # calls again; False for a later row submits the batch before it is full.
     arrive: Callable[[AnyTrack, int, int], bool]
     # Take pictures only when a worker is free for them, so that none goes stale in a queue.
     fresh: bool = False
@@ -133,7 +133,7 @@ class Parts:
 
 @dataclass(slots=True)
 class Progress:
-    """State for the live display while the loop runs. One thread writes each field."""
+    """State for the live display while the loop runs. Each field is written by one thread."""
 
     read: int = 0
     written: int = 0
@@ -171,8 +171,8 @@ def image_pool(parts: Parts) -> LendingPool[Image | None]:
 
 
 def image_count(parts: Parts) -> int:
-    """Return how many pictures may be in flight: those of all requests and one batch being written,
-    limited by ``image_bytes``, but at least one batch and one picture; plus those being drawn."""
+    """Return how many pictures may be in flight: what all requests and a batch being written need,
+    up to ``image_bytes``; never less than a batch and a picture. Those being drawn are added."""
     info, batch, batches = parts.source.info, len(parts.requests[0].slot), len(parts.requests) + 1
     if parts.schedule is not None:  # frames that are not inferred need pictures, too
         # One batch is being read, one written, and ``concurrency`` batches are in the engine.
@@ -196,8 +196,8 @@ def fill(
 ) -> Batch | None:
     """Read and preprocess until the slot is full or the source ends. Return None if no frame was
     left. Rows keep the source's order; spans carry the frame's number in this run, from 0. Frames
-    that are not inferred take no row. With cameras they still count towards the batch's size, so
-    that a batch of them does not wait for more frames."""
+    that are not inferred take no row. With cameras a batch has at most as many frames as rows, so
+    that frames without inference do not wait until the rows are full."""
     batch, max_frames = Batch(number, progress.read, request, [], []), len(request.slot)
     if parts.hooks is None:
         max_frames = longest_batch(max_frames, len(images))
@@ -257,7 +257,7 @@ def _note_time(track: AnyTrack, frame: Frame, stage: str) -> None:
 def _has_arrived(
     track: AnyTrack, parts: Parts, progress: Progress, images: LendingPool[Image | None], row: int
 ) -> bool:
-    """Wait for a row's picture. Return False to submit the batch unfilled, or to end the loop."""
+    """Wait for a row's picture. Return False to submit a batch not yet full, or to end the loop."""
     if parts.hooks is None:
         return True
     while not parts.hooks.arrive(track, progress.read, row):

@@ -306,7 +306,7 @@ def test_webhook_gives_up_on_a_slow_response(monkeypatch, notices):
     assert "no response within 0.2 s" in notices[0]
 
 
-def test_unreachable_webhook_complains_without_its_key(notices):
+def test_notice_of_an_unreachable_webhook_hides_its_key(notices):
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         post_and_lose(f"http://127.0.0.1:{reserved.getsockname()[1]}/?key=verysecret", notices)
@@ -365,7 +365,7 @@ def test_file_or_variable_without_an_address_is_refused(tmp_path, monkeypatch, v
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Exception ignored")  # paho leaves its socket open
 @pytest.mark.parametrize("kind", ["https", "mqtts"])
-def test_untrusted_certificate_complaint_names_ssl_cert_file(tmp_path, kind, notices):
+def test_notice_of_an_untrusted_certificate_mentions_ssl_cert_file(tmp_path, kind, notices):
     pytest.importorskip("paho.mqtt")
     with web_server(make_certificate(tmp_path)) as server:
         url = f"{kind}://localhost:{server.server_port}/topic"
@@ -492,7 +492,7 @@ def test_broker_receives_states_counts_and_events(tmp_path):
 @pytest.mark.net
 def test_camera_down_is_published_if_the_run_ends_at_once(tmp_path, monkeypatch):
     """The run ends while the connection to the broker is still being made."""
-    # Events that the broker has not acknowledged by then are lost; a busy machine needs longer.
+    # Events not acknowledged within this time after the end are lost; a busy machine needs longer.
     monkeypatch.setattr("detector.live.events.mqtt.LAST_MOMENT_S", 30.0)
     with broker(tmp_path, "allow_anonymous true") as port, Subscriber(port) as subscriber:
         target = MqttTarget(f"mqtt://127.0.0.1:{port}/home/detect")

@@ -57,7 +57,7 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 
 @contextmanager
 def running(folder: Path, *options: str) -> Iterator[tuple[Client, subprocess.Popen[str]]]:
-    """Start a command with a page that writes to live/; yield the page's client and the process."""
+    """Start a command that serves a page and writes to live/; yield its client and the process."""
     skip_without_libraries()
     call = [*COMMAND, *options, "--serve", "0", "-o", "live/", "--run-dir", "run"]
     pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)

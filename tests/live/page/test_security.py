@@ -348,7 +348,7 @@ def test_idle_connection_is_closed_after_a_response(served):
             return b"ok" in until_closed(connection)
         return False
 
-    wait_for(answered_then_ended)  # closed without an answer if this thread is too slow
+    wait_for(answered_then_ended)  # again, if this thread was so slow that no answer came first
 
 
 def test_slow_bodies_are_refused(served):
@@ -436,7 +436,7 @@ def is_ended(accepted):
     return False
 
 
-def test_full_socket_closes_idle_connections_without_login_first(make_listener):
+def test_full_socket_first_closes_idle_connections_that_have_no_login(make_listener):
     listener = make_listener(most=6, each=4, reserve=0)
     logged_in = listener.connect_from("127.0.0.2")
     logged_in.known = True
@@ -451,7 +451,7 @@ def test_full_socket_closes_idle_connections_without_login_first(make_listener):
     for connection in (first, third, single, new):
         connection.known = connection.busy = True
     listener.connect_from("127.0.0.7").busy = True
-    assert is_ended(busy)  # busy without a login is closed before idle with one
+    assert is_ended(busy)  # a busy one without a login is closed before an idle one with it
     assert not is_ended(logged_in)
 
 

@@ -23,7 +23,7 @@ COMPUTING = ("convolution", "matmul", "fullyconnected", "gemm", "deconvolution")
 
 
 class Compilation(NamedTuple):
-    """The settings of a compilation. ``hint``: the type of layers for which the graph names none.
+    """The settings of a compilation. ``hint``: the type of layers to which the graph gives no type.
     ``stays``: nodes that stay float32."""
 
     network: Network
@@ -34,7 +34,7 @@ class Compilation(NamedTuple):
     threads: int
 
     def settings(self, core: Any) -> dict[str, Any]:
-        """Return the properties that the device supports; all for HETERO, which selects."""
+        """Return the properties that the device supports. For HETERO all: it selects per device."""
         target, many = self.target, self.streams > 1
         properties: dict[str, Any] = {
             "PERFORMANCE_HINT": "THROUGHPUT" if many else "LATENCY",
@@ -43,8 +43,8 @@ class Compilation(NamedTuple):
         if target.kind != "npu":  # an NPU chooses the number itself
             properties["NUM_STREAMS"] = self.streams
         if target.kind == "cpu":
-            # Pinned threads cannot move when the reader or the encoder takes their core, so
-            # inference would wait for them.
+            # A pinned thread cannot move when the reader or the encoder takes its core, so
+            # inference would wait until the core is free.
             threads = self.streams * self.threads
             properties |= {"INFERENCE_NUM_THREADS": threads, "ENABLE_CPU_PINNING": False}
         if target.compiled_for == target.own:
@@ -94,8 +94,8 @@ def _read(core: Any, network: Network) -> Any:
 
 
 def hint_of(network: Network, options: EngineOptions) -> str:
-    """Return the type of layers for which the graph names none. For int8 the default is fp32, or
-    bf16 if the CPU has it and the calibration measured it."""
+    """Return the type of layers to which the graph gives no type. For int8 the default is fp32,
+    or bf16 if the CPU has it and the calibration measured the agreement with it."""
     chosen = options.own.get("float", "auto")
     if chosen not in ("auto", "fp32", "bf16", "fp16"):
         raise UsageError(f"--engine-options float={chosen}: give auto, fp32, bf16 or fp16")
@@ -147,7 +147,7 @@ def notes_of(compiled: Any, compilation: Compilation, precision: str) -> list[st
 
 
 def executed_types(compiled: Any) -> set[str] | None:
-    """Return the float types that OpenVINO reports, or None. HETERO reports layers only."""
+    """Return the float types that OpenVINO reports, or None. HETERO reports them per layer."""
     with suppress(RuntimeError):
         return {compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()}
     with suppress(RuntimeError):

@@ -115,8 +115,8 @@ def _nodes(layer: Mapping[str, Any], known: Mapping[str, str] | None) -> list[st
 
 
 def _assign_nodes(layers: Sequence[tuple[bool, Sequence[str]]]) -> list[tuple[str, ...]]:
-    """Assign every node to its first layer, preferably one that computes. ``layers``: (only moves
-    data, nodes). Return the nodes of each layer."""
+    """Assign every node to its first layer, preferably one that computes. ``layers``: of each,
+    whether it only moves data, and its nodes. Return the nodes of each layer."""
     owners: dict[str, int] = {}
     for moving in (False, True):
         for at, (moves, nodes) in enumerate(layers):

@@ -22,8 +22,8 @@ Shape = tuple[int, ...]
 
 
 class Decoder:
-    """A head, ``dense`` (which decodes every row), and how our own files store their arguments.
-    ``watched``: no file proves what the outputs mean, so a run checks for impossible results."""
+    """A head, ``dense`` (which decodes every row), and how our files store the arguments of both.
+    ``watched``: whether runs check for impossible results, as no file proves what outputs mean."""
 
     name: str
     head: Callable[..., Any]
@@ -64,8 +64,8 @@ class Bound:
     """A layout, or a description, matched with the outputs of a file.
 
     ``reading``: how the outputs are read; None if ``decoder`` with ``arguments`` reads them.
-    ``bare``: outputs without a batch axis. ``family``: assumed for the input's pixels if none is
-    named. ``joined``: outputs that are each joined from several, one per stride.
+    ``bare``: outputs without a batch axis. ``family``: decides the input's pixels if the file
+    names none. ``joined``: outputs that are each joined from several, one per stride.
     """
 
     reading: Reading | None

@@ -1,5 +1,5 @@
-"""Read one part of a file, for runs that share a file. Frames have the whole file's numbers and
-times. Adjacent parts decode a common picture, to prove that it is the same bit for bit."""
+"""Read one part of a file, for runs that share a file. Frames keep their numbers and times in
+the whole file. Adjacent parts decode a common picture, to prove that it is the same bit for bit."""
 
 from __future__ import annotations
 

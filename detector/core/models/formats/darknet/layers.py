@@ -83,7 +83,7 @@ class Convolution(Layer):
 class MaxPool(Layer):
     kernel: int
     stride: tuple[int, int]  # y, x
-    pads: tuple[int, int, int, int]  # top, left, bottom, right; padding is never the maximum
+    pads: tuple[int, int, int, int]  # top, left, bottom, right; the padding counts as -inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +101,8 @@ class Route(Layer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortcut(Layer):
-    """The sum of its inputs, in as many channels as the first one has. Inputs may have more, which
-    are ignored, or fewer, which are added to the first channels."""
+    """The sum of its inputs, in as many channels as the first one has. An input's further
+    channels are ignored; if it has fewer, they are added to the first channels."""
 
     activation: str
 
