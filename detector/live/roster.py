@@ -53,11 +53,7 @@ class Roster:
             return feed
 
         self.collector = Collector(
-            [],
-            open_feed,
-            batch=len(plan.requests[0].slot),
-            frames=options.config.input.frames,
-            give_up_s=options.terms.give_up_s,
+            [], open_feed, frames=options.config.input.frames, give_up_s=options.terms.give_up_s
         )
 
     def open(self, cameras: Sequence[Camera], router: Router) -> None:

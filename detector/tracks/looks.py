@@ -29,7 +29,7 @@ class Looks:
     ``first``: consecutive looks at the start of a scene."""
 
     def __init__(self, every: int, time_of: Callable[[Frame], float], *, first: int = 1) -> None:
-        self.spared, self._time_of, self._first = every, time_of, first
+        self.every, self._time_of, self._first = every, time_of, first
         self._cameras: dict[str, _CameraLooks] = {}
 
     def wants(self, frame: Frame) -> bool:
@@ -40,7 +40,7 @@ class Looks:
         camera.since += 1
         if camera.cuts.is_cut(frame) or epoch != camera.epoch:
             camera.needed = self._first
-        infer = camera.needed > 0 or camera.since >= self.spared
+        infer = camera.needed > 0 or camera.since >= self.every
         if infer or not 0 <= passed_s <= LOST_S + CLOCK_S:
             camera.time_s, camera.since, camera.epoch = time_s, 0, epoch
             camera.needed = max(0, camera.needed - 1)

@@ -193,6 +193,7 @@ HABITS = [
     (("val", "data=x.yaml", "model=a.pt"), "use detect-video eval x.yaml --model a.pt."),
     (("val", "--data", "x.yaml", "--weights", "a.pt"), "eval x.yaml --model a.pt."),
     (("count", "in.mp4"), "detect-video zones"),
+    (("burn", "in-overlay.mkv"), "-vf subtitles="),
     (("tune", "in.mp4", "--frames", "60"), "--frames: use --duration"),
     (("compare", "x", "--imgsz", "640", "--half"), "detect-video compare x --size 640 --precis"),
     (("-i", "x.mp4", "-y", "o.mp4"), "use detect-video x.mp4 -o o.mp4."),

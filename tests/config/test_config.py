@@ -138,6 +138,9 @@ def test_damaged_session_is_refused_as_a_config(tmp_path, damage):
     (tmp_path / "session.json").write_text(json.dumps(SESSION | damage))
     with one_line_error(UsageError, "session.json: not a whole session.json of a run"):
         resolve_config(str(tmp_path / "session.json"), {})
+    (tmp_path / "session.json").write_text("")
+    with one_line_error(UsageError, "not an empty file"):
+        resolve_config(str(tmp_path / "session.json"), {})
 
 
 def test_every_option_has_help_and_a_unique_flag():

@@ -68,11 +68,12 @@ def test_picture_counts_for_its_labelled_classes(labelled_classes, scored, boxes
 
 def test_coco_results_have_the_ids_of_the_labels():
     dataset = Dataset("x", "coco", (), [labels()], category_ids={0: 1, 1: 3, 2: 6, 3: 2})
-    boxes, scores = np.array([A, B], np.float32), np.array([0.5, 0.25], np.float32)
+    scores = np.array([0.5, 0.25], np.float32)
+    boxes = np.array([[0, 0, 10.015625, 10], B], np.float32)  # scored and written with all digits
     found = Detections(boxes, scores, np.array([0, 1]), BOUND.targets)
     text, notes = list_coco_results(dataset, BOUND, [0], [found])
     assert json.loads(text) == [
-        {"image_id": 0, "category_id": 1, "bbox": [0, 0, 10, 10], "score": 0.5}
+        {"image_id": 0, "category_id": 1, "bbox": [0, 0, 10.015625, 10], "score": 0.5}
     ]
     assert ["vehicle" in note for note in notes] == [True]  # cars and buses
     dataset.category_ids = {}

@@ -18,7 +18,7 @@ def is_accounted_for(collector) -> bool:
 
 
 def test_pictures_of_a_camera_keep_their_order():
-    bench = Bench("a", "b", batch=2)
+    bench = Bench("a", "b")
     bench.feeds["a"].arrives(5)
     bench.feeds["b"].arrives(3)
     batches = [bench.batch(2) for _ in range(5)]
@@ -60,7 +60,7 @@ class TestWindow:
 
     @staticmethod
     def bench(busy: float) -> Bench:
-        bench = Bench("a", "b", batch=2)
+        bench = Bench("a", "b")
         for feed in bench.feeds.values():
             feed.arrives()
         bench.batch(2)
@@ -81,7 +81,7 @@ class TestWindow:
         assert bench.ms() == pytest.approx(12)
 
     def test_window_subtracts_the_mean_execution_time(self):
-        bench = Bench("a", "b", batch=2)
+        bench = Bench("a", "b")
         bench.collector.pace.execution_ns = 25.0 * MS
         bench.collector._check_feeds(bench.clock())
         assert bench.collector.window_ns() == 15 * MS
@@ -92,7 +92,7 @@ class TestWindow:
         ids=["at-least", "engine-slower-than-camera", "at-most", "rate-unknown"],
     )
     def test_window_has_limits(self, fps, execution_ms, window_ms):
-        bench = Bench("a", "b", batch=2)
+        bench = Bench("a", "b")
         for feed in bench.feeds.values():
             feed.fps = fps
         bench.collector.pace.execution_ns = execution_ms * MS
@@ -113,7 +113,7 @@ class TestWindow:
         assert bench.ms() == before
 
     def test_one_camera_may_fill_a_batch(self):
-        bench = Bench("a", batch=4)
+        bench = Bench("a")
         bench.feeds["a"].arrives(5)
         assert bench.batch(4) == [("a", 0), ("a", 1), ("a", 2), ("a", 3)]
 

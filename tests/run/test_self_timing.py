@@ -373,7 +373,11 @@ def test_noisy_timing_runs_more_rounds(
 
 def test_higher_agreement_budget_keeps_fp32(street, ticks, tmp_path):
     config = replace(settings(tmp_path), calibration=CalibrationConfig(budget=0.999))
-    assert choose_engine(street, config).config.runtime.precision == "fp32"
+    choice = choose_engine(street, config)
+    assert choice.config.runtime.precision == "fp32"
+    assert choice.notes[1:] == (
+        "kept ort fp32: nothing else was 1.2x as fast with enough agreement",
+    )
 
 
 @pytest.mark.parametrize(

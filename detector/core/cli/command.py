@@ -29,7 +29,6 @@ def subcommand(
     json: str | None = None,
     quiet: str | None = None,
     interrupted: str = "stopped",
-    hidden: bool = False,
     light: bool = False,
     examples: Sequence[str] = (),
     cls: type[HelpfulCommand] = HelpfulCommand,
@@ -65,9 +64,7 @@ def subcommand(
                     keep_others_out()
                 sys.exit(body(**given))
 
-        command: HelpfulCommand = click.command(cls=cls, context_settings=CONTEXT, hidden=hidden)(
-            run
-        )
+        command: HelpfulCommand = click.command(cls=cls, context_settings=CONTEXT)(run)
         command.params += shared
         command.examples = examples
         return command

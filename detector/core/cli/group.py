@@ -59,7 +59,7 @@ class DefaultGroup(click.Group):
             from detector.core.cli.habits import answer_habits
 
             args[0] = answer_habits(args, ctx, self._options_of(ctx)) or args[0]
-        if args and args[0] not in command_names() and args[0] not in ("--help", "-h", "--version"):
+        if args and args[0] not in command_names() and args[0] not in (*FLAGS, "--version"):
             check_threads(blas_threads())  # what follows imports numpy
             if not is_there:
                 from detector.core.cli.habits import refuse_model_name
@@ -130,7 +130,7 @@ def _words_before(args: list[str]) -> list[str]:
     """Return the command line before the word that a shell completes, its command first."""
     from detector.core.config.elsewhere import WORDS
 
-    if not args or args[0] in ("--help", "-h", "--version"):
+    if not args or args[0] in (*FLAGS, "--version"):
         return args
     if args[0] in command_names():
         return args

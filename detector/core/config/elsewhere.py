@@ -61,6 +61,8 @@ ABSENT = {
     "pose": "keypoints are not supported yet; models must give boxes",
     "classify": "classification is not supported; models must give boxes",
     "solutions": "not a command; count: --zones; pixelate: --blur; cut objects out: --save crops",
+    "burn": "not a command; use ffmpeg -i x.mkv -vf subtitles=x.mkv out.mp4",
+    "metrics": "not a command; see NVIDIA's nvprof transition guide of Nsight Compute",
     "version": "not a command; use detect-video --version",
     "count": "not a command; detect-video zones in.mp4 draws lines, and --zones counts",
     "help": "not a command; use detect-video --help",

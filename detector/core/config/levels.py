@@ -106,12 +106,13 @@ def with_implied(config: Config) -> Config:
 
 def read_level(path: str | Path) -> tuple[str, dict[str, Any]]:
     content = parse_yaml(read_text(path, "a configuration"), path)
-    if content is None:
+    if content is None and Path(path).suffix != ".json":
         return str(path), {}
     if not isinstance(content, dict):
-        kind = {"str": "text"}.get(type(content).__name__, type(content).__name__)
+        name = type(content).__name__
+        kind = {"str": "text", "NoneType": "an empty file"}.get(name, f"a {name}")
         raise UsageError(
-            f"{path}: a configuration must be a mapping of options (conf: 0.4), not a {kind}"
+            f"{path}: a configuration must be a mapping of options (conf: 0.4), not {kind}"
         )
     return str(path), content
 

@@ -176,7 +176,7 @@ def image_count(parts: Parts) -> int:
     info, batch, batches = parts.source.info, len(parts.requests[0].slot), len(parts.requests) + 1
     if parts.schedule is not None:  # frames that are not inferred need pictures, too
         # One batch is being read, one written, and ``concurrency`` batches are in the engine.
-        batches = max(batches, (parts.concurrency + 2) * parts.schedule.spared)
+        batches = max(batches, (parts.concurrency + 2) * parts.schedule.every)
     affordable = parts.image_bytes // max(1, info.width * info.height * 3)
     return max(batch + 1, min(batch * batches, affordable)) + parts.drawers
 

@@ -92,6 +92,10 @@ def choose(
             notes += filter(None, [timing.note])
             just_timed = timing.note is not None
             choice = judge(timing.measurement, config, by_rank, just_timed)
+            if just_timed and choice is None:
+                kept = f"kept {by_rank.config.runtime.engine} {by_rank.config.runtime.precision}"
+                least = measurements.MIN_SPEEDUP
+                notes.append(f"{kept}: nothing else was {least:g}x as fast with enough agreement")
     if hint:
         notes.append(hint if just_timed else Background(hint))
     choice = choice or by_rank

@@ -479,8 +479,8 @@ def _describe_skipped(plan: RunPlan, run: SourceRun, sinks: Sequence[Sink]) -> l
     if run.reused and (still := plan.reading.still) is not None:
         what = f"--skip-still {still[0]}", run.reused, "repeat the last detections"
         skipped.append((what, kinds - {"jsonl", "csv"}))
-    if run.coasted and (spared := plan.spared) is not None:
-        what = spared, run.coasted, "have boxes moved by tracks"
+    if run.coasted and (option := plan.schedule_option) is not None:
+        what = option, run.coasted, "have boxes moved by tracks"
         skipped.append((what, kinds & {"mot", "yolo"}))
     return [
         f"{option}: {count} of {run.written} frames ({count / run.written:.0%}) were not inferred "

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detector.core import engines
-from detector.core.config.schema import PACKAGED, Config
+from detector.core.config.schema import CALIBRATIONS, PACKAGED, Config
 from detector.core.engines import base
 from detector.core.engines._built import store
 from detector.core.errors import EngineError, UsageError
@@ -109,6 +109,7 @@ def can_run(row: MeasuredRow, record: Measurement) -> bool:
         and row.precision in engines.find(name).precisions
         and engines.why_unusable(name)[name] is None
         and row.library == library_version(name)
+        and record.calibration.calibrate_method in CALIBRATIONS  # 0.2.0 had another one
         and (
             row.precision != "int8"
             or calibrate in (None, PACKAGED)

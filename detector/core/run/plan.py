@@ -75,7 +75,7 @@ class PlanDraft:
             "reuses": reading.still is not None,
             "tracks": config.tracking.track is not None,
             "added_sinks": added,
-            "coasts": _find_spared(extra_stages) is not None,
+            "coasts": _find_schedule_option(extra_stages) is not None,
             "at_once": reading.choice.at_once,
             "one_class": len(selection.given or ()) == 1,
         }
@@ -162,9 +162,9 @@ def _refuse_empty_outputs(config: Config, added: Sequence[str]) -> None:
             raise UsageError(f"--save {name} needs {needs}")
 
 
-def _find_spared(extra_stages: Sequence[ChosenStage]) -> str | None:
-    spared = (stage.kind.spares(stage.settings) for stage in extra_stages)
-    return next(filter(None, spared), None)
+def _find_schedule_option(extra_stages: Sequence[ChosenStage]) -> str | None:
+    options = (stage.kind.schedule_option(stage.settings) for stage in extra_stages)
+    return next(filter(None, options), None)
 
 
 def resolve(config: Config, timer: PhaseTimer | None = None, **words: Any) -> RunPlan:
@@ -195,9 +195,9 @@ class RunPlan:
         return self.loaded.network
 
     @property
-    def spared(self) -> str | None:
+    def schedule_option(self) -> str | None:
         """The option, as typed, by which frames skip inference; None if none do."""
-        return _find_spared(self.extra_stages)
+        return _find_schedule_option(self.extra_stages)
 
     def selecting(self, conf: float | None, classes: Sequence[str | int] | None) -> RunPlan:
         """Return a copy with another threshold and classes; None keeps them. Raises UsageError."""

@@ -39,10 +39,13 @@ def results_path(path: Path) -> Path:
 
 
 def make_results(
-    image_id: int, detections: Detections, category_ids: Mapping[int, int] | None = None
+    image_id: int,
+    detections: Detections,
+    category_ids: Mapping[int, int] | None = None,
+    digits: int = 2,
 ) -> Iterator[dict[str, Any]]:
     """Yield one row for each detection, as in COCO's results format. ``category_ids``: of the class
-    ids to write; by default all, counted from 1."""
+    ids to write; by default all, counted from 1. ``digits``: decimals of a pixel."""
     for (x1, y1, x2, y2), score, class_id, track in python_values(detections):
         category = class_id + 1 if category_ids is None else category_ids.get(class_id)
         if category is None:
@@ -50,7 +53,7 @@ def make_results(
         yield {
             "image_id": image_id,
             "category_id": category,
-            "bbox": [round(value, 2) + 0.0 for value in (x1, y1, x2 - x1, y2 - y1)],
+            "bbox": [round(value, digits) + 0.0 for value in (x1, y1, x2 - x1, y2 - y1)],
             "score": round(score, 6),
             **({} if track is None else {"track_id": track}),
         }

@@ -120,7 +120,7 @@ def compare_variants(
             *_warn_of_load(base, ran),
         ]
     )
-    noise, decisions = (None, {}) if base is None else _judge_rows(base, ran, about, look)
+    noise, decisions = (None, {}) if base is None else _judge_rows(base, ran, look)
     rows = tuple(_row(variant, base, decisions.get(id(variant), {})) for variant in variants)
     comparable = None if base is None or len(base.rounds) < 2 else not warnings
     contenders = {metric: _find_contenders(ran, metric, look.share) for metric in METRICS}
@@ -146,7 +146,7 @@ def is_decided(document: Comparison) -> bool:
 
 
 def _judge_rows(
-    base: Variant, ran: Sequence[Variant], about: About, look: RoundsLook
+    base: Variant, ran: Sequence[Variant], look: RoundsLook
 ) -> tuple[Noise, dict[int, dict[Metric, Decision | None]]]:
     others = [variant for variant in ran if variant is not base]
     decisions: dict[int, dict[Metric, Decision | None]] = {id(one): {} for one in others}

@@ -87,7 +87,7 @@ WITHOUT = (
 @click.option(
     "--mapping",
     metavar="F",
-    help="YAML that maps model classes to label classes; or person-vehicle.",
+    help="YAML that maps model classes to label classes; or coco, person-vehicle.",
 )
 @click.option(
     "--where",

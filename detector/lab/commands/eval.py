@@ -22,6 +22,7 @@ OUTPUTS = (
     "output", "save", "no_video", "only_detections", "lead", "quality", "preset", "crf", "encoder",
 )  # fmt: skip
 USED_BY_FILES = ("names", "run_dir", "frames", "stride")  # options of a run that --detections uses
+LABELS = ("mapping", "images", "format", "split", "subset")  # options that a session lacks
 WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing", "trails", "zones", "smooth")
 
 
@@ -43,7 +44,7 @@ WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing", "trails", "zones", "smo
 @click.option(
     "--mapping",
     metavar="F",
-    help="YAML that maps model classes to label classes; or person-vehicle.",
+    help="YAML that maps model classes to label classes; or coco, person-vehicle.",
 )
 @click.option("--images", metavar="P", help="Folder of the images, or the labelled video.")
 @click.option(
@@ -89,6 +90,7 @@ def command(
     from detector.lab.terminal.evaluate import print_evaluation
 
     flags["detections"] = split_paths(flags["detections"])
+    flags |= _read_earlier(config_file, click.get_current_context())
     options = EvalOptions(**{name: flags.pop(name) for name in EvalOptions.__dataclass_fields__})
     engines, grids = (
         [name.strip() for name in (values or "").split(",") if name.strip()]
@@ -118,3 +120,18 @@ def command(
     if document.exit.code:
         echo(f"detect-video: {document.exit.reason}", err=True)
     return document.exit.code
+
+
+def _read_earlier(config_file: str | None, context: click.Context) -> dict[str, Any]:
+    """Return the options for labels of the eval whose session.json is repeated, if not given now.
+    The session has them in its command line only."""
+    from detector.core.config.levels import read_level
+
+    words = read_level(config_file)[1].get("command") if config_file else None
+    if not isinstance(words, list) or "eval" not in words:
+        return {}
+    rest = [str(word) for word in words[words.index("eval") + 1 :]]
+    given = context.command.make_context("eval", rest, resilient_parsing=True).params
+    default = click.core.ParameterSource.DEFAULT
+    absent = [name for name in LABELS if context.get_parameter_source(name) is default]
+    return {name: given[name] for name in absent}

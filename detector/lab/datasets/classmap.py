@@ -119,16 +119,18 @@ def bind(mapping: ClassMap | None, model: Sequence[str], labels: Sequence[str]) 
     _refuse_unknown(mapping, {*model, *labels})
     groups: dict[str, tuple[int, ...]] = {}
     label_groups: dict[str, tuple[int, ...]] = {}
-    notes = []
+    lacking: dict[str, list[str]] = {}
     for target, names in mapping.classes.items():
         of_model, of_labels = (_find_ids(side, (target, *names)) for side in (model, labels))
         if of_model and of_labels:
             groups[target], label_groups[target] = of_model, of_labels
         else:
-            side = "the labels have" if of_model else "the model has"
-            notes.append(f"{target} is not scored: {side} no such class")
+            lacking.setdefault("labels do" if of_model else "model does", []).append(target)
     if not groups:
-        raise UsageError(f"{mapping.path}: nothing to score: {'; '.join(notes)}")
+        raise UsageError(
+            f"{mapping.path}: has no class of both the model ({_shorten(model)}) and the labels "
+            f"({_shorten(labels)}); write a mapping of your own: {EXAMPLE}"
+        )
     targets = tuple(groups)
     return ClassPairs(
         targets,
@@ -139,7 +141,10 @@ def bind(mapping: ClassMap | None, model: Sequence[str], labels: Sequence[str]) 
             for at, target in enumerate(targets)
             for label in _find_ids(labels, mapping.ignore.get(target, ()))
         },
-        tuple(notes),
+        tuple(
+            f"not scored, since the {side} not have it: {', '.join(names)}"
+            for side, names in lacking.items()
+        ),
     )
 
 

@@ -72,7 +72,8 @@ class MotLabels(LabelFormat):
     name, suffixes = "mot", (".txt",)
 
     def claims(self, path: Path) -> bool:
-        return super().claims(path) or (path / "gt" / "gt.txt").is_file() or bool(_sequences(path))
+        signs = ("gt/gt.txt", "*/gt/gt.txt", "seqinfo.ini", "*/seqinfo.ini")
+        return super().claims(path) or any(any(path.glob(sign)) for sign in signs)
 
     def read(self, path: Path, images: Path | None, split: str) -> Dataset:
         single = path.is_file() or (path / "gt" / "gt.txt").is_file()
@@ -103,8 +104,12 @@ class MotLabels(LabelFormat):
                 )
             names = own
             root = folder if folder.is_dir() else file.parent.parent
-            pictures += _read_sequence(file, root, images, names, len(pictures), single)
-        return Dataset(str(path), "mot", names, pictures, None if video is None else str(video))
+            pictures += _read_sequence(file, root, images, names, len(pictures))
+        known = {folder.name for folder in folders}
+        absent = sorted({info.parent.name for info in path.glob("*/seqinfo.ini")} - known)
+        notes = [f"not scored, since there is no gt/gt.txt: {', '.join(absent)}"] if absent else []
+        video_path = None if video is None else str(video)
+        return Dataset(str(path), "mot", names, pictures, video_path, notes=notes)
 
 
 def _sequences(folder: Path) -> list[Path]:
@@ -117,7 +122,7 @@ def _read_names(file: Path) -> tuple[str, ...]:
 
 
 def _read_sequence(
-    file: Path, root: Path, images: Path | None, names: tuple[str, ...], start: int, single: bool
+    file: Path, root: Path, images: Path | None, names: tuple[str, ...], start: int
 ) -> list[LabelledPicture]:
     rows = _read_rows(file, first_pixel=0 if file.with_name("labels.txt").is_file() else 1)
     info = _read_info(root / "seqinfo.ini")

@@ -57,6 +57,12 @@ def _p90(row: Row) -> Rounded | None:
     return None if p50 is None or p90 is None else Rounded(p90.median, decimals_of(p50))
 
 
+def _outcome(row: Row) -> str | None:
+    """Return faster, slower or same; open if the rounds cannot separate it from the first row."""
+    decision = row.verdict.get("inference")
+    return None if decision is None else decision.outcome
+
+
 COLUMNS = (
     Column("model", value=lambda row: None if row.model is None else row.model.name, whole=True),
     Column("engine"),
@@ -72,6 +78,7 @@ COLUMNS = (
     Column("latency_p90_ms", "p90", unit="ms", value=_p90, out=9),
     *_rates("inference", 2),
     *_rates("end_to_end", 1),
+    Column("outcome", "than the first", value=_outcome, out=11),
     Column(
         "share_of_roof", "of roofline", ".1%", value=lambda row: row.roof and row.roof.share, out=10
     ),
@@ -86,15 +93,16 @@ COLUMNS = (
 # Columns that are omitted if no row has a value.
 OPTIONAL = (
     *("latency_p50_ms", "latency_p90_ms"),
-    *("agreement", "ap50", "ap", "share_of_roof", "bound", "error"),
+    *("outcome", "agreement", "ap50", "ap", "share_of_roof", "bound", "error"),
 )
 
 
 def side_by_side(document: Comparison) -> Table:
     caption = (
-        f"median, lowest and highest of {counted(document.rounds, 'round')}, alternating; "
+        f"median, lowest and highest of {counted(document.rounds, 'round')} in random order; "
         "size: the graph that the engine received; p50, p90: one network call with a whole "
         f"batch, over all rounds ({_calls(document)}); agreement: with {document.reference}"
+        + ("; not comparable, see the warnings of compare" if document.comparable is False else "")
     )
     models = Table("models", COLUMNS, document.rows, caption=caption)
     empty = [one.key for one in COLUMNS if all(one.of(row) is None for row in document.rows)]

@@ -56,7 +56,6 @@ class LiveSource(Source):
             loop=reading.looped,
             stride=reading.stride,
             frames=reading.frames,
-            batch=reading.batch,
         )
 
     @classmethod
@@ -69,10 +68,8 @@ class LiveSource(Source):
         frames: int | None = None,
         terms: Terms | None = None,
         loop: bool = False,
-        batch: int = 1,
     ) -> LiveSource:
-        """Start the feeds of ``spec``. ``batch``: see ``Collector``. Raises SourceError,
-        UsageError."""
+        """Start the feeds of ``spec``. Raises SourceError, UsageError."""
         from detector.live.sources.cameras import make_cameras
         from detector.live.sources.collect import Collector
         from detector.live.sources.readers import make_feed
@@ -88,7 +85,6 @@ class LiveSource(Source):
         collector = Collector(
             cameras,
             lambda camera, wake: make_feed(camera, terms, wake=wake),
-            batch=batch,
             frames=frames,
             give_up_s=None if terms is None else terms.give_up_s,
         )

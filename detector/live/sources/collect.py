@@ -176,7 +176,7 @@ class SpareBuffers:
 
 
 class Collector:
-    """Passes the pictures of all cameras to one loop, in batches of ``batch`` rows.
+    """Passes the pictures of all cameras to one loop, in batches.
 
     The loop's reader calls ``arrive`` and ``read``. A batch waits for the other cameras only if
     inference is busy. ``give_up_s``: end the source after this time without a picture of any
@@ -187,12 +187,11 @@ class Collector:
         cameras: Iterable[Camera],
         make: Callable[[Camera, Callable[[], None]], Feed],
         *,
-        batch: int = 1,
         frames: int | None = None,
         give_up_s: float | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        self._clock, self._batch = clock, batch
+        self._clock = clock
         self._give_up_ns = None if give_up_s is None else round(give_up_s * SECOND)
         self._gave_up = False
         self._frames = frames

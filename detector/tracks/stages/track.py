@@ -72,7 +72,7 @@ class TrackStage(Stage):
         return TrackSettings(trackers.find(group["track"]), trails_s, group["smooth"], every)
 
     @classmethod
-    def spares(cls, settings: TrackSettings) -> str | None:
+    def schedule_option(cls, settings: TrackSettings) -> str | None:
         return None if settings.every == 1 else f"--infer-every {settings.every}"
 
     @classmethod

@@ -154,6 +154,20 @@ def test_labels_without_boxes_are_refused_before_the_run(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
+def test_repeated_eval_keeps_the_options_for_labels(tmp_path):
+    mapping = tmp_path / "one.yaml"
+    mapping.write_text("classes: {someone: [person]}")
+    words = ("eval", STREET, "--engine", "ort", "--frames", 2, "--json")
+    (row,) = figures(detect_video(*words, "--mapping", mapping, "--run-dir", "a", cwd=tmp_path))
+    assert list(row["per_class"]) == ["someone"]
+    words = ("eval", STREET, "--config", "a/session.json", "--json")
+    (again,) = figures(detect_video(*words, cwd=tmp_path))
+    assert again["per_class"] == row["per_class"]
+    (other,) = figures(detect_video(*words, "--mapping", "person-vehicle", cwd=tmp_path))
+    assert list(other["per_class"]) == ["person", "vehicle"]
+
+
 def test_corrupt_json(tmp_path):
     (tmp_path / "labels.json").write_text('{"images": [{"id": 1,\n "file')
     process = detect_video("eval", "labels.json", cwd=tmp_path)

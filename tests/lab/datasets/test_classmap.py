@@ -66,7 +66,7 @@ def test_class_that_one_side_lacks_is_not_scored(tmp_path):
     bound = bind(mapping(tmp_path, text), MODEL, LABELS)
     assert bound.targets == ("person",)
     lacking = [re.findall("cow|train|model|labels", note) for note in bound.notes]
-    assert lacking == [["cow", "model"], ["train", "labels"]]
+    assert lacking == [["model", "cow"], ["labels", "train"]]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_class_that_one_side_lacks_is_not_scored(tmp_path):
         ("classes: {vehicle: [cra]}", "classes.vehicle names 'cra', which neither the model"),
         ("classes: {vehicle: [cra]}", "did you mean 'car'?"),
         ("classes: {vehicle: [car]}\nignore: {vehicle: [zebra]}", "write (zebra)"),
-        ("classes: {zebra: [(zebra)]}", "nothing to score: zebra is not scored"),
+        ("classes: {zebra: [(zebra)]}", "has no class of both the model"),
         ("classes: {a: [car], b: [car]}", "'car' is in classes.a and in classes.b; keep one"),
         ("classes: {car: [truck], b: [car]}", "'car' is in classes.car and in classes.b"),
         ("classes: {a: [car]}\nignore: {b: [bus]}", "ignore.b: no such class; classes are a"),

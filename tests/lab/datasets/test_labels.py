@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,12 @@ def test_mot_labels(tmp_path, info):
 def test_mot_labels_of_several_sequences(tmp_path):
     samples.mot(tmp_path / "one")
     samples.mot(tmp_path / "two", frames=3)
+    (tmp_path / "unlabelled").mkdir()
+    shutil.copy(tmp_path / "one/seqinfo.ini", tmp_path / "unlabelled")
+    with pytest.raises(SourceError, match=r"no gt/gt\.txt in it"):
+        datasets.open(str(tmp_path / "unlabelled"))
     dataset = datasets.open(str(tmp_path))
+    assert dataset.notes == ["not scored, since there is no gt/gt.txt: unlabelled"]
     assert [one.subset for one in dataset.pictures] == ["one", "one", "two", "two", "two"]
     assert [one.id for one in dataset.pictures] == [0, 1, 2, 3, 4]
     assert [one.frame for one in dataset.pictures] == [0, 1, 0, 1, 2]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class Schedule(Protocol):
     """Decides which frames the network runs on (--infer-every)."""
 
-    spared: int  # frames per inference
+    every: int  # frames per inference
 
     def wants(self, frame: Frame) -> bool:
         """Return whether to infer this frame. The reading thread calls it in order of frames."""
@@ -58,7 +58,7 @@ class Stage(ABC):
         return 1.0
 
     @classmethod
-    def spares(cls, settings: Any) -> str | None:
+    def schedule_option(cls, settings: Any) -> str | None:
         """Return the option, as typed, that gives the stage a ``schedule``; None without one."""
         return None
 
