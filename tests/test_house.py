@@ -68,9 +68,9 @@ FORBIDDEN_LIBRARIES = {  # libraries that a room must not import, not even insid
 WING_WORDS = {
     rf"detector\.({'|'.join(WINGS)})": "",
     "bytetrack|ocsort": "api/__init__ cli/translating config/elsewhere",
-    "infer_every": "api/__init__ api/options api/results config/reference config/schema",
+    "infer_every": "api/__init__ api/options api/results config/reference",
     "Zone(Book|Count|Event)|Scene": "",
-    "mqtt|webhook": "config/cameras errors/addresses",
+    "mqtt|webhook": "errors/addresses",
     "Hub|Roster|home_assistant": "",
     "slurm|ray|pyarrow": "",
     "roofline": "",

@@ -11,20 +11,20 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from detector.batch.documents import OF_SOURCE, Canvas, JobSettings
 from detector.core.config.levels import merge_levels, resolve_config
 from detector.core.config.own_file import FILES
-from detector.core.config.schema import CAMERA_GROUPS, PACKAGED, Config
+from detector.core.config.schema import PACKAGED, Config
 from detector.core.errors import OutputError
 from detector.core.errors.writing import write_whole
 from detector.core.session.codec import check_schema, from_builtins, parse_json, read_file, to_json
+from detector.core.wings import guest_groups
 
 JOB, SETTINGS = "job.json", "settings.yaml"
-UNUSED = (*CAMERA_GROUPS, "page")  # groups of options that batch does not have
 # Groups and options that affect an item's outputs. Threads, requests and the loop do not.
 DECIDING = ("selection", "input", "drawing")
 DECIDING_RUNTIME = ("engine", "precision", "batch", "size", "device", "engine_options")
@@ -99,9 +99,9 @@ def settle(
 
 
 def as_plain(config: Config) -> dict[str, dict[str, Any]]:
-    """Return the configuration as JSON types: lists for tuples, and without ``UNUSED`` groups."""
-    plain: dict[str, dict[str, Any]] = json.loads(json.dumps(asdict(config)))
-    return {group: values for group, values in plain.items() if group not in UNUSED}
+    """Return the configuration as JSON types (lists for tuples), without options of cameras."""
+    plain: dict[str, dict[str, Any]] = json.loads(json.dumps(config.as_dict()))
+    return {group: values for group, values in plain.items() if group not in guest_groups()}
 
 
 def config_of(plain: Mapping[str, Any]) -> Config:

@@ -108,11 +108,11 @@ def why_whole(spec: str, config: Config) -> str:
     no file."""
     from detector.core.sources.video import VideoSource
 
-    if config.live.repeat or sources.find_claiming(spec) is not VideoSource:
+    if config.value("repeat", False) or sources.find_claiming(spec) is not VideoSource:
         return "only video files can be split"
     if config.input.skip_still is not None:
         return "--skip-still compares each frame with the last inferred one"
-    if config.tracking.track is not None:
+    if config.value("track", None) is not None:
         return "--track needs all frames in order"
     if config.output.output == "-":
         return "rows go to standard output"

@@ -31,7 +31,9 @@ class Adds:
     which takes over some runs of ``detect`` and watches the others. ``sections``: functions that
     return a ``tables.Section`` of the HTML report for a session's document, or None. ``closing``:
     functions that return a last line of output for a finished run's summary, or None; the second
-    argument is whether -v was given. ``tracker``: the default of --track.
+    argument is whether -v was given. ``tracker``: the default of --track. ``options``: group -> a
+    dataclass of options as in ``config/schema.py``. Those of a wing with a guest concern the guest
+    only, so commands other than ``detect`` do not have them.
     """
 
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -39,6 +41,7 @@ class Adds:
     sections: tuple[str, ...] = ()
     closing: tuple[str, ...] = ()
     tracker: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 class MissingPartError(ImportError):
@@ -116,6 +119,17 @@ def commands() -> Mapping[str, str]:
 
 def default_tracker() -> str:
     return "".join(adds.tracker for adds in additions())
+
+
+@cache
+def options() -> Mapping[str, Any]:
+    """Return the groups of options that wings add: group -> dataclass."""
+    return {name: load(place) for adds in additions() for name, place in adds.options.items()}
+
+
+@cache
+def guest_groups() -> tuple[str, ...]:
+    return tuple(name for adds in additions() if adds.guest for name in adds.options)
 
 
 def guest() -> Any:

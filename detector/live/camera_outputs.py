@@ -16,7 +16,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from detector.core.config.cameras import EventsConfig, RecordConfig
 from detector.core.errors import OutputError, UsageError
 from detector.core.stages.annotate import Style
 from detector.core.types import Detections, Frame, Image
@@ -31,6 +30,7 @@ from detector.live.base import (
     run_concurrently,
 )
 from detector.live.camera_folder import remove_if_empty
+from detector.live.config import EventsConfig, RecordConfig
 from detector.live.events.days import EventDays
 from detector.live.events.filters import CLIPS, MQTT, SNAPSHOTS, WEBHOOK, EventFilters
 from detector.live.events.home_assistant import HomeAssistant

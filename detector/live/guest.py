@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detector.core import sources
-from detector.core.config.schema import CAMERA_GROUPS, Config, flag_of, options
+from detector.core.config.schema import Config, flag_of
 from detector.core.errors import SourceError, UsageError
 from detector.core.errors.addresses import Address
 from detector.core.run.inputs import is_camera
 from detector.core.sources._forms import STANDARD_INPUT, is_live, is_web
+from detector.live.config import EventsConfig, LiveConfig, PageConfig, RecordConfig
 
 if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress
@@ -40,7 +41,7 @@ class Cameras:
     @contextmanager
     def around(self, config: Config, say: Callable[[str], None]) -> Iterator[LivePage]:
         """Serve the run's page during the ``with`` block, if --serve is given."""
-        if config.page.serve is None:
+        if config.of(PageConfig).serve is None:
             yield LivePage()
             return
         from detector.live.hub import Hub
@@ -48,7 +49,7 @@ class Cameras:
 
         hub = Hub()
         # Before a model is loaded, so that an occupied port is reported immediately.
-        server = serve(hub, config.page, say=lambda text: say(f"detect-video: {text}"))
+        server = serve(hub, config.of(PageConfig), say=lambda text: say(f"detect-video: {text}"))
         say(f"page: {server.address}")
         try:
             yield LivePage(hub, server)
@@ -120,7 +121,7 @@ class LivePage:
 
 def reads_cameras(specs: Sequence[str], config: Config, given: Container[str] = ()) -> bool:
     """Return whether these sources need a live run. Raises UsageError and SourceError."""
-    if config.live.repeat:
+    if config.of(LiveConfig).repeat:
         return True
     if next(_camera_flags(config, given), None) is not None:
         live = [spec for spec in specs if is_live(spec) or is_camera(spec)]
@@ -158,9 +159,9 @@ def refuse_camera_options(specs: Sequence[str], config: Config, given: Container
 
 def _camera_flags(config: Config, given: Container[str]) -> Iterator[str]:
     """Yield the camera options that are given, except --loop, which makes cameras of files."""
-    for group, leaf in options():
-        if group not in CAMERA_GROUPS or leaf.name == "repeat":
-            continue
-        value = getattr(getattr(config, group), leaf.name)
-        if value != leaf.default or (leaf.name in given and value is not False):
-            yield flag_of(leaf)
+    for kind in (LiveConfig, RecordConfig, EventsConfig):
+        for leaf in fields(kind):
+            value = getattr(config.of(kind), leaf.name)
+            is_given = value != leaf.default or (leaf.name in given and value is not False)
+            if is_given and leaf.name != "repeat":
+                yield flag_of(leaf)

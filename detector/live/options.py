@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from detector.core import sinks
-from detector.core.config.cameras import RecordConfig
 from detector.core.config.schema import Config
 from detector.core.errors import UsageError
 from detector.core.errors.writing import is_null_device
 from detector.core.run.plan import PlanDraft
+from detector.live.config import RecordConfig
 from detector.live.recording.recording import Quality
 from detector.live.sources import make_terms
 from detector.live.sources.base import Terms
@@ -112,7 +112,7 @@ def _refuse_options_of_files(config: Config, asked: PlanDraft) -> None:
 
 
 def _refuse_recording(config: Config) -> None:
-    output, record = config.output, config.record
+    output, record = config.output, config.of(RecordConfig)
     if output.encoder not in (None, "x264"):
         raise UsageError(
             f"--encoder {output.encoder} is for files, not for cameras: recordings are encoded by "

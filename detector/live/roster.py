@@ -11,6 +11,7 @@ from detector.core.run.plan import RunPlan
 from detector.core.run.selection import class_ids
 from detector.core.types import Candidates, Detections
 from detector.live.camera_tiles import CameraTiles
+from detector.live.config import LiveConfig
 from detector.live.events.filters import EventFilters
 from detector.live.options import LiveOptions, stamp
 from detector.live.routing import Router
@@ -122,7 +123,7 @@ class Roster:
         """Read cameras.yaml; add, remove or restart the cameras that changed."""
         self.lists = {spec: stamp(spec) for spec in self.lists}
         try:
-            cameras = make_cameras(self._options.specs, self._options.config.live.repeat)
+            cameras = make_cameras(self._options.specs, self._options.config.of(LiveConfig).repeat)
             for camera in cameras:
                 self._class_ids(camera)
                 self._tiles.check(camera)

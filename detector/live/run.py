@@ -57,6 +57,7 @@ from detector.live.camera_lines import CameraLines
 from detector.live.camera_outputs import CameraEvents, CameraOutputs, CreatedFolder
 from detector.live.camera_tiles import CameraTiles, choose_tiling
 from detector.live.canvas import choose_size
+from detector.live.config import EventsConfig, LiveConfig, RecordConfig
 from detector.live.day import FEED_ROWS, Day, DayFigures, DecodingSums, begin_day
 from detector.live.events.filters import EventFilters
 from detector.live.figures import LiveStatus
@@ -119,7 +120,7 @@ def detect_live(
         check_memory(config.runtime.engine)
         keep_inputs(config)
         keep("the source", *(spec for spec in specs if os.path.isfile(spec)))
-        cameras = make_cameras(specs, options.config.live.repeat)
+        cameras = make_cameras(specs, options.config.of(LiveConfig).repeat)
         # Threads: OpenCV's BLAS; reader, worker and monitor; two per feed.
         check_threads(blas_threads() + 3 + 2 * len(cameras))
         check_files(FILES_OF_A_CAMERA * len(cameras))
@@ -159,7 +160,7 @@ def check_live(specs: Sequence[str], config: Config) -> None:
     """Raise the errors of cameras, options, lines and zones, as a run would. Opens no camera."""
     errors: list[DetectVideoError] = []
     with collect(errors):
-        cameras = make_cameras(specs, config.live.repeat)
+        cameras = make_cameras(specs, config.of(LiveConfig).repeat)
         asked, network = PlanDraft.of(config), open_network(config)
         for stage in asked.extra_stages:
             with collect(errors):
@@ -211,7 +212,7 @@ class _LiveRun:
         self._day_figures = DayFigures(self._status, decoders, plan.network.names)
         style = plan.drawing.style
         self.outputs = CameraOutputs(
-            *(options.folder, options.config.record, options.encoding, around.say, style),
+            *(options.folder, options.config.of(RecordConfig), options.encoding, around.say, style),
             filters=self._filters,
             zones="counts" in plan.writing["added_sinks"]
             or (around.controls_to is not None and "counts" in sinks.names()),
@@ -219,7 +220,11 @@ class _LiveRun:
             hides=bool(plan.drawing.blurred),
         )
         self._events = CameraEvents(
-            *(options.folder, options.config.events, around.say, self._filters, around.events_to)
+            options.folder,
+            options.config.of(EventsConfig),
+            around.say,
+            self._filters,
+            around.events_to,
         )
         hidden = plan.drawing.blurred
         self._router = Router(
@@ -323,7 +328,7 @@ class _LiveRun:
         description of the changes, and the file."""
         from detector.core.stages import between
 
-        folder, zones = self._options.folder, self._plan.as_asked.tracking.zones
+        folder, zones = self._options.folder, self._plan.as_asked.value("zones", None)
         if (zones is None and folder is None) or (zones or "").startswith("{"):
             raise OutputError("this run has no file for lines; start it with --zones FILE")
         path = zones or f"{folder}/zones.yaml"

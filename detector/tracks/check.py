@@ -1,5 +1,4 @@
-"""Write the page of ``detect-video zones check``, on which a person judges counted crossings and
-counts a part of the video by hand."""
+"""Write the page of ``zones check``, on which a person judges crossings and counts by hand."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Write the files of ``detect-video zones``: a template of zones.yaml, and a page for drawing lines
-and zones with the mouse.
+"""Write the files of ``detect-video zones``: a template of zones.yaml, and a page for drawing.
 
 The page needs no server and loads nothing. The lines and zones in the template are commented out,
 so that nothing is counted where the user has drawn nothing.

@@ -17,7 +17,6 @@ from detector.batch.join import NotExactError, join_parts
 from detector.batch.part import RESULT, ROWS, detect_part, read_result
 from detector.batch.split import Part, plan_parts, why_whole
 from detector.core import sinks, sources
-from detector.core.config.cameras import LiveConfig
 from detector.core.config.schema import Config, OutputConfig
 from detector.core.session import codec
 from detector.core.sources.video import _keys
@@ -212,7 +211,7 @@ def test_file_that_cannot_be_split_has_a_reason(name: str, folder: Path) -> None
         (Config(output=OutputConfig(save=("video",), encoder="nvenc")), "--encoder nvenc"),
         (make_config("jsonl", "crops"), "--save crops"),
         (make_config("jsonl", "pictures"), "--save pictures"),
-        (replace(make_config("jsonl"), live=LiveConfig(repeat=True)), "only video files"),
+        (make_config("jsonl").with_options({"repeat": True}), "only video files"),
     ],
 )
 def test_options_that_keep_a_file_whole(config: Config, reason: str, folder: Path) -> None:

@@ -36,7 +36,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 def test_taken_standard_output_receives_no_other_text():
     done = python(
         "import os\n"
-        "from detector.core.cli.streams import take_standard_output\n"
+        "from detector.core.cli.printing import take_standard_output\n"
         "taken = take_standard_output()\n"
         "print('ours', flush=True)\n"
         "os.system('echo of a library')\n"

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from detector.core.config.reference import default_yaml, options_table
-from detector.core.config.schema import TrackingConfig, choices_of
+from detector.core.config.schema import choices_of
+from detector.tracks.config import TrackingConfig
 from detector.tracks.tracker import NONE
 from detector.tracks.trackers import find, names
 from tests.tracks.scenes import hidden, ids_of, straight, turning

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from detector.core.config.cameras import RecordConfig
+from detector.live.config import RecordConfig
 
 
 @dataclass(frozen=True)

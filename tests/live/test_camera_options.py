@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from detector.core.config.levels import COMMAND_LINE, merge_levels
-from detector.core.config.schema import CAMERA_GROUPS, flag_of, options
+from detector.core.config.schema import flag_of, options
 from detector.core.errors import UsageError
+from detector.core.wings import guest_groups
 from detector.live.guest import refuse_camera_options
 from tests.cli.command import assert_one_line_error, detect_video
 
@@ -30,7 +31,9 @@ OPTIONS = {
     "mqtt": "mqtt://host/topic",
     "mqtt_discovery": "homeassistant",
 }
-FLAGS = {leaf.name: flag_of(leaf) for group, leaf in options() if group in CAMERA_GROUPS}
+FLAGS = {
+    leaf.name: flag_of(leaf) for group, leaf in options() if group in {*guest_groups()} - {"page"}
+}
 
 
 def config(**arguments):

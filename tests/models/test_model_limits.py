@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import pytest
 
 from detector.core.errors import ModelError, UsageError
-from detector.core.errors.limits import MAX_FACTOR, VARIABLE, how_to_raise, raised
+from detector.core.models.formats import MAX_FACTOR, VARIABLE, how_to_raise, raised
 from detector.core.models.formats.darknet import cfg as darknet_cfg
 from detector.core.models.formats.darknet import layers as darknet
 from detector.core.models.formats.onnx import bounds, metadata, shapes, tensors

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detector.core.cli.command import errors_as_documents, subcommand
+from detector.core.cli.command import config_options, errors_as_documents, subcommand
 from detector.core.cli.help import Files
-from detector.core.cli.options import config_options
 from detector.core.cli.printing import echo, print_json, terminal
-from detector.core.config.schema import CAMERA_GROUPS
 from detector.core.errors import OutputError, UsageError
 from detector.core.errors.text import counted
+from detector.core.wings import guest_groups
 
 if TYPE_CHECKING:
     from detector.batch.documents import BatchProgress
@@ -26,7 +25,7 @@ PROGRESS_EVERY_S = 1.0
 
 
 @subcommand(
-    options=config_options(but=(*CAMERA_GROUPS, "page"), without=WITHOUT),
+    options=config_options(but=guest_groups(), without=WITHOUT),
     config_file=True,
     json="the result",
     quiet="Print nothing but errors.",

@@ -15,11 +15,12 @@ from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 
+from detector.core import wings
 from detector.core.api.options import OF_CAMERAS, Options
 from detector.core.api.pictures import as_image, kind_of
 from detector.core.api.words import python_words
 from detector.core.config.elsewhere import OF_DETECTORS, AnswersAttributes, answer_keyword
-from detector.core.config.schema import DrawingConfig, OutputConfig, TrackingConfig
+from detector.core.config.schema import DrawingConfig, OutputConfig
 from detector.core.errors import STOPPED_CODES, EngineError, UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +44,12 @@ if TYPE_CHECKING:
 KEYWORDS = frozenset(("model", "engine", "track", *Options.__annotations__))
 FOR_A_CALL = frozenset(("conf", "classes"))
 FOR_PROCESS = KEYWORDS.union(
-    *(kind.__dataclass_fields__ for kind in (OutputConfig, DrawingConfig, TrackingConfig))
+    *(kind.__dataclass_fields__ for kind in (OutputConfig, DrawingConfig)),
+    *(
+        kind.__dataclass_fields__
+        for name, kind in wings.options().items()
+        if name not in wings.guest_groups()
+    ),
 )
 
 _open: weakref.WeakSet[Detector] = weakref.WeakSet()
@@ -140,7 +146,7 @@ class Detector(AnswersAttributes):
         flags["track"], self._tracker = _parse_tracker(track)
         with python_words(KEYWORDS):
             config = resolve_config(None, flags)
-            if self._tracker is not None and config.tracking.infer_every is not None:
+            if self._tracker is not None and config.value("infer_every") is not None:
                 raise UsageError("--infer-every needs a built-in tracker; give its name to --track")
             # A call waits for its result, so one request on all threads gives the lowest latency.
             # A stream runs concurrency=N requests.
@@ -157,7 +163,7 @@ class Detector(AnswersAttributes):
         shapes = self._plan.shapes()
         requests = self._plan.requests if shapes is None else shapes.requests
         self._requests = [_QueuedRequest(request, turns, self._closed) for request in requests]
-        self._newest = config.live.policy == "latest"
+        self._newest = config.value("policy", "latest") == "latest"
         self._calling = threading.Lock()  # held by the call that uses the last request
         self._streaming = threading.Lock()  # held by the stream that uses the others
         self._running: tuple[Progress, Generator[Any, None, Any]] | None = None
@@ -413,7 +419,7 @@ class Detector(AnswersAttributes):
 def _parse_tracker(track: object) -> tuple[str | None, GivenTracker | None]:
     """Return the name of a built-in tracker, or the caller's own. Raises UsageError."""
     if track is True:  # like --track without a value
-        return TrackingConfig.__dataclass_fields__["track"].metadata["bare"], None
+        return wings.default_tracker() or None, None
     if track is None or track is False or isinstance(track, str):
         return track or None, None
     if not callable(getattr(track, "update", None)):

@@ -22,7 +22,7 @@ def main() -> NoReturn:
             sys.stderr.write(f"detect-video: {error}\n")
         sys.exit(error.exit_code)
     from detector.core.cli.exits import end
-    from detector.core.cli.streams import guard_streams
+    from detector.core.cli.printing import guard_streams
     from detector.core.run.signals import Stopped, ignore_signals
 
     guard_streams()

@@ -1,19 +1,27 @@
-"""The decorator that makes a command, and the options that commands share."""
+"""The decorator that makes a command, and options made from the configuration tree."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from detector.core.cli.exits import exit_codes
-from detector.core.cli.help import Files, HelpfulCommand
-from detector.core.cli.printing import print_json
-from detector.core.cli.streams import check_standard_output, keep_others_out
+from detector.core.cli.help import Files, GroupedOption, HelpfulCommand
+from detector.core.cli.printing import check_standard_output, keep_others_out, print_json
+from detector.core.config.schema import (
+    choices_of,
+    flag_of,
+    help_of,
+    option_groups,
+    options,
+    short_of,
+)
 from detector.core.errors import DetectVideoError
 from detector.core.errors.guard import guarded
 from detector.core.run.limits import blas_threads, check_threads
@@ -82,3 +90,59 @@ def errors_as_documents(as_json: bool) -> Iterator[None]:
             reason = error.word if isinstance(error, Stopped) else str(error)
             print_json({"schema": 1, "exit": {"code": error.exit_code, "reason": reason}})
         raise
+
+
+def config_options(
+    *groups: str,
+    but: Collection[str] = (),
+    only: Collection[str] | None = None,
+    without: Collection[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+) -> list[click.Option]:
+    """Make options from the configuration's leaves; those not given are None. ``groups``, ``but``:
+    groups to include and exclude; ``only``, ``without``: leaves. ``defaults``: shown in help."""
+    own = defaults or {}
+    return [
+        _click_option(option_groups()[group].title, leaf, own.get(leaf.name, leaf.default))
+        for group, leaf in options()
+        if (not groups or group in groups)
+        and group not in but
+        and leaf.name not in without
+        and (only is None or leaf.name in only)
+    ]
+
+
+def _click_option(title: str, leaf: dataclasses.Field[Any], default: Any) -> click.Option:
+    meta = leaf.metadata
+    names = list(meta.get("flags", (flag_of(leaf),)))
+    text, hidden = _add_default(help_of(leaf), default), meta.get("hidden", False)
+    shown = {"short": short_of(leaf), "common": meta.get("common", False)}
+    if leaf.type not in ("bool", bool):
+        return GroupedOption(
+            [*names, leaf.name],
+            default=None,
+            metavar=meta["metavar"],
+            help=text,
+            hidden=hidden,
+            group=title,
+            words=lambda: choices_of(leaf),
+            bare=meta.get("bare"),
+            **shown,
+        )
+    # --no-sync undoes a flag of a lower level. An option named no_... has no negation.
+    if not leaf.name.startswith("no_"):
+        names = [f"{names[0]}/--no-{names[0].removeprefix('--')}"]
+    return GroupedOption(
+        [*names, leaf.name],
+        is_flag=True,
+        default=None,
+        help=text,
+        hidden=hidden,
+        group=title,
+        **shown,
+    )
+
+
+def _add_default(text: str, default: Any) -> str:
+    plain = default is None or isinstance(default, bool)
+    return text if plain else f"{text}  [default: {default}]"

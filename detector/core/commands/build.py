@@ -6,9 +6,8 @@ from typing import Any
 
 import click
 
-from detector.core.cli.command import subcommand
+from detector.core.cli.command import config_options, subcommand
 from detector.core.cli.help import Models
-from detector.core.cli.options import config_options
 from detector.core.cli.printing import echo, error_terminal, print_json
 
 WITHOUT = ("model", "batch", "threads", "concurrency", "self_timing")

@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from detector.core.cli.command import CONTEXT, subcommand
-from detector.core.cli.options import config_options
+from detector.core.cli.command import CONTEXT, config_options, subcommand
 from detector.core.cli.printing import echo, print_json, terminal
 
 

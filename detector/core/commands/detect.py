@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detector.core.cli.command import errors_as_documents, subcommand
+from detector.core.cli.command import config_options, errors_as_documents, subcommand
 from detector.core.cli.exits import complain
 from detector.core.cli.help import Files
-from detector.core.cli.options import config_options
-from detector.core.cli.printing import echo, print_json, terminal
-from detector.core.cli.streams import check_standard_output, take_standard_output
+from detector.core.cli.printing import (
+    check_standard_output,
+    echo,
+    print_json,
+    take_standard_output,
+    terminal,
+)
 from detector.core.errors import EXIT_DAMAGED, UsageError
 
 if TYPE_CHECKING:
@@ -75,7 +79,8 @@ def command(
     from detector.core.sources import check as check_source
 
     config = resolve_config(config_file, flags)
-    owners = {"--output -": config.output.output == "-", "--events -": config.events.events == "-"}
+    names = ("output", "events")
+    owners = {f"--{name} -": config.value(name, None) == "-" for name in names}
     check_standard_output({**owners, "--json": as_json})
     with errors_as_documents(as_json):
         specs = gather_sources(sources)
@@ -140,10 +145,11 @@ def command(
 
 def _concerns_wings(specs: Sequence[str], config: Config, given: Container[str]) -> bool:
     """Return False for plain files without an option for cameras or for the page."""
-    from detector.core.config.schema import CAMERA_GROUPS, options
+    from detector.core import wings
+    from detector.core.config.schema import options
     from detector.core.run.inputs import is_camera
 
-    groups = {name: getattr(config, name) for name in (*CAMERA_GROUPS, "page")}
+    groups = {name: getattr(config, name) for name in wings.guest_groups()}
     return (
         any(group != type(group)() for group in groups.values())
         or any(name in groups and leaf.name in given for name, leaf in options())

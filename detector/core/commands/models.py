@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detector.core.cli.command import CONTEXT, subcommand
+from detector.core.cli.command import CONTEXT, config_options, subcommand
 from detector.core.cli.help import Models
-from detector.core.cli.options import config_options
 from detector.core.cli.printing import echo, print_json, terminal
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from detector.core.config.schema import Config, choices_of, flag_of, options
+from detector.core.config.schema import Config, choices_of, flag_of, option_groups, options
 from detector.core.errors import UsageError
 from detector.core.errors.guard import keep
 from detector.core.errors.parsing import quote
@@ -28,7 +28,6 @@ COMMAND_LINE = "command line"  # origin of the flags: messages name the flag, no
 OTHER_NAMES = {"half": "fp16", "single": "fp32"}  # other programs' names for our choices
 
 _LEAVES = {leaf.name: (group, leaf) for group, leaf in options()}
-_GROUPS = tuple(group.name for group in dataclasses.fields(Config))
 
 
 def resolve_config(
@@ -86,11 +85,11 @@ def _find_description_of_plan(model: str) -> Path | None:
 def merge_levels(*levels: tuple[str, Mapping[str, Any]]) -> Config:
     """Merge levels into one checked, frozen tree; a later level wins, option by option. A level is
     (origin, options), nested in groups or flat. Raises UsageError."""
-    values: dict[str, dict[str, Any]] = {group: {} for group in _GROUPS}
+    values: dict[str, dict[str, Any]] = {group: {} for group in option_groups()}
     for origin, level in levels:
         for name, value in _flatten(origin, level):
             values[_LEAVES[name][0]][name] = _check(origin, name, value)
-    groups = {f.name: type(f.default)(**values[f.name]) for f in dataclasses.fields(Config)}  # type: ignore[misc]
+    groups = {name: kind(**values[name]) for name, kind in option_groups().items()}
     return with_implied(Config(**groups))
 
 
@@ -120,7 +119,7 @@ def read_level(path: str | Path) -> tuple[str, dict[str, Any]]:
 def _flatten(origin: str, level: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield (option, value) of a level whose options may be in groups or not."""
     for key, value in level.items():
-        if key in _GROUPS and isinstance(value, Mapping | None):
+        if key in option_groups() and isinstance(value, Mapping | None):
             for name, leaf in (value or {}).items():
                 if name not in _LEAVES or _LEAVES[name][0] != key:
                     raise UsageError(_explain_unknown_key(origin, f"{key}.{name}"))

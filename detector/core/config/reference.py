@@ -15,7 +15,14 @@ from typing import Any
 
 import yaml
 
-from detector.core.config.schema import Config, choices_of, flag_of, help_of, options, short_of
+from detector.core.config.schema import (
+    choices_of,
+    flag_of,
+    help_of,
+    option_groups,
+    options,
+    short_of,
+)
 
 # ``Detector`` takes the options of PYTHON_GROUPS, except NOT_IN_PYTHON, and also ALSO_IN_PYTHON. In
 # Python, writing and drawing are the caller's work, except ``blur``.
@@ -56,10 +63,10 @@ END = "<!-- end of options -->\n"
 
 def default_yaml() -> str:
     lines = [HEAD]
-    for group in dataclasses.fields(Config):
-        lines.append(f"{group.name}:\n")
+    for group in option_groups():
+        lines.append(f"{group}:\n")
         for name, leaf in options():
-            if name == group.name:
+            if name == group:
                 text = " ".join([help_of(leaf), *_describe_limits(leaf, help_of(leaf))])
                 lines += [f"  # {line}\n" for line in textwrap.wrap(text, WIDTH - len("  # "))]
                 lines.append(f"  {leaf.name}: {_to_yaml(leaf.default)}\n")
@@ -91,10 +98,10 @@ def python_types() -> str:
 
 def options_table() -> str:
     lines = []
-    for group in dataclasses.fields(Config):
-        lines.append(f"\n**{group.name}**\n\n| option | default | |\n|---|---|---|\n")
+    for group in option_groups():
+        lines.append(f"\n**{group}**\n\n| option | default | |\n|---|---|---|\n")
         for name, leaf in options():
-            if name == group.name:
+            if name == group:
                 default = "" if leaf.default is None else f"`{_to_yaml(leaf.default)}`"
                 text = ". ".join(
                     [short_of(leaf).removesuffix("."), *_describe_limits(leaf, short_of(leaf))]

@@ -1,6 +1,6 @@
-"""Every option once: its name, default, limits and help. Options of cameras are in cameras.py.
+"""Every option of the core once: its name, default, limits and help. WING/config.py has a wing's.
 
-The command line (cli/options.py), cfg/default.yaml and the table in docs/usage.md (reference.py)
+The command line (cli/command.py), cfg/default.yaml and the table in docs/usage.md (reference.py)
 are made from this tree. levels.py fills it from files and flags, and checks the values.
 """
 
@@ -10,13 +10,12 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from detector.core import wings
-from detector.core.config.cameras import EventsConfig, LiveConfig, PageConfig, RecordConfig
-from detector.core.config.field import option
+from detector.core.config import option
 
-TRACKER = wings.default_tracker()
+Group = TypeVar("Group")
 # These functions list the choices that the folders contain. They are called when help is shown or
 # a value is checked, and import no library, so that --help stays quick.
 
@@ -45,12 +44,9 @@ def _sinks() -> Sequence[str]:
     return sinks.names()
 
 
-def _trackers() -> Sequence[str]:
-    return tuple(wings.find_files("trackers"))
-
-
 @dataclass(frozen=True, slots=True)
 class NetworkConfig:
+    title: ClassVar = "Model"
     model: str = option(
         "street",
         "Model: a darknet .cfg, an .onnx, a YOLOv5 or YOLOv7 .pt, .safetensors or .yaml, or the "
@@ -99,6 +95,7 @@ class NetworkConfig:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeConfig:
+    title: ClassVar = "Engine"
     engine: str = option(
         "auto",
         "Engine: {choices}. auto picks the one that compare --use, tune --use or --self-timing "
@@ -184,6 +181,7 @@ PACKAGED = "packaged"  # value of --calibrate for the calibration of the default
 
 @dataclass(frozen=True, slots=True)
 class CalibrationConfig:
+    title: ClassVar = "int8"
     calibrate: str | None = option(
         None,
         "Video or images to calibrate int8 on, like those that you will run. packaged: the "
@@ -214,6 +212,7 @@ class CalibrationConfig:
 
 @dataclass(frozen=True, slots=True)
 class SelectionConfig:
+    title: ClassVar = "Selection"
     conf: float = option(0.25, "Confidence threshold.", "C", at_least=0.0, at_most=1.0, common=True)
     iou: float = option(
         0.45,
@@ -239,56 +238,8 @@ class SelectionConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class TrackingConfig:
-    """Options of tracks. Setting infer_every, smooth or zones turns a tracker on."""
-
-    track: str | None = option(
-        None,
-        f"Give each object a persistent id, by this tracker: {{choices}}; default: {TRACKER}.",
-        "T",
-        choices=_trackers,
-        bare=TRACKER,
-        short="Give each object a persistent id",
-        common=True,
-    )
-    infer_every: int | None = option(
-        None,
-        "Infer only every Nth frame. In between, tracks move the boxes, which are drawn dashed and "
-        "marked in the outputs. Turns on --track. 1 to 1000.",
-        "N",
-        at_least=1,
-        at_most=1000,
-        short="Infer every Nth frame; tracks move the boxes",
-    )
-    smooth: bool = option(
-        False,
-        "Draw steady boxes: filtered along their tracks, and dashed for up to half a second if "
-        "one is missed. Files of detections stay unfiltered. Turns on --track.",
-        short="Draw steady boxes; detections stay unfiltered",
-    )
-    trails: str | None = option(
-        None,
-        "Draw the path of each track over the last seconds: 2s, or 2.",
-        "S",
-        short="Draw each track's path of the last seconds: 2s",
-    )
-    zones: str | None = option(
-        None,
-        "Count objects at the lines and in the zones of this YAML file. Turns on --track. "
-        "`detect-video zones in.mp4` writes a template.",
-        "FILE",
-        short="Count objects at the lines and zones of a YAML",
-        also="Mapping[str, Any]",
-    )
-
-    def __post_init__(self) -> None:
-        needs_tracks = self.infer_every is not None or self.smooth or self.zones is not None
-        if self.track is None and needs_tracks:
-            object.__setattr__(self, "track", TRACKER)
-
-
-@dataclass(frozen=True, slots=True)
 class InputConfig:
+    title: ClassVar = "Input"
     decoder: str = option(
         "auto",
         "Decoder: opencv (cv2.VideoCapture), av (PyAV, packet by packet) or auto. auto uses PyAV "
@@ -382,6 +333,7 @@ ENCODERS = ("x264", "svtav1", "nvenc", "qsv")
 
 @dataclass(frozen=True, slots=True)
 class OutputConfig:
+    title: ClassVar = "Output"
     output: str | None = option(
         None,
         "File (for one source), folder, or - to print the detections (with --save video: the "
@@ -464,6 +416,7 @@ class OutputConfig:
 
 @dataclass(frozen=True, slots=True)
 class DrawingConfig:
+    title: ClassVar = "Pictures"
     line_width: int | None = option(
         None,
         "Line width of boxes in pixels; default: scales with the picture.",
@@ -495,6 +448,7 @@ class DrawingConfig:
 
 @dataclass(frozen=True, slots=True)
 class LoopConfig:
+    title: ClassVar = "Loop"
     sync: bool = option(False, "Run one plain loop, not threads, for comparison.")
     queue_batches: int = option(
         2, "Filled batches that may wait for the engine.", "N", at_least=1, at_most=256, hidden=True
@@ -507,70 +461,81 @@ class LoopConfig:
 
 @dataclass(frozen=True, slots=True)
 class Config:
+    """All options. The groups of the core are attributes; ``of`` returns those that wings add."""
+
     network: NetworkConfig = NetworkConfig()
     runtime: RuntimeConfig = RuntimeConfig()
     calibration: CalibrationConfig = CalibrationConfig()
     selection: SelectionConfig = SelectionConfig()
-    tracking: TrackingConfig = TrackingConfig()
     input: InputConfig = InputConfig()
     output: OutputConfig = OutputConfig()
     drawing: DrawingConfig = DrawingConfig()
     loop: LoopConfig = LoopConfig()
-    live: LiveConfig = LiveConfig()
-    record: RecordConfig = RecordConfig()
-    events: EventsConfig = EventsConfig()
-    page: PageConfig = PageConfig()
 
     def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        content = dataclasses.asdict(self)
+        return {group: content[group] for group in option_groups()}
 
-    def value(self, name: str) -> Any:
-        """Return one option, whatever its group. Raises KeyError for an unknown name."""
-        return getattr(getattr(self, _group_of(name)), name)
+    def of(self, kind: type[Group]) -> Group:
+        """Return the group of this class. Raises StopIteration if its wing is not installed."""
+        values = (getattr(self, group) for group in option_groups())
+        return next(value for value in values if isinstance(value, kind))
+
+    def value(self, name: str, default: Any = dataclasses.MISSING) -> Any:
+        """Return one option, whatever its group; ``default`` if no group has it. Raises KeyError
+        without a default."""
+        if default is not dataclasses.MISSING and name not in _groups_of_options():
+            return default
+        return getattr(getattr(self, _groups_of_options()[name]), name)
 
     def with_options(self, given: Mapping[str, Any]) -> Config:
         """Return a copy with these options replaced. Raises KeyError for an unknown name."""
-        groups: dict[str, dict[str, Any]] = {}
+        changes: dict[str, dict[str, Any]] = {}
         for name, value in given.items():
-            groups.setdefault(_group_of(name), {})[name] = value
+            changes.setdefault(_groups_of_options()[name], {})[name] = value
         changed = {
             group: dataclasses.replace(getattr(self, group), **values)
-            for group, values in groups.items()
+            for group, values in changes.items()
         }
         return dataclasses.replace(self, **changed)
 
 
+CORE_GROUPS = {group.name: type(group.default) for group in dataclasses.fields(Config)}
+if not TYPE_CHECKING:  # adds the groups of the wings
+    Config = dataclasses.make_dataclass(
+        "Config",
+        [(name, kind, kind()) for name, kind in wings.options().items()],
+        bases=(Config,),
+        namespace={"__module__": __name__, "__doc__": Config.__doc__},
+        frozen=True,
+        slots=True,
+    )
+
+
 @cache
-def _group_of(name: str) -> str:
-    return {leaf.name: group for group, leaf in options()}[name]
+def option_groups() -> Mapping[str, Any]:
+    """Return group -> class as --help lists them: a wing's are last, or behind its ``after``."""
+    ordered: dict[str, Any] = {}
+    added = wings.options()
+    for name, kind in CORE_GROUPS.items():
+        behind = {other: its for other, its in added.items() if getattr(its, "after", "") == name}
+        ordered |= {name: kind, **behind}
+    return ordered | added
 
 
-# Titles of the groups in --help.
-TITLES = {
-    "network": "Model",
-    "runtime": "Engine",
-    "calibration": "int8",
-    "selection": "Selection",
-    "tracking": "Tracks",
-    "input": "Input",
-    "output": "Output",
-    "drawing": "Pictures",
-    "loop": "Loop",
-    "live": "Cameras",
-    "record": "Recording of cameras",
-    "events": "Events",
-    "page": "Page",
-}
-CAMERA_GROUPS = ("live", "record", "events")  # groups of commands that read cameras
+@cache
+def _groups_of_options() -> Mapping[str, str]:
+    return {leaf.name: group for group, leaf in options()}
+
 
 # Defaults of ``eval``, as usual for average precision.
 EVAL_DEFAULTS = {"conf": 0.001, "iou": 0.65, "max_det": 300}
 
 
 def options() -> Iterator[tuple[str, dataclasses.Field[Any]]]:
-    for group in dataclasses.fields(Config):
-        for leaf in dataclasses.fields(type(group.default)):  # type: ignore[arg-type]
-            yield group.name, leaf
+    for group, kind in option_groups().items():
+        for leaf in dataclasses.fields(kind):
+            yield group, leaf
 
 
 def flag_of(leaf: dataclasses.Field[Any]) -> str:

@@ -53,8 +53,8 @@ class Drawing:
     @classmethod
     def of(cls, config: Config) -> Drawing:
         """Read the options. Raises UsageError for an unreadable font, or trails without tracks."""
-        given, tracking = config.drawing, config.tracking
-        if tracking.trails is not None and tracking.track is None:
+        given = config.drawing
+        if config.value("trails", None) is not None and config.value("track") is None:
             raise UsageError("--trails needs --track")
         return cls(
             line_width=given.line_width,
@@ -63,7 +63,7 @@ class Drawing:
             scores=not given.hide_scores,
             font=open_font(given.font),
             blur=tuple(given.blur or ()),
-            smooth=tracking.smooth,
+            smooth=config.value("smooth", False),
         )
 
     def with_network(self, network: Network, selected: tuple[int, ...] | None) -> Drawing:

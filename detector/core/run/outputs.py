@@ -79,7 +79,7 @@ def settings_of(options: Mapping[str, Mapping[str, Any]], spec: str, model_sha25
     for name in ("encoder", "save_conf", "save_times"):
         if options["output"][name]:
             written[name] = options["output"][name]
-    if options["tracking"]["track"]:
+    if options.get("tracking", {}).get("track"):
         written["tracking"] = options["tracking"]
     source = spec if is_live(spec) else os.path.realpath(spec)
     precision = options["runtime"]["precision"]

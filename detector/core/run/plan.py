@@ -62,8 +62,6 @@ class PlanDraft:
     def of(cls, config: Config) -> PlanDraft:
         from detector.core.stages import between
 
-        if config.tracking.track is not None and "track" not in between.places():
-            raise UsageError("--track: no tracker here; the folder detector/tracks is missing")
         if config.output.save_times and not config.loop.instruments:
             raise UsageError("--save-times and --no-instruments contradict each other; omit one")
         model_file, extra_stages = Path(config.network.model).name, between.choose(config.as_dict())
@@ -73,7 +71,7 @@ class PlanDraft:
         writing = {
             **asdict(config.output),
             "reuses": reading.still is not None,
-            "tracks": config.tracking.track is not None,
+            "tracks": config.value("track", None) is not None,
             "added_sinks": added,
             "coasts": _find_schedule_option(extra_stages) is not None,
             "at_once": reading.choice.at_once,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from detector.core.config.cameras import LiveConfig
+from detector.core import wings
 from detector.core.config.schema import Config
 from detector.core.errors import DetectVideoError, SourceError, UsageError
 from detector.core.errors.machine import too_much, usable_cores
@@ -37,7 +37,7 @@ class SourceReading:
     """Reading options. ``start_s`` and ``duration_s``: exact seconds, None if not given. ``still``:
     text and share of --skip-still. ``batch``: minimum number of frames in flight. ``shaped``:
     whether the network's input takes the shape of a video; ``longest``: whether only the longest
-    side of the input is given. ``live``: options of live sources."""
+    side of the input is given. ``added``: groups of options that wings add."""
 
     decoder: str
     stride: int
@@ -51,7 +51,7 @@ class SourceReading:
     longest: bool
     full_decode: bool
     looped: bool
-    live: LiveConfig
+    added: Mapping[str, Any]
 
     @classmethod
     def of(cls, config: Config) -> SourceReading:
@@ -87,8 +87,8 @@ class SourceReading:
             shaped=shaped,
             longest=config.runtime.rect or (size is not None and size.isdecimal()),
             full_decode=given.full_decode,
-            looped=config.live.repeat,
-            live=config.live,
+            looped=config.value("repeat", False),
+            added={group: getattr(config, group) for group in wings.options()},
         )
 
     @property

@@ -7,12 +7,11 @@ from typing import Any
 
 import click
 
-from detector.core.cli.command import subcommand
+from detector.core.cli.command import config_options, subcommand
 from detector.core.cli.help import Files
-from detector.core.cli.options import config_options
 from detector.core.cli.printing import echo, error_terminal, print_json, terminal
-from detector.core.config.schema import CAMERA_GROUPS
 from detector.core.errors.text import split_paths
+from detector.core.wings import guest_groups
 
 WITHOUT = (
     *("engine", "precision", "batch", "output", "run_dir", "self_timing"),
@@ -21,7 +20,7 @@ WITHOUT = (
 
 
 @subcommand(
-    options=config_options(but=(*CAMERA_GROUPS, "page"), without=WITHOUT, defaults={"frames": 60}),
+    options=config_options(but=guest_groups(), without=WITHOUT, defaults={"frames": 60}),
     config_file=True,
     json="the result",
     quiet="Show no progress.",

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from detector.core.cli.command import errors_as_documents, subcommand
+from detector.core.cli.command import config_options, errors_as_documents, subcommand
 from detector.core.cli.help import Files
-from detector.core.cli.options import config_options
 from detector.core.cli.printing import echo, print_json, terminal
-from detector.core.config.schema import CAMERA_GROUPS, EVAL_DEFAULTS, DrawingConfig
+from detector.core.config.schema import EVAL_DEFAULTS, DrawingConfig
 from detector.core.errors import UsageError
 from detector.core.errors.text import split_paths
+from detector.core.wings import guest_groups
 
 # Options for the outputs and pictures of a run, which eval does not write.
 DRAWING = tuple(leaf.name for leaf in dataclasses.fields(DrawingConfig))
@@ -27,7 +27,7 @@ WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing", "trails", "zones", "smo
 
 
 @subcommand(
-    options=config_options(but=(*CAMERA_GROUPS, "page"), without=WITHOUT, defaults=EVAL_DEFAULTS),
+    options=config_options(but=guest_groups(), without=WITHOUT, defaults=EVAL_DEFAULTS),
     config_file=True,
     json="the figures",
     quiet="Print nothing but errors.",

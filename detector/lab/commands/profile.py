@@ -9,11 +9,10 @@ from typing import Any
 import click
 from msgspec import UNSET
 
-from detector.core.cli.command import subcommand
+from detector.core.cli.command import config_options, subcommand
 from detector.core.cli.help import Files, HelpfulCommand
-from detector.core.cli.options import config_options
 from detector.core.cli.printing import echo, print_json, terminal
-from detector.core.config.schema import CAMERA_GROUPS
+from detector.core.wings import guest_groups
 
 
 class _ListsPasses(HelpfulCommand):
@@ -33,7 +32,7 @@ class _ListsPasses(HelpfulCommand):
 
 
 @subcommand(
-    options=config_options(but=(*CAMERA_GROUPS, "page")),
+    options=config_options(but=guest_groups()),
     config_file=True,
     json="all facts",
     examples=(

@@ -11,8 +11,7 @@ import click
 
 from detector.core.cli.command import subcommand
 from detector.core.cli.help import Files
-from detector.core.cli.printing import echo, terminal
-from detector.core.cli.streams import check_standard_output
+from detector.core.cli.printing import check_standard_output, echo, terminal
 
 if TYPE_CHECKING:
     from detector.lab.session.read import SavedSession

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detector.core.cli.command import subcommand
+from detector.core.cli.command import config_options, subcommand
 from detector.core.cli.help import Files
-from detector.core.cli.options import config_options
 from detector.core.cli.printing import echo, error_terminal, print_json, terminal
-from detector.core.config.schema import CAMERA_GROUPS
 from detector.core.errors import UsageError
+from detector.core.wings import guest_groups
 
 if TYPE_CHECKING:
     from detector.core.config.schema import Config
@@ -25,7 +24,7 @@ OWN, OWN_FLAGS = ("--target", "--seconds", "--floor", "-o", "--output"), ("--jso
 
 
 @subcommand(
-    options=config_options(but=(*CAMERA_GROUPS, "page"), without=WITHOUT),
+    options=config_options(but=guest_groups(), without=WITHOUT),
     config_file=True,
     json="the result",
     quiet="Show no progress.",

@@ -71,7 +71,7 @@ def evaluate(
         results.append(score_file(path, own, dataset, mapping, plots))
     if not options.detections:
         dataset.check_readable()
-        if configs[0].tracking.track is not None:
+        if configs[0].value("track", None) is not None:
             refuse_untracked(dataset)
         _check_engines(configs)
         for config in configs:

@@ -132,7 +132,7 @@ def _list_skips(config: Config) -> Iterator[Adjustment]:
     every_frame = config.input.stride == 1
     if config.input.skip_still is None and every_frame:
         yield Adjustment("still", {"skip_still": STILL})
-    if config.tracking.infer_every is None and not config.drawing.blur:
+    if config.value("infer_every", None) is None and not config.drawing.blur:
         yield from (Adjustment("infer_every", {"infer_every": every}) for every in STRIDES)
     if every_frame:
         yield from (Adjustment("stride", {"stride": every}) for every in STRIDES)

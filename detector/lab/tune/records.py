@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
-from detector.core.config.schema import Config
+from detector.core.config.schema import Config, option_groups
 from detector.core.run import saving
 from detector.lab.session.tuning import Settings, Tuning
 from detector.lab.tune.candidates import DefaultRun
@@ -15,10 +15,10 @@ def as_config(tuning: Tuning, calibrate: str | None) -> str:
     import yaml
 
     grouped: dict[str, Settings] = {}
-    for group in fields(Config):
-        names = {one.name for one in fields(group.default)}  # type: ignore[arg-type]
+    for group, kind in option_groups().items():
+        names = {one.name for one in fields(kind)}
         if settings := {name: value for name, value in tuning.settings.items() if name in names}:
-            grouped[group.name] = settings
+            grouped[group] = settings
     if calibrate is not None:
         grouped["calibration"] = {"calibrate": calibrate}
     head = (

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from detector.core.config.field import option
+from detector.core.config import option
 from detector.core.config.levels import read_value
 from detector.core.errors import UsageError
 from detector.core.errors.parsing import quote, refuse_unknown

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from detector.core.config.cameras import PageConfig
+    from detector.live.config import PageConfig
     from detector.live.hub import Hub
     from detector.live.page.server import Server
 

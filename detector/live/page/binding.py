@@ -13,10 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from detector.core.config.cameras import PageConfig
 from detector.core.errors import OutputError, UsageError
 from detector.core.errors.reading import read_text
 from detector.core.errors.secrets import keep_secret
+from detector.live.config import PageConfig
 
 LIBRARIES = ("starlette", "uvicorn", "prometheus_client")
 TOKEN = "DETECT_VIDEO_TOKEN"

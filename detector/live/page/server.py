@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import uvicorn
 
-from detector.core.config.cameras import PageConfig
+from detector.live.config import PageConfig
 from detector.live.hub import Hub
 from detector.live.page.access import Access
 from detector.live.page.app import Page

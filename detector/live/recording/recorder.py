@@ -11,10 +11,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from detector.core.config.cameras import RecordConfig
 from detector.core.stages.annotate import Style
 from detector.core.types import Detections, Frame
 from detector.live.camera_folder import lock_folder
+from detector.live.config import RecordConfig
 from detector.live.recording.connection import Packet, RecordedStreams
 from detector.live.recording.encoder import to_yuv
 from detector.live.recording.inbox import Closed, Drawn, Inbox, Sighting

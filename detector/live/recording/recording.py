@@ -7,8 +7,8 @@ from pathlib import Path
 
 import av
 
-from detector.core.config.cameras import RecordConfig
 from detector.core.stages.annotate import Style
+from detector.live.config import RecordConfig
 from detector.live.recording.clips import RING_BYTES, Clips
 from detector.live.recording.connection import Packet, RecordedStreams
 from detector.live.recording.encoder import Encoder

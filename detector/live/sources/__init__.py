@@ -17,6 +17,7 @@ from detector.core.types import Frame, Image, ReadCounts, SourceInfo
 if TYPE_CHECKING:
     from detector.core.run.reading import SourceReading
     from detector.core.timeline import OffTrack, ThreadTrack
+    from detector.live.config import LiveConfig
     from detector.live.sources.base import Terms
     from detector.live.sources.collect import Collector
 
@@ -116,7 +117,7 @@ class LiveSource(Source):
 def make_terms(reading: SourceReading) -> Terms:
     from detector.live.sources.base import Terms
 
-    live = reading.live
+    live: LiveConfig = reading.added["live"]
     return Terms(
         live.policy == "every",
         live.max_age,

@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from detector.core.cli.command import subcommand
+from detector.core.cli.command import config_options, subcommand
 from detector.core.cli.help import Files, HelpfulCommand
-from detector.core.cli.options import config_options
 from detector.core.cli.printing import echo
 
 

@@ -21,11 +21,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from detector.core.config.cameras import EventsConfig
 from detector.core.errors import OutputError, UsageError
 from detector.core.errors.secrets import redact
 from detector.live.base import Event
 from detector.live.camera_outputs import CameraEvents
+from detector.live.config import EventsConfig
 from detector.live.events import queued_target
 from detector.live.events.days import EventDays
 from detector.live.events.filters import EventFilters

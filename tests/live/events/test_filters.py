@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from detector.core.config.cameras import EventsConfig
 from detector.core.errors import UsageError
 from detector.core.types import Detections
 from detector.live.base import RUN_ENDED, Event
 from detector.live.camera_outputs import CameraEvents, _CameraRecording
+from detector.live.config import EventsConfig
 from detector.live.events.filters import CLIPS, NO_ZONE, SNAPSHOTS, WEBHOOK, EventFilters
 from detector.live.routing import Router
 from detector.live.sources.base import WEBCAM

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from detector.core.config.cameras import PageConfig
+from detector.live.config import PageConfig
 from detector.live.page import serve
 from detector.live.page.binding import LIBRARIES
 from tests.cli.command import COMMAND

@@ -9,9 +9,9 @@ import urllib.request
 
 import pytest
 
-from detector.core.config.cameras import PageConfig
 from detector.core.errors import DetectVideoError, OutputError, UsageError
 from detector.core.errors.secrets import redact
+from detector.live.config import PageConfig
 from detector.live.page import serve
 from detector.live.page.binding import TOKEN, bind, parse_address
 from tests.live.page.conftest import skip_without_libraries

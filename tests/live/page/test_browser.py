@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from detector.core.config.cameras import PageConfig
 from detector.live.base import APPEARS, Event, ZoneFigures
+from detector.live.config import PageConfig
 from detector.live.page.binding import TOKEN
 from detector.live.page.sampler import EVERY_S
 from detector.tracks.zones_file import Shape

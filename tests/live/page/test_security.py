@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from detector.core.config.cameras import PageConfig
+from detector.live.config import PageConfig
 from detector.live.page.access import COOKIE, TRIES
 from detector.live.page.binding import TOKEN
 from tests.live.page.client import Client, until_closed

@@ -13,11 +13,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from detector.core.config.cameras import PageConfig
 from detector.core.errors import OutputError, UsageError
 from detector.core.errors.secrets import keep_secret
 from detector.core.session.document import AgeFigures
 from detector.live.base import APPEARS, Event, LiveFigures
+from detector.live.config import PageConfig
 from detector.live.events.wording import as_document
 from detector.live.hub import Hub
 from detector.live.page import documents, serve

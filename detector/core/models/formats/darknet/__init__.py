@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from detector.core.errors import ModelError
-from detector.core.errors.limits import raised
 from detector.core.models.base import (
     FrontEnd,
     InputRules,
@@ -30,6 +29,7 @@ from detector.core.models.base import (
     random_weights_warning,
     with_graph,
 )
+from detector.core.models.formats import raised
 from detector.core.models.names import find_names
 from detector.core.stages.heads import YoloLayer, darknet_yolo, darknet_yolo_dense
 

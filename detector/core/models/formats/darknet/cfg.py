@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from detector.core.errors import ModelError
-from detector.core.errors.limits import how_to_raise, raised
 from detector.core.errors.parsing import quote
 from detector.core.errors.reading import read_bytes
+from detector.core.models.formats import how_to_raise, raised
 
 MAX_BYTES = 4 << 20  # the longest published cfg is 60 KB
 MAX_SECTIONS = 5000  # cspx-p7-mish, the deepest published one, has 376

@@ -10,8 +10,8 @@ from fractions import Fraction
 from typing import NamedTuple, TypedDict
 
 from detector.core.errors import ModelError
-from detector.core.errors.limits import how_to_raise, raised
 from detector.core.errors.parsing import quote
+from detector.core.models.formats import how_to_raise, raised
 from detector.core.models.formats.darknet.cfg import CfgSection
 from detector.core.models.graph.operators import ACTIVATIONS
 

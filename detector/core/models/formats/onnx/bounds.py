@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeGuard
 
 from detector.core.errors import ModelError
-from detector.core.errors.limits import how_to_raise, raised
+from detector.core.models.formats import how_to_raise, raised
 
 if TYPE_CHECKING:
     import onnx

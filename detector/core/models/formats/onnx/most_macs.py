@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from detector.core.errors import ModelError
-from detector.core.errors.limits import raised
+from detector.core.models.formats import raised
 from detector.core.models.formats.onnx.foreign import ForeignGraph, attributes_of
 from detector.core.models.formats.onnx.shapes import MAX_ROUNDS, MAX_WORK, fold_once
 from detector.core.models.graph.build import node_macs, uncounted

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.errors import ModelError
-from detector.core.errors.limits import how_to_raise, raised
+from detector.core.models.formats import how_to_raise, raised
 from detector.core.models.formats.onnx.branches import CONTROL_FLOW, refuse_branches, taken_branch
 from detector.core.models.formats.onnx.foreign import (
     ForeignGraph,

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from detector.core.errors import ModelError
 from detector.core.errors.guard import keep
 from detector.core.errors.holding import watch
-from detector.core.errors.limits import how_to_raise, raised
 from detector.core.errors.machine import too_much
+from detector.core.models.formats import how_to_raise, raised
 from detector.core.models.formats.onnx.bounds import attributes_in, every_graph, is_function
 from detector.core.models.formats.onnx.foreign import type_name
 

@@ -1,16 +1,18 @@
-"""The options of cameras: how they are read, recorded, displayed and reported."""
+"""The options of cameras and of the page."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from detector.core.config.field import option
+from detector.core.config import option
 
 POLICIES = ("latest", "every")
 
 
 @dataclass(frozen=True, slots=True)
 class LiveConfig:
+    title: ClassVar = "Cameras"
     policy: str = option(
         "latest",
         "What to do if cameras send frames faster than they can be detected. latest: detect the "
@@ -56,6 +58,7 @@ RECORDINGS = ("none", "annotated", "copy")
 
 @dataclass(frozen=True, slots=True)
 class RecordConfig:
+    title: ClassVar = "Recording of cameras"
     record: str = option(
         "none",
         "What to record of cameras: none, annotated (boxes drawn), or copy (the camera's own "
@@ -93,6 +96,7 @@ class RecordConfig:
 
 @dataclass(frozen=True, slots=True)
 class EventsConfig:
+    title: ClassVar = "Events"
     events: str | None = option(
         None,
         "Also write all events (a class appears or leaves, a camera connects or is lost) to this "
@@ -121,6 +125,7 @@ class EventsConfig:
 
 @dataclass(frozen=True, slots=True)
 class PageConfig:
+    title: ClassVar = "Page"
     serve: str | None = option(
         None,
         "Serve a page that shows the run at this port of 127.0.0.1, or at HOST:PORT; port 0 picks "
