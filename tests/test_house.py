@@ -70,7 +70,7 @@ WING_WORDS = {
     "bytetrack|ocsort": "api/__init__ cli/translating config/elsewhere",
     "infer_every": "api/__init__ api/options api/results config/reference",
     "Zone(Book|Count|Event)|Scene": "",
-    "mqtt|webhook": "errors/addresses",
+    "mqtt|webhook": "",
     "Hub|Roster|home_assistant": "",
     "slurm|ray|pyarrow": "",
     "roofline": "",

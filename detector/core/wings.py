@@ -2,8 +2,8 @@
 
 A wing is a folder next to the core with a file ``WING/wing.py``, whose ``ADDS`` lists most of its
 additions as literals. The core names no wing. It parses each ``WING/wing.py``, and imports no file
-of a wing before that is needed. Other additions are files in folders such as ``commands/`` or
-``sinks/``.
+of a wing before that is needed. Other additions are ``WING/config.py`` with options, and files in
+folders such as ``commands/`` or ``sinks/``.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ class Adds:
     which takes over some runs of ``detect`` and watches the others. ``sections``: functions that
     return a ``tables.Section`` of the HTML report for a session's document, or None. ``closing``:
     functions that return a last line of output for a finished run's summary, or None; the second
-    argument is whether -v was given. ``tracker``: the default of --track. ``options``: group -> a
-    dataclass of options as in ``config/schema.py``. Those of a wing with a guest concern the guest
-    only, so commands other than ``detect`` do not have them.
+    argument is whether -v was given. ``tracker``: the default of --track.
     """
 
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -41,7 +39,6 @@ class Adds:
     sections: tuple[str, ...] = ()
     closing: tuple[str, ...] = ()
     tracker: str = ""
-    options: Mapping[str, str] = field(default_factory=dict)
 
 
 class MissingPartError(ImportError):
@@ -122,14 +119,20 @@ def default_tracker() -> str:
 
 
 @cache
-def options() -> Mapping[str, Any]:
-    """Return the groups of options that wings add: group -> dataclass."""
-    return {name: load(place) for adds in additions() for name, place in adds.options.items()}
+def options(of_guests: bool = True) -> Mapping[str, Any]:
+    """Map ``live`` to ``LiveConfig`` and so on: the options in ``WING/config.py``. ``of_guests``:
+    include wings with a guest, whose options commands other than ``detect`` do not have."""
+    return {
+        name.removesuffix("Config").lower(): kind
+        for wing, adds in zip(names(), additions(), strict=True)
+        if (ROOT / wing / "config.py").is_file() and (of_guests or adds.guest is None)
+        for name, kind in vars(importlib.import_module(f"detector.{wing}.config")).items()
+        if name.endswith("Config")
+    }
 
 
-@cache
 def guest_groups() -> tuple[str, ...]:
-    return tuple(name for adds in additions() if adds.guest for name in adds.options)
+    return tuple(name for name in options() if name not in options(of_guests=False))
 
 
 def guest() -> Any:

@@ -109,6 +109,7 @@ class EventsConfig:
         "POST each event to this http or https URL. Or @FILE or env:NAME with it, or @FILE.yaml "
         "with the whole request. Set DETECT_VIDEO_WEBHOOK_KEY to sign requests (HMAC-SHA256).",
         "URL",
+        secret_path=True,
     )
     mqtt: str | None = option(
         None,

@@ -7,11 +7,5 @@ from detector.core.wings import Adds
 ADDS = Adds(
     sources={"live": "detector.live.sources:LiveSource"},
     guest="detector.live.guest:Cameras",
-    options={
-        "live": "detector.live.config:LiveConfig",
-        "record": "detector.live.config:RecordConfig",
-        "events": "detector.live.config:EventsConfig",
-        "page": "detector.live.config:PageConfig",
-    },
     sections=("detector.live.report:cameras",),
 )

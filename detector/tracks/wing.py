@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from detector.core.wings import Adds
 
-ADDS = Adds(tracker="bytetrack", options={"tracking": "detector.tracks.config:TrackingConfig"})
+ADDS = Adds(tracker="bytetrack")

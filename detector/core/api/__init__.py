@@ -45,11 +45,7 @@ KEYWORDS = frozenset(("model", "engine", "track", *Options.__annotations__))
 FOR_A_CALL = frozenset(("conf", "classes"))
 FOR_PROCESS = KEYWORDS.union(
     *(kind.__dataclass_fields__ for kind in (OutputConfig, DrawingConfig)),
-    *(
-        kind.__dataclass_fields__
-        for name, kind in wings.options().items()
-        if name not in wings.guest_groups()
-    ),
+    *(kind.__dataclass_fields__ for kind in wings.options(of_guests=False).values()),
 )
 
 _open: weakref.WeakSet[Detector] = weakref.WeakSet()

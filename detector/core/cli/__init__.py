@@ -27,9 +27,11 @@ def main() -> NoReturn:
 
     guard_streams()
     if any("://" in word for word in sys.argv[1:]):
+        from detector.core.config.schema import flag_of, options
         from detector.core.errors.addresses import keep_command_line
 
-        keep_command_line(sys.argv[1:])
+        secret = [flag_of(leaf) for _, leaf in options() if "secret_path" in leaf.metadata]
+        keep_command_line(sys.argv[1:], secret)
     stopped = False
     try:
         code = _run_command()

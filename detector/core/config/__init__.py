@@ -14,6 +14,7 @@ def option(default: Any, help: str, metavar: str | None = None, **extra: Any) ->
 
     ``extra``: ``choices``: words, or a function that lists them; ``at_least``, ``at_most``: limits,
     required for numbers; ``flags``: if other than ``--name``; ``hidden``: not in --help; ``bare``:
-    what the flag means if no value follows; ``also``: another type that the Python API accepts.
+    what the flag means if no value follows; ``also``: another type that the Python API accepts;
+    ``secret_path``: the path of its address is a secret.
     """
     return field(default=default, metadata={"help": help, "metavar": metavar, **extra})

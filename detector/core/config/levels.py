@@ -152,9 +152,9 @@ _UNITS = {"GB": "GB", "DAYS": "days", "MIN": "minutes", "S": "seconds"}  # by me
 def _check(origin: str, name: str, value: Any) -> Any:
     group, leaf = _LEAVES[name]
     if isinstance(value, str) and "://" in value:
-        from detector.core.errors.addresses import SECRET_PATHS, Address
+        from detector.core.errors.addresses import Address
 
-        Address(value, hide_path=name in SECRET_PATHS)  # registers secrets, before any message
+        Address(value, "secret_path" in leaf.metadata)  # registers secrets, before any message
     where = flag_of(leaf) if origin == COMMAND_LINE else f"{origin}: {group}.{name}"
     if name == "zones" and isinstance(value, Mapping):
         value = json.dumps(value)

@@ -520,7 +520,7 @@ def option_groups() -> Mapping[str, Any]:
     for name, kind in CORE_GROUPS.items():
         behind = {other: its for other, its in added.items() if getattr(its, "after", "") == name}
         ordered |= {name: kind, **behind}
-    return ordered | added
+    return {**ordered, **added}
 
 
 @cache

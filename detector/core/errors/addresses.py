@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from urllib.parse import unquote, urlsplit
 
 from detector.core.errors.secrets import HIDDEN, keep_secret
 
-SECRET_PATHS = ("webhook",)  # options whose address has a secret path
 # A query's value with fewer characters ("main", "true") is hidden only in its address.
 MIN_VALUE = 6
 _ADDRESS = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
@@ -26,7 +25,7 @@ _KEYED = ("rtmp", "rtmps", "rtmpt", "rtmpts", "rtmpe", "rtmpte")
 
 class Address:
     """A stream's address. ``str`` returns ``shown``, without secrets; only the code that opens the
-    stream reads ``whole``. ``hide_path``: the path is a secret too, as in a webhook's address."""
+    stream reads ``whole``. ``hide_path``: the path is a secret, too."""
 
     __slots__ = ("shown", "whole")
 
@@ -46,12 +45,13 @@ class Address:
         return hash(self.whole)
 
 
-def keep_command_line(words: Iterable[str]) -> None:
+def keep_command_line(words: Iterable[str], secret_paths: Collection[str]) -> None:
+    """Register the secrets of a command line. ``secret_paths``: flags whose address ends in one."""
     option = ""
     for word in words:
         if word.startswith("--") and "=" in word:
             option, _, word = word.partition("=")
-        hide_path = option.lstrip("-") in SECRET_PATHS
+        hide_path = option in secret_paths
         for address in {word, *_IN_TEXT.findall(word)}:
             Address(address, hide_path)
         option = word if word.startswith("-") else ""

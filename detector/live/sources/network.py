@@ -7,7 +7,6 @@ import errno
 import re
 import socket
 import threading
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -17,6 +16,7 @@ from detector.core.errors.holding import bad_tags
 from detector.core.errors.parsing import quote
 from detector.core.errors.secrets import redact
 from detector.core.errors.text import printable
+from detector.core.sinks.overlay.packets import demux
 from detector.core.sources._forms import is_web
 from detector.core.sources._network.addresses import THOROUGH, FFmpegOptions, opening_of
 from detector.core.sources._network.meanings import (
@@ -255,7 +255,7 @@ class NetworkFeed(PacketFeed):
         streams = [video, *container.streams.audio] if self.listeners else [video]
         self.begin(streams, is_held_back(container.format.name, codec.name))
         try:
-            for packet in _demux(container, streams):
+            for packet in demux(container, streams):
                 if self.stopping.is_set():
                     break
                 if not self.receiving.is_cut():  # otherwise the packet may be incomplete
@@ -307,17 +307,6 @@ class NetworkFeed(PacketFeed):
         if not self._look_up.is_known:
             return ErrorMeaning(f"host {host} not found; check the name")
         return None
-
-
-def _demux(container: Any, streams: list[Any]) -> Iterator[Any]:
-    while True:
-        try:
-            for packet in container.demux(streams):
-                if packet.size:  # the last packet is empty
-                    yield packet
-            return
-        except IndexError:  # a stream was added: demux again to include it
-            continue
 
 
 def _host(url: str) -> str | None:
