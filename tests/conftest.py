@@ -217,8 +217,7 @@ def pytest_sessionfinish() -> None:
 
 def pytest_runtest_setup() -> None:
     """Reset the scheduler: run by root, SVT-AV1 gives the process and its children real-time
-    priority, and two of them would block a machine with two cores.
-    """
+    priority, and two of them would block a machine with two cores."""
     if hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) != ORDINARY:
         for thread in os.listdir("/proc/self/task"):
             with suppress(OSError):  # it has just ended

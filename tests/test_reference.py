@@ -22,8 +22,7 @@ def iou(a, b):
 
 def borderline(item, others):
     """Return whether rounding may make it appear or vanish: its score is at the threshold, or an
-    IoU at the NMS limit.
-    """
+    IoU at the NMS limit."""
     if item["score"] < 0.25 + 0.01:
         return True
     same_class = [

@@ -20,8 +20,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The wheel's files and links to the libraries that are installed here, but not to the
-    project, as the packages of an environment: a type checker finds them as installed ones.
-    """
+    project, as the packages of an environment: a type checker finds them as installed ones."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"  # setuptools leaves a build folder where it builds
     ignored = shutil.ignore_patterns(

@@ -147,7 +147,7 @@ def test_run_reports_the_recognised_family(tmp_path):
         ("320", "street", [192, 320]),  # 960x540 centred in 320x192
         ("320x320", "street", [320, 320]),
         ("320", "yolox.onnx", [320, 320]),  # YOLOX keeps square inputs
-        ("128", "fixed.onnx", [128, 128]),  # the file's size is fixed, which is noted
+        ("128", "fixed.onnx", [128, 128]),  # the file's size is fixed, and a note says so
     ],
 )
 def test_size_of_the_longest_side(tmp_path, size, model, expected):
