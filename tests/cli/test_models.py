@@ -121,7 +121,7 @@ def test_models_command_does_not_import_torch(tmp_path):
         (["show", "street", "--family", "yolov8"], 2, ["--family yolov8: not for street.cfg"]),
     ],
 )
-def test_wrong_arguments_of_models(tmp_path, arguments, code, parts):
+def test_wrong_arguments_of_models_are_refused_in_one_line(tmp_path, arguments, code, parts):
     done = detect_video("models", *arguments, cwd=tmp_path)
     assert_one_line_error(done, code, *parts)
     assert done.stdout == ""

@@ -44,7 +44,7 @@ def run(folder: Path, **options: object) -> Path:
         (("bgr",), None, [False, False], [0, 2]),
         (("plain",), None, [True, False], [0, 0]),
         (("bgr", "plain"), None, [False, False], [0, 0]),  # "plain" needs the frames in order
-        ((), lambda: False, [True, True], [0, 0]),  # a watcher may want pictures later
+        ((), lambda: False, [True, True], [0, 0]),  # the watcher may want pictures later
     ],
 )
 def test_pictures_are_drawn_only_for_sinks_and_watchers(
