@@ -22,8 +22,8 @@ import pytest
 from detector.core.errors import secrets
 
 with suppress(ImportError):
-    # readline tells child processes that a terminal has 80 columns, without changing os.environ. We
-    # import it and undo that now, so that results do not depend on which test imports it first.
+    # readline tells child processes that a terminal has 80 columns, without changing os.environ.
+    # Import it and undo that now, so that results do not depend on which test imports it first.
     import readline  # noqa: F401
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
@@ -106,7 +106,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def own_secrets() -> Iterator[None]:
-    """Forget the secrets that a test registers, which output of later tests would hide."""
+    """Forget the secrets that a test registers, since the output of later tests would hide them."""
     before = secrets._secrets, secrets._pattern
     secrets._secrets, secrets._pattern = set(), None
     yield

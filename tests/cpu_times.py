@@ -1,8 +1,8 @@
 """A pytest plugin: the CPU seconds of every test, and which unmarked tests are not fast.
 
-We count CPU seconds, so that a busy machine does not make a test look slow. They include those of
-processes that the test started and waited for. No test fails because of its time: the lists show
-which tests should be made cheaper or marked ``slow``.
+We count CPU seconds, so that a busy machine does not make a test look slow. Processes that the test
+started and waited for are included. No test fails because of its time: the lists show which tests
+should be made cheaper or marked ``slow``.
 """
 
 from __future__ import annotations

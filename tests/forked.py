@@ -387,7 +387,7 @@ def leave(code: int, libraries: list[str]) -> None:
     Destroying them would take most of the time of a short command: it writes to each object that
     was imported before the fork, so the system must first copy the object's page. All else is done:
     threads are joined, exit functions run, cycles are collected, streams are flushed, and the
-    libraries' destructors run (except those of torch, which take as long). Tests that start a new
+    libraries' destructors run (except torch's, which take as long again). Tests that start a new
     interpreter cover the full exit of each command and each engine.
     """
     threading._shutdown()  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
 """Coverage-guided fuzzing of the program's own binary readers, by atheris (libFuzzer).
 
-The fuzzer keeps inputs that reach new branches of the reader and damages them further. So it gets
-past checks that stop purely random damage. Each reader runs in its own process; an undocumented
-error ends the process, and we keep the input.
+The fuzzer keeps inputs that reach new branches of the reader and damages them further, which gets
+it past checks that stop purely random damage. Each reader runs in its own process; an undocumented
+error ends the process, and the input is kept.
 
     pip install 'detect-video[fuzz]'
 """
@@ -38,7 +38,7 @@ INSTRUMENTED = [
 TIMEOUT_S, MEMORY_MB, LONGEST = 20, 2048, 20_000
 MOST_KEPT = 5  # failed inputs of one reader
 # libFuzzer reads its peak memory from the kernel, which includes the time before exec, when the
-# process is a copy of its parent. So a small shell is the parent, and not the whole attack.
+# process is a copy of its parent. The parent is therefore a small shell and not the whole attack.
 SMALL_PARENT = ("sh", "-c", '"$@"; exit $?', "sh")
 
 Read = Callable[[bytes], object]

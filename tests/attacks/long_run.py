@@ -107,7 +107,7 @@ class LongRun:
 
     def _make(self, kind: Kind, number: int) -> Case | None:
         """Make a case. Return None if making it fails, or if ``engine`` is set and the case
-        involves no engine. A failure is a bug in the kind; it is counted and does not stop us."""
+        involves no engine. A failure is a bug in the kind; it is counted, and the run goes on."""
         try:
             case = kind.case(self.seed, number)
             return case if self.engine is None else on_engine(case, self.engine, content("in.mp4"))

@@ -189,7 +189,7 @@ def _send(copies: Mapping[int, Any], number: int) -> None:
 
 
 def collect_left() -> list[str]:
-    """Wait for the processes that the case left behind. Kill and name those that still run."""
+    """Wait for the processes that the case left behind. Kill any that still run, and name them."""
     deadline, named, ended = time.monotonic() + GRACE_S, [], set[int]()
     while True:
         try:

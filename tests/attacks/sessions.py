@@ -1,8 +1,7 @@
 """Damaged and hostile sessions, made from a real one by a seed.
 
-``cases`` yields (name, files); the files replace those of a valid session. ``attack`` replaces
-them, runs (in this process) every command that reads a session, and returns the problems that it
-found. To run thousands of cases:
+``cases`` yields (name, files to replace in a valid session). ``attack`` replaces them, runs every
+command that reads a session (in this process), and returns the problems. To run thousands of cases:
 
     python -m tests.attacks.sessions --cases 3000 --seed 7
 """

@@ -60,7 +60,7 @@ class _Handler(Handler):
 
 @dataclass
 class Received:
-    """What the servers received. ``places``: the addresses that replace ``{own}`` and ``{other}``.
+    """The requests received. ``places``: the addresses that replace ``{own}`` and ``{other}``.
     ``other``: requests to the other server, as text; complete once the servers have ended."""
 
     places: Mapping[str, str]

@@ -24,7 +24,7 @@ FRAMES = 6
 PATIENCE_S = 150
 # This script forks, starts all processes at once by closing a pipe, and prints their exit codes.
 # Each process gets the video from a pipe, which stays open until all processes but one have ended.
-# So no run ends before the last one starts.
+# Therefore no run ends before the last one starts.
 SCRIPT = textwrap.dedent("""
     import json, os, sys, time
     import av, cv2, numpy, onnx, rich, yaml

@@ -15,13 +15,12 @@ import pytest
 from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
 
-# Limits for a run on a video, and for a run on a camera (``_LIVE``): ``FILES`` may read options,
-# and files may return to the options ``RETURNS`` times, that is, read again after another file did.
-# Most returns happen while the engine is chosen, since that replaces ``auto`` in the options.
+# Limits for a run on a video, and for a run on a camera (``_LIVE``): how many files may read
+# options, and how often a file may return to them, that is, read again after another file did. Most
+# returns happen while the engine is chosen, since that replaces ``auto`` in the options.
 FILES, RETURNS = 15, 9
 FILES_LIVE, RETURNS_LIVE = 20, 13
-# Record each read as (file, whether the loop had begun). Copying or documenting all options does
-# not count.
+# Record each read as (file, whether the loop had begun). Reads to copy or document do not count.
 READS = """
 import atexit, dataclasses, json, os, sys
 from detector.core.config import schema
@@ -56,7 +55,7 @@ main()
 
 
 class Reads(NamedTuple):
-    """``turns``: files that read before the loop, in order, each stretch once. ``late``: in it."""
+    """``turns``: files that read before the loop, one a turn. ``late``: files that read in the loop."""
 
     turns: list[str]
     late: set[str]

@@ -68,8 +68,8 @@ def offered(command: click.Command) -> set[str]:
 
 def unread(offers: set[str], read: set[str]) -> list[str]:
     """Return the offered options that no code reads. ``read``: the options whose reads were
-    recorded. Sinks and stages get their options as a mapping, whose reads are not recorded. So we
-    add the options that a sink declares, and those that the source code of a stage names."""
+    recorded. Sinks and stages get their options as a mapping, whose reads are not recorded. Options
+    that a sink declares, or that the source code of a stage names, count as read."""
     if "save" in read:
         read = read.union(*(sink.options for sink in sinks.find_all()))
     modules = (importlib.import_module(name) for name in places().values())

@@ -1,5 +1,5 @@
-"""Parse and build with the real TensorRT for RTX, which needs no GPU for that. We add graph and
-settings to the plan, since the fake runtime computes from them.
+"""Parse and build with the real TensorRT for RTX, which needs no GPU for that. Graph and settings
+are added to the plan, since the fake runtime computes from them.
 
 We fake only features of TensorRT that TensorRT for RTX 1.7.1.116 ignores with a warning (timing
 cache, hardware compatibility) or cannot build (plans that include a runtime: no libnvinfer_lean).

@@ -2,8 +2,8 @@
 
 The JSON has the form of real listings. Names are joined by " + ". "Metadata" has the graph's nodes
 between control characters. Copies that TensorRT inserts have an empty "Metadata", and a name that
-contains another layer's name. Q and DQ are a "Reformat" of origin "QDQ", except those that an
-integer kernel includes.
+contains another layer's name. Q and DQ are a "Reformat" of origin "QDQ", unless an integer kernel
+includes them.
 """
 
 from __future__ import annotations

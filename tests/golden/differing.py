@@ -98,7 +98,7 @@ def _alike(path: str, recorded: Any, observed: Any, command: Command) -> bool:
     if isinstance(recorded, float) and isinstance(observed, float):
         return math.isclose(
             recorded, observed, rel_tol=1e-9
-        )  # the order in which numpy adds depends on the CPU's vector width
+        )  # numpy's order of additions depends on the CPU's vector width
     return type(recorded) is type(observed) and recorded == observed
 
 

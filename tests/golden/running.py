@@ -43,7 +43,7 @@ def files_in(folder: Path) -> frozenset[str]:
 class Runner:
     """Runs commands in the background: ``start`` begins them, and ``result`` waits for one.
 
-    As a context manager, it waits at its end for running commands.
+    It is a context manager, which waits for running commands at its end.
     """
 
     def __init__(self, root: Path, at_once: int = 2) -> None:

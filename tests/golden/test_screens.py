@@ -36,7 +36,7 @@ COMMANDS = {
 # For these commands we compare only the words, since the width of measured numbers decides which
 # columns a table has and where it wraps. A word that is broken at a line end counts as a new word.
 TABLES = ("live", "batch", "compare", "profile", "tune")
-# Words that depend on timing and load: new words pass if they occur in the program.
+# Commands whose words depend on timing and load: new words pass if they occur in the program.
 VARIED = ("live", "batch", "tune", "compare", "profile")
 LETTERS = re.compile(r"[A-Za-z]+")
 # A line break in the list of stages, which is longer if a stage was slow.

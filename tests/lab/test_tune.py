@@ -125,7 +125,7 @@ def test_fastest_value_of_each_setting_is_chosen():
 
 
 def test_other_requests_keep_engine_and_precision():
-    """Trials of other numbers of requests name the engine, since self-timing does not apply."""
+    """Trials with other numbers of requests name the engine: self-timing does not apply to them."""
     result = Job(lambda settings: 50.0 if not settings else 40.0).find()
     shapes = [one.settings for one in result.trials if "concurrency" in one.settings]
     assert shapes

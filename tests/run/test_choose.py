@@ -146,7 +146,7 @@ def test_record_applies_to_the_same_machine_model_input_settings_and_library(
     for other in (
         {"sha": "cd" * 32},
         {"size": (416, 416)},
-        {"measured": False},  # as in eval, which ignores records
+        {"measured": False},  # as in eval
         {"runtime": {"threads": 1}},
         {"runtime": {"batch": 4}},
         {"runtime": {"device": "cpu"}},

@@ -1,4 +1,4 @@
-"""Poisoned engine files: whatever they contain, the rows must be those of the real model.
+"""Poisoned engine files: whatever they contain, the rows must come from the real model.
 
 Every case starts with a folder that a run has filled, and the key that authenticates its files. An
 attacker who does not know the key then changes something.

@@ -66,7 +66,7 @@ POSITIONAL = {
     "dataset": ("set/labels.json", "set", "absent.json", "letter.txt", "in.mp4"),
     "name": ("absent", "", "../x"), "model": OPTION_VALUES["model"],
 }  # fmt: skip
-# All commands except doctor and those that load engines or wait for other processes.
+# All commands, except doctor and commands that load engines or wait for other processes.
 COMMANDS = (
     *["detect"] * 12, "", "", "profile", "eval", "eval", "report", "diff", "models show",
     "models show", "models list", "build", "nothing",

@@ -103,7 +103,7 @@ def make(random: Random) -> Case:
 
 
 def _library_codes(limits: Limits) -> set[int]:
-    """Return the exit codes of a process in which Python, NumPy or OpenCV fails to load.
+    """Return the exit codes of a process if Python, NumPy or OpenCV fails to load.
 
     1: failed before our first line; 127: the dynamic linker; SIGSEGV or SIGABRT: a thread's stack.
     """

@@ -63,7 +63,7 @@ class _Simulation:
     def __init__(self, load: Load) -> None:
         self.load, self.loop = load, load.shape
         self.calls: list[Activity] = []
-        self.clock: dict[str, float] = {}  # thread -> time at which it is free
+        self.clock: dict[str, float] = {}  # thread -> time when it is free
         self.ends: dict[tuple[str, int], float] = {}
         self.taken: dict[int, float] = {}  # batch -> when the writer took it
         self.began: dict[int, float] = {}  # batch -> when its inference began

@@ -146,7 +146,7 @@ def test_calls_are_bound_by_the_expected_cause(cause, stage, loop, seconds):
 
 @pytest.mark.slow
 def test_simulated_call_starts_when_its_binding_predecessor_ends():
-    """So the graph contains all rules of the loop."""
+    """This shows that the graph contains all rules of the loop."""
     rng = random.Random(5)
     for _ in range(40):
         batch, workers = rng.choice([1, 2, 3]), rng.choice([1, 2])

@@ -88,7 +88,7 @@ def test_looks_at_interim_results_spend_the_whole_error_rate():
 
 
 def test_the_first_look_can_decide():
-    """If nothing differs, eight rounds agree in direction more rarely than this look may err."""
+    """By chance, eight rounds point in one direction more rarely than this look may err."""
     [result] = judge([[0.1 + at / 1000 for at in range(8)]], 0.01, 0.02, share_of_look(8, False))
     assert result.outcome == "faster"
     [result] = judge([[0.011] * 8], 0.02, 0.02, 1.0)

@@ -81,7 +81,7 @@ def test_several_engines_show_their_difference(tmp_path):
 
 
 def test_written_detections_score_like_the_run_itself(tmp_path):
-    """``detect`` writes detections in each format. Their scores by ``eval`` equal those of its own
+    """``detect`` writes detections in each format. ``eval`` gives them the same figures as its own
     run in either loop, except for rounding."""
     line = ("eval", LABELS, "--frames", 10, "--engine", "ort", "--json")
     (direct,) = figures(detect_video(*line, cwd=tmp_path))

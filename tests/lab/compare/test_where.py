@@ -142,8 +142,8 @@ def resized_by_area():
 
 
 def with_engine(change):
-    """Return a side whose engine replaces the network's output with ``change(output, previous
-    output)``. Other requested tensors are not changed."""
+    """Return a side whose engine replaces the network's output with ``change(output, previous)``,
+    where ``previous`` is the output of the call before. Other tensors are not changed."""
 
     @contextmanager
     def open_changed(network):

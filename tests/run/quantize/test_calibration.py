@@ -98,7 +98,7 @@ def test_fp32_graph_is_not_read_if_the_int8_graph_exists(video: Path, tmp_path: 
     exported = building.export(first, tmp_path)
     again, notes = quantize.quantize_network(blind, "int8-u8", config(None), tmp_path)
     assert (again.path, notes) == (exported.path, stored_notes)
-    assert store.Graphs(tmp_path).load(branched()), "the sizes of the fp32 graph are not stored"
+    assert store.Graphs(tmp_path).load(branched()), "the fp32 graph was not exported"
     assert again.details == first.details
     assert again.graph == first.graph
 
