@@ -40,7 +40,7 @@ def test_each_stage_call_has_one_range(tmp_path, probe, more):
     process, log = run(tmp_path, probe, *more)
     assert process.returncode == 0, process.stderr
     summary = summary_of(process)
-    ranges = read_log(log)  # it checks that ranges are nested and closed
+    ranges = read_log(log)  # also checks that ranges are nested and closed
     work = [found for found in ranges if found.category == "work"]
     assert Counter(found.name for found in work) == {
         name: summary["stages"][name]["calls"] for name in STAGES

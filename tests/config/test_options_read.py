@@ -55,7 +55,7 @@ main()
 
 
 class Reads(NamedTuple):
-    """``turns``: files that read before the loop, one a turn. ``late``: files that read in the loop."""
+    """``turns``: files that read before the loop, in order. ``late``: files that read during it."""
 
     turns: list[str]
     late: set[str]

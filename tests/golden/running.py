@@ -81,7 +81,7 @@ class Runner:
             folder.mkdir()
         else:
             shutil.copytree(self._futures[command.after].result().folder, folder)
-        # A clip made again has another sha256, so a command after another uses the other's inputs.
+        # A clip made again has another sha256, so a command that runs after another keeps its clip.
         for name in command.inputs if command.after is None else ():
             put(name, folder)
         before = files_in(folder)

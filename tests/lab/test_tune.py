@@ -270,7 +270,7 @@ def test_tuned_settings_round_trip_through_a_file(tmp_path):
 # ---- a target
 
 NETWORK = {"fp32": 1.0, "bf16": 1.2, "fp16": 0.5, "int8": 2.0}
-SIZES = {"512x288": (1.3, 0.05), "416x224": (1.9, 0.1), "320x192": (2.5, 0.3)}  # speed, loss
+SIZES = {"512x288": (1.3, 0.05), "416x224": (1.9, 0.1), "320x192": (2.5, 0.3)}  # speed-up, loss
 
 
 @pytest.fixture
@@ -444,7 +444,7 @@ def test_settings_are_formatted_as_options_and_in_short():
     settings = {"engine": "ort", "precision": "int8", "concurrency": 2, "threads": 1}
     settings |= {"size": "416x224", "save": ("overlay", "jsonl"), "no_video": True}
     assert format_options(settings).endswith("--size 416x224 --save overlay,jsonl --no-video")
-    result = Job(speed_of).find()  # of ort fp32
+    result = Job(speed_of).find()  # its defaults are ort fp32
     assert shorten(settings, result) == "ort int8, 2x1 threads, 416x224, subtitles, no video"
     assert shorten({**PLAIN.named, "infer_every": "2"}, result) == "infer 1/2"
     assert shorten({}, result) == "the defaults"

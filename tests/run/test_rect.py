@@ -176,7 +176,7 @@ def test_least_recently_used_shape_is_closed(monkeypatch: pytest.MonkeyPatch) ->
     assert log == ["open (64, 320)", "open (96, 320)", "open (128, 320)"]
     give_shape(opened, request, 160)
     assert log[3:] == ["close (128, 320)", "open (160, 320)"]
-    give_shape(opened, request, 128)  # opened again
+    give_shape(opened, request, 128)  # must be opened again
     assert log[5:] == ["close (64, 320)", "open (128, 320)"]
     assert (opened._made, len(opened._shapes), opened._pictures) == (5, 4, 7)
     opened.close()

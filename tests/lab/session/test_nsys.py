@@ -1,5 +1,5 @@
-"""nsys exports written after the published schema: with all tables, with the fewest, damaged, and
-by other programs."""
+"""Exports written by the tests in nsys's published schema: with all tables, with few tables,
+damaged, and with ranges of other programs."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_recording_is_read_with_all_tables(tmp_path, registered):
     }
     assert facts["gpu"]["busy_share"] == pytest.approx(0.5)  # overlapping kernels count once
     stages = {row["name"]: row["share"] for row in facts["critical_path"]["stages"]}
-    assert stages["infer"] + stages["head"] + stages["nms"] > 0.9  # 6 ms against 3 and 3
+    assert stages["infer"] + stages["head"] + stages["nms"] > 0.9  # 6 ms; others take 3
     json.dumps(facts)
 
 
@@ -382,7 +382,7 @@ def test_run_between_single_pictures_is_separate(tmp_path):
 
 
 def test_tables_show_a_run_rather_than_single_pictures(tmp_path):
-    """A run is shown even if there are more single pictures than frames; a number selects them."""
+    """A run is shown even if single pictures outnumber its frames; --nsys-run selects these."""
     path = tmp_path / "a.sqlite"
     export_with_single_pictures(path, [END + 10 * MS * number for number in range(1, 51)])
     facts = json.loads(to_json(recorded_facts(read_nsys(path))))
