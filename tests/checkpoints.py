@@ -129,8 +129,7 @@ def saved(path: Path, content: Any, byte_order: str = "<", **more: bytes) -> Pat
 
 def module(name: str, parts: Mapping[str, Any] | None = None, **values: Any) -> Any:
     """Return an instance of an nn.Module of that full class name; arrays among ``values`` are its
-    parameters or buffers.
-    """
+    parameters or buffers."""
     home, _, kind = name.rpartition(".")
     made = foreign(home, kind)()
     arrays = {key: value for key, value in values.items() if isinstance(value, np.ndarray)}

@@ -22,8 +22,8 @@ import pytest
 from detector.core.errors import secrets
 
 with suppress(ImportError):
-    # readline tells every child process that a terminal has 80 columns, but does not change
-    # os.environ, so a test's result would depend on earlier tests.
+    # readline tells child processes that a terminal has 80 columns, without changing os.environ.
+    # Import it and undo that now, so that results do not depend on which test imports it first.
     import readline  # noqa: F401
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
@@ -43,7 +43,7 @@ sys.modules["openvino_telemetry"] = None
 
 
 PARTS = 5  # processes of scripts/test
-# Tests that start one of these are skipped if it is not installed.
+# Tests that start one of these programs are skipped if it is not installed.
 PROGRAMS = ("ffmpeg", "ffprobe", "gcc", "git", "openssl", "node", "systemd-analyze", "zsh", "fish")
 REASONS = 8  # reasons for skips to print at the end
 # The scheduler at the start of the tests.
@@ -54,7 +54,7 @@ def load_program(path: str) -> ModuleType:
     """Load a program of scripts/ or training/, whose name has no suffix, as a module."""
     loader = SourceFileLoader(Path(path).name, str(CHECKOUT / path))
     module = ModuleType(loader.name)
-    sys.modules[loader.name] = module  # its dataclasses look their module up
+    sys.modules[loader.name] = module  # where dataclasses look up their module
     module.__file__ = loader.path
     loader.exec_module(module)
     return module
@@ -106,7 +106,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def own_secrets() -> Iterator[None]:
-    """Forget the secrets that a test registers ("/etc/passwd"), so that the next shows them."""
+    """Forget the secrets that a test registers, since the output of later tests would hide them."""
     before = secrets._secrets, secrets._pattern
     secrets._secrets, secrets._pattern = set(), None
     yield
@@ -180,11 +180,11 @@ def _never_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
     reason = reason.removeprefix("Skipped: ")
     if not reason.startswith("machine:"):
         report.outcome = "failed"
-        report.longrepr = f"skipped, where DETECT_VIDEO_NO_SKIP says that nothing may be: {reason}"
+        report.longrepr = f"skipped, but DETECT_VIDEO_NO_SKIP forbids to skip tests: {reason}"
 
 
 def _skipped_for_a_program(report: pytest.TestReport, error: BaseException | None) -> None:
-    """Skip a test that started a program which is not installed on this machine."""
+    """Skip a test that tried to start a program that is not installed on this machine."""
     name = Path(str(getattr(error, "filename", None) or "")).name
     absent = isinstance(error, FileNotFoundError) and name in PROGRAMS and not shutil.which(name)
     if report.failed and absent:
@@ -216,12 +216,11 @@ def pytest_sessionfinish() -> None:
 
 
 def pytest_runtest_setup() -> None:
-    """Reset the scheduler: run by root, SVT-AV1 gives the process and its children real-time
-    priority, and two of them would block a machine with two cores.
-    """
+    """Reset the scheduler. If root runs SVT-AV1, it gives the process and its children real-time
+    priority, and two such processes would block a machine with two cores."""
     if hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) != ORDINARY:
         for thread in os.listdir("/proc/self/task"):
-            with suppress(OSError):  # it has just ended
+            with suppress(OSError):  # the process has just ended
                 os.sched_setscheduler(int(thread), ORDINARY, os.sched_param(0))
 
 
@@ -244,7 +243,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 @pytest.fixture
 def local_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Set the time zone; it is UTC as the test begins."""
+    """Return a function that sets the time zone. It is UTC when the test begins."""
 
     def use(name: str) -> None:
         monkeypatch.setenv("TZ", name)

@@ -16,7 +16,7 @@ def covering(*lists: Iterable[Any], together: int = 2) -> list[tuple[Any, ...]]:
     """Return rows of the product of ``lists`` that contain every combination of the values of any
     ``together`` lists.
 
-    Greedy: each row is the one with the most combinations that are still missing.
+    The algorithm is greedy: each row is one with the most combinations that are still missing.
     """
     values = [list(value_list) for value_list in lists]
     rows = [*itertools.product(*(range(len(value_list)) for value_list in values))]

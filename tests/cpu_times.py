@@ -1,8 +1,8 @@
 """A pytest plugin: the CPU seconds of every test, and which unmarked tests are not fast.
 
-We count CPU seconds, so that a busy machine does not make a test look slow. Those of processes that
-a test started and waited for are included. No test fails because of its time: the lists show which
-tests should be made cheaper or marked ``slow``.
+We count CPU seconds, so that a busy machine does not make a test look slow. Processes that the test
+started and waited for are included. No test fails because of its time: the lists show which tests
+should be made cheaper or marked ``slow``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEY = "cpu_s"
 
 
 def cpu_seconds() -> float:
-    """User and system seconds of this process, of its finished children and of its forks."""
+    """Return user and system seconds of this process, of its finished children and its forks."""
     times = os.times()
     own = times.user + times.system + times.children_user + times.children_system
     return own + forked.cpu_seconds()
@@ -29,7 +29,7 @@ def cpu_seconds() -> float:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Cover set-up, call and tear-down. A fixture of a module counts for its first test."""
+    """Measure set-up, call and tear-down. A module's fixture counts for its first test."""
     item.stash[STARTED] = cpu_seconds()
     return (yield)
 

@@ -20,8 +20,7 @@ CAPITAL = 700  # units: the height of every bar
 
 def make_font(widths: dict[str, int], em: int = EM) -> bytes:
     """Make a TrueType font. Each letter is a solid bar of the width in ``widths``, in units,
-    followed by a gap of 100 units. Missing letters are drawn as a square of 500.
-    """
+    followed by a gap of 100 units. Missing letters are drawn as a square of 500."""
     bars = [500, *(widths[char] for char in sorted(widths))]
     glyphs = [_bar(width) for width in bars]
     offsets = [sum(map(len, glyphs[:i])) for i in range(len(glyphs) + 1)]

@@ -3,7 +3,7 @@
 A short run spends most of its time on imports. The server (``python -m tests.forked``, one per
 process of pytest) does them once and starts no thread. Every command line then runs in a fork of
 it, like ``python -m detector``: a process with its own exit status, streams, folder, environment,
-signals and memory, which has only imported modules and parsed the packaged YAML before.
+signals and memory. The only difference: modules are imported and the packaged YAML is parsed.
 
 A fork cannot test imports: which modules a command loads, and what they read from the environment
 while they load. ``tests/cli/command.py`` starts a new interpreter for these.
@@ -43,14 +43,14 @@ LIBRARIES = ("click", "numpy", "yaml", "cv2", "av", "onnx", "rich.console", "nvt
 TORCH = "torch"
 NEED_TORCH = "detector.core.engines.torch."
 LENGTH = struct.Struct("!Q")
-MEASURED = "COVERAGE_PROCESS_START"  # each fork then measures its coverage, for scripts/branches
+MEASURED = "COVERAGE_PROCESS_START"  # if set, each fork measures coverage, for scripts/branches
 AT_START = dict(os.environ)
 # Variables that are only read when needed, so that a fork may have other values. A difference in
 # any other variable requires a new interpreter. PYTHONPATH: see ``become``.
 READ_LATE = re.compile(
     "HOME|XDG_.*|TMPDIR|COLUMNS|LINES|PYTHONPATH|NVTX_(?!DISABLE).*|FORGE_.*|DETECT_VIDEO_.*|PYTEST_.*"
     "|KINETO_LOG_LEVEL"  # set by a pass
-    "|_DETECT_VIDEO_COMPLETE|COMP_WORDS|COMP_CWORD"  # a shell asks what may follow
+    "|_DETECT_VIDEO_COMPLETE|COMP_WORDS|COMP_CWORD"  # set by shells for completion
 )
 
 
@@ -100,7 +100,7 @@ class Server:
 
     def _start(self) -> None:
         self._path = f"{tempfile.mkdtemp(prefix='forked-')}/socket"
-        # The server ends when its stdin is closed: with this process, however that ends.
+        # The server ends when its stdin is closed, which happens however this process ends.
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.forked", self._path, *self._libraries],
             cwd=CHECKOUT,
@@ -112,7 +112,7 @@ class Server:
         atexit.register(self._process.communicate)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, "the server of forks did not start: its message stands above"
+        assert line, "the server of forks did not start: see its message above"
         self._set_by_imports = json.loads(line)
 
 
@@ -129,7 +129,7 @@ class Fork:
         stdin: int | None,
     ) -> None:
         self.returncode: int | None = None
-        self.peak_kb = 0  # resident memory, once it has ended
+        self.peak_kb = 0  # peak resident memory, known after the end
         self._server, self._connection, self._argv = server, connection, argv
         request = json.dumps({"argv": argv, "cwd": cwd, "environment": environment}).encode()
         (out, out_end), (err, err_end) = os.pipe(), os.pipe()
@@ -357,7 +357,7 @@ def main(path: str, libraries: list[str]) -> None:
     gc.collect()
     gc.freeze()  # keeps the pages of these objects shared between forks
     # OpenBLAS starts its threads on import, ends them before a fork, and starts them again when
-    # they are needed. Any other library's threads would be missing in a fork that waits.
+    # they are needed. Other libraries' threads would be missing in a fork that waits for them.
     if fork() == 0:
         os._exit(0)
     os.wait()
@@ -367,7 +367,7 @@ def main(path: str, libraries: list[str]) -> None:
         become(serve(path))
     except SystemExit as end:
         if end.code is not None and not isinstance(end.code, int):
-            raise  # a text, to be printed
+            raise  # the code is a text, which the interpreter prints
         leave(end.code or 0, libraries)
     leave(0, libraries)
 
@@ -384,11 +384,11 @@ def parse_packaged() -> None:
 def leave(code: int, libraries: list[str]) -> None:
     """End this fork like an interpreter, but without destroying every module.
 
-    That would take most of the time of a short command: it writes to each object that was imported
-    before the fork, so that the system first copies its page. All else is done: threads are joined,
-    exit functions run, cycles are collected, streams are flushed, and the libraries' destructors
-    run (except torch's, which take as long again). Tests that start a new interpreter cover the
-    full exit of each command and each engine.
+    Destroying them would take most of the time of a short command: it writes to each object that
+    was imported before the fork, so the system must first copy the object's page. All else is done:
+    threads are joined, exit functions run, cycles are collected, streams are flushed, and the
+    libraries' destructors run (except torch's, which take as long again). Tests that start a new
+    interpreter cover the full exit of each command and each engine.
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
@@ -397,7 +397,7 @@ def leave(code: int, libraries: list[str]) -> None:
     sys.stderr.flush()
     if TORCH in libraries:
         os._exit(code & 0xFF)
-    ctypes.PyDLL(None).exit(code & 0xFF)  # holds the lock: no other thread of Python runs again
+    ctypes.PyDLL(None).exit(code & 0xFF)  # keeps the GIL, so no other Python thread runs again
 
 
 if __name__ == "__main__":

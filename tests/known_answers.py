@@ -13,8 +13,7 @@ from tests.networks import need_engine
 
 def plus_one(batch: int = 1, height: int = 2, width: int = 3) -> Network:
     """Return a network of two outputs: x + 1 as [batch, 3, height, width], and the sum of x over
-    each plane as [batch, 3, 1, 1].
-    """
+    each plane as [batch, 3, 1, 1]."""
     from onnx import TensorProto, helper, numpy_helper
 
     shape = (batch, 3, height, width)

@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests"
 WINGS = ("lab", "live", "batch", "tracks")
-# Tests of all source files, and of all pages.
+# Tests that check all source files, and tests that check all pages.
 HOUSE_TESTS = tuple(
     TESTS / f"test_{name}.py" for name in ("house", "wings", "sizes", "architecture")
 )
@@ -47,8 +47,8 @@ def module_of(file: Path) -> str:
 
 @cache
 def names_in(file: Path) -> frozenset[str]:
-    """Return the modules and names that a file imports, and its strings, which may name some, as in
-    ``monkeypatch.setattr("detector.core.X.name", ...)``."""
+    """Return the modules and names that a file imports, and its strings, which may be such names as
+    in ``monkeypatch.setattr("detector.core.X.name", ...)``."""
     names = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:

@@ -16,7 +16,7 @@ class Range:
     thread: int
     domain: str
     name: str
-    category: str | None  # its name if the program named it, else its number
+    category: str | None  # the category's name, or its number if the program did not name it
     payload: int | float | None
     start_ns: int
     end_ns: int

@@ -66,7 +66,7 @@ class ForgingEngine(NullEngine):
         super().__init__(network, options)
 """
 
-# Fails after as many runs as warm-up, a check and two rounds of six frames need.
+# Fails after a fixed number of inferences: warm-up, a check, and three times six frames.
 FORGETFUL = """
 class ForgetfulRequest(NullRequest):
     left = 0
@@ -88,7 +88,7 @@ class ForgetfulEngine(NullEngine):
         ForgetfulRequest.left = len(self.requests) + 1 + 3 * 6
 """
 
-# Kills its process after as many runs.
+# Kills its process after the same number of inferences.
 MORTAL = (
     FORGETFUL.replace("Forgetful", "Mortal")
     .replace("forgetful", "mortal")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-STATE, PARENT, SESSION = 0, 1, 3  # of ``facts_of``
+STATE, PARENT, SESSION = 0, 1, 3  # indexes of fields in the result of ``facts_of``
 
 
 def all_pids() -> list[int]:
@@ -21,7 +21,7 @@ def facts_of(pid: int) -> list[str]:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether it runs. A zombie does not count; without an init, it is never removed."""
+    """Return whether a process runs. A zombie does not count; without an init, zombies remain."""
     facts = facts_of(pid)
     return bool(facts) and facts[STATE] != "Z"
 

@@ -23,7 +23,7 @@ from tests.processes import is_alive
 from tests.waiting import PATIENCE_S, wait_for
 
 SCRIPT = CHECKOUT / "scripts/gpu_check"
-NO_PACKAGES = 3  # of scripts/get_nsys: Debian's packages cannot be had
+NO_PACKAGES = 3  # exit code of scripts/get_nsys if it cannot download Debian's packages
 A_GPU = "machine: there is a GPU: run scripts/gpu_check itself"
 
 
@@ -159,7 +159,7 @@ def test_hanging_step_is_ended_with_its_children(tmp_path):
         'print(\'{"what": "c", "value": "d", "state": "pass"}\', flush=True)\n'
         "time.sleep(1000)\n"
     )
-    for seconds in (2, 20, 90):  # a slow machine needs more time to print the second row
+    for seconds in (2, 20, 90):  # a slow machine needs longer to print the second row
         in_time, rows = run_step(tmp_path, text, seconds)
         assert not in_time
         if len(rows) == 2:
@@ -249,7 +249,7 @@ def test_step_is_rehearsed_with_a_stand_in(name, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_recording_of_the_real_nsys_is_read():
-    """The real nsys of Debian's packages, into the cache of scripts/nsys_check."""
+    """Get the real nsys from Debian's packages, into the cache of scripts/nsys_check."""
     installed = subprocess.run(
         [str(CHECKOUT / "scripts/get_nsys")], capture_output=True, text=True, timeout=600
     )

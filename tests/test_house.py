@@ -191,7 +191,7 @@ def targets(file: Path, package: Path, files: dict[str, Path]) -> Iterator[str]:
 
 
 def reachable(start: str, imported: dict[str, set[str]]) -> set[str]:
-    """Return the files that ``start`` imports, also indirectly; ``start`` only if in a circle."""
+    """Return the files that ``start`` imports, also indirectly; ``start`` itself if in a cycle."""
     reached: set[str] = set()
     pending = [start]
     while pending:
@@ -240,7 +240,7 @@ def test_package_has_only_the_core_and_the_wings() -> None:
 
 
 def test_all_python_programs_are_linted() -> None:
-    """ruff knows a file by its suffix; its settings must list those without one."""
+    """ruff recognises files by their suffix, so its settings must list those without a suffix."""
     root = PACKAGE.parent
     settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     programs = {

@@ -43,7 +43,7 @@ def test_match_below_the_threshold_is_a_crossing():
     assert count_crossings(detections_of(("a moved", 0.24, 0)), detections_of(("a", 0.26, 0))) == 1
 
 
-def test_match_above_the_threshold_or_no_match_is_no_crossing():
+def test_match_above_the_threshold_and_missing_match_are_not_crossings():
     assert (
         count_crossings(
             detections_of(("a", 0.26, 0)), detections_of(("a moved", 0.27, 0), ("a", 0.24, 0))
@@ -79,7 +79,7 @@ def test_variants_alternate_after_a_discarded_warm_up_round():
 @pytest.mark.parametrize(
     ("serial", "lean_ms", "fps", "by"),
     [
-        ({"infer": 4.0, "write": 10.0}, 16.0, 100.0, "write"),  # 8 ms on 2 cores; the writer: 10
+        ({"infer": 4.0, "write": 10.0}, 16.0, 100.0, "write"),  # 2 cores: 8 ms; the writer: 10 ms
         ({"infer": 4.0, "write": 5.0}, 16.0, 125.0, "all cores"),
     ],
 )
@@ -90,9 +90,9 @@ def test_limit_is_the_slowest_stage_or_all_cores(serial, lean_ms, fps, by):
 @pytest.mark.parametrize(
     ("others_s", "ready_s", "ms"),
     [
-        (None, 1.0, 10.0),  # not scheduled for half of its time, because of other programs
-        (0.0, 1.0, 20.0),  # no other load: the stage waited for its own libraries
-        (None, 9.0, 5.0),  # the sum of several threads: not below its CPU time on both cores
+        (None, 1.0, 10.0),  # the stage waited half of its time for a core, for other programs
+        (0.0, 1.0, 20.0),  # without other programs, the stage waited for its own libraries
+        (None, 9.0, 5.0),  # the waits of several threads: at least its CPU time on both cores
     ],
 )
 def test_alone_ms_excludes_waiting_for_other_programs(others_s, ready_s, ms):

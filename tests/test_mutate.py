@@ -1,4 +1,4 @@
-"""scripts/mutate: the faults that it plants, and its lists of faults in the present program."""
+"""scripts/mutate: the faults that it plants; the faults that it lists exist in the program."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_faults_listed_as_equivalent_still_exist(mutate: ModuleType) -> None:
     files = {one["file"] for one in yaml.safe_load(mutate.EQUIVALENT.read_text())}
     possible = {one.digest for file in files for one in mutate.faults_of(CHECKOUT / file)}
     assert set(mutate.equivalents()) <= possible
-    assert all(mutate.equivalents().values()), "each has its reason"
+    assert all(mutate.equivalents().values()), "a listed fault has no reason"
 
 
 def test_places_of_faults_planted_by_hand_exist(mutate: ModuleType) -> None:

@@ -21,9 +21,8 @@ def iou(a, b):
 
 
 def borderline(item, others):
-    """Return whether rounding may make it appear or vanish: its score is at the threshold, or an
-    IoU at the NMS limit.
-    """
+    """Return whether rounding may make a box appear or vanish: its score is at the threshold, or an
+    IoU at the NMS limit."""
     if item["score"] < 0.25 + 0.01:
         return True
     same_class = [
@@ -48,7 +47,7 @@ def count_matches(name, result, theirs):
     extra = [
         item for item in unmatched if item["score"] > 0.25 + 0.01 and not borderline(item, ours)
     ]
-    assert extra == [], (name, "boxes that the reference has not")
+    assert extra == [], (name, "boxes that the reference lacks")
     return matched
 
 
@@ -80,7 +79,7 @@ FILES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", [name for name in engines.names() if name != "null"])
 @pytest.mark.parametrize("model", FILES)
-def test_photos(shared, engine, model):
+def test_detections_on_photos_match_the_reference(shared, engine, model):
     need_engine(engine)
     reference = json.loads((shared / "data/reference.json").read_text())
     path = shared / "data/weights" / f"{model}{FILES[model]}"

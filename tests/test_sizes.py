@@ -12,7 +12,7 @@ from tests.conftest import CHECKOUT
 
 @pytest.mark.slow
 def test_sizes_are_within_their_budgets() -> None:
-    """If one is exceeded, raise the budget in the commit that needs it, and give the reason."""
+    """If a size exceeds its budget, raise the budget in the same commit, and give the reason."""
     command = [sys.executable, str(CHECKOUT / "scripts/sizes"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -82,7 +82,7 @@ def test_terminal_rounds_by_the_format_of_the_column() -> None:
 
 @pytest.mark.parametrize("width", range(43, 90))
 def test_columns_are_dropped_before_words_are_broken(width: int) -> None:
-    """They are dropped in the order of ``out``, and only as many as needed."""
+    """Columns are dropped in the order of ``out``, and only as many as needed."""
     text = printed(TABLE, width)
     assert max(map(len, text.splitlines())) <= width
     assert {"a-long-name-of-a-layer", "12.346", "nothing", "known"} <= words(text)

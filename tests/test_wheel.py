@@ -19,9 +19,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The wheel's files and links to the libraries that are installed here, but not to the
-    project, as the packages of an environment: a type checker finds them as installed ones.
-    """
+    """Return the packages of a new environment: the wheel's files, and links to all libraries that
+    are installed here except the project. A type checker finds them as installed packages."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"  # setuptools leaves a build folder where it builds
     ignored = shutil.ignore_patterns(
@@ -96,7 +95,7 @@ CHECKERS = {
 
 @pytest.mark.parametrize("checker", ["mypy", night("pyright")])
 def test_type_checker_reports_only_the_wrong_calls(site, tmp_path, checker):
-    """It checks README's example and CALLS."""
+    """The checker reads README's example and ``CALLS``."""
     if find_spec(checker) is None or (checker == "pyright" and shutil.which("node") is None):
         pytest.skip(f"machine: {checker} cannot run: it, or node for it, is not installed")
     readme = "".join(re.findall(r"```python\n(.*?)```", (CHECKOUT / "README.md").read_text(), re.S))

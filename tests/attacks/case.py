@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 from urllib.parse import quote, unquote
 
-# Every documented code but 1, which is a bug.
+# All documented exit codes except 1, which means a bug.
 HANDLED = frozenset({0, 2, 3, 4, 5, 6, 7, 8})
 MB = 1 << 20
 ENGINE_MB = 1500  # additional memory of a real engine's library
@@ -22,10 +22,10 @@ ENGINE_MB = 1500  # additional memory of a real engine's library
 class Limits:
     """The limits of a case and of its environment. None means unlimited.
 
-    ``wall_s``, ``cpu_s``, ``memory_mb``: more is a failure (hang, time, memory). The others
-    restrict the environment: ``address_space_mb``, ``file_bytes`` (RLIMIT_FSIZE), ``open_files``
-    and ``stack_kb`` by setrlimit, ``disk_bytes`` by a file system of that size under the current
-    folder if root may mount one, otherwise by RLIMIT_FSIZE.
+    A case that exceeds ``wall_s``, ``cpu_s`` or ``memory_mb`` fails. The other fields restrict the
+    environment: ``address_space_mb``, ``file_bytes`` (RLIMIT_FSIZE), ``open_files`` and
+    ``stack_kb`` by setrlimit; ``disk_bytes`` by a file system of that size at the current folder if
+    root may mount one, otherwise by RLIMIT_FSIZE.
     """
 
     wall_s: float = 60.0
@@ -54,7 +54,7 @@ class Case:
     command line runs once more, undisturbed, and must end with one of these codes.
     ``may_change``: files that the command line names as its own outputs. ``modes``: path -> mode;
     ``owners``: path -> user id, if root runs the attacks;
-    ``plain_user``: without root's right to ignore modes (fresh processes only).
+    ``plain_user``: take away root's right to ignore modes (fresh processes only).
     ``pages``: path -> what two web servers send (see ``two_servers``); their addresses are put into
     the files. ``wants_login``: the first server requires a login.
     ``visits``: what visitors of the case's page send (see ``visitors``); ``{port}`` in ``argv`` is
@@ -115,10 +115,9 @@ class Pipe:
 
 @dataclass(frozen=True)
 class Kind:
-    """``make(random)``: one case; equal random numbers give an equal case. ``share``: relative
-    number of its cases in a long run. ``first``: this many cases run early, so that also a short
-    run has them.
-    """
+    """A kind of attack. ``make(random)`` returns one case; equal random numbers give an equal case.
+    ``share``: relative number of its cases in a long run. ``first``: this many cases run early, so
+    that a short run includes them."""
 
     name: str
     make: Callable[[Random], Case]
@@ -168,8 +167,8 @@ def read_case(folder: Path) -> Case:
 
 
 def on_engine(case: Case, engine: str, clip: bytes) -> Case | None:
-    """Return the case on a real engine: it replaces the named engine, or runs ``clip`` on a model
-    that the case only shows. Return None if the case involves no engine."""
+    """Change the case to use a real engine. If the case only shows a model, it becomes a run of
+    that model on ``clip``. Return None if the case involves no engine."""
     argv, files = list(case.argv), dict(case.files)
     if "--engine" in argv:
         argv[argv.index("--engine") + 1] = engine

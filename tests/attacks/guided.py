@@ -1,8 +1,8 @@
 """Coverage-guided fuzzing of the program's own binary readers, by atheris (libFuzzer).
 
-It keeps inputs that reach new branches of the reader and damages those further, so it passes checks
-that random damage never passes. Each reader runs in its own process; an undocumented error ends the
-process, and the input is kept.
+The fuzzer keeps inputs that reach new branches of the reader and damages them further, which gets
+it past checks that stop purely random damage. Each reader runs in its own process; an undocumented
+error ends the process, and the input is kept.
 
     pip install 'detect-video[fuzz]'
 """
@@ -36,9 +36,9 @@ INSTRUMENTED = [
     "detector.lab.analysis",
 ]
 TIMEOUT_S, MEMORY_MB, LONGEST = 20, 2048, 20_000
-MOST_KEPT = 5  # failures of one reader
-# libFuzzer takes its peak memory from the kernel. That figure includes the memory before exec, when
-# the process was a copy of the whole attack; we avoid that by starting it from a small shell.
+MOST_KEPT = 5  # failed inputs of one reader
+# libFuzzer reads its peak memory from the kernel, which includes the time before exec, when the
+# process is a copy of its parent. The parent is therefore a small shell and not the whole attack.
 SMALL_PARENT = ("sh", "-c", '"$@"; exit $?', "sh")
 
 Read = Callable[[bytes], object]
@@ -46,10 +46,8 @@ Read = Callable[[bytes], object]
 
 @dataclass(frozen=True)
 class Reader:
-    """``prepare(folder)``: returns the function that reads one input; it may write into the folder.
-
-    ``seeds``: valid inputs to start from.
-    """
+    """A reader to fuzz. ``prepare(folder)`` returns a function that reads one input and may write
+    into the folder. ``seeds`` returns valid inputs to start from."""
 
     prepare: Callable[[Path], Read]
     seeds: Callable[[], Iterable[bytes]]
@@ -160,7 +158,7 @@ def _spans(folder: Path) -> Read:
 
 
 def _columns(folder: Path) -> Read:
-    """Read a damaged column in a valid archive. Input: the column's number, a byte; its file."""
+    """Read a damaged column in a valid archive. Input: a byte, the column's number; the column."""
     read_file = _spans(folder)
     with zipfile.ZipFile(io.BytesIO(inputs.session()["spans.npz"])) as file:
         entries = [(one.filename, file.read(one)) for one in file.infolist()]

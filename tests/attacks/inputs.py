@@ -39,7 +39,7 @@ CLIPS = {
 OPTIONS = {"fragmented.mp4": {"movflags": "frag_keyframe+empty_moov"}}
 FRAMES = 8
 PICTURES = ("p.png", "p.jpg", "p.webp", "p.tif", "p.bmp", "p.heic")
-ENGINES = ("--engines-dir", "../engines")  # outside the current folder, whose files are checked
+ENGINES = ("--engines-dir", "../engines")  # not in the current folder, where every file is checked
 NULL = ("--model", "dots.onnx", "--engine", "null", *ENGINES)
 
 

@@ -20,20 +20,20 @@ from tests.attacks.running import FAILURES, Outcome, Server
 
 MOST_KEPT = 20  # folders for one kind and failure; further cases are only counted
 GOOD = "handled"
-# Ended in a library's way because the case gives too little to start; also handled.
+# Ended with an exit code of Python or of a library, which the case allows. Also counts as handled.
 LIBRARY_END = "library"
 
 
 @dataclass
 class Tally:
-    """The results of the cases of one kind. A case that failed twice counts in both columns."""
+    """The results of the cases of one kind. A case with two failures counts in both columns."""
 
     cases: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     codes: Counter[int] = field(default_factory=Counter)
     cpu_s: float = 0.0
-    other_requests: int = 0  # requests to the other of two servers
-    visits: int = 0  # of pages
+    other_requests: int = 0  # requests that reached another host than the camera
+    visits: int = 0  # connections to pages
 
     def add(self, outcome: Outcome, by_library: bool = False) -> None:
         self.cases += 1
@@ -46,8 +46,8 @@ class Tally:
 
 
 class LongRun:
-    """``keep``: folder for failed cases. ``say`` is called with a line for each. ``engine``: run
-    only cases that involve engines, on this one."""
+    """A long run. ``keep``: folder for failed cases; ``say`` is called with a line for each.
+    ``engine``: run only cases that involve an engine, and run them on this engine."""
 
     def __init__(
         self, seed: int, keep: Path, say: Callable[[str], None], engine: str | None = None
@@ -106,8 +106,8 @@ class LongRun:
             raise errors[0]
 
     def _make(self, kind: Kind, number: int) -> Case | None:
-        """Return None if the case involves no engine, or if the kind fails to make it. The latter
-        is a bug in the kind; it counts as a failure and does not stop the long run."""
+        """Make a case. Return None if making it fails, or if ``engine`` is set and the case
+        involves no engine. A failure is a bug in the kind; it is counted, and the run goes on."""
         try:
             case = kind.case(self.seed, number)
             return case if self.engine is None else on_engine(case, self.engine, content("in.mp4"))
@@ -159,7 +159,7 @@ class LongRun:
 
 
 def schedule(kinds: Collection[Kind]) -> Iterator[tuple[Kind, int]]:
-    """Yield (kind, number) without end, by shares; kinds with ``first`` cases get more early on."""
+    """Yield (kind, number) without end, by shares. Kinds with ``first`` get more cases early on."""
     numbers = {kind.name: 0 for kind in kinds}
     weights = {kind.name: max(kind.share, kind.first / FIRST_CASES * 100) for kind in kinds}
     while True:

@@ -1,10 +1,10 @@
-"""Damaged videos, read by us and by ffmpeg's: which frames come out, and is the damage reported?
+"""Read damaged videos with our reader and with ffmpeg; compare frames and reports of damage.
 
     python -m tests.attacks.mutants            # the figures of docs/reading.md, from 300 mutants
     python -m tests.attacks.mutants --list     # every mutant that differs, and where its file is
 
 A mutant is one of ten small videos, damaged once by a fixed seed. The reference is ``ffmpeg -v
-error``, which decodes it to null: the number of frames, and the lines on standard error.
+error``: how many frames it decodes, and which lines it writes to standard error.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Outcome:
     path: Path
     seed: str
     damage: str
-    their_frames: int  # frames
+    their_frames: int  # frames that ffmpeg decodes
     complaints: tuple[str, ...]  # ffmpeg's lines on stderr
     our_frames: int
     exit: int
@@ -119,7 +119,7 @@ def make_mutants(folder: Path, each: int, names: list[str]) -> Iterator[tuple[Pa
 
 
 def read_by_ffmpeg(path: Path) -> tuple[int, tuple[str, ...]]:
-    # With one thread, since with more of them its MPEG-4 decoder complains in some runs only.
+    # One thread, since with several ffmpeg's MPEG-4 decoder complains in some runs only.
     command = ["ffmpeg", "-v", "error", "-nostdin", "-threads", "1", "-i", path, "-map", "0:v:0"]
     command += ["-fps_mode", "passthrough", "-f", "framecrc", "-"]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)

@@ -27,7 +27,7 @@ MARK = "\x00deep\x00"
 
 
 def damage(random: Random, data: bytes, others: Sequence[bytes] = ()) -> bytes:
-    """Change the bytes once or a few times, perhaps with pieces from ``others``, whole files."""
+    """Change the bytes once or a few times, perhaps with pieces of ``others`` (other files)."""
     changed = bytearray(data)
     if random.random() < 0.15:
         return bytes(_truncate(random, changed))
@@ -40,7 +40,7 @@ def damage(random: Random, data: bytes, others: Sequence[bytes] = ()) -> bytes:
 
 
 def _place(random: Random, data: bytearray, width: int = 1) -> int:
-    """Return a position in the data; half of them in the first 256 bytes, where headers are."""
+    """Return a position in the data: half of the time in the first 256 bytes, where headers are."""
     last = max(0, len(data) - width)
     return random.randint(0, min(last, 256) if random.random() < 0.5 else last)
 

@@ -105,7 +105,7 @@ def _bytes(model: onnx.ModelProto) -> bytes:
 
 
 def _change(random: Random, model: Message) -> str:
-    """Change one field of one message, in place; return what it did."""
+    """Change one field of one message in place, and return a description of the change."""
     message, field = random.choice(list(_fields(model)))
     name, is_list = f"{message.DESCRIPTOR.name}.{field.name}", field.is_repeated
     if is_list:
@@ -205,7 +205,7 @@ def _range(model: onnx.ModelProto) -> None:
 
 
 def _chain_of_giants(model: onnx.ModelProto) -> None:
-    """Repeat [2^12, 1] + [1, 2^12], so that shape inference knows no shape inside the chain."""
+    """Chain additions like [2^12, 1] + [1, 2^12]. Shape inference finds no shape in the chain."""
     name = _constant(model, "long", np.ones(1 << 12, np.float32))
     for at in range(8):
         shape = _constant(model, f"s{at}", np.array([-1, 1], np.int64))

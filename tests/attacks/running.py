@@ -77,7 +77,7 @@ class Outcome:
     stdout: list[bytes] = field(default_factory=list)
     stderr: list[bytes] = field(default_factory=list)
     visits: int = 0  # connections to the page
-    other_requests: int = 0  # requests that the other one of two servers received
+    other_requests: int = 0  # requests that reached another host than the camera
 
 
 class Server:
@@ -256,7 +256,7 @@ def judge_output(outcome: Outcome) -> Iterator[tuple[str, str]]:
     """Check that the output shows neither what visitors sent nor an error of the page."""
     for text in (*outcome.stdout, *outcome.stderr):
         if MARK in text or b"error in the page" in text:
-            yield "other", f"visitors made it say: {text[-300:]!r}"
+            yield "other", f"prints bytes of a visitor or an error of the page: {text[-300:]!r}"
 
 
 def judge_received(received: Received) -> list[tuple[str, str]]:
@@ -375,7 +375,7 @@ def _why_left(name: str, after: Mapping[str, Any], killed: bool, aborted: bool) 
     last = name.rsplit("/", 1)[-1]
     if last.startswith("detect-video-") and last.endswith(".log"):
         return LOG
-    if place == "tmp" and not rest.startswith("detect-video-runs-"):  # a session, and reported
+    if place == "tmp" and not rest.startswith("detect-video-runs-"):  # sessions may stay in TMPDIR
         return None if killed else "a temporary file"
     if place == "home":
         return None if rest.startswith(".cache/detect-video") else "a new file in HOME"

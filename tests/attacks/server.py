@@ -1,4 +1,4 @@
-"""Run cases for ``running.Server``: a process that has imported the program, and forks.
+"""The process that runs cases for ``running.Server``. It imports the program once, then forks.
 
 A fork takes milliseconds; starting Python and importing OpenCV, PyAV and onnx takes most of a
 second. The server never starts a thread, since a lock that another thread holds during a fork
@@ -6,7 +6,7 @@ would stay locked in the child. So it imports no engine but ``null``, and checks
 one thread before it serves.
 
 It reads requests and writes replies, each a line of JSON. Every process that a case leaves behind
-becomes its child (PR_SET_CHILD_SUBREAPER), so that it can report and kill it.
+becomes a child of the server (PR_SET_CHILD_SUBREAPER), which can then report and kill it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any, NoReturn
 
 from tests.processes import children_of, command_line
 
-PDEATHSIG, CAPBSET_DROP, SUBREAPER = 1, 24, 36  # of prctl
+PDEATHSIG, CAPBSET_DROP, SUBREAPER = 1, 24, 36  # options of prctl
 PASS_BY_PERMISSIONS = (1, 2)  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
 MOST_PRINTED = 1 << 20  # bytes of a process's output to keep
 GRACE_S = 15.0  # how long a process of a case may take to exit
@@ -68,7 +68,7 @@ def refuse_threads() -> None:
 
 def serve() -> None:
     _libc.prctl(SUBREAPER, 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner decides when it ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ``running.Server`` ends this process
     requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1):
@@ -94,7 +94,7 @@ class Copy:
 
     def __init__(self, request: Mapping[str, Any], number: int, own: tuple[int, ...]) -> None:
         pipes = [os.pipe(), os.pipe()]
-        self.began, begin_end = os.pipe()  # closed where the command begins
+        self.began, begin_end = os.pipe()  # the child closes its end when the command begins
         self.started = time.monotonic()
         self.pid = os.fork()
         if self.pid == 0:
@@ -163,7 +163,7 @@ def run_case(request: dict[str, Any], *own: int) -> dict[str, Any]:
             if fd not in copies:
                 if not any(fd in copy.printed and _drain(copy, fd) for _, copy in copies.values()):
                     with suppress(KeyError):
-                        poll.unregister(fd)  # it is at its end, or its copy has ended
+                        poll.unregister(fd)  # the pipe is at its end, or its copy has ended
                 continue
             number, copy = copies.pop(fd)
             for one in (fd, *copy.printed):
@@ -189,7 +189,7 @@ def _send(copies: Mapping[int, Any], number: int) -> None:
 
 
 def collect_left() -> list[str]:
-    """Wait for the processes that the case left behind; end and name those that still run."""
+    """Wait for the processes that the case left behind. Kill any that still run, and name them."""
     deadline, named, ended = time.monotonic() + GRACE_S, [], set[int]()
     while True:
         try:
@@ -225,7 +225,7 @@ def _child(
         os.environ.clear()
         os.environ.update(request["env"])
         if request["plain_user"] and os.geteuid() == 0:
-            for right in PASS_BY_PERMISSIONS:  # the exec drops them
+            for right in PASS_BY_PERMISSIONS:  # the process loses them at the exec
                 _libc.prctl(CAPBSET_DROP, right)
         _limit(request["limits"])
         for fd in request["closed"]:
@@ -261,7 +261,7 @@ def _limit(limits: Mapping[str, Any]) -> None:
 
 
 def _run(argv: list[str], begin_end: int) -> int:
-    """Run the command in this process, and end it like the interpreter."""
+    """Run the command in this process, and clean up like the interpreter. Return the exit code."""
     faulthandler.enable(2)
     sys.stdin, sys.stdout, sys.stderr = (
         open(number, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115

@@ -1,8 +1,7 @@
 """Damaged and hostile sessions, made from a real one by a seed.
 
-``cases`` yields (name, files) to replace in a valid session. ``attack`` replaces them, runs every
-command that reads a session in this process, and returns what is wrong with the results. To run
-thousands:
+``cases`` yields (name, files to replace in a valid session). ``attack`` replaces them, runs every
+command that reads a session (in this process), and returns the problems. To run thousands of cases:
 
     python -m tests.attacks.sessions --cases 3000 --seed 7
 """
@@ -97,7 +96,7 @@ def _files(session: Path) -> list[Path]:
 
 
 def damage_columns(random: Random, data: bytes) -> bytes:
-    """Return an archive with a column of another length, type, shape or content, or without it."""
+    """Change the length, type, shape or content of a column of an archive, or remove the column."""
     if random.random() < 0.3:
         return damage(random, data)
     with np.load(io.BytesIO(data)) as file:
@@ -325,8 +324,8 @@ class _HangError(BaseException):
 
 
 def attack(session: Path, intact: Path, case: Case) -> list[str]:
-    """Return the problems of the commands on ``session`` with the case's files in it. ``intact``:
-    an undamaged session. The files are restored afterwards."""
+    """Run the commands on ``session`` with the case's files in it, and return the problems.
+    ``intact`` is an undamaged session to compare with. Restore the files afterwards."""
     name, files = case
     kept = {file: _take(session / file) for file in files}
     try:

@@ -213,7 +213,7 @@ def test_replies_of_the_page_are_judged(answer, locked, expected):
     assert list(known) == []
 
 
-def test_visitors_bytes_in_a_printed_line_fail_the_case():
+def test_case_fails_if_it_prints_bytes_of_a_visitor_or_an_error_of_the_page():
     for text, expected in ((MARK, ["other"]), (b"error in the page: x", ["other"]), (b"hm", [])):
         outcome = Outcome([143], stdout=[b""], stderr=[text])
         assert [what for what, _ in judge_output(outcome)] == expected
@@ -267,7 +267,7 @@ def test_remaining_process_is_named_and_killed():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", guided.READERS)
 def test_guided_reader_accepts_seeds_and_handles_damage(name, tmp_path):
-    """Damage the inputs that atheris damages in a long run, without atheris."""
+    """Damage the seeds at random. A long run has atheris damage them."""
     read, random = guided.READERS[name].prepare(tmp_path), Random(name)
     for seed in guided.READERS[name].seeds():
         read(seed)

@@ -22,7 +22,7 @@ from tests.attacks.running import run_apart
 
 # Without limits, these would exhaust the memory or take very long.
 DANGEROUS = ("aliases", "merge keys", "path of 5,000", "queue", "frame 10^12", "length 10^12")
-SLOW = ("3,000 brackets", "the root")  # almost a second each
+SLOW = ("3,000 brackets", "the root")  # cases that take almost a second each
 ERRORS: dict[str, type[DetectVideoError]] = {
     "config": UsageError,
     "mapping": UsageError,

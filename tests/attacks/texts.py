@@ -118,7 +118,7 @@ def _picture() -> bytes:
 
 
 PICTURE = _picture()
-# Kind of detections -> the name of its file, next to labelled pictures.
+# Kind of detections -> the name of their file, which is next to labelled pictures.
 DETECTIONS = {
     "coco-detections": "d.json",
     "jsonl": "d.jsonl",
@@ -162,7 +162,7 @@ def _yaml(value: Any) -> str:
 
 
 def _lines(rows: Any) -> str:
-    """Return a line for each row of a list; a damaged tree may be something else."""
+    """Return a line for each row, or one line if a damaged tree is no longer a list of rows."""
     return "".join(json.dumps(row) + "\n" for row in (rows if isinstance(rows, list) else [rows]))
 
 
@@ -235,7 +235,7 @@ def known() -> Iterator[tuple[str, Files]]:
 
 
 def _aliases(key: str, merge: str = "") -> str:
-    """Each of thirteen lists contains the previous one nine times: 9^13 texts in 400 bytes."""
+    """Return 9^13 texts in 400 bytes: each of 13 lists contains the previous list nine times."""
     lines = [f"a: &a {'{x: 1}' if merge else '[x, x]'}"]
     for before, name in zip("abcdefghijkl", "bcdefghijklm", strict=True):
         nine = ", ".join([f"*{before}"] * 9)

@@ -60,8 +60,8 @@ class _Handler(Handler):
 
 @dataclass
 class Received:
-    """``places``: the addresses that replace ``{own}`` and ``{other}``. ``other``: requests to the
-    other server, as text; complete once the servers have ended."""
+    """The requests received. ``places``: the addresses that replace ``{own}`` and ``{other}``.
+    ``other``: requests to the other server, as text; complete once the servers have ended."""
 
     places: Mapping[str, str]
     other: list[str] = field(default_factory=list)

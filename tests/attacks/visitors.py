@@ -32,7 +32,7 @@ _STATUS = re.compile(rb"HTTP/1\.1 (\d{3})")
 
 @dataclass
 class VisitResult:
-    """``failures``: (one of FAILURES, what happened). ``visits``: connections that were made."""
+    """``failures``: (one of FAILURES, what happened) each. ``visits``: number of connections."""
 
     failures: list[tuple[str, str]] = field(default_factory=list)
     visits: int = 0
@@ -108,17 +108,17 @@ def _visit(target: Target, pieces: tuple[bytes, ...]) -> bytes:
 def judge_answer(
     pieces: tuple[bytes, ...], answer: bytes, root: Path, locked: bool
 ) -> Iterator[tuple[str, str]]:
-    """``locked``: the page has a token."""
+    """Yield the failures that a reply of the page shows. ``locked``: the page requires a token."""
     request = b"".join(pieces)[:200]
     for status in map(int, _STATUS.findall(answer)):
         if status >= 500 and status != 503:  # 503: no picture yet, or 64 clients watch already
             yield "other", f"{status} for {request!r}"
     if b"Traceback" in answer or str(root).encode() in answer:
-        yield "secrets", f"a path on this machine was told to {request!r}"
+        yield "secrets", f"the reply contains a path on this machine: {request!r}"
     if locked and TOKEN.encode() not in b"".join(pieces) and CAMERA in answer:
-        yield "secrets", f"a camera was shown without the token to {request!r}"
+        yield "secrets", f"the reply shows a camera without the token: {request!r}"
     if b"root:" in answer or b"Dear Ada" in answer:
-        yield "secrets", f"a file other than a recording was sent to {request!r}"
+        yield "secrets", f"the reply sends a file that is not a recording: {request!r}"
 
 
 def _check_still_works(target: Target, locked: bool) -> Iterator[tuple[str, str]]:

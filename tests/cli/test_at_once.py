@@ -22,9 +22,9 @@ from tests.sources.clips import write_video
 RUNS = 8
 FRAMES = 6
 PATIENCE_S = 150
-# Forks, starts all processes at once by closing a pipe, and prints their exit codes. Standard input
-# of each is a pipe with the video, which stays open until all but one have ended, so that the first
-# run cannot end before the last one starts.
+# This script forks, starts all processes at once by closing a pipe, and prints their exit codes.
+# Each process gets the video from a pipe, which stays open until all processes but one have ended.
+# Therefore no run ends before the last one starts.
 SCRIPT = textwrap.dedent("""
     import json, os, sys, time
     import av, cv2, numpy, onnx, rich, yaml

@@ -1,6 +1,6 @@
-"""Bad input: one line that says what is wrong and how to fix it, and the documented exit code.
+"""Bad input gives one line that says what is wrong and how to fix it, and the documented exit code.
 
-No partial file keeps a final name.
+No incomplete file keeps a final name.
 """
 
 import os
@@ -85,13 +85,13 @@ def check_clip(source, model, folder):
 @pytest.mark.parametrize(
     "number", [night(one) if one == HUGE else one for one in sorted([*REFUSED, *DAMAGED, *WHOLE])]
 )
-def test_nasty_clip(folder, model, tmp_path, number):
+def test_damaged_or_odd_clip_is_read_or_refused(folder, model, tmp_path, number):
     check_clip(make(folder, number), model, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.nightly  # tests/sources/test_nasty_clips.py always reads these clips
-def test_real_nasty_clips(shared, model, tmp_path):
+def test_shared_damaged_or_odd_clips_are_read_or_refused(shared, model, tmp_path):
     clips = sorted((shared / "data/videos/nasty").glob("[012]*"))
     assert len(clips) == 29
     for source in clips:
@@ -129,7 +129,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("arguments", "code", "words"), CASES, ids=[" ".join(case[0]) for case in CASES]
 )
-def test_wrong_arguments(model, clip, tmp_path, arguments, code, words):
+def test_wrong_arguments_are_refused_in_one_line(model, clip, tmp_path, arguments, code, words):
     weights = model.with_suffix(".weights")
     arguments = [weights if word == "WEIGHTS" else word for word in arguments]
     process = detect_video(clip, "--model", model, "--frames", 5, *arguments, cwd=tmp_path)

@@ -159,6 +159,6 @@ def test_default_name_contains_model_size_and_batch(tmp_path):
         (["street", "--to", "onnx", "--precision", "bf16", "--engine", "torch"], 2, ["omit"]),
     ],
 )
-def test_wrong_arguments(tmp_path, arguments, code, words):
+def test_wrong_arguments_are_refused_in_one_line(tmp_path, arguments, code, words):
     assert_one_line_error(detect_video("build", *arguments, cwd=tmp_path), code, *words)
     assert list(tmp_path.iterdir()) == []

@@ -27,8 +27,8 @@ def test_shared_whole_clip(shared, tmp_path, clip):
 
 
 def check_all_frames(source, tmp_path) -> int:
-    """Check frames, pts and codec of a run, and return the number of frames. They depend on neither
-    preset nor size, so only one clip has the defaults."""
+    """Check frames, pts and codec of a run, and return the number of frames. Preset and size do not
+    affect these, so all clips but one use a fast preset and a small size."""
     quick = () if source.name == "traffic.mp4" else ("--preset", "ultrafast", "--size", "64x64")
     summary = summary_of(run_ok(source, "--json", *quick, cwd=tmp_path))
     rows = rows_of(tmp_path / summary["outputs"]["jsonl"])

@@ -1,8 +1,8 @@
 """Full disks and power losses: files with their final name are complete, and the user's are kept.
 
-For power losses we check the order of calls: a rename before the file is synced may reach the disk
-first. We record the calls in the process, because all our renames are Python's; libraries only
-write to files.
+For power losses we check the order of calls: if a file is renamed before it is synced, the new name
+may reach the disk before the content. It suffices to record Python's calls, since libraries only
+write to files and never rename them.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def inputs(tmp_path: Path) -> Path:
 
 class SyncRecorder:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.synced: set[int] = set()  # inodes, so far
-        self.unsynced: dict[int, str] = {}  # folder -> a new name in it that was not synced
+        self.synced: set[int] = set()  # inodes of the files and folders synced so far
+        self.unsynced: dict[int, str] = {}  # inode of a folder -> a new name in it, not yet synced
         self.named: list[str] = []
         self.problems: list[str] = []
         self._fsync, self._replace, self._rename = os.fsync, os.replace, os.rename

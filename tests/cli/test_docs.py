@@ -63,13 +63,13 @@ def command_lines():
 ALL = list(dict.fromkeys(command_lines()))  # without repeats
 CAMERA_LINES = [line for line in ALL if re.search(r"rtsp://|cameras\.yaml|--loop", line)]
 LINES = [line for line in ALL if line not in CAMERA_LINES]
-# These measure for seconds and have their own tests, so we run them nightly only and otherwise just
-# parse their options.
+# These commands measure for seconds and have their own tests. So we run these lines only nightly,
+# and otherwise just parse their options.
 LONG = [line for line in LINES if line.split()[1] in ("compare", "doctor", "profile", "tune")]
 
 
 def test_documents_contain_command_lines():
-    assert len(LINES) >= 20  # the pattern of blocks pairs the fences correctly
+    assert len(LINES) >= 20  # fewer if the pattern paired the wrong code fences
     assert len(CAMERA_LINES) >= 5
 
 
@@ -110,7 +110,7 @@ def test_documented_command_line_runs(material, tmp_path, line):
     short = [] if words[0] in others else SHORTER.get(words[0], ["--frames", 2])
     if "--target" in words:  # a target that a busy machine reaches
         short = [*short, "--target", 1]
-    if words[0] == "report":  # of a run that an earlier command of the page made
+    if words[0] == "report":  # the page reports on a run of one of its earlier commands
         run_ok("in.mp4", "--frames", 2, "--run-dir", words[1], cwd=tmp_path)
     if words[0] == "batch" and {"--resume", "--status"} & set(words):
         run_ok("batch", "videos", "-o", "out", *short, cwd=tmp_path)

@@ -113,7 +113,7 @@ def test_output_does_not_replace_a_later_source(here: Path) -> None:
     write_video(here / "out/in-null-detected.mp4", 3)
     before = (here / "out/in-null-detected.mp4").read_bytes()
     assert run("in.mp4", "out/in-null-detected.mp4", *NULL, "-o", "out/") == 0
-    assert (here / "out/in-null-detected-2.mp4").exists()  # a default name gives way
+    assert (here / "out/in-null-detected-2.mp4").exists()  # a default name gets a number
     assert (here / "out/in-null-detected.mp4").read_bytes() == before
 
 
@@ -195,7 +195,7 @@ def test_run_dir_with_other_files_can_be_reused(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_session_without_its_list_is_not_replaced(here: Path) -> None:
+def test_session_without_its_list_of_files_is_not_replaced(here: Path) -> None:
     run_dir = session(here / "o")
     (run_dir / LIST).unlink()
     before = tree(run_dir)
@@ -231,7 +231,7 @@ def test_eval_does_not_overwrite_the_detections(here: Path) -> None:
     run_dir = session(here / "r")
     before = tree(run_dir)["detections.jsonl"]
     scored = ("eval", "labels.json", "--detections", "r/detections.jsonl", "--run-dir", "r")
-    assert run(*scored) in (2, 3)  # 3: they are of another clip, which is seen first
+    assert run(*scored) in (2, 3)  # 3: the detections are of another clip, if that is checked first
     assert tree(run_dir)["detections.jsonl"] == before
 
 

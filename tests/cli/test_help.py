@@ -97,7 +97,7 @@ def test_misspelt_command_exits_2_with_a_suggestion(tmp_path, word, meant):
         (["help", "cameras"], ["--help", "cameras"]),
     ],
 )
-def test_help_command_equals_the_option(words, same, tmp_path):
+def test_help_command_prints_the_same_as_the_help_option(words, same, tmp_path):
     actual, expected = (detect_video(*given, cwd=tmp_path) for given in (words, same))
     assert (actual.returncode, actual.stdout) == (0, expected.stdout)
     assert expected.stdout.startswith("Usage: ")
@@ -417,7 +417,7 @@ def test_bash_uses_the_completion_script(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["in.mp4", "--confi", "1"], "detect-video --help"),  # detect is not typed
+        (["in.mp4", "--confi", "1"], "detect-video --help"),  # the user did not type detect
         (["batch", "in.mp4"], "detect-video batch --help"),
         (["models", "show"], "detect-video models show --help"),
         (["completion"], "detect-video completion --help"),

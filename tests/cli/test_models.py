@@ -121,7 +121,7 @@ def test_models_command_does_not_import_torch(tmp_path):
         (["show", "street", "--family", "yolov8"], 2, ["--family yolov8: not for street.cfg"]),
     ],
 )
-def test_wrong_arguments_of_models(tmp_path, arguments, code, parts):
+def test_wrong_arguments_of_models_are_refused_in_one_line(tmp_path, arguments, code, parts):
     done = detect_video("models", *arguments, cwd=tmp_path)
     assert_one_line_error(done, code, *parts)
     assert done.stdout == ""
@@ -147,7 +147,7 @@ def test_run_reports_the_recognised_family(tmp_path):
         ("320", "street", [192, 320]),  # 960x540 centred in 320x192
         ("320x320", "street", [320, 320]),
         ("320", "yolox.onnx", [320, 320]),  # YOLOX keeps square inputs
-        ("128", "fixed.onnx", [128, 128]),  # the file's size is fixed, which is noted
+        ("128", "fixed.onnx", [128, 128]),  # the file's size is fixed, and a note says so
     ],
 )
 def test_size_of_the_longest_side(tmp_path, size, model, expected):

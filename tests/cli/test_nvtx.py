@@ -40,7 +40,7 @@ def test_each_stage_call_has_one_range(tmp_path, probe, more):
     process, log = run(tmp_path, probe, *more)
     assert process.returncode == 0, process.stderr
     summary = summary_of(process)
-    ranges = read_log(log)  # it checks that ranges are nested and closed
+    ranges = read_log(log)  # also checks that ranges are nested and closed
     work = [found for found in ranges if found.category == "work"]
     assert Counter(found.name for found in work) == {
         name: summary["stages"][name]["calls"] for name in STAGES
@@ -60,8 +60,8 @@ def test_each_stage_call_has_one_range(tmp_path, probe, more):
         assert not threads_of["infer"] & (threads_of["read"] | threads_of["write"])
         assert len(threads_of["read"]) == len(threads_of["write"]) == 1
         assert threads_of["read"] != threads_of["write"]
-        # By default, the number of workers follows the machine's cores. A late worker may find
-        # nothing left to do.
+        # By default, the number of workers depends on the number of cores. A worker that starts
+        # late may find no work left.
         assert 1 <= len(threads_of["infer"]) <= summary["concurrency"]
 
 

@@ -88,14 +88,14 @@ def test_tight_limits_and_unusual_folders(tmp_path, before, arguments, code):
 
 
 def test_too_few_open_files_are_reported(tmp_path):
-    """Four allow one file besides the standard streams; ``-S`` skips `site`, which may need two."""
+    """Four files are the standard streams and one more. ``-S`` skips `site`, which may need two."""
     process = shell(
         tmp_path, f"export PYTHONPATH={CHECKOUT}; ulimit -n 4", "--version", python="-S"
     )
     assert_one_line_error(process, 5, "ulimit -n is 4")
 
 
-# Limits of threads do not apply to root. This account has root's access to files, but no more.
+# Limits on threads do not apply to root. This account keeps only root's access to files.
 CAPABILITIES = "-all,+dac_override,+dac_read_search"
 ANOTHER_ACCOUNT = (
     *("setpriv", "--reuid=65533", "--regid=65533", "--clear-groups"),
@@ -112,7 +112,7 @@ def test_too_few_threads_exit_5_and_not_as_interrupted(tmp_path, threads):
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("machine: OpenBLAS starts no threads on one core")
     write_video(tmp_path / "in.mp4", 3)
-    tmp_path.chmod(0o777)  # the other account may write there
+    tmp_path.chmod(0o777)  # so that the other account can write there
     process = shell(tmp_path, f"ulimit -u {threads}", RUN, *ANOTHER_ACCOUNT)
     if "ermission denied" in process.stderr:
         pytest.skip("machine: another account cannot read the checkout")

@@ -31,10 +31,10 @@ EVIL = (
     "[/bold] [red]x :smile: \udcff"
 )
 ALLOWED = {
-    "core/cli/__init__.py": {"sys.stderr.write"},  # if too few open files allow no import
+    "core/cli/__init__.py": {"sys.stderr.write"},  # if imports fail for lack of open files
     "core/cli/printing.py": {"click.echo"},
     "core/terminal/console.py": {"Console"},
-    "core/jobs/doctor/attempt.py": {"print"},  # to its parent, as JSON
+    "core/jobs/doctor/attempt.py": {"print"},  # JSON for the parent process
 }
 PRINTERS = {
     *(
@@ -207,5 +207,5 @@ def test_terminal_with_another_encoding(more, tmp_path):
 def test_forced_terminal_gets_live_progress(tmp_path, forced):
     write_video(tmp_path / "in.mp4", 9)
     done = run_ok("in.mp4", "--engine", "null", "--no-video", cwd=tmp_path, env=forced)
-    hides_cursor = "\x1b[?25l" in done.stdout  # as it does while it redraws a line
+    hides_cursor = "\x1b[?25l" in done.stdout  # rich hides it while it redraws a line
     assert hides_cursor == bool(forced)

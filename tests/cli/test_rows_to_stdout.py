@@ -149,8 +149,8 @@ def test_full_file_contains_complete_rows(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("saved", ["", "jsonl,video", "video"])
 def test_closed_reader_ends_the_run(saved: str, tmp_path: Path, clip: Path) -> None:
-    """A reader that leaves before the video arrives ends the run quietly; other requested files are
-    finished."""
+    """If the reader of the pipe closes it before the video arrives, the run ends quietly and still
+    finishes the other requested files."""
     options = ("--save", saved) if saved else ()
     reading, writing = os.pipe()
     fork = start("-", "--engine", "null", "-o", "-", *options, cwd=tmp_path, stdin=reading)

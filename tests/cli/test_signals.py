@@ -97,7 +97,7 @@ def check_end(process: subprocess.Popen[str], folder: Path, number: int, handled
 def sweep(folder: Path, number: signal.Signals, *arguments: object, moments: int) -> list[int]:
     """Send the signal at moments from the start to the end of the command. Return the exit codes.
 
-    The end is that of the fastest run so far, since the first one may have been slow.
+    The fastest run so far decides when the end is, since the first run may have been slow.
     """
     began = time.monotonic()
     process = start(folder, *arguments)
@@ -122,7 +122,7 @@ SIGNAL_DURING_IMPORT = """
 import os, signal, time
 from detector.core.run import signals
 
-class ExtensionFileLoader:  # by these names the frames of Python's own are known
+class ExtensionFileLoader:  # named like Python's own, whose frames ``signals`` finds by name
     exec(compile(
         "def exec_module(self, body): body()", "<frozen importlib._bootstrap_external>", "exec"
     ))
@@ -218,10 +218,10 @@ def test_kill_9_while_doctor_times_encoders_leaves_no_file(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("apart_s", [0.0, 0.3])
 def test_second_signal_ends_the_run_immediately(tmp_path, apart_s):
-    """Two at once count as one (`timeout` sends two). A later second one ends the run immediately.
-    Files under a final name are complete."""
+    """Two simultaneous signals count as one, since `timeout` sends two. If the second signal comes
+    later, it ends the run immediately. Files under a final name are complete."""
     options = ("--engine", "ort", "--engines-dir", "engines", "--run-dir", "run")
-    options += ("--batch", 48, "--size", "320x192")  # a batch takes longer than they are apart
+    options += ("--batch", 48, "--size", "320x192")  # a batch takes longer than ``apart_s``
     write_video(tmp_path / "in.mp4", 800, codec="mpeg4")  # most frames are never read
     process = start(tmp_path, "in.mp4", *options, "-o", "out.mp4")
     wait_for(lambda: (tmp_path / "out.partial.mp4").exists())
@@ -254,7 +254,7 @@ def test_ignored_signal_stays_ignored(tmp_path, number):
 
 
 def test_error_caused_by_a_signal_exits_with_its_code(monkeypatch):
-    history = signals._SignalHistory()  # so that later tests see no signal
+    history = signals._SignalHistory()  # a separate history, so that later tests see no signal
     monkeypatch.setattr(signals, "_history", history)
 
     def library() -> None:

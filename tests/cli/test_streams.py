@@ -46,7 +46,7 @@ def test_taken_standard_output_receives_no_other_text():
 
 
 def test_signals_are_ignored_while_the_command_ends():
-    """Outputs are closed by then; only printing and exiting remain."""
+    """By then, all outputs are closed, and the command only prints and exits."""
     done = python(
         "import atexit, signal\n"
         "from detector.core import cli\n"

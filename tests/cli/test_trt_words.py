@@ -109,10 +109,10 @@ def test_auto_chooses_trt_with_a_reason(monkeypatch, reference):
         "cfg: yolov4-tiny-person-vehicle.cfg\nnames: the.names\nsize: 608x352\n",
     ],
 )
-def test_users_plan_with_a_yaml_file(monkeypatch, place, reference, yaml):
-    """detect-video in.mp4 --engine trt --model NAME.trt --config NAME.yaml
+def test_users_plan_with_a_yaml_file_is_read(monkeypatch, place, reference, yaml):
+    """Run ``detect-video in.mp4 --engine trt --model NAME.trt --config NAME.yaml``.
 
-    The plan is that of street, with the user's name (yolov4-tiny-person-vehicle) in another folder.
+    The plan is that of the model street, which the user has renamed and put into another folder.
     """
     machine = install_fake_tensorrt(monkeypatch)
     models = place / "models"

@@ -143,7 +143,7 @@ def test_several_urls_have_separate_outputs(web, out):
     process = detect_video(
         *(web.url("/a.jpg"), web.url("/clip.mp4"), web.url("/gone.mp4")), *NULL, cwd=out
     )
-    assert process.returncode == 3  # as for a file that is not there
+    assert process.returncode == 3  # as for a missing file
     assert [one["frames"]["written"] for one in summary(process)["sources"]] == [1, 50, 0]
     assert {"a-null-detected.jpg", "clip-null-detected.mp4"} <= set(os.listdir(out))
 
@@ -218,8 +218,8 @@ def test_server_for_one_client_is_connected_once(tmp_path, out):
 
 
 def listens(pid: int) -> bool:
-    """Return whether a process has a socket, since connecting would use up its only connection."""
-    with suppress(FileNotFoundError):  # one was closed meanwhile
+    """Return whether a process has a socket. Connecting would use up its only connection."""
+    with suppress(FileNotFoundError):  # the process closed a file meanwhile
         folder = Path(f"/proc/{pid}/fd")
         return any(os.readlink(one).startswith("socket:") for one in folder.iterdir())
     return False
@@ -256,7 +256,7 @@ def test_detector_reads_urls(web):
 
 
 def test_stream_of_an_unreachable_camera_raises():
-    for patience_s in (1.0, 10.0, 60.0):  # a slow machine needs more to find out why
+    for patience_s in (1.0, 10.0, 60.0):  # a slow machine needs longer to find the reason
         with (
             Detector(engine="null", nvtx=False, start_timeout=patience_s) as detector,
             pytest.raises(SourceError) as ended,

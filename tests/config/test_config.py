@@ -127,7 +127,7 @@ SESSION = {
         ({}, {"size": "608x352"}),
     ],
 )
-def test_session_repeats_its_run_with_what_it_chose(tmp_path, flags, expected):
+def test_session_as_config_repeats_the_run_with_the_settings_it_chose(tmp_path, flags, expected):
     (tmp_path / "session.json").write_text(json.dumps(SESSION))
     config = resolve_config(str(tmp_path / "session.json"), flags)
     assert {name: config.value(name) for name in expected} == expected

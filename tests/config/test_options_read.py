@@ -15,13 +15,12 @@ import pytest
 from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
 
-# Limits for a run of one video and for one of cameras: how many files may read options, and how
-# often a file may do so again after another file did. Most of these returns come from choosing the
-# engine, which replaces ``auto`` in the options.
+# Limits for a run on a video, and for a run on a camera (``_LIVE``): how many files may read
+# options, and how often a file may return to them, that is, read again after another file did. Most
+# returns happen while the engine is chosen, since that replaces ``auto`` in the options.
 FILES, RETURNS = 15, 9
 FILES_LIVE, RETURNS_LIVE = 20, 13
-# Record each read as (file, whether the loop had begun). Copying or documenting all options with
-# dataclasses does not count.
+# Record each read as (file, whether the loop had begun). Reads to copy or document do not count.
 READS = """
 import atexit, dataclasses, json, os, sys
 from detector.core.config import schema
@@ -56,7 +55,7 @@ main()
 
 
 class Reads(NamedTuple):
-    """``turns``: files in reading order, without repeats in a row. ``late``: read in the loop."""
+    """``turns``: files that read before the loop, in order. ``late``: files that read during it."""
 
     turns: list[str]
     late: set[str]
@@ -93,7 +92,7 @@ def test_run_reads_options_in_few_files_before_the_loop(
 ) -> None:
     write_video(tmp_path / "in.mp4", 12)
     reads = reads_of(tmp_path, "in.mp4", "--engine", "ort", *words)
-    assert reads.late == set(), "no option is read once the loop runs"
+    assert reads.late == set(), "files read options while the loop runs"
     assert len(reads.files) <= files, sorted(reads.files)
     assert reads.returns <= returns, reads.turns
-    assert "core/run/reading.py" in reads.files, "reads were recorded"
+    assert "core/run/reading.py" in reads.files, "no reads were recorded"

@@ -1,6 +1,6 @@
-"""Every option does something: code reads it, and so does every command that offers it.
+"""Every command reads every option that it offers.
 
-Reading an option is not obeying it: tests next to the code that obeys an option check that.
+Whether an option has the right effect is checked by the tests of the code that uses it.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def offered(command: click.Command) -> set[str]:
 
 
 def unread(offers: set[str], read: set[str]) -> list[str]:
-    """Return the offered options that no code reads. ``read``: the recorded ones. Sinks and stages
-    get a group as one mapping: a sink reads the options it declares, and a stage those that its
-    source names."""
+    """Return the offered options that no code reads. ``read``: the options whose reads were
+    recorded. Sinks and stages get their options as a mapping, whose reads are not recorded. Options
+    that a sink declares, or that the source code of a stage names, count as read."""
     if "save" in read:
         read = read.union(*(sink.options for sink in sinks.find_all()))
     modules = (importlib.import_module(name) for name in places().values())

@@ -1,7 +1,7 @@
 """Conformance of every stage between nms and annotate; a new file in their folder is included.
 
-BestStage exists only in these tests and goes through a whole run: loop, ledger, session, verdict,
-critical path and what-if know only its declaration.
+BestStage exists only in these tests. They use it in whole runs, in which loop, ledger, session,
+verdict, critical path and what-if know only its declaration.
 """
 
 from __future__ import annotations

@@ -22,15 +22,15 @@ from tests.test_house import PACKAGE, reachable, targets
 from tests.waiting import PATIENCE_S, wait_for
 
 COMPUTING = [name for name in engines.names() if name != "null"]
-# Every engine in every precision for which it takes the fp32 graph. Converted and quantised graphs
-# are tested in tests/run.
+# Every engine in every precision for which it takes the fp32 graph. Tests of precisions that need a
+# converted or quantised graph are in tests/run.
 CASES = [
     (name, precision)
     for name in COMPUTING
     for precision, graph in engines.find(name).precisions.items()
     if graph == "fp32"
 ]
-# Relative rounding error: half a unit of the last place.
+# Relative rounding error of each precision, about half a unit in the last place.
 STEP = {"fp32": 2**-23, "tf32": 2**-11, "fp16": 2**-11, "bf16": 2**-8}
 
 
@@ -82,7 +82,7 @@ def pictures(seed: int, batch: int = 1, height: int = 2, width: int = 3) -> np.n
 
 
 @pytest.mark.parametrize("name", engines.names())
-def test_every_own_option_is_used_somewhere(name):
+def test_own_option_is_used_in_the_engines_code(name):
     files = {
         ".".join(["detector", *file.relative_to(PACKAGE).with_suffix("").parts]): file
         for file in (PACKAGE / "core/engines").rglob("*.py")
@@ -199,7 +199,7 @@ def test_requests_in_several_threads_do_not_mix(case, concurrency):
 
 @pytest.mark.slow
 def test_random_network_agrees_with_torch_in_fp32(case):
-    """With fewer bits, rounding errors of 21 layers add up. Boxes are clipped to the picture."""
+    """The tolerance grows with the precision's rounding error. Boxes are compared in fp32 only."""
     pytest.importorskip("torch", reason="machine: torch is not installed")
     network = open_network("yolov4-tiny-person-vehicle", random_seed=7, size=(64, 96), batch=2)
     inputs = pictures(3, 2, 64, 96)
@@ -221,9 +221,8 @@ def test_random_network_agrees_with_torch_in_fp32(case):
 
 
 def test_infer_lets_other_threads_run(computing):
-    """Another thread notes the time during infer, which it never could if infer held the GIL. On a
-    busy machine it may take several attempts.
-    """
+    """Another thread notes the time while infer runs, which is impossible if infer holds the GIL.
+    On a busy machine it may take several attempts."""
     notes, stop = [], threading.Event()
 
     def has_notes_throughout() -> bool:

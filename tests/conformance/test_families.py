@@ -27,14 +27,13 @@ NETWORKS = [  # model, height, width: every stem, block and head that is support
     ("yolov7.yaml", 64, 96),
     ("yolov7-w6.yaml", 64, 64),
 ]
-# 71 and 150 million weights; tests/models/test_yolo_blocks.py compares their blocks with numpy.
+# 71 and 150 million weights each; tests/models/test_yolo_blocks.py compares the blocks with numpy.
 LARGE = [("yolov7x.yaml", 64, 64), ("yolov7-e6e.yaml", 64, 64)]
 
 
 class FastRandom:
     """Replace numpy's RandomState, which takes eight seconds for the 150 million weights of the
-    largest network. The tests do not depend on the numbers.
-    """
+    largest network. The tests do not depend on the numbers."""
 
     def __init__(self, seed: int) -> None:
         self._stream = np.random.Generator(np.random.SFC64(seed))
@@ -71,11 +70,11 @@ def run_batches(engine: str, network: Network, pictures: np.ndarray) -> dict[int
     scope="module", params=[*NETWORKS, *map(night, LARGE)], ids="{0[0]}-{0[1]}-{0[2]}".format
 )
 def case(request: pytest.FixtureRequest) -> Case:
-    """Share one for all tests of a network, since the largest has 600 MB of weights."""
+    """Share a case among all tests of a network, since the largest one has 600 MB of weights."""
     model, height, width = request.param
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(np.random, "RandomState", FastRandom)
-        # The probe picture by which weights are scaled: 2x2 of the coarsest cells suffice here.
+        # Weights are scaled by a probe picture. Here 2x2 of the coarsest cells are large enough.
         patch.setattr(yolo_network, "PROBE_CELLS", 2)
         network = open_network(model, random_seed=0, size=(height, width), batch=2)
     pictures = np.random.default_rng(0).integers(0, 256, (2, height, width, 3), np.uint8)

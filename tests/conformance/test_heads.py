@@ -139,7 +139,7 @@ def in_order(rows: np.ndarray) -> np.ndarray:
 
 
 def check_pixels(case: Case) -> None:
-    """Boxes are in network pixels: not all within one, and not all far outside."""
+    """Check that boxes are in network pixels: not all within one pixel, and not all far outside."""
     boxes = check_candidates(case, 0.0).boxes
     assert np.ptp(boxes[:, ::2]) > WIDTH / 4
     assert np.ptp(boxes[:, 1::2]) > HEIGHT / 4
@@ -153,7 +153,7 @@ def check_pixels(case: Case) -> None:
 
 
 def check_damaged_outputs(case: Case) -> None:
-    """NaN and infinities count as below any threshold, in one row or in all."""
+    """Check that NaN and infinities count as below any threshold, in one row or in all rows."""
     for value in (np.nan, np.inf, -np.inf, 3e38, -3e38):
         check_candidates(case, 0.1, [np.full(s, value, np.float32) for s in case.shapes])
         damaged = [output.copy() for output in case.outputs]
@@ -163,7 +163,7 @@ def check_damaged_outputs(case: Case) -> None:
 
 
 def check_slices(case: Case) -> None:
-    """A picture in a batch gives the same candidates as alone."""
+    """Check that a picture gives the same candidates in a batch as alone."""
     alone = check_candidates(case, 0.3)
     batch = [np.concatenate([output + 1, output, output * 0]) for output in case.outputs]
     inside = check_candidates(case, 0.3, [output[1:2] for output in batch])
@@ -226,7 +226,7 @@ def test_stored_arguments_restore_the_same_head(
 
 
 @every_layout
-def test_head_found_by_shapes_alone_reads_those_shapes(layout: Layout) -> None:
+def test_head_that_is_recognised_by_shapes_alone_reads_those_shapes(layout: Layout) -> None:
     names = tuple(f"class{at}" for at in range(CLASSES))
     for bound, shapes in layout.examples(HEIGHT, WIDTH, CLASSES):
         tensors = [

@@ -20,7 +20,7 @@ from tests.conftest import CHECKOUT
 STREET = CHECKOUT / "videos/street.mp4"
 NAMES = ("person", 'a "quoted", <b>name</b>', "视频 é")
 OPTIONS = {"remark": "weights are random", "style": Style()}
-# Every sink with each suffix that it takes, for each kind of source that it can write.
+# Every sink with each of its suffixes, for each kind of source whose results it can write.
 CASES = [
     pytest.param(name, suffix, kind, id=f"{name}{suffix}-{kind}")
     for name in sinks.names()
@@ -100,8 +100,8 @@ def test_output_appears_only_when_complete(
     for frame, count in zip(frames(spec, name, suffix), counts, strict=False):
         before = np.array(frame.image, copy=True)
         write(sink, frame, make_detections(count))
-        assert np.array_equal(frame.image, before), "the picture belongs to the loop"
-        assert not target.is_file(), "close gives the final name"
+        assert np.array_equal(frame.image, before), "the sink changed the loop's picture"
+        assert not target.is_file(), "only close may give the final name"
     path = sink.close()
     assert path == target
     assert sink.close() == target
@@ -109,14 +109,14 @@ def test_output_appears_only_when_complete(
     assert all(isinstance(note, str) for note in sink.notes)
     others = {str(other.relative_to(place)) for other in sink.beside}
     written = read_files(place)
-    assert written, "frames without detections are written, too"
+    assert written, "frames without detections were not written"
     assert all(n.startswith(target.name) or n in others for n in written), list(written)
     assert sink.abort() is None
-    assert read_files(place) == written, "abort after close removes nothing"
+    assert read_files(place) == written, "abort after close removed something"
 
 
 @every_sink
-def test_without_frames_close_writes_a_file_or_raises(
+def test_close_without_frames_succeeds_or_raises_and_leaves_no_file(
     name: str, suffix: str, kind: str, spec: str, place: Path
 ) -> None:
     sink = opened(name, place / f"out{suffix}", info_of(spec))

@@ -1,4 +1,4 @@
-"""Conformance of every source; a new one is included."""
+"""Conformance of every source; a new source is included."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.conformance.samples import FRAMES, Sample, sample_of
 
 pytestmark = pytest.mark.slow
 KINDS = ("video", "pictures", "live")
-# Odd sources that people and shells pass.
+# Odd source arguments that people and shells pass.
 ODD = (
     "", " ", ".", "/", "\0", "x" * 5000, "0", "-", "--", "nothing.mp4", "*.png", "[", "%04d.png",
     "%", "/dev/null", "http://", "http://[", "https://user@", "rtsp://", "s3://", "file:///etc",
@@ -104,7 +104,7 @@ def test_frames_come_in_order_and_none_follows_the_end(kind: type[Source], sampl
         info, frames = source.info, list(source)
         assert len(frames) == FRAMES
         assert all(isinstance(frame, Frame) for frame in frames)
-        if not kind.arrives:  # a camera also counts the frames that it drops
+        if not kind.arrives:  # the frame numbers of a camera also count dropped frames
             assert [frame.index for frame in frames] == list(range(FRAMES))
             assert {frame.size for frame in frames} == {(info.height, info.width)}
             assert frames[0].pts == info.start_pts
@@ -192,7 +192,7 @@ def test_restricted_source_gives_the_same_frames(kind: type[Source], sample: Sam
         try:
             source.restrict(start, length)
         except UsageError:
-            return  # it has no clock
+            return  # a source without a clock cannot be restricted
         part = read_all(source)
         assert source.read() is None
     assert [one[:2] for one in part] == [one[:2] for one in plain[2:4]]

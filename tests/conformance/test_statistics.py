@@ -19,7 +19,7 @@ from detector.lab.report.page import page
 from detector.lab.session.read import SavedSession, read_session
 from tests.lab.report.sessions import ran
 
-# Settings and names: the same in every run of one command line.
+# Numbers that are not measured: they are the same in every run of one command line.
 NOT_MEASURED = {
     "schema",
     "batch",
@@ -28,14 +28,14 @@ NOT_MEASURED = {
     "random_weights",
     "exit/code",
     "input_shapes/square_pixels",
-    # describe the source
+    # These describe the source.
     "video/width",
     "video/height",
     "video/fps",
     "video/frames_declared",
     "video/duration_s",
     "video/rotation",
-    # reported together as one fact
+    # The report shows these together, as one fact.
     "cpu/libraries/wall_s",
     "cpu/libraries/process_s",
     "cpu/libraries/unknown_s",

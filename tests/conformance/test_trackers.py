@@ -24,7 +24,7 @@ def test_option_and_documentation_list_every_tracker() -> None:
 
 CROWD = [
     straight((100, 200), (60, 0)),
-    straight((700, 230), (-80, 0)),  # crosses the first one's path a little lower
+    straight((700, 230), (-80, 0)),  # crosses the first object's path a little lower
     straight((300, 420), (40, 10)),
     hidden(straight((150, 600), (70, 0)), 1.5, 2.0),
 ]
@@ -67,7 +67,7 @@ def test_u_turn_keeps_the_id(name: str) -> None:
 @ALL
 @pytest.mark.parametrize(("gap_s", "count"), [(0.5, 1), (0.9, 1), (1.2, 2), (30.0, 2)])
 def test_ids_survive_a_gap_of_up_to_a_second(name: str, gap_s: float, count: int) -> None:
-    """No frames arrive during the gap. After a longer one, old ids never return."""
+    """No frames arrive during the gap. After a gap of more than a second, old ids never return."""
     before = np.arange(0, 2, 1 / 30).tolist()
     times = before + [before[-1] + gap_s + i / 30 for i in range(30)]
     ids = ids_of(find(name)(CONF), [straight((100, 200), (40, 0))], times)
@@ -108,7 +108,7 @@ def test_classes_are_tracked_separately(name: str) -> None:
 
 @ALL
 @pytest.mark.parametrize(("start_s", "again_s"), [(0, 1), (50, 0)])
-def test_end_of_scene_or_clock_set_back_starts_new_ids(
+def test_ids_are_new_after_the_end_of_a_scene_or_if_the_clock_is_set_back(
     name: str, start_s: int, again_s: int
 ) -> None:
     tracker, paths = find(name)(CONF), [straight((100, 200), (8, 0))]
@@ -138,4 +138,4 @@ def test_memory_stays_flat(name: str) -> None:
         tracker.update(boxes, np.full(n, 0.9), np.zeros(n, np.int64), i / 30)
         most = max(most, len(tracker))
     assert tracker.begun > 500
-    assert most <= 10 * 12  # those of the last two seconds
+    assert most <= 10 * 12  # the tracks of the last two seconds

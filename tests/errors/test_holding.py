@@ -1,4 +1,4 @@
-"""A file that is replaced while it is read: the run keeps the old one and records its digest."""
+"""A file that is replaced while it is read: the run keeps the old file and records its digest."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_replaced_clip_is_read_to_its_end_and_noted(tmp_path: Path, decoder: str
 
 
 def test_name_to_open_is_valid_until_the_last_holder_ends(tmp_path: Path) -> None:
-    """Of two holders, the second may have made the name and end before the first uses it."""
+    """The inner of two blocks may make the name, and end before the outer block uses the name."""
     clip = write_video(tmp_path / "in.mp4", 9)
     with hold(str(clip)) as held:
         with hold(str(clip)):
@@ -85,7 +85,7 @@ def test_digest_is_that_of_the_final_file(tmp_path: Path, grows: bool) -> None:
 
 
 def test_playlist_keeps_its_own_name(tmp_path: Path) -> None:
-    """Its entries are relative to its own folder."""
+    """The entries of a playlist are relative to the playlist's folder."""
     (tmp_path / "list.m3u8").write_text("#EXTM3U\n#EXTINF:1,\na.ts\n")
     with hold(str(tmp_path / "list.m3u8")):
         assert name_to_open(str(tmp_path / "list.m3u8")) == str(tmp_path / "list.m3u8")
@@ -110,7 +110,7 @@ def test_model_replaced_while_it_is_read_raises(tmp_path: Path) -> None:
 def test_external_data_replaced_while_it_is_read_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file is only known after the model has been parsed."""
+    """The name of the external file is known only after the model has been parsed."""
     path = str(external(tmp_path, keep=True))
     network = open_network(ModelRequest(path))
     assert network.sha256

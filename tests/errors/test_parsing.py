@@ -38,7 +38,7 @@ def test_yaml_errors_name_the_line(text, line):
         parse_yaml(text, "f.yaml", SourceError)
 
 
-def test_depth_includes_that_of_aliased_values():
+def test_depth_of_yaml_includes_the_depth_of_aliased_values():
     deep = "a: &a " + "[" * 40 + "]" * 40 + "\n"
     assert parse_yaml(deep, "f")["a"]
     with pytest.raises(UsageError):
@@ -107,12 +107,12 @@ def test_machine_memory_is_limited_by_the_container(tmp_path):
     (root / "memory/a").mkdir(parents=True)
     assert machine_bytes(proc, root) > 1 << 28
     (root / "memory.max").write_text("max\n")
-    (root / "memory/a/memory.limit_in_bytes").write_text("1073741824\n")  # of a group above
+    (root / "memory/a/memory.limit_in_bytes").write_text("1073741824\n")  # limit of a parent group
     machine_bytes.cache_clear()
     assert machine_bytes(proc, root) == 1 << 30
 
 
-def test_too_much_names_needed_and_available_memory(monkeypatch):
+def test_too_much_returns_needed_and_available_memory(monkeypatch):
     monkeypatch.setattr(machine, "machine_bytes", lambda: 2 << 30)
     assert too_much(2 << 30) is None
     assert re.findall(r"\d\S+ GB", too_much(3 << 30)) == ["3.0 GB", "2.0 GB"]

@@ -34,10 +34,10 @@ def fails(call: Callable[..., object], *arguments: object) -> bool:
 
 
 def open_files_in(folder: Path) -> list[str]:
-    """Return this process's open files in the folder; other threads change the count of all."""
+    """Return the open files in the folder. Other threads would change the count of all files."""
     targets = []
     for number in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # just closed
+        with suppress(OSError):  # the file was just closed
             targets.append(os.readlink(f"/proc/self/fd/{number}"))
     return [path for path in targets if Path(path).is_relative_to(folder)]
 
@@ -82,7 +82,7 @@ def test_file_that_another_group_may_write_is_not_trusted(own_file: Path) -> Non
 
 @needs_root
 def test_file_with_an_acl_is_not_trusted(own_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an ACL, the group's mode bits show the mask of the entries, not the group's rights."""
+    """If a file has an ACL, the group's mode bits show the ACL's mask, not the group's rights."""
     own_file.chmod(0o660)
     assert who_else_may_write(own_file) is None
     monkeypatch.setattr(os, "listxattr", lambda path: [ACL])
@@ -98,7 +98,7 @@ def test_file_of_another_account_is_not_trusted(own_file: Path, owner: int) -> N
     assert not is_roots(own_file)
 
 
-def test_missing_path_has_no_other_writers_and_is_not_roots(tmp_path: Path) -> None:
+def test_missing_path_has_no_other_writers_and_does_not_belong_to_root(tmp_path: Path) -> None:
     assert who_else_may_write(tmp_path / "absent") is None
     assert not is_roots(tmp_path / "absent")
 
@@ -145,7 +145,7 @@ def test_unknown_home_creates_nothing_in_the_current_folder(
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert user_cache() == tmp_path / ".cache/detect-video"
-    assert not has_no_home(folder)  # its ~ names another account
+    assert not has_no_home(folder)  # the ~ in the path names another account
     assert has_no_home(Path("~/.cache"))
     assert fails(make_private_folder, Path("~/.cache"))
     assert list(tmp_path.iterdir()) == []

@@ -70,7 +70,7 @@ def test_signal_interrupts_reading_a_pipe(tmp_path):
         raise KeyboardInterrupt
 
     def read_until_the_signal() -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)  # it may come before the read begins
+        signal.setitimer(signal.ITIMER_REAL, 0.05)  # the signal may come before the read begins
         read_bytes(tmp_path / "pipe", "a list")
 
     before = signal.signal(signal.SIGALRM, leave)

@@ -39,7 +39,7 @@ from detector.core.session.codec import to_json
         ),
         ("RTSP://u:Pa55word@h/S", "RTSP://***@h/S"),
         ("0", "0"),
-        ("a/b?c=d.mp4", "a/b?c=d.mp4"),  # a file
+        ("a/b?c=d.mp4", "a/b?c=d.mp4"),  # a file name, not an address
     ],
 )
 def test_shown_address_hides_its_secrets(whole: str, shown: str) -> None:

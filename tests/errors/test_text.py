@@ -59,7 +59,7 @@ def test_split_list_reverses_join_list(items):
     [
         ((), ()),
         (("a.csv,b.md", "c.tex"), ("a.csv", "b.md", "c.tex")),
-        (("in,out",), ("in,out",)),  # it exists
+        (("in,out",), ("in,out",)),  # a file with this name exists
     ],
 )
 def test_paths_are_split_unless_they_exist(tmp_path, monkeypatch, texts, paths):

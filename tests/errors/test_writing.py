@@ -68,7 +68,7 @@ def test_failed_write_raises_output_error_with_name_and_cure(tmp_path):
 
 
 class SyncLog:
-    """Records the calls of os.fsync and os.replace."""
+    """A log of the calls of os.fsync and os.replace."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.events: list[tuple[str, ...]] = []
@@ -152,7 +152,7 @@ def test_missing_temporary_folder_raises_with_the_cure(tmp_path, monkeypatch):
     with pytest.raises(OutputError, match=r"set TMPDIR$"), temporary_folder():
         pass
     (tmp_path / "in.mp4").write_bytes(b"\0")
-    with hold(str(tmp_path / "in.mp4")) as held:  # a run that needs no temporary folder works
+    with hold(str(tmp_path / "in.mp4")) as held:  # works, since it needs no temporary folder
         assert held.name == str(tmp_path / "in.mp4")
 
 

@@ -17,7 +17,7 @@ import pytest
 
 WHEELS = Path(os.environ.get("DETECT_VIDEO_WHEELS", Path(sys.prefix) / "wheels"))
 BINDINGS = {10: "tensorrt_cu12_bindings", 11: "tensorrt_cu13_bindings"}
-RTX = 1  # the major of TensorRT for RTX, which is installed whole
+RTX = 1  # major version of TensorRT for RTX, whose whole package is installed
 # What the bindings import from libnvinfer, libnvinfer_plugin and libnvonnxparser.
 SYMBOLS = (
     "createInferBuilder_INTERNAL createInferRefitter_INTERNAL "

@@ -1,10 +1,10 @@
 """A simulated GPU: separate memory, events, and streams that run only when waited for.
 
-It simulates addresses that only the device can read; copies and runs that are queued and executed
-in stream order when an event (or the stream) is waited for, so that a host array read too early is
-stale, and one overwritten too early corrupts the upload; contexts that are current per thread;
-several GPUs, none of which reads another one's memory; an error for access beyond an allocation. It
-does not simulate durations, parallel streams, or a GPU's arithmetic.
+Only the device can read its addresses, and no GPU reads another GPU's memory. Access beyond an
+allocation is an error. Copies and runs are queued. They execute in stream order when a caller waits
+for an event or the stream. So a host array that is read too early is stale, and one that is
+overwritten too early corrupts the upload. Contexts are current per thread. Durations, parallel
+streams and a GPU's arithmetic are not simulated.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Device:
 
     @property
     def _stack(self) -> list[int]:
-        """Numbers of GPUs, the current one last; the first one is the runtime's."""
+        """Numbers of GPUs: first the GPU of the runtime's context, last the current GPU."""
         if not hasattr(self._current, "stack"):
             self._current.stack = [0]
         stack: list[int] = self._current.stack

@@ -10,7 +10,7 @@ CONTEXT = 0xC0  # handle of the first GPU's primary context
 
 
 class Libcuda:
-    """``error``: what cuInit answers. ``gpus``: name and compute capability of each."""
+    """``error``: the return code of cuInit. ``gpus``: name and compute capability of each."""
 
     def __init__(
         self, device: Device, gpus=(("Fake L4", (8, 9)),), error: int = 0, cuda: int = 13010

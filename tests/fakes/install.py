@@ -20,12 +20,12 @@ MAJORS = (10, 11)
 def install_fake_tensorrt(
     monkeypatch, major: int = 11, memory: str = "cuda-python", **gpu
 ) -> SimpleNamespace:
-    """Install a driver, a TensorRT of that major (or ``RTX_MAJOR``), and one CUDA package.
+    """Install fakes of the driver, of TensorRT (``major`` may be ``RTX_MAJOR``) and a CUDA package.
 
-    ``gpu``: total (bytes), gpus, cuda, error. Skips where TensorRT for RTX is not installed.
+    ``gpu``: total (bytes), gpus, cuda, error. Skip the test if TensorRT for RTX is not installed.
     """
     pytest.importorskip("tensorrt_rtx", reason="tensorrt_rtx is not installed")
-    from tests.fakes.tensorrt_module import make_module  # the real one, before a fake is in place
+    from tests.fakes.tensorrt_module import make_module  # imports the real library, before we fake
 
     device = Device(gpu.pop("total", 1 << 30))
     libcuda = Libcuda(device, **gpu)

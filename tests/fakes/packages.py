@@ -1,8 +1,8 @@
 """The parts of pycuda, cuda-python and torch.cuda that handle device memory, on the fake device.
 
-Their signatures are written by hand. For cuda-python and torch a test compares the names with the
-real packages. pycuda cannot be imported without a driver, so its part follows its documentation and
-runs on a GPU.
+The signatures are written by hand. For cuda-python and torch, a test compares the names with the
+real packages. pycuda cannot be imported without a driver, so its fake follows its documentation;
+real runs on a GPU check it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ def fake_pycuda(  # noqa: C901
     device: Device,
 ) -> dict[str, ModuleType]:
     """Fake ``pycuda`` and ``pycuda.driver``, which require init() and a context that is current in
-    this thread.
-    """
+    this thread."""
     state = SimpleNamespace(ready=False, pinned=[])
 
     def require() -> None:

@@ -1,4 +1,4 @@
-"""Plans as other tools build them, made by the fake TensorRT."""
+"""Plans as other tools would build them, made by the fake TensorRT."""
 
 from __future__ import annotations
 
@@ -94,5 +94,5 @@ def as_exported(network: Network, half: bool = False) -> Any:
     kind = onnx.TensorProto.FLOAT16 if half else onnx.TensorProto.FLOAT
     graph.input[0].CopyFrom(helper.make_tensor_value_info("input", kind, [batch, 3, height, width]))
     graph.initializer.append(helper.make_tensor("white", onnx.TensorProto.FLOAT, [], [255]))
-    del graph.value_info[:]  # of another layout
+    del graph.value_info[:]  # it has the shapes of the old layout
     return model

@@ -1,7 +1,7 @@
-"""A stand-in for supervision: its Detections, with the fields and the checks of the real ones.
+"""A stand-in for supervision: its class Detections, with the fields and checks of the real one.
 
 ``SIGNATURE`` was recorded from supervision 0.31.2 (November 2026): the parameters of
-``supervision.Detections``, and whether each has a default. 0.26.1 has the same.
+``supervision.Detections``, and whether each has a default. Those of 0.26.1 are the same.
 """
 
 from __future__ import annotations

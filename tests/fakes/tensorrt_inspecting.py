@@ -1,8 +1,9 @@
-"""The layers of a fake plan, in the JSON of the engine inspector of either major.
+"""The layers of a fake plan, in the JSON of the engine inspector of TensorRT 10 or 11.
 
-It has the form of real listings: names joined by " + "; the graph's nodes in "Metadata" between
-control characters; copies that TensorRT inserts, with an empty "Metadata" and another layer's name
-in theirs; and Q and DQ as a "Reformat" of origin "QDQ" unless an integer kernel includes them.
+The JSON has the form of real listings. Names are joined by " + ". "Metadata" has the graph's nodes
+between control characters. Copies that TensorRT inserts have an empty "Metadata", and a name that
+contains another layer's name. Q and DQ are a "Reformat" of origin "QDQ", unless an integer kernel
+includes them.
 """
 
 from __future__ import annotations
@@ -65,8 +66,7 @@ def layers_of(engine: Any) -> list[dict[str, Any]]:
 
 def _fused(model: Any, int8_kernels: bool) -> Iterator[list[Any]]:
     """Yield groups of nodes that become one layer: a convolution with its weights' DQ, the
-    activation after it, and with integer kernels the Q and DQ around it.
-    """
+    activation after it, and with integer kernels the Q and DQ around it."""
     constants = {tensor.name for tensor in model.graph.initializer}
     makers = {name: node for node in model.graph.node for name in node.output}
     readers: dict[str, list[Any]] = {info.name: [None] for info in model.graph.output}
@@ -133,7 +133,7 @@ def _layer(
 
 
 def _copy(layer: dict[str, Any]) -> dict[str, Any]:
-    """Return the layer that TensorRT puts in front of a layer that wants another layout."""
+    """Return the copy that TensorRT inserts before a layer that needs another memory layout."""
     return {
         "Name": f"Reformatting CopyNode for Input Tensor 0 to {layer['Name']}",
         "LayerType": "Reformat",

@@ -22,8 +22,8 @@ REPLACED = {
 
 
 def make_module(state: State) -> ModuleType:
-    """Make the module on fake GPUs. Tests inspect ``module.fake``. Each module has its own classes,
-    so that a test may change them."""
+    """Make the module on fake GPUs; tests inspect its attribute ``fake``. Each module has its own
+    classes, so that a test may change them."""
     module = ModuleType(state.edition.module)
     module.__spec__ = importlib.machinery.ModuleSpec(module.__name__, None)
     module.__version__ = VERSIONS[state.major]

@@ -1,7 +1,7 @@
 """Run plans of the fake TensorRT, by computing their graph with ONNX Runtime.
 
-A run reads and writes the bytes at the addresses that it was given, when its stream reaches it. The
-signatures are those of TensorRT for RTX (tests/engines/test_trt_names.py).
+When the stream reaches a run, the run reads and writes the bytes at the addresses that it was
+given. The signatures are those of TensorRT for RTX (tests/engines/test_trt_names.py checks them).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _say(logger: Any, text: str) -> None:
 
 class Runtime:
     __slots__ = ("_logger", "engine_host_code_allowed")
-    engine_header_size = 64  # of TensorRT for RTX
+    engine_header_size = 64  # the value of TensorRT for RTX
 
     def __init__(self, logger: Any) -> None:
         if not self._trt.fake.alive:
@@ -41,7 +41,7 @@ class Runtime:
         self._logger, self.engine_host_code_allowed = logger, False
 
     def get_engine_validity(self, buffer: bytes) -> Any:
-        """Judge by the header. (The real 1.7.1.116 without a driver always returns INVALID, 0.)"""
+        """Judge by the header. (Without a driver, the real 1.7.1.116 always returns INVALID, 0.)"""
         trt, diagnostics = self._trt, rtx.EngineInvalidityDiagnostics
         problems, header = 0, read_header(bytes(buffer))
         if header is None:
@@ -140,7 +140,7 @@ class ICudaEngine:
         on_its_gpu(self)
         if runtime_config is not None:
             fake.strategies.append(runtime_config.cuda_graph_strategy.name)
-            if runtime_config._cache is not None:  # it stores the kernels compiled for this GPU
+            if runtime_config._cache is not None:  # stores the kernels compiled for this GPU
                 runtime_config._cache._data = repr(fake.gpu).encode()
         try:
             return self._trt.IExecutionContext(self, fake.device.allocate(self._context_bytes))
@@ -234,12 +234,12 @@ class IExecutionContext:
         addresses = dict(self._addresses)
         stream.put(lambda: _compute(self, addresses, stream.handle))
         if self.profiler is not None and self.enqueue_emits_profile:
-            stream.run_until(lambda: False)  # a profiler that reports at once waits for the run
+            stream.run_until(lambda: False)  # reporting at once means waiting for the run
             _report(self)
         return True
 
     def report_to_profiler(self) -> bool:
-        """Do nothing if each run reports its own times. False without a profiler or a run."""
+        """Report, unless each run reports itself. Return False without a profiler or a run."""
         if self.profiler is None or (not self._timed and not self.enqueue_emits_profile):
             return False
         if not self.enqueue_emits_profile:
@@ -248,7 +248,7 @@ class IExecutionContext:
 
 
 def on_its_gpu(engine: Any) -> None:
-    """Raise unless the engine's GPU is current: the one that was current when it was read."""
+    """Raise if the current GPU is not the one that was current when the engine was read."""
     if engine._trt.fake.device.number != engine._number:
         raise DeviceFaultError(
             f"invalid device context: the engine is on GPU {engine._number}, which is not current"

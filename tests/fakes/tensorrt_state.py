@@ -1,4 +1,4 @@
-"""Shared by the parts of the fake TensorRT: the state that tests inspect, and ONNX Runtime."""
+"""Shared parts of the fake TensorRT: the state that tests inspect, and sessions of ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from detector.core.engines.trt.edition import FULL, RTX, Edition
 from tests.fakes.device import Device
 
-RTX_MAJOR = 1  # of TensorRT for RTX; 10 and 11 are TensorRT's
+RTX_MAJOR = 1  # major version of TensorRT for RTX; TensorRT itself has 10 or 11
 CONTEXT_BYTES = 1 << 20  # device memory of a context, per picture
 
 Gpu = tuple[str, tuple[int, int]]
@@ -18,10 +18,9 @@ Gpu = tuple[str, tuple[int, int]]
 
 class State:
     """The state that tests inspect. ``alive``: False simulates a machine without a driver, on which
-    starting TensorRT would crash. ``int8_kernels``, ``tf32_kernels``: False simulates that no such
-    kernel was found or that others were faster; Q and DQ then stay layers around a convolution in
-    float.
-    """
+    TensorRT crashes. ``int8_kernels``, ``tf32_kernels``: False simulates that TensorRT chose no
+    such kernel, because it found none or others were faster. Without int8 kernels, Q and DQ stay
+    layers around a convolution in float."""
 
     def __init__(self, device: Device, gpus: Sequence[Gpu], major: int) -> None:
         self.device, self.gpus, self.major = device, gpus, major
@@ -29,11 +28,11 @@ class State:
         self.int8_kernels = self.tf32_kernels = True
         self.layer_ms: Callable[[int, int], float] = lambda layer, run: (
             0.125 * (layer + 1)
-        )  # number of each -> ms
+        )  # (number of the layer, number of the run) -> ms
         self.graphs: WeakKeyDictionary[Any, bytes] = WeakKeyDictionary()  # ONNX of each network
         self.builds: list[dict] = []
-        self.strategies: list[str] = []  # of CUDA graphs, of each context of TensorRT for RTX
-        self.caches_read: list[bool] = []  # runtime caches: whether each fitted
+        self.strategies: list[str] = []  # CUDA graph strategy of each context of TensorRT for RTX
+        self.caches_read: list[bool] = []  # for each runtime cache that was read, whether it fitted
         self.runs: list[int] = []  # stream handles, in the order of the runs
 
     @property
@@ -47,13 +46,12 @@ class State:
 
 
 class Crash(BaseException):
-    """A segmentation fault, as TensorRT without a driver ends."""
+    """A simulated segmentation fault: how TensorRT ends without a driver."""
 
 
 def ort_session(model: Any) -> Any:
-    """Compute the graph. ONNX Runtime does not know bfloat16: we compute in float32 and round each
-    result.
-    """
+    """Return a session of ONNX Runtime that computes the graph. ONNX Runtime cannot compute in
+    bfloat16, so we compute in float32 and round each result."""
     import onnx
     import onnxruntime as ort
 
@@ -69,7 +67,7 @@ def ort_session(model: Any) -> Any:
     settings = ort.SessionOptions()
     settings.intra_op_num_threads = 1
     settings.log_severity_level = 4
-    # ONNX Runtime would quantize the float biases of a Q/DQ graph; TensorRT does not.
+    # By default, ONNX Runtime quantizes the float biases of a Q/DQ graph. TensorRT does not.
     return ort.InferenceSession(
         model.SerializeToString(),
         settings,

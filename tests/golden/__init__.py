@@ -8,5 +8,5 @@ masks.py     values that are not compared, each with its reason
 differing.py differences from the recording, as lines to read
 record.py    rewrites the recordings: only for a deliberate change of behaviour
 
-Nothing here imports the program: these tests know only its command line and its files.
+No file here imports the program: these tests use only its command line and its files.
 """

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 DOTS = ("--model", "dots.onnx", "--engine", "ort")
 STREET = ("videos/street.mp4",)
-ENGINES = "{engines}"  # the folder of built engine files of this test run, so that the checkout's stays out
+ENGINES = "{engines}"  # this test run's own folder of built engine files, instead of the checkout's
 RUN = "runs/clip-ort"
 
 
@@ -17,7 +17,7 @@ class Command:
     inputs: tuple[str, ...] = ()
     read: tuple[str, ...] = ()  # globs of files whose content is recorded, not only their name
     near: bool = False  # a real network: its numbers differ in the last digits between CPUs
-    after: str | None = None  # runs in a copy of that command's folder
+    after: str | None = None  # name of an earlier command, in a copy of whose folder this one runs
     needs: tuple[str, ...] = ()  # libraries
     slow: bool = False  # takes many seconds, so it starts first
 
@@ -146,7 +146,7 @@ OTHERS = [
           ("table", ("-o", "-"), ()),
       ]),
     _detect("second-run", "clip.mkv", *DOTS, "--sync", "--no-video", "--run-dir", "runs/second", after="sync"),
-    # not after profile, which has already written its own page
+    # Not in the folder of profile, where the page exists already.
     Command("report-html", ("report", "runs/second", "--format", "html"), after="second-run"),
     Command("diff", ("diff", RUN, "runs/second", "--json"), after="second-run"),
     Command("diff-gate", ("diff", RUN, RUN, "--max-regression", "2000%", "--json"), after="sync"),

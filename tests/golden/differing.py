@@ -84,7 +84,7 @@ def _alike(path: str, recorded: Any, observed: Any, command: Command) -> bool:
         and observed.startswith(MASKED)
     ):
         kinds, others = (set(one.removeprefix(MASKED).split("|")) for one in (recorded, observed))
-        # They match if they have a type in common; null matches if the other may be null, too.
+        # They match if they share a type. If one has only null, it is enough that both have null.
         values, other_values = kinds - {"null"}, others - {"null"}
         return bool(values & other_values if values and other_values else kinds & others)
     mask = mask_of(path, command.name, command.near, False)
@@ -98,7 +98,7 @@ def _alike(path: str, recorded: Any, observed: Any, command: Command) -> bool:
     if isinstance(recorded, float) and isinstance(observed, float):
         return math.isclose(
             recorded, observed, rel_tol=1e-9
-        )  # numpy adds in the order that the CPU's vectors give
+        )  # numpy's order of additions depends on the CPU's vector width
     return type(recorded) is type(observed) and recorded == observed
 
 
@@ -143,7 +143,7 @@ def _near_rows(
 def _near_boxes(
     place: str, recorded: list[dict[str, Any]], observed: list[dict[str, Any]], found: Differences
 ) -> None:
-    """Match each box with a near one of its class; unmatched boxes must be borderline."""
+    """Match each box with a near box of its class. Boxes without a match must be borderline."""
     left = list(observed)
     threshold = min((one["score"] for one in [*recorded, *observed]), default=0.0)
     for one in recorded:

@@ -25,7 +25,7 @@ class Mask:
     kind: str
     patterns: str  # separated by spaces
     reason: str
-    near: bool | None = None  # only for command lines with a real network (True)
+    near: bool | None = None  # True: only for command lines with a real network
     within: float = 0.0
     only: str = ""  # only for these command lines, separated by spaces
 

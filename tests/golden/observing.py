@@ -167,9 +167,8 @@ def _arrays(path: Path, command: Command) -> Any:
 
 
 def _picture(path: Path, command: Command) -> Any:
-    """Return the size, and for lossless files the sha256 of the pixels, since lines, text and our
-    networks' boxes are exact.
-    """
+    """Return the size of a picture. For lossless files, add the sha256 of the pixels, since lines,
+    text and the boxes of our test networks are exact."""
     image = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
     size = "x".join(map(str, image.shape))
     if path.suffix != ".png" or command.near:
@@ -179,7 +178,7 @@ def _picture(path: Path, command: Command) -> Any:
 
 
 def _video(path: Path, command: Command) -> Any:
-    """Return all but the pixels, which change with the encoder's version and number of threads."""
+    """Return all but the pixels, which depend on the encoder's version and number of threads."""
     with av.open(str(path)) as container:
         [stream] = container.streams.video
         pts = [frame.pts for frame in container.decode(video=0)]

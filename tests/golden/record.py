@@ -1,7 +1,7 @@
 """Rewrite the recordings: ``python -m tests.golden.record [NAME...]``.
 
-Only for a deliberate change of behaviour: a recording shows what users get, so a commit that
-changes one also adds a line to CHANGELOG.md. Every engine must be installed.
+Do this only for a deliberate change of behaviour. A recording shows what users get, so a commit
+that changes a recording also adds a line to CHANGELOG.md. Every engine must be installed.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from tests.golden.inputs import put
 from tests.lab.profile.budgets import with_short_budgets
 
 BY_NAME = {command.name: command for command in COMMANDS}
-# Run in a new interpreter: one run of each command and of each engine. The others are forks of a
+# One run of each command and of each engine, in a new interpreter. The other runs are forks of a
 # process that has imported everything (tests/forked.py).
 NEW_INTERPRETER = {
     "default-outputs", "engine-torch", "engine-openvino", "engine-null", "profile", "compare",
@@ -22,7 +22,7 @@ NEW_INTERPRETER = {
     "version", "no-argument", "text-as-video",
 }  # fmt: skip
 
-# These measure layers and peaks for seconds. Their figures are masked, so short budgets suffice.
+# These measure layers and peaks for seconds. The figures are masked, so short budgets suffice.
 MEASURING = {"profile-layers"}
 
 
@@ -33,7 +33,7 @@ class RunResult:
     stdout: str
     stderr: str
     folder: Path
-    before: frozenset[str]  # files that existed before
+    before: frozenset[str]  # files that existed before the run
 
 
 def files_in(folder: Path) -> frozenset[str]:
@@ -43,7 +43,7 @@ def files_in(folder: Path) -> frozenset[str]:
 class Runner:
     """Runs commands in the background: ``start`` begins them, and ``result`` waits for one.
 
-    A context manager, which waits for running commands at its end.
+    It is a context manager, which waits for running commands at its end.
     """
 
     def __init__(self, root: Path, at_once: int = 2) -> None:
@@ -63,7 +63,7 @@ class Runner:
     def start(self, commands: Iterable[Command]) -> None:
         """Start the commands in the order of the table.
 
-        A command starts after the one it depends on, so no two wait for each other.
+        A command starts after the command it depends on, so no two commands wait for each other.
         """
         for command in commands:
             if command.after is not None:
@@ -81,7 +81,7 @@ class Runner:
             folder.mkdir()
         else:
             shutil.copytree(self._futures[command.after].result().folder, folder)
-        # Commands that continue another one use its inputs: a clip made again has another sha256.
+        # A clip made again has another sha256, so a command that runs after another keeps its clip.
         for name in command.inputs if command.after is None else ():
             put(name, folder)
         before = files_in(folder)

@@ -33,17 +33,17 @@ COMMANDS = {
     "tune": [("tune", "clip.mkv", *DOTS, "--seconds", "5", "-q")],
     "doctor": [("doctor", "--quick", "--engines-dir", "engines")],
 }
-# Only the words of these are compared, since the width of measured numbers decides which columns a
-# table has and where it wraps. A broken word counts as a new one.
+# For these commands we compare only the words, since the width of measured numbers decides which
+# columns a table has and where it wraps. A word that is broken at a line end counts as a new word.
 TABLES = ("live", "batch", "compare", "profile", "tune")
-# Their words depend on timing and load, so new words pass if they occur in the program.
+# Commands whose words depend on timing and load: new words pass if they occur in the program.
 VARIED = ("live", "batch", "tune", "compare", "profile")
 LETTERS = re.compile(r"[A-Za-z]+")
 # A line break in the list of stages, which is longer if a stage was slow.
 FOLD = re.compile(r"(?<=\.\d) *\n +(?=[a-z]+ \d)")
 PACKAGE = Path(__file__).parents[2] / "detector"
-MISSING_SHARE = 0.2  # words that may be missing: those of dropped columns and of notes on noise
-MISSING_SHARE_VARIED = 0.4  # a short run of cameras prints other sentences
+MISSING_SHARE = 0.2  # share of words that may be missing: dropped columns, notes on noise
+MISSING_SHARE_VARIED = 0.4  # higher, since a short run of cameras prints other sentences
 OPTIONAL_STARTS = ("warning", "Other programs")  # beginnings of optional lines
 MASKS = [
     (r"[█░]+", "BAR"),

@@ -56,7 +56,7 @@ def test_ignored_crowd_stays_a_crowd():
         (None, None, 2),
         ({0, 1}, {0, 1}, 2),
         ({2}, {1}, 1),  # a picture labelled for buses counts for vehicles only
-        ({3}, set(), 0),  # one labelled for an ignored class counts for nothing
+        ({3}, set(), 0),  # a picture labelled for an ignored class counts for nothing
     ],
 )
 def test_picture_counts_for_its_labelled_classes(labelled_classes, scored, boxes):
@@ -113,7 +113,7 @@ def test_network_gets_a_head_with_the_mapped_classes(tmp_path, merged, needs_nms
 
 
 def test_impossible_class_id_is_an_error():
-    """Average precision needs the class scores of a row, which an unknown class does not have."""
+    """Average precision needs the score of the class, and an unknown class has no score."""
     study = Study(dataset(labels((A, 0, False))), None)
     wrong = Candidates(np.float32([[10, 10, 50, 60]]), np.float32([0.9]), np.int64([-1]))
     rows = np.zeros((1, 1, 5 + 4), np.float32)
@@ -171,7 +171,7 @@ def test_each_number_of_tiles_has_its_own_session():
             evaluation.list_configs(config, [], wrong)
 
 
-def test_usual_engine_is_scored_too(monkeypatch):
+def test_engine_of_a_plain_run_is_scored_too(monkeypatch):
     from detector.core.engines import _ranking
     from detector.core.run import loading
     from detector.core.run.choose import EngineChoice
@@ -204,7 +204,7 @@ def test_missing_engine_raises_before_any_run(monkeypatch):
         evaluation._check_engines(evaluation.list_configs(Config(), ["ort", "other"]))
 
 
-def test_defaults_of_a_command_rank_between_file_and_package(tmp_path):
+def test_defaults_of_a_command_override_the_package_but_not_the_config_file(tmp_path):
     (tmp_path / "c.yaml").write_text("iou: 0.3\n")
     defaults = {"conf": 0.001, "iou": 0.65, "max_det": 300}
     selection = resolve_config(str(tmp_path / "c.yaml"), {"max_det": 7}, defaults).selection

@@ -125,8 +125,8 @@ def test_convolutions_of_an_engine_are_timed(engine, precision, short):
     # Reorders, pools and DequantizeLinear are not credited with the work.
     assert set(peaks_found) == {"fp32", precision}
     assert all(str(engines.find(engine).library) in one.by for one in peaks_found.values())
-    # A layer that seems faster than kernels can be was credited with a neighbour's work. Per cycle,
-    # a core with AMX does 4096 int8 operations, but 64 of float32 with one unit of AVX-512.
+    # A layer that seems too fast was credited with a neighbour's work. Per cycle, a core does 4096
+    # int8 operations with AMX, and 64 of float32 with one unit of AVX-512: 64 times as many.
     assert peaks_found[precision].gflops_s < 64 * peaks_found["fp32"].gflops_s < 1e5
 
 
@@ -173,7 +173,7 @@ def test_peaks_are_measured_once(config, monkeypatch):
 
 
 def test_higher_measurement_of_another_precision_raises_the_peak(config, monkeypatch):
-    """The lower measurement was disturbed. Bandwidths are shared by all engines."""
+    """The lower of two measurements was disturbed. All engines share the bandwidths."""
     reached = {"fp32": {"fp32": 5.0}, "int8": {"fp32": 3.0, "int8": 9.0}}
     monkeypatch.setattr(
         peaks,
@@ -185,7 +185,7 @@ def test_higher_measurement_of_another_precision_raises_the_peak(config, monkeyp
         found = peaks.find_peaks(replace(ORT, precision="int8"), config)
         assert found.gflops_s == {"fp32": 5.0, "int8": 9.0}
     found = peaks.find_peaks(ORT, config)
-    assert found.gflops_s == {"fp32": 5.0}, "a type that was not measured is not added"
+    assert found.gflops_s == {"fp32": 5.0}, "a type that this run does not measure was added"
     other = replace(SOME, gflops_s={"fp32": 1.0}, bandwidth_gbytes_s=99.0)
     monkeypatch.setattr(peaks, "measure_peaks", lambda setup, known: other)
     assert peaks.find_peaks(replace(ORT, engine="openvino"), config).gflops_s == {"fp32": 1.0}

@@ -72,7 +72,7 @@ def test_models_are_combined_with_engines_and_precisions():
     assert [one.model for one in plan.variants()][::4] == ["x/a.pt", "b"]
 
 
-def test_usual_settings_have_one_row():
+def test_settings_of_a_plain_run_have_one_row():
     plan = Rounds("in.mp4", resolve_config(None, {}), ["ort", "openvino"], ["fp32"], [2], 3)
     names = ["ort fp32 batch 2", "openvino fp32 batch 2"]
     for usual, more in ((("ort", "fp32"), []), (("ort", "int8"), ["ort int8 batch 2"])):
@@ -168,7 +168,7 @@ def test_tables_are_written(tmp_path):
 
 
 def test_percentiles_cover_the_calls_of_all_rounds():
-    """18 calls are too few for a p90. Of 24 calls, it is the 22nd."""
+    """18 calls are too few for a p90. Of 24 calls, the p90 is the 22nd."""
     now = [0]
     timeline = Timeline(lambda: now[0], lambda: now[0], nvtx=False, run_queue=lambda: None)
     with timeline.track("main") as track, track.span(INFER, 0):

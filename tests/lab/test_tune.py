@@ -46,8 +46,8 @@ def detections(frames: int, wrong_share: float = 0.0) -> list[Detections]:
 
 
 class Job:
-    """Simulates rounds of settings with known speeds. Loading settings takes half a second.
-    ``ran``: settings and frames of each round."""
+    """Simulated rounds of settings with known speeds. Loading the engine takes half a second.
+    ``ran``: the settings and the number of frames of each round."""
 
     def __init__(self, speed, wrong_share=lambda settings: 0.0, empty=False, plain=PLAIN) -> None:
         self.now, self.ran, self.plain = 0.0, [], plain
@@ -125,7 +125,7 @@ def test_fastest_value_of_each_setting_is_chosen():
 
 
 def test_other_requests_keep_engine_and_precision():
-    """Self-timing applies to the default number of requests only."""
+    """Trials with other numbers of requests name the engine: self-timing does not apply to them."""
     result = Job(lambda settings: 50.0 if not settings else 40.0).find()
     shapes = [one.settings for one in result.trials if "concurrency" in one.settings]
     assert shapes
@@ -270,7 +270,7 @@ def test_tuned_settings_round_trip_through_a_file(tmp_path):
 # ---- a target
 
 NETWORK = {"fp32": 1.0, "bf16": 1.2, "fp16": 0.5, "int8": 2.0}
-SIZES = {"512x288": (1.3, 0.05), "416x224": (1.9, 0.1), "320x192": (2.5, 0.3)}  # gain, loss
+SIZES = {"512x288": (1.3, 0.05), "416x224": (1.9, 0.1), "320x192": (2.5, 0.3)}  # speed-up, loss
 
 
 @pytest.fixture
@@ -326,9 +326,9 @@ class TestTarget:
         ("target", "options", "video"),
         [
             (15, {}, "as asked"),
-            (30, {"engine": "openvino"}, "as asked"),  # costs nothing
+            (30, {"engine": "openvino"}, "as asked"),  # loses nothing
             (34, {"precision": "bf16"}, "as asked"),
-            (50, {"precision": "int8"}, "as asked"),  # loses 2%, a smaller input 10%
+            (50, {"precision": "int8"}, "as asked"),  # loses 2%; a smaller input loses 10%
             (75, {"precision": "int8", "size": "512x288", "quality": "fast"}, "a larger file"),
             (100, {"precision": "int8", "size": "416x224", "save": ("overlay", "jsonl")}, "boxes"),
         ],
@@ -352,8 +352,7 @@ class TestTarget:
         assert result.reached
         assert result.settings["precision"] != "int8"
 
-    def test_defaults_are_chosen_if_they_reach_the_target_after_all(self):
-        """The defaults were slow in one round only."""
+    def test_defaults_are_chosen_if_they_miss_the_target_in_one_early_round_only(self):
         slow = iter([1.0, 0.5])
 
         def unsteady(settings):
@@ -363,7 +362,7 @@ class TestTarget:
         assert (result.reached, result.settings, result.after.low) == (True, {}, 20)
 
     def test_infer_every_is_chosen_if_it_costs_least(self):
-        """With evenly moving boxes, tracks lose less than int8 does."""
+        """If boxes move evenly, tracks between inferred frames lose less than int8 does."""
         assert "infer_every" not in tune_to_target(50).settings
         result = tune_to_target(50, wrong_share=lambda settings: loss_of(settings, 0.01))
         assert result.settings.keys() == {"engine", "precision", "infer_every"}
@@ -413,7 +412,7 @@ class TestTarget:
         result = tune_to_target(500, seconds=30.0)
         assert any("--seconds" in note for note in result.notes)
         assert len(result.trials) < 30
-        assert any("quality" in one.settings for one in result.trials), "free changes left time"
+        assert any("quality" in one.settings for one in result.trials), "no time for quality"
         result = tune_to_target(80, seconds=70.0)
         assert result.reached
         assert result.settings["stride"] == 3
@@ -421,7 +420,7 @@ class TestTarget:
 
 
 def test_skipped_frames_have_no_detections():
-    """With every third frame taken, two thirds of the agreement's sum are missing."""
+    """A skipped frame agrees with nothing, so a stride of 3 loses two thirds of the agreement."""
     rounds = [Round({"end_to_end": 10.0, "inference": 20.0}, {}, 2)]
     ran = module._to_run(SimpleNamespace(error=None, rounds=rounds), detections(2), 3, 5)
     assert ran.rates == [30.0]
@@ -445,7 +444,7 @@ def test_settings_are_formatted_as_options_and_in_short():
     settings = {"engine": "ort", "precision": "int8", "concurrency": 2, "threads": 1}
     settings |= {"size": "416x224", "save": ("overlay", "jsonl"), "no_video": True}
     assert format_options(settings).endswith("--size 416x224 --save overlay,jsonl --no-video")
-    result = Job(speed_of).find()  # of ort fp32
+    result = Job(speed_of).find()  # its defaults are ort fp32
     assert shorten(settings, result) == "ort int8, 2x1 threads, 416x224, subtitles, no video"
     assert shorten({**PLAIN.named, "infer_every": "2"}, result) == "infer 1/2"
     assert shorten({}, result) == "the defaults"

@@ -38,7 +38,7 @@ from tests.sources.clips import write_video
 STREET = CHECKOUT / "videos" / "street.mp4"
 # The canvas of the packaged model, (height, width).
 OWN = catalogue.known_model("street").canvases[0]
-AT = (256, 416)  # of the model in test_canvas_of_a_picture_shape
+AT = (256, 416)  # own canvas of the model in test_canvas_of_a_picture_shape
 
 
 def of_shape(width: int, height: int) -> tuple[int, int]:
@@ -271,17 +271,17 @@ VGA, HD, VGA_UPRIGHT = (640, 480), (1280, 720), (480, 640)
     [
         ([VGA], VGA, False),
         ([HD], None, False),
-        ([None], None, False),  # unknown sizes are not waited for
+        ([None], None, False),  # the run does not wait for an unknown size
         ([HD, None], None, False),
         ([VGA, VGA, HD], VGA, True),
         ([HD, VGA, HD], None, True),
-        ([VGA, HD], None, True),  # a tie: the model's own canvas
+        ([VGA, HD], None, True),  # in a tie, the model's own canvas wins
         ([VGA, None], None, True),
         ([VGA_UPRIGHT, VGA, VGA], VGA, True),
-        ([VGA_UPRIGHT, VGA], VGA_UPRIGHT, True),  # a tie of other canvases: the first
+        ([VGA_UPRIGHT, VGA], VGA_UPRIGHT, True),  # in a tie of other canvases, the first wins
     ],
 )
-def test_cameras_share_the_canvas_of_most(
+def test_cameras_share_the_canvas_of_most_cameras(
     tmp_path: Path, sizes: list[Any], picture: Any, noted: bool
 ) -> None:
     cameras = cameras_of(tmp_path, *sizes)
@@ -345,7 +345,7 @@ def task_of(path: str) -> Task:
 def test_batch_items_equal_single_runs(job: Any, clips: dict[str, str], tmp_path: Path) -> None:
     model, facts, settings = job
     assert facts.model_input == OWN
-    assert facts.config["runtime"]["size"] is None  # decided for each item
+    assert facts.config["runtime"]["size"] is None  # the size is decided for each item
     assert settings.canvas == OF_SOURCE
     outputs = open_outputs(str(tmp_path / "out"))
     for name in ("wide", "classic", "upright", "square", "wide", "classic"):
@@ -387,7 +387,7 @@ def test_worker_keeps_recent_canvases_open(monkeypatch: pytest.MonkeyPatch) -> N
     own = SimpleNamespace(engine=FakeEngine())
     model = OpenModel(make_config(), own, "digest", has_shape_of_source=True)
     assert model.loaded_for("own") is own
-    assert model.loaded_for("none") is own  # the run of an unreadable source reports it
+    assert model.loaded_for("none") is own  # the run will report that its source is unreadable
     first = model.loaded_for("a")
     for name in ("b", "c", "a", "a"):
         model.loaded_for(name)

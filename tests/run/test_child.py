@@ -1,4 +1,4 @@
-"""Child processes: their messages, their end, and the description of their death."""
+"""Child processes: their messages, how they end, and how an unexpected end is described."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def start(tmp_path):
 
 
 def test_messages_keep_secrets_readable(monkeypatch):
-    """A worker's source may contain a password, which is hidden only in printed and stored text."""
+    """A worker needs the password in its source; only printed and stored text hides passwords."""
     monkeypatch.setattr(secrets, "_pattern", None)
     secrets.keep_secret("sesame-open-sesame")
     child, parent = Pipe()

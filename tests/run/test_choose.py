@@ -146,7 +146,7 @@ def test_record_applies_to_the_same_machine_model_input_settings_and_library(
     for other in (
         {"sha": "cd" * 32},
         {"size": (416, 416)},
-        {"measured": False},  # like eval
+        {"measured": False},  # as in eval
         {"runtime": {"threads": 1}},
         {"runtime": {"batch": 4}},
         {"runtime": {"device": "cpu"}},
@@ -178,7 +178,7 @@ def test_int8_uses_the_calibration_of_the_record(tmp_path, by):
     assert own.calibrate == "own.mp4"
     clip.unlink()
     assert choose_engine(tmp_path)[:2] == ("ort", "fp32"), (
-        "without the clip, int8 cannot be calibrated"
+        "int8 cannot be calibrated without the clip"
     )
 
 
@@ -374,7 +374,7 @@ def test_option_of_the_user_overrides_tuned_settings(tmp_path):
 
 def test_newest_tuning_of_the_kind_applies(tmp_path):
     record_tune(tmp_path)
-    record_tune(tmp_path, settings={"queue_batches": 4, "turbo": True})  # turbo: of another version
+    record_tune(tmp_path, settings={"queue_batches": 4, "turbo": True})  # turbo: unknown
     record_tune(tmp_path, kind="640x360 h264", settings={"queue_batches": 2})
     choice = choose_config(tmp_path)
     assert dict(choice.tuned) == {"queue_batches": 4}
@@ -404,7 +404,7 @@ def test_undo_removes_only_tunings_of_this_machine(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"batch": 4}, {"concurrency": 2, "threads": 1}], ids=str)
 def test_run_uses_tuned_settings(tmp_path, monkeypatch, settings):
-    """Run a real engine: the batch is part of the graph, the requests of the engine."""
+    """Run a real engine, since the graph contains the batch, and the engine the requests."""
     monkeypatch.undo()
     from detector.core.run.detect import detect
     from detector.core.run.reading import SourceReading

@@ -93,7 +93,7 @@ def check_names_lead_to_files(outputs: dict[str, str]) -> int:
 @pytest.mark.parametrize(
     "options", [{}, {"stride": 3}, {"only_detections": True}, {"start": "1"}], ids=str
 )
-def test_dataset_of_a_video(options: dict[str, object], place: Path) -> None:
+def test_names_in_dataset_of_video_lead_to_files(options: dict[str, object], place: Path) -> None:
     (place / "in put.mp4").symlink_to(CLIP)
     (source,) = run("in put.mp4", **options).summary.each
     assert check_names_lead_to_files(source.outputs) == 3
@@ -103,7 +103,7 @@ def test_dataset_of_a_video(options: dict[str, object], place: Path) -> None:
 
 
 @pytest.mark.parametrize("output", ["out/", "deep/er/out ü/"])
-def test_dataset_of_a_folder(output: str) -> None:
+def test_names_in_dataset_of_folder_lead_to_files(output: str) -> None:
     cut_pictures("in/a b.jpg", "in/a b.png", "in/视频.bmp", "in/classes.jpg", "in/x.ppm")
     (source,) = run("in", frames=None, output=output).summary.each
     assert check_names_lead_to_files(source.outputs) == 5
@@ -123,7 +123,7 @@ def test_equal_stems_get_different_names() -> None:
     assert all(Path("out", name).is_file() for name in names)
 
 
-def test_datasets_of_equally_named_pictures_in_several_folders() -> None:
+def test_names_in_datasets_of_equally_named_pictures_lead_to_files() -> None:
     cut_pictures("a/x.jpg", "b/x.jpg", "b/y.jpg")
     (source,) = run("a/x.jpg", "b/x.jpg", "b/y.jpg").summary.each
     assert check_names_lead_to_files(source.outputs) == 3
@@ -136,7 +136,7 @@ def test_datasets_of_equally_named_pictures_in_several_folders() -> None:
     assert check_names_lead_to_files(pattern.outputs) == 3
 
 
-def test_datasets_of_videos_with_equal_names(place: Path) -> None:
+def test_names_in_datasets_of_equally_named_videos_lead_to_files(place: Path) -> None:
     for folder in ("a", "b"):
         (place / folder).mkdir()
         (place / folder / "x.mp4").symlink_to(CLIP)
@@ -148,7 +148,7 @@ def test_datasets_of_videos_with_equal_names(place: Path) -> None:
     ) == (2, 2)
 
 
-def test_dataset_of_one_picture() -> None:
+def test_names_in_dataset_of_one_picture_lead_to_files() -> None:
     cut_pictures("in/a.jpg")
     (source,) = run("in/a.jpg").summary.each
     assert check_names_lead_to_files(source.outputs) == 1
@@ -238,7 +238,7 @@ def test_class_names_are_valid_yaml(tmp_path: Path) -> None:
     assert yaml.safe_load(_describe((), "images"))["names"] == {}
 
 
-def test_datasets_of_a_batch(place: Path) -> None:
+def test_names_in_datasets_of_batch_lead_to_files(place: Path) -> None:
     cut_pictures("in/a.jpg", "in/sub/a.jpg")
     (place / "in/v.mp4").symlink_to(CLIP)
     Path("in/notes.txt").write_text("x")

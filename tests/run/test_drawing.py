@@ -44,7 +44,7 @@ def run(folder: Path, **options: object) -> Path:
         (("bgr",), None, [False, False], [0, 2]),
         (("plain",), None, [True, False], [0, 0]),
         (("bgr", "plain"), None, [False, False], [0, 0]),  # "plain" needs the frames in order
-        ((), lambda: False, [True, True], [0, 0]),  # a watcher may want pictures later
+        ((), lambda: False, [True, True], [0, 0]),  # the watcher may want pictures later
     ],
 )
 def test_pictures_are_drawn_only_for_sinks_and_watchers(
@@ -95,8 +95,7 @@ def test_blurred_classes_are_pixelated_in_outputs_and_streams(tmp_path: Path) ->
 
 def distance(picture: np.ndarray, expected: np.ndarray, detections: Detections) -> float:
     """Return the median difference inside the vehicles, in grey levels, which lines and JPEG hardly
-    affect.
-    """
+    affect."""
     difference = np.abs(picture.astype(int) - expected.astype(int))
     inside = np.zeros(picture.shape[:2], np.bool_)
     for (x1, y1, x2, y2), class_id in zip(

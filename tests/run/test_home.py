@@ -36,7 +36,7 @@ def test_default_job_writes_only_a_key_to_an_empty_home(tmp_path: Path, engine: 
     for folder in (home, place, temporary):
         folder.mkdir()
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(temporary)}
-    environment[SWITCH] = "1" if engine == "ort" else "0"  # the timing goes to the engines folder
+    environment[SWITCH] = "1" if engine == "ort" else "0"  # self-timing must not write into HOME
     environment["OMP_WAIT_POLICY"] = "PASSIVE"  # waiting threads must not occupy another core
     command = [sys.executable, "-m", "detector", str(CLIP), "--frames", "2", "--engine", engine]
     done = subprocess.run(
@@ -227,7 +227,7 @@ def test_file_named_runs_raises_output_error(
     ],
     ids=str,
 )
-def test_current_folder_must_be_writable_only_for_its_outputs(
+def test_current_folder_must_be_writable_only_if_outputs_go_there(
     read_only: Path, settings: dict[str, object], possible: bool
 ) -> None:
     plan = OutputPlan(resolve_config(None, settings).output, [str(CLIP)], streams=True)

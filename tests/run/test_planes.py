@@ -234,7 +234,7 @@ def test_only_frames_with_detections_are_converted_for_crops(
                 crop = cv2.imread(f"{summary.outputs['crops']}/{name}")
                 plain = cut(frame.image, box)
                 assert crop.shape == plain.shape
-                assert np.abs(crop.astype(int) - plain).mean() < 6  # lost by JPEG
+                assert np.abs(crop.astype(int) - plain).mean() < 6  # JPEG loses this much
 
 
 COLOURS = {  # options; stated matrix, primaries and transfer as FFmpeg's numbers
@@ -259,7 +259,7 @@ def test_written_video_states_the_colours_of_its_source(
     with av.open(str(path)) as before, av.open(summary.outputs["video"]) as after:
         ours, theirs = (next(container.decode(video=0)) for container in (after, before))
         assert (ours.color_range == 2) == (theirs.color_range == 2) == (name == "full")
-        if suffix == ".mp4":  # VP9 cannot store all of them
+        if suffix == ".mp4":  # VP9 cannot store all colour tags
             assert (ours.colorspace, ours.color_primaries, ours.color_trc) == stated
         assert np.abs(ours.to_ndarray().astype(int) - theirs.to_ndarray()).mean() < 3
 
@@ -311,8 +311,8 @@ def test_planes_and_bgr_give_the_same_detections_and_colours(
 
 
 def share_of_matches(ours: list[Detections], theirs: list[Detections]) -> float:
-    """Return the share of detections that the other side has, too, there with a score that may be
-    slightly below the threshold."""
+    """Return the share of detections above the threshold that the other side has, too. There, the
+    score may be slightly lower."""
     count = matched = 0
     for our_frame, their_frame in zip(ours, theirs, strict=True):
         for these, those in ((our_frame, their_frame), (their_frame, our_frame)):

@@ -176,7 +176,7 @@ def test_least_recently_used_shape_is_closed(monkeypatch: pytest.MonkeyPatch) ->
     assert log == ["open (64, 320)", "open (96, 320)", "open (128, 320)"]
     give_shape(opened, request, 160)
     assert log[3:] == ["close (128, 320)", "open (160, 320)"]
-    give_shape(opened, request, 128)  # opened again
+    give_shape(opened, request, 128)  # must be opened again
     assert log[5:] == ["close (64, 320)", "open (128, 320)"]
     assert (opened._made, len(opened._shapes), opened._pictures) == (5, 4, 7)
     opened.close()
@@ -205,7 +205,7 @@ def test_shape_needed_by_two_threads_is_loaded_once(monkeypatch: pytest.MonkeyPa
     assert log == ["open (64, 320)"]
     assert not np.shares_memory(*(request.slot for request in opened.requests))
     opened.close()
-    with pytest.raises(EngineError, match="closed"):  # a stream that another thread closed
+    with pytest.raises(EngineError, match="closed"):  # as if another thread closed the stream
         opened.prepare((64, 320))
     assert log == ["open (64, 320)", "close (64, 320)"]
 
@@ -228,12 +228,12 @@ def test_prepared_shape_is_not_closed_before_it_is_given(monkeypatch: pytest.Mon
         assert opened.give(request, (64, 320)).input.height == 64
     monkeypatch.setattr(opened, "prepare", prepare)
     assert log[2:] == ["close (96, 320)", "open (128, 320)"]
-    opened.prepare((160, 320))  # must not close the shape that waits to be given
+    opened.prepare((160, 320))  # must not close 128x320, which is prepared but not yet given
     assert opened.give(request, (128, 320)).input.height == 128
 
 
 def test_fewer_shapes_are_open_if_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory fits three shapes of 8 MB. With less, three remain: the first, the used, the next."""
+    """Shapes take 8 MB each. Even in 9 MB three stay open: the first, the used and the next one."""
     for room in (25_000_000, 9_000_000):
 
         def too_much(size: int, room: int = room) -> str | None:

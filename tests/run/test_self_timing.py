@@ -39,7 +39,7 @@ SPEEDS = {
     ("openvino", "bf16"): 0.008,
     ("openvino", "int8"): 0.004,
 }
-BOX_COUNTS: dict[tuple[str, str], float] = {}  # count of boxes; 20 if absent
+BOX_COUNTS: dict[tuple[str, str], float] = {}  # boxes that an engine finds; 20 if absent
 MAKE = self_timing.make
 
 
@@ -171,7 +171,7 @@ def test_timing_is_repeated_after_a_change(street, ticks, tmp_path, monkeypatch,
     ],
     ids=str,
 )
-def test_other_settings_are_not_timed(street, ticks, tmp_path, runtime):
+def test_run_with_other_settings_is_not_timed(street, ticks, tmp_path, runtime):
     assert choose.find_timing(street, settings(tmp_path, **runtime)) is None
     assert ticks.now == 0
 
@@ -216,7 +216,7 @@ def some_boxes(count: int, conf: float) -> Detections:
         ({}, 1.0, ("openvino", "bf16")),
         ({("openvino", "bf16"): 18}, 30 / 31, ("ort", "fp32")),
         ({("openvino", "bf16"): float("nan")}, 0.0, ("ort", "fp32")),
-        ({("openvino", "bf16"): 40}, 0.0, ("ort", "fp32")),  # too different for rounding
+        ({("openvino", "bf16"): 40}, 0.0, ("ort", "fp32")),  # more than rounding explains
         (dict.fromkeys(SPEEDS, 5), 1.0, ("openvino", "bf16")),  # compared by boxes of low scores
         (dict.fromkeys(SPEEDS, 0), None, ("ort", "fp32")),  # nothing to compare
     ],
@@ -281,7 +281,7 @@ def test_gpu_engine_that_builds_plans_is_not_timed(foreign, ticks, tmp_path, mon
     assert runtime.precision == ("fp16" if engine == "ort" else "fp32")
 
 
-def test_networks_of_unknown_loss_are_not_timed(street, ticks, tmp_path):
+def test_network_whose_loss_in_int8_is_unknown_is_not_timed(street, ticks, tmp_path):
     assert choose.find_timing(replace(street, sha256="ab" * 32), settings(tmp_path)) is None
     assert choose.find_timing(replace(street, random_seed=0), settings(tmp_path)) is None
     assert choose.find_timing(street, settings(tmp_path, model="street.cfg")) is None
@@ -349,7 +349,7 @@ def test_small_speedup_does_not_change_the_precision(
         ((2,), ROUNDS, "int8"),
         ((2, 3), ROUNDS + 1, "int8"),  # 2 slow rounds of 7 matter, 2 of 8 do not
         (range(MAX_ROUNDS), ROUNDS, "fp32"),  # always slower, so nothing is unclear
-        (range(0, MAX_ROUNDS, 3), MAX_ROUNDS, "fp32"),  # a third of all rounds
+        (range(0, MAX_ROUNDS, 3), MAX_ROUNDS, "fp32"),  # slow in a third of all rounds
     ],
 )
 def test_noisy_timing_runs_more_rounds(
@@ -502,7 +502,7 @@ def test_package_has_calibrations_of_its_own_weights(street):
 
 @pytest.mark.slow
 def test_command_and_detector_with_auto_use_the_timing(tmp_path, monkeypatch):
-    """Time real engines; which one is the fastest depends on the machine."""
+    """Time real engines. The machine decides which engine is the fastest."""
     monkeypatch.setenv(SWITCH, "1")
     monkeypatch.setattr(base, "NVIDIA_DRIVER", Path("/no/driver"))
     monkeypatch.chdir(tmp_path)
@@ -519,7 +519,7 @@ def test_command_and_detector_with_auto_use_the_timing(tmp_path, monkeypatch):
     (entry,) = json.loads((tmp_path / "engines/measured.json").read_text())["measurements"]
     assert (entry["rows"][0]["engine"], entry["rows"][0]["precision"]) == ("ort", "fp32")
     assert all(row["fps"]["inference"]["low"] > 0 for row in entry["rows"])
-    assert detect([STREET], config).exit_code == 0  # like eval
+    assert detect([STREET], config).exit_code == 0  # without ``timed``, as in eval
     with Detector(engines_dir=str(tmp_path / "engines")) as detector:
         assert detector.engine == "ort"
     with Detector(engine="auto", engines_dir=str(tmp_path / "engines")) as detector:
@@ -530,7 +530,7 @@ def test_command_and_detector_with_auto_use_the_timing(tmp_path, monkeypatch):
 def test_long_run_times_a_custom_model_and_detector_reads_it(shared, tmp_path, monkeypatch):
     monkeypatch.setenv(SWITCH, "1")
     monkeypatch.setattr(base, "NVIDIA_DRIVER", Path("/no/driver"))
-    monkeypatch.setattr(losses, "LIMIT_S", 100.0)  # the machine may be busy, the clip is short
+    monkeypatch.setattr(losses, "LIMIT_S", 100.0)  # allow for a busy machine and a short clip
     monkeypatch.setattr(losses, "SHARE", 100.0)
     monkeypatch.setattr(measurements, "MIN_SPEEDUP", 0.0)
     model, clip = (

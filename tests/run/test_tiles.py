@@ -41,7 +41,7 @@ def options(folder: Path, **more) -> Config:
     return Config().with_options({**settings, "run_dir": str(folder / "run"), **more})
 
 
-@pytest.mark.parametrize("size", [None, "608x352"])  # of the video, or given
+@pytest.mark.parametrize("size", [None, "608x352"])  # None: follows the video's shape
 def test_tiles_smaller_than_the_input_are_refused_before_the_engine_opens(
     tmp_path, monkeypatch, size
 ):

@@ -129,8 +129,8 @@ def test_library_cpu_time_is_scaled_to_calls_outside_the_steady_state() -> None:
 
 
 def test_foreign_share_is_the_cpu_share_of_other_processes() -> None:
-    """In 31 s, other processes used 43 s of CPU time and ours 37 s. The thread itself used 19 s in
-    its 44 s."""
+    """In 31 s, other processes used 43 s of CPU time and ours 37 s. The thread itself used 19 s of
+    CPU time in 44 s."""
     source = source_sums(10**9)
     share = 43 / (43 + 37 - 19 * 31 / 44)
     assert source.threads["main"].figures(source.burnt).foreign_share == pytest.approx(share, 1e-3)

@@ -40,7 +40,7 @@ def test_reused_folder_holds_one_run_and_keeps_the_users_files(tmp_path):
 
 
 def test_empty_rows_leave_no_file(tmp_path):
-    """Every frame has a row, so an empty file means that its rows were withdrawn."""
+    """Every frame has a row, so an empty file means that its rows were removed again."""
     session = Session.create(str(tmp_path / "r"), "x")
     rows = tmp_path / "a.jsonl"
     rows.write_text("")
@@ -67,7 +67,7 @@ def test_discard_removes_only_the_folders_it_created(tmp_path, monkeypatch):
     assert (tmp_path / "own").is_dir()
     Session.create("own/deep/er", "x").discard()
     assert list((tmp_path / "own").iterdir()) == []
-    (tmp_path / "runs").mkdir()  # empty, and the user's
+    (tmp_path / "runs").mkdir()  # empty, but created by the user
     Session.create(None, "in-ort").discard()
     assert (tmp_path / "runs").is_dir()
 

@@ -20,4 +20,4 @@ def _restore_torch_settings():
     torch.set_num_threads(min(2, before))
     yield
     torch.set_num_threads(before)
-    torch.set_flush_denormal(False)  # training sets it for the thread
+    torch.set_flush_denormal(False)  # training turns it on for this thread

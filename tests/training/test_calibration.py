@@ -83,7 +83,7 @@ def rows(*boxes):
 
 @pytest.mark.parametrize(
     ("group", "cost"),
-    [("coco", 0.2 + 0.5 * 0.1), ("road", 0.2)],  # in road, an unmatched box may be unlabelled
+    [("coco", 0.2 + 0.5 * 0.1), ("road", 0.2)],  # road: objects without labels cost nothing
 )
 def test_missed_objects_cost_by_size_and_unmatched_boxes_by_score(group, cost):
     truth = truths([0, 0, 20, 20], [50, 50, 80, 80], [0, 80, 20, 100], ignored=[2])

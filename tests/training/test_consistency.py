@@ -57,7 +57,7 @@ def test_score_change_costs_its_square(shift, score, cost):
     assert result == pytest.approx(cost, abs=1e-5)
 
 
-def test_box_that_does_not_move_costs_by_iou():
+def test_box_that_does_not_move_with_the_picture_costs_by_iou():
     move = moves(1.0, 12.0, 0.0)
     boxes, logits = outputs_of(OBJECT, OBJECT, 0.8, 0.8)
     logits[1] = -9.0

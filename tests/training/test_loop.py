@@ -89,7 +89,7 @@ def test_start_uses_the_average_of_a_finished_run(tmp_path):
         json.loads(line) for line in (tmp_path / "second" / "log.jsonl").read_text().splitlines()
     ]
     assert rows[0]["step"] == 0
-    assert rows[0]["rate"] == 0  # rounded
+    assert rows[0]["rate"] == 0  # rounded to 0
     trained = [
         name for name, _ in Street(read_layers(ROOT / "cfg/darknet/street.cfg")).named_parameters()
     ]
@@ -97,6 +97,6 @@ def test_start_uses_the_average_of_a_finished_run(tmp_path):
     for name, expected, result in zip(names, before, after, strict=True):
         if name in trained:
             np.testing.assert_allclose(expected.numpy(), result.numpy(), rtol=1e-4, atol=1e-5)
-    again = run(tmp_path / "second", 1, start=start, peak=1.0)  # already finished
+    again = run(tmp_path / "second", 1, start=start, peak=1.0)  # this run has already finished
     for expected, result in zip(after, again, strict=True):
         np.testing.assert_array_equal(expected.numpy(), result.numpy())

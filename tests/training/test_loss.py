@@ -110,7 +110,7 @@ def test_labels_override_the_teacher():
     assert scores[..., 1].max() > 0.9
     assert bool(
         (weights[scores[..., 1] == 0.4] == 0.2).all()
-    )  # the teacher's own boxes, at half weight
+    )  # cells where only the teacher sees an object have half the weight
 
 
 def test_ignored_region_costs_nothing():

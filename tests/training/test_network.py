@@ -1,4 +1,4 @@
-"""The torch network agrees with its exported files, its half-precision gradients with torch's."""
+"""The network agrees with its exported files, and its half-precision gradients with torch's."""
 
 from __future__ import annotations
 

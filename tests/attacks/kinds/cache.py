@@ -1,4 +1,4 @@
-"""Poisoned engine files: whatever they contain, the rows must be the real model's.
+"""Poisoned engine files: whatever they contain, the rows must come from the real model.
 
 Every case starts with a folder that a run has filled, and the key that authenticates its files. An
 attacker who does not know the key then changes something.
@@ -92,7 +92,7 @@ def tampered_manifest(harm: Harm) -> None:
 
 
 def tampered_both(harm: Harm) -> None:
-    """Give the manifest the poisoned graph's digest, with the old proof, none or a forged one."""
+    """Put the poisoned graph's digest into the manifest, with the old, a forged or no proof."""
     harm.change_manifest(file_sha256=harm.poison())
     change = harm.random.randrange(4)
     if change == 0:
@@ -109,7 +109,7 @@ def tampered_both(harm: Harm) -> None:
 
 
 def another_name(harm: Harm) -> None:
-    """Store the poisoned graph under a name with its own digest, and remove the real one."""
+    """Store the poisoned graph under a name with its own digest, and remove the real graph."""
     digest = harm.poison()
     harm.change_manifest(file_sha256=digest)
     stem = harm.graph.removesuffix(".onnx")[:-12] + digest[:12]
@@ -119,7 +119,7 @@ def another_name(harm: Harm) -> None:
 
 
 def swapped_names(harm: Harm) -> None:
-    """Store the graph and manifest of another model under this one's name."""
+    """Store the graph and manifest of another model under this model's names."""
     import onnx
 
     model = onnx.load_from_string(harm.files[harm.graph])

@@ -25,7 +25,7 @@ SOURCES = (
     "gopher://127.0.0.1:1/x", "srt://127.0.0.1:1/x", "in.mp4/x", "x" * 300, "\udcff.mp4",
     "in.mp4\n", "loop",
 )  # fmt: skip
-# Engines: only the one without a library, and unknown names, since cases run in forks.
+# Of the engines only null, which needs no library, and unknown names, since cases run in forks.
 OPTION_VALUES = {
     "engine": ("null", "null", "null", "null", "null,null", "nul", "", "NULL"),
     "model": ("dots.onnx", "dots.onnx", "dots.onnx", "m.cfg", "m.weights", "street",
@@ -66,7 +66,7 @@ POSITIONAL = {
     "dataset": ("set/labels.json", "set", "absent.json", "letter.txt", "in.mp4"),
     "name": ("absent", "", "../x"), "model": OPTION_VALUES["model"],
 }  # fmt: skip
-# Without commands that load engines or wait for other processes, and without doctor.
+# All commands, except doctor and commands that load engines or wait for other processes.
 COMMANDS = (
     *["detect"] * 12, "", "", "profile", "eval", "eval", "report", "diff", "models show",
     "models show", "models list", "build", "nothing",
@@ -124,8 +124,8 @@ def make(random: Random) -> Case:
     if random.random() < 0.05:
         flags.append(random.choice(("--nothing", "-", "-x", "--js", "--conf=")))
     if command in ALWAYS_ADDED:
-        # Last, so that they override others: no engine's library is loaded in a fork, and no file
-        # is built in the checkout's own folder.
+        # Last, so that these override other values: no fork may load an engine's library, and no
+        # file may be built in the checkout's own folder.
         flags += [*ALWAYS_ADDED[command], *ENGINES]
     if command in ("", "detect", "profile", "eval") and random.random() < 0.6:
         flags = ["--model", "dots.onnx", *flags]

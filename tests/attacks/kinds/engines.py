@@ -11,7 +11,7 @@ from tests.attacks.inputs import CFG, ENGINES, content
 from tests.attacks.kinds import onnx_graphs
 from tests.attacks.mutate import damage
 
-HEADER = 20  # bytes of a .weights file; CFG's batch norm follows, four rows of four floats
+HEADER = 20  # bytes of a .weights header; then comes CFG's batch norm, four rows of four floats
 NORM = HEADER + 4 * 16
 FLOATS = (0.0, -0.0, 1e-45, -1.0, 1e30, -3e38, float("inf"), float("-inf"), float("nan"))
 NAMES = {"ort": "onnxruntime", "openvino": "openvino", "torch": "torch"}
@@ -55,8 +55,8 @@ def make(random: Random) -> Case:
 
 
 def _damage_weights(random: Random, weights: bytes) -> bytes:
-    """Damage the bytes in a third of the cases; most of these are refused. Otherwise keep the batch
-    norm, so that the engine gets the network, and set extreme weights."""
+    """Damage random bytes in a third of the cases; most of these files are refused. In the others,
+    set extreme weights but keep the batch norm, so that the engine gets the network."""
     if random.random() < 1 / 3:
         return weights[:HEADER] + damage(random, weights[HEADER:])
     changed = bytearray(weights)

@@ -88,7 +88,7 @@ def make(random: Random) -> Case:
             more["env"] = {**more["env"], **random.choice(VARIABLES)}
     elif choice < 6:
         more["limits"] = Limits(**random.choice(LOW_LIMITS))
-        # With too low limits, the interpreter or a library fails before our first line.
+        # With limits this low, the interpreter or a library may fail before our first line.
         more["codes"] = HANDLED | _library_codes(more["limits"])
     elif choice < 7:
         more["closed"] = random.choice(((0,), (1,), (2,), (0, 1), (1, 2), (0, 1, 2)))
@@ -103,9 +103,9 @@ def make(random: Random) -> Case:
 
 
 def _library_codes(limits: Limits) -> set[int]:
-    """Return the exit codes of Python, NumPy and OpenCV that fail to load.
+    """Return the exit codes of a process if Python, NumPy or OpenCV fails to load.
 
-    1: before our first line; 127: the dynamic linker; SIGSEGV or SIGABRT: a thread's stack.
+    1: failed before our first line; 127: the dynamic linker; SIGSEGV or SIGABRT: a thread's stack.
     """
     small = (limits.address_space_mb or 9999) <= 1000 or (limits.open_files or 99) <= 24
     return {1, 127, -6, -11} if small else set()

@@ -1,4 +1,4 @@
-"""A disk that is full after some bytes: exit code 6 with one line, or 0; no partial file."""
+"""A disk that gets full: a run exits with 0, or with 6 and one line, and leaves no partial file."""
 
 from __future__ import annotations
 

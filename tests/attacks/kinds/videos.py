@@ -35,9 +35,9 @@ def make(random: Random) -> Case:
 
 
 def _memory_mb(data: bytes) -> int:
-    """Return the megabytes that a GIF's frames need: 3 bytes a pixel for each of five in flight,
-    and 8 for the decoder. Damage may make its screen, and so each frame, 16384x16384.
-    """
+    """Return the megabytes that a GIF's frames need: per pixel, 3 bytes for each of five frames in
+    flight, and 8 bytes for the decoder. Damage can enlarge the GIF's screen, and so each frame, to
+    16384x16384."""
     if not data.startswith(b"GIF8") or len(data) < 10:
         return 0
     width, height = struct.unpack_from("<HH", data, 6)

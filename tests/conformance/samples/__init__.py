@@ -1,7 +1,7 @@
 """Samples for the tests of sources: a source's module is NAME.py, or tests/WING/sample_NAME.py.
 
 The module has ``sample``, a context manager that takes a folder and gives a Sample. A source
-without a module is tested with the first file of ``GALLERY`` that it claims.
+without such a module is tested with the first file of ``GALLERY`` that it claims.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def engine(name="ort", usable=True, reason=None):
 
 def test_engine_with_a_wrong_result_is_refused(monkeypatch):
     assert attempt._run_plus_one("ort")["fp32"] is None
-    assert attempt._run_plus_one("null")["fp32"] is None  # it declares that it computes nothing
+    assert attempt._run_plus_one("null")["fp32"] is None  # null declares that it computes nothing
     plus_one = attempt._plus_one()
     (bias,) = [one for one in plus_one.graph.graph.initializer if one.name == "bias"]
     bias.CopyFrom(numpy_helper.from_array(np.full(3, 2, np.float32), "bias"))

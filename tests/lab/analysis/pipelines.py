@@ -30,8 +30,8 @@ def shape(
 
 @dataclass(frozen=True)
 class Load:
-    """``seconds[stage][number]``: duration of each call; a last read finds the end. ``by_writer``:
-    the writer runs head and nms, as it did until version 0.2."""
+    """The load of a run. ``seconds[stage][number]``: duration of each call; the last read finds the
+    end of the source. ``by_writer``: the writer runs head and nms, as until version 0.2."""
 
     frames: int
     shape: LoopShape
@@ -63,7 +63,7 @@ class _Simulation:
     def __init__(self, load: Load) -> None:
         self.load, self.loop = load, load.shape
         self.calls: list[Activity] = []
-        self.clock: dict[str, float] = {}  # thread -> when it is free
+        self.clock: dict[str, float] = {}  # thread -> time when it is free
         self.ends: dict[tuple[str, int], float] = {}
         self.taken: dict[int, float] = {}  # batch -> when the writer took it
         self.began: dict[int, float] = {}  # batch -> when its inference began
@@ -77,7 +77,7 @@ class _Simulation:
         self.calls.append(Activity(stage, number, thread, round(start * 1e9), round(end * 1e9)))
 
     def wait(self, thread: str, when: float | None) -> None:
-        """Let a thread wait until ``when``; None: available from the beginning."""
+        """Let a thread wait until ``when``. None means that it need not wait."""
         self.clock[thread] = max(self.clock.get(thread, 0.0), when or 0.0)
 
     def rows(self, batch: int) -> range:
@@ -117,8 +117,8 @@ class _Simulation:
                 self.write("writer", batch)
 
     def read(self, batch: int) -> None:
-        """Take a request, then read into an image buffer for each row. The read that finds the end
-        also needs a request and a buffer. The batch is queued as soon as the queue has room."""
+        """Take a request, then read a frame into a buffer for each row of the batch. The read that
+        finds the end also needs both. The batch is queued as soon as the queue has room."""
         if batch >= self.loop.requests:
             self.wait("reader", self.returned[batch - self.loop.requests])
         rows = self.rows(batch)
@@ -134,8 +134,8 @@ class _Simulation:
             self.wait("reader", self.began.get(batch - self.loop.queue_batches))
 
     def infer(self, batch: int) -> float:
-        """Infer on the first free worker and return the end of the call. The worker is free again
-        when the writer takes an earlier result, so that the queue has room."""
+        """Infer on the first free worker and return when the result is ready. The worker is free
+        again once the writer has taken an earlier result, so that the queue of results has room."""
         workers = [f"worker-{at}" for at in range(self.loop.concurrency)]
         thread = min(workers, key=lambda name: self.clock.get(name, 0.0))
         self.wait(thread, self.clock["reader"])

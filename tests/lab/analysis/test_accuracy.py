@@ -1,4 +1,4 @@
-"""The figures of eval: the library compared with our own evaluator, and cases done by hand."""
+"""The figures of eval: faster-coco-eval against our own evaluator, and cases computed by hand."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_perfect_detections_have_full_precision():
     figures = accuracy([labels((HERE, 0), (FAR, 1))], [found((HERE, 0.9, 0), (FAR, 0.8, 1))], NAMES)
     assert (figures.ap, figures.ap50, figures.ap75) == (1, 1, 1)
     assert figures.ap50_interval == (1, 1)
-    # The boxes are 20 x 20 and 40 x 40 pixels.
+    # The boxes are 20 x 20 (small) and 40 x 40 pixels (medium).
     assert (figures.ap_small, figures.ap_medium, figures.ap_large) == (1, 1, None)
     assert figures.curves["person"] == (1,) * 101
     assert figures.confusion.counts == ((1, 0, 0), (0, 1, 0), (0, 0, 0))
@@ -48,7 +48,7 @@ def test_perfect_detections_have_full_precision():
 def test_loose_box_counts_up_to_its_overlap():
     figures = accuracy([labels((HERE, 0))], [found((NEAR, 0.9, 0))], NAMES)
     assert figures.ap == pytest.approx(0.7)  # at .50 to .80, not at .85, .90, .95
-    assert figures.per_class["vehicle"].ap is None  # no box, so not in the mean
+    assert figures.per_class["vehicle"].ap is None  # a class without boxes is not in the mean
 
 
 def test_ignored_box_matches_once_and_crowd_any_number():
@@ -99,8 +99,8 @@ def random_set(seed, pictures=80):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-def test_library_and_our_evaluator_agree(seed):
-    """At IoU 0.5, with ignored boxes, crowds and pictures that are not searched for a class."""
+def test_library_and_our_evaluator_agree_at_iou_50(seed):
+    """Some boxes are ignored or crowds, and some pictures were not labelled for a class."""
     truths, detections = random_set(seed)
     figures = accuracy(truths, detections, NAMES)
     for class_id, name in enumerate(NAMES):
@@ -147,7 +147,7 @@ def test_difference_to_the_first_engine():
         (labels((HERE, 0)), found((HERE, 0.9, 1)), [[0, 1, 0], [0, 0, 0], [0, 0, 0]]),
         # a missed person and a false vehicle
         (labels((HERE, 0)), found((FAR, 0.9, 1)), [[0, 0, 1], [0, 0, 0], [0, 1, 0]]),
-        # below the threshold
+        # a detection below the threshold
         (labels((HERE, 0)), found((HERE, 0.2, 0)), [[0, 0, 1], [0, 0, 0], [0, 0, 0]]),
         # the best score is matched first
         (

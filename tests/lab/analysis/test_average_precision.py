@@ -1,4 +1,4 @@
-"""Average precision, recall, precision and intervals, on cases done by hand."""
+"""Average precision, recall, precision and intervals, on cases computed by hand."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def judged(outcomes, wanted, scores=None):
         ([HERE], [0.9], truth(HERE), [RIGHT]),
         ([FAR], [0.9], truth(HERE), [WRONG]),
         ([HERE, HERE], [0.9, 0.8], truth(HERE), [RIGHT, WRONG]),  # a box is matched once
-        # the better score matches, although it fits worse
+        # the detection with the better score matches, although it fits worse
         ([HERE, SHIFTED], [0.8, 0.9], truth(HERE), [RIGHT, WRONG]),
         ([HERE], [0.9], truth(SHIFTED, HERE), [RIGHT]),
         # the best fit is matched, not the first box
         ([HERE, SHIFTED], [0.9, 0.8], truth(SHIFTED, HERE), [RIGHT, RIGHT]),
-        ([HERE, HERE], [0.9, 0.8], truth(HERE, ignored=[0]), [NEITHER, WRONG]),  # once
-        ([HERE, HERE], [0.9, 0.8], truth(HERE, crowd=[0]), [NEITHER, NEITHER]),  # any number
-        # overlap with a crowd is the share of the detection that it covers
+        ([HERE, HERE], [0.9, 0.8], truth(HERE, ignored=[0]), [NEITHER, WRONG]),  # matched once
+        ([HERE, HERE], [0.9, 0.8], truth(HERE, crowd=[0]), [NEITHER, NEITHER]),  # matched twice
+        # overlap with a crowd is the share of the detection that the crowd covers
         ([HERE], [0.9], truth([0, 0, 100, 100], crowd=[0]), [NEITHER]),
         ([HERE], [0.9], truth([0, 0, 100, 100], ignored=[0]), [WRONG]),
         # a counted box is preferred to an ignored one that fits better
@@ -60,7 +60,7 @@ def test_outcome_of_each_detection(boxes, scores, labels, expected):
     assert outcomes(boxes, scores, labels) == expected
 
 
-def test_threshold_is_reached_by_equality():
+def test_overlap_equal_to_the_threshold_matches():
     half = [0, 0, 10, 5]
     assert outcomes([half], [0.9], truth(HERE)) == [RIGHT]
     assert outcomes([half], [0.9], truth(HERE), iou=0.51) == [WRONG]

@@ -1,4 +1,4 @@
-"""Comparisons of invented rounds with exact numbers."""
+"""Comparisons of rounds with invented numbers, whose results are known exactly."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_failed_row_keeps_its_error_and_the_next_row_is_the_baseline():
         ((1.1, 1.2, 1.3, 1.1, 1.2, 1.3), "b", "faster"),  # six rounds: 1 in 32 by chance
         ((1.1, 1.2, 1.3, 1.1, 1.2), None, "open"),  # five rounds: 1 in 16 by chance
         ((1.1, 1.2, 1.3, 1.1, 1.2, 0.98), None, "open"),
-        # within the difference of two equal processes
+        # no larger than the difference between two equal processes
         ((1.005, 1.006, 1.007, 1.008, 1.009, 1.01), None, "same"),
         ((0.9, 0.8, 0.7, 0.9, 0.8, 0.7), "a", "slower"),
     ],
@@ -100,7 +100,7 @@ def test_p_values_are_corrected_for_several_rows():
     assert [each.rows[1].verdict["inference"].p for each in (one, two)] == [2 / 64, 4 / 64]
 
 
-def test_difference_that_equal_processes_show_too_is_open():
+def test_difference_between_rows_is_open_if_equal_processes_also_show_it():
     """In each round, b is 3% faster than a, but so is a second process that runs a."""
     base = [10.0 + 0.1 * at for at in range(12)]
     fast = [1.03 * one for one in base]
@@ -119,10 +119,10 @@ def test_difference_that_equal_processes_show_too_is_open():
     ("changed", "comparable"),
     [
         ({}, True),
-        # more, but below 2% of a frame's 200 ms, so no conclusion changes
+        # a larger CPU time, but by less than 2% of a frame's 200 ms, so no conclusion changes
         ({"cpu": {"write": 2.1}}, True),
         ({"cpu": {"write": 9.0}}, False),
-        ({"cpu": {"infer": 90.0}}, True),  # inference is what differs between engines
+        ({"cpu": {"infer": 90.0}}, True),  # inference may differ between engines
         ({"digest": "other"}, False),
         ({"frames": 59}, False),
         ({"idle": 0.5}, False),

@@ -54,8 +54,8 @@ def shares_of_path(run_load) -> dict[str, float]:
     }
 
 
-# The loop, seconds per call, and shares of the path in the steady state. A frame at its start or
-# end may add a little of another stage.
+# The loop, the seconds per call, and the shares of the path in the steady state. A frame at the
+# start or end of the steady state may add a little of another stage.
 KNOWN = {
     "inference-bound": (shape(), {"read": 2, "infer": 8, "write": 3}, {"infer": 1.0}),
     "read-bound": (shape(), {"read": 8, "infer": 2, "write": 3}, {"read": 1.0}),
@@ -179,8 +179,8 @@ def test_simulated_call_starts_when_its_binding_predecessor_ends():
     ids=str,
 )
 def test_real_run_obeys_the_graph(tmp_path, flags):
-    """No call starts before its predecessors in the graph end. (We skip edges from the start of a
-    call: a thread that waits for room may continue just before the call that made room.)"""
+    """No call starts before its predecessors in the graph end. We skip edges from the start of a
+    call: a thread that waits for room may continue just before the call that made room."""
     session = read_session(ran(tmp_path, frames=40, save=("jsonl",), **flags))
     graph = activity_graph(activities_of(session.spans), LoopShape.of(session.document.loop[0]))
     edges = [
@@ -253,7 +253,7 @@ def test_activities_are_read_from_columns():
         "stage": np.array([0, 1, 2, 0, 2]),
         "index": np.array([4, 4, 4, 9, 5]),
         "start_ns": np.array([20, 0, 10, 0, 22]),
-        "end_ns": np.array([30, 20, 15, 5, 25]),  # the last one ran inside the first
+        "end_ns": np.array([30, 20, 15, 5, 25]),  # the last call ran within the first
         "thread_names": np.array(["reader", "worker-0"]),
         "stage_names": np.array(["read", "request", "infer"]),
     }

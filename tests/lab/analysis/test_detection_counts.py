@@ -28,7 +28,7 @@ def test_rows_are_counted_by_class(tmp_path):
     )
 
 
-def test_a_session_without_rows_says_so(tmp_path):
+def test_reason_is_given_if_a_session_has_no_rows(tmp_path):
     rows = read_rows(tmp_path)
     assert rows.frames == []
     assert rows.left_out is not None
@@ -64,7 +64,7 @@ def test_long_file_is_read_partly(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe"])
-def test_folder_or_pipe_as_rows_is_left_out_without_waiting(tmp_path, kind):
+def test_folder_or_pipe_instead_of_rows_is_skipped_without_waiting(tmp_path, kind):
     path = tmp_path / "detections.jsonl"
     path.mkdir() if kind == "folder" else os.mkfifo(path)
     assert read_rows(tmp_path).left_out is not None

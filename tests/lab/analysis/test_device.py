@@ -11,7 +11,7 @@ from detector.lab.analysis.layers import LAUNCHING, NO_REQUEST, WAITING, device_
     ("kernels", "host", "waits", "busy_ms", "idle", "launch_bound"),
     [
         ([(0, 10)], [(0, 2)], [], 10, {}, False),
-        # kernels of two streams, unsorted, count once where they overlap
+        # overlapping kernels of two streams, unsorted, count once
         ([(3, 4), (1, 3), (2, 4)], [(0, 4)], [], 3, {LAUNCHING: 1}, False),
         ([(2, 3), (8, 9)], [(0, 9)], [], 2, {LAUNCHING: 7}, True),
         ([(0, 1), (9, 10)], [(0, 1)], [], 2, {NO_REQUEST: 8}, False),  # idle without work
@@ -20,7 +20,7 @@ from detector.lab.analysis.layers import LAUNCHING, NO_REQUEST, WAITING, device_
         ([(0, 2), (4, 5)], [(2, 4)], [], 3, {LAUNCHING: 2}, False),  # busy for most of the time
         # A host that waits launches nothing.
         ([(1, 2)], [(0, 1)], [(2, 5)], 1, {LAUNCHING: 1, WAITING: 3}, False),
-        ([(4, 5)], [(0, 5)], [(1, 5)], 1, {LAUNCHING: 1, WAITING: 3}, False),  # within an operator
+        ([(4, 5)], [(0, 5)], [(1, 5)], 1, {LAUNCHING: 1, WAITING: 3}, False),  # wait in an operator
         ([(0, 1)], [(1, 5)], [(8, 10)], 1, {LAUNCHING: 4, WAITING: 2, NO_REQUEST: 3}, False),
     ],
 )

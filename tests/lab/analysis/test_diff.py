@@ -1,4 +1,4 @@
-"""A run is slower if it exceeds the noise of both runs, and a regression beyond the limit."""
+"""A run is slower if the difference exceeds the noise; a regression also exceeds the limit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_verdict_of_two_runs(after, noise, verdict, fails):
 
 
 def test_diff_names_changed_settings_libraries_and_models(tmp_path):
-    """Another threshold can make a stage much slower, so the gate must show what changed."""
+    """A changed threshold can make a stage much slower, so ``diff`` must show what changed."""
     about = {
         "model": "street",
         "model_sha256": "a",

@@ -23,7 +23,7 @@ def test_parts_of_a_frame_cover_its_time(loop):
         assert all(part.ms >= 0 for part in frame_report.parts)
 
 
-def test_wait_names_the_stage_that_it_waits_for():
+def test_longest_wait_names_the_stage_that_the_frame_waited_for():
     one = load(30, shape(queue=2, requests=8, images=20), read=1, infer=8)
     last = Explanation(run_of(one), one.shape, RunEvidence()).explain(20)
     waits = {part.stage: part.ms for part in last.parts if part.waits}

@@ -113,7 +113,7 @@ def test_gpu_forward_pass_includes_copies():
     [
         ("/model.6/cv1/conv/Conv", "model.6"),
         ("model.6.m.0.cv2.conv_nchwc", "model.6"),
-        ("model.6.m", "model.6"),  # containers belong to their block
+        ("model.6.m", "model.6"),  # a container inside a block belongs to the block
         ("6.conv", "6"),
         ("input.cast", "input"),
         ("Conv_0", "Conv_0"),
@@ -181,7 +181,7 @@ def test_data_sheet_values_are_parsed(peak, bandwidth, expected):
     [
         (100.0, 100.0, 2.0, "compute"),  # 51 % of the peak, 4.6 % of the bandwidth
         (100.0, 5.0, 2.0, "memory"),
-        (8100.0, 320.0, 2.0, "neither"),  # 3.9 % of a limit is far from it
+        (8100.0, 320.0, 2.0, "neither"),  # at most 3.9 % of either limit
     ],
 )
 def test_bound_by_the_data_sheet(peak, bandwidth, forward_ms, bound):

@@ -30,7 +30,7 @@ def session(folder, tmp_path):
     update_document(copy, "outputs", video="street-null-detected.mp4")
     update_document(copy, "config", "output", save=None)
     update_document(copy, "verdict", bottleneck="write")
-    update_document(copy, "fps", end_to_end=40.0)  # the rate of the passes
+    update_document(copy, "fps", end_to_end=40.0)  # as in the facts of the passes
     return copy
 
 
@@ -47,7 +47,7 @@ def by_option(session):
 
 
 def update_document(session, *keys, **values):
-    """Change values in session.json. ``keys``: where they are nested."""
+    """Change values in session.json. ``keys``: the path of the object that contains them."""
     document = json.loads((session / "session.json").read_text())
     reduce(getitem, keys, document).update(values)
     (session / "session.json").write_text(json.dumps(document))
@@ -59,7 +59,7 @@ def steps_after(session, *keys, **values):
 
 
 @pytest.mark.parametrize(("name", "suggested"), [("a.webm", True), ("a.gif", False)])
-def test_faster_encoding_is_suggested_if_there_is_one(name, suggested, session):
+def test_faster_encoding_is_suggested_if_the_format_has_one(name, suggested, session):
     assert ("--quality fast" in steps_after(session, "outputs", video=name)) is suggested
 
 
@@ -74,7 +74,7 @@ def test_smaller_input_of_the_verdict_is_suggested(session):
 
 
 def test_larger_batch_counts_frames_and_not_tiles(session):
-    steps = steps_after(session, batch=5)  # rows of an inference: --batch 1 --tiles 2x2
+    steps = steps_after(session, batch=5)  # rows of an inference with --batch 1 --tiles 2x2
     assert [one for one in steps if one.startswith("--batch ")] == ["--batch 4"]
 
 
@@ -113,7 +113,7 @@ TUNED = "tuned for 960x540 h264 (2026-11-22), 1.8 times the defaults: --precisio
     [
         (SELF_TIMED, "auto", True),
         (TUNED, "auto", True),
-        ("engine ort: onnxruntime is installed", "auto", False),  # auto takes it for any batch
+        ("engine ort: onnxruntime is installed", "auto", False),  # auto chooses ort for any batch
         (None, "openvino", False),  # already in the command
     ],
 )
@@ -143,7 +143,7 @@ def test_encoding_is_suggested_only_if_writing_has_a_gain(low, suggested, sessio
     changes = [change("write free", 42.0, (low, 1.1)), change("no video", 42.0, (1.01, 1.1))]
     steps = by_option(add_passes(session, what_if={"changes": changes}))
     assert ("--quality fast" in steps) is suggested
-    # The run was faster than what-if without writing.
+    # Now the run is faster than the what-if without writing.
     slower = steps_after(session, "fps", end_to_end=43.0).get("--quality fast")
     assert slower is None or slower.figure is None
     assert steps["--no-video"].figure.basis == "no video"  # this change itself was measured

@@ -55,7 +55,7 @@ def test_normal_approximation_is_close_to_exact(monkeypatch):
     assert rank_interval(values, 0.05) == pytest.approx(bounds, rel=0.05)
 
 
-def test_interval_contains_what_the_test_does_not_reject():
+def test_interval_contains_the_values_that_the_test_does_not_reject():
     values = [0.3, -0.1, 0.4, 0.15, 0.9, 0.26, -0.5, 0.35, 0.8, 0.65]
     low, middle, high = rank_interval(values, 0.05)
     assert low < middle < high
@@ -71,7 +71,7 @@ def test_holm_correction():
     assert holm([]) == []
 
 
-def test_fewest_rounds_decide_and_one_less_does_not():
+def test_fewest_rounds_decide_and_one_round_less_does_not():
     for rows in (1, 2, 3, 6, 7):
         least = fewest_rounds(rows)
         for rounds, decided in ((least, True), (least - 1, False)):
@@ -79,16 +79,16 @@ def test_fewest_rounds_decide_and_one_less_does_not():
             assert {one.outcome != "open" for one in judge(series, 0.01, 0.02)} == {decided}
 
 
-def test_looks_spend_the_whole_error_rate():
+def test_looks_at_interim_results_spend_the_whole_error_rate():
     assert sum(share_of_look(rounds, False) for rounds in range(1, 31)) == pytest.approx(1)
     assert share_of_look(7, False) == 0
-    for at, look in enumerate(LOOKS):  # earlier looks, then this one as the last
+    for at, look in enumerate(LOOKS):  # ``look`` is the last look, after the earlier ones
         spent = sum(share_of_look(one, False) for one in LOOKS[:at])
         assert spent + share_of_look(look, True) == pytest.approx(1)
 
 
 def test_the_first_look_can_decide():
-    """If nothing differs, eight equal directions are rarer than the errors of this look."""
+    """By chance, eight rounds point in one direction more rarely than this look may err."""
     [result] = judge([[0.1 + at / 1000 for at in range(8)]], 0.01, 0.02, share_of_look(8, False))
     assert result.outcome == "faster"
     [result] = judge([[0.011] * 8], 0.02, 0.02, 1.0)

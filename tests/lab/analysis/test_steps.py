@@ -11,7 +11,7 @@ from detector.lab.analysis.loop.activities import percentiles
 
 @pytest.mark.parametrize("count", [1, 4, 5, 19, 20, 80, 199, 200, 401])
 def test_percentiles_equal_the_ledgers(count):
-    """Nearest-rank percentiles are values themselves. The ledger's histogram rounds them by up to
+    """A nearest-rank percentile is one of the values. The ledger's histogram rounds it by up to
     1%."""
     values = np.random.default_rng(count).integers(1_000_000, 90_000_000, count)
     histogram = Histogram()

@@ -31,7 +31,7 @@ TRACKEVAL = {
 }
 
 
-# The same of the files of ``write_benchmark``, by benchmark, tracker and sequence.
+# The same figures for the files of ``write_benchmark``, by benchmark, tracker and sequence.
 TRACKEVAL_OF_FILES = {
     "MOT17": {
         ("a", "MOT17-good"): (0.487979, 0.378541, 0.629145, 0.532943, -0.320930, 3, 31),
@@ -41,7 +41,7 @@ TRACKEVAL_OF_FILES = {
         ("b", "MOT17-poor"): (0.115739, 0.334078, 0.041234, 0.070748, -0.049206, 115, 163),
         ("b", "COMBINED"): (0.145200, 0.342622, 0.066530, 0.072457, -0.146746, 142, 194),
     },
-    "MOT20": {  # its cyclists are distractors
+    "MOT20": {  # in MOT20, cyclists are distractors
         ("a", "MOT20-good"): (0.528131, 0.443138, 0.629494, 0.594771, 0.009302, 3, 31),
         ("a", "MOT20-poor"): (0.214818, 0.359261, 0.129038, 0.280601, 0.168254, 51, 163),
         ("a", "COMBINED"): (0.344336, 0.378269, 0.347250, 0.376307, 0.127811, 54, 194),

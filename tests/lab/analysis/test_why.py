@@ -84,7 +84,7 @@ def plant_boxes(frame, **loop):
 
 
 def plant_key(frame, **loop):
-    """Another frame was slow, too, so a key frame without cost explains nothing."""
+    """Make key frame 3 slow, too, since key frames that are usually cheap explain nothing."""
     calls, loop_shape = run("read", frame, 60.0, also=(3, 50.0), **loop)
     return (
         calls,
@@ -142,7 +142,7 @@ def test_unrecorded_thread_has_unknown_cause():
 
 def ledger(calls, ready=(), blocked=(), library=()):
     """Return the calls with the ledger's figures. ``ready``, ``blocked``: (stage, number, ms) each.
-    ``library``: the same for computing threads of the engine; 1 ms for inferences not listed."""
+    ``library``: the same for the CPU time of the engine's threads, which is otherwise 1 ms."""
     waited, slept, other = ({(s, n): ms for s, n, ms in each} for each in (ready, blocked, library))
     report = []
     for one in calls:
@@ -158,7 +158,7 @@ def ledger(calls, ready=(), blocked=(), library=()):
 @pytest.mark.parametrize("stage", ["read", "write"])
 @pytest.mark.parametrize(("held_ms", "name"), [(10.0, "disk"), (85.0, "core")])
 def test_wait_of_a_codec_for_a_core_is_not_the_disk(stage, held_ms, name):
-    """The call is blocked for 90 ms; for ``held_ms`` of them, library threads wait for a core."""
+    """The call is blocked for 90 ms. Library threads wait for a core for ``held_ms`` of that."""
     calls, loop_shape = run(stage, 12, 90.0)
     evidence = moments(calls, blocked=[(stage, 12, 90.0)])
     ends = call(calls, stage, 12).end_ns

@@ -106,7 +106,7 @@ def test_ambiguous_number_is_not_read() -> None:
 @STEADY
 @given(st.floats(0.1, 1e6), st.floats(0.1, 1e6), st.integers(0, 4), st.integers(0, 4))
 def test_rounded_parts_never_contradict_their_whole(a, b, more, fewer) -> None:
-    """Exact results that were rounded afterwards agree with their parts."""
+    """Results computed from rounded numbers agree with the exact results."""
     one, two = (POINT.read(f"{value:.{n}f}") for value, n in ((a, more), (b, fewer)))
     assert (one + two).meets(exact(a + b), 1e-12)
     assert (one * two).meets(exact(a * b), 1e-12)
@@ -119,4 +119,4 @@ def test_rounded_parts_never_contradict_their_whole(a, b, more, fewer) -> None:
 def test_division_by_a_possible_zero_gives_no_finding() -> None:
     assert (exact(1) / Number(0, -1, 1)).meets(exact(1e9))
     text = "engine,inference FPS,end-to-end FPS\na,1.09,0.92\nb,10.45,4.99\nc,9.0,2 ± 2\n"
-    assert "outside-time-differs" in rules_of(of_text(text))  # found in the other two rows
+    assert "outside-time-differs" in rules_of(of_text(text))  # between the other two rows

@@ -98,7 +98,7 @@ def test_formula_is_read_as_text() -> None:
     assert table.labels == ["=cmd|calc"]
 
 
-def test_titles_are_replaced_by_a_file(tmp_path: Path) -> None:
+def test_titles_are_replaced_by_the_titles_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "titles.yaml").write_text("Lat.: latency (ms)\nscore: null\n")
     titles = read_titles(str(tmp_path / "titles.yaml"))
     (table,) = parse_tables("model,Lat.,score\na,5,7\n", "t.csv", "csv", titles=titles)

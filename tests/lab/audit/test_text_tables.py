@@ -9,7 +9,7 @@ from detector.lab.audit.case import Case, audit
 from detector.lab.audit.read import parse_tables
 
 HEADING, ROWS = ["model", "latency (ms)", "FPS"], [["a b", "6.4", "156.2"], ["c", "14.1", "70.9"]]
-# As tabulate 0.9 (grid, simple, plain, orgtbl), rich 14 (HEAVY_HEAD, SIMPLE) and pandas 2.3 print.
+# Output of tabulate 0.9 (grid, simple, plain, orgtbl), rich 14 (HEAVY_HEAD, SIMPLE), pandas 2.3.
 TABLES = {
     "grid": """
 +---------+----------------+-------+
@@ -64,13 +64,13 @@ def test_a_drawn_table_is_read(name) -> None:
     assert not table.unread
 
 
-def test_kind_of_a_text_is_found() -> None:
+def test_format_of_a_table_is_recognised() -> None:
     for name, text in TABLES.items():
         (table,) = parse_tables(text, "log.txt")
         assert len(table.columns) == 3, name
 
 
-def test_a_rule_before_the_total_and_text_below_the_table_make_no_row() -> None:
+def test_line_before_the_total_and_text_below_the_table_are_not_rows() -> None:
     text = """
 -----  ----------  ----------
 name   self time   total time
@@ -98,7 +98,7 @@ def test_columns_that_cannot_be_separated_are_refused() -> None:
         parse_tables("model  ms   FPS\n    a 1.5 400.2\n    b 2.5 300.1\n", "log.txt")
 
 
-def test_rules_see_the_tables_of_a_log() -> None:
+def test_audit_checks_the_tables_of_a_log() -> None:
     text = "+---+---+\n| latency (ms) | FPS |\n+---+---+\n| 10.0 | 50.0 |\n+---+---+\n"
     found = audit(Case(parse_tables(text, "log.txt"))).findings
     assert any("FPS" in finding.evidence for finding in found)

@@ -188,14 +188,14 @@ def test_published_parameter_counts_equal_the_catalogue() -> None:
     [("0.0664", False), ("0.1327", True), ("0.2654", False), ("0.5308", True)],
 )
 def test_first_layer_reveals_flops_labelled_as_macs(printed: str, flagged: bool) -> None:
-    """24 filters of 3x3 on three channels, with stride 2 or 1."""
+    """The first layer has 24 filters of 3x3 on three channels, with stride 2 or 1."""
     text = CLEAN["a first layer whose MACs are printed too coarsely to tell them from FLOPs"]
     text = text.replace("0.01", printed).replace("100x100", "640x640")
     assert ("mac-or-flop" in rules_of(of_text(text))) == flagged
 
 
 @pytest.mark.parametrize(("peak", "flagged"), [(150e9, True), (200e9, False), (300e9, True)])
-def test_given_peak_must_equal_the_one_that_rows_imply(peak: float, flagged: bool) -> None:
+def test_given_peak_must_equal_the_peak_that_rows_imply(peak: float, flagged: bool) -> None:
     text = "model,utilisation (%),GFLOP/s\na,50.00,100.0\nb,25.00,50.0\n"
     assert ("peak-differs" in rules_of(of_text(text, {"peak": peak}))) == flagged
 

@@ -47,7 +47,7 @@ def tables(tmp_path: Path) -> Path:
         (["absent.json"], 2),
     ],
 )
-def test_exit_code(words: list[str], code: int, tables: Path) -> None:
+def test_audit_exits_with_the_documented_code(words: list[str], code: int, tables: Path) -> None:
     process = detect_video("audit", *words, cwd=tables)
     assert process.returncode == code, process.stderr
     assert len(process.stderr.splitlines()) == (code != 0)

@@ -145,7 +145,7 @@ def test_exit_code_without_a_successful_row_is_that_of_the_error(tmp_path):
         (["--conf", "2"], 2, ["--conf"]),
     ],
 )
-def test_wrong_arguments(tmp_path, arguments, code, words):
+def test_wrong_arguments_are_refused_in_one_line(tmp_path, arguments, code, words):
     assert_one_line_error(compare(tmp_path, *arguments), code, *words)
 
 
@@ -181,7 +181,7 @@ def test_labels_give_the_figures_of_eval(tmp_path):
 
 @pytest.mark.slow
 @needs_coco_eval
-def test_labels_of_pictures_with_a_mapping(tmp_path):
+def test_pictures_are_scored_with_a_mapping(tmp_path):
     document = samples.coco_document()
     document["categories"][0]["name"] = "pedestrian"
     labels = samples.coco(tmp_path, document)
@@ -199,7 +199,7 @@ def test_labels_of_pictures_with_a_mapping(tmp_path):
     labels, ap, _ = ap_of(process)
     assert (labels["pictures"], labels["classes"]) == (2, ["person"])
     assert ap["null fp32"]["per_class"]["person"]["pictures"] == 1, (
-        "the other is labelled for cars only"
+        "the other picture is labelled for cars only"
     )
 
 

@@ -81,8 +81,8 @@ def test_several_engines_show_their_difference(tmp_path):
 
 
 def test_written_detections_score_like_the_run_itself(tmp_path):
-    """``detect`` writes detections in each format; ``eval`` reads them and scores them as its own
-    run in either loop does, except for rounding."""
+    """``detect`` writes detections in each format. ``eval`` gives them the same figures as its own
+    run in either loop, except for rounding."""
     line = ("eval", LABELS, "--frames", 10, "--engine", "ort", "--json")
     (direct,) = figures(detect_video(*line, cwd=tmp_path))
     (in_turn,) = figures(detect_video(*line, "--sync", "--batch", 4, cwd=tmp_path))
@@ -95,7 +95,7 @@ def test_written_detections_score_like_the_run_itself(tmp_path):
         names = ("--names", "person-vehicle") if path.name.endswith(".mot.txt") else ()
         given = ("--frames", 10, "--detections", path, *names, "--json")
         (row,) = figures(detect_video("eval", LABELS, *given, cwd=tmp_path))
-        # Two decimals of a pixel and, in jsonl and csv, four of a score.
+        # Files have two decimals of a pixel; jsonl and csv have four of a score.
         for key in ("ap", "ap50", "ap75"):
             assert row[key] == pytest.approx(direct[key], abs=0.01), path
             assert row[key] == pytest.approx(in_turn[key], abs=0.01), path
@@ -121,7 +121,7 @@ def test_list_of_results_is_written_with_the_ids_of_the_labels(tmp_path):
 
 
 def test_gate_fails_below_the_minimum(tmp_path):
-    # In the first three frames, all objects are found, so skip some.
+    # All objects in the first three frames are found, so use later frames, too.
     arguments = ("eval", LABELS, *"--frames 3 --stride 8 --engine ort -q".split())
     assert detect_video(*arguments, "--min-ap50", 0.5, cwd=tmp_path).returncode == 0
     process = detect_video(*arguments, "--min-ap50", 0.999, cwd=tmp_path)
@@ -168,7 +168,7 @@ def test_repeated_eval_keeps_the_options_for_labels(tmp_path):
     assert list(other["per_class"]) == ["person", "vehicle"]
 
 
-def test_corrupt_json(tmp_path):
+def test_corrupt_json_is_a_one_line_error(tmp_path):
     (tmp_path / "labels.json").write_text('{"images": [{"id": 1,\n "file')
     process = detect_video("eval", "labels.json", cwd=tmp_path)
     assert_one_line_error(process, 3, "labels.json:2: not valid JSON")
@@ -191,7 +191,7 @@ def test_corrupt_json(tmp_path):
         (("--conf", 2), 2, "--conf"),
     ],
 )
-def test_wrong_arguments(tmp_path, arguments, code, message):
+def test_wrong_arguments_are_refused_in_one_line(tmp_path, arguments, code, message):
     process = detect_video("eval", samples.coco(tmp_path), *arguments, cwd=tmp_path)
     assert_one_line_error(process, code, message)
 
@@ -209,8 +209,8 @@ def test_labels_of_another_video_are_refused(tmp_path):
 # The number of threads does not change the figures, and one thread uses the least CPU time.
 ONE_THREAD = ("--threads", 1, "--concurrency", 1)
 SUBSETS = ("coco/val", "highway/valid/road", "highway/valid/overpass", "highway/valid/elevated")
-# File, options of the reference's NMS, and tolerance: rounding only, except for yolov5n, whose
-# reference used rectangular inputs while ours are square.
+# File, NMS options of the reference, and tolerance. It allows for rounding; for yolov5n, also for
+# the rectangular inputs of the reference, while ours are square.
 MODELS = {
     "yolo-fastest-1.1-xl": ("yolo-fastest-1.1-xl.cfg", ("--iou", 0.45), 0.002),
     "yolox_nano": ("yolox_nano.onnx", (), 0.002),

@@ -31,7 +31,7 @@ STEPS_HEADER = "step,total_ms,count,avg_ms,std_ms,min_ms,max_ms,share,p50_ms"
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory):
     folder = tmp_path_factory.mktemp("profile")
-    # Two threads that wait for each other would use more CPU time for the same facts.
+    # One thread, since two that wait for each other use more CPU time for the same facts.
     done = run_ok(
         *("profile", STREET, "--frames", 12, "--engine", "ort", "--size", "160x96", "--threads", 1),
         *("--only", "loop,critical_path,what_if,memory,python", "--what-if-seconds", 1),
@@ -52,7 +52,7 @@ def test_passes_report_their_facts(profiled):
     changes = {row["change"] for row in document["what_if"]["changes"]}
     small = document["what_if"]["not_measured"]
     assert "overlap off" in changes
-    # One delay of a second in twelve frames leaves about 1% of the time to every other stage.
+    # If one of the twelve frames is delayed by a second, other stages have about 1% of the time.
     assert "infer free" in changes or small["infer free"].startswith("it takes ")
     assert changes.isdisjoint(small)
     assert set(document["overhead"]) == {"loop", "memory", "python"}
@@ -66,7 +66,7 @@ def test_passes_report_their_facts(profiled):
 
 
 END_OF_REPORT = "---- the end of a report ----"
-# Draw several reports of the session "run" in one interpreter.
+# Block some modules, then draw several reports of the session "run" in one interpreter.
 REPORTS_WITHOUT_MODULES = f"""
 import json, sys
 for name in json.loads(sys.argv[1]): sys.modules[name] = None
@@ -139,7 +139,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("arguments", "code", "message"), WRONG)
-def test_wrong_arguments(tmp_path, arguments, code, message):
+def test_wrong_arguments_are_refused_in_one_line(tmp_path, arguments, code, message):
     process = detect_video(*arguments, cwd=tmp_path)
     assert process.stdout == ""
     assert_one_line_error(process, code, message)

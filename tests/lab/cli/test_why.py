@@ -88,7 +88,7 @@ def test_key_frames_are_not_read_from_a_changed_file(tmp_path):
 
 
 def test_frames_without_inference_have_no_infer_part(tmp_path):
-    """With --infer-every, an inference belongs to those frames of its batch that have a head."""
+    """With --infer-every, an inference belongs to the frames of its batch with a call of head."""
     document = explain(read_session(ran(tmp_path, infer_every=2)), None, 100)
     assert document.frames
     for one in document.frames:

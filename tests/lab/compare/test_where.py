@@ -39,7 +39,7 @@ CLIP = CHECKOUT / "videos/street.mp4"
 
 def model(loud: float = 1.0) -> onnx.ModelProto:
     """Return a network with rows [1, 256, 7]: a box in pixels and three scores. ``loud``: factor of
-    the second layer's output, which the third layer divides by."""
+    the second layer's weights; the third layer's weights are divided by it."""
     rng = np.random.default_rng(3)
     model = GraphBuilder("small")
     x = model.input_u8(1, SIDE, SIDE)
@@ -142,8 +142,8 @@ def resized_by_area():
 
 
 def with_engine(change):
-    """Return a side whose engine replaces the network's output with ``change(output, previous)``.
-    Other requested tensors are not changed."""
+    """Return a side whose engine replaces the network's output with ``change(output, previous)``,
+    where ``previous`` is the output of the call before. Other tensors are not changed."""
 
     @contextmanager
     def open_changed(network):
@@ -184,7 +184,7 @@ def transposed_head(outputs):
 
 
 def int8(factor: float = 1.0) -> Side:
-    """Return a side with an int8 graph. ``factor``: of the third convolution's weight scale."""
+    """Return a side with an int8 graph. ``factor`` multiplies the weight scale of ``2.conv``."""
     graph = model()
     ranges = {}
     for tensor in tensors_to_measure(graph):
@@ -204,7 +204,7 @@ def int8(factor: float = 1.0) -> Side:
 
 
 def overflowing() -> tuple[Side, Side]:
-    """Return two sides whose second layer exceeds the range of float16, which B stores it as."""
+    """Return two sides with large values in the second layer. In B, they overflow float16."""
     graph = model(loud=1e6)
     half = onnx.ModelProto()
     half.CopyFrom(graph)
@@ -298,7 +298,7 @@ def test_planted_fault_is_named(fault):
 
 
 def test_fault_on_a_side_branch_is_found():
-    """The main branch agrees and its sum with the side branch differs, so the search goes back."""
+    """The main branch agrees but its sum with the side branch differs, so the search goes back."""
     rng = np.random.default_rng(5)
     graph_builder = GraphBuilder("branches")
     x = graph_builder.input_u8(1, SIDE, SIDE)
@@ -395,7 +395,7 @@ def test_description_names_what_could_not_be_compared():
 
 @pytest.mark.slow
 def test_wrong_scale_inside_the_default_model(tmp_path):
-    """Plain int8 is not a fault, but another scale of one layer's weights is."""
+    """Plain int8 is not a fault, but a changed scale of one layer's weights is."""
     flags = {"engines_dir": str(tmp_path), "size": "224x128"}
     one, other = (
         open_side(words, parse_words(words, None, flags), str(CLIP))
@@ -413,4 +413,4 @@ def test_wrong_scale_inside_the_default_model(tmp_path):
     assert result.first is not None
     assert (result.first.stage, result.first.kind) == ("graph", kinds.SCALED)
     assert result.first.what.split()[-1] in (node.name, node.name.replace("conv", "act"))
-    assert len(result.probes) < 20  # among some hundred tensors
+    assert len(result.probes) < 20  # of some hundred tensors

@@ -71,8 +71,8 @@ def yolo(folder: Path, *, yaml: bool = True) -> Path:
 
 
 def mot(folder: Path, frames: int = 2, *, info: bool = True) -> Path:
-    """Write a sequence with a pedestrian in both frames, an ignored one in the first, and an
-    ignored car."""
+    """Write a sequence with a pedestrian in both frames, an ignored pedestrian in the first frame,
+    and an ignored car in the second."""
     for frame in range(frames):
         picture(folder / f"img1/{frame + 1:06d}.jpg")
     (folder / "gt").mkdir(parents=True)

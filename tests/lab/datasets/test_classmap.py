@@ -40,7 +40,7 @@ def test_mapping_binds_model_classes_to_labels(tmp_path):
 
 
 def test_class_with_the_name_of_a_target_belongs_to_it(tmp_path):
-    """A model that knows person and vehicle is mapped like one that knows cars and lorries."""
+    """A model with the classes person and vehicle is mapped like one with cars and lorries."""
     bound = bind(mapping(tmp_path, "classes: {vehicle: car}"), ("vehicle", "person"), LABELS)
     assert (bound.targets, bound.groups, bound.label_ids) == (("vehicle",), ((0,),), {1: 0})
 

@@ -53,7 +53,7 @@ def test_written_detections_are_read_back(tmp_path, name, kind):
         paths = [None] * 3
         (tmp_path / "in.mp4").touch()
         dataset = datasets.open(str(tmp_path / "set/gt/gt.txt"), images=str(tmp_path / "in.mp4"))
-        for picture in dataset.pictures:  # the video is empty
+        for picture in dataset.pictures:  # the video file is empty, so its size is unknown
             picture.width, picture.height = samples.WIDTH, samples.HEIGHT
     path = write(name, tmp_path, paths, kind=kind)
     result = datasets.open_detections(str(path), dataset, names=NAMES if name == "mot" else None)
@@ -87,7 +87,7 @@ def test_labels_and_poses_are_not_detections(tmp_path, row, message):
     "name_to_write", ["=1+1", "'=1", "@a", "-x", "\tx", "a\rb\nc\u2028d\x85e", '"', "+1"]
 )
 def test_class_names_with_special_characters_round_trip(tmp_path, name, name_to_write):
-    """Spreadsheets may treat such names as formulas, and readers as line ends."""
+    """A spreadsheet may treat such a name as a formula, and a reader may see a line end in it."""
     dataset = datasets.open(str(samples.coco(tmp_path)))
     sink = sinks.open(name, tmp_path / f"out.{name}")
     sink.open(make_info(kind="pictures"))

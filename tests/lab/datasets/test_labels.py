@@ -22,7 +22,7 @@ def test_formats_are_listed():
     assert list(datasets.detection_formats()) == ["coco", "csv", "jsonl", "mot", "yolo"]
 
 
-def test_coco_labels(tmp_path):
+def test_coco_labels_are_read(tmp_path):
     dataset = datasets.open(str(samples.coco(tmp_path)))
     assert (dataset.format, dataset.classes, dataset.video) == ("coco", ("person", "car"), None)
     a, b = dataset.pictures
@@ -54,7 +54,7 @@ def test_missing_sizes_are_read_from_the_pictures(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["beside", "given", "by its name"])
-def test_coco_labels_of_a_video(tmp_path, where):
+def test_coco_labels_of_a_video_are_read(tmp_path, where):
     document = samples.coco_document()
     for image, frame in zip(document["images"], (0, 7), strict=True):
         image["file_name"] = f"in.mp4#{frame}"
@@ -72,7 +72,7 @@ def test_coco_labels_of_a_video(tmp_path, where):
 
 
 @pytest.mark.parametrize("yaml", [True, False])
-def test_yolo_labels(tmp_path, yaml):
+def test_yolo_labels_are_read(tmp_path, yaml):
     dataset = datasets.open(str(samples.yolo(tmp_path, yaml=yaml)))
     assert (dataset.format, dataset.classes) == ("yolo", ("person", "car"))
     a, b = dataset.pictures
@@ -82,7 +82,7 @@ def test_yolo_labels(tmp_path, yaml):
     assert a.path == str(tmp_path / "images/val/a.jpg")
 
 
-def test_yolo_splits(tmp_path):
+def test_split_of_yolo_labels_is_chosen(tmp_path):
     samples.yolo(tmp_path)
     (tmp_path / "some.txt").write_text("images/val/a.jpg\n")
     (tmp_path / "data.yaml").write_text("valid: images/val\ntest: some.txt\nnames: [person, car]\n")
@@ -93,7 +93,7 @@ def test_yolo_splits(tmp_path):
 
 
 @pytest.mark.parametrize("info", [True, False])
-def test_mot_labels(tmp_path, info):
+def test_mot_labels_are_read(tmp_path, info):
     dataset = datasets.open(str(samples.mot(tmp_path, info=info)))
     assert dataset.format == "mot"
     assert dataset.classes[:3] == ("pedestrian", "person on vehicle", "car")
@@ -106,7 +106,7 @@ def test_mot_labels(tmp_path, info):
     dataset.check_readable()
 
 
-def test_mot_labels_of_several_sequences(tmp_path):
+def test_mot_labels_of_several_sequences_are_read(tmp_path):
     samples.mot(tmp_path / "one")
     samples.mot(tmp_path / "two", frames=3)
     (tmp_path / "unlabelled").mkdir()
@@ -122,7 +122,7 @@ def test_mot_labels_of_several_sequences(tmp_path):
     assert (lookup.by_frame(0), lookup.by_frame(2)) == (None, 4)  # two sequences have frame 0
 
 
-def test_mot_labels_of_a_video_with_named_classes(tmp_path):
+def test_mot_labels_of_a_video_with_named_classes_are_read(tmp_path):
     samples.mot(tmp_path)
     (tmp_path / "gt/labels.txt").write_text("walker\nrider\ncart\n")
     (tmp_path / "in.mp4").touch()
@@ -133,7 +133,7 @@ def test_mot_labels_of_a_video_with_named_classes(tmp_path):
     assert [one.path for one in dataset.pictures] == [None, None]
 
 
-def test_real_mot_sequence(shared):
+def test_real_mot_sequence_is_read(shared):
     dataset = datasets.open(str(shared / "data/labelled/sequence"))
     dataset.check_readable()
     assert len(dataset.pictures) == 12
@@ -141,7 +141,7 @@ def test_real_mot_sequence(shared):
     truth = json.loads((shared / "data/labelled/sequence/MOT17-02-FRCNN/gt.json").read_text())
     boxes = sorted(annotation["bbox"] for annotation in truth["annotations"])
     ours = [box for one in dataset.pictures[:4] for box in one.boxes.tolist()]
-    # MOTChallenge counts pixels from 1, and that JSON does not subtract it.
+    # MOTChallenge counts pixels from 1, and so does gt.json.
     assert sorted([x1 + 1, y1 + 1, x2 - x1, y2 - y1] for x1, y1, x2, y2 in ours) == [
         pytest.approx(box) for box in boxes
     ]

@@ -86,7 +86,7 @@ def test_pass_is_added_as_a_single_file(tmp_path):
 
 
 def test_every_pass_declares_facts_and_disturbance():
-    """Facts can be read back, and a pass declares how much it disturbs the run, or why not."""
+    """The type of its facts is listed. A pass measures its slowdown or states why it has none."""
     for name in profile.list_passes():
         profile_pass = profile.open_pass(name)
         assert FACTS[name] is profile_pass.facts

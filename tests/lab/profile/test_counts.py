@@ -22,7 +22,7 @@ from tests.lab.report.sessions import CLIP, ran
 from tests.networks import need_engine
 
 SIDE = {"street": "128x128", "yolov5n.yaml": "64x64"}
-# The published number, minus the batch norms that are folded into convolutions.
+# The published number, minus the parameters of batch norms, which are folded into convolutions.
 PARAMETERS = {"yolov5n.yaml": 1_867_405}
 
 

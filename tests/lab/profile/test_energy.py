@@ -59,7 +59,7 @@ def write(file, value):
 def test_rapl_domains_are_found_by_name(tmp_path):
     domain(tmp_path, "intel-rapl:0", "package-0", 5)
     domain(tmp_path, "intel-rapl:0:0", "core", 6)
-    domain(tmp_path, "intel-rapl:0:1", "uncore", 7)  # not measured
+    domain(tmp_path, "intel-rapl:0:1", "uncore", 7)  # a domain that we do not measure
     domain(tmp_path, "intel-rapl:0:2", "dram", 8)
     assert {(counter.tag, counter.read()) for counter in rapl_counters(tmp_path)} == {
         ("package", 5),
@@ -82,7 +82,7 @@ def test_sockets_are_added_and_wrapped_counters_corrected(tmp_path):
     first = domain(tmp_path, "intel-rapl:0", "package-0", 900_000)
     second = domain(tmp_path, "intel-rapl:1", "package-1", 100_000)
     with EnergyMeter(rapl_counters(tmp_path), None) as meter:
-        write(first, 100_000)  # it wrapped: 0.2 J more
+        write(first, 100_000)  # the counter wrapped: 0.2 J more
         write(second, 600_000)  # 0.5 J more
     assert meter.metered().total() == {"package": pytest.approx(0.7)}
 
@@ -90,7 +90,7 @@ def test_sockets_are_added_and_wrapped_counters_corrected(tmp_path):
 @pytest.mark.parametrize(
     ("before", "after", "joules"), [(0, 5_000_000, 5.0), (9_000_000, 1_000_000, 2.0), (4, 4, 0.0)]
 )
-def test_joules_between(before, after, joules):
+def test_joules_between_two_readings_allow_for_a_wrap(before, after, joules):
     assert joules_between(before, after, 10_000_000) == pytest.approx(joules)
 
 
@@ -239,7 +239,7 @@ def test_unreadable_energy_counter_is_skipped_with_the_reason(tmp_path, monkeypa
     assert rapl_counters(tmp_path) == []
     assert "no RAPL counters" in explain_absence(tmp_path)
     file = domain(tmp_path, "intel-rapl:0", "package-0", 5)
-    file.write_text("")  # root may read everything: an empty file stands for one that refuses
+    file.write_text("")  # stands for an unreadable file, since root can read every file
     assert rapl_counters(tmp_path) == []
     assert "chmod a+r" in explain_absence(tmp_path)
     monkeypatch.setitem(sys.modules, "pynvml", None)

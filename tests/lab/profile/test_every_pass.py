@@ -1,6 +1,6 @@
 """Profiles with all passes on each engine: passes that can run here do, and figures agree.
 
-These are nightly tests. In others, test_pinned.py runs every pass, and each has its own tests.
+These tests run nightly. In other runs, test_pinned.py runs every pass, and each has its own tests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MACHINES = {"device", "energy", "counters"}
 
 
 def profiled(folder, engine, frames, *more):
-    """Profile on one thread: on a busy machine, two that wait for each other take far longer."""
+    """Profile on one thread: on a busy machine, two threads that wait for each other are slow."""
     need_engine(engine)
     done = run_ok(
         *("profile", STREET, "--frames", frames, "--engine", engine),
@@ -89,7 +89,7 @@ def check_facts(document, ran, folder):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_profile_of_the_default_model(tmp_path, engine):
-    # The other two engines get half of the work.
+    # The other two engines get an input of half the size.
     size_options = () if engine == "ort" else ("--size", "416x256")
     document = profiled(tmp_path, engine, 12, *size_options)
     check_run(json.loads((tmp_path / "run/session.json").read_text()))

@@ -1,4 +1,4 @@
-"""Every pass measures the settings that ``auto`` chose for the run, and reports differences.
+"""Every pass uses the settings that ``auto`` chose for the run, and reports where it differs.
 
 Settings stored by ``tune --use`` decide engine, precision, threads, requests, batch, queue and
 encoding. A hook in ``engines.open`` records what each process opens, so that new passes are checked
@@ -38,7 +38,7 @@ STREET = CHECKOUT / "videos/street.mp4"
 FRAMES = 9  # enough for what-if's larger batch
 SIZE = (96, 160)  # height and width, small to keep the runs short
 
-# Runs in every process: the command itself, the one under perf, the workers of compare.
+# This code runs in every process: the command, its run under perf, and the workers of compare.
 SPY = """
 import json, os
 import detector.core.engines as engines
@@ -49,7 +49,7 @@ from pathlib import Path
 
 def noting(function):
     def noted(name, network, options, *more, **named):
-        if network.name == "peaks":  # it measures the engine's kernels, not the run
+        if network.name == "peaks":  # measures the engine's kernels, not the run
             return function(name, network, options, *more, **named)
         line = dict(
             on=os.environ.get("DETECT_VIDEO_TEST_PASS", ""), engine=name,
@@ -191,13 +191,13 @@ def check_pass(name, session, opened):
         assert opened_engine["own"] == plain["own"]
         assert opened_engine["device"] in ("cpu", plain["device"])
         if "batch" not in varies:
-            for key in ("graph", "file"):  # they depend on the calibration
+            for key in ("graph", "file"):  # these depend on the calibration
                 assert opened_engine[key] == plain[key]
     record = json.loads((session / f"passes/{name}.json").read_text())
     if record["available"]:
         ran = record["ran"]
         assert ran["execution"]["engine"] == run["engine"]
-        reopened = opened[name] or name == "roofline"  # it is computed from the layers
+        reopened = opened[name] or name == "roofline"  # roofline is computed from the layers
         description = "like the run" if reopened else "in the run itself"
         assert ran["text"].startswith(f"{run['engine']} {run['precision']}, {description}"), ran[
             "text"
@@ -250,8 +250,8 @@ def test_run_uses_the_tuned_settings(profiled):
     ids=lambda more: more[0],
 )
 def test_passes_use_other_options_of_the_run(tmp_path, more):
-    """Pictures, input size, batch and all other options are the run's, and the audit finds no
-    error in the session. (--rect has an input size for each picture: profile refuses it.)"""
+    """Passes use the run's pictures, input size, batch and other options, and the audit finds no
+    error. (``profile`` refuses --rect, which has an input size for each picture.)"""
     passes = ("layers", "python", "memory")
     session, opened, _ = run_profile(tmp_path, "ort", "fp32", "--only", ",".join(passes), *more)
     for name in passes:
@@ -309,7 +309,7 @@ def test_description_names_what_ran_and_its_differences(tmp_path):
     damaged = replace(RUN, decoder="av")
     session = SavedSession(tmp_path, PLAIN, {})
     occasion = Occasion("", Config(), Session(tmp_path), session, executions=[damaged])
-    assert occasion.describe_ran(NO_DIFFERENCE).differs_in == ()  # the run does not tell
+    assert occasion.describe_ran(NO_DIFFERENCE).differs_in == ()  # the run has no decoder
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def test_perf_output_is_parsed():
     assert read_perf(PERF) == {"task-clock": 1234.56, "cycles": 2e6, "instructions": 5e6}
 
 
-# Runs the given command, as perf does, and records it.
+# A fake perf, which runs the given command and records its own arguments.
 COUNTING = """#!/bin/sh
 report=$5
 echo "$*" >> {folder}/calls
@@ -42,7 +42,7 @@ echo "5000000;;instructions;1;100.00;;" >> "$report"
 
 
 def occasion_with_perf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cycles: str) -> Occasion:
-    """Prepare a run of two frames with a fake perf. ``cycles``: its count for every command."""
+    """Prepare a run of two frames with a fake perf, which always reports ``cycles`` cycles."""
     perf = tmp_path / "bin/perf"
     perf.parent.mkdir()
     perf.write_text(COUNTING.format(folder=tmp_path, cycles=cycles))

@@ -58,15 +58,15 @@ def test_each_change_runs_between_two_unchanged_runs():
     assert (infer.frame_ratio.low, infer.frame_ratio.high) == pytest.approx((0.5, 0.5))
     assert (read.fps_ratio.low, read.fps_ratio.high) == pytest.approx((1, 1))
     assert infer.helps
-    # The FPS shown are the gain of 2 times the median of the unchanged runs, which is the 8th run.
+    # The FPS are the gain, 2, times the FPS of the median unchanged run, which is the 8th run.
     assert infer.fps.median == pytest.approx(2 / 1.8)
     assert infer.frame_ms.median == pytest.approx(0.5e3 * 1.8)
 
 
 @pytest.mark.parametrize(("budget_s", "rounds"), [(0.0, 3), (8.1, 3), (10.1, 4), (99.0, 10)])
 def test_rounds_continue_until_the_budget_is_used(budget_s, rounds):
-    """A run takes a second. Two runs precede the rounds of two runs each. A round that would exceed
-    the budget is not started, nor an eleventh one."""
+    """A run takes a second. Two runs come first, and then rounds of two runs each: as many rounds
+    as fit into the budget, but at least three and at most ten."""
     now = 0.0
 
     def once() -> float:
@@ -174,7 +174,7 @@ def test_stand_in_repeats_the_results_of_its_stage(stage, batch):
     """The number of frames and their detections stay the same, so later stages do the same work."""
     with parts_of_run(batch=batch) as (loop, parts, recorded):
         replaced = stand_ins.replace_stage(parts, stage, recorded, 12)
-        in_turn = replace(loop, sync=True)  # it keeps batches in order
+        in_turn = replace(loop, sync=True)  # the plain loop keeps batches in order
         detections = detections_of(in_turn, replaced)
         assert len(detections) == 12
         recorded = [
@@ -182,7 +182,7 @@ def test_stand_in_repeats_the_results_of_its_stage(stage, batch):
             for one, (_, fit) in zip(recorded.detections, recorded.rows, strict=True)
         ]
         expected = [(one.boxes.tolist(), one.class_ids.tolist()) for one in recorded]
-        last = 12 - 12 % batch if stage == "infer" else 12  # a batch of two has no recording
+        last = 12 - 12 % batch if stage == "infer" else 12  # only full batches were recorded
         assert detections[:last] == expected[:last]
         assert any(boxes for boxes, _ in detections)
 
@@ -243,7 +243,7 @@ def test_cached_source_repeats_copies_of_its_frames():
         frames.append(frame.index)
         times.append((frame.pts, frame.time_s))
         assert frame.image is buffer
-        buffer[:] = 0  # drawing on a frame must not spoil later ones
+        buffer[:] = 0  # drawing on a frame must not change later frames
     assert frames == list(range(12))
     assert times[:5] == [(one.pts, pytest.approx(one.time_s)) for one in recorded]
     assert len({after[0] - before[0] for before, after in pairwise(times)}) == 1, "constant rate"
@@ -272,14 +272,14 @@ def test_every_change_is_measured_or_has_a_reason(tmp_path, monkeypatch):
     assert (facts.frames, facts.rounds) == (24, 1)
     assert "24 frames" in facts.doubts[0]
     assert {row.stage for row in facts.changes} - {None} <= {*STAGES}
-    assert sorted(tmp_path.rglob("*")) == before  # its outputs are gone
+    assert sorted(tmp_path.rglob("*")) == before  # the pass removed its outputs
     assert {one.sync for one in occasion.executions} == {None, True}
     assert {one.batch for one in occasion.executions} == {1, 4}
 
 
 @pytest.mark.slow
 def test_library_threads_of_a_real_run_are_attributed(tmp_path):
-    """The threads are ONNX Runtime's second one, FFmpeg's decoders and x264's encoders."""
+    """The threads are a second one of ONNX Runtime, decoders of FFmpeg and encoders of x264."""
     if usable_cores() < 2:
         pytest.skip("machine: one core; libraries start no threads of their own")
     flags = {

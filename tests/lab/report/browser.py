@@ -25,7 +25,7 @@ def chromium() -> str | None:
     return next((path for path in map(shutil.which, NAMES) if path), None)
 
 
-# The centre of an element if a click there would hit it, a child or a parent; else null.
+# The centre of an element, or null if a click there would hit neither it nor a child or parent.
 FIND_CENTRE = """(() => {
   const e = document.querySelector(%s);
   if (!e) return null;
@@ -43,7 +43,7 @@ def gone(error: RuntimeError) -> bool:
 
 
 class Browser:
-    """One tab. Since ``visit``: ``requests``, its URLs; ``complaints``, its errors and logs."""
+    """One tab. ``requests`` has the URLs since ``visit``, ``complaints`` the errors and logs."""
 
     def __init__(self, profile: Path) -> None:
         ours_in, theirs_out = os.pipe()
@@ -119,7 +119,7 @@ class Browser:
         )
 
     def run(self, script: str) -> Any:
-        """Return the value of an expression. If the page navigates, evaluate it in the next one."""
+        """Return an expression's value. If the page navigates, evaluate it in the next page."""
         end = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -147,7 +147,7 @@ class Browser:
         try:
             self.call("Input.dispatchMouseEvent", type="mouseReleased", **mouse)
         except RuntimeError as error:
-            if not gone(error):  # otherwise the click opened another page, as a link does
+            if not gone(error):  # ``gone``: the click was on a link, which opened another page
                 raise
 
     def type(self, text: str) -> None:
@@ -183,10 +183,10 @@ class Browser:
         end = time.monotonic() + PATIENCE_S
         while b"\0" not in self._rest:
             if not select.select([self._in], [], [], max(0.0, end - time.monotonic()))[0]:
-                raise RuntimeError(f"the browser has said nothing for {PATIENCE_S} s")
+                raise RuntimeError(f"the browser has not answered for {PATIENCE_S} s")
             piece = os.read(self._in, 1 << 20)
             if not piece:
-                raise RuntimeError("the browser has gone")
+                raise RuntimeError("the browser has ended")
             self._rest += piece
         message, _, self._rest = self._rest.partition(b"\0")
         return json.loads(message)

@@ -76,7 +76,7 @@ def path_stage(name: str, self_s: float, wait_s: float, calls: int) -> dict[str,
 def change(
     name: str, fps: float, ratio: tuple[float, float], stage: str | None = None
 ) -> dict[str, Any]:
-    """``ratio``: FPS of the slowest and fastest round, divided by the unchanged run's 40."""
+    """``ratio``: FPS of the slowest and fastest round, divided by the unchanged run's 40 FPS."""
     low, high = ratio
     return {
         "change": name,

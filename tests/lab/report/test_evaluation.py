@@ -112,7 +112,7 @@ def test_best_and_worst_of_many_classes_are_listed():
 def test_drawings_are_valid_xml_with_any_names():
     drawn = plots(figures({'a<b & "c"': 0.5, "nothing labelled": None}))
     curves = ElementTree.fromstring(drawn["precision-recall.svg"])
-    assert len(curves.findall(f"{SVG}polyline")) == 1  # no curve without a box
+    assert len(curves.findall(f"{SVG}polyline")) == 1  # a class without boxes has no curve
     assert [text.text for text in curves.findall(f"{SVG}text")][-1] == 'a<b & "c" 0.500'
     matrix = ElementTree.fromstring(drawn["confusion.svg"])
     assert len(matrix.findall(f"{SVG}rect")) == 1 + 3 * 3

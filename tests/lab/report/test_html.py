@@ -58,7 +58,7 @@ def assert_no_errors_or_requests(browser) -> None:
     assert browser.complaints == []
     assert [url for url in browser.requests if not url.startswith(("file:", "data:"))] == []
     pages = [url for url in browser.requests if url.startswith("file:")]
-    assert len(pages) == 1, "only the page itself is read"
+    assert len(pages) == 1, "the page requested other files"
 
 
 @pytest.mark.slow
@@ -107,7 +107,7 @@ def test_doubtful_figures_have_a_warning(session, tmp_path):
     for facts["doubts"] in (reasons, reasons[:1]):
         (tmp_path / "copy/passes/what_if.json").write_text(json.dumps(facts))
         shown = page(read_session(tmp_path / "copy")).decode()
-        assert shown.count(escape(reasons[0])) == 2  # next to the commands and to the table
+        assert shown.count(escape(reasons[0])) == 2  # once at the commands, once at the table
         assert (
             shown.count(escape(reasons[1])) == shown.count("and 1 more") == len(facts["doubts"]) - 1
         )
@@ -138,7 +138,7 @@ def test_figures_equal_the_sessions(browser, report, session):
         [1e3 * one["busy_s"] / frames for one in stages]
     )
     assert values(browser, "ledger", 3) == pytest.approx([one["p50_ms"] for one in stages])
-    marks = texts(browser, "#latency-part svg .halo")  # of frames, and of inferences
+    marks = texts(browser, "#latency-part svg .halo")  # first for frames, then for inferences
     assert [mark.split()[0] for mark in marks] == ["p50", "p90"] * 2
     infer = document["stages"]["infer"]
     assert marks[2:] == [f"{name} {plain(infer[f'{name}_ms'])} ms" for name in ("p50", "p90")]
@@ -359,13 +359,13 @@ def test_pictures_of_the_slowest_frames_are_embedded(browser, tmp_path):
     import numpy as np
 
     folder = with_passes(ran(tmp_path))
-    # Noise compresses worst.
+    # Pictures of noise make the largest files.
     noise = np.random.default_rng(0).integers(0, 255, (270, 480, 3), np.uint8)
     (folder / "frames").mkdir()
     frames = [one.frame for one in explain(read_session(folder), None, 7).frames]
     times = {"ms": 9.5, "stage": "infer", "stage_ms": 7.25}
     rows = [{"frame": frame, "file": f"frames/{frame:06}.jpg", **times} for frame in frames]
-    for row in rows[:6]:  # the picture of the last one is missing
+    for row in rows[:6]:  # the picture of the last frame is missing
         cv2.imwrite(str(folder / row["file"]), noise)
     (folder / "passes/frames.json").write_text(json.dumps({"available": True, "rows": rows}))
     content = page(read_session(folder))
@@ -382,7 +382,7 @@ def test_pictures_of_the_slowest_frames_are_embedded(browser, tmp_path):
 
 @pytest.mark.parametrize("file", ["../secret.jpg", "{secret}", "link.jpg", "text.jpg", "a\0b", "."])
 def test_page_embeds_only_pictures_of_the_session(session, tmp_path, file):
-    """An untrusted session names the pictures, and its reader may have access to other files."""
+    """An untrusted session could name any file that the user who draws the page may read."""
     folder = shutil.copytree(session, tmp_path / "run")
     secret = tmp_path / "secret.jpg"
     secret.write_bytes(b"\xff\xd8 a secret")

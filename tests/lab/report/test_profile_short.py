@@ -17,7 +17,7 @@ PASS_PARTS = [pass_part for pass_part in part.list_parts() if pass_part.says]
 
 @pytest.fixture
 def printed(monkeypatch):
-    """Print stub passes that give a line with their name; one of them is unavailable."""
+    """Return a function that prints stub passes, a line each; the pass energy is unavailable."""
 
     def text_of_pass(pass_part, text):
         return lambda facts: [f"<{pass_part.name}: {text}>"]

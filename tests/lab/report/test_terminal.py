@@ -54,7 +54,7 @@ def test_report_prints_tables_in_the_terminal(tmp_path, capsys):
 
 
 def test_short_form_prints_the_main_facts_in_order():
-    """Detections, the two rates, the ledger, the bottleneck, and the files; the rest needs -v."""
+    """It has detections, two rates, the ledger, bottleneck, and files; other facts need -v."""
     text = printed_briefly()
     facts = (
         *("10 of 11 frames", "2 person", "FPS end to end", "FPS inference", "ms per frame"),
@@ -247,7 +247,7 @@ def test_omitted_classes_are_counted():
 @pytest.mark.parametrize("width", [20, 40, 72, 80, 200])
 def test_narrow_terminal_shows_all_figures(width):
     text = printed(width)
-    assert "12.50" in text, "no number is torn"
+    assert "12.50" in text, "a number is split"
     assert "worker-1" in "".join(text.split())
 
 
@@ -281,7 +281,7 @@ def test_live_line_shows_progress_and_rate():
     later = progress_line("in.mp4", 50, 100, 2.0, timeline)
     assert re.findall(r"\d\S+|\w+$", later.figures) == ["50/100", "25.0", "0:02", "write"]
     too_many = progress_line("in.mp4", 120, 100, 2.0, timeline)
-    assert too_many.figures.startswith("120 frames"), "a declared count that lied"
+    assert too_many.figures.startswith("120 frames"), "the declared number was too low"
     assert too_many.bar == 0
 
 

@@ -85,10 +85,10 @@ def wrong_flows(events, slices):
         if event["ph"] in "stf":
             flows.setdefault(event["id"], []).append(event)
             if not any(start <= event["ts"] <= end for start, end in slices.get(event["tid"], [])):
-                yield f"flow {event['id']} hangs in the air"
+                yield f"flow {event['id']} has a point outside every slice"
     for name, flow in flows.items():
         if [event["ph"] for event in flow] != ["s", *"t" * (len(flow) - 2), "f"]:
-            yield f"flow {name} is not start, steps, end"
+            yield f"flow {name} does not consist of start, steps and end"
         if any(after["ts"] < before["ts"] for before, after in pairwise(flow)):
             yield f"flow {name} runs backwards"
 

@@ -1,5 +1,5 @@
-"""nsys exports written after the published schema: with all tables, with the fewest, damaged, and
-by other programs."""
+"""Exports written by the tests in nsys's published schema: with all tables, with few tables,
+damaged, and with ranges of other programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STRINGS = {1: "detect-video", 2: "work", 3: "wait_input", 9: "futex", 10: "poll"
 
 def export(path, run_load, *, registered=True, mark=True, extras=True, domain="detect-video"):
     """Write an export of a simulated run and return its calls. ``registered``: refer to texts in
-    StringIds, as Python's nvtx does. ``mark``: of the loop's sizes. ``extras``: more tables."""
+    StringIds, as Python's nvtx does. ``mark``: add the loop's sizes. ``extras``: more tables."""
     activities = run_of(run_load)
     texts = dict(STRINGS) | {1: domain}
     database = sqlite3.connect(path)
@@ -128,14 +128,14 @@ def test_recording_is_read_with_all_tables(tmp_path, registered):
     assert facts["loop_is_known"]
     assert facts["loop"]["requests"] == LOAD.shape.requests
     assert facts["waits"] == {"worker-0": {"batch": pytest.approx(activities[1].end_ns / 1e9)}}
-    # Each stage has the part of a call within it. Calls on other programs' threads are ignored.
+    # Only the part of a call within a stage counts. Calls on other programs' threads are ignored.
     assert facts["blocked"] == {
         "annotate": {"futex": pytest.approx(1e-6)},
         "write": {"futex": pytest.approx(0.001)},
     }
     assert facts["gpu"]["busy_share"] == pytest.approx(0.5)  # overlapping kernels count once
     stages = {row["name"]: row["share"] for row in facts["critical_path"]["stages"]}
-    assert stages["infer"] + stages["head"] + stages["nms"] > 0.9  # 6 ms against 3 and 3
+    assert stages["infer"] + stages["head"] + stages["nms"] > 0.9  # 6 ms; others take 3
     json.dumps(facts)
 
 
@@ -152,7 +152,7 @@ def test_recording_without_optional_tables_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("loop", "batch", "threads"), [(shape(batch=4, images=16), 4, 3), (shape(sync=True), 1, 1)]
 )
-def test_loop_is_inferred_without_its_mark(tmp_path, loop, batch, threads):
+def test_sizes_of_the_loop_are_inferred_if_its_mark_is_missing(tmp_path, loop, batch, threads):
     one = load(40, loop, read=0.002, preprocess=0.001, infer=0.004, head=0.001, write=0.002)
     export(tmp_path / "a.sqlite", one, mark=False)
     (run,) = read_nsys(tmp_path / "a.sqlite")
@@ -382,7 +382,7 @@ def test_run_between_single_pictures_is_separate(tmp_path):
 
 
 def test_tables_show_a_run_rather_than_single_pictures(tmp_path):
-    """A run is shown even if there are more single pictures than frames; a number selects them."""
+    """A run is shown even if single pictures outnumber its frames; --nsys-run selects these."""
     path = tmp_path / "a.sqlite"
     export_with_single_pictures(path, [END + 10 * MS * number for number in range(1, 51)])
     facts = json.loads(to_json(recorded_facts(read_nsys(path))))

@@ -51,8 +51,8 @@ def test_path_of_known_calls():
             "conv": (7, 0),
             "relu": (5, 0),
             "[memcpy DtoH]": (4, 0),
-            HAND_OVER: (2, 0),  # launch to kernel
-            OTHER: (2, 0),  # relu to copy, and the last ms
+            HAND_OVER: (2, 0),  # from launch to kernel
+            OTHER: (2, 0),  # from relu to copy, and the last ms
             "cudaLaunchKernel": (1, 0),
             "cudaEventSynchronize": (1, 16),  # the part after the copy
         },
@@ -173,13 +173,13 @@ def test_export_with_cuda_calls_has_a_table_per_phase(export_with_cuda, gpu, cap
     rows = {(row["phase"], row["name"]): row for row in facts["calls"]}
     start = rows["start-up", "cudaMalloc"]
     assert start["critical_path_s"] == pytest.approx(0.04)
-    assert ("steady state", "cudaMalloc") not in rows  # it belongs to start-up only
+    assert ("steady state", "cudaMalloc") not in rows  # called at start-up only
     assert rows["tear-down", "cudaFree"]["critical_path_s"] == pytest.approx(0.03)
     steady = [row for row in facts["calls"] if row["phase"] == "steady state"]
     wall = facts["critical_path"]["wall_s"]
     assert sum(row["critical_path_s"] for row in steady) == pytest.approx(wall)
     waits = rows["steady state", "cudaStreamSynchronize"]
-    assert (waits["waiting_s"] > 0.015) is gpu  # 2 ms of each of the ten
+    assert (waits["waiting_s"] > 0.015) is gpu  # 2 ms of each of ten calls
     assert (("steady state", "conv_kernel") in rows) is gpu
     print_recorded(terminal(piped_width=100), from_builtins(facts, NsysDocument, "the document"))
     printed = capsys.readouterr().out

@@ -1,5 +1,5 @@
 """Real exports of Nsight Systems 2022.4.2, 2023.4.4 and 2024.2.3, written by scripts/nsys_check.
-A JSON file next to each has the numbers of calls that the session of the same run counted."""
+A JSON file next to each export has the numbers of calls that the session of the run counted."""
 
 from __future__ import annotations
 

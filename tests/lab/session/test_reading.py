@@ -99,7 +99,7 @@ def with_header(name, header):
 
 
 def with_invalid_letter(code):
-    """Write a name of one letter, which numpy stores as any 32-bit number."""
+    """Write a one-letter name whose 32-bit code in the numpy array need not be a valid letter."""
     return with_column("thread_names", np.array([code], np.uint32).view("U1"))
 
 

@@ -98,7 +98,7 @@ def test_fp32_graph_is_not_read_if_the_int8_graph_exists(video: Path, tmp_path: 
     exported = building.export(first, tmp_path)
     again, notes = quantize.quantize_network(blind, "int8-u8", config(None), tmp_path)
     assert (again.path, notes) == (exported.path, stored_notes)
-    assert store.Graphs(tmp_path).load(branched()), "its sizes are known without it"
+    assert store.Graphs(tmp_path).load(branched()), "the fp32 graph was not exported"
     assert again.details == first.details
     assert again.graph == first.graph
 
@@ -212,7 +212,7 @@ def test_calibration_of_another_network_is_not_used(
     quantize.quantize_network(network, "int8-u8", config(video), tmp_path)
     if other == "weights":
         changed = replace(network, sha256="1" * 64)
-    elif other == "family":  # decides whether pixels are 0..1 or 0..255
+    elif other == "family":  # the family decides whether pixels are 0..1 or 0..255
         changed = replace(network, family="another")
     else:
         changed = replace(network, input=replace(network.input, width=8))
@@ -262,7 +262,7 @@ def test_damaged_calibration_is_named_and_replaced(video: Path, tmp_path: Path) 
 
 
 def test_forged_calibration_is_refused(video: Path, tmp_path: Path) -> None:
-    """The manifest has the digest of the changed ranges, but not the proof."""
+    """The manifest has the digest of the changed ranges, but no proof that we wrote them."""
     quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     path = tmp_path / calibrations_in(tmp_path)[0]
     document = json.loads(path.read_text())

@@ -24,7 +24,7 @@ def graph(kept: Sequence[Unit]) -> Any:
 
 
 def losing(**losses: float) -> Any:
-    """Return a function for the agreement, of which each unit in int8 costs a fixed share."""
+    """Return a function that computes the agreement. Each unit in int8 costs a fixed share."""
     return lambda kept: 1 - sum(loss for name, loss in losses.items() if name not in kept)
 
 
@@ -50,7 +50,7 @@ def test_unit_without_effect_returns_to_int8() -> None:
 
 
 def test_most_expensive_unit_is_tried_in_int8_first() -> None:
-    """The bisection keeps the first two, although either alone would be enough."""
+    """The bisection keeps the first two units. Then each is tried in int8, expensive ones first."""
     units = [unit("cheap", 10), unit("expensive", 1000), unit("third"), unit("fourth")]
 
     def agreement(kept: frozenset[str]) -> float:
