@@ -13,11 +13,11 @@ from detector.live.events.queued_target import QueuedTarget, RefusedError, TryAg
 from detector.live.events.stream import NO_ROOM
 from detector.live.events.wording import as_json
 
-MOST_CREATED = 1024  # created files remembered: enough for 256 cameras and several days
+MOST_CREATED = 1024  # created files that we remember: enough for 256 cameras and several days
 
 
 class EventDays(QueuedTarget):
-    """Writes events to files, opened for each line, because events are rare."""
+    """Appends events to files. It opens the file for each line, because events are rare."""
 
     name = "the files of events"
 

@@ -141,7 +141,7 @@ class Page:
         return response
 
     async def health(self, request: Request) -> Response:
-        """Return no details, because this needs no login."""
+        """Answer without details, because this route needs no login."""
         if documents.is_healthy(self.sampler.newest):
             return Response("ok\n", media_type="text/plain")
         return Response("not ok\n", 503, media_type="text/plain")
@@ -219,7 +219,7 @@ class Page:
         return self._stream_response(request, [self._camera(request)])
 
     async def pictures(self, request: Request) -> Any:
-        """Stream several cameras in one response: browsers open only six connections per host."""
+        """Stream several cameras in one response, as browsers open six connections per host."""
         named = request.query_params.get("cameras")
         known = {one for one in self.sampler.names if re.fullmatch(NAME, one)}
         cameras = sorted(known) if named is None else named.split(",")
@@ -254,7 +254,7 @@ class Page:
         if _media_type(request) != "application/json":
             raise HttpError(415, "send application/json with the body {}")
         if (await request.body()).strip() not in (b"", b"{}"):
-            raise HttpError(422, "the body must be {}: only the camera's name can be given")
+            raise HttpError(422, "the body must be {}; the address already names the camera")
         camera = str(request.path_params["camera"])
         if self.controls is None or not self.controls.cameras():
             raise HttpError(409, "this run has no cameras that can be started or stopped")
@@ -328,14 +328,14 @@ class Page:
 
 
 def _site(name: str) -> bytes:
-    """Return a file of the page, from this wing or another."""
+    """Return the content of a file of the page, which may be in the ``site`` folder of any wing."""
     folders = (Path(__file__).parent, *(wings.ROOT / wing for wing in wings.names()))
     files = (folder / "site" / name for folder in folders)
     return next((file.read_bytes() for file in files if file.is_file()), b"")
 
 
 def _login_page(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
-    """Return the login page. ``message`` is not escaped, so it must not contain foreign text."""
+    """Return the login page. ``message`` is not escaped, so it must not hold text from outside."""
     note = f'<p class="wrong" role="alert">{message}</p>' if message else ""
     body = _site("login.html").replace(MESSAGE, note.encode())
     return Response(body, status, headers, "text/html")
