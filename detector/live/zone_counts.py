@@ -1,7 +1,7 @@
 """Counts objects at lines and zones, today and on earlier days.
 
-For a zone, objects that enter or appear in it count as in, and objects that leave or end in it
-count as out. Days and hours are local. Counts of earlier runs are read from the files that
+An object that enters a zone or appears in it counts as in. One that leaves it, or whose track ends
+in it, counts as out. Days and hours are local. Counts of earlier runs are read from the files that
 ``zone_rows.py`` wrote.
 """
 

@@ -23,8 +23,7 @@ MOST_PACKETS = 10_000  # per WINDOW_S; far more than the acknowledgements of a f
 
 
 class Client(paho.Client):
-    """A client that closes the connection at an unexpected packet, and reads messages only if it
-    ``subscribes``."""
+    """Closes the connection at an unexpected packet. Reads messages only if it ``subscribes``."""
 
     def __init__(self, subscribes: bool = False) -> None:
         super().__init__(CallbackAPIVersion.VERSION2)

@@ -49,8 +49,7 @@ class MqttTarget:
 
     name = "MQTT"
     subscribes = False
-    # Selects the events for TOPIC/CAMERA/event.
-    accepts: Callable[[Event], bool] = staticmethod(lambda event: True)
+    accepts: Callable[[Event], bool] = staticmethod(lambda event: True)  # for TOPIC/CAMERA/event
 
     def __init__(
         self,

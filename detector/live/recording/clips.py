@@ -106,8 +106,7 @@ class Clips:
         return None
 
     def finish(self) -> None:
-        """End the open clip at the end of the connection. If none is open, keep the ring, because
-        late detections may still start a clip."""
+        """End the clip with its connection. If no clip is open, late detections may start one."""
         if self._until_ns is not None:
             self._end_clip()
             self._ring.clear()

@@ -1,8 +1,7 @@
 """Maps the timestamps (stamps) of a connection onto arrival times, so that they always increase.
 
 Stamps may start anywhere, be missing, jump when a camera sets its clock, and restart. Successive
-results differ as their stamps do, if that is plausible; otherwise they differ as their arrival
-times do.
+results differ as their stamps do if that is plausible, and otherwise as their arrival times do.
 """
 
 from __future__ import annotations

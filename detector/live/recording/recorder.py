@@ -126,7 +126,7 @@ class CameraRecorder:
         return ended
 
     def counts(self) -> dict[str, int]:
-        """Return counts of the whole run. "dropped": for lack of time; "failed": internal errors."""
+        """Return counts of the whole run. "dropped": for lack of time; "failed": our own errors."""
         files = self._recording.segments
         return {
             "written": files.written,

@@ -43,7 +43,7 @@ MOST_BYTES = 4_000_000  # of detections kept for a clip that may begin later
 MOST_LINES = 1000  # kept until the video's first fragment is written
 MOST_PICTURES = 4096  # if more are kept, the older half may be dropped
 
-# Limit of a side-car, as a share of its video so far. The last lines may add up to 0.01.
+# Limit of a side-car, as a share of its video so far. The docs say 0.1, as the end may exceed it.
 SHARE = 0.09
 FREE_BYTES = 16_000  # size that every side-car may have, however short its video is
 STAY_NS = NS  # longest time for which lines stay unchanged
@@ -237,8 +237,8 @@ class _SideCar:
         self._current = caption, at_ns, at_ns + hold_ns
 
     def _may_keep(self, current: _Caption, caption: _Caption) -> bool:
-        """Return whether the current lines may stay for ``caption``. They may not if exactly one
-        of the two pictures has objects."""
+        """Return whether the current lines may stay for ``caption``. They may not if one of the two
+        pictures has no objects."""
         if not len(caption.detections.shown) or not len(current.detections.shown):
             return False
         if self._own_bytes > max(FREE_BYTES, SHARE * self._video_bytes):

@@ -1,4 +1,4 @@
-"""Cameras and streams. Their pictures arrive whether or not there is time to process them.
+"""Cameras and streams, whose pictures arrive whether or not there is time to process them.
 
 A feed never raises: it reports an error as a state, and retries.
 """

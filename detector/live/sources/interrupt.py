@@ -67,7 +67,7 @@ class Interrupt:
         self.cut()
 
     def set_cut(self, cut: Callable[[], None]) -> None:
-        """Set a function that ends the thread's current read, if it is not FFmpeg's."""
+        """Set a function that ends the thread's current read, if that read is not by FFmpeg."""
         self._cut = cut
         if self.is_cut():
             cut()

@@ -41,7 +41,7 @@ class Received:
 
 @dataclass(slots=True)
 class End:
-    """The end of a connection, at which the decoder is flushed."""
+    """The end of a connection. The decoder is flushed there."""
 
     epoch: int
     codec: Any
