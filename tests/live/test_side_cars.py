@@ -117,7 +117,7 @@ def play(
 ) -> None:
     """Play one connection. Every ``every``-th picture in display order is detected, and its result
     arrives ``late`` packets later. ``offset_ns`` shifts the arrival of detected pictures, as if
-    they came from another stream. ``in_order``: False counts pictures in order of arrival.
+    they came from another stream. If ``in_order`` is False, numbers follow the order of arrival.
     """
     with av.open(str(stream)) as container:
         bench.recording.handle(RecordedStreams(container.streams))
@@ -249,14 +249,14 @@ def test_boxes_of_a_silent_detector_disappear(tmp_path: Path) -> None:
     (path,) = bench.files()
     lines = read_lines(side_car(path))
     with_boxes = [number for at_s, number in pictures(path) if shown_at(lines, at_s)]
-    assert with_boxes == [*range(25), *range(60, 100)]  # 1 s, then two intervals of 2.4 s
+    assert with_boxes == [*range(25), *range(60, 100)]  # those of 0 stay 1 s, of 60 to the end
 
 
 @pytest.mark.parametrize("free", [0, 10**9])
 def test_an_empty_result_ends_the_boxes(
     free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The boxes end even if the disk is full."""
+    """The boxes end even if the side-car exceeds its share of the video's bytes."""
     monkeypatch.setattr(side_cars, "FREE_BYTES", free)
     monkeypatch.setattr(side_cars, "SHARE", 0.0)
     stream = make_stream(tmp_path / "camera.ts", count=30, options={**QUICK, "bf": "0"})

@@ -1,5 +1,5 @@
-"""Test --infer-every and --smooth: which frames are inferred, the boxes that tracks predict for the
-others, and the boxes drawn."""
+"""Test --infer-every and --smooth: which frames are inferred, which boxes tracks predict for other
+frames, and which boxes are drawn."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_infer_every_refuses_a_tracker_of_the_caller() -> None:
 
 
 @pytest.mark.slow
-def test_infer_every_in_whole_runs(tmp_path: Path) -> None:
+def test_infer_every_marks_frames_that_were_not_inferred(tmp_path: Path) -> None:
     """Every third frame is inferred; the others are marked in all rows and not counted."""
 
     def ran(name: str, *options: str) -> tuple[list[dict[str, Any]], dict[str, Any], Path]:
