@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from detector.core.session.document import AgeFigures
 
 APPEARS = "appears"  # a class was detected in 3 of 5 frames
-LEAVES = "leaves"  # a class was not detected for 2 s; if ``zone`` is set, an object left the zone
+LEAVES = "leaves"  # a class was not detected for 2 s; with ``zone``: an object left the zone
 # Only with --zones. "ends": an object's track was lost in the zone.
 CROSSES, ENTERS, STAYS, ENDS = "crosses", "enters", "stays", "ends"
 CAMERA_UP = "camera_up"
@@ -58,8 +58,8 @@ class Event:
     time_s: float
     since_s: float  # when the presence or state that the event reports began
     class_name: str | None = None  # None for events of the camera itself
-    # The most objects of the class at once. If ``track`` is set: their number in view; if ``zone``
-    # is set: their number in the zone. For "crosses": today's crossings in this direction.
+    # Highest number of objects of the class at once. With ``track``: their number in view. With
+    # ``zone``: their number in the zone. For "crosses": today's crossings in this direction.
     count: int | None = None
     snapshot: str | None = None  # path of a picture, relative to the output folder
     reason: str | None = None  # why a camera is down, without secrets; or RUN_ENDED
@@ -95,8 +95,8 @@ class ZoneShape(Protocol):
 
 
 class ZoneBook(Protocol):
-    """The counts of a camera or file, kept by the wing tracks. ``finish`` ends the counts, and
-    returns the last ``Detections.scene``; so do later calls."""
+    """The counts of a camera or file, kept by the wing tracks. ``finish`` ends the counts. Each
+    call of it returns the last ``Detections.scene``."""
 
     def shapes(self) -> Sequence[ZoneShape]: ...
     def finish(self) -> Any: ...
@@ -135,7 +135,7 @@ class StreamFigures:
     camera_fps: float | None = None
     processed_fps: float | None = None
     size: str | None = None  # 1280x720
-    tiles: str | None = None  # the tiles of a camera: 2x2, or none
+    tiles: str | None = None  # a camera's tiles: 2x2, or none
     frozen: bool = False
     error: str | None = None
     next_try_s: float | None = None

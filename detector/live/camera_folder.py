@@ -67,7 +67,7 @@ def append_whole(file: int, data: bytes) -> None:
 
 
 def find_last_line_end(file: int, size: int) -> int:
-    """Return the number of bytes up to and including the last line end; 0 without a line end."""
+    """Return the number of bytes up to and including the last line end; 0 if none."""
     end = size
     while end > 0:
         begin = max(0, end - BLOCK)

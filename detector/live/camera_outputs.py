@@ -63,7 +63,7 @@ class CreatedFolder:
             ) from error
 
     def remove_empty(self, cameras: Iterable[str]) -> None:
-        """Remove the empty folders of these cameras, then empty folders that this run created."""
+        """Remove empty folders: of these cameras, then others that this run created."""
         for camera in cameras:
             remove_if_empty(self.path / camera)
         for place in self._made:
@@ -72,9 +72,9 @@ class CreatedFolder:
 
 
 class CameraOutputs:
-    """Opens the outputs of each camera. ``folder``: the run's folder, or None to write nothing.
-    ``notice`` prints lines for the user, from any thread. ``style``: of the boxes in subtitles.
-    ``hides``: whether objects are pixelated. ``filters`` select the events that start clips."""
+    """Opens the outputs of each camera. ``folder``: the run's; None: write nothing. ``notice``
+    prints lines for the user, from any thread. ``style``: of boxes in subtitles. ``hides``: whether
+    objects are pixelated. ``filters`` select the events that start clips."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class _CameraRecording:
         if self.accepts is None:
             return
         zone, object_key = event.zone, event.class_name if event.track is None else event.track
-        if event.event in (LEAVES, ENDS):  # an event without a zone means: left all zones, too
+        if event.event in (LEAVES, ENDS):  # without a zone: the object left all zones, too
             left = {one for one in self._present if one[1] == object_key and zone in (None, one[0])}
             self._present -= left
         if self.accepts(event):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from detector.core.stages.tiles import FrameTiles
     from detector.core.types import Fit, Frame
 
-ROOM = Tiling((3, 3))  # if cameras differ, a run has room for at least this, as more may be added
+ROOM = Tiling((3, 3))  # if cameras differ, the least room of a run, for cameras added later
 
 
 def choose_tiling(option: Tiling, cameras: Sequence[Camera]) -> Tiling:

@@ -13,7 +13,7 @@ The decoded share is below 1 only with load shedding: dividing by it adds the sk
 If pictures are dropped for lack of time, the estimate is at most N times the share of pictures not
 dropped, because a machine that drops pictures of one camera cannot handle 1.1 cameras.
 
-The estimate is an upper limit, because stages share cores. docs/live.md compares it with tests.
+It is an upper limit, because stages share cores. docs/live.md compares estimates with measurements.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Usage:
     """The resources used in a span of time, as shares, 0 to 1.
 
     ``stages``: busy time of each stage, as a mean over its workers. ``cpu``: use of all cores by
-    this process. ``decoding``: the feeds' part of ``cpu``. ``others``: use of all cores by other
-    programs, 0 if unknown. Of the pictures that arrived, ``processed`` were detected, ``dropped``
-    were dropped for lack of time, and ``decoded`` were not skipped by load shedding.
+    this process. ``decoding``: the feeds' part of it. ``others``: use by other programs, 0 if
+    unknown. Of the pictures that arrived, ``processed`` were detected, ``dropped`` were dropped for
+    lack of time, and ``decoded`` were not skipped by load shedding.
     """
 
     cameras: int  # number of live cameras

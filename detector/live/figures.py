@@ -177,7 +177,7 @@ class LiveStatus:
     def note(
         self, frame: Frame, detections: Detections, outputs: Mapping[str, int], written_ns: int
     ) -> None:
-        """Count a detected picture. ``outputs``: name of an output -> ns at which it got it."""
+        """Count a detected picture. ``outputs``: output's name -> ns when it got the picture."""
         arrival = frame.arrival
         assert arrival is not None
         with self._lock:
@@ -188,7 +188,7 @@ class LiveStatus:
         tally.ages.add(arrival, outputs, written_ns)
 
     def sample(self) -> None:
-        """Sample all counters. Called about twice a second."""
+        """Sample all counters."""
         now = self._clock()
         with self._lock:
             passed = 0 if self._sampled_ns is None else now - self._sampled_ns

@@ -18,7 +18,7 @@ from detector.live.sources.base import Camera, Feed, FeedFacts
 from detector.live.sources.cameras import compare_cameras, make_cameras
 from detector.live.sources.collect import Collector
 
-STOP_TIMEOUT_S = 1.0  # how long we wait for feeds to stop
+STOP_TIMEOUT_S = 1.0  # time for feeds to stop
 
 MakeFeed = Callable[[Camera, Callable[[], None]], Feed]
 

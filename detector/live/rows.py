@@ -37,7 +37,7 @@ CHECK_NS = NS  # between checks that the file still exists, and between retries 
 
 class DayRows:
     """Appends lines to ``folder/NAME/STEM-YYYY-MM-DD.SUFFIX``, which begins with ``head``. Counts
-    lost rows, and reports them with ``notice``. Only one thread may use it."""
+    lost rows, and reports them with ``notice``. Not thread-safe."""
 
     stem: str
     suffix: ClassVar[str]

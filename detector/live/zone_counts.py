@@ -1,8 +1,8 @@
 """Counts objects at lines and zones, today and on earlier days.
 
-An object that enters a zone or appears in it counts as in. One that leaves it, or whose track ends
-in it, counts as out. Days and hours are local. Counts of earlier runs are read from the files that
-``zone_rows.py`` wrote.
+An object that enters or appears in a zone counts as in. An object that leaves a zone, or whose
+track ends in it, counts as out. Days and hours are local. Counts of earlier runs are read from the
+files that ``zone_rows.py`` wrote.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from detector.tracks.counting import (
 from detector.tracks.cuts import Cuts
 from detector.tracks.zones_file import Shape, ZoneSet, ZonesFile
 
-FEW = 10  # if a model has at most this many classes, all of them have rows from the start
+FEW = 10  # if a model has at most this many classes, all have rows from the start
 JUMP_S = 1.0  # a larger jump means that the wall clock was set, not adjusted gradually
 
 
@@ -132,7 +132,7 @@ class Books:
         if book is None or book.is_closed:
             book = self._open(camera, self._file.of_camera(camera))
         elif camera in self._changed:
-            self._changed.remove(camera)  # before reading the file: another thread may add it again
+            self._changed.remove(camera)  # before reading: another thread may add it again
             zones = self._file.of_camera(camera)
             book.drawn = zones, self._classes_of(zones)
         return book if book.counter.zones.shapes or book.drawn else None

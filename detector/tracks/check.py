@@ -37,7 +37,7 @@ PAGE = Path(__file__).with_name("site") / "check.html"
 TEXTS, NUMBERS = ("source", "zone", "event", "direction", "class", "side"), ("time_s", "x", "y")
 LARGEST = 1 << 28  # bytes per file
 SEED = 0  # of the random sample
-AROUND_S = np.arange(-6, 3) * 0.25  # times of a crossing's pictures; 0 s is when it was counted
+AROUND_S = np.arange(-6, 3) * 0.25  # times of a crossing's pictures; 0 s: it was counted
 STRETCH_STEP_S = 0.2
 ROUNDED_S = 0.001  # times in files have three decimals
 RING = (60, 220, 255)  # its colour, BGR
@@ -74,8 +74,8 @@ def write_check(
 
 
 def read_crossings(counts: str, video: str) -> list[Crossing]:
-    """Return the crossings of the events file next to the counts, in order of time. Raises
-    UsageError if that file is of another video, or does not match the counts."""
+    """Return the crossings in the events file next to the counts, in order of time. Raises
+    UsageError if it is of another video, or does not match."""
     events = counts.replace(".counts.csv", ".events.csv")
     if events == counts or not os.path.exists(events):
         raise UsageError(

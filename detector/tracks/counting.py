@@ -5,8 +5,8 @@ or its centre. A track changes sides only once its point is past the line or edg
 box jitter (``ZoneSet.margin`` of the box's size). So an object that waits on a line crosses it
 once, and one that turns back on it does not. A track crosses a line if it was clearly on one side,
 is clearly on the other, and its path led through the line, not past its end. Paths between two
-sightings are straight. A track ends at a cut, or after ``LOST_S`` without a box; its last sighting
-is where it ends.
+sightings are straight. A track ends at a cut, or after ``LOST_S`` without a box, where it was last
+seen.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from detector.tracks.tracker import CLOCK_S, LOST_S
 from detector.tracks.zones_file import BOTTOM, SIDES, Shape, ZoneSet
 
 LEAST_MARGIN = 1.0  # pixels
-MOST_OF_ZONE = 0.25  # largest margin, as a share of a zone's width; else small zones have no inside
+MOST_OF_ZONE = 0.25  # largest margin, as a share of a zone's width: small zones need an inside
 SAMPLES = 17  # points on a path between two edges of a zone; odd, to include the middle
 DAY_MS = 86_400_000
-NO_CLASS = -1  # the class id of a row if no class was counted yet
+NO_CLASS = -1  # class id of a row if no class was counted yet
 MOST_EMPTY = 10_000  # largest number of empty intervals after a clock jumped, perhaps by years
 HEAT_COLUMNS, HEAT_ROWS = 64, 36
 HISTORY = 500  # intervals; if there are more, pairs are merged

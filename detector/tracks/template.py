@@ -1,8 +1,8 @@
 """Write the files of ``detect-video zones``: a template of zones.yaml, and a page for drawing lines
 and zones with the mouse.
 
-The page needs no server and loads no other files. The lines and zones in the template are commented
-out, so that only lines and zones of the user are counted.
+The page needs no server and loads no files. The lines and zones in the template are commented out,
+so that only the user's are counted.
 """
 
 from __future__ import annotations

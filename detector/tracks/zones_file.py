@@ -345,7 +345,7 @@ def _edges(points: tuple[Point, ...]) -> list[tuple[Point, Point]]:
     return list(zip(points, [*points[1:], points[0]], strict=True))
 
 
-@lru_cache(1000)  # sections of cameras and clips inherit zones, so the same ones are checked often
+@lru_cache(1000)  # sections of cameras and clips inherit the same zones
 def _find_crossing(points: tuple[Point, ...]) -> tuple[int, int] | None:
     """Return two edges of a polygon that meet although they are not neighbours."""
     edges, count = _edges(points), len(points)

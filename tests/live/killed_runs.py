@@ -39,7 +39,7 @@ class Findings:
     times: int = 0
     finished: int = 0  # recordings with final names, each decoded to its end
     pictures: int = 0  # in finished recordings
-    damaged: int = 0  # damaged packets in them: a camera drops data that is not read in time
+    damaged: int = 0  # damaged packets in these: a camera drops data that is not read in time
     partial: int = 0  # partial recordings
     empty: int = 0  # partial recordings without a picture
     adopted: int = 0  # partial recordings that the next run renamed; retention removed others

@@ -79,8 +79,8 @@ class CameraOutcome:
 
 @dataclass(slots=True)
 class Outcome:
-    """``packets`` reached the program's namespace, and ``lost`` of them were dropped. ``wrong``
-    describes what should not have happened."""
+    """``packets`` reached the program's namespace, and ``lost`` of them were dropped. ``wrong``:
+    what went wrong."""
 
     weather: Weather
     packets: int = 0

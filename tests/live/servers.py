@@ -198,7 +198,7 @@ class HttpServer(Server):
         self.pages: dict[str, tuple[str, bytes]] = {}
         self.redirects: dict[str, str] = {}
         self.login: str | None = None
-        # Settings of the MJPEG stream at /mjpeg. Tests may change them while the stream plays.
+        # Settings of the MJPEG stream at /mjpeg, which tests may change while it plays.
         self.fps = 25.0
         self.size = (320, 180)
         self.frozen = False

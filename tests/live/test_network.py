@@ -373,7 +373,7 @@ def test_mjpeg_feed_that_sheds_freezes_and_falls_silent(web: HttpServer) -> None
     assert is_balanced(feed)
 
 
-def test_latest_gives_the_newest_picture(web: HttpServer) -> None:
+def test_live_latest_gives_the_newest_picture(web: HttpServer) -> None:
     web.fps = 100
     with started_feed(web.url("/mjpeg"), every=False) as feed:
         wait_for(lambda: feed.facts().received >= 30)
@@ -612,7 +612,6 @@ def test_ffmpeg_log_contains_no_secrets(
 
 
 def test_process_ends_although_a_feed_still_runs() -> None:
-    """The feed's threads do not keep the process alive."""
     with servers.silent_listener() as port:
         code = (
             "from detector.live.sources.readers import make_feed\n"

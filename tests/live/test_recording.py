@@ -314,7 +314,7 @@ def test_wrong_time_stamps_are_corrected(tmp_path: Path, change: Any) -> None:
     assert 1.9 <= times[-1] - times[0] <= 2.0
 
 
-def test_first_stamps_of_rtsp_with_b_frames(tmp_path: Path) -> None:
+def test_missing_first_stamps_of_rtsp_are_filled_in(tmp_path: Path) -> None:
     """From RTSP, FFmpeg gives the first packet no pts, and several first packets no dts."""
 
     def as_rtsp(number: int, packet: Packet) -> None:
@@ -461,7 +461,7 @@ def test_clip_has_the_requested_seconds(tmp_path: Path, late: int) -> None:
 
 
 @pytest.mark.slow
-def test_clip_of_drawn_pictures(tmp_path: Path) -> None:
+def test_clip_of_drawn_pictures_begins_at_a_key_frame(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=200, options={"bf": "0"})
     bench = clips_bench(tmp_path, "annotated")
     run_with_detections(bench, stream, {110}, 10, "annotated")

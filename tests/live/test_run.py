@@ -194,7 +194,7 @@ def is_accounted_for(stream) -> bool:
 
 
 def test_missing_camera_is_reported_once_per_error(feeds):
-    """A new error is printed, but not the same error with a new time of the next attempt."""
+    """A new error is printed, but not only a new time of the next attempt."""
     lines: list[str] = []
 
     def change() -> None:

@@ -249,7 +249,7 @@ def test_boxes_of_a_silent_detector_disappear(tmp_path: Path) -> None:
     (path,) = bench.files()
     lines = read_lines(side_car(path))
     with_boxes = [number for at_s, number in pictures(path) if shown_at(lines, at_s)]
-    assert with_boxes == [*range(25), *range(60, 100)]  # those of 0 stay 1 s, of 60 to the end
+    assert with_boxes == [*range(25), *range(60, 100)]  # boxes of 0: for 1 s; of 60: to the end
 
 
 @pytest.mark.parametrize("free", [0, 10**9])
@@ -333,7 +333,7 @@ def test_new_size_begins_a_new_boxes_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_size_is_the_one_that_players_show(turned: bool) -> None:
+def test_boxes_use_the_upright_size_that_players_show(turned: bool) -> None:
     stored = (64, 96) if turned else (96, 64)
     assert side_cars._upright(stored, (64, 96)) == (96, 64)
     assert side_cars._upright(None, (64, 96)) == (96, 64)

@@ -1,4 +1,4 @@
-"""Test the lists of formats and protocols that we allow FFmpeg. Without either list, tests fail.
+"""Test the lists of formats and protocols that we allow FFmpeg: tests fail without either list.
 
 Some sources below use only allowed protocols, so only the list of formats refuses them.
 """

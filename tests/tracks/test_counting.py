@@ -128,13 +128,13 @@ def test_a_cut_ends_all_tracks() -> None:
 
 @pytest.mark.parametrize("error_s", [-1e-9, 0.0])
 def test_stay_is_reported_in_the_frame_that_completes_its_time(error_s: float) -> None:
-    """By rounding errors, two frames may be slightly closer in time than they should be."""
+    """Rounding may bring two frames slightly closer in time."""
     times = (1.0, 1.5, 2.0, 2.5, 3.0 + error_s)
     _, events, _ = walk([(0.5, 300.0, 200.0), *((t, 300.0, 400.0) for t in times)], YARD)
     assert names(events)[:2] == ["yard enters", "yard stays"]
 
 
-def test_visits_stays_and_seconds() -> None:
+def test_visits_stays_and_seconds_add_up() -> None:
     path = [*straight(200, 400, 2), *[(2 + i / 10, 300.0, 400.0) for i in range(40)]]
     path += [(6 + t, x, y) for t, x, y in straight(400, 200, 2)]
     counter, events, rows = walk(path, YARD, every_s=3.0)

@@ -33,7 +33,7 @@ class Client(paho.Client):
         self._packets, self._window_start_s = 0, 0.0
 
     def _sock_recv(self, bufsize: int) -> bytes:
-        if bufsize > self._longest:  # paho passes the length that a packet's header states
+        if bufsize > self._longest:  # the length that a packet's header states
             raise ConnectionAbortedError(f"a packet of {bufsize} bytes")
         return super()._sock_recv(bufsize)
 

@@ -136,7 +136,7 @@ class EventFilters:
 
     def _has_room(self, key: tuple[str, str], limits: EventFilter, event: Event) -> bool:
         """Return whether ``per_minute`` allows this event. One event is reserved for each line or
-        zone without one in the last minute. Simultaneous events share a picture and count once."""
+        zone without any in the last minute. Simultaneous events share a picture and count once."""
         if limits.per_minute is None:
             return True
         now, recent = self._clock(), self._recent[key]

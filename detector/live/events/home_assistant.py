@@ -20,8 +20,8 @@ from detector.core.errors.parsing import parse_json
 from detector.live.base import Event, LiveFigures, StreamFigures, ZoneShape
 from detector.live.events.mqtt import MqttTarget, is_topic, level
 
-BIRTH = "homeassistant/status"  # default topic of its birth message, whatever the prefix
-MOST_CLASSES = 20  # a device with more gets no entities of classes; users can set --classes
+BIRTH = "homeassistant/status"  # default topic of its birth message, with any prefix
+MOST_CLASSES = 20  # a device with more gets no class entities; users can set --classes
 MOST_WAITING = 20  # snapshots are dropped while more messages than this are unacknowledged
 MOST_DEVICES = 256  # limit for devices of earlier runs, so that a broker cannot fill the memory
 Entities = dict[str, dict[str, Any]]  # id -> config; a config of only "p" removes the entity
@@ -45,7 +45,7 @@ def make_entities(
             "ent_cat": "diagnostic",
             **state,
         },
-        # The platform "camera" is for live video; "image" also shows when the picture changed.
+        # A "camera" is for live video; an "image" shows when it changed.
         "snapshot": {"p": "image", "name": "Last snapshot", "img_t": f"{prefix}/snapshot"},
     }
     present = {f"class_{name}": (name, f"{prefix}/count/{level(name)}") for name in classes}
@@ -79,8 +79,8 @@ def make_device_config(topic: str, camera: str, entities: Entities) -> str:
 
 
 class HomeAssistant(MqttTarget):
-    """Announces each camera at its first picture, because its lines are known only then. A camera
-    that is down keeps its device from earlier runs."""
+    """Announces each camera at its first picture, because its lines are known then. A camera that
+    is down keeps its device from earlier runs."""
 
     subscribes = True
 

@@ -30,7 +30,7 @@ PORTS = {"mqtt": 1883, "mqtts": 8883}
 LONGEST_PAUSE_S = 30  # between attempts to connect; the pause doubles from 1 s
 STEADY_S = 60.0  # report the next disconnect too if the connection lasted this long
 LONGEST_TOPIC = 65_535  # bytes (MQTT 3.1.1, section 1.5.3)
-NOTHING, TROUBLE, REFUSAL = range(3)  # how severe the worst problem reported so far is
+NOTHING, TROUBLE, REFUSAL = range(3)  # severity of the worst problem reported so far
 NO_CONNECTION = 4  # MQTT_ERR_NO_CONN: paho keeps the message for the next connection
 INSTALL = "--mqtt needs paho-mqtt; install it with: pip install 'detect-video[mqtt]'"
 
@@ -106,7 +106,7 @@ class MqttTarget:
         self._report_once(f"{why}; retrying")
 
     def _on_disconnect(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
-        """Report a lost connection, but a repeated loss only if it had lasted ``STEADY_S``."""
+        """Report a lost connection, and again only after one that lasted ``STEADY_S``."""
         if self._since_s and time.monotonic() - self._since_s >= STEADY_S:
             self._reported = NOTHING
         self._since_s = 0.0

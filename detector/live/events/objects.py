@@ -15,7 +15,7 @@ from detector.core.types import Detections, Frame
 from detector.live.base import APPEARS, LEAVES, Event
 
 GONE_NS = 2_000_000_000
-JUMP_S = 1.0  # the clocks are not read at the same instant, so they may differ by less than this
+JUMP_S = 1.0  # smaller differences may come from reading one clock after the other
 
 
 class Moment(NamedTuple):

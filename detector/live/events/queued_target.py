@@ -79,7 +79,7 @@ class QueuedTarget:
             return self._lost
 
     def close(self) -> None:
-        """Deliver queued events for up to ``LAST_MOMENT_S``, and count the rest as lost."""
+        """Deliver queued events for up to ``LAST_MOMENT_S``; count the rest as lost."""
         deadline = time.monotonic() + LAST_MOMENT_S
         with self._changed:
             while (

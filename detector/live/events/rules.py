@@ -48,7 +48,7 @@ class _CameraPresence:
 
 
 class EventRules:
-    """The rules of one run, for one thread. Each camera's frames must be in order."""
+    """The rules of one run. Not thread-safe. Each camera's frames must be in order."""
 
     def __init__(self, started_ns: int, started_s: float) -> None:
         self._started = Moment(started_ns, started_s)

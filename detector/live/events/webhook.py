@@ -55,7 +55,7 @@ def find_address(option: str, environment: Mapping[str, str] = os.environ) -> st
 
 
 class Webhook(QueuedTarget):
-    """Posts events. It does not follow redirects, because they may lead to another receiver."""
+    """Posts events. Follows no redirects, because they may lead to another receiver."""
 
     name = "the webhook"
 
@@ -77,7 +77,7 @@ class Webhook(QueuedTarget):
         try:
             parts = urlsplit(url)
             self._host, self._port = parts.hostname or "", parts.port
-            # For characters outside ASCII, http.client would raise an error of its own later.
+            # For characters outside ASCII, http.client would raise its own error.
             url.encode("ascii")
         except ValueError as error:
             raise UsageError(

@@ -52,5 +52,5 @@ def as_document(event: Event) -> dict[str, Any]:
 
 
 def as_json(event: Event) -> str:
-    """Return one line without its newline. It is ASCII, which every receiver can read."""
+    """Return one line without its newline, in ASCII, which every receiver can read."""
     return json.dumps(as_document(event), separators=(", ", ": "))

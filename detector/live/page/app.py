@@ -219,7 +219,7 @@ class Page:
         return self._stream_response(request, [self._camera(request)])
 
     async def pictures(self, request: Request) -> Any:
-        """Stream several cameras in one response, as browsers open six connections per host."""
+        """Stream several cameras in one response: browsers open only six connections per host."""
         named = request.query_params.get("cameras")
         known = {one for one in self.sampler.names if re.fullmatch(NAME, one)}
         cameras = sorted(known) if named is None else named.split(",")
@@ -328,7 +328,7 @@ class Page:
 
 
 def _site(name: str) -> bytes:
-    """Return the content of a file of the page, which may be in the ``site`` folder of any wing."""
+    """Return a file of the page, from the folder ``site`` of any wing."""
     folders = (Path(__file__).parent, *(wings.ROOT / wing for wing in wings.names()))
     files = (folder / "site" / name for folder in folders)
     return next((file.read_bytes() for file in files if file.is_file()), b"")

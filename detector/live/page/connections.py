@@ -26,16 +26,16 @@ MOST = 256  # connections at the same time
 MOST_PER_ADDRESS = 128  # connections from one address, which may be a proxy
 RESERVE = 32  # connections reserved for clients on this machine
 HEAD_BYTES = 16 << 10
-# In seconds, seconds and probes. They detect within a minute that a viewer is gone.
+# Seconds, seconds, number of probes: a viewer that is gone is detected within a minute.
 ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 Address = tuple[str, int]
 
 
 class BoundedSocket(socket.socket):
-    """A listening socket that keeps at most ``most`` accepted sockets, and ``each`` per address.
-    When full, it closes one of the lowest ``rank``, or the new one if all others are logged in and
-    busy. ``reserve`` of the sockets are for clients on this machine."""
+    """A listening socket with at most ``most`` accepted sockets, and ``each`` per address. When
+    full, it closes one of the lowest ``rank``, or the new one if all others are logged in and busy.
+    ``reserve`` sockets are for clients on this machine."""
 
     def __init__(self, listening: socket.socket) -> None:
         super().__init__(listening.family, listening.type, listening.proto, listening.detach())
@@ -73,7 +73,7 @@ class BoundedSocket(socket.socket):
         return new, peer
 
     def _make_room(self, new: _CountedSocket) -> _CountedSocket | None:
-        """Return the socket to close: ``new``, or an older one, which it forgets; None if none."""
+        """Return the socket to close, or None if there is room. Forget it if it is not ``new``."""
         if self._block_counts[new.block] >= self.each:
             candidates = [held for held in self._sockets.values() if held.block == new.block]
         elif len(self._sockets) >= (self.most if new.is_local else self.most - self.reserve):
@@ -83,7 +83,7 @@ class BoundedSocket(socket.socket):
         rank = [held.rank for held in candidates]
         if not candidates or min(rank) >= WATCHING:
             return new
-        # Among the lowest rank, take the address with most sockets, and its least recently active.
+        # In the lowest rank, find the address with most sockets; take its least recently active.
         lowest = min(rank)
         least = [held for held in candidates if held.rank == lowest]
         displaced = max(least, key=lambda held: self._block_counts[held.block])

@@ -1,6 +1,6 @@
 """The JSON documents of the page, and the health of a run.
 
-Here ``redact`` removes secrets from all texts from outside: addresses, errors, class names.
+``redact`` removes secrets from all texts from outside: addresses, errors, class names.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ class HistoryDocument(msgspec.Struct, frozen=True):
 
 class RecordingDocument(msgspec.Struct, frozen=True):
     """A file to download from ``url``. ``boxes_url``: its boxes as ASS subtitles, if any; players
-    load them if they are next to the file. ``finished``: false while the file is being written;
-    ``url`` then returns the part that can be played."""
+    load them from the same folder. ``finished``: false while the file is being written; ``url``
+    then returns the part that can be played."""
 
     camera: str
     name: str

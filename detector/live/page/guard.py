@@ -1,7 +1,7 @@
 """Checks every request, and adds headers to every response.
 
 The order of checks is: method, lengths, Host and Origin, the body with its limit and deadline, and
-the login. Host and Origin keep out pages of other sites, even if their name leads to our address.
+the login. Host and Origin keep out other sites, even if their host name resolves to this address.
 """
 
 from __future__ import annotations

@@ -88,13 +88,13 @@ class Streams:
         try:
             yield f"--{BOUNDARY}\r\n".encode()
             while not self.ending:
-                changed = self._changed  # get it before the pictures, so that no change is missed
+                changed = self._changed  # before reading pictures, so that no change is missed
                 for camera in sent:
                     shot = self.hub.newest(camera)
                     now_s = self._loop.time()
                     if shot is None or shot.number <= sent[camera]:
                         continue
-                    # The hub keeps pictures at the fastest viewer's rate, so skip some for others.
+                    # The hub keeps pictures at the fastest viewer's rate; skip some for others.
                     if now_s < due_s[camera] - interval_s / 2:
                         continue
                     picture = await self.jpeg(camera, width)
@@ -196,7 +196,7 @@ async def _wait_for_first(*waits: Any) -> None:
 
 
 def _part(camera: str, shot: Any, jpeg: bytes) -> bytes:
-    """Return a picture and the boundary after it. Browsers show a picture only at its boundary."""
+    """Return a picture and the boundary after it, without which browsers do not show it."""
     head = (
         f"Content-Type: image/jpeg\r\nContent-Length: {len(jpeg)}\r\nX-Camera: {camera}\r\n"
         f"X-Number: {shot.number}\r\nX-Time: {format_utc(shot.utc_s)}\r\n"

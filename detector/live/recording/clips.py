@@ -41,7 +41,7 @@ class Clips:
             self._end_clip()
 
     def add_result(self, arrived_ns: int, in_clip: bool) -> None:
-        """Take the result for the picture of this arrival. ``in_clip``: it belongs in a clip."""
+        """Record whether the picture that arrived at ``arrived_ns`` belongs in a clip."""
         self._result_ns = max(self._result_ns, arrived_ns)
         if in_clip:
             until = arrived_ns + self._after_ns
@@ -106,7 +106,7 @@ class Clips:
         return None
 
     def finish(self) -> None:
-        """End the clip with its connection. If no clip is open, late detections may start one."""
+        """End the clip with its connection. If none is open, late detections may start one."""
         if self._until_ns is not None:
             self._end_clip()
             self._ring.clear()

@@ -56,8 +56,8 @@ class Packet:
 
 
 class RecordedStreams:
-    """The tracks of a connection. ``notes`` tell why some cannot be recorded. Only the feed's
-    thread may create this object."""
+    """The tracks of a connection. ``notes`` tell why some cannot be recorded. Create it in the
+    feed's thread."""
 
     def __init__(self, streams: Iterable[Any]) -> None:
         self.video: Track | None = None

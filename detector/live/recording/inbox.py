@@ -30,7 +30,7 @@ class Drawn:
 
 @dataclass(slots=True)
 class Sighting:
-    """The result of detection in one picture, without the picture."""
+    """The result of detection in one picture."""
 
     arrived_ns: int
     in_clip: bool
@@ -78,7 +78,7 @@ class Inbox:
             return True
 
     def put_message(self, message: Sighting | RecordedStreams | Closed, now_ns: int) -> None:
-        """Add a small item. If bytes run out, drop a sighting's boxes; if places do, drop it."""
+        """Add a small item. Without free bytes, drop a sighting's boxes; without places, all."""
         with self._condition:
             if isinstance(message, Sighting):
                 if len(self._items) >= MOST_ITEMS:

@@ -67,7 +67,7 @@ class ArrivalLine:
         if own_dts is None:
             return _TrackPosition(arrived_ns, arrived_ns, step_ns, None)
         if self._shift_ns is None or abs(own_dts + self._shift_ns - arrived_ns) > AHEAD_NS:
-            shift = arrived_ns - own_dts  # the first track, or a track with a clock of its own
+            shift = arrived_ns - own_dts  # the first track, or one with its own clock
             self._shift_ns = shift if self._shift_ns is None else self._shift_ns
         else:
             shift = self._shift_ns

@@ -23,7 +23,7 @@ from detector.live.recording.samples import NS, USUAL_NS, VIDEO, Sample, Tracks
 FRAGMENT_US = 400_000  # a kill loses a fragment and one more picture: less than 1 s
 # How long video waits for earlier sound; with FFmpeg's default, a kill would lose 10 s.
 INTERLEAVE_US = 250_000
-# Longer files get no index, because it stays in memory until the end (18 MB per hour).
+# Files that may be longer get no index, which stays in memory to the end (18 MB per hour).
 LONGEST_INDEX_S = 3600.0
 
 
@@ -76,7 +76,7 @@ class Mp4:
         before = len(self._pending.chunks)
         try:
             self._container.mux_one(packet)
-        except (av.FFmpegError, ValueError):  # the muxer, which writes to memory, rejected it
+        except (av.FFmpegError, ValueError):  # from the muxer, which writes only to memory
             self.refused += 1
             shown_ns = None
         self.waiting += sample.track == VIDEO

@@ -109,7 +109,7 @@ def finish_leftovers(folder: Path) -> list[str]:
             recorded.path.unlink()
             lines.append(f"{recorded.path}: removed; a killed run left it without a single frame")
             continue
-        # ``free_name`` would reject the name of this file, because the partial file has it.
+        # ``free_name`` would reject this name, because the partial file has it.
         final = recorded.path.with_name(recorded.path.name.replace(".partial", ""))
         if os.path.lexists(final):
             final = folder / f"{free_name(folder, make_time_name(recorded.start_s))}.mp4"

@@ -1,4 +1,4 @@
-"""The work of the recorder's thread, in a class that tests can call without that thread."""
+"""The work of the recorder's thread, in a class that tests can call without it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Quality:
 
 
 class Recording:
-    """The files of one camera, used by one thread. An error affects only the item at hand."""
+    """The files of one camera, used by one thread. An error affects only the current item."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Recording:
         self._sound_connection: RecordedStreams | None = None  # gives annotated files their sound
         self._opened_ns: int | None = None  # arrival of the connection's first packet
         self._last_ns = 0  # arrival of the last sample
-        self._changed_ns: int | None = None  # arrival when a new size last began a file
+        self._changed_ns: int | None = None  # arrival of the last picture whose size began a file
         self._is_new = True  # the connection's size is not known yet
         self._epoch = 0  # epoch of the last drawn picture
         self._printed: set[str] = set()

@@ -1,8 +1,8 @@
 """Deletes old recordings: by age in days, and by GB over all cameras of a run.
 
 A clock that cannot be set measures the age of recordings made during the run. The age of older
-files comes from their names and file times. If even the newest older file exceeds the limit, the
-machine's clock may be wrong, so all older files count as new.
+files comes from their names and file times. If even the newest of these exceeds the limit, the
+machine's clock may be wrong, so all of them count as new.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from detector.live.sources.base import NAME
 DAY_S = 86_400
 GB = 10**9
 PAUSE_S = 30.0  # between sweeps
-# A clock that jumps by more than this was set. After this time without a jump, we trust the clock.
+# A clock that jumps by more than this was set. It counts as right after this time without jumps.
 JUMP_S = 3600.0
 FIRST_S = 1_577_836_800.0  # the year 2020; a clock with an earlier time is wrong
 
@@ -147,7 +147,7 @@ class Retention:
             return False
         with suppress(OSError):
             car = side_car(one.recorded.path)
-            if is_regular(car):  # remove it first: without its recording, we would never find it
+            if is_regular(car):  # first: without its recording, we would never find it
                 car.unlink()
             one.recorded.path.unlink()
             del self._ended[one.key]  # the name may be reused if the clock was set back

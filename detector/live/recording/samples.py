@@ -36,7 +36,7 @@ class Track:
 
     def __init__(self, stream: Any) -> None:
         """Copy PyAV's stream. Raises ValueError or av.FFmpegError if it cannot be copied."""
-        # PyAV frees a stream with its container, so the copy needs its own, which stays unused.
+        # PyAV frees a stream with its container, so the copy needs its own container.
         self._holder = av.open(io.BytesIO(), "w", format="nut")
         self.template: Any = self._holder.add_stream_from_template(stream, opaque=True)
         context = stream.codec_context

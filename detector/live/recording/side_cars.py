@@ -8,8 +8,8 @@ With 20 people in every picture, the text would be as large as a small video. So
 picture stay for up to ``STAY_NS`` if no box has moved visibly (``TOLERANCE``), or if the side-car
 exceeds its ``SHARE`` of the video's bytes.
 
-A picture's lines are written with one call, once the next detected picture determines when they
-end. So a kill loses at most one picture's lines.
+A picture's lines are written with one call, when the next detected picture determines their end. So
+a kill loses at most one picture's lines.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MOST_PICTURES = 4096  # if more are kept, the older half may be dropped
 
 # Limit of a side-car, as a share of its video so far. The docs say 0.1, as the end may exceed it.
 SHARE = 0.09
-FREE_BYTES = 16_000  # size that every side-car may have, however short its video is
+FREE_BYTES = 16_000  # every side-car may have this size, even with a short video
 STAY_NS = NS  # longest time for which lines stay unchanged
 TOLERANCE = 1 / 400  # of a picture's longer side, about the width of a box's outline
 
@@ -68,7 +68,7 @@ class _Caption:
 
 
 class SideCars:
-    """The side-cars of one camera, for one thread. Never raises a disk error."""
+    """The side-cars of one camera. Not thread-safe. Never raises a disk error."""
 
     def __init__(self, camera: str, style: Style, before_s: float, notice: Notice) -> None:
         """``before_s``: how long before its first detection a clip begins."""
@@ -217,7 +217,7 @@ class _SideCar:
                 return max(self._shown_ns[number], 0), caption.hold_ns
             if caption.arrived_ns - self._arrived[number] > FAR_NS:
                 return None
-            # With B-frames, pictures arrive in decoding order, so only the decode time fits.
+            # With B-frames, pictures arrive in decoding order, so use the decode time.
             return self._decoded[number], caption.hold_ns
         if not self._arrived or caption.arrived_ns >= self._first_ns:
             return None  # too late: the picture was dropped from the lists
@@ -237,8 +237,8 @@ class _SideCar:
         self._current = caption, at_ns, at_ns + hold_ns
 
     def _may_keep(self, current: _Caption, caption: _Caption) -> bool:
-        """Return whether the current lines may stay for ``caption``. They may not if one of the two
-        pictures has no objects."""
+        """Return whether the current lines may stay for ``caption``; not if one of the two pictures
+        has no objects."""
         if not len(caption.detections.shown) or not len(current.detections.shown):
             return False
         if self._own_bytes > max(FREE_BYTES, SHARE * self._video_bytes):

@@ -39,7 +39,7 @@ class AacSound:
         self.track = Track(encoder)
         self.track.time_base = Fraction(1, self._rate)
         self._zero_ns: int | None = None  # time of the encoder's sample 0
-        self._decoded = 0  # decoded samples per channel so far, at the source's rate
+        self._decoded = 0  # samples per channel so far, at the source's rate
         self._source_rate = rate
         self._raw: Sample | None = None  # the last packet
 

@@ -79,8 +79,8 @@ class LiveSource(Source):
         cameras = make_cameras([spec], loop)
         if own := [camera.name for camera in cameras if camera.tiles is not None]:
             raise UsageError(
-                f"{spec}: tiles of {', '.join(own)}: detect-video knows tiles of single cameras; "
-                "here all have the same: Detector(tiles='2x2')"
+                f"{spec}: tiles of {', '.join(own)}: only the command has tiles per camera; give "
+                "one value for all cameras: Detector(tiles='2x2')"
             )
         collector = Collector(
             cameras,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CONNECTING = "connecting"  # opening the connection
 LIVE = "live"  # pictures arrive
 STALLED = "stalled"  # connected, but nothing arrives
-WAITING = "waiting"  # not connected; there is a pause before the next attempt
+WAITING = "waiting"  # pausing before the next attempt to connect
 ENDED = "ended"  # stopped on request, or given up
 STATES = (CONNECTING, LIVE, STALLED, WAITING, ENDED)
 
@@ -52,7 +52,7 @@ class Camera:
     rate: Fraction | None = None  # most pictures to detect per second
     # Polygons of points (x, y), as shares of width and height; detections inside are dropped.
     masks: tuple[tuple[tuple[float, float], ...], ...] = ()
-    tiles: str | None = None  # like --tiles; None: as the run
+    tiles: str | None = None  # like --tiles; None: those of the run
     events: Mapping[str, Any] = field(default_factory=dict)  # receiver -> its ``EventFilter``
 
 
@@ -130,7 +130,7 @@ class Feed(Protocol):
 
     def decode_all_while(self, needed: Callable[[], bool]) -> None:
         """Decode all pictures while ``needed()``, called from any thread. Call before ``start``."""
-        return  # most feeds always decode all pictures
+        return  # most feeds always do
 
     def stop(self, timeout_s: float = 1.0) -> bool:
         """End the threads; return False if one is still running after ``timeout_s``."""

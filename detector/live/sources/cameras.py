@@ -108,8 +108,8 @@ def check_address(kind: str, address: Address) -> None:
 
 
 def _make_name(kind: str, address: Address, taken: set[str]) -> str:
-    """Derive a name: cam0 for webcam 0, the stem for a file, the host for an address. If another
-    camera has that host's name, append the last part of the address's path."""
+    """Derive a name: cam0 for webcam 0, a file's stem, an address's host. If the host is taken,
+    append the last part of the address's path."""
     if kind == WEBCAM:
         digits = re.search(r"\d+$", address.whole)
         base = f"cam{digits[0] if digits else ''}"
@@ -176,7 +176,7 @@ def collect(errors: list[DetectVideoError]) -> Iterator[None]:
 
 
 def raise_all(errors: Sequence[DetectVideoError]) -> None:
-    """Raise the first error, if any. The others become its notes, which are printed one a line."""
+    """Raise the first error, if any. The others become its notes, printed one per line."""
     for text in [*dict.fromkeys(map(str, errors))][1:]:
         errors[0].add_note(text)
     if errors:

@@ -105,7 +105,7 @@ class _LoopPace:
         self._due_s = 0.0
 
     def shift(self, packet: Any) -> float:
-        """Add the length of earlier passes to a packet's stamps. Return the second it is due at."""
+        """Add the length of earlier passes to a packet's stamps. Return its due time in seconds."""
         base = packet.time_base
         stamps = [stamp for stamp in (packet.dts, packet.pts) if stamp is not None]
         if not stamps:

@@ -36,7 +36,7 @@ def is_held_back(demuxer: str, codec: str) -> bool:
 
 
 class PacketFeed(ThreadedFeed):
-    may_shed = False  # whether to skip decoding if the machine is overloaded
+    may_shed = False  # skips decoding if the machine is overloaded
     was_cut = False  # the decoding thread interrupted a read that got no data
     is_shown = False  # a picture of this connection was decoded
 
@@ -139,7 +139,7 @@ class PacketFeed(ThreadedFeed):
                     self._pass_on(list(self._decoder.flush(item)), item.codec, track)
 
     def _decode_or_skip(self, item: Received, damage_log: DamageLog, track: Track) -> None:
-        """Decode a packet, or skip it to shed load. After a group's limit, skip all that remain."""
+        """Decode a packet, or skip it to shed load. After a group's limit, skip its rest."""
         shedding, number = self._shedding, item.stamp.number
         if shedding.admits(item.stamp, item.is_key, item.packet.pts):
             with track.span(READ, number):

@@ -41,7 +41,7 @@ class Received:
 
 @dataclass(slots=True)
 class End:
-    """The end of a connection. The decoder is flushed there."""
+    """The end of a connection, where the decoder is flushed."""
 
     epoch: int
     codec: Any

@@ -3,7 +3,7 @@
 With --live latest, all pictures are decoded, so that the newest one is always ready. If the loop
 takes few of them, most of that CPU time is wasted. Then we decode only the first pictures of each
 group, about three for each picture that the loop takes. The rest, up to the next key frame, is
-skipped, because a picture depends on earlier pictures of its group.
+skipped, because a picture depends on earlier ones of its group.
 
 Shedding makes results older, because there is no newer picture until the next key frame. So it
 begins only if the cores are busy, much of this program's CPU time is decoding, and the loop takes

@@ -74,12 +74,12 @@ class Slot:
             self._changed.notify_all()
 
     def _is_due(self, arrived_ns: int) -> bool:
-        """Return whether the picture is due. Due times are even, so 25 FPS become exactly 10."""
+        """Return whether the picture is due. Due times are regular: 25 FPS become exactly 10."""
         if not self._interval_ns:
             return True
         if self._due_ns is None or arrived_ns - self._due_ns > self._interval_ns:
             self._due_ns = arrived_ns  # the first picture, or the first after a gap
-        # Accept early pictures: arrivals jitter, and a camera of this rate must not lose any.
+        # Accept early pictures: with jitter, a camera of this rate must not lose any.
         if arrived_ns + self._interval_ns // 4 < self._due_ns:
             return False
         self._due_ns += self._interval_ns

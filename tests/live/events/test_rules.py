@@ -108,7 +108,7 @@ def test_event_durations_survive_a_jump_of_the_wall_clock(jump_s):
 
 
 def test_appears_and_leaves_have_equal_since_if_no_clock_was_set():
-    """Readers of events can match ``leaves`` with its ``appears`` by ``since_utc``."""
+    """Readers match ``leaves`` with ``appears`` by ``since_utc``."""
     rules = EventRules(0, START_S)
     (appears,) = chain(*(rules.update(frame(at / 10), detections(0)) for at in range(3)))
     (leaves,) = rules.update(frame(5.0, jump_s=0.3), detections())

@@ -384,7 +384,7 @@ def test_connection_beyond_the_limit_is_closed_if_none_is_idle(served):
     assert served.client.ask("/healthz").status == 200
 
 
-def test_streams_are_bounded(served, monkeypatch):
+def test_number_of_streams_is_bounded(served, monkeypatch):
     monkeypatch.setattr("detector.live.page.app.MOST_STREAMS", 2)
     with served.client.stream("/api/events"), served.client.stream("/api/pictures"):
         wait_for(lambda: served.page.streams.open == 2)
