@@ -20,7 +20,7 @@ from detector.core.types import Arrival
 
 DECODING, WAITING, INFERENCE, WRITING = "decoding", "waiting", "inference", "writing"
 PARTS = (DECODING, WAITING, INFERENCE, WRITING)
-RECENT_NS = 10_000_000_000  # a window; recent ages are those of the present and the previous window
+RECENT_NS = 10_000_000_000  # one window; recent ages cover the current and the previous window
 PENDING = 64  # samples are added to the histogram in batches of this size
 
 
@@ -66,10 +66,10 @@ class AgeSums:
         self.result = Samples()
         self.parts = {part: Samples() for part in PARTS}
         self.outputs: dict[str, Samples] = {}
-        self.camera: Samples | None = None  # ages since the camera's timestamps, if it sends any
+        self.camera: Samples | None = None  # ages by the camera's timestamps, if it sends any
 
     def add(self, arrival: Arrival, outputs: Mapping[str, int], written_ns: int) -> None:
-        """Count one picture. ``outputs``: name -> when that output received it."""
+        """Count one picture. ``outputs``: output's name -> ns when it got the picture."""
         self.result.add(arrival.result_ns - arrival.arrived_ns)
         for part, ns in split_age(arrival, written_ns).items():
             self.parts[part].add(ns)
@@ -82,7 +82,7 @@ class AgeSums:
 
 
 class FrameAges:
-    """One camera's ages, over the session and the last 10 to 20 seconds. For one writer thread."""
+    """One camera's ages, over the session and the last 10 to 20 seconds. Thread-safe."""
 
     def __init__(self, now_ns: int | None = None) -> None:
         self._lock = threading.Lock()

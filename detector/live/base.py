@@ -58,8 +58,8 @@ class Event:
     time_s: float
     since_s: float  # when the presence or state that the event reports began
     class_name: str | None = None  # None for events of the camera itself
-    # Highest number of objects of the class at once; with ``track``: their number in view; with
-    # ``zone``: their number in the zone. "crosses": today's crossings in this direction.
+    # Highest number of objects of the class at once. With ``track``: their number in view. With
+    # ``zone``: their number in the zone. For "crosses": today's crossings in this direction.
     count: int | None = None
     snapshot: str | None = None  # path of a picture, relative to the output folder
     reason: str | None = None  # why a camera is down, without secrets; or RUN_ENDED
@@ -82,7 +82,7 @@ class EventTarget(Protocol):
 
 
 class ZoneShape(Protocol):
-    """A line or zone. ``points``: shares of width and height. ``sides``: names of in and out."""
+    """A line or zone. ``points``: x and y, 0 to 1. ``sides``: the user's names for in and out."""
 
     @property
     def name(self) -> str: ...
@@ -95,8 +95,8 @@ class ZoneShape(Protocol):
 
 
 class ZoneBook(Protocol):
-    """The counts of a camera or file, kept by the wing tracks. ``finish`` ends them, and returns
-    the last ``Detections.scene``, also if called again."""
+    """The counts of a camera or file, kept by the wing tracks. ``finish`` ends the counts. Each
+    call of it returns the last ``Detections.scene``."""
 
     def shapes(self) -> Sequence[ZoneShape]: ...
     def finish(self) -> Any: ...
@@ -119,7 +119,7 @@ class ZoneFigures:
 
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
-    """A camera or file at one time. Counts cover the whole run, and rates the last seconds."""
+    """The figures of a camera or file. Counts cover the whole run, rates the last seconds."""
 
     name: str
     url: str  # without secrets
@@ -135,7 +135,7 @@ class StreamFigures:
     camera_fps: float | None = None
     processed_fps: float | None = None
     size: str | None = None  # 1280x720
-    tiles: str | None = None  # a camera's: 2x2, none
+    tiles: str | None = None  # a camera's tiles: 2x2, or none
     frozen: bool = False
     error: str | None = None
     next_try_s: float | None = None
@@ -156,4 +156,4 @@ class LiveFigures:
     capacity: float | None = None  # estimated number of cameras like these that are possible
     bottleneck: str = ""  # a sentence for the user
     engine_age_s: float | None = None  # since the engine finished a request; 0 if it is idle
-    events: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by receiver and result
+    events: Mapping[tuple[str, str], int] = field(default_factory=dict)  # receiver, result -> count

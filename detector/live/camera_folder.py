@@ -16,7 +16,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def open_folder(path: Path, depth: int = 1) -> int:
-    """Open or create a folder. Raises OSError if one of the last ``depth`` parts is a link."""
+    """Open or create a folder. Raises OSError if the path's last ``depth`` parts hold a link."""
     above = path.parents[depth - 1]
     above.mkdir(parents=True, exist_ok=True)
     folder = os.open(above, FOLDER)
@@ -32,7 +32,7 @@ def open_folder(path: Path, depth: int = 1) -> int:
 
 
 def open_file(path: Path, flags: int, depth: int = 1, parent: int = -1) -> int:
-    """Open or create a file without following links. ``parent``: its open folder, if any."""
+    """Open or create a file without following links. ``parent``: its folder, if already open."""
     folder = os.dup(parent) if parent >= 0 else open_folder(path.parent, depth)
     try:
         return _open(path.name, flags | os.O_CREAT | os.O_CLOEXEC, folder)
@@ -50,7 +50,7 @@ def _open(name: str, flags: int, folder: int) -> int:
 
 
 def open_to_read(path: str, flags: int) -> int:
-    """Open a file without following a link; an ``opener`` for ``open``. Raises OSError."""
+    """Open a file without following a link. ``open`` takes this function as its ``opener``."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
@@ -67,7 +67,7 @@ def append_whole(file: int, data: bytes) -> None:
 
 
 def find_last_line_end(file: int, size: int) -> int:
-    """Return the number of bytes up to the last line end; 0 if there is none."""
+    """Return the number of bytes up to and including the last line end; 0 if none."""
     end = size
     while end > 0:
         begin = max(0, end - BLOCK)
@@ -87,7 +87,7 @@ def find_free_name(folder: Path, stem: str, suffix: str) -> str:
 
 
 def list_names_of_day(stem: str, day: str, suffix: str) -> list[str]:
-    """Return the possible names of a day's files: when columns change, another file begins."""
+    """Return the names that a day's files can have. A change of columns begins another file."""
     return [f"{stem}-{day}{more}{suffix}" for more in ("", *(f"-{n}" for n in range(2, 10)))]
 
 

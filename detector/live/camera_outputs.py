@@ -63,7 +63,7 @@ class CreatedFolder:
             ) from error
 
     def remove_empty(self, cameras: Iterable[str]) -> None:
-        """Remove the empty folders of these cameras, then those that this run created."""
+        """Remove empty folders: of these cameras, then others that this run created."""
         for camera in cameras:
             remove_if_empty(self.path / camera)
         for place in self._made:
@@ -73,7 +73,7 @@ class CreatedFolder:
 
 class CameraOutputs:
     """Opens the outputs of each camera. ``folder``: the run's; None: write nothing. ``notice``
-    prints lines for the user, from any thread. ``style``: of side-cars' boxes. ``hides``: whether
+    prints lines for the user, from any thread. ``style``: of boxes in subtitles. ``hides``: whether
     objects are pixelated. ``filters`` select the events that start clips."""
 
     def __init__(
@@ -153,7 +153,7 @@ class _CameraRecording:
         # Selects the events that start clips. If None, detections start clips.
         self.accepts: Callable[[Event], bool] | None = None
         self._has_event = False
-        # (zone, object) of objects in view or in a zone; a clip continues while there is one.
+        # (zone, object) of the objects in view or in a zone. A clip lasts until the set is empty.
         self._present: set[tuple[str | None, int | str | None]] = set()
         feed.decode_all_while(lambda: self.recorder.wants_pictures)
         self._main: Feed | None = None
@@ -176,7 +176,7 @@ class _CameraRecording:
         if self.accepts is None:
             return
         zone, object_key = event.zone, event.class_name if event.track is None else event.track
-        if event.event in (LEAVES, ENDS):  # without a zone, the object also left all its zones
+        if event.event in (LEAVES, ENDS):  # without a zone: the object left all zones, too
             left = {one for one in self._present if one[1] == object_key and zone in (None, one[0])}
             self._present -= left
         if self.accepts(event):

@@ -1,6 +1,6 @@
 """Chooses the tiles of each camera (``tiles`` in cameras.yaml, or --tiles).
 
-Rows of a batch may have different numbers of inputs (``core.loop.tiled.MixedRequest``).
+Pictures of one batch may have different numbers of tiles (``core.loop.tiled.MixedRequest``).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from detector.core.stages.tiles import FrameTiles
     from detector.core.types import Fit, Frame
 
-ROOM = Tiling((3, 3))  # if cameras differ: the least room for tiles, for cameras added later
+ROOM = Tiling((3, 3))  # if cameras differ, the least room of a run, for cameras added later
 
 
 def choose_tiling(option: Tiling, cameras: Sequence[Camera]) -> Tiling:
-    """Return the run's tiling. If cameras differ, it has room for the one with most inputs."""
+    """Return the run's tiling. If cameras differ, it has room for the camera with most inputs."""
     own = [Tiling.parse(camera.tiles) for camera in cameras if camera.tiles is not None]
     return replace(option, most=max(one.inputs for one in (ROOM, option, *own))) if own else option
 
@@ -42,7 +42,7 @@ class CameraTiles:
         return self._tiling.most > 0
 
     def check(self, camera: Camera) -> None:
-        """Raise UsageError if a camera that is added later needs more tiles than the run has."""
+        """Raise UsageError if a camera added later needs more tiles than the run has room for."""
         if camera.tiles is None:
             return
         if max(2, Tiling.parse(camera.tiles).inputs) > self._tiling.most:

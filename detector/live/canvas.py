@@ -13,8 +13,8 @@ from detector.live.sources.base import FILE, Camera
 
 
 def choose_size(cameras: Sequence[Camera], config: Config) -> tuple[Size | None, str | None]:
-    """Return a picture size (width, height) whose network input fits most cameras, or None for the
-    model's own; and a line for the user if it does not fit all."""
+    """Return the picture size (width, height) that fits most cameras, or None for the model's own
+    size. Also return a line for the user, or None if the size fits all cameras."""
     if not follows_source(config):
         return None, None
     pictures = [read_size(camera) for camera in cameras]

@@ -33,8 +33,8 @@ DROPPING = 0.02  # if more than this share of pictures is dropped, we report a l
 class Usage:
     """The resources used in a span of time, as shares, 0 to 1.
 
-    ``stages``: busy time of each stage; for several workers, their mean. ``cpu``: use of all cores
-    by this process; ``decoding``: the part of it in feeds; ``others``: use by other programs, 0 if
+    ``stages``: busy time of each stage, as a mean over its workers. ``cpu``: use of all cores by
+    this process. ``decoding``: the feeds' part of it. ``others``: use by other programs, 0 if
     unknown. Of the pictures that arrived, ``processed`` were detected, ``dropped`` were dropped for
     lack of time, and ``decoded`` were not skipped by load shedding.
     """

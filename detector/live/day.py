@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from detector.core.session.outcome import SourceRun
     from detector.core.session.store import Session
 
-# Rows per stage and thread in a session: six minutes at 25 FPS.
+# Timeline rows per stage and thread in a session: six minutes at 25 FPS.
 ROWS = 10_000
-FEED_ROWS = 100  # rows of the decoders' spans, of which only the sums are read
+FEED_ROWS = 100  # rows of the decoders' spans; only their sums are read
 
 
 def today() -> str:
@@ -35,7 +35,7 @@ def today() -> str:
 
 
 class EndOfDay(threading.Event):
-    """Set when the day ends or the run stops; ``day_ended`` distinguishes them."""
+    """Set when the day ends or the run stops. ``day_ended`` tells which."""
 
     def __init__(self, stop: threading.Event) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def begin_day(options: LiveOptions, plan: RunPlan, path: str, stop: threading.Ev
 
 @dataclass(frozen=True, slots=True)
 class DecodingSums:
-    """Sums of decoding by all feeds. ``calls``: thread -> packets that it decoded."""
+    """Sums of all feeds' decoding. ``calls``: thread -> packets that it decoded."""
 
     calls: Mapping[str, int] = field(default_factory=dict)
     busy_ns: int = 0

@@ -52,7 +52,7 @@ class CameraTally:
     live_ns: int = 0  # today's time while the camera was live or its pictures were processed
     rate_ns: float = 0.0  # integral of the camera's rate over ``rated_ns``
     rated_ns: int = 0  # today's time with a known rate
-    # The run's counts when the day began, and when it was summarized: the next day begins there.
+    # The run's counts at the beginning of the day, and at its summary, where the next day begins.
     before: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
     at_summary: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
 
@@ -133,8 +133,8 @@ class UsageSums:
 
 
 class LiveStatus:
-    """The counters of a run. ``clock``: ns, as in ``Arrival``. ``decoding`` returns CPU ns of the
-    feeds, ``machine_clock`` those of all programs. ``tiles``: for cameras without their own."""
+    """The counters of a run. ``clock``: ns, as in ``Arrival``. ``decoding`` and ``machine_clock``
+    return the CPU ns of the feeds and of all programs. ``tiles``: for cameras without their own."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class LiveStatus:
         self._timeline: Timeline | OffTimeline = OffTimeline()
         self._samples: deque[Counters] = deque()
         self._sampled_ns: int | None = None
-        # Times of the last result, and when the engine was last idle.
+        # When the engine gave its last result, and when it was last idle.
         self._inferred_ns = self._idle_ns = self._started_ns
         self._day_sums = UsageSums()  # today, while any camera was live
         self.live_ns = 0  # today's time with a live camera
@@ -177,7 +177,7 @@ class LiveStatus:
     def note(
         self, frame: Frame, detections: Detections, outputs: Mapping[str, int], written_ns: int
     ) -> None:
-        """Count a detected picture. ``outputs``: name -> when that output received it."""
+        """Count a detected picture. ``outputs``: output's name -> ns when it got the picture."""
         arrival = frame.arrival
         assert arrival is not None
         with self._lock:
@@ -188,7 +188,7 @@ class LiveStatus:
         tally.ages.add(arrival, outputs, written_ns)
 
     def sample(self) -> None:
-        """Sample all counters. Called about twice a second."""
+        """Sample all counters."""
         now = self._clock()
         with self._lock:
             passed = 0 if self._sampled_ns is None else now - self._sampled_ns
@@ -356,7 +356,7 @@ class LiveStatus:
         return self._tallies[name]
 
     def _counts(self, member: Member) -> tuple[dict[str, int], dict[str, int]]:
-        """Return counts of the run, and drops by reason. Unfinished pictures count as stopped."""
+        """Return counts of the run, and drops by reason. Pictures in flight count as stopped."""
         facts, tally = member.facts(), self._tally(member.camera.name)
         dropped = Counter(facts.dropped)
         dropped[STOPPED] += max(0, member.handed - tally.processed)

@@ -48,7 +48,7 @@ class Cameras:
         from detector.live.page import serve
 
         hub = Hub()
-        # Before a model is loaded, so that an occupied port is reported immediately.
+        # Serve before a model is loaded, so that an occupied port is reported immediately.
         server = serve(hub, config.of(PageConfig), say=lambda text: say(f"detect-video: {text}"))
         say(f"page: {server.address}")
         try:
@@ -149,7 +149,7 @@ def reads_cameras(specs: Sequence[str], config: Config, given: Container[str] = 
 
 
 def refuse_camera_options(specs: Sequence[str], config: Config, given: Container[str] = ()) -> None:
-    """Raise UsageError for an option that has no effect on files. ``given``: options by name."""
+    """Raise UsageError for an option that has no effect on files. ``given``: names of options."""
     for flag in _camera_flags(config, given):
         if all(os.path.isfile(spec) for spec in specs):
             files = "the file as a camera" if len(specs) == 1 else "the files as cameras"

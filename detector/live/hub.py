@@ -28,9 +28,9 @@ FORGOTTEN_AFTER_NS = 10_000_000_000  # a picture is freed after this time withou
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """Lets a viewer control the run. ``cameras`` returns the names for ``start`` and ``stop``.
-    ``draw`` sets a camera's lines and zones; it returns a description of the changes and the file
-    that stores them."""
+    """Lets a viewer control the run. ``cameras`` returns the names that ``start`` and ``stop``
+    accept. ``draw`` sets a camera's lines and zones, and returns a description of the changes and
+    the file that stores them."""
 
     cameras: Callable[[], Collection[str]]
     start: Callable[[str], None]
@@ -98,7 +98,7 @@ class Subscription:
 
 class Hub:
     """Passes a run to its viewers. Thread-safe. Keeps only pictures that ``wants_pictures``
-    requested, because others may lack boxes and --blur."""
+    requested, because other pictures may lack boxes or the pixelation of --blur."""
 
     name = "page"
 
@@ -125,7 +125,7 @@ class Hub:
         channel = self._channel(camera)
         now = self._clock_ns()
         channel.draw_next = channel.requested or (
-            # Arrivals jitter, and a camera with the viewer's rate should not lose pictures.
+            # Accept early pictures: with jitter, a camera at the viewer's rate would lose some.
             channel.interval_ns is not None and now >= channel.due_ns - channel.interval_ns // 2
         )
         channel.free_unrequested(now)
@@ -140,7 +140,7 @@ class Hub:
         channel = self._channel(camera)
         if not channel.draw_next:
             return
-        # Before the copy, so that requests from now on get the next picture.
+        # Clear requests before the copy, so that later ones get the next picture.
         channel.draw_next = channel.requested = False
         now = self._clock_ns()
         if not channel.number:  # when a run's next file begins, free pictures of earlier files
@@ -165,13 +165,13 @@ class Hub:
         return self._lost
 
     def close(self) -> None:
-        """Do nothing: part of EventTarget."""
+        """Do nothing; ``EventTarget`` requires this method."""
 
     def figures(self) -> LiveFigures | None:
         return None if self._figures is None else self._figures()
 
     def set_wake(self, wake: Callable[[], None]) -> None:
-        """Set a function to call at a new picture or event, but not again until ``clear_wake``."""
+        """Set a function to call at the first picture or event after each ``clear_wake``."""
         self._wake = wake
 
     def clear_wake(self) -> None:
@@ -195,7 +195,7 @@ class Hub:
             return len(self._watches)
 
     def request_picture(self, camera: str) -> int:
-        """Request one picture, whose number will be higher than the returned one."""
+        """Request one picture. Its number will exceed the returned number."""
         channel = self._channel(camera)
         channel.last_request_ns = self._clock_ns()
         number = channel.number  # read before the request is set
@@ -256,7 +256,7 @@ class Hub:
 
 
 def fit_width(requested: int | None, width: int) -> int:
-    """Return the width at which to encode a picture of ``width`` pixels; at most its own."""
+    """Return the width to encode: ``requested`` rounded up to ``WIDTHS``, at most ``width``."""
     if requested is None:
         return width
     return min(next((one for one in WIDTHS if one >= requested), width), width)

@@ -29,7 +29,7 @@ Stamp = tuple[int, int, int] | None
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
     """The options. ``specs``: cameras and camera lists. ``folder``: for outputs; None: no outputs.
-    ``lists``: the camera lists, each with its ``stamp`` from before it is read."""
+    ``lists``: path of each camera list -> its ``stamp``, taken before the list is read."""
 
     specs: tuple[str, ...]
     config: Config

@@ -19,13 +19,13 @@ from detector.live.sources.base import Camera, Feed, FeedFacts
 from detector.live.sources.cameras import compare_cameras, make_cameras
 from detector.live.sources.collect import Collector
 
-STOP_TIMEOUT_S = 1.0  # for feeds to stop
+STOP_TIMEOUT_S = 1.0  # time for feeds to stop
 
 MakeFeed = Callable[[Camera, Callable[[], None]], Feed]
 
 
 class Roster:
-    """The cameras of a run. ``collector`` has those that are running now."""
+    """The cameras of a run. ``collector`` has the cameras that are running now."""
 
     def __init__(
         self,

@@ -34,8 +34,8 @@ class CameraSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """An output of a camera. ``path``: for the summary. ``drawn`` returns whether the next picture
-    needs boxes. ``counts`` returns totals. ``see`` is called before boxes are drawn."""
+    """An output of a camera. The summary shows ``path``. ``drawn`` returns whether the next picture
+    needs boxes. ``counts`` returns totals. ``see`` gets pictures before boxes are drawn."""
 
     name: str  # "jsonl", "recording", ...
     sink: CameraSink
@@ -75,7 +75,7 @@ class Router:
         self._drawn = False  # this picture has boxes
         self.paths: dict[str, dict[str, str]] = {}  # camera -> kind -> path, over the whole run
         self._closed: Counts = Counter()  # of closed outputs
-        self._reported: Counts = Counter()  # of all outputs, at the last ``counts``
+        self._reported: Counts = Counter()  # of all outputs, at the last call of ``counts``
 
     def open(self, camera: Camera, feed: Feed, classes: frozenset[int] | None) -> None:
         self._status.zones.open(camera.name)
@@ -173,7 +173,7 @@ class Router:
         return image
 
     def tick(self, states: Mapping[str, FeedFacts], now_ns: int, now_s: float) -> None:
-        """Send events of cameras that connected or disconnected. Called a few times a second."""
+        """Send events of cameras that connected or disconnected."""
         if self._rules is None:
             return
         with self._lock:

@@ -32,12 +32,12 @@ from detector.live.camera_folder import (
 from detector.live.sources.base import Camera
 
 NS = 1_000_000_000
-CHECK_NS = NS  # between checks that the file exists, and retries after a full disk
+CHECK_NS = NS  # between checks that the file still exists, and between retries (full disk)
 
 
 class DayRows:
     """Appends lines to ``folder/NAME/STEM-YYYY-MM-DD.SUFFIX``, which begins with ``head``. Counts
-    lost rows, and reports them with ``notice``. For one thread."""
+    lost rows, and reports them with ``notice``. Not thread-safe."""
 
     stem: str
     suffix: ClassVar[str]
@@ -61,7 +61,7 @@ class DayRows:
         self._take_folder()
 
     def _take_folder(self) -> None:
-        """Lock the camera's folder. Only ``CameraRows`` does so, for all the camera's outputs."""
+        """Lock the camera's folder. ``CameraRows`` overrides this, for all the camera's outputs."""
 
     def _append(self, line: bytes, day: str, now: int) -> None:
         if self._paused and now < self._next_check_ns:

@@ -142,7 +142,7 @@ def detect_live(
                 for remark in filter(None, map(remark_of, addresses)):
                     plan.loaded.notes.append(remark)
                     around.state(remark)
-            plan.loaded.read_layers()  # now, because after SIGTERM there is no time for it
+            plan.loaded.read_layers()  # read them now: after SIGTERM there is no time
             with plan.loaded, stop_on_signals() as stop:
                 run = _LiveRun(options, plan, timer, stop, reload, around)
                 try:
@@ -157,7 +157,7 @@ def detect_live(
 
 
 def check_live(specs: Sequence[str], config: Config) -> None:
-    """Raise the errors of cameras, options, lines and zones, as a run would. Opens no camera."""
+    """Raise the errors of cameras, options, lines and zones, as a run would, but open no camera."""
     errors: list[DetectVideoError] = []
     with collect(errors):
         cameras = make_cameras(specs, config.of(LiveConfig).repeat)
@@ -238,7 +238,7 @@ class _LiveRun:
             hide=partial(pixelate, class_ids=hidden) if hidden else None,
         )
         self._day: Day | None = None
-        self._parts: Parts  # the current loop's
+        self._parts: Parts  # of the current loop
         self._draw_lock = threading.Lock()
         self._stopping = threading.Event()
         self._monitor = threading.Thread(target=self._run_monitor, name="live monitor", daemon=True)
@@ -308,7 +308,7 @@ class _LiveRun:
         parts = plan.parts(self._source)
         return replace(
             parts,
-            # Queued pictures go stale; one more request than workers keeps the engine busy.
+            # More requests let pictures go stale; one more than workers keeps the engine busy.
             requests=parts.requests[: parts.concurrency + 1] if fresh else parts.requests,
             nms=self.roster.nms,
             annotate=self._router.annotate,
@@ -347,7 +347,7 @@ class _LiveRun:
                 running.change(camera, settings)
             else:
                 new_parts = self._plan.parts(self._source)
-                # Stages first: the new head also returns boxes below --conf, for the tracker.
+                # Set stages first: the new head also returns boxes below --conf, for the tracker.
                 parts.between, parts.head = {**new_parts.between, **parts.between}, new_parts.head
         self._around.say(f"{camera}: {changes}; lines and zones are in {path}")
         return changes, path

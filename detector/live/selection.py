@@ -1,4 +1,4 @@
-"""Selects a camera's detections: those of its classes, outside its masks."""
+"""Selects a camera's detections by its classes and masks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def keep(
     masks: Sequence[Polygon],
     classes: Collection[int] | None,
 ) -> Detections:
-    """Drop detections of other classes, or centred in ``masks`` (polygons of points 0 to 1)."""
+    """Drop detections not in ``classes``, or centred in one of ``masks`` (polygons, 0 to 1)."""
     if not len(detections) or (not masks and classes is None):
         return detections
     chosen = np.ones(len(detections), bool)

@@ -1,8 +1,8 @@
 """Counts objects at lines and zones, today and on earlier days.
 
-For a zone, objects that enter or appear in it count as in, and objects that leave or end in it
-count as out. Days and hours are local. Counts of earlier runs are read from the files that
-``zone_rows.py`` wrote.
+An object that enters or appears in a zone counts as in. An object that leaves a zone, or whose
+track ends in it, counts as out. Days and hours are local. Counts of earlier runs are read from the
+files that ``zone_rows.py`` wrote.
 """
 
 from __future__ import annotations

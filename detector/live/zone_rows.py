@@ -21,7 +21,7 @@ from detector.live.sources.base import Camera
 
 
 class _DayCsv(DayRows):
-    """The same rows as for a video file, but with UTC times: ``time_s`` becomes ``time_utc``."""
+    """Writes the rows of a video file, but with UTC times: ``time_s`` becomes ``time_utc``."""
 
     suffix = ".csv"
 
@@ -39,7 +39,7 @@ class _DayCsv(DayRows):
 
 
 class ZoneRows:
-    """The files of one camera. A day's last counts are written at the next day's first picture."""
+    """The files of one camera. A day's last counts are written when the next day begins."""
 
     def __init__(self, folder: Path, camera: Camera, notice: Callable[[str], None]) -> None:
         self._classes = camera.classes

@@ -27,7 +27,7 @@ from detector.tracks.counting import (
 from detector.tracks.cuts import Cuts
 from detector.tracks.zones_file import Shape, ZoneSet, ZonesFile
 
-FEW = 10  # a model with at most this many classes has rows for all of them
+FEW = 10  # if a model has at most this many classes, all have rows from the start
 JUMP_S = 1.0  # a larger jump means that the wall clock was set, not adjusted gradually
 
 
@@ -83,7 +83,7 @@ class Book:
             return Scene(drawn_now, (*ended, *events), (*rows, *counts), self)
 
     def _read_wall_clock(self, arrival: Arrival | None) -> Wall | None:
-        """Return the time of the wall clock, for a camera's intervals, and whether it was set."""
+        """Return a camera's wall-clock time, and whether the clock was set. None for a file."""
         if arrival is None:
             return None
         before, self._wall_s = self._wall_s, arrival.utc_s - arrival.arrived_ns / 1e9
@@ -96,7 +96,7 @@ class Book:
         return [replace(shape, points=tuple(map(share, shape.points))) for shape in shapes]
 
     def finish(self) -> Scene:
-        """End all tracks and the last interval. Further calls return the same."""
+        """End all tracks and the last interval. Further calls return the same scene."""
         with self._lock:
             if self._last is None:
                 events, counts = self.counter.finish()
@@ -132,7 +132,7 @@ class Books:
         if book is None or book.is_closed:
             book = self._open(camera, self._file.of_camera(camera))
         elif camera in self._changed:
-            self._changed.remove(camera)  # before reading, since another thread may add it again
+            self._changed.remove(camera)  # before reading: another thread may add it again
             zones = self._file.of_camera(camera)
             book.drawn = zones, self._classes_of(zones)
         return book if book.counter.zones.shapes or book.drawn else None
@@ -211,8 +211,8 @@ def arrow_of(line: Any, longest: int) -> Any:
 def class_ids_of(
     zones: ZoneSet, path: str, classes: Sequence[str] | None, names: Sequence[str]
 ) -> list[frozenset[int] | None]:
-    """Return the classes that each line and zone counts. Raises UsageError for one that the model
-    lacks or --classes excludes."""
+    """Return the classes that each line and zone counts. Raises UsageError for a class that the
+    model lacks or --classes excludes."""
     selected = class_ids("--classes", classes, names)
     counted: list[frozenset[int] | None] = []
     for shape in zones.shapes:
@@ -228,7 +228,7 @@ def class_ids_of(
 
 
 def listed_ids(classes: Sequence[str] | None, names: Sequence[str]) -> Sequence[int]:
-    """Return the classes with rows from the start: those of --classes, or all if there are few."""
+    """Return the classes that get rows before they are counted: of --classes, or all if few."""
     selected = class_ids("--classes", classes, names)
     if selected is not None:
         return selected

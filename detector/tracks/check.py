@@ -35,21 +35,21 @@ from detector.tracks.zones_file import SIDES, read_zones
 PAGE = Path(__file__).with_name("site") / "check.html"
 TEXTS, NUMBERS = ("source", "zone", "event", "direction", "class", "side"), ("time_s", "x", "y")
 LARGEST = 1 << 28  # bytes per file
-SEED = 0  # with which the sample is drawn
-AROUND_S = np.arange(-6, 3) * 0.25  # times of a crossing's pictures; it was counted at 0 s
+SEED = 0  # of the random sample
+AROUND_S = np.arange(-6, 3) * 0.25  # times of a crossing's pictures; 0 s: it was counted
 STRETCH_STEP_S = 0.2
 ROUNDED_S = 0.001  # times in files have three decimals
-RING = (60, 220, 255)  # BGR
+RING = (60, 220, 255)  # its colour, BGR
 ACROSS, QUALITY = 400, [cv2.IMWRITE_JPEG_QUALITY, 75]  # picture width, pixels; JPEG quality
 
-Crossing = dict[str, Any]  # TEXTS and NUMBERS of the events file; "place": line and side
+Crossing = dict[str, Any]  # columns TEXTS and NUMBERS of the events file; "place": line and side
 
 
 def write_check(
     counts: str, video: str, zones: str | None, output: str | None, sample: int, stretch: int
 ) -> tuple[Path, int, int]:
     """Write the page. Return its path, how many crossings it shows, and how many were counted.
-    ``zones``: the file that they were counted with; ``stretch``: seconds to count by hand. Raises
+    ``zones``: the file of the counted lines; ``stretch``: seconds to count by hand. Raises
     UsageError, SourceError, OutputError."""
     (target,) = choose_paths(f"{stem_of(video)}-check", (".html",), output)
     crossings = read_crossings(counts, video)
@@ -73,8 +73,8 @@ def write_check(
 
 
 def read_crossings(counts: str, video: str) -> list[Crossing]:
-    """Read the events file next to the counts, in order of time. Raises UsageError if it is of
-    another video, or does not match the counts."""
+    """Return the crossings in the events file next to the counts, in order of time. Raises
+    UsageError if it is of another video, or does not match."""
     events = counts.replace(".counts.csv", ".events.csv")
     if events == counts or not os.path.exists(events):
         raise UsageError(

@@ -5,8 +5,8 @@ or its centre. A track changes sides only once its point is past the line or edg
 box jitter (``ZoneSet.margin`` of the box's size). So an object that waits on a line crosses it
 once, and one that turns back on it does not. A track crosses a line if it was clearly on one side,
 is clearly on the other, and its path led through the line, not past its end. Paths between two
-sightings are straight. A track ends where it was last seen after ``LOST_S`` without a box, or at a
-cut.
+sightings are straight. A track ends at a cut, or after ``LOST_S`` without a box, where it was last
+seen.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from detector.tracks.tracker import CLOCK_S, LOST_S
 from detector.tracks.zones_file import BOTTOM, SIDES, Shape, ZoneSet
 
 LEAST_MARGIN = 1.0  # pixels
-MOST_OF_ZONE = 0.25  # largest margin as a share of a zone's width, so small zones have an inside
+MOST_OF_ZONE = 0.25  # largest margin, as a share of a zone's width: small zones need an inside
 SAMPLES = 17  # points on a path between two edges of a zone; odd, to include the middle
 DAY_MS = 86_400_000
-NO_CLASS = -1  # in rows before any class was counted
+NO_CLASS = -1  # class id of a row if no class was counted yet
 MOST_EMPTY = 10_000  # largest number of empty intervals after a clock jumped, perhaps by years
 HEAT_COLUMNS, HEAT_ROWS = 64, 36
 HISTORY = 500  # intervals; if there are more, pairs are merged
@@ -48,7 +48,7 @@ Wall = tuple[float, bool]  # the wall clock at a frame; whether it was set since
 class ZoneEvent(NamedTuple):
     """What one object did at a line or zone (--zones): it "crosses" a line; it "enters", "leaves"
     or "stays" in a zone, "appears" or "ends" there. ``x``, ``y``: the object's reference point,
-    pixels. ``since_s``, ``until_s``: its visit to the zone, if that ended or is long."""
+    pixels. ``since_s``, ``until_s``: its visit to the zone, if the visit ended or is long."""
 
     time_s: float  # time of the frame that made it certain
     zone: str  # name of the line or zone
@@ -101,7 +101,7 @@ class _TrackTable:
         self.counts = np.zeros((0, 0), bool)  # whether the shape counts this class
         self.sure = np.zeros((0, 0), np.int8)  # the last clear side: 1 in, -1 out, 0 none yet
         self.away = np.zeros((0, 0))  # pixels from the line or edge; negative: side out, or outside
-        self.through = np.zeros((0, 0), bool)  # whether it last met the line between its two points
+        self.through = np.zeros((0, 0), bool)  # whether the path last met the line between its ends
         self.since_s = np.zeros((0, 0))  # start of the visit
         self.stayed = np.zeros((0, 0), bool)  # whether the event "stays" was returned
 
@@ -127,7 +127,7 @@ class _TrackTable:
 
 
 class _Moves(NamedTuple):
-    """Tracks that are seen again: rows, previous and current points, margins, time between them."""
+    """Tracks that are seen again: rows, previous and current points, margins, time in between."""
 
     rows: NDArray[np.intp]
     before: Floats
@@ -138,8 +138,8 @@ class _Moves(NamedTuple):
 
 class Counter:
     """The counts of one source or camera. ``classes``: the ids that each shape counts; None: all.
-    ``listed``: ids with rows from the start, in shapes that count all; other ids get rows once any
-    shape has counted them. ``start_s``: Unix time at 0 s of the intervals' clock, if known.
+    ``listed``: ids with rows from the start, in shapes that count all ids. Other ids get rows once
+    any shape has counted them. ``start_s``: Unix time at 0 s of the intervals' clock, if known.
     ``active``: numbers of the current shapes; ``zones`` has earlier shapes, too."""
 
     def __init__(
@@ -174,8 +174,8 @@ class Counter:
     def redraw(
         self, zones: ZoneSet, classes: Sequence[frozenset[int] | None]
     ) -> tuple[list[ZoneEvent], list[ZoneCount]]:
-        """Count at these lines and zones from now on. Unchanged ones continue; visits to all others
-        end, and so does the current interval."""
+        """Count at these lines and zones from now on. Unchanged shapes continue. Visits to removed
+        zones end, and so does the current interval."""
         shapes, active, time_s = list(self.zones.shapes), list[int](), self.time_s or 0.0
         known = {self.zones.key_of(shapes[number]): number for number in self.active}
         for shape, ids in zip(zones.shapes, classes, strict=True):
@@ -261,7 +261,7 @@ class Counter:
         margins: Floats,
         time_s: float,
     ) -> list[ZoneEvent]:
-        """Add tracks. Those that are inside a zone appear in it."""
+        """Add tracks. A track that begins inside a zone appears in it."""
         table, first = self._table, len(self._table.ids)
         table.add(len(ids))
         table.ids[first:], table.classes[first:] = ids, class_ids
@@ -440,9 +440,9 @@ class Counter:
                 tally.most = max(tally.most, tally.now)
 
     def _move_interval(self, frame_s: float, wall: Wall | None) -> list[ZoneCount]:
-        """Return finished intervals. On the wall clock, the first one begins when counting begins
-        or the clock was set, later ones at multiples of their length after midnight. On the frames'
-        clock, all begin at multiples of their length."""
+        """Return finished intervals. On the wall clock, an interval begins when counting begins,
+        when the clock was set, and at multiples of the interval after midnight. On the frames'
+        clock, all begin at multiples of the interval."""
         (now_s, was_set), every = wall or (frame_s, False), self.zones.every_s
         if self._now_s is not None and not was_set:
             self._now_s = max(now_s, self._now_s)
@@ -619,7 +619,7 @@ def _distance_from_outline(points: Floats, outline: Floats) -> Floats:
 def _sides(
     a: Floats, b: Floats, outline: Floats, least: float, margin: float
 ) -> Iterator[tuple[int, float]]:
-    """Yield (side, share of the path) for each stretch of the path that is clearly on a side."""
+    """Yield (side, share of the path) for each stretch of the path that is clearly on one side."""
     path, edges, to = b - a, np.roll(outline, -1, axis=0) - outline, outline - a
     with np.errstate(divide="ignore", invalid="ignore"):
         across = path[0] * edges[:, 1] - path[1] * edges[:, 0]

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from detector.core.types import Frame, Planes
 
-SIDE = 32  # pixels of the thumbnail along each side, at most
+SIDE = 32  # least pixels of the thumbnail along each side
 SHADES = 16  # bins of the thumbnail's histogram
 # A cut changes both the pixels and the histogram. Panning changes only the pixels; switching a
 # light changes mostly the histogram.

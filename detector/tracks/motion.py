@@ -1,9 +1,9 @@
 """Predict the boxes of many tracks at once by Kalman filters of constant speed.
 
-Each track has four independent filters, each for a number and its speed. SORT and ByteTrack
-(Bewley 2016, Zhang 2022) filter x1, y1, x2, y2; OC-SORT (Cao 2023) filters the centre, the area,
-and the aspect ratio, which has no speed. Noise is stated for a step of ``STEP_S``; n steps at once
-add as much as n single ones.
+Each track has four independent filters, each for one number of the box and its speed. SORT and
+ByteTrack (Bewley 2016, Zhang 2022) filter x1, y1, x2, y2; OC-SORT (Cao 2023) filters the centre,
+the area, and the aspect ratio, which has no speed. Noise is stated for a step of ``STEP_S``; n
+steps at once add as much as n single steps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STEP_S = 1 / 30  # the papers' frame rate
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The four numbers that represent a box, and variances [4] of them and of their speeds:
+    """Four numbers that represent a box, and variances [4] of the numbers and of their speeds.
     ``measured``: of a detection; ``drift*``: added per step; ``first*``: of a new track."""
 
     of_boxes: Callable[[Floats], Floats]
@@ -73,7 +73,7 @@ CENTRES = Form(
 
 class Motion:
     """The filters of T tracks. ``place`` and ``speed`` (per step) are [T, 4]; ``spread`` [T, 4, 3]
-    has the variance of place, the covariance of both, and the variance of speed."""
+    has the variance of place, its covariance with speed, and the variance of speed."""
 
     def __init__(self, form: Form) -> None:
         self.form = form

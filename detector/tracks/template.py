@@ -1,7 +1,7 @@
 """Write the files of ``detect-video zones``: a template of zones.yaml, and a page for drawing.
 
-The page needs no server and loads nothing. The lines and zones in the template are commented out,
-so that nothing is counted where the user has drawn nothing.
+The page needs no server and loads no files. The lines and zones in the template are commented out,
+so that only the user's are counted.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ Ids = NDArray[np.int64]
 Numbers = NDArray[np.intp]
 
 NONE = -1  # the id of a box without a track, or of an unconfirmed track
-LOST_S = 1.0  # how long a track that is not seen may be continued
+LOST_S = 1.0  # a track ends if it was not seen for longer than this
 CLOCK_S = 1e-6  # largest rounding error of frame times
 
 
@@ -27,7 +27,7 @@ class Tracker(ABC):
     form: ClassVar[Form] = CORNERS
     least_overlap: ClassVar[float]  # IoU
     hits_needed: ClassVar[int]  # consecutive frames before a track gets an id
-    lowest_conf: ClassVar[float] = 1.0  # lowest score of the boxes that it uses
+    lowest_conf: ClassVar[float] = 1.0  # lowest score of the boxes that the tracker uses
     # names of the attributes that are indexed by track
     arrays: ClassVar[tuple[str, ...]] = ("ids", "classes", "hits", "seen_s", "scores")
 
@@ -38,7 +38,7 @@ class Tracker(ABC):
         self.classes: Ids = np.zeros(0, np.int64)
         self.hits: Ids = np.zeros(0, np.int64)
         self.seen_s: Floats = np.zeros(0)
-        self.scores: Floats = np.zeros(0)  # of each track's last box
+        self.scores: Floats = np.zeros(0)  # score of each track's last box
         self._time_s: float | None = None
         self._next = 1
 
@@ -59,7 +59,7 @@ class Tracker(ABC):
     ) -> Ids:
         """Return the id of each box [N], or ``NONE``, for the frame at ``time_s``. ``boxes`` xyxy
         [N, 4], ``scores`` [N], ``class_ids`` [N]. All tracks end if the clock goes back by more
-        than ``LOST_S``, as when a camera restarts; a smaller step back counts as no time."""
+        than ``LOST_S``, as when a camera restarts. A smaller step back counts as no time passed."""
         if self._time_s is not None and time_s < self._time_s - LOST_S:
             self.end()
             self._time_s = None

@@ -1,7 +1,7 @@
 """Read the file of lines and zones, with sections for cameras and clips (docs/counting.md).
 
-A section of ``cameras`` or ``clips`` inherits the options of the top level, but lines and zones
-only if it has none of its own.
+A section of ``cameras`` or ``clips`` inherits the options of the top level. It inherits lines and
+zones, too, if it has none of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LONGEST_NAME = 60
 INTERVAL_S = 60.0
 MARGIN = 0.15  # share of a box's mean side: a detector's errors grow with the box
 OWN_NAMES = "%Y%m%dT%H%M%S%z.mp4"  # names of our recordings of cameras
-DIGITS = 4  # decimals of 0..1 for comparing shapes; the page stores more
+DIGITS = 4  # decimals of coordinates (0..1) when shapes are compared; the page stores more
 EXAMPLE = "detect-video zones in.mp4 writes one to start from"
 
 
@@ -345,7 +345,7 @@ def _edges(points: tuple[Point, ...]) -> list[tuple[Point, Point]]:
     return list(zip(points, [*points[1:], points[0]], strict=True))
 
 
-@lru_cache(1000)  # sections of cameras and clips inherit zones
+@lru_cache(1000)  # sections of cameras and clips inherit the same zones
 def _find_crossing(points: tuple[Point, ...]) -> tuple[int, int] | None:
     """Return two edges of a polygon that meet although they are not neighbours."""
     edges, count = _edges(points), len(points)

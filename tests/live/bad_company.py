@@ -23,7 +23,7 @@ RATE = 5.0  # pictures per second: few, so that a busy machine can detect all of
 CAMERA = "cam0"
 LEAST_RATE = 0.9  # as a share of RATE
 MOST_GROWN_MB = 24.0
-STAY_S = 40  # of a connection; the page cuts off a client that reads nothing after 20 s
+STAY_S = 40  # how long clients stay; the page cuts off a client that reads nothing for 20 s
 WAYS = ("stream.mjpg, a byte a second", "stream.mjpg, nothing", "pictures, nothing",
         "events, nothing")  # fmt: skip
 
@@ -159,7 +159,7 @@ class Crowd:
             self.over.wait(0.5)
 
     def _hold_open(self, connection: socket.socket, reads: bool) -> None:
-        """Hold until cut off. A client that does not read cannot notice that, so limit the time."""
+        """Hold until cut off. A client that does not read never notices, so the time is limited."""
         for _ in range(STAY_S):
             if self.over.wait(1.0) or (reads and not connection.recv(1)):
                 return

@@ -1,4 +1,4 @@
-"""Measure for ``scripts/live_check`` how cameras recover, and ages against a clock in the picture.
+"""Measure how cameras recover, and ages by a clock in the pictures (for ``scripts/live_check``).
 
 Each server is a separate process. These are not tests: the measurements take minutes and need an
 otherwise idle machine.
@@ -39,8 +39,8 @@ LOGIN = "admin:sw0rdf1sh"
 class Recoveries:
     """``seen``: how often an event reported the outage while it lasted. ``back_s``: seconds from
     the server's return (for a stall: just before it resumed) to the arrival of the next picture
-    that got a row; None if none came in time. ``quiet_ms``, ``disturbed_ms``: p99 age of each other
-    camera."""
+    that got a row; None if none came in time. ``quiet_ms``, ``disturbed_ms``: p99 age of each
+    camera without faults, before and during the faults of the first camera."""
 
     seen: Counter[str] = field(default_factory=Counter)
     back_s: dict[str, list[float | None]] = field(
@@ -56,8 +56,8 @@ class Recoveries:
 def check_recoveries(
     folder: Path, cameras: int, times: int, quiet_s: float, engine: str, seed: int
 ) -> Recoveries:
-    """After ``quiet_s`` seconds, kill, briefly stall and long stall one camera, ``times`` times
-    each."""
+    """Run all cameras for ``quiet_s`` seconds. Then cause each of the three faults in the first
+    camera ``times`` times."""
     results, moments = Recoveries(), random.Random(seed)
     clip = make_clip(folder / "clip.mp4", 250, size=(640, 360), gop=25)
     with ExitStack() as running:
@@ -110,7 +110,7 @@ def _interrupt(server: RtspServer, what: str, moments: random.Random) -> tuple[f
 
 
 def _was_down(run: Program, name: str, began_s: float, back_s: float) -> bool:
-    """Return whether an event dates from the outage. Events are written a little later."""
+    """Return whether an event is from the time of the outage. It is written a little later."""
     while True:
         is_late = time.time() > back_s + 2
         for row in run.lines(name, "events"):
@@ -123,7 +123,7 @@ def _was_down(run: Program, name: str, began_s: float, back_s: float) -> bool:
 
 def _rows(folder: Path, name: str, since: dict[Path, int]) -> Iterator[tuple[float, float]]:
     """Yield (arrival as Unix seconds, age in ms) of each new row. ``since``: path -> bytes already
-    read; updated."""
+    read, which this updates."""
     for path in sorted((folder / "live" / name).glob("detections-*.jsonl")):
         with path.open("rb") as file:
             file.seek(since.get(path, 0))
@@ -167,7 +167,7 @@ class Ages:
 
     @property
     def bound_ms(self) -> float:
-        """Three intervals of the camera and one inference."""
+        """The limit for ages: three intervals of the camera and one inference."""
         return 3e3 / self.fps + quantile(self.inference_ms, 0.5)
 
 

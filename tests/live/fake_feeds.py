@@ -132,7 +132,7 @@ class FakeFeed(Feed):
 
 class Bench:
     """A collector of fake feeds on a fake clock, which advances while the collector waits.
-    ``while_waiting``: time in ms from the start -> what to call then."""
+    ``while_waiting``: time in ms from the start -> function to call then."""
 
     def __init__(self, *names: str, latest: bool = False, **options) -> None:
         self.clock = Clock()

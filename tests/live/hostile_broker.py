@@ -1,4 +1,4 @@
-"""An MQTT broker that is silent, floods, disconnects or sends invalid data, by ``kind``.
+"""An MQTT broker that is silent, floods, disconnects or sends invalid data: ``kind`` says which.
 
 with hostile_broker("floods") as broker: broker.port, broker.connections
 """
@@ -146,7 +146,7 @@ def _never_read(visit: Visit) -> None:
 
 
 def _ask_for_an_older_version(visit: Visit) -> None:
-    """Refuse the version once, then vanish: the client retries at once, inside its callback."""
+    """Refuse the protocol version, then disconnect. paho reconnects at once, in its callback."""
     visit.read()
     visit.send(b"\x20\x02\x00\x01")
 

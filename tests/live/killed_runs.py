@@ -1,6 +1,6 @@
 """Kill and stop the whole command at any moment while it records two cameras into one folder.
 
-Each run finds the files of the last one, so that adoption and retention have work to do.
+Each run finds the files of the run before: partial recordings to finish, and old ones to remove.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tests.live.servers import make_clip, rtsp
 
 NAMES = ("cam0", "cam1")
 MODES = ("copy", "annotated")
-MINUTES = "0.05"  # of a segment: 3 s
+MINUTES = "0.05"  # length of a recording: 3 s
 KEEP_GB = 0.004
 # Seconds of video allowed above the limit: half a minute since the last check, one file, and the
 # burst when a stopped run resumes.
 MORE_S = 60.0
 CLIP_S = 10.0
-EARLIEST_S, LATEST_S = 0.3, 12.0  # of a kill, from the start of the process
+EARLIEST_S, LATEST_S = 0.3, 12.0  # when a process may be killed, from its start
 LONGEST_STOP_S = 8.0
 PATIENCE_S = 90.0
 
@@ -39,10 +39,10 @@ class Findings:
     times: int = 0
     finished: int = 0  # recordings with final names, each decoded to its end
     pictures: int = 0  # in finished recordings
-    damaged: int = 0  # damaged packets in them: a camera drops data that is not read in time
+    damaged: int = 0  # damaged packets in these: a camera drops data that is not read in time
     partial: int = 0  # partial recordings
     empty: int = 0  # partial recordings without a picture
-    adopted: int = 0  # partial ones that the next run renamed; retention removed the others
+    adopted: int = 0  # partial recordings that the next run renamed; retention removed others
     removed: int = 0  # finished recordings that retention removed
     lines: int = 0  # rows and events at the end, all parsed
     cut: int = 0  # last lines that a kill cut

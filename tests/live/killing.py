@@ -1,8 +1,8 @@
 """Kill a recording process at a random moment, then read every file that it wrote.
 
-``python -m tests.live.killing FOLDER STREAM`` records until it is killed: the stream's packets as
-camera ``copy`` with a boxes file, numbered pictures as camera ``annotated``, both at 25 FPS, and
-rows. ``kill_once`` starts it, kills it, and measures the loss.
+``python -m tests.live.killing FOLDER STREAM`` records until it is killed: camera ``copy`` gets the
+stream's packets and a boxes file, ``annotated`` numbered pictures, and ``rows`` rows, all at 25
+FPS. ``kill_once`` starts the process, kills it, and measures the loss.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tests.live.record_settings import RecordSettings
 from tests.live.streams import draw_picture, make_stream, numbers_of, one_detection
 from tests.waiting import wait_for
 
-FPS, SECONDS = 25, 14  # of the stream: longer than any process lives
+FPS, SECONDS = 25, 14  # of the stream, which lasts longer than any process lives
 CAMERAS = ("annotated", "copy")
-MINUTES = 0.05  # of a segment: 3 s, so that some kills come near a cut
+MINUTES = 0.05  # length of a recording: 3 s, so that some kills come near its end
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def record_until_killed(folder: Path, stream: Path) -> None:
             now, utc_s = time.perf_counter_ns(), time.time()
             is_video = packet.stream.type == "video"
             if is_video:
-                # Write the line first, so that every recorded picture was announced.
+                # Write the line first, so that the output lists every recorded picture.
                 shown = round(packet.pts * packet.time_base * FPS)
                 os.write(1, f"copy {shown} {now}\nannotated {number} {now}\n".encode())
             listener.packet(packet, now, utc_s)
@@ -85,7 +85,7 @@ def record_until_killed(folder: Path, stream: Path) -> None:
                 frame.arrival = Arrival("annotated", 1, now, utc_s)
                 dropped = recorders["annotated"].counts()["dropped"]
                 recorders["annotated"].write(frame, one_detection())
-                if recorders["annotated"].counts()["dropped"] > dropped:  # not the kill's
+                if recorders["annotated"].counts()["dropped"] > dropped:  # not lost by the kill
                     os.write(1, f"dropped {number} 0\n".encode())
                 rows.write(frame, one_detection())
                 recorders["copy"].write(frame, one_detection())

@@ -176,7 +176,7 @@ def load(port: int, camera: str, requests: int, answers: Answers) -> Iterator[No
     )
     try:
         yield
-        results = json.loads(process.communicate(timeout=60)[0])  # its input ends
+        results = json.loads(process.communicate(timeout=60)[0])  # this ends the process's input
         for name, value in results.items():
             setattr(answers, name, value)
     finally:

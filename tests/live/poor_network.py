@@ -80,7 +80,7 @@ class CameraOutcome:
 @dataclass(slots=True)
 class Outcome:
     """``packets`` reached the program's namespace, and ``lost`` of them were dropped. ``wrong``:
-    what must not happen."""
+    what went wrong."""
 
     weather: Weather
     packets: int = 0
@@ -247,7 +247,7 @@ def check_network(folder: Path, weather: Weather, seconds: float, engine: str) -
     """
     need_rtsp()
     outcome = Outcome(weather)
-    # Small pictures, so that 5% of lost packets leave TCP enough to carry them.
+    # The pictures are small, because TCP gets little through if 5% of packets are lost.
     clip = make_clip(folder / "clip.mp4", 250, FPS, gop=FPS, options={**STEADY, "crf": "28"})
     with ExitStack() as running:
         servers, client = running.enter_context(namespaces(weather))
@@ -318,7 +318,7 @@ def judge(outcome: Outcome, program: Program) -> list[str]:
             wrong.append(f"{camera.name}: no picture")
         if camera.corrupt and not outcome.weather.loss and outcome.weather.ordered:
             wrong.append(f"{camera.name}: {camera.corrupt} corrupt pictures without packet loss")
-    # A third of the lost packets belonged to this camera, and each damages a picture.
+    # Of more than 50 lost packets, some belonged to this camera, and each damages a picture.
     udp = by_name["udp"]
     if outcome.weather.loss and lost > 50 and not udp.corrupt + udp.no_key:
         wrong.append(f"udp: {lost} packets were lost, and no picture counts as corrupt")

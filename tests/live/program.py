@@ -35,10 +35,10 @@ class Sample:
 
 
 class Program:
-    """A running detect-video with its own folder. ``prefix``: the start of its command line, as
-    ``ip netns exec NAME``. ``environment`` is added to our own.
+    """A running detect-video with its own folder. ``prefix``: the start of its command line, such
+    as ``ip netns exec NAME``. ``environment`` is added to our own.
 
-    Without ``--json`` among ``options`` standard error has a line for each change of a camera.
+    Unless ``options`` contain ``--json``, it prints each change of a camera to standard error.
     """
 
     def __init__(

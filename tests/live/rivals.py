@@ -6,7 +6,7 @@ Each has its own environment and is used as its documentation says:
 
     PYTHON tests/live/rivals.py ultralytics|inference SECONDS ENGINE URL...
 
-prints the result as JSON; the other environment's Python runs this part.
+This command prints the result as JSON. PYTHON is the Python of the other program's environment.
 """
 
 from __future__ import annotations

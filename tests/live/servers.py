@@ -46,7 +46,7 @@ def make_clip(
     options: Mapping[str, str] = STEADY,
     noise: bool = False,
 ) -> Path:
-    """Make a video whose pictures hold their numbers. ``noise``: add noise below, to cost bytes."""
+    """Make a video whose pictures show their numbers. ``noise``: add noise, which costs bytes."""
     kind = ("clip", pictures, fps, size, gop, b_frames, codec, *sorted(options.items()), noise)
 
     def encode() -> None:
@@ -120,7 +120,7 @@ def need_rtsp() -> None:
 class RtspServer:
     """A server process that can be killed and started repeatedly, always on the same port.
 
-    ``prefix``: what its command line begins with, as ``ip netns exec NAME``.
+    ``prefix``: the start of its command line, such as ``ip netns exec NAME``.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class HttpServer(Server):
         self.pages: dict[str, tuple[str, bytes]] = {}
         self.redirects: dict[str, str] = {}
         self.login: str | None = None
-        # The MJPEG stream at /mjpeg; each may be changed while it plays.
+        # Settings of the MJPEG stream at /mjpeg, which tests may change while it plays.
         self.fps = 25.0
         self.size = (320, 180)
         self.frozen = False

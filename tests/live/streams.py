@@ -67,7 +67,7 @@ def make_stream(
     b_frames: int | None = None,
     noise: bool = False,
 ) -> Path:
-    """Make a video whose pictures hold their numbers. ``noise``: add noise below, to cost bytes."""
+    """Make a video whose pictures show their numbers. ``noise``: add noise, which costs bytes."""
     with av.open(str(path), "w") as container:
         options = dict(options or {})
         if codec == "libx264":
@@ -109,7 +109,7 @@ def make_stream(
 def make_stream_of_sizes(
     folder: Path, codec: str, sizes: Sequence[tuple[int, int]], count: int, **more: Any
 ) -> Path:
-    """Make a byte stream of ``count`` pictures of each size, as from a camera that changes it."""
+    """Make a byte stream of ``count`` pictures of each size, as of a camera that changes sizes."""
     suffix = ".h264" if codec == "libx264" else ".mjpeg"
     path = folder / f"sizes{suffix}"
     with path.open("wb") as file:
@@ -133,8 +133,8 @@ def frame_at(
     utc_s: float | None = None,
     name: str = "yard",
 ) -> Frame:
-    """Return a picture that arrived ``seconds`` after the clock's zero, and as long after
-    2026-01-31 12:00:00 UTC.
+    """Return a picture that arrived ``seconds`` after zero on the monotonic clock. ``utc_s``: its
+    Unix time; None: 2026-01-31 12:00:00 UTC plus ``seconds``.
     """
     utc = START_S + seconds if utc_s is None else utc_s
     return Frame(

@@ -1,4 +1,4 @@
-"""Test that options of cameras are refused for files, which would never send alerts."""
+"""Test that options of cameras are refused for files: users would expect alerts in vain."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_mixed_request_infers_the_given_number_of_inputs_per_row(batch, calls):
 
 
 @pytest.mark.slow
-def test_run_with_tiles_of_one_camera(tmp_path):
+def test_run_infers_tiles_of_only_the_camera_that_has_them(tmp_path):
     (tmp_path / "cameras.yaml").write_text(
         f"cameras:\n  - {{name: far, url: {STREET}}}\n"
         f"  - {{name: own, url: {STREET}, tiles: 1x2, rate: 1}}\n"

@@ -213,7 +213,7 @@ def test_source_that_is_not_a_camera_is_refused(tmp_path: Path) -> None:
         make_cameras(["srt://h:1"])
 
 
-def test_changes_between_two_lists() -> None:
+def test_changes_between_two_lists_are_found() -> None:
     first, second, third = make_cameras(["rtsp://one/", "rtsp://two/", "rtsp://three/"])
     changed = Camera("TWO", NETWORK, Address("rtsp://two/x"))
     changes = compare_cameras((first, second), (third, changed))

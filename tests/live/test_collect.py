@@ -251,7 +251,7 @@ class TestGivingUp:
 
     @pytest.mark.parametrize("names", ["a", "abc"])
     def test_ends_if_no_camera_sends_a_picture(self, names):
-        """The error names each camera: one without an error of its own by its address."""
+        """The error mentions each camera: by its own error, or else its address."""
         bench = self.bench(*names)
         bench.feeds["a"].error = None
         assert self.ends_at_s(bench) == pytest.approx(20.0, abs=0.5)

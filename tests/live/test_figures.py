@@ -46,7 +46,7 @@ class TestAges:
         of_each = {"decoding": 10, "waiting": 5, "inference": 30, "writing": 7}
         assert parts == {name: ms * MS for name, ms in of_each.items()}
         assert sum(parts.values()) == 52 * MS
-        parts = split_age(make_arrival(decoded=0), 50 * MS)  # its time is unknown
+        parts = split_age(make_arrival(decoded=0), 50 * MS)  # decoding time unknown
         assert (parts["decoding"], sum(parts.values())) == (0, 50 * MS)
 
     def test_percentiles_of_result_parts_and_outputs(self):
@@ -68,7 +68,7 @@ class TestAges:
         assert ages.result().p99 is None
         assert ages.result().max == 45
 
-    def test_age_by_the_cameras_clock(self):
+    def test_age_by_the_cameras_clock_includes_the_transit(self):
         """The picture was taken 200 ms before it arrived."""
         ages, arrival = FrameAges(0), make_arrival()
         arrival.captured_s = arrival.utc_s - 0.2
@@ -112,7 +112,7 @@ class TestCapacity:
         assert capacity(self.load(cpu=0.8)) == pytest.approx(2.5)
         assert sentence(self.load(cpu=0.8)).startswith(CPU)
 
-    def test_dropping_half_means_capacity_for_half(self):
+    def test_run_that_drops_half_has_capacity_for_half_the_cameras(self):
         load = self.load(stages={"infer": 1.0}, processed=0.5, dropped=0.5)
         assert capacity(load) == pytest.approx(1.0)
         assert "50% of the frames" in sentence(load)
@@ -176,7 +176,7 @@ class TestSelection:
     @pytest.mark.parametrize(
         ("x", "y", "is_inside"), [(0.2, 0.2, True), (0.6, 0.6, False), (0.1, 0.85, True)]
     )
-    def test_inside(self, x, y, is_inside):
+    def test_points_inside_a_polygon_are_found(self, x, y, is_inside):
         assert inside(np.array([[x, y]], np.float32), self.TRIANGLE).tolist() == [is_inside]
 
 
@@ -292,7 +292,7 @@ class TestStatus:
             assert summary.received == feed.received
             assert summary.received == summary.processed + sum(summary.dropped.values())
 
-    def test_busy_shares_of_the_stages(self):
+    def test_busy_shares_of_stages_cover_the_sampled_time(self):
         """One worker infers for 300 of 1000 ms; what precedes the first sample does not count."""
         bench = Bench("a")
         status = status_of(bench)

@@ -119,14 +119,14 @@ def start_feed(web: HttpServer, path: str, rate: int | None = None) -> NetworkFe
 @pytest.mark.net
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in ODD if name != "no headers"])
-def test_odd_multipart_is_read_and_noted(web: HttpServer, name: str) -> None:
+def test_malformed_multipart_is_read_with_a_note(web: HttpServer, name: str) -> None:
     web.pages["/odd"] = MULTIPART, ODD[name]
     feed = start_feed(web, "/odd")
     try:
         wait_for(lambda: feed.facts().received >= 12)
         facts = feed.facts()
         assert (facts.connects, facts.error) == (1, None)
-        if name != "length much too large":  # the response ends before FFmpeg sees it
+        if name != "length much too large":  # there the response ends before FFmpeg complains
             assert "by JPEG's own markers" in facts.note
     finally:
         feed.stop(PATIENCE_S)

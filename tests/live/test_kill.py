@@ -12,7 +12,7 @@ from tests.live.killing import holds_pictures, kill_once, make_source
 
 @pytest.mark.slow
 def test_every_file_plays_after_a_kill(tmp_path: Path) -> None:
-    """``kill_once`` checks the files themselves; they are cut every 3 s."""
+    """``kill_once`` checks the content of the files. A new file begins every 3 s."""
     stream, live = make_source(tmp_path), tmp_path / "live"
     for loss in kill_once(live, stream, 3.7, lambda: holds_pictures(live)):
         assert loss.files >= 1
@@ -26,7 +26,7 @@ def test_every_file_plays_after_a_kill(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("check", "times"), [(check_kills, 3), (check_stops, 2)])
 def test_files_of_killed_or_stopped_runs_play(tmp_path: Path, check, times) -> None:
-    """Run the whole command several times; the last run ends in order."""
+    """Run the whole command several times. The last run ends normally."""
     findings = check(tmp_path, times, 7)
     assert findings.wrong == []
     assert findings.finished > 0

@@ -122,7 +122,7 @@ def test_secrets_of_one_host_are_not_sent_to_another(
         assert headers == {"X-Api-Key": "S3cretKey9", "Cookie": "token=S3cretTok9"}, path
 
 
-def test_playlist_that_later_names_another_host(
+def test_playlist_that_later_names_another_host_leaks_no_secret(
     web: WebServer, other: WebServer, segments: dict[str, bytes]
 ) -> None:
     fill(segments, web, other)

@@ -85,7 +85,7 @@ def started_feed(url: str, every: bool = True, **more: Any) -> Iterator[NetworkF
     options = more.pop("options", {})
     status = more.pop("status", None) or Status(time.perf_counter_ns(), ShortBackoff())
     camera = Camera("cam", NETWORK, Address(url), options=options)
-    terms = {"max_age_s": PATIENCE_S, **more.pop("terms", {})}  # for slow tests
+    terms = {"max_age_s": PATIENCE_S, **more.pop("terms", {})}  # slow tests drop no pictures
     feed = NetworkFeed(camera, Terms(every=every, **terms), status=status, **more)
     feed.start()
     try:
@@ -191,7 +191,7 @@ def test_udp_pictures_may_change_size(clip: Path, tmp_path: Path) -> None:
             assert image.shape == (picture.height, picture.width, 3)
 
 
-def test_connection_error_names_login_path_or_listener(clip: Path) -> None:
+def test_connection_error_tells_login_path_and_server_apart(clip: Path) -> None:
     """After a wrong login, the feed also waits for minutes."""
     with servers.rtsp({"c": clip}, login="me:S3cret99") as server:
         for url, kind in [
@@ -290,7 +290,7 @@ def test_mjpeg_changes_size_freezes_and_falls_silent(web: HttpServer) -> None:
 
 
 def test_slow_loop_does_not_cause_a_reconnect(web: HttpServer) -> None:
-    """The loop takes no pictures, but a camera that returns still gets its time to start."""
+    """The decoder waits for the loop, so the start timeout of a new connection does not count."""
     with started_feed(web.url("/mjpeg"), terms={"max_age_s": 3600.0}) as feed:
         wait_for(lambda: feed.facts().received >= 20)
         feed.receiving.cut()
@@ -373,7 +373,7 @@ def test_mjpeg_feed_that_sheds_freezes_and_falls_silent(web: HttpServer) -> None
     assert is_balanced(feed)
 
 
-def test_latest_gives_the_newest_picture(web: HttpServer) -> None:
+def test_live_latest_gives_the_newest_picture(web: HttpServer) -> None:
     web.fps = 100
     with started_feed(web.url("/mjpeg"), every=False) as feed:
         wait_for(lambda: feed.facts().received >= 30)
@@ -539,7 +539,7 @@ class RtspStub(threading.Thread):
 
 
 def test_rtsp_login_stays_at_its_host() -> None:
-    """FFmpeg alone logs in at the second host with the first one's password, on every try."""
+    """Without our check, FFmpeg logs in at the second host with the password for the first."""
     refuse = ["401 Unauthorized", 'WWW-Authenticate: Basic realm="x"']
 
     def redirect(request: str) -> list[str]:
@@ -612,7 +612,6 @@ def test_ffmpeg_log_contains_no_secrets(
 
 
 def test_process_ends_although_a_feed_still_runs() -> None:
-    """The feed's threads do not keep the process alive."""
     with servers.silent_listener() as port:
         code = (
             "from detector.live.sources.readers import make_feed\n"

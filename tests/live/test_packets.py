@@ -75,9 +75,9 @@ def test_stream_without_key_frames_is_decoded_after_a_limit(drops: Drops) -> Non
 @pytest.mark.parametrize(
     ("eager", "gop", "left"),
     [
-        (False, 50, list(range(100, 127))),  # every: after more than 5 s, drop up to a key frame
+        (False, 50, list(range(100, 127))),  # --live every: after 5 s, drop up to a key frame
         (False, 10, list(range(120, 127))),  # up to the newest key frame
-        (True, 50, list(range(100, 127))),  # latest: as soon as a newer key frame arrives
+        (True, 50, list(range(100, 127))),  # --live latest: when a newer key frame arrives
         (True, 1, [126]),  # MJPEG: only the newest, after half a second
     ],
 )
@@ -183,7 +183,7 @@ def numbers(slot: Slot, now_ms: int = 0) -> list[int]:
     return taken
 
 
-def test_latest_slot_keeps_the_newest(drops: Drops) -> None:
+def test_slot_of_live_latest_keeps_the_newest(drops: Drops) -> None:
     slot = Slot(True, 5, drops.drop)
     for number in range(5):
         assert slot.has_room()
@@ -193,7 +193,7 @@ def test_latest_slot_keeps_the_newest(drops: Drops) -> None:
     assert drops == {NEWER: 4}
 
 
-def test_every_slot_has_four_places_and_drops_old_pictures(drops: Drops) -> None:
+def test_slot_of_live_every_has_four_places_and_drops_old_pictures(drops: Drops) -> None:
     slot = Slot(False, 5, drops.drop)
     for number in range(PLACES):
         slot.put(picture(number))
@@ -204,7 +204,7 @@ def test_every_slot_has_four_places_and_drops_old_pictures(drops: Drops) -> None
     assert slot.has_room()
 
 
-def test_every_slot_keeps_one_picture_of_any_age() -> None:
+def test_slot_of_live_every_keeps_one_picture_of_any_age() -> None:
     slot = Slot(False, 1, Drops().drop)
     slot.put(picture(0))
     assert numbers(slot, now_ms=60_000) == [0]

@@ -61,7 +61,7 @@ cameras:
     everything = {**written, **{Path(name): text.encode() for name, text in printed.items()}}
     for secret in (USER, PASSWORD, WRONG, TOKEN, KEY, HOOK, STREAM, HEADER, COOKIE):
         paths = [str(path) for path, content in everything.items() if secret.encode() in content]
-        assert not paths, f"{secret} stands in {paths}"
+        assert not paths, f"{secret} is in {paths}"
 
 
 @pytest.mark.net

@@ -63,7 +63,7 @@ def make_recorder(tmp_path: Path, notices: list[str]) -> Callable[..., CameraRec
 def write_frames(
     recorder: CameraRecorder, count: int, step_s: float = 0.04, detected: int = -1
 ) -> None:
-    """Write frames one by one. ``detected``: the number of the one with a detection."""
+    """Write frames one by one. ``detected``: the number of the frame with a detection."""
     for number in range(count):
         detections = one_detection() if number == detected else Detections.empty()
         recorder.write(frame_at(number, 100 + number * step_s), detections)
@@ -90,7 +90,7 @@ def test_thread_writes_pictures_and_packets(
     copy, drawn = make_recorder("a", "copy"), make_recorder("b")
     assert not copy.wants_pictures
     assert drawn.wants_pictures
-    feed(copy, stream)  # the container is closed before all of it is written
+    feed(copy, stream)  # this closes the container before all of its packets are written
     write_frames(drawn, 20)
     assert copy.close(PATIENCE_S)
     assert drawn.close(PATIENCE_S)
@@ -151,7 +151,7 @@ def test_thread_writes_clips_of_drawn_pictures(tmp_path: Path, make_recorder: An
     recorder = make_recorder(clips=True, clip_before=0.5, clip_after=0.5)
     write_frames(recorder, 60, detected=30)
     recorder.close(PATIENCE_S)
-    assert numbers_in(tmp_path) == list(range(43))  # from the first key frame to 0.5 s after
+    assert numbers_in(tmp_path) == list(range(43))  # from a key frame to 0.5 s after picture 30
 
 
 def test_failed_item_does_not_affect_others(

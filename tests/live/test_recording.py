@@ -128,7 +128,7 @@ def test_drawn_pictures_keep_their_arrival_times(tmp_path: Path) -> None:
     bench = Bench(tmp_path, record="annotated")
     for number, at in enumerate((100.0, 100.04, 101.5, 101.52, 104.0)):
         bench.draw(range(number, number + 1), at)
-    bench.recording._write(Sample(1, b"", 104 * NS, 104 * NS, 0, False, 104 * NS, 0.0))  # unknown
+    bench.recording._write(Sample(1, b"", 104 * NS, 104 * NS, 0, False, 104 * NS, 0.0))  # no sound
     times = [at for _, at in packets_of(bench.files()[0], "video")]
     assert times == pytest.approx([0, 0.04, 1.5, 1.52, 4.0], abs=1e-4)
 
@@ -172,7 +172,7 @@ def test_packets_are_copied_unchanged(
     assert [at - after[0][1] for _, at in after] == pytest.approx(
         [at - before[0][1] for _, at in before], abs=0.0011
     )
-    if suffix != ".ts":  # of MPEG-TS, start codes become lengths
+    if suffix != ".ts":  # in packets from MPEG-TS, lengths replace the start codes
         assert [data for data, _ in after] == [data for data, _ in before]
     if sound is None:
         return
@@ -189,7 +189,7 @@ def test_packets_are_copied_unchanged(
         assert 0.2 < loudest < 0.4  # 9000 of 32768
     if sound != "pcm_alaw":
         assert len(sent) - len(copied) <= 2  # packets before the first picture are dropped
-    # The offset between sound and picture is that of the stream.
+    # The offset between sound and picture is the same as in the stream.
     apart = sent[0][1] - before[0][1]
     assert copied[0][1] - after[0][1] == pytest.approx(apart, abs=0.07)
 
@@ -261,7 +261,7 @@ def test_copy_begins_a_new_file_at_a_new_size(tmp_path: Path, codec: str) -> Non
 
 
 @pytest.mark.slow
-def test_set_clock_changes_only_the_file_names(tmp_path: Path) -> None:
+def test_clock_jump_changes_only_the_file_names(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=200)
     bench = Bench(tmp_path, segment=0.05)
     bench.play(stream, utc_jump=-3.0)  # the second file begins at the first one's time
@@ -314,8 +314,8 @@ def test_wrong_time_stamps_are_corrected(tmp_path: Path, change: Any) -> None:
     assert 1.9 <= times[-1] - times[0] <= 2.0
 
 
-def test_first_stamps_of_rtsp_with_b_frames(tmp_path: Path) -> None:
-    """From RTSP, FFmpeg gives the first packet no pts and the first ones no dts."""
+def test_missing_first_stamps_of_rtsp_are_filled_in(tmp_path: Path) -> None:
+    """From RTSP, FFmpeg gives the first packet no pts, and several first packets no dts."""
 
     def as_rtsp(number: int, packet: Packet) -> None:
         if number == 0:
@@ -362,7 +362,7 @@ def test_codec_unsupported_by_mp4_is_recorded_as_drawn_pictures(tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.parametrize("heap_s", [0.0, 0.5])
 def test_drawn_pictures_have_the_cameras_sound(tmp_path: Path, heap_s: float) -> None:
-    """Packets of the first ``heap_s`` seconds arrive together, as a server sends its buffer."""
+    """Packets of the first ``heap_s`` seconds arrive together, as if a server sent its buffer."""
     stream = make_stream(tmp_path / "camera.ts", sound="aac", count=100, options={"bf": "0"})
     bench = Bench(tmp_path, record="annotated")
     with av.open(str(stream)) as container:
@@ -461,7 +461,7 @@ def test_clip_has_the_requested_seconds(tmp_path: Path, late: int) -> None:
 
 
 @pytest.mark.slow
-def test_clip_of_drawn_pictures(tmp_path: Path) -> None:
+def test_clip_of_drawn_pictures_begins_at_a_key_frame(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=200, options={"bf": "0"})
     bench = clips_bench(tmp_path, "annotated")
     run_with_detections(bench, stream, {110}, 10, "annotated")

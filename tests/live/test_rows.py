@@ -25,7 +25,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_row_adds_four_fields_to_that_of_a_file(tmp_path: Path, notices: list[str]) -> None:
+def test_row_of_a_camera_has_four_additional_fields(tmp_path: Path, notices: list[str]) -> None:
     clock = Clock(0)
     rows = CameraRows(tmp_path, camera(), notices.append, clock=clock)
     info = SourceInfo("rtsp://yard.example/1", "live", 8, 8, Fraction(25), Fraction(1, 90000))

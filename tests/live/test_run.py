@@ -163,7 +163,7 @@ def run_during(
     ends: bool = True,
     **options,
 ):
-    """Run while ``action`` does. If ``ends``, the source then ends as --duration ends it."""
+    """Run, and call ``action`` meanwhile. If ``ends``, end the source after it, as --duration."""
     failed: list[BaseException] = []
 
     def act() -> None:
@@ -194,7 +194,7 @@ def is_accounted_for(stream) -> bool:
 
 
 def test_missing_camera_is_reported_once_per_error(feeds):
-    """A new error is printed, but not a new time of the next attempt."""
+    """A new error is printed, but not only a new time of the next attempt."""
     lines: list[str] = []
 
     def change() -> None:
@@ -251,7 +251,7 @@ def test_the_session_is_readable_and_its_ledger_adds_up(feeds):
 
 
 def test_reports_show_the_cameras(feeds):
-    """Page and summary show the cameras, and the next steps suggest nothing that they refuse."""
+    """Page and summary show the cameras, and suggest no option that cameras refuse."""
     providers: list = []
 
     def act() -> None:
@@ -360,7 +360,7 @@ def test_wait_disables_the_start_timeout(feeds):
 
 
 def test_refused_run_keeps_the_folders_of_the_running_one(feeds, loaded, monkeypatch):
-    """Both start before either has created its camera's folder."""
+    """Both runs start before one of them has created the camera's folder."""
     both, first = threading.Barrier(2), []
 
     def load(*_, **__):
@@ -580,7 +580,7 @@ def test_new_day_gets_its_own_session(feeds, monkeypatch):
 
 
 @pytest.mark.slow
-def test_set_clock_loses_no_picture(feeds, monkeypatch):
+def test_clock_jump_loses_no_picture(feeds, monkeypatch):
     """The clock jumps ahead and back by a day, an hour and a year."""
     real, ahead, events = time.time, [0.0], []
     monkeypatch.setattr(time, "time", lambda: real() + ahead[0] * 3600)

@@ -1,4 +1,4 @@
-"""Test when a feed sheds: decodes only the first pictures of each group, as the CPU is busy."""
+"""Test shedding: a feed decodes only the first pictures of each group while the CPU is busy."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class TestStart:
             (1, {"load": LoadShares(busy=1.0, decoding=0.1)}),  # decoding costs little
             (1, {"load": LoadShares()}),  # the load is unknown
             (1, {"needed": True}),  # all pictures are recorded
-            (1, {"gop": round(LONGEST_S * 25) + 2}),  # it would see nothing for too long
+            (1, {"gop": round(LONGEST_S * 25) + 2}),  # there would be no picture for too long
             (0, {"gop": 10_000}),  # no second key frame ever comes
         ],
     )
@@ -217,8 +217,8 @@ class TestAdjustment:
     )
     def test_limit_settles_at_every_load(self, gop: int, decoding: float, load: float) -> None:
         """In a group's time, the machine decodes first, then detects in the time that is left.
-        ``load``: the time that all pictures would need, relative to it. ``decoding``: the cost of
-        decoding one picture; detecting one costs 1 - ``decoding``."""
+        ``load``: the time that all pictures would need, relative to the group's time. Decoding a
+        picture costs ``decoding``, and detecting it costs 1 - ``decoding``."""
         stream, room = FakeStream(gop=gop), gop / load
         for _ in range(200):
             limit = stream.limit

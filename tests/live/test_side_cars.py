@@ -117,7 +117,7 @@ def play(
 ) -> None:
     """Play one connection. Every ``every``-th picture in display order is detected, and its result
     arrives ``late`` packets later. ``offset_ns`` shifts the arrival of detected pictures, as if
-    they came from another stream. ``in_order``: False counts pictures in order of arrival.
+    they came from another stream. If ``in_order`` is False, numbers follow the order of arrival.
     """
     with av.open(str(stream)) as container:
         bench.recording.handle(RecordedStreams(container.streams))
@@ -249,14 +249,14 @@ def test_boxes_of_a_silent_detector_disappear(tmp_path: Path) -> None:
     (path,) = bench.files()
     lines = read_lines(side_car(path))
     with_boxes = [number for at_s, number in pictures(path) if shown_at(lines, at_s)]
-    assert with_boxes == [*range(25), *range(60, 100)]  # 1 s, then two intervals of 2.4 s
+    assert with_boxes == [*range(25), *range(60, 100)]  # boxes of 0: for 1 s; of 60: to the end
 
 
 @pytest.mark.parametrize("free", [0, 10**9])
 def test_an_empty_result_ends_the_boxes(
     free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The boxes end even if the disk is full."""
+    """The boxes end even if the side-car exceeds its share of the video's bytes."""
     monkeypatch.setattr(side_cars, "FREE_BYTES", free)
     monkeypatch.setattr(side_cars, "SHARE", 0.0)
     stream = make_stream(tmp_path / "camera.ts", count=30, options={**QUICK, "bf": "0"})
@@ -333,7 +333,7 @@ def test_new_size_begins_a_new_boxes_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_size_is_the_one_that_players_show(turned: bool) -> None:
+def test_boxes_use_the_upright_size_that_players_show(turned: bool) -> None:
     stored = (64, 96) if turned else (96, 64)
     assert side_cars._upright(stored, (64, 96)) == (96, 64)
     assert side_cars._upright(None, (64, 96)) == (96, 64)

@@ -73,7 +73,7 @@ def test_states_from_connecting_to_ended() -> None:
     assert status.state == ENDED
 
 
-def test_silence_is_lost_after_ten_seconds_and_a_start_after_its_timeout() -> None:
+def test_camera_is_lost_after_ten_silent_seconds_or_a_start_timeout() -> None:
     silent, starts = Status(0), Status(0)
     make_live(silent, 1)
     silent.tick(4 * S)

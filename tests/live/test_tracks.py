@@ -62,7 +62,7 @@ def test_unwritable_track_is_counted_and_reported_once(tmp_path, notices):
     assert len(notices) == 1
 
 
-def test_set_clock_ends_no_track(tmp_path):
+def test_clock_jump_ends_no_track(tmp_path):
     tracks = CameraTracks(tmp_path, camera(), print)
     for at, ahead_s in ((0.0, 0.0), (0.5, 3600.0), (1.0, 3600.0)):
         tracks.write(frame_at(1, at, utc_s=START_S + at + ahead_s), tracked(1))

@@ -1,6 +1,6 @@
-"""Test the formats and protocols that we allow FFmpeg: each test fails if one list is not passed.
+"""Test the lists of formats and protocols that we allow FFmpeg: tests fail without either list.
 
-Some sources below pass the list of protocols, and only the list of formats refuses them.
+Some sources below use only allowed protocols, so only the list of formats refuses them.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ SIZE = (1920, 1080)
 NAMES = ("person", "vehicle")
 FAR = 260.0  # every object begins and ends this many pixels from the line
 BAND = (60.0, 180.0)  # the zone's distances from the line
-STRIP = (70.0, 90.0)  # those of a thin zone
+STRIP = (70.0, 90.0)  # the same for a thin zone
 JITTER = 0.04  # as a share of the box's size; less than half a margin
 
 Floats = NDArray[np.float64]
@@ -54,7 +54,7 @@ PLANS = (
     Plan("past its end", (-FAR, FAR), (0, 0, 0, 0), beside=True),
     Plan("into the zone and back", (-FAR, 120, -FAR), (1, 1, 1, 1)),
 )
-PASSING = (*PLANS[:4], *PLANS[7:10])  # without turns so near the line that a stride hides them
+PASSING = (*PLANS[:4], *PLANS[7:10])  # no turns near the line: long steps would hide them
 
 
 @dataclass
@@ -69,8 +69,8 @@ def make_scene(
     seed: int, *, meeting: bool = False, thin: bool = False, speed: float = 1.0
 ) -> Scene:
     """Return a random line, and two to eight objects, each in its own lane. Half of them are hidden
-    for up to 0.6 s while they walk. ``meeting``: two objects share a lane, one walks in, one out,
-    through each other. ``thin``: the zone is ``STRIP``. ``speed``: factor of the objects' speed."""
+    for up to 0.6 s while they walk. ``meeting``: two objects share a lane and walk through each
+    other, one in and one out. ``thin``: the zone is ``STRIP``. ``speed``: factor of all speeds."""
     random = np.random.default_rng(seed)
     angle, length = random.uniform(0, 2 * np.pi), random.uniform(700, 900)
     middle = np.array(SIZE) / 2 + random.uniform(-40, 40, 2)

@@ -15,7 +15,7 @@ from tests.lab.report.browser import Browser, chromium
 from tests.sources.clips import WIDTH, write_video
 from tests.waiting import wait_for
 
-Z = 1.959964  # of the normal distribution, for 95%
+Z = 1.959964  # standard deviations around the mean that hold 95% of a normal distribution
 TIMES_S = [round(0.3 * number, 1) for number in range(1, 10)]
 CHECK = ("zones", "check", "in.counts.csv", "in.mp4")
 

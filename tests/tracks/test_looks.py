@@ -1,5 +1,5 @@
-"""Test --infer-every and --smooth: which frames are inferred, the boxes that tracks predict for the
-others, and the boxes drawn."""
+"""Test --infer-every and --smooth: which frames are inferred, which boxes tracks predict for other
+frames, and which boxes are drawn."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def make_looks(every: int, **more: Any) -> Looks:
 # Which frames are inferred.
 
 
-def test_every_nth_frame_is_inferred_after_the_first_of_a_scene() -> None:
+def test_every_nth_frame_is_inferred_after_the_first_frames_of_a_scene() -> None:
     frames = [frame(i) for i in range(12)]
     assert inferred(make_looks(4), frames) == [0, 4, 8]
     assert inferred(make_looks(4, first=2), frames) == [0, 1, 5, 9]
@@ -154,7 +154,7 @@ def test_smooth_boxes_jitter_less_and_rows_are_unchanged() -> None:
     assert np.std(np.diff(drawn[10:])) < 0.5 * np.std(np.diff(xs[10:]))
 
 
-def test_smooth_draws_a_missed_box_until_hold_s() -> None:
+def test_smooth_draws_a_missed_box_for_hold_s() -> None:
     gap = range(20, 60)
     drawn_in = []
     for i, result in smooth(60, lambda i: None if i in gap else one_box(100 + 2 * i)):
@@ -240,7 +240,7 @@ def test_infer_every_refuses_a_tracker_of_the_caller() -> None:
 
 
 @pytest.mark.slow
-def test_infer_every_in_whole_runs(tmp_path: Path) -> None:
+def test_infer_every_marks_frames_that_were_not_inferred(tmp_path: Path) -> None:
     """Every third frame is inferred; the others are marked in all rows and not counted."""
 
     def ran(name: str, *options: str) -> tuple[list[dict[str, Any]], dict[str, Any], Path]:

@@ -101,7 +101,7 @@ def test_a_cut_ends_the_tracks() -> None:
 
 
 @pytest.mark.parametrize(("share", "cut"), [(0.2, False), (0.3, True)])
-def test_cut_changes_a_quarter_of_the_picture(share: float, cut: bool) -> None:
+def test_change_of_a_quarter_of_the_picture_is_a_cut(share: float, cut: bool) -> None:
     cuts, after = Cuts(), frame(1)
     after.image[:, : int(share * 640)] = 255
     assert [cuts.is_cut(frame(0)), cuts.is_cut(after)] == [False, cut]
@@ -181,7 +181,7 @@ def find_output(folder: Path, suffix: str) -> Path:
 
 
 @pytest.mark.slow
-def test_all_outputs_have_the_same_ids_and_the_session_the_stage(run: Path) -> None:
+def test_all_outputs_have_the_same_ids_and_the_session_has_the_stage(run: Path) -> None:
     rows = [json.loads(line) for line in find_output(run, ".jsonl").read_text().splitlines()]
     expected = [
         (row["frame"], detection["track"], detection["box"][0])

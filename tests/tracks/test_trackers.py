@@ -2,9 +2,9 @@
 
 tests/conformance tests what all trackers have in common. ``reference.csv`` holds the boxes of
 people that the default model detected in the first 150 frames of a clip of a walking crowd, and
-the ids from roboflow's ``trackers`` 2.6.1 (Apache-2.0): thresholds of 0.25, otherwise its defaults;
-SORT and ByteTrack with times, OC-SORT without. Its ByteTrack requires an overlap of 0.1 in both
-associations; the paper has 0.2 and 0.5.
+the ids from roboflow's ``trackers`` 2.6.1 (Apache-2.0), with thresholds of 0.25 and otherwise its
+defaults. Its SORT and ByteTrack got frame times, its OC-SORT did not. Its ByteTrack requires an
+overlap of 0.1 in both associations; the paper has 0.2 and 0.5.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """An MQTT client that does not trust its broker.
 
-A client that only publishes must accept three types of packets, of two bytes each; a client that
-subscribes with QoS 0 must accept two more. paho accepts all types, of up to 256 MB, and answers
-some of them, so a broker could fill the memory or keep a core busy. An exception on paho's thread
-would end that thread and stop all events.
+A client that only publishes must accept three types of packets, with at most two bytes after the
+header. A client that subscribes with QoS 0 must accept two more types. paho accepts all types, up
+to 256 MB, and answers some, so a broker could fill the memory or keep a core busy. An exception on
+paho's thread would end that thread and stop all events.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ QOS = 0x06  # the bits of a PUBLISH header that hold its QoS
 # Limits in bytes, without and with a subscription. Some brokers send messages to any client.
 LONGEST, LONGEST_SUBSCRIBED = 64 << 10, 512 << 10
 WINDOW_S = 10.0
-MOST_PACKETS = 10_000  # in WINDOW_S; acknowledgements of a full queue are far fewer
+MOST_PACKETS = 10_000  # per WINDOW_S; far more than the acknowledgements of a full queue
 
 
 class Client(paho.Client):
@@ -33,7 +33,7 @@ class Client(paho.Client):
         self._packets, self._window_start_s = 0, 0.0
 
     def _sock_recv(self, bufsize: int) -> bytes:
-        if bufsize > self._longest:  # the length in a packet's header
+        if bufsize > self._longest:  # the length that a packet's header states
             raise ConnectionAbortedError(f"a packet of {bufsize} bytes")
         return super()._sock_recv(bufsize)
 

@@ -17,7 +17,7 @@ MOST_CREATED = 1024  # created files remembered: enough for 256 cameras and seve
 
 
 class EventDays(QueuedTarget):
-    """Writes events to files, opened for each line, because events are rare."""
+    """Appends events to files. It opens the file for each line, because events are rare."""
 
     name = "the files of events"
 

@@ -1,8 +1,8 @@
 """Filters of events for the webhook, MQTT, snapshots and clips: ``events:`` in cameras.yaml.
 
-Without a filter, a receiver gets all events except those of the run's planned end. But of a camera
-with lines or zones (--zones), it gets only events of these and of the camera itself. Events that a
-filter held back are counted; the camera's files contain all events.
+Without a filter, a receiver gets all events except those caused by the run's planned end. If a
+camera has lines or zones (--zones), only their events and events of the camera itself are sent.
+Events that a filter held back are counted; the camera's files contain all events.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TIMED = (base.LEAVES, base.STAYS, base.ENDS)  # events that have a duration
 PICTURED = (base.APPEARS, base.CROSSES, base.ENTERS, base.STAYS)  # the object is in view
 # Receiver -> default kinds of events.
 KINDS = {WEBHOOK: base.EVENTS, MQTT: base.EVENTS, SNAPSHOTS: PICTURED, CLIPS: PICTURED}
-NO_ZONE = "away from lines and zones"  # why events are held back if the user gave no filter
+NO_ZONE = "away from lines and zones"  # why an event is held back although no filter was given
 MINUTE_S = 60.0
 PASSED, FILTERED, LIMITED = "passed", "filter", "per_minute"
 _HOURS = re.compile(r"(([01]\d|2[0-3]):[0-5]\d)-(?!\1)(([01]\d|2[0-3]):[0-5]\d|24:00)")
@@ -84,7 +84,7 @@ class EventFilters:
     ) -> None:
         self._names, self._list_zones, self._clock = names, zones_of, clock
         self._filters: dict[tuple[str, str], EventFilter] = {}  # by receiver and camera
-        self._own: set[str] = set()  # receivers with a user's filter
+        self._own: set[str] = set()  # receivers for which the user gave a filter
         # Events that passed in the last minute, by receiver and camera, with monotonic times.
         self._recent: dict[tuple[str, str], deque[tuple[float, Event]]] = defaultdict(deque)
         self.counts: Counter[tuple[str, str]] = Counter()  # by receiver and result
@@ -135,8 +135,8 @@ class EventFilters:
         return result == PASSED
 
     def _has_room(self, key: tuple[str, str], limits: EventFilter, event: Event) -> bool:
-        """Return whether the camera's limit allows this event. One event is reserved for each line
-        or zone without a recent one. Simultaneous events share a picture or clip and count once."""
+        """Return whether ``per_minute`` allows this event. One event is reserved for each line or
+        zone without any in the last minute. Simultaneous events share a picture and count once."""
         if limits.per_minute is None:
             return True
         now, recent = self._clock(), self._recent[key]

@@ -20,11 +20,11 @@ from detector.core.errors.parsing import parse_json
 from detector.live.base import Event, LiveFigures, StreamFigures, ZoneShape
 from detector.live.events.mqtt import MqttTarget, is_topic, level
 
-BIRTH = "homeassistant/status"  # Home Assistant's default; it does not depend on the prefix
-MOST_CLASSES = 20  # with more, a device gets no class entities; use --classes
+BIRTH = "homeassistant/status"  # default topic of its birth message, with any prefix
+MOST_CLASSES = 20  # a device with more gets no class entities; users can set --classes
 MOST_WAITING = 20  # snapshots are dropped while more messages than this are unacknowledged
 MOST_DEVICES = 256  # limit for devices of earlier runs, so that a broker cannot fill the memory
-Entities = dict[str, dict[str, Any]]  # id -> config; only a platform ("p"): remove the entity
+Entities = dict[str, dict[str, Any]]  # id -> config; a config of only "p" removes the entity
 
 
 def make_id(text: str) -> str:
@@ -45,7 +45,7 @@ def make_entities(
             "ent_cat": "diagnostic",
             **state,
         },
-        # Not a "camera", which is for live video; an "image" shows its time.
+        # A "camera" is for live video; an "image" shows when it changed.
         "snapshot": {"p": "image", "name": "Last snapshot", "img_t": f"{prefix}/snapshot"},
     }
     present = {f"class_{name}": (name, f"{prefix}/count/{level(name)}") for name in classes}
@@ -79,8 +79,8 @@ def make_device_config(topic: str, camera: str, entities: Entities) -> str:
 
 
 class HomeAssistant(MqttTarget):
-    """Announces each camera at its first picture, when its lines are known. A camera that is down
-    keeps its device from earlier runs."""
+    """Announces each camera at its first picture, because its lines are known then. A camera that
+    is down keeps its device from earlier runs."""
 
     subscribes = True
 
@@ -90,7 +90,7 @@ class HomeAssistant(MqttTarget):
         self._prefix = prefix
         self._order_lock = threading.Lock()  # published values must not overtake each other
         self._republish = False  # publish all retained values at the next ``publish_changes``
-        # Camera -> what it was announced with: shapes and classes, and the entities made of them.
+        # Camera -> what was announced: (shapes, classes), and the entities made from them.
         self._announced: dict[str, tuple[Any, Entities]] = {}
         # Entities that Home Assistant may know: camera -> id -> platform.
         self._known_devices: dict[str, dict[str, str]] = {}
@@ -107,7 +107,7 @@ class HomeAssistant(MqttTarget):
             self._republish = True
 
     def _on_message(self, client: Any, data: Any, message: Any) -> None:
-        """Handle Home Assistant's start, or the retained config of an earlier run."""
+        """Handle Home Assistant's birth message, or the retained config of an earlier run."""
         try:
             topic, payload = message.topic, message.payload.decode()
             if topic in (BIRTH, f"{self._prefix}/status"):

@@ -30,7 +30,7 @@ PORTS = {"mqtt": 1883, "mqtts": 8883}
 LONGEST_PAUSE_S = 30  # between attempts to connect; the pause doubles from 1 s
 STEADY_S = 60.0  # report the next disconnect too if the connection lasted this long
 LONGEST_TOPIC = 65_535  # bytes (MQTT 3.1.1, section 1.5.3)
-NOTHING, TROUBLE, REFUSAL = range(3)  # the most severe problem reported so far
+NOTHING, TROUBLE, REFUSAL = range(3)  # severity of the worst problem reported so far
 NO_CONNECTION = 4  # MQTT_ERR_NO_CONN: paho keeps the message for the next connection
 INSTALL = "--mqtt needs paho-mqtt; install it with: pip install 'detect-video[mqtt]'"
 
@@ -45,7 +45,7 @@ def level(text: str) -> str:
 
 
 class MqttTarget:
-    """Keeps a connection to a broker. paho has a thread and a bounded queue, and reconnects."""
+    """Keeps a connection to a broker. paho brings a thread and a bounded queue, and reconnects."""
 
     name = "MQTT"
     subscribes = False
@@ -106,7 +106,7 @@ class MqttTarget:
         self._report_once(f"{why}; retrying")
 
     def _on_disconnect(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
-        """Report a lost connection; again only if the connection lasted ``STEADY_S``."""
+        """Report a lost connection, and again only after one that lasted ``STEADY_S``."""
         if self._since_s and time.monotonic() - self._since_s >= STEADY_S:
             self._reported = NOTHING
         self._since_s = 0.0
@@ -114,7 +114,7 @@ class MqttTarget:
             self._report_once("connection lost, or an invalid packet received; retrying")
 
     def _report_once(self, why: str, weight: int = TROUBLE) -> None:
-        """Report a problem, unless one of at least this ``weight`` was reported."""
+        """Report a problem if all problems reported so far had a lower ``weight``."""
         if weight > self._reported:
             self._reported = weight
             self._notice(f"events to {self._address}: {why}")
@@ -160,7 +160,7 @@ class MqttTarget:
             return
         with self._lock:
             self._pending += 1
-        # Without our lock, because paho holds its own while it calls ``_on_publish``.
+        # Do not hold our lock here: paho holds its own lock when ``_on_publish`` asks for ours.
         sent = self._client.publish(topic, payload, qos=1, retain=retain)
         if sent.rc not in (0, NO_CONNECTION):
             with self._lock:

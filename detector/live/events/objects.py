@@ -15,7 +15,7 @@ from detector.core.types import Detections, Frame
 from detector.live.base import APPEARS, LEAVES, Event
 
 GONE_NS = 2_000_000_000
-JUMP_S = 1.0  # a smaller difference may come from a pause between reading the two clocks
+JUMP_S = 1.0  # smaller differences may come from reading one clock after the other
 
 
 class Moment(NamedTuple):
@@ -52,7 +52,7 @@ class Objects:
                 continue
             name = detections.name(i)
             known = self.present.get(track)
-            if known is not None and known.class_name != name:  # yesterday's id
+            if known is not None and known.class_name != name:  # yesterday's object had this id
                 events.append(self._remove(track, now))
                 known = None
             if known is not None:

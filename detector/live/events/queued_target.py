@@ -23,7 +23,7 @@ class TryAgainError(Exception):
 
 
 class RefusedError(Exception):
-    """The receiver will never accept this event, or any event."""
+    """The receiver will never accept this event, so retries are useless."""
 
 
 def explain(error: BaseException) -> str:
@@ -79,7 +79,7 @@ class QueuedTarget:
             return self._lost
 
     def close(self) -> None:
-        """Deliver queued events for ``LAST_MOMENT_S``; count the rest as lost."""
+        """Deliver queued events for up to ``LAST_MOMENT_S``; count the rest as lost."""
         deadline = time.monotonic() + LAST_MOMENT_S
         with self._changed:
             while (

@@ -4,8 +4,8 @@ Decisions use the monotonic clock, because the wall clock may jump. Events have 
 the clock jumped after something began, its beginning is recomputed from the current time, so that
 the two times of an event differ by the time that really passed.
 
-If objects have ids (--track), each has its own events (objects.py). Otherwise a class is in view or
-not, regardless of how many objects it has; it leaves after ``GONE_NS`` of frames without it.
+If objects have ids (--track), each has its own events (objects.py). Otherwise a class appears and
+leaves as a whole, however many objects it has. It leaves after ``GONE_NS`` of frames without it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _CameraPresence:
 
 
 class EventRules:
-    """The rules of one run, for one thread. Each camera's frames must be in order."""
+    """The rules of one run. Not thread-safe. Each camera's frames must be in order."""
 
     def __init__(self, started_ns: int, started_s: float) -> None:
         self._started = Moment(started_ns, started_s)
@@ -93,7 +93,7 @@ class EventRules:
 
     def feed_changed(self, camera: str, facts: FeedFacts, now_ns: int, now_s: float) -> list[Event]:
         """Return the events of a camera's new state. Its objects leave when it goes down. A new
-        camera is neither up nor down until a picture or failure."""
+        camera is neither up nor down before its first picture or failure."""
         state = self._get_state(camera)
         is_up = facts.state == LIVE
         if is_up == state.up or (state.up is None and facts.state not in (LIVE, WAITING, ENDED)):

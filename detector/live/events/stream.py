@@ -32,7 +32,8 @@ class EventStream(QueuedTarget):
         if spec == "-":
             return cls("standard output", os.dup(1), notice=notice)
         path = Path(spec)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK  # for pipes without a reader
+        # O_NONBLOCK: a pipe without a reader fails.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK
         try:
             descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
             os.set_blocking(descriptor, True)

@@ -1,7 +1,7 @@
-"""Sends events by HTTP: a POST with JSON for each, signed if a key is given.
+"""Sends each event as an HTTP POST with JSON, signed if a key is given.
 
-The signature works like those of GitHub and Stripe: HMAC-SHA256 of the time of sending, a dot, and
-the body. The time lets a receiver detect replayed messages.
+The signature works like GitHub's and Stripe's: HMAC-SHA256 of the time of sending, a dot, and the
+body. The time lets a receiver detect replayed messages.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ SIGNATURE, SENT = "X-Detect-Video-Signature", "X-Detect-Video-Time"
 
 
 def find_address(option: str, environment: Mapping[str, str] = os.environ) -> str | Template:
-    """Return the address or request of --webhook. ``@FILE`` and ``env:NAME`` contain the address,
-    to hide it from process lists; ``@FILE.yaml`` is a request. Raises UsageError."""
+    """Return the address or request of --webhook. ``@FILE`` and ``env:NAME`` hold an address that
+    process lists must not show; ``@FILE.yaml`` holds a request. Raises UsageError."""
     if option.startswith("@") and option.lower().endswith((".yaml", ".yml")):
         return read_template(option[1:], environment)
     if option.startswith("@"):
@@ -55,7 +55,7 @@ def find_address(option: str, environment: Mapping[str, str] = os.environ) -> st
 
 
 class Webhook(QueuedTarget):
-    """Posts events. Follows no redirects to other receivers."""
+    """Posts events. Follows no redirects, because they may lead to another receiver."""
 
     name = "the webhook"
 
@@ -77,7 +77,7 @@ class Webhook(QueuedTarget):
         try:
             parts = urlsplit(url)
             self._host, self._port = parts.hostname or "", parts.port
-            # http.client would raise its own error for these characters.
+            # For characters outside ASCII, http.client would raise its own error.
             url.encode("ascii")
         except ValueError as error:
             raise UsageError(

@@ -15,8 +15,8 @@ OBJECT_FIELDS = ("track", "zone", "direction")
 
 
 class EventDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened to a class, an object or a camera. Events of an object with an id (--track)
-    also have ``track``, and ``zone`` and ``direction``, which may be null."""
+    """An event of a class, an object or a camera. An event of an object with an id (--track) also
+    has ``track``, ``zone`` and ``direction``; the last two may be null."""
 
     event: str
     camera: str
@@ -52,5 +52,5 @@ def as_document(event: Event) -> dict[str, Any]:
 
 
 def as_json(event: Event) -> str:
-    """Return one line without its newline, in ASCII for every receiver."""
+    """Return one line without its newline, in ASCII, which every receiver can read."""
     return json.dumps(as_document(event), separators=(", ", ": "))

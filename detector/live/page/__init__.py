@@ -16,7 +16,7 @@ def serve(hub: Hub, config: PageConfig, say: Callable[[str], None] = lambda line
     UsageError (address, token, certificate, libraries) and OutputError (occupied port)."""
     from detector.live.page.binding import require_libraries
 
-    require_libraries(config.serve or "")  # before the modules that import them
+    require_libraries(config.serve or "")  # before the next import, which needs them
     from detector.live.page.server import Server
 
     return Server(hub, config, say)

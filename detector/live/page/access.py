@@ -15,7 +15,7 @@ SESSION_S = 7 * 24 * 3600.0
 MOST_SESSIONS = 64  # above this, the least recently used session ends
 TRIES = 5  # an address must wait after this many wrong tokens within ``TRIES_S``
 TRIES_S = 60.0
-# After this many wrong tokens of all addresses within ``GUESSES_S``, all tokens are refused. A
+# After this many wrong tokens from all addresses within ``GUESSES_S``, all tokens are refused. A
 # token has at least 16 characters, so 876 million guesses a year find nothing.
 MOST_GUESSES = 100_000
 GUESSES_S = 3600.0
@@ -23,13 +23,13 @@ MOST_ADDRESSES = 1024  # addresses whose wrong tokens are remembered
 
 
 class Access:
-    """The token and the sessions, for one thread. Without a token, everyone has access."""
+    """The token and the sessions. Not thread-safe. Without a token, everyone has access."""
 
     def __init__(self, token: str | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._token = None if token is None else token.encode()
         self._clock = clock
-        self._sessions: OrderedDict[bytes, float] = OrderedDict()  # digest of the id -> end
-        self._wrong: OrderedDict[str, list[float]] = OrderedDict()  # address -> times
+        self._sessions: OrderedDict[bytes, float] = OrderedDict()  # digest of the id -> its end
+        self._wrong: OrderedDict[str, list[float]] = OrderedDict()  # address -> wrong tokens' times
         self._guesses, self._guesses_since = 0, clock()
         self.refused = 0  # refused tokens
 
@@ -46,8 +46,8 @@ class Access:
         return 0.0 if len(times) < TRIES else TRIES_S - (now - times[0])
 
     def check_token(self, given: str, address: str) -> bool:
-        """Compare in constant time; count a wrong token. ``TRIES`` never blocks the right token,
-        because all clients of a proxy share an address."""
+        """Compare in constant time, and count wrong tokens. The right token works even after
+        ``TRIES`` wrong ones, because all clients of a proxy share an address."""
         if self._token is None:
             return True
         now = self._clock()

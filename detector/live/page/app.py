@@ -141,7 +141,7 @@ class Page:
         return response
 
     async def health(self, request: Request) -> Response:
-        """Return no details, because this needs no login."""
+        """Answer without details, because this route needs no login."""
         if documents.is_healthy(self.sampler.newest):
             return Response("ok\n", media_type="text/plain")
         return Response("not ok\n", 503, media_type="text/plain")
@@ -254,7 +254,7 @@ class Page:
         if _media_type(request) != "application/json":
             raise HttpError(415, "send application/json with the body {}")
         if (await request.body()).strip() not in (b"", b"{}"):
-            raise HttpError(422, "the body must be {}: only the camera's name can be given")
+            raise HttpError(422, "the body must be {}; the address already names the camera")
         camera = str(request.path_params["camera"])
         if self.controls is None or not self.controls.cameras():
             raise HttpError(409, "this run has no cameras that can be started or stopped")
@@ -328,14 +328,14 @@ class Page:
 
 
 def _site(name: str) -> bytes:
-    """Return a file of the page, from this wing or another."""
+    """Return a file of the page, from the folder ``site`` of any wing."""
     folders = (Path(__file__).parent, *(wings.ROOT / wing for wing in wings.names()))
     files = (folder / "site" / name for folder in folders)
     return next((file.read_bytes() for file in files if file.is_file()), b"")
 
 
 def _login_page(message: str, status: int, headers: dict[str, str] | None = None) -> Response:
-    """Return the login page. ``message`` is not escaped, so it must not contain foreign text."""
+    """Return the login page. ``message`` is not escaped, so it must not hold text from outside."""
     note = f'<p class="wrong" role="alert">{message}</p>' if message else ""
     body = _site("login.html").replace(MESSAGE, note.encode())
     return Response(body, status, headers, "text/html")

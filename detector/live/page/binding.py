@@ -95,7 +95,7 @@ def require_libraries(option: str) -> None:
 
 
 def read_token(config: PageConfig) -> str | None:
-    """Return the token from --token-file or the environment, if any, registered as a secret."""
+    """Return the token from --token-file or the environment, if any; register it as a secret."""
     if config.token_file is not None:
         token = read_text(config.token_file, "a token", limit=4096, cure=CURE).strip()
         where = f"--token-file {config.token_file}"

@@ -26,16 +26,16 @@ MOST = 256  # connections at the same time
 MOST_PER_ADDRESS = 128  # connections from one address, which may be a proxy
 RESERVE = 32  # connections reserved for clients on this machine
 HEAD_BYTES = 16 << 10
-# Seconds, seconds, probes: a viewer that is gone is detected within a minute.
+# Seconds, seconds, number of probes: a viewer that is gone is detected within a minute.
 ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 Address = tuple[str, int]
 
 
 class BoundedSocket(socket.socket):
-    """Limits accepted sockets to ``most``, and to ``each`` per address. When full, it closes
-    a socket of the lowest ``rank``; if all are logged in and busy, the new one. ``reserve``
-    sockets are for clients on this machine."""
+    """A listening socket with at most ``most`` accepted sockets, and ``each`` per address. When
+    full, it closes one of the lowest ``rank``, or the new one if all others are logged in and busy.
+    ``reserve`` sockets are for clients on this machine."""
 
     def __init__(self, listening: socket.socket) -> None:
         super().__init__(listening.family, listening.type, listening.proto, listening.detach())
@@ -67,13 +67,13 @@ class BoundedSocket(socket.socket):
         if displaced is not None:
             displaced.end()
         new.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in ALIVE.items():  # not on every system
+        for name, value in ALIVE.items():  # some systems lack these options
             if hasattr(socket, name):
                 new.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         return new, peer
 
     def _make_room(self, new: _CountedSocket) -> _CountedSocket | None:
-        """Forget and return the socket to close, maybe ``new``; None if there is room."""
+        """Return the socket to close, or None if there is room. Forget it if it is not ``new``."""
         if self._block_counts[new.block] >= self.each:
             candidates = [held for held in self._sockets.values() if held.block == new.block]
         elif len(self._sockets) >= (self.most if new.is_local else self.most - self.reserve):
@@ -83,7 +83,7 @@ class BoundedSocket(socket.socket):
         rank = [held.rank for held in candidates]
         if not candidates or min(rank) >= WATCHING:
             return new
-        # Among the lowest rank, take the least recently active of the address with most sockets.
+        # In the lowest rank, find the address with most sockets; take its least recently active.
         lowest = min(rank)
         least = [held for held in candidates if held.rank == lowest]
         displaced = max(least, key=lambda held: self._block_counts[held.block])
@@ -125,8 +125,8 @@ class _CountedSocket(socket.socket):
 
     @property
     def rank(self) -> int:
-        """Not ``known`` and idle (0) or ``busy`` (1); ``known`` and idle (2) or ``busy`` (3). Lower
-        ranks are closed first."""
+        """0: neither ``known`` nor ``busy``. 1: only ``busy``. 2: only ``known``. 3: both. Sockets
+        of lower ranks are closed first."""
         return 2 * self.known + self.busy
 
     def end(self) -> None:
@@ -141,7 +141,7 @@ class _CountedSocket(socket.socket):
         super().close()
 
 
-WATCHING = 3
+WATCHING = 3  # the rank of a socket that is ``known`` and ``busy``
 
 
 def to_address(peer: Any) -> Address:
@@ -215,7 +215,7 @@ class Connection(H11Protocol):
         self.expect_head(self.connections_of_server.head_s)
 
     def data_received(self, data: bytes) -> None:
-        """Abort at data that is not HTTP, at which uvicorn may raise."""
+        """Abort if uvicorn raises, which may happen for data that is not HTTP."""
         try:
             super().data_received(data)
         except h11.ProtocolError:

@@ -1,6 +1,6 @@
 """The JSON documents of the page, and the health of a run.
 
-Secrets are removed here (``redact``) from all foreign texts: addresses, errors, class names.
+``redact`` removes secrets from all texts from outside: addresses, errors, class names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from detector.core.errors.secrets import redact
 from detector.core.session.document import AgeFigures
 from detector.live.base import LiveFigures, StreamFigures, ZoneFigures, format_utc
 
-ENGINE_HANGS_S = 30.0  # a run is unhealthy after this time without a finished request
+ENGINE_HANGS_S = 30.0  # a run is unhealthy if its engine finishes no request for this long
 LIVE = "live"
 
 
@@ -126,9 +126,9 @@ class HistoryDocument(msgspec.Struct, frozen=True):
 
 
 class RecordingDocument(msgspec.Struct, frozen=True):
-    """A file to download from ``url``. ``boxes_url``: its boxes as ASS subtitles, if any, which
-    players load if stored next to it. ``finished``: false while it is being written; ``url`` then
-    returns the part that can be played."""
+    """A file to download from ``url``. ``boxes_url``: its boxes as ASS subtitles, if any; players
+    load them from the same folder. ``finished``: false while the file is being written; ``url``
+    then returns the part that can be played."""
 
     camera: str
     name: str
@@ -149,8 +149,8 @@ class RecordingsDocument(msgspec.Struct, frozen=True):
 
 
 class ChangeDocument(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An accepted change. ``asked``: start, stop, or changed lines and zones ("door added"), stored
-    in ``file``. The camera's state changes asynchronously."""
+    """An accepted change. ``asked``: start, stop, or a change of lines and zones ("door added").
+    ``file`` stores lines and zones. The camera's state changes asynchronously."""
 
     schema: int
     camera: str
@@ -237,4 +237,4 @@ def is_healthy(figures: LiveFigures | None) -> bool:
 
 
 def rounded(value: float | None, digits: int = 2) -> float | None:
-    return None if value is None else round(float(value), digits)  # float() for NumPy
+    return None if value is None else round(float(value), digits)  # NumPy numbers need float()

@@ -50,7 +50,7 @@ HEADERS = {
 
 
 class HttpError(Exception):
-    """A refused request. ``headers``: further ones for the response."""
+    """A refused request. ``headers``: more headers for the response."""
 
     def __init__(self, status: int, error: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(error)
@@ -144,7 +144,7 @@ class Gate:
                 raise HttpError(403, "requests from other sites are refused (Sec-Fetch-Site)")
 
     def _is_our_host(self, host: str) -> bool:
-        """Return whether Host is a known name or loopback; if we serve others, also any IP."""
+        """Return whether Host is a known name, loopback, or, if others may connect, any IP."""
         try:
             name = urlsplit(f"//{host}").hostname
         except ValueError:

@@ -1,7 +1,7 @@
 """Exports the figures of a run to Prometheus.
 
-Names follow its conventions: a prefix, base units, ``_total`` for counters. Values are read from
-the run when Prometheus scrapes.
+Metric names follow Prometheus's conventions: a prefix, base units, ``_total`` for counters. Values
+are read from the run when Prometheus scrapes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _run_metrics(figures: LiveFigures) -> Iterator[Metric]:
     )
     yield _gauge("cpu_busy_ratio", "Share of all cores used by this program.", figures.cpu_share)
     yield _gauge(
-        "capacity_cameras", "Such cameras that this machine could handle.", figures.capacity
+        "capacity_cameras", "Cameras that this machine could handle (estimate).", figures.capacity
     )
     yield _gauge(
         "engine_idle_seconds",

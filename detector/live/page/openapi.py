@@ -1,6 +1,6 @@
 """The OpenAPI 3.1 description of the page's API.
 
-``python -m detector.live.page.openapi docs/openapi.json`` writes it; a test compares that file.
+``python -m detector.live.page.openapi docs/openapi.json`` writes it; a test checks that file.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from detector.live.page.documents import LIVE, HistoryDocument, rounded
 
 EVERY_S = 1.0
 KEPT = 600  # samples: ten minutes
-TIMEOUT_S = 3.0  # a run that does not respond for longer hangs
+TIMEOUT_S = 3.0  # a run that does not respond for longer counts as hanging
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Sampler:
     def _request_figures(
         self, loop: asyncio.AbstractEventLoop
     ) -> asyncio.Future[LiveFigures | Exception | None]:
-        """Read the figures in a daemon thread, for which the program's exit does not wait."""
+        """Read the figures in a daemon thread, so that a hanging run does not delay the exit."""
         future: asyncio.Future[LiveFigures | Exception | None] = loop.create_future()
 
         def ask() -> None:

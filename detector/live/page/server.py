@@ -21,7 +21,7 @@ from detector.live.page.guard import Gate
 START_S = 10.0
 END_S = 2.0  # ``close`` returns after this time, even if clients stay connected
 LAST_MESSAGES_S = 0.3  # time to send the last messages to viewers
-STEPS = 3  # timers that share this time: if the machine is suspended, only one expires
+STEPS = 3  # successive timers for this time: if the machine is suspended, it skips only one
 WORKERS = 2  # threads that encode pictures and list files
 
 
@@ -54,7 +54,7 @@ class Server:
             raise RuntimeError("the web server of the page did not start") from self._failed
 
     def close(self) -> None:
-        """Send viewers the end of the run, and stop within 2 s. May be called twice."""
+        """Send all viewers the message ``end``, and stop within 2 s. May be called twice."""
         if self._loop is not None and self._thread.is_alive():
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._end)

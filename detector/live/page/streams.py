@@ -94,7 +94,7 @@ class Streams:
                     now_s = self._loop.time()
                     if shot is None or shot.number <= sent[camera]:
                         continue
-                    # The hub keeps pictures at the rate of the fastest viewer.
+                    # The hub keeps pictures at the fastest viewer's rate; skip some for others.
                     if now_s < due_s[camera] - interval_s / 2:
                         continue
                     picture = await self.jpeg(camera, width)
@@ -172,7 +172,7 @@ class EndlessResponse:
         headers = [
             (b"content-type", self._media_type.encode()),
             (b"connection", b"close"),
-            (b"x-accel-buffering", b"no"),  # so that nginx does not buffer it
+            (b"x-accel-buffering", b"no"),  # so that nginx does not buffer the response
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with aclosing(self._chunks) as chunks:  # type: ignore[type-var]
@@ -196,7 +196,7 @@ async def _wait_for_first(*waits: Any) -> None:
 
 
 def _part(camera: str, shot: Any, jpeg: bytes) -> bytes:
-    """Return a picture and the boundary after it, which browsers wait for."""
+    """Return a picture and the boundary after it, without which browsers do not show it."""
     head = (
         f"Content-Type: image/jpeg\r\nContent-Length: {len(jpeg)}\r\nX-Camera: {camera}\r\n"
         f"X-Number: {shot.number}\r\nX-Time: {format_utc(shot.utc_s)}\r\n"
@@ -206,6 +206,6 @@ def _part(camera: str, shot: Any, jpeg: bytes) -> bytes:
 
 
 def _message(kind: str, data: bytes, number: int | None = None) -> bytes:
-    """Return one server-sent event. JSON has no line breaks."""
+    """Return one server-sent event. ``data`` is JSON, which has no line breaks."""
     tag = b"" if number is None else f"id: {number}\n".encode()
     return b"event: " + kind.encode() + b"\n" + tag + b"data: " + data + b"\n\n"

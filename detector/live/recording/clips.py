@@ -19,7 +19,7 @@ class Clips:
         self._before_ns, self._after_ns = round(before_s * NS), round(after_s * NS)
         self._ring: deque[Sample] = deque()
         self._bytes = 0
-        self._next = 0  # index in the ring of the next sample of the open clip
+        self._next = 0  # ring index of the sample that the open clip gets next
         self._until_ns: int | None = None  # arrival of the last sample of the open clip
         self._result_ns = 0  # arrival of the newest picture with a result
         self.short = 0  # clips that begin too late, because the ring was full
@@ -41,7 +41,7 @@ class Clips:
             self._end_clip()
 
     def add_result(self, arrived_ns: int, in_clip: bool) -> None:
-        """Add whether the picture that arrived at ``arrived_ns`` belongs in a clip."""
+        """Record whether the picture that arrived at ``arrived_ns`` belongs in a clip."""
         self._result_ns = max(self._result_ns, arrived_ns)
         if in_clip:
             until = arrived_ns + self._after_ns
@@ -54,7 +54,7 @@ class Clips:
             self._end_clip()
 
     def _start_clip(self, from_ns: int) -> None:
-        """Start a clip at the last key frame up to ``from_ns``, or else at the first one."""
+        """Start a clip at the last key frame up to ``from_ns``, or else at the first key frame."""
         first: int | None = None
         for place, sample in enumerate(self._ring):
             if sample.track == VIDEO and sample.key:
@@ -106,7 +106,7 @@ class Clips:
         return None
 
     def finish(self) -> None:
-        """End the clip, because its connection ended; late detections may still start another."""
+        """End the clip with its connection. If none is open, late detections may start one."""
         if self._until_ns is not None:
             self._end_clip()
             self._ring.clear()

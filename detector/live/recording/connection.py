@@ -56,8 +56,8 @@ class Packet:
 
 
 class RecordedStreams:
-    """The tracks of a connection, created in the feed's thread; ``notes`` say which cannot be
-    recorded."""
+    """The tracks of a connection. ``notes`` tell why some cannot be recorded. Create it in the
+    feed's thread."""
 
     def __init__(self, streams: Iterable[Any]) -> None:
         self.video: Track | None = None
@@ -68,7 +68,7 @@ class RecordedStreams:
         self._video_index = self._sound_index = -1
         self._aac: AacSound | None = None
         self._adts = False
-        self._without_dts: list[Packet] | None = []  # video packets until one has a dts; then None
+        self._without_dts: list[Packet] | None = []  # video packets before the first dts, then None
         self._clockless = False
         for stream in streams:
             if stream.type == "video" and self._video_index < 0:

@@ -15,12 +15,12 @@ from detector.core.types import Image
 from detector.live.recording.samples import NS, VIDEO, Sample, Track
 
 TICKS_PER_S = 90_000
-KEY_NS = 2 * NS  # between key frames, at which files and clips can begin
+KEY_NS = 2 * NS  # longest time between key frames; files and clips begin at key frames
 THREADS = 2  # detection needs the other cores
 
 
 def to_yuv(image: Image) -> Image:
-    """Convert BGR [h, w, 3] to I420 [h * 3 / 2, w], half the bytes. Odd sizes are padded."""
+    """Convert BGR [h, w, 3] to I420 [h * 3 / 2, w], with half the bytes. Odd sizes are padded."""
     height, width = image.shape[:2]
     if height % 2 or width % 2:
         image = cv2.copyMakeBorder(image, 0, height % 2, 0, width % 2, cv2.BORDER_REPLICATE)

@@ -16,7 +16,7 @@ AAC_LC = 2
 
 def read_sets(codec: str, data: bytes) -> bytes | None:
     """Return the parameter sets before the first slice, in Annex B format like ``data``; None if
-    some are missing."""
+    a kind is missing."""
     set_kinds, slices = (H264_SETS, H264_SLICES) if codec == "h264" else (HEVC_SETS, HEVC_SLICES)
     sets: dict[int, list[bytes]] = {kind: [] for kind in set_kinds}
     for unit in _nal_units(data):

@@ -1,4 +1,4 @@
-"""The bounded queue from the loop and the feed, which must not wait, to the recorder's thread."""
+"""The bounded queue of the recorder's thread. The loop and the feed fill it without waiting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from detector.live.recording.samples import NS
 MOST_BYTES = 32_000_000
 MOST_PICTURES = 8
 MOST_ITEMS = 20_000
-OLDEST_NS = NS * 4 // 10  # if the first item is older, drop pictures: a kill loses the queue
+OLDEST_NS = NS * 4 // 10  # drop pictures if the first item is older, as a kill loses the queue
 OLDEST_PACKET_NS = 5 * NS  # packets need no encoding, so they may wait for a slow disk
 
 
@@ -30,7 +30,7 @@ class Drawn:
 
 @dataclass(slots=True)
 class Sighting:
-    """The result of a picture."""
+    """The result of detection in one picture."""
 
     arrived_ns: int
     in_clip: bool
@@ -51,7 +51,7 @@ class Inbox:
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
-        self._items: deque[tuple[int, Item]] = deque()  # with the time when each was put
+        self._items: deque[tuple[int, Item]] = deque()  # (time when the item was put, item)
         self._bytes = self._pictures = 0
         self._closed = False
 
@@ -78,7 +78,7 @@ class Inbox:
             return True
 
     def put_message(self, message: Sighting | RecordedStreams | Closed, now_ns: int) -> None:
-        """Add a small item. If the queue is full, drop the item's boxes, or all of it."""
+        """Add a small item. Without free bytes, drop a sighting's boxes; without places, all."""
         with self._condition:
             if isinstance(message, Sighting):
                 if len(self._items) >= MOST_ITEMS:

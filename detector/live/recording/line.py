@@ -1,8 +1,7 @@
-"""Maps the stamps of a connection onto arrival times, so that they always increase.
+"""Maps the timestamps (stamps) of a connection onto arrival times, so that they always increase.
 
-Stamps may start anywhere, be missing, jump when a camera sets its clock, and restart. The result
-keeps the differences of successive stamps if they are plausible; otherwise it uses those of arrival
-times.
+Stamps may start anywhere, be missing, jump when a camera sets its clock, and restart. Successive
+results differ as their stamps do if that is plausible, and otherwise as their arrival times do.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class _TrackPosition:
 
 
 class ArrivalLine:
-    """The time line of one connection. All tracks have one offset until one of them jumps."""
+    """The time line of one connection. All tracks share an offset until the stamps of one jump."""
 
     def __init__(self) -> None:
         self._shift_ns: int | None = None
@@ -68,7 +67,7 @@ class ArrivalLine:
         if own_dts is None:
             return _TrackPosition(arrived_ns, arrived_ns, step_ns, None)
         if self._shift_ns is None or abs(own_dts + self._shift_ns - arrived_ns) > AHEAD_NS:
-            shift = arrived_ns - own_dts  # the first track, or a separate clock
+            shift = arrived_ns - own_dts  # the first track, or one with its own clock
             self._shift_ns = shift if self._shift_ns is None else self._shift_ns
         else:
             shift = self._shift_ns

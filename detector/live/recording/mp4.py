@@ -23,7 +23,7 @@ from detector.live.recording.samples import NS, USUAL_NS, VIDEO, Sample, Tracks
 FRAGMENT_US = 400_000  # a kill loses a fragment and one more picture: less than 1 s
 # How long video waits for earlier sound; with FFmpeg's default, a kill would lose 10 s.
 INTERLEAVE_US = 250_000
-# The index is in memory until the end (70 bytes a packet, 18 MB an hour); longer files have none.
+# Files that may be longer get no index, which stays in memory to the end (18 MB per hour).
 LONGEST_INDEX_S = 3600.0
 
 
@@ -62,8 +62,8 @@ class Mp4:
         self._last: list[int | None] = [None for _ in tracks]
 
     def write(self, sample: Sample) -> int | None:
-        """Add a sample; the first is a key frame. Return its time in the file (ns); None if it was
-        rejected. Raises OSError."""
+        """Add a sample; the first must be a key frame. Return its time in the file in ns, or None
+        if it was rejected. Raises OSError."""
         if sample.track >= len(self._streams):
             return None
         if self.start_ns is None:
@@ -76,7 +76,7 @@ class Mp4:
         before = len(self._pending.chunks)
         try:
             self._container.mux_one(packet)
-        except (av.FFmpegError, ValueError):  # from the muxer, not from a disk
+        except (av.FFmpegError, ValueError):  # from the muxer, which writes only to memory
             self.refused += 1
             shown_ns = None
         self.waiting += sample.track == VIDEO
@@ -120,7 +120,7 @@ class Mp4:
         try:
             _write_at(self._fd, size, bytes(added))
             for at, data in chunks:
-                if at < size:  # rewritten when ``finish`` merges the fragments
+                if at < size:  # ``finish`` rewrites earlier bytes to merge the fragments
                     _write_at(self._fd, at, data)
         except OSError:
             with suppress(OSError):
@@ -132,7 +132,7 @@ class Mp4:
         self._name = free_name(self._folder, self._name)
         self.path = self._folder / f"{self._name}.partial.mp4"
         self._fd = open_file(self.path, os.O_RDWR | os.O_EXCL, RECORDINGS)
-        take_lock(self._fd)  # keeps ``finish_leftovers`` of other runs away
+        take_lock(self._fd)  # ``finish_leftovers`` of other runs skips locked files
 
     def finish(self) -> Path | None:
         """Write the rest; return the final path, or None if the file is empty. Raises OSError."""

@@ -2,7 +2,7 @@
 
 ``20260131T235959Z.mp4`` is a finished file, named after the UTC arrival time of its first picture.
 While it is written, its name is ``20260131T235959Z.partial.mp4``. A second file of the same second
-gets ``-2``. ``.ass`` files contain boxes.
+gets ``-2``. A side-car, ``.ass``, holds the boxes of the recording with the same name.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def finish_leftovers(folder: Path) -> list[str]:
             recorded.path.unlink()
             lines.append(f"{recorded.path}: removed; a killed run left it without a single frame")
             continue
-        # Not by ``free_name``, which would reject the name because of this partial file.
+        # ``free_name`` would reject this name, because the partial file has it.
         final = recorded.path.with_name(recorded.path.name.replace(".partial", ""))
         if os.path.lexists(final):
             final = folder / f"{free_name(folder, make_time_name(recorded.start_s))}.mp4"

@@ -42,8 +42,8 @@ class CameraRecorder:
         style: Style | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """``retention`` deletes old recordings. ``style``: for side-cars' boxes. ``notice`` may be
-        called from any thread. Raises OutputError."""
+        """``retention`` deletes old recordings. ``style``: of the boxes in side-cars. ``notice``
+        may be called from any thread. Raises OutputError."""
         self._clock, self._notice, self._name = clock, notice, camera.name
         self._reported = False
         self._folder = folder / camera.name / FOLDER
@@ -77,7 +77,7 @@ class CameraRecorder:
         return self._recording.mode == ANNOTATED
 
     def write(self, frame: Frame, detections: Detections, in_clip: bool | None = None) -> None:
-        """Record a frame. ``in_clip``: whether it belongs in a clip; None: if it has detections."""
+        """Record a frame. ``in_clip``: it belongs in a clip; None: it does if it has detections."""
         try:
             self._queue(frame, detections, len(detections) > 0 if in_clip is None else in_clip)
         except Exception as error:  # the loop must continue
@@ -126,7 +126,7 @@ class CameraRecorder:
         return ended
 
     def counts(self) -> dict[str, int]:
-        """Return counts of the whole run. "dropped": for lack of time; "failed": by bugs."""
+        """Return counts of the whole run. "dropped": for lack of time; "failed": our own errors."""
         files = self._recording.segments
         return {
             "written": files.written,
@@ -162,7 +162,7 @@ class CameraRecorder:
 
 
 class _Listener:
-    """Queues copies of packets; after a drop, from the next key frame on. Never raises."""
+    """Queues copies of packets. After a drop, skips video to the next key frame. Never raises."""
 
     def __init__(self, recorder: CameraRecorder) -> None:
         self._recorder = recorder

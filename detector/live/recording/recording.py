@@ -1,4 +1,4 @@
-"""The work of the recorder's thread, without the thread, so that tests can run it."""
+"""The work of the recorder's thread, in a class that tests can call without it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from detector.live.recording.side_cars import SideCars
 ANNOTATED, COPY, NONE = "annotated", "copy", "none"
 # If a camera is silent for this long, its file is finished, so that it can be watched or removed.
 SILENCE_NS = 10 * NS
-# Annotated recordings skip sound for this long: the first packets arrive in a burst.
+# Annotated recordings skip a connection's first sound: its packets arrive in a burst.
 SETTLE_NS = NS
-# Shortest time between files begun for a new size; until then, annotated pictures are scaled.
+# A new size begins a new file at most this often; until then, annotated pictures are scaled.
 LEAST_NS = 10 * NS
 
 
@@ -36,7 +36,7 @@ class Quality:
 
 
 class Recording:
-    """The files of one camera, used by one thread. An error affects only its item."""
+    """The files of one camera, used by one thread. An error affects only the current item."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Recording:
         self._sound_connection: RecordedStreams | None = None  # gives annotated files their sound
         self._opened_ns: int | None = None  # arrival of the connection's first packet
         self._last_ns = 0  # arrival of the last sample
-        self._changed_ns: int | None = None  # arrival at the last size change that began a file
+        self._changed_ns: int | None = None  # arrival of the last picture whose size began a file
         self._is_new = True  # the connection's size is not known yet
         self._epoch = 0  # epoch of the last drawn picture
         self._printed: set[str] = set()
@@ -148,7 +148,7 @@ class Recording:
 
     def _close_connection(self) -> None:
         connection, self._connection = self._connection, None
-        if self.mode == COPY:  # drawn pictures may still be queued
+        if self.mode == COPY:  # if annotated, drawn pictures may still be queued
             for sample in connection.flush() if connection is not None else ():
                 self._write(sample)
             self._end()

@@ -1,7 +1,7 @@
 """Deletes old recordings: by age in days, and by GB over all cameras of a run.
 
 A clock that cannot be set measures the age of recordings made during the run. The age of older
-files comes from their names and file times. If even the newest file exceeds the limit, the
+files comes from their names and file times. If even the newest of these exceeds the limit, the
 machine's clock may be wrong, so all of them count as new.
 """
 
@@ -23,7 +23,7 @@ from detector.live.sources.base import NAME
 DAY_S = 86_400
 GB = 10**9
 PAUSE_S = 30.0  # between sweeps
-# A clock that changes by more than this was set. It counts as right once this time has passed.
+# A clock that jumps by more than this was set. It counts as right after this time without jumps.
 JUMP_S = 3600.0
 FIRST_S = 1_577_836_800.0  # the year 2020; a clock with an earlier time is wrong
 
@@ -46,7 +46,7 @@ class _StoredFile:
         return self.recorded.path.parent, self.recorded.start_s, self.recorded.number
 
     def age_s(self, utc_s: float) -> float | None:
-        """Return the age by the time in the name or the file's, the later one that is possible."""
+        """Return the age by the name's or the file's time: the later one that is plausible."""
         times = (self.recorded.start_s, self.changed_s)
         possible = [one for one in times if FIRST_S <= one <= utc_s + JUMP_S]
         return max(0.0, utc_s - max(possible)) if possible else None
@@ -76,7 +76,7 @@ class Retention:
         self._undated: set[Key] | None = None
 
     def sweep_if_due(self) -> None:
-        """Sweep at most every 30 s, unless another thread is doing it."""
+        """Sweep, but at most every 30 s, and not while another thread sweeps."""
         if self._longest_s is None and self._gb is None:
             return
         if not self._lock.acquire(blocking=False):
@@ -147,7 +147,7 @@ class Retention:
             return False
         with suppress(OSError):
             car = side_car(one.recorded.path)
-            if is_regular(car):  # first, because without its recording it would never be found
+            if is_regular(car):  # first: without its recording, we would never find it
                 car.unlink()
             one.recorded.path.unlink()
             del self._ended[one.key]  # the name may be reused if the clock was set back

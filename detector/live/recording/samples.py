@@ -11,7 +11,7 @@ from typing import Any
 
 import av
 
-NS = 1_000_000_000  # per second
+NS = 1_000_000_000  # nanoseconds per second
 USUAL_NS = NS // 25  # assumed duration of a picture, if unknown
 VIDEO, SOUND = 0, 1  # Sample.track
 LATEST_NS = 10 * NS  # longest wait for a picture's result
@@ -36,7 +36,7 @@ class Track:
 
     def __init__(self, stream: Any) -> None:
         """Copy PyAV's stream. Raises ValueError or av.FFmpegError if it cannot be copied."""
-        # PyAV frees a stream with its container, so the copy needs one, which is never written.
+        # PyAV frees a stream with its container, so the copy needs its own container.
         self._holder = av.open(io.BytesIO(), "w", format="nut")
         self.template: Any = self._holder.add_stream_from_template(stream, opaque=True)
         context = stream.codec_context

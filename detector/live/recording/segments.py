@@ -43,7 +43,7 @@ class Segments:
         self._file: Mp4 | None = None
         self._previous: Mp4 | None = None  # the previous file, until its sound is complete
         self._began_ns = 0  # arrival of the current file's first sample
-        self._paused_ns: int | None = None  # arrival of the sample at which writing failed
+        self._paused_ns: int | None = None  # arrival of the sample that could not be written
         self._retry_ns = 0
         self._refused_codec = False
         self.files = self.bytes = 0  # finished files, and their size

@@ -8,8 +8,8 @@ With 20 people in every picture, the text would be as large as a small video. So
 picture stay for up to ``STAY_NS`` if no box has moved visibly (``TOLERANCE``), or if the side-car
 exceeds its ``SHARE`` of the video's bytes.
 
-A picture's lines are written with one call, when the next detected picture sets their end. So a
-kill loses at most one picture's lines.
+A picture's lines are written with one call, when the next detected picture determines their end. So
+a kill loses at most one picture's lines.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from detector.live.recording.samples import LATEST_NS, NS, USUAL_NS, Sample
 # Boxes stay until the next detected picture, but at most SHORTEST_NS, or INTERVALS times the last
 # interval between pictures, if that is longer.
 INTERVALS, SHORTEST_NS = 2, NS
-# If a detected picture is not in the file, one up to this much earlier shows its boxes.
+# If a detected picture is not in the file, a picture up to this much earlier shows its boxes.
 FAR_NS = NS
 # Lines start this much earlier, because ASS has centiseconds and players round them.
 EARLY_NS = 2_000_000
@@ -43,9 +43,9 @@ MOST_BYTES = 4_000_000  # of detections kept for a clip that may begin later
 MOST_LINES = 1000  # kept until the video's first fragment is written
 MOST_PICTURES = 4096  # if more are kept, the older half may be dropped
 
-# Limit, of the video's bytes so far. The docs say a tenth, since the last lines may exceed it.
+# Limit of a side-car, as a share of its video so far. The docs say 0.1, as the end may exceed it.
 SHARE = 0.09
-FREE_BYTES = 16_000  # every side-car may have this size
+FREE_BYTES = 16_000  # every side-car may have this size, even with a short video
 STAY_NS = NS  # longest time for which lines stay unchanged
 TOLERANCE = 1 / 400  # of a picture's longer side, about the width of a box's outline
 
@@ -68,7 +68,7 @@ class _Caption:
 
 
 class SideCars:
-    """The side-cars of one camera, for one thread. Never raises a disk error."""
+    """The side-cars of one camera. Not thread-safe. Never raises a disk error."""
 
     def __init__(self, camera: str, style: Style, before_s: float, notice: Notice) -> None:
         """``before_s``: how long before its first detection a clip begins."""
@@ -81,7 +81,7 @@ class SideCars:
         self._paused = False
 
     def begin(self, file: Mp4, size: Size | None) -> None:
-        """Start a side-car for ``file``. ``size``: width, height; None: the detected picture's."""
+        """Start a side-car for ``file``. ``size``: width, height; None: as the detected picture."""
         for car in self._cars:
             car.is_full = True
         self._cars.append(_SideCar(file, size, self._formatter, self._recent, self._keep_ns))
@@ -170,7 +170,7 @@ class _SideCar:
         self._first_ns = self._first_dts_ns = 0  # arrival and dts of the first picture
         self._end_ns = 0  # end of the last picture
         self._video_bytes = self._own_bytes = 0
-        self._current: tuple[_Caption, int, int] | None = None  # with its start and latest end
+        self._current: tuple[_Caption, int, int] | None = None  # caption, start, latest end
         self._lines: deque[bytes] = deque(maxlen=MOST_LINES)
         self._fd = -1
         self._path = ""
@@ -217,7 +217,7 @@ class _SideCar:
                 return max(self._shown_ns[number], 0), caption.hold_ns
             if caption.arrived_ns - self._arrived[number] > FAR_NS:
                 return None
-            # With B-frames, pictures arrive in decoding order.
+            # With B-frames, pictures arrive in decoding order, so use the decode time.
             return self._decoded[number], caption.hold_ns
         if not self._arrived or caption.arrived_ns >= self._first_ns:
             return None  # too late: the picture was dropped from the lists
@@ -237,8 +237,8 @@ class _SideCar:
         self._current = caption, at_ns, at_ns + hold_ns
 
     def _may_keep(self, current: _Caption, caption: _Caption) -> bool:
-        """Return whether the current lines may stay for ``caption``: not if the first object
-        appears or the last one leaves."""
+        """Return whether the current lines may stay for ``caption``; not if one of the two pictures
+        has no objects."""
         if not len(caption.detections.shown) or not len(current.detections.shown):
             return False
         if self._own_bytes > max(FREE_BYTES, SHARE * self._video_bytes):
@@ -324,12 +324,12 @@ class _AssFormatter:
     def __init__(self, style: Style) -> None:
         font = style.font
         self._style = style
-        # ASS files contain no font: players use that of --font if installed, or their own.
+        # ASS files contain no font: players use the font of --font if installed, or their own.
         self._face = (font.family, font.style) if font is not None else (ass.FAMILY, "")
         self._per_scale = ass.font_size(font)
 
     def header(self, size: Size) -> bytes:
-        """Return the header. ``size``: width, height of the video, whose pixels ASS then uses."""
+        """Return the header. ``size``: width, height of the video; coordinates are its pixels."""
         script = ass.header(*size, *self._face, round(self._per_scale * 0.64, 1))
         return script.encode(errors="replace")
 

@@ -1,4 +1,4 @@
-"""Cameras and streams: pictures arrive even if there is no time for them.
+"""Cameras and streams, whose pictures arrive whether or not there is time to process them.
 
 A feed never raises: it reports an error as a state, and retries.
 """
@@ -27,7 +27,7 @@ INFO = SourceInfo("", "live", 1920, 1080, Fraction(0), Fraction(1, 90_000))
 
 class LiveSource(Source):
     form = r"\d{1,3}|/dev/video\d+|[a-z][a-z0-9+.-]*://.*|.*\.ya?ml"
-    order = -100  # first: an address is not a file
+    order = -100  # asked first, because an address is not a file
     arrives = True
 
     def __init__(self, collector: Collector, path: str) -> None:
@@ -80,8 +80,8 @@ class LiveSource(Source):
         cameras = make_cameras([spec], loop)
         if own := [camera.name for camera in cameras if camera.tiles is not None]:
             raise UsageError(
-                f"{spec}: tiles of {', '.join(own)}: detect-video knows tiles of single cameras; "
-                "here all have the same: Detector(tiles='2x2')"
+                f"{spec}: tiles of {', '.join(own)}: only the command has tiles per camera; give "
+                "one value for all cameras: Detector(tiles='2x2')"
             )
         collector = Collector(
             cameras,

@@ -1,7 +1,7 @@
 """The data types of cameras, and the interface of feeds.
 
-A ``Feed`` reads one ``Camera`` in its own threads and returns ``Picture``s. They are converted as
-late as possible, so that dropped pictures cost no conversion.
+A ``Feed`` reads one ``Camera`` in its own threads and returns ``Picture``s. A picture is converted
+to BGR as late as possible, so that dropped pictures cost no conversion.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CONNECTING = "connecting"  # opening the connection
 LIVE = "live"  # pictures arrive
 STALLED = "stalled"  # connected, but nothing arrives
-WAITING = "waiting"  # until the next attempt to connect
+WAITING = "waiting"  # pausing before the next attempt to connect
 ENDED = "ended"  # stopped on request, or given up
 STATES = (CONNECTING, LIVE, STALLED, WAITING, ENDED)
 
@@ -47,12 +47,12 @@ class Camera:
     # The main stream for --record copy, if ``address`` is a smaller stream for detection.
     record_address: Address | None = None
     options: Mapping[str, str] = field(default_factory=dict)  # for FFmpeg's protocol or demuxer
-    classes: tuple[str, ...] | None = None  # classes to keep; None: the run's
+    classes: tuple[str, ...] | None = None  # classes to keep; None: those of the run
     size: tuple[int, int] | None = None  # width, height to request from a webcam
     rate: Fraction | None = None  # most pictures to detect per second
     # Polygons of points (x, y), as shares of width and height; detections inside are dropped.
     masks: tuple[tuple[tuple[float, float], ...], ...] = ()
-    tiles: str | None = None  # like --tiles; None: the run's
+    tiles: str | None = None  # like --tiles; None: those of the run
     events: Mapping[str, Any] = field(default_factory=dict)  # receiver -> its ``EventFilter``
 
 
@@ -88,12 +88,12 @@ class FeedFacts:
     state: str
     since_ns: int  # perf_counter_ns of the change to ``state``
     received: int = 0  # pictures that arrived, decoded or not
-    taken: int = 0  # returned by ``take``
+    taken: int = 0  # pictures that ``take`` returned
     dropped: Mapping[str, int] = field(default_factory=dict)  # reason -> pictures
     connects: int = 0  # times that pictures began to arrive: reconnects + 1
     stalls: int = 0
     frozen: bool = False  # the camera keeps sending the same picture
-    next_try_ns: int | None = None  # perf_counter_ns; while ``state`` is waiting
+    next_try_ns: int | None = None  # perf_counter_ns of the next attempt, if ``state`` is WAITING
     error: str | None = None  # the last error and its fix, without secrets
     width: int | None = None
     height: int | None = None
@@ -107,7 +107,7 @@ class PacketListener(Protocol):
         """Begin a connection. ``streams``: PyAV's input streams, as templates for output."""
 
     def packet(self, packet: Any, arrived_ns: int, utc_s: float) -> None:
-        """Take PyAV's packet of video or sound, with its arrival."""
+        """Take PyAV's packet of video or sound, with its arrival time."""
 
     def closed(self) -> None: ...
 
@@ -129,8 +129,8 @@ class Feed(Protocol):
         """Also pass every packet of video and sound to ``listener``. Call before ``start``."""
 
     def decode_all_while(self, needed: Callable[[], bool]) -> None:
-        """Skip no decoding while ``needed()``, called from any thread. Call before ``start``."""
-        return  # most feeds never skip
+        """Decode all pictures while ``needed()``, called from any thread. Call before ``start``."""
+        return  # most feeds always do
 
     def stop(self, timeout_s: float = 1.0) -> bool:
         """End the threads; return False if one is still running after ``timeout_s``."""

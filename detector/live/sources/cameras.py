@@ -36,7 +36,7 @@ MOST_POLYGONS, MOST_POINTS = 64, 256
 SHORTEST_SECRET = 8  # characters; shorter header values, such as "close", are not secrets
 LARGEST_SIDE = 16384  # pixels
 FASTEST = 1000  # pictures per second
-WITH_VARIABLES = ("url", "record_url", "password", "options")  # fields with ${VARIABLES}
+WITH_VARIABLES = ("url", "record_url", "password", "options")  # here ${VARIABLES} are expanded
 SECRET_FIELDS = ("options",)  # fields whose values may be secret, so messages omit them
 _WEBCAM = re.compile(r"\d{1,3}|/dev/video\d+")
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
@@ -108,8 +108,8 @@ def check_address(kind: str, address: Address) -> None:
 
 
 def _make_name(kind: str, address: Address, taken: set[str]) -> str:
-    """Derive a name: cam0 for webcam 0, a file's stem, an address's host; if taken, with the last
-    part of its path."""
+    """Derive a name: cam0 for webcam 0, a file's stem, an address's host. If the host is taken,
+    append the last part of the address's path."""
     if kind == WEBCAM:
         digits = re.search(r"\d+$", address.whole)
         base = f"cam{digits[0] if digits else ''}"
@@ -138,8 +138,8 @@ def unique_name(text: str, taken: Container[str], default: str) -> str:
 def read_cameras(
     path: str | Path, loop: bool = False, environment: Mapping[str, str] = os.environ
 ) -> tuple[Camera, ...]:
-    """Read a ``cameras.yaml``. Raises UsageError with the key's path, or SourceError, with
-    further errors as notes."""
+    """Read a ``cameras.yaml``. Raises UsageError with the key's path, or SourceError. The error's
+    notes contain further errors."""
     content = parse_yaml(read_text(path, "a list of cameras"), path)
     if not isinstance(content, dict) or "cameras" not in content:
         raise UsageError(f"{path}: a list of cameras needs the top-level key cameras:")
@@ -159,7 +159,7 @@ def read_cameras(
             _refuse_duplicate(where, camera.name, cameras)
             cameras.append(camera)
         login = {key: entry[key] for key in ("user", "password") if key in entry}
-        for key in entry if errors else ():  # report all errors, field by field
+        for key in entry if errors else ():  # read each field alone, to find all errors
             with collect(errors):
                 fields = {"url": "rtsp://camera", **login, key: entry[key]}
                 _Reader(where, fields, environment, loop).camera(())
@@ -176,7 +176,7 @@ def collect(errors: list[DetectVideoError]) -> Iterator[None]:
 
 
 def raise_all(errors: Sequence[DetectVideoError]) -> None:
-    """Raise the first error, with the others as notes, each of which is printed on a line."""
+    """Raise the first error, if any. The others become its notes, printed one per line."""
     for text in [*dict.fromkeys(map(str, errors))][1:]:
         errors[0].add_note(text)
     if errors:

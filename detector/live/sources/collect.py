@@ -1,7 +1,7 @@
-"""Collects the pictures of all cameras for the loop: picks the next one, and fills batches.
+"""Collects the pictures of all cameras for the loop: picks the next picture, and fills batches.
 
-``Collector.arrive`` waits for a picture and takes it from its feed; ``read`` turns it into a Frame.
-So waiting and work are timed separately. The camera that was served longest ago comes next.
+``Collector.arrive`` waits for a picture and takes it from its feed. ``read`` turns it into a Frame.
+So the timeline separates waiting from work. The camera that was served longest ago comes next.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ContinuousPts:
     """Makes the stamps of a camera's pictures continuous over new connections and clock jumps.
 
     If stamps restart, fall back (MPEG-TS wraps after 26.5 hours) or run ahead, the time between
-    arrivals is used instead. For one thread."""
+    arrivals is used instead. Not thread-safe."""
 
     def __init__(self) -> None:
         self._epoch: int | None = None
@@ -114,7 +114,7 @@ class Member:
 
 
 def add_facts(now: FeedFacts, earlier: FeedFacts, dropped: Mapping[str, int]) -> FeedFacts:
-    """Add the counts of the camera's earlier feeds, and further drops, to ``now``."""
+    """Add the counts of the camera's earlier feeds, and ``dropped``, to ``now``."""
     return replace(
         now,
         received=now.received + earlier.received,

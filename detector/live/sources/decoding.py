@@ -37,7 +37,7 @@ def prepare(codec: Any) -> None:
 
 
 class PacketDecoder:
-    """Decodes one camera's packets. A packet without a picture is dropped as corrupt."""
+    """Decodes one camera's packets. A packet that yields no picture counts as corrupt."""
 
     def __init__(
         self, camera: str, drop: Callable[[str, int], None], clock: Callable[[], int]
@@ -92,7 +92,7 @@ class PacketDecoder:
             yield self._picture(frame, stamp, number), frame
 
     def _take_number(self, number: int, reordered: bool) -> int | None:
-        """Return the picture's number. Drop packets that are too old to yield one."""
+        """Return the picture's number, if any. Drop packets that are too old to yield a picture."""
         oldest = number - MOST_REORDERED if reordered else number
         while self._pending and self._pending[0] < oldest:
             heapq.heappop(self._pending)

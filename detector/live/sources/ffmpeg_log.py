@@ -1,11 +1,11 @@
 """Reads FFmpeg's log for damage and redirects while cameras are open, and redacts its secrets.
 
-A decoder patches damage and returns the picture as intact; only its log shows it. PyAV puts the log
-of each thread into the thread's own list, so cameras do not get each other's messages.
+A decoder patches damage and returns the picture as intact; only its log mentions the damage. PyAV
+puts the log of each thread into its own list, so cameras do not get each other's messages.
 
 FFmpeg's RTSP client follows a redirect to another host and logs in there with the user and password
-of the first one. No option prevents that, but it logs "Redirecting to" in the same thread before it
-connects, so we can stop it in time.
+for the first host. No option prevents that. But FFmpeg logs "Redirecting to" in the same thread
+before it connects, so we can stop it in time.
 
 Other messages still go to Python's ``logging``, without secrets. (``sources/video/_complaints.py``
 captures the log of the whole process, for one file at a time.)
@@ -74,7 +74,7 @@ class DamageLog:
 
 
 class LogWatch:
-    """Calls ``handle`` with FFmpeg's messages while this thread opens a stream; FFmpeg waits."""
+    """Calls ``handle`` with FFmpeg's messages while this thread opens a stream. FFmpeg waits."""
 
     def __init__(self, handle: Callable[[str], None]) -> None:
         self._handle = handle
@@ -89,7 +89,7 @@ class LogWatch:
         _end()
 
     def receives_messages(self) -> bool:
-        """Return whether FFmpeg's messages reach us; a file reader may capture the whole log."""
+        """Return whether FFmpeg's messages reach us: not while a file reader captures the log."""
         messages: list[str] = []
         thread = threading.get_ident()
         with _lock:
@@ -132,7 +132,7 @@ class _Redactor(logging.Handler):
         message = record.getMessage()
         if (handle := _watchers.get(threading.get_ident())) is not None:
             handle(message)
-        record.msg, record.args = redact(message), None  # also for later handlers
+        record.msg, record.args = redact(message), None  # redacts it for later handlers, too
         root = logging.getLogger()
         level = _level if _open else av.logging.get_level()
         if level is None or record.levelno < av.logging.adapt_level(level) or not root.handlers:

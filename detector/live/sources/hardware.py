@@ -18,7 +18,7 @@ _OPTIONS: dict[str, dict[str, object]] = {"cuda": {"primary_ctx": "1"}}
 
 
 def make_accelerator(options: Mapping[str, str]) -> Any:
-    """Return PyAV's HWAccel for ``av.open``; None if not requested, or the device cannot open."""
+    """Return PyAV's HWAccel for ``av.open``; None if not requested, or the device does not open."""
     kind = options.get(OPTION)
     if kind is None or not _exists(kind):
         return None

@@ -19,7 +19,7 @@ _stopped: set[int] = set()  # identities of threads
 
 
 class _LeapingClock:
-    """The module ``time`` for PyAV, with a clock that leaps ahead for some threads."""
+    """The module ``time`` for PyAV, with a leaping clock."""
 
     def __init__(self, real: ModuleType) -> None:
         self._real, self._leaps = real, 0
@@ -67,7 +67,7 @@ class Interrupt:
         self.cut()
 
     def set_cut(self, cut: Callable[[], None]) -> None:
-        """Set a function that ends the thread's current read, if it is not FFmpeg's."""
+        """Set a function that ends the thread's current read, if FFmpeg is not reading."""
         self._cut = cut
         if self.is_cut():
             cut()

@@ -24,7 +24,7 @@ HEAD = b"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n"
 
 
 class Jpegs:
-    """A file for PyAV's ``mpjpeg``, with at most one ``request`` every ``every_s``."""
+    """A file that PyAV reads as ``mpjpeg``. It calls ``request`` at most once per ``every_s``."""
 
     def __init__(
         self,

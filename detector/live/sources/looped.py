@@ -21,7 +21,7 @@ from detector.live.sources.packet_feed import PacketFeed
 from detector.live.sources.packets import End
 from detector.live.sources.status import SECOND
 
-MOST_BEHIND_S = 5.0  # if playback is further behind, do not catch up: the machine slept
+MOST_BEHIND_S = 5.0  # if playback is further behind, the machine slept: do not catch up
 
 
 class LoopedFeed(PacketFeed):
@@ -105,7 +105,7 @@ class _LoopPace:
         self._due_s = 0.0
 
     def shift(self, packet: Any) -> float:
-        """Add the length of earlier passes to a packet's stamps. Return when it is due (s)."""
+        """Add the length of earlier passes to a packet's stamps. Return its due time in seconds."""
         base = packet.time_base
         stamps = [stamp for stamp in (packet.dts, packet.pts) if stamp is not None]
         if not stamps:

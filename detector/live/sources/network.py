@@ -71,7 +71,7 @@ class NetworkFeed(PacketFeed):
     _look_up: LookUp | None = None
     _probed: OpenResponse | None = None  # the open response of an earlier probe
     _redirect_host: str | None = None  # another host to which the camera redirects
-    _first: NestedFile | None = None  # the first response, if we open nested files ourselves
+    _first: NestedFile | None = None  # the first response, if we open URLs instead of FFmpeg
     _nested: NestedOpener | None = None
     _multipart_error = ""  # FFmpeg's message about a malformed multipart
 
@@ -140,7 +140,7 @@ class NetworkFeed(PacketFeed):
         return self._open_with(self._opening, THOROUGH)
 
     def _jpegs(self, epoch: int, is_odd: bool = False) -> ErrorMeaning | None:
-        """Read JPEGs by their markers; None if there are none. ``is_odd``: FFmpeg failed."""
+        """Read JPEGs by their markers, if there are any. ``is_odd``: FFmpeg cannot parse them."""
         if not is_web(self.camera.address.whole) or self.receiving.is_cut():
             return None
         every_s = float(1 / self.camera.rate) if self.camera.rate else STILL_S
@@ -170,7 +170,7 @@ class NetworkFeed(PacketFeed):
         return None
 
     def _take_probed(self) -> OpenResponse | None:
-        """Return the open response of a probe: some servers accept only one connection."""
+        """Return a probe's open response, because some servers accept only one connection."""
         if not is_web(self.camera.address.whole):
             return None
         from detector.core.sources._answers import take_open_response
@@ -182,7 +182,7 @@ class NetworkFeed(PacketFeed):
 
     @property
     def _is_personal(self) -> bool:
-        """True if options identify the user; FFmpeg would send them after a redirect."""
+        """True if options identify the user. FFmpeg would also send them to redirects' targets."""
         return not PERSONAL.isdisjoint(self.camera.options)
 
     def _options(self, opening: FFmpegOptions, probing: dict[str, str]) -> dict[str, str]:
@@ -280,7 +280,7 @@ class NetworkFeed(PacketFeed):
         return explain(failure or error, timed_out=self.was_cut)
 
     def _denied(self) -> ErrorMeaning | None:
-        """Explain a missing segment, or the refusal of another host, which got no login."""
+        """Explain a missing segment, or a refusal by another host, to which we sent no login."""
         nested = self._nested
         if nested is None or (nested.denied is None and not nested.given_up):
             return None

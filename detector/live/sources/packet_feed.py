@@ -36,8 +36,8 @@ def is_held_back(demuxer: str, codec: str) -> bool:
 
 
 class PacketFeed(ThreadedFeed):
-    may_shed = False  # skip decoding if the machine is overloaded
-    was_cut = False  # the decoding thread interrupted a read without data
+    may_shed = False  # skips decoding if the machine is overloaded
+    was_cut = False  # the decoding thread interrupted a read that got no data
     is_shown = False  # a picture of this connection was decoded
 
     def receive_all(self) -> None:
@@ -105,7 +105,7 @@ class PacketFeed(ThreadedFeed):
         is_video = packet.stream_index == video
         arrived_ns, utc_s = now = self.clock(), self.utc()
         if is_video:
-            if self._is_held_back:  # the previous packet came out when this picture began
+            if self._is_held_back:  # this picture began when FFmpeg returned the previous packet
                 arrived_ns, utc_s = self._previous
             self._previous = now
         for listener in self.listeners:
@@ -139,7 +139,7 @@ class PacketFeed(ThreadedFeed):
                     self._pass_on(list(self._decoder.flush(item)), item.codec, track)
 
     def _decode_or_skip(self, item: Received, damage_log: DamageLog, track: Track) -> None:
-        """Decode a packet, or skip it to shed load. Skip the rest of a group after its limit."""
+        """Decode a packet, or skip it to shed load. After a group's limit, skip its rest."""
         shedding, number = self._shedding, item.stamp.number
         if shedding.admits(item.stamp, item.is_key, item.packet.pts):
             with track.span(READ, number):

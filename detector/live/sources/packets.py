@@ -41,7 +41,7 @@ class Received:
 
 @dataclass(slots=True)
 class End:
-    """The end of a connection, at which the decoder is flushed."""
+    """The end of a connection, where the decoder is flushed."""
 
     epoch: int
     codec: Any

@@ -3,7 +3,7 @@
 With --live latest, all pictures are decoded, so that the newest one is always ready. If the loop
 takes few of them, most of that CPU time is wasted. Then we decode only the first pictures of each
 group, about three for each picture that the loop takes. The rest, up to the next key frame, is
-skipped, because a picture depends on those before it.
+skipped, because a picture depends on earlier ones of its group.
 
 Shedding makes results older, because there is no newer picture until the next key frame. So it
 begins only if the cores are busy, much of this program's CPU time is decoding, and the loop takes
@@ -32,8 +32,8 @@ WORTH = 0.25  # shedding begins only if decoding takes more than this share of o
 SHORTEST = 10  # a section has at least this many pictures
 # Longest group for shedding; key frames every two seconds are common, and arrive with jitter.
 LONGEST_S = 2.5
-REGULAR = 5  # shedding begins after this many groups in a row within LONGEST_S
-# Sections in a row that must meet the conditions; doubled each time that shedding begins.
+REGULAR = 5  # shedding begins after this many groups in a row of at most LONGEST_S
+# This many sections in a row must meet the conditions; doubled each time that shedding begins.
 BAD_SECTIONS, MOST_BAD_SECTIONS = 2, 32
 
 
@@ -51,7 +51,7 @@ class Shedding:
         self._taken, self._use, self._needed = taken, use, needed
         self.limit: int | None = None  # pictures to decode per section; None: all
         self._key_ns: int | None = None
-        self._regular = 0  # groups in a row within LONGEST_S
+        self._regular = 0  # groups in a row of at most LONGEST_S
         self._epoch = self._first = self._taken_before = self._offered = 0
         self._bad_sections = 0  # sections in a row that met the conditions
         self._sections_needed = BAD_SECTIONS

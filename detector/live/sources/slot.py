@@ -13,7 +13,7 @@ PLACES = 4  # length of the queue, which takes 12 MB at 1080p
 
 
 class Slot:
-    """Holds only the newest picture if ``latest``; else a queue, for which the decoder waits."""
+    """Holds the newest picture if ``latest``; else a queue. The decoder waits if it is full."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Slot:
             )
 
     def take(self, now_ns: int) -> Picture | None:
-        """Return the oldest picture; first drop all that are too old, except the last one."""
+        """Drop pictures that are too old, but not the last one. Return the oldest that is left."""
         with self._changed:
             oldest_ns = now_ns - self._max_age_ns
             while len(self._pictures) > 1 and self._pictures[0].arrival.arrived_ns < oldest_ns:
@@ -74,12 +74,12 @@ class Slot:
             self._changed.notify_all()
 
     def _is_due(self, arrived_ns: int) -> bool:
-        """Return whether the picture is due. Due times are fixed: 25 a second become exactly 10."""
+        """Return whether the picture is due. Due times are regular: 25 FPS become exactly 10."""
         if not self._interval_ns:
             return True
         if self._due_ns is None or arrived_ns - self._due_ns > self._interval_ns:
             self._due_ns = arrived_ns  # the first picture, or the first after a gap
-        # Arrivals jitter, and a camera with exactly this rate must not lose pictures.
+        # Accept early pictures: with jitter, a camera of this rate must not lose any.
         if arrived_ns + self._interval_ns // 4 < self._due_ns:
             return False
         self._due_ns += self._interval_ns

@@ -15,7 +15,7 @@ STALL_S, INTERVALS = 2.0, 3
 LOST_S = 10.0  # reconnect after this time without a picture
 FROZEN_S = 10.0  # frozen after this time of identical pictures; noise makes live ones differ
 RATE_S = 5.0  # the camera's rate is measured over this time
-MOST_ARRIVALS = 1000  # remembered for the rate
+MOST_ARRIVALS = 1000  # arrivals kept to measure the rate
 BURST_S = 0.05  # pictures that were buffered while the stream was opened arrive together
 STEADY_S = 2.0  # if live for this long, the next failure counts as the first again
 
@@ -130,7 +130,7 @@ class Status:
             self._listening_ns = now_ns
 
     def tick(self, now_ns: int) -> None:
-        """Detect stalls. Called a few times a second."""
+        """Detect stalls."""
         with self._lock:
             if self._state == LIVE and self._silent_ns(now_ns) > self._stall_ns():
                 self._stalls += 1

@@ -54,7 +54,7 @@ class ThreadedFeed(Feed):
         self._threads: list[threading.Thread] = []
 
     def jobs(self) -> dict[str, Callable[[], None]]:
-        """Return what to run, each in a thread of its own: name of the thread -> function."""
+        """Return the functions to run, each in its own thread: thread's name -> function."""
         raise NotImplementedError
 
     def interrupt(self) -> None:

@@ -20,11 +20,11 @@ def rounded(time_s: float) -> float:
 
 
 class SceneSink(RowsSink):
-    """Writes the rows of a ``Scene``: those of its field with the sink's name. ``columns`` and the
-    method ``cells`` describe a row; the wing live uses them, too."""
+    """Writes the rows of a ``Scene`` that are in its field with the sink's name. ``columns`` and
+    the method ``cells`` describe a row. The wing live uses them, too."""
 
     ending = ""
-    # Writes all frames despite --only-detections: an object may leave in one without detections.
+    # Accepted but ignored, because an object may leave in a frame without detections.
     options = ("only_detections",)
     needs = "--zones"
     columns: ClassVar[tuple[str, ...]]

@@ -51,7 +51,7 @@ def _trail_seconds(text: str) -> float:
 
 
 class TrackStage(Stage):
-    """Tracks each camera separately, with ids from 1. Tracks may predict boxes (--infer-every)."""
+    """Tracks each camera separately, with ids from 1. With --infer-every, it predicts boxes."""
 
     turned_on_by = ("tracking", "track")
     what = "Tracking"

@@ -4,7 +4,7 @@
 - momentum (OCM), which prefers boxes in the track's direction;
 - recovery (OCR), which matches a track without a box by its last detected box;
 - re-update (ORU): when a lost track is matched again, its filter is reset to when it was lost, and
-  updated along a straight line from there, which discards the errors of predictions.
+  updated along a straight line to the new box. This discards the errors of predictions.
 """
 
 from __future__ import annotations

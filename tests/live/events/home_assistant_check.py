@@ -35,7 +35,7 @@ def check(text: str) -> set[str]:
 
 
 async def main() -> None:
-    HomeAssistant(".")  # templates need one
+    HomeAssistant(".")  # templates need an instance
     print(sorted(set().union(*map(check, json.load(sys.stdin)))))
 
 

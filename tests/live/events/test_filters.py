@@ -1,4 +1,4 @@
-"""Test the filters ``events:`` of cameras.yaml, also on two minutes of a busy road."""
+"""Test the filters of ``events:`` in cameras.yaml, alone and on two minutes of a busy road."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_filter_passes_matching_events_and_counts_the_others(
 
 
 def test_default_filters_depend_on_zones_and_receiver(tmp_path: Path) -> None:
-    """Without lines and zones every event passes; only those of objects in view have pictures."""
+    """Without lines and zones every event passes. Only events of objects in view get pictures."""
     unzoned, zoned = filters(tmp_path, "", ()), filters(tmp_path, "")
     assert (passed(unzoned), passed(unzoned, SNAPSHOTS)) == (" ".join(EVENTS), "crosses appears")
     assert passed(zoned, CLIPS) == "crosses"
@@ -102,7 +102,7 @@ def test_hours_of_a_filter_follow_local_time(tmp_path: Path, local_time) -> None
 
 
 def test_limit_per_minute_leaves_room_for_other_sources(tmp_path: Path) -> None:
-    """One busy line cannot use up the limit: those of other zones and the camera pass."""
+    """One busy line cannot use up the limit: events of other zones and of the camera pass."""
     now = [0.0]
     limits = "webhook: {per_minute: 3}, snapshots: {per_minute: 1}"
     event_filters = filters(tmp_path, limits, clock=lambda: now[0])

@@ -66,7 +66,7 @@ def latest_values(subscriber: Subscriber) -> dict[str, str]:
 
 
 def devices(subscriber: Subscriber, camera: str = "door") -> list[set[str]]:
-    """Return the entity ids in each device message; removed ones begin with a minus."""
+    """Return the entity ids in each device message; a minus marks removed entities."""
     payloads = [p for topic, p, _ in subscriber.messages if topic == f"ha/device/x/{camera}/config"]
     cmps = [json.loads(payload)["cmps"] if payload else {} for payload in payloads]
     return [
@@ -106,7 +106,7 @@ def test_device_follows_lines_and_cameras_of_the_run(run, tmp_path):
     wait_for(lambda: "x/door/snapshot" in latest_values(subscriber))
     publish(target, cameras=("other",), name="other")
     wait_for(lambda: devices(subscriber, "other"))
-    # Only values of lines that no longer exist stay retained.
+    # The broker retains only values of lines and zones that only the earlier run had.
     wait_for(
         lambda: all(
             "/zone/" in t for t, p in latest_values(subscriber).items() if p and "/door/" in t

@@ -23,7 +23,7 @@ from tests.waiting import wait_for
 
 pytest.importorskip("paho.mqtt")
 pytestmark = [pytest.mark.net, pytest.mark.slow]
-MOST_MB = 60  # for all kinds together; a kind that fills the memory would add hundreds
+MOST_MB = 60  # growth with all kinds together; a kind that fills the memory would add hundreds
 
 
 def memory_mb() -> float:
@@ -42,7 +42,7 @@ class Attempt:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether there were enough attempts for a second line to have been printed."""
+        """Return whether enough connections were made for a second notice to be possible."""
         if self.kind in PATIENT:
             return self.broker.connections == 1
         return bool(self.notices) and (self.broker.connections > 2 or self.broker.is_gone)
@@ -77,7 +77,7 @@ def test_hostile_brokers_neither_kill_threads_nor_fill_memory(monkeypatch, make,
     assert all(len(attempt.notices) <= 2 for attempt in attempts), "one lost, one refused"
 
 
-def test_broker_that_leaves_after_a_steady_time_is_reported_again(monkeypatch, notices):
+def test_connection_lost_after_a_steady_time_is_reported_again(monkeypatch, notices):
     monkeypatch.setattr(mqtt, "STEADY_S", 0.0)
     with hostile_broker("leaves after its greeting") as broker:
         target = MqttTarget(f"mqtt://127.0.0.1:{broker.port}/x", notice=notices.append)
@@ -89,7 +89,7 @@ def test_broker_that_leaves_after_a_steady_time_is_reported_again(monkeypatch, n
 
 
 def test_refusal_after_a_lost_connection_is_reported_once(notices):
-    """The refusal says what to fix. A connection that breaks after it is not reported."""
+    """The refusal says what to fix. A connection lost later is not reported."""
     failure = SimpleNamespace(is_failure=True)
     with hostile_broker("leaves at once") as broker:
         target = MqttTarget(f"mqtt://127.0.0.1:{broker.port}/x", notice=notices.append)

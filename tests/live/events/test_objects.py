@@ -45,7 +45,7 @@ def test_reused_track_id_of_another_class_is_a_new_object() -> None:
     assert summarize(events) == ["leaves person 1 0", "appears car 1 1"]
 
 
-def test_objects_in_view_leave_when_the_camera_goes() -> None:
+def test_objects_leave_when_their_camera_is_down_or_removed() -> None:
     for end in ("down", "out"):
         rules = EventRules(0, START_S)
         rules.feed_changed("door", FeedFacts("live", 0), 0, START_S)
@@ -76,7 +76,7 @@ def test_events_of_lines_and_zones_carry_their_names() -> None:
     assert times == ("2027-01-15T08:00:05.000Z", "2027-01-15T08:00:02.000Z")
 
 
-def test_event_without_tracks_has_no_new_fields() -> None:
+def test_event_without_a_track_has_no_fields_of_tracks() -> None:
     rules = EventRules(0, START_S)
     events = [event for t in range(3) for event in rules.update(frame(t / 10), detections(0))]
     (document,) = map(as_document, events)

@@ -85,7 +85,7 @@ def test_classes_and_cameras_are_independent():
     ]
 
 
-def test_set_wall_clock_changes_no_decision():
+def test_jump_of_the_wall_clock_changes_no_decision():
     rules = EventRules(0, START_S)
     for at in range(3):
         rules.update(frame(at * 0.1), detections(0))
@@ -95,7 +95,7 @@ def test_set_wall_clock_changes_no_decision():
 
 
 @pytest.mark.parametrize("jump_s", [-3600.0, 3600.0, -86_400.0, 365 * 86_400.0, -1.2])
-def test_event_durations_survive_a_set_wall_clock(jump_s):
+def test_event_durations_survive_a_jump_of_the_wall_clock(jump_s):
     """An event's time minus its start is the true duration, even if the clock was set."""
     rules = EventRules(0, START_S)
     (up,) = rules.feed_changed("door", state(LIVE, 1.0), SECOND, START_S + 1.0)
@@ -107,8 +107,8 @@ def test_event_durations_survive_a_set_wall_clock(jump_s):
     assert leaves.time_s == START_S + 5 + jump_s
 
 
-def test_beginning_repeats_exactly_if_no_clock_was_set():
-    """This lets readers match the two events."""
+def test_appears_and_leaves_have_equal_since_if_no_clock_was_set():
+    """Readers match ``leaves`` with ``appears`` by ``since_utc``."""
     rules = EventRules(0, START_S)
     (appears,) = chain(*(rules.update(frame(at / 10), detections(0)) for at in range(3)))
     (leaves,) = rules.update(frame(5.0, jump_s=0.3), detections())
@@ -139,7 +139,7 @@ def test_camera_states_become_up_and_down_events():
             for event in events
         ]
 
-    assert change(state(CONNECTING, 0.0), 0.2) == []  # not known yet
+    assert change(state(CONNECTING, 0.0), 0.2) == []  # neither up nor down yet
     assert change(state(LIVE, 1.0), 1.5) == [("camera_up", None, 1.0, 0.0, None)]
     assert change(state(LIVE, 1.0), 2.5) == []
     feed(rules, "111")

@@ -39,20 +39,20 @@ def test_login_attempts_are_limited_per_address():
     assert access.refused == TRIES
 
 
-def test_wrong_logins_of_all_addresses_are_limited(monkeypatch):
+def test_wrong_logins_from_all_addresses_together_are_limited(monkeypatch):
     monkeypatch.setattr("detector.live.page.access.MOST_GUESSES", 50)
     clock = Clock()
     access = Access(TOKEN, clock)
     for number in range(50):
         assert access.check_token(TOKEN, "10.1.0.1")
         assert not access.check_token("wrong", f"10.0.0.{number}")
-    assert not access.check_token(TOKEN, "10.1.0.1")  # after 50 wrong ones, all are refused
+    assert not access.check_token(TOKEN, "10.1.0.1")  # after 50 wrong tokens, all are refused
     assert access.wait_s("10.1.0.1") == GUESSES_S
     clock.now_s += GUESSES_S
     assert access.check_token(TOKEN, "10.1.0.1")
 
 
-def test_addresses_and_sessions_kept_are_bounded():
+def test_number_of_stored_addresses_and_sessions_is_bounded():
     access = Access(TOKEN)
     for number in range(MOST_ADDRESSES + 50):
         access.check_token("wrong", f"10.{number >> 8}.{number & 255}.1")
@@ -60,7 +60,7 @@ def test_addresses_and_sessions_kept_are_bounded():
     names = [access.open_session() for _ in range(MOST_SESSIONS + 1)]
     assert len(set(names)) == MOST_SESSIONS + 1
     assert not access.has_session(names[0])
-    assert access.has_session(names[1])  # which makes it the most recently used
+    assert access.has_session(names[1])  # this makes it the most recently used session
     access.open_session()
     assert [access.has_session(name) for name in names[1:4]] == [True, False, True]
 

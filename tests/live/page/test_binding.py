@@ -142,7 +142,7 @@ def test_page_is_served_over_tls(certificate, monkeypatch):
         )
         with opener.open(f"{server.address}login", timeout=PATIENCE_S) as answer:
             assert b"Token" in answer.read()
-        with pytest.raises(urllib.error.HTTPError) as caught:  # to /, with the session
+        with pytest.raises(urllib.error.HTTPError) as caught:  # a redirect to /, with the session
             opener.open(f"{server.address}login", f"token={SECRET}".encode(), timeout=PATIENCE_S)
         cookie = caught.value.headers["set-cookie"].lower()
         caught.value.close()

@@ -44,7 +44,7 @@ def chrome(tmp_path_factory):
 @pytest.fixture
 def browser(chrome):
     yield chrome
-    chrome.visit("about:blank")  # or this page would report a lost server during the next test
+    chrome.visit("about:blank")  # else this page would report a lost server in the next test
 
 
 def shown_pictures(browser, camera: str) -> int:
@@ -88,7 +88,7 @@ def test_page_shows_pictures_and_a_lost_camera_within_three_seconds(browser, wid
             served.run.set("gate", state="waiting", error=HOSTILE, next_try_s=7.0)
             before = served.page.sampler.at_s
             wait_for(lambda: browser.run("window.death"))
-            # Figures come once a second, so the third must show it.
+            # Figures come once a second, so the third must show the loss.
             assert browser.run(f"window.death.filter((t) => t > {before}).length") <= 3
             assert browser.run("document.querySelector('#camera-gate').matches('.out')")
             assert "1 of 2 down" in text(browser, "#health")

@@ -1,4 +1,4 @@
-"""The guard without a server: the largest request that it accepts, and the next larger one."""
+"""Test the guard without a server: the largest accepted requests, and the next larger ones."""
 
 from __future__ import annotations
 

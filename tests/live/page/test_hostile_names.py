@@ -1,6 +1,6 @@
 """Test runs with markup, formulas and control codes in the names of classes and files.
 
-A model file from a stranger names its classes; page, report, events, rows and terminal show them.
+The author of a model file chooses the names that page, report, events, rows and terminal show.
 """
 
 from __future__ import annotations

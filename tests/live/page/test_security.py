@@ -167,14 +167,14 @@ def test_oversized_login_form_is_answered_400_or_403(locked, body):
         ("evil.example:{port}", 421),  # DNS rebinding: its owner points it at 127.0.0.1
         ("127.0.0.1.evil.example", 421),
         ("localhost.evil.example", 421),
-        ("192.168.1.5:{port}", 421),  # not on loopback
+        ("192.168.1.5:{port}", 421),  # not a loopback address
         ("0.0.0.0:{port}", 421),
         ("", 421),
         ("x@127.0.0.1", 421),
         ("[::1", 421),
     ],
 )
-def test_host_header_of_a_page_on_loopback(shared_page, host, status):
+def test_page_on_loopback_refuses_unknown_host_headers(shared_page, host, status):
     header = host.format(port=shared_page.server.port)
     assert shared_page.client.ask("/api/streams", headers={"Host": header}).status == status
     if status != 200:
@@ -194,7 +194,7 @@ def test_host_header_of_a_page_on_loopback(shared_page, host, status):
         ("cam.example.org.evil.example", 421),
     ],
 )
-def test_host_header_of_a_page_on_all_addresses(shared_locked, host, status):
+def test_page_on_all_addresses_refuses_unknown_host_names(shared_locked, host, status):
     assert shared_locked.client.ask("/healthz", headers={"Host": host}).status == status
 
 
@@ -384,7 +384,7 @@ def test_connection_beyond_the_limit_is_closed_if_none_is_idle(served):
     assert served.client.ask("/healthz").status == 200
 
 
-def test_streams_are_bounded(served, monkeypatch):
+def test_number_of_streams_is_bounded(served, monkeypatch):
     monkeypatch.setattr("detector.live.page.app.MOST_STREAMS", 2)
     with served.client.stream("/api/events"), served.client.stream("/api/pictures"):
         wait_for(lambda: served.page.streams.open == 2)
@@ -451,7 +451,7 @@ def test_full_socket_first_closes_idle_connections_that_have_no_login(make_liste
     for connection in (first, third, single, new):
         connection.known = connection.busy = True
     listener.connect_from("127.0.0.7").busy = True
-    assert is_ended(busy)  # a busy one without a login is closed before an idle one with it
+    assert is_ended(busy)  # a busy one without a login is closed before an idle one with a login
     assert not is_ended(logged_in)
 
 

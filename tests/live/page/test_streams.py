@@ -207,7 +207,7 @@ def test_history_has_ages_and_rates(served):
     assert history.processed_fps["door"][-1] == 0.0
 
 
-def test_rates_are_unaffected_by_a_set_wall_clock(monkeypatch):
+def test_rates_are_unaffected_by_a_jump_of_the_wall_clock(monkeypatch):
     wall = [0.0, 1.0, 3602.0, 3.0]
     sampler = Sampler(lambda: None, clock=lambda: wall.pop(0))
     for second in range(3):
@@ -226,7 +226,7 @@ def test_closing_server_sends_end_and_closes_streams():
         served.close()
         assert [kind for kind, _, _ in events.messages()][-1] == "end"
         assert list(pictures.parts()) == []
-    served.close()  # a second time
+    served.close()  # closing again is harmless
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_run_that_does_not_answer_is_unhealthy(served, monkeypatch):
         return served.run.figures()
 
     reads = served.run.reads
-    wait_for(lambda: served.run.reads >= reads + 2)  # the second has the short timeout
+    wait_for(lambda: served.run.reads >= reads + 2)  # the second read has the short timeout
     served.hub.figures_from(figures)
     try:
         wait_for(lambda: served.client.ask("/healthz").status == 503)
@@ -310,7 +310,7 @@ class FakeControls:
         return "mid added", "zones.yaml"
 
 
-def test_cameras_are_controlled_only_by_known_name_and_json(served):
+def test_control_of_cameras_needs_a_known_name_and_json(served):
     client = served.client
     assert client.post("/api/streams/door/stop").status == 409  # a run without cameras.yaml
     switches = served.page.controls = FakeControls()

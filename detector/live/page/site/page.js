@@ -5,7 +5,7 @@ const WIDTHS = [320, 640, 960, 1280, 1920];
 const CLOCK = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
 const KEPT = 600; // samples in the curves
 const SILENT_MS = 3000; // after this time without figures, the connection is lost
-const STILL_MS = 2000; // after this time without a new picture, a live camera has a notice
+const STILL_MS = 2000; // after this time without a new picture, a live camera shows a notice
 const STAGES = ["read", "preprocess", "infer", "head", "nms", "annotate", "write"];
 const stageOrder = (name) => STAGES.includes(name) ? STAGES.indexOf(name) : STAGES.indexOf("nms") + 0.5; // other stages come after nms
 const SVG = "http://www.w3.org/2000/svg";
@@ -18,7 +18,7 @@ const $ = (id) => document.getElementById(id);
 const tiles = new Map();
 const history = { times: [], age: new Map(), processed: new Map(), dropped: new Map() };
 let figures = null; // the newest figures
-let before = null; // the figures before them
+let before = null; // the figures before the newest
 let lastMessageAt = 0; // performance.now() of the last figures
 let disconnected = false; // the run has ended, or the connection is lost
 let runEnded = false; // the server sent the event "end"
