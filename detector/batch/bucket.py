@@ -82,7 +82,7 @@ class BucketOutputs:
         return f"{SCRATCH}{place[:8]}-{item[:16] if name else ''}"
 
     def _discard_scratch(self, name: str) -> None:
-        """Remove this user's scratch files of an item from the temporary folder; "": of all."""
+        """Remove this user's scratch files of an item ("" for all) from the temporary folder."""
         for path in Path(tempfile.gettempdir()).glob(f"{self._scratch(name)}*"):
             with suppress(OSError):
                 if path.lstat().st_uid == os.getuid():
@@ -291,7 +291,7 @@ class BucketOutputs:
         return settings
 
     def _create(self, place: Location, data: bytes) -> bool:
-        """Write an object. If it exists, return False; overwrite it if the store cannot tell."""
+        """Write an object, or return False if it exists. A store may lack this check; overwrite."""
         path = path_in_store(place)
         try:
             self._store.pipe_file(path, data, mode="create")

@@ -29,7 +29,7 @@ class Ledger:
     ``waits``: what threads waited for -> seconds."""
 
     infer_s: Duration = 0.0
-    cpu_s: Duration = 0.0  # of the whole process
+    cpu_s: Duration = 0.0  # CPU time of the whole process
     stages: dict[str, StageSeconds] = field(default_factory=dict)
     waits: dict[str, Duration] = field(default_factory=dict)
 
@@ -126,7 +126,7 @@ class WorkerState:
     item: str | None = None
     frames: Count = 0  # frames of that item, so far
     done: Count = 0
-    fps: Amount | None = None  # of all its frames, over its seconds with an item
+    fps: Amount | None = None  # all its frames divided by its seconds with an item
     busy_share: Amount | None = None
 
 

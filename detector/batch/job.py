@@ -336,7 +336,7 @@ class Job:
                     self.notes.append(f"{record.name}: {note}")
 
     def _try_again(self, event: Failed) -> None:
-        """Put the task behind all others: an item that ends workers must not delay the rest."""
+        """Put the task at the queue's end: an item that crashes workers must not delay others."""
         self.outputs.discard(event.task.name)
         if event.exit_code == EXIT_OUTPUT and self._is_place_broken(event):
             return
@@ -349,7 +349,7 @@ class Job:
             return
         task = event.task
         self._take_back_parts(task)
-        # Earlier results belong to another version of the source, or to other settings.
+        # Remove earlier results, which are of another version of the source, or of other settings.
         with suppress(OutputError):
             self.outputs.remove(task.name)
         with suppress(OutputError):

@@ -82,12 +82,12 @@ class Outputs(Protocol):
     # The job's own files.
 
     def publish(self, settings: JobSettings, *, first: bool) -> JobSettings:
-        """Write the settings to the place. Return those in force: with ``first``, another shard may
-        have written its own before."""
+        """Write the settings to the place, and return the job's. With ``first``, those may be what
+        another shard has written before."""
 
     def keep_home(self, shard: Shard, *, last: bool = False) -> None:
-        """Copy the job's own files to the place, at most once a minute unless it is the ``last``
-        time."""
+        """Copy the job's own files to the place, at most once a minute unless this is the ``last``
+        call."""
 
 
 def open_outputs(place: str) -> Outputs:
@@ -100,8 +100,8 @@ def open_outputs(place: str) -> Outputs:
 
 
 def open_home(place: str) -> str:
-    """Return the folder of the job's own files, updated from a store. Raises UsageError for an
-    address that cannot be written, and OutputError."""
+    """Return the local folder of the job's own files. If ``place`` is an address, update it from
+    the store. Raises OutputError, and UsageError for an address that cannot be written."""
     if is_address(place := local_path(place)):
         from detector.batch.bucket import BucketOutputs
 
@@ -128,7 +128,7 @@ class LocalOutputs:
     def commit(self, name: str, scratch: Path, record: ItemRecord) -> None:
         target = self.folder(name)
         with output_errors(target):
-            # Only its content needs a sync: if a power loss removes its name, the item is redone.
+            # Sync the marker's content only. If a power loss removes its name, the item is redone.
             with open(scratch / MARKER, "wb", buffering=0) as file:
                 file.write(to_json(record).encode())
                 os.fsync(file.fileno())

@@ -133,7 +133,7 @@ def _folders(key: str) -> Iterator[str]:
 
 
 def _takes(relative: str, left_out: Counter[str]) -> bool:
-    """Return whether the suffix is a video's. Count others, except hidden names and folders."""
+    """Return whether a key names a video. Count the suffixes of other files that are not hidden."""
     hidden = any(part[:1] == "." and part not in (".", "..") for part in relative.split("/"))
     if hidden or not relative or relative.endswith("/"):
         return False
@@ -170,7 +170,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def find_listed(lines: Sequence[str], own: str, left_out: Counter[str]) -> Iterator[Named]:
-    """Yield the objects, and the videos of folders (ending in a slash), of the listed addresses."""
+    """Yield the object at each address, or all videos below it if the address ends in a slash."""
     places = list(dict.fromkeys(map(parse_address, lines)))
     levels = zip(*(place.path.split("/")[:-1] for place in places), strict=False)
     common = takewhile(lambda names: len(set(names)) == 1, levels)

@@ -1,4 +1,4 @@
-"""Results in a store, and jobs that list and resume from one. The store is in memory, in place of
+"""Results in a store, and jobs that list and resume from one. An in-memory store stands in for
 Google's; test_storage.py uses a server."""
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def test_prune_removes_results_of_missing_objects(store):
     assert not any("b.mp4" in key for key in keys(store) if key.startswith("out/files"))
 
 
-def test_local_files_into_a_store(store, tmp_path):
+def test_job_on_local_files_writes_to_a_store(store, tmp_path):
     make_sources(tmp_path / "in", "a.mp4")
     result, _ = run(store, sources=(str(tmp_path / "in"),))
     assert result.items.done == 1

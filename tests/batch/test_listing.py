@@ -144,7 +144,7 @@ def test_invalid_source_raises_with_the_reason(spec, error, message):
         list_sources([spec], "out")
 
 
-def test_empty_folder_is_reported_and_alone_refused(tmp_path):
+def test_empty_folder_is_reported_and_refused_if_it_is_the_only_source(tmp_path):
     make_sources(tmp_path, "in/a.mp4")
     (tmp_path / "empty").mkdir()
     assert list_sources(["in", "empty"], "out").silent == ["empty"]
