@@ -19,7 +19,7 @@ WARM_UP = 3  # inferences per request before each turn; meanwhile other engines'
 
 
 class Variant(NamedTuple):
-    """``requests``: concurrent ones, with ``threads`` each; 0: the engine's own choice."""
+    """``requests``: how many run at once, each with ``threads``; 0: the engine's own choice."""
 
     engine: str
     precision: str

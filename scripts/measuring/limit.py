@@ -207,7 +207,7 @@ def _measured(
     rows, limiters = [], []
     for number, run in enumerate(rows_by_variant[RUN]):
         summary, plain = (summaries[name][-rounds:][number] for name in (RUN, PLAIN))
-        # On few cores, the run itself is a lean configuration.
+        # With one engine thread per request, the run itself is a lean configuration.
         candidates = [run["cpu_ms"]] if summary["engine_threads"] == 1 else []
         lean = min([rows_by_variant[name][number]["cpu_ms"] for name in LEANEST] + candidates)
         fps, limiter = limit_of(serial_ms(alone_ms(plain), summary["concurrency"]), lean, cores)

@@ -43,7 +43,7 @@ class Measurement:
 
 @dataclass(slots=True)
 class Sleep:
-    """Sleeps for ``seconds``, with an error of some microseconds; costs little while that is 0."""
+    """Sleeps for ``seconds``, with an error of some microseconds. If it is 0, it costs little."""
 
     seconds: float = 0.0
     clock: Callable[[], float] = time.perf_counter
