@@ -106,7 +106,7 @@ class JobSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """An item that failed. ``tries``: 0 if it was refused before the first."""
+    """An item that failed. ``tries``: 0 if the item was refused before its first try."""
 
     source: str
     error: str
@@ -206,8 +206,8 @@ class WorkerReport:
 class BatchReport:
     """A report on a whole run of the job.
 
-    ``ledger``: of all items. ``between_s``: seconds that workers had an item but did not run it
-    (they placed results or exchanged messages). ``cpu_share``: share of the workers' cores in
+    ``ledger``: sum over all items. ``between_s``: seconds in which workers had an item but did not
+    run it: they placed results or exchanged messages. ``cpu_share``: share of the workers' cores in
     use."""
 
     ledger: Ledger
@@ -220,8 +220,8 @@ class BatchReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The findings of all runs of the job. ``classes``: name -> number of detections. Items:
-    ``filled`` have detections, ``empty`` have none, ``damaged`` lost a part of the source,
+    """The findings of all runs of the job. ``classes``: name -> number of detections. Of the items,
+    ``filled`` have detections, ``empty`` have none, ``damaged`` lost a part of the source, and
     ``unknown`` were written by a version without counts."""
 
     classes: dict[str, Count] = field(default_factory=dict)

@@ -128,7 +128,7 @@ class Job:
         manifest.commit()
         self._write_failures(self.listing.refused)
         self._gather_missing(stop)
-        # The largest come first, so that the last ones are short.
+        # The largest items come first, so that the job ends with short ones.
         ordered = sorted(plan.todo, key=lambda one: (-one[0].size, one[0].name))
         is_shard = self.request.shard != WHOLE
         self._long = LongItems.begin(
@@ -260,7 +260,7 @@ class Job:
                 record = replace(record, frames=0, seconds=0.0, ledger=Ledger())
             self._finish(task, record, event.wall_s)
         elif task.is_part and not event.lost and event.exit_code != EXIT_OUTPUT:
-            # The file is damaged or changed, which a run of the whole file may survive.
+            # The file is damaged or changed. A run of the whole file may still succeed.
             self._take_back_parts(task)
             self._todo.appendleft(do_whole(task, _reason(event)))
         elif self._may_pass(event) and task.tries < MOST_TRIES:
@@ -309,7 +309,7 @@ class Job:
 
     def _finish_joined(self, task: Task) -> None:
         record = self._placed(task)
-        if record is None:  # another program removed it
+        if record is None:  # another program removed the joined results
             self._take_back_parts(task)
             self._todo.appendleft(
                 do_whole(task, "its results were missing when the parts were joined")

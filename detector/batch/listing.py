@@ -67,7 +67,7 @@ class Listing:
 
 
 class Found(NamedTuple):
-    """A file of a SOURCE. ``relative``: path below the SOURCE. ``about``: None if not read yet."""
+    """A file of a SOURCE. ``relative``: path below the SOURCE. ``about``: None: not yet read."""
 
     relative: str
     path: str
@@ -219,8 +219,8 @@ def _find(spec: str, own: str, output: str, listing: Listing) -> Iterator[Found]
 
 
 def _as_found(base: str, stored: Stored) -> Found:
-    """Return the object as a file of a SOURCE. An address that workers could not parse again from
-    text is refused."""
+    """Return the object as a file of a SOURCE. Workers get its address as text, so an address that
+    cannot be parsed again is refused."""
     place, about = stored
     relative = place.path[len(base) :]
     try:

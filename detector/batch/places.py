@@ -74,7 +74,7 @@ class Outputs(Protocol):
         """Write the partition of an item from its rows, in place of an earlier one."""
 
     def gather_missing(self, names: Iterable[str], stopped: Callable[[], bool]) -> None:
-        """Write the partitions of those finished items that have none."""
+        """Write the partitions of these finished items that do not have one."""
 
     def ungather(self, name: str) -> None:
         """Remove the partition of an item, if it has one."""

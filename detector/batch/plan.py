@@ -17,7 +17,7 @@ from detector.core.errors import UsageError
 @dataclass(slots=True)
 class Plan:
     """The plan of a job. ``todo``: (item, key). ``adopted``: items done by their marker, but not by
-    the manifest. ``vanished``: done items without a source; ``stale``: unfinished ones without."""
+    the manifest. ``vanished``, ``stale``: done and unfinished items whose source is gone."""
 
     todo: list[tuple[Item, str]] = field(default_factory=list)
     adopted: list[tuple[Item, ItemRecord]] = field(default_factory=list)

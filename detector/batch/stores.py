@@ -68,8 +68,8 @@ def find_objects(
     text: str, lists: Sequence[str], own: str, limit: int, left_out: Counter[str]
 ) -> Iterator[Named]:
     """Yield the videos of one SOURCE. ``lists``: suffixes of list files, which have at most
-    ``limit`` bytes. ``own``: the job's output, which is skipped. Other objects are counted in
-    ``left_out``, by suffix."""
+    ``limit`` bytes. ``own``: the job's output, which is skipped. ``left_out`` counts other objects
+    by suffix."""
     place = parse_address(text)
     if place.scheme in STORES and MAGIC.search(place.key):
         yield from _match(place, own, left_out)

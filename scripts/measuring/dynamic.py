@@ -73,8 +73,8 @@ def count_changed_by_torch(module: nn.Module) -> int:
         warnings.simplefilter("ignore")  # torch.ao.quantization moves to torchao
         result = quantize_dynamic(module)
     before = dict(module.named_modules())
-    # Skip the module itself (every copy of a GraphModule has its own class), and parts that only
-    # the result has.
+    # Skip the module itself (every copy of a GraphModule has its own class), and modules that exist
+    # only in the quantised copy.
     return sum(
         type(part) is not type(before[name])
         for name, part in result.named_modules()

@@ -179,7 +179,7 @@ class Keys(NamedTuple):
 
 
 class Guard:
-    """Manages users of moto's server. From ``close`` on, it checks the rights of each request."""
+    """Manages users of moto's server, which checks the rights of each request after ``close``."""
 
     def __init__(self, port: int) -> None:
         import boto3

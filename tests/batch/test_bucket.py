@@ -1,5 +1,5 @@
-"""Results in a store, and jobs that list and resume from one. An in-memory store stands in for
-Google's; test_storage.py uses a server."""
+"""Results in a store, and jobs that list and resume from one. An in-memory store replaces Google's;
+test_storage.py uses a server."""
 
 from __future__ import annotations
 

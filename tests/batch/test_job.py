@@ -239,7 +239,7 @@ def test_empty_manifest_is_rebuilt_and_damaged_one_refused(job, tmp_path, conten
 
 
 def test_signal_drops_the_current_item_and_resume_processes_it(job, tmp_path):
-    """The stop comes at the third item."""
+    """The signal arrives at the job's third wait for events."""
     waits = []
 
     def before(stop, pool):

@@ -1,4 +1,4 @@
-"""Long files in parts, whose joined outputs equal those of one run; and files that stay whole."""
+"""Long files in parts, whose joined outputs equal a single run's; and files that stay whole."""
 
 from __future__ import annotations
 

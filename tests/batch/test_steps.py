@@ -91,7 +91,7 @@ def run_whole(task: Task, model: OpenModel, place: Path) -> tuple[LocalOutputs, 
 
 @pytest.mark.slow
 def test_parts_are_detected_on_the_canvas_of_their_file(clip, model, outputs, monkeypatch):
-    """The canvas has the shape of the source, which differs from the model's own canvas."""
+    """Parts run on the model that fits the source, not on the model at its own size."""
     fitting, paths = checksum_model(), []
     monkeypatch.setattr(OpenModel, "loaded_for", lambda _, path: paths.append(path) or fitting)
     for request in fitting.engine.requests:

@@ -58,7 +58,7 @@ def draws(things: int) -> list[NDArray[np.int64]]:
 
 
 def estimate(things: int, figure: Callable[[NDArray[np.int64]], float]) -> Estimate:
-    """Return a figure and its interval. ``figure`` computes it from each thing's number of draws."""
+    """Return a figure and its interval. ``figure`` computes it from the draws of each thing."""
     drawn = np.array([figure(times) for times in draws(things)])
     value = figure(np.ones(things, np.int64))
     return Estimate(value, *ap.percentiles(drawn[np.isfinite(drawn)].tolist() or [np.nan]))

@@ -124,7 +124,7 @@ def place(
 def clip_boxes(
     boxes: NDArray[np.float32], rect: Rect
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Clip boxes to the rectangle. Return the boxes, and a mask of those that are now too small."""
+    """Clip boxes to the rectangle. Return the boxes, and a mask of boxes that are now too small."""
     clipped = boxes.copy()
     clipped[:, [0, 2]] = clipped[:, [0, 2]].clip(rect[0], rect[2])
     clipped[:, [1, 3]] = clipped[:, [1, 3]].clip(rect[1], rect[3])

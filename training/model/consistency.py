@@ -62,8 +62,8 @@ def random_moves(rng: np.random.Generator, count: int, size: tuple[int, int]) ->
 
 
 def unsteadiness(batch: Tensors, moves: Moves, boxes: Tensor, logits: Tensor) -> Tensor:
-    """Return how much scores and boxes change with the move: the mean over objects, or 0 if there
-    are none.
+    """Return how much scores and boxes change with the move: the mean over objects, or 0 without
+    objects.
 
     ``boxes`` [B + K, N, 4] and ``logits`` [B + K, N, 2]: those of the batch's pictures, then those
     of its first K pictures after the move.

@@ -85,10 +85,9 @@ def address_of(on: str) -> str | None:
 
 @dataclass(slots=True)
 class ClusterPool:
-    """A pool of Ray actors. ``folder``: for the job's temporary files. ``place``: OUT,
-    which all nodes must see. ``token_name``: name of a hidden file in OUT, by which nodes recognize
-    the folder. ``workers``: None means as many as fit. ``stop``: ends the wait for the first
-    worker."""
+    """A pool of Ray actors. ``folder``: for the job's temporary files. ``place``: OUT, which all
+    nodes must see. ``token_name``: a hidden file there; a node that can read it sees the same OUT.
+    ``workers``: None means as many as fit. ``stop``: ends the wait for the first worker."""
 
     on: str
     folder: Path

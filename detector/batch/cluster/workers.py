@@ -29,7 +29,7 @@ from detector.core.errors import EXIT_ENGINE, DetectVideoError, EngineError, Out
 from detector.core.errors.text import counted
 from detector.core.session import codec
 
-BALANCE_S = 2.0  # interval at which the number of workers is adjusted
+BALANCE_S = 2.0  # time between adjustments of the number of workers
 IDLE_S = 2.0  # interval of calls to an idle worker
 SILENT_S = 60.0  # time limit of a call that should return within a second
 HEAD_S = 90.0  # time limit for the cluster's head to answer
@@ -76,6 +76,8 @@ class _Place(Place):
 
 @dataclass(slots=True)
 class Workers(Places[_Place]):
+    """A job's actors. ``actor``: the class ``Worker``, by ``ray.remote``; ``wanted``: the order."""
+
     ray: Any
     actor: Any
     nodes: Nodes
@@ -322,7 +324,7 @@ class Workers(Places[_Place]):
         surplus = len(standing) - self._wanted(now, len(standing))
         idle = any(p.state == "idle" and now - p.since > IDLE_S for p in standing)
         first = min((place.since for place in waiting), default=now)
-        if idle:  # no item is left
+        if idle:  # a worker got no item, so none is left
             surplus = len(waiting)
         elif placed and self.wanted.workers is None and now - first > WAITING_S:
             surplus, self._sated = len(waiting), now + AGAIN_S
