@@ -6,8 +6,8 @@
     PREFIX/manifest.sqlite     a copy, refreshed every minute and at the end, like failures.jsonl;
                                settings.yaml is copied once
 
-Object stores cannot rename and have no locks. So a marker is removed before any output of its item
-is replaced, and written after all of them: an item with a marker is complete, and one without is
+Object stores cannot rename and have no locks. So an item's marker is removed before any output is
+replaced, and written after all of them. An item with a marker is complete; one without a marker is
 redone. SQLite needs a local file, so the manifest and the lock are in a folder of this machine
 (``home``). A job on another machine starts from the copies; markers show the items done since.
 """

@@ -59,7 +59,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """An item, or a step of it, for a worker. ``version``: that of the source when listed.
+    """An item, or a step of it, for a worker. ``version``: the source's version when it was listed.
     ``tries``: number of tries, including the present one."""
 
     name: str

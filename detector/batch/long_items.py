@@ -1,9 +1,9 @@
 """The long items of a job: which of them are split, and the next tasks of each.
 
-A long file must not keep one worker busy while the others are idle. Only file sizes are known
-before anything is opened, so they decide: an item is inspected if it is larger than a quarter of
-the bytes per worker. A worker then reads the packets of the file and divides it (``split.py``), or
-processes it in a single run at once.
+A long file must not keep one worker busy while the others are idle. Before anything is opened, only
+file sizes are known, so an item is inspected if it is larger than a quarter of the bytes per
+worker. A worker then reads the packets of the file and divides it (``split.py``), or processes it
+in a single run at once.
 
     plan ──► part, part, part ──► join          each is a task of its own, for any worker
       └──► whole       └──► whole  └──► whole   if the file cannot be split, or the parts differ

@@ -1,7 +1,7 @@
 """Detect one part of a long file, in a process that has a model open.
 
-The folder of a part gets the rows of its detections, its stretch of the annotated video without
-sound, and at the end ``part.json``, which describes both.
+The folder of a part gets the rows of its detections and its stretch of the annotated video, without
+sound. ``part.json`` is written last, and describes both.
 """
 
 from __future__ import annotations

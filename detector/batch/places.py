@@ -82,8 +82,8 @@ class Outputs(Protocol):
     # The job's own files.
 
     def publish(self, settings: JobSettings, *, first: bool) -> JobSettings:
-        """Write the settings to the place, and return the job's. With ``first``, those may be what
-        another shard has written before."""
+        """Write the settings to the place, and return the job's. With ``first``, settings that
+        another shard has written before are kept and returned."""
 
     def keep_home(self, shard: Shard, *, last: bool = False) -> None:
         """Copy the job's own files to the place, at most once a minute unless this is the ``last``

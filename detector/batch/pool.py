@@ -1,7 +1,7 @@
 """The contract of a pool of workers, and the state that all pools share.
 
-A worker loads the model once and then processes one item after the other: it gets the name and path
-of an item and returns its record. It writes the outputs itself.
+A worker loads the model once and then processes one item after the other. It gets the name and path
+of an item, writes the item's outputs, and returns its record.
 """
 
 from __future__ import annotations

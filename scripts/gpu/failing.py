@@ -62,7 +62,7 @@ def _handicapped(handicap: str, value: int, folder: str, *options: str) -> tuple
 
 
 def asserted() -> Iterator[Row]:
-    """Let the 40th inference fail on the device: rows and spans of earlier frames must be written,
+    """Let the 40th inference fail on the device. Rows and spans of earlier frames must be written,
     the first error must be reported, and the process must end on its own."""
     if (why := here.torch_lacks()) is not None:
         yield row("torch", why, None)

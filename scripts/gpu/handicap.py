@@ -1,8 +1,8 @@
 """Run detect-video on a handicapped device.
 
-`handicap.py memory MB ...` limits torch's memory, `handicap.py assert N ...` makes the Nth
-inference fail on the device, `handicap.py drawers N ...` draws on N threads ahead of the writer.
-This needs its own process: after a failed CUDA assertion, every later call of the process fails.
+`handicap.py memory MB ...` limits torch's memory. `handicap.py assert N ...` makes the Nth
+inference fail on the device. `handicap.py drawers N ...` draws on N threads ahead of the writer.
+Each needs its own process: after a failed CUDA assertion, every later call of the process fails.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Variant(NamedTuple):
 
 
 def opened(network: Network, variant: Variant, calibrate: str | None) -> Engine:
-    """Open the engine like a run, with the same errors."""
+    """Open the engine as a run does, and raise the same errors."""
     runtime = RuntimeConfig(
         concurrency=variant.requests, threads=variant.threads, precision=variant.precision
     )

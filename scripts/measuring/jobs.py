@@ -97,7 +97,7 @@ def compare_with_single_runs(
     out: Path, folder: Path, cores: Sequence[int], count: int = 0, seed: int = 0
 ) -> list[str]:
     """Compare ``count`` finished items (0: all) with single runs, which are written to ``folder``.
-    Items that differ are run again on ``cores``, those of a worker; return the remaining faults."""
+    Run items that differ again on a worker's ``cores``; return the items that still differ."""
     from tests.batch.killing import list_differences
 
     files = out / "files"

@@ -1,5 +1,5 @@
-"""Deadly items, which end the process that opens them: by abort(), like a bug in a library; by
-SIGKILL, like the kernel's out-of-memory killer; or by an allocation beyond the memory limit.
+"""Deadly items, which end the process that opens them. Some call abort(), like a bug in a library;
+some send SIGKILL, like the kernel's out-of-memory killer; some allocate more than the memory limit.
 
 ``scripts/batch_check deaths`` and ``scripts/cluster_check deaths`` run them among a thousand items,
 and a test among a few.

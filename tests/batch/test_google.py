@@ -1,5 +1,5 @@
-"""Jobs that read and write gs://, on a local server with Google's API, which neither supports
-conditional writes nor asks for credentials."""
+"""Jobs that read and write gs://, on a local server with Google's API. The server does not support
+conditional writes, and does not ask for credentials."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def ratio_of_recall(ours: Rows, theirs: Rows) -> Estimate:
 
     def figure(times: NDArray[np.int64]) -> float:
         found_count = found_with(pool, times, UNMATCHED * float(times @ wrong))
-        return ratio(found_count, float(times @ right))  # recalls have the same denominator
+        return ratio(found_count, float(times @ right))  # both recalls have one denominator
 
     return estimate(len(ours), figure)
 

@@ -1,8 +1,8 @@
 """The process that talks to Ray, for one job on one machine.
 
 Only this process imports Ray. Ray may kill the process that imports it, handles its signals, and
-prints. And if the job is killed, a process must remain that removes Ray's files: this one ends when
-the job's pipe is closed.
+prints. If the job ends or is killed, its pipe is closed. This process then disconnects from Ray,
+removes Ray's files, and ends.
 """
 
 from __future__ import annotations
