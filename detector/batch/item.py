@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from detector.core.run.plan import RunPlan
     from detector.core.session.outcome import SourceRun
 
-MOST_CANVASES = 3  # models open for other input sizes: videos of a folder have few shapes
+MOST_CANVASES = 3  # models that stay open for other input sizes; videos usually have few shapes
 NOT_SPLIT = "not split: "  # start of the note on an unsplit item
 
 Gather = Callable[[str, Path], None]
@@ -90,8 +90,8 @@ class Task:
 class OpenModel:
     """A model on a warm engine. ``digest``: a digest of all settings that decide the results.
 
-    ``loaded``: the model at its own input size. ``has_shape_of_source``: each item gets an input in
-    the shape of its source; the last ``MOST_CANVASES`` of these models stay open.
+    ``loaded``: the model at its own input size. ``has_shape_of_source``: whether each item gets an
+    input in the shape of its source; the last ``MOST_CANVASES`` such models stay open.
     """
 
     config: Config
@@ -99,7 +99,7 @@ class OpenModel:
     digest: str
     has_shape_of_source: bool = False
     _others: dict[tuple[int, int], LoadedModel] = field(default_factory=dict)  # in order of use
-    _plan: RunPlan | None = None  # the last item's, which usually fits the next one
+    _plan: RunPlan | None = None  # plan of the last item, which the next one can usually reuse
 
     def plan_for(self, path: str) -> RunPlan:
         from detector.core.run.plan import PlanDraft
@@ -144,9 +144,9 @@ def open_model(
 ) -> tuple[OpenModel, LoadedFacts]:
     """Load the model, once for many items.
 
-    ``plain``: the configuration, by group. ``resolves``: it may contain ``auto``; the returned
-    facts hold the resolved values. ``pictures``: sources; if --size gives only the longest side,
-    the first one that can be opened decides the shape. Raises DetectVideoError.
+    ``plain``: the configuration, by group. ``resolves``: whether it may contain ``auto``; the
+    returned facts hold the resolved values. ``pictures``: sources; if --size gives only the longest
+    side, the first source that can be opened decides the shape. Raises DetectVideoError.
     """
     from detector.core.run.canvas import follows_source
     from detector.core.run.loading import PhaseTimer

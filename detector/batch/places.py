@@ -1,10 +1,10 @@
-"""The folders of an output, and how the results of an item are put there complete.
+"""The folders of an output, and the atomic placement of an item's results in them.
 
     OUT/files/NAME/            an item's outputs, and done.json, its marker
     OUT/detections/source=.../ its rows in the dataset (dataset.py)
     OUT/manifest.sqlite        the items and their states; manifest-2-of-4.sqlite for a shard
     OUT/job.json               the settings of every worker (settings.py)
-    OUT/settings.yaml          the same for --config of a single run
+    OUT/settings.yaml          the same settings, for --config of a single run
     OUT/failures.jsonl         the failed items; failures-2-of-4.jsonl for a shard
 
 An item is written into a hidden folder of OUT, which is renamed when it is complete, with its
@@ -38,7 +38,7 @@ Marker = TypeVar("Marker", ItemRecord, Seal)
 
 
 class Outputs(Protocol):
-    place: str  # the argument of ``open_outputs``, for other processes
+    place: str  # the output's folder or address, with which other processes open it
     home: str  # the local folder of the job's own files: manifest, settings, locks
 
     def begin(self, name: str) -> Path:
@@ -240,10 +240,10 @@ class LocalOutputs:
         dataset.remove(self.place, name)
 
     def publish(self, settings: JobSettings, *, first: bool) -> JobSettings:
-        return settings  # home is the place, so they are there already
+        return settings  # ``home`` is the output folder, so they are there already
 
     def keep_home(self, shard: Shard, *, last: bool = False) -> None:
-        """Do nothing: home is the place."""
+        """Do nothing, because ``home`` is the output folder."""
 
 
 def _read_plain(path: str, most: int) -> bytes:

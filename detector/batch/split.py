@@ -62,7 +62,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """The parts of a file; none if it stays whole. ``is_short``: it stays whole for its length."""
+    """The parts of a file; none if it stays whole. ``is_short``: whether that is for its length."""
 
     parts: tuple[Part, ...]
     why_whole: str = ""

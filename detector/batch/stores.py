@@ -37,7 +37,7 @@ class Named(NamedTuple):
 
 
 def walk(place: Location, *, flat: bool = False) -> Iterator[tuple[str, ObjectInfo]]:
-    """Yield (key, about) of each object whose key starts with that of ``place``, sorted."""
+    """Yield (key, about) of the objects whose keys start with ``place.key``, sorted by key."""
     store = open_store(place)
     with store_errors(place):
         if place.scheme == "s3":

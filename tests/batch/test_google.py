@@ -30,7 +30,7 @@ def store(monkeypatch):
     with google_server("videos") as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        import gcsfs  # reads the environment
+        import gcsfs  # it reads the environment at its import
 
         _storage._open.cache_clear()
         yield gcsfs.GCSFileSystem(skip_instance_cache=True, use_listings_cache=False)

@@ -77,7 +77,7 @@ def test_equal_names_of_two_arguments_get_a_numbered_root(tmp_path, files, sourc
     assert names(*sources.split()) == expected.split()
 
 
-def test_a_file_is_listed_once(tmp_path):
+def test_file_in_several_sources_is_listed_once(tmp_path):
     make_sources(tmp_path, "in/a.mp4")
     listing = list_sources(["in", "in/a.mp4", "in/*.mp4"], "out")
     assert [item.name for item in listing.items] == ["a.mp4"]

@@ -227,7 +227,7 @@ def test_short_file_is_not_surveyed(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert "two parts" in result.why_whole
 
 
-def test_pictures_have_no_parts(tmp_path: Path) -> None:
+def test_picture_is_not_split(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(b"")
     assert "only video files" in why_whole(str(tmp_path), make_config("jsonl"))
 

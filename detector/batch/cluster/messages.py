@@ -95,7 +95,7 @@ class Welcome:
     sees: bool = False
     unseen: list[str] = field(default_factory=list)
     barred: dict[str, str] = field(default_factory=dict)
-    gathers: bool = False  # pyarrow is installed
+    gathers: bool = False  # whether pyarrow is installed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
