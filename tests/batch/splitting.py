@@ -39,7 +39,7 @@ SIDES = (32, 48)  # of the model's input
 
 class ChecksumRequest(NullRequest):
     def infer(self, n: int) -> list[NDArray[np.float32]]:
-        """Return [n, 4]: checksums of each picture and of the batch up to it, both in halves."""
+        """Return [n, 4]: checksums of each picture, and of the batch up to it, each in two halves."""
         rows, values, so_far = self.slot[:n], [], n
         for row in rows:
             own = zlib.crc32(row.tobytes())
@@ -114,7 +114,7 @@ def write_clip(
     base: Fraction = Fraction(1, 1000),
     **options: str,
 ) -> Path:
-    """Write a frame at each of ``times``, in ticks of ``base``. A number: that many, at 25 FPS.
+    """Write a frame at each of ``times`` (in ticks of ``base``), or ``times`` frames at 25 FPS.
 
     Every 12th frame is a key frame unless the encoder's ``options`` say otherwise.
     """

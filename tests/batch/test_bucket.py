@@ -122,7 +122,7 @@ def test_job_reads_from_and_writes_to_a_store(store, tmp_path):
 
 @pytest.mark.parametrize("copy", ["whole", "without"])
 def test_another_machine_can_resume_the_job(store, tmp_path, monkeypatch, copy):
-    """It has no local state. Without the stored manifest, the markers are enough."""
+    """The other machine has no local state. Without the stored manifest, markers are enough."""
     for name in ("a.mp4", "b.mp4"):
         store.pipe_file(f"bucket/in/{name}", b"x")
     run(store)
