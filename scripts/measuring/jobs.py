@@ -23,7 +23,7 @@ HEAD = ("way", "s, median [range]", "times the loop", "CPU s", "ms an item adds 
 
 @dataclass
 class Timed:
-    """Timings of one way, one per round. ``besides_ms``: an item's overhead on top of its run."""
+    """Timings of one way to run the clips, per round. ``besides_ms``: overhead of an item."""
 
     seconds: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)

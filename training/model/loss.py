@@ -17,7 +17,7 @@ from torch.nn import functional
 from model.batches import Batch
 from model.teacher import cell_centres, cell_grid
 
-# Largest distance from a box's centre, in strides, of candidate cells inside it and outside it.
+# Largest distance from a box's centre, in strides, of candidate cells inside and outside the box.
 NEAR, NEAREST = 1.5, 0.75
 IOU_WEIGHT = 3.0  # weight of the box relative to the class, in the cost of a pair
 CANDIDATES = 10  # most cells assigned to a box
