@@ -53,7 +53,7 @@ fetch_wheels() {
 }
 
 # Install supervision, its trackers and pandas into a separate folder, .venv/supervision, for the tests of
-# Detections.to_supervision and to_df. Other tests must run without their dependencies (scipy, matplotlib: 150 MB on
+# Detections.to_supervision and to_df. Other tests must run without these packages and their dependencies (150 MB on
 # disk), and trackers requires opencv-python, which would overwrite our cv2.
 fetch_supervision() {
   local folder="$ROOT/.venv/supervision"

@@ -39,7 +39,7 @@ SIDES = (32, 48)  # of the model's input
 
 class ChecksumRequest(NullRequest):
     def infer(self, n: int) -> list[NDArray[np.float32]]:
-        """Return [n, 4]: checksums of each picture and of the batch up to it, each in two halves."""
+        """Return [n, 4]: checksums of each picture and of the batch up to it, in halves each."""
         rows, values, so_far = self.slot[:n], [], n
         for row in rows:
             own = zlib.crc32(row.tobytes())
