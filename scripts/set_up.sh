@@ -1,9 +1,9 @@
-# Sourced by scripts/demo and scripts/test: a Python, and the checkout's .venv. ROOT is the checkout.
+# Functions that scripts/demo and others source: they find a Python and make the checkout's .venv. ROOT is the checkout.
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "${0##*/}: $*"; exit 1; }
 
-# Prints the path of a Python >= 3.11; plain python3 is preferred.
+# Print the path of a Python >= 3.11, preferably of plain python3.
 find_python() {
   local name
   for name in python3 python3.14 python3.13 python3.12 python3.11 python; do
@@ -17,7 +17,7 @@ find_python() {
   return 1
 }
 
-# A .venv that runs, was made for this folder, and has pip; anything less is made anew.
+# Make .venv, unless it exists, works, has pip, and was made for this folder.
 make_venv() {
   local venv="$ROOT/.venv" python
   if "$venv/bin/python" -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
@@ -37,8 +37,8 @@ make_venv() {
 
 pip_install() { "$ROOT/.venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
 
-# Wheels whose names and signatures the tests read without a GPU (TensorRT's bindings, cuda-python): 11 MB into
-# .venv/wheels. Where pip cannot get one, the tests that want it skip and say so.
+# Download wheels (11 MB) of TensorRT's bindings and cuda-python to .venv/wheels: tests read names and signatures from
+# them, without a GPU. If pip cannot get a wheel, its tests are skipped with that reason.
 fetch_wheels() {
   local wheels="$ROOT/.venv/wheels" wanted fetching=()
   mkdir -p "$wheels"
@@ -52,9 +52,9 @@ fetch_wheels() {
   for wanted in "${fetching[@]}"; do wait "$wanted"; done
 }
 
-# supervision, its trackers, and pandas, for the tests of Detections.to_supervision and to_df: a folder of their own,
-# .venv/supervision. What they bring (scipy, matplotlib, pandas: 150 MB on disk) must not be there for the other tests,
-# and trackers asks for an opencv-python that would lie over our cv2.
+# Install supervision, its trackers and pandas into a separate folder, .venv/supervision, for the tests of
+# Detections.to_supervision and to_df. Other tests must run without these packages and their dependencies (150 MB on
+# disk), and trackers requires opencv-python, which would overwrite our cv2.
 fetch_supervision() {
   local folder="$ROOT/.venv/supervision"
   rm -rf -- "$folder"
@@ -63,7 +63,7 @@ fetch_supervision() {
     scipy six tqdm || say "no supervision and no pandas: their tests will skip"
 }
 
-# fresh NAME: does .venv hold what setup.py and constraints.txt ask for now?  stamp NAME: it does.
+# fresh NAME: whether .venv has the packages that setup.py and constraints.txt now require. stamp NAME: record that.
 state() { cat "$ROOT/setup.py" "$ROOT/constraints.txt" "$ROOT/pyproject.toml" | cksum; }
 fresh() { [[ -f $ROOT/.venv/.installed-$1 && $(<"$ROOT/.venv/.installed-$1") == "$(state)" ]]; }
 stamp() { state >"$ROOT/.venv/.installed-$1"; }

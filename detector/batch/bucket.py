@@ -6,10 +6,10 @@
     PREFIX/manifest.sqlite     a copy, refreshed every minute and at the end, like failures.jsonl;
                                settings.yaml is copied once
 
-Object stores cannot rename and have no locks. So a marker is removed before any output of its item
-is replaced, and written after all of them: an item with a marker is complete, and one without is
-redone. SQLite needs a file: the manifest itself is in a folder of this machine (``home``), with the
-lock. A job on another machine starts from the copies; markers show the items done since.
+Object stores cannot rename and have no locks. So an item's marker is removed before any output is
+replaced, and written after all of them. An item with a marker is complete; one without a marker is
+redone. SQLite needs a local file, so the manifest and the lock are in a folder of this machine
+(``home``). A job on another machine starts from the copies; markers show the items done since.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from detector.core.sources._addresses import STORES, Location, parse_address
 from detector.core.sources._storage import ObjectInfo, explain, open_store, path_in_store, to_info
 
 PART_BYTES = 16 << 20  # part size of an upload; files from twice this size are uploaded in parts
-COPIED_EVERY_S = 60.0  # how often a running job copies its own files
+COPIED_EVERY_S = 60.0  # time between copies of a running job's own files
 VERSIONS = "copies.json"  # in home: the versions of the copies that this machine read or wrote
 JOB = "job.json"
 OWN = re.compile(r"job\.json|settings\.yaml|(manifest|failures)(-\d+-of-\d+)?\.(sqlite|jsonl)")
@@ -82,7 +82,7 @@ class BucketOutputs:
         return f"{SCRATCH}{place[:8]}-{item[:16] if name else ''}"
 
     def _discard_scratch(self, name: str) -> None:
-        """Remove this user's scratch files of an item from the temporary folder; "": of all."""
+        """Remove this user's scratch files of an item ("" for all) from the temporary folder."""
         for path in Path(tempfile.gettempdir()).glob(f"{self._scratch(name)}*"):
             with suppress(OSError):
                 if path.lstat().st_uid == os.getuid():
@@ -291,7 +291,7 @@ class BucketOutputs:
         return settings
 
     def _create(self, place: Location, data: bytes) -> bool:
-        """Write an object. If it exists, return False; overwrite it if the store cannot tell."""
+        """Create an object; return False if it exists. Overwrite it if the store cannot check."""
         path = path_in_store(place)
         try:
             self._store.pipe_file(path, data, mode="create")
@@ -313,7 +313,7 @@ class BucketOutputs:
             with _writing(self._base):
                 self._copy_manifest(named("manifest", ".sqlite", shard))
                 self._copy(named("failures", ".jsonl", shard))
-                if last and shard == WHOLE:  # --prune, which changes shards' manifests
+                if last and shard == WHOLE:  # also for --prune, which changes shards' manifests
                     for path in Path(self.home).glob("manifest-*.sqlite"):
                         self._copy_manifest(path.name)
         except DetectVideoError:
@@ -344,8 +344,8 @@ class BucketOutputs:
 
 
 def _state_folder(place: str) -> Path:
-    """Return the local folder for ``place``. The endpoint is part of its name, since another one
-    may have a bucket of the same name."""
+    """Return the local folder for ``place``. The folder's name depends on the endpoint, since two
+    endpoints may have buckets of the same name."""
     state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     digest = hashlib.sha256(f"{endpoint}\0{place}".encode()).hexdigest()[:16]

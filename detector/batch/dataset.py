@@ -90,7 +90,7 @@ def write_table(target: BinaryIO, rows: Path) -> None:
     import pyarrow.parquet
 
     schema = _schema()
-    # Only classes repeat: dictionaries of the numbers would make a small file larger.
+    # Only class names repeat. Dictionary encoding of the numbers would make a small file larger.
     with pyarrow.parquet.ParquetWriter(
         target, schema, compression="zstd", use_dictionary=["class"]
     ) as writer:

@@ -29,7 +29,7 @@ class Ledger:
     ``waits``: what threads waited for -> seconds."""
 
     infer_s: Duration = 0.0
-    cpu_s: Duration = 0.0  # of the whole process
+    cpu_s: Duration = 0.0  # CPU time of the whole process
     stages: dict[str, StageSeconds] = field(default_factory=dict)
     waits: dict[str, Duration] = field(default_factory=dict)
 
@@ -106,7 +106,7 @@ class JobSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """An item that failed. ``tries``: 0 if it was refused before the first."""
+    """An item that failed. ``tries``: 0 if the item was refused before its first try."""
 
     source: str
     error: str
@@ -126,7 +126,7 @@ class WorkerState:
     item: str | None = None
     frames: Count = 0  # frames of that item, so far
     done: Count = 0
-    fps: Amount | None = None  # of all its frames, over its seconds with an item
+    fps: Amount | None = None  # all its frames divided by its seconds with an item
     busy_share: Amount | None = None
 
 
@@ -206,8 +206,8 @@ class WorkerReport:
 class BatchReport:
     """A report on a whole run of the job.
 
-    ``ledger``: of all items. ``between_s``: seconds that workers had an item but did not run it
-    (they placed results or exchanged messages). ``cpu_share``: share of the workers' cores in
+    ``ledger``: sum over all items. ``between_s``: seconds in which workers had an item but did not
+    run it: they placed results or exchanged messages. ``cpu_share``: share of the workers' cores in
     use."""
 
     ledger: Ledger
@@ -220,8 +220,8 @@ class BatchReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The findings of all runs of the job. ``classes``: name -> number of detections. Items:
-    ``filled`` have detections, ``empty`` have none, ``damaged`` lost a part of the source,
+    """The findings of all runs of the job. ``classes``: name -> number of detections. Of the items,
+    ``filled`` have detections, ``empty`` have none, ``damaged`` lost a part of the source, and
     ``unknown`` were written by a version without counts."""
 
     classes: dict[str, Count] = field(default_factory=dict)

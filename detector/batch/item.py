@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from detector.core.run.plan import RunPlan
     from detector.core.session.outcome import SourceRun
 
-MOST_CANVASES = 3  # models open for other input sizes: videos of a folder have few shapes
+MOST_CANVASES = 3  # models that stay open for other input sizes; videos usually have few shapes
 NOT_SPLIT = "not split: "  # start of the note on an unsplit item
 
 Gather = Callable[[str, Path], None]
@@ -59,7 +59,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """An item, or a step of it, for a worker. ``version``: that of the source when listed.
+    """An item, or a step of it, for a worker. ``version``: the source's version when it was listed.
     ``tries``: number of tries, including the present one."""
 
     name: str
@@ -79,7 +79,7 @@ class Task:
 
     @property
     def label(self) -> str:
-        """For people: ``cam1/a.mp4``, ``cam1/a.mp4, part 3 of 8``, ``cam1/a.mp4, joining``."""
+        """A text for users: ``cam1/a.mp4``, or ``cam1/a.mp4, part 3 of 8``, or ``..., joining``."""
         piece = self.piece
         if piece is not None and piece.do == "part":
             return f"{self.name}, part {piece.number + 1} of {piece.of}"
@@ -90,16 +90,16 @@ class Task:
 class OpenModel:
     """A model on a warm engine. ``digest``: a digest of all settings that decide the results.
 
-    ``loaded``: the model at its own input size. ``has_shape_of_source``: each item gets an input in
-    the shape of its source; the last ``MOST_CANVASES`` of these models stay open.
+    ``loaded``: the model at its own input size. ``has_shape_of_source``: whether each item gets an
+    input in the shape of its source; the last ``MOST_CANVASES`` such models stay open.
     """
 
     config: Config
     loaded: LoadedModel
     digest: str
     has_shape_of_source: bool = False
-    _others: dict[tuple[int, int], LoadedModel] = field(default_factory=dict)  # oldest use first
-    _plan: RunPlan | None = None  # the last item's, which usually fits the next one
+    _others: dict[tuple[int, int], LoadedModel] = field(default_factory=dict)  # in order of use
+    _plan: RunPlan | None = None  # plan of the last item, which the next one can usually reuse
 
     def plan_for(self, path: str) -> RunPlan:
         from detector.core.run.plan import PlanDraft
@@ -107,11 +107,11 @@ class OpenModel:
         is_picture = kind_of(path, closely=True) == PICTURE
         loaded = self.loaded if is_picture else self.loaded_for(path)
         if self._plan is None or self._plan.loaded.engine is not loaded.engine:
-            # Markers do not report the CPU time of libraries' threads.
+            # Do not measure the CPU time of libraries' threads: markers do not contain it.
             self._plan = PlanDraft.of(self.config).complete(replace(loaded, natives=None))
         if not is_picture:
             return self._plan
-        # Threads do not pay off for a single frame.
+        # Starting threads costs more than they save for a single frame.
         return replace(self._plan, loop=replace(self._plan.loop, sync=True))
 
     def loaded_for(self, path: str) -> LoadedModel:
@@ -144,9 +144,9 @@ def open_model(
 ) -> tuple[OpenModel, LoadedFacts]:
     """Load the model, once for many items.
 
-    ``plain``: the configuration, by group. ``resolves``: it may contain ``auto``; the returned
-    facts hold the resolved values. ``pictures``: sources; if --size gives only the longest side,
-    the first one that can be opened decides the shape. Raises DetectVideoError.
+    ``plain``: the configuration, by group. ``resolves``: whether it may contain ``auto``; the
+    returned facts hold the resolved values. ``pictures``: sources; if --size gives only the longest
+    side, the first source that can be opened decides the shape. Raises DetectVideoError.
     """
     from detector.core.run.canvas import follows_source
     from detector.core.run.loading import PhaseTimer
@@ -345,7 +345,7 @@ def _do_step(
     gather: Gather | None,
     watch: Watched,
 ) -> ItemRecord | str:
-    """Return the step's record, or the reason for a single run (part of a sentence, or "")."""
+    """Return the step's record, or a clause with the reason for a single run ("": no note)."""
     if piece.do == "whole":
         return piece.why
     key = key_of(task.path, task.version, model.digest)
@@ -485,7 +485,7 @@ class _Step:
             return plan.paths(path, source.info)
 
     def _record(self, parts: int, **facts: Any) -> ItemRecord:
-        """Return this step's record; without ``facts``: no frames, and the seconds so far."""
+        """Return this step's record. Defaults of ``facts``: no frames, and the seconds so far."""
         task = self._task
         own = {
             "frames": 0,

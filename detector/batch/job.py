@@ -128,7 +128,7 @@ class Job:
         manifest.commit()
         self._write_failures(self.listing.refused)
         self._gather_missing(stop)
-        # The largest come first, so that the last ones are short.
+        # The largest items come first, so that the job ends with short ones.
         ordered = sorted(plan.todo, key=lambda one: (-one[0].size, one[0].name))
         is_shard = self.request.shard != WHOLE
         self._long = LongItems.begin(
@@ -260,7 +260,7 @@ class Job:
                 record = replace(record, frames=0, seconds=0.0, ledger=Ledger())
             self._finish(task, record, event.wall_s)
         elif task.is_part and not event.lost and event.exit_code != EXIT_OUTPUT:
-            # The file is damaged or changed, which a run of the whole file may survive.
+            # The file is damaged or changed. A run of the whole file may still succeed.
             self._take_back_parts(task)
             self._todo.appendleft(do_whole(task, _reason(event)))
         elif self._may_pass(event) and task.tries < MOST_TRIES:
@@ -309,7 +309,7 @@ class Job:
 
     def _finish_joined(self, task: Task) -> None:
         record = self._placed(task)
-        if record is None:  # another program removed it
+        if record is None:  # another program removed the joined results
             self._take_back_parts(task)
             self._todo.appendleft(
                 do_whole(task, "its results were missing when the parts were joined")
@@ -336,7 +336,7 @@ class Job:
                     self.notes.append(f"{record.name}: {note}")
 
     def _try_again(self, event: Failed) -> None:
-        """Put the task behind all others: an item that ends workers must not delay the rest."""
+        """Put the task at the queue's end: an item that crashes workers must not delay others."""
         self.outputs.discard(event.task.name)
         if event.exit_code == EXIT_OUTPUT and self._is_place_broken(event):
             return
@@ -349,7 +349,7 @@ class Job:
             return
         task = event.task
         self._take_back_parts(task)
-        # Earlier results belong to another version of the source, or to other settings.
+        # Remove earlier results, which are of another version of the source, or of other settings.
         with suppress(OutputError):
             self.outputs.remove(task.name)
         with suppress(OutputError):

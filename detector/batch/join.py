@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class NotExactError(Exception):
-    """The file needs a single run. The message is part of a sentence that gives the reason."""
+    """The parts cannot be joined: the file needs a single run. The message, a clause, says why."""
 
 
 @dataclass(slots=True)
@@ -145,7 +145,7 @@ def _replay(
     opened: Sequence[Sink],
     watch: Callable[[], None],
 ) -> np.ndarray:
-    """Write every frame to the sinks of rows. Return number and pts of each, int64 [n, 2]."""
+    """Write every frame to the sinks of rows. Return each frame's number and pts, int64 [n, 2]."""
     from detector.core.sinks.video.joined import JoinedVideoSink
 
     writing = [sink for sink in opened if not isinstance(sink, JoinedVideoSink)]

@@ -50,9 +50,9 @@ def _refuse_links(place: str) -> None:
 
 @contextmanager
 def locked(place: str, shard: Shard) -> Iterator[None]:
-    """Lock other jobs out of an output folder; shards of one job may use it together, each once.
-    The kernel releases the lock when the process ends. A file system without locks gives no
-    protection."""
+    """Lock an output folder against other jobs. The shards of one job may share it, but the same
+    shard may not run twice. The kernel releases the lock when the process ends. A file system
+    without locks gives no protection."""
     held: list[int] = []
     _refuse_links(place)
     try:
@@ -77,7 +77,7 @@ def locked(place: str, shard: Shard) -> Iterator[None]:
 
 
 def is_running(place: str) -> bool:
-    """Return whether a job, or a shard of one, runs in ``place``. False without locks."""
+    """Return whether a job or a shard runs in ``place``; False if its file system has no locks."""
     try:
         file = os.open(os.path.join(place, LOCK), os.O_RDWR | os.O_CLOEXEC)
     except OSError:

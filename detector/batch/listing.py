@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LISTS = (".txt", ".lst", ".list")  # suffixes of a file that lists sources, one per line
 LIST_BYTES = 256 << 20  # more than two million lines of a hundred characters
-LONGEST_PART = 240  # bytes between slashes; names of outputs add some, and 255 is the limit
+LONGEST_PART = 240  # bytes between slashes: file systems allow 255, and outputs add a suffix
 
 
 class Item(NamedTuple):
@@ -67,7 +67,7 @@ class Listing:
 
 
 class Found(NamedTuple):
-    """A file of a SOURCE. ``relative``: path below the SOURCE. ``about``: None if not read yet."""
+    """A file of a SOURCE. ``relative``: path below the SOURCE. ``about``: None: not yet read."""
 
     relative: str
     path: str
@@ -138,7 +138,7 @@ def _take(found: Found, number: int, names: _Names, listing: Listing) -> None:
 
 
 class _Names:
-    """Assigns names. One that is taken, or inside another, gets its argument's number as prefix."""
+    """Assigns unique names. If one is taken, or inside another, its SOURCE's number is prefixed."""
 
     def __init__(self, known: dict[str, str]) -> None:
         self._known = known
@@ -219,8 +219,8 @@ def _find(spec: str, own: str, output: str, listing: Listing) -> Iterator[Found]
 
 
 def _as_found(base: str, stored: Stored) -> Found:
-    """Return the object as a file of a SOURCE. An address that workers could not parse again from
-    text is refused."""
+    """Return the object as a file of a SOURCE. Workers get its address as text, so an address that
+    cannot be parsed again is refused."""
     place, about = stored
     relative = place.path[len(base) :]
     try:

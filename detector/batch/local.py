@@ -1,7 +1,7 @@
 """The pool of this machine: processes, each with its share of the cores and one engine.
 
-A process that crashes loses its item, and no other. A process is killed if its item takes longer
-than the user allows, or yields no frame for five minutes.
+If a process crashes, only its item is lost. A process is killed if its item takes longer than the
+user allows, or yields no frame for five minutes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOADING_S = 3600.0  # long, since an engine may have to build its file first
 
 
 def share_cores(cores: Sequence[int], workers: int) -> list[list[int]]:
-    """Return adjacent cores for each worker; all cores for each if workers outnumber cores."""
+    """Return each worker's cores: adjacent ones, or all if there are more workers than cores."""
     if workers > len(cores):
         return [list(cores)] * workers
     bounds = [number * len(cores) // workers for number in range(workers + 1)]
@@ -54,14 +54,14 @@ class _LocalPlace(Place):
     cores: list[int]
     folder: Path
     child: Child | None = None
-    last_frame_at: float = 0.0  # or the start of the task
+    last_frame_at: float = 0.0  # time of the last frame, or of the task's start
 
 
 @dataclass(slots=True)
 class LocalPool(Places[_LocalPlace]):
     """Worker processes on this machine. ``folder``: temporary files of this pool, with a folder for
     each worker. ``place``: the job's output, a folder or an address. ``shares``: the cores of each
-    worker. ``gathers``: rows go into the dataset too."""
+    worker. ``gathers``: whether rows also go into the dataset."""
 
     folder: Path
     place: str

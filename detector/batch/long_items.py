@@ -1,9 +1,9 @@
 """The long items of a job: which of them are split, and the next tasks of each.
 
-A long file must not keep one worker busy while the others are idle. Only file sizes are known
-before anything is opened, so they decide: an item is inspected if it is larger than a quarter of
-the bytes per worker. A worker then reads the packets of the file and divides it (``split.py``), or
-processes it in a single run at once.
+A long file must not keep one worker busy while the others are idle. Before anything is opened, only
+file sizes are known, so an item is inspected if it is larger than a quarter of the bytes per
+worker. A worker then reads the packets of the file and divides it (``split.py``), or processes it
+in a single run at once.
 
     plan ──► part, part, part ──► join          each is a task of its own, for any worker
       └──► whole       └──► whole  └──► whole   if the file cannot be split, or the parts differ
@@ -114,8 +114,8 @@ class LongItems:
         workers: int,
         ours: Collection[str] | None = None,
     ) -> LongItems:
-        """Choose the items to split. ``todo``: (item, key). Remove the parts of other items that
-        earlier runs left. ``ours``: the items of a shard; remove only their parts."""
+        """Choose the items to split. ``todo``: (item, key). Remove parts of earlier runs that no
+        item can continue; with ``ours``, the items of a shard, only parts of these items."""
         names = {folder_name(item.name, key): item.name for item, key in todo}
         there = pieces.sweep(place, () if split.off else names, ours)
         items = [item for item, _ in todo]
@@ -140,8 +140,8 @@ class LongItems:
         ]
 
     def finish_part(self, task: Task, record: ItemRecord) -> tuple[int, list[Task]]:
-        """Return the bytes of the part (0 if an earlier run did it), and the join if all parts are
-        done."""
+        """Return the bytes to count for the part (0 if an earlier run did it), and the task that
+        joins the parts if all are done."""
         assert task.piece is not None
         item = self._divided[task.name]
         item.left.discard(task.piece.number)
@@ -152,12 +152,12 @@ class LongItems:
         return share, [] if item.left else [join]
 
     def finish_joined(self, task: Task) -> int:
-        """Forget a joined item. Return those of its bytes that no part accounted for."""
+        """Forget a joined item. Return how many of its bytes were not counted for parts."""
         item = self._divided.pop(task.name)
         return item.size - item.booked
 
     def give_up(self, name: str) -> Divided | None:
-        """Forget the item: it gets a single run, or has failed. Return None if it was not split."""
+        """Forget an item that gets a single run or has failed. Return None if it was not split."""
         return self._divided.pop(name, None)
 
     def is_given_up(self, task: Task) -> bool:

@@ -27,8 +27,8 @@ from detector.core.session.document import Exit
 
 
 def look(place: str) -> BatchResult:
-    """Return the state of the job in a folder, running or not; ``done`` counts all its runs. Raises
-    UsageError if there is no job."""
+    """Return the state of the job in a folder, whether it is running or not. ``done`` counts the
+    items of all its runs. Raises UsageError if there is no job."""
     home = open_home(place)
     settings, paths = read_settings(home), manifests(home)
     if settings is None:
@@ -42,7 +42,7 @@ def look(place: str) -> BatchResult:
     for path in paths:
         with Manifest.reading(path) as manifest:
             for row in manifest.rows():
-                # An item in two manifests (of other shards) is done if either says so.
+                # Several shards' manifests may list an item. It is done if it is done in any.
                 if row.state == DONE or states.get(row.name) not in (FAILED, DONE):
                     states[row.name] = row.state
             more, more_s = manifest.work()
@@ -86,8 +86,8 @@ def _exit(running: bool, left: int, done: int, failures: Sequence[Failure], dama
 
 
 def dry_run(request: Request) -> DryRun:
-    """Return what ``run_batch`` would do. ``auto`` is not resolved, so with other settings all
-    items count as changed."""
+    """Return what ``run_batch`` would do. No model is loaded to resolve ``auto``, so if the
+    settings differ from the job's, all done items count as changed."""
     home = open_home(request.output)
     settings = read_settings(home)
     sources, flags, config_file = given_or_kept(request, settings)

@@ -1,7 +1,7 @@
 """Detect one part of a long file, in a process that has a model open.
 
-The folder of a part gets the rows of its detections, its stretch of the annotated video without
-sound, and at the end ``part.json``, which describes both.
+The folder of a part gets the rows of its detections and its stretch of the annotated video, without
+sound. ``part.json`` is written last, and describes both.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ BYTES_EACH = 28  # of one detection
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartResult:
     """The facts of a finished part. ``first_digest``: digest of its first picture;
-    ``behind_digest``: of the next picture after the part. ``bad`` to ``ended_early`` are fields of
-    ``types.ReadCounts``. ``by_class``: pairs of class id and count."""
+    ``behind_digest``: digest of the next picture after the part. ``bad``, ``corrupt`` and
+    ``ended_early``: see ``types.ReadCounts``. ``by_class``: pairs of class id and count."""
 
     number: int
     of: int
@@ -140,7 +140,7 @@ def detect_part(
 
 
 def _config_of_a_part(config: Config) -> Config:
-    """Remove the range, which the part already has, and outputs that the join makes from rows."""
+    """Return the configuration without the range, and without outputs made later from rows."""
     shows_video = any(sink.name == "video" for sink in chosen_sinks(config))
     return replace(
         config,

@@ -28,17 +28,17 @@ from detector.core.sources._addresses import is_address
 
 PARTS = ".detect-video-parts-"
 PLAN, RECORD = "plan.json", "record.json"
-LEAST_S = 60.0  # least length of a part, since each opens the file and decodes some frames again
+LEAST_S = 60.0  # shortest part: each part costs opening the file and decoding some frames twice
 
 
 def folder_name(name: str, key: str) -> str:
-    """Return the folder's name. ``key`` (``settings.key_of``) differs for another version of the
-    source and for other settings."""
+    """Return the folder's name. ``key`` (``settings.key_of``) changes with the source's content and
+    with the settings."""
     return f"{_all_of(name)}{key[:16]}"
 
 
 def _all_of(name: str) -> str:
-    """Return the prefix of an item's folders, whatever their keys are."""
+    """Return the prefix that an item's folders have for all keys."""
     return f"{PARTS}{hashlib.sha256(name.encode()).hexdigest()[:16]}-"
 
 
@@ -59,8 +59,8 @@ def drop(place: str, name: str) -> None:
 
 
 def sweep(place: str, keep: Collection[str], names: Collection[str] | None) -> set[str]:
-    """Remove folders of parts, except those in ``keep``; return the ones of ``keep`` that exist.
-    ``names``: the items of a shard, whose parts alone are removed; None: the parts of all items."""
+    """Remove folders of parts that are not in ``keep``. Return the folders of ``keep`` that exist.
+    ``names``: remove only the parts of these items, a shard's; None: of all items."""
     found = find_folders(place)
     ours = None if names is None or not found else tuple(map(_all_of, names))
     kept = {name for name in found if name in keep and not os.path.islink(f"{place}/{name}")}
@@ -100,7 +100,7 @@ def finish_part(folder: Path, number: int, under_way: Path, record: ItemRecord) 
     try:
         os.rename(under_way, part_folder(folder, number))
     except OSError:
-        # A worker that was given up as lost may have finished this part: its result is as good.
+        # A worker that was given up as lost has finished this part. Its result is equally good.
         if read_record(folder, number) is None:
             raise
         shutil.rmtree(under_way, ignore_errors=True)

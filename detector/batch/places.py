@@ -1,10 +1,10 @@
-"""The folders of an output, and how the results of an item are put there complete.
+"""The folders of an output, and the atomic placement of an item's results in them.
 
     OUT/files/NAME/            an item's outputs, and done.json, its marker
     OUT/detections/source=.../ its rows in the dataset (dataset.py)
     OUT/manifest.sqlite        the items and their states; manifest-2-of-4.sqlite for a shard
     OUT/job.json               the settings of every worker (settings.py)
-    OUT/settings.yaml          the same for --config of a single run
+    OUT/settings.yaml          the same settings, for --config of a single run
     OUT/failures.jsonl         the failed items; failures-2-of-4.jsonl for a shard
 
 An item is written into a hidden folder of OUT, which is renamed when it is complete, with its
@@ -38,7 +38,7 @@ Marker = TypeVar("Marker", ItemRecord, Seal)
 
 
 class Outputs(Protocol):
-    place: str  # the argument of ``open_outputs``, for other processes
+    place: str  # the output's folder or address, with which other processes open it
     home: str  # the local folder of the job's own files: manifest, settings, locks
 
     def begin(self, name: str) -> Path:
@@ -74,7 +74,7 @@ class Outputs(Protocol):
         """Write the partition of an item from its rows, in place of an earlier one."""
 
     def gather_missing(self, names: Iterable[str], stopped: Callable[[], bool]) -> None:
-        """Write the partitions of those finished items that have none."""
+        """Write the partitions of these finished items that do not have one."""
 
     def ungather(self, name: str) -> None:
         """Remove the partition of an item, if it has one."""
@@ -82,12 +82,12 @@ class Outputs(Protocol):
     # The job's own files.
 
     def publish(self, settings: JobSettings, *, first: bool) -> JobSettings:
-        """Write the settings to the place. Return those in force: with ``first``, another shard may
-        have written its own before."""
+        """Write the settings to the place, and return the job's. With ``first``, settings that
+        another shard has written before are kept and returned."""
 
     def keep_home(self, shard: Shard, *, last: bool = False) -> None:
-        """Copy the job's own files to the place, at most once a minute unless it is the ``last``
-        time."""
+        """Copy the job's own files to the place, at most once a minute unless this is the ``last``
+        call."""
 
 
 def open_outputs(place: str) -> Outputs:
@@ -100,8 +100,8 @@ def open_outputs(place: str) -> Outputs:
 
 
 def open_home(place: str) -> str:
-    """Return the folder of the job's own files, updated from a store. Raises UsageError for an
-    address that cannot be written, and OutputError."""
+    """Return the local folder of the job's own files. If ``place`` is an address, update it from
+    the store. Raises OutputError, and UsageError for an address that cannot be written."""
     if is_address(place := local_path(place)):
         from detector.batch.bucket import BucketOutputs
 
@@ -128,7 +128,7 @@ class LocalOutputs:
     def commit(self, name: str, scratch: Path, record: ItemRecord) -> None:
         target = self.folder(name)
         with output_errors(target):
-            # Only its content needs a sync: if a power loss removes its name, the item is redone.
+            # Sync the marker's content only. If a power loss removes its name, the item is redone.
             with open(scratch / MARKER, "wb", buffering=0) as file:
                 file.write(to_json(record).encode())
                 os.fsync(file.fileno())
@@ -240,10 +240,10 @@ class LocalOutputs:
         dataset.remove(self.place, name)
 
     def publish(self, settings: JobSettings, *, first: bool) -> JobSettings:
-        return settings  # home is the place, so they are there already
+        return settings  # ``home`` is the output folder, so they are there already
 
     def keep_home(self, shard: Shard, *, last: bool = False) -> None:
-        """Do nothing: home is the place."""
+        """Do nothing, because ``home`` is the output folder."""
 
 
 def _read_plain(path: str, most: int) -> bytes:

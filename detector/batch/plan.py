@@ -16,8 +16,8 @@ from detector.core.errors import UsageError
 
 @dataclass(slots=True)
 class Plan:
-    """The plan of a job. ``todo``: (item, key). ``adopted``: items that only their markers show as
-    done. ``vanished``: results without a source; ``stale``: names without results or source."""
+    """The plan of a job. ``todo``: (item, key). ``adopted``: items done by their marker, but not by
+    the manifest. ``vanished``, ``stale``: done and unfinished items whose source is gone."""
 
     todo: list[tuple[Item, str]] = field(default_factory=list)
     adopted: list[tuple[Item, ItemRecord]] = field(default_factory=list)
@@ -70,8 +70,8 @@ def _marker(outputs: Outputs, name: str) -> ItemRecord | None:
 
 
 def prune(listing: Listing, outputs: Outputs) -> int:
-    """Remove the results of sources that are no longer listed, for all shards; return how many.
-    Raises UsageError if a SOURCE matches nothing: its disk may be unmounted."""
+    """Remove the results of sources that are no longer listed, for all shards. Return the number of
+    items removed. Raises UsageError if a SOURCE matches nothing: its disk may be unmounted."""
     if listing.silent:
         raise UsageError(
             f"{', '.join(listing.silent)}: matches nothing now, so nothing is pruned; is a disk "

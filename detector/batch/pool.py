@@ -1,7 +1,7 @@
 """The contract of a pool of workers, and the state that all pools share.
 
-A worker loads the model once and then processes one item after the other: it gets the name and path
-of an item and returns its record. It writes the outputs itself.
+A worker loads the model once and then processes one item after the other. It gets the name and path
+of an item, writes the item's outputs, and returns its record.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from detector.batch.settings import LoadedFacts
 from detector.core.errors import EXIT_ENGINE
 
 TICK_S = 0.2
-MOST_FAILED_LOADS = 3  # after this many failed loads in a row, the place stays empty
+MOST_FAILED_LOADS = 3  # after this many failed loads in a row, a place in the pool stays empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Pool(Protocol):
         ``auto``. Raises the errors of loading, and Stopped if a signal ends the wait."""
 
     def start(self, config: dict[str, dict[str, Any]], digest: str, most: int) -> None:
-        """Start the other workers, ``most`` in all. The first stays if it has these settings."""
+        """Start more workers, ``most`` in all. The first worker stays if it has these settings."""
 
     def has_room(self) -> bool:
         """Return whether a worker is free. A worker that is still loading is not."""
@@ -110,7 +110,7 @@ class Place:
     spent: dict[str, float] = field(default_factory=dict)
 
     def enter(self, state: str, now: float) -> None:
-        """Change the state, and add the seconds of the last one to ``spent``."""
+        """Change the state, and add the seconds of the previous one to ``spent``."""
         self.spent[self.state] = self.seconds(self.state, now)
         self.state, self.since = state, now
 

@@ -38,7 +38,7 @@ class Tally:
     frames: int = 0
     bytes_done: int = 0
     item_run_s: float = 0.0
-    wall_s: float = 0.0  # of all tasks, from submission to record
+    wall_s: float = 0.0  # sum over all tasks of the time from submission to record
     ledger: Ledger = field(default_factory=Ledger)
     slowest: list[SlowItem] = field(default_factory=list)
     started: float = 0.0
@@ -129,7 +129,7 @@ class Tally:
         )
 
     def report(self, workers: Sequence[WorkerReport], core_s: float) -> BatchReport:
-        """Report on the whole run. ``core_s``: its seconds times its cores."""
+        """Report on the whole run. ``core_s``: the run's seconds times its number of cores."""
         busy = core_s > 0 and any(worker.busy_s > 0 for worker in workers)
         return BatchReport(
             ledger=self.ledger,

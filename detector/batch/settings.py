@@ -47,8 +47,8 @@ class LoadedFacts:
 def ask(
     sources: Sequence[str], flags: Mapping[str, Any], config_file: str | None
 ) -> tuple[Config, dict[str, Any]]:
-    """Return the configuration of a command line and its flags. Rows are always saved. Raises
-    UsageError."""
+    """Resolve a command line. Return the configuration, in which rows are always saved, and the
+    flags that were given. Raises UsageError."""
     given = {name: value for name, value in flags.items() if value is not None}
     config = resolve_config(config_file, given)
     save = config.output.save
@@ -132,7 +132,7 @@ def digest_of(facts: LoadedFacts) -> str:
 
 
 def key_of(path: str, version: str, settings: str) -> str:
-    """Return the key of an item's results. If it differs from the marker's, they are redone."""
+    """Return the key of an item's results. If the marker has another key, the item is redone."""
     return _digest(f"{path}\0{version}\0{settings}")
 
 
@@ -153,8 +153,8 @@ def read_settings(place: str) -> JobSettings | None:
 
 
 def write_settings(place: str, settings: JobSettings, *, first: bool) -> JobSettings:
-    """Store the settings; return those in force. ``first``: keep those that another shard stored
-    before."""
+    """Store the settings, and return the job's. With ``first``, settings that another shard has
+    stored already are kept and returned."""
     path = Path(place, JOB)
     if first:
         temporary = path.with_name(f".detect-video-{os.urandom(8).hex()}.json")

@@ -1,8 +1,8 @@
 """Divide a long file into parts, so that several processes give the results of a single run.
 
-A part starts after a key frame from which a decoder gives the same pictures as in a single run, and
-at the first frame of a batch of that run. If the packets do not prove this, or an option carries
-state from frame to frame, the file stays whole, and the plan gives the reason.
+A part starts after a key frame from which a decoder gives the same pictures as in a single run. Its
+first frame is also the first of a batch of that run. If the packets do not prove this, or an option
+carries state from frame to frame, the file stays whole, and the plan gives the reason.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """The parts of a file; none if it stays whole. ``is_short``: the reason is its length."""
+    """The parts of a file; none if it stays whole. ``is_short``: whether that is for its length."""
 
     parts: tuple[Part, ...]
     why_whole: str = ""
@@ -155,7 +155,7 @@ def _why_not_joined(sink: type[Sink], config: Config) -> str:
 @dataclass(frozen=True, slots=True)
 class _FrameRange:
     """The frames that a single run yields: ``count`` frames with the numbers ``first``,
-    ``first + stride``, ... It reads frames from ``begin`` up to ``end``, exclusive."""
+    ``first + stride``, ... The run reads frames from ``begin`` up to ``end``, exclusive."""
 
     begin: int
     end: int
@@ -279,7 +279,7 @@ def keep_plan(folder: Path, key: str, parts: tuple[Part, ...]) -> None:
 
 
 def read_plan(folder: Path, key: str) -> tuple[Part, ...]:
-    """Return the stored parts of an item; none without a plan for this key and this version."""
+    """Return the stored parts of an item, or none if no plan has this key and our version."""
     try:
         path = folder / PLAN
         kept = codec.from_json(codec.read_file(path), _KeptPlan, path)

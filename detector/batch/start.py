@@ -28,7 +28,7 @@ from detector.core.errors.writing import temporary_folder
 from detector.core.run.signals import Stop, stop_on_signals
 from detector.core.sources._addresses import is_address, local_path
 
-PICTURES = 20  # how many of the first sources are tried for the shape of the canvas
+PICTURES = 20  # at most this many sources are tried, in order, to find the shape of the canvas
 TOKEN = ".detect-video-cluster"  # a hidden file in OUT: a node that can read it sees the same OUT
 UNWATCHED = Watch()
 
@@ -49,7 +49,7 @@ def run_batch(
     settings = check_begin(request, home)
     sources, flags, config_file = given_or_kept(request, settings)
     asked, flags = ask(sources, flags, config_file)
-    # A new job lists its sources before OUT is made: a wrong one leaves no folder behind.
+    # A new job lists its sources before OUT is made, so that a wrong SOURCE creates no folder.
     listed = list_sources(sources, request.output) if settings is None else None
     make_output_folder(request.output)
     with stop_on_signals() as stop, locked(home, request.shard):
@@ -191,7 +191,7 @@ def check_begin(request: Request, home: str) -> JobSettings | None:
     if request.prune and request.shard != WHOLE:
         raise UsageError("--prune checks all results; use it without --shard")
     joins = request.shard != WHOLE and not own.exists()
-    for path in Path(home).glob(f"{MANIFEST}*.sqlite"):  # all must be of the same division
+    for path in Path(home).glob(f"{MANIFEST}*.sqlite"):  # all must be of shards with the same N
         joins = joins and path.stem.endswith(f"-of-{request.shard.of}")
     if not (request.resume or joins):
         raise UsageError(
@@ -204,7 +204,7 @@ def check_begin(request: Request, home: str) -> JobSettings | None:
 def given_or_kept(
     request: Request, settings: JobSettings | None
 ) -> tuple[list[str], dict[str, Any], str | None]:
-    """Return sources, flags and --config: of the command line, or the job's if not given there."""
+    """Return sources, flags and --config: of the command line, and the job's if it has none."""
     given = {name: value for name, value in request.flags.items() if value is not None}
     sources, config_file = list(request.sources), request.config_file
     if settings is None:

@@ -37,7 +37,7 @@ class Named(NamedTuple):
 
 
 def walk(place: Location, *, flat: bool = False) -> Iterator[tuple[str, ObjectInfo]]:
-    """Yield (key, about) of each object whose key starts with that of ``place``, sorted."""
+    """Yield (key, about) of the objects whose keys start with ``place.key``, sorted by key."""
     store = open_store(place)
     with store_errors(place):
         if place.scheme == "s3":
@@ -68,8 +68,8 @@ def find_objects(
     text: str, lists: Sequence[str], own: str, limit: int, left_out: Counter[str]
 ) -> Iterator[Named]:
     """Yield the videos of one SOURCE. ``lists``: suffixes of list files, which have at most
-    ``limit`` bytes. ``own``: the job's output, which is skipped. Other objects are counted in
-    ``left_out``, by suffix."""
+    ``limit`` bytes. ``own``: the job's output, which is skipped. ``left_out`` counts other objects
+    by suffix."""
     place = parse_address(text)
     if place.scheme in STORES and MAGIC.search(place.key):
         yield from _match(place, own, left_out)
@@ -133,7 +133,7 @@ def _folders(key: str) -> Iterator[str]:
 
 
 def _takes(relative: str, left_out: Counter[str]) -> bool:
-    """Return whether the suffix is a video's. Count others, except hidden names and folders."""
+    """Return whether a key names a video. Count the suffixes of other files that are not hidden."""
     hidden = any(part[:1] == "." and part not in (".", "..") for part in relative.split("/"))
     if hidden or not relative or relative.endswith("/"):
         return False
@@ -170,7 +170,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def find_listed(lines: Sequence[str], own: str, left_out: Counter[str]) -> Iterator[Named]:
-    """Yield the objects, and the videos of folders (ending in a slash), of the listed addresses."""
+    """Yield the object at each address, or all videos below it if the address ends in a slash."""
     places = list(dict.fromkeys(map(parse_address, lines)))
     levels = zip(*(place.path.split("/")[:-1] for place in places), strict=False)
     common = takewhile(lambda names: len(set(names)) == 1, levels)

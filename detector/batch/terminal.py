@@ -25,7 +25,7 @@ from detector.core.terminal.tables import draw_table
 
 LINE_EVERY_S = 30.0  # time between lines in a pipe
 MOST_CLASSES = 20  # classes whose object counts are printed at the end
-MOST_FAILURES = 20  # failures, and damaged files, that are listed
+MOST_FAILURES = 20  # how many failures are listed, and how many damaged files
 MOST_ITEMS = 20  # names that a dry run lists
 
 

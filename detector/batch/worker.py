@@ -28,8 +28,8 @@ BEAT_S = 0.5
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
     """The order to load the model. ``config``: all options, by group. ``place``: the output folder
-    or address. ``resolves``: whether ``config`` may contain ``auto``. ``gathers``: whether rows go
-    into the dataset too."""
+    or address. ``resolves``: whether ``config`` may contain ``auto``. ``gathers``: whether rows
+    also go into the dataset."""
 
     config: dict[str, dict[str, Any]]
     place: str
@@ -90,7 +90,7 @@ class _Reporter:
 
     def __init__(self, parent: Connection) -> None:
         self._parent, self._lock = parent, threading.Lock()
-        self._frames: int | None = None  # not reported yet; None: no progress
+        self._frames: int | None = None  # number to report; None: no progress since the last report
         threading.Thread(target=self._beat, daemon=True).start()
 
     def send(self, reply: PoolReply) -> None:
@@ -127,7 +127,7 @@ class _ItemWorker:
         from detector.batch.item import Task, process_item
 
         task = codec.from_builtins(order.task, Task, "batch")
-        with suppress(OSError):  # what libraries print would fill the disk in a job of days
+        with suppress(OSError):  # in a job of days, what libraries print would fill the disk
             os.ftruncate(2, 0)
         gather = self.outputs.gather if self._gathers else None
         record = process_item(task, self.model, self.outputs, gather=gather, watch=reporter.watch)
@@ -135,7 +135,7 @@ class _ItemWorker:
 
 
 def _refusal(error: DetectVideoError) -> PoolReply:
-    """Return the reply for an error. After an engine failure or a bug the worker is broken."""
+    """Return the reply for an error. An engine failure or a bug marks the worker as broken."""
     return PoolReply(
         kind="error",
         error=" ".join(str(error).split()),

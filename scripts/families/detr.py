@@ -26,7 +26,7 @@ SIZE = (640, 480)
 
 
 def family(classes: int) -> Family:
-    """Make a model. ``classes``: not counting "no object", the last one."""
+    """Make a model. ``classes``: number of classes, without the last one, "no object"."""
     from transformers import DetrConfig, DetrForObjectDetection, DetrImageProcessor
 
     torch.manual_seed(3)

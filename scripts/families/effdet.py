@@ -27,7 +27,7 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def read(picture: Path, size: tuple[int, int]) -> tuple[torch.Tensor, float, tuple[int, int]]:
-    """Apply effdet's transforms; return input, factor back to the picture, its (width, height)."""
+    """Apply effdet's transforms; return the input, the factor back to the picture, and the picture's size."""
     image = Image.open(picture).convert("RGB")
     resized, notes = ResizePad(size, fill_color=resolve_fill_color("mean", MEAN))(image, {})
     array = torch.from_numpy(np.array(resized)).permute(2, 0, 1)[None].float()
@@ -123,7 +123,7 @@ def main() -> None:
     save(out, "effdet 0.4.1, efficientdet_d0, random weights", variants)
 
 
-# The raw levels have no description, since it cannot contain the anchors that they need.
+# The raw levels have no description, since a description cannot contain the anchors that they need.
 DESCRIPTION = """\
 version: 1
 family: efficientdet

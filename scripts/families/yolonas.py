@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-os.environ["CRASH_HANDLER"] = "FALSE"  # or super-gradients prints advice at exit
+os.environ["CRASH_HANDLER"] = "FALSE"  # otherwise super-gradients prints advice at exit
 
 import cv2
 import torch

@@ -19,7 +19,7 @@ SIZE = (512, 384)
 
 
 def family(classes: int, deviation: float) -> Family:
-    """Make a model. ``classes``: not counting "no object", the last one."""
+    """Make a model. ``classes``: number of classes, without the last one, "no object"."""
     from transformers import YolosConfig, YolosForObjectDetection, YolosImageProcessor
 
     torch.manual_seed(13)

@@ -1,4 +1,4 @@
-"""YOLOv9 with both branches, in the form that its own repository exports (GPL, so we use none of it).
+"""YOLOv9 with both branches, in the form that its own repository exports (GPL, so we use none of its code).
 
 Its author writes: "the output of yolov9 models are aux prediction and main prediction respectively"
 (WongKinYiu/yolov9, issue 21). We export a small network of our own with two such branches.

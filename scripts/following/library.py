@@ -18,7 +18,7 @@ from following.footage import Footage
 from following.steady import watch
 
 CONF, LOW = 0.25, 0.1  # lowest score that starts a track; lowest that ByteTrack uses
-EACH = 100_000  # added to ids to keep classes apart; no class has as many ids
+EACH = 100_000  # offset between the ids of two classes; no class has as many ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ def sightings(
 
 
 def labelled(footage: Footage, other: str) -> list[Row]:
-    """Measure at the recall of ``other``, the model card's peer, and at the default threshold."""
+    """Measure at the recall of ``other``, another network, and at the default threshold."""
     rows = []
     theirs = watch(footage.source, model=other, conf=CONF)
     ours = watch(footage.source, conf=LEAST, max_det=300)

@@ -14,7 +14,7 @@ from gpu.findings import Row, rehearsing, row
 from gpu.machine import CLIP, HANDICAP
 
 ENGINE_FAILED = 5  # exit status
-LIMIT_MB, TOO_MANY = 128, 256  # this many float32 pictures take 660 MB before the first layer
+LIMIT_MB, TOO_MANY = 128, 256  # 256 float32 pictures take 660 MB before the first layer
 LIMIT_MB_CPU, TOO_MANY_CPU = 8, 16  # smaller, because a CPU is slower
 ASSERT_AT = 40  # the inference that fails, of 80
 IN_FLIGHT = 16  # most frames in flight when the device fails
@@ -62,7 +62,7 @@ def _handicapped(handicap: str, value: int, folder: str, *options: str) -> tuple
 
 
 def asserted() -> Iterator[Row]:
-    """Let the 40th inference fail on the device: rows and spans of earlier frames must be written,
+    """Let the 40th inference fail on the device. Rows and spans of earlier frames must be written,
     the first error must be reported, and the process must end on its own."""
     if (why := here.torch_lacks()) is not None:
         yield row("torch", why, None)
@@ -70,7 +70,7 @@ def asserted() -> Iterator[Row]:
     from detector.lab.session.read import read_session
 
     with tempfile.TemporaryDirectory() as folder:
-        # Without CUDA graphs, which would replay captured kernels without the failing one.
+        # Turn CUDA graphs off: they would replay captured kernels without the failing one.
         options = ("--frames", "80", "--no-video", "--quiet", "--engine-options", "graphs=0")
         code, _, err = _handicapped("assert", ASSERT_AT, folder, *options)
         lines = [line for line in err.splitlines() if line.startswith("detect-video:")]

@@ -1,8 +1,8 @@
 """Run detect-video on a handicapped device.
 
-`handicap.py memory MB ...` limits torch's memory, `handicap.py assert N ...` makes the Nth
-inference fail on the device, `handicap.py drawers N ...` draws on N threads ahead of the writer.
-This needs its own process: after a failed CUDA assertion, every later call of the process fails.
+`handicap.py memory MB ...` limits torch's memory. `handicap.py assert N ...` makes the Nth
+inference fail on the device. `handicap.py drawers N ...` draws on N threads ahead of the writer.
+Each needs its own process: after a failed CUDA assertion, every later call of the process fails.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def lend_memory(megabytes: int) -> None:
-    """Limit torch's memory; on a CPU, let ``requests.fits`` check the pictures' size in float32."""
+    """Limit torch's memory. On a CPU, make ``requests.fits`` check the pictures' float32 size."""
     import torch
 
     from detector.core.engines.torch import requests
@@ -38,8 +38,8 @@ def lend_memory(megabytes: int) -> None:
 
 
 def assert_at(number: int) -> None:
-    """Let the ``number``-th inference read beyond the end of a tensor. A GPU fails while the kernel
-    runs, after the launch, and so does every later call; a CPU fails at once."""
+    """Let the ``number``-th inference read beyond the end of a tensor. On a GPU, the kernel fails
+    after its launch, and every later call fails too; a CPU fails at once."""
     import torch
 
     from detector.core.engines.torch import requests

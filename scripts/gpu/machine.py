@@ -81,7 +81,7 @@ def _tool(name: str) -> Row:
 
 
 def _doctor() -> Row:
-    """Run `detect-video doctor` from the checkout, installed or not."""
+    """Run `detect-video doctor` from the checkout, whether it is installed or not."""
     with tempfile.TemporaryDirectory() as folder:
         code, out, err = detect_video("doctor", cwd=folder)
     lines = out.strip().splitlines()

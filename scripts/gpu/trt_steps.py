@@ -87,7 +87,7 @@ def built(edition: Edition, variants: Variants) -> Iterator[Row]:
 
 
 def compiled_again(engine: str, folder: str) -> Iterator[Row]:
-    """Measure how long it takes to open a plan without and with cached kernels; also print whether
+    """Measure how long it takes to open a plan without and with cached kernels. Also print whether
     the engine chose single kernels or a CUDA graph."""
     for file in Path(folder).glob("*.jit*"):
         file.unlink()

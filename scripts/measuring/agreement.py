@@ -35,9 +35,9 @@ IOU = 0.5  # lowest IoU of partners
 @dataclass(frozen=True, slots=True)
 class Row:
     """One precision. ``clips``: clip -> agreement. ``alone``: number of detections without a
-    partner, over all clips, and of those that have one below the threshold. Only for int8:
-    ``layers``: number of layers that multiply; ``float_layers``: of those that stay float;
-    ``float_macs``: share of the MACs in the latter."""
+    partner, over all clips, and how many of these have one below the threshold. Only for int8:
+    ``layers``: number of layers that multiply; ``float_layers``: how many of them stay float;
+    ``float_macs``: share of the MACs in these."""
 
     model: str
     precision: str
@@ -170,8 +170,8 @@ def crossings(
     """Return how many detections of ``a`` or ``b`` have a partner in the other only below the
     threshold.
 
-    ``*_below``: the same frames including boxes of lower score, best first. Their first boxes are
-    those of ``a`` or ``b``, because NMS keeps these whatever scores less.
+    ``*_below``: the same frames with boxes of lower scores too, best first. They begin with the
+    boxes of ``a`` or ``b``, because boxes of lower score do not affect NMS of higher ones.
     """
     count = 0
     for ours, theirs, ours_below, theirs_below in zip(a, b, a_below, b_below, strict=True):

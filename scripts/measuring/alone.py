@@ -19,7 +19,7 @@ WARM_UP = 3  # inferences per request before each turn; meanwhile other engines'
 
 
 class Variant(NamedTuple):
-    """``requests``: concurrent ones, with ``threads`` each; 0: the engine's own choice."""
+    """``requests``: how many run at once, each with ``threads``; 0: the engine's own choice."""
 
     engine: str
     precision: str
@@ -36,7 +36,7 @@ class Variant(NamedTuple):
 
 
 def opened(network: Network, variant: Variant, calibrate: str | None) -> Engine:
-    """Open the engine like a run, with the same errors."""
+    """Open the engine as a run does, and raise the same errors."""
     runtime = RuntimeConfig(
         concurrency=variant.requests, threads=variant.threads, precision=variant.precision
     )

@@ -37,7 +37,7 @@ from measuring.rounds import (
 )
 
 AIM = 0.95
-# Without telemetry, which sends an event during the import: openvino then uses a stub.
+# Hide openvino_telemetry, which sends an event during the import; openvino then uses a stub.
 START = (
     "import sys; sys.modules['openvino_telemetry'] = None; "
     "from openvino.tools.benchmark.main import main; main()"

@@ -1,8 +1,8 @@
 """The effect of dynamic quantisation: int8 weights, and activations quantised in every run.
 
 The engines do not offer it. torch quantises linear and recurrent layers only, so it changes nothing
-in a network of convolutions. ONNX Runtime turns convolutions into ConvInteger: the file shrinks,
-but each run measures the range of every activation and converts it, and the kernel is slow.
+in a network of convolutions. ONNX Runtime turns convolutions into ConvInteger. The file shrinks,
+but each run must measure the range of every activation and convert it, and the kernel is slow.
 ``scripts/bench dynamic`` measures that; see docs/quantisation.md.
 """
 
@@ -73,8 +73,8 @@ def count_changed_by_torch(module: nn.Module) -> int:
         warnings.simplefilter("ignore")  # torch.ao.quantization moves to torchao
         result = quantize_dynamic(module)
     before = dict(module.named_modules())
-    # Skip the module itself (every copy of a GraphModule has its own class), and parts that only
-    # the result has.
+    # Skip the module itself (every copy of a GraphModule has its own class), and modules that exist
+    # only in the quantised copy.
     return sum(
         type(part) is not type(before[name])
         for name, part in result.named_modules()

@@ -24,7 +24,7 @@ class MissingError(Exception):
 def environment(name: str, *steps: Sequence[str], check: Sequence[str] = ()) -> Path:
     """Return the Python of an environment, which is created once.
 
-    ``steps``: the packages of each call of pip. ``check``: arguments for that Python that must
+    ``steps``: the packages of each call of pip. ``check``: arguments with which that Python must
     succeed. An environment that fails is removed, and not created again. Raises MissingError.
     """
     folder, failed = CACHE / name, CACHE / f"{name}.failed"
@@ -41,7 +41,7 @@ def environment(name: str, *steps: Sequence[str], check: Sequence[str] = ()) -> 
             try:
                 _succeed([str(python), *check], f"{name} does not run")
             except MissingError as error:
-                shutil.rmtree(folder)  # gigabytes
+                shutil.rmtree(folder)  # it may have gigabytes
                 failed.write_text(f"{error}\n")
                 raise
         (folder / COMPLETE).touch()

@@ -3,8 +3,8 @@ classes, and the length of the run.
 
 Each curve of medians is printed with the expected one, cost = a + b x**e through its ends; e = 1 is
 proportional, e = 0 constant. The measured exponent is the slope of a line through the logarithms,
-over the whole curve and over its upper half. A constant part of the cost only lowers the exponent,
-least so in the upper half.
+over the whole curve and over its upper half. A constant part of the cost lowers the exponent, but
+less in the upper half.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CANDIDATES = (10, 30, 100, 300, 1000, 3000, 10_000)
 CLASSES = (1, 2, 5, 10, 20, 40, 80)
 LENGTHS = (300, 1000, 3000, 10_000, 30_000, 100_000)
 OBJECTS = 30  # candidates form clusters around these, as those of a network do
-CELLS = 8400  # of a network with a 640x640 input
+CELLS = 8400  # grid cells of a network with a 640x640 input
 TINY = 90  # height of the clip of long runs, whose frames cost next to nothing
 SLACK = 0.1  # how far an exponent may exceed the expected one
 FLAT = 1.05  # allowed growth of RSS from the second to the last quarter of a long run

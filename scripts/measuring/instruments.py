@@ -1,8 +1,8 @@
 """The cost of the instruments per frame: how often each of their steps runs, times its cost.
 
 The difference of two runs would be noise, because handing a lock from thread to thread takes longer
-if one sleeps. Counts do not depend on the machine's load; the cost of a step hardly does, since it
-is the minimum of many tries over some seconds.
+if a thread sleeps. Counts do not depend on the machine's load. The cost of a step hardly does,
+since it is the minimum of many tries over some seconds.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def instruments(mode: str | None) -> None:
     """Measure the cost of timeline and NVTX in the threaded loop: counts of steps times their
     costs.
 
-    Steps are counted in two runs. In the usual one, reading, inference and writing sleep, as if
-    libraries' threads worked for them, and the other stages compute. In the other, every stage
+    Steps are counted in two runs. In the usual run, reading, inference and writing sleep, as if
+    libraries' threads worked for them, and the other stages compute. In the second run every stage
     sleeps, so that each interval ends with all possible clock reads, as on a busy machine. The cost
     of a step is measured without a profiler, and with an NVTX tool that does nothing.
     """

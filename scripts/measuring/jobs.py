@@ -1,5 +1,5 @@
 """Parts of scripts/batch_check and scripts/cluster_check: timings, in turns, of ways to run many
-short clips; pictures that kill their process; and the comparison with single runs."""
+short clips; pictures that kill the process that opens them; and comparisons with single runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEAD = ("way", "s, median [range]", "times the loop", "CPU s", "ms an item adds 
 
 @dataclass
 class Timed:
-    """Timings of one way, one per round. ``besides_ms``: an item's overhead on top of its run."""
+    """Timings of one way to run the clips, per round. ``besides_ms``: overhead of an item."""
 
     seconds: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
@@ -97,7 +97,7 @@ def compare_with_single_runs(
     out: Path, folder: Path, cores: Sequence[int], count: int = 0, seed: int = 0
 ) -> list[str]:
     """Compare ``count`` finished items (0: all) with single runs, which are written to ``folder``.
-    Items that differ are run again on ``cores``, those of a worker; return the remaining faults."""
+    Run items that differ again on a worker's ``cores``; return the items that still differ."""
     from tests.batch.killing import list_differences
 
     files = out / "files"

@@ -1,9 +1,9 @@
 """End-to-end FPS compared with the machine's limit.
 
 No loop can be faster than its longest serial stage, or than its CPU time spread evenly over all
-cores. We take the CPU time of the leanest configuration of the same engine and precision: one
-thread per request, so that no thread of the engine spins or waits for another. So CPU time that a
-run wastes does not lower its own limit.
+cores. We take the CPU time of the leanest configuration of the same engine and precision. It has
+one thread per request, so no thread of the engine spins or waits for another. This way, CPU time
+that a run wastes does not lower its own limit.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def alone_ms(summary: Mapping[str, Any]) -> dict[str, float]:
 def _foreign_share(libraries: Any) -> float:
     """Return the share of waits for a core that other processes caused, estimated from CPU times.
 
-    The rest was caused by the stage's own libraries, which is part of the stage's time. If the
-    system does not report CPU times, we blame other processes for all waits.
+    The stage's own libraries caused the rest, which counts as the stage's time. If the system does
+    not report CPU times, we blame other processes for all waits.
     """
     if libraries is None or libraries.others_s is None:
         return 1.0
@@ -207,7 +207,7 @@ def _measured(
     rows, limiters = [], []
     for number, run in enumerate(rows_by_variant[RUN]):
         summary, plain = (summaries[name][-rounds:][number] for name in (RUN, PLAIN))
-        # On few cores, the run itself is a lean configuration.
+        # With one engine thread per request, the run itself is a lean configuration.
         candidates = [run["cpu_ms"]] if summary["engine_threads"] == 1 else []
         lean = min([rows_by_variant[name][number]["cpu_ms"] for name in LEANEST] + candidates)
         fps, limiter = limit_of(serial_ms(alone_ms(plain), summary["concurrency"]), lean, cores)

@@ -2,8 +2,8 @@
 
 A sleep in each call of the engine makes a frame longer by the whole sleep only if no other thread
 uses that time to catch up. With video encoding, or an engine thread per core, the codecs' threads
-do: on two busy cores they worked for 0.5 to 0.7 ms of each 2 ms sleep, and hid that part. So the
-check has one engine thread and no video, and this process measures the effect on its frames.
+catch up: on two busy cores they worked for 0.5 to 0.7 ms of each 2 ms sleep, and hid that part. So
+the check has one engine thread and no video, and this process measures the effect on its frames.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Measurement:
 
 @dataclass(slots=True)
 class Sleep:
-    """Sleeps for ``seconds``, with an error of some microseconds; costs little while that is 0."""
+    """Sleeps for ``seconds``, with an error of some microseconds. If it is 0, it costs little."""
 
     seconds: float = 0.0
     clock: Callable[[], float] = time.perf_counter

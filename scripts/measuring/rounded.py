@@ -1,7 +1,7 @@
 """Simulate half precision: a half-precision graph in float32 with explicit roundings.
 
 ONNX Runtime has no half kernels on most CPUs. It computes fp16 in float32 and omits roundings
-between nodes, so the loss looks too small, and it rejects bf16. Here each node computes in float32,
+between nodes, so fp16 looks too exact. It rejects bf16. Here each node computes in float32,
 like tensor cores, and two explicit Casts round its result to half and back. Hardware that fuses an
 activation rounds once less.
 """

@@ -80,10 +80,10 @@ def prepare(
 ) -> dict[str, Any]:
     """Make the network with random weights, as .pt, as ONNX, and for OpenVINO in fp32 and int8.
 
-    Trained weights are not available everywhere. Random ones give the same numbers for every
-    picture, and no box or thousands. So we set the batch norms' statistics from the pictures, and
-    scale and shift the last layers of the classes until about 30 boxes per picture exceed the
-    threshold: then both programs have boxes to suppress, draw and write.
+    Trained weights are not available everywhere. Random weights give the same outputs for every
+    picture, and either no box or thousands. So we set the batch norms' statistics from the
+    pictures, and scale and shift the last layers of the class branches until about 30 boxes per
+    picture exceed the threshold. Then both programs have boxes to suppress, draw and write.
     """
     import torch
     from ultralytics import YOLO
@@ -172,7 +172,7 @@ def shift_scores(model: Any, shift: float) -> None:
 
 
 def score_layers(model: Any) -> list[Any]:
-    """Return the last layers of the classes."""
+    """Return the last layers of the class branches."""
     import torch
 
     classes = len(model.names)

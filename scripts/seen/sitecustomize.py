@@ -49,7 +49,7 @@ def _enter(unit: str) -> str:
     before = os.environ.get(UNIT, "none")
     os.environ[UNIT] = unit
     _noted.clear()
-    _trace()  # again, in case a test has ended it
+    _trace()  # again, in case a test has stopped the tracing
     return before
 
 
@@ -58,7 +58,7 @@ def _trace() -> None:
     threading.settrace(_calls)
 
 
-_units: dict[str, str] = {}  # name of a test, or of its file -> unit
+_units: dict[str, str] = {}  # name of a test or a test file -> unit, the number of its lines' file
 
 
 def _unit(name: str) -> str:

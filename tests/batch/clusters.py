@@ -146,7 +146,7 @@ class Answer:
 
 
 class FakeRay:
-    """Fake ``ray``, ``ray.remote(Worker)`` and the nodes. ``full``: others use all cores."""
+    """A fake ``ray``, ``ray.remote(Worker)`` and cluster. ``full``: other jobs use all cores."""
 
     def __init__(self, out: Path, clock: Clock, *nodes: Node) -> None:
         self.out, self.clock = str(out), clock

@@ -1,5 +1,5 @@
-"""Deadly items, which end the process that opens them: by abort(), like a bug in a library; by
-SIGKILL, like the kernel's out-of-memory killer; or by an allocation beyond the memory limit.
+"""Deadly items, which end the process that opens them. Some call abort(), like a bug in a library;
+some send SIGKILL, like the kernel's out-of-memory killer; some allocate more than the memory limit.
 
 ``scripts/batch_check deaths`` and ``scripts/cluster_check deaths`` run them among a thousand items,
 and a test among a few.
@@ -27,13 +27,13 @@ from tests.processes import all_pids, command_line
 
 WAYS_TO_DIE = ("abort", "kill", "limit")
 HOG = "hog"  # allocates much memory, until Ray's memory monitor ends the process
-MARK = b"DEADLY:"  # follows a picture, where decoders ignore it; the way to die comes after it
+MARK = b"DEADLY:"  # appended to a picture, where decoders ignore it; one of WAYS_TO_DIE follows
 SETTINGS = (
     *("--engine", "null", "--model", "dots.onnx", "--engines-dir", "engines"),
     *("--save", "jsonl", "--no-video"),
 )
 PATIENCE_S = 1800.0
-REFUSED_BYTES = 30 << 20  # an allocation beyond the limit
+REFUSED_BYTES = 30 << 20  # an allocation that the memory limit refuses
 HOG_BYTES, HOG_S = 3 << 30, 30
 
 # Every process imports this as sitecustomize; only workers get the deadly decoder.
@@ -101,7 +101,7 @@ def run_job(place: Path, *words: str, env: dict[str, str] | None = None) -> Ende
         "DETECT_VIDEO_SELF_TIMING": "0",
         "PYTHONPATH": f"{place / 'hook'}:{CHECKOUT}",
         "DEATHS_LOG": str(log),
-        "TMPDIR": str(place / "tmp"),  # the pool's folder is named in its workers' commands
+        "TMPDIR": str(place / "tmp"),  # so that the workers' command lines contain ``place``
         **(env or {}),
     }
     start = time.monotonic()
@@ -121,8 +121,8 @@ def run_job(place: Path, *words: str, env: dict[str, str] | None = None) -> Ende
 def list_faults(
     place: Path, ended: Ended, count: int, deadly: Sequence[str], patience_s: float = 0.0
 ) -> list[str]:
-    """List the faults of a job. Empty if exactly the ``deadly`` items failed, and no file or
-    process is left. ``patience_s``: time for processes to end after their parent was killed."""
+    """List the faults of a job: none if exactly the ``deadly`` items failed, and no file or process
+    is left. ``patience_s``: time for processes to end after their parent was killed."""
     items = ended.result.get("items", {})
     failed = {one["name"]: one for one in ended.result.get("failures", ())}
     faults = []

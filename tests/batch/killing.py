@@ -52,8 +52,8 @@ def make_clips(
     names: Sequence[str] = NAMES,
     nasty: bool = True,
 ) -> list[Path]:
-    """Cut ``count`` clips of 8 to 24 frames out of the videos ``names``, in three folders. Copy
-    the ``nasty`` videos of less than 8192 pixels too. Return all paths, sorted."""
+    """Cut ``count`` clips of 8 to 24 frames out of the videos ``names``, in three folders. If
+    ``nasty``, copy the nasty videos narrower than 8192 pixels too. Return all paths, sorted."""
     paths: list[Path] = []
     delays = random.Random(0)
     sources = [_pictures(videos / name, width) for name in names]
@@ -102,7 +102,7 @@ def _encode(path: Path, pictures: list[av.VideoFrame]) -> None:
         stream.width, stream.height = pictures[0].width, pictures[0].height
         stream.pix_fmt, stream.options = "yuv420p", {"preset": "ultrafast", "threads": "1"}
         for number, picture in enumerate(pictures):
-            picture.pts, picture.time_base = number, Fraction(1, 25)  # clips share pictures
+            picture.pts, picture.time_base = number, Fraction(1, 25)  # several clips may use it
             container.mux(stream.encode(picture))
         container.mux(stream.encode(None))
 
@@ -112,7 +112,7 @@ def _encode(path: Path, pictures: list[av.VideoFrame]) -> None:
 
 @dataclass(slots=True)
 class Killed:
-    """``workers``: kills of a process of the pool; ``jobs``: of the command itself."""
+    """Numbers of kills. ``workers``: of the pool's processes; ``jobs``: of the command itself."""
 
     workers: int = 0
     jobs: int = 0
@@ -136,14 +136,14 @@ def run_with_kills(
 ) -> Killed:
     """Run a job to its end while sending SIGKILL at random moments; resume it if it was killed.
 
-    Each kill waits for a random number of finished items, and then ``delay_s``, so that it may hit
-    the loading of a model, an item, or the time between two. ``count``: counts the finished items
-    in OUT (default: their markers). ``kill_worker``: default: kills a worker of the local pool.
+    Each kill waits for a number of finished items, and then for a random time in ``delay_s``.
+    So it may hit the loading of a model, an item, or the time between items. ``count``: counts the
+    finished items in OUT; default: markers. ``kill_worker``: default: kills one of the local pool.
     """
     count, kill_worker = count or count_done, kill_worker or _kill_a_worker
     delays, killed = random.Random(seed), Killed()
     kinds = ["worker"] * worker_kills + ["job"] * job_kills
-    # Items that lose their worker are retried last, and a second loss would make them fail.
+    # Kill early: items that lost a worker are retried last, and would fail after a second loss.
     due = sorted((delays.randint(0, round(LAST_KILL * items)), kind) for kind in kinds)
     while killed.exit_code is None:
         killed.runs += 1
@@ -223,8 +223,8 @@ def is_worker(pid: int) -> bool:
 
 
 def list_faults(sources: Path, out: Path, clips: list[Path]) -> list[str]:
-    """List the faults of a job that ended. Empty if every item has complete results, listed once,
-    and no other file is left."""
+    """List the faults of a job that ended: none if every item is listed once and has complete
+    results, and no other file is left."""
     return [
         *_faults_of_items(sources, out, clips),
         *_faults_of_files(out),
@@ -303,7 +303,7 @@ def list_differences(
 ) -> list[str]:
     """Return the items whose detections differ in any byte from a single run with the job's
     settings. ``cores``: the cores of the single runs; None: all. How a decoder conceals damage
-    depends on their number."""
+    depends on the number of cores."""
     cores_used = sorted(os.sched_getaffinity(0)) if cores is None else cores
     different = []
     for name in names:

@@ -30,9 +30,9 @@ FILES_PER_FOLDER = 1000
 
 
 class Cost(NamedTuple):
-    seconds: float  # of the whole command, imports and the model's loading included
-    cpu_s: float  # its workers included
-    peak_mb: float  # resident, of the process that lists and resumes
+    seconds: float  # wall time of the whole command, including imports and loading the model
+    cpu_s: float  # CPU time of the command and its workers
+    peak_mb: float  # peak resident memory of the process that lists and resumes
     document: dict[str, Any]
 
 
@@ -45,8 +45,8 @@ def make_sources(folder: Path, count: int) -> None:
 
 
 def pretend_done(sources: Path, out: Path, but: int) -> None:
-    """Write markers and a manifest for all items but the last ``but``. The job in ``out`` already
-    has its settings. For speed, nothing is synced to disk."""
+    """Write markers and a manifest for all items except the last ``but``. The job in ``out`` must
+    have its settings already. For speed, nothing is synced to disk."""
     settings = read_settings(str(out))
     assert settings is not None
     items = sorted(_items(sources))
@@ -98,7 +98,7 @@ def cost_of(*words: str) -> Cost:
     with process:
         assert process.stdout is not None
         text = b""
-        # The kernel's figure at exit would include the workers.
+        # The kernel's peak, which it reports at exit, would include the workers.
         while block := _read_for(process.stdout.fileno(), 0.02):
             text += block.strip(b"\0")
             peak_kb = max(peak_kb, _peak_kb(process.pid))

@@ -78,8 +78,8 @@ PART_FRAMES = 10
 
 
 def do_step(task: Task, outputs: Outputs, digest: str, parts: int) -> ItemRecord:
-    """Do a worker's step of a long item, without detecting anything. ``parts``: into how many the
-    plan divides it; 0: it is processed whole."""
+    """Do a worker's step of a long item, without detecting anything. ``parts``: number of parts in
+    the plan; 0: the item is processed whole."""
     assert task.piece is not None
     record = replace(record_of(task, digest, frames=0), parts=parts)
     folder = pieces.folder_of(outputs.place, task.name, record.key)
@@ -104,8 +104,8 @@ def do_step(task: Task, outputs: Outputs, digest: str, parts: int) -> ItemRecord
 
 
 class FakePool:
-    """Processes an item when the job waits for events. ``answers``: called with each task; returns
-    the event that ends it, or None to process it. ``parts``: number of parts of a planned item."""
+    """A pool that processes an item when the job waits for events. ``answers``: gets each task, and
+    returns its final event, or None to process it. ``parts``: number of parts of a planned item."""
 
     def __init__(
         self,
@@ -287,8 +287,8 @@ WORKER = textwrap.dedent(
 
 
 def worker_command(place: Path, flag: Path) -> Callable[[Path, Sequence[int], int], list[str]]:
-    """Return a replacement for ``local._command_line`` that starts the fake worker. It dies at once
-    if FLAG.dies exists, and has another model if FLAG.other does."""
+    """Return a replacement for ``local._command_line`` that starts the fake worker. The worker dies
+    at once if FLAG.dies exists, and reports another model if FLAG.other exists."""
     import sys
 
     from detector.core.run.parent import ROOT

@@ -39,7 +39,7 @@ SIDES = (32, 48)  # of the model's input
 
 class ChecksumRequest(NullRequest):
     def infer(self, n: int) -> list[NDArray[np.float32]]:
-        """Return [n, 4]: two halves of the checksums of each picture and of the batch up to it."""
+        """Return [n, 4]: checksums of each picture and of the batch up to it, in halves each."""
         rows, values, so_far = self.slot[:n], [], n
         for row in rows:
             own = zlib.crc32(row.tobytes())
@@ -114,9 +114,9 @@ def write_clip(
     base: Fraction = Fraction(1, 1000),
     **options: str,
 ) -> Path:
-    """Write a frame at each of ``times`` in ticks of ``base``, or that many frames at 25 FPS.
+    """Write a frame at each of ``times`` (in ticks of ``base``), or ``times`` frames at 25 FPS.
 
-    Every 12th is a key frame unless the encoder's ``options`` say otherwise.
+    Every 12th frame is a key frame unless the encoder's ``options`` say otherwise.
     """
     if isinstance(times, int):
         times = [round(number * Fraction(1, 25) / base) for number in range(times)]

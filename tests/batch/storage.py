@@ -41,8 +41,8 @@ class Wire:
     """A proxy that passes bytes between clients and a server, and counts the server's bytes.
 
     ``cut_at``: cut a connection after this many bytes from the server, ``cuts`` times in all
-    (``ended`` counts them). ``dead``: close new connections at once. ``pause_s``: wait before
-    each 16 KB.
+    (``ended`` counts these cuts). ``dead``: close new connections at once. ``pause_s``: seconds to
+    wait before each 16 KB.
     """
 
     def __init__(self, port: int) -> None:
@@ -119,7 +119,7 @@ def s3_server() -> Iterator[int]:
             yield port
 
 
-# Otherwise gcsfs asks for the kind of bucket by gRPC, which the server does not support.
+# By default gcsfs asks for the kind of bucket by gRPC, which the server does not support.
 GOOGLE = {"GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
 
 
@@ -179,7 +179,7 @@ class Keys(NamedTuple):
 
 
 class Guard:
-    """Users of moto's server. After ``close``, the server checks the rights of each request."""
+    """Manages users of moto's server, which checks the rights of each request after ``close``."""
 
     def __init__(self, port: int) -> None:
         import boto3

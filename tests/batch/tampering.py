@@ -136,7 +136,7 @@ class Harm:
         return found
 
     def sql(self, *statements: str | tuple[str, tuple[object, ...]]) -> None:
-        """Run these on each manifest, unless SQLite itself refuses."""
+        """Run the statements on each manifest; ignore errors of SQLite."""
         for path in self.manifests():
             with closing(sqlite3.connect(path)) as manifest, suppress(sqlite3.Error):
                 for one in statements:

@@ -1,5 +1,5 @@
-"""Results in a store, and jobs that list and resume from one. The store is in memory, in place of
-Google's; test_storage.py uses a server."""
+"""Results in a store, and jobs that list and resume from one. An in-memory store replaces Google's;
+test_storage.py uses a server."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_job_reads_from_and_writes_to_a_store(store, tmp_path):
 
 @pytest.mark.parametrize("copy", ["whole", "without"])
 def test_another_machine_can_resume_the_job(store, tmp_path, monkeypatch, copy):
-    """It has no local state. Without the stored manifest, the markers are enough."""
+    """The other machine has no local state. Without the stored manifest, markers are enough."""
     for name in ("a.mp4", "b.mp4"):
         store.pipe_file(f"bucket/in/{name}", b"x")
     run(store)
@@ -190,7 +190,7 @@ def test_prune_removes_results_of_missing_objects(store):
     assert not any("b.mp4" in key for key in keys(store) if key.startswith("out/files"))
 
 
-def test_local_files_into_a_store(store, tmp_path):
+def test_job_on_local_files_writes_to_a_store(store, tmp_path):
     make_sources(tmp_path / "in", "a.mp4")
     result, _ = run(store, sources=(str(tmp_path / "in"),))
     assert result.items.done == 1

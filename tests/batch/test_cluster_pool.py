@@ -1,4 +1,4 @@
-"""A job's side of the process that connects to Ray, which may die, hang or refuse; and --on."""
+"""A cluster's pool, if the process that talks to Ray dies, hangs or reports an error; and --on."""
 
 from __future__ import annotations
 

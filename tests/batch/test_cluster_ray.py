@@ -33,8 +33,8 @@ pytestmark = [
 ]
 MODEL = ("--model", "x.cfg", "--engine", "ort", "--conf", "0.1")
 NAMES = ("a.mp4", "sub/b.mp4", "long.mp4")
-# Ray's default niceness is 15: with it the test took 146 to 411 s on a busy machine, and 28 s on an
-# idle one.
+# With Ray's default niceness of 15, the test took 146 to 411 s on a busy machine, and 28 s on an
+# idle machine.
 NORMAL_PRIORITY = {"RAY_worker_niceness": "0"}
 
 

@@ -21,7 +21,7 @@ def config(**runtime):
     ("runtime", "nodes", "workers", "need"),
     [
         ({}, [node("a", 8)], None, Need(2)),
-        ({}, [node("a", 1)], None, Need(1)),  # no node has two
+        ({}, [node("a", 1)], None, Need(1)),  # no node has two cores
         ({}, [], None, Need(2)),  # a node may join later
         ({"threads": 4}, [node("a", 8)], None, Need(4)),
         ({}, [node("a", 4)], 3, Need(1)),
@@ -65,7 +65,7 @@ def test_workers_of_one_node_take_different_cores(temporary):
     assert claim_cores(1, range(8), 8.0)[0] == [0]
 
 
-def test_no_cores_are_claimed_if_ray_counts_fewer_or_needs_all(temporary):
+def test_no_cores_are_claimed_if_ray_counts_fewer_or_a_worker_needs_all(temporary):
     assert claim_cores(2, range(8), 4.0) == (list(range(8)), [])  # a container with a quota
     assert claim_cores(2, [0, 1], 2.0) == ([0, 1], [])
     assert list(temporary.iterdir()) == []

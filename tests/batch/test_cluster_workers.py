@@ -228,7 +228,7 @@ def test_place_is_given_up_if_workers_run_out_of_memory_at_start(out):
 
 
 def test_restart_waits_for_memory_to_be_released(out):
-    """The actor ends at once, but the process that used the memory a little later."""
+    """The actor ends at once. The process that used the memory ends a little later."""
     job = ClusterJob(out, node("a")).begin()
     job.submit("endless")
     job.ray.actors[0].dead = NO_MEMORY

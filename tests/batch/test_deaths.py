@@ -1,4 +1,4 @@
-"""Items that end the process which opens them."""
+"""Jobs with items that crash or kill the process that opens them."""
 
 from __future__ import annotations
 

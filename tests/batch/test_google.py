@@ -1,5 +1,5 @@
-"""Jobs that read and write gs://, on a local server with Google's API, which neither supports
-conditional writes nor asks for credentials."""
+"""Jobs that read and write gs://, on a local server with Google's API. The server does not support
+conditional writes, and does not ask for credentials."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def store(monkeypatch):
     with google_server("videos") as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        import gcsfs  # reads the environment
+        import gcsfs  # it reads the environment at its import
 
         _storage._open.cache_clear()
         yield gcsfs.GCSFileSystem(skip_instance_cache=True, use_listings_cache=False)

@@ -61,7 +61,7 @@ def test_results_get_their_names_together_with_the_marker(tmp_path, model, task)
     ]
     [(name, rows_exist, before)] = gathered
     assert (name, rows_exist) == (task.name, True)
-    assert not any(path.startswith("files") for path in before)  # rows are gathered first
+    assert not any(path.startswith("files") for path in before)  # the dataset gets its rows first
 
 
 @pytest.mark.slow

@@ -239,7 +239,7 @@ def test_empty_manifest_is_rebuilt_and_damaged_one_refused(job, tmp_path, conten
 
 
 def test_signal_drops_the_current_item_and_resume_processes_it(job, tmp_path):
-    """The stop comes at the third item."""
+    """The signal arrives at the job's third wait for events."""
     waits = []
 
     def before(stop, pool):
@@ -283,7 +283,7 @@ def test_job_continues_if_one_item_cannot_be_written(job):
 def test_job_ends_if_no_worker_is_left(job):
     def answers(task, pool):
         if not pool.alive:
-            return lost(task)  # the item that the pool still has
+            return lost(task)  # the item that was queued when the last worker ended
         pool.alive = False
         pool._queue.append(task)
         return Gone(0, "no engine", 5)
@@ -367,7 +367,7 @@ def test_refused_name_is_counted_by_one_shard(job, tmp_path):
     assert look(str(tmp_path / "out")).items == ItemCounts(done=4, failed=1)
 
 
-def test_shard_of_another_division_needs_resume(job):
+def test_repeated_shard_or_shard_with_another_n_needs_resume(job):
     job(shard=Shard(1, 2))
     for shard in (Shard(1, 2), Shard(1, 3)):
         with pytest.raises(UsageError, match="--resume"):

@@ -65,7 +65,7 @@ def test_paths_in_a_list_are_relative_to_the_list(tmp_path):
 @pytest.mark.parametrize(
     ("files", "sources", "expected"),
     [
-        ("in/a.mp4 in/b.bin", "in/a.mp4 in/b.bin", "a.mp4 b.bin"),  # whatever the suffix
+        ("in/a.mp4 in/b.bin", "in/a.mp4 in/b.bin", "a.mp4 b.bin"),  # by name: any suffix
         ("i/a.mp4 i/b.mp4 j/a.mp4 j/c.mp4 k/a.mp4", "i j k", "a.mp4 b.mp4 2/a.mp4 c.mp4 3/a.mp4"),
         ("i/a.mp4 i/2/a.mp4 j/a.mp4", "i j", "2/a.mp4 a.mp4 3/a.mp4"),  # 2/ is taken
         ("i/a.mp4 j/a.mp4/b.mp4", "i j", "a.mp4 2/a.mp4/b.mp4"),  # a file cannot be a folder too
@@ -77,7 +77,7 @@ def test_equal_names_of_two_arguments_get_a_numbered_root(tmp_path, files, sourc
     assert names(*sources.split()) == expected.split()
 
 
-def test_a_file_is_listed_once(tmp_path):
+def test_file_in_several_sources_is_listed_once(tmp_path):
     make_sources(tmp_path, "in/a.mp4")
     listing = list_sources(["in", "in/a.mp4", "in/*.mp4"], "out")
     assert [item.name for item in listing.items] == ["a.mp4"]
@@ -144,7 +144,7 @@ def test_invalid_source_raises_with_the_reason(spec, error, message):
         list_sources([spec], "out")
 
 
-def test_empty_folder_is_reported_and_alone_refused(tmp_path):
+def test_empty_folder_is_reported_and_refused_if_it_is_the_only_source(tmp_path):
     make_sources(tmp_path, "in/a.mp4")
     (tmp_path / "empty").mkdir()
     assert list_sources(["in", "empty"], "out").silent == ["empty"]

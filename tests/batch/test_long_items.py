@@ -43,7 +43,7 @@ def items(*sizes: int) -> list[Item]:
         ([400], 2, {"0": 8}),  # each part is a quarter of a worker's share
         ([400], 1, {}),
         ([400, 400, 400], 2, {"0": 3, "1": 3, "2": 3}),
-        ([100] * 8, 2, {}),  # each item is a quarter already
+        ([100] * 8, 2, {}),  # each item is a quarter of a worker's share already
         ([100] * 7, 2, {str(number): 2 for number in range(7)}),
         ([1000, *[10] * 100], 2, {"0": 4}),
         ([1000, *[10] * 900], 2, {}),  # the long item starts first, and the others last longer
@@ -185,7 +185,7 @@ def test_item_fails_if_a_part_is_lost_twice(job, tmp_path):
     assert (failure.name, failure.tries) == (LONG, 2)
     assert failure.error == "part 2 of 3: bang"
     assert result.exit.code == 7
-    assert result.frames == 3  # without those of its other parts
+    assert result.frames == 3  # without the frames of the failed item's other parts
     assert parts_folders(tmp_path) == []
     assert not (tmp_path / "out/files" / LONG).exists()
     assert job(resume=True)[0].items == ItemCounts(done=1, skipped=3)
@@ -293,7 +293,7 @@ def stopped(job, tmp_path):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_resume_keeps_finished_parts(job, stopped, tmp_path, workers):
-    """With one worker, too, although a new job would then divide nothing."""
+    """This also holds for one worker, although a new job with one worker divides nothing."""
     messages = []
     result, _ = job(resume=True, workers=workers, watch=Watch(say=messages.append))
     assert result.exit.code == 0
@@ -303,7 +303,7 @@ def test_resume_keeps_finished_parts(job, stopped, tmp_path, workers):
     assert any("1 long file" in text for text in messages)
 
 
-def test_resume_without_parts_drops_finished_parts(job, stopped, tmp_path):
+def test_resume_with_split_off_drops_finished_parts(job, stopped, tmp_path):
     result, pool = job(resume=True, split=Split(off=True))
     assert result.items.left == 0
     assert pool.outputs.read_marker(LONG).parts == 0

@@ -113,7 +113,7 @@ def test_place_adds_up_the_seconds_of_each_state():
     assert seconds == [4.0, 1.5, 1.5, 0.0]
 
 
-def test_ledgers_add_up():
+def test_ledgers_are_added_field_by_field():
     one = Ledger(
         infer_s=1.0, stages={"read": StageSeconds(calls=2, busy_s=1.0, cpu_s=0.5)}, waits={"q": 1.0}
     )

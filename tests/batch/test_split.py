@@ -1,4 +1,4 @@
-"""A long file in parts, which together write what one run writes; and files that are not split."""
+"""Long files in parts, whose joined outputs equal a single run's; and files that stay whole."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def clip(folder: Path, name: str) -> Path:
         codec_name, options = {**CLIPS, **NOT_SPLIT}[name][:2]
         times: list[int] | int = VARIABLE if name.startswith("variable") else 60
         sound = path.suffix == ".mp4"
-        # MPEG-2 has frame rates, but no finer clock.
+        # MPEG-2 streams have a frame rate, and no finer time base.
         base = Fraction(1, 25 if codec_name == "mpeg2video" else 1000)
         write_clip(path, times, codec_name, sound=sound, base=base, **options)
     return path
@@ -125,7 +125,7 @@ def test_rows_of_joined_parts_equal_one_run(
         ({}, 1),
         ({"stride": 3}, 1),
         ({"stride": 4}, 3),  # a batch is as long as a GOP
-        ({"start": "0.5", "duration": "1.31"}, 2),  # neither on a frame
+        ({"start": "0.5", "duration": "1.31"}, 2),  # neither time is that of a frame
         ({"start": "0.29", "stride": 5}, 2),
         ({"frames": 37}, 4),
         ({"frames": 15, "stride": 3, "start": "0.2"}, 1),
@@ -182,7 +182,7 @@ def check_video(joined: Path, whole: Path, firsts: list[int], folder: Path) -> N
     assert all(
         np.array_equal(one, other) for (_, one), other in zip(shown, part_pictures, strict=True)
     )
-    other, _ = decode_all(whole)  # encoded with other references, so only nearly equal
+    other, _ = decode_all(whole)  # encoded with other reference frames, so only nearly equal
     for (_, one), (_, two) in zip(shown, other, strict=True):
         assert np.abs(one.astype(int) - two.astype(int)).mean() < 12
 
@@ -226,7 +226,7 @@ def test_short_file_is_not_surveyed(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert "two parts" in result.why_whole
 
 
-def test_pictures_have_no_parts(tmp_path: Path) -> None:
+def test_picture_is_not_split(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(b"")
     assert "only video files" in why_whole(str(tmp_path), make_config("jsonl"))
 
@@ -393,7 +393,7 @@ def test_join_refuses_changed_results_and_truncated_rows(
 ) -> None:
     with pytest.raises(NotExactError, match=reason):
         join_changed(detected, tmp_path, part, kept, changes)
-    assert not list(tmp_path.glob("out*"))  # nor a partial file
+    assert not list(tmp_path.glob("out*"))  # not even a partial file
 
 
 @pytest.mark.slow
@@ -451,7 +451,7 @@ def test_survey_numbers_displayed_frames_and_finds_key_frames(folder: Path) -> N
 
 @pytest.mark.slow
 def test_split_check_succeeds_on_six_seconds() -> None:
-    """``scripts/split_check`` itself takes twenty minutes of video."""
+    """By default ``scripts/split_check`` uses a video of twenty minutes."""
     options = "--minutes 0.1 --gop 30 --width 160 --engine ort --precision fp32 --size 256x160"
     script = Path(__file__).parents[2] / "scripts" / "split_check"
     command = [sys.executable, script, *options.split(), "--batch", "4"]

@@ -1,5 +1,5 @@
-"""The steps of an item in parts, as a worker does them: together they write the results of a single
-run, or the item gets a single run."""
+"""The steps that workers do for an item in parts. Together they write the results of a single run;
+if they cannot, the item gets a single run."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def do(task: Task, model: OpenModel, outputs: LocalOutputs, piece: Piece, **more
 
 
 def do_parts(task: Task, model: OpenModel, outputs: LocalOutputs, count: int) -> list[ItemRecord]:
-    """Do the last part first."""
+    """Detect all parts, the last one first, and return their records."""
     records = [
         do(task, model, outputs, Piece(do="part", number=number, of=count))
         for number in reversed(range(count))
@@ -91,7 +91,7 @@ def run_whole(task: Task, model: OpenModel, place: Path) -> tuple[LocalOutputs, 
 
 @pytest.mark.slow
 def test_parts_are_detected_on_the_canvas_of_their_file(clip, model, outputs, monkeypatch):
-    """With a canvas that fits the source, the model's own canvas is not used."""
+    """Parts run on the model that fits the source, not on the model at its own size."""
     fitting, paths = checksum_model(), []
     monkeypatch.setattr(OpenModel, "loaded_for", lambda _, path: paths.append(path) or fitting)
     for request in fitting.engine.requests:
@@ -146,7 +146,7 @@ def test_finished_part_is_not_repeated(clip, model, outputs):
     assert first.frames > 0
     assert 0 < first.ledger.infer_s < first.seconds
     written = (parts_folder(outputs) / "part-1" / ROWS).stat()
-    # A resumed job plans again, and gets the first plan.
+    # A resumed job plans again, and gets the stored plan.
     assert do(task, model, outputs, replace(PLAN, most=2)).parts == 3
     again = do(task, model, outputs, Piece(do="part", number=1, of=3))
     assert (again.frames, again.parts, again.ledger.cpu_s) == (0, 3, 0.0)
@@ -209,7 +209,7 @@ def test_changed_source_raises_and_leaves_no_part(clip, model, outputs, tmp_path
     with pytest.raises(SourceError, match="changed"):
         do(task, model, outputs, Piece(do="part", number=1, of=3))
     assert [path.name for path in parts_folder(outputs).iterdir()] == [pieces.PLAN]
-    # Planned again, it counts as another item, and this time it gets a single run.
+    # With its new time the file counts as another item, and planning it gives a single run.
     assert do(task, model, outputs, PLAN).frames == 60
 
 

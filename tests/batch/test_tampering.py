@@ -224,7 +224,7 @@ def test_manifest_with_invalid_content_is_refused(manifest, statement):
 
 def test_full_disk_is_reported_as_disk_full(tmp_path):
     with closing(Manifest.open(tmp_path / "m.sqlite")) as opened:
-        opened._connection.execute("PRAGMA max_page_count = 1")  # it keeps its present size
+        opened._connection.execute("PRAGMA max_page_count = 1")  # the file cannot grow
         with pytest.raises(OutputError, match=r"disk full: .*m\.sqlite needs more space"):
             opened.refuse([Failure(source="x", error="y" * 1_000_000, tries=0)])
 

@@ -21,7 +21,7 @@ from model.evaluation import NAMES, REPORTED, Results
 from model.steadiness import Sightings, Steadiness, count_found, score_of_recall, share, steadiness
 
 DRAWS, SEED = 1000, 20
-UNMATCHED = 1.2  # allowed unmatched boxes on elevated, as a multiple of the teacher's
+UNMATCHED = 1.2  # allowed unmatched boxes on the set elevated, as a multiple of the teacher's
 INT8_LOSS = 0.01
 
 Rows = Sequence[matching.Matches]
@@ -58,7 +58,7 @@ def draws(things: int) -> list[NDArray[np.int64]]:
 
 
 def estimate(things: int, figure: Callable[[NDArray[np.int64]], float]) -> Estimate:
-    """Return ``figure`` with its interval; ``figure`` gets how often each thing is drawn."""
+    """Return a figure and its interval. ``figure`` computes it from the draws of each thing."""
     drawn = np.array([figure(times) for times in draws(things)])
     value = figure(np.ones(things, np.int64))
     return Estimate(value, *ap.percentiles(drawn[np.isfinite(drawn)].tolist() or [np.nan]))
@@ -89,7 +89,7 @@ def loss_of_ap(first: Rows, second: Rows) -> Estimate:
 
 
 def ratio_of_recall(ours: Rows, theirs: Rows) -> Estimate:
-    """Return our recall with UNMATCHED x yolox_nano's unmatched boxes, divided by its recall."""
+    """Return our recall / yolox_nano's, if we may have UNMATCHED x its count of unmatched boxes."""
     pool = ap.Ranking.of(ours)
     wrong, right = (
         np.array([((row.outcomes == kind) & (row.scores >= REPORTED)).sum() for row in theirs])
@@ -98,13 +98,13 @@ def ratio_of_recall(ours: Rows, theirs: Rows) -> Estimate:
 
     def figure(times: NDArray[np.int64]) -> float:
         found_count = found_with(pool, times, UNMATCHED * float(times @ wrong))
-        return ratio(found_count, float(times @ right))  # recalls have the same denominator
+        return ratio(found_count, float(times @ right))  # both recalls have one denominator
 
     return estimate(len(ours), figure)
 
 
 def found_with(pool: ap.Ranking, times: NDArray[np.int64], unmatched: float) -> int:
-    """Return how many boxes are right at the lowest score with at most ``unmatched`` wrong ones."""
+    """Return the number of right boxes at the lowest score with up to ``unmatched`` wrong boxes."""
     weights = times[pool.picture]
     end = int(np.searchsorted(np.cumsum(pool.wrong * weights), unmatched, side="right"))
     return int((pool.right * weights)[:end].sum())

@@ -24,7 +24,7 @@ LEAST_VISIBLE = 0.3  # a box that keeps less than this share of its area becomes
 SMALLEST = 3.0  # pixels: a box with a shorter side becomes a region to ignore
 
 Rect = tuple[int, int, int, int]  # x1, y1, x2, y2 on the canvas
-Trust = tuple[float, float]  # in the teacher: for person, for vehicle
+Trust = tuple[float, float]  # share of the teacher's scores that is a target: person, vehicle
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Sample:
     boxes: NDArray[np.float32]  # [n, 4] xyxy
     classes: NDArray[np.int64]  # [n]
     ignored: NDArray[np.bool_]  # [n]
-    tiles: list[tuple[Rect, Trust]]  # area of each source picture, and the trust there
+    tiles: list[tuple[Rect, Trust]]  # area that each source picture covers, and its trust
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Augmenter:
         return self.pictures[min(at, len(self.pictures) - 1)]
 
     def sample(self, rng: np.random.Generator, size: tuple[int, int], mosaic: float) -> Sample:
-        """Make a sample. ``size``: height, width. ``mosaic``: the share made of four pictures."""
+        """Make a sample of ``size`` (height, width), of 4 pictures with probability ``mosaic``."""
         height, width = size
         canvas = np.full((height, width, 3), GREY, np.uint8)
         if rng.random() < mosaic:
@@ -70,8 +70,8 @@ class Augmenter:
             scales = (0.5, 1.3)
         else:
             rects, scales = [(0, 0, width, height)], (0.7, 1.7)
-        # A small canvas shows a crop instead of smaller objects, so that what the network learns
-        # on it also holds at full size.
+        # On a small canvas, show a crop instead of much smaller objects, so that what the network
+        # learns there also holds at full size.
         boost = max(1.0, FULL_WIDTH / width) ** 0.7
         parts = []
         for rect in rects:
@@ -124,7 +124,7 @@ def place(
 def clip_boxes(
     boxes: NDArray[np.float32], rect: Rect
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Clip boxes to the rectangle; return them, and which of them are now too small."""
+    """Clip boxes to the rectangle. Return the boxes, and a mask of boxes that are now too small."""
     clipped = boxes.copy()
     clipped[:, [0, 2]] = clipped[:, [0, 2]].clip(rect[0], rect[2])
     clipped[:, [1, 3]] = clipped[:, [1, 3]].clip(rect[1], rect[3])

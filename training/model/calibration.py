@@ -3,10 +3,10 @@
 The class logit is scaled and shifted by two numbers, from a logistic regression that predicts from
 a box's score whether the box is right. The order of a class's boxes, and so AP, does not change.
 
-Only pictures with complete labels tell whether a box is wrong: those of COCO, and, for vehicles,
-the nearly complete ones of overpass. Road and elevated have gaps, so boxes of unlabelled objects
-would count as errors and lower the scores. The rendered street is complete, but similar to rendered
-training pictures, so scores on it are better than on photographs.
+Only pictures with complete labels tell whether a box is wrong. These are the pictures of COCO and,
+for vehicles, of overpass, whose labels are nearly complete. The labels of road and elevated have
+gaps, so boxes of unlabelled objects would count as errors and lower the scores. The rendered street
+has complete labels, but resembles training pictures, so its scores are better than on photographs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from detector.lab.analysis.accuracy import average_precision as ap
 from model.evaluation import Results
 
 COMPLETE = {"person": ("coco",), "vehicle": ("coco", "overpass")}
-# The lowest calibrated score of boxes in the fit. The thousands of boxes below would dominate it.
+# The lowest calibrated score of boxes in the fit, which thousands of lower boxes would dominate.
 FIT_FROM = 0.05
 ROUNDS = 50
 RIDGE = 1e-2  # keeps the fit finite if the scores separate right from wrong perfectly
@@ -61,7 +61,7 @@ def logistic(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def rows_of(results: Results, name: str) -> list[matching.Matches]:
-    """Return the pictures in which everything of a class is labelled."""
+    """Return the pictures in which all objects of a class are labelled."""
     return [row for group in COMPLETE[name] for row in results[group, name]]
 
 

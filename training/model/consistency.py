@@ -3,7 +3,7 @@
 In a video an object moves by a fraction of a cell per frame, and its box should neither flicker
 nor change its score. So the network gets some pictures of a batch twice, the second time moved by
 a few pixels and zoomed by a few percent. For every labelled object, the best score near its centre
-should be the same in both, and so should the box of that score, moved accordingly.
+should be the same in both pictures, and the box with that score should move with the picture.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def random_moves(rng: np.random.Generator, count: int, size: tuple[int, int]) ->
 
 
 def unsteadiness(batch: Tensors, moves: Moves, boxes: Tensor, logits: Tensor) -> Tensor:
-    """Return how much scores and boxes change with the move, as a mean over objects; 0 without
+    """Return how much scores and boxes change with the move: the mean over objects, or 0 without
     objects.
 
     ``boxes`` [B + K, N, 4] and ``logits`` [B + K, N, 2]: those of the batch's pictures, then those

@@ -27,7 +27,7 @@ SIDE = 512  # longest side of a picture in memory, in pixels; larger pictures ar
 SIDE_RENDERED = 640  # for rendered pictures, since they teach cars that are a few pixels wide
 WEBP_QUALITY = 60  # all pictures and the teacher take less than 60 MiB
 
-# Where no label is, the target is this share of the teacher's score: (person, vehicle).
+# Cells without an assigned label learn this share of the teacher's score: (person, vehicle).
 TRUST = {
     "coco": (0.5, 0.5),  # completely labelled; some trust compensates for missed objects
     "overpass": (1.0, 0.5),
@@ -51,7 +51,7 @@ class Picture:
 
 
 def sampling_weight(split: str, kind: str, classes: Iterable[int]) -> float:
-    """Return the weight of a picture; pictures with vehicles, which are rare, are drawn more often.
+    """Return the weight of a picture. It is higher for pictures with vehicles, which are rare.
 
     Traffic has many similar pictures. With these weights, a sixth of the samples comes from it if
     ``--traffic`` has 3000 pictures, and a tenth from rendered streets.

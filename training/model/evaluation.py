@@ -107,7 +107,7 @@ def _read(
 
 
 def truth_of(rows: list[dict], names: dict[int, str], class_id: int) -> matching.Truth:
-    """Return the true boxes of a class. Objects that only look like vehicles are ignored."""
+    """Return the true boxes of a class. Objects that resemble vehicles are regions to ignore."""
     objects = []
     for row in rows:
         name = names[row["category_id"]]
@@ -293,7 +293,7 @@ def agreement_of_packaged(
     model: str, int8: CalibrationConfig, size: tuple[int, int] | None
 ) -> dict[str, float]:
     """Return kind of int8 -> agreement with fp32 at ``size`` (height, width), with the shipped
-    calibration, on the pictures that were held out when it was computed."""
+    calibration, on the half of its pictures that was held out to measure agreement."""
     from detector.core.models import ModelRequest, open_network
     from detector.core.models.graph.int8 import FRONT, KINDS, weight_top
     from detector.core.models.graph.qdq import quantised_graph

@@ -100,8 +100,8 @@ def fold_normalisation(stored: Filter) -> Filter:
         (stored.weights * factor[:, None, None, None]).astype(np.float32),
         scales=one,
         means=np.zeros_like(one),
-        # The reader divides by sqrt(1 + epsilon), which changes a weight by 5e-6 of it: a hundredth
-        # of a half float's step.
+        # The reader divides by sqrt(1 + epsilon), which changes a weight by 5e-6 of its value: a
+        # hundredth of a half float's step.
         variances=one,
     )
 

@@ -49,9 +49,9 @@ class Failure:
 def judge_failure(rows: Rows, picture: Labelled, score: float = REPORTED) -> Failure:
     """Compare the boxes at ``score`` with the truth.
 
-    A missed object costs the square root of its area, as a share of the picture's, so that large
-    objects cost most. A box without an object costs the same times its score, or nothing in sets
-    with gaps in the labels.
+    A missed object costs the square root of its share of the picture's area, so large objects cost
+    most. A box without an object costs the square root of its own share, times its score. In sets
+    with gaps in the labels it costs nothing.
     """
     side = float(np.sqrt(np.prod(picture.image.shape[:2])))
     failure = Failure(picture, 0.0, [], [])

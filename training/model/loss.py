@@ -1,7 +1,7 @@
 """The loss of a batch: the assignment of cells to boxes, their targets, and the cost.
 
-Cells are assigned to boxes by SimOTA, for all pictures of a batch at once. The target score of an
-assigned cell is at most its box's best overlap; that of others is the teacher's score x ``trust``.
+SimOTA assigns cells to boxes, for all pictures of a batch at once. The target score of an assigned
+cell is at most its box's best overlap; other cells have the teacher's score x ``trust`` as target.
 Shapes: T true boxes, N cells, B pictures, K assigned pairs.
 """
 
@@ -17,7 +17,7 @@ from torch.nn import functional
 from model.batches import Batch
 from model.teacher import cell_centres, cell_grid
 
-# Largest distance from a box's centre, in strides, of candidate cells inside it and outside it.
+# Largest distance from a box's centre, in strides, of candidate cells inside and outside the box.
 NEAR, NEAREST = 1.5, 0.75
 IOU_WEIGHT = 3.0  # weight of the box relative to the class, in the cost of a pair
 CANDIDATES = 10  # most cells assigned to a box
@@ -131,8 +131,8 @@ def assign(
 
 
 def candidates(boxes: Tensor, centres: Tensor, strides: Tensor) -> Tensor:
-    """Return [T, N]: whether the cell is inside the box and near its centre, or very near the
-    centre."""
+    """Return [T, N]: whether the cell is inside the box and near the box's centre, or outside and
+    very near it."""
     middle = (boxes[:, :2] + boxes[:, 2:]) / 2
     away = ((centres[None] - middle[:, None]).abs() / strides[None]).amax(-1)
     inside = (centres[None] > boxes[:, None, :2]) & (centres[None] < boxes[:, None, 2:])

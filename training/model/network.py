@@ -2,7 +2,7 @@
 
 Batch normalisation stays separate. On a CPU the convolutions can run in bf16, with our own
 gradient. With AVX-512 bf16, oneDNN's forward pass and input gradient take 0.4 of the fp32 time, but
-its bf16 weight gradient takes 1 to 20 times the fp32 time; and for 1x1 kernels, its fp32 weight
+its bf16 weight gradient takes 1 to 20 times the fp32 time. For 1x1 kernels, its fp32 weight
 gradient takes 4 times as long as a matrix product (torch 2.13, AMD Zen 4, 2 threads). So we compute
 the weight gradient as one matrix product for each tap of the kernel. If the picture is padded and
 its channels are last, each tap reads the same rows at a constant offset, without copies.

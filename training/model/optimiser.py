@@ -30,7 +30,7 @@ def rate(step: int, steps: int) -> float:
 
 
 class Optimisers:
-    """Both optimisers, used as one."""
+    """Muon and AdamW, used as one optimiser."""
 
     def __init__(self, network: Street) -> None:
         outer = {"0", *network.heads}

@@ -68,7 +68,7 @@ def flicker(model: Model, video: Path, frames: int) -> list[dict]:
 
     Boxes of a class are linked from frame to frame by their IoU (LINK_IOU). A box that returns
     within GAP frames is the same object. Objects with fewer than LEAST_FRAMES frames do not count;
-    the others count from their first frame to their last. Returns one row per class.
+    other objects count from their first frame to their last. Returns one row per class.
     """
     tracks = follow_boxes(model, video, REPORTED, frames)
     return [_flicker_row(video.name, *of_class) for of_class in zip(NAMES, tracks, strict=True)]
@@ -140,8 +140,8 @@ class Steadiness:
     recall: float
     missing: NDArray[np.int64]  # frames without a box between the first and the last box
     spans: NDArray[np.int64]  # frames from the first box to the last
-    changes: NDArray[np.int64]  # how often its box appears or disappears
-    steps: NDArray[np.int64]  # number of its frames, minus one
+    changes: NDArray[np.int64]  # how often the object's box appears or disappears
+    steps: NDArray[np.int64]  # number of the object's frames, minus one
 
     @property
     def flicker(self) -> float:
@@ -254,7 +254,7 @@ def follow(model: Model, frames: Iterable[Frame]) -> dict[str, Sightings]:
 
 
 def score_of_recall(sightings: Sightings, found: int) -> float:
-    """Return the score at which ``found`` frames of objects have a box, or else CONFIDENCE."""
+    """Return the score at which objects have boxes in ``found`` frames, but at least CONFIDENCE."""
     scores = sorted((score for track in sightings.values() for score in track), reverse=True)
     return max(scores[found - 1], CONFIDENCE) if 0 < found <= len(scores) else CONFIDENCE
 

@@ -80,8 +80,8 @@ def _right(row: dict) -> str:
 
 
 def aims(of_models: Mapping[str, list[Aim]]) -> Iterator[str]:
-    """Yield one row per aim. The text of the int8 aim names the set with the largest loss, which
-    may differ between models."""
+    """Yield one row per aim. The int8 aim's text names the set with the largest loss; that set may
+    differ between models."""
     first = next(iter(of_models.values()))
     yield from markdown(
         ["aim", *of_models],
@@ -97,7 +97,7 @@ def aims(of_models: Mapping[str, list[Aim]]) -> Iterator[str]:
 
 
 def shared_text(texts: Sequence[str]) -> str:
-    """Return the common text of a row: without the bracket if that differs between models."""
+    """Return the common text of a row, without the bracket if brackets differ between models."""
     return texts[0] if len(set(texts)) == 1 else texts[0].split(" (")[0]
 
 

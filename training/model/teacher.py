@@ -97,7 +97,7 @@ def free_size(model: bytes):
 
 
 def torch_module(proto):
-    """Convert the graph to a torch module: from the output of ``focus`` to the three maps."""
+    """Convert the graph to a torch module, which maps the output of ``focus`` to the three maps."""
     import onnx
 
     from detector.core.engines.torch.graph import graph_module

@@ -37,7 +37,7 @@ SIGNS = [
 def noise(
     rng: np.random.Generator, height: int, width: int, cells: int, octaves: int = 4
 ) -> np.ndarray:
-    """Return smooth float32 noise with mean 0. ``cells``: how many bumps the first octave has along
+    """Return smooth float32 noise with mean 0. ``cells``: number of bumps of the first octave along
     the height."""
     total = np.zeros((height, width), np.float32)
     for octave in range(octaves):
@@ -113,7 +113,7 @@ def _tile(rng: np.random.Generator, cells: int = 64) -> np.ndarray:
 
 
 def _fold(place: np.ndarray) -> np.ndarray:
-    """Map coordinates into one tile, which repeats seamlessly because it is mirrored."""
+    """Map coordinates into one tile. Mirrored copies of the tile repeat without seams."""
     return np.abs((place % 1020) - 510)
 
 
@@ -156,7 +156,7 @@ def paint_facade(
 
     def rect(
         x0: float, y0: float, x1: float, y1: float, color: np.ndarray
-    ) -> None:  # in metres, y up from the street
+    ) -> None:  # in metres; y points up, from the street
         a, b = int(max(0, x0 * ppm)), int(max(0, h - y1 * ppm))
         c, d = int(x1 * ppm), int(max(0, h - y0 * ppm))
         picture[b:d, a:c] = np.clip(color, 0, 255)
@@ -310,7 +310,7 @@ def paint_backdrop(
 
 
 def draw_shadow(shade: np.ndarray, camera: Camera, points: np.ndarray) -> None:
-    """Draw the convex hull of those ground points that are in front of the camera."""
+    """Draw the convex hull of the ground points that are in front of the camera."""
     ahead = np.array([p for p in points if camera.depth(p) > 0.5])
     if len(ahead) < 3:
         return
@@ -328,8 +328,8 @@ def _paint_house(
     light: Light,
     rng: np.random.Generator,
 ) -> tuple | None:
-    """Paint a house, and clear ``ground_share`` there. Return the slices of the picture that hold
-    it, and a mask of its pixels within them; None if it is not visible."""
+    """Paint a house, and clear ``ground_share`` there. Return the slices of the picture with the
+    house, and a mask of its pixels within the slices; None if the house is not visible."""
     wide = float(np.linalg.norm(house.corners[1] - house.corners[0]))
     near = min(camera.depth(c) for c in house.corners[:2])
     middle = max(1.0, camera.depth(house.corners.mean(0)))

@@ -22,7 +22,7 @@ class Layout:
     zebra: tuple[float, float]  # z of the near zebra crossing over the main road
     cross: tuple[float, float]  # z of the cross street
     pavement: float  # width
-    phase: str  # the road that has green: "cross" or "main"
+    phase: str  # the road that has a green light: "cross" or "main"
     mode: str  # of the light: "day", "dusk" or "overcast"
     park: tuple[bool, bool]  # whether the far left and far right corners have trees, not houses
 

@@ -60,7 +60,7 @@ SHOES = [(25, 25, 28), (220, 220, 220), (40, 55, 80), (60, 60, 65)]
 class Person:
     start: np.ndarray  # x, z at t = 0
     velocity: np.ndarray  # dx, dz in m/s; zero for a person who stands
-    heading: float  # radians, 0 = away from the camera; a walker's follows from the velocity
+    heading: float  # radians, 0 = away from the camera; of a walker: computed from the velocity
     tall: float
     phase: float
     look: dict = field(default_factory=dict)
@@ -333,7 +333,7 @@ class _Figure:
             )
 
     def draw_folds(self, layer: Layer, levels: list[tuple[float, float, float]]) -> None:
-        """Draw seams and creases, because real cloth has no uniform colour."""
+        """Draw seams and creases, because the colour of real cloth is not uniform."""
         rng = np.random.default_rng(int(self.person.phase * 1e6))
         if self.px < 60:
             return

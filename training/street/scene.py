@@ -70,7 +70,7 @@ class Scene:
         picture = self.backdrop.picture * self._shadows(t)
         # The number of the mover that each pixel shows; 0: none.
         owner = np.zeros(picture.shape[:2], np.int32)
-        full_areas = {}  # number -> its pixels if nothing hid it
+        full_areas = {}  # number -> pixels that the mover would have if nothing hid it
         things = [(self.camera.depth(m.base(t)), 1 + i, m, None) for i, m in enumerate(self.movers)]
         things += [(self.camera.depth(s.base(t)), 0, s, layer) for s, layer in self.still]
         things.append((self.backdrop.near_houses_depth, 0, None, None))
@@ -112,8 +112,8 @@ class Scene:
         return float(1 - np.exp(-depth / 230))
 
     def _shadows(self, t: float) -> np.ndarray:
-        """Return the share of light that shadows leave in every pixel: soft shadows that things
-        cast, and contact shadows of movers."""
+        """Return the share of light that shadows leave in every pixel. Objects cast soft shadows;
+        movers also have contact shadows."""
         cast, contact = self.backdrop.shade.copy(), np.zeros_like(self.backdrop.shade)
         for mover in [*self.movers, *(s for s, _ in self.still)]:
             if self.camera.depth(mover.base(t)) < 1.0:
@@ -275,7 +275,7 @@ def make_traffic(layout: Layout, duration: float, rng: np.random.Generator) -> l
 def _park_vehicles(layout: Layout, rng: np.random.Generator, lights: bool) -> list[Vehicle]:
     vehicles = []
     z = layout.cross[1] + layout.pavement * 0.5
-    for sign in (-1.0, 1.0):  # each with two wheels on the far pavement of the cross street
+    for sign in (-1.0, 1.0):  # each parks with two wheels on the cross street's far pavement
         x = layout.half + rng.uniform(9, 14)
         while x < 34 and rng.random() < 0.55:
             spot = np.array([layout.road_x + sign * x, 0, z - layout.pavement * 0.5 + 0.6])
@@ -388,7 +388,7 @@ def make_walkers(layout: Layout, duration: float, rng: np.random.Generator) -> l
             pace = rng.uniform(0.9, 1.6) * rng.choice([-1, 1])
             beyond = rng.random() < 0.45
             z = rng.uniform(*((layout.far_zebra[1] + 1, 38) if beyond else (6, layout.zebra[0])))
-            if layout.phase == "cross":  # the cross street has green: walk away from it
+            if layout.phase == "cross":  # the cross street has a green light: walk away from it
                 pace = abs(pace) if z > layout.cross[1] else -abs(pace)
             add(x, z, rng.normal(0, 0.03), pace)
         for _ in range(int(rng.integers(1, 5))):  # along the far side of the cross street

@@ -9,14 +9,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Part:
-    """A side profile; for each of its points, half the width there; and the skin of each edge.
+    """A part of a vehicle: a side profile, extruded to a width that may differ at each point.
 
     Profile coordinates: u forward along the vehicle, y up, in metres.
     """
 
     # Points from the lower front over the top to the lower rear.
     profile: tuple[tuple[float, float], ...]
-    half: tuple[float, ...]
+    half: tuple[float, ...]  # half the width at each point
     skins: tuple[str, ...]  # of the strip from point i to i + 1: paint, glass, trim, box, back
     # Outlines on both sides, in profile coordinates.
     windows: tuple[tuple[tuple[float, float], ...], ...] = ()

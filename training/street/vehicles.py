@@ -194,8 +194,8 @@ class _Body:
                 self.layer.polygon(self.uv(pane), self.shade("glass", normal))
 
     def on_side(self, part: Part, outline: np.ndarray) -> np.ndarray:
-        """Convert profile coordinates to points on the near side, which leans inwards at the
-        roof."""
+        """Convert profile coordinates to points on the near side of the vehicle, which leans
+        inwards at the roof."""
         ys = np.array([p[1] for p in part.profile])
         low, high = part.half[int(ys.argmin())], part.half[int(ys.argmax())]
         share = (outline[:, 1] - ys.min()) / max(1e-6, float(np.ptp(ys)))

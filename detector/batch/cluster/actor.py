@@ -1,7 +1,7 @@
 """A worker on a node of the cluster: Ray runs ``Worker`` there, as an actor.
 
-It is a pool of one process (local.py), which handles crashes and hangs as on one machine, without
-Ray. An actor handles one call at a time; all calls but ``load`` are short.
+The worker is a local pool of one process (local.py). So crashes and hangs are handled as on one
+machine, without Ray. An actor handles one call at a time; every call except ``load`` is short.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from detector.core.sources._addresses import is_address
 LOOK_S = 1.0  # how long a call waits for an event while an item is processed
 GLANCE_S = 0.05  # how long a call waits while the worker is idle
 PREFIX, LOCK = "detect-video-batch-", "worker.lock"
-NOBODY = ".nobody"  # not the name of an item, since hidden files are not listed
+NOBODY = ".nobody"  # cannot be an item's name, since hidden files are not listed
 
 
 class Worker:
@@ -50,8 +50,8 @@ class Worker:
         self._next: Task | None = None
 
     def hello(self, text: str) -> str:
-        """Return a ``Welcome`` as text: this node, and which files of the job it can use. If the
-        job has another version and ``text`` cannot be parsed, only the node is described."""
+        """Return a ``Welcome`` as text: this node, and which of the job's files it can use. If the
+        job has another version, whose ``text`` cannot be parsed, describe only the node."""
         about: dict[str, Any] = {
             "version": __version__,
             "host": socket.gethostname(),
@@ -66,8 +66,8 @@ class Worker:
         return to_text(Welcome(**about))
 
     def load(self, load: Load) -> LoadedFacts:
-        """Load the model. The first worker is called twice: without a digest, to resolve the
-        settings, and then with the digest of those in force."""
+        """Load the model. The first worker gets this call twice: without a digest, to resolve
+        ``auto``, and then with the digest of the job's settings."""
         if self._folder is None:
             self._load_first(load)
         if load.digest is not None:
@@ -79,7 +79,7 @@ class Worker:
         usable = sorted(os.sched_getaffinity(0))
         cores, self._locks = claim_cores(load.cores, usable, load.node_cpus)
         if not self._locks:
-            os.environ[CORES_VARIABLE] = str(load.cores)  # read by the process that is started
+            os.environ[CORES_VARIABLE] = str(load.cores)  # read by the pool's process
         self._locks.append(lock)
         limits = Limits(item=load.item_timeout)
         self._pool = LocalPool(Path(self._folder), load.place, [cores], limits, load.gathers)
@@ -100,7 +100,7 @@ class Worker:
         return News(state=state.state, frames=state.frames, starts=report.starts, events=events)
 
     def _hand_over(self) -> None:
-        """Submit the next item if the process is free; a dead process is replaced first."""
+        """Submit the next item if the process is free. The pool replaces a dead process first."""
         if self._next is not None and self._pool.has_room():
             task, self._next = self._next, None
             self._pool.submit(task)
@@ -112,8 +112,8 @@ class Worker:
 
 
 def make_folder(place: str) -> tuple[str, int]:
-    """Return a new folder for a worker, and a lock on it, which ends with the process. Folders of
-    killed workers are removed."""
+    """Remove the folders of killed workers. Return a new folder, and the lock on it, which the
+    kernel releases when the process ends."""
     for path in Path(place).glob(f"{PREFIX}*"):
         with suppress(OSError):  # it belongs to another user, or is in use
             if path.lstat().st_uid == os.getuid() and (old := take_lock(str(path / LOCK))):
@@ -123,7 +123,7 @@ def make_folder(place: str) -> tuple[str, int]:
         folder = tempfile.mkdtemp(prefix=PREFIX, dir=place)
         lock = take_lock(os.path.join(folder, LOCK), os.O_CREAT)
         if lock is not None and os.path.exists(os.path.join(folder, LOCK)):
-            return folder, lock  # otherwise another worker locked and removed it first
+            return folder, lock  # otherwise another worker has locked and removed the folder
 
 
 def _sees(hello: Hello) -> bool:
@@ -139,7 +139,7 @@ def _sees(hello: Hello) -> bool:
 
 def _barred(hello: Hello) -> Iterator[tuple[str, str]]:
     """Yield each address that this node cannot open, and the reason. A node without credentials
-    fails items faster than other nodes process them, so it would get most of them."""
+    would otherwise get most items, because it fails them faster than others process them."""
     for address in hello.addresses:
         try:
             look_at(address)

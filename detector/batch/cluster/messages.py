@@ -18,9 +18,9 @@ ORIGIN = "a message of the cluster"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The order to load a model. ``digest``: of settings and model; None until they are
-    resolved. ``cores``: how many the worker gets; ``node_cpus``: the node's, as Ray counts them.
-    ``place``: OUT. ``folder``: for temporary files; None means TMPDIR."""
+    """The order to load a model. ``digest``: digest of settings and model; None until ``auto`` is
+    resolved. ``cores``: cores for the worker; ``node_cpus``: cores of its node, as Ray counts them.
+    ``place``: OUT. ``folder``: where temporary files go; None means TMPDIR."""
 
     config: dict[str, dict[str, Any]]
     digest: str | None = None
@@ -34,12 +34,12 @@ class Load:
     node_cpus: float = 0.0
 
 
-# ---- between the job and the process that talks to Ray
+# ---- between the job and the process that talks to Ray: first Open, then a Turned for each Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
-    """The first message. ``address``: the cluster's; None starts Ray here with ``cores`` cores."""
+    """The first message. ``address``: of the cluster; None: start Ray here with ``cores`` cores."""
 
     address: str | None
     cores: int
@@ -68,14 +68,14 @@ class Turned:
     cores: float = 0.0
 
 
-# ---- between the process that talks to Ray and a worker. Hello and Welcome are sent as text, which
-# a node with another version can parse too.
+# ---- between the process that talks to Ray and a worker. Hello and Welcome are sent as JSON text,
+# so that a node with another version of this program can read them.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """What a node must be able to read: ``token`` in ``token_file`` of ``place``, and these
-    sources (``paths``, ``addresses``)."""
+    """The files that a node must be able to read: ``token_file`` in ``place``, which contains
+    ``token``, and some sources (``paths``, ``addresses``)."""
 
     place: str
     token_file: str = ""
@@ -95,7 +95,7 @@ class Welcome:
     sees: bool = False
     unseen: list[str] = field(default_factory=list)
     barred: dict[str, str] = field(default_factory=dict)
-    gathers: bool = False  # pyarrow is installed
+    gathers: bool = False  # whether pyarrow is installed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,14 +40,14 @@ INSTALL = "--on ray needs ray; install it with: pip install 'detect-video[ray]'"
 RAY = "ray"
 CLIENT = "ray://"
 OPENING_S = 180.0
-ANSWER_S = 60.0  # time limit of an answer, added to the turn's own wait
-REACHING_S = 5.0  # time limit of a connection
+ANSWER_S = 60.0  # time limit of an answer, in addition to the wait that a Turn asks for
+REACHING_S = 5.0  # time limit for connecting to the cluster
 CLOSING_S = 20.0
 MOST_PATHS = 100  # how many paths each node checks
-LAST_WORDS = 300  # characters
+LAST_WORDS = 300  # characters of Ray's output that a message quotes
 LONGEST_FOLDER = 30  # Ray adds 60 characters for its sockets, and a socket's path has at most 107
 
-# Environment of the process that talks to Ray, and its children. Without it Ray sends usage
+# Variables for the process that talks to Ray, and its children. Without them Ray sends usage
 # statistics, and uploads the project folder of a program started by `uv run`.
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -55,9 +55,9 @@ QUIET = {
     "RAY_DISABLE_IMPORT_WARNING": "1",
 }
 # For a Ray that is started here. Without this variable, Ray listens on all addresses of the machine
-# instead of 127.0.0.1. The name mentions systems where 0 is the default.
+# instead of 127.0.0.1. The variable's name lists the systems where 0 is the default.
 ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-# Ray kills a process if the cluster's head does not answer for this long. The job ends earlier.
+# Ray kills our process after this long without an answer of the cluster's head. The job ends first.
 PATIENT = {"RAY_gcs_rpc_server_reconnect_timeout_s": "600"}
 
 LOG_LINE = re.compile(r"\[20[^]]*\] ")  # [2026-11-23 02:06:54,047 C 28345 28375]
@@ -85,10 +85,9 @@ def address_of(on: str) -> str | None:
 
 @dataclass(slots=True)
 class ClusterPool:
-    """A pool of Ray actors. ``folder``: for the job's temporary files. ``place``: OUT,
-    which all nodes must see. ``token_name``: name of a hidden file there; nodes look for it to
-    recognize OUT. ``workers``: None means as many as there is room for. ``stop``: ends the wait for
-    the first worker."""
+    """A pool of Ray actors. ``folder``: for the job's temporary files. ``place``: OUT, which all
+    nodes must see. ``token_name``: a hidden file there; a node that can read it sees the same OUT.
+    ``workers``: None means as many as fit. ``stop``: ends the wait for the first worker."""
 
     on: str
     folder: Path
@@ -260,7 +259,7 @@ class ClusterPool:
             if self._known.facts is not None:
                 self._keep_up(Turn(wait=0.0, closes=True))
             self._lost = True
-            self._child.pipe.close()  # then the process ends Ray, and itself
+            self._child.pipe.close()  # makes the process end Ray, and then itself
             end([self._child], alone_s=CLOSING_S)
             self._child = None
         if self._rays is not None:
@@ -271,8 +270,8 @@ class ClusterPool:
 
 
 def last_words(said: str) -> str:
-    """Return the last line of Ray's log, or the end of the output if there is none. After the last
-    line Ray may print a long stack of addresses."""
+    """Return the last line of Ray's log, or the end of the output if it has no such line. After the
+    last line Ray may print a long stack of addresses."""
     logged = [line for line in said.splitlines() if LOG_LINE.match(line)]
     if logged:
         return LOG_LINE.sub("", logged[-1])[:LAST_WORDS]
@@ -280,7 +279,7 @@ def last_words(said: str) -> str:
 
 
 def _environment(address: str | None) -> dict[str, str]:
-    """Return the environment of the process. A Ray that is started here imports this package, and
+    """Return the environment of the process. If it starts Ray here, Ray can import this package and
     requires a token, since other users of this machine can reach its ports."""
     given = {name: text for name, text in os.environ.items() if name != "RAY_ADDRESS"}
     if address is not None:

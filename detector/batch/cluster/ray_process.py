@@ -1,8 +1,8 @@
 """The process that talks to Ray, for one job on one machine.
 
-Only this process imports Ray, because Ray may kill the process that uses it, handles its signals
-and prints, and because Ray's files must be removed even if the job is killed. If the job ends, its
-pipe is closed, and this process ends too.
+Only this process imports Ray. Ray may kill the process that imports it, handles its signals, and
+prints. If the job ends or is killed, its pipe is closed. This process then disconnects from Ray,
+removes Ray's files, and ends.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def serve(job: Connection) -> None:
 
 
 def _remove(folder: str) -> None:
-    """Remove the folder. Retry for a while: workers that were started here still use it."""
+    """Remove the folder. Retry for a while: Ray's processes may still write into it."""
     end = time.monotonic() + LEAVING_S
     while os.path.exists(folder) and time.monotonic() < end:
         shutil.rmtree(folder, ignore_errors=True)
@@ -92,7 +92,7 @@ def _open(wanted: Open) -> Workers:
 
 
 class WatchedNodes:
-    """The cluster's nodes, read by a thread, since the call hangs if the head does not answer."""
+    """The cluster's nodes. A thread reads them: the call hangs if Ray's head does not answer."""
 
     def __init__(self, ray: Any) -> None:
         self.found: Sequence[Node] = ()

@@ -26,8 +26,7 @@ def need_of(
     config: Mapping[str, Mapping[str, Any]], nodes: Sequence[Node], workers: int | None = None
 ) -> Need:
     """Return what one worker needs. For inference on a GPU: one GPU and its share of the node's
-    cores. Otherwise: --threads cores, by default two, or one if ``workers`` do not fit with
-    two."""
+    cores. Otherwise --threads cores; by default two, or one if ``workers`` fit only with one."""
     runtime = config["runtime"]
     with_gpu = [node for node in nodes if node.gpus >= 1]
     device = runtime["device"]

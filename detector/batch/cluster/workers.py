@@ -4,8 +4,8 @@ Ray places an actor on a node with room, or lets it wait. Ray runs the actor's c
 which were lost and why. Ray's own restarts and retries are off, for two reasons. With
 ``max_restarts`` above 0, Ray 2.60 reports a lost call only as "the actor was restarted", without
 the reason, such as low memory (scripts/cluster_check memory). And the job must count the tries of
-an item, put it behind all others, and check for existing results. If an actor is lost, we start a
-new one in its place. Each actor has one call at a time, so it never has two items.
+a lost item, requeue it last, and check for existing results. If an actor is lost, we start a new
+one in its place. Each actor has one call at a time, so it never has two items.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from detector.core.errors import EXIT_ENGINE, DetectVideoError, EngineError, Out
 from detector.core.errors.text import counted
 from detector.core.session import codec
 
-BALANCE_S = 2.0  # interval of checks whether the number of workers is right
+BALANCE_S = 2.0  # time between adjustments of the number of workers
 IDLE_S = 2.0  # interval of calls to an idle worker
 SILENT_S = 60.0  # time limit of a call that should return within a second
 HEAD_S = 90.0  # time limit for the cluster's head to answer
 WAITING_S = 60.0  # if no node has had room for this long, waiting actors are withdrawn ...
 AGAIN_S = 300.0  # ... and new ones are requested only after this time
 NO_WORKER_S = 600.0  # the job ends after this time without any worker on a node
-MEMORY_S = 5.0  # pause after Ray killed a worker: its process may free the memory later
+MEMORY_S = 5.0  # pause after Ray killed a worker for its memory, which may be freed only later
 CLOSING_S = 10.0
 LIMITS = {"load": LOADING_S + SILENT_S, "work": SILENT_S, "look": SILENT_S}
 
@@ -65,7 +65,7 @@ class _Place(Place):
     load: Load | None = None  # the last order sent
     given: bool = False  # whether the task was sent
     processes: int = 0  # started by this actor
-    apart: bool = False  # given up because of its node: another place may be added
+    apart: bool = False  # withdrawn, or unusable because of its node: does not count as failed
 
     def is_free(self) -> bool:
         return self.state == "idle" and not self.doing
@@ -76,6 +76,8 @@ class _Place(Place):
 
 @dataclass(slots=True)
 class Workers(Places[_Place]):
+    """A job's actors. ``actor``: the class ``Worker``, by ``ray.remote``; ``wanted``: the order."""
+
     ray: Any
     actor: Any
     nodes: Nodes
@@ -218,7 +220,7 @@ class Workers(Places[_Place]):
                 self._take_news(place, result)
 
     def _meet(self, place: _Place, welcome: Welcome) -> None:
-        """Note that the actor has a node. Give the node up if items would fail there, or give other
+        """Record the actor's node. Give the node up if items would fail on it or have other
         results."""
         place.welcome, now = welcome, self.clock()
         self._began = now if self._began is None else self._began
@@ -269,8 +271,8 @@ class Workers(Places[_Place]):
 
     def _lose(self, place: _Place, why: str) -> None:
         """Report the item of an actor that is gone or silent, and start another actor."""
-        # Do not count an actor that waits for a node, since it may be lost again and again. Low
-        # memory counts in every state.
+        # Count a failed load only if the actor was loading: one that waits for a node may be lost
+        # any number of times. Running out of memory always counts.
         loads = place.state == "loading" or NO_MEMORY in why
         if not self._fail_task(place, why) and loads:
             place.failed_loads += 1
@@ -322,7 +324,7 @@ class Workers(Places[_Place]):
         surplus = len(standing) - self._wanted(now, len(standing))
         idle = any(p.state == "idle" and now - p.since > IDLE_S for p in standing)
         first = min((place.since for place in waiting), default=now)
-        if idle:  # no item is left
+        if idle:  # a worker got no item, so none is left
             surplus = len(waiting)
         elif placed and self.wanted.workers is None and now - first > WAITING_S:
             surplus, self._sated = len(waiting), now + AGAIN_S
@@ -333,9 +335,9 @@ class Workers(Places[_Place]):
                 self._add_place()
 
     def _wanted(self, now: float, standing: int) -> int:
-        """Return the number of workers to request. With --workers it is that number, since a
-        cluster may add nodes; otherwise as many as the nodes can hold, but at least one unless all
-        were given up."""
+        """Return the number of workers to request. With --workers it is that number even if it does
+        not fit, since a cluster may add nodes. Otherwise it is the number that fits on the nodes,
+        and at least one unless all were given up."""
         room = room_of(self.need, self.nodes.found, self._avoid)
         if room != self._room:  # the number of nodes has changed
             self._room, self._sated = room, float("-inf")

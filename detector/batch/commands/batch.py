@@ -100,7 +100,7 @@ PROGRESS_EVERY_S = 1.0
 @click.option(
     "--sort",
     metavar="empty,CLASS,...",
-    help="Link each file into OUT/sorted/CLASS by the first of these that is in it, or into other.",
+    help="Link each file into OUT/sorted/CLASS; CLASS is the first of these that it has, or other.",
 )
 @click.option("--status", is_flag=True, help="Show the progress of the job in OUT.")
 @click.option("--prune", is_flag=True, help="Delete results whose source no longer exists.")
