@@ -1,4 +1,4 @@
-"""Facts about the machine that a benchmark ran on. The user gives them; none is guessed."""
+"""Facts about the machine that a benchmark ran on, given by the user (``--machine``)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from detector.core.errors.text import split_paths
 
 WITHOUT = (
     *("engine", "precision", "batch", "output", "run_dir", "self_timing"),
-    *("skip_still", "infer_every", "smooth"),  # every frame of a comparison needs inference
+    *("skip_still", "infer_every", "smooth"),  # a comparison has to infer every frame
 )
 
 

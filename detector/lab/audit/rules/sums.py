@@ -13,7 +13,7 @@ from detector.lab.audit.numbers import Number, exact, show, total
 from detector.lab.audit.rule import Hit, rule
 from detector.lab.audit.tables import AuditColumn, AuditTable, ms, percent
 
-# Words of titles whose shares are not parts of one whole, or whose times have no meaningful sum
+# Words of column titles whose shares are not parts of one whole, or whose times cannot be summed
 NOT_PARTS = (
     "util*",
     "cpu",
@@ -365,7 +365,7 @@ def decimal_place_lost(table: AuditTable) -> Iterator[Hit]:
         if kind != kind2 or kind3 == kind or not b.value or not c.value or a.value <= b.value:
             continue
         for power in (-3, -2, -1, 1, 2, 3):
-            # The quotient may be truncated or rounded, hence the tolerance of 1.
+            # The table may round or truncate the quotient, hence the tolerance of 1.
             if abs(a.value / b.value / 10**power - c.value) <= 1 and c.value >= 20:
                 yield Hit(
                     f"{name!r} / {other!r} is {show(a.value / b.value)}, {result!r} says "
