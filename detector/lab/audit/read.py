@@ -59,8 +59,7 @@ def read_tables(path: str | Path, titles: Titles | None = None) -> list[AuditTab
 def parse_tables(
     text: str, name: str, kind: Kind | None = None, *, titles: Titles | None = None
 ) -> list[AuditTable]:
-    """Parse tables in ``text``. ``kind``: None to detect it. Raises SourceError if none is
-    found."""
+    """Parse tables in ``text``. ``kind``: None detects it. Raises SourceError if none is found."""
     if match := re.search("[\x00-\x08\x0b\x0e-\x1f\x7f]", text):
         line = text.count("\n", 0, match.start()) + 1
         code = ord(match[0])

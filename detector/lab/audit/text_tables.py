@@ -24,8 +24,8 @@ _GAP = re.compile(r" {2,}")
 
 
 def parse_text_tables(text: str) -> Iterator[tuple[int, Grid]]:
-    """Yield each table and the number of its first line. The first row is the heading, and all rows
-    are as long as it."""
+    """Yield each table and the number of its first line. The first row is the heading. All rows
+    have as many cells as the heading."""
     bars = str.maketrans(BARS, "|" * len(BARS))
     lines = [line.translate(bars).expandtabs().rstrip() for line in text.splitlines()]
     for number, block in _split_blocks(lines):

@@ -59,8 +59,7 @@ class Labels(ScoredLabels):
     names: Sequence[str] = ()
 
     def bind(self, names: Sequence[str]) -> ClassPairs:
-        """Bind a model's classes. Raises UsageError if labels share none, SourceError if no box
-        is scored."""
+        """Bind a model's classes. Raises an error if labels share none, or if no box is scored."""
         if self.bound is None or self.names != names:  # models may have different class names
             self.bound, self.names = bind(self.mapping, names, self.dataset.classes), names
             refuse_unlabelled(self.dataset, self.bound)

@@ -193,8 +193,7 @@ def _find_video(path: Path, entries: list[dict[str, Any]], images: Path | None) 
 
 
 def _find_folder(path: Path, entries: list[dict[str, Any]], images: Path | None) -> Path:
-    """Find the pictures' folder: ``images``, or next to the json, or where COCO's archives put
-    it."""
+    """Find the pictures' folder: ``images``, next to the json, or as in COCO's archives."""
     name = str(entries[0].get("file_name", ""))
     if images is not None:
         return images

@@ -240,8 +240,7 @@ def _make_bench(occasion: Occasion, plan: RunPlan) -> tuple[Bench, Parts]:
 
 
 def run_once(bench: Bench, plan: RunPlan, stage: str | None) -> float:
-    """Return the seconds per frame from opening the source to closing the outputs. ``stage``: a
-    stage to replace, or None."""
+    """Return the seconds per frame of a run. ``stage``: a stage to replace, or None."""
     with temporary_folder("detect-video-what-if-") as folder:
         outputs = _plan_outputs(folder, plan, bench.source)
         sinks: list[Sink] = []

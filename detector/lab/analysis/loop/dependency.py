@@ -65,8 +65,7 @@ def _name_in_stage(call: str, stage: str) -> str:
 
 
 def _sum_inside(calls: Sequence[Call], start: int, end: int) -> Counter[str]:
-    """Return the nanoseconds of outermost calls between two times. ``calls``: those of one thread,
-    sorted by start."""
+    """Return the nanoseconds of one thread's outermost ``calls`` (sorted by start) in a period."""
     sums: Counter[str] = Counter()
     free = start
     for _, name, begins, ends in calls:
