@@ -1,4 +1,4 @@
-"""ONNX Runtime's execution providers that this build and this machine have."""
+"""ONNX Runtime's execution providers: those of this build, and refusals of others."""
 
 from __future__ import annotations
 
