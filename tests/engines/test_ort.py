@@ -170,7 +170,7 @@ def test_cuda_failure_raises_unless_auto_uses_the_cpu(with_cuda, monkeypatch, an
 
 
 class FakeOrtValue:
-    """An OrtValue with its own memory. After creation, only update_inplace changes it."""
+    """An OrtValue with its own memory, which only update_inplace changes after creation."""
 
     instances: list[FakeOrtValue] = []  # noqa: RUF012
 

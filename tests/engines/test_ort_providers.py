@@ -1,4 +1,4 @@
-"""ONNX Runtime's execution providers: those of this build, and refusals of others."""
+"""ONNX Runtime's execution providers: this build's providers run, others are refused."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def test_folder_copied_from_another_account_is_built_again(folder, tmp_path, mon
 
 
 def test_graph_sealed_with_another_key_is_sealed_again_silently(folder, tmp_path, monkeypatch):
-    """The file equals the graph just built. So files that older versions sealed stay usable."""
+    """The file equals the graph just built. This keeps files usable that older versions sealed."""
     with monkeypatch.context() as patched:
         another_account(patched, tmp_path)
         export(plus_one(), folder)

@@ -254,7 +254,7 @@ def test_network_that_cannot_be_captured_runs_with_a_note(fakes, monkeypatch):
 
 
 def test_graphs_that_take_too_much_memory_are_omitted(fakes, monkeypatch):
-    """The graphs of two concurrent requests fit into memory, but those of all four do not."""
+    """The graphs of two concurrent requests fit into memory, but the graphs of all four do not."""
     monkeypatch.setattr(cuda, "fits", lambda run, network, device, at_once, batch: at_once <= 2)
     engine = opened(lambda given: RESULTS, requests=4)
     assert (len(engine.requests), engine.captured) == (4, False)

@@ -18,7 +18,7 @@ pytest.importorskip("torch", reason="machine: torch is not installed")
 
 @pytest.fixture
 def network(tmp_path: Path) -> Network:
-    """Return a network as it is after reading a quantised file."""
+    """Return a quantised network with the precision fp32, which front ends set for such files."""
     return replace(quantised(small_network(tmp_path), tmp_path), precision="fp32")
 
 

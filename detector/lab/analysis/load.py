@@ -48,7 +48,7 @@ class OtherLoad:
 @dataclass(frozen=True, slots=True)
 class CpuChange:
     """CPU milliseconds per frame of a stage (its libraries' threads included) or of the process.
-    ``all_ms``: those of the whole process in the first run."""
+    ``all_ms``: the value of the whole process in the first run."""
 
     what: str
     before: float

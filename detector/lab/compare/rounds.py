@@ -295,7 +295,7 @@ def _make_config(plan: Rounds, variant: Variant) -> Config:
 def _check_all(
     workers: Workers, numbered: list[tuple[int, Variant]], plan: Rounds, step: Callable[[str], None]
 ) -> str | None:
-    """Compare the detections of a model's variants with those of its fp32 variant, untimed."""
+    """Compare the detections of a model's variants with its fp32 detections, untimed."""
     found: dict[int, list[Detections]] = {}
     variants = dict(numbered)
     for at, variant in numbered:

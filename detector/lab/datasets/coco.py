@@ -302,7 +302,7 @@ def _find_picture(path: Path, entry: dict[str, Any], lookup: Lookup) -> int | No
 def _read_results(
     path: Path, rows: list[Any], lookup: Lookup, names: tuple[str, ...] | None
 ) -> StoredDetections:
-    """Read [{image_id, category_id, bbox, score}]. With ``names``, category 1 is the first name."""
+    """Read [{image_id, category_id, bbox, score}]. ``names``: of categories 1, 2, ..., or None."""
     if not all(isinstance(row, dict) for row in rows):
         raise SourceError(
             f"{path}: a list of results holds objects with image_id, category_id, bbox, score"

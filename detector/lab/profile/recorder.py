@@ -134,6 +134,6 @@ def _name_threads() -> dict[int, str]:
 
 
 def _page_faults() -> tuple[int, int]:
-    """Return this process's page faults: the number of all, and of those that read from disk."""
+    """Return this process's number of page faults, and how many of them read from disk."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_minflt + used.ru_majflt, used.ru_majflt

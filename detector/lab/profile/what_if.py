@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from detector.core.sources.base import Source
 
 ROUNDS, MAX_ROUNDS = 3, 10  # a gain must show in all rounds, so too many rounds would hide it
-USUAL_ROUNDS = 5  # runs have so many frames that this many rounds fit into the budget
+USUAL_ROUNDS = 5  # the number of frames is chosen so that this many rounds fit into the budget
 MIN_FRAMES = 24  # frames of a run, even if the budget allows fewer
 
 

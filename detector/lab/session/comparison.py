@@ -211,7 +211,7 @@ class CountedLayer:
 
 @dataclass(frozen=True)
 class VariantFacts:
-    """What a variant sends once its engine is open. ``computes``: false for the engine null.
+    """The facts that a variant sends once its engine is open. ``computes``: false for engine null.
     ``model_input``: height, width. ``random_weights``: the seed, if weights are random."""
 
     load_s: float | None = None

@@ -318,7 +318,7 @@ class MomentsFacts:
     """A row for each written frame, recorded at ``at_ns`` on the spans' clock. The first row covers
     the time since ``began_ns``. ``threads``: by name in the spans, and ``library`` for all threads
     of libraries. ``faults``: page faults of the process since the previous row; ``disk_faults``:
-    those that read from disk. ``mhz``: mean clock of the cores; empty if unknown. ``keys``: key
+    how many read from disk. ``mhz``: mean clock of the cores; empty if unknown. ``keys``: key
     frames of the source; null if unknown. ``cost_us``: median cost of a row; ``slowdown``: time of
     the run with the rows / without them."""
 

@@ -23,8 +23,8 @@ VIDEO = (AS_ASKED, LARGER, SUBTITLES, NO_VIDEO)
 @dataclass(frozen=True, kw_only=True)
 class Trial:
     """Some rounds with the same settings. ``frames``: number of frames in all rounds. ``fps``: the
-    median, end to end; null if the trial failed (``error``). ``agreement``: how far the detections
-    agree with those of fp32, 0 to 1; null if unknown.
+    median, end to end; null if the trial failed (``error``). ``agreement``: agreement of the
+    detections with fp32's, 0 to 1; null if unknown.
     """
 
     settings: Settings

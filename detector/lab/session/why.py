@@ -47,7 +47,7 @@ class WhyCause:
 @dataclass(frozen=True)
 class WhyFrame:
     """``key``: whether this is a key frame of the source. ``faults``: page faults while the frame
-    was processed; ``disk_faults``: those that read from disk. ``mhz``: mean clock of the cores in
+    was processed; ``disk_faults``: how many read from disk. ``mhz``: mean clock of the cores in
     this time. Null if unknown."""
 
     frame: int

@@ -58,7 +58,7 @@ Watch = Callable[[str, float, float], object]
 
 @dataclass(slots=True)
 class TuneRun:
-    """``rates``: FPS of the source in each round. ``detections``: those of the first round."""
+    """``rates``: FPS of the source in each round. ``detections``: found in the first round."""
 
     rates: list[float] = field(default_factory=list)
     detections: list[Detections] = field(default_factory=list)
@@ -240,7 +240,7 @@ class Search:
 
     def _holds(self, settings: Settings) -> bool:
         """Run a final against the defaults. Return whether the settings meet the goal in each
-        round. After LEAST_ROUNDS, a final ends as soon as they miss it."""
+        round. The final ends early if they miss it after LEAST_ROUNDS or more."""
         choices = [{}, settings] if settings else [{}]
         left_s = max(0.0, self.seconds - (self.clock() - self.start))
         affordable = round(left_s * self.plain.fps / (2 * ROUNDS) * 0.8)  # 20% is for loading

@@ -1,7 +1,7 @@
 """Build the program's graphs with the real parser and builder of TensorRT for RTX.
 
-``python -m tests.engines.trt.real_builds`` prints the table of docs/gpu.md. For each graph and
-precision it builds the two plans in ``PLANS``.
+``python -m tests.engines.trt.real_builds`` prints the table of docs/gpu.md. It builds the two plans
+in ``PLANS`` for each graph and precision.
 """
 
 from __future__ import annotations

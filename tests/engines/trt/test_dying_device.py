@@ -23,7 +23,7 @@ STREET = CHECKOUT / "videos/street.mp4"
 ILLEGAL = 700
 BEFORE, FRAMES = 3, 6  # frames before the death; frames of the run
 
-# Calls of an inference, by package. After ``BEFORE`` frames, the device dies at the next such call.
+# Calls of an inference, by package. The device dies at the first such call after ``BEFORE`` frames.
 RUNNING = {
     "pycuda": (
         "Context.push Context.pop Event.record memcpy_htod_async memcpy_dtoh_async "

@@ -197,7 +197,7 @@ def test_profile_command_shows_layer_times(tensorrt, tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_runs")
 def test_profile_command_on_a_foreign_plan(tensorrt, tmp_path, monkeypatch):
-    """Without a graph, MACs are unknown. We report times and names, and note what is missing."""
+    """MACs are unknown without a graph. We report times and names, and note what is missing."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())
     (tmp_path / "x.engine").write_bytes(plan_of(tensorrt, as_exported(open_network("street"))))

@@ -271,7 +271,7 @@ def hand_overs(activities: Sequence[Activity], batches: Batches) -> dict[int, tu
 
 
 def frames_written(activities: Sequence[Activity]) -> NDArray[np.int64]:
-    """Return the time at which each frame was done, in nanoseconds [F], in order of frames."""
+    """Return the end time of each frame in nanoseconds [F], in order of frames."""
     done = _find_ends(activities)
     return np.array([done[index] for index in sorted(done)], np.int64)
 

@@ -187,7 +187,7 @@ def one_sample(table: AuditTable) -> Iterator[Hit]:
 def no_spread(table: AuditTable) -> Iterator[Hit]:
     compared = [one for one in table.all(TIME, RATE) if len(one.known) > 1]
     if table.find(kinds.NAME, "layer", "name", "function"):
-        return  # the rows are those of a profiler
+        return  # a profiler's table lists calls, not measured variants
     if not compared or not table.all(kinds.MODEL, kinds.ENGINE, kinds.PRECISION, kinds.BATCH):
         return
     has_spread = any(number.spread for one in compared for number in one.known)

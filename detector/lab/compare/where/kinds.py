@@ -44,7 +44,7 @@ def classify_picture(
     fits: tuple[Letterbox, Letterbox] | None = None,
     source: Array | None = None,
 ) -> Kind:
-    """``before``: A's previous picture. ``fits``: where ``source`` (u8 BGR) lies in ``a`` and b."""
+    """``before``: A's previous picture. ``fits``: place of ``source`` (BGR) in ``a`` and ``b``."""
     if a.shape != b.shape:
         return Kind(SIZE, f"{_format_shape(a)} and {_format_shape(b)}")
     if fits is not None and (moved := _compare_fits(*fits)):
