@@ -239,7 +239,7 @@ def _row(variant: Variant, base: Variant | None, verdict: dict[Metric, Decision 
 
 def _find_contenders(ran: Sequence[Variant], metric: Metric, share: float) -> tuple[str, ...]:
     """List the row with the highest median, and the rows that noise does not separate from it. A
-    winner has to pass all tests, so none is corrected (Berger, Technometrics 24, 1982)."""
+    winner has to pass all tests, so they need no correction (Berger, Technometrics 24, 1982)."""
     ranked = sorted(
         (one for one in ran if _fps(one, metric)), key=lambda one: -median(_fps(one, metric))
     )

@@ -44,7 +44,7 @@ class RunChange:
         return max(abs(self.low - 1), abs(self.high - 1))
 
     def regresses(self, limit: float) -> bool:
-        """Return whether it is slower by more than ``limit`` (0.05 = 5%), beyond the noise."""
+        """Return whether the run is slower by more than ``limit`` (0.05 = 5%), beyond the noise."""
         return self.ratio > 1 + limit and self.low > 1
 
     def as_json(self) -> dict[str, Any]:
@@ -95,7 +95,7 @@ END_TO_END = "end to end, per frame"
 
 def diff(before: SavedSession, after: SavedSession) -> list[RunChange]:
     """List the end-to-end change, then the change of each stage with enough samples in both runs.
-    Only stages' p values are corrected for multiple tests; --max-regression tests one change."""
+    Stages' p values are corrected for multiple tests; the end-to-end change is tested alone."""
     pairs = {END_TO_END: (periods_ms(before), periods_ms(after))}
     pairs |= {
         stage: (durations_ms(before.spans, stage), durations_ms(after.spans, stage))

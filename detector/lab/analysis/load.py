@@ -1,7 +1,7 @@
 """Compare two runs under different loads of other programs.
 
 Wall times do not show whether the run itself or the load caused a difference. CPU times do, since
-they count only a stage's own work. They grow only a little under load, by lost cache contents.
+they count only a stage's own work. They grow only a little under load, since caches are shared.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Figure:
 @dataclass(frozen=True, slots=True)
 class NextStep:
     """One command. ``option``: the words added at its end. ``stage``: the stage that it speeds up.
-    ``figure``: the FPS with it, if known. ``measure``: the command that measures this FPS."""
+    ``figure``: the FPS with the option, if known. ``measure``: the command that measures it."""
 
     command: Sequence[str]
     option: Sequence[str]

@@ -175,7 +175,7 @@ def _p_beyond(values: Sequence[float], floor: float) -> float:
 
 
 def _smallest_effect(values: Sequence[float], alpha: float, floor: float) -> float:
-    """Return the effect as a share. Its error is from a 2/3 interval, which needs few rounds."""
+    """Return the effect as a share. A 2/3 interval, which needs few rounds, gives its error."""
     normal = NormalDist()
     if len(values) < 2 or _find_critical_sum(len(values), alpha) < 0:
         return math.inf
@@ -196,7 +196,7 @@ def share_of_look(rounds: int, last: bool) -> float:
 
 
 class RatioOfMeans(NamedTuple):
-    """Ratio of two means. ``smallest``: the least share detected with probability POWER."""
+    """Ratio of two means. ``smallest``: least effect (share) detected with probability POWER."""
 
     ratio: float
     low: float
@@ -223,8 +223,8 @@ def compare_means(before: Floats, after: Floats) -> RatioOfMeans:
 
 
 def _block_mean(values: Floats) -> tuple[float, float]:
-    """Return the mean, and its relative error as a prediction for another run. This adds the error
-    of the blocks' mean and a drift between runs, assumed to be as large as between blocks."""
+    """Return the mean, and its relative error as a prediction for another run. The error includes a
+    drift between the runs, which is assumed to be as large as the drift between blocks."""
     blocks = [block.mean() for block in np.array_split(values, min(BLOCKS, len(values)))]
     mean = max(float(values.mean()), 1e-12)
     return mean, float(np.std(blocks, ddof=1)) * math.sqrt(1 + 1 / len(blocks)) / mean

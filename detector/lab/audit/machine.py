@@ -19,7 +19,7 @@ FACTS: dict[str, str | None] = {
     "clock": CLOCK,
     "cores": "",
     "flops_per_cycle": "",  # per core: 32 with two 256-bit FMA units
-    "pictures": "",  # number measured
+    "pictures": "",  # number of measured pictures
     "card": None,  # the GPU
     "cpu": None,
 }

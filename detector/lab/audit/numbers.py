@@ -1,6 +1,6 @@
 """Read the numbers that people write in tables, each with the interval that its rounding allows.
 
-``1,234`` may be 1234 or 1.234. It is read only if other cells show which mark the table uses.
+``1,234`` may be 1234 or 1.234. It is read only if other cells show how the table uses commas.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AMBIGUOUS = re.compile(r"\d{1,3},\d{3}")
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number between ``low`` and ``high``: bounds by rounding or, if ``spread``, as written."""
+    """A number from ``low`` to ``high``, by its rounding or, if ``spread``, by a ± or a range."""
 
     value: float
     low: float

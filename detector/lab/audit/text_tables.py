@@ -2,8 +2,8 @@
 
 Such tables come from terminals and logs (tabulate, rich, prettytable, pandas, nsys stats,
 torch.profiler). A line of dashes, a rule, ends the heading. If no bars separate the columns, each
-run of dashes in the rule spans a column. A rule with fewer than two runs separates nothing: columns
-then end where all lines of the table have two spaces or more.
+run of dashes in the rule spans a column. If the rule has fewer than two runs, columns are separated
+wherever all lines of the table have two spaces or more.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def command(
     DATASET is a COCO JSON, a YOLO data.yaml or folder (images/, labels/), or a MOT sequence; its
     images can be frames of a video. --engine (ort,torch) and --tiles (none,2x2) accept several
     values and show how each differs from the first. Without --engine, --precision and --min-ap50
-    the first row is fp32; a second has the engine and precision of a plain run, if they differ.
+    the first row is fp32. A second row is added if a plain run uses another engine or precision.
     """
     from detector.core.config.levels import resolve_config
     from detector.core.terminal.progress import LiveLine

@@ -87,7 +87,7 @@ def map_labels(one: LabelledPicture, bound: ClassPairs) -> LabelledPicture:
 
 
 def refuse_unlabelled(dataset: Dataset, bound: ClassPairs) -> None:
-    """Raise SourceError before hours of inference if no label counts."""
+    """Raise SourceError if no label would be scored. Call this before hours of inference."""
     targets = list(bound.label_ids)
     for one in dataset.pictures:
         scored = np.isin(one.class_ids, targets) & ~(one.ignored | one.crowd)
@@ -154,7 +154,7 @@ def list_coco_results(
     rows = [
         encode(row)
         for at, one in zip(indices, detections, strict=True)
-        for row in make_results(dataset.pictures[at].id, one, ids, digits=6)  # 1e-6 pixels
+        for row in make_results(dataset.pictures[at].id, one, ids, digits=6)  # of pixels
     ]
     merged = [name for at, name in enumerate(bound.targets) if at not in ids]
     note = f"coco-results.json lacks {', '.join(merged)}, which stands for several categories"

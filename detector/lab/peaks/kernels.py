@@ -87,8 +87,8 @@ def _measure(engine: str, options: EngineOptions) -> Iterator[tuple[str, Reached
         timed = profiler.times()
     library = library_version(engine) or engine
     costs = joint_cost(plain.graph, [_nodes(layer, network) for layer, _ in timed])
-    # We use medians, since single times are too coarse for OpenVINO's microseconds. Each layer has
-    # its own quiet passes, since on a busy machine hardly any pass is quiet for all layers.
+    # Use medians: single times are too coarse, as OpenVINO reports running means in microseconds.
+    # Choose quiet passes for each layer: on a busy machine hardly any pass is quiet for all layers.
     for (layer, times), cost in zip(timed, costs, strict=True):
         ms = statistics.median(times[at] for at in quiet_runs(times))
         if cost.macs and ms > 0:

@@ -97,7 +97,7 @@ class TrackAccuracy:
 
 @dataclass(frozen=True)
 class DatasetTracks(TrackAccuracy):
-    """The sums over all sequences of a dataset, and each of ``sequences`` if there are several."""
+    """Figures over all sequences of a dataset, and for each sequence if there are several."""
 
     sequences: dict[str, TrackAccuracy] | UnsetType = UNSET
 

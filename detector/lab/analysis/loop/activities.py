@@ -75,7 +75,7 @@ class Activity(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """What an activity waits for: activity number ``before``, or only its start (``at_start``)."""
+    """A wait for the end of the activity number ``before`` or, if ``at_start``, for its start."""
 
     before: int
     cause: str
@@ -144,7 +144,7 @@ def activity_graph(activities: Sequence[Activity], shape: LoopShape) -> Activity
 
 class Batches:
     """The frames of each batch, and which of them were inferred. Only inferred frames have a head
-    call and a row; others (--infer-every, --skip-still) lengthen the batch."""
+    call and a row; other frames (--infer-every, --skip-still) make a batch longer."""
 
     def __init__(self, activities: Sequence[Activity], shape: LoopShape) -> None:
         numbers: dict[str, set[int]] = defaultdict(set)

@@ -26,7 +26,7 @@ from detector.lab.session.read import SavedSession
 
 
 class PathCall(NamedTuple):
-    """One call on the path. ``wait_ns``: from the end of what it waited for to its start."""
+    """A call on the path. ``wait_ns``: time from the end of the call that it waited for."""
 
     at: int
     self_ns: int

@@ -88,7 +88,7 @@ def _write_less(document: SessionDocument) -> Iterator[Candidate]:
 @dataclass(frozen=True, slots=True)
 class Turns:
     """Seconds per frame. ``plain``: all unchanged runs in order. ``changed``: the runs of each
-    change. ``around``: the mean of the plain runs around each. ``failed``: change -> reason."""
+    change. ``around``: means of the plain runs around these. ``failed``: change -> reason."""
 
     plain: list[float] = field(default_factory=list)
     changed: dict[str, list[float]] = field(default_factory=dict)

@@ -173,7 +173,7 @@ class Explanation:
         return _ms(one) - self.medians[one.stage]
 
     def _find_delaying_call(self, frame: int) -> int:
-        """Return the call with the largest excess: the frame's own, or one that it waited for."""
+        """Return the call with the largest excess, of this frame or that this frame waited for."""
         best, since = self._calls[frame][0], self.activities[self._calls[frame][0]].start_ns
         for stage, wait_ms, at in self._waits_of(frame):
             calls = [at]
@@ -301,7 +301,7 @@ class Explanation:
 
 
 class _MomentIndex:
-    """Look-up of moments (recorded once a frame) by time. Counts are spread evenly over a gap."""
+    """Moments (recorded once a frame) by time. Counts are assumed to be even between moments."""
 
     def __init__(self, moments: MomentsFacts) -> None:
         self._moments = moments

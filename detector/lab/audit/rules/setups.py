@@ -1,4 +1,4 @@
-"""Mistakes in what was compared, such as rows that differ in more than their subject."""
+"""Mistakes in what was compared, such as rows that differ in more than what is compared."""
 
 from __future__ import annotations
 
@@ -194,8 +194,8 @@ def _find_same_memory(table: AuditTable) -> Iterator[Hit]:
             one, two = (size.numbers[at] if size and at is not None else None for at in (full, row))
             if precision in REDUCED_PRECISIONS and one and two and one.value == two.value and size:
                 yield Hit(
-                    f"{size.title}: {size.texts[row]} in fp32 and in {precision}: the type of "
-                    "what was measured did not change",
+                    f"{size.title}: {size.texts[row]} in fp32 and in {precision}, so the measured "
+                    "data kept its type",
                     (table.name,),
                     (table.labels[row],),
                 )

@@ -357,7 +357,7 @@ def total_is_not_count_times_mean(table: AuditTable) -> Iterator[Hit]:
     clean="quantity,value,unit\nmemory left,14000,MB\none image,4.7,MB\nsafe batch,2978,images\n",
 )
 def decimal_place_lost(table: AuditTable) -> Iterator[Hit]:
-    """Report a fact that is the quotient of two others except for a power of ten."""
+    """Report a fact that differs from the quotient of two others by a power of ten."""
     facts = list(table.facts.items())
     if not 3 <= len(facts) <= 8:
         return
