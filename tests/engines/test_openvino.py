@@ -266,7 +266,7 @@ def test_note_states_the_known_agreement():
         (EngineOptions(own={"mode": "throughput"}), 8),
     ],
 )
-def test_requests_at_once_fill_the_cores(monkeypatch, options, at_once):
+def test_best_concurrency_fills_the_cores(monkeypatch, options, at_once):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     assert engines.find("openvino").best_concurrency(options) == at_once
 

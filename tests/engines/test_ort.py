@@ -22,7 +22,7 @@ def test_threads_are_as_requested():
 @pytest.mark.parametrize(
     ("options", "at_once"), [(EngineOptions(), 4), (EngineOptions(threads=2), 2)]
 )
-def test_requests_at_once_fill_the_cores_of_a_cpu(monkeypatch, options, at_once):
+def test_best_concurrency_fills_the_cores_of_a_cpu(monkeypatch, options, at_once):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
     assert engines.find("ort").best_concurrency(options) == at_once
 

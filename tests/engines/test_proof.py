@@ -359,7 +359,7 @@ def test_key_is_made_once_and_private(folder, cache):
     key = (cache / proof.KEY).read_bytes()
     assert len(key) == proof.KEY_BYTES
     assert (mode(cache / proof.KEY), mode(cache)) == (0o600, 0o700)
-    proof.keys.clear()  # forget the key, as another process would not have it
+    proof.keys.clear()  # forget the key, as a new process has to read it
     assert find(folder) is not None
     export(plus_one(2), folder)
     assert (cache / proof.KEY).read_bytes() == key

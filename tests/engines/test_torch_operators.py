@@ -16,7 +16,7 @@ LONG = TensorProto.INT64
 
 
 class Sketch:
-    """A graph with the inputs ``x``, float32 [2, 4, 6, 3] in 0..255, and ``n``, int64 x - 128."""
+    """A graph that has ``x``, float32 [2, 4, 6, 3] in 0..255, and ``n``, which is int64 x - 128."""
 
     def __init__(self) -> None:
         self.nodes = [

@@ -80,8 +80,8 @@ def command(
 
     DATASET is a COCO JSON, a YOLO data.yaml or folder (images/, labels/), or a MOT sequence; its
     images can be frames of a video. --engine (ort,torch) and --tiles (none,2x2) accept several
-    values and show how each differs from the first. Without --engine, --precision and --min-ap50
-    the first row is fp32. A second row is added if a plain run uses another engine or precision.
+    values and show how each differs from the first. If none of --engine, --precision and --min-ap50
+    is given, the first row is fp32; a second shows what a plain run uses, if that differs.
     """
     from detector.core.config.levels import resolve_config
     from detector.core.terminal.progress import LiveLine
