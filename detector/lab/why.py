@@ -17,12 +17,12 @@ from detector.lab.session.read import SavedSession
 from detector.lab.session.rows import read_rows
 from detector.lab.session.why import Why
 
-REORDERED = 64  # at most this many pictures are stored before one that is shown earlier
+REORDERED = 64  # extra packets to read, as files store pictures out of their display order
 NO_MOMENTS = "record them: detect-video profile SOURCE --moments"
 
 
 def explain(session: SavedSession, frame: int | None, slowest: int, *, clip: bool = True) -> Why:
-    """Explain ``frame``, or this many of the ``slowest``. Raises UsageError for unknown frames."""
+    """Explain ``frame`` or, if None, the ``slowest`` frames (a number). Raises UsageError."""
     known, absent = gather(session, clip)
     sizes = session.document.loop[0] if session.document.loop else None
     spans = activities_of(session.spans)
@@ -48,8 +48,8 @@ def explain(session: SavedSession, frame: int | None, slowest: int, *, clip: boo
 
 
 def gather(session: SavedSession, clip: bool = True) -> tuple[RunEvidence, dict[str, str]]:
-    """Return the facts besides spans, and missing facts -> how to get them. ``clip``: whether to
-    read the video for key frames."""
+    """Return the facts that spans lack, and missing fact -> how to get it. ``clip``: whether to
+    read the video to find key frames."""
     absent: dict[str, str] = {}
     moments = session.facts(MomentsFacts)
     if moments is None:

@@ -1,4 +1,4 @@
-"""A small network and its Q/DQ graph for int8-u8 engines, made by ONNX Runtime's own tool."""
+"""A small network, and its Q/DQ graph in int8-u8, made by ONNX Runtime's quantiser."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pictures(network: Network, seed: int) -> np.ndarray:
 def quantised(
     network: Network, folder: Path, keep: tuple[str, ...] = (), activations: str = "QUInt8"
 ) -> Network:
-    """``keep``: convolutions that stay float, together with the activation that follows."""
+    """Quantise a network. ``keep``: convolutions that stay float with their activations."""
     import onnx
     from onnxruntime.quantization import (
         CalibrationDataReader,
@@ -64,14 +64,14 @@ def quantised(
         activation_type=QuantType[activations],
         weight_type=QuantType.QInt8,
         nodes_to_exclude=[*keep, *(name.replace("conv", "act") for name in keep)],
-        reduce_range=True,  # without VNNI, CPUs add pairs of products in 16 bits
+        reduce_range=True,  # CPUs without VNNI add pairs of products in 16 bits, which may overflow
     )
     return replace(network, graph=onnx.load(target), precision="int8-u8", path=None)
 
 
 def run_as_written(model, inputs: np.ndarray) -> np.ndarray:
-    """Return the first output by ONNX Runtime, with every node computed alone: no fusion, and no
-    int8 kernel, which may saturate in 16 bits on a CPU without VNNI.
+    """Return the first output by ONNX Runtime, with every node computed alone. Nothing is fused,
+    and no int8 kernel runs: it may saturate in 16 bits on a CPU without VNNI.
     """
     import onnxruntime
 

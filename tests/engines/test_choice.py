@@ -18,7 +18,7 @@ def installed(monkeypatch, *libraries: str) -> None:
     )
 
 
-def test_names_lists_engines_and_not_their_parts():
+def test_engine_names_do_not_include_helper_modules():
     assert {"null", "openvino", "ort", "torch", "trt"} <= set(engines.names())
     assert not {"base", "ort_graph", "tensorrt_parts", "torch_graph"} & set(engines.names())
 
@@ -41,7 +41,7 @@ ORT = "onnxruntime is installed, the default on a CPU"
 def test_auto_chooses_an_installed_engine_and_says_why(
     monkeypatch, libraries, precision, name, reason
 ):
-    """Ask for ``cpu``, so that no GPU engine is chosen."""
+    """Request the device ``cpu``, so that no GPU engine is chosen."""
     if name == "torch":
         pytest.importorskip("torch", reason="machine: torch is not installed")
     installed(monkeypatch, *libraries)
@@ -110,7 +110,7 @@ def test_auto_without_a_capable_engine_raises(monkeypatch):
         _ranking.choose_by_rank("int4")
 
 
-def test_auto_without_libraries_says_what_to_install(monkeypatch):
+def test_auto_without_libraries_raises_an_error_with_the_install_command(monkeypatch):
     installed(monkeypatch)
     with pytest.raises(EngineError, match=r"'detect-video\[torch\]'"):
         _ranking.choose_by_rank()
@@ -124,7 +124,7 @@ def test_auto_without_libraries_says_what_to_install(monkeypatch):
         (("onnxruntime", "torch"), "cpu", True, "x86_64", True),
         (("onnxruntime",), "auto", True, "x86_64", False),  # the GPU is faster
         (("onnxruntime",), "cuda", False, "x86_64", False),
-        (("onnxruntime",), "auto", False, "aarch64", False),  # not measured there
+        (("onnxruntime",), "auto", False, "aarch64", False),  # not measured on this processor
         (("onnxruntime", "openvino"), "auto", False, "x86_64", False),
     ],
 )

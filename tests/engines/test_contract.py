@@ -1,4 +1,4 @@
-"""An engine is one file with a class, and the class is all that other modules know of it."""
+"""An engine is one file with a class. Other modules use only this class."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_class_describes_its_engine_without_its_library(name):
     assert set(engine.devices) <= {"cpu", "cuda", "gpu", "npu"}
     assert all(suffix.startswith(".") for suffix in engine.model_suffixes)
     assert bool(engine.model_suffixes) == bool(engine.model_front_end)
-    # Runs of other engines read these from the file, without importing it.
+    # Runs with other engines read these attributes from the source text, without an import.
     for attribute in ("library", "auto", "gain", "model_suffixes", "model_front_end"):
         literal = engines.read_attribute(name, attribute)
         assert (literal or getattr(Engine, attribute)) == getattr(engine, attribute)
@@ -85,8 +85,8 @@ print(*{"torch", "onnx", "onnxruntime", "cv2", "yaml"} & {*sys.modules})
 
 @pytest.mark.slow
 def test_choosing_an_engine_imports_little_of_the_others():
-    """``auto`` loads only the declarations of engines that it prefers to its choice, and the check
-    for an NVIDIA driver. A run of a named engine loads no other."""
+    """``auto`` loads its choice, the declarations of engines that it ranks higher, and the check
+    for an NVIDIA driver. Listing engines loads none."""
     done = subprocess.run(
         [sys.executable, "-c", ASKING], check=True, capture_output=True, text=True, cwd=CHECKOUT
     )
@@ -94,14 +94,14 @@ def test_choosing_an_engine_imports_little_of_the_others():
     place = "detector.core.engines."
     assert not {place + name for name in engines.names()} & set(listed)
     loaded = {name.removeprefix(place) for name in asked}
-    of_trt = {"trt", "trt.driver", "trt.abilities"}  # the last one only if there is a driver
+    of_trt = {"trt", "trt.driver", "trt.abilities"}  # abilities only if there is a driver
     assert ("trt" in loaded, heavy) == (True, [])
     assert loaded - {"_ranking", "base", "ort", "ort.abilities"} <= of_trt
 
 
 @pytest.mark.slow
 def test_new_file_becomes_an_engine(tmp_path):
-    """Help, doctor, errors and conformance tests include it without any other edit."""
+    """Help, doctor, errors and conformance tests include the engine without any other edit."""
     env = with_engines(tmp_path, "newcomer")
     help_text = " ".join(
         detect_video_anew("detect", "--help", cwd=tmp_path, env=env).stdout.split()

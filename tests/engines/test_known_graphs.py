@@ -78,7 +78,7 @@ def test_graph_is_built_once(cfg, folder, monkeypatch):
     assert second.graph == onnx.load(exported.path)
 
 
-def test_cfg_is_parsed_if_its_stored_description_is_unproved_or_another(cfg, folder, monkeypatch):
+def test_cfg_is_parsed_if_its_stored_description_is_invalid_or_outdated(cfg, folder, monkeypatch):
     path = Path(export(opened(cfg, folder), folder).path).with_suffix(".json")
     proved = path.read_text()
     manifest = json.loads(proved)
@@ -115,12 +115,12 @@ def test_yolo_graph_is_built_once(tmp_path, folder, monkeypatch):
 
 
 @pytest.mark.parametrize("options", [{"random_seed": 2}, {"size": (64, 32)}, {"batch": 2}], ids=str)
-def test_another_seed_size_or_batch_is_another_graph(cfg, folder, options):
+def test_graph_is_not_reused_for_another_seed_size_or_batch(cfg, folder, options):
     export(opened(cfg, folder), folder)
     assert opened(cfg, folder, **options).path is None
 
 
-def test_other_layers_names_or_code_give_another_graph(cfg, folder, monkeypatch):
+def test_graph_is_not_reused_if_layers_names_or_code_change(cfg, folder, monkeypatch):
     export(opened(cfg, folder), folder)
     cfg.with_suffix(".names").write_text("other\n")
     assert opened(cfg, folder).path is None
@@ -190,7 +190,7 @@ def test_second_run_imports_only_what_it_needs(tmp_path, source, engine, precisi
 
 
 class FakeEngine:
-    """An engine with one layer that counts how often it is asked for its layers."""
+    """An engine with one layer. It counts how often it is asked for its layers."""
 
     name, device = "ort", "cpu"
 
@@ -209,7 +209,7 @@ def layers_of(engine: FakeEngine, path: str | None, own=None):
 @pytest.mark.slow
 @pytest.mark.skipif(engines.why_unusable()["ort"] is not None, reason="machine: no onnxruntime")
 def test_macs_of_a_quantised_output_belong_to_its_convolution():
-    """The DequantizeLinear after it has the output's name and runs in another precision."""
+    """The DequantizeLinear node after the convolution has the output's name, but no MACs."""
     plain = kernels.make_chain()
     ran = kernels._convert(plain, engines.graph_precision_for("ort", "int8", "cpu"))
     with engines.open("ort", ran, EngineOptions(requests=1, precision="int8")) as engine:
@@ -230,7 +230,7 @@ def test_engine_is_asked_for_layers_once(tmp_path):
     assert engine.asked == 1
 
 
-def test_engine_is_asked_again_for_another_precision_option_or_version(tmp_path, monkeypatch):
+def test_engine_is_asked_again_if_precision_option_or_version_changes(tmp_path, monkeypatch):
     path = str(tmp_path / "x.onnx")
     layers_of(FakeEngine(), path)
     other, own, later = FakeEngine("int8"), FakeEngine(), FakeEngine()
@@ -266,7 +266,7 @@ def test_number_of_kept_entries_is_limited(tmp_path):
     assert len(entries) == executed.KEPT
 
 
-def test_gpu_and_run_without_a_file_keep_nothing(tmp_path):
+def test_layers_are_not_stored_on_a_gpu_or_without_a_file(tmp_path):
     gpu = FakeEngine()
     gpu.device = "cuda:0"
     for engine, path in ((gpu, str(tmp_path / "x.onnx")), (FakeEngine(), None)):
@@ -276,7 +276,7 @@ def test_gpu_and_run_without_a_file_keep_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_layers_are_found_if_they_cannot_be_saved(tmp_path, monkeypatch):
+def test_layers_are_returned_even_if_they_cannot_be_saved(tmp_path, monkeypatch):
     def full(*_):
         raise OutputError("the disk is full")
 

@@ -1,4 +1,4 @@
-"""Layer times of every engine that reports them: each node of a graph counts exactly once."""
+"""Layer times of every engine that reports them. Each node of a graph counts exactly once."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_quantised_convolutions_keep_their_names(engine, tmp_path):
 
 
 @pytest.mark.parametrize("engine", TIMED)
-def test_layers_of_a_batch(engine):
+def test_layers_of_a_batch_have_the_names_of_its_convolutions(engine):
     timed = times_of(engine, plus_one(batch=3))
     assert {"0.conv", "1.conv"} <= set(covered(timed.layers))
 
@@ -83,7 +83,7 @@ def test_compiled_torch_has_no_layer_times():
 
 
 def test_torch_layer_times_add_up_to_the_pass():
-    """Each layer's time is in its own row only, and hardly any time is outside the layers."""
+    """A slow layer's time is only in its own row, and nearly no time is outside the layers."""
     need_engine("torch")
     from detector.core.engines.torch.engine import OpenTorch
     from detector.core.engines.torch.layers import TorchLayerProfiler
@@ -95,7 +95,7 @@ def test_torch_layer_times_add_up_to_the_pass():
     slow.forward = lambda given: (time.sleep(0.1), forward(given))[1]
     profiler = TorchLayerProfiler(engine, engine.module)
     begin = time.perf_counter()
-    for seed in range(5):  # five times, in case the machine stalls once
+    for seed in range(5):  # five runs, in case the machine stalls in one
         profiler.run(pictures(network, seed))
     took_ms = (time.perf_counter() - begin) * 1e3
     times_by_layer = {layer.name: times for layer, times in profiler.times()}
@@ -106,7 +106,8 @@ def test_torch_layer_times_add_up_to_the_pass():
 
 
 def test_times_are_matched_with_listed_layers():
-    """Layers of one name keep their order; unlisted ones stay, those without times are dropped."""
+    """Layers with the same name keep their order. Unlisted layers stay; untimed ones are
+    dropped."""
     listed = [
         LayerExecution("a", "Conv", "fp32"),
         LayerExecution("r", "Reorder", "fp32", nodes=("x",)),
@@ -127,7 +128,7 @@ def test_times_are_matched_with_listed_layers():
 
 def test_only_the_fastest_quarter_of_the_runs_counts():
     times = [0.0] * WARMUP + [9.0, 1.0, 5.0]
-    assert quiet_runs(times) == [WARMUP + 1, WARMUP + 2, WARMUP]  # too few to select from
+    assert quiet_runs(times) == [WARMUP + 1, WARMUP + 2, WARMUP]  # too few runs to drop any
     many = [0.0] * WARMUP + [float(at) for at in range(100, 0, -1)]
     assert quiet_runs(many) == list(range(WARMUP + 99, WARMUP + 74, -1))  # the fastest quarter
     assert len(quiet_runs(many[:33])) == FEWEST

@@ -1,4 +1,4 @@
-"""The null engine gives outputs without detections for any model."""
+"""The null engine returns outputs without detections for any model."""
 
 from __future__ import annotations
 

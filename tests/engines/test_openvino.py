@@ -51,7 +51,7 @@ def convolutions(engine) -> dict[str, str]:
 
 
 def test_unlisted_convolution_belongs_to_the_layer_that_it_reads():
-    """CPUs without AVX-512 compute a depthwise convolution inside the 1x1 before it."""
+    """CPUs without AVX-512 fuse a depthwise convolution into the 1x1 convolution before it."""
     nodes = [
         onnx.helper.make_node("Conv", ["x", "w"], ["1.conv"], "1.conv"),
         onnx.helper.make_node("LeakyRelu", ["1.conv"], ["1.act"], "1.act"),
@@ -79,7 +79,7 @@ print([name for name in sys.modules if name.startswith(("openvino_telemetry", "o
 
 @pytest.mark.slow
 def test_telemetry_never_runs_and_home_stays_empty(tmp_path):
-    """A plain import of openvino loads openvino_telemetry, makes ~/intel and sends an event."""
+    """A plain import of openvino would load openvino_telemetry, make ~/intel and send an event."""
     done = subprocess.run(
         [sys.executable, "-c", RUN_ONCE],
         cwd=tmp_path,
@@ -109,7 +109,7 @@ def test_requested_precision_is_executed_if_the_cpu_has_it(tmp_path, request, pr
     network = small_network(tmp_path)
     with engines.open("openvino", network, EngineOptions(precision=precision)) as engine:
         assert engine.precision == precision
-        # The first convolution reads three channels, and makes less than a fifth of the MACs.
+        # The first convolution stays fp32: it reads pixels, and has less than a fifth of the MACs.
         assert convolutions(engine) == dict.fromkeys(CONVOLUTIONS, precision) | {"0.conv": "fp32"}
         assert engine.notes == []
     assert engine.execution() == []
@@ -125,7 +125,7 @@ def test_bf16_all_runs_every_convolution_in_bf16(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("own", [{}, {"bf16": "all"}])
 def test_timed_layers_are_those_that_run(tmp_path, own):
-    """Layers are timed on a separately compiled graph."""
+    """Layers are timed on a graph that is compiled again."""
     network, options = small_network(tmp_path), EngineOptions(precision="bf16", own=own)
     with engines.open("openvino", network, options) as engine:
         ran = {layer.name: layer.precision for layer in engine.execution()}
@@ -133,8 +133,8 @@ def test_timed_layers_are_those_that_run(tmp_path, own):
     assert {layer.name: layer.precision for layer in timed.layers} == ran
 
 
-def test_marking_uses_a_temporary_file_and_removes_it(tmp_path, monkeypatch, openvino):
-    """Names may contain XML's special characters, and results do not change."""
+def test_marking_precise_layers_removes_its_temporary_file(tmp_path, monkeypatch, openvino):
+    """Node names with XML's special characters work, and results do not change."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     network, name = plus_one(), "0.<conv> & 'more\""
     graph = network.graph.graph
@@ -161,7 +161,7 @@ def test_marking_uses_a_temporary_file_and_removes_it(tmp_path, monkeypatch, ope
         np.testing.assert_array_equal(outputs[0], picture.transpose(0, 3, 1, 2) + 1)
 
 
-def test_missing_temporary_folder_is_one_line(tmp_path, monkeypatch):
+def test_missing_temporary_folder_raises_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     with pytest.raises(OutputError, match=r"missing.*set TMPDIR") as caught:
         engines.open("openvino", plus_one(), EngineOptions(precision="bf16"))
@@ -183,8 +183,8 @@ def test_fp16_is_refused_if_the_plugin_would_run_another_type(monkeypatch, able,
     assert engines.graph_precision_for("openvino", "fp16") == "fp32"
 
 
-def test_hint_of_f16_is_ignored_without_fp16_in_the_cpu(openvino):
-    """OpenVINO itself replaces the hint, which is why we refuse fp16 in the test above."""
+def test_openvino_ignores_the_f16_hint_on_a_cpu_without_fp16(openvino):
+    """OpenVINO replaces the hint by another type without an error, so we refuse fp16 instead."""
     core = openvino.Core()
     model = core.read_model(plus_one().graph.SerializeToString())
     runs = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f16"}).get_property(
@@ -235,7 +235,7 @@ def test_float_layers_of_int8_run_in_bf16_on_request(tmp_path):
         ({"avx512_bf16"}, 0.98, None, "int8", "bf16"),
         ({"amx_bf16"}, 0.98, "auto", "int8", "bf16"),
         ({"avx512_bf16"}, 0.98, "fp32", "int8", "f32"),
-        ({"avx512_bf16"}, None, None, "int8", "f32"),  # its loss was never measured
+        ({"avx512_bf16"}, None, None, "int8", "f32"),  # the loss of bf16 was not measured
         ({"avx512_bf16"}, None, "bf16", "int8", "bf16"),
         ({"avx2"}, 0.98, None, "int8", "f32"),
         ({"avx512_bf16"}, 0.98, None, "fp32", "f32"),
@@ -266,7 +266,7 @@ def test_note_states_the_known_agreement():
         (EngineOptions(own={"mode": "throughput"}), 8),
     ],
 )
-def test_requests_at_once_fill_the_cores(monkeypatch, options, at_once):
+def test_best_concurrency_fills_the_cores(monkeypatch, options, at_once):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     assert engines.find("openvino").best_concurrency(options) == at_once
 
@@ -306,7 +306,7 @@ def test_streams_and_threads_are_as_requested_and_not_pinned(concurrency, thread
 
 
 def test_single_runs_are_computed_from_running_means():
-    """PERF_COUNT gives the mean since compilation, in which a slow start would affect every run."""
+    """PERF_COUNT gives the mean of all runs so far, so that a slow first run affects each mean."""
     profiler = object.__new__(openvino_layers.OpenvinoLayerProfiler)
     profiler._sums, times = {}, []
     for profiler._runs, mean_us in enumerate((2000, 3000, 3000, 2750), 1):

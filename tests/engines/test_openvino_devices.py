@@ -1,5 +1,5 @@
-"""Intel's devices, tested on a CPU: OpenVINO's virtual devices, and a GPU that is the CPU's plugin
-under another name (OpenVINO wants the name to contain CPU).
+"""Intel's devices, tested on a CPU: OpenVINO's virtual devices, and a fake GPU. The fake is the
+CPU's plugin under another name, which must contain "CPU" for OpenVINO.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ def test_missing_device_names_what_to_install(tmp_path, monkeypatch, kind):
         ("openvino", "cuda:0", EngineError, "not run on cuda; it runs on cpu, gpu, npu; .* ort or"),
     ],
 )
-def test_device_of_another_program_or_engine_gets_advice(name, device, error, message):
+def test_error_for_an_unsupported_device_gives_advice(name, device, error, message):
     with pytest.raises(error, match=message):
         engines.graph_precision_for(name, "fp32", device)
 

@@ -1,4 +1,4 @@
-"""OpenVINO IR, such as the folder that Ultralytics writes: only engine openvino runs it."""
+"""OpenVINO IR, such as the folder that Ultralytics writes. Only the engine openvino runs IR."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def convert(
     info: Mapping[str, object] = MappingProxyType({}),
     half: bool = False,
 ) -> Path:
-    """Write an IR. ``prepare`` adds preprocessing to it. ``info``: its model_info."""
+    """Write an IR. ``prepare``: adds preprocessing to the model. ``info``: the IR's model_info."""
     import openvino
 
     model = openvino.convert_model(export.save(path.with_suffix(".onnx"), None))
@@ -131,8 +131,8 @@ def varied(form: str) -> exports.Export:
 
 
 @pytest.mark.parametrize("form", ["dynamic", "half", "int8"])
-def test_rows_without_a_name_equal_a_plain_decode(tmp_path, form):
-    """Ultralytics writes YOLO11, YOLOv10 and YOLO26 like this, and NNCF its INT8 files."""
+def test_rows_of_an_unnamed_output_are_decoded(tmp_path, form):
+    """Ultralytics exports YOLO11, YOLOv10 and YOLO26 without a name, and NNCF its INT8 files."""
     import openvino
 
     folder = write(tmp_path, varied(form), half=form == "half")
@@ -158,7 +158,7 @@ def test_rows_without_a_name_equal_a_plain_decode(tmp_path, form):
     assert np.allclose(sorted(ours.tolist()), sorted(expected.tolist()), atol=0.02)
 
 
-def _bytes_bgr(pixels) -> None:  # as OpenVINO's documentation teaches
+def _bytes_bgr(pixels) -> None:  # the example in OpenVINO's documentation
     pixels.tensor().set_element_type(Type.u8).set_layout(Layout("NHWC"))
     pixels.tensor().set_color_format(ColorFormat.BGR)
     pixels.preprocess().convert_element_type(Type.f32).convert_color(ColorFormat.RGB).scale(255.0)
@@ -187,7 +187,7 @@ INSIDE = {
 @pytest.mark.parametrize("case", INSIDE)
 @pytest.mark.parametrize("folds", [False, True])
 def test_preprocessing_in_the_file_is_not_repeated(tmp_path, case, folds):
-    """``folds``: OpenVINO moves it into the weights of a first convolution."""
+    """``folds``: OpenVINO moves the preprocessing into the weights of the first convolution."""
     export = exports.anchor_free(pixels="convolved" if folds else "")
     path = convert(export, tmp_path / "yolov8n.xml", INSIDE[case])
     (tmp_path / "yolov8n.names").write_text("red\ngreen\nblue\n")
@@ -199,7 +199,7 @@ def test_preprocessing_in_the_file_is_not_repeated(tmp_path, case, folds):
 
 
 def test_weights_for_0_to_255_are_refused_unless_described(tmp_path):
-    """Older Model Optimizers folded the scale into the weights, and nothing in the file says so."""
+    """Old versions of Model Optimizer folded the scale into the weights without saying so."""
     export = exports.anchor_free(pixels="convolved", scale=1 / 255)
     path = convert(export, tmp_path / "yolov8n.xml")
     names = tmp_path / "yolov8n.names"
@@ -211,7 +211,7 @@ def test_weights_for_0_to_255_are_refused_unless_described(tmp_path):
         assert "detect-video models describe" in ended.stderr
     done = detect_video("models", "describe", "yolov8n.xml", "-o", "d.yaml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    description = tmp_path / "d.yaml"  # correct a guess, as a user would
+    description = tmp_path / "d.yaml"  # then correct a wrong guess, as a user would
     description.write_text(description.read_text().replace("form: xyxy", "form: cxcywh"))
     assert found_in(path, describe=str(description)) == GREEN
 
@@ -276,7 +276,7 @@ def test_open_model_zoo_ssd_runs_with_and_without_description(tmp_path):
         with Detector(str(path), **options) as detector:
             found = detector(image)
         assert np.allclose(found.boxes, [[32, 32, 64, 48]], atol=1e-3)
-        assert found.class_ids.tolist() == [0], "class 1 of the file, whose 0 is the background"
+        assert found.class_ids.tolist() == [0], "class 1 of the file, as class 0 is the background"
 
 
 def write_ssd(path: Path) -> None:
@@ -327,7 +327,7 @@ def test_xml_path_opens_and_dynamic_sizes_come_from_metadata(tmp_path):
 
 
 def test_list_of_six_unexplained_columns_is_refused(tmp_path):
-    """SSD's and PaddleDetection's lists are as wide as YOLOv10's; ONNX files are refused alike."""
+    """SSD, PaddleDetection and YOLOv10 all return six columns. ONNX files are refused, too."""
     from openvino import convert_model, save_model
 
     exports.finished(batch=1).save(tmp_path / "x.onnx")
@@ -342,7 +342,7 @@ def test_list_of_six_unexplained_columns_is_refused(tmp_path):
     assert network.names == ("red", "green", "blue")
 
 
-def test_rows_proved_by_metadata_are_not_probed(tmp_path, monkeypatch):
+def test_rows_identified_by_metadata_are_not_probed(tmp_path, monkeypatch):
     from detector.core import engines
 
     def never(*_: object) -> None:
@@ -354,7 +354,7 @@ def test_rows_proved_by_metadata_are_not_probed(tmp_path, monkeypatch):
 
 
 def test_misread_ir_error_says_how_to_describe_it(tmp_path):
-    """The probe shows nothing, so the user's wrong names are noticed only in the run."""
+    """The probe before the run cannot notice the user's wrong names; only the run can."""
     export = rows_of_six("bsc")
     folder = write(tmp_path, export, text="")
     names = tmp_path / "two.names"

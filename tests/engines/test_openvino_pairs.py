@@ -1,4 +1,4 @@
-"""Q/DQ pairs that we keep for OpenVINO, and those that we remove."""
+"""Which Q/DQ pairs we keep for OpenVINO, and which we remove."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ INPUT, WIDE = [1, 8, 4, 4], [1, 16, 4, 4]
 
 
 def graph_of(*nodes, outputs=("y",), shape=INPUT):
-    """Return a model whose input is x, float32 [1, 8, 4, 4]. Constants for its pairs: scales "fine"
-    and "coarse", zero point "three", and "also ..." with the same values."""
+    """Return a model with the input x, float32 [1, 8, 4, 4]. Its pairs can use the scales "fine"
+    and "coarse" and the zero point "three". "also fine" and "also three" repeat these values."""
     from onnx import TensorProto, helper, numpy_helper
 
     values = {
@@ -126,7 +126,7 @@ def conv(given, made):
 
 
 def test_pairs_between_a_convolution_and_its_activation_are_removed():
-    """SiLU is two nodes: only the pair that the next convolution reads is kept."""
+    """SiLU is two nodes, Sigmoid and Mul. Only the pair that the next convolution reads is kept."""
     quantised_tensors, after = remaining(
         pair("x"),
         conv("x_dq", "c"),
@@ -172,7 +172,7 @@ def test_openvino_fuses_a_convolution_and_its_activation(tmp_path):
         layers = engine.execution()
         engine.requests[0].slot[:] = pictures(network, 9)
         engine.requests[0].infer(1)
-    # Not "1": OpenVINO removes the Relu there, since u8 has no values below its zero point.
+    # Omit "1": OpenVINO removes its Relu, since u8 has no values below a zero point of 0.
     for name in ("0", "4"):
         [layer] = [layer for layer in layers if f"{name}.conv" in layer.nodes]
         assert f"{name}.act" in layer.nodes

@@ -1,4 +1,4 @@
-"""Files quantised by other tools, on OpenVINO."""
+"""Files that other tools quantised, run by OpenVINO."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_quantisation_without_a_pair_stays_signed():
 
 
 @pytest.mark.parametrize("activations", KINDS)
-def test_in_float_removes_only_the_rounding(activations, tmp_path):
+def test_conversion_to_float_removes_only_the_rounding(activations, tmp_path):
     network = foreign(tmp_path, activations)
     inputs, after = pictures(network, 9), openvino_quantised.to_float(network.graph)
     expected = run_as_written(network.graph, inputs)
@@ -78,7 +78,7 @@ def test_in_float_removes_only_the_rounding(activations, tmp_path):
 
 @pytest.mark.parametrize("activations", KINDS)
 def test_results_agree_with_onnx_runtime(activations, tmp_path):
-    """Compile several times: the failures here are random."""
+    """Compile several times, since a misreading by OpenVINO occurs at random."""
     network = foreign(tmp_path, activations)
     assert openvino_quantised.is_wide(network.graph) == activations.endswith("16")
     expected, _ = run("ort", network)
@@ -91,7 +91,7 @@ def test_results_agree_with_onnx_runtime(activations, tmp_path):
 
 
 def spoil(model):
-    """Make all scores nearly 0, as a misread Concat does."""
+    """Make all scores nearly 0. OpenVINO does this if it misreads a Concat."""
     from onnx import numpy_helper
 
     spoiled = openvino_quantised.to_float(model)

@@ -22,7 +22,7 @@ def test_threads_are_as_requested():
 @pytest.mark.parametrize(
     ("options", "at_once"), [(EngineOptions(), 4), (EngineOptions(threads=2), 2)]
 )
-def test_requests_at_once_fill_the_cores_of_a_cpu(monkeypatch, options, at_once):
+def test_best_concurrency_fills_the_cores_of_a_cpu(monkeypatch, options, at_once):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
     assert engines.find("ort").best_concurrency(options) == at_once
 
@@ -73,7 +73,7 @@ def test_int8_runs_the_quantised_graph(tmp_path):
 
 @pytest.fixture
 def with_cuda(monkeypatch):
-    """Pretend that the build has CUDA. Later steps use the machine's real one, and may fail."""
+    """Pretend that the build has CUDA. Sessions still use the real build, and may fail."""
     monkeypatch.setattr(
         onnxruntime,
         "get_available_providers",
@@ -129,7 +129,7 @@ def test_auto_notes_missing_cuda_only_if_there_is_a_gpu(without_cuda, monkeypatc
 
 
 def patch_session(monkeypatch, providers_of):
-    """Let sessions report the providers ``providers_of(requested)``, or fail if it raises."""
+    """Let sessions report ``providers_of(requested)`` as providers. They fail if this raises."""
     real = onnxruntime.InferenceSession
 
     def session(source, settings, providers, enable_fallback, disabled_optimizers):
@@ -156,7 +156,7 @@ def raising(names):
         (raising, "CUDA failure 35: driver is insufficient"),
     ],
 )
-def test_failing_cuda_is_an_error_or_a_note(with_cuda, monkeypatch, answer, message):
+def test_cuda_failure_raises_unless_auto_uses_the_cpu(with_cuda, monkeypatch, answer, message):
     patch_session(monkeypatch, answer)
     with engines.open("ort", plus_one(), EngineOptions(device="auto")) as engine:
         assert engine.device == "cpu"
@@ -170,7 +170,7 @@ def test_failing_cuda_is_an_error_or_a_note(with_cuda, monkeypatch, answer, mess
 
 
 class FakeOrtValue:
-    """An OrtValue with its own memory, which only update_inplace fills."""
+    """An OrtValue with its own memory, which only update_inplace changes after creation."""
 
     instances: list[FakeOrtValue] = []  # noqa: RUF012
 
@@ -183,7 +183,7 @@ class FakeOrtValue:
 
 
 def test_gpu_request_uploads_its_own_slot_before_it_runs(with_cuda, monkeypatch):
-    """Replace session and memory: the network reads what was uploaded, not the slot."""
+    """Replace session and memory, so that the network reads uploaded memory and not the slot."""
     patch_session(monkeypatch, lambda names: names)
     monkeypatch.setattr(FakeOrtValue, "instances", [])
     monkeypatch.setattr(onnxruntime.OrtValue, "ortvalue_from_numpy", FakeOrtValue)

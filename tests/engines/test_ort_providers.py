@@ -1,4 +1,4 @@
-"""ONNX Runtime's execution providers that this build and this machine have."""
+"""ONNX Runtime's execution providers: this build's providers run, others are refused."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def another_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def without_weights(content: bytes) -> bytes:
     try:
         model = onnx.load_from_string(content)
-    except Exception:  # not a graph but what ``build`` wrote
+    except Exception:  # the plan that ``build`` wrote is not a graph
         return bytes(len(content))
     for tensor in model.graph.initializer:
         tensor.raw_data = bytes(len(tensor.raw_data))
@@ -62,7 +62,7 @@ def tamper_file(path: Path) -> None:
 
 
 def tamper_both(path: Path) -> None:
-    """An attack that once succeeded: zeroed weights, and a manifest with their digest."""
+    """Zero the weights and write their digest into the manifest. This attack once succeeded."""
     tamper_file(path)
     manifest = store.read_manifest(path)
     manifest |= {"file_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
@@ -124,7 +124,7 @@ def manifest_writable_by_all(path: Path) -> None:
     path.with_suffix(".json").chmod(0o666)
 
 
-# Each kind of harm, and words of the note that reports it.
+# Each kind of damage, and words of the note that reports it.
 HARM: dict[Callable[[Path], None], str] = {
     tamper_file: "its content does not match its manifest",
     tamper_both: UNPROVED,
@@ -171,7 +171,7 @@ def test_changed_graph_is_built_again(folder, harm):
     assert not path.is_symlink()
     assert not path.with_suffix(".json").is_symlink()
     assert find(folder) == str(path)
-    if harm not in (manifest_writable_by_all, link_manifest):  # the file itself is unchanged
+    if harm not in (manifest_writable_by_all, link_manifest):  # these do not change the graph
         assert named(harm, rebuilt.notes)
     assert export(plus_one(), folder) == (str(path), False, ())
 
@@ -206,7 +206,7 @@ def test_renamed_graph_is_not_used(folder):
     assert export(plus_one(), folder) == (str(path), True, ())
 
 
-def test_folder_of_another_account_is_built_again(folder, tmp_path, monkeypatch):
+def test_folder_copied_from_another_account_is_built_again(folder, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         another_account(patched, tmp_path)
         path = export(plus_one(), tmp_path / "other").path
@@ -220,8 +220,8 @@ def test_folder_of_another_account_is_built_again(folder, tmp_path, monkeypatch)
     assert UNPROVED in line
 
 
-def test_same_graph_of_another_key_is_sealed_again_silently(folder, tmp_path, monkeypatch):
-    """It equals the graph just built. So files of older versions, whose seal fails, stay usable."""
+def test_graph_sealed_with_another_key_is_sealed_again_silently(folder, tmp_path, monkeypatch):
+    """The file equals the graph just built. This keeps files usable that older versions sealed."""
     with monkeypatch.context() as patched:
         another_account(patched, tmp_path)
         export(plus_one(), folder)
@@ -231,7 +231,7 @@ def test_same_graph_of_another_key_is_sealed_again_silently(folder, tmp_path, mo
 
 
 def test_target_of_a_link_is_left_unchanged(folder, tmp_path):
-    """A folder that came as an archive may hold links to the user's own files."""
+    """A folder unpacked from an archive may contain links to the user's own files."""
     path = Path(export(plus_one(), folder).path)
     for suffix in (".onnx", ".json"):
         mine = tmp_path / f"mine{suffix}"
@@ -242,7 +242,7 @@ def test_target_of_a_link_is_left_unchanged(folder, tmp_path):
     assert {(tmp_path / f"mine{suffix}").read_text() for suffix in (".onnx", ".json")} == {"my own"}
 
 
-def test_separate_weights_are_checked_too(tmp_path, folder, monkeypatch):
+def test_changed_separate_weights_are_detected_and_written_again(tmp_path, folder, monkeypatch):
     monkeypatch.setattr(building, "LARGEST_MESSAGE", 5000)
     path = exports.yolox().save(tmp_path / "m.onnx", exports.STATED)
 
@@ -303,15 +303,15 @@ def test_plan_of_another_key_is_built_again(folder):
     assert UNPROVED in rebuilt.notes[0]
 
 
-def test_dangling_link_does_not_disturb(folder):
+def test_dangling_link_in_the_folder_is_ignored(folder):
     built(folder)
     (folder / "m-1x1-b1-x-0123456789ab.plan").symlink_to("nowhere")
     assert find_plan(folder) is not None
     assert built(folder, {**KEY, "level": 4}).built
 
 
-def test_sealed_bytes_need_their_proof(folder):
-    """TensorRT's timing cache is such a file."""
+def test_sealed_bytes_are_not_read_without_their_proof(folder):
+    """TensorRT's timing cache is stored like this."""
     path = folder / "x.timings"
     assert store.read_sealed(path) is None
     building.write_sealed(path, b"times")
@@ -359,7 +359,7 @@ def test_key_is_made_once_and_private(folder, cache):
     key = (cache / proof.KEY).read_bytes()
     assert len(key) == proof.KEY_BYTES
     assert (mode(cache / proof.KEY), mode(cache)) == (0o600, 0o700)
-    proof.keys.clear()  # as in another process
+    proof.keys.clear()  # forget the key, as a new process has to read it
     assert find(folder) is not None
     export(plus_one(2), folder)
     assert (cache / proof.KEY).read_bytes() == key
@@ -406,14 +406,14 @@ def test_a_key_that_others_could_know_is_replaced(folder, cache, spoil):
     assert find(folder) is not None
 
 
-def test_note_if_the_key_cannot_be_kept_safely(folder, cache):
+def test_key_that_cannot_be_stored_safely_gives_a_note(folder, cache):
     cache.mkdir(parents=True)
     cache.chmod(0o777)
     rebuilt = built(folder)
     (line,) = rebuilt.notes
     assert line.startswith(f"{cache / proof.KEY}: the key")
     assert list(cache.iterdir()) == []
-    assert built(folder) == (rebuilt.path, False, ())  # this process still knows what it built
+    assert built(folder) == (rebuilt.path, False, ())  # this process remembers what it built
 
 
 @root_only
@@ -482,7 +482,7 @@ def test_group_writable_folder_is_used_only_for_the_accounts_own_group(folder):
 
 @root_only
 def test_files_of_root_need_no_proof(folder, tmp_path, monkeypatch):
-    """A container image or an administrator made them; both could also change the program."""
+    """A container image or an administrator made these files, and could also change the program."""
     path = Path(export(plus_one(), folder).path)
     for place in (folder, path, path.with_suffix(".json")):
         place.chmod(place.stat().st_mode | 0o055)
@@ -491,13 +491,13 @@ def test_files_of_root_need_no_proof(folder, tmp_path, monkeypatch):
     assert UNPROVED in str(proof.why_not(path, manifest))
     monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
     assert proof.why_not(path, manifest) is None
-    tamper_both(path)  # refused even if by root: the name holds the old digest
+    tamper_both(path)  # refused even from root, since the file's name has the old digest
     assert "to another file" in str(proof.why_not(path, store.read_manifest(path)))
     os.chown(folder, NOBODY, NOBODY)
     assert UNPROVED in str(proof.why_not(path, manifest))
 
 
-# ---- what others may read
+# ---- what other accounts may read
 
 
 def test_built_files_are_private_whatever_the_umask(folder):
@@ -514,8 +514,8 @@ def test_built_files_are_private_whatever_the_umask(folder):
     assert len(list((folder / "new").iterdir())) == 8
 
 
-def test_the_key_reaches_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
-    """A key truncated by a power loss would make every file be built again."""
+def test_key_is_synced_to_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    """If a power loss truncated the key, every file would have to be built again."""
     events = []
     fsync, link = os.fsync, os.link
 

@@ -26,7 +26,7 @@ def build_here(folder):
     return building.build_once(folder, "tiny", ".plan", {}, Path.touch)
 
 
-def test_built_once_then_used_again(tmp_path):
+def test_file_is_built_once_and_then_reused(tmp_path):
     network = plus_one()
     first = export(network, tmp_path / "new" / "folder")
     assert first.built
@@ -68,14 +68,14 @@ def test_manifest_describes_the_source(tmp_path):
 
 
 def test_same_graph_of_another_family_rewrites_the_manifest(tmp_path):
-    """--family yolov5 and yolov8 may give the same graph for a file."""
+    """A file may have the same graph with --family yolov5 and with --family yolov8."""
     first = export(plus_one(), tmp_path)
     other = export(replace(plus_one(), family="another"), tmp_path)
     assert (other.path, other.notes) == (first.path, ())
     assert store.read_manifest(other.path)["family"] == "another"
 
 
-def test_another_batch_size_or_weight_is_another_file(tmp_path):
+def test_another_batch_size_or_weight_gives_another_file(tmp_path):
     other_weight = plus_one()
     other_weight.graph.graph.initializer[1].raw_data = b"\0" * 12
     paths = {
@@ -140,8 +140,8 @@ def test_file_built_by_another_run_meanwhile_is_used(tmp_path, monkeypatch, buil
     assert mine == (others[0].path, False, ())
 
 
-def test_a_run_waits_for_the_one_that_builds(tmp_path):
-    """The other run must not finish before this test releases the lock."""
+def test_run_waits_while_another_run_builds(tmp_path):
+    """The waiting run must not finish before this test releases the lock."""
     done = threading.Event()
     thread = threading.Thread(target=lambda: (export(plus_one(), tmp_path), done.set()))
     with building._locked(tmp_path):

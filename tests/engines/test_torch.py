@@ -1,4 +1,4 @@
-"""torch runs ordinary modules under the layers' own names, so that torch's own tools work on it."""
+"""torch runs ordinary modules named after the layers, so that torch's own tools work on them."""
 
 from __future__ import annotations
 

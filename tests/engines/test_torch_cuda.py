@@ -80,7 +80,7 @@ class FakeEvent:
 
 
 class FakeGraph:
-    """A graph whose replay writes into the captured tensors."""
+    """A CUDA graph whose replay is only logged."""
 
     def __init__(self, fakes: Fakes) -> None:
         self.fakes = fakes
@@ -157,8 +157,8 @@ def test_run_happens_on_the_requests_stream(fakes):
     assert seen == [1, 0]
 
 
-def test_launch_waits_for_one_with_other_arithmetic(fakes):
-    """torch's arithmetic settings apply to the whole process."""
+def test_launch_waits_for_a_run_with_other_arithmetic_settings(fakes):
+    """torch's arithmetic settings (such as TF32) apply to the whole process."""
     seen, network, cudnn = [], plus_one(), torch.backends.cudnn
 
     def look():
@@ -191,7 +191,7 @@ def test_captured_graph_replays_into_the_requests_buffers(fakes):
     one.capture()
     assert len(addresses) == cuda.WARM_UPS + 1
     assert fakes.log == ["stream 0 waited for", "captured on stream 0"]
-    static[0].fill_(7)  # what a replay does
+    static[0].fill_(7)  # a real replay writes into the captured tensors like this
     np.testing.assert_array_equal(one.infer(1)[0], 7)
     assert fakes.log[2:] == [
         "event on stream 0",
@@ -254,14 +254,14 @@ def test_network_that_cannot_be_captured_runs_with_a_note(fakes, monkeypatch):
 
 
 def test_graphs_that_take_too_much_memory_are_omitted(fakes, monkeypatch):
-    """The two graphs that run at once fit, but one for each request does not."""
+    """The graphs of two concurrent requests fit into memory, but the graphs of all four do not."""
     monkeypatch.setattr(cuda, "fits", lambda run, network, device, at_once, batch: at_once <= 2)
     engine = opened(lambda given: RESULTS, requests=4)
     assert (len(engine.requests), engine.captured) == (4, False)
     assert "4 requests take more memory" in engine.notes[0]
 
 
-def test_cuda_error_is_reported_instead_of_the_librarys(fakes):
+def test_cuda_error_is_reported_instead_of_the_error_of_the_library(fakes):
     def run(given):
         fakes.broken = "CUDA error: device-side assert triggered\nand how to debug it"
         raise RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR")
@@ -281,8 +281,8 @@ def test_error_of_another_cause_is_reported_unchanged(fakes):
         one.infer(1)
 
 
-def test_layer_times_need_graphs_off(monkeypatch):
-    """The layers of a CUDA graph do not run separately, so they cannot be timed."""
+def test_layer_times_are_measured_without_cuda_graphs(monkeypatch):
+    """Layers inside a CUDA graph do not run separately, so they cannot be timed."""
     requested = []
 
     class StopError(Exception):
@@ -307,7 +307,7 @@ def test_layer_times_need_graphs_off(monkeypatch):
         (1, 0, "at batch 1; not even batch 1 fits"),
     ],
 )
-def test_out_of_memory_says_the_batch_that_fits(fakes, batch, limit, message):
+def test_out_of_memory_error_names_the_batch_that_fits(fakes, batch, limit, message):
     tried = []
 
     def run(given):
@@ -344,8 +344,8 @@ def test_memory_trial_and_run_use_the_same_kind_of_tensor(fakes):
 
 
 class FakeMemory:
-    """Memory in bytes, as torch's allocator reports it: a run takes ``need`` at its peak and keeps
-    ``kept``. Memory that it returned is free for every other stream."""
+    """Memory in bytes, as torch's allocator reports it. A run needs ``need`` bytes at its peak and
+    keeps ``kept``. The rest is then free for every other stream."""
 
     def __init__(self, total: int, need: int, kept: int) -> None:
         self.total, self.need, self.kept = total, need, kept
@@ -372,7 +372,7 @@ class FakeMemory:
 
 @pytest.mark.parametrize(
     ("total", "at_once", "fits"),
-    # Each run needs 100 at its peak. One after the other, any number of them would fit into 130.
+    # Each run needs 100 bytes at its peak and keeps 10. Two peaks at the same time need 200.
     [(130, 1, True), (130, 2, False), (199, 2, False), (200, 2, True), (799, 8, False)],
 )
 def test_memory_trial_assumes_simultaneous_peaks(fakes, monkeypatch, total, at_once, fits):
@@ -390,7 +390,7 @@ def test_memory_trial_assumes_simultaneous_peaks(fakes, monkeypatch, total, at_o
 
 
 def test_freed_peak_memory_is_held_on_a_gpu(monkeypatch):
-    """Memory freed since the peak is allocated, so that the next run cannot use it."""
+    """Memory freed after a run's peak is allocated, so that the next run cannot use it."""
     device, calls = torch.device("cuda:1"), []
     statistics = {"memory_allocated": 700, "max_memory_allocated": 1000}
     for name, value in statistics.items():
@@ -408,7 +408,7 @@ def test_freed_peak_memory_is_held_on_a_gpu(monkeypatch):
 
 @pytest.mark.parametrize(("precision", "tf32"), [("fp32", False), ("tf32", True)])
 def test_arithmetic_is_set_before_anything_is_compiled(fakes, monkeypatch, precision, tf32):
-    """A graph compiled under the other setting would be wrong, or be compiled again."""
+    """A graph compiled with another setting would be wrong, or would be compiled again."""
     seen = []
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", not tf32)

@@ -1,4 +1,4 @@
-"""The torch module of each ONNX operator against onnxruntime: equal to the last bit."""
+"""The torch module of each ONNX operator gives the same bits as onnxruntime."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONG = TensorProto.INT64
 
 
 class Sketch:
-    """A graph of ``x``, float32 [2, 4, 6, 3] in 0..255, and ``n``, the same as int64 minus 128."""
+    """A graph that has ``x``, float32 [2, 4, 6, 3] in 0..255, and ``n``, which is int64 x - 128."""
 
     def __init__(self) -> None:
         self.nodes = [
@@ -180,7 +180,7 @@ def test_unsupported_node_is_refused_by_name():
 
 @pytest.mark.parametrize("axis", [-1, 2])
 def test_layer_normalization(axis):
-    """Compare with the formula, since ONNX Runtime 1.20 is off by 7e-4 here."""
+    """Compare with the formula, since ONNX Runtime 1.20 has an error of 7e-4 here."""
     import torch
 
     from detector.core.engines.torch.graph import graph_module
@@ -216,7 +216,7 @@ def test_grid_sample(mode, corners):
 
 @pytest.mark.slow
 def test_grid_sample_of_a_bf16_map_that_is_not_contiguous():
-    """RT-DETR splits a [batch, positions, heads x channels] tensor into heads like this."""
+    """RT-DETR gets such a map by splitting [batch, positions, heads x channels] into heads."""
     import torch
 
     from detector.core.engines.torch.operators import OPERATORS, OnnxNode

@@ -43,7 +43,7 @@ def with_decoding():
     return replace(network, output_shapes=[*network.output_shapes, (1, 3, 2, 3)])
 
 
-def test_the_body_is_cast_and_the_tail_stays_float32():
+def test_layers_after_the_last_convolution_stay_float32():
     with engines.open("torch", with_decoding(), ALL) as engine:
         assert engine.module.get_submodule("0.conv").weight.dtype == torch.bfloat16
         assert engine.module.get_buffer("constants.small.value").dtype == torch.float32
@@ -56,7 +56,7 @@ def test_the_body_is_cast_and_the_tail_stays_float32():
         assert decoded == np.float32(100) * np.float32(0.001), "not rounded to bf16"
 
 
-def test_constant_read_by_body_and_tail_has_both_types():
+def test_constant_of_bf16_and_float32_layers_has_both_types():
     from onnx import helper
 
     network = with_decoding()
@@ -83,7 +83,7 @@ def test_bf16_all_runs_every_layer_in_bf16(network):
 
 @pytest.mark.slow
 def test_sensitive_layers_stay_float32_in_mixed_bf16(network):
-    """In yolov4-tiny these are the first layers, with up to a fifth of the MACs."""
+    """In yolov4-tiny, the sensitive layers are the first ones, with up to a fifth of the MACs."""
     with engines.open("torch", network, EngineOptions(precision="bf16")) as engine:
         layers = {layer.name: layer.precision for layer in engine.execution()}
         sensitive = sensitive_nodes(network.graph)
@@ -115,7 +115,7 @@ def test_quantised_file_is_not_converted_to_half_precision(monkeypatch, tmp_path
 
 
 def test_integers_are_not_cast_to_bfloat16():
-    """A float32 layer may compute indices that a bf16 layer reads."""
+    """A bf16 layer may read indices, which must stay integers."""
     indices = halves._floats_to(torch.arange(3), torch.bfloat16)
     assert indices.dtype == torch.int64
     assert halves._floats_to(torch.ones(3), torch.bfloat16).dtype == torch.bfloat16
@@ -155,7 +155,7 @@ def test_onednn_log_shows_bf16_kernels():
 
 
 @pytest.mark.slow
-def test_cpu_without_bf16_runs_it_with_a_note(monkeypatch, network):
+def test_bf16_runs_with_a_note_on_a_cpu_without_bf16(monkeypatch, network):
     monkeypatch.setattr(abilities, "cpu_facts", lambda: {"avx2", "avx512f"})
     with engines.open("torch", network, EngineOptions(precision="bf16")) as engine:
         assert "no bf16 arithmetic" in " ".join(engine.notes)
@@ -188,7 +188,7 @@ def test_unsupported_precision_is_refused_with_the_reason(monkeypatch, precision
 
 
 @pytest.mark.slow
-def test_a_cpu_with_fp16_runs_it(monkeypatch, network):
+def test_fp16_runs_on_a_cpu_with_fp16(monkeypatch, network):
     monkeypatch.setattr(abilities, "has_fp16", lambda: True)
     with engines.open("torch", network, EngineOptions(precision="fp16", device="cpu")) as engine:
         assert {layer.precision for layer in engine.execution()} == {"fp16"}
@@ -219,7 +219,7 @@ def test_memory_layout_does_not_change_results(network, own):
 
 
 def test_channels_last_skips_constants_of_other_dimensions():
-    """Applied to a buffer of five dimensions, torch would refuse it."""
+    """torch refuses the layout channels_last for a constant of five dimensions."""
     from onnx import TensorProto, helper, numpy_helper
 
     network = plus_one()
@@ -274,8 +274,8 @@ print(counters["stats"]["unique_graphs"])
 """
 
 
-# Turn off what pays only for many kernels: parallel compiler processes, precompiled headers, and a
-# trial compilation for each set of vector instructions of the CPU.
+# Turn off what is worthwhile only for many kernels: parallel compiler processes, precompiled
+# headers, and a trial compilation for each set of the CPU's vector instructions.
 COMPILED_ONCE = {
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
     "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
@@ -287,7 +287,7 @@ COMPILED_ONCE = {
 @pytest.mark.nightly  # the compiler takes a quarter of a minute
 def test_compiled_network_gives_the_same_answers_in_threads(tmp_path):
     """Use another process, since the compiler emits deprecation warnings and leaves threads
-    running. Both precisions share it, because importing the compiler takes seconds.
+    running. Both precisions share this process, because importing the compiler takes seconds.
     """
     try:
         abilities.check_compiler(torch.device("cpu"))
@@ -307,8 +307,7 @@ def test_compiled_network_gives_the_same_answers_in_threads(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    # A CPU without bf16 arithmetic multiplies the two convolutions in float32, and the engine says
-    # so.
+    # A CPU without bf16 arithmetic runs the two convolutions in float32. The engine reports this.
     multiplied = "bf16" if abilities.has_bf16() else "fp32"
     assert done.stdout.splitlines() == [
         str(["fp32"] * 4),

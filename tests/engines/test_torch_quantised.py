@@ -1,4 +1,4 @@
-"""Already quantised files (Q/DQ nodes) on torch, which computes each node as ONNX defines it."""
+"""Quantised files (Q/DQ nodes) on torch, which computes each node as ONNX defines it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytest.importorskip("torch", reason="machine: torch is not installed")
 
 @pytest.fixture
 def network(tmp_path: Path) -> Network:
-    """Return a network as a front end reads it from such a file."""
+    """Return a quantised network with the precision fp32, which front ends set for such files."""
     return replace(quantised(small_network(tmp_path), tmp_path), precision="fp32")
 
 
@@ -35,7 +35,7 @@ def last_step(network: Network) -> float:
 
 @pytest.mark.slow
 def test_quantised_nodes_are_computed_as_defined(network):
-    """Allow two steps, since a rounding difference may propagate to the next layer."""
+    """Allow two quantisation steps, since a rounding difference may spread to the next layer."""
     picture = pictures(network, 7)
     expected = run_as_written(network.graph, picture)
     with engines.open("torch", network, EngineOptions(device="cpu")) as engine:

@@ -1,4 +1,4 @@
-"""Check that the real libraries have every name of theirs that the engine trt uses.
+"""Check that the real libraries have every name that the engine trt uses from them.
 
 TensorRT's real bindings are imported with stubs in place of the libraries that they load
 (tests/fakes/bindings.py). cuda-python's wheel is used unchanged.
@@ -45,9 +45,9 @@ FILES_THAT_USE_OBJECTS = {"engine.py", "build.py", "layers.py", "running.py", "p
 
 
 def names_used(module: str = "trt") -> dict[str, set[str]]:
-    """Class (or "" for the module) -> attributes, read from the sources: trt.X.Y, config.z,
-    self._context.w. ``module``: the variable that holds the TensorRT module in the sources: trt, or
-    rtx in code for TensorRT for RTX only.
+    """Return class (or "" for the module) -> names of its attributes in the sources, such as
+    trt.X.Y, config.z, self._context.w. ``module``: name of the variable with the module in the
+    sources: trt, or rtx in code that is only for TensorRT for RTX.
     """
     found: dict[str, set[str]] = {}
     for file in SOURCES:
@@ -96,7 +96,7 @@ def resolve(place, owner: str):
 
 
 def overloads(doc: str | None) -> set[tuple[str, ...]]:
-    """Parameters of a method, from the first lines that pybind11 writes into its documentation."""
+    """Return a method's parameters, from the signatures that pybind11 writes into its docstring."""
     signatures = re.findall(r"^(?:\d+\. )?\w+\((self.*)\) -> ", doc or "", re.M)
     return {tuple(re.findall(r"(?:^|, )(\w+): ", text)) for text in signatures}
 
@@ -186,12 +186,12 @@ def test_real_bindings_have_every_name(tmp_path, major):
     result = json.loads(done.stdout)
     assert result["version"].startswith(f"{major}.")
     assert result["missing"] == []
-    for owner, docs in result["docs"].items():  # one fake serves all three, so they must agree
+    for owner, docs in result["docs"].items():  # one fake replaces all versions, so they must agree
         for name, doc in docs.items():
             real = overloads(resolve(rtx(), f"{owner}.{name}").__doc__)
             assert real & overloads(doc) or not real, f"{owner}.{name}"
-    # Our subclass of the real ILogger keeps only errors; that of IProgressMonitor cancels; that of
-    # IProfiler keeps what it receives.
+    # Our subclasses of the real classes work: the ILogger keeps only errors, the IProgressMonitor
+    # cancels, and the IProfiler keeps what it receives.
     assert result["reason"] == "it broke"
     assert result["answers"] == [True, False]
     assert result["steps"] == [["Building", 0, 2], ["Building", 1, 2], ["Building", 2, 2]]
@@ -245,8 +245,8 @@ def test_fake_functions_have_the_arguments_of_cuda_python(tmp_path):
     assert real["handle"] == 1234
 
 
-def test_torch_has_what_its_provider_uses():
-    """torch's CPU build has these names, too, although they work only on a GPU."""
+def test_torch_has_the_names_that_its_memory_package_uses():
+    """The CPU build of torch also has these names, although they work only on a GPU."""
     torch = pytest.importorskip("torch", reason="machine: torch is not installed")
     assert "blocking" in inspect.signature(torch.cuda.Event.__new__).parameters
     assert "enable_timing" in inspect.signature(torch.cuda.Event.__new__).parameters

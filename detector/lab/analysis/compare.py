@@ -1,8 +1,8 @@
 """Turn interleaved rounds of several variants into rows, and warn if they are not comparable.
 
-The interval of a row is its lowest and highest round. Ratios are taken within rounds, so that a
-slow minute of the computer, which slows down all variants, cancels out; ``statistics`` decides
-which ratios are reported, and when.
+The interval of a row is its lowest and highest round. Ratios are taken within a round: a slow
+minute of the computer slows down all variants, so it cancels out. ``statistics`` decides which
+differences count, and when a comparison may stop.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from detector.lab.session.comparison import (
 from detector.lab.session.evaluation import MeanAccuracy
 from detector.lab.session.network import Peaks
 
-# An engine cannot change the cost of these stages. If it differs, something else changed.
+# An engine cannot change the cost of these stages. If their cost differs, something else changed.
 UNTOUCHED = ("read", "annotate", "write")
 # A difference below this share of a frame's time changes no conclusion, however small the noise.
 MATERIAL = 0.02
-# With fewer rounds, one side wins all by chance in more than one of 20 comparisons.
+# With fewer rounds, one of two equal sides wins every round in more than 5% of comparisons.
 ROUNDS_FOR_A_WINNER = 6
-# Share of a core. A waiting variant that uses more takes time from the others.
+# Share of a core. A variant that uses more while it waits slows down the others.
 IDLE_SHARE = 0.02
 
 
 @dataclass(slots=True)
 class Variant:
-    """One variant and its results. ``error`` and ``exit_code``: why there are none. ``facts``: what
-    its process reports once the engine is open. ``frames_digest``: hash of all decoded pictures."""
+    """One variant and its results; without results, ``error`` and ``exit_code`` say why. ``facts``:
+    what its open engine reports. ``frames_digest``: hash of all decoded pictures."""
 
     engine: str
     precision: str
@@ -77,7 +77,7 @@ def label(engine: str, precision: str, batch: int, model: str | None = None) -> 
 def place_on_roof(
     layers: Sequence[CountedLayer], batch: int, inputs_s: float, peaks: Peaks
 ) -> RowRoof | None:
-    """Return the network's share of its layers' rooflines together; None if a type has no peak."""
+    """Return the share of the roofline that all layers reach; None if a precision has no peak."""
     batch_ms = 1e3 * batch / inputs_s
     by_limit = {COMPUTE: 0.0, MEMORY: 0.0}
     for layer in layers:
@@ -96,8 +96,8 @@ def place_on_roof(
 
 @dataclass(frozen=True, slots=True)
 class RoundsLook:
-    """One look at the rounds so far. ``share``: the part of ALPHA that it spends. ``stopped``: why
-    no more rounds follow (``Noise``). ``twin``: a second process of the baseline."""
+    """One look (interim analysis) at the rounds so far. ``share``: the part of ALPHA that it
+    spends. ``stopped``: as in ``Noise``. ``twin``: a second process of the baseline."""
 
     share: float = 1.0
     stopped: str = "rounds"
@@ -238,8 +238,8 @@ def _row(variant: Variant, base: Variant | None, verdict: dict[Metric, Decision 
 
 
 def _find_contenders(ran: Sequence[Variant], metric: Metric, share: float) -> tuple[str, ...]:
-    """List the row with the highest median, and those that the noise does not separate from it. No
-    correction for several tests: a winner has to pass each (Berger, Technometrics 24, 1982)."""
+    """List the row with the highest median, and the rows that noise does not separate from it. A
+    winner has to pass all tests, so they need no correction (Berger, Technometrics 24, 1982)."""
     ranked = sorted(
         (one for one in ran if _fps(one, metric)), key=lambda one: -median(_fps(one, metric))
     )
@@ -343,7 +343,7 @@ def _warn_of_stages(base: Variant, ran: Sequence[Variant]) -> list[str]:
     """Warn of stages that no engine can change but that cost more or less than in the first row."""
     warnings = []
     for variant in ran:
-        # Other models have other boxes to draw and write; only reading is the same work.
+        # Different models find different boxes to draw and write; only reading is the same work.
         for stage in UNTOUCHED if variant.model == base.model else UNTOUCHED[:1]:
             own, other = _cpu_ms(variant, stage), _cpu_ms(base, stage)
             gap = abs(median(own) - median(other))

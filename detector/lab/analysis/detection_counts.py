@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from detector.core.session.document import SessionDocument
 from detector.lab.session.rows import ClassCounts, SessionRows
 
-BINS = 60  # of a curve over time
+BINS = 60  # points of a curve over time
 CURVES = 5  # classes with their own curve; the others share one
 OTHERS = "other classes"
 
 
 @dataclass(frozen=True, slots=True)
 class ClassCount:
-    """``share``: of all detections. ``a_frame``: mean per frame."""
+    """Detections of a class. ``share``: of all detections. ``a_frame``: mean per frame."""
 
     name: str
     count: int
@@ -27,8 +27,8 @@ class ClassCount:
 
 @dataclass(frozen=True, slots=True)
 class FoundOverTime:
-    """Mean detections per frame: class -> (time in ``unit``, mean) by bin. ``note``: what is
-    missing."""
+    """Mean detections per frame. ``curves`` map a class to the (time in ``unit``, mean) of each
+    bin. ``note``: which rows are missing."""
 
     curves: dict[str, list[tuple[float, float]]]
     unit: str

@@ -20,8 +20,8 @@ SHORTEST_MS = 1e-12  # avoids ratios of zero for calls that took no time
 @dataclass(frozen=True, slots=True)
 class RunChange:
     """``ratio``: after / before, with its 95% interval (``low``, ``high``). ``p``: p value of a
-    test for a difference, corrected for the other stages. ``smallest``: the least effect that is
-    detected in 9 of 10 cases."""
+    test for a difference; a stage's is corrected for testing all stages. ``smallest``: the least
+    effect that is detected in 9 of 10 cases."""
 
     what: str
     before: float
@@ -44,7 +44,7 @@ class RunChange:
         return max(abs(self.low - 1), abs(self.high - 1))
 
     def regresses(self, limit: float) -> bool:
-        """Return whether it is slower by more than ``limit`` (0.05 = 5%), beyond the noise."""
+        """Return whether the run is slower by more than ``limit`` (0.05 = 5%), beyond the noise."""
         return self.ratio > 1 + limit and self.low > 1
 
     def as_json(self) -> dict[str, Any]:
@@ -94,8 +94,8 @@ END_TO_END = "end to end, per frame"
 
 
 def diff(before: SavedSession, after: SavedSession) -> list[RunChange]:
-    """List the change end to end, then those of the stages with enough samples in both runs. Only
-    the stages' p values are corrected for multiple tests; the gate tests the first change alone."""
+    """List the end-to-end change, then the change of each stage with enough samples in both runs.
+    Stages' p values are corrected for multiple tests; the end-to-end change is tested alone."""
     pairs = {END_TO_END: (periods_ms(before), periods_ms(after))}
     pairs |= {
         stage: (durations_ms(before.spans, stage), durations_ms(after.spans, stage))

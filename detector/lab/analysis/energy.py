@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from detector.lab.session.passes import EnergyRow
 
-SUMMED = ("package", "dram", "gpu")  # a frame's joules; "package" already includes "core"
-MOST_SAMPLES = 1000  # in a series; in a longer one, neighbours are added, which keeps the total
+SUMMED = ("package", "dram", "gpu")  # their sum is a frame's joules; "package" includes "core"
+MOST_SAMPLES = 1000  # in a longer series, neighbours are added up, which keeps the total
 
 
 @dataclass(frozen=True, slots=True)
 class Metered:
-    """Readings of all counters. ``times_ns`` [N]: on the spans' clock. ``joules``: tag -> energy
-    [N] since the first reading, which was made ``at`` (seconds since 1970)."""
+    """Readings of all energy counters. ``times_ns`` [N]: on the spans' clock. ``joules``: tag ->
+    energy [N] since the first reading. ``at``: time of the first reading, in seconds since 1970."""
 
     at: float
     times_ns: NDArray[np.int64]
@@ -41,7 +41,7 @@ class Metered:
 
 
 def subtract_idle(joules: Mapping[str, float], seconds: float, idle: Metered) -> dict[str, float]:
-    """Return the joules by tag without those of the idle computer in the same time; at least 0."""
+    """Subtract the joules that the idle computer uses in the same time; return at least 0."""
     watts = {tag: used / idle.seconds for tag, used in idle.total().items()}
     return {tag: max(0.0, used - watts.get(tag, 0.0) * seconds) for tag, used in joules.items()}
 
@@ -70,7 +70,7 @@ def energy_row(
 def energy_samples(
     metered: Metered, tag: str, done_ns: NDArray[np.int64] | None = None
 ) -> list[EnergyRow]:
-    """Return the energy between readings, with the idle power. ``done_ns`` [F]: frames' ends."""
+    """Return the energy between readings, idle power included. ``done_ns`` [F]: ends of frames."""
     step = -(-max(1, len(metered.times_ns) - 1) // MOST_SAMPLES)
     edges = metered.times_ns[::step].tolist()
     if edges[-1] != metered.times_ns[-1]:

@@ -32,8 +32,8 @@ TOLERANCE = 0.1  # largest difference between a forward pass and the sum of its 
 
 @dataclass(frozen=True, slots=True)
 class TimedLayer:
-    """A layer as the engine timed it, for a whole batch. ``macs`` and ``elements`` (numbers read
-    and written) are 0 if it has no ``nodes`` of the graph. ``view``: it moves no data."""
+    """A layer with the engine's timing for a batch. ``macs`` and ``elements`` (values read and
+    written) are 0 if no ``nodes`` of the graph belong to it. ``view``: the layer moves no data."""
 
     name: str
     type: str
@@ -59,7 +59,7 @@ def find_block(name: str) -> str:
 def layer_rows(layers: Sequence[TimedLayer], peaks: Peaks | None) -> list[LayerRow]:
     """Return a row for each layer, in the engine's order. ``peaks``: None if unknown."""
     total = sum(layer.ms for layer in layers)
-    # The cheapest layer costs little more than its launch.
+    # The cheapest layer does little besides its launch, so its time estimates a launch.
     launch_ms = min((layer.ms for layer in layers if layer.ms > 0), default=0.0)
     rows = []
     for order, layer in enumerate(layers, 1):
@@ -80,7 +80,7 @@ def layer_rows(layers: Sequence[TimedLayer], peaks: Peaks | None) -> list[LayerR
         )
         if layer.view:
             row = replace(row, flag="moves nothing")
-        elif not row.bytes:  # such as an engine's own conversion
+        elif not row.bytes:  # such as a conversion that the engine inserted
             row = replace(row, flag="bytes unknown")
         elif peaks is None:
             row = replace(_with_rates(row), flag="peaks unknown")
@@ -146,10 +146,10 @@ def explain_sum(
     *,
     on_gpu: bool,
 ) -> tuple[float, str | None]:
-    """Return how far the layers' sum is off the forward pass (0.1: 10% more), and why if too far.
+    """Compare the layers' sum with the forward pass (0.1: 10% more). Explain large differences.
 
-    ``run_sum_ms``: median of single runs' sums, interruptions included. ``profiled_ms``: a pass
-    under the profiler, ``outside_ms`` of it in no layer.
+    ``run_sum_ms``: median over runs of a run's sum, interruptions included. ``profiled_ms``: a pass
+    under the profiler. ``outside_ms``: the part of ``profiled_ms`` outside the layers.
     """
     if not forward_ms:
         return 0.0, None
@@ -198,8 +198,8 @@ def describe_outside(facts: LayersFacts) -> str | None:
 
 COMPUTE, MEMORY, LAUNCH = "compute", "memory", "launch overhead"
 NEITHER = "neither"
-ABOVE = 1.05  # share of the roof; a layer's median and a peak's best run differ by a few percent
-LEAST_SHARE = 0.1  # share of the roof; the roof does not explain a layer that reaches less
+ABOVE = 1.05  # share of the roof; above 1, as a layer's median is compared with a peak's best run
+LEAST_SHARE = 0.1  # share of the roof; a layer that reaches less is limited by something else
 
 
 def place_layer(row: LayerRow, peaks: Peaks, launch_ms: float) -> LayerRow:
@@ -323,7 +323,7 @@ def _with_rates(row: LayerRow) -> LayerRow:
 
 
 def _least_ms(row: LayerRow, peaks: Peaks) -> tuple[float, float]:
-    """Return the least time by arithmetic (0 without a peak of its type) and by memory traffic."""
+    """Return the least ms for arithmetic (0 if the precision has no peak) and memory traffic."""
     peak = peaks.gflops_s.get(row.precision)
     by_compute = row.flops / (peak * 1e9) * 1e3 if peak else 0.0
     return by_compute, row.bytes / (peaks.bandwidth_at(row.bytes) * 1e9) * 1e3
@@ -335,7 +335,7 @@ Interval = tuple[float, float]
 """Start and end, in ms."""
 
 LONGEST = 20  # number of gaps listed
-DRAWN = 400  # intervals of host or device in a drawing
+DRAWN = 400  # most intervals of host or device in a drawing
 LAUNCHING, NO_REQUEST = "the host was preparing or launching", "nothing was asked of it"
 WAITING = "the host waited for the GPU"
 
@@ -350,8 +350,8 @@ def device_facts(
     slowdown: float = 1.0,
     waits: Sequence[Interval] = (),
 ) -> DeviceFacts:
-    """Return a GPU's busy and idle time. ``kernels``: all its work, copies too. ``host``: operators
-    on the CPU. ``waits``: those that only wait for the GPU."""
+    """Return a GPU's busy and idle time. ``kernels``: all its work, copies included. ``host``:
+    operators on the CPU. ``waits``: operators that only wait for the GPU."""
     busy, working, waiting = merge(kernels), merge(host), merge(waits)
     everything = merge([*busy, *working, *waiting])
     start, end = everything[0][0], everything[-1][1]
@@ -409,7 +409,7 @@ def _find_cause(gap: Interval, working: Sequence[Interval], waiting: Sequence[In
 def _cut_for_drawing(
     busy: Sequence[Interval], working: Sequence[Interval], start: float, end: float
 ) -> Shown:
-    """Return the first part of the window, as much as fits a drawing, in ms since its start."""
+    """Return the first part of the window that fits a drawing, in ms since the window's start."""
     until = min([side[DRAWN - 1][1] for side in (busy, working) if len(side) > DRAWN], default=end)
     host, device = (
         [(a - start, b - start) for a, b in side if b <= until] for side in (working, busy)

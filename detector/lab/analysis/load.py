@@ -1,7 +1,7 @@
 """Compare two runs under different loads of other programs.
 
-Wall times do not show whether a difference is the run's own; CPU times do, since they count only a
-stage's own work. They still grow a little under load, since shared cores lose their caches.
+Wall times do not show whether the run itself or the load caused a difference. CPU times do, since
+they count only a stage's own work. They grow only a little under load, since caches are shared.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from detector.core.session.document import Summary
 # Next to one or two busy programs on two cores, a stage above 0.5 ms needed up to 11% more CPU time
 # for the same work (scripts/load_check; AMD EPYC). We allow a little more.
 SHARED_CACHES = 0.15
-CROWDED = 0.5  # share of all cores; if other programs use more, wall times are left to chance
+CROWDED = 0.5  # share of all cores; if other programs use more, wall times are unreliable
 MATERIAL = 0.02  # share of the CPU time per frame; smaller growth changes no conclusion
 
 
@@ -31,8 +31,8 @@ class OtherLoad:
 
     @property
     def differs(self) -> bool:
-        """Return whether wall times are not comparable: others used more in one run, or a lot in
-        both."""
+        """Return whether wall times are not comparable: other programs used more cores in one run,
+        or many in both."""
         unequal = abs(self.after - self.before) > MAX_OTHERS * self.cores
         return unequal or min(self.before, self.after) > CROWDED * self.cores
 
@@ -47,8 +47,8 @@ class OtherLoad:
 
 @dataclass(frozen=True, slots=True)
 class CpuChange:
-    """CPU milliseconds per frame, of a stage with its libraries' threads or of the process.
-    ``all_ms``: of the process in the first run."""
+    """CPU milliseconds per frame of a stage (its libraries' threads included) or of the process.
+    ``all_ms``: the value of the whole process in the first run."""
 
     what: str
     before: float

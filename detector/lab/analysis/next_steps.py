@@ -1,7 +1,7 @@
 """List next steps: whole commands with options that would change this run's speed.
 
-The verdict (``core/analysis/verdict.py``) says what may help, what-if by how much. Nothing is
-estimated, and a change that was not faster in every round is not offered.
+The verdict (``core/analysis/verdict.py``) says what may help. The what-if pass measures by how
+much; we estimate nothing. A measured change is offered only if it was faster in every round.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from detector.lab.session.passes import Change, WhatIfFacts
 from detector.lab.session.read import SavedSession
 
 PROGRAM, STANDARD_INPUT = "detect-video", "-"
-# Options on which a run's speed does not depend.
+# Options that do not affect a run's speed.
 UNRELATED = ("--run-dir", "-o", "--output", "--only", "--what-if-seconds")
 UNRELATED_FLAGS = ("--csv", "--json", "--quiet", "-q", "--verbose", "-v")
 # Commands that measure the gain of a step if it is unknown.
@@ -31,9 +31,9 @@ MEASURED, AT_MOST = "measured", "at most"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """End-to-end FPS with a change. ``kind``: MEASURED, or AT_MOST: measured without the stage that
-    the change makes cheaper. ``basis``: the what-if row. ``apart``: FPS of the fastest round minus
-    the slowest. ``helps``: faster than now, beyond the noise."""
+    """End-to-end FPS with a change. ``kind``: MEASURED, or AT_MOST if the run omitted the stage
+    that the change makes cheaper. ``basis``: the what-if row. ``apart``: FPS of the fastest minus
+    the slowest round. ``helps``: the change was faster in every round."""
 
     fps: float
     kind: str
@@ -44,8 +44,8 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """One command. ``option``: the words added at its end. ``stage``: the stage that it relieves.
-    ``figure``: the FPS with it, if known. ``measure``: the command that measures that."""
+    """One command. ``option``: the words added at its end. ``stage``: the stage that it speeds up.
+    ``figure``: the FPS with the option, if known. ``measure``: the command that measures it."""
 
     command: Sequence[str]
     option: Sequence[str]
@@ -56,7 +56,7 @@ class NextStep:
 
 
 def next_steps(session: SavedSession) -> list[NextStep]:
-    """Return the steps, the best measured first, then those for the bottleneck."""
+    """Return the steps: first measured steps by FPS, then those for the bottleneck, then others."""
     document = session.document
     from_pipe = any(one.video.path == STANDARD_INPUT for one in document.each)
     if from_pipe or not document.frames.written:
@@ -70,7 +70,7 @@ def next_steps(session: SavedSession) -> list[NextStep]:
     else:  # a camera cannot be read twice
         steps = [replace(step, measure=THIS) for step in steps]
     steps = [step for step in steps if step.figure is None or step.figure.helps]
-    now = document.fps.end_to_end or 0.0  # an upper bound below this says nothing
+    now = document.fps.end_to_end or 0.0  # an upper bound below the present FPS is useless
     steps = [
         replace(step, figure=None)
         if step.figure and step.figure.kind == AT_MOST and step.figure.fps <= now
@@ -88,8 +88,8 @@ def next_steps(session: SavedSession) -> list[NextStep]:
 
 
 def base_command(document: SessionDocument) -> list[str]:
-    """Return the profiled run as a plain command without UNRELATED options; if it does not name
-    the sources, a command with these alone."""
+    """Return the command of the profiled run without ``profile`` and UNRELATED options. If it does
+    not name the sources, return a command with only the sources."""
     sources = [one.video.path for one in document.each]
     words = list(document.command[1:])
     if words[:1] in (["profile"], ["detect"]):
@@ -100,7 +100,7 @@ def base_command(document: SessionDocument) -> list[str]:
 
 
 def drop_options(words: Sequence[str], valued: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """Return typed words without these options; ``valued`` ones have a value."""
+    """Remove options from typed words: ``valued`` options with their value, and ``flags``."""
     remaining, skip = [], False
     for word in words:
         if skip:
@@ -136,8 +136,8 @@ def _offer_tune(document: SessionDocument) -> Iterator[NextStep]:
 
 
 def _name_auto_choice(document: SessionDocument) -> tuple[str, ...]:
-    """Return options that fix what ``auto`` chose by measurements of this batch size, since it may
-    choose differently for another."""
+    """Return options that fix the engine that ``auto`` chose by measuring this batch size, since it
+    may choose another engine for another batch size."""
     runtime = document.config.get("runtime", {})
     requested = {runtime.get(name) for name in ("engine", "precision")}
     reason = document.engine_reason or ""

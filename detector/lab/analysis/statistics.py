@@ -1,21 +1,21 @@
 """Separate differences in speed from chance, and decide when a comparison may stop.
 
 Rounds: In each round every variant has one turn, in a new random order. If two variants are equal,
-the sign of the logarithm of their ratio is a coin toss: drift, bursts and autocorrelated noise
-change its size only. So the random order makes Wilcoxon's signed-rank test keep its level, with no
-assumption about the noise (Fisher, The Design of Experiments, 1935; randomized multiple interleaved
+the sign of the logarithm of their ratio is a coin toss: drift, bursts and autocorrelated noise only
+change the logarithm's size. So the random order makes Wilcoxon's signed-rank test keep its level,
+whatever the noise is (Fisher, The Design of Experiments, 1935; randomized multiple interleaved
 trials: Abedi and Brecht, ICPE 2017). Its interval is Hodges and Lehmann's (Ann. Math. Statist. 34,
 1963).
 
-Looks: Each of ``LOOKS`` spends an equal share of ALPHA: a Bonferroni bound over the looks, the
-simplest spending function (Lan and DeMets, Biometrika 70, 1983). It holds for any dependence
-between the looks. Holm's method corrects for several rows (Scand. J. Statist. 6, 1979).
+Looks: A look is an interim analysis. Each of ``LOOKS`` spends an equal share of ALPHA, the simplest
+spending function (Lan and DeMets, Biometrika 70, 1983). This Bonferroni bound holds for dependent
+looks, too. Holm's method corrects for several rows (Scand. J. Statist. 6, 1979).
 
 Runs: The mean of an autocorrelated series, such as the times of one run's frames, is estimated
 from a few long blocks, with Student's t (Ibragimov and Mueller, J. Bus. Econ. Statist. 28,
-2010): it keeps its level even if blocks differ in their noise. Two runs are further apart in time
-than two blocks of one run. We assume that such slow drift moves a run by as much as it moves a
-block (1/f noise has equal power in each octave; Keshner, Proc. IEEE 70, 1982).
+2010): the test keeps its level even if blocks differ in their noise. Two runs are further apart in
+time than two blocks of one run. We assume that drift between two runs is as large as between two
+blocks (1/f noise has equal power in each octave; Keshner, Proc. IEEE 70, 1982).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-ALPHA = 0.05  # how often a comparison of equal variants may call any of them different
+ALPHA = 0.05  # probability that a comparison of equal variants calls any of them different
 POWER = 0.9  # probability of detecting the smallest effect
 LOOKS = (8, 12, 16, 20, 25, 30)  # rounds after which an open-ended comparison may stop
 # Two processes of one program differ in speed by their memory layout (Mytkowicz et al., ASPLOS
-# 2009). We treat smaller differences than this as none.
+# 2009). We ignore differences smaller than this.
 PLACEMENT = 0.01
-MOST_EXACT = 60  # pairs; with more, the normal distribution is as good
-BLOCKS = 8  # of a run's frames
+MOST_EXACT = 60  # values; with more, the normal distribution is as good as the exact one
+BLOCKS = 8  # a run's frames are split into this many blocks
 
 Outcome = Literal["faster", "slower", "same", "open"]
 Floats = NDArray[np.float64]
@@ -73,13 +73,13 @@ def fewest_rounds(rows: int, share: float = 1.0) -> int:
 
 def sign_p(values: Sequence[float], centre: float = 0.0) -> float:
     """Return the two-sided p of Wilcoxon's signed-rank test that ``values`` lie symmetrically
-    around ``centre``. Values equal to it count for neither side; p is 1 if all are equal to it."""
+    around ``centre``. Values equal to ``centre`` are dropped; p is 1 if no others remain."""
     away = np.asarray(values, np.float64) - centre
     away = away[away != 0]
     count = len(away)
     if not count:
         return 1.0
-    # Ties are rare among times; they keep the order of the rounds.
+    # Ties are rare among times, so they are ranked in the order of the rounds.
     ranks = np.argsort(np.argsort(np.abs(away), kind="stable"), kind="stable") + 1
     least = int(min(ranks[away > 0].sum(), ranks[away < 0].sum()))
     if count <= MOST_EXACT:
@@ -99,7 +99,7 @@ def rank_interval(values: Sequence[float], alpha: float) -> tuple[float, float, 
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """Correct p values for multiple tests; keep their order."""
+    """Correct p values for multiple tests by Holm's method; keep their order."""
     corrected, least = [1.0] * len(values), 0.0
     for place, at in enumerate(np.argsort(values, kind="stable").tolist()):
         least = max(least, min(1.0, values[at] * (len(values) - place)))
@@ -112,10 +112,10 @@ def holm(values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One series of log ratios, at one look. ``low``, ``ratio``, ``high``: the estimate with its
-    interval, which holds for all series and looks together. ``p``: p value of the hypothesis that
-    the ratio is within the noise floor, likewise for all together. ``smallest``: the least effect,
-    as a share, that this comparison detects with probability POWER."""
+    """The result for one series of log ratios, at one look. ``low``, ``ratio``, ``high``: the
+    estimate with its interval. ``p``: p value of the hypothesis that the ratio is within the noise
+    floor. Interval and p are corrected for all series and looks. ``smallest``: the least effect, as
+    a share, that this comparison detects with probability POWER."""
 
     ratio: float
     low: float
@@ -130,8 +130,8 @@ class Judged:
 
 
 def noise_floor(equal: Sequence[float] | None) -> float:
-    """Return the log ratio by which two processes of a variant were apart, at least PLACEMENT.
-    ``equal``: their log ratios, round by round; None if not measured."""
+    """Return the log ratio between two processes of the same variant, at least PLACEMENT.
+    ``equal``: their log ratio in each round; None if not measured."""
     if not equal:
         return PLACEMENT
     return max(PLACEMENT, abs(rank_interval(equal, ALPHA)[1]))
@@ -140,10 +140,10 @@ def noise_floor(equal: Sequence[float] | None) -> float:
 def judge(
     series: Sequence[Sequence[float]], floor: float, same: float, share: float = 1.0
 ) -> list[Judged]:
-    """Judge each of ``series``, log ratios to one baseline round by round, corrected for all of
-    them. ``floor``: from ``noise_floor``; smaller effects are not differences. ``same``: smallest
-    share that matters; an interval within it means no difference. ``share``: of ALPHA that this
-    look may spend."""
+    """Judge series of log ratios to one baseline, corrected for the number of series. A series has
+    a value per round. ``floor``: from ``noise_floor``; smaller effects are not differences.
+    ``same``: smallest share that matters; an interval within it means no difference. ``share``: the
+    part of ALPHA that this look may spend."""
     alpha = ALPHA * share
     raw = [_p_beyond(values, floor) / share for values in series]
     per_series = alpha / max(1, len(series))
@@ -185,8 +185,8 @@ def _smallest_effect(values: Sequence[float], alpha: float, floor: float) -> flo
 
 
 def share_of_look(rounds: int, last: bool) -> float:
-    """Return the share of ALPHA to spend after this many rounds; 0 if no look is due. ``last``:
-    no more rounds follow, for a reason independent of the figures, so the rest is spent."""
+    """Return the share of ALPHA to spend after this many rounds; 0 if no look is due. If ``last``,
+    no rounds follow, for a reason independent of the figures, so the rest of ALPHA is spent."""
     if last:
         return sum(look >= rounds for look in LOOKS) / len(LOOKS) or 1 / len(LOOKS)
     return 1 / len(LOOKS) if rounds in LOOKS else 0.0
@@ -196,7 +196,7 @@ def share_of_look(rounds: int, last: bool) -> float:
 
 
 class RatioOfMeans(NamedTuple):
-    """``smallest``: the least effect detected with probability POWER, as a share."""
+    """Ratio of two means. ``smallest``: least effect (share) detected with probability POWER."""
 
     ratio: float
     low: float
@@ -223,15 +223,15 @@ def compare_means(before: Floats, after: Floats) -> RatioOfMeans:
 
 
 def _block_mean(values: Floats) -> tuple[float, float]:
-    """Return the mean, and its relative error as a prediction for another run: the error of the
-    mean of these blocks, plus a drift between runs as large as that between blocks."""
+    """Return the mean, and its relative error as a prediction for another run. The error includes a
+    drift between the runs, which is assumed to be as large as the drift between blocks."""
     blocks = [block.mean() for block in np.array_split(values, min(BLOCKS, len(values)))]
     mean = max(float(values.mean()), 1e-12)
     return mean, float(np.std(blocks, ddof=1)) * math.sqrt(1 + 1 / len(blocks)) / mean
 
 
 def student_tail(t: float, freedom: int) -> float:
-    """Return P(T > t) of Student's t; whole ``freedom``, t >= 0 (Abramowitz, Stegun 26.7.3)."""
+    """Return P(T > t) of Student's t; integer ``freedom``, t >= 0 (Abramowitz, Stegun 26.7.3)."""
     angle = math.atan(t / math.sqrt(freedom))
     cosine = math.cos(angle)
     term = total = math.sin(angle) * (cosine if freedom % 2 else 1.0)

@@ -1,4 +1,4 @@
-"""Run every rule on what is audited: each table, all tables together, each run."""
+"""Run every rule on its subjects: each table, all tables together, each run or comparison."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from detector.lab.session.comparison import Comparison
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """All that is audited at once, by name. ``comparisons``: documents that compare printed."""
+    """All that is audited at once, by name. ``comparisons``: documents of ``compare --json``."""
 
     tables: list[AuditTable] = field(default_factory=list)
     runs: dict[str, Summary] = field(default_factory=dict)

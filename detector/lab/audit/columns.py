@@ -64,7 +64,7 @@ ENGINES = frozenset(
     "pytorch torch torchscript onnx onnxruntime ort openvino tensorrt trt tensorflow tflite keras "
     "ncnn mnn tvm coreml opencv darknet paddle rknn deepsparse jax executorch null".split()
 )
-# word of a title -> the quantity of the column, if it has no unit
+# word of a title -> the quantity of the column, used if the title has no unit
 WORDS: dict[str, str] = {
     **dict.fromkeys(("model", "models", "network", "architecture", "variant", "detector"), MODEL),
     **dict.fromkeys(("engine", "runtime", "backend", "framework", "format", "provider"), ENGINE),
@@ -102,8 +102,8 @@ USUAL_UNITS = {  # suggested for titles without a unit
 
 
 class Meaning(NamedTuple):
-    """What a column contains. ``scale``: factor to the base unit. ``words``: those of the title.
-    ``why``: the reason why the column is not read, or ""."""
+    """What a column contains. ``scale``: factor to the base unit. ``words``: the words of its
+    title. ``why``: the reason why the column is not read, or ""."""
 
     quantity: str
     scale: float
@@ -125,7 +125,7 @@ def clean(text: str) -> str:
 
 
 def recognise(title: str, cells: Sequence[str]) -> Meaning:
-    """Recognise a column. ``cells``: cleaned, without empty ones."""
+    """Recognise a column. ``cells``: its cleaned cells that are not empty."""
     plain = clean(title).replace("_", " ")
     words = frozenset(re.findall(r"[\w#@.\-]+", plain.lower()))
     written, unit = _find_unit(plain)
@@ -166,8 +166,8 @@ def _find_unit(plain: str) -> tuple[str, tuple[str, float] | None]:
 
 
 def _find_common_suffix(cells: Sequence[str]) -> str | None:
-    """Return the unit in all cells. If units differ but measure one quantity, as ms and us do,
-    return one of the units: each number is then read with its own."""
+    """Return the unit in all cells. If their units measure one quantity, as ms and us do, return
+    one of these units. Each number is read with its own unit later."""
     matches = [SUFFIX.fullmatch(cell) for cell in cells]
     suffixes = sorted({match[1].lower() for match in matches if match})
     quantities = {UNITS[one][0] if one in UNITS else one for one in suffixes}

@@ -1,4 +1,4 @@
-"""Add our own documents to a case: summaries as runs, rows of documents as tables."""
+"""Add our own documents to a case. Summaries become runs, and rows of documents become tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from detector.lab.session.read import SavedSession, read_session
 
 MOST_ROWS = 5000  # in a document
 
-# The columns of our tables: a title that ``columns.py`` recognises, and a row's or pair's text.
+# The columns of our tables: a title that ``columns.py`` recognises, and a function from row to
+# text.
 
 Columns = Sequence[tuple[str, Callable[[Any], str]]]
 

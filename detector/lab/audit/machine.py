@@ -1,4 +1,4 @@
-"""Facts about the machine that a benchmark ran on. The user gives them; none is guessed."""
+"""Facts about the machine that a benchmark ran on, given by the user (``--machine``)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FACTS: dict[str, str | None] = {
     "clock": CLOCK,
     "cores": "",
     "flops_per_cycle": "",  # per core: 32 with two 256-bit FMA units
-    "pictures": "",  # number measured
+    "pictures": "",  # number of measured pictures
     "card": None,  # the GPU
     "cpu": None,
 }

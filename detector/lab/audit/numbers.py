@@ -1,6 +1,6 @@
 """Read the numbers that people write in tables, each with the interval that its rounding allows.
 
-``1,234`` may be 1234 or 1.234; if no other cell of the table shows which, it is not read.
+``1,234`` may be 1234 or 1.234. It is read only if other cells show how the table uses commas.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AMBIGUOUS = re.compile(r"\d{1,3},\d{3}")
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number from ``low`` to ``high``, by its rounding or, if ``spread``, by its ± or range."""
+    """A number from ``low`` to ``high``, by its rounding or, if ``spread``, by a ± or a range."""
 
     value: float
     low: float
@@ -91,7 +91,7 @@ class DecimalMark:
     def of(cls, cells: Iterable[str]) -> DecimalMark:
         comma = point = False
         for cell in cells:
-            if len(cell) <= LONGEST and PATTERN.fullmatch(cell):  # unlike "v1.25"
+            if len(cell) <= LONGEST and PATTERN.fullmatch(cell):  # "v1.25" does not match
                 comma = comma or COMMA_PROOF.search(cell) is not None
                 point = point or POINT_PROOF.search(cell) is not None
         return cls(comma, point)
@@ -137,7 +137,7 @@ class DecimalMark:
         return Number(value, low, high, spread, (match["unit1"] or match["unit"] or "").lower())
 
     def _plain(self, text: str) -> tuple[float, float]:
-        """Return the value, and half a unit of its last digit."""
+        """Return the value, and its rounding error: half a unit of the last digit."""
         plain = re.sub(r"['’\u00a0\u202f]", "", text)
         decimal = "," if self.comma and not (self.point and "." in plain) else "."
         if self.comma and self.point:

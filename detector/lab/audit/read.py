@@ -33,7 +33,7 @@ Titles = Mapping[str, str | None]
 
 
 def read_titles(path: str) -> dict[str, str | None]:
-    """Read a file of --columns: title -> the title to read it as; null skips the column."""
+    """Read a file of --columns. It maps a title to a clearer title; null skips the column."""
     content = parse_yaml(read_text(path, "column titles"), path)
     if not isinstance(content, dict) or not all(
         isinstance(value, str | None) for value in content.values()
@@ -59,7 +59,7 @@ def read_tables(path: str | Path, titles: Titles | None = None) -> list[AuditTab
 def parse_tables(
     text: str, name: str, kind: Kind | None = None, *, titles: Titles | None = None
 ) -> list[AuditTable]:
-    """Parse the tables in ``text``. ``kind``: None to detect it. Raises SourceError without any."""
+    """Parse tables in ``text``. ``kind``: None detects it. Raises SourceError if none is found."""
     if match := re.search("[\x00-\x08\x0b\x0e-\x1f\x7f]", text):
         line = text.count("\n", 0, match.start()) + 1
         code = ord(match[0])

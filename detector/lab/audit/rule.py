@@ -1,7 +1,7 @@
 """The rule: one kind of mistake, and the function that finds it.
 
-Every rule in a file of ``rules/`` is used. A rule over tables has two examples: it fires on ``bad``
-and not on ``clean``.
+Every rule in a file of ``rules/`` is used. A rule about tables has two examples: it reports a hit
+for ``bad`` and none for ``clean``.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule. ``over``: what ``find`` takes: "table", "all" (a ``Case``), "run" (``Summary``) or
-    "comparison" (``Comparison``). ``bad``, ``clean``: examples in Markdown or CSV. ``machine``:
+    """A rule. ``over``: the argument of ``find``: "table", "all" (a ``Case``), "run" (``Summary``)
+    or "comparison" (``Comparison``). ``bad``, ``clean``: examples in Markdown or CSV. ``machine``:
     facts that the examples need."""
 
     id: str

@@ -1,4 +1,4 @@
-"""The tables that rules check: columns of one quantity, numbers in base units, labelled rows."""
+"""The tables that rules check: a column has one quantity in its base unit, a row has a label."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOTAL_WORDS = re.compile(r"\b(?:total|whole|sum|overall|all|end.to.end)\b", re.I
 
 @dataclass(frozen=True)
 class AuditColumn:
-    """``texts``: cleaned cells. ``numbers``: in the base unit, None for cells without a number."""
+    """A column. ``texts``: cleaned cells. ``numbers``: in the base unit; None for other cells."""
 
     title: str
     meaning: Meaning
@@ -48,7 +48,7 @@ class AuditColumn:
 
 @dataclass(frozen=True)
 class AuditTable:
-    """``unread``: columns that are not read, and why. ``given``: titles that --columns names.
+    """A table. ``unread``: columns that are not read, and why. ``given``: titles in --columns.
     ``facts``: name -> quantity and number, if each row of the table is one quantity."""
 
     name: str
@@ -96,7 +96,7 @@ class AuditTable:
         return column.texts if column else [""] * self.rows
 
     def is_total(self, row: int) -> bool:
-        """Return whether a row's label, such as "whole model", says that it sums others."""
+        """Return whether a row's label, such as "whole model", says that it sums other rows."""
         return TOTAL_WORDS.search(self.labels[row]) is not None
 
     def setting(self, row: int) -> dict[str, str]:
@@ -116,7 +116,7 @@ class AuditTable:
         return [column.texts[row] for column in self.all(*LABELS, TEXT) if column.texts[row]]
 
     def named_rows(self, *quantities: str) -> Iterator[tuple[str, int]]:
-        """Yield (name, row) from the first of these quantities that has a column."""
+        """Yield the (name, row) of the first column found for one of these quantities."""
         for quantity in quantities:
             if (column := self.find(quantity)) is not None:
                 yield from ((text, row) for row, text in enumerate(column.texts) if text)
@@ -150,7 +150,7 @@ def make_table(name: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) 
 
 
 def _read_column(title: str, cells: list[str], mark: DecimalMark) -> tuple[AuditColumn, str]:
-    """Return the column, and why some of it is not read, or ""."""
+    """Return the column, and why some of its cells are not read, or ""."""
     present = ["" if is_absent(cell) else cell for cell in cells]
     meaning = recognise(title, [cell for cell in present if cell])
     if meaning.quantity in (TEXT, kinds.NAME, kinds.STAGE, kinds.MODEL, kinds.ENGINE, kinds.BOUND):

@@ -1,8 +1,8 @@
 """Read tables of plain text: drawn with lines or boxes, or with columns aligned by spaces.
 
 Such tables come from terminals and logs (tabulate, rich, prettytable, pandas, nsys stats,
-torch.profiler). A line of dashes, a rule, ends the heading. Where columns have no bars between
-them, each run of dashes spans a column. If there are no such runs, columns are separated
+torch.profiler). A line of dashes, a rule, ends the heading. If no bars separate the columns, each
+run of dashes in the rule spans a column. If the rule has fewer than two runs, columns are separated
 wherever all lines of the table have two spaces or more.
 """
 
@@ -24,8 +24,8 @@ _GAP = re.compile(r" {2,}")
 
 
 def parse_text_tables(text: str) -> Iterator[tuple[int, Grid]]:
-    """Yield each table and the number of its first line. The first row is the heading; all rows
-    have its length."""
+    """Yield each table and the number of its first line. The first row is the heading. All rows
+    have as many cells as the heading."""
     bars = str.maketrans(BARS, "|" * len(BARS))
     lines = [line.translate(bars).expandtabs().rstrip() for line in text.splitlines()]
     for number, block in _split_blocks(lines):
@@ -41,7 +41,7 @@ def is_rule(line: str) -> bool:
 
 
 def _split_blocks(lines: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield runs of lines that are not empty, and the number of the first."""
+    """Yield runs of lines that are not empty, with the number of the run's first line."""
     block: list[str] = []
     for number, line in enumerate([*lines, ""], 1):
         if line:
@@ -52,7 +52,7 @@ def _split_blocks(lines: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _split_at_rules(block: Sequence[str]) -> list[list[str]]:
-    """Return the lines between rules, without empty parts."""
+    """Split a block at its rules into parts, and drop empty parts."""
     rules = [-1, *(at for at, line in enumerate(block) if is_rule(line)), len(block)]
     return [part for a, b in pairwise(rules) if (part := list(block[a + 1 : b]))]
 
@@ -85,7 +85,7 @@ def _join_lines(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _parse_spaced(block: Sequence[str]) -> Grid:
     rules = [at for at, line in enumerate(block) if is_rule(line)]
-    if len(rules) > 2 and rules[0] == 0:  # below the closing rule is other text
+    if len(rules) > 2 and rules[0] == 0:  # the table ends at its closing rule
         block = block[: rules[-1]]
     parts = _split_at_rules(block)
     lines = [line for part in parts for line in part]
@@ -93,7 +93,7 @@ def _parse_spaced(block: Sequence[str]) -> Grid:
     if len(starts) < 2:
         starts = _find_columns(lines)
         if any(len(_WORDS.findall(lines[0][a:b])) > 1 for a, b in pairwise([*starts, None])):
-            return []  # the columns of its heading are not those of its rows
+            return []  # the heading has other columns than the rows
     spans: list[Span] = [*pairwise(starts), (starts[-1], None)]
     rows = [[line[start:end].strip() for start, end in spans] for line in lines]
     titles = len(parts[0]) if len(parts) > 1 else 1
@@ -101,7 +101,7 @@ def _parse_spaced(block: Sequence[str]) -> Grid:
 
 
 def _find_columns(lines: Sequence[str]) -> list[int]:
-    """Return the starts of columns: after each gap that all lines have."""
+    """Return where columns start: at 0 and after each gap that all lines share."""
     used = bytearray(b" " * max(map(len, lines), default=0))
     for line in lines:
         for words in _WORDS.finditer(line):

@@ -1,4 +1,4 @@
-"""``detect-video audit``: find mistakes in a benchmark, which may be of another program."""
+"""``detect-video audit``: find mistakes in a benchmark of this or another program."""
 
 from __future__ import annotations
 

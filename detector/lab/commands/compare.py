@@ -15,7 +15,7 @@ from detector.core.wings import guest_groups
 
 WITHOUT = (
     *("engine", "precision", "batch", "output", "run_dir", "self_timing"),
-    *("skip_still", "infer_every", "smooth"),  # every frame of a comparison needs inference
+    *("skip_still", "infer_every", "smooth"),  # a comparison has to infer every frame
 )
 
 

@@ -74,7 +74,7 @@ def command(
 
 
 def _share(text: str | None) -> float | None:
-    """Convert 5% or 0.05 to 0.05. Raises UsageError for 5, which as a share would be 500%."""
+    """Convert 5% or 0.05 to 0.05. Raises UsageError for 5, since a share of 5 would be 500%."""
     from detector.core.errors import UsageError
 
     if text is None:

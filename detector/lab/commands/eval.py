@@ -80,8 +80,8 @@ def command(
 
     DATASET is a COCO JSON, a YOLO data.yaml or folder (images/, labels/), or a MOT sequence; its
     images can be frames of a video. --engine (ort,torch) and --tiles (none,2x2) accept several
-    values and show how each differs from the first. Without --engine, --precision and --min-ap50
-    the first row is fp32; a second has the engine and precision of a plain run, if they differ.
+    values and show how each differs from the first. If none of --engine, --precision and --min-ap50
+    is given, the first row is fp32; a second shows what a plain run uses, if that differs.
     """
     from detector.core.config.levels import resolve_config
     from detector.core.terminal.progress import LiveLine
@@ -107,7 +107,7 @@ def command(
                         f"--{name.replace('_', '-')} has no effect on --detections: nothing runs; "
                         "omit it"
                     )
-        # A tracker needs the thresholds of a run; average precision needs all scores.
+        # A tracker needs the score threshold of a run; average precision needs all scores.
         defaults = EVAL_DEFAULTS if flags["track"] is None else {}
         configs = list_configs(resolve_config(config_file, flags, defaults), engines, grids)
         if len(configs) == 1 and options.min_ap50 is None and not options.detections:
@@ -123,8 +123,8 @@ def command(
 
 
 def _read_earlier(config_file: str | None, context: click.Context) -> dict[str, Any]:
-    """Return the options for labels of the eval whose session.json is repeated, if not given now.
-    The session has them in its command line only."""
+    """Return label options from the session.json given as --config, except those given now. A
+    session stores these options only in its command line."""
     from detector.core.config.levels import read_level
 
     words = read_level(config_file)[1].get("command") if config_file else None

@@ -73,7 +73,7 @@ def _render(session: SavedSession, kind: str, output: str | None) -> dict[str, b
     if kind == "trace":
         from detector.lab.report.trace import trace
 
-        # A .json file or a pipe gets plain JSON.
+        # A .json file or a pipe gets uncompressed JSON.
         return {"trace.json.gz": trace(session, output is None or output.endswith(".gz"))}
     from detector.core.session.codec import to_json
     from detector.lab.analysis.profile import profile_document

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from detector.core.config.schema import Config
 
 WITHOUT = ("output", "run_dir", "frames", "self_timing", "infer_every", "smooth")
-# Options that only this command has: with a value, and without.
+# Options that only this command has: first those with a value, then those without.
 OWN, OWN_FLAGS = ("--target", "--seconds", "--floor", "-o", "--output"), ("--json", "-q", "--quiet")
 
 

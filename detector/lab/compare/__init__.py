@@ -41,9 +41,9 @@ def compare_command(
     dataset: str | None = None,
     seconds: float = 300.0,
 ) -> tuple[Comparison, int]:
-    """Return the document, and the exit code: 0 if a row has figures, else the first error's.
+    """Return the document, and the exit code: 0 if a row has figures, else the first error's code.
 
-    ``labels`` and ``mapping``: as in ``eval``. ``dataset``: labelled pictures to score rows on.
+    ``labels`` and ``mapping``: as in ``eval``. ``dataset``: labelled pictures to score the rows by.
     """
     refuse_cameras([source])
     refuse_rect(config)
@@ -100,7 +100,7 @@ def record_comparison(document: Comparison, config: Config) -> Comparison:
 
 
 def preview_choice(document: Comparison, config: Config) -> str | None:
-    """Return the choice of ``auto`` with this result; None if the result changes nothing."""
+    """Return what ``auto`` would choose with this result; None if the result changes nothing."""
     record = _make_record(document, config)
     if isinstance(record, str) or not measurements.is_valid(record, config):
         return None

@@ -1,5 +1,5 @@
-"""Score each row of a comparison on a dataset, as ``eval`` does, in a process per row, so that a
-crash costs only that row its average precision."""
+"""Score each row of a comparison on a dataset, as ``eval`` does. Each row has its own process:
+after a crash, only its row lacks average precision."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from detector.lab.session.evaluation import EngineResult, MeanAccuracy
 
 @dataclass(slots=True)
 class JudgedData(ScoredLabels):
-    """``given``: the dataset as the user named it."""
+    """A dataset to score rows on. ``given``: the dataset as the user named it."""
 
     given: DataSet = field(kw_only=True)
 

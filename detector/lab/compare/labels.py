@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ScoredLabels:
-    """``classes``: those that were scored; ``pictures``, ``boxes``: how many were scored."""
+    """Labels to score rows by. ``classes``, ``pictures``, ``boxes``: what was scored so far."""
 
     dataset: Dataset
     mapping: ClassMap | None
@@ -53,14 +53,14 @@ class ScoredLabels:
 
 @dataclass(slots=True)
 class Labels(ScoredLabels):
-    """``bound``: the mapping to the model's classes, once they are known."""
+    """Labels of a comparison's source. ``bound``: the mapping to the classes of the last model."""
 
     bound: ClassPairs | None = None
     names: Sequence[str] = ()
 
     def bind(self, names: Sequence[str]) -> ClassPairs:
-        """Bind classes. Raises UsageError if none is shared, SourceError without a scored box."""
-        if self.bound is None or self.names != names:  # another model may have other class names
+        """Bind a model's classes. Raises an error if labels share none, or if no box is scored."""
+        if self.bound is None or self.names != names:  # models may have different class names
             self.bound, self.names = bind(self.mapping, names, self.dataset.classes), names
             refuse_unlabelled(self.dataset, self.bound)
             self.classes = self.bound.targets

@@ -56,9 +56,9 @@ Watch = Callable[[str, int, int], object]  # called with a step, its number and 
 class Rounds:
     """A plan for every engine with every precision, batch and model.
 
-    ``rounds``: timed turns of each variant; None: until every row is decided, or ``seconds`` have
-    passed. ``usual``: engine and precision of a plain run, which get a row, too. ``dice``: draws
-    the order.
+    ``rounds``: timed turns of each variant; None to stop when every row is decided or ``seconds``
+    have passed. ``usual``: engine and precision of a plain run, which get a row, too. ``dice``: the
+    random generator for the order.
     """
 
     source: str
@@ -95,8 +95,8 @@ class Rounds:
 
 
 def compare(plan: Rounds, watch: Watch) -> tuple[Comparison, list[Variant]]:
-    """Run the plan; return the document, and the variants with their raw rounds. A variant that
-    fails has its ``error``. Raises SourceError and UsageError for labels that do not fit."""
+    """Run the plan; return the document, and the variants with their raw rounds. A failed variant
+    has an ``error``. Raises SourceError or UsageError if the labels do not fit."""
     variants = plan.variants()
     judged = (plan.labels is not None) + (plan.dataset is not None)
     turns = len(variants) + (plan.rounds is None)  # with the baseline's twin
@@ -126,7 +126,7 @@ def compare(plan: Rounds, watch: Watch) -> tuple[Comparison, list[Variant]]:
         if plan.models:
             step("this computer's peaks")
             _place_on_roofs(variants, plan)
-    # The workers have ended, so that nothing disturbs the runs of the dataset.
+    # The workers have ended, so they do not disturb the runs on the dataset.
     for variant in variants if plan.dataset is not None else ():
         step(f"judge {variant.name}")
         if variant.error is None and plan.dataset is not None:
@@ -172,7 +172,7 @@ def run_in_turns(
     stays: Callable[[Sequence[Variant], Sequence[list[Detections]]], Collection[int]],
 ) -> tuple[list[Variant], list[list[Detections]]]:
     """Run configurations in turns; return the variants, and their detections in the first round.
-    ``opens``: whether to open the one at an index. ``stays``: indices to keep after a round."""
+    ``opens``: whether to open the configuration at an index. ``stays``: which to keep by index."""
     variants = [
         Variant(one.runtime.engine, one.runtime.precision, one.runtime.batch) for one in configs
     ]
@@ -204,7 +204,7 @@ def run_in_turns(
 
 
 def _open_twin(workers: Workers, variants: Sequence[Variant], plan: Rounds) -> Variant | None:
-    """Open the baseline again: the difference between the two is noise."""
+    """Open the baseline again, as a twin. Differences between baseline and twin are noise."""
     base = next((one for one in variants if one.error is None), None)
     if base is None:
         return None
@@ -251,7 +251,7 @@ class Workers:
         variant.facts = self.request(at, variant, Command("open", opening), VariantFacts)
 
     def request(self, at: int, variant: Variant, command: Command, kind: type[Kind]) -> Kind | None:
-        """Return None if the variant failed: its ``error`` says why, and its process has ended."""
+        """Return the answer; None if the variant failed, with an ``error`` and an ended process."""
         answer, reply = self.children[at].request(command, kind)
         if answer is None:
             variant.error, variant.exit_code = reply.error, reply.exit_code
@@ -295,7 +295,7 @@ def _make_config(plan: Rounds, variant: Variant) -> Config:
 def _check_all(
     workers: Workers, numbered: list[tuple[int, Variant]], plan: Rounds, step: Callable[[str], None]
 ) -> str | None:
-    """Compare a model's variants with its fp32 on the same pictures, untimed."""
+    """Compare the detections of a model's variants with its fp32 detections, untimed."""
     found: dict[int, list[Detections]] = {}
     variants = dict(numbered)
     for at, variant in numbered:
@@ -315,7 +315,7 @@ def _check_all(
     name, expected = reference
     for at, detections in found.items():
         if len(detections) == len(expected):
-            # With several models, a row may be its own reference; it then gets no agreement.
+            # With several models, a row that is its own reference gets no agreement.
             if not (plan.models and variants[at].name == name):
                 variants[at].agreement = agreement(expected, detections)
                 variants[at].reference = name
@@ -329,11 +329,11 @@ def _check_all(
 def _run_reference(
     workers: Workers, plan: Rounds, engines: Sequence[str], first: int, sibling: Variant
 ) -> tuple[str, list[Detections]] | None:
-    """Run fp32 of the model of ``sibling``, whose number is ``first``, with the first engine that
-    can run it; return the name and detections of that variant."""
+    """Run the model of ``sibling``, variant number ``first``, in fp32 on the first engine that can
+    run it. Return the name and detections of this run."""
     model = sibling.model
     for number, engine in enumerate(dict.fromkeys([*engines, choose_by_rank()[0]])):
-        at = -1 - number - 100 * first  # no other process has this number
+        at = -1 - number - 100 * first  # a number that no other process has
         name = f"{label(engine, 'fp32', 1, model)} (reference)"
         variant = Variant(engine, "fp32", 1, name, model=model)
         workers.open(at, variant, plan)
@@ -348,8 +348,8 @@ def _run_reference(
 
 
 def _judge(workers: Workers, at: int, variant: Variant, labels: Labels) -> None:
-    """Compute a variant's average precision after all rounds, so that it affects no time or memory
-    peak. Errors here become notes."""
+    """Compute a variant's average precision. This runs after all rounds, so that it affects neither
+    their times nor the memory peak. Errors here become notes."""
     facts, memory_mb = variant.facts, variant.memory_mb
     assert facts is not None
     bound = labels.bind(facts.class_names)

@@ -1,4 +1,4 @@
-"""Run one variant in its own process, so that a crash, a leak and the peak of memory are its own.
+"""Run one variant in its own process, so that its crashes, leaks and memory peak affect no other.
 The worker answers each ``Command`` of the parent with a ``Reply``."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from detector.core.session.outcome import SourceRun
     from detector.core.sources.base import Source
 
-# Messages between the two processes. Detections travel in a file, by ``save_detections``.
+# Messages between the two processes. Detections are passed in a file, by ``save_detections``.
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """``answer``: to the command; None with an ``error``. ``memory_mb``: the peak so far."""
+    """A reply to a command. ``answer``: None with an ``error``. ``memory_mb``: the peak so far."""
 
     answer: Any = None
     memory_mb: float | None = None
@@ -136,11 +136,11 @@ def read_detections(path: str) -> list[Detections]:
     ]
 
 
-# In the parent. If a worker has died, ``request`` returns a Reply that says so.
+# Code of the parent. If a worker has died, ``request`` returns a Reply that says so.
 
 
 class Process:
-    """A worker. ``folder``: its own. ``shared``: removed if the parent is killed."""
+    """A worker with its ``folder``. ``shared``: a folder to remove if the parent is killed."""
 
     def __init__(
         self, folder: Path, shared: Path | None = None, module: str = __name__, **more: Any
@@ -172,9 +172,9 @@ class Process:
         end([self._child])
 
 
-# In the worker
+# Code of the worker
 
-SHORT_PAUSE_S = 0.2  # CPU use is not measured over shorter pauses
+SHORT_PAUSE_S = 0.2  # the CPU use of a waiting worker is not measured over shorter pauses
 
 
 def main(pipe: int) -> None:
@@ -226,7 +226,7 @@ class _OpenVariant:
         self.source = opening.source
         self.folder = Path(opening.folder)
         self._timer = PhaseTimer()
-        # The network's input takes the source's shape, but --size 640 is a square for all models.
+        # The network's input takes the source's shape, but with --size 640 it is always square.
         sized = self.config.runtime.size is not None
         self.plan = resolve(self.config, self._timer, specs=() if sized else [self.source])
         self.machine: LoadedModel = self.plan.loaded
@@ -269,7 +269,7 @@ class _OpenVariant:
         )
 
     def check(self) -> Digests:
-        """Return a digest of all decoded pictures, and the detections, untimed."""
+        """Run untimed; return a digest of all decoded pictures, and the detections."""
         digest = hashlib.sha256()
         with self._open_source() as opened:
             source = HashingSource(opened, digest)
@@ -280,7 +280,7 @@ class _OpenVariant:
         return Digests(digest.hexdigest(), str(path))
 
     def judge(self, mapping: MappedClasses) -> Judgement:
-        """Return the detections at ``eval``'s thresholds, in the labels' classes, untimed."""
+        """Run untimed; return the detections at ``eval``'s thresholds, in the labels' classes."""
         from detector.core.config.schema import EVAL_DEFAULTS
         from detector.core.run.plan import PlanDraft
         from detector.lab.datasets.classmap import ClassPairs
@@ -312,7 +312,7 @@ class _OpenVariant:
         from detector.core.run.detect import closing_session, run_opened
         from detector.core.session.store import Session
 
-        # The number of cores that this process used since its last answer.
+        # How many cores this process used while it waited since its last answer.
         wall, cpu = (time.perf_counter() - self._since[0], time.process_time() - self._since[1])
         idle = cpu / wall if wall > SHORT_PAUSE_S else 0.0
         place = self.folder / "round"
@@ -320,7 +320,7 @@ class _OpenVariant:
         detections: list[Detections] = []
         detected = (lambda frame, each: detections.append(each)) if keeps else None
         try:
-            session = Session.create(str(place / "session"), "")  # as the command writes one
+            session = Session.create(str(place / "session"), "")  # a plain run also writes one
             with closing_session(session):
                 run = run_opened(self.source, self.plan, place, detected=detected, session=session)
             video = run.outputs.get("video")

@@ -1,7 +1,7 @@
 """Read labelled data for ``eval``, and stored detections.
 
-Each file has one format, or two similar ones; all ``FORMATS`` of this folder are used.
-``classmap`` pairs the classes of a model with those of labels.
+A file of this folder defines one format or two similar ones in ``FORMATS``, and all are used.
+``classmap`` pairs a model's classes with those of labels.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def open(
 def open_detections(
     spec: str, dataset: Dataset, names: tuple[str, ...] | None = None
 ) -> StoredDetections:
-    """Open detections that a sink wrote. ``names``: of the classes, if the file has none."""
+    """Open detections that a sink wrote. ``names``: class names, if the file has none."""
     path = Path(spec)
     if not os.path.exists(path):
         raise SourceError(

@@ -1,4 +1,4 @@
-"""The base classes of formats of labels and detections, and what their readers share."""
+"""Base classes for formats of labels and of detections, and functions that readers share."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from detector.core.errors.reading import read_text
 from detector.core.errors.text import counted
 from detector.core.types import Detections, LabelledPicture
 
-MAX_BYTES = 4 << 30  # of a label file; COCO's largest is 0.45 GB
-MAX_PIXELS = 1e9  # of a coordinate; no picture is as large
+MAX_BYTES = 4 << 30  # size of a label file; COCO's largest is 0.45 GB
+MAX_PIXELS = 1e9  # largest coordinate; no picture is so large
 MAX_PARTS = 16  # a row may name a picture by up to this many last parts of its path
 MAX_PATH = 4096  # characters; the system rejects longer paths
 
 
 @dataclass(slots=True)
 class Dataset:
-    """``pictures`` in the order of the labels; frames of ``video``, if there is one.
+    """Labelled pictures, in the order of the labels. They are frames of ``video``, if given.
     ``category_ids``: class id -> its id in a COCO JSON; empty for other labels."""
 
     path: str
@@ -37,7 +37,7 @@ class Dataset:
     category_ids: dict[int, int] = field(default_factory=dict)
 
     def check_readable(self) -> None:
-        """Raise SourceError if pictures are missing. It tells how many, and names the first."""
+        """Raise SourceError if pictures are missing, with their number and the first of them."""
         if self.video is not None:
             if not os.path.isfile(self.video):
                 raise SourceError(
@@ -72,19 +72,19 @@ class Format:
     suffixes: tuple[str, ...] = ()
 
     def claims(self, path: Path) -> bool:
-        """Return whether the path looks like this format. Reads at most a folder's listing."""
+        """Return whether the path looks like this format. Lists a folder, but opens no file."""
         return path.is_file() and path.suffix.lower() in self.suffixes
 
 
 class LabelFormat(Format):
     def read(self, path: Path, images: Path | None, split: str) -> Dataset:
-        """Read labels. ``images``: the pictures' folder or the video; None: as the labels say."""
+        """Read labels. ``images``: the pictures' folder or video; None: where the labels say."""
         raise NotImplementedError
 
 
 class DetectionFormat(Format):
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
-        """Read detections of the pictures in ``lookup``. ``names``: classes; None: the file's."""
+        """Read detections of ``lookup``'s pictures. ``names``: class names; None: the file's."""
         raise NotImplementedError
 
 
@@ -95,8 +95,8 @@ def make_picture(
     rows: Sequence[tuple[Sequence[float], int, bool, bool, float | None]],
     **more: Any,
 ) -> LabelledPicture:
-    """``size``: width, height in pixels. ``rows``: xyxy in pixels, class id, ignored, crowd, area
-    in pixels (None: that of the box)."""
+    """Make a labelled picture. ``size``: width, height in pixels. ``rows``: xyxy in pixels, class
+    id, ignored, crowd, area in pixels (None: the box's area)."""
     boxes = np.array([row[0] for row in rows], np.float64).reshape(-1, 4)
     own = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
     areas = np.array([np.nan if row[4] is None else row[4] for row in rows], np.float64)
@@ -115,13 +115,13 @@ def make_picture(
 
 
 class Lookup:
-    """Finds the indexes of pictures in a dataset; None if they are not in it."""
+    """Finds the index of a picture in a dataset; None if the dataset does not contain it."""
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         pictures = dataset.pictures
         self._ids = {picture.id: at for at, picture in enumerate(pictures)}
-        self._frames: dict[int, int | None] = {}  # None: in several sequences
+        self._frames: dict[int, int | None] = {}  # frame -> index; None: in several sequences
         for at, picture in enumerate(pictures):
             if picture.frame is not None:
                 self._frames[picture.frame] = None if picture.frame in self._frames else at
@@ -144,7 +144,7 @@ class Lookup:
         return self._frames.get(frame)
 
     def by_name(self, name: str) -> int | None:
-        """Find a picture by its name in the labels, its file, or the end of its path if unique."""
+        """Find a picture by its name in the labels, by its file, or by a unique end of its path."""
         at = self._names.get(name)
         if at is None:
             at = self._paths.get(real_path(name))
@@ -157,7 +157,7 @@ class Lookup:
         return self._paths.get(real_path(path))
 
     def by_stem(self, stem: str) -> int | None:
-        """Find a picture by the end of its path without suffix, if unique."""
+        """Find a picture by a unique end of its path, without suffix."""
         return self._stems.get(stem)
 
 
@@ -186,7 +186,7 @@ def _index_ends(paths: Sequence[str]) -> dict[str, int | None]:
 
 class RowCollector:
     def __init__(self, path: Path, lookup: Lookup, every_picture_listed: bool) -> None:
-        """``every_picture_listed``: the format names pictures without detections too."""
+        """``every_picture_listed``: the format lists pictures without detections, too."""
         self._path, self._lookup, self._complete = path, lookup, every_picture_listed
         self._rows: dict[int, list[tuple[Sequence[float], float, int, int]]] = {}
         self._tracked: set[tuple[int, int]] = set()  # picture, track
@@ -194,7 +194,7 @@ class RowCollector:
         self._listed: set[int] = set()
 
     def register(self, at: int | None, name: Any) -> int | None:
-        """Note whether the picture ``name`` is in the dataset, and return its index ``at``."""
+        """Note that the file has a picture with index ``at`` (None: unknown); return the index."""
         if at is None:
             self._unknown.add(name)
         else:
@@ -291,7 +291,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_lines(path: Path) -> list[tuple[int, str]]:
-    """Return number (from 1) and text of each line that is not empty."""
+    """Return the number (from 1) and the text of each line that is not empty."""
     lines = read_label_text(path).splitlines()
     return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
 

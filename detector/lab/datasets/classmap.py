@@ -21,8 +21,8 @@ EXAMPLE = "classes: {vehicle: [car, truck, bus, motorcycle]}"
 
 @dataclass(frozen=True, slots=True)
 class ClassMap:
-    """``classes``: scored class -> names that count as it. ``ignore``: scored class -> names of
-    labels to ignore. ``optional``: names that may be missing on both sides."""
+    """``classes``: scored class -> names that count as this class. ``ignore``: scored class ->
+    names of labels to ignore. ``optional``: names that both model and labels may lack."""
 
     path: str
     classes: Mapping[str, tuple[str, ...]]
@@ -35,9 +35,9 @@ class ClassPairs:
     """A mapping bound to the classes of a model and of labels. ``targets``: the scored classes."""
 
     targets: tuple[str, ...]
-    groups: tuple[tuple[int, ...], ...]  # of each target: the model's class ids
-    label_ids: Mapping[int, int]  # label's class id -> index of its target; others do not count
-    ignored_ids: Mapping[int, int]  # the same for labels to ignore
+    groups: tuple[tuple[int, ...], ...]  # for each target, the model's class ids
+    label_ids: Mapping[int, int]  # label's class id -> index of its target; others are skipped
+    ignored_ids: Mapping[int, int]  # class id of a label to ignore -> index of its target
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -45,7 +45,7 @@ class ClassPairs:
         return any(len(group) > 1 for group in self.groups)
 
     def label_of(self, target: int) -> int | None:
-        """Return the label's class id of a target; None if several labels count as it."""
+        """Return the class id of a target's labels; None if there is not exactly one."""
         ids = [label for label, at in self.label_ids.items() if at == target]
         return ids[0] if len(ids) == 1 else None
 
@@ -113,7 +113,7 @@ def _read_names(
 
 
 def bind(mapping: ClassMap | None, model: Sequence[str], labels: Sequence[str]) -> ClassPairs:
-    """Bind a mapping (None: equal names) to both sides' classes. Raises UsageError."""
+    """Bind a mapping (None: equal names) to the classes of model and labels. Raises UsageError."""
     if mapping is None:
         return _bind_by_name(model, labels)
     _refuse_unknown(mapping, {*model, *labels})
@@ -188,7 +188,7 @@ def _bind_by_name(model: Sequence[str], labels: Sequence[str]) -> ClassPairs:
 
 
 def _suggest_mapping(model: Sequence[str], labels: Sequence[str]) -> str:
-    """Return the built-in mapping that fits both sides, or FILE."""
+    """Return the first built-in mapping that fits model and labels, or "FILE"."""
     for path in sorted((folder() / "mappings").glob("*.yaml")):
         with suppress(UsageError):
             bind(read_mapping(str(path), path.parent), model, labels)

@@ -1,10 +1,10 @@
-"""COCO: one json with images, annotations and categories. It is read as labels, as the detections
-of our own sink, and as a plain list of results.
+"""COCO: one json with images, annotations and categories. We read labels, detections of our own
+sink, and plain lists of results.
 
-Keys beyond COCO's own: ``images[].frame_index`` (or a name like ``in.mp4#12``) makes a picture a
-frame of a video. ``images[].labelled`` names the classes for which it was labelled.
-``images[].set`` names the part of the dataset that it belongs to. ``annotations[].ignore`` marks a
-box that neither has to be found nor counts as a mistake.
+We add keys to COCO's: ``images[].frame_index`` (or a name like ``in.mp4#12``) makes a picture a
+frame of a video. ``images[].labelled`` names the classes for which the picture was labelled.
+``images[].set`` names its part of the dataset. ``annotations[].ignore`` marks a box to ignore:
+finding it or missing it has no effect on the score.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from detector.lab.datasets.base import (
     to_box,
 )
 
-MAX_FRAME_DIGITS = 18  # of a frame's number in a file name
+MAX_FRAME_DIGITS = 18  # digits of a frame's number in a file name
 
 Row = tuple[list[float], int, bool, bool, float | None]
 
@@ -193,7 +193,7 @@ def _find_video(path: Path, entries: list[dict[str, Any]], images: Path | None) 
 
 
 def _find_folder(path: Path, entries: list[dict[str, Any]], images: Path | None) -> Path:
-    """Find the pictures' folder: as given, next to the json, or as in COCO's archives."""
+    """Find the pictures' folder: ``images``, next to the json, or as in COCO's archives."""
     name = str(entries[0].get("file_name", ""))
     if images is not None:
         return images
@@ -255,7 +255,7 @@ class CocoDetections(DetectionFormat):
     name, suffixes = "coco", (".json",)
 
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
-        """Read our sink's document (by file name or frame) or a list of results (by image id)."""
+        """Read our sink's document or a list of results (``_read_results``)."""
         document = read_json(path)
         if isinstance(document, list):
             return _read_results(path, document, lookup, names)
@@ -302,7 +302,7 @@ def _find_picture(path: Path, entry: dict[str, Any], lookup: Lookup) -> int | No
 def _read_results(
     path: Path, rows: list[Any], lookup: Lookup, names: tuple[str, ...] | None
 ) -> StoredDetections:
-    """Read [{image_id, category_id, bbox, score}]; category 1 is the first of ``names``, if any."""
+    """Read [{image_id, category_id, bbox, score}]. ``names``: of categories 1, 2, ..., or None."""
     if not all(isinstance(row, dict) for row in rows):
         raise SourceError(
             f"{path}: a list of results holds objects with image_id, category_id, bbox, score"

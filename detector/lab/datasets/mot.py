@@ -3,11 +3,11 @@ folders; or a gt.txt with a video.
 
 A row: frame, id, x, y, w, h, considered, class, visibility. Frames and pixels count from 1. Rows
 that are not considered become boxes to ignore. A class counts as labelled in a sequence if at least
-one of its rows is considered. Class numbers are MOTChallenge's, or from a ``labels.txt`` next to
-the rows (one name a line), as CVAT writes it; pixels then count from 0. Boxes may leave the
+one of its rows is considered. Class numbers are MOTChallenge's. If CVAT's ``labels.txt`` (one name
+a line) is next to the rows, they are its lines, and pixels count from 0. Boxes may leave the
 picture. In a detections file the seventh column is the score, and class numbers count the model's
-classes from 1; -1 stands for a single class. A tracker's folder holds SEQUENCE.txt for each
-sequence, or data/SEQUENCE.txt, as for TrackEval.
+classes from 1; -1 is the class of a model with one class. A tracker's folder has SEQUENCE.txt or,
+as for TrackEval, data/SEQUENCE.txt for each sequence.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ CLASSES = (
 DISTRACTORS = ("person on vehicle", "static person", "distractor", "reflection")
 NEVER_SCORED = CLASSES.index("distractor")
 LEAST_IOU = 0.5 - float(np.finfo(float).eps)
-TRACKS_ENDINGS = (".txt", ".mot.txt", "-detected.mot.txt")  # of a sequence's file of tracks
+TRACKS_ENDINGS = (".txt", ".mot.txt", "-detected.mot.txt")  # follow the sequence in a file's name
 
-MAX_FRAMES = 4_000_000  # of a sequence: nearly two days at 25 FPS
-KEYS = ("seqlength", "imwidth", "imheight")  # of whole numbers in a seqinfo.ini
+MAX_FRAMES = 4_000_000  # frames of a sequence: nearly two days at 25 FPS
+KEYS = ("seqlength", "imwidth", "imheight")  # keys in a seqinfo.ini with whole numbers
 
 Rows = dict[int, list[list[float]]]  # frame from 0 -> rows
 
@@ -178,7 +178,7 @@ def _read_sequence(
 
 
 def _read_rows(file: Path, first_pixel: int) -> Rows:
-    """Read rows of nine columns, pixels from 0. Absent columns are 1: considered, of class 1."""
+    """Return rows of nine columns, with pixels from 0. Missing columns (such as class) are 1."""
     rows: Rows = {}
     for line, text in read_lines(file):
         values = parse_numbers(file, line, [part for part in re.split(r"[,\s]+", text) if part], 6)
@@ -193,7 +193,7 @@ def _read_rows(file: Path, first_pixel: int) -> Rows:
 
 
 def _parse_class(file: Path, row: list[float], names: tuple[str, ...]) -> int:
-    number = 1 if row[7] == -1 else int(row[7])  # -1: pedestrians, in the first challenges
+    number = 1 if row[7] == -1 else int(row[7])  # the first challenges use -1 for pedestrians
     if not 1 <= number <= len(names):
         raise SourceError(
             f"{file}: class {number}, but the known classes are 1 to {len(names)}; name it "
@@ -221,7 +221,7 @@ def _read_info(path: Path) -> dict[str, str]:
 def _list_pictures(folder: Path) -> dict[int, Path]:
     """Return the files by frame; 000001.jpg is frame 0."""
     if not os.path.isdir(folder):
-        return {}  # stored tracks are scored without pictures; a run reports that they are missing
+        return {}  # stored tracks are scored without pictures; a run reports missing pictures
     with translate_read_errors(folder):
         files = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
     paths = {}
@@ -248,8 +248,8 @@ class MotDetections(DetectionFormat):
         return super().claims(path) or _find_tracks(path) is not None
 
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
-        """Read frame, id, x, y, w, h, score, class, ...; class 1 is the first of ``names``. For
-        MOTChallenge's labels ``names`` may be None: all detections are then pedestrians."""
+        """Read frame, id, x, y, w, h, score, class, ...; class 1 is the first of ``names``. With
+        MOTChallenge's labels ``names`` may be None, and all detections are then pedestrians."""
         dataset = lookup.dataset
         if names is None and (dataset.format != "mot" or dataset.classes != CLASSES):
             raise SourceError(

@@ -45,7 +45,7 @@ class JsonlDetections(DetectionFormat):
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
         collector = RowCollector(path, lookup, every_picture_listed=True)
         own: dict[str, int] = {}
-        lines = read_label_text(path).split("\n")  # a name may contain other line ends
+        lines = read_label_text(path).split("\n")  # splitlines() would split at other characters
         for line, text in enumerate(lines, 1):
             if not text.strip():
                 continue

@@ -1,8 +1,8 @@
 """YOLO: a .txt file per picture, a row per box: class cx cy w h, relative to the picture.
 
-Labels: a data.yaml, or a folder with images/ and labels/ (and classes.txt). A row of more than five
-numbers is a polygon, whose bounding box counts; if data.yaml has kpt_shape, a box and keypoints.
-Detections: a folder of .txt files with the score as sixth number, and classes.txt.
+Labels: a data.yaml, or a folder with images/, labels/ and classes.txt. A row of more than five
+numbers is a polygon, and we use its bounding box. If data.yaml has kpt_shape, it is a box with
+keypoints. Detections: a folder of .txt files with the score as sixth number, and classes.txt.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SPLITS = {
     "valid": ("valid", "val"),
 }  # --split -> names in a data.yaml
 NAMES = ("classes.txt", "obj.names", "labels/classes.txt")
-SLACK = 0.01  # share of the picture's size; rounding may move boxes out of it by as much
+SLACK = 0.01  # share of the picture's size; rounding may move boxes out of the picture by this much
 
 
 Pairs = list[tuple[Path, Path]]  # pictures, and paths of their labels, which may not exist
@@ -116,7 +116,7 @@ def _read_yaml(path: Path, split: str, images: Path | None) -> tuple[LabelRows, 
 
 
 def _count_keypoints(path: Path, content: dict[str, Any]) -> int:
-    """Return how many numbers follow each box: 51 for ``kpt_shape: [17, 3]``."""
+    """Return how many numbers follow each box, such as 51 for ``kpt_shape: [17, 3]``."""
     match content.get("kpt_shape", (0, 2)):
         case (int(points), 2 | 3 as values) if points >= 0:
             return points * int(values)
@@ -163,8 +163,8 @@ def _read_folder(path: Path, images: Path | None) -> tuple[LabelRows, Pairs, lis
 
 
 def _list_files(folder: Path, suffixes: Collection[str]) -> list[Path]:
-    """List files with one of the suffixes, at any depth, by path; links to folders are not
-    followed. Raises SourceError for the root folder (``val: /``) and for an unreadable one."""
+    """List files with one of the suffixes, at any depth, sorted by path. Links to folders are not
+    followed. Raises SourceError for an unreadable folder and for the root folder (``val: /``)."""
     if os.path.samefile(folder, "/"):
         raise SourceError(f"{folder} is the root of the file system; give the pictures' folder")
 
@@ -214,7 +214,7 @@ def _labels_path(image: Path) -> Path:
 
 
 def _refuse_unpaired(pairs: Pairs, folders: list[Path]) -> None:
-    """Raise SourceError for labels without a picture: the folder may be wrong."""
+    """Raise SourceError for labels without a picture, since the folder may be wrong."""
     labels = {label for _, label in pairs}
     paths = [
         path for folder in folders if folder.is_dir() for path in _list_files(folder, (".txt",))
@@ -339,7 +339,7 @@ class YoloDetections(DetectionFormat):
                 )
             for line, text in read_lines(file):
                 values = parse_numbers(file, line, text.split(), 5)
-                if not 6 <= len(values) <= 7:  # Ultralytics adds a track's id
+                if not 6 <= len(values) <= 7:  # Ultralytics may add a track's id
                     raise SourceError(
                         f"{file}:{line}: {len(values)} numbers; a detection has six, the last is "
                         "its score: write it with --save yolo --save-conf"

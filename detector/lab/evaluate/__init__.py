@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EvalOptions:
-    """``images``: pictures or a video, if the labels name none. ``detections``: files to score."""
+    """Options of ``eval``. ``images``: pictures or a video. ``detections``: files to score."""
 
     dataset: str
     format: str = "auto"
@@ -122,8 +122,8 @@ def add_usual_engine(config: Config) -> list[Config]:
 
 
 def list_configs(config: Config, engines: Sequence[str], tiles: Sequence[str] = ()) -> list[Config]:
-    """Return a config for each engine and grid of tiles; if several, each with its own session.
-    Raises UsageError."""
+    """Return a config for each engine and grid of tiles. If there are several, each has its own
+    session folder. Raises UsageError."""
     for flag, names in (("--engine", engines), ("--tiles", tiles)):
         if len(set(names)) != len(names):
             raise UsageError(f"{flag} {','.join(names)}: has a duplicate; list each once")

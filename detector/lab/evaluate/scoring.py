@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 Scored = TypeVar("Scored", EngineResult, FileResult)
 
-# Draws the plots of a row: file name -> text.
+# A function that draws a row's plots and returns file name -> text.
 Plots = Callable[[EngineResult | FileResult], dict[str, str]]
 
 
 def score(
     dataset: Dataset, bound: ClassPairs, indices: Sequence[int], detections: Sequence[Detections]
 ) -> Accuracy:
-    """Score ``detections`` (classes: ``bound.targets``) of the pictures at ``indices``."""
+    """Score ``detections`` of the pictures at ``indices``; their classes are ``bound.targets``."""
     from detector.lab.analysis.accuracy.average_precision import accuracy
 
     pictures = [map_labels(dataset.pictures[at], bound) for at in indices]
@@ -51,7 +51,7 @@ def score_tracks(
 
 
 def refuse_untracked(dataset: Dataset) -> None:
-    """Raise UsageError for --track if the labels have no track ids, or are of several sequences."""
+    """Raise UsageError for --track if the labels have no track ids or several sequences."""
     sequences = sorted({one.subset for one in dataset.pictures})
     if dataset.pictures and dataset.pictures[0].track_ids is None:
         raise UsageError(
@@ -87,7 +87,7 @@ def map_labels(one: LabelledPicture, bound: ClassPairs) -> LabelledPicture:
 
 
 def refuse_unlabelled(dataset: Dataset, bound: ClassPairs) -> None:
-    """Raise SourceError before hours of inference if no label counts."""
+    """Raise SourceError if no label would be scored. Call this before hours of inference."""
     targets = list(bound.label_ids)
     for one in dataset.pictures:
         scored = np.isin(one.class_ids, targets) & ~(one.ignored | one.crowd)
@@ -108,7 +108,7 @@ def score_file(
     from detector.lab.datasets.mot import CLASSES, follow_benchmark
 
     if dataset.format == "yolo":
-        dataset.check_readable()  # its boxes are relative to the sizes of the pictures
+        dataset.check_readable()  # YOLO's boxes are relative to the sizes of the pictures
     names = _read_names(config)
     stored = datasets.open_detections(path, dataset, names=names)
     if mapping is None and stored.names == CLASSES[:1] and dataset.classes == CLASSES:
@@ -143,8 +143,8 @@ def score_file(
 def list_coco_results(
     dataset: Dataset, bound: ClassPairs, indices: Sequence[int], detections: Sequence[Detections]
 ) -> tuple[str, tuple[str, ...]]:
-    """Return COCO's list of results as JSON, with the labels' ids, and notes; "" if the labels are
-    not COCO's. A class that stands for several labels is omitted, since it has no single id."""
+    """Return COCO's list of results as JSON with the labels' ids, and notes; "" if the labels are
+    not COCO's. A class that merges several labels is omitted, since it has no single id."""
     from detector.core.sinks.coco import encode, make_results
 
     if not dataset.category_ids:
@@ -154,7 +154,7 @@ def list_coco_results(
     rows = [
         encode(row)
         for at, one in zip(indices, detections, strict=True)
-        for row in make_results(dataset.pictures[at].id, one, ids, digits=6)  # as they were scored
+        for row in make_results(dataset.pictures[at].id, one, ids, digits=6)  # of pixels
     ]
     merged = [name for at, name in enumerate(bound.targets) if at not in ids]
     note = f"coco-results.json lacks {', '.join(merged)}, which stands for several categories"

@@ -1,7 +1,7 @@
 """Run a dataset through one engine.
 
-A frame takes the same path as in every run (``run.detect``), but the head returns each class of a
-box as a separate detection, mapped to the scored classes, and nothing is drawn.
+A frame takes the same path as in every run (``run.detect``), with two differences: the head returns
+each class of a box as a separate detection, mapped to the scored classes, and nothing is drawn.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from detector.core.stages.heads import Floats
     from detector.lab.datasets.base import Dataset
 
-SURE = 0.25  # the default --conf, at which a run checks for impossible detections
+SURE = 0.25  # the default --conf; a run checks detections above it for impossible boxes
 TOLERANCE = 2  # pixels by which a picture's size may differ from the labelled size
 
 
@@ -116,7 +116,7 @@ class Study:
             stride=options.stride,
             frames=frames,
             choice=choice,
-            pixels="yuv420p",  # as in a run, so that scoring a run's file gives the same figures
+            pixels="yuv420p",  # as in a run, so that scoring the run's file gives equal figures
         )
 
     def collect(self, frame: Frame, detections: Detections) -> None:
@@ -130,7 +130,7 @@ class Study:
         self.detections[at] = detections
 
     def check_seen(self, complete: bool) -> None:
-        """Raise SourceError if no labelled frame was seen or, of a ``complete`` video, not all."""
+        """Raise SourceError if no labelled frame was seen, or if a ``complete`` video lacks one."""
         dataset = self.dataset
         if not self.detections or (dataset.video is not None and complete):
             missing = [one for at, one in enumerate(dataset.pictures) if at not in self.detections]
@@ -149,7 +149,7 @@ class Study:
 
 
 def map_head(network: Network, bound: ClassPairs) -> Network:
-    """Return a network that detects each class of a box separately, in ``bound.targets``."""
+    """Return a network whose head returns each class of a box separately, as ``bound.targets``."""
     from detector.core.stages.doubt import check_results
     from detector.core.stages.nms import map_classes
 
@@ -162,7 +162,7 @@ def map_head(network: Network, bound: ClassPairs) -> Network:
             guard(outputs, SURE)
         return map_classes(network.dense(outputs), conf, bound.groups)
 
-    # An NMS-free network may return an object once per class: twice if these classes are merged.
+    # An NMS-free network may return an object once per class. Merged classes then need NMS.
     final = not getattr(network, "needs_nms", True)
     more: dict[str, Any] = {"needs_nms": True} if final and bound.merges else {}
     return replace(network, names=bound.targets, head=mapped, watched="", **more)

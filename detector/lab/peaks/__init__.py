@@ -1,8 +1,8 @@
 """Measure this computer's peaks: bandwidths of caches and memory, and the speed of kernels.
 
-A first measurement takes three seconds for each thread count up to that of the run (1, 2, 4, ...),
-and one or two for each engine and precision. We measure again if layers are above the roof; peaks
-are maxima, so this only raises them.
+The first measurement takes three seconds for each thread count up to the run's (1, 2, 4, ...), and
+one or two for each engine and precision. We measure again if layers are above the roof, since a
+peak is a maximum: a second measurement can only raise it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def measure_again(setup: PeakSetup, config: Config, before: Peaks) -> Peaks:
 
 
 def measure_peaks(setup: PeakSetup, known: Sequence[Bandwidth] | None = None) -> Peaks:
-    """Measure without looking at stored peaks. ``known``: bandwidths to reuse."""
+    """Measure the peaks, without reading stored ones. ``known``: bandwidths to reuse."""
     reached = kernels.measure(setup.engine, setup.precision, setup.threads, setup.own)
     curve = known or caches.measure(setup.threads)
     levels = caches.find_levels(curve, setup.threads)

@@ -1,7 +1,7 @@
 """Measure the bandwidth at which threads read and write working sets in caches and memory.
 
-The faster of two kernels is the roof: the maximum over an array, and a copy. Both loop inside numpy
-and the C library; one call reads small sets many times.
+The roof is the faster of two kernels: the maximum over an array (numpy) and a copy (C library).
+They loop in compiled code: for a small set, a timed pass reads the set many times.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from detector.lab.session.network import Bandwidth, CacheLevel
 SMALLEST, LARGEST = 16 << 10, 1 << 30  # bytes of a working set, of all threads together
 # CPU seconds per core for each size, kernel and number of threads: about 3 s in all for one thread
 EACH_S = 0.04
-LOAD_FACTOR = 4  # times EACH_S: limit of wall time, if other programs run
+LOAD_FACTOR = 4  # the wall time is limited to this many times EACH_S, if other programs run
 FEWEST = 5  # passes of each kernel and size
-PASS_BYTES = 8 << 20  # least size of a timed pass: 50 us, a thousand times the clock's resolution
+PASS_BYTES = 8 << 20  # least bytes of a timed pass: 50 us, a thousand times the clock's resolution
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-MEMORY_PARTS = 8  # the largest set fits one of this many parts of the machine's memory
+MEMORY_PARTS = 8  # the largest set takes at most the machine's memory divided by this
 
 
 def measure(threads: int) -> list[Bandwidth]:
@@ -44,7 +44,7 @@ def list_sizes(largest: int) -> list[int]:
 def _measure_size(size: int, threads: int) -> Bandwidth:
     count = max(1024, size // threads // 4)
     repeats = max(1, PASS_BYTES // (4 * count))
-    # Filled, since untouched pages all share one page of zeros, which stays in the cache.
+    # Fill the arrays, since untouched pages share one page of zeros, which stays in the cache.
     places = [np.full(count, 1, np.int32) for _ in range(threads)]
     moved = 4 * count * threads * repeats
     best = [
@@ -104,21 +104,21 @@ def _time(
 
 
 def find_levels(curve: Sequence[Bandwidth], threads: int) -> list[CacheLevel]:
-    """Return the caches, each measured by a set that half fills it, then memory by the largest."""
+    """Return the caches, each with the rate of sets that half fill it or more, and the memory."""
     own = [one for one in curve if one.threads == threads]
     levels = []
     for name, size, shared in read_cache_sizes():
         capacity = size * (1 if shared else threads)
         within = [one for one in own if one.bytes <= capacity / 2]
         if within:
-            # As in ``Peaks.bandwidth_at``, since the smallest sets include loop overhead.
+            # The maximum, as in ``Peaks.bandwidth_at``, since small sets include loop overhead.
             rate = max(one.gbytes_s for one in own if one.bytes >= within[-1].bytes)
             levels.append(CacheLevel(name=name, bytes=capacity, gbytes_s=rate))
     return [*levels, CacheLevel(name="memory", bytes=own[-1].bytes, gbytes_s=own[-1].gbytes_s)]
 
 
 def read_cache_sizes(place: Path = CACHES) -> list[tuple[str, int, bool]]:
-    """Return name, bytes and whether cores share it, of each data cache, the smallest first."""
+    """Return (name, bytes, whether cores share it) for each data cache, the smallest first."""
     sizes = []
     for index in sorted(place.glob("index*")):
         try:

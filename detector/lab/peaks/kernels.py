@@ -1,4 +1,4 @@
-"""Measure what an engine's own convolutions reach, with the profiler that times its layers.
+"""Measure how fast an engine's convolutions run, with the profiler that also times its layers.
 
 The graph is a chain of convolutions in shapes for which kernels are optimised: 64 to 256 channels,
 3x3 and 1x1, maps of 64x64 to 16x16 pixels.
@@ -27,14 +27,14 @@ from detector.core.run.measurements import library_version
 from detector.core.types import Candidates
 
 BUDGET_S = 1.0  # CPU seconds per core for each precision
-LOAD_FACTOR = 5  # times BUDGET_S: limit of wall time, if other programs run
+LOAD_FACTOR = 5  # the wall time is limited to this many times BUDGET_S, if other programs run
 FEWEST = WARMUP + 40  # passes, so that a quarter of them are enough for a median
-SIDE = 64  # of the input
-# Channels, kernel, and whether the map is halved first; the fastest shape differs by engine.
+SIDE = 64  # height and width of the input
+# Channels, kernel size, and whether the map is halved first. The fastest shape differs by engine.
 LAYERS = ((64, 3, False), (64, 3, False), (128, 3, True), (128, 3, False), (128, 3, False),
           (256, 1, False), (256, 1, False), (256, 3, True), (256, 3, False), (512, 1, False),
           (512, 1, False))  # fmt: skip
-# Linux's flags of the instructions for products of each type, the fastest first.
+# CPU flags (as named by Linux) of the instructions that multiply each type, the fastest first.
 INSTRUCTIONS: Mapping[str, Sequence[str]] = {
     "fp32": ("avx512f", "fma", "avx", "sse2", "asimd"),
     "bf16": ("amx_bf16", "avx512_bf16", "bf16"),
@@ -44,7 +44,7 @@ INSTRUCTIONS: Mapping[str, Sequence[str]] = {
 
 
 class Reached(NamedTuple):
-    """``by``: library and layer. ``spread``: median time / median of the quiet passes - 1."""
+    """A speed. ``by``: library and layer. ``spread``: median time / median of quiet passes - 1."""
 
     gflops_s: float
     by: str
@@ -52,14 +52,14 @@ class Reached(NamedTuple):
 
 
 def find_instructions(precision: str) -> str:
-    """Return the flag of the fastest instructions for products of this type; "" if unknown."""
+    """Return the flag of the fastest instructions that multiply this type; "" if unknown."""
     return next((one for one in INSTRUCTIONS.get(precision, ()) if one in cpu_flags()), "")
 
 
 def measure(
     engine: str, precision: str, threads: int, own: Mapping[str, str]
 ) -> dict[str, Reached]:
-    """Return executed precision -> Reached, for fp32 and, if the engine takes it, ``precision``."""
+    """Return executed precision -> Reached, for fp32 and, if the engine runs it, ``precision``."""
     fastest: dict[str, Reached] = {}
     for one in dict.fromkeys(("fp32", precision)):
         options = EngineOptions(
@@ -70,7 +70,7 @@ def measure(
                 if name not in fastest or reached.gflops_s > fastest[name].gflops_s:
                     fastest[name] = reached
         except (EngineError, ModelError):
-            continue  # layers of this type will have no roof
+            continue  # without a peak, layers of this precision have no roof
     return fastest
 
 
@@ -87,8 +87,8 @@ def _measure(engine: str, options: EngineOptions) -> Iterator[tuple[str, Reached
         timed = profiler.times()
     library = library_version(engine) or engine
     costs = joint_cost(plain.graph, [_nodes(layer, network) for layer, _ in timed])
-    # Single times are too coarse: OpenVINO reports means over all runs, to the microsecond. Quiet
-    # runs are chosen for each layer, since on a busy machine hardly any pass is quiet throughout.
+    # Use medians: single times are too coarse, as OpenVINO reports running means in microseconds.
+    # Choose quiet passes for each layer: on a busy machine hardly any pass is quiet for all layers.
     for (layer, times), cost in zip(timed, costs, strict=True):
         ms = statistics.median(times[at] for at in quiet_runs(times))
         if cost.macs and ms > 0:
@@ -106,7 +106,7 @@ def _is_in_budget(start: float, used: float, threads: int) -> bool:
 
 @contextmanager
 def _profiler(engine: str, network: Network, options: EngineOptions) -> Iterator[LayerProfiler]:
-    # The engine stays open, as when layers are timed, since some engines set up threads in it.
+    # The engine stays open, as in the layers pass, since some engines set up threads in it.
     with engines.open(engine, network, options) as opened:
         profiler = opened.layer_profiler(network, replace(options, threads=opened.threads))
         try:
@@ -163,7 +163,7 @@ def _add_conv(
     size = np.sqrt(2 / (before * kernel**2)) / (100 if before == 3 else 1)
     weight: NDArray[np.float32] = rng.normal(0, size, shape).astype(np.float32)
     pads = [kernel // 2] * 4
-    # As in networks, not 0: engines skip a bias of 0.
+    # Networks have a bias that is not 0; engines would skip a bias of 0.
     bias = rng.normal(0, 0.1, channels).astype(np.float32)
     return builder.conv(name, x, weight, bias, strides=[1, 1], pads=pads)
 

@@ -1,4 +1,4 @@
-"""The only reader and writer of peaks.json, this machine's peaks, in the engines' folder."""
+"""Read and write peaks.json, which stores this machine's peaks in the folder of built engines."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from detector.lab.peaks import caches, kernels
 from detector.lab.session.network import Bandwidth, Peaks
 
 FILE = "peaks.json"
-# Increase it with every change of what is measured, so that older figures are ignored.
+# Increase this number if the measurement changes, so that older figures are ignored.
 SCHEMA = 3
 KEPT = 50  # records
-ALIKE = ("machine", "threads", "looked")  # two keys that agree in these share their bandwidths
+ALIKE = ("machine", "threads", "looked")  # records whose keys agree in these share bandwidths
 
 
 def make_key(engine: str, precision: str, threads: int, own: Mapping[str, str]) -> dict[str, Any]:
@@ -41,13 +41,13 @@ def find(config: Config, key: Mapping[str, Any]) -> Peaks | None:
 
 
 def find_curve(config: Config, key: Mapping[str, Any]) -> Sequence[Bandwidth] | None:
-    """Find the newest bandwidths of this machine with as many threads as ``key``, of any engine."""
+    """Find the newest bandwidths of this machine for the threads of ``key`` and any engine."""
     matching = [peaks for known, peaks in _read_records(config) if _agree(known, key, ALIKE)]
     return (matching[-1].bandwidths or None) if matching else None
 
 
 def find_alike(config: Config, key: Mapping[str, Any], types: Collection[str]) -> Iterator[Peaks]:
-    """Yield other records of as many threads: bandwidths, and peaks of ``types`` by this engine."""
+    """Yield other records for as many threads; other engines' records without their peaks."""
     for known, peaks in _read_records(config):
         if known == key or not _agree(known, key, ALIKE):
             continue
@@ -60,7 +60,7 @@ def find_alike(config: Config, key: Mapping[str, Any], types: Collection[str]) -
 
 
 def _read_records(config: Config) -> Iterator[tuple[dict[str, Any], Peaks]]:
-    """Yield key and peaks of each readable record, the oldest first."""
+    """Yield the key and the peaks of each readable record, the oldest first."""
     folder = store.choose_folder(config.runtime.engines_dir)
     for entry in _entries(store.read_kept(folder, FILE)):
         if isinstance(known := entry.get("key"), dict):
@@ -73,7 +73,7 @@ def _agree(one: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str
 
 
 def keep(config: Config, key: Mapping[str, Any], peaks: Peaks) -> None:
-    """Store peaks in place of older ones with this key. Do nothing if the folder is unwritable."""
+    """Store peaks in place of older peaks with this key. Do nothing if the folder is unwritable."""
     folder = store.choose_folder(config.runtime.engines_dir)
     record = {"key": key, "peaks": to_builtins(peaks)}
 

@@ -1,12 +1,12 @@
 """The passes of ``detect-video profile``. Each is a module of this folder; they run in turn.
 
-A module ``NAME.py`` defines ``PASS``, a ``base.Pass``, from which ``--only NAME``, the help and
-passes/NAME.json follow. ``critical_path.py`` is the shortest example. A pass imports its profiler
+A module ``NAME.py`` defines ``PASS``, a ``base.Pass``. This adds ``--only NAME``, a line of help
+and passes/NAME.json. ``critical_path.py`` is the shortest example. A pass imports its profiler
 inside its function. The types of facts are in detector/lab/session/passes.py.
 
-A pass measures the same execution as the run, whose choices ``Occasion.config`` contains. It
-declares intended differences in ``varies``; its facts are rejected if others occur. Facts have
-a ``slowdown`` if the pass slows the run down; otherwise ``undisturbed`` says why it does not.
+A pass measures the same execution as the run: ``Occasion.config`` contains the run's choices. A
+pass declares intended differences in ``varies``; its facts are rejected if the execution differs in
+other ways. Facts have a ``slowdown``, or ``undisturbed`` says why the pass slows nothing down.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from detector.lab.session.passes import PassRecord, parse_pass
 from detector.lab.session.read import SavedSession, read_session
 
 Say = Callable[[str, bool], None]
-"""Prints progress: a text, and whether a line break follows."""
+"""A function that prints progress: a text, and whether a line break follows."""
 
 __all__ = ["choose_passes", "list_passes", "open_pass", "profile", "run_passes"]
 
@@ -45,7 +45,7 @@ def list_passes() -> list[str]:
 
 
 def choose_passes(only: Sequence[str] | None, more: Sequence[str] = ()) -> list[str]:
-    """Return the requested passes (default: all but those on request) and ``more``, in order."""
+    """Return the passes to run: ``only`` (None: all that are on by default) and ``more``."""
     files = _list_files()
     for name in only or ():
         if name not in files:
@@ -79,8 +79,8 @@ def profile(
     say: Say = lambda text, ends_line: None,
 ) -> SavedSession:
     """Measure the plain run, then every pass, in one session with the plain run's outputs.
-    ``seconds``: budget of what-if. ``sheet``: GFLOP/s and GB/s of a data sheet. Raises UsageError
-    for an unknown pass."""
+    ``seconds``: time budget of the what-if pass. ``sheet``: GFLOP/s and GB/s of a data sheet.
+    Raises UsageError for an unknown pass."""
     names = choose_passes(only, more)
     if config.output.only_detections:
         raise UsageError("--only-detections: profile needs every frame of the video; omit it")
@@ -96,7 +96,7 @@ def profile(
         opened.append(machine)
         if recorder is not None:
             recorder.begin()
-        say("the plain run ... ", False)  # after loading, so that its errors start a line
+        say("the plain run ... ", False)  # after loading, so that loading errors have own lines
 
     hooks = Hooks(timed=True, loaded=note, detected=recorder)
     output = config.output
@@ -107,7 +107,7 @@ def profile(
     for error in result.errors:
         say("failed", True)
         raise error
-    raise_if_stopped(result.exit_code)  # passes are compared with complete runs only
+    raise_if_stopped(result.exit_code)  # passes are compared only with a complete run
     assert result.session is not None
     plain = read_session(result.session)
     say(f"{plain.document.seconds['run']:.1f} s", True)
@@ -136,7 +136,7 @@ def run_passes(occasion: Occasion, names: Sequence[str], say: Say) -> None:
 
 
 def _add_executions(record: PassRecord, one: Pass[Any], occasion: Occasion) -> PassRecord:
-    """Add the executions to the record. Discard its facts if they differed from the run's."""
+    """Add the executions to the record. Discard the facts if one differs from the run's."""
     if not record.available:
         return record
     try:
@@ -146,7 +146,7 @@ def _add_executions(record: PassRecord, one: Pass[Any], occasion: Occasion) -> P
 
 
 def _replace_unreadable(name: str, record: PassRecord) -> PassRecord:
-    """Replace a record that cannot be read back, so that a wrong figure spoils only its pass."""
+    """Replace a record that cannot be read back, so that a bad figure affects only its pass."""
     try:
         parse_pass(parse_json(to_json(record.as_builtins()), name), Path(f"{name}.json"))
     except UsageError as error:

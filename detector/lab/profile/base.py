@@ -1,4 +1,4 @@
-"""The description of a pass, the input that passes get, and runs whose outputs are deleted."""
+"""The description of a pass, the input of passes, and repeated runs whose outputs are deleted."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ NOTHING = Varies((), "")
 class Pass(Generic[Facts]):
     """One measurement of a run.
 
-    ``order``: the lowest runs first. ``what``: a few words that are printed while it runs. ``run``:
+    ``order``: the lowest runs first. ``what``: a few words to print while the pass runs. ``run``:
     returns facts of the type ``facts``, or raises NotHereError. ``undisturbed``: why it slows
     nothing down; if None, the facts have a ``slowdown``. ``on_request``: the option that turns on a
     pass that is off by default. ``varies``: how its execution differs from the run's.
@@ -67,11 +67,10 @@ class Pass(Generic[Facts]):
 
 @dataclass(slots=True)
 class Occasion:
-    """The input of the passes. ``plain``: the run without a profiler, with which passes are
-    compared. ``config``: that run's, with the choices that ``auto`` made (``pin_choices``), so
-    that a pass makes the same. ``records``: of the previous passes. ``seconds``: time budget of
-    what-if. ``executions``: those of the current pass. ``sheet``: GFLOP/s and GB/s of a data
-    sheet. ``recorder``: recorded the plain run, if requested."""
+    """The input of the passes. ``plain``: the run without a profiler, to which passes are compared.
+    ``config``: that run's, with its ``auto`` choices fixed (``pin_choices``). ``records``: the
+    previous passes'. ``seconds``: time budget of what-if. ``executions``: the current pass's.
+    ``sheet``: GFLOP/s and GB/s of a data sheet. ``recorder``: it recorded the plain run."""
 
     source: str
     config: Config
@@ -113,7 +112,7 @@ class Occasion:
     def describe_ran(self, varies: Varies) -> Ran:
         """Describe the ``executions``. Raises NotHereError for differences beyond ``varies``."""
         run = Execution.of(self.plain.document)
-        what = f"{run.engine} {run.precision}".removesuffix(" none")  # the engine null has none
+        what = f"{run.engine} {run.precision}".removesuffix(" none")  # the engine null's precision
         differing = dict.fromkeys(name for one in self.executions for name in run.differs_in(one))
         for name in set(PINNED) & {*differing} - {*varies.fields}:
             other = next(
@@ -144,12 +143,12 @@ class Occasion:
 
 
 def pin_choices(config: Config, document: SessionDocument, device: str | None = None) -> Config:
-    """Return ``config`` with everything that the run chose, so that a pass changes one thing only.
-    Use ``LoadedModel.config`` if possible, since ``document`` lacks the calibration of int8."""
+    """Return ``config`` with all choices of the run fixed, so that a pass changes only one thing.
+    Pass ``LoadedModel.config`` if possible, since ``document`` lacks the calibration of int8."""
     runtime = config.runtime
     if runtime.engine == "auto":
         runtime = replace(runtime, engine=document.engine, precision=document.precision)
-    # A single request would get all cores; it must keep the threads that it had in the run.
+    # A pass with one request would otherwise give it all cores, not its threads of the run.
     runtime = replace(runtime, threads=document.engine_threads, concurrency=document.concurrency)
     if runtime.device == "auto" and device is not None:
         runtime = replace(runtime, device=device)
@@ -172,8 +171,8 @@ def execution_of(machine: LoadedModel) -> Execution:
 
 
 def output_within(folder: Path, output: OutputConfig) -> OutputConfig:
-    """Return the run's outputs, moved to ``folder``. A .webm stays a .webm, since its encoder is
-    part of the run. Discarded output (``-o /dev/null``) stays discarded."""
+    """Return the run's outputs, moved to ``folder``. They keep their file names, since the suffix
+    (.webm) decides the encoder. Discarded output (``-o /dev/null``) stays discarded."""
     given, place = output.output, folder / "outputs"
     target = f"{place}{os.sep}"
     if given is not None and is_null_device(given):
@@ -195,7 +194,7 @@ def run_again(source: str, config: Config, hooks: Hooks | None = None) -> SavedS
 
 
 class PassSampler(Generic[Sample]):
-    """Takes samples every ``every_s`` in a separate thread, and at both ends of ``with``."""
+    """Takes samples every ``every_s`` seconds in its own thread, and at both ends of ``with``."""
 
     def __init__(self, take: Callable[[], Sample], every_s: float, what: str) -> None:
         self._take, self._every_s = take, every_s
@@ -213,7 +212,7 @@ class PassSampler(Generic[Sample]):
         try:
             when = time.perf_counter_ns()
             self._samples.append((when, self._take()))
-        except Exception as error:  # such as a withdrawn permission or an unloaded driver
+        except Exception as error:  # permission was withdrawn, the driver was unloaded, ...
             self._failure = error
 
     def __enter__(self) -> Self:
@@ -227,7 +226,7 @@ class PassSampler(Generic[Sample]):
         self._sample()
 
     def samples(self) -> list[tuple[int, Sample]]:
-        """Return samples, timed by the spans' clock in ns. Raises NotHereError if one failed."""
+        """Return (ns on the spans' clock, sample) pairs. Raises NotHereError if a sample failed."""
         if self._failure is not None:
             raise NotHereError(f"a counter stopped answering: {self._failure}")
         return self._samples

@@ -16,15 +16,15 @@ from detector.core.run.plan import resolve
 from detector.core.run.tiling import Tiling
 from detector.lab.profile.base import Occasion, execution_of
 
-PICTURES = 8  # at least this many are read and used in rotation
+PICTURES = 8  # at least this many pictures are used in rotation
 
 Batch = NDArray[np.uint8]
 """[B,H,W,3], like a request's slot."""
 
 
 def open_with_batches(occasion: Occasion) -> tuple[LoadedModel, list[Batch]]:
-    """Return the run's engine (closed again) and network, and batches of the first frames. The
-    engine's options name the run's threads, since a single request would get all cores."""
+    """Return the run's loaded model, with its engine closed again, and batches of the first frames.
+    The engine's options fix the run's threads, since a single request would get all cores."""
     plan = resolve(occasion.config, specs=[occasion.source])
     machine = plan.loaded
     occasion.executions.append(execution_of(machine))

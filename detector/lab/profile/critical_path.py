@@ -1,4 +1,4 @@
-"""Find the chain of calls that makes up the wall time of the plain run. Nothing is run again."""
+"""Find the chain of calls that makes up the wall time of the plain run, from that run's spans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure the joules of a run with the counters of RAPL and NVML. Nothing is estimated."""
+"""Measure the joules of a run with the energy counters of RAPL (CPU) and NVML (GPU)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TAGS = ("package", "core", "dram")  # prefixes of the names of RAPL's domains
 
 @dataclass(frozen=True, slots=True)
 class RaplCounter:
-    """The counter of a RAPL domain, in microjoules. It wraps around to 0 at ``range_uj``."""
+    """The energy counter of a RAPL domain, in microjoules. It wraps around to 0 at ``range_uj``."""
 
     tag: str
     path: Path
@@ -78,7 +78,7 @@ def meter_energy(occasion: Occasion) -> EnergyFacts:
 
 
 def rapl_counters(root: Path) -> list[RaplCounter]:
-    """Return each RAPL domain that this user may read, once even if mmio lists it a second time."""
+    """Return each RAPL domain that this user may read. The mmio interface may repeat domains."""
     counters: dict[str, RaplCounter] = {}
     for folder in sorted(root.glob("*rapl*:*"), key=lambda one: ("mmio" in one.name, one.name)):
         try:
@@ -93,7 +93,7 @@ def rapl_counters(root: Path) -> list[RaplCounter]:
         except (OSError, ValueError):
             continue
         above = folder.with_name(folder.name.rpartition(":")[0]) / "name"
-        # As in package-0/dram, which is the same in both interfaces of RAPL.
+        # A name such as package-0/dram, which is the same in both interfaces of RAPL.
         domain = f"{above.read_text().strip()}/{name}" if above.is_file() else name
         counters.setdefault(domain, counter)
     return list(counters.values())
@@ -119,7 +119,7 @@ def open_gpu(device: str) -> NvmlGpu | None:
 
 
 class EnergyMeter(PassSampler[tuple[list[int], float]]):
-    """Reads all counters every 100 ms, in which a counter wraps around at most once."""
+    """Reads all counters every 100 ms. In this time a counter wraps around at most once."""
 
     def __init__(self, counters: Sequence[RaplCounter], gpu: NvmlGpu | None) -> None:
         super().__init__(self._read, EVERY_S, "energy")

@@ -1,4 +1,4 @@
-"""Time every layer with the engine's profiler; add its cost and compare with measured peaks."""
+"""Time every layer with the engine's profiler, add the layer's cost and compare it with peaks."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from detector.lab.profile.batches import open_with_batches
 from detector.lab.session.network import LayerRow, LayersFacts, Peaks
 
 ALONE = Varies((), "one request alone")
-RUNS, BUDGET_S = 100, 6.0  # runs each with and without the profiler; seconds for both together
+RUNS, BUDGET_S = 100, 6.0  # runs with the profiler and as many without; seconds for all of them
 FEW_ABOVE = 0.02  # this share of the layers may be above the roofline by chance
-MAX_REPEATS = 3  # if more layers are above the roofline, measure peaks again, at most this often
+MAX_REPEATS = 3  # how often peaks are measured again while more layers are above the roofline
 NO_GRAPH = "a TensorRT plan contains no graph: MACs, FLOPs and bytes of its layers are unknown"
 
 
@@ -112,8 +112,8 @@ def _compare_with_peaks(
 def _add_costs(
     occasion: Occasion, machine: LoadedModel, timed: LayerTimes
 ) -> tuple[list[TimedLayer], int | None, int | None, int]:
-    """Return the layers with costs, the graph's MACs per picture, its parameters, and the number of
-    nodes that could not be counted."""
+    """Return the layers with their costs, the graph's MACs per picture, the number of its
+    parameters, and the number of nodes whose costs are unknown."""
     groups = [list(layer.nodes or (layer.name,)) for layer in timed.layers]
     costs = [NodeCost(0, 0)] * len(groups)
     macs, parameters, uncounted_nodes = None, None, 0

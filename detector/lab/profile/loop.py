@@ -8,7 +8,7 @@ from detector.lab.session.passes import LoopFacts
 from detector.lab.session.read import SavedSession
 
 ROUNDS = 3
-TOO_MUCH = 0.02  # share of a frame's time above which the user is warned
+TOO_MUCH = 0.02  # share of a frame's time; the user is warned of a higher cost
 
 
 def measure_instruments(occasion: Occasion) -> LoopFacts:

@@ -23,7 +23,7 @@ from detector.lab.session.passes import GpuMemory, MemoryFacts, MemorySample
 EVERY_S = 0.02
 GPU_EVERY_S = 0.05  # NVML is slower than /proc
 PARTS_FRAMES = 100  # frames of the runs that measure parts; enough to reach the peak
-MAX_SAMPLES = 2000  # in the session; of a longer run, only every second, third, ... sample is kept
+MAX_SAMPLES = 2000  # samples in the session; a longer run keeps every second, third, ... sample
 SETTLED = 0.5  # growth is measured after this share of the frames, when pools and caches are full
 
 
@@ -83,7 +83,7 @@ def find_parts(occasion: Occasion) -> dict[str, float]:
 
 
 def add_encoder(without_video: dict[str, float], with_video: dict[str, float]) -> dict[str, float]:
-    """Return the parts of the run without video, plus what the run with video takes beyond them."""
+    """Return the parts of the run without video, and the extra MB of the run with video."""
     encoder_mb = sum(with_video.values()) - sum(without_video.values())
     return {**without_video, "drawing and encoder": encoder_mb}
 
@@ -94,7 +94,7 @@ def thin(times: NDArray[np.int64], values: NDArray[np.int64]) -> list[tuple[int,
 
 
 def _open_gpu(device: str) -> tuple[Callable[[], GpuBytes | None], str | None]:
-    """Return a function that reads the GPU's memory; or one that returns None, and the reason."""
+    """Return a function that reads the GPU's memory and, if this is impossible, the reason."""
     try:
         return NvmlGpu(device).memory, None
     except NotHereError as error:
@@ -110,7 +110,7 @@ def gpu_memory(watch: PassSampler[GpuBytes | None], missing: str | None) -> GpuM
     except NotHereError as error:
         return GpuMemory(available=False, reason=str(error))
     own = [one.process for one in uses if one.process is not None]
-    torch = sys.modules.get("torch")  # None: the run did not import torch, which holds no memory
+    torch = sys.modules.get("torch")  # None: the run did not import torch, so it holds no memory
     cuda = None if torch is None or not torch.cuda.is_available() else torch.cuda
     return GpuMemory(
         available=True,

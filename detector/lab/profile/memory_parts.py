@@ -15,8 +15,8 @@ PARTS = {"import": "interpreter and imports", "load": "model", "warmup": "worksp
 
 
 def measure_parts(spec: str, pixels: str, filled: int, config: Config) -> dict[str, float]:
-    """Return the MB of each part; the sum is the peak. ``pixels``: pixel format of the run.
-    ``filled``: number of frames after which all pools are in use."""
+    """Return the MB of each part; they add up to the peak. ``pixels``: pixel format of the run.
+    ``filled``: the number of frames after which all pools are in use."""
     from detector.core.run.detect import Hooks, detect
     from detector.core.run.reading import SourceReading
 

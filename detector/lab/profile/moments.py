@@ -1,4 +1,4 @@
-"""Return what a recorder measured at each frame of the plain run, such as page faults."""
+"""Return the CPU times, page faults and clocks that the recorder measured in the plain run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Profile the interpreter: functions with cProfile, and the call tree with pyinstrument.
 
-The loop runs in one thread, since cProfile profiles one. Shares of time are valid; rates are not.
+The loop runs in one thread, since cProfile profiles only one. Only shares of time are valid.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def owner(file: str, name: str) -> str:
 
 
 def label(file: str, line: int, name: str) -> str:
-    """Return a text such as ``detector/core/run/detect.py:12(detect)``; only the name if in C."""
+    """Return a text such as ``detector/core/run/detect.py:12(detect)``; for C, only the name."""
     return name.strip("<>") if file == "~" else f"{shorten_path(file)}:{line}({name})"
 
 

@@ -1,7 +1,7 @@
 """Record CPU times, page faults and clock speeds at each frame of a run.
 
-After each frame the writer's thread records a row, between two spans: it reads a small file of
-/proc per thread and of /sys per core, and calls getrusage. The facts state the cost of the rows.
+After each frame the writer's thread records a row, outside all spans: it reads a small file of
+/proc per thread and of /sys per core, and calls getrusage. The facts contain the cost of a row.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ CLOCKS = "/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq"
 
 
 class Recorder:
-    """Use it in a ``with`` around the run. Call ``begin`` first, then the recorder per frame."""
+    """Records rows inside a ``with``. Call ``begin`` once, then the recorder after each frame."""
 
     def __init__(self) -> None:
         self.frames: list[int] = []
         self.at_ns: list[int] = []
         self.costs_ns: list[int] = []
         self._began_ns = 0
-        self._spent: list[dict[str, Times]] = []  # by thread, since the previous row
-        self._faults: list[tuple[int, int]] = []  # totals: all, and those read from disk
+        self._spent: list[dict[str, Times]] = []  # thread -> its times since the previous row
+        self._faults: list[tuple[int, int]] = []  # all faults so far, and those read from disk
         self._mhz: list[float] = []
         self._collections: list[Collection] = []
         self._collecting = 0
@@ -77,7 +77,7 @@ class Recorder:
         self.costs_ns.append(time.perf_counter_ns() - start)
 
     def _spend(self) -> dict[str, Times]:
-        """Return the threads' times since the last call; for a new thread, since it started."""
+        """Return each thread's times since the last call, or since the thread started."""
         spent: dict[str, Times] = defaultdict(lambda: Times(0, 0))
         for task, name in self._names.items():
             if (times := times_of(task)) is not None:
@@ -124,7 +124,7 @@ class Recorder:
 
 
 def _name_threads() -> dict[int, str]:
-    """Return thread id -> its name in the spans, or "library". Call it in the main thread."""
+    """Return thread id -> name in the spans, or "library". Call this in the main thread."""
     main = threading.get_native_id()
     python = {one.native_id for one in threading.enumerate()}
     return {
@@ -134,6 +134,6 @@ def _name_threads() -> dict[int, str]:
 
 
 def _page_faults() -> tuple[int, int]:
-    """Return the number of page faults of this process: all, and those that read from disk."""
+    """Return this process's number of page faults, and how many of them read from disk."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_minflt + used.ru_majflt, used.ru_majflt

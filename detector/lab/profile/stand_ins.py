@@ -1,6 +1,6 @@
 """Stand-ins for the stages of a loop, to measure the loop as if one stage cost nothing.
 
-A stand-in returns, in rotation, what its stage returned for the first pictures of the source.
+A stand-in returns, in rotation, the results of its stage for the source's first pictures.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def describe_replacement(stage: str) -> str:
 
 @dataclass(slots=True)
 class RecordedRows:
-    """The recorded results: an item per picture; in ``outputs``, per batch."""
+    """The recorded results: an item per picture, except in ``outputs``: an item per batch."""
 
     frames: list[Frame] = field(default_factory=list)
     rows: list[tuple[Image, Fit]] = field(default_factory=list)
@@ -56,8 +56,8 @@ class RecordedRows:
 
 
 def record_stages(parts: Parts, source: FrameSource) -> RecordedRows:
-    """Run the stages on the first pictures of ``source``. Random pictures would have other
-    detections, which change the cost of head, NMS and drawing."""
+    """Run the stages on the first pictures of ``source``. With random pictures, other numbers of
+    detections would change the cost of head, NMS and drawing."""
     recorded, held_bytes = RecordedRows(), 0
     request, size = parts.requests[0], len(parts.requests[0].slot)
     while len(recorded.frames) < MAX_PICTURES and held_bytes < MAX_BYTES:
@@ -80,7 +80,7 @@ def record_stages(parts: Parts, source: FrameSource) -> RecordedRows:
             for name, between in parts.between.items():
                 detections = between(frame, detections)
                 recorded.between.setdefault(name, []).append(detections)
-        if len(batch) == size or not recorded.outputs:  # an incomplete batch cannot replace others
+        if len(batch) == size or not recorded.outputs:  # later batches need outputs of full size
             recorded.outputs.append(outputs)
         if len(batch) < size:
             break
@@ -153,8 +153,8 @@ def _copy_rows(recorded: Sequence[tuple[Image, Fit]]) -> Callable[[AnyPicture, I
 
 
 class CachedSource:
-    """Returns decoded frames in rotation, at the interval of the first two. Each picture is a copy,
-    so that drawing does not change the recorded one."""
+    """Returns recorded frames in rotation, with the time step of the first two frames. Each BGR
+    picture is copied, so that drawing does not change the recording."""
 
     def __init__(self, info: SourceInfo, recorded: Sequence[Frame], count: int) -> None:
         self.info = info
@@ -170,7 +170,7 @@ class CachedSource:
         self._given += 1
         recorded, first = self._recorded[at % len(self._recorded)], self._recorded[0]
         picture = recorded.picture
-        if not isinstance(picture, Planes):  # drawing copies planes itself
+        if not isinstance(picture, Planes):  # drawing makes its own copy of planes
             fits = into is not None and into.shape == picture.shape
             own = into if into is not None and fits else np.empty_like(picture)
             np.copyto(own, picture)

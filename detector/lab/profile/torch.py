@@ -19,7 +19,7 @@ from detector.lab.profile.layers import ALONE
 from detector.lab.session.network import Operator, TorchFacts
 
 WARMUP = 3  # batches before the profiler starts
-BATCHES = 5  # under the profiler; few, since a trace has hundreds of events for each
+BATCHES = 5  # batches under the profiler; few, since each adds hundreds of events to the trace
 TOP = 40
 MB = 10**6  # bytes
 TRACE = "passes/torch_trace.json.gz"
@@ -81,11 +81,11 @@ def record_batches(
     own: Mapping[str, str] = NONE,
     **options: Any,
 ) -> tuple[Any, list[float], list[float]]:
-    """Return torch.profiler after ``count`` batches, and their milliseconds without and with it.
-    ``own``: further options of the engine. ``options``: of the profiler."""
+    """Return torch.profiler after ``count`` batches, and the batches' ms without and with it.
+    ``own``: further options of the engine. ``options``: options of the profiler."""
     from torch.profiler import profile
 
-    # Keep torch 2.13's profiler from printing two lines each time. Errors are still raised.
+    # Keep the profiler of torch 2.13 from printing two lines each time. It still raises errors.
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     assert machine.options is not None
     own = {**machine.options.own, **own}
@@ -96,7 +96,7 @@ def record_batches(
         plain = list(time_batches(request, batches, count))
         with profile(acc_events=True, **options) as profiler:
             profiled = list(time_batches(request, batches, count))
-        # Time plain passes before and after, so that a slow second affects half of them.
+        # Time plain passes before and after, so that a slow second affects only half of them.
         plain += time_batches(request, batches, count)
     return profiler, plain, profiled
 
@@ -126,7 +126,7 @@ def operator_rows(events: Sequence[Any], frames: int) -> list[Operator]:
 
 
 def explain_operators(self_ms: float, pass_ms: float) -> str | None:
-    """Explain why the operators' self CPU times differ from the pass; None if nearly equal."""
+    """Explain why the sum of self CPU times differs from the pass's time; None if nearly equal."""
     off = self_ms / pass_ms - 1 if pass_ms else 0.0
     if abs(off) <= TOLERANCE:
         return None
@@ -142,8 +142,8 @@ def explain_operators(self_ms: float, pass_ms: float) -> str | None:
 
 
 def _self_us(event: Any) -> float:
-    """Return what a row adds to the total self time, in microseconds. Kernels have their own rows,
-    so a marked range around them adds nothing."""
+    """Return the microseconds that a row adds to the total self time. Kernels have their own rows,
+    so a user's annotation around them adds nothing."""
     if event.device_type.name == "CPU":
         return float(event.self_cpu_time_total)
     marked = getattr(event, "is_user_annotation", False)  # missing in old versions of torch

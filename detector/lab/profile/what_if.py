@@ -1,8 +1,8 @@
 """Measure the speed of a run with a stage that costs nothing, or with another loop.
 
-Each change runs between two unchanged runs, on the same first frames of the source. A run has all
-outputs of the plain run and no instruments, and is timed from opening the source to closing the
-outputs. stand_ins.py replaces stages.
+Each change runs between two unchanged runs, on the same first frames of the source. A run writes
+all outputs of the plain run, without instruments. It is timed from opening the source to closing
+the outputs. stand_ins.py replaces stages.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
     from detector.core.sinks.base import Sink
     from detector.core.sources.base import Source
 
-ROUNDS, MAX_ROUNDS = 3, 10  # a gain must show in all rounds, so too many would hide it
-USUAL_ROUNDS = 5  # the runs have as many frames as these rounds allow within the budget
-MIN_FRAMES = 24  # of a run, even if the budget allows fewer
+ROUNDS, MAX_ROUNDS = 3, 10  # a gain must show in all rounds, so too many rounds would hide it
+USUAL_ROUNDS = 5  # the number of frames is chosen so that this many rounds fit into the budget
+MIN_FRAMES = 24  # frames of a run, even if the budget allows fewer
 
 
 @dataclass(frozen=True, slots=True)
 class TriedChange:
-    """A change (``how``: in words): ``stage`` is replaced or, if it is None, ``config`` differs."""
+    """A change, described by ``how``: ``stage`` is replaced or, if None, ``config`` differs."""
 
     name: str
     stage: str | None
@@ -74,7 +74,7 @@ class Bench:
 
 
 Run = Callable[[], float]
-"""Runs the loop once and returns its seconds per frame."""
+"""A function that runs the loop once and returns its seconds per frame."""
 
 
 def measure_changes(occasion: Occasion) -> WhatIfFacts:
@@ -119,8 +119,8 @@ def take_turns(
     budget_s: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> Turns:
-    """Run plain, A, plain, B, plain ... for ``ROUNDS``, or up to ``MAX_ROUNDS`` while they fit into
-    ``budget_s``. A first plain run, for warm-up, does not count."""
+    """Run plain, A, plain, B, plain ... for ``ROUNDS``, and for up to ``MAX_ROUNDS`` while rounds
+    fit into ``budget_s``. A plain run before them, for warm-up, does not count."""
     turns, began = Turns(), clock()
     plain()
     before, rounds = plain(), 0
@@ -240,8 +240,7 @@ def _make_bench(occasion: Occasion, plan: RunPlan) -> tuple[Bench, Parts]:
 
 
 def run_once(bench: Bench, plan: RunPlan, stage: str | None) -> float:
-    """Return the seconds per frame, from opening the source to closing the outputs. ``stage``: the
-    stage to replace, if any."""
+    """Return the seconds per frame of a run. ``stage``: a stage to replace, or None."""
     with temporary_folder("detect-video-what-if-") as folder:
         outputs = _plan_outputs(folder, plan, bench.source)
         sinks: list[Sink] = []

@@ -1,4 +1,4 @@
-"""Render a session as one HTML file, for light and dark screens and paper, that loads nothing."""
+"""Render a session as one HTML file for screen and paper. The page loads no other file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from detector.lab.report.part import How, list_parts
 from detector.lab.session.read import SavedSession
 
 FILES = Path(__file__).parent / "html/page"
-AGES = How(  # for the sections that detector/live adds
+AGES = How(  # explains the sections that detector/live adds
     "ages",
     "age of a frame",
     "Time from a frame's arrival to its detections (the end of nms) and to each output. By "

@@ -19,7 +19,7 @@ FOLDER = Path(__file__).with_name("parts")
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """Explains briefly how numbers are measured. ``heading``, ``file``: where the docs say more."""
+    """How numbers are measured, in brief. ``heading``, ``file``: the part of the docs with more."""
 
     name: str
     what: str
@@ -31,9 +31,9 @@ class How:
 @dataclass(frozen=True, slots=True)
 class Part:
     """``name``: the anchor. ``place``: sort key. ``page``: returns the HTML below the heading, or
-    "" to omit the part; with ``facts``, it also gets the facts of that type. ``says``: returns
-    tables and lines for a terminal; ``brief``: returns fewer. ``detail``: in short output only the
-    name of the pass is printed.
+    "" to omit the part. If ``facts`` is a type, ``page`` also gets the facts of this type.
+    ``says``: returns tables and lines for a terminal; ``brief``: returns fewer. ``detail``: short
+    output has only the name of the pass.
     """
 
     name: str

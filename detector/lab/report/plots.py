@@ -8,7 +8,7 @@ from detector.core.errors.text import printable_page
 from detector.lab.session.evaluation import ConfusionMatrix, EngineResult, FileResult
 
 COLOURS = ("#1f5fa8", "#c8501e", "#2c8a4b", "#8a3f9c", "#b08a00", "#0f8f96", "#a52a44", "#5a5a5a")
-SIDE = 400  # pixels of the drawing's square
+SIDE = 400  # pixels; a side of the drawing's square
 LEFT, TOP, RIGHT, BOTTOM = 60, 40, 220, 50
 FEW = 12  # with more classes, the legend omits some and the matrix shows no numbers
 
@@ -82,7 +82,7 @@ def _y(value: float) -> float:
 
 
 def confusion(title: str, matrix: ConfusionMatrix) -> str:
-    """Draw the matrix: rows are labels, columns detections; darker cells are larger shares."""
+    """Draw the matrix: rows are labels, columns are detections, darker cells are larger shares."""
     names, counts = matrix.names, matrix.counts
     cell = max(12, min(70, SIDE // len(names)))
     left, top = 130, 130

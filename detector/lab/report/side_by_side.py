@@ -52,13 +52,13 @@ def _latency(name: str) -> Callable[[Row], Interval | None]:
 
 
 def _p90(row: Row) -> Rounded | None:
-    """Round p90 to the decimals of p50: its own noise is unknown, as short rounds have no p90."""
+    """Round p90 to the decimals of p50. Short rounds have no p90, so its own noise is unknown."""
     p50, p90 = _latency("p50")(row), _latency("p90")(row)
     return None if p50 is None or p90 is None else Rounded(p90.median, decimals_of(p50))
 
 
 def _outcome(row: Row) -> str | None:
-    """Return faster, slower or same; open if the rounds cannot separate it from the first row."""
+    """Return faster, slower or same; open if the rounds do not separate this row from the first."""
     decision = row.verdict.get("inference")
     return None if decision is None else decision.outcome
 
@@ -122,7 +122,7 @@ WRITERS: dict[str, Callable[[Table], str]] = {
 
 
 def check_tables(paths: Sequence[str]) -> None:
-    """Raise UsageError for an unknown suffix before minutes of measuring."""
+    """Raise UsageError for an unknown suffix. Call this before minutes of measuring."""
     for path in paths:
         if Path(path).suffix.lower() not in WRITERS:
             raise UsageError(f"--table {path}: the file name must end with {', '.join(WRITERS)}")

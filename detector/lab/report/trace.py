@@ -1,5 +1,5 @@
 """Write a session as a trace for Perfetto ("Trace Event Format", Google, 2016): a track per thread,
-a flow per frame, queue counters. Times are microseconds since 1970."""
+a flow per frame, and queue counters. Times are microseconds since 1970."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _slices(session: SavedSession, to_us: Any) -> Iterator[Event]:
     rows = zip(*(columns[name].tolist() for name in names), strict=True)
     for thread, stage, kind, source, index, start, end in rows:
         if kinds[kind] == "other":
-            continue  # the trace shows it as a gap between slices
+            continue  # the trace shows other time as a gap between slices
         name = stages[stage] if kinds[kind] == "work" else f"wait for {stages[stage]}"
         yield {
             "ph": "X",
@@ -82,14 +82,14 @@ def _flows(
     """Yield an arrow through all calls of each frame, with a point in the middle of each slice."""
     frames: dict[int, list[Activity]] = {}
     batches = Batches(activities, shape)
-    infers = {one.number: one for one in activities if one.stage == INFER}  # by batch, not frame
+    infers = {one.number: one for one in activities if one.stage == INFER}  # batch -> its call
     for one in activities:
         if one.stage != INFER:
             frames.setdefault(one.number, []).append(one)
     for frame, calls in frames.items():
         batch = infers.get(batches.of(frame))
         if batch is None or all(one.stage == READ for one in calls):
-            continue  # a read at the end of the source, which returned no frame
+            continue  # the read at the end of the source returned no frame
         chain = sorted([*calls, batch], key=lambda one: one.start_ns)
         for at, one in enumerate(chain):
             phase = "s" if at == 0 else "f" if at == len(chain) - 1 else "t"

@@ -12,8 +12,8 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  # the worst fir
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A mistake. ``rule``: the id of its rule. ``where``: tables or runs; ``rows``: rows in them.
-    ``evidence``: the numbers and the arithmetic. ``cure``: what to do."""
+    """A mistake. ``rule``: id of the rule that found it. ``where``: tables or runs; ``rows``: their
+    rows. ``evidence``: the numbers and the arithmetic. ``cure``: what to do."""
 
     rule: str
     severity: Severity
@@ -25,7 +25,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """An audited table or document. ``read``: column title -> the meaning that was assigned to it.
+    """An audited table or run. ``read``: column title -> the meaning assigned to the column.
     ``unread``: columns that were skipped as ambiguous, and why."""
 
     name: str
@@ -36,8 +36,8 @@ class Audited:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditDocument:
-    """``runs``: how many of ``audited`` are runs. ``machine``: the facts that the user gave.
-    ``rules``: how many were checked. ``counts``: number of findings by severity."""
+    """``runs``: how many of ``audited`` are runs. ``machine``: facts given by the user. ``rules``:
+    how many rules were checked. ``counts``: number of findings by severity."""
 
     schema: int = SCHEMA
     audited: tuple[Audited, ...]

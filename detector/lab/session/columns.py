@@ -2,7 +2,7 @@
 
 An .npz is a zip archive with one array file per column. Before allocating memory we check the sizes
 in the archive's directory, then each array's shape and type against its length. Nothing is
-unpickled. Then we check the values: each code has a name, and no span ends before it starts.
+unpickled. Last we check the values: every code needs a name, and no span may end before it starts.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from detector.core.timeline.spans import READ
 
 NAMES = ("thread_names", "stage_names", "kind_names")
 NUMBERS = ("thread", "stage", "kind", "source", "index", "start_ns", "end_ns")
-# The time that a span's thread was off a core, the part of it spent waiting for a core, and the CPU
-# time of the engine's threads for the span; NOT_KNOWN if unknown.
+# off_cpu_ns: time that a span's thread was off a core. ready_ns: the part spent waiting for a core.
+# library_ns: CPU time of the engine's threads for the span. All are NOT_KNOWN if unknown.
 THREAD_TIMES = ("off_cpu_ns", "ready_ns", "library_ns")
 COLUMNS = (*NUMBERS, *THREAD_TIMES, *NAMES)
 
@@ -120,7 +120,7 @@ def _read_header(data: bytes, name: str, path: Path) -> tuple[int, tuple[int, ..
 
 
 def _find_faults(columns: Columns, sources: int) -> Iterator[tuple[str, str]]:
-    """Yield (column, fault) for values that no run writes."""
+    """Yield (column, fault) for each column with values that no run writes."""
     yield from _find_wrong_names(columns)
     if len(columns["kind"]):
         yield from _find_wrong_codes(columns, sources)

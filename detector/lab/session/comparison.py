@@ -1,4 +1,4 @@
-"""The document of ``compare --json``; core/session/measured.py holds what later runs use of it."""
+"""The document of ``compare --json``. Later runs use only its part in core/session/measured.py."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Shares = dict[str, PrecisionShare]
 @dataclass(frozen=True)
 class RowAgreement:
     """The agreement of a row's detections with the reference's, on the same pictures. ``matched``:
-    2 x pairs / (detections of both), at IoU 0.5; null if neither has detections. The means are over
-    the pairs; null if there are none.
+    2 x pairs / (detections of both), at IoU 0.5; null if neither has detections. The other figures
+    are means over the pairs; null if there are none.
     """
 
     matched: float | None
@@ -36,8 +36,8 @@ class RowAgreement:
 
 @dataclass(frozen=True)
 class ModelCounts:
-    """A variant's network. ``input``: height, width. ``size_bytes``: size of the graph that the
-    engine received, in its precision. ``macs``: per picture. Counts are null without a graph."""
+    """A variant's network. ``input``: height, width. ``size_bytes``: size of the graph or plan that
+    the engine received. ``macs``: per picture. Counts are null without a graph."""
 
     name: str
     sha256: str | None
@@ -49,8 +49,8 @@ class ModelCounts:
 
 @dataclass(frozen=True)
 class RowRoof:
-    """Inference compared with this computer's roofline: the ``share`` that it reached, and the
-    limit (``bound``). The peaks are measured once, with all cores of the variant."""
+    """Inference compared with this computer's roofline. ``share``: the part of the roofline that it
+    reached. ``bound``: the limit. The peaks are measured once, with all cores of the variant."""
 
     share: float
     bound: str
@@ -59,9 +59,9 @@ class RowRoof:
 @dataclass(frozen=True)
 class Decision:
     """A row compared with the baseline. ``outcome``: faster, slower, same (a relevant difference is
-    ruled out) or open. ``ratio``: FPS / the baseline's; its interval from ``low`` to ``high`` holds
-    for all rows and interim looks together, and is null after too few rounds. ``p``: corrected by
-    Holm. ``largest``: differences (as shares) above it are ruled out. ``smallest``: the least
+    ruled out) or open. ``ratio``: FPS / the baseline's. ``low``, ``high``: its interval, corrected
+    for all rows and interim looks; null after too few rounds. ``p``: p value, corrected by Holm's
+    method. ``largest``: larger differences (as shares) are ruled out. ``smallest``: the least
     difference that this many rounds detect in nine of ten cases."""
 
     outcome: str
@@ -77,8 +77,8 @@ class Decision:
 class Noise:
     """The effect of chance. ``floor``: the relative difference in speed of two processes of the
     baseline; a general value if ``measured`` is false. ``smallest``: the least difference that the
-    rounds detect in any row. ``stopped``: why they ended: "rounds" (all done), "decided", "most" or
-    "time". ``alpha``: the rate of false alarms; ``share``: the part that the last look spends."""
+    rounds detect in every row. ``stopped``: why they ended: "rounds" (all done), "decided", "most"
+    or "time". ``alpha``: rate of false alarms; ``share``: its part that the last look spends."""
 
     floor: dict[Metric, float]
     measured: bool
@@ -93,11 +93,11 @@ class Noise:
 class Row:
     """One variant. Speeds, ratios and CPU times are null if it failed; ``error`` says why.
 
-    ``ratio``: the median over rounds of FPS / the baseline's; ``ratio_interval``: the lowest
-    and highest. ``stage_cpu_ms``: milliseconds per frame. ``memory_mb``: peak, in 10^6 bytes.
+    ``ratio``: FPS / the baseline's, as the median over rounds; ``ratio_interval``: the lowest and
+    highest round. ``stage_cpu_ms``: milliseconds per frame. ``memory_mb``: peak, in 10^6 bytes.
     ``precision_effect``: a sentence if the requested precision changed nothing. ``reference``: the
     row that ``agreement`` compares with. ``latency_ms``: p50 and p90 of a network call with a whole
-    batch, over all rounds' calls (``latency_calls``); their intervals run from the lowest to the
+    batch, over the ``latency_calls`` of all rounds. Their intervals run from the lowest to the
     highest round with enough calls.
     """
 
@@ -135,7 +135,7 @@ class Row:
 
 @dataclass(frozen=True)
 class ComparedLabels:
-    """The labels of the frames. ``conf``, ``iou``, ``max_det``: thresholds of the scored pass."""
+    """The labels of the frames. ``conf``, ``iou``, ``max_det``: options of the scored pass."""
 
     path: str
     format: str
@@ -181,9 +181,9 @@ class About:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(About):
-    """``comparable``: false with ``warnings``, null with one round or no row. ``fastest``: the row
-    that wins beyond the noise; ``contenders``: the one of highest median, then those in its noise.
-    ``recorded``: the file that keeps the result, or why it was not kept."""
+    """``comparable``: false if there are ``warnings``, null for one round or no row. ``fastest``:
+    the row that wins beyond the noise. ``contenders``: the row with the highest median, and rows
+    within the noise. ``recorded``: the file that keeps the result, or why it was not kept."""
 
     rows: tuple[Row, ...]
     comparable: bool | None
@@ -211,7 +211,7 @@ class CountedLayer:
 
 @dataclass(frozen=True)
 class VariantFacts:
-    """Sent when the variant's engine is open. ``computes``: false for an engine without a network.
+    """The facts that a variant sends once its engine is open. ``computes``: false for engine null.
     ``model_input``: height, width. ``random_weights``: the seed, if weights are random."""
 
     load_s: float | None = None
@@ -234,7 +234,7 @@ class VariantFacts:
 @dataclass(frozen=True)
 class Round:
     """A variant's turn in a round. ``cpu_ms``: stage -> CPU time of its thread per frame.
-    ``calls_ms``: (duration to within 1%, number) of the network calls.
+    ``calls_ms``: the network calls, as (duration to within 1%, number of such calls).
 
     ``idle_cpu``: cores that the variant kept busy during the other variants' turns. ``others``:
     cores that other programs used during this turn; None if unknown. ``detections``: the file with

@@ -1,6 +1,6 @@
 """The types of ``eval --json`` and of the evaluation.json that it writes to a session. A figure is
-a number, or null if there was nothing to count, such as no labelled box of a class. If a dataclass
-has two bases, the fields of the second come first in the JSON.
+a number, or null if there was nothing to count, such as a class without labelled boxes. If a
+dataclass has two bases, the fields of the second come first in the JSON.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from detector.core.session.document import Exit, FrameCounts, Rates
 
 SCHEMA = 1
 Figure = float | None
-Interval = tuple[Figure, Figure]  # 95 %, by resampling pictures
+Interval = tuple[Figure, Figure]  # a 95 % interval, by resampling pictures
 
 
 @dataclass(frozen=True)
 class AveragePrecision:
-    """COCO's six figures, 0 to 1. ``ap``: the mean over IoU 0.50 to 0.95. ``small``, ``medium`` and
-    ``large`` boxes: areas below 32 x 32 pixels, below 96 x 96, and above."""
+    """COCO's six figures, 0 to 1. ``ap``: the mean over IoU 0.50 to 0.95. ``ap_small``,
+    ``ap_medium``, ``ap_large``: boxes of less than 32 x 32 pixels, less than 96 x 96, and more."""
 
     ap: Figure
     ap50: Figure
@@ -39,9 +39,9 @@ class _Counts:
 
 @dataclass(frozen=True)
 class ClassAccuracy(AveragePrecision, _Counts):
-    """One class. ``pictures``: how many were labelled for it; ``boxes``: how many are to be found.
+    """One class. ``pictures``: how many were labelled for it. ``boxes``: how many should be found.
 
-    Recall and precision are at IoU 0.5; ``conf25``: only of detections that score 0.25 or more.
+    Recall and precision are at IoU 0.5; with ``conf25``, for scores of 0.25 or more.
     ``ignored_boxes``: labelled boxes that count neither as missed nor as false.
     """
 
@@ -54,7 +54,7 @@ class ClassAccuracy(AveragePrecision, _Counts):
 
 @dataclass(frozen=True)
 class MeanAccuracy(AveragePrecision):
-    """The six figures, as means over the classes that have boxes, and per class."""
+    """The six figures as means over the classes with labelled boxes, and for each class."""
 
     ap50_interval: Interval
     per_class: dict[str, ClassAccuracy]
@@ -97,7 +97,7 @@ class TrackAccuracy:
 
 @dataclass(frozen=True)
 class DatasetTracks(TrackAccuracy):
-    """The sums over all sequences of a dataset, and each of ``sequences`` if there are several."""
+    """Figures over all sequences of a dataset, and for each sequence if there are several."""
 
     sequences: dict[str, TrackAccuracy] | UnsetType = UNSET
 
@@ -122,8 +122,8 @@ class _Run:
 @dataclass(frozen=True)
 class EngineResult(Accuracy, _Run, Result):
     """``plots``: name -> file. ``difference``: these figures minus the first row's. Neither is in
-    evaluation.json, which holds one engine and has the plots next to it. ``coco_results``: file of
-    the detections as a COCO list of results, with the ids of the labels, if these are COCO's."""
+    evaluation.json, which has only one engine, and its plots next to it. ``coco_results``: a file
+    with the detections as COCO's list of results, if the labels are COCO's."""
 
     notes: tuple[str, ...]
     session: str | None
@@ -159,8 +159,8 @@ class InterruptedResult(Result):
 
 @dataclass(frozen=True)
 class EvaluatedData:
-    """``subset``: chosen with --subset. ``video``: the video whose frames are labelled; null if
-    the labels belong to picture files."""
+    """``subset``: as chosen with --subset. ``video``: the video whose frames are labelled; null if
+    picture files are labelled."""
 
     path: str
     format: str
@@ -173,7 +173,7 @@ class EvaluatedData:
 
 @dataclass(frozen=True)
 class Settings:
-    """Which detections were scored: Thresholds of a run, or a GivenDetections file."""
+    """The origin of the scored detections: a run (Thresholds), or a file (GivenDetections)."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ SUBTYPES: dict[type[Any], tuple[type[Any], ...]] = {
 
 
 def read_result(text: str | bytes, origin: str) -> EngineResult | FileResult:
-    """Read an evaluation.json. Raises UsageError that names ``origin`` and the wrong key."""
+    """Read an evaluation.json. Raises UsageError with ``origin`` and the wrong key."""
     content = codec.from_json(text, dict[str, Any], origin)
     if "detections" in content:
         return codec.from_builtins(content, FileResult, origin)

@@ -28,7 +28,7 @@ class Bandwidth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheLevel:
-    """``name``: L1, L2, L3 or memory. ``bytes``: its capacity for all threads of the run."""
+    """A cache, or memory. ``name``: L1, L2, L3 or memory. ``bytes``: capacity for all threads."""
 
     name: str
     bytes: Count
@@ -38,9 +38,9 @@ class CacheLevel:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
     """The highest rates that this computer reaches. By precision: ``gflops_s`` (int8: GOP/s),
-    ``by`` (the library that reached it), ``instructions`` (those that it can use) and ``spread``
-    (median of all passes / median of quiet ones - 1). ``bandwidth_gbytes_s``: main memory;
-    ``bandwidths``: by working set; ``levels``: by cache. ``measured``: the date."""
+    ``by`` (library and layer that reached it), ``instructions`` (the fastest of the CPU) and
+    ``spread`` (median of all passes / median of quiet ones - 1). ``bandwidth_gbytes_s``: main
+    memory; ``bandwidths``: by working set; ``levels``: by cache. ``measured``: the date."""
 
     gflops_s: Mapping[str, Peak]
     by: Mapping[str, str] = field(default_factory=dict)
@@ -53,13 +53,13 @@ class Peaks:
     measured: str | None = None
 
     def ridge(self, precision: str) -> float | None:
-        """Return the FLOPs per byte at which compute and memory limit equally; None if unknown."""
+        """Return the ridge point in FLOPs per byte of main memory; None if unknown."""
         peak = self.gflops_s.get(precision)
         return None if peak is None else peak / self.bandwidth_gbytes_s
 
     def bandwidth_at(self, working_set: int) -> float:
-        """Return the GB/s for a working set of this many bytes: the highest rate of sets that are
-        not smaller, so that one disturbed measurement does not lower the roof."""
+        """Return the GB/s for a working set of this many bytes: the highest rate of this and all
+        larger sets, so that one disturbed measurement does not lower the roof."""
         larger = [
             one.gbytes_s
             for one in self.bandwidths
@@ -69,7 +69,7 @@ class Peaks:
 
 
 def keep_higher_peaks(first: Peaks, second: Peaks) -> Peaks:
-    """Return the higher of each peak in two measurements, since disturbances only lower peaks."""
+    """Return the higher value of each peak, since disturbances can only lower a measured peak."""
     best = {
         name: max(
             (peaks for peaks in (first, second) if name in peaks.gflops_s),
@@ -100,10 +100,10 @@ def keep_higher_peaks(first: Peaks, second: Peaks) -> Peaks:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRow:
     """A layer as the engine ran it; ``macs``, ``flops`` and ``bytes`` are for a whole batch.
-    ``order``: its position in a forward pass, from 1. ``block``: its part of the model.
-    ``parameters``: number of weights. ``shape``: shape of the output. ``fused_from``: the graph's
-    nodes that it computes. ``intensity``: FLOPs per byte. ``utilisation``: share of its roofline.
-    ``bound``: what limits it. ``flag``: a warning about the row."""
+    ``order``: position in a forward pass, from 1. ``block``: part of the model. ``parameters``:
+    number of weights. ``shape``: shape of the output. ``fused_from``: nodes of the graph that this
+    layer computes. ``intensity``: FLOPs per byte. ``utilisation``: share of the roofline that the
+    layer reaches. ``bound``: what limits it. ``flag``: a warning about the row."""
 
     name: str
     type: str
@@ -154,12 +154,12 @@ class BlockRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayersFacts:
-    """``forward_ms``, ``profiled_ms``: a forward pass without and with the profiler;
+    """``forward_ms``, ``profiled_ms``: a forward pass without and with the profiler.
     ``outside_ms``: the part of ``profiled_ms`` outside all layers. ``sum_ms``: the sum of the
-    layers' medians; ``run_sum_ms``: the median of the runs' sums. ``off_by``: sum_ms / forward_ms
-    - 1; if it is large, ``flag`` is the reason. ``macs``: the graph's, per picture. ``by_block``:
-    in model order. ``uncounted``: number of nodes whose cost depends on the picture and is in no
-    row; if there are any, ``macs`` is None."""
+    layers' medians. ``run_sum_ms``: the median over runs of a run's sum. ``off_by``: sum_ms /
+    forward_ms - 1; ``flag`` explains a large one. ``macs``: the graph's, per picture. ``by_block``:
+    in model order. ``uncounted``: number of nodes that no row counts, since their cost depends on
+    the picture; if there are any, ``macs`` is None."""
 
     engine: str
     precision: str
@@ -188,8 +188,8 @@ class LayersFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SheetRoof:
     """The model on the roofline of a data sheet (``--peak``, ``--bandwidth``). ``of_peak``,
-    ``of_bandwidth``: shares that the forward pass reaches; ``bound``: the limit with the larger
-    share, unless both are small."""
+    ``of_bandwidth``: shares that the forward pass reaches. ``bound``: the limit with the larger
+    share, or neither if both shares are small."""
 
     precision: str
     peak_gflops_s: Peak
@@ -225,9 +225,9 @@ class RooflineFacts:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One of torch's operators as torch.profiler reports it, per frame in ``TorchFacts`` and per
-    batch in ``DeviceFacts``. ``self_ms``, ``total_ms``: CPU time without and with its callees;
-    ``device_ms``, ``device_total_ms``: the same on the GPU. ``..._mb``: memory allocated minus
+    """One of torch's operators as torch.profiler reports it: per frame in ``TorchFacts``, per batch
+    in ``DeviceFacts``. ``self_ms``, ``total_ms``: CPU time without and with callees. ``device_ms``,
+    ``device_total_ms``: GPU time without and with callees. ``..._mb``: memory allocated minus
     memory freed, which may be negative."""
 
     name: str
@@ -245,7 +245,7 @@ class Operator:
 
     @property
     def cpu_avg_ms(self) -> float | None:
-        """Return the CPU time of one call, callees included."""
+        """Return the mean CPU time of a call, callees included."""
         return self.total_ms / self.calls if self.calls else None
 
     @property
@@ -255,11 +255,11 @@ class Operator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchFacts:
-    """``rows``: operators by name; ``by_shape``: by name and input shapes; both longest first.
-    ``self_ms``: sum over all operators, listed or not. ``trace``: a file in the session.
-    ``frames``: number under the profiler, in batches of ``batch``. ``forward_ms``,
-    ``profiled_ms``: mean time of a batch without and with the profiler; ``slowdown``: ratio of the
-    fastest batches. ``flag``: why the operators' self times do not add up to the pass."""
+    """``rows``: operators by name; ``by_shape``: operators by name and input shapes. Both lists
+    start with the longest. ``self_ms``: sum over all operators, listed or not. ``trace``: a file in
+    the session. ``frames``: number of profiled frames, in batches of ``batch``. ``forward_ms``,
+    ``profiled_ms``: mean time of a batch without and with the profiler. ``slowdown``: ratio of the
+    fastest batches. ``flag``: why self times do not add up to the pass."""
 
     rows: Sequence[Operator]
     by_shape: Sequence[Operator]
@@ -285,7 +285,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The window's first part, to be drawn, up to ``until_ms``: intervals (begin, end) of work."""
+    """The first part of the window, up to ``until_ms``, for a drawing: (begin, end) of work."""
 
     host: Sequence[tuple[float, float]]
     device: Sequence[tuple[float, float]]
@@ -294,7 +294,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
-    """A GPU's work during some batches. ``idle_ms``: cause -> idle time; all of them and
+    """A GPU's work during some batches. ``idle_ms``: cause -> idle time. All idle times and
     ``busy_ms`` add up to ``window_ms``. ``longest_gaps``: longest first."""
 
     device: str

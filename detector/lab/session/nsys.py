@@ -5,8 +5,8 @@
 
 We read exports of nsys 2026.4 (schema 3.28), 2022.4.2, 2023.4.4 and 2024.2.3. An export lacks empty
 tables, so every table is optional here. Times are nanoseconds from the recording's start. A
-recording may contain several runs, each with a range "run" around it and a mark with its queue
-lengths. Ranges of a process outside all of its runs are returned last, as one more run.
+recording may contain several runs. A range named "run" is around each run, and a mark states its
+queue lengths. Ranges of a process outside all its runs are returned last, as one more run.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ PROCESS = 0x1000000  # globalTid = process id * PROCESS + thread id
 REPORT = ".nsys-rep"
 RUN = "run"
 CAMERA = "camera"
-UNKNOWN_PROCESS = -1  # process of GPU work whose row does not name one
+UNKNOWN_PROCESS = -1  # the process of GPU work whose row names no process
 LOOP_THREADS = ("reader", "worker-")  # thread names that detector/core/loop sets
 LOOP = re.compile(r"loop( \w{1,30}=\d{1,9}){1,20}")
 SIZE = re.compile(r"(\w+)=(\d+)")
@@ -72,7 +72,7 @@ IN_USE = "another program has it open; close that program first"
 
 
 class CudaCall(NamedTuple):
-    """A call of CUDA on the host. ``correlation``: the id that its GPU work shares; 0: none."""
+    """A CUDA call on the host. ``correlation``: the id shared with its GPU work; 0 if unknown."""
 
     thread: int
     name: str
@@ -95,9 +95,9 @@ class NsysRun:
     loop's queue sizes, guessed if the recording lacks them (``loop_is_known`` is then False).
     ``blocked``: (thread, system call, start, end). ``kernels``: (start, end) on the GPU. ``cuda``,
     ``device``: CUDA calls and GPU work of the process between the previous and the next run,
-    including loading. ``open``: number of ranges that are omitted, as the recording ended before
-    they did. ``outside``: True if this is not a run but the other ranges of a process, such as
-    those for pictures given to the Python API."""
+    including loading. ``open``: number of ranges omitted because the recording ended first.
+    ``outside``: True for the ranges of a process that are in no run, such as those of pictures
+    given to the Python API."""
 
     process: int
     program: str | None
@@ -123,7 +123,7 @@ class NsysRun:
 
 
 def read_nsys(path: str | Path) -> list[NsysRun]:
-    """Return the runs by start, then ranges outside them. Raises UsageError if there are none."""
+    """Return the runs by start, then ranges outside runs. Raises UsageError if there are none."""
     if not Path(path).is_file():
         raise UsageError(
             f"{path}: no such file; make it with: nsys export --type sqlite RUN.nsys-rep"
@@ -179,7 +179,7 @@ def _read_export(export: str | Path, path: str | Path) -> list[NsysRun]:
             tables = _list_plain_tables(database)
             database.set_authorizer(_permit_plain_reading)
             return _read(database, tables, str(path))
-    # sqlite3 raises UnicodeDecodeError if its message contains a damaged name.
+    # sqlite3 raises UnicodeDecodeError if an error message contains a damaged name.
     except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
         if is_late():
             raise UsageError(
@@ -196,8 +196,8 @@ def _read_export(export: str | Path, path: str | Path) -> list[NsysRun]:
 
 def _list_plain_tables(database: sqlite3.Connection) -> dict[str, set[str]]:
     """Return plain tables and their columns. We omit views, virtual tables and tables with computed
-    columns, since a malicious database could run code with them."""
-    # The column "type" can claim that a view is a table, but the statement cannot.
+    columns, since a malicious database could run code through these."""
+    # A database can give a view the "type" of a table, but not the statement of one.
     stated = {
         name
         for name, statement in database.execute("select name, sql from sqlite_master")
@@ -216,7 +216,7 @@ def _list_plain_tables(database: sqlite3.Connection) -> dict[str, set[str]]:
 def _permit_plain_reading(
     action: int, first: str | None, second: str | None, _: str | None, via: str | None
 ) -> int:
-    """Permit only coalesce() and reading tables' columns, not through a view."""
+    """Permit only coalesce() and reading columns of tables. Refuse reading through a view."""
     function = action == sqlite3.SQLITE_FUNCTION and second == "coalesce"
     plain = action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ) and via is None
     return sqlite3.SQLITE_OK if plain or function else sqlite3.SQLITE_DENY
@@ -278,7 +278,7 @@ def _extend_to_neighbours(window: Window, windows: Sequence[Window]) -> Window:
 
 
 class Window(NamedTuple):
-    """The period of a run in a process. ``outside``: only the parts that belong to no run."""
+    """The period of a run in a process. ``outside``: only those parts of it that are in no run."""
 
     process: int
     start_ns: int
@@ -292,11 +292,11 @@ Row = tuple[int, str, str, int, int, int | None]
 
 
 class _Runs:
-    """The times of the runs, which may overlap, by process. UNKNOWN_PROCESS: of all processes."""
+    """The times of runs, which may overlap, by process; under UNKNOWN_PROCESS, of all processes."""
 
     def __init__(self, windows: Iterable[Window]) -> None:
         self._starts: dict[int, list[int]] = defaultdict(list)
-        self._ends: dict[int, list[int]] = defaultdict(list)  # the latest end up to each run
+        self._ends: dict[int, list[int]] = defaultdict(list)  # the latest end among runs so far
         for window in sorted(windows, key=lambda one: one.start_ns):
             for process in (window.process, UNKNOWN_PROCESS):
                 ends = self._ends[process]
@@ -311,7 +311,7 @@ class _Runs:
         return started > 0 and self._ends[process][started - 1] >= when
 
     def move_into_run(self, process: int, when: int) -> int:
-        """Return ``when`` if it is in a run, else the next run's start or the last run's end."""
+        """Return ``when`` if it is in a run, else the start of the next run or the last end."""
         later = bisect_right(self._starts[process], when)
         if self.is_running(process, when):
             return when
@@ -321,7 +321,7 @@ class _Runs:
 def _group_by_run(
     ranges: Sequence[Row], windows: Sequence[Window], runs: _Runs
 ) -> list[tuple[Window, list[Row]]]:
-    """Return the ranges of each run, then those outside. A process without runs counts as a run."""
+    """Return the ranges of each run, then ranges outside runs. A process without runs is a run."""
     last = max((end or start for *_, start, end in ranges), default=0)
     first = min((start for *_, start, _ in ranges), default=0)
     processes = sorted({tid // PROCESS for tid, *_ in ranges})
@@ -329,8 +329,8 @@ def _group_by_run(
     others = {tid for tid, stage, *_ in ranges if stage != READ}
 
     def start(row: Row) -> int:
-        """Return when a range starts. Threads that only read are cameras, which may start before
-        the run; their ranges are moved into it."""
+        """Return when a range starts. Threads that only read belong to cameras. Cameras may start
+        before the run, so their ranges are moved into it."""
         tid, *_, began, _ = row
         process = tid // PROCESS
         return began if tid in others or process not in runs else runs.move_into_run(process, began)
@@ -381,7 +381,7 @@ def _build_run(
 ) -> NsysRun:
     closed = [(*row[:5], row[5]) for row in ranges if row[5] is not None]
     names = _name_threads(closed, thread_names)
-    # A camera decodes in its own thread; the loop's "read" is the wait for a picture.
+    # A camera's thread decodes, while the loop's "read" only waits for a picture.
     closed = [
         (row[0], CAMERA if names[row[0]].startswith(CAMERA) else row[1], *row[2:]) for row in closed
     ]
@@ -419,7 +419,7 @@ class _Export:
         }
 
     def ranges(self) -> Iterator[Row]:
-        """Yield our ranges by start. A range's kind is its category, whose name is in an event."""
+        """Yield our ranges by start. A range's kind is its category, which another event names."""
         kinds = {}
         for domain, tid, category, text in self._events(
             "domainId, n.globalTid, n.category", CATEGORY
@@ -505,7 +505,7 @@ class _Export:
             )
 
     def device_work(self, tables: Iterable[str]) -> Iterator[tuple[int, DeviceWork]]:
-        """Yield (process or UNKNOWN_PROCESS, the kernel, copy or memset)."""
+        """Yield (process or UNKNOWN_PROCESS, work) for each kernel, copy and memset."""
         for table in tables:
             columns = self._tables.get(table, set())
             if not {"start", "end"} <= columns:
@@ -578,7 +578,7 @@ def _name_work(table: str, text: object) -> str:
 
 
 def _name_threads(ranges: Sequence[Closed], by_system: Mapping[int, str]) -> dict[int, str]:
-    """Name threads like a session: by their names in the system, or else by their stages."""
+    """Name threads as in a session: by their system names if the loop set these, else by stage."""
     doing: dict[int, set[str]] = defaultdict(set)
     for tid, stage, *_ in ranges:
         doing[tid].add(stage)

@@ -1,8 +1,8 @@
 """The facts that each pass of ``profile`` writes to a session, as passes/NAME.json.
 
-Each type below connects three rooms: profile measures it, this room writes and reads it, analysis
-and report use its fields. A field is a JSON key of the same name. If it has a default, sessions of
-earlier versions may lack the key. Times end in ``_ms`` or ``_s``, shares are fractions of 1.
+Each type below connects three rooms: profile measures the facts, this room writes and reads them,
+analysis and report use them. A field is a JSON key of the same name. Sessions of earlier versions
+may lack the keys that have a default. Times end in ``_ms`` or ``_s``; shares are fractions of 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from detector.lab.session.network import DeviceFacts, LayersFacts, RooflineFacts
 
 Facts = TypeVar("Facts")
 
-# Fields in which a pass may differ from the run only if it declares them as varied.
+# Fields of Execution in which a pass may differ from the run only if it declares them as varied.
 PINNED = ("engine", "precision", "threads", "concurrency", "batch", "model_input")
 
 
@@ -39,8 +39,8 @@ PINNED = ("engine", "precision", "threads", "concurrency", "batch", "model_input
 class Execution:
     """How the network ran. Figures of different executions cannot be compared.
 
-    ``threads``: of one request. ``model_input``: height, width. Fields with a default are None
-    for a network without a loop and a source.
+    ``threads``: threads of one request. ``model_input``: height, width. Fields with a default are
+    None if the network ran alone, without a loop and a source.
     """
 
     engine: str
@@ -69,7 +69,7 @@ class Execution:
         )
 
     def differs_in(self, other: Execution) -> list[str]:
-        """Return the fields that both know, with different values."""
+        """Return the fields that are known in both executions and have different values."""
         pairs = {
             one.name: (getattr(self, one.name), getattr(other, one.name)) for one in fields(self)
         }
@@ -78,8 +78,8 @@ class Execution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """The executions that a pass measured. ``execution``: the plain run's. ``measured``: those of
-    the pass, without duplicates; empty if nothing ran again. ``on_purpose``: fields that the pass
+    """The executions that a pass measured. ``execution``: the plain run's. ``measured``: the
+    pass's, without duplicates; empty if nothing ran again. ``on_purpose``: fields that the pass
     varies by design. ``differs_in``: all fields that differed. ``text``: a summary, such as
     "openvino int8, like the run"."""
 
@@ -95,9 +95,9 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class LoopFacts:
-    """The cost of the instruments. ``off_ms``, ``on_ms``: milliseconds per frame in each round
-    without and with them. ``instruments``: their share of a frame's time. ``warning``: set if the
-    share is too large."""
+    """The cost of the instruments (the loop's timers). ``off_ms``, ``on_ms``: milliseconds per
+    frame in each round without and with them. ``instruments``: their share of a frame's time.
+    ``warning``: set if this share is too large."""
 
     off_ms: Sequence[float]
     on_ms: Sequence[float]
@@ -108,7 +108,7 @@ class LoopFacts:
 
 @dataclass(frozen=True, slots=True)
 class PathStage:
-    """A stage's part of the critical path. ``share``: of the path, work and waits together.
+    """A stage's part of the critical path. ``share``: share of the path for its work and waits.
     ``wait_causes``: cause -> seconds, longest first."""
 
     name: str
@@ -121,8 +121,8 @@ class PathStage:
 
 @dataclass(frozen=True, slots=True)
 class CriticalPathFacts:
-    """The steady state took ``wall_s`` for ``frames`` written frames; the shares of ``stages``
-    add up to 1. Start-up and tear-down come before and after."""
+    """The steady state took ``wall_s`` for ``frames`` written frames. The shares of ``stages`` add
+    up to 1. Start-up is before, and tear-down after the steady state."""
 
     wall_s: Duration
     startup_s: Duration
@@ -133,8 +133,7 @@ class CriticalPathFacts:
 
 @dataclass(frozen=True, slots=True)
 class SlowFrame:
-    """One of the slowest frames. ``stage``: its longest stage. ``file``: its picture, relative to
-    the session's folder."""
+    """One of the slowest frames. ``stage``: its longest stage. ``file``: picture in the session."""
 
     frame: Count
     ms: Duration
@@ -152,10 +151,10 @@ class FramesFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change (``how``: in words) against the unchanged run. ``stage``: the replaced stage; None
-    if the loop changed. ``fps_ratio`` (above 1 if the change helps) and ``frame_ratio`` (below 1):
-    to the mean of the unchanged runs just before and after. ``fps`` and ``frame_ms``: these ratios
-    times the median of all unchanged runs."""
+    """A change, described by ``how``, compared with the unchanged run. ``stage``: the replaced
+    stage; None if the loop changed. ``fps_ratio`` and ``frame_ratio``: FPS and time per frame / the
+    mean of the unchanged runs just before and after. ``fps`` and ``frame_ms``: these ratios times
+    the median of all unchanged runs."""
 
     change: str
     stage: str | None = None
@@ -174,8 +173,8 @@ class Change:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfFacts:
     """``changes``: the largest median gain first. ``frames``: how many of the source's first frames
-    each run processed. ``rounds``: number for each change. ``fps``, ``frame_ms``: over all turns of
-    the unchanged run. ``not_measured``: change -> why. ``doubts``: why the figures are unreliable.
+    each run processed. ``rounds``: rounds of each change. ``fps``, ``frame_ms``: intervals over all
+    unchanged runs. ``not_measured``: change -> why. ``doubts``: why the figures are unreliable.
     """
 
     frames: Size
@@ -202,8 +201,8 @@ class MemorySample:
 
 class GpuMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The GPU's highest memory use during the run; only the ``reason`` if not ``available``.
-    ``used_mb``: of all processes. ``process_mb``: of this one, if NVML reports it. ``total_mb``:
-    the GPU's memory."""
+    ``used_mb``: use by all processes. ``process_mb``: use by this process, if NVML reports it.
+    ``total_mb``: size of the GPU's memory."""
 
     available: bool
     reason: str | None = None
@@ -216,8 +215,8 @@ class GpuMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFacts:
-    """Resident memory. ``slope_mb_per_1000_frames``: its growth; if None, ``slope_reason`` says
-    why. ``parts_mb``: MB that each part adds to the peak of a run of at most 100 frames."""
+    """Resident memory. ``slope_mb_per_1000_frames``: its growth; if this is None, ``slope_reason``
+    says why. ``parts_mb``: MB that each part adds to the peak of a run of at most 100 frames."""
 
     slope_mb_per_1000_frames: float | None
     slope_reason: str | None
@@ -230,8 +229,8 @@ class MemoryFacts:
 
 
 class EnergyRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Joules by counter over ``duration`` seconds from ``timestamp`` (seconds since 1970). Counters
-    that this computer lacks have no key."""
+    """Joules by energy counter in ``duration`` seconds from ``timestamp`` (seconds since 1970).
+    Counters that this computer lacks have no key."""
 
     timestamp: float
     tag: str
@@ -249,8 +248,8 @@ class EnergyRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyFacts:
-    """``rows``: the energy of the idle period, and of the run minus idle power. ``samples``: both
-    over time, idle power included."""
+    """``rows``: the energy of the idle period, and of the run without idle power. ``samples``: the
+    energy over time in idle period and run, idle power included."""
 
     rows: Sequence[EnergyRow]
     samples: Sequence[EnergyRow] = ()
@@ -274,7 +273,7 @@ class FunctionTime:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonFacts:
     """``functions``: longest self time first. ``folded``: self seconds by package or library.
-    ``tree``: the text of pyinstrument, None if it is not installed."""
+    ``tree``: pyinstrument's call tree as text; None if it is not installed."""
 
     functions: Sequence[FunctionTime]
     folded: Mapping[str, float]
@@ -299,7 +298,7 @@ class CountersFacts:
 
 @dataclass(frozen=True, slots=True)
 class ThreadMoments:
-    """Milliseconds on a core, and waiting for one, since the previous row."""
+    """A thread's milliseconds on a core, and waiting for one, in each row since the row before."""
 
     cpu_ms: Sequence[float]
     ready_ms: Sequence[float]
@@ -316,12 +315,12 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class MomentsFacts:
-    """A row for each written frame, at ``at_ns`` on the spans' clock; the first covers the time
-    since ``began_ns``. ``threads``: by name in the spans; ``library``: all libraries' threads.
-    ``faults``, ``disk_faults``: the process's page faults since the previous row, all and those
-    with a disk read. ``mhz``: mean clock of the cores; empty if unknown. ``keys``: the source's key
-    frames; null if unknown. ``cost_us``: median cost of a row; ``slowdown``: time of the run with
-    the rows / without them."""
+    """A row for each written frame, recorded at ``at_ns`` on the spans' clock. The first row covers
+    the time since ``began_ns``. ``threads``: by name in the spans, and ``library`` for all threads
+    of libraries. ``faults``: page faults of the process since the previous row; ``disk_faults``:
+    how many read from disk. ``mhz``: mean clock of the cores; empty if unknown. ``keys``: key
+    frames of the source; null if unknown. ``cost_us``: median cost of a row; ``slowdown``: time of
+    the run with the rows / without them."""
 
     began_ns: int
     frames: Sequence[int]
@@ -365,9 +364,9 @@ FACTS: dict[str, type[Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRecord:
-    """A file. ``facts``: of the type in FACTS; None if ``available`` is False for the ``reason``.
-    ``undisturbed``: why the pass slowed nothing down, if it ran nothing under a profiler.
-    ``seconds``: duration of the pass. ``ran``: the executions that it measured."""
+    """A file. ``facts``: of the type in FACTS; None if not ``available``, for the ``reason``.
+    ``undisturbed``: why the pass slowed nothing down; None if it did. ``seconds``: duration of the
+    pass. ``ran``: the executions that it measured."""
 
     available: bool
     reason: str | None = None
@@ -378,7 +377,7 @@ class PassRecord:
 
     @property
     def slowdown(self) -> float | None:
-        """Return time under the pass / time without it; None if the pass disturbs nothing."""
+        """Return a run's time under the pass / without it; None if the pass slows nothing down."""
         if isinstance(self.facts, dict):
             return self.facts.get("slowdown")
         return getattr(self.facts, "slowdown", None)
@@ -392,7 +391,7 @@ class PassRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassHeader:
-    """The keys of every file except the facts; and ``slowdown``, a fact that any pass may have."""
+    """The keys of every file, without facts except ``slowdown``, which any pass may have."""
 
     available: bool
     reason: str | None = None

@@ -29,8 +29,8 @@ OTHER_NAMES = {"frames": "slowest_frames"}  # since the header's "frames" counts
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """The calls of one stage, in milliseconds. ``share``: of all stages' time. ``std`` and
-    percentiles are None if there are too few calls."""
+    """The calls of one stage, in milliseconds. ``share``: share of the time of all stages. ``std``
+    and percentiles are None if there are too few calls."""
 
     step: str
     total: Duration
@@ -46,7 +46,7 @@ class StepRow:
 
 
 class GpuBusy(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The time with at least one running kernel, and its share of the run, or the ``reason``."""
+    """The time with a running kernel and its share of the run, or the ``reason`` for no figure."""
 
     available: bool
     reason: str | None = None
@@ -57,7 +57,7 @@ class GpuBusy(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class DependencyRow:
-    """A row of the dependency table. ``share``: of the run's time. ``waiting_s``: seconds of
+    """A row of the dependency table. ``share``: share of the run's time. ``waiting_s``: seconds of
     waiting off the critical path."""
 
     name: str
@@ -69,8 +69,8 @@ class DependencyRow:
 @dataclass(frozen=True, slots=True)
 class CallRow:
     """A CUDA call, a kernel or a copy in one ``phase`` (start-up, steady state, tear-down).
-    ``share``: of the phase's critical path. ``waiting_s``: seconds of waiting for the GPU, on the
-    path or off it."""
+    ``share``: share of the phase's critical path. ``waiting_s``: seconds of waiting for the GPU, on
+    the path or off it."""
 
     phase: str
     name: str
@@ -81,9 +81,9 @@ class CallRow:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """One run of a recording. ``ranges``: number of all ranges; ``open_ranges``: number omitted,
-    as the recording ended before they did. ``outside``: True if this is not a run but the other
-    ranges of a process."""
+    """One run of a recording. ``ranges``: number of ranges. ``open_ranges``: number of ranges
+    omitted because the recording ended first. ``outside``: True for the ranges of a process that
+    are in no run."""
 
     process: Count
     program: str | None
@@ -96,9 +96,9 @@ class RecordedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NsysDocument:
-    """The facts of an nsys recording, under the names that sessions use. ``waits``: thread ->
-    what it waited for -> seconds. ``blocked``: stage -> system call -> seconds, longest first.
-    ``calls``: the dependency table by CUDA call; empty if none was recorded. ``loop_is_known``:
+    """The facts of an nsys recording, with the names that sessions use. ``waits``: thread -> what
+    the thread waited for -> seconds. ``blocked``: stage -> system call -> seconds, longest first.
+    ``calls``: the dependency table by CUDA call; empty if no call was recorded. ``loop_is_known``:
     whether the recording states the loop's queue sizes. ``run``: the number of this run among the
     ``runs`` of the recording, from 1."""
 
@@ -142,7 +142,7 @@ class ProfileHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileDocument(ProfileHeader):
-    """``passes``: by name. In the JSON each is a top-level key, next to the header's."""
+    """``passes``: by name. In the JSON each pass is a top-level key, next to the header's keys."""
 
     passes: Mapping[str, PassRecord]
 

@@ -1,4 +1,4 @@
-"""Read a saved session, also on another machine: only its folder is needed."""
+"""Read a saved session. Only its folder is needed, so this also works on another machine."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Count the detections in a session's detections.jsonl by frame and class.
 
-Only the first part of a long file is read, since a day takes gigabytes; ``left_out`` says so.
+Only the first part of a long file is read (a day takes gigabytes). ``left_out`` then says so.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_ROW_BYTES = 16 << 20  # bytes; enough for a frame with --max-det 100000
 
 @dataclass(frozen=True, slots=True)
 class ClassCounts:
-    """The number of detections of each class in a frame. ``time_s``: position in its source."""
+    """The number of detections of each class in a frame. ``time_s``: the frame's source time."""
 
     source: str
     time_s: float
@@ -48,7 +48,7 @@ class _CountedRow(msgspec.Struct):
 
 
 def read_rows(folder: Path) -> SessionRows:
-    """Return the counts of each frame up to any damage; none if the file is absent."""
+    """Return the counts of all frames before any damage; no frames if the file is absent."""
     path, rows = folder / ROWS, SessionRows()
     decode = msgspec.json.Decoder(_CountedRow).decode
     try:

@@ -1,4 +1,4 @@
-"""Read the tracks that --save tracks stores in a session: the longest of each source."""
+"""Read the tracks that --save tracks stores in a session: the longest tracks of each source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_BYTES = 16 << 20  # the 120 small pictures of a source take about 2 MB
 @dataclass(frozen=True, slots=True)
 class TrackRow:
     """A track with a small picture. ``at_s``: seconds from the first written frame to the best
-    picture. Other times are positions in the source. ``jpeg``: base64."""
+    picture; other times are positions in the source. ``jpeg``: the picture in base64."""
 
     track: Size
     first_s: float

@@ -10,7 +10,7 @@ from detector.core.session.measured import Interval
 
 SCHEMA = 1
 Settings = dict[str, Any]  # option -> value, if it differs from the run's
-# What happens to the video, the least loss first.
+# What happens to the output video, the least loss first.
 AS_ASKED, LARGER, SUBTITLES, NO_VIDEO = (
     "as asked",
     "a larger file",
@@ -23,8 +23,8 @@ VIDEO = (AS_ASKED, LARGER, SUBTITLES, NO_VIDEO)
 @dataclass(frozen=True, kw_only=True)
 class Trial:
     """Some rounds with the same settings. ``frames``: number of frames in all rounds. ``fps``: the
-    median, end to end; null if the trial failed (``error``). ``agreement``: of the detections with
-    those of fp32, 0..1; null if unknown.
+    median, end to end; null if the trial failed (``error``). ``agreement``: agreement of the
+    detections with fp32's, 0 to 1; null if unknown.
     """
 
     settings: Settings
@@ -37,14 +37,14 @@ class Trial:
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
     """``settings``: the fastest; empty if these are the defaults. ``before`` and ``after``: FPS end
-    to end of the defaults and of ``settings``, which alternated for ``rounds``; ``after`` is null
-    if nothing was worth a comparison. ``ratio``: the median over rounds, with the lowest and
-    highest. ``video_bytes_ratio``: size of the videos, after / before. ``file``: written by -o.
-    ``kept``: the file that --use wrote to, for sources of this ``input_kind``.
+    to end of the defaults and of ``settings``, which alternated for ``rounds``. ``after`` is null
+    if no settings were worth this comparison. ``ratio``: after / before, as median, lowest and
+    highest round. ``video_bytes_ratio``: size of the video, after / before. ``file``: written by
+    -o. ``kept``: the file that --use wrote to, for sources of this ``input_kind``.
 
     With --target, ``settings`` are the cheapest that reach ``target_fps`` in every round, or the
-    fastest if none do (``reached`` is false). ``frames_share``: share of frames with detections.
-    ``video``: what happens to the video. ``ceilings``: a part's name -> FPS if it cost nothing.
+    fastest if none do (``reached`` is false). ``frames_share``: share of frames that are processed.
+    ``video``: what happens to the video. ``ceilings``: part of the run -> FPS if it cost nothing.
     ``command``: what to type.
     """
 

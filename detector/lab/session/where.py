@@ -13,11 +13,11 @@ Stage = Literal["decode", "letterbox", "input", "graph", "outputs", "candidates"
 class StageDifference:
     """One stage. Both sides get the same input, from A.
 
-    ``what``: the tensor or picture that was compared. ``max``, ``rms``: of the difference.
+    ``what``: the tensor or picture that was compared. ``max``, ``rms``: size of the difference.
     ``relative``: ``rms`` / the standard deviation of A. ``beyond``: the share of elements that
-    differ by more than ``tolerance``, which is in the unit of ``relative`` (pictures: levels of
-    255; boxes: pixels). ``kind``: the kind of difference; null if the stage agrees. ``untold``: why
-    the stage was not compared. ``frame``: the compared frame.
+    differ by more than ``tolerance``. For tensors, the tolerance is in the unit of ``relative``;
+    for pictures in levels of 255; for boxes in pixels. ``kind``: the kind of difference; null if
+    the stage agrees. ``untold``: why the stage was not compared. ``frame``: the compared frame.
     """
 
     stage: Stage
@@ -47,8 +47,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Where:
-    """``first``: the first stage that differs, or null. ``probes``: tensors in the order of the
-    search."""
+    """``first``: the first stage that differs, or null. ``probes``: tensors in order of search."""
 
     a: str
     b: str

@@ -10,11 +10,11 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class WhyPart:
-    """A call of ``stage``; or, if ``waits``, the wait before it, with its ``cause`` as in the
-    critical path and the call (stage and number) that it ``waited_for``. ``median_ms``: median time
-    of this part over all frames. ``cpu_ms``, ``ready_ms`` and ``blocked_ms``: time on a core,
-    waiting for one, and neither; null if unknown. ``library_cpu_ms``: CPU time of the engine's
-    threads for an inference."""
+    """A call of ``stage`` or, if ``waits``, the wait before this call. A wait has a ``cause`` as in
+    the critical path; ``waited_for`` is the stage and number of the call that it waited for.
+    ``median_ms``: median time of this part over all frames. ``cpu_ms``, ``ready_ms``,
+    ``blocked_ms``: time on a core, waiting for one, and the rest; null if unknown.
+    ``library_cpu_ms``: CPU time of the engine's threads for an inference."""
 
     stage: str
     waits: bool
@@ -32,9 +32,9 @@ class WhyPart:
 class WhyCause:
     """``name``: gc, core, disk, boxes, key frame, clock, work, others (other programs used most of
     the cores and no other cause is known) or unknown. ``stage`` and ``frame``: the call that took
-    ``excess_ms`` longer than its stage's median; the slow frame may have waited for a call of
-    another frame. In the infer stage ``frame`` is the first of the batch. ``explains_ms``: the part
-    of the excess that the cause explains."""
+    ``excess_ms`` longer than its stage's median. It may be a call of another frame that the slow
+    frame waited for. For infer, ``frame`` is the first of the batch. ``explains_ms``: the part of
+    the excess that the cause explains."""
 
     name: str
     stage: str
@@ -46,9 +46,9 @@ class WhyCause:
 
 @dataclass(frozen=True)
 class WhyFrame:
-    """``key``: whether it is a key frame of the source. While it was processed: ``faults``: page
-    faults; ``disk_faults``: those that read from disk; ``mhz``: mean clock of the cores. Null:
-    unknown."""
+    """``key``: whether this is a key frame of the source. ``faults``: page faults while the frame
+    was processed; ``disk_faults``: how many read from disk. ``mhz``: mean clock of the cores in
+    this time. Null if unknown."""
 
     frame: int
     ms: float
@@ -64,7 +64,7 @@ class WhyFrame:
 @dataclass(frozen=True, kw_only=True)
 class Why:
     """``median_ms``: median time from the start of a frame's read to the end of its last stage.
-    ``absent``: facts that the session lacks -> how to record them."""
+    ``absent``: fact that the session lacks -> how to record it, or why it is unknown."""
 
     schema: int = SCHEMA
     run: str

@@ -1,4 +1,4 @@
-"""Print the findings of ``audit`` by rule, and what could not be read."""
+"""Print the findings of ``audit`` by rule, and the columns that could not be read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from detector.lab.audit.rule import Rule, find_rule, list_rules
 from detector.lab.session.audit import AuditDocument, Finding
 
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
-SHOWN = 6  # findings of one rule
+SHOWN = 6  # findings shown of one rule
 SHOWN_ROWS = 4
 
 

@@ -1,5 +1,5 @@
-"""Print a comparison: tables of speeds and agreement, of costs and of accuracy, and the winners.
-Print the stages of ``compare --where``, too."""
+"""Print a comparison (tables of speed and agreement, of cost and of accuracy, and the winners), and
+the stages of ``compare --where``."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from detector.lab.session.comparison import METRICS, ComparedLabels, Comparison,
 from detector.lab.session.evaluation import Figure
 from detector.lab.session.where import StageDifference, Where
 
-FEW_CLASSES = 4  # most classes that get a column
+FEW_CLASSES = 4  # up to this many classes get a column each
 MEANINGLESS = "random weights: boxes and agreement are meaningless"
 
 
 def print_comparison(
     console: SafeConsole, document: Comparison, would_take: str | None = None
 ) -> None:
-    """``would_take``: the choice of ``--engine auto`` if the result were kept."""
+    """Print all tables. ``would_take``: what ``--engine auto`` would choose if this were kept."""
     bounds = table_fits(console, _speeds(document, bounds=True).without("batch"))
     costs = Table("costs", (*_named(document), *COSTS), document.rows)
     pieces: list[Table | str] = [_speeds(document, bounds), costs]
@@ -78,7 +78,7 @@ def _rates(metric: Metric, bounds: bool) -> tuple[Column, Column]:
 
 
 def _speeds(document: Comparison, bounds: bool) -> Table:
-    """``bounds``: show intervals, which do not fit on a narrow terminal."""
+    """Return the table of speeds. ``bounds``: with intervals, which need a wide terminal."""
     columns = [*VARIANT, *(one for metric in METRICS for one in _rates(metric, bounds))]
     agreed = Column("agreement", value=lambda row: _agreement(document, row), right=True, out=9)
     interval = f" [{document.interval}]" if bounds else ""
@@ -183,7 +183,7 @@ def _decisions(document: Comparison) -> list[str]:
     least, rounds = fewest_rounds(len(names), noise.share), counted(noise.rounds, "round")
     few = list(dict.fromkeys(name for _, name, verdict in decided if verdict.low is None))
     which = "these rows" if few == names else f"{', '.join(few)} from {document.baseline}"
-    few = few if document.comparable else []  # otherwise more rounds would not help
+    few = few if document.comparable else []  # more rounds do not make rows comparable
     lines = [f"{rounds} cannot separate {which}; use --rounds {least} or more"] if few else []
     lines += [
         f"{METRIC_TITLES[metric]}: {name} {_decision(verdict, document.baseline)}"

@@ -19,7 +19,7 @@ from detector.lab.session.evaluation import (
     Thresholds,
 )
 
-MANY = 20  # with more classes, only the best and worst are printed; the session has all
+MANY = 20  # with more classes, only the best and worst are printed; the session has all of them
 Scored = EngineResult | FileResult
 
 

@@ -20,14 +20,14 @@ from detector.lab.session.profile import NsysDocument
 from detector.lab.session.read import SavedSession
 
 ALIKE = ", like the run, "  # in Ran.text, before the differences
-MAX_NAMES = 10  # rows of the dependency table on the path, and as many off it
-MAX_ROWS = 50  # stages and threads of a recording; one of another program may have thousands
+MAX_NAMES = 10  # rows of the dependency table on the critical path, and as many rows off it
+MAX_ROWS = 50  # stages and threads of a recording; recordings of other programs may have thousands
 MAX_CALLS = 15  # CUDA calls in each phase
 FEW_CALLS = 3  # system calls of a stage
 
 
 def print_profile(console: SafeConsole, session: SavedSession, *, short: bool = False) -> None:
-    """Print all facts of all passes. ``short``: only the most useful, and the names of others."""
+    """Print all facts of all passes. ``short``: only the most useful, and the names of the rest."""
     pieces: list[Table | str] = []
     omitted = ["threads and percentiles"]
     for name, record in session.passes.items():
@@ -51,7 +51,7 @@ def print_profile(console: SafeConsole, session: SavedSession, *, short: bool = 
 def list_faster(session: SavedSession) -> list[str]:
     facts = session.facts(WhatIfFacts)
     gains = {row.change: row.fps_ratio.median - 1 for row in facts.gains} if facts else {}
-    for one in next_steps(session)[:1]:  # the best measured one comes first
+    for one in next_steps(session)[:1]:  # the best measured step comes first
         if one.option and one.figure and one.figure.kind == MEASURED and one.figure.basis in gains:
             gain = f"{gains[one.figure.basis]:+.0%} FPS"
             return [f"Faster: {shlex.join(one.option)} (measured: {gain})"]
@@ -114,7 +114,7 @@ def _list_runs(document: NsysDocument) -> Iterator[Table | str]:
 
 
 def _dependency_table(document: NsysDocument) -> Table:
-    # The longest on the path, then the longest that only waited.
+    # The rows with the longest time on the path, then those with the longest waits off it.
     on_path = [row for row in document.dependency if row.critical_path_s][:MAX_NAMES]
     waiting = [row for row in document.dependency if not row.critical_path_s][:MAX_NAMES]
     rows, left = [*on_path, *waiting], len(document.dependency) - len(on_path) - len(waiting)
@@ -185,7 +185,7 @@ def print_recorded(console: SafeConsole, document: NsysDocument) -> None:
         pieces.append(f"GPU busy {busy} of the run")
     else:
         pieces.append(f"GPU: {gpu.reason}")
-    # Ranges outside of runs have no queues.
+    # Ranges outside runs have no queues, so nothing is missing.
     if not (document.loop_is_known or document.runs[document.run - 1].outside):
         pieces.append(
             "note: the recording does not contain the queue sizes, so the defaults are used"

@@ -15,7 +15,7 @@ from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import print_pieces
 from detector.lab.session.tuning import AS_ASKED, LARGER, Settings, Trial, Tuning
 
-SHOWN, LONGEST = 15, 54  # most trials, and most characters of one
+SHOWN, LONGEST = 15, 54  # most trials to show, and most characters of a trial's settings
 MEASURED = (Column("frames", out=1), Column("fps", "FPS", ".1f"), Column("agreement", form=".3f"))
 # Texts of options whose name and value would be too long or unclear.
 SHORT = {"save": "subtitles", "size": "{}", "preset": "{}", "infer_every": "infer 1/{}"}
@@ -38,7 +38,7 @@ def print_tuning(console: SafeConsole, tuning: Tuning) -> None:
     print_pieces(console, verdict(tuning))
     if tuning.command and tuning.settings and tuning.file is None:
         command = Text(f"  {shlex.join(tuning.command)}")
-        console.print(command, soft_wrap=True)  # so that it can be copied
+        console.print(command, soft_wrap=True)  # no line breaks, so that it can be copied
 
 
 def shorten(settings: Settings, tuning: Tuning) -> str:

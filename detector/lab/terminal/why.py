@@ -1,4 +1,4 @@
-"""Print the cause of each slow frame, and the parts of the slowest next to the median frame's."""
+"""Print the cause of each slow frame, and the slowest frame's parts next to their medians."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from detector.lab.tune.candidates import DefaultRun
 from detector.lab.tune.records import keep
 from detector.lab.tune.search import Search, Stays, TuneRun, Turns, Watch
 
-FIRST_FRAMES = 24  # of the first run, by whose speed the length of a round is chosen
+FIRST_FRAMES = 24  # frames of the first run; its speed decides the length of a round
 SECONDS, SECONDS_OF_TARGET = 60.0, 180.0
 FLOOR = 0.97
 
@@ -65,10 +65,10 @@ def tune(
 
 
 def run_defaults(source: str, config: Config) -> tuple[DefaultRun, Config]:
-    """Run the defaults on the first frames; return facts, and the configuration with the choices of
-    ``auto``."""
+    """Run the defaults on the first frames. Return the run's facts, and the configuration with the
+    choices of ``auto`` fixed."""
     loaded: list[LoadedModel] = []
-    # Ignore settings that an earlier search kept, since the comparison is with the defaults.
+    # Ignore settings that an earlier search kept, since we compare with the defaults.
     hooks = Hooks(loaded=loaded.append, timed=True, tuned=False)
     frames = replace(config.input, frames=FIRST_FRAMES)
     document = run_again(source, replace(config, input=frames), hooks).document
@@ -90,8 +90,8 @@ def run_defaults(source: str, config: Config) -> tuple[DefaultRun, Config]:
 
 
 def take_turns(source: str, config: Config) -> Turns:
-    """Return a function that runs rounds of a source with settings added to ``config``. Skipped
-    frames have no detections."""
+    """Return a function that runs rounds of a source with settings added to ``config``. In its
+    results, frames that a stride skipped have no detections."""
 
     def turns(
         choices: Sequence[Settings], frames: int, opens: Callable[[int], bool], stays: Stays
@@ -112,7 +112,7 @@ def take_turns(source: str, config: Config) -> Turns:
 
 
 def _to_run(variant: Variant, detected: Sequence[Detections], stride: int, frames: int) -> TuneRun:
-    """``stride``: frames of the source per frame of the run."""
+    """Convert a variant's rounds. ``stride``: frames of the source per frame of the run."""
     spread: list[Detections] = []
     for one in detected:
         spread += [one, *[Detections.empty()] * (stride - 1)]

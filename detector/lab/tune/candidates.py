@@ -1,4 +1,4 @@
-"""List the changes of a run that ``tune`` tries. The user's own options are kept."""
+"""List the changes of a run that ``tune`` tries. Options that the user gave do not change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALLER = (0.84, 0.68, 0.5)  # factors for both sides of the network's input
 GRID = 32  # pixels; the input's sides are multiples of it
 STILL = "0.5%"
 STRIDES = (2, 3)
-# Options with which ``auto`` may choose another engine than with the defaults.
+# Options that may change the engine that ``auto`` chooses.
 AFFECT_AUTO = ("concurrency", "threads", "batch", "size")
 
 
@@ -37,7 +37,7 @@ class DefaultRun:
 
 @dataclass(frozen=True, slots=True)
 class Adjustment:
-    """One change of a run. A run has at most one for each ``axis``."""
+    """One change of a run. A run has at most one change of each ``axis``."""
 
     axis: str
     settings: Settings

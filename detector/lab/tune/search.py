@@ -3,18 +3,18 @@
 Settings are measured like the rows of ``compare``: each in its own process, with all its outputs,
 in alternating rounds (``compare/rounds.py``).
 
-1. Changes without a loss, one axis after another: engine and precision; then requests, threads and
-   batch; without a target also queue and encoding. After each round the slower half is dropped
+1. Try changes without a loss, one axis after another: engine and precision; then requests, threads
+   and batch; without a target also queue and encoding. After each round the slower half is dropped
    (successive halving; Jamieson and Talwalkar, arXiv:1502.07943).
-2. If that does not reach a target: each change with a cost, added alone to the best. Then sets of
-   them, the cheapest first, if the product of their gains comes to REACH of the target (gains
-   need not multiply: two stages may limit a run in turn). Costs are compared by the agreement with
-   fp32 that a set loses against the defaults (in steps of STEP), then by what happens to the video
-   (in the order of ``VIDEO``), then by the number of options. A set is skipped if even a run
-   without inference misses the target.
-3. The best alternates with the defaults. It has to meet the goal in every round: the target, or
-   the fastest round of the defaults. If it misses a target, the next set follows; after the time
-   limit, the cheapest LATE of the sets that reached it in a trial or, if none did, the fastest set.
+2. If a target is not reached, try each change with a cost alone, added to the best settings. Then
+   try sets of these changes, the cheapest first. A set is tried if the product of its gains is at
+   least REACH x target (gains need not multiply) and a run without inference reaches the target.
+   Sets are compared by the agreement with fp32 that they lose against the defaults (in steps of
+   STEP), then by what happens to the video (in the order of ``VIDEO``), then by number of options.
+3. In a final, the best settings alternate with the defaults. In every round they must reach the
+   target or, without one, beat the fastest round of the defaults. If they miss a target, the next
+   set follows; after the time limit, at most LATE sets: the cheapest that reached the target in a
+   trial or, if none did, the fastest set.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ from detector.lab.tune.candidates import Adjustment, DefaultRun, combine, list_c
 
 TRIAL_S = 0.8  # length of a round in trials
 FEWEST_FRAMES, MOST_FRAMES = 16, 400
-MOST_OPEN = 6  # processes at once, since each has the network in memory
-LEAST_ROUNDS, ROUNDS = 3, 6  # of the final; by chance, all 6 have the same winner in 1 of 32 cases
-FINAL_FACTOR = 2  # length of final rounds, as start and end slow short ones (75 FPS became 61)
-FINAL_SHARE = 0.3  # share of the time for the final
-FREE_SHARE = 0.35  # share of the time, with a target, for changes without a loss
-STEP = 0.005  # of agreement; a round has too few frames to show less
-UNKNOWN = 1.0  # loss of changes whose loss is unknown, so that they come last
-REACH = 0.6  # share of the target
-NEAR = 0.95  # of the target is enough in a trial, as a single round may be slow by chance
-DOUBT = 1.1  # factor for the FPS of runs without inference, as a single round may be slow by chance
-LATE = 3  # sets that have a final after the time limit
+MOST_OPEN = 6  # processes at the same time, since each has the network in memory
+LEAST_ROUNDS, ROUNDS = 3, 6  # of a final; by chance, all 6 have the same winner in 1 of 32 cases
+FINAL_FACTOR = 2  # final rounds are longer: start and end slow short rounds (75 FPS became 61)
+FINAL_SHARE = 0.3  # share of the time that is left for the final
+FREE_SHARE = 0.35  # with a target, share of the time for changes without a loss
+STEP = 0.005  # least difference in agreement; a round has too few frames to show less
+UNKNOWN = 1.0  # assumed loss of changes whose loss is unknown, so that they come last
+REACH = 0.6  # share of the target that the product of a set's gains has to reach
+NEAR = 0.95  # share of the target that is enough in a trial, since one round may be slow by chance
+DOUBT = 1.1  # factor for the FPS of runs without inference, since one round may be slow by chance
+LATE = 3  # number of sets that get a final after the time limit
 NULL: Settings = {"engine": "null", "precision": "fp32"}
 
 Watch = Callable[[str, float, float], object]
-"""Called with the settings to try, the seconds passed and the seconds in all."""
+"""A function called with the settings to try, the seconds passed and the seconds in all."""
 
 
 @dataclass(slots=True)
 class TuneRun:
-    """``rates``: FPS of the source by round. ``detections``: of the first round."""
+    """``rates``: FPS of the source in each round. ``detections``: found in the first round."""
 
     rates: list[float] = field(default_factory=list)
     detections: list[Detections] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Final:
 
 @dataclass(frozen=True, slots=True)
 class TuneStep:
-    """A change, measured when added to the best. ``gain``: FPS with it over FPS without."""
+    """A change, added alone to the best settings. ``gain``: FPS with the change / FPS without."""
 
     change: Adjustment
     gain: float
@@ -93,7 +93,7 @@ class TuneStep:
 
 @dataclass(slots=True)
 class Search:
-    """``config``: the user's, whose options are kept. ``floor``: least agreement with fp32."""
+    """``config``: the user's options, which are kept. ``floor``: least agreement with fp32."""
 
     turns: Turns
     config: Config
@@ -137,7 +137,7 @@ class Search:
     def _race(
         self, choices: Sequence[Settings], stays: Stays, *, frames: int = 0, hurries: bool = True
     ) -> list[TuneRun]:
-        """Run settings in alternating rounds. ``hurries``: skip those for which time is short."""
+        """Run settings in alternating rounds. ``hurries``: skip settings once time is short."""
 
         def opens(at: int) -> bool:
             self.watch(format_options(choices[at]), self.clock() - self.start, self.seconds)
@@ -165,7 +165,7 @@ class Search:
         )
 
     def _run_defaults(self) -> TuneRun:
-        """Run the defaults, their engine's fp32 as reference and, for a target, the ceilings."""
+        """Run the defaults, fp32 as reference and, with a target, runs without inference."""
         reference = {"engine": self.plain.engine, "precision": "fp32"}
         choices = [{}, *([reference] if self.plain.precision != "fp32" else [])]
         tops: dict[str, Settings] = {}
@@ -186,7 +186,7 @@ class Search:
         return defaults
 
     def _halve(self, axis: str, best: Settings, floor: float) -> Settings:
-        """Return the fastest of ``best`` and of its changes in ``axis`` that keep the video."""
+        """Return the fastest of ``best`` and its changes in ``axis`` that still write the video."""
         changes = [
             combine(best, one, self.plain)
             for one in self._changes
@@ -204,7 +204,7 @@ class Search:
     def _rank(
         self, choices: Sequence[Settings], floor: float, runs: Sequence[TuneRun]
     ) -> list[int]:
-        """Rank settings that keep to the floor: most rounds first, then the fastest."""
+        """Rank settings that reach the floor: by number of rounds, then by speed."""
         allowed = [
             at
             for at, (settings, run) in enumerate(zip(choices, runs, strict=True))
@@ -228,7 +228,7 @@ class Search:
         return share >= floor
 
     def _agreement(self, run: TuneRun) -> float | None:
-        """Return the agreement with fp32 on shared frames; None if there is nothing to compare."""
+        """Return the agreement with fp32 on the frames of both runs; None if it is unknown."""
         both = min(len(self._reference), len(run.detections))
         reference = self._reference[:both]
         if not any(map(len, reference)) or self.config.network.random_weights is not None:
@@ -239,11 +239,11 @@ class Search:
         return self.clock() - self.start < self.seconds * self._share
 
     def _holds(self, settings: Settings) -> bool:
-        """Run a final against the defaults; return whether the settings meet the goal in each
-        round. After LEAST_ROUNDS it ends with the first round in which they do not."""
+        """Run a final against the defaults. Return whether the settings meet the goal in each
+        round. The final ends early if they miss it after LEAST_ROUNDS or more."""
         choices = [{}, settings] if settings else [{}]
         left_s = max(0.0, self.seconds - (self.clock() - self.start))
-        affordable = round(left_s * self.plain.fps / (2 * ROUNDS) * 0.8)  # the rest is loading
+        affordable = round(left_s * self.plain.fps / (2 * ROUNDS) * 0.8)  # 20% is for loading
         frames = max(self._frames, min(MOST_FRAMES, FINAL_FACTOR * self._frames, affordable))
 
         def meets(runs: Sequence[TuneRun]) -> bool:
@@ -323,7 +323,7 @@ class Search:
 
     def _loss_of(self, trial: Trial | None, axis: str = "") -> float:
         own = self.trials[0].agreement  # of the defaults
-        if axis == "video":  # it changes no detection
+        if axis == "video":  # this axis changes no detection
             return 0.0
         if own is None or trial is None or trial.agreement is None:
             return UNKNOWN
@@ -344,14 +344,14 @@ class Search:
                     yield TuneStep(change, run.fps / plain.fps, loss)
 
     def _has_cost(self, change: Adjustment) -> bool:
-        """Return whether a change costs anything; an engine may have lost no agreement."""
+        """Return whether a change has a cost. A tried engine that lost no agreement has none."""
         trial = self._find_trial(change.settings)
         if change.axis != "engine" or trial is None:
             return True
         return trial.error is None and self._loss_of(trial) > STEP / 2
 
     def _sets(self, best: Settings, steps: Sequence[TuneStep], target: float) -> Iterator[Settings]:
-        """Yield sets, cheapest first; the last has the fastest change of each axis that gains."""
+        """Yield sets, cheapest first, and last the set with the fastest change of each axis."""
         axes: dict[str, list[TuneStep | None]] = {}
         for step in steps:
             axes.setdefault(step.change.axis, [None]).append(step)

@@ -1,4 +1,4 @@
-"""Fake TensorRT, every major version: with every kind of device memory, or with cuda-python."""
+"""Fixtures with fake TensorRT in every major version. ``machine`` also has every kind of memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Build the program's graphs with the real parser and builder of TensorRT for RTX.
 
-``python -m tests.engines.trt.real_builds`` prints the table of docs/gpu.md: each graph in each
-precision, for one batch and for a range of batches, for two lists of targets.
+``python -m tests.engines.trt.real_builds`` prints the table of docs/gpu.md. It builds the two plans
+in ``PLANS`` for each graph and precision.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.models.test_onnx_levels import NANODET, YUNET, levels
 from tests.networks import open_network
 
 PRECISIONS = {"fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "int8": "int8-s8"}
-# Batches and targets of the plans of each graph: a fixed batch for two GPUs, a range for any.
+# Each graph has two plans: a fixed batch for two GPUs, and a range of batches for any GPU.
 PLANS = (("1", (1, 1), "8.6+12.0"), ("1..8", (1, 8), ""))
 SEED = 3
 SIDE = (192, 192)
@@ -102,7 +102,7 @@ GRAPHS: dict[str, MakeNetwork] = {
 def build(name: str, precision: str, folder: Path, times: int = 1) -> Iterator[Built]:
     """Build every plan of a graph in a precision, each ``times`` times to compare the bytes.
 
-    The library orders layers of parallel branches at random, so bytes may differ.
+    Bytes may differ, since the library orders the layers of parallel branches at random.
     """
     network = GRAPHS[name](folder)
     pictures = _pictures(folder)
@@ -138,7 +138,7 @@ def _pictures(folder: Path) -> Path:
 
 
 def print_table() -> None:
-    """Print a row per graph: seconds and MB in each precision, for one batch and for the range."""
+    """Print a row per graph with the seconds and MB of both plans in each precision."""
     rows, refusals = [], list[str]()
     print(f"| graph | {' | '.join(PRECISIONS)} |")
     print(f"|---|{'---|' * len(PRECISIONS)}")

@@ -1,4 +1,4 @@
-"""A device that failed refuses every later call, even freeing its memory. We report the first error
+"""After a failure, a device refuses every call, even to free its memory. We report the first error
 and free what can still be freed.
 """
 
@@ -26,7 +26,7 @@ def fail(monkeypatch, *names):
 
 @pytest.mark.parametrize("first", ["cudaStreamCreateWithFlags", "cudaHostAlloc", "cudaMalloc"])
 def test_first_error_while_opening_is_reported(tensorrt, monkeypatch, first):
-    """It comes after the first request was prepared, so there is memory to free."""
+    """The error occurs after the first request was prepared, so there is memory to free."""
     runtime = sys.modules["cuda.bindings.runtime"]
     call, calls = getattr(runtime, first), []
 

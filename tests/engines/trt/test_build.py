@@ -1,4 +1,4 @@
-"""TensorRT plans: built once and kept, for a range of batches and with the user's options."""
+"""TensorRT plans are built once and kept, also for a range of batches and with user options."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_own_options_reach_the_builder(tensorrt, tmp_path):
     made = tensorrt.fake.builds[0]
     assert (made["workspace"], made["level"], made["portable"]) == (64 << 20, 1, True)
     assert (made["hardware"], made["verbosity"]) == ("AMPERE_PLUS", "LAYER_NAMES_ONLY")
-    # It may start its own runtime, since we built it.
+    # The plan may start its own runtime, since we built it.
     with engines.open("trt", ready.network, ready.options) as engine:
         assert {layer.precision for layer in engine.execution()} == {"unknown"}
 
@@ -166,7 +166,7 @@ def test_log_of_an_open_engine_is_not_a_note_of_the_build(tensorrt, tmp_path):
 
 
 @pytest.mark.slow
-def test_build_reports_progress_and_false_cancels_it(tensorrt, tmp_path):
+def test_build_reports_progress_and_is_cancelled_if_the_callback_returns_false(tensorrt, tmp_path):
     steps = []
     built(tensorrt, tmp_path, progress=lambda *step: steps.append(step) or True)
     assert steps[0] == ("Building engine", 0, 6)
@@ -187,7 +187,7 @@ def test_ctrl_c_while_building_passes_through(tensorrt, tmp_path):
     assert plans(tmp_path) == []
 
 
-def test_batch_held_in_constants_is_refused_by_node(tensorrt, tmp_path):
+def test_batch_size_in_a_constant_is_refused_with_the_name_of_the_node(tensorrt, tmp_path):
     network = plus_one(2)
     graph = network.graph.graph
     graph.initializer.add(name="pads", data_type=1, dims=[2, 3, 2, 3], float_data=[0.0] * 36)
@@ -205,7 +205,7 @@ def test_batch_held_in_constants_is_refused_by_node(tensorrt, tmp_path):
         ("[first] a = Reshape(x, rows) y = Reshape(a, whole)", "node first "),
         ("y = Reshape<allowzero = 1>(x, whole)", ""),
         ("a = Reshape(x, kept) y = Reshape(a, whole)", ""),
-        ("a = Reshape(x, whole) b = Reshape(fixed, whole) y = Add(a, b)", ""),  # of a constant
+        ("a = Reshape(x, whole) b = Reshape(fixed, whole) y = Add(a, b)", ""),  # b: no batch axis
     ],
 )
 def test_reshape_takes_any_batch_if_batch_is_the_first_axis(nodes, culprit):
@@ -247,18 +247,18 @@ ZEROS = ", ".join(["0"] * 18)
     ("nodes", "message"),
     [
         ("[odd] t = Unique(f) y = Identity(f)", r"cannot read .* Unique at odd: .*--engine ort"),
-        # Only the parser's own check reports this one.
+        # Only the parser's check reports this node.
         (
             '[odd] y = ScatterElements<reduction = "mul">(f, zeros, f)',
             r"ScatterElements at odd: Unsupported reduction type; use --engine ort",
         ),
-        # The parser accepts it, and the builder does not.
+        # The parser accepts this node, but the builder does not.
         (
             "m = ReduceMax<keepdims = 0>(f) many = Expand(m, size) [odd_1] t, i = TopK(many, k) "
             "s = ReduceMax<keepdims = 0>(t) y = Add(f, s)",
             r"could not build .* K exceeds .* \(node odd_1, TopK\); use --engine ort",
         ),
-        # uint8 by default
+        # QuantizeLinear without a zero point returns uint8.
         ("[q1] q = QuantizeLinear(f, scale) y = DequantizeLinear(q, scale)", "node q1 .*uint8"),
         ("[q1] q = QuantizeLinear(f, scale, u8) y = DequantizeLinear(q, scale)", "q1 .*uint8"),
         ("q = QuantizeLinear(f, scale, s8) y = DequantizeLinear(q, scale)", None),

@@ -1,5 +1,5 @@
-"""Graphs that ``--precision fp16``, ``bf16`` and ``int8`` convert for TensorRT: street on its own
-clip.
+"""Graphs that ``--precision fp16``, ``bf16`` and ``int8`` convert for TensorRT. The model is
+street, on pictures of its own clip.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def inputs(network) -> list[np.ndarray]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder for the calibration, which runs once, and for plans of each TensorRT version."""
+    """Return a folder for plans of all TensorRT versions, and for the calibration (run once)."""
     return tmp_path_factory.mktemp("built")
 
 
@@ -76,9 +76,9 @@ def found_in(network, outputs) -> list[Detections]:
 
 
 def by_onnx_runtime(network: Network, pictures) -> list[list[np.ndarray]]:
-    """Run the graph in ONNX Runtime, with explicit roundings in float32 instead of bfloat16.
+    """Run the graph in ONNX Runtime. A bf16 graph runs in float32 with explicit rounding.
 
-    One thread, as in the fake, keeps the order of additions, so that int8 rounds alike.
+    As in the fake, one thread keeps the order of additions, so that int8 rounds equally.
     """
     if network.precision == "bf16":
         network = replace(network, graph=rounded(network.graph), path=None)
@@ -120,14 +120,14 @@ def test_detections_equal_onnx_runtimes_of_the_same_graph(
 def test_executed_layers_count_all_macs_once_in_their_precision(
     monkeypatch, network, place, major, precision
 ):
-    """This includes the outputs' convolutions, whose names their Casts have."""
+    """Convolutions before an output count, too, although a Cast node has their name."""
     install_fake_tensorrt(monkeypatch, major)
     ready = ready_for(network, precision, place)
     with engines.open("trt", ready.network, ready.options) as engine:
         layers = executed_layers(network, engine)
     assert sum(layer.macs for layer in layers) == count_macs(network.graph)
     types = {layer.precision for layer in layers if layer.macs}
-    # In bf16, thin convolutions stay fp32.
+    # In bf16, convolutions of few channels stay fp32.
     assert types == {"fp16": {"fp16"}, "bf16": {"bf16", "fp32"}, "int8": {"int8"}}[precision]
 
 
@@ -165,7 +165,7 @@ def test_unquantised_convolutions_are_reported_as_fp32(monkeypatch, network, pla
 def test_precision_without_effect_is_reported(
     monkeypatch, network, tmp_path, place, major, precision, lacking
 ):
-    """TensorRT is free to find no kernel of a kind, or none that is faster."""
+    """TensorRT may find no kernel of the requested precision, or none that is faster."""
     machine = install_fake_tensorrt(monkeypatch, major)
     ready = ready_for(network, precision, place)  # the calibration is reused, but not the plan
     setattr(machine.fake, lacking, False)
@@ -182,7 +182,7 @@ def test_precision_without_effect_is_reported(
 def test_converted_graph_runs_a_range_of_batches(
     monkeypatch, network, inputs, place, major, precision
 ):
-    """One plan serves 1 to 4, and a batch gives the same outputs as its pictures alone."""
+    """One plan runs batches of 1 to 4. A batch has the same outputs as its pictures alone."""
     install_fake_tensorrt(monkeypatch, major)
     four = open_network("street", batch=4)
     alone = ready_for(network, precision, place)

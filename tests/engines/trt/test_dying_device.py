@@ -1,5 +1,5 @@
-"""A GPU that dies in the middle of a run: from one call on, every call of its package fails, even
-those that free memory. The run ends with exit code 5 and keeps all earlier frames.
+"""A GPU that dies during a run: from one call on, every call of the package that accesses it fails,
+even calls that free memory. The run ends with exit code 5 and keeps all earlier frames.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STREET = CHECKOUT / "videos/street.mp4"
 ILLEGAL = 700
 BEFORE, FRAMES = 3, 6  # frames before the death; frames of the run
 
-# Calls of an inference, by package. The device dies at the first one after ``BEFORE`` frames.
+# Calls of an inference, by package. The device dies at the first such call after ``BEFORE`` frames.
 RUNNING = {
     "pycuda": (
         "Context.push Context.pop Event.record memcpy_htod_async memcpy_dtoh_async "
@@ -38,13 +38,13 @@ RUNNING = {
         "cuda.Event.synchronize cuda.Event.elapsed_time"
     ).split(),
 }
-# Functions that only closing calls.
+# Functions that are called only when the engine closes.
 CLOSING = {
     "pycuda": ["DeviceAllocation.free"],
     "cuda-python": ["cudaFree", "cudaEventDestroy", "cudaStreamDestroy"],
-    "torch": [],  # its tensors are freed with the last reference
+    "torch": [],  # tensors are freed with the last reference, without a call
 }
-# Functions that only opening calls.
+# Functions that are called only when the engine opens.
 OPENING = {
     "pycuda": ["Device.retain_primary_context", "Stream", "Event", "pagelocked_empty", "mem_alloc"],
     "cuda-python": [
@@ -65,7 +65,7 @@ def rows(table):
 
 
 class Death:
-    """A wrapper of calls: once armed, all fail from the one called ``name`` on."""
+    """A wrapper of calls. Once armed, the next call of ``name`` and all calls after it fail."""
 
     def __init__(self, name: str, armed: bool) -> None:
         self.name, self.armed, self.dead = name, armed, False
@@ -144,7 +144,7 @@ def test_failed_inference_keeps_earlier_frames(tmp_path, monkeypatch, plans, pac
     writes = session.spans["stage_names"].tolist().index("write")
     frames = session.spans["index"][session.spans["stage"] == writes]
     assert set(frames.tolist()) >= set(range(BEFORE))
-    if package != "torch":  # torch makes no call to close
+    if package != "torch":  # with torch, closing makes no call that could fail
         assert any("closing it" in note for note in session.document.notes)
 
 
@@ -169,9 +169,9 @@ def test_failure_while_opening_names_the_call(tmp_path, monkeypatch, plans, pack
     assert not (tmp_path / "run").exists()
 
 
-# One call suffices here: the runs above show that the engine treats all of them alike.
+# One call per package is enough: the tests above show that the engine treats all calls alike.
 @pytest.mark.parametrize(("package", "name"), [(one, RUNNING[one][0]) for one in RUNNING])
-def test_the_python_api_raises_the_first_error(monkeypatch, plans, package, name):
+def test_python_api_raises_the_first_error(monkeypatch, plans, package, name):
     death = machine(monkeypatch, package, name)
     frames = []
 

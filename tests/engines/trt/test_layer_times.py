@@ -1,4 +1,4 @@
-"""Layer times by TensorRT's profiler, which no reported run has, under the graph's own names."""
+"""Layer times by TensorRT's profiler, with the graph's names. Ordinary runs have no profiler."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def times_of(network, runs=3, **options):
 
 @pytest.mark.slow
 def test_every_node_is_in_one_timed_layer(machine):
-    """Every convolution is in one row, together with the activation that is fused to it."""
+    """Every convolution is in exactly one row, together with the activation fused into it."""
     network = open_network("street", size=(64, 96))
     timed = times_of(network)
     assert machine.device.allocations == {}
@@ -51,15 +51,15 @@ def test_every_node_is_in_one_timed_layer(machine):
     } == {"fp32"}
 
 
-def test_medians_of_the_runs_and_their_sum(tensorrt):
-    """Five counted runs have known times; warm-up runs before them take far longer."""
+def test_layer_times_are_medians_over_the_counted_runs(tensorrt):
+    """The five counted runs have known times. The warm-up runs before them take much longer."""
     tensorrt.fake.layer_ms = lambda layer, run: (
         1000.0 if run < 2 * WARMUP else (layer + 1) * (1 + run % 7)
     )
     timed = times_of(plus_one(), runs=5)
     runs = tensorrt.fake.runs
-    assert len(runs) == 2 * (WARMUP + 5)  # with and without the profiler, in turn
-    assert len(set(runs)) == 2  # streams of two engines
+    assert len(runs) == 2 * (WARMUP + 5)  # runs with and without the profiler alternate
+    assert len(set(runs)) == 2  # the streams of two engines
     factors = sorted(1 + run % 7 for run in range(len(runs)) if run >= 2 * WARMUP and run % 2)
     assert [layer.median_ms for layer in timed.layers] == [
         (at + 1) * factors[2] for at in range(len(timed.layers))
@@ -78,7 +78,7 @@ def test_run_request_has_no_profiler_after_layer_times(machine):
 
 @pytest.mark.slow
 def test_profiled_run_is_started_without_waiting_for_it(tensorrt, monkeypatch):
-    """TensorRT is asked for the times only after the run."""
+    """We ask TensorRT for the times only after the run."""
     pending = []
     start = tensorrt.trt.IExecutionContext.execute_async_v3
 
@@ -197,7 +197,7 @@ def test_profile_command_shows_layer_times(tensorrt, tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_runs")
 def test_profile_command_on_a_foreign_plan(tensorrt, tmp_path, monkeypatch):
-    """Without a graph MACs are unknown: we report times and names, and note what is missing."""
+    """MACs are unknown without a graph. We report times and names, and note what is missing."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())
     (tmp_path / "x.engine").write_bytes(plan_of(tensorrt, as_exported(open_network("street"))))

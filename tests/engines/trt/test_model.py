@@ -1,4 +1,4 @@
-"""TensorRT plans of other programs: their descriptions, and the messages for plans without one."""
+"""TensorRT plans of other programs: how they are described, and messages if this is missing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def plan_file(machine, place: Path, name: str = "x.trt", half: bool = False) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize(("half", "tolerance"), [(False, 1e-4), (True, 2e-2)])
 def test_float_plan_with_its_cfg_agrees_with_the_graph(machine, place, half, tolerance):
-    """We convert the layout and scale of its input."""
+    """The engine converts our input to the layout and scale of the plan's input."""
     network = open_network(
         plan_file(machine, place, half=half), cfg=str(place / "t.cfg"), class_names=["a", "b"]
     )
@@ -87,7 +87,7 @@ def test_cfg_that_does_not_fit_the_plan_is_refused_with_its_tensors(machine, pla
 
 
 def rows_model(**more):
-    """Return a model [B, 3, 32, 32] -> [B, 2, 8], two rows with three classes."""
+    """Return a model [B, 3, 32, 32] -> [B, 2, 8] with two rows of boxes for three classes."""
     rows = np.zeros((1, 2, 8), np.float32)
     rows[0, 0, :6] = [16, 16, 8, 8, 0.9, 0.8]
     rows[0, 1, :5] = [8, 8, 4, 4, 0.1]
@@ -119,7 +119,7 @@ def test_embedded_runtime_starts_only_if_the_user_trusts_the_file(machine, place
         open_network(str(file), **names)
     network = open_network(str(file), **names, trusted=True)
     with pytest.raises(EngineError, match="its own runtime"):
-        # An option for our own plans.
+        # This option is only for plans that we built.
         engines.open("trt", network, EngineOptions(own={"version_compatible": "1"}))
     with engines.open("trt", network, EngineOptions(own={"host_code": "1"})) as engine:
         assert len(network.head(engine.requests[0].infer(1), 0.5).boxes) == 1
@@ -127,7 +127,7 @@ def test_embedded_runtime_starts_only_if_the_user_trusts_the_file(machine, place
 
 @pytest.mark.parametrize("memory", PACKAGES)
 def test_plan_is_read_on_the_gpu_that_runs_it(monkeypatch, place, memory):
-    """Two GPUs of two kinds; the plan is the second one's."""
+    """There are two GPUs of different kinds. The plan was built for the second."""
     machine = install_fake_tensorrt(
         monkeypatch, 11, memory, gpus=(("Fake T4", (7, 5)), ("Fake L4", (8, 9)))
     )
@@ -146,7 +146,7 @@ def test_plan_is_read_on_the_gpu_that_runs_it(monkeypatch, place, memory):
     for device in ("auto", "cuda", "cuda:0"):
         with pytest.raises(ModelError, match="another GPU"):
             open_network(str(file), **names, device=device)
-    assert (machine.device.depth, machine.libcuda.retained) == (0, 0)  # after a failure too
+    assert (machine.device.depth, machine.libcuda.retained) == (0, 0)  # also after a failure
 
 
 @pytest.mark.slow
@@ -214,7 +214,7 @@ def test_plan_with_a_second_input_is_refused_with_its_tensors(machine, place):
         (b"ftrt", "it is damaged, or not a plan"),
         (b"\x89PNG....", r"not a TensorRT plan: it begins with b'\\x89PNG'"),
         (b'\x08\0\0\0{"a": 1}nope', "not a TensorRT plan"),
-        # An impossible length does not make a header.
+        # Bytes after an impossible length are not read as a header.
         *(
             (length.to_bytes(4, "little", signed=True) + b"{}ftrt", "not a TensorRT plan")
             for length in (-1, 0, 1, 2**31 - 1)

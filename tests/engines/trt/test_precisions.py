@@ -1,4 +1,4 @@
-"""The executed precision of each layer, as the inspector of either major version reports it."""
+"""The executed precision of each layer, as TensorRT's inspector reports it in either version."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def layer(name: str, kind: str = "", **more: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("described", "precision", "nodes"),
     [
-        # TensorRT 10: format and type in one
+        # TensorRT 10 reports format and type in one field.
         (layer("0.conv + 0.act", Inputs=[{"Format/Datatype": ROWS}]), "int8", [*KNOWN]),
         (
             layer("x", Inputs=[{"Format/Datatype": "Half"}], Metadata="[ONNX Layer: 0.conv]"),
             "fp16",
             ["0.conv"],
         ),
-        # TensorRT 11: in two fields
+        # TensorRT 11 reports them in two fields.
         (layer("x", Inputs=[{"Format": "Row", "Datatype": "BFloat16"}]), "bf16", []),
         (layer("x", "Float", TacticName="sm80_xmma_fprop_tf32f32"), "tf32", []),
         (layer("r", "UInt8", LayerType="Reformat", Outputs=[{"Datatype": "Half"}]), "fp16", []),
         (layer("PWN(0.act)"), "unknown", ["0.act"]),
         ("0.conv + 0.act", "unknown", [*KNOWN]),  # built without details
-        # The name of a layer that TensorRT inserts contains another's, but it has no node.
+        # A layer that TensorRT inserts has no node, though its name contains another layer's name.
         (
             layer(
                 "Reformatting CopyNode for Input Tensor 0 to 0.conv + 0.act",
@@ -57,7 +57,7 @@ def layer(name: str, kind: str = "", **more: object) -> dict[str, object]:
             [],
         ),
         ("Reformatting CopyNode for Output Tensor 0 to 0.conv", "unknown", []),
-        # Control characters between the nodes; horizontal fusion.
+        # Control characters separate the nodes of horizontally fused layers.
         (layer("__myl", "Half", Metadata=f"{BOTH}\x1e[ONNX Layer: gone]"), "fp16", [*KNOWN]),
         ("0.conv || 0.act", "unknown", [*KNOWN]),
     ],
@@ -68,7 +68,7 @@ def test_layers_of_either_inspector_format(described, precision, nodes):
 
 
 def test_node_in_several_layers_counts_only_in_the_computing_one():
-    """Otherwise its cost would count twice."""
+    """Otherwise the node's cost would count twice."""
     layers = [
         layer("move", LayerType="Reformat", Metadata="[ONNX Layer: 0.conv]"),
         layer("first", LayerType="gemm", Metadata=BOTH),
@@ -79,7 +79,7 @@ def test_node_in_several_layers_counts_only_in_the_computing_one():
 
 
 def test_foreign_plan_keeps_the_names_of_its_nodes():
-    """We have no graph to compare with; other exporters' names contain slashes and brackets."""
+    """We have no graph to compare with. Other exporters' names contain slashes and brackets."""
     kept = "[ONNX Layer: /model.22/cv2.0/Conv]\x1f[ONNX Layer: /act[1]/Mul]"
     [row] = layers_of({"Layers": [layer("x", Metadata=kept)]}, None)
     assert row.nodes == ("/model.22/cv2.0/Conv", "/act[1]/Mul")

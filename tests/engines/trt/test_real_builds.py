@@ -13,9 +13,9 @@ trt = pytest.importorskip("tensorrt_rtx", reason="tensorrt_rtx is not installed"
 from tests.conftest import night  # noqa: E402
 from tests.engines.trt.real_builds import GRAPHS, PRECISIONS, build  # noqa: E402
 
-PORTABLE_TARGETS = ("8.0", "8.6", "8.9", "12.0", "12.1")  # of a plan for any GPU
+PORTABLE_TARGETS = ("8.0", "8.6", "8.9", "12.0", "12.1")  # the targets of a plan for any GPU
 NO_CONVOLUTION = "none of its layers can be int8"
-# What the library, or the conversion, refuses: graph and precision -> the line that a user sees.
+# Refusals by the library or the conversion: graph and precision -> the message that a user sees.
 REFUSED = {
     (name, "int8"): NO_CONVOLUTION
     for name in GRAPHS
@@ -28,8 +28,8 @@ REFUSED = {
     for precision in PRECISIONS
     if precision != "int8"
 }
-# Daytime tests build every form of output in every precision. Whole networks take seconds, so each
-# is built in only one precision, and our own in all.
+# Tests outside the nightly run build every form of output in every precision. Whole networks take
+# seconds, so these are built in only one precision, except our own street, which is built in all.
 TURNS = [name for name in GRAPHS if not name.endswith("-export") and name != "street"]
 CASES = [
     (name, precision)

@@ -1,4 +1,4 @@
-"""Where TensorRT for RTX differs from TensorRT: targets, headers, its cache, CUDA graphs."""
+"""How TensorRT for RTX differs from TensorRT: targets, headers, kernel cache, CUDA graphs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_compiled_kernels_are_kept_per_gpu_next_to_the_plan(monkeypatch, machine
     answers(built(machine, tmp_path))
     assert machine.fake.caches_read == [True], "bytes without proof never reach the library"
     other = install_fake_tensorrt(monkeypatch, FAKE, gpus=(RTX_5090,))
-    answers(built(other, tmp_path))  # the same portable plan
+    answers(built(other, tmp_path))  # this GPU uses the same portable plan
     assert len(list(tmp_path.glob("*.plan"))) == 1
     assert len(list(tmp_path.glob("*.jit"))) == 2
     assert other.fake.caches_read == []
@@ -104,7 +104,7 @@ def test_unfit_plan_is_refused_before_it_is_loaded(monkeypatch, machine, tmp_pat
 
 
 @pytest.mark.slow
-def test_first_bytes_tell_the_library_of_a_plan(monkeypatch, machine, tmp_path):
+def test_first_bytes_of_a_plan_identify_its_library(monkeypatch, machine, tmp_path):
     (tmp_path / "street.cfg").write_text(Path("cfg/darknet/street.cfg").read_text())
     (tmp_path / "street.names").write_text("person\nvehicle\n")
     file = tmp_path / "street.engine"
@@ -135,7 +135,7 @@ class Request:
     def infer(self, n: int) -> None:
         assert n == len(self.slot)
         self.runs += 1
-        self.device_ms = 99.0 if self.runs <= 3 else self.ms  # the first runs compile
+        self.device_ms = 99.0 if self.runs <= 3 else self.ms  # the first runs compile kernels
 
     def release(self) -> None:
         self.released = True
@@ -157,10 +157,10 @@ def test_cuda_graph_is_used_if_it_is_faster(with_graph, without, graphs):
     [
         ({"graphs": "1"}, ["WHOLE_GRAPH_CAPTURE"] * 2),
         ({"graphs": "0"}, ["DISABLED"] * 2),
-        ({}, ["DISABLED", "WHOLE_GRAPH_CAPTURE", "DISABLED"]),  # both are equally fast: no graph
+        ({}, ["DISABLED", "WHOLE_GRAPH_CAPTURE", "DISABLED"]),  # the graph is tried, but not faster
     ],
 )
-def test_strategy_of_every_context(machine, own, strategies):
+def test_contexts_use_the_requested_graph_strategy(machine, own, strategies):
     with engines.open("rtx", plus_one(), EngineOptions(requests=2, own=own)):
         assert machine.fake.strategies == strategies
 

@@ -41,7 +41,7 @@ def test_each_request_has_a_stream_of_its_own(machine):
 
 @pytest.mark.slow
 def test_request_waits_only_for_its_own_stream(machine):
-    """Another stream's work is still pending when this request's result is ready."""
+    """When this request's result is ready, the work of the other stream is still pending."""
     with engines.open("trt", plus_one(), EngineOptions(requests=2)) as engine:
         first, second = engine.requests
         with first._memory.active():
@@ -87,7 +87,7 @@ def test_outputs_outlive_the_engine(machine):
 
 def test_out_of_memory_names_a_batch_that_fits(machine, monkeypatch):
     options = EngineOptions(batch=8, requests=4, device_memory="auto")
-    machine.device.total = 9 << 20  # a context of the fake takes 1 MB a picture: one of four fits
+    machine.device.total = 9 << 20  # a fake context takes 1 MB a picture: 1 of 4 contexts fits
     with pytest.raises(EngineError) as caught:
         engines.open("trt", plus_one(8), options)
     advice = re.findall(r"batch 8|\d+ MB|--\w+ \d", str(caught.value))

@@ -4,8 +4,8 @@ Labels and detections are already mapped to the scored classes. A picture counts
 if it was labelled for that class (``LabelledPicture.labelled``). A figure is None if there is
 nothing to count.
 
-faster-coco-eval computes COCO's table of precisions; our own evaluator, at IoU 0.5, computes
-intervals by resampling pictures, and recall and precision above a score.
+faster-coco-eval computes COCO's table of precisions. Our own evaluator uses IoU 0.5; it computes
+recall and precision above a score, and intervals by resampling pictures.
 """
 
 from __future__ import annotations
@@ -176,12 +176,12 @@ def _to_figure(value: float) -> Figure:
 
 
 def average_precision(pictures: Sequence[Matches]) -> float:
-    """Return the mean over 101 recalls of the best precision from there on; NaN without a box."""
+    """Return the AP interpolated at 101 recalls; NaN if no box is labelled."""
     return Ranking.of(pictures).average_precision(np.ones(len(pictures), np.int64))
 
 
 def recall(pictures: Sequence[Matches], score: float = 0.0) -> float:
-    """Return the share of boxes detected with at least this score; NaN without a box."""
+    """Return the share of boxes detected with at least this score; NaN if no box is labelled."""
     wanted = sum(picture.wanted for picture in pictures)
     right = sum(int(((p.outcomes == RIGHT) & (p.scores >= score)).sum()) for p in pictures)
     return right / wanted if wanted else float("nan")
@@ -193,7 +193,7 @@ def unmatched(pictures: Sequence[Matches], score: float = 0.0) -> int:
 
 
 def precision(pictures: Sequence[Matches], score: float = 0.0) -> float:
-    """Return the share of right ones among right and wrong detections with at least this score."""
+    """Return the precision from this score on. Detections of ignored boxes do not count."""
     right = sum(int(((p.outcomes == RIGHT) & (p.scores >= score)).sum()) for p in pictures)
     judged = right + unmatched(pictures, score)
     return right / judged if judged else float("nan")
@@ -202,7 +202,7 @@ def precision(pictures: Sequence[Matches], score: float = 0.0) -> float:
 def interval(
     pictures: Sequence[Matches], figure: Callable[[Sequence[Matches]], float]
 ) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval over pictures; too narrow if pictures are similar."""
+    """Return the 95 % bootstrap interval over pictures. Similar pictures make it too narrow."""
     rng = np.random.default_rng(SEED)
     n = len(pictures)
     drawn = [figure([pictures[i] for i in rng.integers(0, n, n)]) for _ in range(RESAMPLES)]
@@ -211,7 +211,7 @@ def interval(
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """All detections of a class, best first. Sorted once; a bootstrap sample only weights them."""
+    """All detections of a class, sorted by score once. Bootstrap samples only weight them."""
 
     right: NDArray[np.bool_]  # [m]
     wrong: NDArray[np.bool_]
@@ -228,7 +228,7 @@ class Ranking:
         return cls(outcomes[order] == RIGHT, outcomes[order] == WRONG, places[order], wanted)
 
     def average_precision(self, times: NDArray[np.int64]) -> float:
-        """Return the AP with picture i counted ``times[i]`` times; NaN without a box."""
+        """Return the AP with picture i counted ``times[i]`` times; NaN if no box is labelled."""
         wanted = int(times @ self.wanted)
         if not wanted:
             return float("nan")
@@ -240,7 +240,7 @@ class Ranking:
 
 
 def samples(pictures: int) -> list[NDArray[np.int64]]:
-    """Return each bootstrap sample as a count per picture; ``interval`` draws the same samples."""
+    """Return bootstrap samples as counts per picture. ``interval`` draws the same samples."""
     rng = np.random.default_rng(SEED)
     return [
         np.bincount(rng.integers(0, pictures, pictures), minlength=pictures)
@@ -256,16 +256,16 @@ def percentiles(drawn: Sequence[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-# COCO's table of precisions, by faster-coco-eval. The library ignores only crowds. We also ignore
-# single boxes (see ``matching``), which we mark after it has read the labels.
+# COCO's table of precisions, by faster-coco-eval. The library can ignore only crowds. We also
+# ignore single boxes (see ``matching``), so we mark these after the library has read the labels.
 
 
 def precision_table(
     pictures: Sequence[LabelledPicture], detections: Sequence[Detections], classes: int
 ) -> NDArray[np.float64]:
     """Return precisions [10, 101, classes, 4]: IoU (0.50 to 0.95), recall (0 to 1), class, area
-    (all, below 32 x 32 pixels, below 96 x 96, above). NaN without a box; at most 100 detections of
-    a class count per picture."""
+    (all, below 32 x 32 pixels, below 96 x 96, above). NaN if no box is labelled. At most 100
+    detections of a class count per picture."""
     from faster_coco_eval import COCO, COCOeval_faster
 
     class Evaluator(COCOeval_faster):  # type: ignore[misc]

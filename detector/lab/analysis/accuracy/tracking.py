@@ -1,13 +1,13 @@
 """Measure the accuracy of track ids: HOTA, IDF1, MOTA, switches and fragmentations.
 
-The definitions are the papers', as TrackEval computes them (tests contain TrackEval's figures):
+The definitions are those of the papers, as TrackEval computes them (tests hold its figures):
 
 - HOTA (Luiten et al., 2020, arXiv:2009.07736): sqrt(detection accuracy x association accuracy),
   averaged over IoU 0.05 to 0.95;
 - IDF1 (Ristani et al., 2016, arXiv:1609.01775): each track is assigned to one labelled object;
 - MOTA, id switches and fragmentations (Bernardin and Stiefelhagen, 2008: CLEAR MOT).
 
-All but HOTA are at IoU 0.5. Boxes match only within a class. A detection that matches an
+All figures except HOTA use IoU 0.5. Boxes match only within a class. A detection that matches an
 ignored box counts as neither right nor wrong. Several sequences are combined by adding their
 counts, as in TrackEval's row COMBINED.
 """
@@ -26,7 +26,7 @@ from detector.core.types import Detections, LabelledPicture
 from detector.lab.session.evaluation import DatasetTracks, TrackAccuracy
 
 ALPHAS = np.arange(0.05, 0.99, 0.05)
-LEAST_IOU = 0.5  # of a match, except in HOTA
+LEAST_IOU = 0.5  # a match has at least this IoU, except in HOTA
 EPSILON = float(np.finfo(float).eps)
 
 Numbers = NDArray[np.int64]
@@ -41,8 +41,8 @@ class TrackedFrame(NamedTuple):
 
 
 class TrackCounts(NamedTuple):
-    """Counts of one sequence, or their sums. ``correct``: matches for each of ``ALPHAS``.
-    ``associated``: the sum of the association accuracies of these matches."""
+    """Counts of one sequence, or sums over sequences. ``correct``: matches at each IoU in
+    ``ALPHAS``. ``associated``: the sum of the association accuracies of these matches."""
 
     correct: Floats
     associated: Floats

@@ -1,9 +1,9 @@
 """A run as a graph of stage calls, with edges to the calls that each had to wait for.
 
-A call starts when the last of its predecessors is done: the previous call of its thread (program
-order), the stage that made its data, and the call that released what it needs (room in a bounded
-queue, or a request or picture of a pool). The rules are those of ``loop/overlapped.py``; nothing is
-inferred from times. This file also computes the depths of queues and the durations of stages.
+A call starts when all its predecessors are done: the previous call of its thread (program order),
+the call that made its data, and the call that freed a resource (room in a bounded queue, or a
+request or picture of a pool). The rules are those of ``loop/overlapped.py``; nothing is inferred
+from times. This file also computes the depths of queues and the durations of stages.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DISPLAY_NAMES = {PROGRAM: "busy thread", REQUEST: "free request", IMAGE: "free i
 
 @dataclass(frozen=True, slots=True)
 class LoopShape:
-    """The sizes that bound a loop. ``requests``, ``images``: sizes of their pools. At most
+    """The limits of a loop. ``requests`` and ``images`` are the sizes of these pools. At most
     ``queue_batches`` filled batches wait for a worker, and ``results`` results for the writer."""
 
     batch: int
@@ -55,8 +55,8 @@ class LoopShape:
 
 
 class OffCpu(NamedTuple):
-    """Times of a call. ``off_cpu_ns``: its thread had no core. ``ready_ns``: the part of that in
-    which the thread waited for one. ``library_ns``: CPU time of library threads."""
+    """Times of a call. ``off_cpu_ns``: its thread was on no core. ``ready_ns``: the part of
+    ``off_cpu_ns`` spent waiting for a free core. ``library_ns``: CPU time of library threads."""
 
     off_cpu_ns: int
     ready_ns: int
@@ -64,7 +64,7 @@ class OffCpu(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """One call of a stage. ``number``: of its frame or, for infer, its batch."""
+    """One call of a stage. ``number``: index of its frame or, for infer, of its batch."""
 
     stage: str
     number: int
@@ -75,7 +75,7 @@ class Activity(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """What an activity waits for: the end of activity ``before``, or its start (``at_start``)."""
+    """A wait for the end of the activity number ``before`` or, if ``at_start``, for its start."""
 
     before: int
     cause: str
@@ -84,7 +84,7 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ActivityGraph:
-    """Activities by their start; ``edges[i]`` lead to the activities that i waits for."""
+    """Activities sorted by start. ``edges[i]`` lead to the activities that activity i waits for."""
 
     activities: Sequence[Activity]
     edges: Sequence[Sequence[Edge]]
@@ -99,7 +99,7 @@ class ActivityGraph:
 
 
 def activities_of(columns: dict[str, NDArray[Any]], source: int = 0) -> list[Activity]:
-    """Return the work spans of one source by start, without stages nested in another."""
+    """Return the work spans of one source, sorted by start, without spans nested in another."""
     rows = len(columns["kind"])
     columns_of_cpu = [columns.get(name, np.full(rows, NOT_KNOWN)) for name in THREAD_TIMES]
     picked = (columns["kind"] == KINDS.index(WORK)) & (columns["source"] == source)
@@ -143,14 +143,14 @@ def activity_graph(activities: Sequence[Activity], shape: LoopShape) -> Activity
 
 
 class Batches:
-    """The frames of each batch, and which of them were inferred; only these have a head call. The
-    others (--infer-every, --skip-still) take no row, so a batch spans more frames."""
+    """The frames of each batch, and which of them were inferred. Only inferred frames have a head
+    call and a row; other frames (--infer-every, --skip-still) make a batch longer."""
 
     def __init__(self, activities: Sequence[Activity], shape: LoopShape) -> None:
         numbers: dict[str, set[int]] = defaultdict(set)
         for one in activities:
             numbers[one.stage].add(one.number)
-        # The last read finds the end of the source; it may be the first call of a batch.
+        # The last read finds the end of the source instead of a frame, so it does not count.
         after_inference = numbers[PREPROCESS] | numbers[NMS]
         self.frames = 1 + min(max(numbers[READ], default=-1), max(after_inference, default=-1))
         self._inferred = numbers[HEAD]
@@ -193,8 +193,8 @@ class _EdgeRules:
         self._order = in_order(one.stage for one in activities)
         self._places = {(one.stage, one.number): at for at, one in enumerate(activities)}
         self._batches = Batches(activities, shape)
-        # The calls that gave requests back, sorted by their end: the head of each batch's last row
-        # or, if a batch has no rows, its last read.
+        # The calls that returned requests to the pool, sorted by their end. A batch's request is
+        # returned by the head call of its last row or, if it has no rows, by its last read.
         calls = [at for at, one in enumerate(activities) if one.stage in (READ, HEAD)]
         last = {self._batches.of(activities[at].number): at for at in calls}
         self._returned = sorted(last.values(), key=lambda at: activities[at].end_ns)
@@ -255,8 +255,8 @@ class _EdgeRules:
 
 
 def hand_overs(activities: Sequence[Activity], batches: Batches) -> dict[int, tuple[int, int]]:
-    """Return batch -> its hand-over to the writer: the indexes of the worker's last call and of the
-    writer's first. The plain loop has none."""
+    """Return the hand-over of each batch to the writer: the indexes of the worker's last call and
+    the writer's first call for this batch. The plain loop has no hand-overs."""
     threads = {one.stage: one.thread for one in activities}
     workers = {one.thread for one in activities if one.stage == INFER}
     done: dict[int, int] = {}
@@ -271,7 +271,7 @@ def hand_overs(activities: Sequence[Activity], batches: Batches) -> dict[int, tu
 
 
 def frames_written(activities: Sequence[Activity]) -> NDArray[np.int64]:
-    """Return when each frame was done, in nanoseconds [F], by frame."""
+    """Return the end time of each frame in nanoseconds [F], in order of frames."""
     done = _find_ends(activities)
     return np.array([done[index] for index in sorted(done)], np.int64)
 
@@ -370,7 +370,7 @@ def percentiles(values: NDArray[np.float64]) -> dict[str, float | None]:
 
 
 def frame_times_ms(columns: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """Return the ms [F] from each frame's read to its last stage's end, of the first source."""
+    """Return the ms [F] from a frame's read to the end of its last stage, for the first source."""
     frames = find_frame_times(columns)
     own = frames[frames[:, 0] == 0]
     times: NDArray[np.float64] = (own[:, 3] - own[:, 2]) / 1e6

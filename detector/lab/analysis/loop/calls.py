@@ -1,9 +1,9 @@
 """Make a table of CUDA calls like nvprof's: how long each call, kernel and copy was on the critical
 path of its process, and how long each call waited for the GPU.
 
-The path is walked from its end: from a waiting call to the GPU work that it waited for; from GPU
-work to the previous work of its stream or to its launch, whichever ended last; from a call to the
-previous one of its thread. Time between them is attributed to the host.
+The path is walked backwards. A waiting call leads to the GPU work that it waited for. GPU work
+leads to the previous work of its stream or to its launch, whichever ended last. Any other call
+leads to the previous call of its thread. Gaps have their own rows (``OTHER``, ``HAND_OVER``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Piece = tuple[str, int, int]
 def call_rows(
     calls: Sequence[CudaCall], works: Sequence[DeviceWork], edges: Sequence[int]
 ) -> list[CallRow]:
-    """Return rows by phase, the longest on the path first. ``edges``: the phases' bounds."""
+    """Return the rows of each phase, sorted by time on the path. ``edges``: the phases' bounds."""
     if not calls:
         return []
     walk = _Walk(_drop_nested(calls), works)
@@ -84,7 +84,7 @@ class _Walk:
             self._of_stream[work.stream].append(work)
 
     def find_awaited(self, call: CudaCall, until: int) -> DeviceWork | None:
-        """Return the GPU work that ended last within the call and that the call waited for."""
+        """Return the last GPU work that ended within the call and that the call waited for."""
         work = _find_last(self._works, until)
         while work is not None and work.end > call.start:
             launch = self._launches.get(work.correlation)
@@ -96,7 +96,7 @@ class _Walk:
         return None
 
     def pieces(self, begin: int, end: int) -> Iterator[Piece]:
-        """Yield the path between two times, from its end, without gaps."""
+        """Yield the pieces of the path between two times, the last piece first, without gaps."""
         now, node = end, self._find_latest(end)
         visited: set[CudaCall | DeviceWork] = set()
         while node is not None and now > begin and node not in visited:
@@ -150,6 +150,6 @@ class _Walk:
 
 
 def _find_last(ordered: Sequence[Ended], until: int) -> Ended | None:
-    """Return the last item that ended by ``until``; ``ordered``: by end."""
+    """Return the last item that ended by ``until``. ``ordered`` is sorted by end."""
     at = bisect_right(ordered, until, key=attrgetter("end"))
     return ordered[at - 1] if at else None

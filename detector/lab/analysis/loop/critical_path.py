@@ -1,8 +1,8 @@
-"""The critical path: the chain of calls and hand-overs that the run's wall time consists of.
+"""The critical path: the chain of calls and hand-overs whose times add up to the run's wall time.
 
 It is walked backwards from the last frame written; each call leads to the predecessor that ended
-last. The time between the two is a hand-over (waking a thread, a lock, the interpreter), counted as
-the call's wait, with its cause. Self times and waits add up to the wall time exactly.
+last. The time between these two calls is a hand-over (waking a thread, a lock, the interpreter). It
+counts as a wait of the later call. Self times and waits add up to the wall time exactly.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from detector.lab.session.read import SavedSession
 
 
 class PathCall(NamedTuple):
-    """One call on the path. ``wait_ns``: from the end of what it waited for to its start."""
+    """A call on the path. ``wait_ns``: time from the end of the call that it waited for."""
 
     at: int
     self_ns: int
@@ -44,7 +44,7 @@ class StageOnPath:
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """The path of the steady state: from the first frame to the last one before reading ended."""
+    """The path of the steady state, between the two ends that ``_find_steady_state`` returns."""
 
     steps: Sequence[PathCall]
     stages: dict[str, StageOnPath]
@@ -115,7 +115,7 @@ def critical_path(graph: ActivityGraph) -> CriticalPath | None:
 
 
 def _find_steady_state(graph: ActivityGraph, written: list[int]) -> tuple[int, int]:
-    """Return the bounds: the ends of the first frame and of the last one before reading ended."""
+    """Return the ends of the first frame and of the last frame done before the last read began."""
     reads = [one.start_ns for one in graph.activities if one.stage == READ]
     until = max(reads, default=max(written))
     inside = [when for when in written if when <= until]

@@ -25,10 +25,10 @@ def dependency_rows(
     blocked: Mapping[str, Mapping[str, float]],
     waits: Mapping[str, Mapping[str, float]],
 ) -> list[DependencyRow]:
-    """Return rows, the most seconds on the path first. These seconds add up to the run's.
+    """Return the rows, sorted by seconds on the path. These seconds add up to the run's time.
 
     ``calls``: system calls on the loop's threads. ``blocked``: stage -> call -> seconds. ``waits``:
-    thread -> queue -> seconds. A system call's waiting time is the part off the path.
+    thread -> queue -> seconds. A system call's waiting time is its time off the path.
     """
     on_path = Counter({STARTUP: path.startup_ns, TEARDOWN: path.teardown_ns})
     by_thread: dict[str, list[Call]] = defaultdict(list)
@@ -65,8 +65,7 @@ def _name_in_stage(call: str, stage: str) -> str:
 
 
 def _sum_inside(calls: Sequence[Call], start: int, end: int) -> Counter[str]:
-    """Return the nanoseconds of outermost calls between two times. ``calls``: of one thread, by
-    start."""
+    """Return the nanoseconds of one thread's outermost ``calls`` (sorted by start) in a period."""
     sums: Counter[str] = Counter()
     free = start
     for _, name, begins, ends in calls:

@@ -1,7 +1,7 @@
-"""Find what a run would gain from changes, by alternating runs with and without each.
+"""Measure what changes would gain, by alternating runs with and without each change.
 
-A round of a change is one run with it, between two without. It is compared with their mean, so that
-a steady drift of the computer affects both alike.
+In a round, a run with the change is between two unchanged runs. It is compared with the mean of
+these two, so that a steady drift of the computer's speed cancels out.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from detector.core.timeline.spans import ANNOTATE, INFER, WRITE
 from detector.lab.session.passes import Change
 
 FEW = 60  # frames; about ten times as many as queues and pools hold
-APART = 0.2  # largest spread of the time per frame between unchanged runs, as a share
-LEAST = 0.02  # share of a frame's time; freeing a shorter stage gains less than the noise
-LARGER = 4  # factor for the run's batch
+APART = 0.2  # share; the time per frame of unchanged runs may differ by this much
+LEAST = 0.02  # share of a frame's time; removing a shorter stage gains less than the noise
+LARGER = 4  # the batch to try is this many times the run's batch
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A change that may make a run faster. ``change``: name of its what-if row, which measures the
-    change if there are ``options`` (``how``: in words), and otherwise bounds its gain. ``words``:
-    what a user types. ``does``: the effect of these; "" if the change is not offered."""
+    """A change that may make a run faster. ``change``: name of its what-if row. This row measures
+    the change if there are ``options`` (``how`` describes them), and otherwise bounds its gain.
+    ``words``: what a user types. ``does``: their effect; "" if the change is not offered."""
 
     change: str
     words: tuple[str, ...]
@@ -47,7 +47,7 @@ class Candidate:
 
 
 def list_candidates(document: SessionDocument) -> list[Candidate]:
-    """Return the changes that may help; for cameras, only those that can be tried."""
+    """Return the changes that may help; for cameras, only a larger batch and a smaller input."""
     candidates = (
         [] if document.streams is not UNSET else [_change_loop(document), *_write_less(document)]
     )
@@ -87,8 +87,8 @@ def _write_less(document: SessionDocument) -> Iterator[Candidate]:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Seconds per frame. ``plain``: unchanged runs in order. ``changed``: each change by round;
-    ``around``: the mean of the plain runs around each. ``failed``: change -> reason."""
+    """Seconds per frame. ``plain``: all unchanged runs in order. ``changed``: the runs of each
+    change. ``around``: means of the plain runs around these. ``failed``: change -> reason."""
 
     plain: list[float] = field(default_factory=list)
     changed: dict[str, list[float]] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Turns:
 
 def compare_turns(turns: Turns, how: Mapping[str, tuple[str | None, str]]) -> list[Change]:
     """Return a row per change. ``how``: change -> (stage, its replacement). A row's FPS is its
-    ratio times the plain median."""
+    ratio times the median FPS of the plain runs."""
     rows, plain_s = [], 1 / statistics.median([1 / one for one in turns.plain])
     for change, seconds in turns.changed.items():
         pairs = list(zip(seconds, turns.around[change], strict=True))
@@ -130,7 +130,7 @@ def compare_turns(turns: Turns, how: Mapping[str, tuple[str | None, str]]) -> li
 def list_doubts(
     frames: int, plain: Sequence[float], document: SessionDocument | None = None
 ) -> list[str]:
-    """Return why the figures may not hold for the whole run. ``document``: of the profiled run."""
+    """List why the figures may not hold for the whole run. ``document``: that of the whole run."""
     reasons = []
     if frames < FEW:
         few = counted(frames, "frame", "is")

@@ -1,8 +1,8 @@
 """Explain why single frames were slow, compared with the median frame.
 
-A slow frame is traced to the call that delayed it: its own, or that of an earlier frame that it
-waited for, by the rules of ``activities``. A cause has to account for at least half of that call's
-excess over its stage's median; the cause that accounts for most is reported.
+A slow frame is traced to the call that delayed it, by the rules of ``activities``: one of its own
+calls, or a call of an earlier frame that it waited for. A call's excess is its time above the
+median of its stage. We report the cause that explains most of the excess, if that is at least half.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from detector.lab.session.why import WhyCause, WhyFrame, WhyPart
 GC, CORE, DISK, BOXES, KEY = "gc", "core", "disk", "boxes", "key frame"
 CLOCK, WORK, OTHERS, UNKNOWN = "clock", "work", "others", "unknown"
 HALF = 0.5  # share of the excess that a cause has to account for
-MORE_BOXES, MANY = 2.0, 20  # many boxes: this multiple of the median, and this many more than it
-SLOWER_CLOCK = 0.95  # share of the median clock
+MORE_BOXES, MANY = 2.0, 20  # many boxes: this multiple of the median, and this many above it
+SLOWER_CLOCK = 0.95  # share of the median clock; a lower clock counts as a cause
 LIBRARY = "library"  # all library threads together, in MomentsFacts.threads
 
 
@@ -39,8 +39,8 @@ class RunEvidence:
 
 
 class ThreadTimes(NamedTuple):
-    """Milliseconds of a thread during a call: on a core, and ready for one. From moments, ``ready``
-    is an upper bound and ``spread_ready`` assumes an even spread; from spans both are exact."""
+    """Milliseconds of a thread on a core (``cpu``) and waiting for one. From spans, waits are
+    exact. From moments, ``ready`` is an upper bound and ``spread_ready`` assumes an even spread."""
 
     cpu: float
     ready: float
@@ -173,7 +173,7 @@ class Explanation:
         return _ms(one) - self.medians[one.stage]
 
     def _find_delaying_call(self, frame: int) -> int:
-        """Return the call with the largest excess: the frame's own, or one that it waited for."""
+        """Return the call with the largest excess, of this frame or that this frame waited for."""
         best, since = self._calls[frame][0], self.activities[self._calls[frame][0]].start_ns
         for stage, wait_ms, at in self._waits_of(frame):
             calls = [at]
@@ -241,8 +241,8 @@ class Explanation:
             yield KEY, self._limit_to_work(one, min(usual, excess)), "a key frame of the source"
 
     def _is_key_read(self, each: Activity, but: Activity) -> bool:
-        """Return whether ``each`` reads another key frame; not the first, which many readers decode
-        when they open a file."""
+        """Return whether ``each`` reads a key frame and is not ``but``. The first frame does not
+        count: many readers decode it when they open a file."""
         of_key = each.stage == READ and each.number in (self.evidence.keys or ())
         return of_key and each is not but and each.number > 0
 
@@ -258,7 +258,7 @@ class Explanation:
     ) -> Iterator[tuple[str, float, str]]:
         clock = self._clock
         waited = times.ready - self._usual_wait_for_core(one)
-        # Most library threads are the engine's; those of codecs delay reading and writing.
+        # Library threads are mostly the engine's (infer) and the codecs' (read, write).
         held_up = 0.0
         if one.stage in (INFER, READ, WRITE) and clock is not None:
             held_up = clock.held_up(one)
@@ -269,7 +269,7 @@ class Explanation:
         yield CORE, waited, text
         if clock is not None:
             yield from self._list_moment_causes(one, times, clock)
-        # The last resort, with the least weight: more work says what took long, but not why.
+        # The last resort, with the least weight: more work shows what took long, but not why.
         work = times.cpu + _library_cpu_ms(one)
         if work - self._usual_work[one.stage] >= HALF * excess:
             text = f"computed for {work:.1f} ms (median {self._usual_work[one.stage]:.1f} ms)"
@@ -284,11 +284,11 @@ class Explanation:
     def _list_moment_causes(
         self, one: Activity, times: ThreadTimes, clock: _MomentIndex
     ) -> Iterator[tuple[str, float, str]]:
-        """Yield the causes that only moments show: blocked without a library at work, and the clock
-        rate."""
+        """Yield the causes that only moments show: a thread blocked while no library works for it,
+        and a low core clock."""
         pauses, library = clock.collected(one)[0], clock.find_times(one, LIBRARY)
         disk_faults = clock.faults(one.start_ns, one.end_ns, from_disk=True)
-        # The CPU time of library threads above their usual rate was for this call.
+        # We attribute the CPU time of library threads above their usual rate to this call.
         for_it = max(0.0, library.cpu - clock.library_rate * _ms(one))
         blocked = _ms(one) - times.cpu - times.ready - for_it - pauses - clock.held_up(one)
         if one.stage in (READ, WRITE) or disk_faults:
@@ -301,7 +301,7 @@ class Explanation:
 
 
 class _MomentIndex:
-    """Looks up moments by time, assuming that counts are spread evenly between two moments."""
+    """Moments (recorded once a frame) by time. Counts are assumed to be even between moments."""
 
     def __init__(self, moments: MomentsFacts) -> None:
         self._moments = moments
@@ -340,7 +340,7 @@ class _MomentIndex:
         return thread in self._moments.threads
 
     def usual_ready(self, thread: str) -> float:
-        """Return the thread's usual wait for a core between two frames."""
+        """Return the thread's median wait for a core between two moments, in ms."""
         times = self._moments.threads.get(thread)
         return median(times.ready_ms) if times is not None and times.ready_ms else 0.0
 

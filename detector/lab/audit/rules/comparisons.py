@@ -1,4 +1,4 @@
-"""Mistakes in reading what ``compare`` printed."""
+"""Mistakes in interpreting the results of ``compare``."""
 
 from __future__ import annotations
 

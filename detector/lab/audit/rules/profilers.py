@@ -18,8 +18,8 @@ START_UP = re.compile(
     r"StreamCreate|CtxDetach|CtxCreate|ModuleUnload|ModuleLoad|MemGetInfo",
     re.IGNORECASE,
 )
-MOST_NAMES = 1000  # all pairs are compared
-WRAPPER = 0.1  # least self time, as a share, of a row that contains all others
+MOST_NAMES = 1000  # longer tables are not searched, since all pairs of names are compared
+WRAPPER = 0.1  # share of all time; more self time of a row that contains all others is reported
 
 
 def _find_total(table: AuditTable) -> AuditColumn | None:

@@ -12,8 +12,8 @@ from detector.lab.audit.numbers import Number, exact, show
 from detector.lab.audit.rule import Hit, rule
 from detector.lab.audit.tables import AuditColumn, AuditTable, ms
 
-MOST_ROWS, MOST_COLUMNS = 100, 20  # all pairs are compared
-SLACK = 0.05  # the mean of 1/t is not 1 over the mean of t
+MOST_ROWS, MOST_COLUMNS = 100, 20  # limits, since all pairs are compared
+SLACK = 0.05  # tolerance, as a share: the mean of 1/t is not 1 over the mean of t
 ENDS = ("end-to-end", "e2e", "end", "pipeline", "overall")
 NOT_LATENCY = (
     "total",
@@ -58,7 +58,7 @@ def _read_latency_and_fps(table: AuditTable) -> Iterator[tuple[int, Number, Numb
 
 
 def _count_pictures(table: AuditTable) -> float | None:
-    """Return how many pictures each latency covers; None if not the same number in all rows."""
+    """Return how many pictures each latency covers; None if this number differs between rows."""
     counts = [time * rate for _, time, rate, _ in _read_latency_and_fps(table)]
     if len(counts) < 2:
         return None
@@ -77,7 +77,7 @@ def _count_pictures(table: AuditTable) -> float | None:
 def time_of_many_pictures(table: AuditTable) -> Iterator[Hit]:
     count, batches = _count_pictures(table), table.find(kinds.BATCH)
     if count is not None and 900 < count < 1100:
-        return  # units-contradict reports it
+        return  # a factor of 1000 is a unit error, which the rule units-contradict reports
     if count is not None and batches is None:
         _, time, rate, _ = next(_read_latency_and_fps(table))
         yield Hit(

@@ -1,4 +1,4 @@
-"""Mistakes in our own runs. Every run is checked as it ends, so no other rules are imported."""
+"""Mistakes in our own runs. Every run checks these as it ends, without importing other rules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from detector.core.session.document import Disturbances, Summary
 from detector.lab.audit.rule import Hit, rule
 
 MUCH = 0.1  # share of the cores, or of a thread's time
-LEAST_S = 1.0  # shares of a shorter run say nothing
+LEAST_S = 1.0  # seconds; shares of a shorter run are unreliable
 _rule = partial(rule, over="run")
 
 
@@ -60,7 +60,7 @@ def waited_for_cores(run: Summary) -> Iterator[Hit]:
     "try a lower --threads or --concurrency; if that is slower, this run fills the cores",
 )
 def waited_for_own_threads(run: Summary) -> Iterator[Hit]:
-    """Check only runs that could use fewer threads and have at least one per core."""
+    """Check only runs with at least one engine thread per core, and more than one in all."""
     threads = run.engine_threads * run.concurrency
     if not 1 < threads >= run.cpu.cores:
         return

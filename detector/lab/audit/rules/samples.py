@@ -18,8 +18,8 @@ from detector.lab.audit.tables import AuditColumn, AuditTable, find_precision, m
 SAMPLES = ("count", "calls", "samples", "n", "runs", "iterations", "frames", "iters")
 PERCENTILE = re.compile(r"^p(\d{2})(?:\.\d+)?$|^(\d{2})(?:th|%)$")
 NEEDED = {50: 5, 90: 20, 95: 40, 99: 200}  # samples for each percentile, as in our own reports
-MOST_FIGURES = 300  # all pairs are compared
-MATERIAL = 0.1  # a smaller spread is normal
+MOST_FIGURES = 300  # a limit, since all pairs are compared
+MATERIAL = 0.1  # share; a smaller spread is normal
 
 
 def _find_statistic(column: AuditColumn) -> str:
@@ -187,7 +187,7 @@ def one_sample(table: AuditTable) -> Iterator[Hit]:
 def no_spread(table: AuditTable) -> Iterator[Hit]:
     compared = [one for one in table.all(TIME, RATE) if len(one.known) > 1]
     if table.find(kinds.NAME, "layer", "name", "function"):
-        return  # a profiler's rows
+        return  # a profiler's table lists calls, not measured variants
     if not compared or not table.all(kinds.MODEL, kinds.ENGINE, kinds.PRECISION, kinds.BATCH):
         return
     has_spread = any(number.spread for one in compared for number in one.known)

@@ -1,4 +1,4 @@
-"""Mistakes in what was compared, such as rows that differ in more than their subject."""
+"""Mistakes in what was compared, such as rows that differ in more than what is compared."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _compares(table: AuditTable) -> bool:
 def _find_difference(setting: str, table: AuditTable) -> Iterator[Hit]:
     if not _compares(table) or table.rows > MOST_ROWS:
         return
-    # Models may differ in input size, which is part of a model.
+    # An input size is part of a model, so models may differ in it.
     part_of_model = setting in (kinds.SIZE, kinds.MODEL)
     for subject in (kinds.ENGINE,) if part_of_model else (kinds.ENGINE, kinds.MODEL):
         settings = [table.setting(row) for row in range(table.rows)]
@@ -64,7 +64,7 @@ def _make_rule(setting: str, bad: tuple[str, str], same: str) -> Rule:
     )
 
 
-TITLES = {kinds.SIZE: "input size (pixels)", kinds.CLIP: "video"}  # if not the setting's name
+TITLES = {kinds.SIZE: "input size (pixels)", kinds.CLIP: "video"}  # others: the setting's name
 PRECISION_DIFFERS = _make_rule(kinds.PRECISION, ("fp32", "fp16"), "fp16")
 MODEL_DIFFERS = _make_rule(kinds.MODEL, ("yolov5s", "yolov5n"), "yolov5s")
 BATCH_DIFFERS = _make_rule(kinds.BATCH, ("1", "16"), "8")
@@ -194,8 +194,8 @@ def _find_same_memory(table: AuditTable) -> Iterator[Hit]:
             one, two = (size.numbers[at] if size and at is not None else None for at in (full, row))
             if precision in REDUCED_PRECISIONS and one and two and one.value == two.value and size:
                 yield Hit(
-                    f"{size.title}: {size.texts[row]} in fp32 and in {precision}: the type of "
-                    "what was measured did not change",
+                    f"{size.title}: {size.texts[row]} in fp32 and in {precision}, so the measured "
+                    "data kept its type",
                     (table.name,),
                     (table.labels[row],),
                 )

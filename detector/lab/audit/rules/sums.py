@@ -13,7 +13,7 @@ from detector.lab.audit.numbers import Number, exact, show, total
 from detector.lab.audit.rule import Hit, rule
 from detector.lab.audit.tables import AuditColumn, AuditTable, ms, percent
 
-# Words of titles whose shares are not parts of one whole, or whose times have no meaningful sum
+# Words of column titles whose shares are not parts of one whole, or whose times cannot be summed
 NOT_PARTS = (
     "util*",
     "cpu",
@@ -357,7 +357,7 @@ def total_is_not_count_times_mean(table: AuditTable) -> Iterator[Hit]:
     clean="quantity,value,unit\nmemory left,14000,MB\none image,4.7,MB\nsafe batch,2978,images\n",
 )
 def decimal_place_lost(table: AuditTable) -> Iterator[Hit]:
-    """Report a fact that is the quotient of two others except for a power of ten."""
+    """Report a fact that differs from the quotient of two others by a power of ten."""
     facts = list(table.facts.items())
     if not 3 <= len(facts) <= 8:
         return
@@ -365,7 +365,7 @@ def decimal_place_lost(table: AuditTable) -> Iterator[Hit]:
         if kind != kind2 or kind3 == kind or not b.value or not c.value or a.value <= b.value:
             continue
         for power in (-3, -2, -1, 1, 2, 3):
-            # The quotient may be truncated or rounded, hence the tolerance of 1.
+            # The table may round or truncate the quotient, hence the tolerance of 1.
             if abs(a.value / b.value / 10**power - c.value) <= 1 and c.value >= 20:
                 yield Hit(
                     f"{name!r} / {other!r} is {show(a.value / b.value)}, {result!r} says "

@@ -31,7 +31,7 @@ def _read_side(table: AuditTable, row: int) -> int | None:
 
 
 def _find_macs_called_flops(table: AuditTable) -> Iterator[tuple[int, Number, float]]:
-    """Yield (row, count, published FLOPs) if a count called FLOPs is half the published one."""
+    """Yield (row, count, published FLOPs) if a count called FLOPs is half the published FLOPs."""
     work, params = table.find(WORK, but=MACS), table.numbers(PARAMS)
     for row, count in enumerate(work.numbers if work else ()):
         own = params[row]
@@ -100,7 +100,7 @@ def _compare_counts(case: Case) -> Iterator[Hit]:
 
 
 def _check_first_layer(table: AuditTable, case: Case) -> Iterator[Hit]:
-    """Compare the first layer's MACs with those that its parameters and input size imply."""
+    """Compare the first layer's MACs with the count that its parameters and input size imply."""
     work, params = table.find(WORK, *MACS), table.find(PARAMS)
     types = table.find(kinds.NAME, "type")
     facts = (zip(*(c.texts for c in one.columns), strict=True) for one in case.tables if one.facts)
@@ -217,7 +217,7 @@ def _rates_above(table: AuditTable, peak: float, origin: str) -> Iterator[Hit]:
             batch = table.find(kinds.BATCH)
             size = batch.numbers[row] if batch else None
             if size and size.value > 1:
-                continue  # the latency may be per picture or per batch
+                continue  # the latency may be that of a picture or of a batch
             reached = count * twice / seconds
         elif reached is None and count and frames:
             reached = count * twice * frames

@@ -1,9 +1,10 @@
 """Measure how far two arrays are apart, and whether rounding explains it.
 
-Tensors are compared by (rms of their difference) / (size of the first). A product in a type with
-relative rounding error u has an error of about u times its size. These errors are independent from
-layer to layer, so that after n layers the error is near u x sqrt(n) (Higham, Accuracy and Stability
-of Numerical Algorithms, 3.1); the networks here have up to 250 layers, sqrt(250) = 16.
+Tensors are compared by (rms of their difference) / (size of the first). A tensor's size is the rms
+around its mean. In a type with relative rounding error u, a product's error is about u times its
+size. Errors of different layers are independent, so that after n layers the error is near u x
+sqrt(n) (Higham, Accuracy and Stability of Numerical Algorithms, 3.1). Our networks have up to 250
+layers, and sqrt(250) = 16.
 
     fp32   u = 2^-24; kernels add in other orders, sums of up to 5,000 terms: 2^-24 x 70 x 16 = 7e-5
     tf32   u = 2^-11, as fp16 with the range of fp32
@@ -12,10 +13,9 @@ of Numerical Algorithms, 3.1); the networks here have up to 250 layers, sqrt(250
     int8   a step of 1/255 of a range that is ten times the rms: 1.1% of rms for each of weights and
            activations, 16 x 1.6% = 26%
 
-The tolerances are these, rounded (for fp32, times 14). Inside yolov5n and the default model no
-tensor differs by more than 0.19 of its size in int8 and 0.033 in bf16, and no layer increases the
-difference by more than 30%. A fault changes numbers by a tenth to a few times their size. The size
-of a tensor is the rms around its mean.
+``TOLERANCES`` are these errors, rounded (for fp32, times 14). Inside yolov5n and the default model
+no tensor differs by more than 0.19 of its size in int8 and 0.033 in bf16, and no layer increases
+the difference by more than 30%. A fault changes numbers by a tenth to a few times their size.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 
 TOLERANCES = {"fp32": 1e-3, "tf32": 0.01, "fp16": 0.01, "bf16": 0.06, "int8": 0.25}
 ORDER = tuple(TOLERANCES)
-# If both sides are fp32, one element that is off by OUTLIER x tolerance x (its size + the tensor's)
-# is a fault. Coarser types have such outliers, so that only the rms shows their faults.
+# If both sides are fp32, a single element that is off by OUTLIER x tolerance x (its size + the
+# tensor's) is a fault. Coarser types have such outliers without a fault, so only the rms counts.
 OUTLIER = 30
 # YUV converters and fixed-point resizes round by up to one level in each of three steps.
 LEVELS = 3
 BOX_COLUMNS = 4  # of a decoded row
-MANY = 1e-3  # share of a picture's values; rounding moves fewer by more than LEVELS
+MANY = 1e-3  # share of a picture's values; rounding moves a smaller share by more than LEVELS
 
 Array = NDArray[Any]
 
@@ -81,7 +81,7 @@ def compare_tensors(a: Array, b: Array, tolerance: float) -> Deviation:
 
 
 def columns_last(array: Array) -> Array:
-    """Return [1, rows, columns] with a box per row; there are more boxes than columns."""
+    """Return [1, rows, columns] with a box per row, assuming more boxes than columns."""
     return array if array.shape[1] >= array.shape[2] else np.swapaxes(array, 1, 2)
 
 

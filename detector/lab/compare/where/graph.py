@@ -26,8 +26,8 @@ ENDING = re.compile("_(fp16|bf16|tap)$")
 
 @dataclass(frozen=True)
 class Point:
-    """A tensor of both graphs, named ``a`` in A and ``b`` in B, dequantized. ``before``: the
-    nearest points before it. ``node``: its node's type. ``computed``: weights affect it."""
+    """A float tensor that both graphs have, named ``a`` in A and ``b`` in B. ``before``: the
+    nearest points before it. ``node``: type of its node. ``computed``: weights affect it."""
 
     name: str
     a: str
@@ -72,8 +72,8 @@ def _list_tensors(model: onnx.ModelProto) -> set[str]:
 
 
 def _map_floats(model: onnx.ModelProto, others: set[str]) -> dict[str, str]:
-    """Map names of fp32 tensors to the float tensors with their values. ``others``: names in the
-    other graph."""
+    """Map names of an fp32 graph's tensors to this graph's float tensors with the same values.
+    ``others``: names in the other graph."""
     from onnx import TensorProto
 
     constants = {tensor.name for tensor in model.graph.initializer}
@@ -141,8 +141,8 @@ def _list_inputs(node: onnx.NodeProto) -> Iterator[str]:
 
 
 class TensorReader:
-    """Reads tensors inside a side's graph, for one picture. The engine runs the graph with an added
-    output; if that fails or changes the other outputs, it runs a graph cut at the tensor."""
+    """Reads tensors inside a side's graph, for one picture. The tensor is added to the outputs; if
+    that fails or changes other outputs, the engine runs only the graph up to the tensor."""
 
     def __init__(self, side: Any, slots: Sequence[Array], outputs: Sequence[Array]) -> None:
         """``slots``: the inputs of all pictures up to this one, since engines may keep state."""

@@ -1,4 +1,4 @@
-"""Classify a difference: apply known faults to A's numbers, and find the one that gives B's."""
+"""Classify a difference: apply known faults to A's numbers, and find the fault that gives B's."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def classify_picture(
     fits: tuple[Letterbox, Letterbox] | None = None,
     source: Array | None = None,
 ) -> Kind:
-    """``before``: A's previous picture. ``fits``: where ``source`` (u8 BGR) is in ``a``, ``b``."""
+    """``before``: A's previous picture. ``fits``: place of ``source`` (BGR) in ``a`` and ``b``."""
     if a.shape != b.shape:
         return Kind(SIZE, f"{_format_shape(a)} and {_format_shape(b)}")
     if fits is not None and (moved := _compare_fits(*fits)):
@@ -106,7 +106,7 @@ def _fit_shift(a: Array, b: Array, inner: tuple[slice, slice] | None) -> tuple[f
     grey, other = (one[part].mean(axis=2)[2:-2, 2:-2] for one in (a, b))
     if min(grey.shape) < 8:
         return None
-    # Smooth both, since a shift by interpolation also blurs.
+    # Smooth both, since interpolation blurs the picture that it shifts.
     grey, other = (cv2.GaussianBlur(one, (0, 0), 1.5) for one in (grey, other))
     down, right = np.gradient(grey)
     slopes = np.stack([-right.ravel(), -down.ravel()], axis=1)
@@ -138,7 +138,7 @@ def classify_tensor(a: Array, b: Array, tolerance: float, before: Array | None =
     error = rms(left - right)
     floor = 2 * tolerance * rms(left)
     for name, detail, guess in _guess(left, right, before):
-        # Limited by the guess's own size, since all nearly flat tensors are near each other.
+        # The last limit rejects nearly flat guesses, since all nearly flat tensors are similar.
         most = min(max(EXPLAINED * error, floor), 0.7 * error, rms(guess - guess.mean()) / 2)
         if rms(guess - right) < most:
             return Kind(name, detail)
@@ -175,7 +175,7 @@ def _guess(a: Array, b: Array, before: Array | None) -> Iterator[tuple[str, str 
 
 
 def _guess_score_sigmoid(a: Array, b: Array) -> Iterator[tuple[str, str | None, Array]]:
-    """Yield a sigmoid over the scores, but not the boxes, of [..., rows, 4 or 5 + classes]."""
+    """Yield [..., rows, 4 or 5 + classes] with a sigmoid over the scores but not the boxes."""
     for first in (4, 5):
         if a.ndim > 1 and a.shape[-1] > first:
             guess = a.copy()
@@ -217,7 +217,7 @@ def classify_detections(
     same: Callable[[Detections, Detections], bool],
     count: int,
 ) -> Kind:
-    """``nms``: A's; options of a ``partial`` are varied. ``count``: number of A's detections."""
+    """Try other options of ``nms`` (A's, a ``partial``). ``count``: number of A's detections."""
     if isinstance(nms, partial):
         options = nms.keywords
         if same(nms.func(candidates, **{**options, "agnostic": not options.get("agnostic")}), b):

@@ -1,4 +1,4 @@
-"""Compare stages one by one. Both sides get A's input, so that a difference is the stage's own."""
+"""Compare stages one by one. Both sides get A's input, so that a difference arises in the stage."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from detector.core.models.base import Network
 
 Array = NDArray[Any]
-# A layer is at fault if its outputs differ this many times as much as its inputs. Slower growth
-# from layer to layer is rounding that adds up.
+# A layer is at fault if its outputs differ this many times as much as its inputs. A difference that
+# grows less at each layer is accumulated rounding.
 STEP = 3.0
-BOX_PIXELS = 0.01  # correct heads, and NMS, agree up to float32 rounding on the same input
+BOX_PIXELS = 0.01  # on the same input, correct heads and NMS agree up to float32 rounding
 
 
 @dataclass(frozen=True)
 class Side:
     """One configuration, as the functions that its loop calls. ``input_shape``: height and width.
-    ``network``: in its precision. ``open``: open an engine with one request."""
+    ``network``: the network in ``precision``. ``open``: opens an engine with one request."""
 
     name: str
     precision: str
@@ -149,7 +149,7 @@ def _compare_slots(result: Differences, a: Side, b: Side, frames: Sequence[Frame
 
 
 def _include_fits(deviation: Deviation, a: Letterbox, b: Letterbox) -> Deviation:
-    """Report different fits even if the pictures agree, since boxes are mapped back by the fit."""
+    """Report different fits even if the pictures agree, since a fit also maps boxes back."""
     same = np.allclose(
         (a.scale_x, a.scale_y, a.pad_x, a.pad_y), (b.scale_x, b.scale_y, b.pad_x, b.pad_y), 1e-4
     )
@@ -199,7 +199,7 @@ def _run(side: Side, slots: Sequence[Image]) -> list[list[Array]]:
 def _worst_output(
     mine: Sequence[Sequence[Array]], theirs: Sequence[Sequence[Array]], tolerance: float
 ) -> tuple[int, int, Deviation]:
-    """Return numbers of frame and output: the first that differ, else those that differ most."""
+    """Return frame, output and deviation of the first output that differs, else of the worst."""
     measured = []
     for at, (ours, others) in enumerate(zip(mine, theirs, strict=True)):
         if len(ours) != len(others):
@@ -215,7 +215,7 @@ def _worst_output(
 def _is_late(
     mine: Sequence[Sequence[Array]], theirs: Sequence[Sequence[Array]], tolerance: float
 ) -> bool:
-    """Return whether B's outputs are those of A for the previous frame."""
+    """Return whether each of B's outputs is A's output for the previous frame."""
     pairs = [
         (before, late)
         for earlier, others in zip(mine, theirs[1:], strict=False)
@@ -282,7 +282,7 @@ class _TensorSearch:
         return self.describe(point)
 
     def scan(self) -> StageDifference | None:
-        """Return a faulty layer if outputs agree only within a coarse tolerance; None for fp32."""
+        """Find a faulty layer although the outputs agree, which a coarse tolerance may hide."""
         if self._tolerance <= tolerance_of("fp32") or not self._points:
             return None
         self._step("all tensors")

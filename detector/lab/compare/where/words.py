@@ -1,4 +1,4 @@
-"""Turn what the user typed for A and B into two sides, opened as in a run."""
+"""Turn what the user typed for A and B into two ``Side``, opened as in a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from detector.core.types import Frame
 from detector.lab.compare.where.search import Differences, Side, search
 from detector.lab.session.where import StageDifference, Where
 
-FRAMES = 3  # two show faults that depend on the previous frame; a third costs little
+FRAMES = 3  # two frames show faults that depend on the previous frame; a third costs little
 WORDS = "an engine, a precision, a model, a .yaml file or option=value"
 PLACES: Mapping[str, str] = {
     "decode": "decoding",
@@ -151,7 +151,7 @@ def _read_frames(plan: RunPlan, source: str, count: int) -> list[Frame]:
 
 def _open(loaded: LoadedModel, network: Network) -> Any:
     if network is loaded.network:
-        return nullcontext(loaded.engine)  # left open
+        return nullcontext(loaded.engine)  # the caller's engine is not closed
     assert loaded.options is not None
     single = replace(loaded.options, requests=1, concurrency=1, artefact=None)
     single = replace(single, threads=loaded.engine.threads, device=loaded.engine.device)
@@ -173,6 +173,6 @@ def describe(result: Differences) -> str:
 
 
 def _is_separate(first: StageDifference, other: StageDifference) -> bool:
-    """Return whether ``other`` is a separate fault: a layer's fault also changes the outputs."""
+    """Return whether ``other`` is a separate fault. A layer's fault also changes the outputs."""
     inside = ("input", "graph", "outputs")
     return other is not first and not (first.stage in inside and other.stage in inside)

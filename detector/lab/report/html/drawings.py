@@ -1,4 +1,4 @@
-"""Tables, figures and SVG drawings of the HTML report. Elements carry their unrounded numbers."""
+"""Draw tables, figures and SVG of the HTML report. Elements store their unrounded numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from detector.core.tables import Column, Table, plain
 
 LONG = 36  # characters; longer cells wrap
-MAX_POINTS = 600  # in a drawn series
+MAX_POINTS = 600  # points of a drawn series
 
 
 Item = TypeVar("Item")
@@ -22,7 +22,7 @@ def thin_out(items: Sequence[Item]) -> Sequence[Item]:
 
 
 def section(name: str, title: str, *content: str, how: str = "") -> str:
-    """Return a section with a heading. ``how``: name of the explanation that it links to."""
+    """Return a section with a heading. ``how``: name of an explanation to link in the heading."""
     link = f' <a class="how screen" href="#how-{how}">(how measured?)</a>' if how else ""
     return f'<section id="{name}-part"><h2>{escape(title)}{link}</h2>{"".join(content)}</section>'
 
@@ -65,7 +65,7 @@ def figure(drawn: str, caption: str = "") -> str:
 
 
 def table(described: Table, sortable: bool = True) -> str:
-    """Return an HTML table. Rows beyond ``most`` show after a click, in a filter, and in print."""
+    """Return an HTML table. Rows after the first ``most`` are hidden until a click or filter."""
     name, columns = escape(described.name), described.columns
     rows = [[column.of(row) for column in columns] for row in described.rows]
     heads = []
@@ -103,7 +103,7 @@ def cell(column: Column, value: Any) -> str:
     if value is None or (isinstance(value, float) and value != value):
         return f'<td class="none">{text}</td>'
     if isinstance(value, (int, float)):
-        full = float(value) if isinstance(value, float) else value  # without a subclass's repr
+        full = float(value) if isinstance(value, float) else value  # subclasses have another repr
         return f'<td data-value="{full!r}">{escape(text)}</td>'
     return f'<td class="text{" long" if len(text) > LONG else ""}">{escape(text)}</td>'
 
@@ -112,7 +112,7 @@ Series = Sequence[tuple[float, float]]
 WIDTH, LEFT, RIGHT = 960, 84, 14
 HALF = 760  # width of a drawing next to a table
 SERIES = 6  # number of colours for curves
-FEW = 30  # points; a curve with more gets no dots
+FEW = 30  # a curve of more points gets no dots
 
 
 def bar(parts: Sequence[tuple[str, str, float]], unit: str, labels: bool = True) -> str:
@@ -152,7 +152,7 @@ def lanes(
         _tick(LEFT + tick * scale, height - 6, f"{_short(tick)} ms")
         for tick in ticks(0, span_ms, 8)
     )
-    # The slices are an inner SVG, so that zooming does not stretch text.
+    # The slices are in an inner SVG. Only this is zoomed, so that text is not stretched.
     inner = (
         f'<svg x="{LEFT}" y="0" width="{WIDTH - LEFT}" height="{height - 20}" '
         f'preserveAspectRatio="none" viewBox="0 0 {WIDTH - LEFT} {height - 20}">'
@@ -239,7 +239,7 @@ def roofline(
     ys = [y for _, _, y in dots if y > 0] + list(roofs.values())
     axes = Axes(*_decades(xs), *_decades(ys), height, log=True)
     shapes = []
-    label_ys: list[float] = []  # of the labels so far, so that none overlap
+    label_ys: list[float] = []  # positions of the labels so far, to avoid overlaps
     for name, rate in sorted(slopes.items(), key=lambda one: -one[1]):
         left = max(axes.x0, axes.y0 / rate)
         slope = [(left, left * rate), (highest / rate, highest)]
@@ -263,8 +263,8 @@ def roofline(
 
 @dataclass(slots=True)
 class Axes:
-    """The axes of a plot, with margins for labels at the left and below. Data in ``x0`` to ``x1``
-    and ``y0`` to ``y1`` are converted to pixels. ``whole``: y has labels only at integers."""
+    """The axes of a plot, with margins for labels at the left and below. They convert data between
+    ``x0``, ``x1`` and ``y0``, ``y1`` to pixels. ``whole``: y has labels only at integers."""
 
     x0: float
     x1: float
@@ -281,7 +281,7 @@ class Axes:
     @classmethod
     def around(cls, points: Series, height: int, width: int = WIDTH) -> Axes:
         xs, ys = [x for x, _ in points] or [0.0], [y for _, y in points] or [0.0]
-        low = min(ys) if min(ys) > 0.5 * max(ys) else 0.0  # do not squash a curve far from 0
+        low = min(ys) if min(ys) > 0.5 * max(ys) else 0.0  # far from 0, show only the curve's range
         left = 0.0 if min(xs) < 0.1 * max(xs) else min(xs)
         return cls(left, max(xs), low, max(ys), height, width=width)
 
@@ -313,10 +313,10 @@ class Axes:
         return (value - low) / (high - low) if high > low else 0.0
 
     def draw(self, x_unit: str, y_unit: str, places: Iterable[float] | None = None) -> str:
-        """Draw the axes. ``places``: x of the marks, or a mapping of x to labels; by default round
-        numbers."""
+        """Draw the axes. ``places``: x values to mark, or a mapping from x to labels; None marks
+        round numbers."""
         marks, low = powers if self.log else ticks, self.height - 7
-        last = self.width - RIGHT - 12 * len(x_unit) - 24  # the unit is to the right of it
+        last = self.width - RIGHT - 12 * len(x_unit) - 24  # the unit is to the right of the marks
         if places is not None:
             y_unit, x_unit, last = f"{y_unit}, by {x_unit}", "", self.width
         below = marks(self.x0, self.x1, 8) if places is None else places
@@ -339,7 +339,7 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     if high <= low:
         return [low]
     raw = (high - low) / count
-    if not 0 < raw < math.inf:  # too close together, or too far apart for floats
+    if not 0 < raw < math.inf:  # low and high are too close or too far apart for floats
         return [low]
     size = 10.0 ** math.floor(math.log10(raw))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= raw)
@@ -378,7 +378,7 @@ def _tick(x: float, y: float, text: str, anchor: str = "middle") -> str:
 
 
 def _short(value: float) -> str:
-    """Format with three significant digits; with an exponent only below 0.001 or from a million."""
+    """Format with three significant digits; below 0.001 or from a million, as 1e+06."""
     if value == 0 or 1e-3 <= abs(value) < 1e6:
         return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
     return f"{value:.0e}"

@@ -24,9 +24,9 @@ from detector.lab.session.read import SavedSession
 from detector.lab.session.rows import read_rows
 
 LINKS = 3
-LONG_COMMAND = 60  # characters; a longer one is printed once, above the options to add to it
+LONG_COMMAND = 60  # characters; a longer command is printed only once, above the options to add
 ELLIPSIS = "…"
-MAX_CLASSES = 6  # rows; 80 classes would push everything else off the screen
+MAX_CLASSES = 6  # rows of the table; 80 classes would push everything else off the screen
 
 
 def first_screen(session: SavedSession) -> str:
@@ -89,12 +89,12 @@ def _links(document: SessionDocument) -> str:
 
 
 def _path_from_session(document: SessionDocument, path: str) -> str | None:
-    """Return ``path`` relative to the session's folder, or None if only one of them is absolute.
-    Compare names only, since the report may be rendered on another machine."""
+    """Return ``path`` relative to the session's folder, or None if only one of the two is absolute.
+    The file system is not used, since the report may be rendered on another machine."""
     session = document.session
     if not isinstance(session, str) or os.path.isabs(session) != os.path.isabs(path):
         return None
-    root = "/-" * 64  # so deep that ".." in a path stays below "/"
+    root = "/-" * 64  # deep enough that ".." in a path does not reach "/"
     return os.path.relpath(os.path.join(root, path), os.path.join(root, session))
 
 
@@ -200,7 +200,7 @@ def _step_row(step: NextStep, short: bool) -> str:
 
 
 def _words(words: Sequence[str]) -> str:
-    """Join words so that lines break only between them, and not after an option's hyphens."""
+    """Join words so that lines break only between words, not after the hyphens of an option."""
     quoted = [word if word == ELLIPSIS else escape(shlex.quote(word)) for word in words]
     return " ".join(f"<span>{one}</span>" if len(one) < LONG else one for one in quoted)
 

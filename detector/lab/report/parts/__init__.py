@@ -1,1 +1,1 @@
-"""The parts of the report. The list ``PARTS`` of each file here adds its parts."""
+"""The parts of the report. Each file lists the parts that it adds in ``PARTS``."""

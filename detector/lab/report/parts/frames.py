@@ -47,7 +47,7 @@ def timeline(session: SavedSession) -> str:
 
 def _select_steady(activities: Sequence[Activity]) -> list[Activity]:
     frames = [one.number for one in activities if one.stage == "nms"]
-    if len(frames) < SHOWN_FRAMES:  # too short for a steady part, so show the whole run
+    if len(frames) < SHOWN_FRAMES:  # the run is too short for a steady state, so show all of it
         return list(activities) if frames else []
     first = max(0, min(max(frames) // 2, max(frames) - SHOWN_FRAMES))
     middle = [
@@ -55,7 +55,7 @@ def _select_steady(activities: Sequence[Activity]) -> list[Activity]:
         for one in activities
         if one.stage == "nms" and first <= one.number < first + SHOWN_FRAMES
     ]
-    if not middle:  # frame numbers may have a gap there
+    if not middle:  # frame numbers may have a gap in the middle
         return []
     start, end = middle[0].start_ns, middle[-1].end_ns
     return [one for one in activities if one.end_ns > start and one.start_ns < end]

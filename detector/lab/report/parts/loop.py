@@ -63,7 +63,7 @@ def path(session: SavedSession, facts: CriticalPathFacts) -> str:
 
 CHANGES = (
     Column("change"),
-    # The loss of a change that was slower in every round is shown as a negative gain.
+    # A change that was slower in every round has a negative gain.
     Column(
         "gain",
         form="+.1%",

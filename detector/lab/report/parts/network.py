@@ -38,8 +38,8 @@ from detector.lab.session.network import (
 from detector.lab.session.read import SavedSession
 
 MAX_LAYERS, FEW_LAYERS = 15, 5  # rows shown by default, and in short output
-MAX_OPERATORS = 15  # on a terminal
-OF_THE_ROOF = 3  # layers closest to the roofline, and as many farthest from it
+MAX_OPERATORS = 15  # rows on a terminal
+OF_THE_ROOF = 3  # number of layers closest to the roofline, and of those farthest from it
 
 
 def as_sentence(line: str | None) -> str | None:

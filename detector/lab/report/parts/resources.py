@@ -28,7 +28,7 @@ from detector.lab.session.passes import (
 from detector.lab.session.read import SavedSession
 
 MIN_SHARE = 0.005  # packages and libraries with a smaller share of Python's time are not listed
-LONGEST_FUNCTIONS = 10  # on a terminal
+LONGEST_FUNCTIONS = 10  # rows on a terminal
 
 
 def memory_text(facts: MemoryFacts) -> str:
@@ -65,7 +65,7 @@ PARTS_OF_MEMORY = (
 
 
 def parts_table(facts: MemoryFacts) -> Table:
-    """Return the parts and their sum, which is the peak of a run in a separate process."""
+    """Return the parts and their sum, which is the memory peak of a run in its own process."""
     parts = sorted(facts.parts_mb.items(), key=lambda one: -one[1])
     rows = [*parts, ("peak", sum(facts.parts_mb.values()))]
     return Table("memory", PARTS_OF_MEMORY, rows, "memory of a run in its own process")

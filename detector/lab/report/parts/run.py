@@ -71,7 +71,7 @@ def ledger(session: SavedSession) -> str:
 
 
 def _outside_threads(document: SessionDocument, frames: int) -> str:
-    """State the times that no bar shows: CPU of library threads, and seconds of each phase."""
+    """State times that are in no bar: the CPU time of library threads, and seconds by phase."""
     libraries, unbooked = (
         seconds * 1e3 / frames
         for seconds in (document.cpu.library_threads_s, unbooked_cpu_s(document))
@@ -86,12 +86,12 @@ def _outside_threads(document: SessionDocument, frames: int) -> str:
 
 
 def _thread_parts(thread: ThreadRow, stages: Sequence[StageRow]) -> list[tuple[str, str, float]]:
-    """Return (CSS class, label, ms) of a thread's stages, waits and rest: all of its wall time."""
+    """Return (CSS class, label, ms) for a thread's stages, waits and rest: all its wall time."""
     parts = []
     for stage in stages:
         threads = stage.thread.split(",")
         if thread.thread in threads:
-            # Only infer runs in several threads, which do nothing else.
+            # Only infer runs in several threads, and these run no other stage.
             ms = thread.busy_ms if len(threads) > 1 else stage.busy_ms
             parts.append((stage.stage, stage.stage, ms))
     return [

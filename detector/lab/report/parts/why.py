@@ -1,4 +1,4 @@
-"""The part of the report that explains the slowest frames. A click shows the parts of a frame."""
+"""The part of the report that explains the slowest frames. A click on one shows its calls."""
 
 from __future__ import annotations
 
