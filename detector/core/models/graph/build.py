@@ -1,6 +1,6 @@
 """Build ONNX graphs node by node, and compute shapes and MACs of any ONNX graph.
 
-Each node that we build has one output of the same name: identifiers or digits joined by dots.
+Each node that we build has one output, named like the node: identifiers or digits joined by dots.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 OPSET = 17
-IR_VERSION = 8  # that of opset 17; old runtimes reject newer ones
+IR_VERSION = 8  # of opset 17; old runtimes reject newer versions
 INPUT = "images"
 LIGHT_FLOATS = 4096  # constants with more elements get no values in shape inference
 LONGEST_VECTOR = 1 << 20  # elements; the scores of 8,400 boxes and 80 classes are 672,000
@@ -262,8 +262,8 @@ def check_model(model: onnx.ModelProto, *, unfinished: bool) -> None:
 
 
 def _needs_values(graph: onnx.GraphProto) -> bool:
-    """Return whether inference may find more shapes by computing values, without the risk that a
-    long Range takes all memory."""
+    """Return whether shape inference should compute values: shapes are missing, and no long Range
+    can take all memory."""
     dims: dict[str, list[int | None]] = {}
     for info in (*graph.input, *graph.value_info, *graph.output):
         tensor = info.type.tensor_type
@@ -307,7 +307,7 @@ def is_quantised(model: onnx.ModelProto) -> bool:
 
 
 def tail_nodes(model: onnx.ModelProto) -> set[str]:
-    """Return the nodes after the last multiplying ones (Conv, Gemm, MatMul...), which decode."""
+    """Return the nodes after the last multiplying ones (Conv, Gemm, ...). They decode boxes."""
     needed: set[str] = set()  # tensors that a multiplying node needs
     tail = set()
     for node in reversed(model.graph.node):
@@ -354,7 +354,7 @@ def uncounted(model: onnx.ModelProto) -> list[str]:
 
 
 def peak_bytes(model: onnx.ModelProto) -> int:
-    """Return the peak size of all tensors that are still to be read, at four bytes per value."""
+    """Return the peak size of the tensors in use at one time, at four bytes per value."""
     graph, shapes = model.graph, tensor_shapes(model)
     constants = {tensor.name for tensor in graph.initializer}
     last = {name: at for at, node in enumerate(graph.node) for name in node.input}

@@ -79,7 +79,7 @@ def operand_name(tensor: str, ending: str) -> str:
 
 def original_names(model: onnx.ModelProto) -> dict[str, str]:
     """Return renamed node -> its name in the fp32 graph. A node that computes an output got an
-    ending, and the Cast after it got its name; here they are exchanged."""
+    ending, and the Cast after it got its name; this exchanges the two names again."""
     makers = {output: node.name for node in model.graph.node for output in node.output}
     originals: dict[str, str] = {}
     for node in model.graph.node:
@@ -102,7 +102,7 @@ def sensitive_nodes(model: onnx.ModelProto, kept: Set[str] = frozenset()) -> set
 
 
 def _thin_nodes(graph: onnx.GraphProto) -> set[str]:
-    """Return convolutions with few input channels per group, and their activations. Those in
+    """Return convolutions with few input channels per group, and their activations. Convolutions in
     attention blocks are omitted: OpenVINO 2026.4 cannot compile such a block with mixed types."""
     thin: set[str] = set()
     constants = {tensor.name: tensor.dims for tensor in graph.initializer}
@@ -178,7 +178,7 @@ def _nodes_before_products(graph: onnx.GraphProto) -> set[str]:
 
 
 class _HalvesWriter:
-    """``types``: written float tensor -> "fp32" or the half. ``renamed``: output -> its new name.
+    """``types``: written float tensor -> its precision. ``renamed``: output -> its new name.
     ``made``: new constants. ``elements``: tensor -> ONNX type."""
 
     def __init__(self, model: onnx.ModelProto, precision: str) -> None:
@@ -313,7 +313,7 @@ class _HalvesWriter:
         return any(name in self.constants and not self._fits(name) for name in reads)
 
     def _fits(self, name: str) -> bool:
-        """Return whether a constant is in the range of the half (bfloat16's is that of float32)."""
+        """Return whether a constant fits into the half type (bfloat16 has the range of float32)."""
         if self.precision == "bf16":
             return True
         values = self.values[name]

@@ -171,7 +171,7 @@ def int8_units(wiring: Wiring) -> list[Unit]:
 
 def int8_nodes(wiring: Wiring, kept: Collection[str]) -> set[str]:
     """Return the nodes that are int8 if the nodes ``kept`` stay float. A node that does not
-    multiply is int8 only if all nodes before or all nodes after it are, since otherwise it would
+    multiply becomes int8 only if all nodes before it or all after it are int8; otherwise it would
     not be faster."""
     able = [name for name in wiring.able if name not in kept]
     after_int8 = {name for name in able if wiring.multiplies(name)}
@@ -250,7 +250,7 @@ def quantised_graph(
 
 def original_names(model: onnx.ModelProto) -> dict[str, str]:
     """Return renamed node -> its name in the fp32 graph. A convolution that computes an output got
-    an ending, and the DQ after it got its name; they are exchanged here."""
+    an ending, and the DQ after it got its name; this exchanges the two names again."""
     names = {node.name for node in model.graph.node}
     originals: dict[str, str] = {}
     for node in model.graph.node:
@@ -376,7 +376,7 @@ class _QdqWriter:
         )
 
     def _is_int8_output(self, tensor: str) -> bool:
-        """Return whether a tensor is an output whose name the DQ after an int8 node takes."""
+        """Return whether a tensor is an output that an int8 node computes; the DQ gets its name."""
         return (
             self.on_outputs
             and tensor in self.wiring.outputs
@@ -469,8 +469,8 @@ def _output_axis(node: onnx.NodeProto) -> int:
 
 
 def _range_sources(wiring: Wiring) -> dict[str, str]:
-    """Return tensor -> the tensor whose values it holds, only moved. Both must have the same scale,
-    to avoid rounding."""
+    """Return tensor -> the tensor whose values it holds in another place. Both need the same scale,
+    to avoid rounding twice."""
     sources: dict[str, str] = {}
     for node in wiring.graph.node:
         if node.op_type in MOVING and node.name in wiring.able:

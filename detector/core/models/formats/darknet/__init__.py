@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from detector.core.models.formats.darknet.weights import Filter
 
 SUFFIXES = (".cfg",)
-HASHED_BYTES = 4 << 20  # of a cfg, or of weights beyond those needed; longer files are refused
+HASHED_BYTES = 4 << 20  # of a cfg, or of a weights file after the needed part; the rest is refused
 
 
 @dataclass(frozen=True, slots=True)
 class CfgDescription:
-    """All that a run needs of a cfg besides the graph. It does not depend on the weights."""
+    """What a run needs from a cfg in addition to the graph. It does not depend on the weights."""
 
     input: InputRules
     layers: list[YoloLayer]
@@ -98,7 +98,7 @@ def read(request: ModelRequest) -> Network:
         sha256=hashlib.sha256(cfg_digest + weights_digest).hexdigest(),
         random_seed=seed,
         warnings=[*warnings, *names_warnings, *random_weights_warning(seed)],
-        # A cfg with warnings is parsed in each run, because they name its path and lines.
+        # A cfg with warnings is parsed in each run, because the warnings name its path and lines.
         description=None if warnings else (key, msgspec.to_builtins(about)),
     )
     return with_graph(network, request)
@@ -108,7 +108,7 @@ FRONT_END = FrontEnd(read, takes_weights=True, takes_random_weights=True)
 
 
 def describe(architecture: CfgNetwork) -> CfgDescription:
-    """Return what a run needs. Darknet stretches pictures, or pads with grey if letter_box=1."""
+    """Return what a run needs. Darknet stretches pictures; with letter_box=1, it pads with grey."""
     geometry, pad_value = ("centre", 128) if architecture.letter_box else ("stretch", 114)
     height, width = architecture.height, architecture.width
     layers = [

@@ -18,7 +18,7 @@ from detector.core.models.graph.operators import ACTIVATIONS
 MAX_SIDE = 16384  # pixels, for inputs and anchors
 MAX_CHANNELS = 1 << 19  # yolo9000 has 28,269
 MAX_CLASSES = 100_000  # yolo9000 has 9,418
-# Far above the largest published darknet networks.
+# These limits are far above the largest published darknet networks.
 MAX_TENSOR = 1 << 28  # floats in one output of one layer: 1 GiB
 MAX_FLOATS = 400_000_000  # floats in all weights: 1.6 GB; the limit of an ONNX file is 2 GB
 
@@ -101,8 +101,8 @@ class Route(Layer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortcut(Layer):
-    """The sum of its inputs, in as many channels as the first one has. An input's further
-    channels are ignored; if it has fewer, they are added to the first channels."""
+    """The sum of its inputs, in as many channels as the first one has. Further channels of other
+    inputs are ignored; an input with fewer is added to the first ones."""
 
     activation: str
 
@@ -399,7 +399,7 @@ def _read_convolution(section: CfgSection, architecture: CfgNetwork) -> Convolut
 
 
 def _read_maxpool(section: CfgSection, architecture: CfgNetwork) -> MaxPool:
-    """Read a pool. ``padding`` is the total of two sides; half of it, rounded down, comes first."""
+    """Read a pool. ``padding`` is a total; half of it, rounded down, is on the left and top."""
     source = _previous_layer(section, architecture)
     _refuse_keys(section, "maxpool_depth", "antialiasing")
     stride = _read_strides(section)
@@ -580,7 +580,7 @@ def _read_yolo(section: CfgSection, architecture: CfgNetwork) -> Yolo:
 
 
 def _read_anchors(section: CfgSection) -> tuple[tuple[float, float], ...]:
-    """Return width and height of the anchors that ``mask`` selects; of all if it is missing."""
+    """Return width and height of the anchors that ``mask`` selects, or of all without a mask."""
     values = section.reals("anchors")
     if not values or len(values) % 2:
         raise section.error(
@@ -604,7 +604,7 @@ def _read_anchors(section: CfgSection) -> tuple[tuple[float, float], ...]:
 
 
 class SectionKind(NamedTuple):
-    """The function that reads a section, and its known keys besides those of training."""
+    """The function that reads a section, and the known keys (without those for training)."""
 
     read: Callable[[CfgSection, CfgNetwork], Layer]
     keys: frozenset[str]

@@ -40,7 +40,7 @@ def read_weights(path: Path, architecture: CfgNetwork) -> list[Filter]:
             size = max(len(data), path.stat().st_size)
     except OSError as exc:
         if isinstance(exc, FileNotFoundError) and path.suffix in (".pt", ".onnx"):
-            raise absent_model(path) from exc  # the user means a model, not weights for this one
+            raise absent_model(path) from exc  # the user meant a model, not weights for a cfg
         raise ModelError(f"{path}: cannot be read: {exc.strerror}; give --weights FILE") from exc
     if what := mistaken_for(data[:START_BYTES]):
         raise ModelError(f"{path}: {what}; download it again")

@@ -1,7 +1,7 @@
 """Limits for ONNX files, checked before anything is built from them.
 
-A small file may expand to a huge model: an empty node takes two bytes in the file and a hundred in
-memory, and local functions that each call the next one twice double the graph with each level. So:
+A small file may expand to a huge model. An empty node takes two bytes in the file and a hundred in
+memory. Local functions that each call the next one twice double the graph at every level. So:
 
 ``measure_bytes``  checks the file's fields, before protobuf builds objects from them
 ``measure_graph``  checks the nodes after inlining, and all names, before onnx reads the model
@@ -36,7 +36,7 @@ MAX_COUNT = 10**12  # larger numbers of nodes are not distinguished
 SMALL = 256  # bytes; smaller messages are counted as a whole
 
 Fields = dict[int, str]
-# Message -> field number -> content. "data" takes its size in memory, "packed" up to 8 times that.
+# Message -> field number -> content. In memory, "packed" takes up to 8 times its size in the file.
 MESSAGES: dict[str, Fields] = {
     "model": {7: "graph", 20: "training", 25: "function"},
     "training": {1: "graph", 2: "graph"},
@@ -59,7 +59,7 @@ VARINT, BYTES, FIXED = 0, 2, {1: 8, 5: 4}  # protobuf's wire types; the fixed on
 
 
 class _DamagedError(Exception):
-    """The bytes are not protobuf, which the parser will report."""
+    """The bytes are not protobuf. The parser will report that."""
 
 
 def measure_bytes(path: Path, data: bytes) -> None:

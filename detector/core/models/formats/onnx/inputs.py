@@ -25,7 +25,7 @@ HEIGHT, WIDTH, ONE = "height", "width", "1"
 
 
 class ExtraInput(NamedTuple):
-    """``forms``: what the last axis holds, one form per length; (): a mask of pixels."""
+    """``forms``: possible contents of the last axis, of different lengths; (): a mask of pixels."""
 
     maker: str
     forms: tuple[tuple[str, ...], ...]
