@@ -1,4 +1,4 @@
-"""The front ends: listed, imported one at a time, and the options of each."""
+"""The list of front ends, their import one at a time, and the options of each."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_every_listed_module_has_a_front_end_for_its_suffix(suffix, module):
     assert isinstance(imported.FRONT_END, FrontEnd)
 
 
-def test_the_suffixes():
+def test_front_ends_read_exactly_these_suffixes():
     assert set(models.front_ends()) == {*".cfg .onnx .pt .pth .safetensors .yaml .yml".split()}
     assert set(engines.front_ends()) == {".trt", ".rtx", ".engine", ".plan", ".xml"}
 
@@ -78,7 +78,7 @@ def test_the_suffixes():
     [
         ("x.cfg", ["darknet"]),
         ("x.onnx", ["onnx"]),
-        ("x.safetensors", ["checkpoint", "safetensors", "yolo"]),  # its tensors, its network
+        ("x.safetensors", ["checkpoint", "safetensors", "yolo"]),  # and what it uses
     ],
 )
 def test_run_imports_only_the_front_end_of_its_file(tmp_path, model, expected):

@@ -1,4 +1,4 @@
-"""A network from a checkpoint, state dict, safetensors file or description; what is refused."""
+"""Checkpoints, state dicts, safetensors files and descriptions are read, or refused."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_safetensors_hold_the_same_network(tmp_path, described):
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 def test_tensors_alone_are_recognised_among_the_packaged_networks(tmp_path, suffix):
-    """yolov5n's tensors without its description; and with classes of another number."""
+    """Tensors of yolov5n are recognised, also with another number of classes."""
     path = random_checkpoint(tmp_path / "yolov5n.pt")
     whole = open_network("yolov5n.yaml", weights=str(path), size=(64, 64))
     with open_checkpoint(path) as (contents, _):
@@ -154,7 +154,7 @@ def test_tensors_that_no_packaged_network_fits_say_what_to_give(tmp_path):
 
 
 def test_stored_anchors_win_over_the_descriptions(described):
-    """``anchors`` in cells (stride 2 here), ``anchor_grid`` in pixels."""
+    """``anchors`` are in cells (of stride 2 here), ``anchor_grid`` is in pixels."""
     cells = {**tensors_of(), "model.1.anchors": np.float16([[[1, 2], [3, 4]]])}
     assert described(cells).head.keywords["layers"][0].anchors == ((2, 4), (6, 8))
     grid = {**cells, "model.1.anchor_grid": np.float32([10, 20, 30, 40]).reshape(1, 1, 2, 1, 1, 2)}

@@ -20,7 +20,7 @@ COMPUTING = [name for name in engines.names() if name != "null"]
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", COMPUTING)
 @pytest.mark.parametrize(("name", "reference", "input_key", "output_key"), CASES)
-def test_decoded_outputs(shared, name, reference, input_key, output_key, engine):
+def test_decoded_outputs_are_right(shared, name, reference, input_key, output_key, engine):
     need_engine(engine)
     folder = shared / "data/weights"
     with np.load(folder / reference) as stored:
