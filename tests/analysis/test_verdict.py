@@ -149,7 +149,7 @@ def test_smaller_input_speeds_up_all_its_stages_in_the_plain_loop():
     ("ms", "choices"),
     [
         ({"infer": 4, "write": 10}, SMALLER),  # writing limits the run
-        ({"infer": 10, "write": 4}, Choices(input=(256, 416))),  # there is no smaller one
+        ({"infer": 10, "write": 4}, Choices(input=(256, 416))),  # no smaller input exists
         ({"infer": 10, "write": 9.99}, SMALLER),  # a smaller input would gain nothing
     ],
 )

@@ -44,7 +44,7 @@ def test_fixed_batch_of_three_can_become_one(tmp_path):
 
 
 def mixing(operator):
-    """Make a graph in which ``operator`` mixes the pictures of a batch, or may do so."""
+    """Make a graph whose ``operator`` mixes the pictures of a batch, or may mix them."""
     export = Export()
     colours = export.colours()
     match operator:

@@ -201,7 +201,7 @@ def test_file_is_read_if_something_proves_its_outputs(tmp_path, case):
 
 @pytest.mark.parametrize(("columns", "family"), [(4, "rfdetr"), (91, "rfdetr-coco")])
 def test_rf_detr_gets_imagenet_pixels_and_has_no_background_class(tmp_path, columns, family):
-    """With three classes, labels have as many columns as boxes. COCO's 91 include no background.
+    """Labels of three classes have as many columns as boxes. COCO's 91 include no background.
 
     The network gets normalised colours: (colour - mean) / deviation.
     """
@@ -267,7 +267,7 @@ def test_transformer_family_follows_from_how_boxes_are_computed(
     tmp_path, head, kernel, family, expected
 ):
     """Conditional DETR adds reference points to its boxes. Folding leaves only an Add of constants.
-    Without this Add, the file would be read as DETR."""
+    The file would be read as DETR if this Add were missing."""
     path = transformer(head, kernel).save(tmp_path / "model.onnx")
     network = open_network(path, batch=1 if head == "moved in place" else 2)
     assert (network.family, network.output_shapes[0][0]) == (family, network.batch)
@@ -493,7 +493,7 @@ def test_mean_is_subtracted_if_the_graph_only_divides(tmp_path):
 
 def branches_on_boxes(nothing: float = 1.0, branch: bool = True) -> Export:
     """Make a detector like torchvision's, which finds one box or none. Its NMS moves the boxes of
-    each class apart, by the largest coordinate; if there are no boxes, a branch skips this."""
+    each class apart, by the largest coordinate; a branch skips this for an empty list."""
     export = Export()
     colours = export.colours()
     kept = export.add("Greater", export.add("ReduceMax", colours, axes=[2]), export.const([0.5]))

@@ -45,7 +45,7 @@ EVERY = [
     for name, score in (("green", 0.8), ("red", 0.6), ("blue", 0.4))
     for box in BOTH
 ]
-TWINS = [("blue", 0.6, BOTH[0])] * 2  # there is no second NMS
+TWINS = [("blue", 0.6, BOTH[0])] * 2  # NMS does not run again
 CASES = [
     # name, graph, family, layout, detections
     ("yolov5", exports.decoded, "yolov5", "decoded", [("green", 0.4, box) for box in BOTH]),

@@ -183,7 +183,7 @@ def test_built_file_takes_names_but_no_family(tmp_path):
 
 
 def test_only_our_own_metadata_is_replaced():
-    network = plus_one()  # it has another head, so there is no description
+    network = plus_one()  # its head is not ours: no description
     network.graph.metadata_props.add(key="author", value="somebody")
     network.graph.metadata_props.add(key=KEY, value="of another graph")
     write_description(network)

@@ -129,7 +129,7 @@ def test_one_class_is_as_wide_as_a_finished_detection(machine, tmp_path):
 def test_description_tells_rt_detr_from_finished_detections(
     machine, tmp_path, ends, model, names, class_id
 ):
-    """For [1, 300, 6], the header's description decides. Boxes are in 0..1 of the input."""
+    """The header's description decides what [1, 300, 6] means. Boxes are in 0..1 of the input."""
     answer = np.zeros((1, 300, 6), np.float32)
     answer[0, 3] = [*(np.array(BOX) / SIDE), *ends]
     header = {

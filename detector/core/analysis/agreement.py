@@ -17,9 +17,8 @@ from detector.core.types import Detections
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How well two sides' boxes match. ``share``: 2 x matched / (reference + other); 1.0 if both
-    have none. ``mean_iou`` and ``mean_score_diff`` (absolute) are over matched pairs; NaN
-    without."""
+    """How well two sides' boxes match. ``share``: 2 x matched / (reference + other); 1.0 without
+    boxes. The means (one of absolute differences) cover matched pairs; NaN without pairs."""
 
     frames: int
     reference: int

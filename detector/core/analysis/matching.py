@@ -2,9 +2,9 @@
 
 Detections are matched in descending order of score. Each takes the free label with the highest IoU,
 if the IoU reaches the threshold. A detection is right if its label is a box to find, wrong if it
-gets no label, and neither if its label is to be ignored. Boxes to find are tried first. An
-``ignored`` box is matched once and by IoU, like any other. A ``crowd`` takes any number of
-detections, by the share of their area in the crowd. COCO's tools do the same.
+gets no label, and neither if we ignore its label. Boxes to find are tried first. An ``ignored`` box
+is matched once and by IoU, like any other. A ``crowd`` takes any number of detections, by the share
+of their area in the crowd. COCO's tools do the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from detector.core.analysis.assignment import Boxes, overlaps
 from detector.core.types import Detections, LabelledPicture
 
 RIGHT, WRONG, NEITHER = 1, 0, -1
-MAX_DETECTIONS = 100  # per picture and class; the best scores count
+MAX_DETECTIONS = 100  # per picture and class; the best scores are kept
 
 
 @dataclass(frozen=True, slots=True)

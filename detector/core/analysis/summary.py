@@ -1,4 +1,4 @@
-"""Compute the summary of a run, with the precisions in which its layers were executed."""
+"""Compute the summary of a run, and the shares of the precisions that were executed."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ and of libraries' threads working for them, so a busy machine does not change th
 takes as long as its slowest group of stages (``timeline.order``) or as its CPU time on all cores.
 
 The gain assumes that nothing else changes. Without a stage, a run takes as long as its slowest
-remaining group or CPU work, plus opening and closing files. It saves at most the time in which the
+remaining group or CPU work, plus opening and closing files. It saves at most the time that the
 stage ran. We report the gain only if it is reliable: it must be below ``MAX_GAIN`` and within
 ``MAX_ERROR`` of the estimate from the needs, on a machine with free cores and little other work. On
 two cores that were 90% busy, we estimated a gain of 9% and measured 66%.
@@ -38,8 +38,8 @@ MOSTLY_LIBRARIES = 0.5
 ROUNDING = 1e-4  # share of a frame's time; anything smaller is a rounding error
 MAX_OTHERS = 0.05  # share of all cores; if other programs use more, we do not trust a run's times
 MAX_ERROR = 0.1  # share of the FPS; we report a bound only if the estimate is this close
-# We do not report larger gains. Without a stage, the others get faster too (warmer caches). That
-# adds up to 0.3 of the saved time (scripts/gain_check), which would exceed MAX_ERROR.
+# We do not report larger gains. If a stage is missing, the others get faster too (warmer caches).
+# That adds up to 0.3 of the saved time (scripts/gain_check), which would exceed MAX_ERROR.
 MAX_GAIN = 0.25
 NEGLIGIBLE = 0.005  # share of a frame's time, or gain; anything smaller counts as 0
 EQUAL = 0.02  # share of the FPS; gains that differ by less count as equal
@@ -225,8 +225,8 @@ def _ran_s(name: str, stage: StageFigures, infer_s: float) -> float:
 def need_s(name: str, stage: StageFigures, libraries: LibraryThreads | None) -> float:
     """Return the seconds that a stage's calls needed, excluding waits for a core; ``busy_s`` if
     unknown. The waits of the stage's own thread are measured. While this thread sleeps, libraries'
-    threads work for it, and may wait for a core too. We look at the busiest of them: of the time in
-    which it worked or waited, only the share of work counts as needed. If this time is more than
+    threads work for it, and may wait for a core too. We look at the busiest of them: of the time
+    that it worked or waited, only the share of work counts as needed. If this time is more than
     MOSTLY_LIBRARIES of the sleep, that share applies to the whole sleep."""
     split = stage.split
     if split is None or not stage.calls:
@@ -260,8 +260,8 @@ def period_with(times: FrameCosts, remaining: Mapping[str, float]) -> float:
 
 
 def explained_s(times: FrameCosts, remaining: Mapping[str, float]) -> float:
-    """Return the seconds per frame that the remaining needs explain: those of the slowest group, or
-    all CPU time on the cores. In the plain loop, that is the sum of all stages."""
+    """Return the seconds per frame that the remaining needs explain: the needs of the slowest
+    group, or all CPU time on the cores. In the plain loop, that is the sum of all stages."""
     if times.sync:
         needs = (seconds * remaining.get(name, 1) for name, seconds in times.stages.items())
         return times.outside_s + sum(needs)

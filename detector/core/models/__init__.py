@@ -73,8 +73,8 @@ def describe(request: ModelRequest, engine_front_ends: Mapping[str, str] = NO_FR
 
 
 def keep_files(request: ModelRequest) -> None:
-    """Protect the model's files from being overwritten: those in the request, and those that may be
-    next to the model. A front end adds the files that only the model itself names."""
+    """Protect the model's files from being overwritten: the files in the request, and files that
+    may be next to the model. A front end adds the files that only the model itself names."""
     path = request.path
     keep("the model file", path)
     keep("the weights file", request.weights)

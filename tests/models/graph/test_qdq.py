@@ -83,7 +83,7 @@ def test_scales_of_a_tiny_graph_equal_hand_computed_ones() -> None:
     # Bias in steps of input scale x weight scale: -55 / (1 x 1/127).
     assert found["0.conv_bias_q"].dtype == np.int32
     assert found["0.conv_bias_q"].tolist() == [-55 * 127] * 3
-    # One kernel computes convolution and Relu, so there is no Q and DQ between them.
+    # One kernel computes convolution and Relu, so neither Q nor DQ is between them.
     assert "0.conv_q.scale" not in found
 
 
@@ -119,7 +119,7 @@ def test_outputs_are_right_except_for_rounding(kind: str) -> None:
 )
 @pytest.mark.parametrize("sides", [(4,), (4, 5), (3, 4, 5)])
 def test_product_is_int8_only_with_a_matrix(sides: tuple, engine: str, kind: str) -> None:
-    """A vector has no output channels. For stacked matrices, ONNX Runtime has no integer kernel."""
+    """A vector has no output channels. ONNX Runtime has no integer kernel for a stack."""
     builder = GraphBuilder("tiny")
     first = conv(builder, "0.conv", builder.input_u8(1, SIDE, SIDE), np.eye(3), [1, 1, 1])
     weights = np.linspace(-1, 1, np.prod(sides), dtype=np.float32).reshape(sides)

@@ -1,4 +1,4 @@
-"""Front end for .safetensors, which hold only named tensors: names and shapes tell the network.
+"""Front end for .safetensors: named tensors, whose names and shapes determine the network.
 
 A file holds the header's length (u64), the header (JSON) and the tensors' bytes. The header maps a
 tensor's name to its dtype, its shape, and its bytes [start, end), counted from the header's end.

@@ -58,7 +58,7 @@ class GraphBuilder:
         self._input = helper.make_tensor_value_info(
             INPUT, TensorProto.UINT8, [batch, height, width, 3]
         )
-        # TensorRT requires that a conversion reads u8 first.
+        # TensorRT requires that a conversion is the first node to read u8.
         cast = self.add("Cast", "input.cast", [INPUT], to=TensorProto.FLOAT)
         return self.add("Transpose", "input.transpose", [cast], perm=[0, 3, 1, 2])
 
@@ -91,7 +91,7 @@ class GraphBuilder:
         dilation: int = 1,
         groups: int = 1,
     ) -> str:
-        """``weight``: [out, in / groups, k, k]. ``pads``: top, left, bottom, right."""
+        """Add a Conv. ``weight``: [out, in / groups, k, k]. ``pads``: top, left, bottom, right."""
         inputs = [x, self.constant(f"{name}.weight", weight), self.constant(f"{name}.bias", bias)]
         return self.add(
             "Conv",
@@ -396,7 +396,7 @@ def node_costs(model: onnx.ModelProto) -> dict[str, NodeCost]:
 
 
 def joint_cost(model: onnx.ModelProto, groups: Sequence[Sequence[str]]) -> list[NodeCost]:
-    """Return the cost of each group of nodes if it runs as one, without its inner tensors."""
+    """Return the cost of each group of nodes if it runs as one layer, without tensors inside."""
     shapes, costs = tensor_shapes(model), node_costs(model)
     nodes = {node.name or node.output[0]: node for node in model.graph.node}
     readers: dict[str, set[str]] = {info.name: {""} for info in model.graph.output}

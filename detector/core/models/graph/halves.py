@@ -3,15 +3,15 @@
 Each node reads one float type, so that strongly typed engines accept the graph; Casts convert
 between the types. These stay float32:
 
-- The outputs, which keep their names. A node that computed one gets the ending ``_fp16`` or
-  ``_bf16``, and the Cast after it gets its name.
+- The outputs, which keep their names. A node that computed an output gets the ending ``_fp16`` or
+  ``_bf16``, and the Cast after it gets the node's old name.
 - The tail: all nodes after the last convolution, Gemm or MatMul. They decode boxes, which half
   precision would round to half a pixel. Float32 is as fast there.
 - Nodes whose constants do not fit into float16, and operators that ONNX defines for float32 only.
 - For bfloat16: the conversion from u8, which goes through float32; ConvTranspose, for which
   TensorRT for RTX has no bfloat16 kernel; and ``sensitive_nodes``.
 
-``sensitive_nodes`` are those whose results bfloat16, with its eight bits, changes most (measured in
+``sensitive_nodes`` are those whose results change most in the eight bits of bfloat16 (measured in
 docs/quantisation.md, "bf16 and its mismatches"). Engines that convert a graph keep them float32:
 
 - Thin convolutions (depthwise ones, and the first one) and their activations, which matrix units do
@@ -51,7 +51,7 @@ BF16_OPSET, BF16_IR = 22, 10
 CONSTANT_MAKERS = ("Constant", "ConstantOfShape")  # their attribute ``value`` sets their type
 THIN = 8  # a convolution with fewer input channels per group is thin
 STEM = 0.2  # largest share of the MACs in the stem
-# SiLU is Sigmoid and Mul.
+# SiLU consists of Sigmoid and Mul.
 ACTIVATIONS = ("Relu", "LeakyRelu", "Clip", "HardSwish", "Sigmoid", "Elu", "Mul")
 
 

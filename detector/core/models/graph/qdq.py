@@ -2,17 +2,17 @@
 
 Calibration and the choice of nodes that stay float are in ``core.run.quantize``. This file decides
 which nodes can be int8 (``Wiring``), which of them belong together (``int8_units``) and which are
-int8 in the end (``int8_nodes``), and writes the graph (``quantised_graph``). There are three kinds,
-from the same ranges:
+int8 in the end (``int8_nodes``), and writes the graph (``quantised_graph``). There are three kinds
+of graphs, made from the same ranges:
 
-int8-u8  Activations are u8 with a zero point, before and after each int8 node, which ONNX Runtime
-         and OpenVINO replace by an integer kernel. Biases are int32.
-int8-s8  Activations are s8 and symmetric, only before convolutions, Gemm and MatMul. TensorRT does
-         not support zero points, moves Q and DQ itself, and fuses an activation only if no Q or DQ
-         is before it. Biases are float32.
-int8-u8-front  For OpenVINO on a CPU. Like int8-u8, but only before int8 nodes: inputs of float
-         nodes, and the outputs, are not rounded. The input of a depthwise convolution has a scale
-         per channel, since channels are convolved separately and their ranges differ up to a
+int8-u8  Activations are u8 with a zero point. Q and DQ are before and after each int8 node, so that
+         ONNX Runtime and OpenVINO run it in an integer kernel. Biases are int32.
+int8-s8  Activations are s8 and symmetric. Q and DQ are only before convolutions, Gemm and MatMul:
+         TensorRT does not support zero points, moves Q and DQ itself, and fuses an activation only
+         if no Q or DQ is before it. Biases are float32.
+int8-u8-front  For OpenVINO on a CPU. Like int8-u8, but Q and DQ are only before int8 nodes, so that
+         inputs of float nodes and the outputs are not rounded. The input of a depthwise
+         convolution has a scale per channel, since the ranges of its channels differ up to a
          thousandfold. ONNX Runtime rejects that, and TensorRT supports only one scale.
 
 In all kinds weights are s8 and symmetric, with a scale per output channel. They have 7 bits for a
@@ -418,7 +418,7 @@ class _QdqWriter:
         return np.array(s8_scale(low, high)), np.array(0, np.int8)
 
     def _quantise_weights(self, copy: onnx.NodeProto, node: onnx.NodeProto) -> None:
-        """Make weights s8 with a scale per output channel, and for u8 the bias int32."""
+        """Make weights s8 with a scale per output channel, and the bias of u8 graphs int32."""
         axis = _output_axis(node)
         weights = self.values[node.input[1]].astype(np.float32)
         scales = weight_scales(weights, axis, self.weight_top)

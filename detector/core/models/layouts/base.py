@@ -64,8 +64,8 @@ class Bound:
     """A layout, or a description, matched with the outputs of a file.
 
     ``reading``: how the outputs are read; None if ``decoder`` with ``arguments`` reads them.
-    ``bare``: outputs without a batch axis. ``family``: decides the input's pixels if the file
-    names none. ``joined``: outputs that are each joined from several, one per stride.
+    ``bare``: outputs without a batch axis. ``family``: decides the input's pixels if the file names
+    no family. ``joined``: outputs that are each joined from several, one per stride.
     """
 
     reading: Reading | None

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from detector.core.models.formats.darknet.weights import Filter
 
 SUFFIXES = (".cfg",)
-HASHED_BYTES = 4 << 20  # of a cfg, or of a weights file after the needed part; the rest is refused
+HASHED_BYTES = 4 << 20  # hashed at most: of a cfg, or of weights after the needed ones
 
 
 @dataclass(frozen=True, slots=True)
 class CfgDescription:
-    """What a run needs from a cfg in addition to the graph. It does not depend on the weights."""
+    """All that a run needs from a cfg besides the graph. It does not depend on the weights."""
 
     input: InputRules
     layers: list[YoloLayer]

@@ -40,7 +40,7 @@ TRAINING_KEYS = frozenset(
 class Layer:
     """``inputs``: indices of the layers that it reads, -1 for the picture."""
 
-    index: int  # darknet's: the first section after [net] is 0
+    index: int  # darknet's index: 0 is the first section after [net]
     line: int  # the line of its section in the cfg
     inputs: tuple[int, ...]
     channels: int
@@ -101,8 +101,8 @@ class Route(Layer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortcut(Layer):
-    """The sum of its inputs, in as many channels as the first one has. Further channels of other
-    inputs are ignored; an input with fewer is added to the first ones."""
+    """The sum of its inputs, with as many channels as the first input has. Further channels of
+    others are ignored; an input with fewer channels is added to the first channels."""
 
     activation: str
 
@@ -127,7 +127,7 @@ class Dropout(Layer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Yolo(Layer):
-    anchors: tuple[tuple[float, float], ...]  # those of ``mask``: width, height in network pixels
+    anchors: tuple[tuple[float, float], ...]  # selected by mask; width, height in network pixels
     classes: int
     scale_x_y: float
     new_coords: bool

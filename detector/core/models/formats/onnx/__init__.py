@@ -284,7 +284,7 @@ def _refuse_broken_weights(path: Path, graph: ForeignGraph) -> None:
 
 
 def _scales_fit(graph: ForeignGraph, node: onnx.NodeProto, scales: NDArray[Any]) -> bool:
-    """Return whether scales are positive, and one in total, or one per channel or block."""
+    """Return whether scales are positive, and are one in total, or one per channel or block."""
     if not (scales > 0).all():
         return False
     shape = graph.shape(node.input[0])

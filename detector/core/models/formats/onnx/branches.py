@@ -3,7 +3,7 @@
 Engines get graphs without branches. An If with a constant condition becomes the branch that it
 takes. torchvision's detectors test before NMS whether there are any boxes, since the maximum of an
 empty list is undefined. For these Ifs, we take the branch that handles boxes, and add a box of
-zeros to the boxes of which it computes the maximum. All other branches are refused.
+zeros to the boxes whose maximum this branch computes. All other branches are refused.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Evidence(OutputShapes):
     # What the file states about its input, as keys of ``InputDescription``.
     stated: Mapping[str, Any] = field(default_factory=dict)
     makers: dict[str, onnx.NodeProto] = field(init=False)
-    response: float | None = None  # ``probed.measure_spread``, after the probe
+    response: float | None = None  # ``probed.measure_spread``; None before the probe
     _probed: Mapping[str, NDArray[Any]] | None = None
     _was_probed: bool = False
     _bright: bool = False
@@ -163,8 +163,8 @@ class Evidence(OutputShapes):
         return node
 
     def sides(self, name: str) -> str:
-        """Return how boxes are computed: "linear" if as the logistic of a linear layer (DETR),
-        "moved" if a query's position is added to its output first (Conditional DETR), else ""."""
+        """Return how boxes are computed: "linear" for the logistic of a linear layer (DETR),
+        "moved" if a query's position is added before the logistic (Conditional DETR), else ""."""
         node = self._skip_moves(name)
         if node is None or node.op_type != "Sigmoid":
             return ""

@@ -35,12 +35,12 @@ RISING = frozenset(
     "Identity Cast Gather Slice Squeeze Unsqueeze Reshape Flatten Floor Ceil Relu ReduceProd "
     "ReduceSum ReduceMax ReduceMin".split()
 )
-RISING_IN_ALL = frozenset("Concat Add Mul Min Max".split())  # the same for any input
+RISING_IN_ALL = frozenset("Concat Add Mul Min Max".split())  # never fall when any input rises
 
 
 def most_macs(graph: ForeignGraph, model: onnx.ModelProto) -> int:
     """Return the upper bound for a picture. ``model``: the graph with shapes. Raises ModelError if
-    there is no bound."""
+    nothing limits the rows."""
     unbounded = uncounted(model)
     graph.infer()  # names may have changed since the last inference
     bounded = _with_maximal_counts(graph)
@@ -77,7 +77,7 @@ def _with_maximal_counts(graph: ForeignGraph) -> ForeignGraph:
     for _ in range(rounds):
         try:
             copy.infer()
-        except ModelError:  # two counts must be equal, but their bounds are not
+        except ModelError:  # two counts must be equal, but their upper bounds differ
             return copy
         changed, work = fold_once(copy, work, kept)
         nodes: list[onnx.NodeProto] = []

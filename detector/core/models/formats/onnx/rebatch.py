@@ -76,8 +76,8 @@ class _BatchAxes:
 
 
 def rebatch(graph: ForeignGraph, new: int) -> None:
-    """Change the batch of a graph to ``new``, in place. It must have been folded at its own batch.
-    Raises ModelError."""
+    """Change the batch of a graph to ``new``, in place. The graph must have been folded at its own
+    batch. Raises ModelError."""
     dims = graph.input.type.tensor_type.shape.dim
     if len(dims) < 4:
         raise ModelError(
@@ -143,7 +143,7 @@ def _check_shapes(walk: _BatchAxes, before: dict[str, tuple[int | None, ...]]) -
 
 
 def _follow_broadcast(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    """Align shapes at their ends. Constants must be the same for all pictures."""
+    """Align shapes at their last axes. Constants must be the same for all pictures."""
     rank = max(len(walk.shape(name)) for name in node.input if name)
     from_end = {len(walk.shape(name)) - walk.axes[name] for name in walk.batched_inputs(node)}
     if len(from_end) != 1:

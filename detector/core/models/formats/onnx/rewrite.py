@@ -3,7 +3,7 @@
 ``read`` takes these steps in this order:
 
 ``settle_outputs``      makes outputs float32 of fixed shape, with the batch as the first axis
-``simplify_operators``  gives nodes one output, and Slices bounds from 0 to the length
+``simplify_operators``  gives each node one output, and a Slice bounds from 0 to the length
 ``put_prefix``          makes the input u8 RGB NHWC, and converts it to the network's pixels
 ``rename_all``          names nodes by paths of identifiers, and outputs like their nodes
 """
@@ -136,7 +136,7 @@ def _settle_output(graph: ForeignGraph, name: str, bare: bool) -> str:
                 "Unsqueeze", "output.batch", [x, graph.constant("output.axes", np.array([0]))]
             )
         )
-    elif not nodes and graph.makers()[name].output[0] != name:  # not its node's first output
+    elif not nodes and graph.makers()[name].output[0] != name:  # it must be its node's first
         nodes.append(graph.node("Identity", "output", [x]))
     graph.nodes += nodes
     return nodes[-1].output[0] if nodes else name

@@ -205,7 +205,7 @@ def fold_once(graph: ForeignGraph, work: int, kept: Set[str] = frozenset()) -> t
         if (
             node.op_type in replaceable
             and node.output[0] not in graph.outputs
-            and not any(name in read for name in node.output[1:])  # the mask of a Dropout
+            and not any(name in read for name in node.output[1:])  # no node reads a Dropout's mask
         ):
             alias[node.output[0]] = node.input[0]
         elif (sides := _gather_sides(graph, node, shapes)) is not None:
