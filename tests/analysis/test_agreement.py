@@ -42,7 +42,7 @@ EMPTY: Row = (0, 0, 0, 0, 0.5, 0)
         ([EMPTY], [EMPTY], 0, 0.0),  # an empty box overlaps with nothing
     ],
 )
-def test_share_of_matched_boxes(a: list[Row], b: list[Row], matched: int, share: float) -> None:
+def test_matched_boxes_are_counted(a: list[Row], b: list[Row], matched: int, share: float) -> None:
     for first, second in ((a, b), (b, a)):
         result = agreement([frame(*first)], [frame(*second)])
         assert (result.frames, result.reference, result.other) == (1, len(first), len(second))

@@ -79,7 +79,7 @@ FAILED, UNWRITTEN = SourceError("no such file"), OutputError("the disk is full")
         ([{"error": FAILED}], 130, [UNWRITTEN], 130, "interrupted"),  # an interruption outranks all
     ],
 )
-def test_exit_code_and_reason_of_a_run(runs, stop_code, unwritten, code, reason):
+def test_worst_outcome_decides_exit_code_and_reason(runs, stop_code, unwritten, code, reason):
     outcome = exit_of(
         [SourceRun("in.mp4", OffTimeline(), **run) for run in runs], stop_code, unwritten
     )
@@ -95,7 +95,7 @@ def test_thread_row_splits_a_threads_time_per_frame():
         wait_input_s=0.15,
         wait_output_s=0,
         other_s=0.24,
-        wall_s=0.4500001,  # not all clocks are read at the same moment
+        wall_s=0.4500001,  # too long: the clocks are not read at one moment
         cpu_s=0.12,
         ready_s=0.15,
         busy_split=split[0],

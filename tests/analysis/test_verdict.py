@@ -108,7 +108,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("period", "ms", "bottleneck", "gain_itself", "gain_infer"), TABLE)
-def test_bottleneck_and_gains_of_an_overlapped_run(period, ms, bottleneck, gain_itself, gain_infer):
+def test_slowest_thread_is_the_bottleneck(period, ms, bottleneck, gain_itself, gain_infer):
     times = load(period, **ms)
     facts = judge(times)
     assert facts.bottleneck == bottleneck
@@ -170,7 +170,7 @@ def test_no_smaller_input_is_suggested(ms, choices):
         (load(10, infer=1, write=7), 10 / 9 - 1),
     ],
 )
-def test_gain_without_inference_is_limited(times, gain):
+def test_gain_without_inference_is_limited_by_other_work(times, gain):
     assert gain_without(times, "infer") == pytest.approx(gain)
     assert ("opening and closing" in judge(times).sentence) == (times.period_s == 0.1)
 
@@ -533,6 +533,6 @@ def test_synchronous_loop_has_no_next_limit():
     ("limit", "gain", "said"),
     [("write", float("inf"), "Nothing else"), (None, 0.5, "Without it"), ("write", 0.001, "Write")],
 )
-def test_sentence_about_the_next_limit(limit, gain, said):
+def test_sentence_states_the_next_limit_for_any_gain(limit, gain, said):
     (sentence,) = _next_limit(limit, gain)
     assert sentence.startswith(said)

@@ -172,7 +172,7 @@ def test_state_for_a_function_class_or_tensor_is_refused(tmp_path, target):
 @pytest.mark.parametrize(
     ("offset", "shape", "steps"),
     [
-        (0, (3,), (1,)),  # one too many
+        (0, (3,), (1,)),  # one number too many
         (1, (2,), (1,)),
         (0, (2,), (2,)),
         (-1, (1,), (1,)),

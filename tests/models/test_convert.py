@@ -188,7 +188,7 @@ def test_input_nodes_stay_float32_with_a_thin_first_convolution() -> None:
 
 
 def test_thin_convolution_inside_an_attention_is_converted() -> None:
-    """Without this, openvino 2026.4 does not compile YOLO11 in bfloat16."""
+    """If it stayed float32, openvino 2026.4 would not compile YOLO11 in bfloat16."""
     builder = GraphBuilder("attention")
     x = builder.input_u8(1, 2, 2)
     for name, groups in (("0.conv", 1), ("1.conv", 3), ("2.conv", 3)):
@@ -253,8 +253,8 @@ def test_bfloat16_has_the_range_of_float32() -> None:
     [
         (1.0, 0x3F80),
         (-2.0, 0xC000),
-        (1 + 2**-8, 0x3F80),  # half way: to even, down
-        (1 + 3 * 2**-8, 0x3F82),  # half way: to even, up
+        (1 + 2**-8, 0x3F80),  # half way: rounds to even, here down
+        (1 + 3 * 2**-8, 0x3F82),  # half way: rounds to even, here up
         (1 + 2**-8 + 2**-20, 0x3F81),
         (np.inf, 0x7F80),
         (np.nan, 0x7FC0),
@@ -269,7 +269,7 @@ def test_bfloat16_rounds_to_the_nearest_even(value: float, bits: int) -> None:
     ("tensor", "name"),
     [("0.conv", "0.conv_fp16"), ("12", "n12_fp16"), ("model.24", "model.n24_fp16")],
 )
-def test_operand_names(tensor: str, name: str) -> None:
+def test_operand_names_get_the_ending_and_stay_valid(tensor: str, name: str) -> None:
     assert operand_name(tensor, "fp16") == name
     assert good_name(name)
 

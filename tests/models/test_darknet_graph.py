@@ -136,7 +136,7 @@ def test_activation_equals_its_formula(cfg, tmp_path, engine, name):
     [
         (2, 2, None, 8),  # the usual pool
         (2, 2, None, 9),  # an odd side: the last window extends beyond it
-        (2, 1, None, 8),  # yolov3-tiny's: same size, only right and below are padded
+        (2, 1, None, 8),  # yolov3-tiny's pool keeps the size: it pads only right and below
         (5, 1, None, 8),  # spatial pyramid pooling
         (3, 2, 0, 8),
         (3, 2, 1, 8),

@@ -1,4 +1,4 @@
-"""Decoded outputs compared with those of another implementation, OpenCV's DNN."""
+"""Decoded outputs agree with another implementation, OpenCV's DNN."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def unknown_operator(folder):
 
 
 def raw_maps(folder):
-    """Write three maps [1, 3, h, w, 8], as YOLOv7 without --grid."""
+    """Write three maps [1, 3, h, w, 8], as YOLOv7's export without --grid does."""
     export = Export()
     for stride in (8, 16, 32):
         weights = export.const(np.zeros((24, 3, stride, stride)))

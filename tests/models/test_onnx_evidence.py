@@ -379,7 +379,7 @@ def test_files_reported_by_users_are_read_or_refused(shared):
         open_network(str(shared / "data/reports/rows_cls_first.onnx"))
 
 
-def test_mmyolo_file_with_random_weights(shared):
+def test_mmyolo_file_gives_known_detections(shared):
     (_, score, _), *more = detect(
         str(shared / "data/reports2/models/rtmdet_tiny.onnx"),
         cv2.imread(str(shared / "data/photos/bus.jpg")),

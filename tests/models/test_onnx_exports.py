@@ -126,7 +126,7 @@ def test_output_without_a_stated_shape_is_inferred(tmp_path):
 
 @pytest.mark.parametrize("batch", [1, "N"])
 @pytest.mark.parametrize("engine", ["ort", "openvino", "torch"])
-def test_labels_boxes_and_scores_of_the_official_exporters(tmp_path, batch, engine):
+def test_outputs_of_the_official_exporters_are_read(tmp_path, batch, engine):
     """These networks need no NMS. Their pictures are stretched: this one is twice as wide."""
     path = exports.deployed(batch).save(tmp_path / "dfine_s.onnx", {"names": STATED["names"]})
     pytest.importorskip({"ort": "onnxruntime"}.get(engine, engine))
@@ -136,7 +136,7 @@ def test_labels_boxes_and_scores_of_the_official_exporters(tmp_path, batch, engi
 
 
 def _scaled(name: str, dims: list, kind: str, take: list[int]) -> exports.Export:
-    """Make a YOLOv10 that multiplies its boxes by the sides from an extra input, over 64."""
+    """Make a YOLOv10 whose boxes are multiplied by (sides given by an extra input) / 64."""
     export = exports.Export()
     colours = export.colours()
     sides = export.add("Cast", export.add_input(name, dims, kind), to=1)

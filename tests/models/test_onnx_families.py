@@ -13,7 +13,7 @@ from tests.models import exports
 from tests.models.exports import BOXES, CORNERS, SIDE, STATED
 from tests.networks import open_network
 
-# RGB of one pixel in a black picture: the scores of classes 0, 1, 2 are .6, .8 and 0.4
+# RGB of one pixel in a black picture: classes 0, 1 and 2 get the scores 0.6, 0.8 and 0.4.
 COLOUR = (153, 204, 102)
 
 
@@ -179,7 +179,7 @@ def test_overlapping_boxes_are_suppressed(tmp_path):
     assert len(detect(path, iou=1.0)) == 2
 
 
-# ---- YOLOX: blue, green, red in 0..255; at the top left
+# ---- YOLOX: BGR in 0..255; the picture is at the top left of the input
 
 
 def bright(colour=(0, 0, 255)) -> np.ndarray:
@@ -197,7 +197,7 @@ def test_yolox_is_recognised_and_decoded(tmp_path, decode, engine):
     assert network.family == "yolox"
     assert network.details["layout"] == ("decoded" if decode else "grid")
     assert (network.input.geometry, network.input.pad_value) == ("top-left-truncate", 114)
-    # u8 RGB in, the graph's own channel order is BGR: red is class 2
+    # The input is u8 RGB, but the graph expects BGR, so red is class 2.
     [(first, score, _), *_] = found = detect(path, bright(), engine=engine, iou=1.0, max_det=100)
     assert (first, score) == ("red", pytest.approx(0.881, abs=1e-3))
     assert len(found) == 64, "one box a cell of the first map"
@@ -305,7 +305,7 @@ def test_shape_computations_are_folded(tmp_path):
 
 
 def test_an_old_opset_is_converted(tmp_path):
-    """opset 11: Squeeze with its axes as an attribute, Softmax over flattened axes."""
+    """In opset 11, Squeeze has its axes as an attribute, and Softmax flattens axes."""
     export = exports.Export(opset=11)
     colours = export.colours()
     table = export.table(colours, [(*box, 0.5) for box in BOXES], 252)

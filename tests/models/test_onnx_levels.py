@@ -88,7 +88,7 @@ CONF = 0.5
 NANODET = {"cls_pred_stride_": (3, "Sigmoid"), "dis_pred_stride_": (32, "")}
 YUNET = {"cls_": (1, "Sigmoid"), "obj_": (1, "Sigmoid"), "bbox_": (4, ""), "kps_": (10, "")}
 CASES = {
-    # case: file, heads, strides, more of ``levels``, of boxes and of pixels
+    # case: file, heads, strides, more arguments of ``levels`` and ``by_distances``, pixels
     "NanoDet": (
         "m",
         NANODET,

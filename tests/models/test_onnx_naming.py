@@ -1,4 +1,4 @@
-"""Node names of other exporters are converted to our rule; metadata is read as data."""
+"""Node names of other exporters are converted to our rule; metadata is never executed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def named(*given: tuple[str, str]) -> list[str]:
         ),
         # the same name twice
         ([("a", "Conv"), ("a", "Conv"), ("a", "Conv")], ["a", "a_1", "a_2"]),
-        # a node's name may not be the beginning of another's
+        # a node's name may not be a prefix of another name
         ([("a", "Conv"), ("a/b", "Conv")], ["a", "a_1.b"]),
         ([("a/b", "Conv"), ("a", "Conv")], ["a.b", "a_1"]),
         ([("/m/x/Relu", "Relu"), ("/m/x/y/Conv", "Conv")], ["m.x.Relu", "m.x.y"]),

@@ -157,7 +157,7 @@ def test_a_damaged_description_is_refused(tmp_path, case):
 
 
 @pytest.mark.slow
-def test_these_models_have_every_kind_of_head(tmp_path):
+def test_models_of_this_file_have_every_kind_of_head(tmp_path):
     built = set()
     for layout in MODELS:
         (tmp_path / layout).mkdir()

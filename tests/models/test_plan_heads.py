@@ -86,7 +86,7 @@ def found_in(network, engine_options=None):
     ],
     ids=["anchor-free", "rows", "nms", "end2end", "shape", "cells"],
 )
-def test_heads_by_header_and_shape(machine, tmp_path, answer, header, family, class_id, nms, half):
+def test_header_or_shape_gives_head(machine, tmp_path, answer, header, family, class_id, nms, half):
     network = open_network(file_of(machine, tmp_path, answer, {**HEADER, **header}, half=half))
     assert (network.family, network.needs_nms) == (family, nms)
     assert network.names == ("ant", "bee", "cat")
@@ -106,7 +106,7 @@ def test_heads_by_header_and_shape(machine, tmp_path, answer, header, family, cl
     np.testing.assert_allclose(row[:, :4], [BOX])
 
 
-def test_one_class_is_as_wide_as_a_finished_detection(machine, tmp_path):
+def test_number_of_rows_tells_one_class_from_finished_detections(machine, tmp_path):
     """[1, N, 6] holds rows of one class if N is 3 per cell, else finished detections."""
     names = {"names": {"0": "ant"}}
     rows = np.zeros((1, 3 * CELLS, 6), np.float32)
@@ -208,7 +208,7 @@ def test_unproved_rows_of_a_plan_are_probed(machine, tmp_path, factors, header, 
     ("header", "stride"),
     [({"stride": 16}, 16), ({"stride": [8, 16, 64]}, 64), ({"stride": None}, 32), ({}, 32)],
 )
-def test_stride(machine, tmp_path, header, stride):
+def test_stride_is_the_largest_in_the_header_or_32(machine, tmp_path, header, stride):
     others = {key: value for key, value in HEADER.items() if key != "stride"}
     network = open_network(
         file_of(machine, tmp_path, cells_answer(), {**others, "names": NAMES, **header})

@@ -67,7 +67,7 @@ def test_parameters_equal_the_original_projects_counts(name):
 
 
 @pytest.mark.slow
-def test_stride_of_every_packaged_description():
+def test_packaged_descriptions_have_stride_32_or_64():
     paths = sorted((folder() / "yolo").glob("*.yaml"))
     strides = {path.stem: Design(read_description(path)[0]).stride for path in paths}
     large = {name for name, stride in strides.items() if stride == 64}

@@ -83,7 +83,7 @@ def test_float16_and_float64_weights_equal_float32_ones(described, dtype):
     )
 
 
-def test_bfloat16_and_a_big_endian_file(tmp_path):
+def test_bfloat16_and_big_endian_files_are_read(tmp_path):
     values = np.float32([1.0, -2.5, 0.00390625, 3.0])
     upper = (values.view(np.uint32) >> 16).astype(np.uint16)
     for order in "<>":
@@ -226,7 +226,7 @@ def whole(**more):
     ("stored", "names"),
     [(["a", "b"], ("a", "b")), ({0: "a", 1: "b"}, ("a", "b")), ({1: "b", 0: "a"}, ("a", "b"))],
 )
-def test_names_of_the_checkpoint(tmp_path, stored, names):
+def test_class_names_are_read_from_the_checkpoint(tmp_path, stored, names):
     network = open_network(str(saved(tmp_path / "x.pt", {"model": whole(names=stored)})), size=SIZE)
     assert network.names == names
     assert network.warnings == []

@@ -47,16 +47,16 @@ def readers(graph: onnx.ModelProto) -> dict[str, list[str]]:
         (0, 0, 1, 0),  # a tensor that is always zero
     ],
 )
-def test_u8_scale_and_zero_point(low: float, high: float, scale: float, zero: int) -> None:
+def test_u8_scale_covers_range_and_zero(low: float, high: float, scale: float, zero: int) -> None:
     assert u8_scale(low, high) == (pytest.approx(scale), zero)
 
 
 @pytest.mark.parametrize(("low", "high", "scale"), [(0, 127, 1), (-254, 10, 2), (0, 0, 1)])
-def test_s8_scale(low: float, high: float, scale: float) -> None:
+def test_s8_scale_covers_the_larger_side(low: float, high: float, scale: float) -> None:
     assert s8_scale(low, high) == pytest.approx(scale)
 
 
-def test_a_scale_for_each_output_channel() -> None:
+def test_weights_get_a_scale_for_each_output_channel() -> None:
     weights = np.array([[127, -254], [0, 0], [0.5, 0.25]], np.float32).reshape(3, 2, 1, 1)
     assert weight_scales(weights, 0).tolist() == pytest.approx([2, 1, 0.5 / 127])
     assert weight_scales(weights, 1).tolist() == pytest.approx([1, 2])
@@ -119,7 +119,7 @@ def test_outputs_are_right_except_for_rounding(kind: str) -> None:
 )
 @pytest.mark.parametrize("sides", [(4,), (4, 5), (3, 4, 5)])
 def test_product_is_int8_only_with_a_matrix(sides: tuple, engine: str, kind: str) -> None:
-    """A vector has no output channels. ONNX Runtime has no integer kernel for a stack."""
+    """A vector has no output channels. ONNX Runtime has no integer kernel for stacked matrices."""
     builder = GraphBuilder("tiny")
     first = conv(builder, "0.conv", builder.input_u8(1, SIDE, SIDE), np.eye(3), [1, 1, 1])
     weights = np.linspace(-1, 1, np.prod(sides), dtype=np.float32).reshape(sides)
