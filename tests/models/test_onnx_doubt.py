@@ -62,8 +62,8 @@ def test_run_ends_at_a_class_beyond_the_names(tmp_path):
 
 
 def late_zoo_ssd(numbers=(0, 3), score: float = 1.0) -> Export:
-    """Make the ONNX zoo's SSD so that it finds nothing in the probe's picture: red counts only
-    where green is low. ``numbers``: the labels. ``score``: the largest score."""
+    """Make an SSD of the ONNX zoo that finds nothing in the probe (a test run on a drawn picture):
+    red counts only where green is low. ``numbers``: the labels. ``score``: the largest score."""
     export = Export()
     colours = export.colours()
     export.out("bboxes", export.table(colours, FRACTIONS, LIST))

@@ -150,7 +150,7 @@ def test_description_tells_rt_detr_from_finished_detections(
 
 
 def test_bare_plan_of_yolov4_has_corners_and_scores(machine, tmp_path):
-    """trtexec builds such a plan from an export of pytorch-YOLOv4."""
+    """A bare plan has no header. trtexec builds one from an export of pytorch-YOLOv4."""
     import onnx
 
     exported = exports.corners().save(tmp_path / "yolov4.onnx")

@@ -222,7 +222,7 @@ class Detector(AnswersAttributes):
         request = self._requests[-1]  # reserved for calls: a stream may use the others
         found = []
         images = [as_image(picture, plan.reading.choice) for picture in pictures]
-        # Only one thread at a time may use the request and write spans to the track.
+        # Only one thread at a time may use the request and the timeline's track.
         with self._calling, self._timeline().track("call") as track:
             _refuse_closed(self._closed)
             for start in range(0, len(images), len(request.slot)):

@@ -88,7 +88,8 @@ class ScoresDescription(_Mapping, frozen=True):
 
 
 class ClassesDescription(_Mapping, frozen=True):
-    """The class of each finished detection. ``first``: the class number of the first name."""
+    """For finished detections: rows of box, score, class. ``first``: number of the first class
+    name."""
 
     tensor: str | int | tuple[str, ...]
     column: ColumnNumber | None = None

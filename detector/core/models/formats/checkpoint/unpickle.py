@@ -116,7 +116,7 @@ TASKS = {  # a newer family's model class for another task than detection -> the
     "YOLOESegModel": "segment",
 }
 
-# Opcodes torch.save never writes: numbered and old-style classes, text ids, out-of-band buffers.
+# Opcodes that torch.save never writes: numbered or old-style classes, text ids, outside buffers.
 REFUSED = {"EXT1", "EXT2", "EXT4", "INST", "OBJ", "PERSID", "NEXT_BUFFER", "READONLY_BUFFER"}
 TEXTS = {
     "UNICODE",

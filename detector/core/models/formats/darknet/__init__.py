@@ -72,7 +72,7 @@ def read(request: ModelRequest) -> Network:
         return DarknetGraph(parse(), _load_weights(request, parse()), path.stem, batch).model()
 
     cfg_digest = _digest(path, HASHED_BYTES)
-    key = [cfg_digest.hex(), request.size, batch, raised(1)]  # raised(1): the factor of all limits
+    key = [cfg_digest.hex(), request.size, batch, raised(1)]  # raised(1): factor of the limits
     stored = None if request.graphs is None else request.graphs.find_description(path.stem, key)
     warnings: list[str] = []
     try:

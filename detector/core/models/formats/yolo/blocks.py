@@ -36,7 +36,7 @@ CHANNEL_STEP = 8  # scaled channels are rounded up to a multiple of this
 
 
 class BlockSpec(NamedTuple):
-    """A row whose output ``channels`` and ``repeats`` are already scaled by the multiples."""
+    """A row with its output ``channels`` and ``repeats`` after scaling by the two multiples."""
 
     row: YamlRow
     channels: int
@@ -209,7 +209,7 @@ def keeping_pool(
 
 
 def sppcspc(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
-    """Add a CSP block with pyramid pooling in one half and a convolution in the other half."""
+    """Add a CSP block: half of the channels get pyramid pooling, the other half a convolution."""
     if any(argument is not None for argument in spec.row.arguments[1:]):
         raise spec.row.error("only the argument for channels is supported")
     x, hidden = inputs[0], spec.channels

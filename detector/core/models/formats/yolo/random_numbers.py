@@ -31,7 +31,7 @@ PROBE_CELLS = 4  # side of the coarsest map for the small picture
 RMS = 4.0
 OBJECTNESS = -4.0  # bias with which some dozens of cells reach a threshold, as in a street scene
 # Factors and shifts are rounded, so that a seed gives the same weights on all computers, although
-# these differ in the last bits of the outputs.
+# computed outputs differ in their last bits.
 FACTOR_STEPS, SHIFT_STEPS = 8, 64  # factor: steps per doubling; shift: steps per 1
 
 Floats = NDArray[np.float32]

@@ -166,7 +166,7 @@ class StoredNumbers:
                 )
 
     def check_all_read(self, architecture: Architecture) -> None:
-        """Raise ModelError for a tensor that no layer read, except those only for training."""
+        """Raise ModelError for a tensor that no layer read, unless it is only for training."""
         for_training = tuple(
             f"{step.path}." for step in architecture.convolutions if step not in architecture.needed
         )
