@@ -88,8 +88,7 @@ class ScoresDescription(_Mapping, frozen=True):
 
 
 class ClassesDescription(_Mapping, frozen=True):
-    """For finished detections: rows of box, score, class. ``first``: number of the first class
-    name."""
+    """For finished detections (box, score, class). ``first``: number of the first class name."""
 
     tensor: str | int | tuple[str, ...]
     column: ColumnNumber | None = None

@@ -2,7 +2,8 @@
 
 Some exporters add an input for the size of the picture, to scale boxes or to know the padding. Our
 pictures have the size of the network's input, so ``fix_sizes`` makes an extra input of known name
-and shape (``MEANINGS``) constant. Inputs that no node reads are ignored. Others are refused.
+and shape (``MEANINGS``) constant. Inputs that no node reads are ignored. All other inputs are
+refused.
 """
 
 from __future__ import annotations
