@@ -15,7 +15,7 @@ import os
 
 from detector.core import __version__
 
-# Importing typing for this would delay the handling of signals (run/signals.py).
+# Not imported from typing, which would delay the handling of signals (run/signals.py).
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # type checkers and editors see the real types instead of Any
     from detector.core.api import Detector
@@ -23,8 +23,8 @@ if TYPE_CHECKING:  # type checkers and editors see the real types instead of Any
     from detector.core.errors import DetectVideoError
     from detector.core.types import Frame
 
-# Unless this is set before its import, ONNX Runtime queues telemetry and writes a device id into
-# the user's cache; calling its disable_telemetry_events() later is too late.
+# Otherwise ONNX Runtime queues telemetry and writes a device id into the user's cache as soon as it
+# is imported, before we can call its disable_telemetry_events().
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __all__ = ["DetectVideoError", "Detections", "Detector", "Frame", "__version__"]
@@ -48,5 +48,5 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept
 
 
 def __dir__() -> list[str]:
-    """List the public names for tab completion, before they are imported."""
+    """List the public names for tab completion, even if they are not imported yet."""
     return sorted({*globals(), *__all__} - {"TYPE_CHECKING", "annotations", "os"})

@@ -1,6 +1,6 @@
 """Start the program, as ``python -m detector`` and as ``detect-video``.
 
-``main`` imports what it needs, so that signals are handled before anything else loads.
+``main`` handles signals first and only then imports the rest of the program.
 """
 
 

@@ -123,7 +123,7 @@ def test_process_writes_the_same_files_as_the_command(tmp_path):
     assert len(crossed) == sum(sum(one.values()) for one in line.counts.values()) > 0
 
 
-def test_process_refuses_cameras_own_trackers_and_unknown_suffixes(tmp_path):
+def test_process_refuses_cameras_custom_trackers_and_unknown_suffixes(tmp_path):
     tracker = SimpleNamespace(update=lambda *_: [])
     with Detector(engine="null") as detector, Detector(engine="null", track=tracker) as followed:
         for call, message in (
@@ -153,7 +153,7 @@ def test_close_closes_every_engine_and_refuses_further_calls(monkeypatch, close)
     detector([image, image.transpose(1, 0, 2)])
     close(detector)
     close(detector)
-    assert len(closed) == 3  # one for each shape, and the first, square one
+    assert len(closed) == 3  # two shapes, and the square one at the start
     for call in (lambda: detector(image), lambda: next(detector.stream("in.mp4"))):
         with pytest.raises(DetectVideoError, match="closed"):
             call()
@@ -302,7 +302,7 @@ def test_second_of_two_concurrent_streams_is_refused(name, more, tmp_path, monke
         refused = pool.submit(second)
         assert len(list(detector.stream(sources))) == (1 if "0" in name else 3) + 3 * len(more)
         assert "already streaming" in str(refused.exception())
-        assert len(list(detector.stream(CLIP))) == 3  # the refused one blocks no other
+        assert len(list(detector.stream(CLIP))) == 3  # the refused stream does not block others
 
 
 CALLS = {
@@ -338,15 +338,15 @@ def test_close_waits_for_the_current_inference_and_refuses_the_next(entry):
         resume.set()
         closing.result(PATIENCE_S)
     assert closed_early == [False]
-    if entry != "picture":  # it needs no second inference
+    if entry != "picture":  # one picture needs no second inference
         assert "closed" in str(running.exception())
 
 
 def test_close_during_an_inference_of_the_same_thread_returns():
-    """A signal handler may do this."""
+    """A signal handler may close the Detector in this way."""
     detector = Detector(engine="null")
     detector._plan.loaded.engine.requests[-1].infer = lambda n: detector.close()
-    with pytest.raises(TypeError):  # it has no results
+    with pytest.raises(TypeError):  # infer returned no outputs
         detector(PICTURE)
 
 

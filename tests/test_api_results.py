@@ -33,7 +33,7 @@ from detector.core.stages.between.base import Stage
 from tests.conftest import CHECKOUT
 from tests.fakes import supervision_module
 
-# scripts/test installs the real one there, so that other tests do not see its dependencies.
+# scripts/test installs supervision there, so that other tests do not see its dependencies.
 SUPERVISION = Path(sys.prefix, "supervision")
 CLIP = CHECKOUT / "videos" / "street.mp4"
 
@@ -117,7 +117,7 @@ def test_result_refers_to_its_picture_weakly(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"a.png", "b.png"}
     of_file = Detections.wrap(
         three_detections(), tmp_path / "a.png"
-    )  # read again, here and after pickle
+    )  # the file is read when needed, also after pickle
     assert pickle.loads(pickle.dumps(of_file)).plot().shape == (40, 60, 3)
     (tmp_path / "a.png").unlink()
     assert of_file._repr_png_() is None
@@ -171,7 +171,7 @@ def supervision(request, monkeypatch, tmp_path):
         monkeypatch.setitem(sys.modules, "supervision", supervision_module)
         return supervision_module
     monkeypatch.syspath_prepend(SUPERVISION)
-    monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path))  # of matplotlib, which it imports
+    monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path))  # for matplotlib, which supervision imports
     return pytest.importorskip("supervision", reason="machine: supervision is not installed")
 
 
@@ -190,13 +190,13 @@ def test_to_supervision_copies_the_values(supervision):
     assert converted["class_name"].tolist() == ["person", "vehicle", "person"]
     assert len(no_detections().to_supervision()) == 0
     found = three_detections()
-    found.to_supervision().xyxy[:] = 7  # its arrays are its own
+    found.to_supervision().xyxy[:] = 7  # the arrays are copies
     assert found[0].box == (0, 0, 10, 10)
 
 
 @pytest.mark.slow
 def test_documented_example_with_supervision_runs(tmp_path, monkeypatch):
-    """The real one, as docs/python_supervision.py says to install it."""
+    """Use the real library, installed as docs/python_supervision.py says."""
     monkeypatch.syspath_prepend(SUPERVISION)
     for name in ("supervision", "trackers"):
         if find_spec(name) is None:
@@ -210,7 +210,7 @@ def test_documented_example_with_supervision_runs(tmp_path, monkeypatch):
 
 
 def test_types_of_options_match_the_configuration():
-    """After a change of the schema: python -m detector.core.config.reference"""
+    """If the schema has changed, run python -m detector.core.config.reference."""
     assert (CHECKOUT / "detector/core/api/options.py").read_text() == python_types()
     assert {leaf.name for _, leaf in options()} > set(Options.__annotations__) >= {"conf", "blur"}
 

@@ -1,4 +1,4 @@
-"""Agreement of two sets of detections, on tiny frames with known answers."""
+"""The agreement of two sets of detections, for tiny frames with known answers."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ EMPTY: Row = (0, 0, 0, 0, 0.5, 0)
         ([PERSON], [(*PERSON[:5], 1)], 0, 0.0),  # same place, other class
         ([PERSON], [(0, 0, 10, 5, 0.9, 0)], 1, 1.0),  # IoU exactly .5 is enough
         ([PERSON], [(0, 0, 10, 4.9, 0.9, 0)], 0, 0.0),
-        ([PERSON], [PERSON, PERSON], 1, 2 / 3),  # each box once
+        ([PERSON], [PERSON, PERSON], 1, 2 / 3),  # each box is matched once
         ([EMPTY], [EMPTY], 0, 0.0),  # an empty box overlaps with nothing
     ],
 )
-def test_share_of_matched_boxes(a: list[Row], b: list[Row], matched: int, share: float) -> None:
+def test_matched_boxes_are_counted(a: list[Row], b: list[Row], matched: int, share: float) -> None:
     for first, second in ((a, b), (b, a)):
         result = agreement([frame(*first)], [frame(*second)])
         assert (result.frames, result.reference, result.other) == (1, len(first), len(second))
@@ -51,7 +51,7 @@ def test_share_of_matched_boxes(a: list[Row], b: list[Row], matched: int, share:
 
 
 def test_pairs_with_the_best_overlap_are_matched_first() -> None:
-    """The first box of ``a`` overlaps both of ``b`` by half or more; the second fits it best."""
+    """The first box of ``a`` overlaps both boxes of ``b`` by over half, the second one most."""
     a = frame((0, 0, 10, 10, 0.9, 0), (0, 3, 10, 13, 0.8, 0))
     b = frame((0, 3, 10, 13, 0.7, 0), (0, 0, 10, 9, 0.6, 0))
     assert [(i, j) for i, j, _ in match_pairs(a, b)] == [(1, 0), (0, 1)]

@@ -1,4 +1,4 @@
-"""The assignment compared with all permutations, and the overlaps."""
+"""The assignment equals the best of all permutations, and overlaps equal known values."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_assignment_has_the_largest_sum(shape: tuple[int, int], share: float) ->
 
 
 def test_large_matrix_gives_the_planted_best_pairs() -> None:
-    """Plant the best pairs in a matrix. Adding prices to rows and columns keeps the order of the
-    sums, and every other pair is worth less by its ``loss``."""
+    """Plant the best pairs in a matrix: any other pair is worth less by its ``loss``. A price that
+    is added to a whole row or column does not change which pairs are best."""
     random = np.random.default_rng(3)
     for n in (60, 100):
         best = random.permutation(n)
@@ -54,7 +54,7 @@ def test_empty_matrix_assigns_nothing(shape: tuple[int, int]) -> None:
     assert len(rows) == len(columns) == 0
 
 
-def test_overlaps() -> None:
+def test_overlaps_equal_known_values_at_any_scale() -> None:
     first = np.array([[0, 0, 10, 10], [5, 5, 5, 5]], float)
     second = np.array([[0, 0, 10, 10], [5, 0, 15, 10], [20, 20, 30, 30], [5, 5, 5, 5]], float)
     expected = np.array([[1, 1 / 3, 0, 0], [0, 0, 0, 0]])

@@ -47,7 +47,7 @@ def source(written, device_ms):
         ([(100, None)], None, None),  # a CPU reports no device time
         ([(100, 500.0)], 200.0, None),
         ([(100, 500.0), (50, 500.0)], 150.0, [200.0, 100.0]),
-        ([(100, 500.0), (0, None)], 200.0, [200.0, None]),  # the second could not be opened
+        ([(100, 500.0), (0, None)], 200.0, [200.0, None]),  # the second source could not be opened
         ([(0, None)], None, None),
     ],
 )
@@ -79,7 +79,7 @@ FAILED, UNWRITTEN = SourceError("no such file"), OutputError("the disk is full")
         ([{"error": FAILED}], 130, [UNWRITTEN], 130, "interrupted"),  # an interruption outranks all
     ],
 )
-def test_exit_code_and_reason_of_a_run(runs, stop_code, unwritten, code, reason):
+def test_worst_outcome_decides_exit_code_and_reason(runs, stop_code, unwritten, code, reason):
     outcome = exit_of(
         [SourceRun("in.mp4", OffTimeline(), **run) for run in runs], stop_code, unwritten
     )
@@ -88,14 +88,14 @@ def test_exit_code_and_reason_of_a_run(runs, stop_code, unwritten, code, reason)
 
 
 def test_thread_row_splits_a_threads_time_per_frame():
-    """10 frames; other programs caused three quarters of the waits for a core."""
+    """There are 10 frames. Other programs caused 75% of the thread's waits for a core."""
     split = [ThreadTime(on_cpu_s=a, ready_s=b, blocked_s=c) for a, b, c in SPLITS]
     thread = ThreadFigures(
         busy_s=0.06,
         wait_input_s=0.15,
         wait_output_s=0,
         other_s=0.24,
-        wall_s=0.4500001,  # not all clocks are read at the same moment
+        wall_s=0.4500001,  # too long: the clocks are not read at one moment
         cpu_s=0.12,
         ready_s=0.15,
         busy_split=split[0],
@@ -141,7 +141,7 @@ def test_share_is_100_percent_only_if_nothing_is_missing(share, text):
 
 
 def test_detections_of_all_sources_are_counted_by_class_name():
-    """A file of weights may have more classes than names."""
+    """Class 7 is counted by its number: there may be fewer names than classes."""
     first, second = source(1, None), source(1, None)
     first.by_class.update({0: 3, 7: 1})
     second.by_class.update({0: 2})

@@ -42,7 +42,7 @@ STAGES = ("read", "preprocess", "infer", "head", "nms", "annotate", "write")
 
 
 def stages(workers=1, **ms):
-    """Return the figures of 100 frames from milliseconds per frame."""
+    """Return the stages' figures for 100 frames, given milliseconds per frame."""
     several = ",".join(f"worker-{at}" for at in range(workers))
     threads = dict.fromkeys(("infer", "head", "nms"), several)
     return {
@@ -84,7 +84,7 @@ def load(
     workers=1,
     **ms,
 ):
-    """Return a load of 100 frames. ``loop_ms``: the part of the period within the loop."""
+    """Return the costs of a run of 100 frames. ``loop_ms``: the part of the period in the loop."""
     infer_s = ms.get("infer", 0) / 10 if infer_s is None else infer_s
     loop_s = (period_ms if loop_ms is None else loop_ms) / 10
     threads = {"writer": thread(loop_s), "reader": thread(loop_s / 2)}
@@ -99,16 +99,16 @@ def load(
 
 TABLE = [
     # period, stages in ms, bottleneck, gain if it were free, gain if inference were free
-    (10, {"read": 2, "infer": 10, "write": 4}, "infer", 1.5, 1.5),  # then write: 10 / 4
-    (10, {"read": 2, "infer": 4, "write": 10}, "write", 1.5, 0.0),  # then infer: 10 / 4
+    (10, {"read": 2, "infer": 10, "write": 4}, "infer", 1.5, 1.5),  # next limit: write, 10 / 4
+    (10, {"read": 2, "infer": 4, "write": 10}, "write", 1.5, 0.0),  # next limit: infer, 10 / 4
     (10, {"read": 10, "infer": 4, "write": 5}, "read", 1.0, 0.0),
-    (10, {"infer": 5, "annotate": 4, "write": 6}, "write", 1.0, 0.0),  # 10 together
-    (10, {"infer": 5, "nms": 5, "write": 6}, "infer", 10 / 6 - 1, 10 / 6 - 1),  # 10 together
+    (10, {"infer": 5, "annotate": 4, "write": 6}, "write", 1.0, 0.0),  # the writer: 4 + 6
+    (10, {"infer": 5, "nms": 5, "write": 6}, "infer", 10 / 6 - 1, 10 / 6 - 1),  # a worker: 5 + 5
 ]
 
 
 @pytest.mark.parametrize(("period", "ms", "bottleneck", "gain_itself", "gain_infer"), TABLE)
-def test_bottleneck_and_gains_of_an_overlapped_run(period, ms, bottleneck, gain_itself, gain_infer):
+def test_slowest_thread_is_the_bottleneck(period, ms, bottleneck, gain_itself, gain_infer):
     times = load(period, **ms)
     facts = judge(times)
     assert facts.bottleneck == bottleneck
@@ -127,7 +127,7 @@ def test_smaller_input_of_the_model_is_suggested():
     assert facts.smaller_input == (192, 320)
     assert gain_with_smaller_input(times, SMALLER) == pytest.approx(1 / LEFT - 1)
     assert all(f in facts.sentence for f in ("320x192", "58%"))
-    assert "x the FPS" not in facts.sentence  # it is measured elsewhere, not estimated
+    assert "x the FPS" not in facts.sentence  # so large a gain is not reported
 
 
 def test_gain_of_a_smaller_input_is_bounded_by_the_next_stage():
@@ -138,7 +138,7 @@ def test_gain_of_a_smaller_input_is_bounded_by_the_next_stage():
     assert gain_with_smaller_input(times, SMALLER) <= gain_without(times, "infer") + 1e-9
 
 
-def test_smaller_input_speeds_up_all_its_stages_in_turn():
+def test_smaller_input_speeds_up_all_its_stages_in_the_plain_loop():
     times = load(16, sync=True, read=2, preprocess=2, infer=8, write=4)
     assert judge(times).bottleneck == "infer"
     assert gain_without(times, "infer") == pytest.approx(16 / 8 - 1)
@@ -148,9 +148,9 @@ def test_smaller_input_speeds_up_all_its_stages_in_turn():
 @pytest.mark.parametrize(
     ("ms", "choices"),
     [
-        ({"infer": 4, "write": 10}, SMALLER),  # writing limits it
-        ({"infer": 10, "write": 4}, Choices(input=(256, 416))),  # the model declares none
-        ({"infer": 10, "write": 9.99}, SMALLER),  # it would gain nothing
+        ({"infer": 4, "write": 10}, SMALLER),  # writing limits the run
+        ({"infer": 10, "write": 4}, Choices(input=(256, 416))),  # no smaller input exists
+        ({"infer": 10, "write": 9.99}, SMALLER),  # a smaller input would gain nothing
     ],
 )
 def test_no_smaller_input_is_suggested(ms, choices):
@@ -166,17 +166,17 @@ def test_no_smaller_input_is_suggested(ms, choices):
         (load(14, cores=1, read=4, infer=5, write=5), 14 / 9 - 1),
         # 90 of 100 ms are outside the loop, so no stage can gain 900%
         (load(100, loop_ms=10, read=1, infer=8, write=7), 100 / 97 - 1),
-        # 2 of 10 ms belong to no stage, so 1 ms of inference gains 11% and not 10 / 7
+        # 2 of 10 ms belong to no stage: without 1 ms of inference, 9 ms remain, not 7
         (load(10, infer=1, write=7), 10 / 9 - 1),
     ],
 )
-def test_gain_without_inference_is_limited(times, gain):
+def test_gain_without_inference_is_limited_by_other_work(times, gain):
     assert gain_without(times, "infer") == pytest.approx(gain)
     assert ("opening and closing" in judge(times).sentence) == (times.period_s == 0.1)
 
 
 def test_two_requests_at_once_halve_the_inference_time():
-    """Some request runs all the time, yet each waits a third of it, because the writer is slow."""
+    """One request always runs, but each worker waits a third of the time for the slow writer."""
     times = load(9.2, infer=12, infer_s=0.9, workers=2, write=9)
     assert times.stages["infer"] == pytest.approx(9e-3)  # the time that inference FPS are based on
     assert judge(times).bottleneck == "write"
@@ -185,14 +185,14 @@ def test_two_requests_at_once_halve_the_inference_time():
 
 
 def test_null_engine_has_no_gain():
-    for sync, cores in ((True, 8), (False, 8), (False, 1)):  # the last one is a full CPU
+    for sync, cores in ((True, 8), (False, 8), (False, 1)):  # in the last case, the CPU is full
         times = load(12, sync=sync, loop_ms=10, cores=cores, read=3, write=7)
         assert gain_without(times, "infer") == 0
 
 
 @pytest.mark.parametrize(
     ("process_cpu_s", "others_s", "cores"),
-    [(1.6, 0, None), (1.61, 0, "1.6"), (2.2, 0.1, "2.0")],  # the last one has coarse clocks
+    [(1.6, 0, None), (1.61, 0, "1.6"), (2.2, 0.1, "2.0")],  # in the last case, clocks are coarse
 )
 def test_cores_are_full_above_four_fifths(process_cpu_s, others_s, cores):
     """The run takes one second on two cores."""
@@ -202,7 +202,7 @@ def test_cores_are_full_above_four_fifths(process_cpu_s, others_s, cores):
     assert times.others_share == 0
 
 
-@pytest.mark.parametrize("others_s", [0.6, 25.7])  # the second from a VM whose clock jumped
+@pytest.mark.parametrize("others_s", [0.6, 25.7])  # the second is from a VM whose clock jumped
 def test_no_gain_is_predicted_if_other_programs_are_busy(others_s):
     facts = judge(load(10, cores=2, process_cpu_s=1.3, others_s=others_s, infer=9, write=5))
     assert facts.bottleneck == "infer"
@@ -259,7 +259,7 @@ def test_slow_closing_of_files_suppresses_the_gain_of_inference(closing, reporte
     assert ("infer" in judge(times).gain_if_free) is reported
 
 
-def test_codec_threads_limit_the_gain_of_stages_in_turn():
+def test_codec_threads_limit_the_gain_in_the_plain_loop():
     """Inference takes 4 of 10 ms per frame, so 6 ms of wall time remain. But writing and its
     codec's threads need 15 ms of CPU time, which is 7.5 ms on two cores."""
     times = load(10, sync=True, cores=2, process_cpu_s=1.7, others_s=0.0, infer=4, write=6)
@@ -269,8 +269,8 @@ def test_codec_threads_limit_the_gain_of_stages_in_turn():
     assert not is_reliable(times, {"infer": 0.0})
 
 
-def test_cpu_time_of_a_stage_excludes_other_threads_in_turn():
-    """During inference, the process used 0.9 s, of which its thread 0.3 and its library 0.1."""
+def test_cpu_time_of_a_stage_excludes_other_threads_in_the_plain_loop():
+    """Of 0.9 s of CPU time during inference, its thread used 0.3 s and its library 0.1 s."""
     split_up = replace(stages(infer=5)["infer"], cpu_s=0.9, split=split(3, 0, 2), library_cpu_s=0.1)
     each = {**stages(), "infer": split_up}
     for sync, ms in ((True, 4.0), (False, 10.0)):
@@ -290,21 +290,21 @@ def library(cpu_ms, busiest_ms, ready_ms, calls=100):
 
 
 NEEDS = [
-    # the stage's thread: on a core, ready, blocked; its library's threads: CPU time, the busiest
-    # one's, that one's wait for a core; the expected need (all in ms)
+    # in ms: the stage's thread (on a core, ready, blocked); its library (CPU time of all threads,
+    # CPU time of the busiest one, wait of the busiest one for a core); the expected need
     ((1, 3, 0), None, 1),
     ((1, 3, 2), None, 3),  # a disk is equally slow when other threads use the cores
-    ((1, 0, 8), (8, 8, 0), 9),  # no thread waits for a core, so all of it counts
-    ((1, 0, 8), (4, 2, 6), 3),  # blocked while the library waits for a core: 2 of 8 are work
+    ((1, 0, 8), (8, 8, 0), 9),  # no thread waits for a core, so all time counts
+    ((1, 0, 8), (4, 2, 6), 3),  # while it is blocked, the library works for 2 of 8 ms
     ((1, 0, 8), (4, 2, 2), 7),  # the library accounts for 4 of 8 ms, a disk for the rest
-    ((1, 0, 8), (4, 2, 3), 1 + 8 * 2 / 5),  # for 5 of 8, so the rest is its share, too
+    ((1, 0, 8), (4, 2, 3), 1 + 8 * 2 / 5),  # for 5 of 8 ms: 2 / 5 of all 8 are work
     ((1, 3, 0), (6, 5, 20), 4),  # an encoder works in the background without delaying calls
     ((1, 9, 0), (6, 5, 20), 5),
 ]
 
 
 @pytest.mark.parametrize(("own", "theirs", "needed"), NEEDS)
-@pytest.mark.parametrize("calls", [100, 50])  # in the steady state, of 100
+@pytest.mark.parametrize("calls", [100, 50])  # calls measured in the library, of 100
 def test_need_of_a_stage_excludes_waits_for_a_core(own, theirs, needed, calls):
     stage = replace(stages(write=sum(own))["write"], split=split(*own))
     threads = LibraryThreads(
@@ -357,7 +357,7 @@ def load_with_waits(others, **stretched):
     [(0.0, {}), (1.0, {"infer": 9, "write": 3}), (1.7, {"infer": 50, "write": 4, "read": 9})],
 )
 def test_load_of_other_programs_does_not_change_the_bottleneck(others, stretched):
-    """By busy times, inference would be the slowest in the last two."""
+    """In the last two cases, inference has the longest busy time."""
     times = load_with_waits(others, **stretched)
     assert judge(times).bottleneck == "write"
     assert times.stages["infer"] == pytest.approx(4e-3)
@@ -382,7 +382,7 @@ ADVICE = [
     ("write", ("video", "jsonl"), ("--quality", "small"), {"--quality", "--no-video"}),
     ("write", ("video", "jsonl"), ("--preset", "fast"), {"--preset", "--no-video"}),
     ("write", ("video", "jsonl"), ("--crf", "30"), {"--preset", "--no-video"}),
-    ("write", ("video", "jsonl"), ("--quality", "fast"), {"--no-video"}),  # nothing is faster
+    ("write", ("video", "jsonl"), ("--quality", "fast"), {"--no-video"}),  # the fastest already
     ("write", ("video", "jsonl"), ("--preset", "ultrafast"), {"--no-video"}),
     ("write", ("pictures",), None, {"--no-video"}),
     ("write", ("jsonl",), None, set()),  # no option would save work
@@ -424,7 +424,7 @@ def test_next_limit_is_named_with_its_bound():
     sentence = judge(load(10, read=8.4, infer=9.4)).sentence
     assert "94.0% of its time in `infer`" in sentence
     assert "1.19x" in sentence
-    assert "Inference limits" in judge(load(10, read=10, infer=10)).sentence  # both as slow
+    assert "Inference limits" in judge(load(10, read=10, infer=10)).sentence  # equally slow
 
 
 @pytest.mark.parametrize(
@@ -448,7 +448,7 @@ def test_too_few_frames_get_no_gain(frames, begins):
 
 
 @pytest.mark.parametrize(("infer", "share"), [(12, 75), (17, 100)])  # 17 is from coarse clocks
-def test_share_in_the_sentence_equals_the_ledgers(infer, share):
+def test_share_in_the_sentence_equals_that_of_the_ledger(infer, share):
     """Two workers are each busy for 6 of the loop's 8 ms; opening and closing files take 2 more."""
     times = load(10, loop_ms=8, infer=infer, infer_s=0.8, workers=2, write=2)
     assert f"{share}.0% of their time in `infer`" in judge(times).sentence
@@ -473,8 +473,8 @@ TIMES = st.floats(0, 50, allow_nan=False)
 def test_sentence_is_consistent_for_any_figures(
     period, ms, cores, cpu, others, loop_share, sync, workers, frames
 ):
-    """Never show a share above 100%, more cores than there are, a gain above the share's limit or
-    from a few frames, or a stage that is not the best."""
+    """Never show a share above 100%, more cores than exist, a gain from few frames or above the
+    limit set by the stage's share, or a stage that does not have the largest gain."""
     times = load(
         period,
         sync=sync,
@@ -533,6 +533,6 @@ def test_synchronous_loop_has_no_next_limit():
     ("limit", "gain", "said"),
     [("write", float("inf"), "Nothing else"), (None, 0.5, "Without it"), ("write", 0.001, "Write")],
 )
-def test_sentence_about_the_next_limit(limit, gain, said):
+def test_sentence_states_the_next_limit_for_any_gain(limit, gain, said):
     (sentence,) = _next_limit(limit, gain)
     assert sentence.startswith(said)

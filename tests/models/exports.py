@@ -1,7 +1,7 @@
 """Small graphs with the outputs of each family's exports, whose answers are known.
 
-The score of class 0, in 0..1, is the picture's largest red, of class 1 green, of class 2 blue (of
-YOLOX, which reads BGR in 0..255: blue, green, red). Boxes are constant.
+The scores of classes 0, 1 and 2 are the picture's largest red, green and blue in 0..1. (YOLOX reads
+BGR in 0..255, so its classes are blue, green, red.) Boxes are constant.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Export:
     ) -> None:
         """``pixels``: "" for 0..1; "baked" scales 0..255 by 1/255 inside; "u8" and "u8-nhwc" scale
         bytes; "chw" has no axis for the batch; "normalised" subtracts a mean inside; "turned" and
-        "flipped" make RGB of BGR; "convolved" begins with a convolution by ``scale``.
+        "flipped" convert BGR to RGB; "convolved" begins with a convolution by ``scale``.
         """
         from onnx import TensorProto, helper
 
@@ -66,7 +66,7 @@ class Export:
             self.picture = self.add("Mul", self.picture, self.const([1 / 255]))
         if pixels.startswith("u8"):
             self.picture = self.add("Div", self.picture, self.const([255.0]))
-        if pixels == "normalised":  # and undone, so that the colours are the same
+        if pixels == "normalised":  # normalise and undo it, which keeps the colours
             mean, deviation = ([[[[v]] for v in (a, b, c)]] for a, b, c in IMAGENET)
             self.picture = self.add("Sub", self.picture, self.const(mean))
             self.picture = self.add("Div", self.picture, self.const(deviation))
@@ -131,7 +131,7 @@ class Export:
         return str(path)
 
     def add_input(self, name: str, dims: Sequence[int | str], kind: str = "FLOAT") -> str:
-        """Add an input besides the picture; return its name."""
+        """Add an input in addition to the picture; return its name."""
         from onnx import TensorProto, helper
 
         self.inputs.append(
@@ -150,22 +150,22 @@ class Export:
     # ---- parts that several families share
 
     def sampled_zero(self) -> str:
-        """[1, 1, 1]: zero, by a GridSample, which tells us RT-DETR."""
-        grid = self.const(np.zeros((1, 1, 1, 2)), np.float64)  # as that of Deformable-DETR
+        """Return a zero [1, 1, 1] from a GridSample, the operator that marks RT-DETR."""
+        grid = self.const(np.zeros((1, 1, 1, 2)), np.float64)  # float64, as in Deformable-DETR
         largest = self.add("ReduceMax", self.add("GridSample", "images", grid), axes=[1, 2, 3])
         return self.add("Mul", self.add("Reshape", largest, self.ints(-1, 1, 1)), self.const([0.0]))
 
     def colours(self) -> str:
-        """[B, 1, 3]: the largest red, green and blue."""
+        """Return the largest red, green and blue, [B, 1, 3]."""
         largest = self.add("GlobalMaxPool", self.picture)
         return self.add("Reshape", largest, self.ints(-1, 1, 3))
 
     def zeros(self, colours: str) -> str:
-        """[B, 1, 1]: zeros that depend on the picture, as a traced network's outputs do."""
+        """Return zeros [B, 1, 1] that depend on the picture, like outputs of a traced network."""
         return self.add("Mul", self.cut(colours, 0, 1, axis=2), self.const([0.0]))
 
     def table(self, colours: str, rows: Sequence[Sequence[float]], count: int) -> str:
-        """[B, count, columns]: ``rows``, followed by zeros."""
+        """Return [B, count, columns]: ``rows``, followed by zeros."""
         values = np.zeros((1, count, len(rows[0])))
         values[0, : len(rows)] = rows
         return self.add("Add", self.zeros(colours), self.const(values))
@@ -177,7 +177,7 @@ class Export:
 
 
 def decoded(count: int = 3 * CELLS, objectness: float = 0.5, **more) -> Export:
-    """YOLOv5, YOLOv7: [B, N, 5 + 3]."""
+    """Make the output of YOLOv5 and YOLOv7, [B, N, 5 + 3]."""
     export = Export(**more)
     colours = export.colours()
     table = export.table(colours, [(*box, objectness) for box in BOXES], count)
@@ -186,7 +186,7 @@ def decoded(count: int = 3 * CELLS, objectness: float = 0.5, **more) -> Export:
 
 
 def anchor_free(rows: bool = False, twins: bool = False, cells: int = CELLS, **more) -> Export:
-    """YOLOv8, 9, 11: [B, 4 + 3, cells]. ``twins``: the first box twice, a pixel apart."""
+    """Make YOLOv8's output (9, 11), [B, 4 + 3, cells]. ``twins``: one box twice, a pixel apart."""
     export = Export(**more)
     boxes = [BOXES[0], (21.0, *BOXES[0][1:])] if twins else list(BOXES)
     colours = export.colours()
@@ -196,7 +196,7 @@ def anchor_free(rows: bool = False, twins: bool = False, cells: int = CELLS, **m
 
 
 def finished(columns: int = 6, count: int = 300, **more) -> Export:
-    """YOLOv10, YOLO26: [B, 300, 6]; two equal boxes of class 2, scored by red."""
+    """Make YOLOv10's output (YOLO26), [B, 300, 6]: two equal boxes of class 2, scored by red."""
     export = Export(**more)
     colours = export.colours()
     boxes = export.table(colours, [CORNERS[0]] * 2, count)
@@ -206,7 +206,7 @@ def finished(columns: int = 6, count: int = 300, **more) -> Export:
 
 
 def best_cells(slices: bool = False, **more) -> Export:
-    """YOLOv10's end: the ten best cells by TopK, their boxes and scores by GatherElements."""
+    """Make YOLOv10's end: TopK takes the ten best cells, GatherElements their boxes and scores."""
     export = Export(**more)
     colours = export.colours()
     table, scores = export.table(colours, CORNERS, CELLS), export.scores(colours, 2, CELLS)
@@ -228,7 +228,7 @@ def best_cells(slices: bool = False, **more) -> Export:
 
 
 def nms_inside(**more) -> Export:
-    """YOLOv7 with ONNX's own NMS: [K, 7], K known at run time only: batch, box, class, score."""
+    """Make YOLOv7 with ONNX's NMS: [K, 7] (batch, box, class, score), K known only at run time."""
     export = Export(**more)
     colours = export.colours()
     boxes = export.table(colours, [CORNERS[0], CORNERS[0], CORNERS[1]], 8)
@@ -251,7 +251,7 @@ def nms_inside(**more) -> Export:
 
 
 def padded(**more) -> Export:
-    """NMS inside as Ultralytics exports it, [B, 300, 6]: only the file states the list's length."""
+    """Make Ultralytics' export with NMS, [B, 300, 6]; shape inference does not find the 300."""
     export = Export(**more)
     colours = export.colours()
     boxes = export.table(colours, CORNERS, 8)
@@ -280,7 +280,7 @@ def padded(**more) -> Export:
 
 
 def parts(count: int = 100, **more) -> Export:
-    """Finished detections as four outputs: a count, boxes, scores, and classes as whole numbers."""
+    """Make finished detections in four outputs: a count, boxes, scores, and integer classes."""
     from onnx import TensorProto
 
     export = Export(**more)
@@ -307,8 +307,8 @@ def parts(count: int = 100, **more) -> Export:
 
 
 def queries(joined: bool = False, numbered: bool = False, **more) -> Export:
-    """RT-DETR: boxes in 0..1, and logits, 10 x colour - 5. ``joined``: with the colours as scores
-    in one output. ``numbered``: with the best score and its class.
+    """Make RT-DETR: boxes in 0..1, and logits (10 x colour - 5). ``joined``: one output of boxes
+    and the colours as scores. ``numbered``: one output of boxes, best score and its class.
     """
     export = Export(**more)
     zero = export.sampled_zero()
@@ -330,10 +330,10 @@ def queries(joined: bool = False, numbered: bool = False, **more) -> Export:
 
 
 def deployed(batch: int | str = 1, name: str = "orig_target_sizes", **more) -> Export:
-    """RT-DETR, D-FINE and DEIM as their own exporters write them: labels, boxes in pixels of the
-    size that a second input states (width, height), scores. Each query counts once for each class.
+    """Make RT-DETR, D-FINE or DEIM as their own exporters do: labels, boxes, scores. Boxes are in
+    pixels of a size (width, height) from a second input. A query gives a detection per class.
 
-    Lengths after TopK are computed from shapes, so shape inference finds no rank.
+    Lengths after TopK are computed from shapes, so shape inference does not even find the rank.
     """
     from onnx import TensorProto
 
@@ -361,7 +361,7 @@ def deployed(batch: int | str = 1, name: str = "orig_target_sizes", **more) -> E
 
 
 def corners(**more) -> Export:
-    """YOLOv4 by pytorch-YOLOv4: boxes [B, N, 1, 4] in 0..1, scores [B, N, 3]."""
+    """Make YOLOv4 as pytorch-YOLOv4 does: boxes [B, N, 1, 4] in 0..1, scores [B, N, 3]."""
     export = Export(**more)
     colours = export.colours()
     rows = 3 * CELLS
@@ -372,11 +372,11 @@ def corners(**more) -> Export:
 
 
 def yolox(decode: bool = False, focus: bool = False, **more) -> Export:
-    """Raw rows [B, 84, 5 + 3] of convolutions and sigmoids: offsets 0.5, sizes of two cells.
+    """Make YOLOX's raw rows [B, 84, 5 + 3]: offsets are 0.5, sizes are two cells.
 
-    Class scores: logistic of (mean of a channel - 127.5) / 8; objectness .88 in the first map's
-    cells, almost none elsewhere. ``focus``: every second pixel becomes a channel first, and the
-    objectness depends on each.
+    A class score is the logistic of (a channel's mean - 127.5) / 8. The objectness is 0.88 in the
+    first map and almost 0 elsewhere. ``focus``: begin with a Focus (every second pixel becomes a
+    channel), and make the objectness depend on each pixel.
     """
     export = Export(**more)
     fold, picture, maps = 1, "images", []

@@ -1,6 +1,6 @@
 """The blocks of YOLOv5 and YOLOv7 as plain numpy, for one picture, with nothing folded.
 
-The graphs are compared with these.
+Tests compare the graphs with these blocks.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Plain:
 
 
 def every_second_pixel(x: NDArray) -> NDArray:
-    """As YOLOX's Focus (Apache-2.0): top and bottom left, then top and bottom right of each 2x2."""
+    """Turn each 2x2 block into channels: top left, bottom left, top right, bottom right (YOLOX)."""
     return np.concatenate([x[:, ::2, ::2], x[:, 1::2, ::2], x[:, ::2, 1::2], x[:, 1::2, 1::2]])
 
 

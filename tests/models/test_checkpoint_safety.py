@@ -1,4 +1,4 @@
-"""Reading a checkpoint runs nothing; a dangerous, damaged or wrong file is refused in one line."""
+"""Reading a checkpoint runs none of its code; dangerous and damaged files are refused."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def refusal(path: Path) -> str:
         ("__builtin__", "exec"),
         ("subprocess", "Popen"),
         ("runpy", "run_path"),
-        # torch's names that lead to other modules
+        # names in torch through which a pickle could reach other modules
         ("torch", "load"),
         ("torch.storage", "_load_from_bytes"),
         ("torch._utils", "_import_dotted_name"),
@@ -59,12 +59,12 @@ def refusal(path: Path) -> str:
         ("torch.nn.modules.container", "operator.attrgetter"),
         ("torch.nn.modules.utils", "import_module"),
         ("torch.nn.modules.rnn", "apply_permutation"),
-        ("torch.nn", "Module"),  # a class, but none that a checkpoint names
+        ("torch.nn", "Module"),  # a class that no checkpoint names
         ("torch.nn.modules.conv", "Conv2d.register_forward_hook"),
         ("torch.jit", "load"),
         ("numpy", "load"),
         ("numpy.testing._private.utils", "runstring"),
-        # in modules of the networks
+        # names in the networks' own modules
         ("models.common", "os.system"),
         ("models.common", "torch.hub.load"),
         ("models.yolo", "parse_model"),
@@ -121,7 +121,7 @@ def test_byte_code_that_torch_never_writes_is_refused(tmp_path, code, reason):
 
 
 def test_unpickler_checks_every_name_again(tmp_path):
-    """It refuses names that passed the check of the byte code."""
+    """The unpickler refuses a name even if the check of the byte code has passed it."""
     with Archive(zipped(tmp_path / "x.pt", b"\x80\x02N.")) as archive:
         for data in (
             b"\x80\x02cos\nsystem\n.",
@@ -133,7 +133,7 @@ def test_unpickler_checks_every_name_again(tmp_path):
 
 
 def test_allowed_names_give_our_own_classes(tmp_path):
-    """Only containers are Python's own."""
+    """All allowed names except containers are replaced by our classes."""
     names = [(package, name) for package, listed in unpickle.INERT.items() for name in listed]
     names += [("torch", name) for name in unpickle.STORAGES]
     names += [("torch._utils", name) for name in unpickle.REBUILDERS]
@@ -172,7 +172,7 @@ def test_state_for_a_function_class_or_tensor_is_refused(tmp_path, target):
 @pytest.mark.parametrize(
     ("offset", "shape", "steps"),
     [
-        (0, (3,), (1,)),  # one too many
+        (0, (3,), (1,)),  # one number too many
         (1, (2,), (1,)),
         (0, (2,), (2,)),
         (-1, (1,), (1,)),
@@ -241,7 +241,7 @@ def test_a_zip_bomb_is_refused_before_it_is_read(tmp_path):
 
 @pytest.mark.slow
 def test_entries_that_overlap_are_refused(tmp_path):
-    """They make a zip bomb without compression: a thousand names for the same bytes."""
+    """They make a zip bomb without compression: a thousand entries share the same bytes."""
     path = tmp_path / "x.pt"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:
         file.writestr("archive/data.pkl", bytes(100_000))
@@ -252,7 +252,7 @@ def test_entries_that_overlap_are_refused(tmp_path):
     assert "100100000 bytes" in refusal(path)
 
 
-def test_a_pickle_larger_than_any_networks_is_refused(tmp_path):
+def test_a_pickle_larger_than_any_network_needs_is_refused(tmp_path):
     assert "data.pkl takes 17 MB" in refusal(zipped(tmp_path / "x.pt", bytes(17 << 20)))
 
 
@@ -273,7 +273,7 @@ def test_file_mistaken_for_a_checkpoint_is_refused(tmp_path, start, message):
     assert message in refusal(path)
 
 
-def test_the_old_tar_format_says_how_to_convert(tmp_path):
+def test_old_tar_format_is_refused_with_a_way_to_convert_it(tmp_path):
     path = tmp_path / "x.pt"
     with tarfile.open(path, "w") as file:
         file.add(__file__, "storages")

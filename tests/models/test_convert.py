@@ -41,9 +41,9 @@ def network_of(
 
 
 def tiny(batch: int = 1, scale: float = 0.1, decode: bool = False) -> Network:
-    """Multiply three planes by ``scale``, through eight channels, and upsample them.
+    """Make a network that multiplies three planes by ``scale`` in two convolutions and upsamples.
 
-    ``decode``: multiply again at the end.
+    ``decode``: multiply by 3 at the end.
     """
     builder = GraphBuilder("tiny")
     x = builder.input_u8(batch, 2, 2)
@@ -68,7 +68,7 @@ def tiny(batch: int = 1, scale: float = 0.1, decode: bool = False) -> Network:
 
 
 def by_reference(network: Network) -> list[np.ndarray]:
-    """Run ONNX's reference evaluator, which rounds exactly as the types say, on white pictures."""
+    """Run ONNX's reference evaluator on white pictures; it rounds exactly as types require."""
     from onnx.reference import ReferenceEvaluator
 
     return ReferenceEvaluator(network.graph).run(
@@ -92,7 +92,7 @@ def test_every_node_reads_one_float_type(precision: str, decode: bool) -> None:
         floats = {
             types[name] for name in node.input if name and types[name] in (FLOAT, HALF[precision])
         }
-        if node.op_type == "Resize":  # its scales are float32 by ONNX
+        if node.op_type == "Resize":  # ONNX requires float32 scales
             floats = {types[node.input[0]]}
         assert len(floats) <= 1, node.name
     assert HALF[precision] in types.values()
@@ -129,7 +129,7 @@ def test_picture_is_cast_directly_to_fp16_but_not_to_bf16() -> None:
 
 
 def test_thin_convolutions_stay_float32_in_bf16_only() -> None:
-    """Eight separate planes and their activation stay; what adds planes up is bfloat16."""
+    """Convolutions with few input channels per group are thin; the others become bfloat16."""
     builder = GraphBuilder("tiny")
     x = builder.input_u8(1, 2, 2)
     for index, (shape, group) in enumerate((((8, 3), 1), ((8, 1), 8), ((8, 8), 1))):
@@ -146,7 +146,7 @@ def test_thin_convolutions_stay_float32_in_bf16_only() -> None:
 
 
 def chain(*widths: int) -> Network:
-    """Convolutions of 1 x 1 with activations, on 2 x 2; MACs of a pixel: width in x width out."""
+    """Make 1 x 1 convolutions with activations; MACs per pixel are input width x output width."""
     builder = GraphBuilder("chain")
     x = builder.input_u8(1, 2, 2)
     for index, (inputs, outputs) in enumerate(zip((3, *widths), widths, strict=False)):
@@ -161,15 +161,15 @@ def chain(*widths: int) -> Network:
 @pytest.mark.parametrize(
     ("widths", "kept"),
     [
-        ((8,) * 6, 1),  # 24 of 344 are in the first one, 88 in two: a quarter
-        ((8,) * 7, 1),  # 88 of 408: slightly more than a fifth
-        ((8,) * 8, 2),  # 88 of 472
-        ((8,) * 12, 2),  # 88 of 728; 152 are slightly more than a fifth
-        ((8,) * 13, 3),  # 152 of 792
+        ((8,) * 6, 1),  # MACs: the first layer has 24 of 344, two have 88: a quarter
+        ((8,) * 7, 1),  # two layers: 88 of 408, slightly more than a fifth
+        ((8,) * 8, 2),  # two layers: 88 of 472, less than a fifth
+        ((8,) * 12, 2),  # three layers: 152 of 728, slightly more than a fifth
+        ((8,) * 13, 3),  # three layers: 152 of 792, less than a fifth
     ],
 )
 def test_the_stem_stays_float32_in_bf16_only(widths: tuple[int, ...], kept: int) -> None:
-    """Layers from the first one on, activations with them, up to a fifth of the MACs."""
+    """The stem is the first layers with their activations, up to a fifth of the MACs."""
     network = chain(*widths)
     types = types_of(convert_to_halves(network, "bf16"))
     inner = range(len(widths) - 1)  # the last activation makes the output
@@ -183,12 +183,12 @@ def test_the_stem_stays_float32_in_bf16_only(widths: tuple[int, ...], kept: int)
 
 def test_input_nodes_stay_float32_with_a_thin_first_convolution() -> None:
     """Otherwise the picture would be rounded and then widened again."""
-    network = chain(8, 1)  # 24 of 32 MACs
+    network = chain(8, 1)  # the first convolution has 24 of 32 MACs
     assert sensitive_nodes(network.graph) == {"input.cast", "input.transpose", "0.conv", "0.act"}
 
 
 def test_thin_convolution_inside_an_attention_is_converted() -> None:
-    """Without this, openvino 2026.4 does not compile YOLO11 in bfloat16."""
+    """If it stayed float32, openvino 2026.4 would not compile YOLO11 in bfloat16."""
     builder = GraphBuilder("attention")
     x = builder.input_u8(1, 2, 2)
     for name, groups in (("0.conv", 1), ("1.conv", 3), ("2.conv", 3)):
@@ -212,7 +212,7 @@ def test_nodes_between_two_float32_nodes_stay_float32() -> None:
 
 
 def test_converted_graph_rounds_to_half_precision() -> None:
-    """0.1 is 0.0999756 in float16; 255 times that is 25.49378, in steps of 1/64 25.5."""
+    """In float16, 0.1 is 0.0999756. 255 times that is 25.49378, which rounds to 25.5."""
     (output,) = by_reference(convert_to_halves(tiny(), "fp16"))
     assert output.dtype == np.float32
     assert output.shape == (1, 3, 4, 4)
@@ -253,8 +253,8 @@ def test_bfloat16_has_the_range_of_float32() -> None:
     [
         (1.0, 0x3F80),
         (-2.0, 0xC000),
-        (1 + 2**-8, 0x3F80),  # half way: to even, down
-        (1 + 3 * 2**-8, 0x3F82),  # half way: to even, up
+        (1 + 2**-8, 0x3F80),  # half way: rounds to even, here down
+        (1 + 3 * 2**-8, 0x3F82),  # half way: rounds to even, here up
         (1 + 2**-8 + 2**-20, 0x3F81),
         (np.inf, 0x7F80),
         (np.nan, 0x7FC0),
@@ -269,7 +269,7 @@ def test_bfloat16_rounds_to_the_nearest_even(value: float, bits: int) -> None:
     ("tensor", "name"),
     [("0.conv", "0.conv_fp16"), ("12", "n12_fp16"), ("model.24", "model.n24_fp16")],
 )
-def test_operand_names(tensor: str, name: str) -> None:
+def test_operand_names_get_the_ending_and_stay_valid(tensor: str, name: str) -> None:
     assert operand_name(tensor, "fp16") == name
     assert good_name(name)
 

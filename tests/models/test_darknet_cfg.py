@@ -1,4 +1,4 @@
-"""A bad cfg is refused in one line: file, line, what is wrong and what would be right."""
+"""A bad cfg is refused with its path and line, what is wrong, and what would be right."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_first_of_repeated_keys_counts_as_in_darknet():
         (GOOD.replace("filters=7", "filters=7\nxnor=1"), "x.cfg:6: xnor='1' in [convolutional]"),
         (NET + "[route]\nlayers=-1\n", "x.cfg:5: layers=-1 means layer -1; this is layer 0"),
         (NET + CONV + "[route]\nlayers=5\n", "x.cfg:8: layers=5 means layer 5; this is layer 1"),
-        # itself: a cycle
+        # a layer that reads itself: a cycle
         (NET + CONV + "[route]\nlayers=1\n", "x.cfg:8: layers=1 means layer 1; this is layer 1"),
         (NET + CONV + "[route]\n", "x.cfg:7: [route] needs layers=NUMBER"),
         (GOOD + "[route]\nlayers=-1\n", "x.cfg:13: layers=-1 means layer 1, a [yolo]"),

@@ -1,4 +1,4 @@
-"""Damaged cfg and weights: a ModelError of one line, or a valid network; nothing else, and fast."""
+"""Damaged cfg and weights quickly give a ModelError of one line, or a valid network."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def valid_or_refused(path: Path, **more) -> bool:
 
 @FUZZ
 @given(changes)
-def test_damaged_cfg(tmp_path, changed):
+def test_damaged_cfg_is_refused_or_valid(tmp_path, changed):
     data = CFG
     for at, drop, put in changed:
         data = data[:at] + b"".join(put) + data[at + drop :]
@@ -103,8 +103,8 @@ values = st.one_of(
 
 @FUZZ
 @given(st.lists(st.tuples(sections, st.dictionaries(keys, values, max_size=5)), max_size=8))
-def test_arbitrary_layers(tmp_path, layers):
-    """Whole sections with plausible keys reach deeper than damaged bytes."""
+def test_arbitrary_layers_are_refused_or_valid(tmp_path, layers):
+    """Sections with plausible keys reach code that damaged bytes do not reach."""
     text = "[net]\nwidth=64\nheight=64\n[convolutional]\nfilters=4\nstride=2\nactivation=linear\n"
     for name, pairs in layers:
         pairs = {"filters": "4", **pairs} if name == "convolutional" else pairs
@@ -122,7 +122,7 @@ def test_arbitrary_layers(tmp_path, layers):
     st.integers(-40, 40),
     st.lists(st.tuples(st.integers(0, 900), st.binary(max_size=8))),
 )
-def test_damaged_weights(tmp_path, head, longer, patches):
+def test_damaged_weights_are_refused_or_valid(tmp_path, head, longer, patches):
     data = bytearray(struct.pack("<3iq", 0, 2, 5, 0) + struct.pack("<f", 0.5) * FLOATS)
     data[: len(head)] = head
     for at, put in patches:

@@ -1,4 +1,4 @@
-"""The graph against plain code; its names, shapes, parameters and MACs against known figures."""
+"""The graph computes what plain code does, with known names, shapes, parameters and MACs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def as_network_input(pictures: np.ndarray) -> np.ndarray:
         ("size=3\npad=1", {"padding": 1}),
         ("size=3\npad=1\nbatch_normalize=1", {"padding": 1}),
         ("size=3\npadding=2\nstride=2", {"padding": 2, "stride": (2, 2)}),
-        ("size=3\npad=1\npadding=7", {"padding": 1}),  # pad wins
+        ("size=3\npad=1\npadding=7", {"padding": 1}),  # pad overrides padding
         ("size=2\nstride=2", {"stride": (2, 2)}),
         ("size=3\npad=1\nstride_x=2\nstride_y=1", {"padding": 1, "stride": (1, 2)}),
         ("size=3\npad=1\ndilation=2", {"padding": 2, "dilation": 2}),
@@ -134,9 +134,9 @@ def test_activation_equals_its_formula(cfg, tmp_path, engine, name):
 @pytest.mark.parametrize(
     ("kernel", "stride", "padding", "side"),
     [
-        (2, 2, None, 8),  # the usual one
+        (2, 2, None, 8),  # the usual pool
         (2, 2, None, 9),  # an odd side: the last window extends beyond it
-        (2, 1, None, 8),  # yolov3-tiny's: same size, only right and below are padded
+        (2, 1, None, 8),  # yolov3-tiny's pool keeps the size: it pads only right and below
         (5, 1, None, 8),  # spatial pyramid pooling
         (3, 2, 0, 8),
         (3, 2, 1, 8),
@@ -155,7 +155,7 @@ def test_maxpool_equals_darknets_loop(cfg, engine, kernel, stride, padding, side
         head,
     )
     (stored,) = filters_of(path)
-    stored.biases -= 50  # all negative: a padding of zeros would win
+    stored.biases -= 50  # all values are negative: zero padding would be the maximum
     path.with_suffix(".weights").write_bytes(
         np.array([0, 2, 5, 0, 0], "<i4").tobytes()
         + stored.biases.tobytes()
@@ -171,8 +171,8 @@ def test_maxpool_equals_darknets_loop(cfg, engine, kernel, stride, padding, side
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_route_groups_shortcut_upsample_dropout_and_avgpool(cfg, engine):
-    """One network has them all, and its answer is computed layer by layer."""
+def test_network_of_route_shortcut_upsample_and_dropout_equals_plain_code(cfg, engine):
+    """One network has all these layers; plain code computes them one by one."""
     path = cfg(
         "[convolutional]\nfilters=8\nactivation=linear\n"  # 0
         "[route]\nlayers=-1\ngroups=2\ngroup_id=1\n"  # 1: channels 4..7
@@ -202,7 +202,7 @@ def test_route_groups_shortcut_upsample_dropout_and_avgpool(cfg, engine):
     ("here", "others"),
     [
         (4, (7,)),  # yolov3-tiny-prn: the first 4 of 7 are added
-        (7, (4,)),  # csresnext50-panet-spp: to the first 4 of 7
+        (7, (4,)),  # csresnext50-panet-spp: 4 are added to the first 4 of 7
         (5, (5, 8)),
         (6, (2, 6, 9, 3)),
     ],
@@ -237,8 +237,8 @@ def test_shortcut_adds_common_channels(cfg, engine, here, others):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_scale_channels_and_sam(cfg, engine):
-    """scale_channels of enet-coco and of channel attention, sam of cspx-p7-mish."""
+def test_scale_channels_and_sam_equal_plain_code(cfg, engine):
+    """enet-coco and channel attention have scale_channels, cspx-p7-mish has sam."""
     path = cfg(
         "[convolutional]\nfilters=7\nactivation=linear\n"  # 0
         "[avgpool]\n"  # 1
@@ -294,12 +294,12 @@ def test_pictures_of_a_batch_do_not_mix(cfg):
         np.testing.assert_allclose(
             together[at : at + 1], run_once(one, pictures[at : at + 1])[0], atol=1e-6
         )
-    assert network.macs == one.macs  # for ONE picture
+    assert network.macs == one.macs  # of one picture, not of the batch
 
 
 @pytest.mark.slow
 def test_yolov4_tiny_has_its_published_size():
-    """The file has 24,251,276 bytes with its header of 20; darknet prints 6.9 BFLOPs, two a MAC."""
+    """The file has 24,251,276 bytes (20 in its header); darknet prints 6.9 BFLOPs (2 x MACs)."""
     network = open_network("yolov4-tiny", random_seed=0)
     assert network.parameters == (24_251_276 - 20) // 4
     assert 2 * network.macs / 1e9 == pytest.approx(6.91, abs=0.01)
@@ -315,7 +315,7 @@ def test_all_numbers_of_packaged_weights_are_used(name):
 
 
 @pytest.mark.slow
-def test_our_person_vehicle_cfg_is_the_labs_network(shared):
+def test_packaged_person_vehicle_cfg_equals_the_shared_one(shared):
     ours = open_network("yolov4-tiny-person-vehicle", random_seed=7)
     labs = open_network(str(shared / "data/weights/yolov4-tiny-person-vehicle.cfg"), random_seed=7)
     assert ours.parameters * 4 + 20 == 23_530_556

@@ -1,4 +1,4 @@
-"""Decoded outputs compared with those of another implementation, OpenCV's DNN."""
+"""Decoded outputs agree with another implementation, OpenCV's DNN."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from tests.known_answers import run_once
 from tests.networks import open_network
 
-# The reference folds batch normalisation with eps 1e-6, darknet and we with 1e-5: 1e-3, not 1e-6.
+# Tolerances. The reference folds batch norm with eps 1e-6, but darknet and we with 1e-5.
 BOXES, SCORES = 2e-3, 1e-3
 CASES = [
     ("yolo-fastest-1.1", None, "yolo-fastest-1.1_reference.npz"),
@@ -19,7 +19,7 @@ CASES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "seed", "reference"), CASES)
 def test_dense_decode_of_the_raw_heads_equals_the_reference(shared, name, seed, reference):
-    """The reference holds boxes relative to 1 and objectness x class."""
+    """The reference holds boxes in 0..1, and objectness x class probability."""
     folder = shared / "data/weights"
     network = open_network(str(folder / f"{name}.cfg"), random_seed=seed)
     with np.load(folder / reference) as stored:

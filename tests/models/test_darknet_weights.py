@@ -1,4 +1,4 @@
-"""A weights file is read completely, or refused in one line."""
+"""A weights file is read to its end, or refused in one line."""
 
 from __future__ import annotations
 

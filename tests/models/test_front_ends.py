@@ -1,4 +1,4 @@
-"""The front ends: listed, imported one at a time, and the options of each."""
+"""The list of front ends, their import one at a time, and the options of each."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_new_file_adds_a_family(dropped_in, tmp_path):
         open_network(str(path), random_seed=1, family="c")
     with pytest.raises(UsageError, match=r"--weights .*t\.lyr"):
         open_network(str(path), weights="x")
-    with pytest.raises(ModelError, match=r"\.layers, \.lyr"):  # in the list of what is supported
+    with pytest.raises(ModelError, match=r"\.layers, \.lyr"):  # the message lists all suffixes
         open_network(str(tmp_path))
 
 
@@ -62,12 +62,12 @@ def test_new_file_adds_a_family(dropped_in, tmp_path):
 )
 def test_every_listed_module_has_a_front_end_for_its_suffix(suffix, module):
     imported = importlib.import_module(module)
-    if suffix in models.front_ends():  # an engine's front end is in its class
+    if suffix in models.front_ends():  # an engine's class lists its own suffixes
         assert suffix in imported.SUFFIXES
     assert isinstance(imported.FRONT_END, FrontEnd)
 
 
-def test_the_suffixes():
+def test_front_ends_read_exactly_these_suffixes():
     assert set(models.front_ends()) == {*".cfg .onnx .pt .pth .safetensors .yaml .yml".split()}
     assert set(engines.front_ends()) == {".trt", ".rtx", ".engine", ".plan", ".xml"}
 
@@ -78,7 +78,7 @@ def test_the_suffixes():
     [
         ("x.cfg", ["darknet"]),
         ("x.onnx", ["onnx"]),
-        ("x.safetensors", ["checkpoint", "safetensors", "yolo"]),  # its tensors, its network
+        ("x.safetensors", ["checkpoint", "safetensors", "yolo"]),  # and what those use
     ],
 )
 def test_run_imports_only_the_front_end_of_its_file(tmp_path, model, expected):

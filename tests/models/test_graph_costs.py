@@ -83,4 +83,4 @@ def test_slice_costs_only_what_it_reads():
     (cost,) = joint_cost(model, [("0.cut", "1.act")])
     assert cost.elements == 16 + 3 + 16
     (alone,) = joint_cost(model, [("input.transpose", "0.cut")])
-    assert alone.elements == 48 + 3 + 16  # the transpose reads all
+    assert alone.elements == 48 + 3 + 16  # the transpose reads all channels

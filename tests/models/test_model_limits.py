@@ -1,5 +1,5 @@
-"""Limits against hostile model files: ten times above what exporters write, and raised by one
-variable, which every refusal names."""
+"""Limits against hostile model files are ten times what exporters write. One environment variable
+raises all of them, and every refusal names it."""
 
 from __future__ import annotations
 

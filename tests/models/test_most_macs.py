@@ -61,7 +61,7 @@ def cut(export: Export) -> Export:
 
 
 def best(export: Export) -> Export:
-    """TopK with k = min(n, 2)."""
+    """Take the best rows by TopK with k = min(n, 2)."""
     boxes, number = colours_found(export)
     count = export.add("Shape", number)
     few = export.add("Min", count, export.ints(2))
@@ -70,7 +70,7 @@ def best(export: Export) -> Export:
 
 
 def by_nms(export: Export) -> Export:
-    """NMS that keeps one box per class, of three boxes and three classes."""
+    """Apply NMS, which keeps one box per class, to three boxes and three classes."""
     table = export.add("Add", export.zeros(export.colours()), export.const([list(THREE)]))
     scores = export.add("Mul", export.colours(), export.const(np.eye(3)[None]))  # class, box
     limits = export.ints(1), export.const([0.5]), export.const([0.5])
@@ -136,13 +136,13 @@ def dark_elements(export: Export, count: str) -> str:
 
 
 def slice_from_count(export: Export, count: str) -> str:
-    """Slice n..12,288: its start is the number of bright elements."""
+    """Return 10^8 x the length of a Slice n..12,288; n is the number of bright elements."""
     ramp = export.add("Slice", export.const(np.zeros(ROWS)), count, export.ints(ROWS))
     return export.add("Mul", export.add("Shape", ramp), export.ints(10**8))
 
 
 def through_a_float(export: Export, count: str) -> str:
-    """10^12 / (1 + n)."""
+    """Return 10^12 / (1 + n), computed as a float."""
     more = export.add("Add", export.add("Cast", count, to=1), export.const([1.0]))
     return export.add("Cast", export.add("Div", export.const([1e12]), more), to=7)
 

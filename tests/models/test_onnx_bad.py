@@ -1,4 +1,4 @@
-"""ONNX files that cannot be used: one line, what is wrong and how to fix it."""
+"""Unusable ONNX files are refused in one line: what is wrong, and how to fix it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def unknown_operator(folder):
 
 
 def raw_maps(folder):
-    """Write three maps [1, 3, h, w, 8], as YOLOv7 without --grid."""
+    """Write three maps [1, 3, h, w, 8], as YOLOv7's export without --grid does."""
     export = Export()
     for stride in (8, 16, 32):
         weights = export.const(np.zeros((24, 3, stride, stride)))
@@ -217,7 +217,7 @@ def uneven(folder):
     return export.out("cut", cut, [None] * 4).save(folder / "m.onnx", STATED)
 
 
-# A file -> facts that its message holds.
+# The function that writes a file -> words in the message that refuses the file.
 BAD = {
     two_pictures: ("2 inputs", "images float [1, 3, 64, 64]", "others float [1, 3, 64, 64]"),
     optimised: ("QuickGelu (com.microsoft)", "QDQ"),
@@ -281,7 +281,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("make", BAD, ids=lambda make: make.__name__)
-def test_bad_file_is_refused_with_its_facts(tmp_path, make):
+def test_bad_file_is_refused_with_the_expected_words(tmp_path, make):
     path = make(tmp_path)
     message = refusal(path)
     assert [fact for fact in BAD[make] if fact not in message] == []
@@ -314,11 +314,11 @@ def test_second_unknown_opset_of_a_file_is_ignored(tmp_path):
         model.opset_import.add(domain="ai.onnx", version=99)
 
     path = changed(tmp_path, change, exports.anchor_free)
-    assert open_network(path).graph.ir_version == 8  # of opset 17
+    assert open_network(path).graph.ir_version == 8  # the version for opset 17
 
 
 def test_huge_constant_is_not_evaluated(tmp_path):
-    """No output that we read depends on it, so engines never see it."""
+    """No output depends on the constant, so engines never get it."""
     network = open_network(bomb(tmp_path))
     assert "ConstantOfShape" not in {node.op_type for node in network.graph.graph.node}
 
@@ -378,7 +378,7 @@ def test_a_file_with_one_open_side_is_not_fixed_at_zero(tmp_path, side, fixed):
 
 
 def test_user_may_name_the_family(tmp_path):
-    """84 rows of 8 are neither YOLOX (there is arithmetic) nor YOLOv8 (5 + 3 columns)."""
+    """[1, 84, 8] is not YOLOX (the graph has arithmetic), and YOLOv8 would have 4 + 3 columns."""
     path = exports.decoded(count=84).save(tmp_path / "m.onnx", STATED)
     with pytest.raises(ModelError, match="family was not"):
         open_network(path)
@@ -392,9 +392,9 @@ def test_user_may_name_the_family(tmp_path):
 
 
 def test_named_family_does_not_make_finished_boxes_raw(tmp_path):
-    """[1, 300, 6] is not a YOLOv5 of one class, nor a transposed YOLOv8 of two classes.
+    """With any --family, [1, 300, 6] holds finished boxes: not rows of YOLOv5 or YOLOv8.
 
-    [1, 7, 90] is a YOLOv8 of unusual maps.
+    [1, 7, 90] is accepted as a YOLOv8 with unusual maps.
     """
     path = exports.finished().save(tmp_path / "m.onnx")
     for family in ("yolov5", "yolov7", "yolov8", "yolox"):

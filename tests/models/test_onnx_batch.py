@@ -1,4 +1,4 @@
-"""A file's fixed batch or size is changed if the result is proved to be right, else refused."""
+"""A file's fixed batch or size is changed only if the result is proved to be right."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def test_fixed_batch_of_three_can_become_one(tmp_path):
 
 
 def mixing(operator):
-    """A graph whose ``operator`` mixes the pictures, or might."""
+    """Make a graph whose ``operator`` mixes the pictures of a batch, or may mix them."""
     export = Export()
     colours = export.colours()
     match operator:
-        case "Reshape":  # [1, 1, 3] -> [3, 1]: without a batch
+        case "Reshape":  # [1, 1, 3] -> [3, 1], without the batch axis
             flat = export.add("Reshape", colours, export.ints(3, 1))
             colours = export.add("Reshape", flat, export.ints(1, 1, 3))
-        case "ReduceMax":  # over the batch
+        case "ReduceMax":  # along the batch axis
             colours = export.add("ReduceMax", colours, axes=[0])
         case "Softmax":
             colours = export.add("Softmax", colours, axis=0)
-        case "Concat":  # a constant beside the pictures' rows
+        case "Concat":  # a constant next to the pictures' rows
             export.outputs.clear()
             rows = export.const(np.zeros((1, 250, 8)))
             two = export.add(
@@ -107,7 +107,7 @@ def test_fully_convolutional_file_takes_another_size(tmp_path):
 
 
 def test_constant_grid_is_refused_at_another_size(tmp_path):
-    """32x128 has as many cells as 64x64, so shapes would fit but boxes be wrong."""
+    """32x128 has as many cells as 64x64: the shapes would fit, but the boxes would be wrong."""
     path = exports.yolox(decode=True).save(tmp_path / "m.onnx")
     with pytest.raises(ModelError, match=r" 64x64, .* node .*\((Add|Split)\)"):
         open_network(path, size=(32, 128))

@@ -1,4 +1,4 @@
-"""Results that end a run because no detector makes them, for a file with unproved outputs."""
+"""Impossible results end a run if the meaning of the file's outputs is not proved."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_impossible_results_are_recognised(boxes, scores, classes, words):
 
 
 def test_run_ends_at_a_class_beyond_the_names(tmp_path):
-    """Two names for a network that finds a third class: its names do not fit its outputs."""
+    """The network finds a third class, but there are only two names."""
     names = tmp_path / "two.names"
     names.write_text("a\nb\n")
     path = rows_of_six("bsc").save(tmp_path / "yolov10n.onnx")
@@ -62,8 +62,8 @@ def test_run_ends_at_a_class_beyond_the_names(tmp_path):
 
 
 def late_zoo_ssd(numbers=(0, 3), score: float = 1.0) -> Export:
-    """Make the zoo's SSD, which finds nothing in the drawn picture of the probe: red counts only
-    without green. ``numbers``: the labels. ``score``: the largest."""
+    """Make an SSD of the ONNX zoo that finds nothing in the probe (a test run on a drawn picture):
+    red counts only where green is low. ``numbers``: the labels. ``score``: the largest score."""
     export = Export()
     colours = export.colours()
     export.out("bboxes", export.table(colours, FRACTIONS, LIST))
@@ -91,7 +91,7 @@ names: coco-80
 
 @pytest.mark.slow
 def test_run_ends_at_a_class_below_the_first_name(tmp_path):
-    """Labels from 0 in a file that has the names of one whose labels begin at 1: exit code 4."""
+    """The labels begin at 0, but this family's names begin at 1, so the exit code is 4."""
     path = late_zoo_ssd().save(tmp_path / "ssd.onnx")
     cv2.imwrite(str(tmp_path / "red.png"), picture(RED_ALONE))
     ended = detect_video("red.png", "--model", path, "--engine", "ort", cwd=tmp_path)
@@ -119,7 +119,7 @@ def test_padding_of_a_list_does_not_end_a_run(tmp_path):
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-def test_the_probe_sees_labels_from_zero(tmp_path, batch):
+def test_probe_refuses_labels_that_begin_at_zero(tmp_path, batch):
     path = zoo_ssd((0, 3)).save(tmp_path / "ssd.onnx")
     with pytest.raises(ModelError, match=r"class 0, but the first class is 1"):
         open_network(path, batch=batch)

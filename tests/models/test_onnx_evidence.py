@@ -33,7 +33,7 @@ RED, GREEN, BLUE = 0.6, 0.8, 0.4  # of tests.models.test_onnx_families.picture
 
 
 def red(export: Export, rows: int = LIST, filled: int = 2) -> str:
-    """[1, rows, 1]: the largest red in the first rows, zeros below."""
+    """Return [1, rows, 1]: the largest red in the first ``filled`` rows, zeros below."""
     return export.cut(export.scores(export.colours(), filled, rows), 0, 1, axis=2)
 
 
@@ -46,7 +46,7 @@ def labels(export: Export, numbers, rows: int = LIST) -> str:
 
 
 def zoo_ssd(numbers=(1, 3), **more) -> Export:
-    """The ONNX zoo's SSD: corners in 0..1, labels from 1."""
+    """Make the ONNX zoo's SSD: corners in 0..1, labels from 1."""
     export = Export(**more)
     export.out("bboxes", export.table(export.colours(), FRACTIONS, LIST))
     number = export.add("Cast", flat(export, labels(export, numbers)), to=onnx.TensorProto.INT64)
@@ -55,7 +55,7 @@ def zoo_ssd(numbers=(1, 3), **more) -> Export:
 
 
 def tensorflow(**more) -> Export:
-    """TensorFlow's Object Detection API: y x y x in 0..1, labels from 1, a count."""
+    """Make TensorFlow's Object Detection API: boxes y x y x in 0..1, labels from 1, a count."""
     export = Export(pixels="u8-nhwc", **more)
     turned = [(y1, x1, y2, x2) for x1, y1, x2, y2 in FRACTIONS]
     export.out("detection_boxes", export.table(export.colours(), turned, LIST))
@@ -66,7 +66,7 @@ def tensorflow(**more) -> Export:
 
 
 def rows_of_six(order: str, boxes=CORNERS, **more) -> Export:
-    """[1, LIST, 6]; ``order``: b, s and c for box, score and class."""
+    """Make [1, LIST, 6]. ``order``: b, s and c for box, score and class."""
     export = Export(**more)
     parts = {
         "b": export.table(export.colours(), boxes, LIST),
@@ -77,7 +77,7 @@ def rows_of_six(order: str, boxes=CORNERS, **more) -> Export:
 
 
 def dets_and_labels(**more) -> Export:
-    """MMDeploy: dets [1, K, 5], labels [1, K]."""
+    """Make MMDeploy's outputs: dets [1, K, 5], labels [1, K]."""
     export = Export(**more)
     boxes = export.table(export.colours(), CORNERS, LIST)
     export.out("dets", export.add("Concat", boxes, red(export), axis=2))
@@ -86,7 +86,7 @@ def dets_and_labels(**more) -> Export:
 
 
 def rf_detr(columns: int = 4, **more) -> Export:
-    """Make dets in 0..1 and logits, the last one for the background; GridSample is inside."""
+    """Make RF-DETR, with a GridSample: dets in 0..1, and logits, the last for the background."""
     export = Export(**more)
     zero = export.sampled_zero()
     colours = export.add("Add", export.colours(), zero)
@@ -99,7 +99,7 @@ def rf_detr(columns: int = 4, **more) -> Export:
 
 
 def two_branches(words=("cv2", "cv4"), **more) -> Export:
-    """YOLOv9 of its own repository: the auxiliary branch first, with boxes elsewhere."""
+    """Make YOLOv9 of its own repository: first an auxiliary branch, with boxes elsewhere."""
     export = Export(**more)
     colours = export.colours()
     for name, word, boxes in zip(
@@ -115,7 +115,7 @@ def two_branches(words=("cv2", "cv4"), **more) -> Export:
 
 
 def keypoints(**more) -> Export:
-    """YOLOv8-pose: a box, one score, seventeen points of x, y and whether it is seen."""
+    """Make YOLOv8-pose: a box, one score, seventeen points of x, y and visibility."""
     export = Export(**more)
     colours = export.colours()
     table = export.table(colours, BOXES, exports.CELLS)
@@ -126,7 +126,7 @@ def keypoints(**more) -> Export:
 
 
 def one_piece(graph):
-    """Make the same outputs without the Concat that shows their columns."""
+    """Return a function that makes ``graph`` without the Concat that shows its columns."""
 
     def made() -> Export:
         export = graph()
@@ -139,7 +139,7 @@ def one_piece(graph):
 
 
 def angles(angle: float = -0.7, **more) -> Export:
-    """YOLOv8-obb: a box, three scores, an angle."""
+    """Make YOLOv8-obb: a box, three scores, an angle."""
     export = Export(**more)
     colours = export.colours()
     table = export.table(colours, BOXES, exports.CELLS)
@@ -192,7 +192,7 @@ READ = {
 
 
 @pytest.mark.parametrize("case", READ)
-def test_read_by_evidence(tmp_path, case):
+def test_file_is_read_if_something_proves_its_outputs(tmp_path, case):
     name, graph, family, expected = READ[case]
     path = graph().save(tmp_path / f"{name}.onnx")
     assert open_network(path).family == family
@@ -201,20 +201,20 @@ def test_read_by_evidence(tmp_path, case):
 
 @pytest.mark.parametrize(("columns", "family"), [(4, "rfdetr"), (91, "rfdetr-coco")])
 def test_rf_detr_gets_imagenet_pixels_and_has_no_background_class(tmp_path, columns, family):
-    """With three classes, labels are as wide as boxes; COCO's 91 have no background.
+    """Labels of three classes have as many columns as boxes. COCO's 91 include no background.
 
-    The colours arrive normalised, so each is (colour - mean) / deviation here.
+    The network gets normalised colours: (colour - mean) / deviation.
     """
     path = rf_detr(columns).save(tmp_path / "inference_model.onnx")
     network = open_network(path)
     assert (network.family, network.input.geometry) == (family, "stretch")
     assert len(network.names) == (3 if columns == 4 else 91)
     image = np.full((SIDE, SIDE, 3), 0, np.uint8)
-    image[..., ::-1] = np.rint(np.multiply(IMAGENET[0], 255))  # the mean: zero for the network
-    image[0, 0, 2] = 255  # but for one red pixel: (1 - .485) / .229 = 2.249
+    image[..., ::-1] = np.rint(np.multiply(IMAGENET[0], 255))  # the mean: 0 in the network
+    image[0, 0, 2] = 255  # except one red pixel: (1 - .485) / .229 = 2.249
     with Detector(path, engine="ort", conf=0.5) as detector:
         found = detector(image)
-    if columns == 91:  # and its last column is a class
+    if columns == 91:  # the last column is a class, too
         assert set(found.class_ids.tolist()) == {0, 90}
         return
     assert found.class_ids.tolist() == [0, 0]
@@ -223,7 +223,7 @@ def test_rf_detr_gets_imagenet_pixels_and_has_no_background_class(tmp_path, colu
 
 
 def transformer(head: str, kernel: int, **more) -> Export:
-    """Logits 2, 0, 1 for one query, and its box; ``head``: how the box comes from its last layer.
+    """Make one query with logits 2, 0, 1 and a box. ``head``: how its last layer computes the box.
     All files of this kind have these names and shapes.
     """
     export = Export(**more)
@@ -266,8 +266,8 @@ LOGISTIC = [(0, 0.881), (2, 0.731)]  # 1 / (1 + e^-2), 1 / (1 + e^-1)
 def test_transformer_family_follows_from_how_boxes_are_computed(
     tmp_path, head, kernel, family, expected
 ):
-    """Conditional DETR adds reference points to its boxes. After folding only an Add of constants
-    is left of them; without it the file would be read as DETR."""
+    """Conditional DETR adds reference points to its boxes. Folding leaves only an Add of constants.
+    The file would be read as DETR if this Add were missing."""
     path = transformer(head, kernel).save(tmp_path / "model.onnx")
     network = open_network(path, batch=1 if head == "moved in place" else 2)
     assert (network.family, network.output_shapes[0][0]) == (family, network.batch)
@@ -285,7 +285,7 @@ def test_transformer_with_another_head_needs_its_family(tmp_path):
 
 
 def boxes_and_scores(**more) -> Export:
-    """PP-YOLOE without its NMS: boxes [1, cells, 4], scores [1, classes, cells]."""
+    """Make PP-YOLOE without its NMS: boxes [1, cells, 4], scores [1, classes, cells]."""
     export = Export(**more)
     colours = export.colours()
     export.out("output0", export.table(colours, CORNERS, exports.CELLS))
@@ -369,8 +369,8 @@ def test_template_of_a_refused_file_is_a_description(monkeypatch, tmp_path, case
     assert read_description(tmp_path / "template.yaml").family == name
 
 
-def test_files_reported_by_users(shared):
-    """The zoo's SSD: boxes in 0..1, labels from 1; PaddleDetection's rows: class first."""
+def test_files_reported_by_users_are_read_or_refused(shared):
+    """The ONNX zoo's SSD is read; PaddleDetection's rows, with the class first, are refused."""
     found = detect(str(shared / "data/reports/zoo_ssd12.onnx"), picture(side=320), conf=0.01)
     assert {name for name, _, _ in found} == {"person", "bicycle", "car"}
     assert max(max(box) for _, _, box in found) > 100
@@ -379,7 +379,7 @@ def test_files_reported_by_users(shared):
         open_network(str(shared / "data/reports/rows_cls_first.onnx"))
 
 
-def test_mmyolo_file_with_random_weights(shared):
+def test_mmyolo_file_gives_known_detections(shared):
     (_, score, _), *more = detect(
         str(shared / "data/reports2/models/rtmdet_tiny.onnx"),
         cv2.imread(str(shared / "data/photos/bus.jpg")),
@@ -403,7 +403,7 @@ def test_families_without_own_names_are_not_suggested(tmp_path):
     ],
 )
 def test_mmyolo_family_decides_the_pixels(tmp_path, name, option, family, pixel):
-    """``pixel``: the first and last channel of a red pixel in the network."""
+    """``pixel``: the first and last channel of a red pixel, as the network gets them."""
     network = open_network(mmyolo().save(tmp_path / f"{name}.onnx"), family=option)
     assert network.family == family
     assert f"COCO's {len(network.names)} are assumed" in network.warnings[-1]
@@ -440,7 +440,7 @@ def test_preprocessing_in_the_graph_is_not_repeated(tmp_path, pixels, engine):
 
 
 def test_mean_subtracted_in_the_graph_is_not_subtracted_again(tmp_path):
-    """Use a family that wants ImageNet's mean, and an export that subtracts it inside."""
+    """The family needs ImageNet's mean. One of the two exports subtracts it itself."""
     description = tmp_path / "d.yaml"
     description.write_text(
         "family: x\n"
@@ -462,9 +462,9 @@ def test_mean_subtracted_in_the_graph_is_not_subtracted_again(tmp_path):
     [
         ([1.0], False),
         ([1 / 255], False),
-        ([4.0], True),  # by one deviation of all channels
+        ([4.0], True),  # one deviation for all channels
         ([1 / 58], True),
-        ([1.0, 1.0, 1.1], True),  # by one for each channel; the first changes nothing
+        ([1.0, 1.0, 1.1], True),  # a deviation for each channel
         ([1 / 255, 1 / 255, 1 / 127], True),
     ],
 )
@@ -474,7 +474,7 @@ def test_scaling_to_fractions_is_not_normalisation(factor, divides):
 
 
 def test_mean_is_subtracted_if_the_graph_only_divides(tmp_path):
-    """By 57 here: a deviation of all channels; the mean of 51 is 0.2 of a pixel's 255."""
+    """The graph divides by 57, one deviation for all channels. The mean is 51, or 0.2 of 255."""
     export = Export()
     divided = export.add("Div", export.picture, export.const([57.0]))
     positive = export.add("Relu", divided)
@@ -492,8 +492,8 @@ def test_mean_is_subtracted_if_the_graph_only_divides(tmp_path):
 
 
 def branches_on_boxes(nothing: float = 1.0, branch: bool = True) -> Export:
-    """Make torchvision's kind of detector: NMS moves the boxes of each class apart, by the largest
-    coordinate of all; without boxes, a branch skips it. It omits boxes with score 0."""
+    """Make a detector like torchvision's, which finds one box or none. Its NMS moves the boxes of
+    each class apart, by the largest coordinate; a branch skips this for an empty list."""
     export = Export()
     colours = export.colours()
     kept = export.add("Greater", export.add("ReduceMax", colours, axes=[2]), export.const([0.5]))
@@ -513,7 +513,7 @@ def branches_on_boxes(nothing: float = 1.0, branch: bool = True) -> Export:
 
 
 def branches(export: Export, boxes: str, nothing: float) -> dict:
-    """Return branches: without boxes an empty constant, else the boxes moved there and back."""
+    """Return an If's branches: an empty constant, or the boxes, moved away and back."""
 
     def graph(name, nodes, output):
         info = helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None)
@@ -532,7 +532,7 @@ def branches(export: Export, boxes: str, nothing: float) -> dict:
     }
 
 
-def test_branch_that_only_handles_no_boxes_is_removed(tmp_path):
+def test_branch_for_pictures_without_boxes_is_removed(tmp_path):
     path = branches_on_boxes().save(tmp_path / "ssd300.onnx")
     network = open_network(path, family="torchvision")
     assert "If" not in [node.op_type for node in network.graph.graph.node]
@@ -542,8 +542,8 @@ def test_branch_that_only_handles_no_boxes_is_removed(tmp_path):
 
 
 def squeezes(columns: int) -> Export:
-    """Like DAMO-YOLO's end2end: torch squeezes a part of each row only if it has one column, so the
-    file branches on that width."""
+    """Make an export like DAMO-YOLO's end2end. torch squeezes a part of each row only if the part
+    has one column, so the file branches on its width."""
     export = branches_on_boxes(branch=False)
     rows = export.nodes[-1].input[0]  # of the labels: [K]
     wide = export.add("Unsqueeze", rows, export.ints(1))
@@ -619,7 +619,7 @@ def test_any_list_can_be_described(tmp_path):
     assert found == [("one", BLUE, BOTH[0]), ("two", BLUE, BOTH[1])]  # BGR: red is read as blue
 
 
-def test_a_description_counts_in_the_models_digest(tmp_path):
+def test_description_changes_the_digest_of_the_model(tmp_path):
     path = rows_of_six("csb").save(tmp_path / "m.onnx")
     one = open_network(path, describe=described(tmp_path, WHOLE)).sha256
     two = open_network(path, describe=described(tmp_path, WHOLE.replace("mine", "mien"))).sha256
@@ -627,7 +627,7 @@ def test_a_description_counts_in_the_models_digest(tmp_path):
 
 
 def test_boxes_may_be_fractions_of_the_picture_in_its_letterbox(tmp_path):
-    """0..1 of a 64x32 picture in a 64x64 input: y is measured on the picture's 32 rows."""
+    """A 64x32 picture is in a 64x64 input; y in 0..1 is a fraction of the picture's 32 rows."""
     path = rows_of_six("bsc", FRACTIONS).save(tmp_path / "m.onnx")
     text = WHOLE.replace("2-5}", "0-3, unit: fraction, of: picture}").replace(
         "columns: 1", "columns: 4"
@@ -668,7 +668,7 @@ def test_wrong_description_is_refused_by_its_key(tmp_path, text):
     assert WRONG[text] in refusal(path, describe=described(tmp_path, text))
 
 
-def test_describe_keeps_the_files_of_the_model(tmp_path):
+def test_describe_protects_the_files_of_the_model(tmp_path):
     path = rows_of_six("csb").save(tmp_path / "m.onnx")
     with guarded():
         describe(ModelRequest(path))
@@ -716,7 +716,7 @@ def test_description_of_a_known_file_reads_it_the_same_way(tmp_path, graph):
 
 
 def detection_output(**more) -> Export:
-    """Caffe's DetectionOutput [1, 1, K, 7]: picture, class from 1, score, corners in 0..1."""
+    """Make Caffe's DetectionOutput [1, 1, K, 7]: picture, class from 1, score, corners in 0..1."""
     export = Export(**more)
     zero = export.table(export.colours(), [(0.0,)], LIST)
     boxes = export.table(export.colours(), FRACTIONS, LIST)

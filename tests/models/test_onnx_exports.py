@@ -1,5 +1,5 @@
-"""What today's exporters write around a network: unsorted nodes, formulas for sizes, inputs that
-say how large the picture is. Each runs, with the boxes that it would have without them."""
+"""What exporters write around a network: unsorted nodes, formulas for sizes, inputs for the
+picture's size. A file with any of these gives the same boxes as one without."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_half_precision_with_casts_after_all_other_nodes(tmp_path):
         graph.node.append(
             helper.make_node("Cast", ["half_out"], ["output0"], name="graph_output_cast_0", to=1)
         )
-        graph.node.insert(0, graph.node.pop())  # and the last one first
+        graph.node.insert(0, graph.node.pop())  # the last Cast comes first
         del graph.value_info[:]
 
     path = exports.anchor_free(kind="FLOAT16").save(tmp_path / "yolov8n.onnx", STATED)
@@ -65,8 +65,8 @@ def test_half_precision_with_casts_after_all_other_nodes(tmp_path):
     assert [score for _, score, _ in found] == pytest.approx([0.8, 0.8], abs=1e-3)
 
 
-def test_a_branch_may_read_what_a_later_node_makes(tmp_path):
-    """The branches of an If know the names of the graph around them."""
+def test_a_branch_may_read_the_output_of_a_later_node(tmp_path):
+    """The branches of an If may read tensors of the outer graph by name."""
     from onnx import helper
 
     def wrap(model):
@@ -110,7 +110,7 @@ def test_long_formulas_for_sizes_are_accepted(tmp_path):
 
 
 def test_output_without_a_stated_shape_is_inferred(tmp_path):
-    """Inference finds even its rank only after constant folding."""
+    """Shape inference does not even find the rank before constants are folded."""
 
     def forget(model):
         for info in model.graph.output:
@@ -126,8 +126,8 @@ def test_output_without_a_stated_shape_is_inferred(tmp_path):
 
 @pytest.mark.parametrize("batch", [1, "N"])
 @pytest.mark.parametrize("engine", ["ort", "openvino", "torch"])
-def test_labels_boxes_and_scores_of_the_official_exporters(tmp_path, batch, engine):
-    """Without NMS, and stretched: the picture is twice as wide as the input."""
+def test_outputs_of_the_official_exporters_are_read(tmp_path, batch, engine):
+    """These networks need no NMS. Their pictures are stretched: this one is twice as wide."""
     path = exports.deployed(batch).save(tmp_path / "dfine_s.onnx", {"names": STATED["names"]})
     pytest.importorskip({"ort": "onnxruntime"}.get(engine, engine))
     image = np.repeat(picture(), 2, axis=1)
@@ -136,7 +136,7 @@ def test_labels_boxes_and_scores_of_the_official_exporters(tmp_path, batch, engi
 
 
 def _scaled(name: str, dims: list, kind: str, take: list[int]) -> exports.Export:
-    """Make YOLOv10 whose boxes are multiplied by the sides that an input states, over 64."""
+    """Make a YOLOv10 whose boxes are multiplied by (sides given by an extra input) / 64."""
     export = exports.Export()
     colours = export.colours()
     sides = export.add("Cast", export.add_input(name, dims, kind), to=1)
@@ -173,7 +173,7 @@ def test_input_for_the_picture_size_is_set(tmp_path, name, dims, kind, take):
 
 
 def test_width_and_height_are_not_mixed_up(tmp_path):
-    """An input of 64x32: the graph gets [64, 32] as width and height, or [32, 64] the other way."""
+    """For a 64x32 picture, graphs that expect width and height get [64, 32], others [32, 64]."""
     from detector.core.models.formats.onnx.inputs import fix_sizes
     from detector.core.models.formats.onnx.load import read_graph
 
@@ -249,7 +249,7 @@ def test_name_split_at_its_comma_is_suggested_in_quotes(tmp_path):
     assert "'\"couch, sofa\"'" in str(caught.value)
 
 
-OLD = {  # opset, operator, mode, and what makes 5x7 pixels larger
+OLD = {  # opset, operator, mode, factors for height and width
     "upsample 8": (8, "Upsample", "linear", (2, 2)),
     "upsample 9": (9, "Upsample", "linear", (2, 3)),
     "upsample 9, nearest": (9, "Upsample", "nearest", (1.5, 1.7)),

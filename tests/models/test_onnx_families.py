@@ -1,4 +1,4 @@
-"""Every output layout by a small graph with known answers: recognised, run and decoded."""
+"""Every output layout is recognised, run and decoded, by a small graph with known answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.models import exports
 from tests.models.exports import BOXES, CORNERS, SIDE, STATED
 from tests.networks import open_network
 
-# RGB of one pixel in a black picture: the scores of classes 0, 1, 2 are .6, .8 and 0.4
+# RGB of one pixel in a black picture: classes 0, 1 and 2 get the scores 0.6, 0.8 and 0.4.
 COLOUR = (153, 204, 102)
 
 
@@ -45,13 +45,13 @@ EVERY = [
     for name, score in (("green", 0.8), ("red", 0.6), ("blue", 0.4))
     for box in BOTH
 ]
-TWINS = [("blue", 0.6, BOTH[0])] * 2  # no NMS again
+TWINS = [("blue", 0.6, BOTH[0])] * 2  # NMS does not run again
 CASES = [
     # name, graph, family, layout, detections
     ("yolov5", exports.decoded, "yolov5", "decoded", [("green", 0.4, box) for box in BOTH]),
     ("yolov7-x", exports.decoded, "yolov7", "decoded", [("green", 0.4, box) for box in BOTH]),
     ("yolov6n", lambda: exports.decoded(exports.CELLS, 1.0), "yolov6", "decoded", GREEN),
-    ("yolov6s", exports.anchor_free, "yolov6", "anchor-free", GREEN),  # by Ultralytics
+    ("yolov6s", exports.anchor_free, "yolov6", "anchor-free", GREEN),  # exported by Ultralytics
     ("yolov4", exports.corners, "yolov4", "corners", GREEN),
     ("yolov6-nms", exports.parts, "yolov6", "end-to-end", PARTS),
     ("best", exports.decoded, "yolov5", "decoded", [("green", 0.4, box) for box in BOTH]),
@@ -77,7 +77,7 @@ CASES = [
     ("yolov10s", exports.best_cells, "yolov10", "end-to-end", GREEN),
     ("yolo26n", exports.finished, "yolo26", "end-to-end", TWINS),
     ("yolov8-nms", exports.finished, "yolov8", "end-to-end", TWINS),
-    # three boxes, two the same: two of each class are left by the NMS inside, all of them kept here
+    # three boxes, two of them equal: the NMS inside leaves two per class, and we keep them all
     ("yolov7-nms", exports.nms_inside, "yolov7", "end-to-end", EVERY),
     ("yolov8-padded", exports.padded, "yolov8", "end-to-end", EVERY),
     ("parts", exports.parts, "yolov10", "end-to-end", PARTS),
@@ -122,7 +122,7 @@ TORCH_RUNS = [case for case in CASES if case[0] not in ("yolov7-nms", "yolov8-pa
     [(c[0], c[1], c[4]) for c in TORCH_RUNS],
     ids=[case[0] for case in TORCH_RUNS],
 )
-def test_layout_on_torch(tmp_path, name, graph, expected):
+def test_layout_gives_the_same_detections_on_torch(tmp_path, name, graph, expected):
     pytest.importorskip("torch", reason="machine: torch is not installed")
     assert detect(graph().save(tmp_path / f"{name}.onnx", STATED), engine="torch") == expected
 
@@ -164,7 +164,7 @@ def test_finished_boxes_keep_their_class_filter_and_limit(tmp_path):
 
 @pytest.mark.parametrize("stated", [{"args": "{'nms': True}"}, {"end2end": "True"}, {}])
 def test_metadata_may_mark_rows_as_final(tmp_path, stated):
-    """84 rows of 6 may be YOLOX's of one class: only the metadata can say that they are final."""
+    """84 rows of 6 may be a YOLOX of one class: only metadata can mark them as final."""
     path = exports.finished(count=84).save(tmp_path / "m.onnx", {**STATED, **stated})
     if stated:
         assert open_network(path).details["layout"] == "end-to-end"
@@ -179,7 +179,7 @@ def test_overlapping_boxes_are_suppressed(tmp_path):
     assert len(detect(path, iou=1.0)) == 2
 
 
-# ---- YOLOX: blue, green, red in 0..255; at the top left
+# ---- YOLOX: BGR in 0..255; the picture is at the top left of the input
 
 
 def bright(colour=(0, 0, 255)) -> np.ndarray:
@@ -188,7 +188,7 @@ def bright(colour=(0, 0, 255)) -> np.ndarray:
 
 @pytest.mark.parametrize("decode", [False, True])
 @pytest.mark.parametrize("engine", ["ort", "torch"])
-def test_yolox(tmp_path, decode, engine):
+def test_yolox_is_recognised_and_decoded(tmp_path, decode, engine):
     if engine == "torch":
         pytest.importorskip("torch", reason="machine: torch is not installed")
     path = exports.yolox(decode).save(tmp_path / "m.onnx")
@@ -197,7 +197,7 @@ def test_yolox(tmp_path, decode, engine):
     assert network.family == "yolox"
     assert network.details["layout"] == ("decoded" if decode else "grid")
     assert (network.input.geometry, network.input.pad_value) == ("top-left-truncate", 114)
-    # u8 RGB in, the graph's own channel order is BGR: red is class 2
+    # The input is u8 RGB, but the graph expects BGR, so red is class 2.
     [(first, score, _), *_] = found = detect(path, bright(), engine=engine, iou=1.0, max_det=100)
     assert (first, score) == ("red", pytest.approx(0.881, abs=1e-3))
     assert len(found) == 64, "one box a cell of the first map"
@@ -207,8 +207,8 @@ def test_yolox(tmp_path, decode, engine):
 
 
 @pytest.mark.parametrize("arithmetic", ["QuantizeLinear", "Mul"])
-def test_yolox_in_int8(tmp_path, arithmetic):
-    """Scales around the convolutions do not decode: the rows are as raw as before."""
+def test_int8_yolox_is_recognised_as_raw(tmp_path, arithmetic):
+    """Scales around the convolutions decode nothing, so the rows are still raw."""
     import onnx
 
     export = exports.yolox()
@@ -238,7 +238,7 @@ def test_yolox_in_int8(tmp_path, arithmetic):
 @pytest.mark.parametrize(
     "graph", [exports.decoded, exports.anchor_free, exports.finished, exports.yolox]
 )
-def test_half_precision(tmp_path, graph, engine):
+def test_half_precision_file_gives_nearly_the_same_detections(tmp_path, graph, engine):
     if engine != "ort":
         pytest.importorskip(engine, reason=f"machine: {engine} is not installed")
     whole = detect(graph().save(tmp_path / "whole.onnx", STATED), conf=0.2)
@@ -305,7 +305,7 @@ def test_shape_computations_are_folded(tmp_path):
 
 
 def test_an_old_opset_is_converted(tmp_path):
-    """opset 11: Squeeze with its axes as an attribute, Softmax over flattened axes."""
+    """In opset 11, Squeeze has its axes as an attribute, and Softmax flattens axes."""
     export = exports.Export(opset=11)
     colours = export.colours()
     table = export.table(colours, [(*box, 0.5) for box in BOXES], 252)

@@ -24,7 +24,7 @@ def convolve(export: Export, x: str, inputs: int, outputs: int, stride: int) -> 
 
 
 def pyramid(export: Export, levels: int) -> list[str]:
-    """Maps [1, 8, h, w] of strides 8, 16 ..."""
+    """Return maps [1, 8, h, w] of strides 8, 16 ..."""
     x, maps = export.picture, []
     for at in range(levels + 2):
         x = export.add("Relu", convolve(export, x, 8 if at else 3, 8, 2))
@@ -33,9 +33,9 @@ def pyramid(export: Export, levels: int) -> list[str]:
 
 
 def levels(heads, strides=(8, 16, 32), anchors=1, form="rows", gain=1, **more):
-    """``heads``: name of the outputs, without the stride -> columns, and the last operator.
-    ``form``: "rows" [1, N, columns], "flat" [N, columns], "maps" [1, channels, H, W], or "joined",
-    one output of all rows."""
+    """Make outputs for each stride. ``heads``: an output's name, without stride -> its columns and
+    its last operator. ``form``: "rows" [1, N, columns], "flat" [N, columns], "maps"
+    [1, channels, H, W], or "joined", one output of all rows."""
     export = Export(opset=11, **more)
     maps = pyramid(export, len(strides))
     for name, (columns, last) in heads.items():
@@ -88,7 +88,7 @@ CONF = 0.5
 NANODET = {"cls_pred_stride_": (3, "Sigmoid"), "dis_pred_stride_": (32, "")}
 YUNET = {"cls_": (1, "Sigmoid"), "obj_": (1, "Sigmoid"), "bbox_": (4, ""), "kps_": (10, "")}
 CASES = {
-    # case: file, heads, strides, more of ``levels``, of boxes and of pixels
+    # case: file, heads, strides, more arguments of ``levels`` and ``by_distances``, pixels
     "NanoDet": (
         "m",
         NANODET,

@@ -1,4 +1,4 @@
-"""Node names of other exporters are converted to our rule; metadata is read as data."""
+"""Node names of other exporters are converted to our rule; metadata is never executed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def named(*given: tuple[str, str]) -> list[str]:
         ),
         # torch 1.x: no modules
         ([("Conv_41", "Conv"), ("Mul_43", "Mul")], ["Conv_41", "Mul_43"]),
-        # no name: the output's
+        # a node without a name gets that of its output
         ([("", "Conv")], ["out0"]),
         # punctuation, leading digits, keywords, names of torch's modules, our prefix
         (
@@ -56,13 +56,13 @@ def named(*given: tuple[str, str]) -> list[str]:
         ),
         # the same name twice
         ([("a", "Conv"), ("a", "Conv"), ("a", "Conv")], ["a", "a_1", "a_2"]),
-        # a node's name may not be the beginning of another's
+        # a node's name may not be a prefix of another name
         ([("a", "Conv"), ("a/b", "Conv")], ["a", "a_1.b"]),
         ([("a/b", "Conv"), ("a", "Conv")], ["a.b", "a_1"]),
         ([("/m/x/Relu", "Relu"), ("/m/x/y/Conv", "Conv")], ["m.x.Relu", "m.x.y"]),
     ],
 )
-def test_node_names(given, expected):
+def test_node_names_follow_the_rule(given, expected):
     assert named(*given) == expected
     assert all(good_name(name) for name in expected)
 
@@ -91,7 +91,7 @@ def test_every_output_is_named_like_its_node(tmp_path):
 
 @pytest.mark.parametrize("kind", ["FLOAT", "FLOAT16"])
 def test_tensors_named_like_the_prefix_do_not_collide(tmp_path, kind):
-    """No name of the prefix is an attribute of torch's modules, either."""
+    """Names of the prefix do not clash with attributes of torch's modules, either."""
     export = exports.yolox(kind=kind)
     names = dict(zip(export.nodes[0].output, ["input.transpose"], strict=True)) | {
         export.constants[0].name: "images"
@@ -120,7 +120,7 @@ def test_tensors_named_like_the_prefix_do_not_collide(tmp_path, kind):
         ({"names": '{"0": "a", "1": "b"}'}, Metadata(names=("a", "b"))),  # JSON
         ({"names": "{1: 'b', 0: 'a'}"}, Metadata(names=("a", "b"))),
         ({"names": "{0: 'a', 2: 'c'}"}, Metadata()),  # 1 is missing
-        ({"names": "{0: 'a\\x07\\n'}"}, Metadata(names=("a",))),  # a name is printed and drawn
+        ({"names": "{0: 'a\\x07\\n'}"}, Metadata(names=("a",))),  # names are printed and drawn
         ({"names": "{0: ''}"}, Metadata(names=("class0",))),
         ({"names": "__import__('os').system('touch hacked')"}, Metadata()),
         ({"names": "[" * 100_000}, Metadata()),
@@ -140,7 +140,7 @@ def test_tensors_named_like_the_prefix_do_not_collide(tmp_path, kind):
         ({"task": "detect"}, Metadata()),
     ],
 )
-def test_metadata(entries, expected, tmp_path, monkeypatch):
+def test_metadata_is_parsed_or_ignored(entries, expected, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert read_metadata("m.onnx", entries) == expected
     assert list(tmp_path.iterdir()) == []

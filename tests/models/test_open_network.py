@@ -60,7 +60,7 @@ def test_unfit_names_file_is_refused(tmp_path, content, message):
     assert message in str(caught.value)
 
 
-def test_the_packaged_coco_list_is_darknets():
+def test_packaged_coco_list_equals_that_of_darknet():
     digest = hashlib.sha256((catalogue.folder() / "names/coco.names").read_bytes()).hexdigest()
     assert digest == "634a1132eb33f8091d60f2c346ababe8b905ae08387037aed883953b7329af84"
 

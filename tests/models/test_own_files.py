@@ -80,7 +80,7 @@ def test_built_file_has_the_same_head(tmp_path, layout):
     for one, other in zip(run_once(network, rows), run_once(again, rows), strict=True):
         np.testing.assert_array_equal(one, other)
     assert again.names not in ([], ())
-    # Its description is the same, so a file built from it runs, too.
+    # The description is the same, so a file built from this one runs, too.
     assert json.loads(describe(again)) == json.loads(describe(network)) | {
         "arguments": json.loads(describe(again))["arguments"]
     }
@@ -157,7 +157,7 @@ def test_a_damaged_description_is_refused(tmp_path, case):
 
 
 @pytest.mark.slow
-def test_these_models_have_every_kind_of_head(tmp_path):
+def test_models_of_this_file_have_every_kind_of_head(tmp_path):
     built = set()
     for layout in MODELS:
         (tmp_path / layout).mkdir()
@@ -183,7 +183,7 @@ def test_built_file_takes_names_but_no_family(tmp_path):
 
 
 def test_only_our_own_metadata_is_replaced():
-    network = plus_one()  # its head is not ours, so it gets no description
+    network = plus_one()  # its head is not ours: no description
     network.graph.metadata_props.add(key="author", value="somebody")
     network.graph.metadata_props.add(key=KEY, value="of another graph")
     write_description(network)

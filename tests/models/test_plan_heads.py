@@ -1,4 +1,4 @@
-"""Plans with Ultralytics' header: heads by shape, names and sizes by header, and refusals."""
+"""Plans with Ultralytics' header: the head follows from shapes, names and sizes from the header."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def machine(request, monkeypatch):
 
 
 def cells_answer(classes: int = 3, rows: bool = False) -> np.ndarray:
-    """[1, 4 + classes, cells]: one cell has class 1, another hardly any; ``rows``: transposed."""
+    """Return [1, 4 + classes, cells]: two cells, one with a low score. ``rows``: transposed."""
     answer = np.zeros((1, 4 + classes, CELLS), np.float32)
     answer[0, :4, 5] = answer[0, :4, 9] = BOX
     answer[0, 4 + 1, 5], answer[0, 4, 9] = 0.75, 0.125
@@ -52,7 +52,7 @@ def cells_answer(classes: int = 3, rows: bool = False) -> np.ndarray:
 
 
 def finished_answer(count: int = 300) -> np.ndarray:
-    """[1, count, 6]: one detection of class 2, and rows of padding."""
+    """Return [1, count, 6]: one detection of class 2, and rows of padding."""
     answer = np.zeros((1, count, 6), np.float32)
     answer[0, 0] = [*CORNERS, 0.75, 2]
     return answer
@@ -86,7 +86,7 @@ def found_in(network, engine_options=None):
     ],
     ids=["anchor-free", "rows", "nms", "end2end", "shape", "cells"],
 )
-def test_heads_by_header_and_shape(machine, tmp_path, answer, header, family, class_id, nms, half):
+def test_header_or_shape_gives_head(machine, tmp_path, answer, header, family, class_id, nms, half):
     network = open_network(file_of(machine, tmp_path, answer, {**HEADER, **header}, half=half))
     assert (network.family, network.needs_nms) == (family, nms)
     assert network.names == ("ant", "bee", "cat")
@@ -106,8 +106,8 @@ def test_heads_by_header_and_shape(machine, tmp_path, answer, header, family, cl
     np.testing.assert_allclose(row[:, :4], [BOX])
 
 
-def test_one_class_is_as_wide_as_a_finished_detection(machine, tmp_path):
-    """[1, N, 6]: rows of one class if N is three boxes a cell, else finished detections."""
+def test_number_of_rows_tells_one_class_from_finished_detections(machine, tmp_path):
+    """[1, N, 6] holds rows of one class if N is 3 per cell, else finished detections."""
     names = {"names": {"0": "ant"}}
     rows = np.zeros((1, 3 * CELLS, 6), np.float32)
     rows[0, 7] = [*BOX, 0.75, 1]
@@ -122,14 +122,14 @@ def test_one_class_is_as_wide_as_a_finished_detection(machine, tmp_path):
     ("ends", "model", "names", "class_id"),
     [
         ([0.25, 0.75], "RT-DETR-l", ["ant", "bee"], 1),
-        # In score and class, where the header names another number of classes than two.
+        # Rows end in score and class, since the header does not name two classes.
         ([0.75, 2], "rtdetr-l", ["ant", "bee", "cow"], 2),
     ],
 )
 def test_description_tells_rt_detr_from_finished_detections(
     machine, tmp_path, ends, model, names, class_id
 ):
-    """[1, 300, 6] again; the header's description decides. Boxes are in 0..1 of the input."""
+    """The header's description decides what [1, 300, 6] means. Boxes are in 0..1 of the input."""
     answer = np.zeros((1, 300, 6), np.float32)
     answer[0, 3] = [*(np.array(BOX) / SIDE), *ends]
     header = {
@@ -150,7 +150,7 @@ def test_description_tells_rt_detr_from_finished_detections(
 
 
 def test_bare_plan_of_yolov4_has_corners_and_scores(machine, tmp_path):
-    """trtexec builds such a plan from an export of pytorch-YOLOv4."""
+    """A bare plan has no header. trtexec builds one from an export of pytorch-YOLOv4."""
     import onnx
 
     exported = exports.corners().save(tmp_path / "yolov4.onnx")
@@ -208,7 +208,7 @@ def test_unproved_rows_of_a_plan_are_probed(machine, tmp_path, factors, header, 
     ("header", "stride"),
     [({"stride": 16}, 16), ({"stride": [8, 16, 64]}, 64), ({"stride": None}, 32), ({}, 32)],
 )
-def test_stride(machine, tmp_path, header, stride):
+def test_stride_is_the_largest_in_the_header_or_32(machine, tmp_path, header, stride):
     others = {key: value for key, value in HEADER.items() if key != "stride"}
     network = open_network(
         file_of(machine, tmp_path, cells_answer(), {**others, "names": NAMES, **header})
@@ -267,8 +267,8 @@ def test_given_names_replace_the_headers(machine, tmp_path):
 @pytest.mark.parametrize(
     "answer", [cells_answer(), finished_answer()], ids=["anchor-free", "end-to-end"]
 )
-def test_rows_of_a_run_from_the_command_line(machine, tmp_path, monkeypatch, answer):
-    """The same box in every frame, in pixels of the source, which was scaled and padded."""
+def test_run_writes_boxes_in_pixels_of_the_source(machine, tmp_path, monkeypatch, answer):
+    """Every frame has the same box. The source is scaled and padded for the network."""
     monkeypatch.chdir(tmp_path)
     file_of(machine, tmp_path, answer, {**HEADER, "names": NAMES})
     clip = CHECKOUT / "videos/street.mp4"

@@ -109,7 +109,7 @@ def test_size_and_sha256_of_yolov5n_are_those_of_the_real_file(shared):
     ("name", "licence"),
     [*((f"yolov5{size}", "AGPL-3.0") for size in "nsmlx"), ("yolov7", "GPL-3.0")],
 )
-def test_copyleft_weights_say_so(name, licence):
+def test_copyleft_weights_state_their_licence(name, licence):
     assert known_model(name).licence.startswith(licence)
 
 
@@ -217,7 +217,7 @@ def test_weights_of_a_packaged_cfg_are_found_in_the_cache(monkeypatch, tmp_path)
     weights = tmp_path / "detect-video/models/yolov4-tiny.weights"
     weights.parent.mkdir(parents=True)
     weights.write_bytes(b"\0" * 100)
-    with pytest.raises(ModelError, match=r"yolov4-tiny.weights"):  # found, and too short
+    with pytest.raises(ModelError, match=r"yolov4-tiny.weights"):  # found, but too short
         open_network("yolov4-tiny")
     assert open_network("yolov4-tiny", random_seed=1).parameters * 4 + 20 == 24251276, (
         "the stated size"

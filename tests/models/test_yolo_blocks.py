@@ -1,4 +1,4 @@
-"""Each block's graph against plain numpy with nothing folded; names, parameters and MACs."""
+"""Each block's graph equals plain numpy, which folds nothing; names, parameters and MACs."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ CASES = {
         [STEM, [-1, 1, "SPP", [8, [3, 5]]]],
         after_stem(lambda p, x: p.spp("model.1", x, (3, 5))),
     ),
-    # Three pools of 5 in a row see 5, 9 and 13 cells: the same as SPP's.
+    # Three pools of 5 in a row cover 5, 9 and 13 cells, like the three pools of SPP.
     "SPPF": ([STEM, [-1, 1, "SPPF", [8, 5]]], after_stem(lambda p, x: p.spp("model.1", x))),
     "nn.MaxPool2d": (
         [STEM, [-1, 1, "nn.MaxPool2d", [2, 2]]],
@@ -377,7 +377,7 @@ def test_seed_determines_the_network():
 
 
 def test_random_numbers_fold_pictures_like_focus():
-    """ultralytics' Focus: even rows of even columns first, then odd rows, then odd columns."""
+    """Ultralytics' Focus takes even columns first; of these, even rows before odd rows."""
     x = np.arange(3 * 4 * 6, dtype=np.float32).reshape(3, 4, 6)
     values = SimpleNamespace(_values={"picture": x})
     folded = SimpleNamespace(name="f", folded=SimpleNamespace(name="picture"))

@@ -1,9 +1,8 @@
-"""Parameters and multiply-accumulates of the packaged YAML networks, against the published figures.
+"""Parameters and multiply-accumulates of the packaged YAML networks equal published figures.
 
-Counted on the architecture, without weights; test_yolo_blocks.py shows that the graph has the
-same counts.
-Sources: the tables of YOLOv5's releases (fused parameters in M, GFLOPs at 640) and of the YOLOv7
-paper (arXiv 2207.02696, table 2), where w6, e6 and e6e run at 1280.
+We count in the architecture, without weights; test_yolo_blocks.py shows that the graph has the same
+counts. Sources: the tables of YOLOv5's releases (fused parameters in M, GFLOPs at 640) and of the
+YOLOv7 paper (arXiv 2207.02696, table 2), where w6, e6 and e6e run at 1280.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def architecture_of(name: str, side: int):
 
 
 @pytest.mark.parametrize(("name", "side", "parameters_m", "gflops"), PUBLISHED)
-def test_published_figures(name, side, parameters_m, gflops):
+def test_counts_equal_the_published_figures(name, side, parameters_m, gflops):
     network = architecture_of(name, side)
     assert network.parameters_fused / 1e6 == pytest.approx(parameters_m, rel=0.01)
     assert 2 * network.macs / 1e9 == pytest.approx(gflops, rel=0.01)
@@ -62,13 +61,13 @@ def test_published_figures(name, side, parameters_m, gflops):
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_exact_parameters(name):
+def test_parameters_equal_the_original_projects_counts(name):
     network = architecture_of(name, 640)
     assert (network.parameters, network.parameters_fused) == EXACT[name]
 
 
 @pytest.mark.slow
-def test_stride_of_every_packaged_description():
+def test_packaged_descriptions_have_stride_32_or_64():
     paths = sorted((folder() / "yolo").glob("*.yaml"))
     strides = {path.stem: Design(read_description(path)[0]).stride for path in paths}
     large = {name for name, stride in strides.items() if stride == 64}

@@ -121,7 +121,7 @@ def test_wrong_description_is_refused_by_layer(tmp_path, values, message):
         ("torch.nn.SiLU(inplace=True)", Activation("silu")),
         ("nn.LeakyReLU(0.1)", Activation("leaky", 0.1)),
         ("nn.LeakyReLU(negative_slope=0.2, inplace=True)", Activation("leaky", 0.2)),
-        ("nn.LeakyReLU()", Activation("leaky", 0.01)),  # torch's own
+        ("nn.LeakyReLU()", Activation("leaky", 0.01)),  # torch's default
         ("nn.Identity()", Activation("linear")),
         ("nn.ELU(0.5)", None),
         ("nn.ReLU(3)", None),

@@ -1,4 +1,4 @@
-"""A network from a checkpoint, state dict, safetensors file or description; what is refused."""
+"""Checkpoints, state dicts, safetensors files and descriptions are read, or refused."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_float16_and_float64_weights_equal_float32_ones(described, dtype):
     )
 
 
-def test_bfloat16_and_a_big_endian_file(tmp_path):
+def test_bfloat16_and_big_endian_files_are_read(tmp_path):
     values = np.float32([1.0, -2.5, 0.00390625, 3.0])
     upper = (values.view(np.uint32) >> 16).astype(np.uint16)
     for order in "<>":
@@ -131,7 +131,7 @@ def test_safetensors_hold_the_same_network(tmp_path, described):
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 def test_tensors_alone_are_recognised_among_the_packaged_networks(tmp_path, suffix):
-    """yolov5n's tensors without its description; and with classes of another number."""
+    """Tensors of yolov5n are recognised, also with another number of classes."""
     path = random_checkpoint(tmp_path / "yolov5n.pt")
     whole = open_network("yolov5n.yaml", weights=str(path), size=(64, 64))
     with open_checkpoint(path) as (contents, _):
@@ -154,7 +154,7 @@ def test_tensors_that_no_packaged_network_fits_say_what_to_give(tmp_path):
 
 
 def test_stored_anchors_win_over_the_descriptions(described):
-    """``anchors`` in cells (stride 2 here), ``anchor_grid`` in pixels."""
+    """``anchors`` are in cells (of stride 2 here), ``anchor_grid`` is in pixels."""
     cells = {**tensors_of(), "model.1.anchors": np.float16([[[1, 2], [3, 4]]])}
     assert described(cells).head.keywords["layers"][0].anchors == ((2, 4), (6, 8))
     grid = {**cells, "model.1.anchor_grid": np.float32([10, 20, 30, 40]).reshape(1, 1, 2, 1, 1, 2)}
@@ -226,7 +226,7 @@ def whole(**more):
     ("stored", "names"),
     [(["a", "b"], ("a", "b")), ({0: "a", 1: "b"}, ("a", "b")), ({1: "b", 0: "a"}, ("a", "b"))],
 )
-def test_names_of_the_checkpoint(tmp_path, stored, names):
+def test_class_names_are_read_from_the_checkpoint(tmp_path, stored, names):
     network = open_network(str(saved(tmp_path / "x.pt", {"model": whole(names=stored)})), size=SIZE)
     assert network.names == names
     assert network.warnings == []

@@ -1,4 +1,4 @@
-"""Decoded outputs of YOLOv5n and YOLOv7-tiny against the original programs' (REFERENCE.md)."""
+"""Decoded outputs of YOLOv5n and YOLOv7-tiny equal the original programs' (REFERENCE.md)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMPUTING = [name for name in engines.names() if name != "null"]
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", COMPUTING)
 @pytest.mark.parametrize(("name", "reference", "input_key", "output_key"), CASES)
-def test_decoded_outputs(shared, name, reference, input_key, output_key, engine):
+def test_decoded_outputs_equal_reference(shared, name, reference, input_key, output_key, engine):
     need_engine(engine)
     folder = shared / "data/weights"
     with np.load(folder / reference) as stored:
@@ -37,7 +37,7 @@ def test_decoded_outputs(shared, name, reference, input_key, output_key, engine)
 
 
 @pytest.mark.slow
-def test_facts_in_the_reference_checkpoints(shared):
+def test_reference_checkpoints_have_known_facts(shared):
     one = open_network(str(shared / "data/weights/yolov5n.pt"), size=(64, 64))
     assert (one.family, one.parameters, one.parameters_fused) == ("yolov5", 1_872_157, 1_867_405)
     assert (one.names[0], one.names[3], len(one.names)) == ("person", "motorcycle", 80)

@@ -17,14 +17,14 @@ CLASSES = 8
 
 
 def length(export: Export) -> str:
-    """Return [1]: USED, a value known only once a picture runs."""
+    """Return USED as [1], computed from the picture, so that it is known only at run time."""
     used = export.add("Add", export.zeros(export.colours()), export.const([USED]))
     flat = export.add("Reshape", used, export.ints(1))
     return export.add("Cast", flat, to=TensorProto.INT64)
 
 
 def rows() -> np.ndarray:
-    """[ROWS, 7]: picture, box, score, class, in the order of classes; the best is the last."""
+    """Return [ROWS, 7] (picture, box, score, class), sorted by class; the best used row is last."""
     table = np.zeros((ROWS, 7))
     table[:, 1:5] = CORNERS[0]
     table[:, 5] = 0.1
@@ -33,7 +33,7 @@ def rows() -> np.ndarray:
 
 
 def flat_list() -> Export:
-    """Make format FLAT: one list, as long as there are detections."""
+    """Make format FLAT: one list with a row for each detection."""
     export = Export()
     table = export.const(rows())
     zero = export.ints(0)
@@ -76,7 +76,7 @@ def raw(several: bool = False) -> Export:
     maps = []
     for stride in (8, 16, 32):
         bias = np.full(CLASSES, -9.0)
-        if stride == 8:  # 64 cells: NMS leaves one of the first, and the empty boxes of the others
+        if stride == 8:  # scores in 64 cells; only the first has a box
             bias[2] = 2.0
             bias[5] = 1.0 if several else -9.0
         weights = np.zeros((CLASSES, 3, stride, stride))
@@ -90,7 +90,7 @@ def raw(several: bool = False) -> Export:
 
 @pytest.mark.parametrize("graph", [flat_list, batch_list])
 def test_best_row_of_a_list_is_found_at_any_place(tmp_path, graph):
-    """NMS sorts by class: the best of 350 may be the last."""
+    """NMS sorts rows by class, so the best of 350 rows may be the last."""
     path = graph().save(tmp_path / "model.onnx")
     assert open_network(path).family.startswith("yolonas")
     found = detect(path, conf=0.5)
@@ -98,7 +98,7 @@ def test_best_row_of_a_list_is_found_at_any_place(tmp_path, graph):
 
 
 def test_separate_scores_and_boxes_are_not_read_as_yolox(tmp_path):
-    """Read as YOLOX, four of the class scores would be a box."""
+    """If read as YOLOX, four of the class scores would become a box."""
     with pytest.raises(ModelError, match="not certain"):
         open_network(raw().save(tmp_path / "best.onnx"))
     network = open_network(raw().save(tmp_path / "yolo_nas_s.onnx"))

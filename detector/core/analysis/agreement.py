@@ -1,7 +1,7 @@
 """Measure how far two engines, precisions or versions agree on the detections in the same frames.
 
-Boxes of the same class are paired greedily, the highest IoU first. So the result does not depend on
-which side is called the reference.
+Boxes of the same class are paired greedily, in descending order of IoU. The result is the same if
+the reference and the other side are exchanged.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from detector.core.types import Detections
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Counts of two sides' boxes. ``share`` = 2 x matched / (reference + other), 1.0 without boxes.
-    ``mean_iou`` and ``mean_score_diff`` (absolute): over matched pairs, NaN without any."""
+    """How well two sides' boxes match. ``share``: 2 x matched / (reference + other); 1.0 without
+    boxes. The means (one of absolute differences) cover matched pairs; NaN without pairs."""
 
     frames: int
     reference: int

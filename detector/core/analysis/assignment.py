@@ -1,8 +1,8 @@
 """Assign rows to columns, such as boxes to tracks, so that the sum of gains is largest.
 
-Only pairs with a gain above 0 count. They form groups that share no row and no column; most groups
-are a single pair. Each is solved separately by shortest augmenting paths (Jonker and Volgenant
-1987). The sum equals that of ``scipy.optimize.linear_sum_assignment`` over the whole matrix.
+Only pairs with a gain above 0 are considered. We split them into groups that have no row or column
+in common, and solve each group by shortest augmenting paths (Jonker and Volgenant 1987). The sum is
+the same as ``scipy.optimize.linear_sum_assignment`` finds for the whole matrix.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Pairs = tuple[NDArray[np.intp], NDArray[np.intp]]
 
 def overlaps(first: Boxes, second: Boxes, of_first: bool = False) -> Floats:
     """Return the IoU [T, N] of boxes xyxy [T, 4] and [N, 4]; 0 for empty boxes. ``of_first``:
-    divide the intersection by the first box's area instead, as for crowds."""
+    divide the intersection by the first box's area, not by the union (for crowds)."""
     a = np.asarray(first, np.float64).T[:, :, None]
     b = np.asarray(second, np.float64).T[:, None, :]
     width = np.minimum(a[2], b[2]) - np.maximum(a[0], b[0])
@@ -30,7 +30,7 @@ def overlaps(first: Boxes, second: Boxes, of_first: bool = False) -> Floats:
 
 
 def assign(gains: Floats) -> Pairs:
-    """Return rows, ascending, and columns of the pairs with the largest sum of ``gains`` [T, N]."""
+    """Return the pairs with the largest sum of ``gains`` [T, N]: rows, ascending, and columns."""
     positive = gains > 0
     rows, columns = np.nonzero(positive)
     alone = (positive.sum(axis=1)[rows] == 1) & (positive.sum(axis=0)[columns] == 1)
@@ -76,7 +76,7 @@ def _solve(gains: Floats) -> list[tuple[int, int]]:
     """Assign a column to each row of ``gains`` [n, m], n <= m. Negative gains count as 0."""
     costs = gains.max() - np.maximum(gains, 0)
     n, m = costs.shape
-    # Column m means "not assigned". ``owner``: the row to which each column is assigned, or -1.
+    # Column m is virtual: it holds the row to be assigned. ``owner``: row of each column, or -1.
     row_prices, column_prices = np.zeros(n), np.zeros(m + 1)
     owner = np.full(m + 1, -1)
     for row in range(n):

@@ -1,4 +1,4 @@
-"""The ledger: the milliseconds of a frame in each stage and thread, computed from a summary."""
+"""The ledger: milliseconds per frame of each stage and each thread, computed from a summary."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SplitMs:
 
 @dataclass(frozen=True, slots=True)
 class StageRow:
-    """A stage in the ledger, in milliseconds per frame. ``share``: share of its threads' wall time.
+    """A stage in the ledger, in milliseconds per frame. ``share``: busy share of its threads' time.
     ``on_cpu_ms``, ``ready_ms`` and ``blocked_ms`` add up to ``busy_ms``; None if unknown.
     ``cpu_ms``: CPU time, including that of libraries' threads."""
 
@@ -50,8 +50,8 @@ class StageRow:
 class ThreadRow:
     """A thread in the ledger, in milliseconds per frame: wall = busy + waits + preempted + other.
 
-    ``foreign``: share of its waits for a core that other programs caused, 0 to 1. ``rest``:
-    ``unplaced_s`` as a share of its wall time.
+    ``foreign``: the share (0 to 1) of its waits for a core that other programs caused. ``rest``:
+    the unexplained time (``ThreadFigures.unplaced_s``) as a share of the thread's wall time.
     """
 
     thread: str
@@ -69,17 +69,17 @@ class ThreadRow:
 
     @property
     def preempted_ms(self) -> float:
-        """Time waiting for a core between its stages and waits; 0 if unknown."""
+        """Time that the thread waited for a core between stages and waits; 0 if unknown."""
         return 0.0 if self.other is None else self.other.ready_ms
 
     @property
     def other_ms(self) -> float:
-        """Other time between its stages and waits: on a core, or waiting for a lock."""
+        """The other time between stages and waits: on a core, or waiting for a lock."""
         return self.between_ms - self.preempted_ms
 
     @property
     def ready_ms(self) -> float | None:
-        """Time waiting for a core: in its stages, after its waits and between them."""
+        """All time waiting for a core: in stages, after waits, and between stages and waits."""
         splits = [split for split in (self.busy, self.waiting, self.other) if split is not None]
         return sum(split.ready_ms for split in splits) if splits else None
 
@@ -91,19 +91,19 @@ class ThreadRow:
 
     @property
     def lock_ms(self) -> float | None:
-        """Time waiting between spans for the lock of the interpreter or of a queue."""
+        """Time between stages and waits spent on the lock of the interpreter or of a queue."""
         return None if self.other is None else self.other.blocked_ms
 
 
 def stage_cpu_s(summary: Summary, name: str) -> float:
-    """Return a stage's CPU seconds, also of libraries' threads (in the plain loop: all threads)."""
+    """Return a stage's CPU seconds, with libraries' threads (plain loop: with all threads)."""
     stage = summary.stages[name]
     inside = summary.cpu.stages_include_libraries
     return stage.cpu_s + (0.0 if inside else stage.library_cpu_s or 0.0)
 
 
 def unbooked_cpu_s(summary: Summary) -> float:
-    """Return the CPU seconds of libraries' threads that are not known to belong to a stage."""
+    """Return the CPU seconds of libraries' threads that cannot be attributed to a stage."""
     booked = sum(stage.library_cpu_s or 0.0 for stage in summary.stages.values())
     return max(0.0, summary.cpu.library_threads_s - booked)
 

@@ -1,10 +1,10 @@
 """Match detections to labels, for average precision and for the confusion matrix.
 
-From the best score down, each detection takes the free label with the highest IoU, if that reaches
-the threshold. A detection is right if its label is a box to find, neither right nor wrong if the
-label is to be ignored, and wrong without a label. Labels to ignore are tried after the boxes to
-find. An ``ignored`` box is matched like any other, once and by IoU. A ``crowd`` takes any number of
-detections, each by the share of its area inside the crowd. COCO's own tools do the same.
+Detections are matched in descending order of score. Each takes the free label with the highest IoU,
+if the IoU reaches the threshold. A detection is right if its label is a box to find, wrong if it
+gets no label, and neither if we ignore its label. Boxes to find are tried first. An ``ignored`` box
+is matched once and by IoU, like any other. A ``crowd`` takes any number of detections, by the share
+of their area in the crowd. COCO's tools do the same.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from detector.core.analysis.assignment import Boxes, overlaps
 from detector.core.types import Detections, LabelledPicture
 
 RIGHT, WRONG, NEITHER = 1, 0, -1
-MAX_DETECTIONS = 100  # per picture and class: those with the best scores
+MAX_DETECTIONS = 100  # per picture and class; the best scores are kept
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Labelled boxes of one class in one picture, xyxy [n, 4]; ``ignored`` and ``crowd``: [n]."""
+    """Labelled boxes of one class in one picture, xyxy [n, 4], with flags [n] for each box."""
 
     boxes: Boxes
     ignored: NDArray[np.bool_]
@@ -68,7 +68,7 @@ def judge(boxes: Boxes, scores: Boxes, truth: Truth, iou: float = 0.5) -> Matche
 
 
 def _find_best(row: NDArray[np.float64], allowed: NDArray[np.bool_], iou: float) -> int | None:
-    """Return the index of the allowed label that overlaps most, at least by ``iou``; or None."""
+    """Return the index of the allowed label that overlaps most; None if by less than ``iou``."""
     if not allowed.any():
         return None
     best = int(np.argmax(np.where(allowed, row, -1)))
@@ -84,7 +84,7 @@ def confusion(
 ) -> NDArray[np.int64]:
     """Return counts [classes + 1, classes + 1]: labelled classes are rows, detected ones columns.
     The last row and column count boxes without a partner. Each detection of at least ``conf``, best
-    first, takes the free box with the highest IoU."""
+    first, takes the free box of any class with the highest IoU."""
     counts = np.zeros((classes + 1, classes + 1), np.int64)
     for picture, one in zip(pictures, found, strict=True):
         keep = one.scores >= conf

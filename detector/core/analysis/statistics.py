@@ -1,4 +1,4 @@
-"""The statistics of a summary, listed from their declarations (``document.statistic``)."""
+"""List the statistics of a summary, as ``document.statistic`` declares them."""
 
 from __future__ import annotations
 

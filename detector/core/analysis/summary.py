@@ -1,4 +1,4 @@
-"""The summary of a run, and the precision that was executed."""
+"""Compute the summary of a run, and the shares of the precisions that were executed."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def input_text(summary: Summary) -> str:
 
 
 def session_document(summary: Summary, scenes: list[SceneHistory], **facts: Any) -> SessionDocument:
-    """Make session.json: the summary with the ``facts`` needed to repeat the run."""
+    """Return the content of session.json: the summary, and ``facts`` needed to repeat the run."""
     values = {field.name: getattr(summary, field.name) for field in fields(summary)}
     return SessionDocument(**values, pid=os.getpid(), scenes=scenes or UNSET, **facts)
 
@@ -158,7 +158,7 @@ def _frames(runs: Sequence[SourceRun]) -> FrameCounts:
 def _rates(runs: Sequence[SourceRun], recording: TimelineSums) -> Rates:
     written = sum(run.written for run in runs)
     inferred = sum(run.inferred for run in runs)
-    # Sum the batches' times, even if batches overlap on the device.
+    # Batches may overlap on the device; their times are added up nevertheless.
     timed = [run for run in runs if run.device_ms is not None]
     device_s = sum(run.device_ms or 0.0 for run in timed) / 1e3
     return Rates(
@@ -300,7 +300,7 @@ def text(shares: Mapping[str, PrecisionShare] | None) -> str:
 
 
 def effect(asked: str, shares: Mapping[str, PrecisionShare] | None) -> str | None:
-    """Return a sentence if no layer ran as ``asked``; None for "fp32", "none" or without data."""
+    """Return a warning if no layer ran in the precision ``asked``; always None for "fp32"."""
     if not shares or asked in ("fp32", "none"):
         return None
     if asked in shares and shares[asked]["layers"] > 0:
@@ -309,5 +309,5 @@ def effect(asked: str, shares: Mapping[str, PrecisionShare] | None) -> str | Non
 
 
 def _percent(share: float) -> str:
-    """Format a share; one just below 1 is not rounded to 100%."""
+    """Format a share as a percentage, without rounding values just below 1 to 100%."""
     return f"{min(share, 0.999):.1%}" if 0.995 <= share < 1 else f"{share:.0%}"

@@ -15,7 +15,7 @@ from detector.core.tables import Column, Table
 
 
 def rates_table(summary: Summary, rounded: Callable[[float], float] = float) -> Table:
-    """Return a row with a run's settings and rates. ``rounded`` rounds a rate."""
+    """Return a table with one row: a run's settings and rates. ``rounded`` rounds each rate."""
     rates = {field.name: getattr(summary.fps, field.name) for field in fields(Rates)}
     optional = {field.name for field in fields(Rates) if field.default is not MISSING}
     known = {name: rate for name, rate in rates.items() if rate is not None or name not in optional}
@@ -37,7 +37,7 @@ def rates_table(summary: Summary, rounded: Callable[[float], float] = float) -> 
         Column("input", "model input", out=2),
         Column("batch", out=4),
         Column("video", "video size", out=1),
-        # "end_to_end" is the last column.
+        # "end_to_end" is the last of the rates.
         *(
             Column(name, titles[name], ".2f")
             for name in sorted(known, key=lambda name: (name == "end_to_end", name))
@@ -70,12 +70,12 @@ EMPTY = dict.fromkeys((column.key for column in LEDGER), "")
 
 
 def ledger_table(summary: Summary, frames: int, libraries: bool = False) -> Table:
-    """Return a row per stage that ran, then one for the cameras' decoding and, with ``libraries``,
-    one for the threads of libraries."""
+    """Return a table with a row per stage that ran, a row for the decoding of cameras and, with
+    ``libraries``, a row for libraries' threads."""
     rows: list[StageRow | dict[str, Any]] = [*stage_rows(summary, frames)]
     stages = len(rows)
     if summary.decoding and summary.decoding.calls:
-        # Decoding is not a stage of the loop, and cameras also decode pictures that are dropped.
+        # Decoding for cameras is not a stage of the loop: it includes pictures that are dropped.
         decoding = summary.decoding
         busy, cpu = (seconds * 1e3 / frames for seconds in (decoding.busy_s, decoding.cpu_s))
         threads = counted(decoding.threads, "camera")

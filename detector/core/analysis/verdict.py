@@ -1,16 +1,16 @@
-"""Find the stage that limits a run, the gain if that stage took no time, and advice.
+"""Find the stage that limits a run, estimate the gain if it took no time, and give advice.
 
-Stages are judged by the time they need, excluding waits for a core (of their own threads, and of
-libraries' threads working for them), so a busy machine does not change the verdict. A run takes
-as long as its slowest group of stages needs, or as its CPU time spread over the available cores.
+Stages are judged by the time they need. Waits for a core are excluded, both of their own threads
+and of libraries' threads working for them, so a busy machine does not change the verdict. A run
+takes as long as its slowest group of stages (``timeline.order``) or as its CPU time on all cores.
 
-The gain assumes that nothing else changes: without a stage, a run takes as long as its slowest
-remaining group or CPU work, plus opening and closing files; and it saves at most the time in which
-the stage ran. We report the gain only if it is reliable: it is below ``MAX_GAIN`` and within
-``MAX_ERROR`` of the estimate from the needs, the cores are not full, and other programs use little.
-On two cores that were 90% busy, we estimated a gain of 9%; the measured one was 66%.
+The gain assumes that nothing else changes. Without a stage, a run takes as long as its slowest
+remaining group or CPU work, plus opening and closing files. It saves at most the time that the
+stage ran. We report the gain only if it is reliable: it must be below ``MAX_GAIN`` and within
+``MAX_ERROR`` of the estimate from the needs, on a machine with free cores and little other work. On
+two cores that were 90% busy, we estimated a gain of 9% and measured 66%.
 
-The verdict names the stage with the largest gain, and its share as in the ledger.
+The verdict names the stage with the largest gain and shows its share of time from the ledger.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ MOSTLY_LIBRARIES = 0.5
 ROUNDING = 1e-4  # share of a frame's time; anything smaller is a rounding error
 MAX_OTHERS = 0.05  # share of all cores; if other programs use more, we do not trust a run's times
 MAX_ERROR = 0.1  # share of the FPS; we report a bound only if the estimate is this close
-# Larger gains are not reported: without a stage the others get faster too, since their caches are
-# warm. That adds up to 0.3 of the time saved (scripts/gain_check), which would exceed MAX_ERROR.
+# We do not report larger gains. If a stage is missing, the others get faster too (warmer caches).
+# That adds up to 0.3 of the saved time (scripts/gain_check), which would exceed MAX_ERROR.
 MAX_GAIN = 0.25
-NEGLIGIBLE = 0.005  # share of a frame's time; anything smaller rounds to 0%
+NEGLIGIBLE = 0.005  # share of a frame's time, or gain; anything smaller counts as 0
 EQUAL = 0.02  # share of the FPS; gains that differ by less count as equal
 CPU = "the CPU"
 FILES = "opening and closing files"
-# In frames: below FEW, start and end weigh too much for a verdict; ENOUGH is what we recommend.
+# Frames. Below FEW, the run's start and end weigh too much for a verdict. We recommend ENOUGH.
 FEW, ENOUGH = 30, 100
 
 NAMES = {
@@ -80,15 +80,15 @@ class FrameCosts:
     cores: int
     sync: bool
     frames: int
-    shares: dict[str, float]  # share of its threads' time in the loop, as in the ledger, 0 to 1
+    shares: dict[str, float]  # stage -> share (0 to 1) of its threads' time, as in the ledger
     threads: dict[str, list[str]]
-    # The thread that waited most for a core used by this run's other threads: its name, and its
-    # wait as a share of its time in the loop, 0 to 1. None if unknown, or if none waited.
+    # The name of the thread that waited most for cores used by this run's other threads, and this
+    # wait as a share (0 to 1) of the thread's time in the loop. None if unknown or if none waited.
     crowded: tuple[str, float] | None = None
 
     def groups(self, remaining: Mapping[str, float]) -> dict[str, float]:
         """Return the seconds per frame that each concurrent group needs. ``remaining``: stage ->
-        share (0 to 1) of its time left after a change; other stages keep all of theirs."""
+        share (0 to 1) of its time left after a change; 1 for stages that are not listed."""
         return {
             group: sum(self.per_thread.get(name, 0) * remaining.get(name, 1) for name in names)
             for group, names in grouped(self.stages).items()
@@ -111,7 +111,7 @@ class FrameCosts:
 class Choices:
     """The options of a run that the advice depends on.
 
-    ``outputs``: the kinds written. ``encoding``: the option that sets how the video is encoded, and
+    ``outputs``: kinds of outputs. ``encoding``: the option that sets how the video is encoded, and
     its value; ``encodings``: whether the video's format has such an option. ``input``: height and
     width of the network's input. ``smaller_input``: the next smaller one that the network was
     trained for, if any. ``between``: as in ``RunSettings``.
@@ -170,7 +170,7 @@ def frame_times(
     others_share = 0.0
     if cpu.libraries is not None and cpu.libraries.wall_s:
         others_share = (cpu.libraries.others_s or 0.0) / cpu.libraries.wall_s / cpu.cores
-        # Both shares are of the same cores, but the system's clocks are coarse, and jump on VMs.
+        # The sum cannot exceed 1, but the system's clocks are coarse, and jump on VMs.
         others_share = min(others_share, 1.0 - process_share)
     used = infer_s / infer.busy_s if infer.busy_s else 0.0  # below 1 if calls overlap
     stage_cpu = {name: _stage_cpu_s(stage, sync) / frames for name, stage in stages.items()}
@@ -197,7 +197,7 @@ def frame_times(
 
 def _stage_cpu_s(stage: StageFigures, sync: bool) -> float:
     """Return CPU seconds of the stage's thread and of libraries' threads working for it. In the
-    plain loop ``cpu_s`` includes all threads of the process, even of other stages' codecs."""
+    plain loop, ``cpu_s`` covers all threads of the process, including codecs of other stages."""
     if not sync:
         return stage.cpu_s + (stage.library_cpu_s or 0.0)
     if stage.split is None or stage.library_cpu_s is None:
@@ -224,10 +224,10 @@ def _ran_s(name: str, stage: StageFigures, infer_s: float) -> float:
 
 def need_s(name: str, stage: StageFigures, libraries: LibraryThreads | None) -> float:
     """Return the seconds that a stage's calls needed, excluding waits for a core; ``busy_s`` if
-    unknown. The waits of the stage's own thread are measured. While it sleeps, libraries' threads
-    work for it and may wait for a core, too. Of the part of the sleep in which the busiest of them
-    worked or waited, we count only the share in which it worked. If that part is more than
-    MOSTLY_LIBRARIES of the sleep, we count only this share of the whole sleep."""
+    unknown. The waits of the stage's own thread are measured. While this thread sleeps, libraries'
+    threads work for it, and may wait for a core too. We look at the busiest of them: of the time
+    that it worked or waited, only the share of work counts as needed. If this time is more than
+    MOSTLY_LIBRARIES of the sleep, that share applies to the whole sleep."""
     split = stage.split
     if split is None or not stage.calls:
         return stage.busy_s
@@ -239,7 +239,7 @@ def need_s(name: str, stage: StageFigures, libraries: LibraryThreads | None) -> 
     # If several threads call the stage, the busiest library thread may work for only one of them.
     slept = min(split.blocked_s, (busiest + ready) * len(stage.threads))
     if slept > MOSTLY_LIBRARIES * split.blocked_s:
-        # The rest is contention for locks held by threads that wait for a core.
+        # The rest of the sleep is contention for locks of threads that wait for a core.
         slept = split.blocked_s
     needed = split.on_cpu_s + split.blocked_s - slept * ready / (busiest + ready)
     return min(stage.busy_s, max(needed, busiest))
@@ -251,17 +251,17 @@ def period_without(times: FrameCosts, stage: str) -> float:
 
 
 def period_with(times: FrameCosts, remaining: Mapping[str, float]) -> float:
-    """Return the least seconds per frame with these ``remaining`` shares (0 to 1) of stages."""
+    """Return the least seconds per frame if ``remaining`` (see ``groups``) of stages is left."""
     saved_s = sum(times.ran.get(name, 0) * (1 - share) for name, share in remaining.items())
     rest = max(0.0, times.period_s - saved_s)
-    if times.sync:  # codecs' threads also run during other stages; fewer stages hide less of that
+    if times.sync:  # codecs' threads work in the background, but need their CPU time in any case
         return max(rest, times.outside_s + _cpu_s(times, remaining)) if times.others_known else rest
     return max(rest, explained_s(times, remaining))
 
 
 def explained_s(times: FrameCosts, remaining: Mapping[str, float]) -> float:
-    """Return the seconds per frame that the remaining needs explain: the slowest group, or all CPU
-    time on the available cores; in the plain loop, the sum of all stages."""
+    """Return the seconds per frame that the remaining needs explain: the needs of the slowest
+    group, or all CPU time on the cores. In the plain loop, that is the sum of all stages."""
     if times.sync:
         needs = (seconds * remaining.get(name, 1) for name, seconds in times.stages.items())
         return times.outside_s + sum(needs)
@@ -279,18 +279,17 @@ def _cpu_s(times: FrameCosts, remaining: Mapping[str, float]) -> float:
 
 
 def estimate_without(times: FrameCosts, stage: str) -> float:
-    """Return the growth of end-to-end FPS if ``stage`` took no time, from the needs alone."""
+    """Return the growth of end-to-end FPS if ``stage`` took no time, estimated from the needs."""
     return _growth(explained_s(times, {}), explained_s(times, {stage: 0.0}))
 
 
 def is_reliable(times: FrameCosts, remaining: Mapping[str, float]) -> bool:
-    """Return whether we can report the gain of a change with these ``remaining`` shares of stages.
+    """Return whether we can report the gain of a change that leaves ``remaining`` of the stages.
 
-    We cannot if the cores are full before or after the change, since only a measurement shows how
-    much faster freed cores make the other stages (in the plain loop, only libraries' threads can
-    fill the cores). Nor can we above MAX_GAIN, or if closing files takes much of the run: with
-    --save crops the bound was 49%, but the run became 17% faster, since the disk had worked
-    during inference.
+    We cannot if the cores are full before or after the change: only a measurement shows how much
+    faster the other stages become. (In the plain loop, only libraries' threads can fill the cores.)
+    We also cannot above MAX_GAIN, or if closing files takes much of the run. With --save crops, the
+    bound was 49%, but the run became only 17% faster, since the disk had worked during inference.
     """
     if times.others_share > MAX_OTHERS:
         return False
@@ -300,7 +299,7 @@ def is_reliable(times: FrameCosts, remaining: Mapping[str, float]) -> bool:
     if times.sync and times.others_known and full:
         return False
     if bound < NEGLIGIBLE or bound == float("inf"):
-        return True  # the gain is 0 or infinite, however long the run took
+        return True  # the gain is 0 or infinite, even if the times are inaccurate
     if bound > MAX_GAIN or times.cpu_is_full or (full and not times.sync):
         return False
     # Data that the disk absorbed during the run must still be written when files are closed.
@@ -311,8 +310,8 @@ def is_reliable(times: FrameCosts, remaining: Mapping[str, float]) -> bool:
 
 
 def limit_without(times: FrameCosts, stage: str) -> str | None:
-    """Return what limits a run without ``stage``: a group, CPU or FILES; None if the run just
-    saves the stage's own time."""
+    """Return what limits a run without ``stage``: a group, CPU or FILES; None if nothing else does,
+    so that the run saves all the time of the stage."""
     rest = max(0.0, times.period_s - times.ran[stage])
     if times.sync or period_without(times, stage) <= rest:
         return None
@@ -327,8 +326,8 @@ def gain_without(times: FrameCosts, stage: str) -> float:
 
 
 def gain_with_smaller_input(times: FrameCosts, choices: Choices) -> float:
-    """Return the gain of the smaller input, 0 if there is none. The ``INPUT_STAGES`` shrink with
-    its area, and the gain is at most that without inference."""
+    """Return the gain of the smaller input, 0 if there is none. Times of ``INPUT_STAGES`` shrink
+    with the area. The gain is at most the gain without inference."""
     if choices.smaller_input is None:
         return 0.0
     gain = _gain_to(times, period_with(times, dict.fromkeys(INPUT_STAGES, _area_left(choices))))
@@ -387,8 +386,8 @@ def judge(times: FrameCosts | None, choices: Choices = Choices()) -> Verdict:
 
 
 def _stage_to_change(times: FrameCosts) -> str | None:
-    """Return the longest stage of the slowest group, or a stage with a larger gain; None if none
-    ran. Only the needs decide, so other programs on the machine do not change the result."""
+    """Return the longest stage of the slowest group, or another stage if its gain is larger. Return
+    None if no stage ran. Only the needs decide, so other programs do not change the result."""
     groups = times.groups({})
     slowest = max(groups, key=lambda group: groups[group])
     candidates = times.stages if times.sync else grouped(times.stages)[slowest]

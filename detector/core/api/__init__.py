@@ -50,15 +50,15 @@ FOR_PROCESS = KEYWORDS.union(
 
 _open: weakref.WeakSet[Detector] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_open.clear)  # open Detectors belong to the parent
-# Finalizers release decoders at exit. ``atexit`` works in reverse order, so creating a finalizer
-# before ``_close_open`` is registered makes all finalizers run after it.
+# At exit, decoders are released by finalizers, which must run after ``_close_open``. ``atexit``
+# runs in reverse order, so we create the first finalizer before ``_close_open`` is registered.
 weakref.finalize(_open, bool)
 _exiting = threading.Event()
 
 
 @atexit.register
 def _close_open() -> None:
-    """Close all Detectors: a thread inside an engine or decoder would crash the exiting process."""
+    """Close all Detectors; a thread in an engine or decoder would crash the exiting process."""
     _exiting.set()
     for detector in list(_open):
         with suppress(EngineError):  # a broken device
@@ -100,10 +100,10 @@ class Detector(AnswersAttributes):
     """A model on an engine, warmed up: call it with pictures, or ``stream`` a video.
 
     ``model``: path of a model file or a known name; "street" (person, vehicle) comes with the
-    package. ``engine``: "ort", "openvino", "torch", "trt", "null"; "auto" chooses as the command
-    does on this machine, None takes the first in a fixed order, in fp32. ``options``: those of
-    ``Options``, such as ``conf=0.4``, ``batch=8`` or ``classes=["person"]``. Raises ModelError,
-    EngineError, and UsageError that suggests the nearest known option. Close it, or use ``with``:
+    package. ``engine``: "ort", "openvino", "torch", "trt", "null"; "auto" chooses by measurements,
+    as the command does; None takes the first in a fixed order, in fp32. ``options``: see
+    ``Options``, such as ``conf=0.4`` or ``classes=["person"]``. Raises ModelError, EngineError, or
+    UsageError that suggests the nearest known option. Close it, or use ``with``:
 
         >>> import numpy as np
         >>> from detector import Detector
@@ -163,7 +163,7 @@ class Detector(AnswersAttributes):
         self._calling = threading.Lock()  # held by the call that uses the last request
         self._streaming = threading.Lock()  # held by the stream that uses the others
         self._running: tuple[Progress, Generator[Any, None, Any]] | None = None
-        # As in the command: an option for cameras means that addresses are cameras.
+        # As in the command, any option for cameras means that all addresses are cameras.
         self._as_cameras = not OF_CAMERAS.isdisjoint(options)
         _open.add(self)
 
@@ -224,7 +224,7 @@ class Detector(AnswersAttributes):
         request = self._requests[-1]  # reserved for calls: a stream may use the others
         found = []
         images = [as_image(picture, plan.reading.choice) for picture in pictures]
-        # Only one thread may use the request, or write to the track of spans.
+        # Only one thread at a time may use the request and the timeline's track.
         with self._calling, self._timeline().track("call") as track:
             _refuse_closed(self._closed)
             for start in range(0, len(images), len(request.slot)):
@@ -256,14 +256,14 @@ class Detector(AnswersAttributes):
         """Yield every frame of a video, a picture, a folder or a glob, with its objects, in order.
 
         A folder's pictures come first, then each of its videos. A UserWarning lists files omitted
-        for their suffix, or because they are in a subfolder. Several sources follow each other;
+        for their suffix, or because they are in a subfolder. Several sources are read in turn;
         ``frame.source`` describes the frame's source, with its size and frame rate. Reading and
         inference run in other threads while the caller works. The caller may keep the frames.
         ``blur=[...]`` pixelates the objects of these classes in them. A source may also be a camera
         (``"rtsp://..."`` or the number of a webcam), or a ``cameras.yaml`` for many at once.
-        Cameras have no end; the newest pictures come first, and ``frame.arrival`` has the camera
-        and the time. Leaving the loop early stops the threads. Raises SourceError, and UsageError
-        for a second stream at the same time.
+        Cameras have no end; by default, pictures are dropped if the loop is too slow.
+        ``frame.arrival`` holds the camera and the time of arrival. Leaving the loop early stops the
+        threads. Raises SourceError, and UsageError for a second stream at the same time.
         """
         from detector.core.loop.parts import Progress
 
@@ -317,7 +317,7 @@ class Detector(AnswersAttributes):
                 parts,
                 between={**parts.between, **tracker},
                 shapes=None if parts.shapes is None else _QueuedShapes(parts.shapes),
-                # A camera's picture would go stale in a queue.
+                # Few requests for a camera: its pictures would go stale in a queue.
                 requests=self._requests[: plan.loaded.engine.concurrency + 1 if fresh else -1],
                 hooks=None if live is None else LoopHooks(live.arrive, fresh),
             )
@@ -345,8 +345,8 @@ class Detector(AnswersAttributes):
     ) -> Summary:
         """Write what ``detect-video SOURCE -o OUTPUT`` writes: the annotated video, and its rows.
 
-        ``callback`` receives each frame after it is written, with its objects; it must not keep the
-        frame's picture, which may show the boxes. ``options``: further ones of the command, such as
+        ``callback`` receives each frame and its objects after they are written. The picture may
+        show the boxes, and must not be kept. ``options``: further options of the command, such as
         ``save=["csv"]``. The model is loaded again, with an input that fits the source, as in the
         command. Returns the content of summary.json. Raises DetectVideoError.
         """
@@ -471,7 +471,7 @@ def _refuse_closed(closed: threading.Event) -> None:
 
 
 class _QueuedRequest:
-    """A request that waits for its turn. ``lock`` is held during inference, and is reentrant since
+    """A request that waits for its turn. ``lock`` is held during inference. It is reentrant, since
     a signal handler in the same thread may close the Detector."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The objects that a ``Detector`` finds in one picture. They can be filtered, drawn, converted."""
+"""The objects that a ``Detector`` finds in one picture: filter, draw or convert them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Detections(AnswersAttributes, types.Detections):
         >>> found[found.scores > 0.5].of("vehicle").boxes.tolist()
         [[60.0, 20.0, 80.0, 90.0]]
 
-    ``plot``, ``save`` and notebooks draw on the picture, which is not kept alive: the caller must
+    ``plot``, ``save`` and notebooks draw on the picture. It is not kept alive: the caller must
     still hold it, or its file must exist.
     """
 
@@ -61,7 +61,7 @@ class Detections(AnswersAttributes, types.Detections):
 
     @classmethod
     def wrap(cls, found: types.Detections, picture: Picture | None = None) -> Detections:
-        """Return the same arrays in this class. ``picture``: the one that contains the objects."""
+        """Return an instance of this class with the same arrays. ``picture``: shows the objects."""
         wrapped = cls(
             *(found.boxes.view(Boxes), found.scores, found.class_ids),
             *(found.names, found.cut, found.track_ids),
@@ -112,7 +112,7 @@ class Detections(AnswersAttributes, types.Detections):
             [(name, id, score, *box) for name, id, score, box in plain_values(self)],
             columns=COLUMNS[COLUMNS.index("class") :],
         )
-        numbers = dict.fromkeys(table.columns[2:], "float64")  # also if empty, for pandas.concat
+        numbers = dict.fromkeys(table.columns[2:], "float64")  # even if empty: pandas.concat
         table = table.astype({"class": str, "class_id": "int64", **numbers})
         if self.track_ids is not None:
             table["track"] = pandas.array(self.track_list(), dtype="Int64")
@@ -199,7 +199,7 @@ class Detections(AnswersAttributes, types.Detections):
         return encode(drawn, ".png")[1]
 
     def _repr_html_(self) -> str | None:
-        """Return a table for a notebook if the picture is gone. Notebooks prefer HTML to PNG."""
+        """Return a table for a notebook if the picture is gone. (HTML would hide the PNG.)"""
         from detector.core.sinks._rows import plain_values
 
         if self._repr_png_() is not None:

@@ -1,6 +1,6 @@
 """Rewrite the command line's option names in messages as Python keywords.
 
-Python uses the command's own checks: ``--max-det: 0 is too small`` becomes ``max_det: 0 ...``.
+Checks are shared with the command: ``--max-det: 0 is too small`` becomes ``max_det: 0 ...``.
 """
 
 from __future__ import annotations

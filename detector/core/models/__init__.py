@@ -63,7 +63,7 @@ def open_network(
 
 
 def describe(request: ModelRequest, engine_front_ends: Mapping[str, str] = NO_FRONT_ENDS) -> str:
-    """Return the YAML file for --describe that explains another program's model, with guesses
+    """Return a file for --describe (YAML) that explains another program's model; guesses are
     marked. Raises ModelError, and UsageError for a file that describes itself."""
     request, front_end = _find_front_end(request, engine_front_ends)
     if front_end.describe is None:
@@ -73,8 +73,8 @@ def describe(request: ModelRequest, engine_front_ends: Mapping[str, str] = NO_FR
 
 
 def keep_files(request: ModelRequest) -> None:
-    """Protect the model's files from being overwritten: the named ones, and those that may be next
-    to the model. A front end adds the files that only the model itself names."""
+    """Protect the model's files from being overwritten: the files in the request, and files that
+    may be next to the model. A front end adds the files that only the model itself names."""
     path = request.path
     keep("the model file", path)
     keep("the weights file", request.weights)

@@ -76,17 +76,17 @@ class Network:
     head: Head
     dense: Dense
     names: tuple[str, ...]
-    parameters: int = 0  # as stored
+    parameters: int = 0  # number of stored values
     # Parameters of the graph, with normalisation folded and layers for training removed.
     parameters_fused: int = 0
     macs: int = 0  # multiply-accumulates of conv, gemm and matmul for one picture; FLOPs = 2 x MACs
     macs_at_most: bool = False  # ``macs`` is an upper bound: some layers depend on the picture
     sha256: str = ""  # one digest of all the model's files
-    made_with: str = ""  # a digest of what else made the graph, such as a calibration
+    made_with: str = ""  # digest of other inputs of the graph, such as a calibration
     random_seed: int | None = None
     needs_nms: bool = True  # False: the outputs hold one box per object, so --iou has no effect
-    # If the meaning of the outputs was inferred: the advice with which a run stops when it finds
-    # impossible results. "": the run does not check.
+    # Advice to print when a run stops at impossible results. A run checks results only if this is
+    # set, which means that the meaning of the outputs was inferred.
     watched: str = ""
     # The graph's precision: fp32, fp16, bf16, int8-u8 or int8-s8 (``engines.graph_precision_for``).
     precision: str = "fp32"
@@ -98,7 +98,7 @@ class Network:
     details: dict[str, Any] = field(default_factory=dict)
     # (key, content) as JSON values, for ``KnownGraphs.find_description``; None: nothing to store.
     description: tuple[Any, Any] | None = None
-    # Both are None until the graph is read.
+    # The next two are None until the graph is read.
     peak_bytes: int | None = None  # peak size of the graph's live tensors
     sensitive: set[str] | None = None  # nodes that stay float32 if the rest becomes bfloat16
 
@@ -144,7 +144,7 @@ class ModelRequest:
 @dataclass(frozen=True, slots=True)
 class FrontEnd:
     """The reader of one kind of model file, and the options that it supports. ``open_network``
-    rejects all others."""
+    rejects all other options."""
 
     read: Callable[[ModelRequest], Network]
     families: tuple[str, ...] = ()  # values of --family; (): the file states its family
@@ -189,7 +189,7 @@ START_BYTES = 512  # how much of a file ``mistaken_for`` needs
 
 
 def mistaken_for(start: bytes) -> str | None:
-    """Return what a file that begins with ``start`` is, if it is not a model; else None."""
+    """Say what is wrong if a file that begins with ``start`` cannot be a model; else None."""
     if not start:
         return "is empty"
     if start.startswith(b"version https://git-lfs"):

@@ -39,9 +39,9 @@ class KnownModel:
     """One ``models/NAME.yaml``, without its ``options``, which config reads.
 
     ``path``: the model file, in the package or (perhaps still missing) in the cache. ``layers``: a
-    description for random weights if ``path`` is missing. ``canvases``: the input sizes (height,
-    width) that it was trained for, the default first; a run takes the one that fits the source best
-    (run/canvas.py).
+    description of the network, to run it with random weights. ``canvases``: the input sizes
+    (height, width) that it was trained for, the default first; a run takes the one that fits the
+    source best (run/canvas.py).
     """
 
     name: str
@@ -66,7 +66,7 @@ class KnownModel:
         raise ModelError(f"{self.name}: {self.how_to_get()}")
 
     def how_to_get(self) -> str:
-        """Return what the user must do before the model can run: text that follows its name."""
+        """Say how the user can get the model's files, in a text that follows the model's name."""
         download = self.download
         if self.needs:
             return f"needs {self.needs}"
@@ -153,7 +153,7 @@ def known_model(name: str) -> KnownModel:
 
 
 def network_yaml(name: str) -> Path | None:
-    """Return the packaged description of a YOLOv5 or YOLOv7 network (yolov5s.yaml); else None."""
+    """Return the packaged YOLOv5 or YOLOv7 description ``name`` (yolov5s.yaml); None if absent."""
     path = folder() / "yolo" / name
     return path if Path(name).parts == (name,) and os.path.isfile(path) else None
 

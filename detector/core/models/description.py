@@ -28,15 +28,15 @@ from detector.core.stages.readings import Cells, Columns, Reading
 
 PIXEL = "1/255"
 MAX_SIDE = 8192
-# 4; 0-3 (inclusive); 4- (to the end); last 32; but last 32. No colons, since YAML reads 1:30 as 90.
+# 4; 0-3 (inclusive); 4- (to the end); last 32; but last 32. Not 1:30, which YAML reads as 90.
 COLUMNS = re.compile(
     r"(?P<first>\d{1,6})(?P<to>-(?P<last>\d{1,6})?)?|(?P<but>but )?last (?P<n>\d{1,6})"
 )
 SIDES = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,3})")
 ColumnNumber = Annotated[int, Meta(ge=0)]  # 0: the first column
 NUMBER = re.compile(r"([0-9.eE+-]+)(?:\s*/\s*([0-9.eE+-]+))?")
-# Lists of names that a description may refer to. COCO has 80 classes, numbered from 1 to 90;
-# networks that use these numbers have a column for each of the ten unused ones, and for 0.
+# Lists of names for descriptions. COCO numbers its 80 classes from 1 to 90. Networks with these
+# numbers have columns for the ten unused ones too (coco-90), and often one for 0 (coco-91).
 NAME_LISTS = {"coco-80": "coco.names", "coco-91": "coco-91.names", "coco-90": "coco-91.names"}
 
 
@@ -62,9 +62,9 @@ class InputDescription(_Mapping, frozen=True):
 
 
 class BoxesDescription(_Mapping, frozen=True):
-    """``tensor``: an output's name, possible names, or number; or ``levels``: one output per stride
-    of ``cells``. ``columns``: see COLUMNS; ``axis``: their axis. ``of``: whether fractions are
-    relative to the input or to the picture."""
+    """``tensor``: an output's name, its possible names, or its number; instead of it, ``levels``
+    lists one output per stride. ``columns``: see COLUMNS. ``axis``: which axis has the columns.
+    ``of``: whether fractions are of the input or of the picture."""
 
     tensor: str | int | tuple[str, ...] | None = None
     columns: str | int | None = None
@@ -76,7 +76,7 @@ class BoxesDescription(_Mapping, frozen=True):
 
 
 class ScoresDescription(_Mapping, frozen=True):
-    """``several``: a box yields a detection for each class that reaches the threshold."""
+    """``several``: each class above the threshold gives a detection, not only the best one."""
 
     tensor: str | int | tuple[str, ...] | None = None
     columns: str | int | None = None
@@ -88,7 +88,7 @@ class ScoresDescription(_Mapping, frozen=True):
 
 
 class ClassesDescription(_Mapping, frozen=True):
-    """The class of each finished detection. ``first``: the class number of the first name."""
+    """For finished detections (box, score, class). ``first``: number of the first class name."""
 
     tensor: str | int | tuple[str, ...]
     column: ColumnNumber | None = None
@@ -125,8 +125,8 @@ class CellsDescription(_Mapping, frozen=True):
 
 
 class OutputsDescription(_Mapping, frozen=True):
-    """``nms``: "needed" if an object may get several boxes; if it gets one: "inside" if the network
-    contains NMS, "none" if it was trained to do without."""
+    """``nms``: "needed" if an object may get several boxes, "inside" if the network contains NMS,
+    "none" if the network was trained to give one box per object."""
 
     boxes: BoxesDescription
     scores: ScoresDescription
@@ -138,13 +138,13 @@ class OutputsDescription(_Mapping, frozen=True):
 
 
 class Signs(_Mapping, frozen=True):
-    """How to recognise a model file of the family; all signs must fit. Only in cfg/families.
+    """How to recognise a model file of a family in cfg/families; all signs must fit.
 
     ``words``: a regular expression for the file's metadata or name. ``operators`` must occur in the
     graph, those of ``without`` must not. ``stem``: kernel sides of the first convolutions.
-    ``picture``: names of the picture's input; ``inputs``: of inputs for its size. ``normalises``:
-    the graph subtracts a mean or divides by a deviation. ``sides``: see ``Evidence``. ``classes``:
-    number of class columns, including background.
+    ``picture``: names of the input for the picture; ``inputs``: names of inputs for its size.
+    ``normalises``: the graph subtracts a mean or divides by a deviation. ``sides``: see
+    ``Evidence.sides``. ``classes``: number of class columns, including background.
     """
 
     words: str = ""
@@ -159,8 +159,8 @@ class Signs(_Mapping, frozen=True):
 
 
 class Description(_Mapping, frozen=True):
-    """``layouts``: possible layouts of a YOLO, which the number of rows tells apart (layouts/).
-    ``outputs``: for any other model. ``names``: the classes, or a key of ``NAME_LISTS``.
+    """``layouts``: possible layouts of a YOLO; the number of rows decides (layouts/). ``outputs``:
+    for any other model. ``names``: the classes, or a key of ``NAME_LISTS``.
     """
 
     family: str
@@ -363,7 +363,7 @@ class _Binder:
         needed = 4 if cells is None or cells.kind != "distances" else 4 * cells.bins
         if spec.boxes.columns is None:
             if sides is None and not isinstance(spec.boxes.tensor, int):
-                # Shape inference failed (YOLO-NAS pads its list), but the output's name is proof.
+                # Shape inference failed (YOLO-NAS pads its list), but the output's name is enough.
                 boxes = replace(boxes, count=needed)
             elif sides != needed:
                 raise _MismatchError(
@@ -405,8 +405,8 @@ class _Binder:
         )
 
     def _bind_scores(self, spec: OutputsDescription) -> tuple[Columns, Any, int | None]:
-        """Return the columns, and the numbers of rows and columns. None: unknown, or (for columns)
-        the outputs are finished detections."""
+        """Return the scores' columns, the number of rows, and the number of columns. A number is
+        None if unknown; that of columns is None for finished detections, too."""
         part = spec.scores
         if spec.classes is None:
             return self._bind_columns(part, part.columns, part.axis)
@@ -486,7 +486,7 @@ class _Binder:
         return Columns(self._index_of(name), first, count, across), rows, columns_used
 
     def _bind_column(self, part: Any, rows: int | None) -> Columns:
-        """Return one column of a table, or an output that has only one."""
+        """Return one column of a table, or an output that consists of one column."""
         name, column = self._output_name(part), part.column
         dims = _as_table(self.dims[name])
         if column is None:

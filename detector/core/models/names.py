@@ -1,4 +1,4 @@
-"""Find class names for a model file that has none: --names, a file next to it, our own lists."""
+"""Find class names for a model file without names: in --names, a file next to it, or our lists."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The JSON description that our ONNX files contain in their metadata (``KEY``): class names, input
-rules, and the arguments of the head, which its decoder converts (layouts/base.py). A file may come
-from anywhere, so each value is checked."""
+"""The JSON description in the metadata (``KEY``) of ONNX files that we build: class names, input
+rules, and the head's arguments, which its decoder converts (layouts/base.py). We do not trust the
+file's source, so each value is checked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 
 
 class OwnFile(msgspec.Struct, frozen=True):
-    """``arguments``: of the head, restored by its decoder. ``outputs``: in the head's order."""
+    """A parsed description. ``arguments``: of the head. ``outputs``: names, in the head's order."""
 
     family: Text
     precision: Text
@@ -124,7 +124,7 @@ def _convert(origin: object, content: Mapping[str, Any]) -> OwnFile:
         own = msgspec.convert(content, OwnFile)
     except msgspec.ValidationError as exc:
         raise _damaged(origin, str(exc)) from exc
-    # Limits in a union with a tuple crash msgspec 0.22 at the next garbage collection.
+    # Checked here: msgspec 0.22 crashes at a garbage collection if a union with a tuple has limits.
     pad = own.pad_value
     if not all(0 <= value <= 255 for value in ((pad,) if isinstance(pad, int) else pad)):
         raise _damaged(origin, f"pad_value {quote(pad)}")

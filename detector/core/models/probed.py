@@ -1,4 +1,4 @@
-"""Check how a network's outputs are read, by running it on one synthetic picture."""
+"""Check that a network's outputs are read correctly, by running it on a synthetic picture."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def draw(height: int, width: int) -> NDArray[np.uint8]:
 def doubt_outputs(
     outputs: list[NDArray[np.float32]], reading: Reading, size: tuple[int, int], names: int | None
 ) -> str | None:
-    """Describe what in one picture's outputs is impossible if ``reading`` is right; else return
+    """Describe what makes one picture's outputs impossible if ``reading`` is right; else return
     None. ``size``: (width, height) of the input. ``names``: the number of class names."""
     if reading.classes is None:
         with np.errstate(all="ignore"):
@@ -63,7 +63,7 @@ def doubt_pixels(spread: float) -> str | None:
 
 
 def _doubt_rows(rows: NDArray[np.float32], size: tuple[int, int]) -> str | None:
-    """``rows``: [N, 5 + C], boxes as centres and sizes."""
+    """Check decoded ``rows`` [N, 5 + C] with boxes as centres and sizes."""
     scores = rows[:, 4:]
     finite = scores[np.isfinite(scores)]
     if finite.size and (finite.min() < -TOLERANCE or finite.max() > 1 + TOLERANCE):
@@ -78,7 +78,7 @@ def _doubt_rows(rows: NDArray[np.float32], size: tuple[int, int]) -> str | None:
 
 
 def _doubt_boxes(boxes: NDArray[np.float32], size: tuple[int, int]) -> str | None:
-    """``boxes``: centres and sizes, [N, 4] in network pixels."""
+    """Check ``boxes`` [N, 4], centres and sizes in network pixels."""
     boxes = boxes[np.isfinite(boxes).all(axis=1)]
     if not len(boxes):
         return None

@@ -1,4 +1,4 @@
-"""Find the head, the class names and the task of a model in one engine's own format, from its
+"""Find head, class names and task of a model in one engine's own format (a plan, an IR), from its
 tensors, its header and the files next to it."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PlanHead:
 
 
 def head_of(plan: ReadyMade) -> PlanHead:
-    """Return the head for a plan's outputs. Raises ModelError that lists them if none fits."""
+    """Return the head for a plan's outputs. Raises ModelError that lists them if no head fits."""
     by_rank = sorted(layouts().values(), key=lambda each: (not each.is_named(plan), each.order))
     for layout in by_rank:
         if (bound := layout.in_plan(plan)) is None:

@@ -8,8 +8,8 @@ from detector.core.models.graph.build import GraphBuilder, peak_bytes
 
 
 def test_peak_bytes_is_the_largest_sum_of_live_tensors():
-    """3 x 4 x 4: the cast and its transpose (48 values each), then two maps of 2 x 4 x 4 that
-    the sum needs together with its result."""
+    """A picture of 3 x 4 x 4: at first, the cast and its transpose are live (48 values each). At
+    the end, two maps of 2 x 4 x 4 and their sum are live."""
     builder = GraphBuilder("g")
     x = builder.input_u8(1, 4, 4)
     weights = builder.constant("w", np.zeros((2, 3, 1, 1), np.float32))

@@ -1,4 +1,4 @@
-"""Q/DQ graphs of both kinds: known scales, and nodes that stay float."""
+"""Q/DQ graphs of all kinds: known scales, and nodes that stay float."""
 
 from __future__ import annotations
 
@@ -41,35 +41,35 @@ def readers(graph: onnx.ModelProto) -> dict[str, list[str]]:
     [
         (0, 255, 1, 0),
         (-51, 204, 1, 51),
-        (10, 255, 1, 0),  # zero can always be represented
+        (10, 255, 1, 0),  # the range is extended to zero
         (-255, -10, 1, 255),
         (-127.5, 127.5, 1, 128),
         (0, 0, 1, 0),  # a tensor that is always zero
     ],
 )
-def test_u8_scale_and_zero_point(low: float, high: float, scale: float, zero: int) -> None:
+def test_u8_scale_covers_range_and_zero(low: float, high: float, scale: float, zero: int) -> None:
     assert u8_scale(low, high) == (pytest.approx(scale), zero)
 
 
 @pytest.mark.parametrize(("low", "high", "scale"), [(0, 127, 1), (-254, 10, 2), (0, 0, 1)])
-def test_s8_scale(low: float, high: float, scale: float) -> None:
+def test_s8_scale_covers_the_larger_side(low: float, high: float, scale: float) -> None:
     assert s8_scale(low, high) == pytest.approx(scale)
 
 
-def test_a_scale_for_each_output_channel() -> None:
+def test_weights_get_a_scale_for_each_output_channel() -> None:
     weights = np.array([[127, -254], [0, 0], [0.5, 0.25]], np.float32).reshape(3, 2, 1, 1)
     assert weight_scales(weights, 0).tolist() == pytest.approx([2, 1, 0.5 / 127])
     assert weight_scales(weights, 1).tolist() == pytest.approx([1, 2])
 
 
-def test_scales_of_a_tiny_graph() -> None:
+def test_scales_of_a_tiny_graph_equal_hand_computed_ones() -> None:
     found = constants(quantised_graph(chain().graph, RANGES, (), "int8-u8"))
-    # For pictures, a step is always a grey level, whatever range was measured.
+    # For pictures, a step is always one grey level, whatever range was measured.
     assert (found["input.cast_q.scale"], found["input.cast_q.zero"]) == (1, 0)
     assert (found["input.transpose_q.scale"], found["input.transpose_q.zero"]) == (1, 0)
     assert found["0.act_q.scale"] == pytest.approx(200 / 255)
     assert found["0.act_q.zero"] == 0
-    # A pooling's output has its input's scale, or it would be rounded again.
+    # The output of a pooling has its input's scale; otherwise it would be rounded twice.
     assert found["1.maxpool_q.scale"] == found["0.act_q.scale"]
     assert found["2.conv_q.scale"] == pytest.approx(102 / 255)
     assert found["0.conv_weight_q"].reshape(3, 3).tolist() == [
@@ -83,7 +83,7 @@ def test_scales_of_a_tiny_graph() -> None:
     # Bias in steps of input scale x weight scale: -55 / (1 x 1/127).
     assert found["0.conv_bias_q"].dtype == np.int32
     assert found["0.conv_bias_q"].tolist() == [-55 * 127] * 3
-    # One kernel computes convolution and Relu, so there is no pair between them.
+    # One kernel computes convolution and Relu, so neither Q nor DQ is between them.
     assert "0.conv_q.scale" not in found
 
 
@@ -99,8 +99,8 @@ def test_s8_is_symmetric_and_only_before_convolutions() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_known_answers(kind: str) -> None:
-    """The answers are relu(x - 55) / 2 and / 4, except for rounding steps."""
+def test_outputs_are_right_except_for_rounding(kind: str) -> None:
+    """The right outputs are relu(x - 55) / 2 and relu(x - 55) / 4."""
     network = chain()
     pictures = np.random.default_rng(0).integers(0, 256, network.input_shape).astype(np.uint8)
     quantised = replace(
@@ -119,12 +119,12 @@ def test_known_answers(kind: str) -> None:
 )
 @pytest.mark.parametrize("sides", [(4,), (4, 5), (3, 4, 5)])
 def test_product_is_int8_only_with_a_matrix(sides: tuple, engine: str, kind: str) -> None:
-    """A vector has no output channels to scale; for a stack ONNX Runtime has no integer kernel."""
+    """A vector has no output channels. ONNX Runtime has no integer kernel for stacked matrices."""
     builder = GraphBuilder("tiny")
     first = conv(builder, "0.conv", builder.input_u8(1, SIDE, SIDE), np.eye(3), [1, 1, 1])
     weights = np.linspace(-1, 1, np.prod(sides), dtype=np.float32).reshape(sides)
     rows = weights[:, None] if len(sides) == 1 else weights
-    rows[..., 1::2, :] = 0  # without VNNI, CPUs add pairs of products in 16 bits
+    rows[..., 1::2, :] = 0  # CPUs without VNNI add pairs in 16 bits: avoid overflow
     last = builder.add("MatMul", "1.matmul", [first, builder.constant("1.weight", weights)])
     network = network_of(builder, [last])
     pictures = np.random.default_rng(0).integers(0, 256, network.input_shape).astype(np.uint8)
@@ -136,7 +136,7 @@ def test_product_is_int8_only_with_a_matrix(sides: tuple, engine: str, kind: str
 
 
 @pytest.mark.parametrize("kind", [FRONT, "int8-u8", "int8-s8"])
-def test_small_channels_survive_before_a_depthwise_convolution(kind: str) -> None:
+def test_only_int8_u8_front_keeps_small_channels_before_a_depthwise_convolution(kind: str) -> None:
     """The planes' ranges are 1, 1/30 and 1/1000: with a single scale, the last would be lost."""
     network, random = depthwise(), np.random.default_rng(0)
     pictures = random.integers(0, 256, network.input_shape).astype(np.uint8)
@@ -146,7 +146,7 @@ def test_small_channels_survive_before_a_depthwise_convolution(kind: str) -> Non
     errors = (np.abs(quantised_outputs - exact).max((0, 2, 3)) / 255).tolist()
     assert errors[0] < 0.02
     assert (errors[1] < 0.02) == (errors[2] < 0.02) == (kind == FRONT)
-    if kind != FRONT:  # a file for the other engines does not depend on the channels
+    if kind != FRONT:  # other kinds do not use the channels' ranges
         tensors = tensors_to_measure(network.graph)
         ranges = measure_ranges(network.graph, tensors, pictures, "minmax")
         assert quantised_graph(network.graph, ranges, (), kind) == quantised.graph
@@ -163,8 +163,7 @@ def test_nodes_computed_from_constants_stay_float() -> None:
 
 
 def test_weights_of_7_bits_do_not_overflow() -> None:
-    """White pictures give the largest sums, and this CPU's kernel computes them as the graph
-    states."""
+    """White pictures give the largest sums. This CPU's kernel computes them without overflow."""
     network = branched()
     pictures = np.full(network.input_shape, 255, np.uint8)
     graph = in_int8(network, "int8-u8", pictures, NARROW_TOP).graph
@@ -191,7 +190,7 @@ def test_kept_nodes_are_unchanged(kind: str) -> None:
     assert readers(after)["2.conv_raw" if kind == "int8-u8" else "2.conv"][0].endswith("_dq")
     found = constants(after)
     assert np.array_equal(found["0.conv.weight"], constants(before)["0.conv.weight"])
-    assert "2.conv.weight" not in found  # the file holds only what is read
+    assert "2.conv.weight" not in found  # weights that no node reads are dropped
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -203,7 +202,7 @@ def test_graph_is_unchanged_if_all_nodes_are_kept(kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_names_outputs_and_determinism(kind: str) -> None:
+def test_quantised_graph_has_valid_names_and_is_deterministic(kind: str) -> None:
     network = open_network("street", random_seed=1, size=(64, 64))
     slots = np.random.default_rng(0).integers(0, 256, (2, 64, 64, 3)).astype(np.uint8)
     graph = in_int8(network, kind, slots).graph
@@ -220,7 +219,7 @@ def test_names_outputs_and_determinism(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_output_that_a_convolution_reads_keeps_name_and_values(kind: str) -> None:
-    """Only the convolution that reads it gets a Q and DQ."""
+    """The first convolution computes an output, which the second one reads."""
     builder = GraphBuilder("tiny")
     first = conv(builder, "0.conv", builder.input_u8(1, SIDE, SIDE), np.eye(3), [1, 1, 1])
     network = network_of(builder, [first, conv(builder, "1.conv", first, np.eye(3), [0, 0, 0])])
@@ -244,7 +243,7 @@ def test_one_calibration_serves_every_batch() -> None:
 
 @pytest.mark.slow
 def test_onnxruntime_runs_every_convolution_in_integers(tmp_path: Path) -> None:
-    """Q and DQ surround every node because its kernels stay float without them."""
+    """ONNX Runtime uses integer kernels only for nodes with Q and DQ on both sides."""
     import onnxruntime as ort
 
     network = open_network("street", random_seed=1, size=(64, 64))

@@ -29,7 +29,7 @@ def test_minmax_gives_the_extremes() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", CALIBRATIONS)
 def test_ranges_do_not_depend_on_the_batch(method: str) -> None:
-    """Of five frames in batches of three, the last batch is partly filled."""
+    """With five frames in batches of three, the last batch is only partly filled."""
     pictures = slots(5)
     singly = measure_ranges(
         branched().graph, tensors_to_measure(branched().graph), pictures, method
@@ -58,7 +58,7 @@ def test_a_single_outlier_is_cut_off() -> None:
     ("counts", "percent", "expected"),
     [
         ([25, 25, 25, 25], 100, (-2, 2)),
-        ([1, 98, 0, 1], 98, (-1, 0)),  # one in a hundred at either end
+        ([1, 98, 0, 1], 98, (-1, 0)),  # omits one of 100 values at either end
         ([0, 50, 50, 0], 100, (-1, 1)),
         ([0, 0, 100, 0], 50, (0, 1)),
     ],

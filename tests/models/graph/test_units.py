@@ -40,11 +40,11 @@ def test_macs_are_for_one_picture() -> None:
     ("kept", "stay"),
     [
         (set(), set()),
-        # Between float convolutions an int8 sum gains nothing.
+        # An int8 sum between float convolutions gains nothing.
         ({"0.conv", "0.act", "1.conv", "1.act", "3.conv"}, {"2.shortcut", "input.transpose"}),
-        ({"3.conv"}, set()),  # the sum is fed by int8
-        ({"0.conv", "0.act", "1.conv", "1.act"}, {"input.transpose"}),  # and here it feeds int8
-        # A single int8 reader gets its own Q and DQ.
+        ({"3.conv"}, set()),  # the sum reads int8
+        ({"0.conv", "0.act", "1.conv", "1.act"}, {"input.transpose"}),  # an int8 node reads the sum
+        # If only one reader of the picture is int8, it gets its own Q and DQ.
         ({"0.conv", "0.act"}, {"input.transpose"}),
         ({"0.conv", "0.act", "3.conv"}, {"2.shortcut", "input.transpose"}),
     ],
@@ -71,7 +71,7 @@ def test_a_scale_by_a_constant_and_unknown_operators_stay_float() -> None:
 
 
 def test_share_counts_layers_and_macs() -> None:
-    graph = branched().graph  # MACs: 9, 9 and 3 a pixel
+    graph = branched().graph  # MACs per pixel: 9, 9 and 3
     share = float_share(graph, {"0.conv", "0.act"})
     assert (share.layers, share.all_layers, share.macs) == (1, 3, pytest.approx(9 / 21))
     assert float_share(graph, set()).macs == 0

@@ -1,7 +1,7 @@
-"""Front end for .safetensors, which hold only named tensors.
+"""Front end for .safetensors: named tensors, whose names and shapes determine the network.
 
-Their names and shapes determine the network. The file holds the length of the header (u64), the
-header as JSON (name -> dtype, shape, [start, end) after the header), and the numbers.
+A file holds the header's length (u64), the header (JSON) and the tensors' bytes. The header maps a
+tensor's name to its dtype, its shape, and its bytes [start, end), counted from the header's end.
 https://github.com/huggingface/safetensors#format
 """
 

@@ -1,6 +1,6 @@
 """Build ONNX graphs node by node, and compute shapes and MACs of any ONNX graph.
 
-Each node that we build has one output of the same name: identifiers or digits joined by dots.
+Each node that we build has one output, named like the node: identifiers or digits joined by dots.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 OPSET = 17
-IR_VERSION = 8  # that of opset 17; old runtimes reject newer ones
+IR_VERSION = 8  # of opset 17; old runtimes reject newer versions
 INPUT = "images"
 LIGHT_FLOATS = 4096  # constants with more elements get no values in shape inference
 LONGEST_VECTOR = 1 << 20  # elements; the scores of 8,400 boxes and 80 classes are 672,000
@@ -58,7 +58,7 @@ class GraphBuilder:
         self._input = helper.make_tensor_value_info(
             INPUT, TensorProto.UINT8, [batch, height, width, 3]
         )
-        # TensorRT requires that a conversion reads u8 first.
+        # TensorRT requires that a conversion is the first node to read u8.
         cast = self.add("Cast", "input.cast", [INPUT], to=TensorProto.FLOAT)
         return self.add("Transpose", "input.transpose", [cast], perm=[0, 3, 1, 2])
 
@@ -91,7 +91,7 @@ class GraphBuilder:
         dilation: int = 1,
         groups: int = 1,
     ) -> str:
-        """``weight``: [out, in / groups, k, k]. ``pads``: top, left, bottom, right."""
+        """Add a Conv. ``weight``: [out, in / groups, k, k]. ``pads``: top, left, bottom, right."""
         inputs = [x, self.constant(f"{name}.weight", weight), self.constant(f"{name}.bias", bias)]
         return self.add(
             "Conv",
@@ -262,8 +262,8 @@ def check_model(model: onnx.ModelProto, *, unfinished: bool) -> None:
 
 
 def _needs_values(graph: onnx.GraphProto) -> bool:
-    """Return whether inference may find more shapes by computing values, without the risk that a
-    long Range takes all memory."""
+    """Return whether shape inference should compute values: shapes are missing, and no long Range
+    can take all memory."""
     dims: dict[str, list[int | None]] = {}
     for info in (*graph.input, *graph.value_info, *graph.output):
         tensor = info.type.tensor_type
@@ -307,7 +307,7 @@ def is_quantised(model: onnx.ModelProto) -> bool:
 
 
 def tail_nodes(model: onnx.ModelProto) -> set[str]:
-    """Return the nodes after the last multiplying ones (Conv, Gemm, MatMul...), which decode."""
+    """Return the nodes after the last multiplying ones (Conv, Gemm, ...). They decode boxes."""
     needed: set[str] = set()  # tensors that a multiplying node needs
     tail = set()
     for node in reversed(model.graph.node):
@@ -354,7 +354,7 @@ def uncounted(model: onnx.ModelProto) -> list[str]:
 
 
 def peak_bytes(model: onnx.ModelProto) -> int:
-    """Return the peak size of all tensors that are still to be read, at four bytes per value."""
+    """Return the peak size of the tensors in use at one time, at four bytes per value."""
     graph, shapes = model.graph, tensor_shapes(model)
     constants = {tensor.name for tensor in graph.initializer}
     last = {name: at for at, node in enumerate(graph.node) for name in node.input}
@@ -396,7 +396,7 @@ def node_costs(model: onnx.ModelProto) -> dict[str, NodeCost]:
 
 
 def joint_cost(model: onnx.ModelProto, groups: Sequence[Sequence[str]]) -> list[NodeCost]:
-    """Return the cost of each group of nodes if it runs as one, without its inner tensors."""
+    """Return the cost of each group of nodes if it runs as one layer, without tensors inside."""
     shapes, costs = tensor_shapes(model), node_costs(model)
     nodes = {node.name or node.output[0]: node for node in model.graph.node}
     readers: dict[str, set[str]] = {info.name: {""} for info in model.graph.output}

@@ -3,15 +3,15 @@
 Each node reads one float type, so that strongly typed engines accept the graph; Casts convert
 between the types. These stay float32:
 
-- The outputs, which keep their names. A node that computed one gets the ending ``_fp16`` or
-  ``_bf16``, and the Cast after it gets its name.
+- The outputs, which keep their names. A node that computed an output gets the ending ``_fp16`` or
+  ``_bf16``, and the Cast after it gets the node's old name.
 - The tail: all nodes after the last convolution, Gemm or MatMul. They decode boxes, which half
   precision would round to half a pixel. Float32 is as fast there.
 - Nodes whose constants do not fit into float16, and operators that ONNX defines for float32 only.
 - For bfloat16: the conversion from u8, which goes through float32; ConvTranspose, for which
   TensorRT for RTX has no bfloat16 kernel; and ``sensitive_nodes``.
 
-``sensitive_nodes`` are those whose results bfloat16, with its eight bits, changes most (measured in
+``sensitive_nodes`` are those whose results change most in the eight bits of bfloat16 (measured in
 docs/quantisation.md, "bf16 and its mismatches"). Engines that convert a graph keep them float32:
 
 - Thin convolutions (depthwise ones, and the first one) and their activations, which matrix units do
@@ -51,7 +51,7 @@ BF16_OPSET, BF16_IR = 22, 10
 CONSTANT_MAKERS = ("Constant", "ConstantOfShape")  # their attribute ``value`` sets their type
 THIN = 8  # a convolution with fewer input channels per group is thin
 STEM = 0.2  # largest share of the MACs in the stem
-# SiLU is Sigmoid and Mul.
+# SiLU consists of Sigmoid and Mul.
 ACTIVATIONS = ("Relu", "LeakyRelu", "Clip", "HardSwish", "Sigmoid", "Elu", "Mul")
 
 
@@ -79,7 +79,7 @@ def operand_name(tensor: str, ending: str) -> str:
 
 def original_names(model: onnx.ModelProto) -> dict[str, str]:
     """Return renamed node -> its name in the fp32 graph. A node that computes an output got an
-    ending, and the Cast after it got its name; here they are exchanged."""
+    ending, and the Cast after it got its name; this exchanges the two names again."""
     makers = {output: node.name for node in model.graph.node for output in node.output}
     originals: dict[str, str] = {}
     for node in model.graph.node:
@@ -102,7 +102,7 @@ def sensitive_nodes(model: onnx.ModelProto, kept: Set[str] = frozenset()) -> set
 
 
 def _thin_nodes(graph: onnx.GraphProto) -> set[str]:
-    """Return convolutions with few input channels per group, and their activations. Those in
+    """Return convolutions with few input channels per group, and their activations. Convolutions in
     attention blocks are omitted: OpenVINO 2026.4 cannot compile such a block with mixed types."""
     thin: set[str] = set()
     constants = {tensor.name: tensor.dims for tensor in graph.initializer}
@@ -178,7 +178,7 @@ def _nodes_before_products(graph: onnx.GraphProto) -> set[str]:
 
 
 class _HalvesWriter:
-    """``types``: written float tensor -> "fp32" or the half. ``renamed``: output -> its new name.
+    """``types``: written float tensor -> its precision. ``renamed``: output -> its new name.
     ``made``: new constants. ``elements``: tensor -> ONNX type."""
 
     def __init__(self, model: onnx.ModelProto, precision: str) -> None:
@@ -313,7 +313,7 @@ class _HalvesWriter:
         return any(name in self.constants and not self._fits(name) for name in reads)
 
     def _fits(self, name: str) -> bool:
-        """Return whether a constant is in the range of the half (bfloat16's is that of float32)."""
+        """Return whether a constant fits into the half type (bfloat16 has the range of float32)."""
         if self.precision == "bf16":
             return True
         values = self.values[name]

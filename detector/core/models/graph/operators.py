@@ -6,7 +6,7 @@ from typing import Any
 
 MULTIPLYING = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # those whose MACs we count
 TRAINED = (*MULTIPLYING, "BatchNormalization", "PRelu")  # those whose constants are trained
-# Operators that only move or select values. Resize is one only if it takes the nearest value.
+# Operators that only move or select values (Resize only if it takes the nearest value).
 MOVING = (
     "MaxPool",
     "Transpose",

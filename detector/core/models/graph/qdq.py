@@ -2,17 +2,17 @@
 
 Calibration and the choice of nodes that stay float are in ``core.run.quantize``. This file decides
 which nodes can be int8 (``Wiring``), which of them belong together (``int8_units``) and which are
-int8 in the end (``int8_nodes``), and writes the graph (``quantised_graph``). There are three kinds,
-from the same ranges:
+int8 in the end (``int8_nodes``), and writes the graph (``quantised_graph``). There are three kinds
+of graphs, made from the same ranges:
 
-int8-u8  Activations are u8 with a zero point, before and after each int8 node, which ONNX Runtime
-         and OpenVINO replace by an integer kernel. Biases are int32.
-int8-s8  Activations are s8 and symmetric, only before convolutions, Gemm and MatMul. TensorRT does
-         not support zero points, moves Q and DQ itself, and fuses an activation only if no Q or DQ
-         is before it. Biases are float32.
-int8-u8-front  For OpenVINO on a CPU. Like int8-u8, but only before int8 nodes: inputs of float
-         nodes, and the outputs, are not rounded. The input of a depthwise convolution has a scale
-         per channel, since channels are convolved separately and their ranges differ up to a
+int8-u8  Activations are u8 with a zero point. Q and DQ are before and after each int8 node, so that
+         ONNX Runtime and OpenVINO run it in an integer kernel. Biases are int32.
+int8-s8  Activations are s8 and symmetric. Q and DQ are only before convolutions, Gemm and MatMul:
+         TensorRT does not support zero points, moves Q and DQ itself, and fuses an activation only
+         if no Q or DQ is before it. Biases are float32.
+int8-u8-front  For OpenVINO on a CPU. Like int8-u8, but Q and DQ are only before int8 nodes, so that
+         inputs of float nodes and the outputs are not rounded. The input of a depthwise
+         convolution has a scale per channel, since the ranges of its channels differ up to a
          thousandfold. ONNX Runtime rejects that, and TensorRT supports only one scale.
 
 In all kinds weights are s8 and symmetric, with a scale per output channel. They have 7 bits for a
@@ -171,7 +171,7 @@ def int8_units(wiring: Wiring) -> list[Unit]:
 
 def int8_nodes(wiring: Wiring, kept: Collection[str]) -> set[str]:
     """Return the nodes that are int8 if the nodes ``kept`` stay float. A node that does not
-    multiply is int8 only if all nodes before or all nodes after it are, since otherwise it would
+    multiply becomes int8 only if all nodes before it or all after it are int8; otherwise it would
     not be faster."""
     able = [name for name in wiring.able if name not in kept]
     after_int8 = {name for name in able if wiring.multiplies(name)}
@@ -250,7 +250,7 @@ def quantised_graph(
 
 def original_names(model: onnx.ModelProto) -> dict[str, str]:
     """Return renamed node -> its name in the fp32 graph. A convolution that computes an output got
-    an ending, and the DQ after it got its name; they are exchanged here."""
+    an ending, and the DQ after it got its name; this exchanges the two names again."""
     names = {node.name for node in model.graph.node}
     originals: dict[str, str] = {}
     for node in model.graph.node:
@@ -376,7 +376,7 @@ class _QdqWriter:
         )
 
     def _is_int8_output(self, tensor: str) -> bool:
-        """Return whether a tensor is an output whose name the DQ after an int8 node takes."""
+        """Return whether a tensor is an output that an int8 node computes; the DQ gets its name."""
         return (
             self.on_outputs
             and tensor in self.wiring.outputs
@@ -418,7 +418,7 @@ class _QdqWriter:
         return np.array(s8_scale(low, high)), np.array(0, np.int8)
 
     def _quantise_weights(self, copy: onnx.NodeProto, node: onnx.NodeProto) -> None:
-        """Make weights s8 with a scale per output channel, and for u8 the bias int32."""
+        """Make weights s8 with a scale per output channel, and the bias of u8 graphs int32."""
         axis = _output_axis(node)
         weights = self.values[node.input[1]].astype(np.float32)
         scales = weight_scales(weights, axis, self.weight_top)
@@ -469,8 +469,8 @@ def _output_axis(node: onnx.NodeProto) -> int:
 
 
 def _range_sources(wiring: Wiring) -> dict[str, str]:
-    """Return tensor -> the tensor whose values it holds, only moved. Both must have the same scale,
-    to avoid rounding."""
+    """Return tensor -> the tensor whose values it holds in another place. Both need the same scale,
+    to avoid rounding twice."""
     sources: dict[str, str] = {}
     for node in wiring.graph.node:
         if node.op_type in MOVING and node.name in wiring.able:

@@ -1,4 +1,4 @@
-"""The layouts of outputs, one file each: the meaning of the columns, its proof, and the head.
+"""One file for each layout of outputs: what its columns mean, how we recognise it, its head.
 
 A new layout is one file here with a ``LAYOUT`` (base.py). The number of rows tells most layouts
 apart: 3 boxes per cell, 1 box per cell, or a few hundred detections. If two layouts have the same

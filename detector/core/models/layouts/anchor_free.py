@@ -60,7 +60,7 @@ class AnchorFree(Layout):
         return None
 
     def doubt(self, evidence: Evidence, bound: Bound) -> str | None:
-        """Report columns that the graph joins from more than a box and scores."""
+        """Report outputs whose columns are joined from more than a box and scores."""
         if (classes := bound.classes) is None:
             return None
         parts = evidence.joined_widths(bound.outputs[0], 4 + classes)

@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 
 class Decoder:
     """A head, ``dense`` (which decodes every row), and how our files store the arguments of both.
-    ``watched``: whether runs check for impossible results, as no file proves what outputs mean."""
+    ``watched``: whether runs check for impossible results, because the reading is not proved."""
 
     name: str
     head: Callable[..., Any]
@@ -64,8 +64,8 @@ class Bound:
     """A layout, or a description, matched with the outputs of a file.
 
     ``reading``: how the outputs are read; None if ``decoder`` with ``arguments`` reads them.
-    ``bare``: outputs without a batch axis. ``family``: decides the input's pixels if the file
-    names none. ``joined``: outputs that are each joined from several, one per stride.
+    ``bare``: outputs without a batch axis. ``family``: decides the input's pixels if the file names
+    no family. ``joined``: outputs that are each joined from several, one per stride.
     """
 
     reading: Reading | None
@@ -102,8 +102,8 @@ def heads_of(reading: Reading, classes: int) -> tuple[Head, Dense]:
 class Layout:
     """A format in which exporters write a detector's outputs.
 
-    ``order``: lower ones are tried first. ``needs_nms``: whether an object may get several boxes.
-    ``decoders``: the layout's own ones, if no ``Reading`` can describe it.
+    ``order``: layouts with a lower one are tried first. ``needs_nms``: whether an object may get
+    several boxes. ``decoders``: its own decoders, if no ``Reading`` can describe it.
     """
 
     name: str

@@ -20,7 +20,7 @@ def corners(height: int, width: int) -> Reading:
 
 
 class Corners(Layout):
-    """The layout of pytorch-YOLOv4's Darknet2ONNX; no other has its shapes."""
+    """The layout of pytorch-YOLOv4's Darknet2ONNX. No other layout has these shapes."""
 
     name = "corners"
     shape = "boxes [batch, rows, 1, 4] and scores [batch, rows, classes]"

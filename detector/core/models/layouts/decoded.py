@@ -1,4 +1,4 @@
-"""Rows of a box in network pixels, its objectness, and a probability for each class."""
+"""Each row holds a box in network pixels, its objectness, and a probability for each class."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Decoded(Layout):
         return None
 
     def in_plan(self, plan: ReadyMade) -> Bound | None:
-        """Match an output with one column for each class name, and five more."""
+        """Match an output with five columns (box, objectness) and one for each class name."""
         if (table := plan.only()) is None or not plan.names or plan.finished:
             return None
         name, rows, columns = table

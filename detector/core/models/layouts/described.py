@@ -29,7 +29,7 @@ MAX_BINS = 256  # per distance; generalised focal loss has 8 to 33
 MAX_ANCHORS = 64  # per cell
 LARGEST = 1e6  # side of a prior in pixels
 MAX_OUTPUTS = 3 * MAX_LAYERS
-# Stands for the unit of boxes in 0..1 while the input size is unknown.
+# A placeholder for the unit of boxes in 0..1 while the input size is unknown.
 FRACTION = (2.0, 2.0)
 PIXELS = (1.0, 1.0)
 
@@ -161,7 +161,7 @@ def _table_size(shape: Shape, columns: readings.Columns) -> tuple[int, int] | No
 
 
 class Described(Layout):
-    """Matches no shapes: a family of cfg/families or the user's file describes the outputs."""
+    """Has no shapes of its own: a file of cfg/families or of the user describes the outputs."""
 
     name = "described"
     decoders = (

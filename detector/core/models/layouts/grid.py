@@ -26,8 +26,8 @@ class Grid(Layout):
     usual_family = "yolox"
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
-        """Match rows that the graph shows to be undecoded. Dynamic quantisation hides that, so the
-        name YOLOX is enough."""
+        """Match rows if the graph shows that they are not decoded. Dynamic quantisation hides this;
+        then the name YOLOX is enough."""
         if evidence.has_separate_boxes():
             return None
         undecoded = not evidence.has_operator("Exp") and (

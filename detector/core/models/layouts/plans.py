@@ -1,4 +1,4 @@
-"""What is known of a model in one engine's own format: tensors, header and files next to it."""
+"""What is known about a model in one engine's own format: tensors, header, files next to it."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Queries(Layout):
         return None
 
     def in_plan(self, plan: ReadyMade) -> Bound | None:
-        """Match if the header names RT-DETR; finished detections look like rows of two classes."""
+        """Match only if the header names RT-DETR: such rows may be finished detections."""
         if (table := plan.only()) is None or not self.is_named(plan):
             return None
         name, _, columns = table

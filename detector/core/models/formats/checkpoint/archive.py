@@ -213,14 +213,14 @@ class Archive:
         return prefixes[0]
 
     def _find_byte_order(self) -> ByteOrder:
-        """Return "<" (little-endian) or ">" (big-endian). Before torch 2.1, all were "<"."""
+        """Return "<" (little-endian) or ">" (big-endian). Before torch 2.1, all files were "<"."""
         if f"{self._prefix}byteorder" not in self._entries:
             return "<"
         return ">" if self._read("byteorder").strip() == b"big" else "<"
 
 
 def _refuse_torchscript(path: Path, names: list[str]) -> None:
-    """Refuse TorchScript. Its code is compressed, which ``_check_entries`` would report instead."""
+    """Refuse TorchScript, for which ``_check_entries`` would only report compressed entries."""
     if any(name.rsplit("/", 1)[-1] == CONSTANTS for name in names):
         raise ModelError(
             f"{path}: this is TorchScript, not a checkpoint; "

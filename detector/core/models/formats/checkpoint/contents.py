@@ -21,7 +21,7 @@ BUFFERS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One module of a checkpoint. ``path``: that of its class ("torch.nn.modules.conv.Conv2d")."""
+    """One module of a checkpoint. ``path``: its class ("torch.nn.modules.conv.Conv2d")."""
 
     path: str
     settings: Mapping[str, Any]
@@ -57,7 +57,7 @@ def contents_of(loaded: Any, origin: str) -> Contents:
 
 
 def _find_network(loaded: Any) -> Any:
-    """Return the network, with averaged weights (ema) if there are any, as in YOLOv5 and YOLOv7."""
+    """Return the network; prefer averaged weights (ema), as YOLOv5 and YOLOv7 do."""
     if not isinstance(loaded, dict):
         return loaded
     for key in ("ema", "model", "state_dict", "model_state_dict"):

@@ -1,8 +1,8 @@
 """Read a checkpoint's pickle into plain records, without importing or calling anything it names.
 
-Each name is checked twice against one list of allowed names: first, all names are collected from
-the byte code; then, the unpickler checks each name that it loads, and replaces it by a stand-in.
-Stand-ins of classes only store their arguments and state; those of functions are our own code.
+Each name is checked twice against a list of allowed names. First, we collect and check all names in
+the byte code. Then the unpickler checks each name that it loads, and replaces it by a stand-in.
+Stand-ins of classes only store arguments and state; stand-ins of functions run our own code.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ INERT: dict[str, frozenset[str]] = {
     "torch.nn.modules.padding": frozenset({"ZeroPad2d"}),
     "torch.nn.modules.pooling": frozenset({"MaxPool2d", "AvgPool2d", "AdaptiveAvgPool2d"}),
     "torch.nn.modules.upsampling": frozenset({"Upsample", "UpsamplingNearest2d"}),
-    # Training options, numbers of numpy, and paths, which are stored with the network.
+    # Types of values stored with the network: training options, numpy numbers and paths.
     "torch": frozenset("Size device float16 bfloat16 float32 float64 int64 strided".split()),
     "torch.serialization": frozenset({"_get_layout"}),
     "argparse": frozenset({"Namespace"}),
@@ -116,7 +116,7 @@ TASKS = {  # a newer family's model class for another task than detection -> the
     "YOLOESegModel": "segment",
 }
 
-# Opcodes torch.save never writes: numbered and old-style classes, text ids, out-of-band buffers.
+# Opcodes that torch.save never writes: numbered or old-style classes, text ids, outside buffers.
 REFUSED = {"EXT1", "EXT2", "EXT4", "INST", "OBJ", "PERSID", "NEXT_BUFFER", "READONLY_BUFFER"}
 TEXTS = {
     "UNICODE",
@@ -163,7 +163,7 @@ class OrderedMapping(dict[Any, Any]):
 
 
 class _Sealed:
-    """Refuses a state, so that a pickle can change nothing in an instance."""
+    """The base of stand-ins that refuse a state, so that a pickle cannot change them."""
 
     __slots__ = ()
 

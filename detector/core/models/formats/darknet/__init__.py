@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from detector.core.models.formats.darknet.weights import Filter
 
 SUFFIXES = (".cfg",)
-HASHED_BYTES = 4 << 20  # of a cfg, or of weights beyond those needed; longer files are refused
+HASHED_BYTES = 4 << 20  # hashed at most: of a cfg, or of weights after the needed ones
 
 
 @dataclass(frozen=True, slots=True)
 class CfgDescription:
-    """All that a run needs of a cfg besides the graph. It does not depend on the weights."""
+    """All that a run needs from a cfg besides the graph. It does not depend on the weights."""
 
     input: InputRules
     layers: list[YoloLayer]
@@ -72,7 +72,7 @@ def read(request: ModelRequest) -> Network:
         return DarknetGraph(parse(), _load_weights(request, parse()), path.stem, batch).model()
 
     cfg_digest = _digest(path, HASHED_BYTES)
-    key = [cfg_digest.hex(), request.size, batch, raised(1)]  # raised(1): the factor of all limits
+    key = [cfg_digest.hex(), request.size, batch, raised(1)]  # raised(1): factor of the limits
     stored = None if request.graphs is None else request.graphs.find_description(path.stem, key)
     warnings: list[str] = []
     try:
@@ -98,7 +98,7 @@ def read(request: ModelRequest) -> Network:
         sha256=hashlib.sha256(cfg_digest + weights_digest).hexdigest(),
         random_seed=seed,
         warnings=[*warnings, *names_warnings, *random_weights_warning(seed)],
-        # A cfg with warnings is parsed in each run, because they name its path and lines.
+        # A cfg with warnings is parsed in each run, because the warnings name its path and lines.
         description=None if warnings else (key, msgspec.to_builtins(about)),
     )
     return with_graph(network, request)
@@ -108,7 +108,7 @@ FRONT_END = FrontEnd(read, takes_weights=True, takes_random_weights=True)
 
 
 def describe(architecture: CfgNetwork) -> CfgDescription:
-    """Return what a run needs. Darknet stretches pictures, or pads with grey if letter_box=1."""
+    """Return what a run needs. Darknet stretches pictures; with letter_box=1, it pads with grey."""
     geometry, pad_value = ("centre", 128) if architecture.letter_box else ("stretch", 114)
     height, width = architecture.height, architecture.width
     layers = [

@@ -102,7 +102,7 @@ class DarknetGraph:
         return self.builder.activation(f"{layer.index}", layer.activation, out)
 
     def _add_shortcut(self, layer: Shortcut) -> str:
-        """Add up all inputs with at least as many channels as the first, then each narrower one."""
+        """Add the inputs with at least as many channels as the first, then the narrower inputs."""
         name = f"{layer.index}.shortcut"
         channels = layer.channels
         wide, narrow = [self.tensors[layer.inputs[0]]], []
@@ -160,7 +160,7 @@ class DarknetGraph:
         return self.builder.add("Mul", name, [out, factor])
 
     def _add_yolo(self, layer: Yolo) -> str:
-        """Output the raw map. The head decodes it, after the filter on objectness."""
+        """Output the raw map. The head filters it by objectness and decodes the rest."""
         x = self.tensors[layer.inputs[0]]
         if x in self.outputs:  # two heads read one map, but outputs need different names
             x = self.builder.add("Identity", f"{layer.index}.yolo", [x])

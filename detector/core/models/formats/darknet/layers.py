@@ -18,7 +18,7 @@ from detector.core.models.graph.operators import ACTIVATIONS
 MAX_SIDE = 16384  # pixels, for inputs and anchors
 MAX_CHANNELS = 1 << 19  # yolo9000 has 28,269
 MAX_CLASSES = 100_000  # yolo9000 has 9,418
-# Far above the largest published darknet networks.
+# These limits are far above the largest published darknet networks.
 MAX_TENSOR = 1 << 28  # floats in one output of one layer: 1 GiB
 MAX_FLOATS = 400_000_000  # floats in all weights: 1.6 GB; the limit of an ONNX file is 2 GB
 
@@ -40,7 +40,7 @@ TRAINING_KEYS = frozenset(
 class Layer:
     """``inputs``: indices of the layers that it reads, -1 for the picture."""
 
-    index: int  # darknet's: the first section after [net] is 0
+    index: int  # darknet's index: 0 is the first section after [net]
     line: int  # the line of its section in the cfg
     inputs: tuple[int, ...]
     channels: int
@@ -101,8 +101,8 @@ class Route(Layer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortcut(Layer):
-    """The sum of its inputs, in as many channels as the first one has. An input's further
-    channels are ignored; if it has fewer, they are added to the first channels."""
+    """The sum of its inputs, with as many channels as the first input has. Further channels of
+    others are ignored; an input with fewer channels is added to the first channels."""
 
     activation: str
 
@@ -127,7 +127,7 @@ class Dropout(Layer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Yolo(Layer):
-    anchors: tuple[tuple[float, float], ...]  # those of ``mask``: width, height in network pixels
+    anchors: tuple[tuple[float, float], ...]  # selected by mask; width, height in network pixels
     classes: int
     scale_x_y: float
     new_coords: bool
@@ -399,7 +399,7 @@ def _read_convolution(section: CfgSection, architecture: CfgNetwork) -> Convolut
 
 
 def _read_maxpool(section: CfgSection, architecture: CfgNetwork) -> MaxPool:
-    """Read a pool. ``padding`` is the total of two sides; half of it, rounded down, comes first."""
+    """Read a pool. ``padding`` is a total; half of it, rounded down, is on the left and top."""
     source = _previous_layer(section, architecture)
     _refuse_keys(section, "maxpool_depth", "antialiasing")
     stride = _read_strides(section)
@@ -580,7 +580,7 @@ def _read_yolo(section: CfgSection, architecture: CfgNetwork) -> Yolo:
 
 
 def _read_anchors(section: CfgSection) -> tuple[tuple[float, float], ...]:
-    """Return width and height of the anchors that ``mask`` selects; of all if it is missing."""
+    """Return width and height of the anchors that ``mask`` selects, or of all without a mask."""
     values = section.reals("anchors")
     if not values or len(values) % 2:
         raise section.error(
@@ -604,7 +604,7 @@ def _read_anchors(section: CfgSection) -> tuple[tuple[float, float], ...]:
 
 
 class SectionKind(NamedTuple):
-    """The function that reads a section, and its known keys besides those of training."""
+    """The function that reads a section, and the known keys (without those for training)."""
 
     read: Callable[[CfgSection, CfgNetwork], Layer]
     keys: frozenset[str]

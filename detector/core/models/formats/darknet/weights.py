@@ -40,7 +40,7 @@ def read_weights(path: Path, architecture: CfgNetwork) -> list[Filter]:
             size = max(len(data), path.stat().st_size)
     except OSError as exc:
         if isinstance(exc, FileNotFoundError) and path.suffix in (".pt", ".onnx"):
-            raise absent_model(path) from exc  # the user means a model, not weights for this one
+            raise absent_model(path) from exc  # the user meant a model, not weights for a cfg
         raise ModelError(f"{path}: cannot be read: {exc.strerror}; give --weights FILE") from exc
     if what := mistaken_for(data[:START_BYTES]):
         raise ModelError(f"{path}: {what}; download it again")
@@ -88,7 +88,7 @@ def _split(floats: NDArray[np.float32], architecture: CfgNetwork) -> Iterator[Fi
 
 
 def random_weights(architecture: CfgNetwork, seed: int) -> list[Filter]:
-    """Return weights that keep activations near 1. All versions of numpy draw the same ones."""
+    """Return weights that keep activations near 1. All versions of numpy draw the same weights."""
 
     stream = np.random.RandomState(seed)
     return [_draw_filter(stream, layer) for layer in architecture.convolutions]

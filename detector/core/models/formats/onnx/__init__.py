@@ -1,6 +1,6 @@
 """Front end for ``.onnx`` files from other exporters, and for our own.
 
-``read`` uses these files in this order:
+``read`` uses these modules in this order:
 
 load.py       file -> ForeignGraph (foreign.py): one input, standard operators, opset 17 or newer
 metadata.py   read names, stride, size and task, as the exporter wrote them
@@ -49,7 +49,7 @@ WEIGHTED = frozenset(
     "Conv ConvTranspose Gemm MatMul BatchNormalization LayerNormalization InstanceNormalization "
     "GroupNormalization PRelu QLinearConv ConvInteger MatMulInteger QLinearMatMul".split()
 )
-# Advice if a file of ours, built from another exporter's, gives impossible detections.
+# Advice for a file that we built from another exporter's, if its detections are impossible.
 BUILD_AGAIN = "build it again from the exported file, with a --describe that fits it"
 ARITHMETIC = frozenset("Add Mul Sub Div".split())
 
@@ -206,7 +206,7 @@ def _read_output_shapes(path: Path, graph: ForeignGraph) -> list[tuple[int, ...]
 def _count_macs(
     path: Path, foreign: ForeignGraph, graph: onnx.ModelProto, rules: InputRules, notes: list[str]
 ) -> tuple[int, bool]:
-    """Return a picture's MACs, and whether they are an upper bound; then ``notes`` gets a line."""
+    """Return a picture's MACs, and whether that is an upper bound; if so, add it to ``notes``."""
     from detector.core.models.formats.onnx.most_macs import most_macs
     from detector.core.models.graph.build import count_macs, uncounted
 
@@ -259,7 +259,7 @@ def _count_parameters(graph: ForeignGraph) -> int:
 
 
 def _refuse_broken_weights(path: Path, graph: ForeignGraph) -> None:
-    """Refuse NaN in constants and infinite weights. Other constants may be infinite (masks)."""
+    """Refuse NaN in any constant, and infinity in weights. Masks, for example, may be infinite."""
     import numpy as np
 
     with np.errstate(all="ignore"):
@@ -284,7 +284,7 @@ def _refuse_broken_weights(path: Path, graph: ForeignGraph) -> None:
 
 
 def _scales_fit(graph: ForeignGraph, node: onnx.NodeProto, scales: NDArray[Any]) -> bool:
-    """Return whether scales are positive, and there is one in total, per channel, or per block."""
+    """Return whether scales are positive, and are one in total, or one per channel or block."""
     if not (scales > 0).all():
         return False
     shape = graph.shape(node.input[0])

@@ -1,7 +1,7 @@
 """Limits for ONNX files, checked before anything is built from them.
 
-A small file may expand to a huge model: an empty node takes two bytes in the file and a hundred in
-memory, and local functions that each call the next one twice double the graph with each level. So:
+A small file may hold a huge model. An empty node takes two bytes in the file and a hundred in
+memory. Local functions that each call the next one twice double the graph each time. So we check:
 
 ``measure_bytes``  checks the file's fields, before protobuf builds objects from them
 ``measure_graph``  checks the nodes after inlining, and all names, before onnx reads the model
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 Key = tuple[str, str, str]  # a function's domain, name and overload
 
 MAX_NODES = 100_000  # including subgraphs and inlined functions
-MAX_CALLS = 100  # depth of calls; fixed, because onnx inlines functions recursively
+MAX_CALLS = 100  # depth of calls; users cannot raise it: onnx inlines recursively
 MAX_NAME = 4096  # characters
 MAX_FIELDS = 1_000_000
 MAX_STRUCTURE = 24 << 20  # bytes of nodes, names and shapes; up to 80 times as many in memory
 MAX_PACKED = 256 << 20  # bytes of packed numbers; up to 8 times as many in memory
-MAX_COUNT = 10**12  # larger numbers of nodes are not distinguished
+MAX_COUNT = 10**12  # counts of nodes are capped at this number
 SMALL = 256  # bytes; smaller messages are counted as a whole
 
 Fields = dict[int, str]
-# Message -> field number -> content. "data" takes its size in memory, "packed" up to 8 times that.
+# Message -> field number -> content. In memory, "packed" takes up to 8 times its size in the file.
 MESSAGES: dict[str, Fields] = {
     "model": {7: "graph", 20: "training", 25: "function"},
     "training": {1: "graph", 2: "graph"},
@@ -55,11 +55,11 @@ MESSAGES: dict[str, Fields] = {
     "sparse": {1: "tensor", 2: "tensor"},
     "tensor": {4: "data", 5: "packed", 7: "packed", 9: "data", 10: "data", 11: "packed"},
 }
-VARINT, BYTES, FIXED = 0, 2, {1: 8, 5: 4}  # protobuf's wire types; the fixed ones' sizes
+VARINT, BYTES, FIXED = 0, 2, {1: 8, 5: 4}  # protobuf's wire types; sizes of the fixed ones
 
 
 class _DamagedError(Exception):
-    """The bytes are not protobuf, which the parser will report."""
+    """The bytes are not protobuf. The parser will report that."""
 
 
 def measure_bytes(path: Path, data: bytes) -> None:

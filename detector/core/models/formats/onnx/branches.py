@@ -2,8 +2,8 @@
 
 Engines get graphs without branches. An If with a constant condition becomes the branch that it
 takes. torchvision's detectors test before NMS whether there are any boxes, since the maximum of an
-empty list is undefined. For these Ifs we take the branch for boxes, and add a box of zeros to the
-boxes whose maximum this branch computes. All other branches are refused.
+empty list is undefined. For these Ifs, we take the branch that handles boxes, and add a box of
+zeros to the boxes whose maximum this branch computes. All other branches are refused.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _returns_empty(branch: onnx.GraphProto) -> bool:
 
 
 def _add_row_of_zeros(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.NodeProto:
-    """Return a Pad of the node's input. Zeros keep the maximum, as coordinates are not negative."""
+    """Return a Pad that adds a row of zeros. The maximum stays, as coordinates are not negative."""
     rank = len(graph.dims[node.input[0]])
     pads = np.zeros(2 * rank, np.int64)
     pads[rank] = 1  # after the last row

@@ -44,7 +44,7 @@ DESCRIBE_PIXELS = (
 PAGE = f"{__address__}/blob/main/docs/models.md"
 YOLOS = re.compile(r"yolox|yolov?(5|6|7|8|9|10|11|12|26)(?!\d)|rt[-_]?detr")
 
-# A graph that multiplies pixels by less (1/255; 1/58 with a deviation) takes 0..255, others 0..1.
+# Graphs with a smaller factor (1/255, or 1/58 with a deviation) take pixels of 0..255, others 0..1.
 LARGEST_PIXEL_FACTOR = 0.05
 
 
@@ -62,7 +62,7 @@ class PixelSteps:
 
     @property
     def divides(self) -> bool:
-        """Whether it divides by a deviation, in addition to scaling pixels to 0..1."""
+        """Whether the graph divides by a deviation, in addition to scaling pixels to 0..1."""
         plain = 1 / 255 if self.scales else 1.0
         return bool(np.ptp(self.factor) > 1e-9 or abs(self.factor[0] / plain - 1) > 0.05)
 
@@ -83,11 +83,11 @@ class Evidence(OutputShapes):
     width: int
     planar: bool
     forced: bool = False
-    suffix: str = ".onnx"  # the file's
+    suffix: str = ".onnx"  # of the model file
     # What the file states about its input, as keys of ``InputDescription``.
     stated: Mapping[str, Any] = field(default_factory=dict)
     makers: dict[str, onnx.NodeProto] = field(init=False)
-    response: float | None = None  # ``probed.measure_spread``, after the probe
+    response: float | None = None  # ``probed.measure_spread``; None before the probe
     _probed: Mapping[str, NDArray[Any]] | None = None
     _was_probed: bool = False
     _bright: bool = False
@@ -123,7 +123,7 @@ class Evidence(OutputShapes):
         return self.metadata.names is not None and self.metadata.stride is not None
 
     def is_yolo(self) -> bool:
-        """Return whether names or metadata show a YOLO. Shapes do not: RTMDet's look the same."""
+        """Return whether names or metadata show a YOLO. Shapes cannot: RTMDet's are the same."""
         return self.stated_family()[0] is not None or self.has_exporter_metadata()
 
     def has_separate_boxes(self) -> bool:
@@ -143,7 +143,7 @@ class Evidence(OutputShapes):
         return DESCRIBE_OUTPUTS.format(f"{self.graph.name}{self.suffix}")
 
     def ends_in_class(self, name: str, columns: int) -> bool:
-        """Return whether rows of six end in a score and a class number, not in two scores."""
+        """Return whether rows of six end with a score and a class number, not with two scores."""
         if columns != 6:
             return False
         if not self.fits_names(2):
@@ -163,8 +163,8 @@ class Evidence(OutputShapes):
         return node
 
     def sides(self, name: str) -> str:
-        """Return "linear" if boxes are the logistic of a linear layer (DETR), "moved" if a query's
-        position is added to that layer's output (Conditional DETR), else ""."""
+        """Return how boxes are computed: "linear" for the logistic of a linear layer (DETR),
+        "moved" if a query's position is added before the logistic (Conditional DETR), else ""."""
         node = self._skip_moves(name)
         if node is None or node.op_type != "Sigmoid":
             return ""
@@ -185,7 +185,7 @@ class Evidence(OutputShapes):
         return node
 
     def is_raw(self, name: str) -> bool:
-        """Return whether an output only joins results of convolutions, or logistics of them."""
+        """Return whether an output only joins outputs of convolutions, or the logistic of these."""
         pending, visited = [name], set()
         while pending:
             node = self.makers.get(pending.pop())

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class ForeignGraph:
     """``dims``, ``types``: shape and type of every tensor, from the latest ``infer``. ``sizes``:
-    inputs for the picture's size. ``declared``: shape of each output in the file, used if inference
-    fails and size and batch are the file's; ``uses_declared``: the outputs for which it is used."""
+    inputs for the picture's size. ``declared``: shapes of outputs in the file, for use if inference
+    fails; empty at another size or batch. ``uses_declared``: the outputs that use them."""
 
     name: str
     opset: int
@@ -53,8 +53,8 @@ class ForeignGraph:
         self.uses_declared = {name for name in self.declared if self._take_declared(name)}
 
     def _take_declared(self, name: str) -> bool:
-        """Use the declared shape of an output if inference leaves two or more dimensions unknown.
-        A single unknown one is the length of a list, declared for one example picture."""
+        """Use the declared shape of an output if inference leaves two or more dimensions unknown. A
+        single unknown dimension is a list's length, which is declared for one example picture."""
         declared = self.declared[name]
         inferred = self.dims.get(name, (None,) * len(declared))
         fits = len(inferred) == len(declared) and all(

@@ -2,7 +2,8 @@
 
 Some exporters add an input for the size of the picture, to scale boxes or to know the padding. Our
 pictures have the size of the network's input, so ``fix_sizes`` makes an extra input of known name
-and shape (``MEANINGS``) constant. Inputs that no node reads are ignored, all others refused.
+and shape (``MEANINGS``) constant. Inputs that no node reads are ignored. All other inputs are
+refused.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ HEIGHT, WIDTH, ONE = "height", "width", "1"
 
 
 class ExtraInput(NamedTuple):
-    """``forms``: what the last axis holds, one form per length; (): a mask of pixels."""
+    """``forms``: what the last axis may hold, one form per length; (): the input is a mask."""
 
     maker: str
     forms: tuple[tuple[str, ...], ...]
@@ -66,7 +67,7 @@ def split_inputs(
     path: Path, model: onnx.ModelProto, heavy: Collection[str]
 ) -> tuple[onnx.ValueInfoProto, list[onnx.ValueInfoProto]]:
     """Return the input for the picture and those for its size. Raises ModelError for others.
-    ``heavy``: large constants, which are listed as inputs; in old files all constants are."""
+    ``heavy``: large constants, which are listed as inputs (in old files, all constants are)."""
     graph = model.graph
     constants = {*heavy, *(tensor.name for tensor in graph.initializer)}
     inputs = [info for info in graph.input if info.name not in constants]

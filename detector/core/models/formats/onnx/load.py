@@ -195,8 +195,8 @@ def _raise_opset(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _restore_coordinates(model: onnx.ModelProto) -> None:
-    """Make each Resize multiply coordinates by the scale and round down, as Upsample and Resize of
-    opset 10 do. onnx 1.23.2 gives both the different defaults of later opsets."""
+    """Make each Resize multiply coordinates by the scale and round down, like Upsample and Resize
+    of opset 10. When onnx 1.23.2 converts these, it uses the other defaults of later opsets."""
     from onnx import helper
 
     for node in model.graph.node:
@@ -216,7 +216,7 @@ def _read_opset(path: Path, model: onnx.ModelProto) -> int:
 
 
 def _find_ir_version(model: onnx.ModelProto) -> int:
-    """Return the lowest version that fits the opset, because old runtimes reject newer ones."""
+    """Return the lowest IR version that fits the opset, because old runtimes reject newer ones."""
     from onnx import helper
 
     standard = [entry for entry in model.opset_import if entry.domain in STANDARD]

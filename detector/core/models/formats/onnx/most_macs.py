@@ -1,14 +1,14 @@
-"""An upper bound of the multiply-accumulates if the picture decides how many rows layers compute.
+"""Bound the multiply-accumulates of a graph if the picture decides how many rows layers compute.
 
-The first stage of a two-stage detector finds a number of regions that depends on the picture.
-Operators that count regions are bounded: NonZero returns at most one index per element,
-NonMaxSuppression and TopK at most one per box. For shape inference we make a copy of the graph in
-which each of them returns the maximum number of rows, with unknown values.
+The first stage of a two-stage detector finds a number of regions that depends on the picture. The
+operators that count regions have bounds: NonZero returns at most one index per element,
+NonMaxSuppression and TopK at most one per box. We infer shapes in a copy of the graph in which each
+of these operators returns its maximum number of rows, with unknown values.
 
-The inferred shapes are upper bounds only if no size falls when a count rises. So values computed
-from counts become constants only through operators whose results never fall (``RISING``). All
-others, and the sizes that depend on them, stay unknown, and a file with unknown sizes is refused.
-A Reshape adds no elements; we assume that it splits them as it does for the maximum.
+These shapes are upper bounds only if no size falls when a count rises. So we compute values from
+counts only through operators whose results never fall then (``RISING``). Other values, and sizes
+that depend on them, stay unknown. A file with unknown sizes is refused. A Reshape adds no elements;
+we assume that it splits them in the same way as for the maximum.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ RISING = frozenset(
     "Identity Cast Gather Slice Squeeze Unsqueeze Reshape Flatten Floor Ceil Relu ReduceProd "
     "ReduceSum ReduceMax ReduceMin".split()
 )
-RISING_IN_ALL = frozenset("Concat Add Mul Min Max".split())  # the same for any input
+RISING_IN_ALL = frozenset("Concat Add Mul Min Max".split())  # never fall when any input rises
 
 
 def most_macs(graph: ForeignGraph, model: onnx.ModelProto) -> int:
     """Return the upper bound for a picture. ``model``: the graph with shapes. Raises ModelError if
-    nothing bounds it."""
+    nothing limits the rows."""
     unbounded = uncounted(model)
     graph.infer()  # names may have changed since the last inference
     bounded = _with_maximal_counts(graph)
@@ -57,7 +57,7 @@ def most_macs(graph: ForeignGraph, model: onnx.ModelProto) -> int:
 
 
 def _with_maximal_counts(graph: ForeignGraph) -> ForeignGraph:
-    """Return a copy of the graph with maximal counts, and infer its shapes."""
+    """Return a copy of the graph with maximal counts and with inferred shapes."""
     from onnx import NodeProto
 
     copy = ForeignGraph(
@@ -77,7 +77,7 @@ def _with_maximal_counts(graph: ForeignGraph) -> ForeignGraph:
     for _ in range(rounds):
         try:
             copy.infer()
-        except ModelError:  # two counts must be equal, but their bounds are not
+        except ModelError:  # two counts must be equal, but their upper bounds differ
             return copy
         changed, work = fold_once(copy, work, kept)
         nodes: list[onnx.NodeProto] = []
@@ -110,7 +110,7 @@ def _hide_values(copy: ForeignGraph, graph: ForeignGraph, kept: Set[str]) -> boo
 
 
 def _not_rising(graph: ForeignGraph) -> set[str] | None:
-    """Return tensors whose values may fall when a count rises; None if a tensor may shorten."""
+    """Return tensors whose values may fall when a count rises; None if a size may fall."""
     counts: set[str] = set()
     kept: set[str] = set()
     readers = graph.readers()
@@ -154,7 +154,7 @@ def _is_target(name: str, readers: Mapping[str, Sequence[onnx.NodeProto]]) -> bo
 
 
 def _largest_shapes(graph: ForeignGraph, node: onnx.NodeProto) -> list[tuple[int, ...]] | None:
-    """Return the outputs' largest shapes; None if unknown, or for operators not in COUNTING."""
+    """Return the largest shapes of outputs; None if unknown or for operators not in COUNTING."""
     if node.op_type not in COUNTING:
         return None
     shape = graph.shape(node.input[0])

@@ -1,5 +1,5 @@
 """Check the lists that operators take as inputs: starts, ends, shapes, sizes and factors. ONNX's
-shape inference reports wrong ones only if it needs them."""
+shape inference reports a wrong list only if it needs the list."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from detector.core.models.formats.onnx.foreign import ForeignGraph
 if TYPE_CHECKING:
     import onnx
 
-# Operator -> its inputs that must be lists [N]. Other operators' axes may be a number, too.
+# Operator -> inputs that must be lists [N]. Axes of operators not listed may be a number.
 LISTS = {
     "Slice": (1, 2, 3, 4),
     "Reshape": (1,),

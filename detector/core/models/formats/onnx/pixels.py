@@ -1,4 +1,4 @@
-"""How to convert pixels for a graph: what its family expects, minus what the graph does itself."""
+"""Convert pixels for a graph as its family expects, except for steps that the graph contains."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def needed_pixels(evidence: Evidence, description: Description, *, described: bo
     scale = 1.0 if steps.scales else pixel_scale(pixels)
     if steps.subtracts or (pixels.mean is None and pixels.deviation is None):
         return Pixels(bgr, (scale,))
-    # If the graph scales pixels, we subtract the mean before that, in the unit of unscaled pixels.
+    # If the graph scales pixels, we subtract the mean before that, from unscaled pixels.
     graph_scale = pixel_scale(pixels) if steps.scales else 1.0
     mean, deviation = pixels.mean or (0.0,) * 3, pixels.deviation or (1.0,) * 3
     if steps.divides:  # the graph divides, but does not subtract

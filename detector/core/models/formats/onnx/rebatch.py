@@ -1,8 +1,8 @@
-"""Change the batch of a graph that was exported with another one, if that is provably correct.
+"""Change the fixed batch size of an exported graph, if that is provably correct.
 
-The proof follows the batch axis from the input through every node. By the rules below, each
-operator must treat pictures separately, and a Reshape must not merge or split the axis. Operators
-without a rule are refused. Only constants that hold the batch change, such as a Reshape's target.
+The proof follows the batch axis from the input through every node. The rules below check that each
+operator treats pictures separately, and that no Reshape merges or splits the axis. Operators
+without a rule are refused. Only constants with the batch size change.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class _BatchAxes:
 
 
 def rebatch(graph: ForeignGraph, new: int) -> None:
-    """Change the batch of a graph to ``new``, in place. It must have been folded at its own batch.
-    Raises ModelError."""
+    """Change the batch of a graph to ``new``, in place. The graph must have been folded at its own
+    batch. Raises ModelError."""
     dims = graph.input.type.tensor_type.shape.dim
     if len(dims) < 4:
         raise ModelError(
@@ -123,7 +123,7 @@ def _follow_node(walk: _BatchAxes, node: onnx.NodeProto) -> None:
 
 
 def _check_shapes(walk: _BatchAxes, before: dict[str, tuple[int | None, ...]]) -> None:
-    """Raise ModelError unless shapes differ from those ``before`` only in the batch."""
+    """Raise ModelError if a shape differs from the one ``before`` in more than the batch."""
     graph = walk.graph
     for name, axis in walk.axes.items():
         old, new = before.get(name), graph.dims.get(name)
@@ -143,7 +143,7 @@ def _check_shapes(walk: _BatchAxes, before: dict[str, tuple[int | None, ...]]) -
 
 
 def _follow_broadcast(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    """Align shapes at their ends. Constants must be the same for all pictures."""
+    """Align shapes at their last axes. Constants must be the same for all pictures."""
     rank = max(len(walk.shape(name)) for name in node.input if name)
     from_end = {len(walk.shape(name)) - walk.axes[name] for name in walk.batched_inputs(node)}
     if len(from_end) != 1:
@@ -297,7 +297,7 @@ def _follow_flatten(walk: _BatchAxes, node: onnx.NodeProto) -> int:
 
 
 def _follow_reshape(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    """Find the result's batch axis: products of dimensions on either side of it must be kept."""
+    """Find the result's batch axis: the products of dimensions before and after it must be kept."""
     axis, source, target = (
         walk.only_axis(node),
         walk.shape(node.input[0]),

@@ -45,7 +45,7 @@ RAW_MAPS = (
     "with decoded boxes (Ultralytics: yolo export format=onnx; YOLOv5: export.py in eval mode; "
     "YOLOv7: export.py --grid; effdet: DetBenchPredict; SSD: its detections)"
 )
-FEW = 12  # a table with more rows than this may be one stride's
+FEW = 12  # a table with more rows than this may belong to one stride
 MASK_SCALE = 4  # a segmentation model's masks are smaller than the input by this factor
 ALIASES = {"yolov11": "yolo11", "yolov12": "yolo12", "yolov26": "yolo26", "rt-detr": "rtdetr"}
 
@@ -154,7 +154,7 @@ def _by_tensors(evidence: Evidence) -> Recognition | None:
 
 
 def _has_parts(evidence: Evidence, known: Description, bound: Bound) -> bool:
-    """Return whether the class columns and the computation of boxes fit the family's signs."""
+    """Return whether the number of class columns and the computation of boxes fit the family."""
     reading, classes = bound.reading, known.signs.classes
     assert reading is not None
     background = reading.background != "none"
@@ -205,7 +205,7 @@ def _by_layout(evidence: Evidence) -> Recognition | None:
 
 
 def doubt_of(evidence: Evidence, bound: Bound) -> str | None:
-    if bound.joined:  # an output per stride: a description or all their names prove the layout
+    if bound.joined:  # one output per stride: proved by a description or by all their names
         return None
     assert bound.reading is not None
     if (results := evidence.probe()) is None:
@@ -229,7 +229,7 @@ def _doubt_pixels(evidence: Evidence, result: Recognition) -> str | None:
 
 
 def _refuse_masks(evidence: Evidence) -> None:
-    """Refuse segmentation models, because we would read the coefficients of masks as classes."""
+    """Refuse segmentation models: we would read their mask coefficients as class scores."""
     graph = evidence.graph
     quarter = (evidence.height // MASK_SCALE, evidence.width // MASK_SCALE)
     maps = [name for name in graph.outputs if len(evidence.dims(name)) == 4]

@@ -3,7 +3,7 @@
 ``read`` takes these steps in this order:
 
 ``settle_outputs``      makes outputs float32 of fixed shape, with the batch as the first axis
-``simplify_operators``  gives nodes one output, and Slices bounds from 0 to the length
+``simplify_operators``  gives each node one output, and a Slice bounds from 0 to the length
 ``put_prefix``          makes the input u8 RGB NHWC, and converts it to the network's pixels
 ``rename_all``          names nodes by paths of identifiers, and outputs like their nodes
 """
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from detector.core.models.layouts.base import JoinedOutput
 
 MAX_PARTS = 24  # parts of a name; the deepest modules have ten
-# Rows of a list whose length depends on the picture. As NMS may sort it by class (YOLO-NAS), a
-# lower limit could cut off the best rows. super-gradients exports at most 1000 rows, torchvision
-# and MMDeploy 300.
+# Number of rows given to a list whose length depends on the picture. As NMS may sort it by class
+# (YOLO-NAS), a lower limit could cut off the best rows. super-gradients exports at most 1000 rows,
+# torchvision and MMDeploy 300.
 MAX_ROWS = 1000
 BGR = [2, 1, 0]
 PREFIX = "input"  # nodes of the prefix are named input.cast and so on
@@ -125,7 +125,7 @@ def _settle_output(graph: ForeignGraph, name: str, bare: bool) -> str:
     if graph.types[name] != TensorProto.FLOAT:
         nodes.append(graph.node("Cast", "output.cast", [x], to=TensorProto.FLOAT))
         x = nodes[-1].output[0]
-    if name in graph.uses_declared:  # a Reshape states what inference does not find
+    if name in graph.uses_declared:  # a Reshape states the shape that inference does not find
         sides = graph.constant("output.shape", np.array(dims, np.int64))
         nodes.append(graph.node("Reshape", "output.shaped", [x, sides]))
     elif None in dims:
@@ -136,7 +136,7 @@ def _settle_output(graph: ForeignGraph, name: str, bare: bool) -> str:
                 "Unsqueeze", "output.batch", [x, graph.constant("output.axes", np.array([0]))]
             )
         )
-    elif not nodes and graph.makers()[name].output[0] != name:  # not its node's first output
+    elif not nodes and graph.makers()[name].output[0] != name:  # it must be its node's first
         nodes.append(graph.node("Identity", "output", [x]))
     graph.nodes += nodes
     return nodes[-1].output[0] if nodes else name
@@ -451,8 +451,8 @@ def _join_orders(orders: list[list[int]]) -> list[int]:
 
 def rename_all(graph: ForeignGraph) -> None:
     """Rename nodes, tensors and constants, in place: ``/model.0/conv/Conv`` becomes
-    ``model.0.conv`` if it is the module's only node. No name is another one's beginning, or torch's
-    modules would clash."""
+    ``model.0.conv`` if it is the module's only node. No name is a prefix of another name, since
+    torch's modules would clash."""
     names = _node_names(graph.nodes)
     tensors = {graph.input.name: graph.input.name}
     for node, name in zip(graph.nodes, names, strict=True):
@@ -520,14 +520,14 @@ def _free_name(
     beginnings: set[tuple[str, ...]],
     tries: Counter[tuple[str, ...]],
 ) -> tuple[str, ...]:
-    """Return the path, with a number if it clashes. ``tries``: path -> its last number."""
+    """Return the path, with a number if it clashes. ``tries``: path -> the last number used."""
     candidate = path
     while (
         candidate in taken
         or candidate in beginnings
         or any(candidate[:end] in taken for end in range(1, len(candidate)))
     ):
-        # If a beginning of the path is the name of a node, the number must be added there.
+        # If a prefix of the path is the name of a node, the number is added to the prefix.
         at = next((end for end in range(1, len(path)) if path[:end] in taken), len(path))
         tries[path] += 1
         candidate = (*path[: at - 1], f"{path[at - 1]}_{tries[path]}", *path[at:])

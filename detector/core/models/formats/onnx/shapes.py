@@ -166,7 +166,7 @@ def _choose_size(graph: ForeignGraph, metadata: Metadata, size: Size | None, own
 
 
 def fold(graph: ForeignGraph) -> None:
-    """Compute everything that does not depend on the picture, in place, and infer all shapes.
+    """Compute all values that do not depend on the picture, in place, and infer all shapes.
 
     ``_cost`` limits the work, since a small file may request terabytes. Raises ModelError for
     branches that depend on the picture.
@@ -194,9 +194,9 @@ def fold_once(graph: ForeignGraph, work: int, kept: Set[str] = frozenset()) -> t
     nodes: list[onnx.NodeProto] = []
     alias: dict[str, str] = {}
     changed = False
-    # A branch may read a tensor of the outer graph by its name, so then none is replaced.
+    # A branch may read a tensor of the outer graph by name, so with branches we rename nothing.
     has_branches = any(node.op_type in CONTROL_FLOW for node in graph.nodes)
-    shapes: dict[str, Dims] = {}  # output of a Shape -> the shape, as far as known
+    shapes: dict[str, Dims] = {}  # output of a Shape -> the shape that it holds, as far as known
     replaceable = () if has_branches else ("Identity", "Dropout")
     for node in graph.nodes:
         for at, name in enumerate(node.input):
@@ -205,7 +205,7 @@ def fold_once(graph: ForeignGraph, work: int, kept: Set[str] = frozenset()) -> t
         if (
             node.op_type in replaceable
             and node.output[0] not in graph.outputs
-            and not any(name in read for name in node.output[1:])  # the mask of a Dropout
+            and not any(name in read for name in node.output[1:])  # no node reads a Dropout's mask
         ):
             alias[node.output[0]] = node.input[0]
         elif (sides := _gather_sides(graph, node, shapes)) is not None:
@@ -424,7 +424,7 @@ def _is_per_channel(graph: ForeignGraph, name: str) -> bool:
 
 
 def _is_sizeless_slice(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
-    """Accept slices of channels, and those of pixels that start near 0 and have no end."""
+    """Accept slices of channels, and slices of pixels that start near 0 and reach the end."""
     bounds = [graph.value(name) for name in node.input[1:]]
     dims = graph.dims.get(node.input[0], ())
     if any(bound is None for bound in bounds) or len(bounds) < 3 or len(dims) != 4:

@@ -1,4 +1,4 @@
-"""Fix what runtimes accept but ONNX's checker rejects, in place, and remove unused parts."""
+"""Fix models that runtimes accept but ONNX's checker rejects, in place; remove unused parts."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def tidy(model: onnx.ModelProto) -> None:
 
 
 def _sort(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
-    """Move each node after those it reads, else keep the order. Cycles come last, and ONNX's
-    checker rejects them."""
+    """Move each node after the nodes that it reads; keep the order otherwise. Cycles come last, and
+    ONNX's checker rejects them."""
     computed = {name for node in graph.node for name in node.output if name}
-    waits: list[int] = []  # node -> number of tensors that it reads and that are not computed yet
+    waits: list[int] = []  # node -> number of its inputs that are not computed yet
     readers: dict[str, list[int]] = {}
     for at, node in enumerate(graph.node):
         needed = computed.intersection(reads(node))

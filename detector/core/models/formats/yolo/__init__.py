@@ -1,7 +1,7 @@
 """Build YOLOv5 and YOLOv7 as ONNX from a network's description and its weights.
 
 The description is YAML in the format of the original projects. This module is the front end for
-.yaml files; those for files with weights, checkpoint/ and safetensors.py, use network.py too.
+.yaml files. The front ends checkpoint/ and safetensors.py, for files with weights, use network.py.
 
 description.py     YAML -> rows, checked
 architecture.py    the parts of a network: convolutions, pools, joins, with shapes

@@ -1,4 +1,4 @@
-"""The parts of a network, with names and shapes. No weights are read for this."""
+"""The parts of a network, with their names and shapes, but without weights."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class ConvStep(NetStep):
 
     @property
     def identity(self) -> bool:
-        """Whether a "rep" has a third branch, which is its input."""
+        """Whether a "rep" has a third branch, which adds the input itself."""
         return (
             self.form == "rep" and self.stride == 1 and self.inputs[0].channels == self.out.channels
         )
@@ -180,7 +180,7 @@ class Architecture:
 
 @dataclass(slots=True)
 class ArchitectureBuilder:
-    """``modules``: a checkpoint's, which may state other activations than ``activation``."""
+    """Adds the parts one by one. ``modules``: of a checkpoint; they may overrule ``activation``."""
 
     architecture: Architecture
     activation: Activation

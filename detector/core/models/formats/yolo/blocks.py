@@ -1,7 +1,7 @@
 """Convert the rows of a description to steps, with one function for each block.
 
 A function adds the steps of its block, named as in the original state dicts. To add a block, write
-a function and enter it in a table. Blocks that both families share come first, then YOLOv5's,
+a function and list it in a table. Blocks that both families share come first, then YOLOv5's,
 YOLOv7's, and the ``Design``, which adds all rows of a description.
 
 YOLOv5's blocks are written from the graphs that its releases published and from the names and
@@ -36,7 +36,7 @@ CHANNEL_STEP = 8  # scaled channels are rounded up to a multiple of this
 
 
 class BlockSpec(NamedTuple):
-    """A row with the multiples applied to its output ``channels`` and its ``repeats``."""
+    """A row with its output ``channels`` and ``repeats`` after scaling by the two multiples."""
 
     row: YamlRow
     channels: int
@@ -182,7 +182,7 @@ def spp(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: Bloc
 
 
 def sppf(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
-    """Compute SPP by one small pool three times in a row. Arguments: channels, kernel."""
+    """Compute SPP by one small pool, applied three times. Arguments: channels, kernel."""
     kernel = spec.row.integer(1, 5, high=31)
     if kernel % 2 == 0:
         raise spec.row.error(f"kernel {kernel} must be odd to keep the size of the map")
@@ -209,7 +209,7 @@ def keeping_pool(
 
 
 def sppcspc(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
-    """Add a CSP block with pyramid pooling in one half and a convolution in the other half."""
+    """Add a CSP block: half of the channels get pyramid pooling, the other half a convolution."""
     if any(argument is not None for argument in spec.row.arguments[1:]):
         raise spec.row.error("only the argument for channels is supported")
     x, hidden = inputs[0], spec.channels
@@ -317,7 +317,7 @@ Anchors = list[tuple[tuple[float, float], ...]]
 
 @dataclass(slots=True)
 class Design:
-    """Builds the architecture for any input size. ``anchors``: those of the weights, if any."""
+    """Builds the architecture for any input size. ``anchors``: stored with the weights, if any."""
 
     description: YamlNetwork
     modules: Mapping[str, Module] = field(default_factory=dict)

@@ -5,7 +5,7 @@ depth_multiple: 0.33         # factor for the repeats of each block
 width_multiple: 0.50         # factor for the channels of each block
 anchors: [[w,h, w,h, ...], ...]       # in pixels, one list per detection layer
 backbone: [[from, repeats, block, [arguments]], ...]   # from: -1 (the previous row) or a row number
-head: [...]                  # further rows, numbered on from the backbone's
+head: [...]                  # further rows, numbered from the end of backbone
 """
 
 from __future__ import annotations

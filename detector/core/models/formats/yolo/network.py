@@ -56,7 +56,7 @@ PICTURE_SCALE = 1 / 255  # u8 pixels to 0..1
 
 
 def network_of_contents(contents: Contents, digest: bytes, request: ModelRequest) -> Network:
-    """Return the network of a weights file, by its own description or a packaged one that fits."""
+    """Return the network of a weights file, built by its own or a fitting packaged description."""
     if contents.description is not None:
         description = parse_description(contents.description, str(request.path))
     else:
@@ -224,7 +224,7 @@ class YoloGraph:
             assert step.groups == 1
             weight, scale = spread_over_pixels(weight), 2
         if (x.folded or x).name == INPUT:
-            # Exact, since zero padding stays zero and the bias is added later.
+            # Folding 1/255 is exact, since zero padding stays zero and the bias is added later.
             weight = weight * PICTURE_SCALE
         out = self.builder.conv(
             step.node,

@@ -1,8 +1,8 @@
 """Random weights that give the outputs of all layers the same scale.
 
-We run a small picture through the network and scale the weights of each layer such that its output
-has a fixed root mean square (after layer-sequential unit variance, arXiv 1511.06422). Other
-pictures then have similar outputs, and some dozens of boxes.
+We run a small picture through the network and scale the weights of each layer so that its output
+has a fixed root mean square (a variant of layer-sequential unit variance, arXiv 1511.06422). Other
+pictures then give similar outputs and some dozens of boxes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ PROBE_CELLS = 4  # side of the coarsest map for the small picture
 RMS = 4.0
 OBJECTNESS = -4.0  # bias with which some dozens of cells reach a threshold, as in a street scene
 # Factors and shifts are rounded, so that a seed gives the same weights on all computers, although
-# these differ in the last bits of the outputs.
-FACTOR_STEPS, SHIFT_STEPS = 8, 64  # steps per doubling, and per 1
+# computed outputs differ in their last bits.
+FACTOR_STEPS, SHIFT_STEPS = 8, 64  # factor: steps per doubling; shift: steps per 1
 
 Floats = NDArray[np.float32]
 KINDS: dict[str, Callable[[Floats, float], Floats]] = {

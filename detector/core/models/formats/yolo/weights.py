@@ -57,7 +57,7 @@ class StoredNumbers:
                 return self._read_plain(step.path, step.stored_shape)
 
     def _fold_norm(self, conv: str, norm: str, shape: tuple[int, ...]) -> FoldedConv:
-        """Fold batch norm into a convolution, unless the file holds it already folded."""
+        """Fold batch norm into a convolution. In some files, it is folded already."""
         if (
             f"{norm}.weight" not in self.contents.tensors
             and f"{conv}.bias" in self.contents.tensors
@@ -166,7 +166,7 @@ class StoredNumbers:
                 )
 
     def check_all_read(self, architecture: Architecture) -> None:
-        """Raise ModelError if a tensor was not read and is not for training only."""
+        """Raise ModelError for a tensor that no layer read, unless it is only for training."""
         for_training = tuple(
             f"{step.path}." for step in architecture.convolutions if step not in architecture.needed
         )
