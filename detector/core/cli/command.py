@@ -37,9 +37,9 @@ def subcommand(
     becomes one line on stderr and its exit code (exits.py).
 
     ``options``: the configuration options that it accepts. ``config_file`` adds --config. ``json``
-    adds --json and names what it prints. ``quiet`` adds --quiet with this help. ``interrupted``:
-    the message after a signal that nothing else handled. ``light``: the command imports no numpy
-    and starts no threads. ``examples``: command lines for --help.
+    adds --json; its text names what is printed. ``quiet`` adds --quiet with this help text.
+    ``interrupted``: the message if a signal ends the command. ``light``: the command imports no
+    numpy and starts no threads. ``examples``: command lines for --help.
     """
     shared = list(options)
     if config_file:

@@ -19,8 +19,8 @@ def config_options(
     without: Collection[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> list[click.Option]:
-    """Make options from the configuration's leaves; those not given are None. ``groups``, ``but``:
-    groups to include and exclude; ``only``, ``without``: leaves. ``defaults``: shown in help."""
+    """Make options from the configuration. Options that are not given are None. ``groups``,
+    ``but``: groups to include, exclude; ``only``, ``without``: options. ``defaults``: for help."""
     own = defaults or {}
     return [
         _click_option(TITLES[group], leaf, own.get(leaf.name, leaf.default))
@@ -49,7 +49,7 @@ def _click_option(title: str, leaf: dataclasses.Field[Any], default: Any) -> cli
             bare=meta.get("bare"),
             **shown,
         )
-    # --no-sync undoes a flag of a lower level. An option named no_... has no negation.
+    # --no-sync undoes --sync of a lower level. An option named no_... has no such flag.
     if not leaf.name.startswith("no_"):
         names = [f"{names[0]}/--no-{names[0].removeprefix('--')}"]
     return GroupedOption(

@@ -1,7 +1,7 @@
 """Print a command's output. A test finds output that bypasses this module.
 
-Names and messages come from untrusted files, so we escape control characters (errors/text.py).
-Letters that the terminal's encoding lacks are escaped as well (streams.py).
+Names and messages may come from untrusted files, so we escape control characters (errors/text.py).
+Letters that the terminal's encoding lacks are escaped too (streams.py).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 def echo(line: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print one line. ``nl``: whether to end it."""
+    """Print one line. ``nl``: whether to print a line break after it."""
     click.echo(printable(line), err=err, nl=nl)
 
 
 def print_json(document: Any) -> None:
-    """Print a document. ``to_json`` itself escapes all but ASCII."""
+    """Print a document. ``to_json`` has escaped all characters except ASCII."""
     from detector.core.session.codec import to_json
 
     click.echo(to_json(document), nl=False)
 
 
 def terminal(piped_width: int) -> SafeConsole:
-    """Return a console for tables on standard output; COLUMNS or ``piped_width`` wide in a pipe."""
+    """Return a console for tables on standard output, with COLUMNS or ``piped_width`` in a pipe."""
     from detector.core.terminal.console import SafeConsole
 
     rich_decides = os.environ.get("COLUMNS", "").isdecimal() or sys.stdout.isatty()

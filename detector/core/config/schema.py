@@ -17,8 +17,8 @@ from detector.core.config.cameras import EventsConfig, LiveConfig, PageConfig, R
 from detector.core.config.field import option
 
 TRACKER = wings.default_tracker()
-# These functions list the choices that the folders contain. They are called when help is shown or
-# a value is checked, and import no library, so that --help stays quick.
+# These functions list choices by the files in our folders. They are called when help is shown or a
+# value is checked. They import no library, so that --help stays quick.
 
 
 def _engines() -> Sequence[str]:
@@ -240,7 +240,7 @@ class SelectionConfig:
 
 @dataclass(frozen=True, slots=True)
 class TrackingConfig:
-    """Options of tracks. Setting infer_every, smooth or zones turns a tracker on."""
+    """Options of tracks. If infer_every, smooth or zones is set, a tracker is turned on."""
 
     track: str | None = option(
         None,
@@ -525,7 +525,7 @@ class Config:
         return dataclasses.asdict(self)
 
     def value(self, name: str) -> Any:
-        """Return one option, whatever its group. Raises KeyError for an unknown name."""
+        """Return the value of one option of any group. Raises KeyError for an unknown name."""
         return getattr(getattr(self, _group_of(name)), name)
 
     def with_options(self, given: Mapping[str, Any]) -> Config:
@@ -563,7 +563,7 @@ TITLES = {
 }
 CAMERA_GROUPS = ("live", "record", "events")  # groups of commands that read cameras
 
-# Defaults of ``eval``, as usual for average precision.
+# Defaults of ``eval``, which are usual for average precision.
 EVAL_DEFAULTS = {"conf": 0.001, "iou": 0.65, "max_det": 300}
 
 

@@ -24,7 +24,7 @@ NO_FILE = ("Too many open files",)
 class Least(NamedTuple):
     """The least memory that a run with an engine may need, in MB (10^6 bytes)."""
 
-    address_mb: int  # address space, most of which is never touched
+    address_mb: int  # address space, most of it never touched
     anonymous_mb: int  # resident memory without a file, which the system cannot drop
 
 

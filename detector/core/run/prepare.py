@@ -72,7 +72,7 @@ def prepare_network(
     except OutputError:
         if own is not None or store.is_writable(folder):
             raise
-    # Built files make later runs start sooner. For this run a temporary folder is enough.
+    # Built files only make later runs start sooner, so a temporary folder is enough for this run.
     prepared = prepare_in(store.temporary_folder())
     note = (
         f"{folder} is not writable, so this run builds in a temporary folder; choose another "
