@@ -83,7 +83,7 @@ def _end_sentence(message: str) -> str:
 
 
 def _help_command(error: click.ClickException) -> str:
-    """Return the ``--help`` command for the command in which the error occurred."""
+    """Return the ``--help`` command line of the command that raised the error."""
     context = getattr(error, "ctx", None)
     words = context.command_path.split()[1:] if context is not None else []
     return " ".join(["detect-video", *([] if words == ["detect"] else words), "--help"])

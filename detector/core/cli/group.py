@@ -18,7 +18,7 @@ from detector.core.run.limits import blas_threads, check_threads
 
 DEFAULT = "detect"
 EXAMPLES = 6  # number of examples of detect that --help alone shows
-HELP = "help"  # `help compare` means `compare --help`. This is not a command that --help lists.
+HELP = "help"  # `help compare` means `compare --help`; --help does not list it as a command
 
 
 def command_names() -> list[str]:

@@ -1,4 +1,4 @@
-"""The interface by which a wing takes over some runs of ``detect``, and observes other runs."""
+"""The interface of wings to ``detect``: they take over some runs, and observe other runs."""
 
 from __future__ import annotations
 

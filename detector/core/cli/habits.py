@@ -29,8 +29,8 @@ def our_option(theirs: str, known: Collection[str]) -> str | None:
 
 
 def answer_habits(words: Sequence[str], ctx: click.Context, known: Known) -> str | None:
-    """Return our command for another program's command, the first word, if any. For words such as
-    ``train``, ``conf=0.3`` or ``yolo predict``, raise a UsageError that says what to type."""
+    """Return our command if the first word is that of another program, otherwise None. For words
+    such as ``train``, ``conf=0.3`` or ``yolo predict``, raise UsageError that says what to type."""
     word = words[0]
     from detector.core.config.elsewhere import ABSENT, WORDS
 
@@ -62,7 +62,7 @@ def answer_option(option: str, words: Sequence[str], ctx: click.Context) -> str 
 
 
 def _write_ours(words: Sequence[str], known: Known, ctx: click.Context, *command: str) -> str:
-    """Translate ``words``. Imports the translator only now."""
+    """Translate ``words``. The translator is imported only here."""
     from detector.core.cli.translating import write_ours
 
     return write_ours(words, known, ctx, *command)
@@ -93,7 +93,7 @@ def _assigns(word: str) -> bool:
 
 
 def refuse_split_lists(words: Sequence[str], sources: Sequence[str], ctx: click.Context) -> None:
-    """Raise UsageError for ``in.mp4 --classes 0 2``, in which we would read 2 as a webcam."""
+    """Raise UsageError for ``in.mp4 --classes 0 2``: the 2 would be taken for a webcam."""
     for at, word in enumerate(words):
         if word not in LISTS:
             continue

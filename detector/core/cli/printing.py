@@ -31,7 +31,7 @@ def print_json(document: Any) -> None:
 
 
 def terminal(piped_width: int) -> SafeConsole:
-    """Return a console for tables on standard output, with COLUMNS or ``piped_width`` in a pipe."""
+    """Return a console for tables on standard output. A pipe has COLUMNS or ``piped_width``."""
     from detector.core.terminal.console import SafeConsole
 
     rich_decides = os.environ.get("COLUMNS", "").isdecimal() or sys.stdout.isatty()

@@ -18,7 +18,8 @@ _CLOSED: list[str] = []  # the standard streams that the caller closed
 
 
 class _StandardOutput(io.FileIO):
-    """Standard output as bytes. Only the first error raises OutputError, if any reader is left."""
+    """Standard output as bytes. The first error raises OutputError, except if the reader is gone.
+    Later output is discarded."""
 
     _lost = False
 
@@ -99,7 +100,7 @@ def _wrap_text(
     return kind(
         io.BufferedWriter(raw),
         encoding=before.encoding,
-        errors="backslashreplace",  # an error about a letter must not end the program
+        errors="backslashreplace",  # a letter that the terminal lacks must not end the program
         newline="\n",
         line_buffering=lines,
     )

@@ -84,7 +84,7 @@ def _find_description_of_plan(model: str) -> Path | None:
 
 
 def merge_levels(*levels: tuple[str, Mapping[str, Any]]) -> Config:
-    """Merge levels into one checked, frozen tree. For each option, the last level wins. A level is
+    """Merge levels into one checked, frozen tree. The last level wins, option by option. A level is
     (origin, options), with or without groups. Raises UsageError."""
     values: dict[str, dict[str, Any]] = {group: {} for group in _GROUPS}
     for origin, level in levels:
@@ -187,7 +187,7 @@ def read_value(where: str, leaf: dataclasses.Field[Any], value: Any) -> Any:
     if high is not None and value > high:
         percent = f"; did you mean {value / 100:g}?" if high == 1.0 and 5 <= value <= 100 else ""
         raise UsageError(f"{where}: {quote(value)} is too large; must be at most {high}{percent}")
-    # Loading the engine refuses an unknown engine, later, when --json already prints errors.
+    # Loading an unknown engine raises an error later, when --json already prints errors.
     choices = choices_of(leaf) if leaf.name != "engine" else ()
     for item in (value if isinstance(value, tuple) else (value,)) if choices else ():
         if item not in choices:
@@ -198,7 +198,7 @@ def read_value(where: str, leaf: dataclasses.Field[Any], value: Any) -> Any:
 
 
 def _parse_type(leaf: dataclasses.Field[Any]) -> tuple[type, bool]:
-    """Parse ``int | None`` to (int, True). With ``from __future__``, annotations are text."""
+    """Parse ``int | None`` to (int, True). Annotations are text because of ``from __future__``."""
     kind, _, rest = str(leaf.type).partition(" | ")
     return {known.__name__: known for known in _KINDS}[kind.partition("[")[0]], rest == "None"
 

@@ -17,8 +17,8 @@ import yaml
 
 from detector.core.config.schema import Config, choices_of, flag_of, help_of, options, short_of
 
-# ``Detector`` takes the options of PYTHON_GROUPS except NOT_IN_PYTHON, and those of ALSO_IN_PYTHON.
-# In Python, the caller does writing and drawing, except ``blur``.
+# ``Detector`` takes the options of PYTHON_GROUPS except NOT_IN_PYTHON, and takes ALSO_IN_PYTHON. In
+# Python, the caller does writing and drawing, except ``blur``.
 PYTHON_GROUPS = ("network", "runtime", "calibration", "selection", "input", "loop", "live")
 NOT_IN_PYTHON = ("model", "engine", "self_timing")
 ALSO_IN_PYTHON = ("blur", "infer_every", "zones")

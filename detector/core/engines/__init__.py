@@ -1,7 +1,7 @@
 """Interchangeable engines. Each file ``NAME.py`` or folder ``NAME/`` here is one engine.
 
-It has one subclass of ``base.Engine`` whose ``name`` is NAME. Only ``Engine.start`` imports the
-library and most of the engine's code. Shared code is in ``base`` and modules that start with "_".
+It has one subclass of ``base.Engine`` whose ``name`` is NAME. It must import its library and most
+of its code late, in ``Engine.start``. Shared code is in ``base`` and modules that start with "_".
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def read_rank(name: str, precision: str) -> tuple[int, str]:
 
 def check_installed(name: str, to_build: bool = False) -> None:
     """Raise UsageError for an unknown engine, and EngineError if the engine cannot run here. With
-    ``to_build``, raise EngineError if its file cannot be built here instead."""
+    ``to_build``, the engine need not run here, but we must be able to build its file."""
     if reason := why_not_buildable(name) if to_build else why_absent(name):
         builds = not to_build and why_not_buildable(name) is None
         cure = f" (this machine can build: detect-video build MODEL --engine {name})"
@@ -142,7 +142,7 @@ def load_library(name: str, to_build: bool = False) -> None:
 
 def graph_precision_for(name: str, precision: str, device: str = "auto") -> str:
     """Return the kind of graph that an engine needs for a precision (``Engine.precisions``). Raises
-    UsageError for an unknown precision or device, EngineError if it cannot be used here."""
+    UsageError for an unknown precision or device, EngineError if either cannot be used here."""
     if precision not in PRECISIONS:
         raise UsageError(f"unknown precision {precision!r}; precisions are {', '.join(PRECISIONS)}")
     if not DEVICE.fullmatch(device):

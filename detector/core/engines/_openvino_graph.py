@@ -187,7 +187,7 @@ def _constant(port: Any) -> Any:
 
 
 def _find_convolution(layer: Any) -> Any:
-    """Return the output of the convolution whose bias the layer, an Add, adds; otherwise None."""
+    """Return the output of the convolution to which ``layer`` (Add) adds a bias, if it does."""
     for data, bias in ((0, 1), (1, 0)):
         output = layer.input_value(data)
         is_convolution = OPERATORS.get(output.get_node().get_type_name()) == "Conv"

@@ -210,7 +210,7 @@ def _as_darknet(cfg: Path, path: Path, evidence: IrEvidence, batch: int) -> Reco
 
 
 def _find_ports(path: Path, evidence: IrEvidence, bound: Bound, batch: int) -> list[IrPort]:
-    """Return the outputs to read. Raises ModelError for another batch or a length that varies."""
+    """Return the outputs to read. Raises ModelError if one has another batch or no fixed length."""
     numbers, ports = output_names(evidence.model), []
     for name in bound.outputs:
         if name in bound.joined:
@@ -347,7 +347,7 @@ def _digest(path: Path, described: Description | None) -> str:
     for file in (path, path.with_suffix(".bin")):
         try:
             with file.open("rb") as opened:
-                hashlib.file_digest(opened, lambda: digest)  # adds to ``digest``
+                hashlib.file_digest(opened, lambda: digest)  # hashes the file into ``digest``
         except OSError as exc:
             raise ModelError(f"{file}: cannot be read: {exc.strerror}") from exc
     if described is not None:

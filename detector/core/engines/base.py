@@ -113,7 +113,7 @@ class ArtefactBuilder:
         raise NotImplementedError
 
     def covers(self, built: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-        """Return whether a file ``built`` for one key also serves another, as in a batch range."""
+        """Return whether a file ``built`` for one key serves another, such as a batch in range."""
         return built == wanted
 
 
@@ -202,7 +202,7 @@ class Engine:
 
     @classmethod
     def absent(cls) -> str | None:
-        """Return why the engine is unusable here even with its library. Does not import that."""
+        """Return why the engine is unusable here even with its library. Does not import it."""
         return None
 
     @classmethod
@@ -254,7 +254,7 @@ class Engine:
         return []
 
     def close(self) -> None:
-        """Release everything. May be called twice. Raises EngineError if the device refuses."""
+        """Release everything. May be called twice. Raises EngineError if the device fails."""
 
     def close_after(self, error: BaseException) -> None:
         """Close because of ``error``. If closing fails too, add that as a note to ``error``."""

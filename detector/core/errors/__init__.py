@@ -17,7 +17,7 @@
                              130  interrupted (Ctrl-C)
                              143  terminated
 
-Runs that end with a code without an error have written their outputs, even after a signal.
+A run that ends with a code without an error writes its outputs, even if a signal ends it early.
 """
 
 from __future__ import annotations

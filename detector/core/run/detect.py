@@ -1,4 +1,4 @@
-"""Run the command once: every source through the loop, then write the summary and session files.
+"""One run of the command: send every source through the loop, then write summary and session files.
 ``_resolve`` refuses impossible runs before anything is written."""
 
 from __future__ import annotations

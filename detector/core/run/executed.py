@@ -1,5 +1,5 @@
 """Find the layers that an engine ran, their precision, and their cost in the graph. On a CPU this
-takes a quarter of a second, and the result depends on the file only, so we store the result."""
+takes a quarter of a second and gives the same result for the same file, so we store the result."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def folder_is_gone() -> bool:
 
 def check_threads(count: int) -> None:
     """Raise EngineError if this process cannot start ``count`` more threads. Start them to find
-    out, since several limits apply. Do it first: OpenBLAS raises SIGINT if it cannot start its."""
+    out, since several limits apply. Without this check, OpenBLAS may raise SIGINT on import."""
     gate = threading.Event()
     started: list[threading.Thread] = []
     try:

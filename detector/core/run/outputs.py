@@ -260,7 +260,7 @@ class OutputPlan:
                 sink.check_options(sink.suffixes[0], given)
 
     def check_sources(self, blur: Sequence[str] | None) -> None:
-        """Refuse outputs that no source can have, or with ``blur`` that show its own pictures."""
+        """Refuse outputs that no source can have, and with ``blur`` unblurred copies of sources."""
         own = [sink for sink in map(sinks.find, self._save or ()) if sink.untouched]
         if blur and own:
             raise UsageError(
@@ -380,8 +380,8 @@ class OutputPlan:
     def paths(self, spec: str, info: SourceInfo, settings: str = "") -> dict[str, Path]:
         """Return output name -> final path, in the order in which sinks are opened.
 
-        A default name is used if it is free, or if a run with the same ``settings`` (or any run if
-        that is "") wrote it. Raises UsageError for a file of its session or one that it reads.
+        A default name is used if it is free, or if a run with the same ``settings`` wrote it ("":
+        any run). Raises UsageError for a file that the command reads, or a file of its session.
         """
         if self._discards:
             self._choose_sinks(info.kind, info.path)
@@ -438,7 +438,7 @@ class OutputPlan:
         return self.streamed == "video" or any(sink.pictures != "none" for sink in chosen)
 
     def imports(self, kind: str, spec: str) -> list[str]:
-        """Return the modules that outputs import. ``kind``: of the source, video or pictures."""
+        """Return the modules that outputs of a source of this ``kind`` (pictures, video) import."""
         if self.streamed == "video":
             return [*sinks.find("video").imports, "detector.core.sinks.video.piped"]
         return [module for sink in self._list_sinks(kind, spec) for module in sink.imports]

@@ -272,7 +272,7 @@ class RunPlan:
         self, source: Source, sinks: Sequence[Sink] = (), watched: Callable[[], bool] | None = None
     ) -> Parts:
         """Return the loop's parts for one source. Frames are annotated only for sinks that show
-        them, or for a viewer. ``watched`` is called before each frame: whether there is one."""
+        them, or for a viewer. ``watched``, called before each frame, returns if there is one."""
         from detector.core.loop.parts import Parts
 
         self.tiling.check_source(source.info, self.network)

@@ -11,7 +11,7 @@ times, such as while a model is loaded, it does nothing.
 
 A second signal does more: it raises ``Stopped`` while frames run, and ends the process at once
 while a command cleans up. A signal that was ignored when the program began (by nohup, or in a
-background job of sh) stays ignored. While Python imports an extension module, we do not raise, but
+background job of sh) stays ignored. While Python imports an extension module, we raise nothing, but
 send the signal again later. This module imports nothing slow, so that it can be imported first.
 """
 

@@ -25,8 +25,8 @@ NONE = "none"
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """A division of frames into tiles. ``grid``: (columns, rows); None: one input. ``most``: if
-    cameras differ, the most inputs that a frame of any has; otherwise 0."""
+    """A division of frames into tiles. ``grid``: (columns, rows); None: one input. ``most``: most
+    inputs of any camera's frame, if cameras differ; otherwise 0."""
 
     grid: tuple[int, int] | None = None
     most: int = 0

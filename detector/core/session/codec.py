@@ -73,7 +73,7 @@ def _replace_infinities(content: Any) -> Any:
 
 
 def from_builtins(content: Any, kind: type[Document], origin: str | Path) -> Document:
-    """Convert ``content`` to a document. The UsageError for a bad value names ``origin``, key."""
+    """Convert ``content`` to a document. Raises UsageError, which names ``origin`` and the key."""
     import msgspec
 
     try:

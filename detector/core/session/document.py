@@ -73,8 +73,8 @@ class FrameCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Frames per second, None if no frame was written. ``device``: by the time that the device
-    reports, None if it does not."""
+    """Frames per second, None if no frame was written. ``device``: from the time that the device
+    reports, None if it reports no time."""
 
     end_to_end: Annotated[Amount | None, statistic("end-to-end FPS", "1/s")]
     inference: Annotated[Amount | None, statistic("inference FPS", "1/s")]
@@ -224,7 +224,7 @@ class Exit:
 
 
 class PrecisionShare(TypedDict):
-    """The shares, 0 to 1, of the executed network that one numeric type has."""
+    """The shares of the executed network in one numeric type, 0 to 1."""
 
     layers: Amount
     macs: Amount
@@ -314,7 +314,7 @@ class AgeFigures:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSummary:
     """One camera of a live run. ``received`` = ``processed`` + the sum of ``dropped``.
-    ``dropped_share``: share of dropped frames, without those that the camera's ``rate`` excludes.
+    ``dropped_share``: share of dropped frames among the frames that pass the camera's ``rate``.
 
     ``url``: without secrets. ``state`` and ``tiles`` (2x2, none): at the end of the run.
     ``live_s``: how long the camera was live, for its rates. ``age_ms``: a picture's age when its
@@ -434,7 +434,7 @@ class Summary:
     partial_outputs: list[str] | UnsetType = UNSET
     sources: list[SourceSummary] | UnsetType = UNSET
     session: str | UnsetType = UNSET  # its folder; absent if no source could be opened
-    # For live runs only. ``capacity``: how many such cameras this machine could handle.
+    # These are in live runs only. ``capacity``: how many such cameras this machine could handle.
     streams: list[StreamSummary] | UnsetType = UNSET
     capacity: Annotated[
         Amount | UnsetType | None, statistic("cameras that this machine could take", "1")

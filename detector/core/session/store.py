@@ -365,7 +365,7 @@ def add_to_session(folder: Path, name: str, content: bytes) -> Path:
 
 
 def _list_session_names(folder: Path) -> list[str]:
-    """Return a session's possible file names; of passes and sources only those that exist."""
+    """Return a session's possible file names, but of passes and sources only existing files."""
     more = [
         str(path.relative_to(folder))
         for pattern in (f"{PASSES}/*", "source-*.jsonl")
@@ -417,7 +417,7 @@ def _make_folder(folder: Path) -> bool:
 
 
 def _make_new_folder(folder: Path) -> Path:
-    """Make ``folder``, or NAME-2, NAME-3, ... As mkdir is atomic, two runs get two folders."""
+    """Make ``folder``, or NAME-2, NAME-3, ... Two runs get two folders, since mkdir is atomic."""
     for number in range(1, 10_000):
         candidate = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
         while True:

@@ -1,4 +1,4 @@
-"""Summarize a run in at most twenty lines. With -v, ``run.py`` prints all figures instead."""
+"""Summarize a run in at most twenty lines; ``run.py`` prints all figures instead with -v."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def _bar_lines(console: SafeConsole, summary: Summary) -> Iterator[Text]:
     limiting = None if limit is None else group_of(limit)
     rows = list(_busy_shares(summary))
     most = max((share for *_, share in rows), default=0.0)
-    # The verdict names the stage with most to gain. Waits for cores count in the shares only.
+    # The verdict names the stage with most to gain. Only the shares include waits for cores.
     why = "" if (limiting, most) in [(row[0], row[2]) for row in rows] else " (most to gain)"
     label = max((cell_len(name) for _, name, _ in rows), default=0)
     full, empty = BLOCKS if "utf" in (console.encoding or "").lower() else ASCII_BLOCKS

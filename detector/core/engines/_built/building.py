@@ -81,7 +81,7 @@ def export(network: Network, folder: str | Path | None = None) -> Artefact:
 
 
 def refuse_beyond_one_message(network: Network, doing: str, cure: str) -> None:
-    """Raise ModelError if the weights do not fit into one protobuf message, as ``doing`` needs."""
+    """Raise ModelError if the weights exceed one protobuf message, which ``doing`` requires."""
     if (size := _weight_bytes(network.graph)) > LARGEST_MESSAGE:
         raise ModelError(
             f"{network.name}: has {size / (1 << 30):.1f} GiB of weights, and {doing}, which holds "

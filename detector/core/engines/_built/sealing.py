@@ -48,7 +48,7 @@ def _keep(path: Path, key: bytes) -> bytes:
         raise OSError(f"{path.parent}: {others}")
     if os.path.lexists(path):
         if (first := proof.read_key(path)) is not None:
-            return first  # created since ``proof.find_key``
+            return first  # another run has created this key since ``proof.find_key``
         _refuse_foreign(path)
         path.unlink()  # it is truncated, a link, or other accounts can read it
     temporary = path.with_name(f"{HIDDEN}{secrets.token_hex(8)}")

@@ -78,8 +78,8 @@ class OpenvinoEngine(Engine):
         "bf16": (30, "the fastest in bf16 on a CPU"),
         "int8": (30, "the fastest in int8 on a CPU"),
     }
-    # OpenVINO's CPU plugin converts the fp32 graph to bf16 or fp16, since it knows its kernels.
-    # We mark the nodes whose results bf16 changes most, so that they stay fp32.
+    # OpenVINO's plugin converts the fp32 graph to bf16 or fp16, since it knows which kernels it
+    # has. We mark the nodes whose results bf16 changes most, so that they stay fp32.
     precisions: ClassVar[Mapping[str, str]] = {
         "fp32": "fp32",
         "bf16": "fp32",

@@ -66,7 +66,7 @@ DRIVERS = ("libigdrcl", "libze_intel", "libigc", "libigdfcl")
 
 
 def loaded_drivers(maps: Path = Path("/proc/self/maps")) -> dict[str, list[int]]:
-    """Return the files of Intel's drivers in this process -> size and time, to notice an update."""
+    """Map files of Intel's drivers in this process to their size and time, to notice updates."""
     try:
         lines = maps.read_text().splitlines()
         paths = sorted({Path(line.split(maxsplit=5)[-1]) for line in lines if "/" in line})

@@ -1,7 +1,7 @@
 """Find nodes that OpenVINO may silently compute differently from ONNX Runtime.
 
-Seen with OpenVINO 2026.4.1 and ONNX Runtime 1.31.1; scripts in ``findings`` show each case. We run
-a file with such a node only if both libraries give the same boxes and scores in one inference.
+We saw them with OpenVINO 2026.4.1 and ONNX Runtime 1.31.1; ``findings`` has a script for each. We
+run a file with such a node only if both libraries give the same boxes and scores in one inference.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import onnx
 
 Test = Callable[[Mapping[str, Any], int], bool]  # (attributes of a node, opset) -> may differ
-# Largest relative differences of boxes and scores in float32. Rounding alone causes 1e-5.
+# Largest relative differences of boxes and scores to accept in float32. Rounding causes 1e-5.
 LIMITS = (1e-3, 1e-3)
 
 
@@ -59,7 +59,7 @@ TESTS: Mapping[str, Test] = {
     "ReduceLogSumExp": _reduces_all,
     "ReduceL2": _reduces_none,
 }
-# In 8 bits, OpenVINO saturates results of these operators; ONNX Runtime wraps, as for wider types.
+# OpenVINO saturates 8-bit results of these operators, but in ONNX Runtime they wrap around.
 SATURATING = frozenset(("Add", "Sub", "Mul", "Neg", "Abs"))
 
 

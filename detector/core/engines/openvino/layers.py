@@ -27,7 +27,7 @@ QUANTISED = ("u8", "i8")
 SUBGRAPH = re.compile(r"^subgraph\d+: ")
 # Layers of the runtime model that compute nothing: constants, inputs and outputs.
 PASSIVE = ("Const", "Input", "Output")
-RUNS_OF_A_MEAN = 16  # profiled runs before the graph is compiled again
+RUNS_OF_A_MEAN = 16  # number of profiled runs after which we compile the graph again
 # In these layers, which move or cast data, u8 data is the picture. In others u8 means quantised.
 LAYERS_THAT_MOVE = ("Transpose", "Reorder", "Convert", "Subgraph")
 

@@ -1,6 +1,6 @@
 """Mark nodes with OpenVINO's attribute ``precise``, so that they stay float32 in any precision. Its
-Python API cannot set the attribute, so we write it into the model's XML file. It is undocumented;
-openvino 2024.6 and 2026.4 respect it."""
+Python API cannot set the attribute, so we write it into the model's XML file. The attribute is
+undocumented; openvino 2024.6 and 2026.4 respect it."""
 
 from __future__ import annotations
 

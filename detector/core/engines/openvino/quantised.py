@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 BYTE = 128  # difference between a number as s8 and as u8
 FAINT = 0.1  # scores with a smaller norm are rounding errors
-# Largest relative differences of boxes and of scores. Rounding alone causes 0.03 and 0.41
+# Largest relative differences of boxes and scores to accept. Rounding alone causes 0.03 and 0.41
 # (yolox_nano). If OpenVINO finds no object, the difference of scores is 1.
 LIMITS = (0.2, 0.7)
 

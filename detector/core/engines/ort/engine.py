@@ -30,7 +30,7 @@ from detector.core.models.base import Network
 # Log fatal errors only: other errors raise exceptions, and only we write to stdout and stderr.
 SILENT = 4
 # This optimiser would round the float weights of a convolution to int8 if the convolutions around
-# it are quantised, although the graph keeps it in float.
+# it are quantised, although the graph keeps them in float.
 UNWANTED = {"WeightBiasQuantization"}
 
 

@@ -44,7 +44,7 @@ NAMES = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16", "uint8": "u8", 
 
 
 def split_into_runs(events: list[dict[str, Any]]) -> list[list[tuple[str, str, float]]]:
-    """Return a list of (name, operator, ms) for each run, in order of execution, to 1 us."""
+    """Return for each run (name, operator, ms) of its nodes, in order, with 1 us resolution."""
     nodes = [
         event for event in events if event.get("cat") == "Node" and event["name"].endswith(SUFFIX)
     ]

@@ -165,7 +165,7 @@ class OpenTorch(Engine):
 
         with translated("torch", "try the network on the GPU"):
             torch.cuda.current_stream(self._device).synchronize()  # the weights are uploaded
-            # Check all requests if each has a CUDA graph: a graph holds memory until its release.
+            # With CUDA graphs, check all requests: a graph holds its memory until it is released.
             check_memory(run, network, self._device, count if graphs else self.concurrency)
             requests = make()
             if by_default:

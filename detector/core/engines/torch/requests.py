@@ -79,7 +79,7 @@ class CudaRequest(RawRequest):
         self._results = [allocate_pinned(shape, torch.float32) for shape in network.output_shapes]
         self._outputs = [result.numpy() for result in self._results]
         self._start_event = torch.cuda.Event(enable_timing=True)
-        # A waiting thread sleeps with ``blocking``, instead of spinning.
+        # ``blocking`` lets a waiting thread sleep instead of spin.
         self._end_event = torch.cuda.Event(enable_timing=True, blocking=True)
         self._arithmetic = tf32, benchmark
         self._run: Any = run  # None after close
@@ -230,7 +230,7 @@ def fits(run: Run, network: Network, device: Any, concurrency: int, batch: int) 
 
 
 def begin_peak(device: Any) -> int:
-    """Reset torch's peak memory on a GPU. Return the bytes allocated now."""
+    """Reset torch's record of the peak memory on a GPU. Return the bytes allocated now."""
     if device.type != "cuda":
         return 0
     torch.cuda.reset_peak_memory_stats(device)

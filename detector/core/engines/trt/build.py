@@ -73,8 +73,8 @@ def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _free_reshapes(graph: onnx.GraphProto, batch: int, shapes: Mapping[str, Shape]) -> None:
-    """Make Reshape nodes whose input and output begin with the batch copy it: in the shape, replace
-    it by 0, which copies that side of the input."""
+    """If input and output of a Reshape begin with the batch, replace the batch in the shape by 0,
+    which copies that side of the input."""
     from onnx import numpy_helper
 
     constants = {tensor.name: tensor for tensor in graph.initializer}

@@ -23,7 +23,7 @@ AMPERE = (8, 0)  # the first compute capability with tf32 and bf16
 
 @dataclass(frozen=True)
 class Edition:
-    """A library. ``magic``: first bytes of its plans. ``packages``: pip name, {} is CUDA's major."""
+    """A library. ``magic``: first bytes of a plan. ``packages``: pip name, {} is CUDA's major."""
 
     engine: str
     module: str

@@ -42,7 +42,7 @@ def make_log(trt: Any) -> Any:
                 self._warnings[SOURCE_LINE.sub("", text)] = None
 
         def reason(self) -> str:
-            """Return the errors since the last call, oldest first: that is usually the cause."""
+            """Return the errors since the last call. The first error is usually the cause."""
             errors = dict.fromkeys(self._errors)
             self._errors.clear()
             return "; ".join(errors) or "TensorRT gave no reason"

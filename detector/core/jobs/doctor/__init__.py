@@ -68,7 +68,7 @@ def _describe_cv2() -> dict[str, Any]:
             "threads": cv2.getNumThreads(),
             "error": None,
         }
-    except Exception as error:  # without libGL an ImportError, but a broken wheel may raise any
+    except Exception as error:  # without libGL an ImportError; a broken wheel may raise any error
         text = " ".join(str(error).split())
         return {
             "version": None,
@@ -215,7 +215,7 @@ def _check_default_job(
 
 
 def _describe_folder(path: Path, replaceable: bool) -> dict[str, Any]:
-    """Describe a folder or its nearest existing parent. ``replaceable``: by a temporary folder."""
+    """Describe a folder or its nearest existing parent. ``replaceable``: a temporary one serves."""
     place = path.resolve()
     while not place.exists():
         place = place.parent

@@ -5,7 +5,7 @@ of values, from which ``detector.core.models.graph.qdq`` writes the graph with i
 
 calibrate.py  finds the calibration of a model and an input size
 making.py     makes a calibration, with frames.py and search.py
-frames.py     samples the frames of a source, and holds half of them out for tests
+frames.py     samples the frames of a source, and holds half of them out
 search.py     measures agreement with fp32, and finds which layers must stay float
 
 If the int8 graph exists already, a run only reads the calibration (``_find_built``), without the

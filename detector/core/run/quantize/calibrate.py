@@ -33,8 +33,8 @@ SCHEMA = 1
 # Key of ``Calibration.result`` in packaged calibrations: int8-u8 with weights of 7 bits.
 NARROW = "int8-u8, 7 bits"
 # Key for int8 by OpenVINO with float layers in bf16. OpenVINO uses bf16 if a calibration has this
-# key: it gets the key on a CPU with bf16 if the agreement is within the budget. A packaged one has
-# it if the loss of AP50 is small (docs/model-street.md).
+# key. A calibration made on a CPU with bf16 has it if the agreement is within the budget, and a
+# packaged calibration if the loss of AP50 is small (docs/model-street.md).
 FLOAT_IN_BF16 = "int8-u8, float in bf16"
 SUFFIX = ".calibration"  # JSON in spite of the name; the manifest next to it ends in .json
 UNREADABLE = (UsageError, ValueError, KeyError, TypeError, AttributeError, OverflowError)

@@ -1,4 +1,4 @@
-"""Read frames for a calibration, spread evenly over a source. Hold half of them out for tests."""
+"""Read evenly spread frames of a source for a calibration. Hold half out to measure agreement."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def choose_float_units(
 def _bisect(
     ranking: Sequence[Unit], measure: Callable[[Sequence[Unit]], float], budget: float
 ) -> tuple[list[Unit], float]:
-    """Return the fewest first units of the ranking that reach the budget, and their agreement."""
+    """Return the fewest worst units that reach the budget if float, and the agreement with them."""
     low, high, best = 0, len(ranking), 1.0
     while high - low > 1:
         middle = (low + high) // 2

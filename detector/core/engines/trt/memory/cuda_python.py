@@ -117,7 +117,7 @@ class CudaPythonMemory:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Make the device current in this thread. At the end, restore the device before."""
+        """Make the device current in this thread. Restore the previous device at the end."""
         before = self._runtime("cudaGetDevice")
         self._runtime("cudaSetDevice", self._device)
         with ending_with(partial(self._restore, before)):
