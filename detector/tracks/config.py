@@ -18,7 +18,7 @@ def _trackers() -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class TrackingConfig:
-    """Setting infer_every, smooth or zones turns a tracker on."""
+    """If infer_every, smooth or zones is set, a tracker is turned on."""
 
     title: ClassVar = "Tracks"
     after: ClassVar = "selection"

@@ -17,7 +17,7 @@ def main() -> NoReturn:
     keep_blas_alone()
     try:
         check_files(LEAST_FILES)
-    except DetectVideoError as error:  # limits too low even to import what follows
+    except DetectVideoError as error:  # limits are too low even for the following imports
         with suppress(AttributeError):  # a closed stderr is None
             sys.stderr.write(f"detect-video: {error}\n")
         sys.exit(error.exit_code)
@@ -44,8 +44,8 @@ def main() -> NoReturn:
     except BaseException as error:
         code = code or end(error)
     if stopped or code in (EXIT_INTERNAL, EXIT_ENGINE):
-        # Libraries may still run threads. A normal exit would crash in them ("terminate called") or
-        # wait for them.
+        # Libraries may still run threads. A normal exit would wait for them, or crash in them
+        # ("terminate called").
         os._exit(code)
     sys.exit(code)
 
@@ -54,7 +54,7 @@ def _run_command() -> int:
     from detector.core.cli.group import cli
 
     try:
-        # `--help` returns its exit code; commands exit by SystemExit.
+        # `--help` returns its exit code. Commands raise SystemExit.
         return int(cli.main(prog_name="detect-video", standalone_mode=False) or 0)
     except SystemExit as leaving:
         return int(leaving.code or 0)

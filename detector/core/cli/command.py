@@ -45,9 +45,9 @@ def subcommand(
     becomes one line on stderr and its exit code (exits.py).
 
     ``options``: the configuration options that it accepts. ``config_file`` adds --config. ``json``
-    adds --json and names what it prints. ``quiet`` adds --quiet with this help. ``interrupted``:
-    the message after a signal that nothing else handled. ``light``: the command imports no numpy
-    and starts no threads. ``examples``: command lines for --help.
+    adds --json; its text names what is printed. ``quiet`` adds --quiet with this help text.
+    ``interrupted``: the message if a signal ends the command. ``light``: the command imports no
+    numpy and starts no threads. ``examples``: command lines for --help.
     """
     shared = list(options)
     if config_file:
@@ -99,8 +99,8 @@ def config_options(
     without: Collection[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> list[click.Option]:
-    """Make options from the configuration's leaves; those not given are None. ``groups``, ``but``:
-    groups to include and exclude; ``only``, ``without``: leaves. ``defaults``: shown in help."""
+    """Make options from the configuration. Options that are not given are None. ``groups``,
+    ``but``: groups to include, exclude; ``only``, ``without``: options. ``defaults``: for help."""
     own = defaults or {}
     return [
         _click_option(option_groups()[group].title, leaf, own.get(leaf.name, leaf.default))
@@ -129,7 +129,7 @@ def _click_option(title: str, leaf: dataclasses.Field[Any], default: Any) -> cli
             bare=meta.get("bare"),
             **shown,
         )
-    # --no-sync undoes a flag of a lower level. An option named no_... has no negation.
+    # --no-sync undoes --sync of a lower level. An option named no_... has no such flag.
     if not leaf.name.startswith("no_"):
         names = [f"{names[0]}/--no-{names[0].removeprefix('--')}"]
     return GroupedOption(

@@ -54,7 +54,7 @@ def end(error: BaseException) -> int:
         _say(f"{error.word}: {error.says}" if error.says else error.word)
         return error.exit_code
     if isinstance(error, click.ClickException):
-        # click 8.2 raises NoArgsIsHelpError, whose message is the help with its layout
+        # click 8.2 raises NoArgsIsHelpError. Its message is the help, whose layout must stay.
         if len(sys.argv) == 1 or type(error).__name__ == "NoArgsIsHelpError":
             error.show()
         else:
@@ -83,14 +83,14 @@ def _end_sentence(message: str) -> str:
 
 
 def _help_command(error: click.ClickException) -> str:
-    """Return the ``--help`` command that lists what the user mistyped."""
+    """Return the ``--help`` command line of the command that raised the error."""
     context = getattr(error, "ctx", None)
     words = context.command_path.split()[1:] if context is not None else []
     return " ".join(["detect-video", *([] if words == ["detect"] else words), "--help"])
 
 
 def complain(error: DetectVideoError) -> None:
-    """Print the message and its notes, each as one line, even if it contains line breaks."""
+    """Print the error's message and notes, each as one line even if it contains line breaks."""
     from detector.core.run.limits import folder_is_gone
 
     hint = "; the current folder was deleted: go to another one with cd" if folder_is_gone() else ""
@@ -104,7 +104,7 @@ def _say(text: str) -> None:
 
 
 def _find_log(error: BaseException) -> str:
-    """Return the file with the traceback: the session's, or else one that this call writes."""
+    """Return the file with the traceback. If the session has none, write one."""
     for note in getattr(error, "__notes__", ()):
         if note.startswith(LOGGED):
             return str(note.removeprefix(LOGGED))
@@ -114,7 +114,7 @@ def _find_log(error: BaseException) -> str:
         target = user_cache() / LOG
         write_whole(target, text, ours=True, private=True)
         return str(target)
-    with suppress(OSError):  # a unique name: others may write to this folder
+    with suppress(OSError):  # use a unique name, since other accounts may write to this folder
         file, path = tempfile.mkstemp(prefix="detect-video-", suffix=".log")
         with os.fdopen(file, "wb") as log:
             log.write(text)

@@ -1,4 +1,4 @@
-"""The click group of all commands, of the core and of the wings; ``detect`` is the default."""
+"""The click group of all commands of the core and the wings. ``detect`` is the default command."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from detector.core.errors import EXIT_USAGE
 from detector.core.run.limits import blas_threads, check_threads
 
 DEFAULT = "detect"
-EXAMPLES = 6  # examples of detect, shown by --help alone
-HELP = "help"  # `help compare` means `compare --help`; not a command, so the help does not list it
+EXAMPLES = 6  # number of examples of detect that --help alone shows
+HELP = "help"  # `help compare` means `compare --help`; --help does not list it as a command
 
 
 def command_names() -> list[str]:
@@ -28,7 +28,7 @@ def command_names() -> list[str]:
 
 class DefaultGroup(click.Group):
     """A group with a default: ``detect-video in.mp4`` means ``detect-video detect in.mp4``. A file
-    that has the name of a command must be given as ``./build``."""
+    with the name of a command must be given with a path, as ``./build``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return command_names()
@@ -41,7 +41,7 @@ class DefaultGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         widen(ctx)
-        if ctx.resilient_parsing:  # a shell completes a word: print nothing, raise no error
+        if ctx.resilient_parsing:  # a shell completes a word, so print nothing and raise no error
             return super().parse_args(ctx, _words_before(args))
         if not args:
             from detector.core.cli.help_text import SUMMARY
@@ -60,7 +60,7 @@ class DefaultGroup(click.Group):
 
             args[0] = answer_habits(args, ctx, self._options_of(ctx)) or args[0]
         if args and args[0] not in command_names() and args[0] not in (*FLAGS, "--version"):
-            check_threads(blas_threads())  # what follows imports numpy
+            check_threads(blas_threads())  # the following code imports numpy
             if not is_there:
                 from detector.core.cli.habits import refuse_model_name
 
@@ -74,7 +74,7 @@ class DefaultGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def _options_of(self, ctx: click.Context) -> Callable[[str], dict[str, bool]]:
-        """Return a function that lists a command's options; it imports the command when called."""
+        """Return a function: name of a command -> its options. It imports the command."""
         from detector.core.cli.habits import list_options
 
         def known(name: str) -> dict[str, bool]:
@@ -84,7 +84,7 @@ class DefaultGroup(click.Group):
         return known
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete words. Files come first, because bash drops items before them."""
+        """Complete words. List files first, because bash drops items before files."""
         detect = self._detect()
         items = super().shell_complete(ctx, incomplete)
         items += detect.shell_complete(click.Context(detect), incomplete)
@@ -127,7 +127,7 @@ class DefaultGroup(click.Group):
 
 
 def _words_before(args: list[str]) -> list[str]:
-    """Return the command line before the word that a shell completes, its command first."""
+    """Return the words before the word that a shell completes, with our command as the first."""
     from detector.core.config.elsewhere import WORDS
 
     if not args or args[0] in (*FLAGS, "--version"):
@@ -139,7 +139,7 @@ def _words_before(args: list[str]) -> list[str]:
 
 
 def _refuse_misspelt(word: str, ctx: click.Context) -> None:
-    """Raise UsageError for ``profle in.mp4``. A source would have a path or a suffix."""
+    """Raise UsageError for a mistyped command, ``profle``. A source has a path or a suffix."""
     close = difflib.get_close_matches(word, command_names(), n=1, cutoff=0.75)
     if close and word.isidentifier():
         raise click.UsageError(f"No such command or file '{word}'. Did you mean '{close[0]}'?", ctx)

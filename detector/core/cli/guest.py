@@ -1,4 +1,4 @@
-"""What a wing can do for the command ``detect``: take over some runs, and observe the others."""
+"""The interface of wings to ``detect``: they take over some runs, and observe other runs."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from detector.core.terminal.progress import LiveLine
 
 
 class Surroundings(Protocol):
-    """What is open during one run of ``detect``, such as the server of its page."""
+    """What a wing keeps open during one run of ``detect``, such as the server of its page."""
 
     def watch(self, line: LiveLine | None) -> tuple[Watcher | None, Live | None]:
         """Return an observer of the frames of a run on files, and a display of its progress.
-        ``line``: the terminal's progress line, if it has one."""
+        ``line``: the progress line of the terminal, if any."""
 
 
 class Guest(Protocol):
-    """What a wing does for ``detect``."""
+    """A wing's part in the command ``detect``."""
 
     def takes(self, specs: Sequence[str], config: Config, given: Container[str]) -> bool:
         """Return whether this wing runs these sources itself. ``given``: options on the command
-        line. Raises UsageError for sources that cannot be combined, and for unused options."""
+        line. Raises UsageError for sources that cannot be combined, or options without effect."""
 
     def check(self, specs: Sequence[str], config: Config) -> None:
-        """Raise UsageError that lists all faults of sources that the wing runs; open no source."""
+        """Raise a UsageError that lists all faults of the wing's sources. Open no source."""
 
     def around(
         self, config: Config, say: Callable[[str], None]

@@ -13,11 +13,11 @@ import click
 if TYPE_CHECKING:
     from detector.core.cli.translating import Known
 
-LISTS = ("--classes", "--blur")  # options whose items other programs take as separate words
+LISTS = ("--classes", "--blur")  # lists that other programs take as separate words
 
 
 def our_option(theirs: str, known: Collection[str]) -> str | None:
-    """Return what to use for another program's option, or for ours with underscores, or None."""
+    """Return a hint for another program's option, or for ours with underscores; otherwise None."""
     from detector.core.config.elsewhere import HABITS  # imported only if needed
 
     option = theirs.replace("_", "-")
@@ -29,8 +29,8 @@ def our_option(theirs: str, known: Collection[str]) -> str | None:
 
 
 def answer_habits(words: Sequence[str], ctx: click.Context, known: Known) -> str | None:
-    """Return our command for another program's first word, if any. Raises UsageError that says how
-    to write ``train``, ``conf=0.3`` or ``yolo predict``."""
+    """Return our command if the first word is that of another program, otherwise None. For words
+    such as ``train``, ``conf=0.3`` or ``yolo predict``, raise UsageError that says what to type."""
     word = words[0]
     from detector.core.config.elsewhere import ABSENT, WORDS
 
@@ -52,7 +52,7 @@ def refuse_assignments(words: Sequence[str], ctx: click.Context, known: Known) -
 
 
 def answer_option(option: str, words: Sequence[str], ctx: click.Context) -> str | None:
-    """Return a hint for an option that the command lacks; None if we know none like it."""
+    """Return a hint for an option that the command lacks. Return None if we know no similar one."""
     ours = our_option(option, known := list_options(ctx.command))
     if ours is None:
         return None
@@ -62,7 +62,7 @@ def answer_option(option: str, words: Sequence[str], ctx: click.Context) -> str 
 
 
 def _write_ours(words: Sequence[str], known: Known, ctx: click.Context, *command: str) -> str:
-    """Translate ``words``. The translator is imported only if needed."""
+    """Translate ``words``. The translator is imported only here."""
     from detector.core.cli.translating import write_ours
 
     return write_ours(words, known, ctx, *command)
@@ -93,7 +93,7 @@ def _assigns(word: str) -> bool:
 
 
 def refuse_split_lists(words: Sequence[str], sources: Sequence[str], ctx: click.Context) -> None:
-    """Raise UsageError for ``in.mp4 --classes 0 2``, where 2 would be a webcam."""
+    """Raise UsageError for ``in.mp4 --classes 0 2``: the 2 would be taken for a webcam."""
     for at, word in enumerate(words):
         if word not in LISTS:
             continue

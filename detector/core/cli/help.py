@@ -1,4 +1,4 @@
-"""Commands and options that take a topic after --help, and whose words a shell completes."""
+"""Commands that take a topic after --help, and options whose values a shell completes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from click.shell_completion import CompletionItem
 
 ALL = "all"
 FLAGS = ("--help", "-h")
-TOPIC = f"{__name__}.topic"  # key in a context's meta: the topic given to --help
+TOPIC = f"{__name__}.topic"  # key in ``Context.meta`` of the topic given to --help
 OF_CLASSES = ("classes", "blur")  # options that take names of classes
-MOST_LISTED = 20  # --help lists all options of commands with at most this many
+MOST_LISTED = 20  # if a command has more options, --help lists only some of them
 
 
 class GroupedOption(click.Option):
@@ -31,7 +31,7 @@ class GroupedOption(click.Option):
         common: bool = False,
         **more: Any,
     ) -> None:
-        """``bare``: the value if the flag is given alone. ``common``: a plain --help shows it."""
+        """``bare``: the value of a flag given alone. ``common``: a plain --help shows it."""
         super().__init__(*given, **more)
         self.group, self.words, self.bare = group, words, bare
         self.short, self.common = short, common
@@ -60,7 +60,7 @@ def _names_for(option: str | None, ctx: click.Context) -> Sequence[str]:
 
 
 def complete_files(incomplete: str, words: Sequence[str] = ()) -> list[CompletionItem]:
-    """Make the shell complete paths, besides ``words``."""
+    """Make the shell complete paths as well as ``words``."""
     items = [CompletionItem(word) for word in words if word.startswith(incomplete)]
     return [CompletionItem(incomplete, type="file"), *items]
 
@@ -103,7 +103,7 @@ class HelpfulCommand(click.Command):
         return rest
 
     def _with_bare(self, ctx: click.Context, args: Sequence[str]) -> list[str]:
-        """Add the value of each flag given without one."""
+        """Add the value ``bare`` to each flag that is given without a value."""
         options = {
             flag: (option.bare, option.words)
             for option in self.get_params(ctx)
@@ -168,6 +168,6 @@ class HelpfulCommand(click.Command):
 
 
 def widen(ctx: click.Context) -> None:
-    """Use the terminal's width, up to 140 columns; a pipe gets 100."""
+    """Use the terminal's width, up to 140 columns, or 100 columns in a pipe."""
     width = shutil.get_terminal_size((100, 24)).columns
     ctx.terminal_width = max(40, min(width, 140)) - 1

@@ -1,7 +1,7 @@
 """Write --help: common options, one group, or all.
 
-If a command has many options, ``--help`` alone lists its own and the common ones, one line each.
-``--help all``, ``--help GROUP`` and ``--help OPTION`` show the full texts.
+If a command has many options, ``--help`` alone lists its own and the common options, one line each.
+``--help all``, ``--help GROUP`` and ``--help OPTION`` show full texts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _group_options(command: click.Command, ctx: click.Context) -> dict[str, list
 def _choose(
     command: click.Command, ctx: click.Context, topic: str
 ) -> dict[str, list[click.Option]] | None:
-    """Return the options that ``--help TOPIC`` shows; None for an unknown topic."""
+    """Return the options that ``--help TOPIC`` shows, or None for an unknown topic."""
     groups = _group_options(command, ctx)
     if topic == ALL:
         return groups
@@ -83,7 +83,7 @@ def write_common(
     for option in itertools.chain(*groups.values()):
         if (row := option.get_help_record(ctx)) is None:
             continue
-        common = getattr(option, "common", None)  # of a GroupedOption
+        common = getattr(option, "common", None)  # only a GroupedOption has this
         if common is None:
             rows.append((row[0], _make_short(option.help or "", formatter.width - 30)))
         elif common:

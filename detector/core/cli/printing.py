@@ -1,8 +1,8 @@
 """Print a command's output, also where standard streams are closed, full, or without a reader. A
 test finds output that bypasses this module.
 
-Names and messages come from untrusted files, so we escape control characters (errors/text.py).
-Letters that the terminal's encoding lacks are escaped as well.
+Names and messages may come from untrusted files, so we escape control characters (errors/text.py).
+Letters that the terminal's encoding lacks are escaped, too.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from detector.core.errors.text import printable
 if TYPE_CHECKING:
     from detector.core.terminal.console import SafeConsole
 
-GONE = (errno.EPIPE, errno.EIO)  # the reader of a pipe (`| head`) or the terminal is gone
+GONE = (errno.EPIPE, errno.EIO)  # errors if the reader of a pipe (`| head`) or terminal is gone
 _CLOSED: list[str] = []  # the standard streams that the caller closed
 
 
 def echo(line: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print one line. ``nl``: whether to end it."""
+    """Print one line. ``nl``: whether to print a line break after it."""
     click.echo(printable(line), err=err, nl=nl)
 
 
 def print_json(document: Any) -> None:
-    """Print a document. ``to_json`` itself escapes all but ASCII."""
+    """Print a document. ``to_json`` has escaped all characters except ASCII."""
     from detector.core.session.codec import to_json
 
     click.echo(to_json(document), nl=False)
 
 
 def terminal(piped_width: int) -> SafeConsole:
-    """Return a console for tables on standard output; COLUMNS or ``piped_width`` wide in a pipe."""
+    """Return a console for tables on standard output. A pipe has COLUMNS or ``piped_width``."""
     from detector.core.terminal.console import SafeConsole
 
     rich_decides = os.environ.get("COLUMNS", "").isdecimal() or sys.stdout.isatty()
@@ -55,14 +55,15 @@ def error_terminal() -> SafeConsole:
 
 
 class _StandardOutput(io.FileIO):
-    """Standard output as bytes, discarded once the reader is gone. Raises OutputError, once."""
+    """Standard output as bytes. The first error raises OutputError, except if the reader is gone.
+    Later output is discarded."""
 
     _lost = False
 
     def write(self, data: Any, /) -> int:
         if not self._lost:
             try:
-                return super().write(data)  # may write a part; the buffer then writes the rest
+                return super().write(data)  # if this writes a part, the buffer writes the rest
             except OSError as error:
                 self._lost = True
                 self._complain(error)
@@ -77,15 +78,15 @@ class _StandardOutput(io.FileIO):
 
 
 class _Errors(_StandardOutput):
-    """Standard error as bytes. Write errors are ignored: there is nowhere left to report them."""
+    """Standard error as bytes. Errors are ignored, since there is nowhere left to report them."""
 
     def _complain(self, error: OSError) -> None:
         pass
 
 
 def check_standard_output(owners: Mapping[str, bool]) -> None:
-    """Raise UsageError if several options write to standard output, OutputError if it is closed.
-    ``owners``: option -> whether it writes there."""
+    """Raise UsageError if several options write to standard output, and OutputError if an option
+    does but it is closed. ``owners``: option -> whether it writes to standard output."""
     writers = [option for option, writes in owners.items() if writes]
     if len(writers) > 1:
         raise UsageError(
@@ -96,7 +97,7 @@ def check_standard_output(owners: Mapping[str, bool]) -> None:
 
 
 def take_standard_output() -> int:
-    """Return a new descriptor of standard output; libraries print to standard error from now on."""
+    """Return a new descriptor of standard output. Libraries now print to standard error."""
     sys.stdout.flush()
     taken = os.dup(1)
     os.dup2(2, 1)
@@ -108,7 +109,7 @@ def guard_streams() -> None:
     """Replace ``sys.stdout`` and ``sys.stderr`` with streams that handle failed writes."""
     _open_closed()
     with suppress(OSError):
-        sys.stdout.flush()  # a user's sitecustomize may have printed something
+        sys.stdout.flush()  # the user's sitecustomize.py may have printed something
     sys.stdout = _wrap_text(_StandardOutput(1, "w", closefd=False), sys.stdout, os.isatty(1))
     sys.stderr = _wrap_text(_Errors(2, "w", closefd=False), sys.stderr, True, _ErrorText)
 
@@ -123,7 +124,7 @@ def keep_others_out() -> None:
 
 
 class _ErrorText(io.TextIOWrapper):
-    """Standard error as text, without secrets, even in warnings, logs and threads' tracebacks."""
+    """Standard error as text. Hides secrets, even in warnings, logs and tracebacks of threads."""
 
     def write(self, text: str, /) -> int:
         super().write(redact(text))
@@ -136,7 +137,7 @@ def _wrap_text(
     return kind(
         io.BufferedWriter(raw),
         encoding=before.encoding,
-        errors="backslashreplace",  # a letter that the terminal lacks does not end the program
+        errors="backslashreplace",  # a letter that the terminal lacks must not end the program
         newline="\n",
         line_buffering=lines,
     )
@@ -149,5 +150,5 @@ def _open_closed() -> None:
             os.fstat(number)
         except OSError:
             _CLOSED.append(name)
-            os.open(os.devnull, os.O_RDWR)  # gets ``number``, the lowest free one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is ``number``
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))

@@ -1,4 +1,4 @@
-"""Translate a command line of ultralytics or YOLOv5 into ours, as one line to type."""
+"""Translate a command line of ultralytics or YOLOv5 into one line of ours to type."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ import click
 from detector.core.config.elsewhere import ABSENT, HABITS, WORDS
 from detector.core.sources._contents import PICTURE, kind_of_name
 
-# Options of other programs that take no value if written like --half.
+# Options of other programs that take no value in the form --half.
 SWITCHES = frozenset(
     "--half --fp16 --int8 --agnostic-nms --nosave --save-txt --save-crop --save-frames --exist-ok "
     "--hide-conf --show --view-img --cuda --gpu --cpu --augment --dynamic --simplify -y".split()
 )
 NEGATED = {"--save": "--no-video", "--show-labels": "--hide-labels", "--show-conf": "--hide-scores"}
-FORMATS = {"engine": "trt", "openvino": "openvino"}  # files that build makes for an engine
+FORMATS = {"engine": "trt", "openvino": "openvino"}  # value of their --format -> our engine
 SOURCES = ("--source", "--input", "-i")
-PLACES = ("--project", "--name")  # together they name a folder
+PLACES = ("--project", "--name")  # their two options that together name a folder
 COUNTING = ("count", "queue", "trackzone")  # ultralytics' solutions that count
-# returns a command's options, and whether each takes a value
+# name of our command -> its options, and whether each takes a value
 Known = Callable[[str], Mapping[str, bool]]
 
 
 def write_ours(
     words: Sequence[str], known: Known, ctx: click.Context, command: str = "detect"
 ) -> str:
-    """Return ``use detect-video in.mp4 --size 640.``, then the options that we lack. Raises
+    """Return ``use detect-video in.mp4 --size 640.``, then a list of options that we lack. Raises
     UsageError."""
     line = _TranslatedLine(known, ctx, command)
     rest = [*words]
@@ -59,12 +59,12 @@ class _TranslatedLine:
         return self._options_of(self._command)
 
     def take(self, word: str, rest: list[str]) -> None:
-        """Translate one word; its values are taken from ``rest``."""
+        """Translate one word. If it takes values, remove these from ``rest``."""
         name, equals, value = word.partition("=")
         dashed = word.startswith("-") and word != "-"
         option = ("" if dashed else "--") + name.replace("_", "-")
         follows = self._known.get(option, option not in SWITCHES)
-        # ``save_txt`` is an option; words without a dash or underscore may name a file
+        # ``save_txt`` is an option. A word without a dash or underscore may name a file.
         is_on = not follows and (option in SWITCHES or "_" in name) and not os.path.lexists(word)
         assigned = equals and name.isidentifier() and not os.path.lexists(word)
         if assigned and name in ("mode", "task"):
@@ -122,7 +122,7 @@ class _TranslatedLine:
 
     def _add_theirs(self, option: str, value: str) -> None:
         answer = HABITS.get(option)
-        if answer is None or option == "--data":  # a dataset, which only eval has
+        if answer is None or option == "--data":  # only eval takes a dataset
             self.left_out.append(option.lstrip("-"))
             return
         ours, _, own = re.split(r"[,;:]| \(| for | or ", answer)[0].partition(" ")
@@ -153,7 +153,7 @@ class _TranslatedLine:
             del options["--precision"]
             self.left_out.append("half for ONNX files, which serve every precision")
         if "--model" not in options and (options.get("--weights") or "").endswith(".pt"):
-            options["--model"] = options.pop("--weights")  # where YOLOv5 takes the model
+            options["--model"] = options.pop("--weights")  # YOLOv5's option for the model
         if self._folder:
             options["-o"] = os.path.join(*self._folder, "")
         command = [] if self._command == "detect" else [self._command]
@@ -162,7 +162,7 @@ class _TranslatedLine:
 
 
 def _take_values(option: str, rest: list[str]) -> str:
-    """Take an option's value. Join several by commas, as in --imgsz 480 640 and --classes 0 2."""
+    """Remove an option's value from ``rest``. Join several (--classes 0 2) by commas."""
     values = [rest.pop(0)]
     several = option == "--classes" or HABITS.get(option) == "--size"
     while several and rest and values[0].isdecimal() and rest[0].isdecimal():
@@ -171,7 +171,7 @@ def _take_values(option: str, rest: list[str]) -> str:
 
 
 def _convert_value(option: str, value: str) -> str:
-    """Write a value as we do: ``[2, 7]`` as 2,7, and a size of height, width as WIDTHxHEIGHT."""
+    """Return a value in our form: 2,7 for ``[2, 7]``, and WIDTHxHEIGHT for a height, width."""
     if value[:1] in ("[", "("):
         value = re.sub(r"[][() '\"]", "", value).strip(",")
     if HABITS.get(option) == "--size" and "," in value:

@@ -1,4 +1,4 @@
-"""``detect-video completion SHELL``: print the code with which a shell completes words."""
+"""``detect-video completion SHELL``: print code that lets a shell complete words."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def _format_value(value: Any) -> str:
 
 
 class _Group(click.Group):
-    """If no subcommand is given, prints its help to stderr and exits with 2, as in click 8.2."""
+    """A group that prints its help to stderr and exits with 2 without a subcommand (click 8.2)."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:

@@ -42,7 +42,7 @@ EXAMPLES = (
     "detect-video rtsp://10.0.0.5/stream          # a camera: daily files in live/",
     "detect-video in.mp4 --blur person            # pixelate people",
 )
-FORCED = {"FORCE_COLOR", "TTY_COMPATIBLE"}  # make rich treat a pipe as a terminal
+FORCED = {"FORCE_COLOR", "TTY_COMPATIBLE"}  # variables that make rich treat a pipe as a terminal
 VERBOSE = click.Option(
     ["--verbose", "-v"],
     is_flag=True,
@@ -96,8 +96,8 @@ def command(
             return 0
     rows_to = take_standard_output() if owners["--output -"] and not taken else None
     if owners["--events -"]:
-        quiet = True  # a reader of events gets nothing else
-    # Importing rich takes a twentieth of the start-up time: without a live line, do it afterwards.
+        quiet = True  # standard output gets only events
+    # Importing rich takes 1/20 of the start-up time, so import it later without a live line.
     may_draw = sys.stdout.isatty() or not FORCED.isdisjoint(os.environ)
     console = terminal(piped_width=80) if may_draw and not (as_json or quiet) else None
     drawn_on = console if console is not None and console.is_terminal else None
@@ -119,13 +119,13 @@ def command(
                 command=sys.argv,
                 console=drawn_on,
                 say=_say,
-                report_changes=not (drawn_on or as_json or quiet),  # a table shows changes
+                report_changes=not (drawn_on or as_json or quiet),  # on a terminal, a table does
                 building=building,
             )
         else:
             shown = verbose and not quiet
             result = _detect_files(specs, config, around, drawn_on, building, rows_to, shown)
-    quiet = quiet or result.unread  # the reader of the output has left
+    quiet = quiet or result.unread  # the program that read the output has ended
     if as_json:
         print_json(result.summary)
     elif not quiet and result.session is not None:
@@ -144,7 +144,7 @@ def command(
 
 
 def _concerns_wings(specs: Sequence[str], config: Config, given: Container[str]) -> bool:
-    """Return False for plain files without an option for cameras or for the page."""
+    """Return False if all sources are plain files and no option is for cameras or the page."""
     from detector.core import wings
     from detector.core.config.schema import options
     from detector.core.run.inputs import is_camera

@@ -9,12 +9,12 @@ from typing import Any
 def option(default: Any, help: str, metavar: str | None = None, **extra: Any) -> Any:
     """Return a field of the configuration tree, which also becomes a command-line option.
 
-    ``help`` is the long text; the short one, of one line, is its first sentence unless ``short`` is
-    given. ``common``: a plain --help shows the option; ``--help all`` shows all.
+    ``help`` is the long text. The short text, of one line, is ``short`` if given, otherwise the
+    first sentence of ``help``. ``common``: a plain --help shows it. ``--help all`` shows all.
 
-    ``extra``: ``choices``: words, or a function that lists them; ``at_least``, ``at_most``: limits,
-    required for numbers; ``flags``: if other than ``--name``; ``hidden``: not in --help; ``bare``:
-    what the flag means if no value follows; ``also``: another type that the Python API accepts;
-    ``secret_path``: the path of its address is a secret.
+    Keys of ``extra``: ``choices``, words or a function that lists them; ``at_least``, ``at_most``,
+    limits, which numbers must have; ``flags``, if not ``--name``; ``hidden``, not in --help;
+    ``bare``, the value of a flag alone; ``also``, another type that the Python API accepts;
+    ``secret_path``, the path of its address is secret.
     """
     return field(default=default, metadata={"help": help, "metavar": metavar, **extra})

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-# Option of another program -> ours, or what to do instead.
+# Option of another program -> our option, or what to do instead.
 HABITS = {
     **dict.fromkeys(
         ("--source", "--input", "-i"), "name the source without an option: detect-video in.mp4"
@@ -43,7 +43,7 @@ HABITS = {
     "--track true": "--track",
     "--track botsort": "--track bytetrack or ocsort; no tracker compares appearances",
 }
-# Command of another program -> ours.
+# Command of another program -> our command.
 WORDS = {
     "predict": "detect",
     "track": "detect --track",
@@ -112,7 +112,7 @@ _OPTION = re.compile(r"--([a-z][a-z-]*)(?: (\w+)\b)?")
 
 
 def answer_keyword(name: str, value: Any, known: Collection[str]) -> str | None:
-    """Return a hint such as ``use size=640``, or None. ``known``: our keywords."""
+    """Return a hint for a keyword, such as ``use size=640``, or None. ``known``: our keywords."""
     if name in IN_PYTHON:
         return IN_PYTHON[name]
     ours = HABITS.get("--" + name.replace("_", "-"))
@@ -125,11 +125,11 @@ def answer_keyword(name: str, value: Any, known: Collection[str]) -> str | None:
 
 
 class AnswersAttributes:
-    """A base class that suggests our attribute for another library's (``predict``, ``xyxy``)."""
+    """A base class that suggests our attribute instead of another library's, such as ``xyxy``."""
 
     __slots__ = ()
     answers: ClassVar[Mapping[str, str]] = OF_RESULTS
-    if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept any attribute
+    if not TYPE_CHECKING:  # type checkers must not see this, or they would accept any attribute
 
         def __getattr__(self, name):
             answer = self.answers.get(name, "").replace("NAME", name)

@@ -1,4 +1,4 @@
-"""Merge the levels of options into one checked tree. Later levels win, option by option:
+"""Merge the levels of options into one checked tree. For each option, the last level wins:
 
     cfg/default.yaml < options of the known model < a command's defaults < --config < flags
 
@@ -23,8 +23,8 @@ from detector.core.errors.reading import read_text
 from detector.core.errors.text import split_list
 from detector.core.errors.yaml_parsing import parse_yaml
 
-MAX_TEXT = 4096  # characters of a value: the longest path that the system accepts
-COMMAND_LINE = "command line"  # origin of the flags: messages name the flag, not the path
+MAX_TEXT = 4096  # most characters of a value: the longest path that the system accepts
+COMMAND_LINE = "command line"  # origin of flags, for which messages name the flag, not the key
 OTHER_NAMES = {"half": "fp16", "single": "fp32"}  # other programs' names for our choices
 
 _LEAVES = {leaf.name: (group, leaf) for group, leaf in options()}
@@ -33,8 +33,8 @@ _LEAVES = {leaf.name: (group, leaf) for group, leaf in options()}
 def resolve_config(
     config_file: str | None, flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
 ) -> Config:
-    """Return a command's configuration. Raises UsageError with the key's path. ``flags``:
-    option -> value; None: not given. ``defaults``: a command's own, above the model's."""
+    """Return a command's configuration. Raises UsageError with the wrong key's path. ``flags``:
+    option -> value, None if not given. ``defaults``: the command's, which override the model's."""
     return merge_levels(*collect_levels(config_file, flags, defaults))
 
 
@@ -73,7 +73,7 @@ def _read_own_file(config_file: str | Path) -> tuple[str, dict[str, Any]]:
 
 
 def _find_description_of_plan(model: str) -> Path | None:
-    """Return x.yaml next to x.trt, if any. It describes what the plan does not contain."""
+    """Return x.yaml next to x.trt, if any. It describes what is not in the plan itself."""
     from detector.core.engines import only_engine
 
     if only_engine(model) is None:
@@ -83,8 +83,8 @@ def _find_description_of_plan(model: str) -> Path | None:
 
 
 def merge_levels(*levels: tuple[str, Mapping[str, Any]]) -> Config:
-    """Merge levels into one checked, frozen tree; a later level wins, option by option. A level is
-    (origin, options), nested in groups or flat. Raises UsageError."""
+    """Merge levels into one checked, frozen tree. The last level wins, option by option. A level is
+    (origin, options), with or without groups. Raises UsageError."""
     values: dict[str, dict[str, Any]] = {group: {} for group in option_groups()}
     for origin, level in levels:
         for name, value in _flatten(origin, level):
@@ -117,7 +117,7 @@ def read_level(path: str | Path) -> tuple[str, dict[str, Any]]:
 
 
 def _flatten(origin: str, level: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield (option, value) of a level whose options may be in groups or not."""
+    """Yield (option, value) of a level. Its options may be in groups or at the top."""
     for key, value in level.items():
         if key in option_groups() and isinstance(value, Mapping | None):
             for name, leaf in (value or {}).items():
@@ -154,7 +154,7 @@ def _check(origin: str, name: str, value: Any) -> Any:
     if isinstance(value, str) and "://" in value:
         from detector.core.errors.addresses import Address
 
-        Address(value, "secret_path" in leaf.metadata)  # registers secrets, before any message
+        Address(value, "secret_path" in leaf.metadata)  # registers secrets before any message
     where = flag_of(leaf) if origin == COMMAND_LINE else f"{origin}: {group}.{name}"
     if name == "zones" and isinstance(value, Mapping):
         value = json.dumps(value)
@@ -186,7 +186,7 @@ def read_value(where: str, leaf: dataclasses.Field[Any], value: Any) -> Any:
     if high is not None and value > high:
         percent = f"; did you mean {value / 100:g}?" if high == 1.0 and 5 <= value <= 100 else ""
         raise UsageError(f"{where}: {quote(value)} is too large; must be at most {high}{percent}")
-    # An unknown engine is refused later, when engines load, because --json then prints the error.
+    # Loading an unknown engine raises an error later, when --json already prints errors.
     choices = choices_of(leaf) if leaf.name != "engine" else ()
     for item in (value if isinstance(value, tuple) else (value,)) if choices else ():
         if item not in choices:
@@ -197,7 +197,7 @@ def read_value(where: str, leaf: dataclasses.Field[Any], value: Any) -> Any:
 
 
 def _parse_type(leaf: dataclasses.Field[Any]) -> tuple[type, bool]:
-    """Parse ``int | None`` to (int, True). Annotations are text here: ``from __future__``."""
+    """Parse ``int | None`` to (int, True). Annotations are text because of ``from __future__``."""
     kind, _, rest = str(leaf.type).partition(" | ")
     return {known.__name__: known for known in _KINDS}[kind.partition("[")[0]], rest == "None"
 

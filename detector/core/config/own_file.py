@@ -1,4 +1,4 @@
-"""Adapt a user's configuration file: relative paths, lists of class names, a run to repeat."""
+"""Adapt a user's configuration file: relative paths, lists of class names, or a run to repeat."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def adapt(origin: str, content: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _repeat(origin: str, document: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a run: as given, but with the engine, precision and input that it
-    chose, and without its session's folder. Raises UsageError."""
+    """Return the options of a run as given, but with the engine, precision and input size that the
+    run chose, and without its session's folder. Raises UsageError."""
     try:
         options = {**document["config"]}
         runtime = {**options["runtime"]}
@@ -50,7 +50,7 @@ def _repeat(origin: str, document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sort_names(origin: str, names: list[Any] | dict[Any, Any]) -> list[str]:
-    """Return class names in order of id from [person, vehicle] or {0: person, 1: vehicle}."""
+    """Return class names by id, from a list or from a mapping such as {0: person, 1: vehicle}."""
     if isinstance(names, dict):
         by_id = {str(key): name for key, name in names.items()}  # a quoted key works too
         if by_id.keys() != {str(at) for at in range(len(names))}:

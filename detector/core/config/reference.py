@@ -24,8 +24,8 @@ from detector.core.config.schema import (
     short_of,
 )
 
-# ``Detector`` takes the options of PYTHON_GROUPS, except NOT_IN_PYTHON, and also ALSO_IN_PYTHON. In
-# Python, writing and drawing are the caller's work, except ``blur``.
+# ``Detector`` takes the options of PYTHON_GROUPS except NOT_IN_PYTHON, and takes ALSO_IN_PYTHON. In
+# Python, the caller does writing and drawing, except ``blur``.
 PYTHON_GROUPS = ("network", "runtime", "calibration", "selection", "input", "loop", "live")
 NOT_IN_PYTHON = ("model", "engine", "self_timing")
 ALSO_IN_PYTHON = ("blur", "infer_every", "zones")
@@ -83,7 +83,7 @@ def python_options() -> list[tuple[str, dataclasses.Field[Any]]]:
 
 
 def python_types() -> str:
-    """Return the text of detector/core/api/options.py, where a list may be any sequence."""
+    """Return the text of detector/core/api/options.py. A list may be any sequence there."""
     lines = [PYTHON_HEAD]
     for _, leaf in python_options():
         kind = str(leaf.type).replace("tuple[str, ...]", "Sequence[str]")
@@ -111,14 +111,14 @@ def options_table() -> str:
 
 
 def with_options_table(page: str) -> str:
-    """Return the page with the current table between the two marks."""
+    """Return the page with the current table between the marks BEGIN and END."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}{options_table()}{END}{after}"
 
 
 def _flag_or_path(leaf: dataclasses.Field[Any]) -> str:
-    """Return the flag; for an option hidden from --help, its path in YAML."""
+    """Return the flags of an option, or its name in YAML if --help hides it."""
     meta = leaf.metadata
     if meta.get("hidden"):
         return f"{leaf.name}: (YAML)"

@@ -16,8 +16,8 @@ from detector.core import wings
 from detector.core.config import option
 
 Group = TypeVar("Group")
-# These functions list the choices that the folders contain. They are called when help is shown or
-# a value is checked, and import no library, so that --help stays quick.
+# These functions list choices by the files in our folders. They are called when help is shown or a
+# value is checked. They import no library, so that --help stays quick.
 
 
 def _engines() -> Sequence[str]:
@@ -528,7 +528,7 @@ def _groups_of_options() -> Mapping[str, str]:
     return {leaf.name: group for group, leaf in options()}
 
 
-# Defaults of ``eval``, as usual for average precision.
+# Defaults of ``eval``, which are usual for average precision.
 EVAL_DEFAULTS = {"conf": 0.001, "iou": 0.65, "max_det": 300}
 
 

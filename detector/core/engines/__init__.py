@@ -1,7 +1,7 @@
 """Interchangeable engines. Each file ``NAME.py`` or folder ``NAME/`` here is one engine.
 
-It has one subclass of ``base.Engine`` whose ``name`` is NAME, and must import its library, and most
-of its code, late (``Engine.start``). Shared code is in ``base`` and in modules that start with "_".
+It has one subclass of ``base.Engine`` whose ``name`` is NAME. It must import its library and most
+of its code late, in ``Engine.start``. Shared code is in ``base`` and modules that start with "_".
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from detector.core.models.base import Network
 
 DEVICE = re.compile(r"auto|cpu|npu|(cuda|gpu)(:\d+)?")
-VIRTUAL = re.compile(r"(?:auto|batch|hetero|multi):(?:intel:)?(cpu|gpu|npu)\b.*")  # OpenVINO's
+VIRTUAL = re.compile(r"(?:auto|batch|hetero|multi):(?:intel:)?(cpu|gpu|npu)\b.*")  # of OpenVINO
 # Other programs' names for our engines.
 OTHER_NAMES = {
     "tensorrt": "trt",
@@ -79,7 +79,7 @@ def libraries() -> list[str]:
 
 
 def why_unusable(*only: str) -> dict[str, str | None]:
-    """Map each engine (of ``only``, if given) to None or why it is unusable. Imports no library."""
+    """Map engines (all, or ``only`` these) to None or why they are unusable. Imports no library."""
     return {name: describe_absence(find(name)) for name in names() if not only or name in only}
 
 
@@ -96,8 +96,8 @@ def describe_absence(engine: type[Engine]) -> str | None:
 
 def why_absent(name: str) -> str | None:
     """Return why an engine cannot be used here, or None, without importing its library. Missing
-    hardware is reported before a missing library. ``why_unusable`` checks hardware only if the
-    library is installed, so ``auto`` starts no driver in vain."""
+    hardware is reported before a missing library. ``why_unusable``, which ``auto`` uses, checks
+    hardware only if the library is installed, to avoid starting a driver for nothing."""
     engine = find(name)
     reason = describe_absence(engine)
     return reason if reason is None or is_installed(name) else engine.absent() or reason
@@ -112,7 +112,7 @@ def why_not_buildable(name: str) -> str | None:
 
 
 def rank_engines(precision: str = "fp32") -> list[str]:
-    """Return engines in the order of ``--engine auto``, without those of rank 0."""
+    """Return the engines that ``--engine auto`` tries (rank above 0), highest rank first."""
     ranks = {name: read_rank(name, precision)[0] for name in names()}
     return sorted((name for name in ranks if ranks[name]), key=lambda name: -ranks[name])
 
@@ -125,8 +125,8 @@ def read_rank(name: str, precision: str) -> tuple[int, str]:
 
 
 def check_installed(name: str, to_build: bool = False) -> None:
-    """Raise UsageError for an unknown engine, EngineError if it cannot run here or, if ``to_build``
-    is set, its file cannot be built here."""
+    """Raise UsageError for an unknown engine, and EngineError if the engine cannot run here. With
+    ``to_build``, the engine need not run here, but we must be able to build its file."""
     if reason := why_not_buildable(name) if to_build else why_absent(name):
         builds = not to_build and why_not_buildable(name) is None
         cure = f" (this machine can build: detect-video build MODEL --engine {name})"
@@ -141,8 +141,8 @@ def load_library(name: str, to_build: bool = False) -> None:
 
 
 def graph_precision_for(name: str, precision: str, device: str = "auto") -> str:
-    """Return the graph that an engine wants for a precision (``Engine.precisions``). Raises
-    UsageError for an unknown precision or device, EngineError for one that cannot be used here."""
+    """Return the kind of graph that an engine needs for a precision (``Engine.precisions``). Raises
+    UsageError for an unknown precision or device, EngineError if either cannot be used here."""
     if precision not in PRECISIONS:
         raise UsageError(f"unknown precision {precision!r}; precisions are {', '.join(PRECISIONS)}")
     if not DEVICE.fullmatch(device):
@@ -214,8 +214,8 @@ def time_layers(
     runs: int,
     budget_s: float = math.inf,
 ) -> LayerTimes:
-    """Return median ms of every layer, and of the forward pass without a profiler, in ``runs`` runs
-    or ``budget_s`` seconds. ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError."""
+    """Return the median ms of every layer and of the forward pass without a profiler. Stops after
+    ``runs`` runs or ``budget_s``. ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError."""
     from detector.core.engines._layer_times import measure_layers
 
     load_library(name)

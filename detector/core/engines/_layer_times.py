@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-WARMUP = 3  # first runs, which do not count: they fill caches and pools and pack weights
+WARMUP = 3  # number of first runs to ignore, which fill caches and pools and pack weights
 # Only the fastest 1 / QUIET of the runs count, since other programs slow the rest.
 QUIET = 4
-FEWEST = 10  # medians are over at least this many runs, unless fewer were made
+FEWEST = 10  # medians are over at least this many runs, or over all if fewer were made
 
 
 class LayerTimes(NamedTuple):
-    """Medians over the ``counted`` quiet runs, in ms. ``forward_ms``: a run without the profiler;
-    ``profiled_ms``: one with it; ``run_sum_ms``: its part in layers; ``outside_ms``: its rest.
+    """Medians in ms over the ``counted`` fastest runs. ``forward_ms``: a run without the profiler.
+    Of a run with it: ``profiled_ms`` in all, ``run_sum_ms`` in layers, ``outside_ms`` elsewhere.
     """
 
     layers: list[LayerExecution]
@@ -42,8 +42,8 @@ def measure_layers(
     runs: int,
     budget_s: float,
 ) -> LayerTimes:
-    """Run ``plain`` and ``profiler`` alternately, so that other programs affect both, ``runs``
-    times each or for ``budget_s``. ``slots``: u8 RGB [B, H, W, 3]."""
+    """Run ``plain`` and ``profiler`` alternately, so that other programs slow them equally. Stop
+    after ``runs`` runs of each, or after ``budget_s``. ``slots``: u8 RGB [B, H, W, 3]."""
     forward: list[float] = []
     profiled: list[float] = []
     deadline = time.perf_counter() + budget_s
@@ -85,9 +85,9 @@ def _median(times: Sequence[float]) -> float:
 def match_layers(
     layers: Sequence[LayerExecution], reported: Sequence[Sequence[tuple[str, str, float]]]
 ) -> list[tuple[LayerExecution, list[float]]]:
-    """Match the engine's layers with those that a profiler ``reported``: for each run, (name, type,
-    ms) in order. Layers unknown to the engine get an unknown precision; layers without a time did
-    not run and are omitted."""
+    """Return each layer with its ms in every run. ``reported``: for each run, the profiler's (name,
+    type, ms) in order. A layer that the engine does not list gets an unknown precision. A layer
+    without a time in every run is omitted."""
     listed: dict[tuple[str, int], LayerExecution] = {}
     counts_listed: dict[str, int] = {}
     for layer in layers:

@@ -14,7 +14,7 @@ from detector.core.models.formats.onnx.foreign import ForeignGraph
 from detector.core.models.layouts.output_shapes import Dims
 from detector.core.models.probed import is_dark, measure_spread
 
-# OpenVINO's layer -> ONNX's operator; others have the same name in both.
+# OpenVINO's layer -> ONNX's operator, if the names differ.
 OPERATORS = {
     "Convert": "Cast",
     "Convolution": "Conv",
@@ -60,8 +60,8 @@ class IrEvidence(Evidence):
     _pixel_steps: PixelSteps | None = None
 
     def pixel_steps(self) -> PixelSteps:
-        """Return the pre-processing, with the part that PrePostProcessor folded into the weights of
-        the first layer (it marks such weights)."""
+        """Return the pre-processing, including any that PrePostProcessor folded into the weights of
+        the first layer. PrePostProcessor marks such weights."""
         if self._pixel_steps is None:
             self._pixel_steps = self._find_folded()
         return self._pixel_steps
@@ -153,7 +153,7 @@ def output_names(model: Any) -> list[str]:
 
 
 def dims_of(port: Any) -> Dims:
-    """Return a tensor's dimensions, None for a dynamic one; () if even the rank is dynamic."""
+    """Return a tensor's dimensions (a dynamic one is None), or () if its rank is dynamic too."""
     shape = port.get_partial_shape()
     if shape.rank.is_dynamic:
         return ()
@@ -161,7 +161,7 @@ def dims_of(port: Any) -> Dims:
 
 
 def _names(model: Any) -> dict[Any, str]:
-    """Return a name for every tensor of a model: the input's own name, else its position."""
+    """Return a name for each tensor of a model: its position, but for the input its own name."""
     names = {}
     for at, layer in enumerate(model.get_ordered_ops()):
         for port in layer.outputs():
@@ -187,7 +187,7 @@ def _constant(port: Any) -> Any:
 
 
 def _find_convolution(layer: Any) -> Any:
-    """Return the output of the convolution to which an Add adds the bias, or None."""
+    """Return the output of the convolution to which ``layer`` (Add) adds a bias, if it does."""
     for data, bias in ((0, 1), (1, 0)):
         output = layer.input_value(data)
         is_convolution = OPERATORS.get(output.get_node().get_type_name()) == "Conv"
@@ -197,7 +197,7 @@ def _find_convolution(layer: Any) -> Any:
 
 
 def read_stated_input(info: Mapping[str, str]) -> dict[str, Any]:
-    """Return the facts about the picture in ``model_info`` (Intel's Model API), as keys of
+    """Return what ``model_info`` (of Intel's Model API) states about the picture, with the keys of
     ``InputDescription``. The API reads pictures as BGR, so reversed channels are RGB."""
     facts: dict[str, Any] = {}
     if (reverse := info.get("reverse_input_channels", "").upper()) in BOOLEANS:
@@ -214,7 +214,7 @@ def read_stated_input(info: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _numbers(text: str | None) -> tuple[float, ...] | None:
-    """Parse one number, or three, and return three; None for other texts or negative numbers."""
+    """Parse one number or three, and return three. Return None for other or negative values."""
     try:
         numbers = tuple(float(word) for word in (text or "").split())
     except ValueError:

@@ -1,7 +1,7 @@
 """Front end for OpenVINO IR: NAME.xml, which describes the layers, with NAME.bin next to it.
 
-The meaning of its input and outputs is found as for an ONNX file. The IR is not converted to ONNX:
-``read_ir`` adds our input and outputs with OpenVINO's own pre-processing.
+The code for ONNX files recognises the meaning of its input and outputs. We do not convert the IR
+to ONNX: ``read_ir`` adds our input and outputs with OpenVINO's own pre-processing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from detector.core.models.ready_made import class_names_of, head_of, metadata_of
 
 METADATA = "metadata.yaml"
 MODEL_INFO = "model_info"
-STRIDE = 32  # if the file states none
+STRIDE = 32  # default, if the file states no stride
 READ_BYTES = 1 << 20
 FLOATS = ("f32", "f16")
 
@@ -101,7 +101,7 @@ FRONT_END = FrontEnd(read, (*family_names(), *ALIASES), describe=describe, self_
 
 
 class IrPort(NamedTuple):
-    """An output for the head, joined from the model's outputs with these ``numbers``. ``shape``
+    """An output for the head. It joins the model's outputs at the indexes ``numbers``. ``shape``
     includes the batch."""
 
     numbers: tuple[int, ...]
@@ -144,7 +144,7 @@ def read_ir(
 
 
 def _join(outputs: Sequence[Any], shape: tuple[int, ...]) -> Any:
-    """Join the outputs of all levels into one of this shape (see ``rewrite.join_levels``)."""
+    """Join the outputs of all levels into one with this shape (see ``rewrite.join_levels``)."""
     from openvino import opset13 as operators
 
     if len(outputs) == 1 and len(dims_of(outputs[0])) == len(shape):
@@ -210,7 +210,7 @@ def _as_darknet(cfg: Path, path: Path, evidence: IrEvidence, batch: int) -> Reco
 
 
 def _find_ports(path: Path, evidence: IrEvidence, bound: Bound, batch: int) -> list[IrPort]:
-    """Return the outputs to read. Raises ModelError if one lacks this batch or a fixed length."""
+    """Return the outputs to read. Raises ModelError if one has another batch or no fixed length."""
     numbers, ports = output_names(evidence.model), []
     for name in bound.outputs:
         if name in bound.joined:
@@ -242,7 +242,7 @@ class _IrInput(NamedTuple):
 
 
 def _open(core: Any, path: Path) -> Any:
-    """Open an IR. Refuse other files first, since OpenVINO would also try its other readers."""
+    """Open an IR. First refuse other kinds of files, which OpenVINO may be able to read too."""
     try:
         with path.open("rb") as file:
             start = file.read(READ_BYTES)
@@ -347,7 +347,7 @@ def _digest(path: Path, described: Description | None) -> str:
     for file in (path, path.with_suffix(".bin")):
         try:
             with file.open("rb") as opened:
-                hashlib.file_digest(opened, lambda: digest)  # adds to ``digest``
+                hashlib.file_digest(opened, lambda: digest)  # hashes the file into ``digest``
         except OSError as exc:
             raise ModelError(f"{file}: cannot be read: {exc.strerror}") from exc
     if described is not None:

@@ -11,8 +11,8 @@ from detector.core.errors import EngineError
 
 
 def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, str]:
-    """Return the first engine that can run a precision on a device here, and a line on why it was
-    chosen. Raises EngineError if none is installed or none can."""
+    """Return the highest-ranked engine that can run a precision on a device here, and a line on why
+    it was chosen. Raises EngineError if no engine is installed or none can run it."""
     order, on_gpu = engines.rank_engines(precision), None
     if device == "auto" and NVIDIA_DRIVER.exists():
         capable = (name for name in _installed(order) if engines.find(name).runs_on_gpu(precision))
@@ -30,12 +30,12 @@ def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, 
 
 
 def _installed(order: Sequence[str]) -> Iterator[str]:
-    """Yield the usable engines. Imports each only when it is reached."""
+    """Yield the usable engines. Each is imported only when the caller asks for it."""
     return (name for name in order if engines.describe_absence(engines.find(name)) is None)
 
 
 def _explain_best(order: Sequence[str], device: str) -> str:
-    """Return the engine for a device whose error explains best why none can run there."""
+    """Return the engine whose error explains best why no engine can run on a device."""
     installed = list(_installed(order))
     if not installed:
         commands = " or ".join(engines.find(name).install for name in order if _is_missing(name))

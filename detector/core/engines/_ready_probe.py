@@ -1,5 +1,5 @@
-"""Probe a file in an engine's own format: if its metadata does not prove how to read its outputs,
-the engine runs it once on a synthetic picture."""
+"""Probe a file in an engine's own format. If its metadata does not prove how to read its outputs,
+the engine runs the file once on a synthetic picture."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def refuse_wrong_reading(
             request.slot[:] = draw(network.input.height, network.input.width)
             outputs = [values[:1].copy() for values in request.infer(network.batch)]
     except EngineError:
-        return  # the run will report why
+        return  # the run will report this error
     size = network.input.width, network.input.height
     names = None if metadata.names is None else len(metadata.names)
     if (doubt := doubt_outputs(outputs, reading, size, names)) is not None:

@@ -1,7 +1,7 @@
 """The contract of an engine, which runs a graph and returns float32 arrays.
 
-An engine's class can be inspected without its library; ``Engine(network, options)`` imports it and
-compiles the graph. An engine never resizes, decodes, draws, prints or reads a clock.
+An engine's class can be inspected without its library. ``Engine(network, options)`` imports the
+library and compiles the graph. An engine never resizes, decodes, draws, prints or reads a clock.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 from detector.core.errors import DetectVideoError, EngineError, UsageError
 from detector.core.errors.machine import usable_cores
 
-if TYPE_CHECKING:  # even numpy, since ``--help`` lists the engines and should not wait for it
+if TYPE_CHECKING:  # ``--help`` lists the engines and should not wait for an import of numpy
     import numpy as np
     from numpy.typing import NDArray
 
     from detector.core.models.base import Network
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
-NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")  # exists if there is a GPU that CUDA can use
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")  # exists if NVIDIA's driver is loaded
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 BuildProgress = Callable[[str, int, int], bool]
@@ -33,25 +33,25 @@ BuildProgress = Callable[[str, int, int], bool]
 
 
 class RawRequest:
-    """A request for one batch. ``slot``: writable u8 RGB [B, H, W, 3]; the caller fills rows
-    0..n-1. ``device_ms``: the device's time for the last ``infer``, with upload and read-back; None
+    """A request for one batch. ``slot``: writable u8 RGB [B, H, W, 3]; the caller fills pictures
+    0..n-1. ``device_ms``: the device's time for the last ``infer``, with upload and download; None
     if not reported."""
 
     slot: NDArray[np.uint8]
     device_ms: float | None = None
 
     def infer(self, n: int) -> list[NDArray[np.float32]]:
-        """Run the batch and return one array per output, float32 with n rows.
+        """Run the batch and return one float32 array per output, each for the first n pictures.
 
         Blocks with the GIL released. The arrays are valid until this request's next ``infer``. A
-        partial batch (n < B) runs in full; only its outputs are cut.
+        partial batch (n < B) costs as much as a full one: all B pictures run.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """Options for any engine. ``threads`` or ``concurrency`` 0: the engine chooses.
+    """Options for any engine. If ``threads`` or ``concurrency`` is 0, the engine chooses it.
 
     ``precision``: as requested; the network's graph is already made for it. ``device``: "auto", or
     one of ``Engine.devices``, with ":N" for the Nth GPU. ``artefact``: the file that
@@ -72,8 +72,8 @@ class EngineOptions:
 @dataclass(frozen=True, slots=True)
 class LayerExecution:
     """A layer as the engine ran it. ``precision``: one of ``PRECISIONS``, or u8, int32 and so on.
-    ``nodes``: the graph's nodes in it; empty if that is the node of its name. ``view``: whether it
-    moves no bytes."""
+    ``nodes``: the graph's nodes that were fused into it; empty: the node with the layer's name.
+    ``view``: whether the layer copies no data."""
 
     name: str
     type: str
@@ -94,12 +94,12 @@ class LayerProfiler(Protocol):
 
 
 class ArtefactBuilder:
-    """Builds the file that an engine runs instead of the graph. ``suffix``: the file's."""
+    """Builds the file that an engine runs instead of the graph. ``suffix``: that of the file."""
 
     suffix: ClassVar[str]
 
     def is_wanted(self, options: EngineOptions) -> bool:
-        """Return whether the engine runs a built file with these options, not the graph itself."""
+        """Return whether these options need a built file; otherwise the engine runs the graph."""
         return True
 
     def key(self, network: Network, options: EngineOptions) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class ArtefactBuilder:
         raise NotImplementedError
 
     def covers(self, built: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-        """Return whether a file built for one key also serves another (a range of batches, say)."""
+        """Return whether a file ``built`` for one key serves another, such as a batch in range."""
         return built == wanted
 
 
@@ -128,12 +128,12 @@ class Offer(NamedTuple):
 
 
 class Engine:
-    """Runs one network; its ``requests`` infer batches. Each subclass is an engine.
+    """The base class of engines. An open engine runs one network; its ``requests`` infer batches.
 
     The caller fills a request's ``slot``, u8 RGB [B, H, W, 3], and ``infer`` returns the graph's
     outputs, float32. ``refusal``, ``best_concurrency``, ``start`` and ``layer_profiler`` may import
     the library. ``library``, ``auto``, ``gain`` and ``model_*`` must be literals on one line, since
-    runs with other engines read them from the source. Raises EngineError and UsageError.
+    runs with other engines parse this source text. Raises EngineError and UsageError.
 
         >>> from detector.core import engines, models
         >>> network = models.open_network(models.ModelRequest("street"))
@@ -152,17 +152,17 @@ class Engine:
     gain: ClassVar[str] = ""
     """The measured gain for runs on a CPU (docs/performance.md); "" if there is none."""
     auto: ClassVar[tuple[int, str]] = (0, "")
-    """(rank in ``--engine auto``, a phrase for the user on why); the highest rank is chosen, 0
-    never."""
+    """(rank in ``--engine auto``, reason for the user). The highest rank is chosen; rank 0 is never
+    chosen."""
     auto_in: ClassVar[Mapping[str, tuple[int, str]]] = NONE
-    """Precision other than fp32 -> what replaces ``auto``."""
+    """Precision other than fp32 -> (rank, reason) that replaces ``auto``."""
     precisions: ClassVar[Mapping[str, str]]
-    """Precision -> the graph that the engine wants for it: fp32 (as the front end made it), fp16 or
-    bf16 (converted), int8-u8 or int8-s8 (with Q/DQ nodes, activations asymmetric u8 or symmetric
-    s8).
+    """Precision -> the kind of graph that the engine needs. fp32: as the front end made it; fp16
+    and bf16: converted; int8-u8 and int8-s8: with Q/DQ nodes, for activations in asymmetric u8 or
+    symmetric s8.
     """
     precisions_on_cpu: ClassVar[Mapping[str, str]] = NONE
-    """Precision -> the graph for a CPU, if it is not that of ``precisions``."""
+    """Precision -> the kind of graph on a CPU, if it differs from ``precisions``."""
     devices: ClassVar[Sequence[str]] = ("cpu",)
     """Devices that the engine can use: "cpu", "cuda", and Intel's "gpu" and "npu"."""
     own_options: ClassVar[Mapping[str, str]] = NONE
@@ -182,11 +182,11 @@ class Engine:
 
     # ---- Facts about an open engine
     requests: Sequence[RawRequest]
-    """The requested number of requests; each holds a slot."""
+    """The requests, as many as the caller asked for; each has its own slot."""
     concurrency: int = 1
     """The number of requests that may run ``infer`` at once, each in its own thread."""
     precision: str = "fp32"
-    """The requested precision; ``execution`` returns those that were executed."""
+    """The requested precision; ``execution`` returns the precision of each layer."""
     threads: int = 1
     """CPU threads of one request."""
     device: str = "cpu"
@@ -202,7 +202,7 @@ class Engine:
 
     @classmethod
     def absent(cls) -> str | None:
-        """Return why the engine cannot be used here even with its library, without importing it."""
+        """Return why the engine is unusable here even with its library. Does not import it."""
         return None
 
     @classmethod
@@ -220,8 +220,8 @@ class Engine:
 
     @classmethod
     def unused_device(cls) -> str | None:
-        """Return a line on a device that ``--device auto`` does not use. Only an engine with a
-        ``gain`` is asked. Imports no library."""
+        """Return a line on a device that ``--device auto`` does not use. Called only for engines
+        with a ``gain``. Imports no library."""
         return None
 
     @classmethod
@@ -236,7 +236,7 @@ class Engine:
 
     @classmethod
     def start(cls, network: Network, options: EngineOptions) -> Engine:
-        """Return the open engine. Put long code elsewhere: every run imports this class."""
+        """Return the open engine. Put long code elsewhere, since every run imports this class."""
         return cls(network, options)
 
     @classmethod
@@ -254,7 +254,7 @@ class Engine:
         return []
 
     def close(self) -> None:
-        """Release everything. May be called twice. Raises EngineError if the device refuses."""
+        """Release everything. May be called twice. Raises EngineError if the device fails."""
 
     def close_after(self, error: BaseException) -> None:
         """Close because of ``error``. If closing fails too, add that as a note to ``error``."""
@@ -276,8 +276,8 @@ class Engine:
 def check_contract(
     engine: str, network: Network, inputs: list[tuple[str, Any]], outputs: list[tuple[str, Any]]
 ) -> None:
-    """Raise EngineError unless ``inputs`` and ``outputs``, (name of type, shape), are those of the
-    network. Otherwise the engine might write past the end of our arrays."""
+    """Raise EngineError if ``inputs`` or ``outputs``, (name of type, shape), differ from the
+    network's: the engine might write past the end of our arrays."""
     wanted_inputs = [("uint8", network.input_shape)]
     wanted_outputs = [("float32", tuple(shape)) for shape in network.output_shapes]
     if inputs != wanted_inputs or outputs != wanted_outputs:
@@ -300,7 +300,7 @@ def read_switch(own: Mapping[str, str], name: str, default: bool) -> bool:
     return SWITCHES[own[name].lower()]
 
 
-# Source lines in OpenVINO's errors and codes in ONNX Runtime's, which do not help users.
+# Parts of errors that do not help users: OpenVINO's source lines and ONNX Runtime's codes.
 SOURCE_PLACES = re.compile(r"Exception from \S+:\d+: |\[ONNXRuntimeError\] : \d+ : \w+ : ")
 
 
@@ -320,7 +320,7 @@ def translated(engine: str, doing: str) -> Iterator[None]:
 
 
 def cpu_threads(options: EngineOptions, concurrency: int = 0) -> int:
-    """Return a request's number of threads on a CPU: as requested, else its share of the cores."""
+    """Return the CPU threads of a request: the requested number, or its share of the cores."""
     return options.threads or max(1, usable_cores() // max(1, concurrency or options.concurrency))
 
 
@@ -328,12 +328,12 @@ MAX_STREAMS = 8
 
 
 def best_streams(options: EngineOptions) -> int:
-    """Return how many requests with few threads fill the cores, at most 8. Threads of one request
-    wait for each other at every layer, but requests do not (docs/settings.md)."""
+    """Return how many requests fill the cores, at most 8. More requests are faster than more
+    threads each: the threads of a request wait for each other at every layer (docs/settings.md)."""
     return min(MAX_STREAMS, max(1, usable_cores() // max(1, options.threads)))
 
 
-# The option, with its help, of engines that convert a graph to bf16 themselves.
+# An option of engines that convert a graph to bf16 themselves, with its help text.
 BF16_OPTION = {
     "bf16": "mixed (default): layers that bf16 hurts most stay fp32; all: every layer in bf16, "
     "faster but less exact"

@@ -1,4 +1,4 @@
-"""The engine null, which returns constants without a network, to time the rest of the program."""
+"""The engine null. It returns constants, without a network, to time the rest of the program."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from detector.core.models.base import Network
 
-# A raw objectness, for a probability of 4e-44. Zeros (0.5 after the logistic) would give thousands
-# of boxes, and NMS would be measured instead of the loop.
+# The logit of every output, for a probability of 4e-44. Zeros (probability 0.5) would give
+# thousands of boxes, and a run would measure NMS instead of the loop.
 RAW_OUTPUT = -100.0
 
 

@@ -2,22 +2,22 @@
 
     error                   code  meaning
                                0  done
-    DetectVideoError           1  a bug, when nothing more precise fits
+    DetectVideoError           1  a bug, if no more precise code applies
       UsageError               2  a wrong option, configuration key or value; a damaged session
       SourceError              3  a source that cannot be opened, or has no frame
       ModelError               4  a model, weights or names file that cannot be used
       EngineError              5  an engine that is absent or failed, or a limit of the system
-                                  (ulimit, cgroup) below what the run needs
+                                  (ulimit, cgroup) that is too low for the run
       OutputError              6  an output or a session folder that cannot be written
                                7  done, but a part of a source was lost (``ReadCounts.damaged``):
-                                  frames or files could not be read or came out damaged, or the
-                                  file ended early; of a batch job: some items failed
+                                  frames or files could not be read or were damaged, or the file
+                                  ended early; for a batch job: some items failed
       GateError                8  a requested gate has failed
                              129  hung up: the terminal was closed
                              130  interrupted (Ctrl-C)
                              143  terminated
 
-Codes without an error belong to runs that write their outputs, even if a signal ends them early.
+A run that ends with a code without an error writes its outputs, even if a signal ends it early.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import re
 
 from detector.core.errors.secrets import redact
 
-LONGEST = 2000  # characters of a message: a file may hold a name of 10 MB
+LONGEST = 2000  # most characters of a message, which may quote a name of 10 MB from a file
 
 EXIT_DONE = 0
 EXIT_INTERNAL = 1
@@ -42,14 +42,14 @@ EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 STOPPED_CODES = (EXIT_HUNG_UP, EXIT_INTERRUPTED, EXIT_TERMINATED)
 
-LOGGED = "traceback: "  # begins the note of an exception that says which file has the traceback
+LOGGED = "traceback: "  # start of an exception's note that names the file with the traceback
 
 
 class DetectVideoError(Exception):
     """Base of all errors that the user sees: one line that says what is wrong and how to fix it.
 
-    Messages quote names from untrusted files. The constructor escapes what would move a terminal's
-    cursor or break the line, cuts the middle out of long text, and hides secrets.
+    Messages quote names from untrusted files. The constructor escapes characters that would move
+    the terminal's cursor, joins lines, cuts the middle out of long text, and hides secrets.
 
         >>> from detector import Detector
         >>> try:
@@ -90,7 +90,7 @@ class GateError(DetectVideoError):
 
 
 def error_of_code(exit_code: int) -> type[DetectVideoError]:
-    """Return the error class of an exit code, such as that of another process."""
+    """Return the error class of an exit code, which may be that of another process."""
     kinds = (UsageError, SourceError, ModelError, EngineError, OutputError, GateError)
     return next((kind for kind in kinds if kind.exit_code == exit_code), DetectVideoError)
 

@@ -1,4 +1,4 @@
-"""Hide the secrets of addresses: logins, values in queries, and keys in paths."""
+"""Hide the secrets in addresses: logins, values in queries, and keys in paths."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from urllib.parse import unquote, urlsplit
 
 from detector.core.errors.secrets import HIDDEN, keep_secret
 
-# A query's value with fewer characters ("main", "true") is hidden only in its address.
+# A shorter value of a query ("main", "true") is hidden in its address only, not in other text.
 MIN_VALUE = 6
 _ADDRESS = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
 _IN_TEXT = re.compile(r"[a-z][a-z0-9+.-]*://[^\s\"'<>]+", re.IGNORECASE)
-# Values in paths: /user=admin&password=x, /cam;token=x. In queries, these names mark secrets too.
+# Secrets in paths: /user=admin&password=x, /cam;token=x. In queries, these names mark secrets too.
 _IN_PATH = re.compile(
     r"(?P<name>user(?:name)?|login|pass(?:word|wd)?|pwd|token|key|secret|auth|sig(?:nature)?)"
     r"=(?P<value>[^&;/?#]+?)(?=$|[&;/?#]|_(?:channel|stream|password|pass|user)=)",
@@ -24,8 +24,8 @@ _KEYED = ("rtmp", "rtmps", "rtmpt", "rtmpts", "rtmpe", "rtmpte")
 
 
 class Address:
-    """A stream's address. ``str`` returns ``shown``, without secrets; only the code that opens the
-    stream reads ``whole``. ``hide_path``: the path is a secret, too."""
+    """A stream's address. ``str`` returns ``shown``, which has no secrets. Only the code that opens
+    the stream reads ``whole``. ``hide_path``: the path is secret, too."""
 
     __slots__ = ("shown", "whole")
 
@@ -58,7 +58,7 @@ def keep_command_line(words: Iterable[str], secret_paths: Collection[str]) -> No
 
 
 def _show(whole: str, hide_path: bool) -> str:
-    """Register the secrets of an address, and return it without them."""
+    """Register the secrets of an address, and return the address without them."""
     match = _ADDRESS.match(whole)
     if match is None:
         return whole
@@ -88,10 +88,10 @@ def _show(whole: str, hide_path: bool) -> str:
 
 
 def _end_of_host(rest: str) -> int:
-    """Return where the host ends in ``login@host/path``, if the login may contain a slash."""
+    """Return where the host ends in ``login@host/path``. The login may contain a slash."""
     path = re.split(r"[?#]", rest)[0]
     at = path.rfind("@")
-    if at < 0 or ":" not in path[:at] or re.match(r"[^/:]*:\d+/", path):  # host, port, path
+    if at < 0 or ":" not in path[:at] or re.match(r"[^/:]*:\d+/", path):  # host:port/, no login
         return min((rest.find(sign) for sign in "/?#" if sign in rest), default=len(rest))
     slash = path.find("/", at)
     return slash if slash >= 0 else len(path)
@@ -142,7 +142,7 @@ def _show_value(part: str) -> str:
 
 
 def host_of(address: Address) -> str:
-    """Return the address's host, after which a camera is named; "" if it has none."""
+    """Return the address's host, which becomes a camera's name, or "" without a host."""
     try:
         return urlsplit(address.whole).hostname or ""
     except ValueError:

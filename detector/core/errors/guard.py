@@ -1,7 +1,7 @@
-"""Protect files from being overwritten: those that a command reads, and those that a run keeps. A
-guard belongs to one command (``guarded``). Readers of user files ``keep`` them; writers (of whole
-files, the sinks, the session) call ``refuse_kept``. Files are compared by device and inode, so a
-link, a hard link, ``./x`` and ``a/../x`` are one file."""
+"""Protect files from being overwritten: files that a command reads, and files of its session. A
+guard belongs to one command (``guarded``). Code that reads user files calls ``keep``. Code that
+writes files (``whole_file``, the sinks, the session) calls ``refuse_kept``. Files are compared by
+device and inode, so a link, a hard link, ``./x`` and ``a/../x`` are one file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Paths = Callable[[], Iterable[str | Path]]
 
 @dataclass(frozen=True, slots=True)
 class _Guard:
-    """Protected files and names. ``unlisted``: functions that list files when a writer asks."""
+    """Protected files and names. ``unlisted``: functions that list more files when needed."""
 
     unlisted: list[tuple[str, Paths]] = field(default_factory=list)
     files: dict[Identity, tuple[str, str]] = field(default_factory=dict)
@@ -44,7 +44,7 @@ _current: ContextVar[_Guard | None] = ContextVar("guard", default=None)
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Guard files during the block. What an outer block guards stays guarded."""
+    """Guard files during the block. Files that an outer block guards stay guarded."""
     outer = _current.get() or _Guard()
     token = _current.set(_Guard([*outer.unlisted], {**outer.files}, {**outer.names}))
     try:
@@ -54,13 +54,13 @@ def guarded() -> Iterator[None]:
 
 
 def keep(what: str, *paths: str | Path | None) -> None:
-    """Let nothing overwrite these files, which the command reads. ``what``: "the model". None and
-    missing files are skipped. Does nothing outside ``guarded``."""
+    """Protect these files, which the command reads, from being overwritten. ``what``: for messages,
+    such as "the model". Skips None and missing files. Does nothing outside ``guarded``."""
     keep_listed(what, lambda: [path for path in paths if path is not None])
 
 
 def keep_listed(what: str, paths: Paths) -> None:
-    """Keep files that take a while to list: ``paths`` is called when a writer asks."""
+    """Protect files that take a while to list. ``paths`` is called only when it is needed."""
     if (guard := _current.get()) is not None:
         guard.unlisted.append((what, paths))
 
@@ -73,7 +73,7 @@ def reserve(what: str, folder: Path, names: Iterable[str]) -> None:
 
 
 def refuse_kept(target: str | Path, cure: str = "choose another with -o") -> None:
-    """Raise UsageError if writing ``target`` would overwrite a kept file, by any link or name."""
+    """Raise UsageError if writing ``target``, under any name, would overwrite a protected file."""
     if (guard := _current.get()) is None:
         return
     real = Path(os.path.realpath(target))
@@ -97,7 +97,7 @@ def refuse_folder_of_kept(folder: Path) -> None:
 
 
 def _identify(path: str | Path) -> Identity | None:
-    """Identify what is at ``path``, following links; None if nothing is there."""
+    """Identify the file at ``path``, following links; None if there is no file."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
 """Keep reading the same file during a run, even if another file takes its name.
 
 A run opens a video several times: for its pictures, its sound and its digest. If another file took
-its name, the run would mix the two. So the file is opened once (``hold``), and libraries open it
-again through that descriptor (``name_to_open``).
+its name meanwhile, the run would mix the two files. So we open the file once (``hold``), and
+libraries open it again through that descriptor (``name_to_open``).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from detector.core.errors.writing import temporary_folder
 
 READ_BYTES = 1 << 20
 OBJECT_BYTES = 1 << 16  # PyAV's buffer for an object in a store; the object reads larger blocks
-DESCRIPTORS = Path("/proc/self/fd")  # each entry links to an open file; absent on some systems
-LARGEST_HASHED = 2 << 30  # bytes; takes about two seconds to read
+DESCRIPTORS = Path("/proc/self/fd")  # its entries link to open files; absent on some systems
+LARGEST_HASHED = 2 << 30  # largest file to hash, in bytes; hashing it takes about two seconds
 
 
 class HeldFile:
-    """A regular file, open for reading. ``name`` opens the same file again."""
+    """A regular file, open for reading. Opening ``name`` opens the same file again."""
 
     def __init__(self, path: str, link_folder: Path | None, suffix: str | None = None) -> None:
         self.path = path
@@ -44,12 +44,12 @@ class HeldFile:
                 self.name = link
 
     def _may_be_a_playlist(self) -> bool:
-        """Return whether the file may name others relative to itself, so that its path matters."""
+        """Return whether the file may contain relative paths, so that we must open its own path."""
         start = os.pread(self.descriptor, 64, 0)
         return not start or start.decode("ascii", "replace").replace("\n", "").isprintable()
 
     def sha256(self) -> str | None:
-        """Return the hex digest of the current content; None above 2 GiB."""
+        """Return the hex digest of the current content, or None above 2 GiB."""
         if os.fstat(self.descriptor).st_size > LARGEST_HASHED:
             return None
         digest, at = hashlib.sha256(), 0
@@ -85,8 +85,8 @@ class HeldFile:
 
 
 class _Holders:
-    """The ``hold`` blocks of one path. Another thread may be about to open the name of one of their
-    files, so all files are closed together when the last block ends."""
+    """The files of all ``hold`` blocks of one path. They are closed together when the last block
+    ends, since until then another thread may be about to open one of their names."""
 
     def __init__(self) -> None:
         self.files: list[HeldFile] = []
@@ -114,8 +114,8 @@ _entering = threading.Lock()
 
 @contextmanager
 def hold(path: str, suffix: str | None = None) -> Iterator[HeldFile | None]:
-    """Keep ``path`` open during the block. Yield None if it cannot be opened; its reader reports
-    why. ``suffix``: suffix of the name that libraries open; None: the file's own."""
+    """Keep ``path`` open during the block. Yield None if it cannot be opened; reading it reports
+    why. ``suffix``: that of the name that libraries open; None: the suffix of ``path``."""
     if not os.path.isfile(path):
         yield None
         return
@@ -135,8 +135,8 @@ def hold(path: str, suffix: str | None = None) -> Iterator[HeldFile | None]:
 
 
 def name_to_open(path: str) -> str:
-    """Return the name by which libraries open ``path``: the held file's, or the absolute path,
-    which cannot be taken for a protocol ("clip:1.mp4" could)."""
+    """Return the name by which libraries open ``path``: the held file's, or the absolute path. A
+    relative path such as "clip:1.mp4" could be mistaken for a protocol."""
     if (holders := _held.get(path)) is None or not holders.files:
         return os.path.abspath(path)
     held = holders.files[-1]
@@ -145,7 +145,7 @@ def name_to_open(path: str) -> str:
 
 
 class OpenObject(Protocol):
-    """An object in a store, open for reading. ``name``: its address."""
+    """An object in an object store, open for reading. ``name``: its address."""
 
     name: str
 
@@ -163,7 +163,7 @@ _openers: dict[str, Callable[[str], OpenObject] | dict[str, Any]] = {}
 
 @contextmanager
 def hold_as(address: str, opener: Callable[[str], OpenObject] | dict[str, Any]) -> Iterator[str]:
-    """Yield a name to open during the block: the address, numbered if it is taken. ``opener``:
+    """Yield a name to open during the block: the address, numbered if it is in use. ``opener``: a
     function from the name to its object, or the arguments with which PyAV opens it."""
     suffix = os.path.splitext(address)[1]  # FFmpeg guesses the format of raw streams from it
     names = chain([address], (f"{address}#{number}{suffix}" for number in count(2)))
@@ -175,14 +175,14 @@ def hold_as(address: str, opener: Callable[[str], OpenObject] | dict[str, Any]) 
 
 
 def open_object(name: str) -> OpenObject | None:
-    """Open the object that ``hold_as`` gave this name; None if the name is a file's."""
+    """Open the object for which ``hold_as`` yielded this name. Return None for other names."""
     opener = _openers.get(name)
     return opener(name) if callable(opener) else None
 
 
 def how_to_open(path: str) -> dict[str, Any]:
-    """Return the arguments with which PyAV opens ``path``: a file's name, or an object, whose
-    content must not make FFmpeg open other addresses (HLS, concat)."""
+    """Return the arguments with which PyAV opens ``path``, a file or an object. The content of an
+    object must not make FFmpeg open other addresses (HLS, concat)."""
     if isinstance(arguments := _openers.get(path), dict):
         return dict(arguments)
     file = open_object(path)
@@ -192,8 +192,8 @@ def how_to_open(path: str) -> dict[str, Any]:
 
 
 def bad_tags() -> dict[str, str]:
-    """Return the argument that makes PyAV replace invalid UTF-8 in tags. PyAV 19 needs none: it
-    makes surrogates of such bytes, which ``printable`` and text encoders handle."""
+    """Return the argument that makes PyAV replace invalid UTF-8 in tags. PyAV 19 does not need it:
+    it decodes such bytes to surrogates, which ``printable`` and ``utf8`` handle."""
     import av
 
     return {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
@@ -204,8 +204,8 @@ _watched: ContextVar[dict[str, tuple[int, ...] | None] | None] = ContextVar("wat
 
 @contextmanager
 def unchanged(paths: Iterable[str | Path | None], error: type[DetectVideoError]) -> Iterator[None]:
-    """Raise ``error`` at the end of the block if one of the files was replaced or written to, since
-    the block may have read old and new content. ``watch`` adds files during the block."""
+    """Raise ``error`` at the end of the block if a file was replaced or written to meanwhile: the
+    block may have read old and new content. ``watch`` adds files during the block."""
     token = _watched.set({})
     try:
         watch(*paths)
@@ -218,7 +218,7 @@ def unchanged(paths: Iterable[str | Path | None], error: type[DetectVideoError])
 
 
 def watch(*paths: str | Path | None) -> None:
-    """Add files to the enclosing ``unchanged`` block, before they are read. No effect outside."""
+    """Add files to the enclosing ``unchanged`` block, if any. Call this before reading them."""
     if (watched := _watched.get()) is not None:
         for path in paths:
             if path is not None:
@@ -226,7 +226,7 @@ def watch(*paths: str | Path | None) -> None:
 
 
 def fingerprint(path: str | Path | int) -> tuple[int, ...] | None:
-    """Return a value that changes with the file; None if there is no such file."""
+    """Return a value that changes if the file changes. Return None for a missing file."""
     try:
         about = os.stat(path)
     except (OSError, ValueError):

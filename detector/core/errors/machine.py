@@ -1,6 +1,6 @@
 """The resources that this process may use: cores, their instructions, and memory. We refuse
-requests that can never fit, because Linux overcommits memory and later kills the process, where
-Python would have raised MemoryError."""
+requests that can never fit into memory. Python would not raise MemoryError for them, because Linux
+overcommits memory and later kills the process."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pathlib import Path
 
 GB = 1 << 30
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
-# cv2 and FFmpeg have separate code for ARM, which rounds pixels differently from x86.
+# On ARM, cv2 and FFmpeg run other code than on x86, which rounds pixels differently.
 ARM64 = platform.machine() in ("aarch64", "arm64")
 
 # x86 instructions that multiply u8 by s8 and add four products in 32 bits. Without them ONNX
-# Runtime and OpenVINO add pairs in 16 bits.
+# Runtime and OpenVINO add pairs of products in 16 bits, which may overflow.
 EXACT_INT8 = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 # Instructions that multiply bf16, on x86 and ARM. Other CPUs convert it to fp32 and back.
 BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-# Set for a cluster worker that was given a number of cores, but no particular ones.
+# Set for a cluster worker that may use a number of cores, if no particular cores are assigned.
 CORES_VARIABLE = "DETECT_VIDEO_CORES"
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use, perhaps fewer than the computer has."""
+    """Return how many cores this process may use. The computer may have more."""
     cores = len(os.sched_getaffinity(0))
     share = os.environ.get(CORES_VARIABLE, "")
     return min(cores, max(1, int(share))) if share.isdecimal() else cores
@@ -33,7 +33,7 @@ def usable_cores() -> int:
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """Return the CPU's flags (x86) or features (ARM); empty except on Linux."""
+    """Return the CPU's flags (x86) or features (ARM), or nothing if this is not Linux."""
     try:
         lines = (PROC / "cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -49,15 +49,15 @@ def adds_int8_in_16_bits() -> bool:
 
 @cache
 def machine_bytes(proc: Path = PROC, root: Path = CGROUPS) -> int:
-    """Return the memory of the computer, or of the container if less. Memory in use counts too, so
-    that a run that fits today is not refused tomorrow because of another program."""
+    """Return the memory of the computer, or of the container if that is less. This includes memory
+    in use, so whether we refuse a run does not depend on other programs."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = container_limit(proc, root)
     return min(memory, limit) if limit else memory
 
 
 def resident_bytes(proc: Path = PROC) -> int | None:
-    """Return the resident memory of this process; None if unknown."""
+    """Return the resident memory of this process in bytes; None if unknown."""
     try:
         return int((proc / "self/statm").read_text().split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):
@@ -65,8 +65,8 @@ def resident_bytes(proc: Path = PROC) -> int | None:
 
 
 def peak_memory_mb(proc: Path = PROC) -> float | None:
-    """Return the peak resident memory of this process in 10^6 bytes; None except on Linux.
-    (``ru_maxrss`` starts at the size of the parent process.)"""
+    """Return the peak resident memory of this process in 10^6 bytes, or None if not on Linux.
+    (``ru_maxrss`` would not do: it starts at the size of the parent process.)"""
     try:
         peak = (proc / "self/status").read_text().partition("VmHWM:")[2]
         return int(peak.split()[0]) * 1024 / 1e6
@@ -75,7 +75,7 @@ def peak_memory_mb(proc: Path = PROC) -> float | None:
 
 
 def too_much(needed: int) -> str | None:
-    """Return a message if ``needed`` bytes exceed the memory or ``ulimit -v``; None if they fit."""
+    """Return a text for messages if ``needed`` bytes exceed memory or ``ulimit -v``; else None."""
     available, owner = machine_bytes(), "this machine has"
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
     if space != resource.RLIM_INFINITY and space < available:
@@ -86,7 +86,7 @@ def too_much(needed: int) -> str | None:
 
 
 def container_limit(proc: Path = PROC, root: Path = CGROUPS) -> int | None:
-    """Return the bytes that the process may use under cgroup v2 or v1; None without a limit."""
+    """Return the memory limit of our cgroup (v2 or v1) in bytes; None without a limit."""
     try:
         lines = [line.split(":", 2) for line in (proc / "self/cgroup").read_text().splitlines()]
     except OSError:
@@ -101,7 +101,7 @@ def container_limit(proc: Path = PROC, root: Path = CGROUPS) -> int | None:
 
 
 def _read_limits(root: Path, path: str, name: str) -> list[int]:
-    """Return the limits of a cgroup and its parents; in a container, the group may be ``root``."""
+    """Return the limits of a cgroup and its parents. In a container, ``root`` may be the cgroup."""
     group = root / path.lstrip("/")
     limits = []
     for folder in {root, group, *group.parents}:
@@ -114,4 +114,4 @@ def _read_limits(root: Path, path: str, name: str) -> list[int]:
 
 
 class NotHereError(Exception):
-    """This computer, engine or permission does not allow a measurement; the text says why."""
+    """Raised if computer, engine or permissions do not allow a measurement. The text says why."""

@@ -1,8 +1,8 @@
 """Parse untrusted JSON or YAML with limits on depth, size and numbers.
 
-A few hundred bytes of YAML can expand to a billion names (aliases of aliases), many open brackets
-exhaust Python's stack, and a number of 6,000 digits cannot be printed. Errors are one line with
-file and line number. Values are None, booleans, 64-bit integers, floats, text, lists, mappings.
+A few hundred bytes of YAML can expand to a billion names (aliases of aliases). Many open brackets
+exhaust Python's stack. A number of 6,000 digits cannot be printed. Errors are one line with file
+and line number. Values are None, booleans, 64-bit integers, floats, text, lists, mappings.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 from detector.core.errors import DetectVideoError, UsageError
 from detector.core.errors.machine import too_much
 
-MAX_DEPTH = 64  # nested lists; COCO has 5
+MAX_DEPTH = 64  # most nested lists; files of COCO have 5
 LARGEST = (1 << 63) - 1
 TOO_DEEP = f"nested more than {MAX_DEPTH} lists deep"
-# Least bytes that CPython needs for a list, a mapping, a number.
+# The least bytes that CPython needs for a list, a mapping, and a number.
 LIST_BYTES, MAPPING_BYTES, ITEM_BYTES = 64, 192, 32
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -30,7 +30,7 @@ _short.maxstring, _short.maxlong, _short.maxother = 60, 40, 60
 
 
 def quote(value: object) -> str:
-    """Quote a file's value for a message; long values are shortened."""
+    """Quote a value from a file for a message. Shorten a long value."""
     return _short.repr(value)
 
 
@@ -53,9 +53,10 @@ def parse_json(
 ) -> Any:
     """Return the content of a JSON text.
 
-    ``origin``: the file; ``first_line``: the text's first line in it. ``surrogates``: allow lone
-    surrogates, which our documents use for file names that are not UTF-8. Raises ``error`` with
-    file and line. NaN and Infinity are refused, but a float too large for a double is infinite.
+    ``origin``: the file; ``first_line``: number of the text's first line in the file.
+    ``surrogates``: allow lone surrogates, which our documents use for file names that are not
+    UTF-8. Raises ``error`` with file and line. NaN and Infinity are refused, but a number too large
+    for a double becomes infinite.
     """
     end = f"; {cure}" if cure else ""
     try:
@@ -105,7 +106,7 @@ def _find_line(text: str, refused_text: str) -> int | None:
 
 
 def _check_depth(content: Any, texts: bool) -> None:
-    """Refuse content nested too deep; with ``texts``, also lone surrogates."""
+    """Refuse content that is nested too deep. With ``texts``, also refuse lone surrogates."""
     level: list[Any] = [[content]]
     for _ in range(MAX_DEPTH + 1):
         inner: list[Any] = []
@@ -121,7 +122,7 @@ def _check_depth(content: Any, texts: bool) -> None:
 
 
 def is_text(text: str) -> bool:
-    """Return whether the text can be encoded. Lone surrogates, which JSON can escape, cannot."""
+    """Return whether UTF-8 can encode the text. It cannot encode lone surrogates, but JSON can."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

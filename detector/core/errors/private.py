@@ -1,4 +1,4 @@
-"""Create and read files that only this account can write; find other accounts that can write."""
+"""Create and read files that only this account can write. Find other accounts that can write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ACL = "system.posix_acl_access"  # extended attribute with the rights of individ
 
 
 def user_cache() -> Path:
-    """Return ``~/.cache/detect-video``. It starts with ``~`` if the account has no home."""
+    """Return ``~/.cache/detect-video``. The path keeps its ``~`` if the account has no home."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     with suppress(RuntimeError):  # no HOME, and no account has this user id
         home = home.expanduser()
@@ -23,7 +23,7 @@ def user_cache() -> Path:
 
 
 def has_no_home(folder: Path) -> bool:
-    """Return whether ``user_cache`` found no home: a folder named ``~`` must not be created."""
+    """Return whether ``user_cache`` found no home. We must not create a folder named ``~``."""
     return folder.parts[:1] == ("~",)
 
 
@@ -39,7 +39,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 def read_own(path: Path, limit: int) -> bytes:
-    """Return a regular file's content, at most ``limit`` bytes. Never blocks. Raises OSError."""
+    """Return a regular file's content. Raises OSError, also above ``limit`` bytes. Never blocks."""
     with os.fdopen(open_own(path), "rb") as file:
         content = file.read(limit + 1)
     if len(content) > limit:
@@ -48,7 +48,7 @@ def read_own(path: Path, limit: int) -> bytes:
 
 
 def open_own(path: Path) -> int:
-    """Open a regular file that is not a link; return its descriptor. Raises OSError."""
+    """Open a regular file that is not a link. Return its descriptor. Raises OSError."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
@@ -57,8 +57,8 @@ def open_own(path: Path) -> int:
 
 
 def who_else_may_write(path: Path) -> str | None:
-    """Describe the other account that could change a file or folder; None if there is none, or no
-    such path. Follows links. Root is ignored, since it could also change the program."""
+    """Describe another account that could change a file or folder. Return None without such an
+    account or without the path. Follows links. Ignores root, which could change our program too."""
     try:
         status = path.stat()
     except OSError:
@@ -83,7 +83,7 @@ def is_roots(path: Path) -> bool:
 
 def _is_private_group(gid: int, path: Path) -> bool:
     """Return whether a group contains only this account or root. On many systems every account has
-    a group with its name and a umask of 002, so that its files are writable by that group."""
+    a group of its name and the umask 002, so the group may write to the account's files."""
     with suppress(OSError):
         if ACL in os.listxattr(path):
             return False

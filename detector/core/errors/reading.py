@@ -1,7 +1,7 @@
 """Read a text file that the user names, with limits on its size and on the time it takes.
 
 The name can refer to anything: a file of 40 GB, ``/dev/zero``, a pipe without a writer. A pipe that
-ends works like a file (``--names <(sort a.txt)``). Signals interrupt reading.
+ends works like a file (``--names <(sort a.txt)``). A signal interrupts reading.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 
 from detector.core.errors import DetectVideoError, UsageError
 
-SILENCE_S = 30.0  # how long a pipe may stay silent; covers the slowest start of a `<(...)`
+SILENCE_S = 30.0  # how long a pipe may stay silent: the command in `<(...)` may start slowly
 BLOCK_BYTES = 1 << 20
 TEXT_BYTES = 1 << 20  # enough for hand-written files: a configuration, a list of names
 
-# Contents of pipes by device and inode, because a pipe can be read only once.
+# Contents of pipes, by device and inode. We keep them, because a pipe can be read only once.
 _pipes: dict[tuple[int, int], bytes] = {}
 
 
@@ -49,13 +49,13 @@ def read_bytes(
     error: type[DetectVideoError] = UsageError,
     cure: str = "check the path",
 ) -> bytes:
-    """Return the content of a file, or of a pipe or device that ends, of at most ``limit`` bytes.
+    """Return the content, at most ``limit`` bytes, of a file, or of a pipe or device that ends.
 
     ``what``: the expected content, with its article ("a list of names"). Raises ``error`` if the
     file cannot be read (``cure``: what the user can do), is too large, or is a silent pipe.
     """
     try:
-        # Without O_NONBLOCK, opening a pipe without a writer would already block.
+        # Without O_NONBLOCK, even opening a pipe would block until it has a writer.
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             data = _read(file, limit)
@@ -75,8 +75,8 @@ def read_bytes(
 
 
 def check_regular(path: str | Path, what: str, error: type[DetectVideoError]) -> None:
-    """Raise ``error`` if ``path`` is a pipe, a device or a folder. Call it for files that are read
-    in pieces or by a library. If there is no such path, reading it reports the error."""
+    """Raise ``error`` if ``path`` is a pipe, a device or a folder. Call this for files that are
+    read in pieces or by a library. If the path is missing, reading it reports the error."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
@@ -87,7 +87,7 @@ def check_regular(path: str | Path, what: str, error: type[DetectVideoError]) ->
 
 
 def _read(file: int, limit: int) -> bytes | None:
-    """Return the bytes; None above ``limit``. Raises OSError, or TimeoutError for a silent pipe."""
+    """Return the content, or None above ``limit`` bytes. A silent pipe raises TimeoutError."""
     status = os.fstat(file)
     if status.st_size > limit:
         return None

@@ -1,8 +1,8 @@
-"""Hide secrets: keys, passwords, and those in addresses (addresses.py).
+"""Hide secrets: keys, passwords, and secrets in addresses (addresses.py).
 
-A secret is registered where it enters the program. Everything that leaves the program (messages,
-logs, documents, pages) goes through ``redact``, which replaces every secret with ``***``, in each
-form that it may take: percent-encoded, decoded, quoted, or as USER:PASSWORD in base64.
+A secret is registered where it enters the program. All text that leaves the program (messages,
+logs, documents, pages) goes through ``redact``. It replaces every secret with ``***``, in each form
+that the secret may take: percent-encoded, decoded, quoted, or as USER:PASSWORD in base64.
 
 If a password is an ordinary word ("street"), that word is hidden everywhere.
 """
@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from urllib.parse import quote, unquote, unquote_plus
 
 HIDDEN = "***"
-# Lengths in characters. A secret shorter than MIN_LENGTH would hide innocent text. One shorter than
-# MIN_ANYWHERE is hidden only as a whole word, so "main" does not hide a part of "domain".
+# Lengths in characters. A secret below MIN_LENGTH is not hidden, since that would hide ordinary
+# text. A secret below MIN_ANYWHERE is hidden only as a whole word: "main", but not in "domain".
 MIN_LENGTH, MIN_ANYWHERE = 4, 8
 _lock = threading.Lock()
 _secrets: set[str] = set()
@@ -51,7 +51,7 @@ def _alternative(secret: str) -> str:
 
 
 def redact(text: str) -> str:
-    """Return the text with registered secrets hidden."""
+    """Return the text with all registered secrets hidden."""
     return text if _pattern is None else _pattern.sub(HIDDEN, text)
 
 

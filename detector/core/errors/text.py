@@ -1,8 +1,8 @@
 """Make untrusted text printable: names of files, classes and layers, metadata, messages.
 
 Control characters steer a terminal, a bidi override disguises a name, and a spreadsheet reads text
-that starts with ``=`` as a formula. JSON documents keep such text, with JSON's escapes. Secrets are
-never shown (secrets.py).
+that starts with ``=`` as a formula. JSON documents keep such text, escaped as JSON does. Secrets
+are never shown (secrets.py).
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Iterable
 
 from detector.core.errors.secrets import redact
 
-# C0, DEL and C1; separators of lines and paragraphs; characters that change the direction of
-# writing; surrogates, which stand for the bytes of a file name that is not UTF-8.
+# Control characters (C0, DEL, C1); separators of lines and paragraphs; characters that change the
+# direction of writing; surrogates, which stand for bytes of a file name that is not UTF-8.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNSAFE_IN_PAGE = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
 
 VERBS = {"is": "are", "was": "were", "has": "have"}  # singular -> plural
 
-# Prefixes of text that spreadsheets read as a formula unless a quote precedes it. Text that
-# already has such quotes gets another, so that ``from_cell`` can always remove one.
+# Prefixes of text that spreadsheets read as a formula, so ``as_cell`` puts a quote before it. Text
+# that starts with quotes already gets one more, so that ``from_cell`` can always remove one.
 _FORMULA = re.compile("'*[=+\\-@\t\r]")
 
 
@@ -38,7 +38,7 @@ def _plural(noun: str) -> str:
     return f"{noun}es" if noun.endswith(("s", "x", "ch")) else f"{noun}s"
 
 
-# An item of a list: in double quotes, or up to the next comma. A backslash escapes quote or comma.
+# An item of a list, in double quotes or up to the next comma. A backslash escapes quote or comma.
 _ITEM = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"\s*|((?:[^,\\]|\\.|\\$)*))(?:,|$)""", re.DOTALL)
 _ESCAPED = re.compile(r'\\([,"])')
 
@@ -56,7 +56,7 @@ def split_list(text: str) -> list[str]:
 
 
 def split_paths(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the paths of comma-separated lists. An existing path may contain a comma."""
+    """Return the paths of comma-separated lists. A text that is an existing path is not split."""
     lists = ([text] if os.path.exists(text) else split_list(text) for text in texts)
     return tuple(path for paths in lists for path in paths)
 
@@ -85,7 +85,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def as_cell(text: str) -> str:
-    """Return a CSV field that a spreadsheet shows unchanged. Not for numbers."""
+    """Return a CSV field that no spreadsheet reads as a formula. Do not use it for numbers."""
     return f"'{text}" if _FORMULA.match(text) else text
 
 

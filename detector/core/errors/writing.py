@@ -1,7 +1,7 @@
 """Write files so that no name ever refers to an incomplete file. Failures raise OutputError.
 
-That also holds after a power loss: the content is on the disk before the file gets its name, and
-the name is on the disk before the file is reported (``put_in_place``).
+This holds even after a power loss. The content is on the disk before the file gets its name, and
+the name is on the disk before we report the file (``put_in_place``).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from detector.core.errors import OutputError
 from detector.core.errors.guard import refuse_kept
 from detector.core.errors.private import FILE_MODE, make_private_folder
 
-HIDDEN = ".detect-video-"  # followed by hexadecimal digits and the suffix
+HIDDEN = ".detect-video-"  # prefix of temporary names; hexadecimal digits and the suffix follow
 PRIVATE = f"{HIDDEN}private-"
 MARK = "user.detect-video"  # prefix of our extended attributes
-# Errors of file systems that have no locks, and of those that cannot sync a folder.
+# Errors of file systems without locks, and of file systems that cannot sync a folder.
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 NO_SYNC = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -33,14 +33,14 @@ NO_SYNC = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 def whole_file(
     target: Path, cure: str, *, ours: bool = False, private: bool = False
 ) -> Iterator[Path]:
-    """Yield a temporary path next to ``target``; it becomes ``target`` if the block succeeds, and
-    is removed otherwise.
+    """Yield a temporary path next to ``target``. The file becomes ``target`` if the block succeeds,
+    and is removed otherwise.
 
-    A killed process leaves at most a hidden file. Links are followed, so they remain links; output
-    to /dev/null is discarded. The umask decides who may read the file; with ``private``, only this
-    account may. Raises OutputError for every OSError (``cure``: what the user can do), and
-    UsageError if the command reads ``target``. ``ours`` skips that check: the user did not choose
-    the name, and the caller has checked it.
+    A killed process leaves at most a hidden file. We follow links, so that they remain links, and
+    discard output to /dev/null. The umask decides who may read the file, or with ``private`` only
+    this account may. Raises OutputError for every OSError (``cure``: what the user can do), and
+    UsageError if the command reads ``target``. ``ours`` skips this check, for names that the user
+    did not choose and the caller has checked.
     """
     if not ours:
         refuse_kept(target, cure)
@@ -82,8 +82,8 @@ def temporary_folder(prefix: str = "detect-video-") -> Iterator[Path]:
 def short_lived_folder(folder: Path) -> Iterator[Path]:
     """Make a folder for the block, and remove it with its content afterwards. Raises OSError.
 
-    Unlike tempfile's, it is removed even if a signal arrives during the removal, and it remains if
-    removal is not permitted (tempfile of Python 3.11 then recurses without end).
+    Unlike a folder of tempfile, it is removed even if a signal arrives during the removal. If
+    removal is not permitted, it remains, while tempfile of Python 3.11 recurses without end.
     """
     try:
         folder.mkdir(mode=0o700)
@@ -104,8 +104,8 @@ def write_whole(
     ours: bool = False,
     private: bool = False,
 ) -> None:
-    """Write a file with ``whole_file``, and make its folder if needed. ``private``: only this
-    account may read the file and a new folder."""
+    """Write a file with ``whole_file``, and make its folder if it is missing. ``private``: only
+    this account may read the file and the new folder."""
     try:
         if private:
             make_private_folder(target.parent)
@@ -118,8 +118,8 @@ def write_whole(
 
 
 def put_in_place(temporary: Path, target: Path, file: int | None = None) -> None:
-    """Give a finished file its final name. To survive a power loss, sync the content before and the
-    folder after the rename. ``file``: a descriptor of ``temporary``, if the caller has one."""
+    """Give a finished file its final name. To survive a power loss, sync the content before the
+    rename, and the folder after it. ``file``: an open descriptor of ``temporary``, if any."""
     if file is None:
         with temporary.open("rb+") as opened:
             os.fsync(opened.fileno())
@@ -130,14 +130,14 @@ def put_in_place(temporary: Path, target: Path, file: int | None = None) -> None
 
 
 def has_permission(path: str | Path, mode: int = os.W_OK | os.X_OK) -> bool:
-    """Return whether this process has these permissions (``os.access``) for ``path``; by default,
-    those to create files in a folder. It checks the effective user, since only that check takes
-    account of capabilities that a container or service granted."""
+    """Return whether this process has these permissions (``os.access``) for ``path``, by default
+    the permissions to create files in a folder. We check the effective user, since only that check
+    considers capabilities that a container or service granted."""
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
 def set_aside(path: Path) -> None:
-    """Rename a file to ``NAME.replaced`` to make room, because it may be the user's."""
+    """Rename a file to ``NAME.replaced`` to free its name. We do not remove a user's file."""
     number = 1
     while os.path.lexists(path):
         aside = path.with_name(f"{path.name}.replaced{'' if number == 1 else f'-{number}'}")
@@ -150,7 +150,7 @@ def sync_folder(folder: Path) -> None:
     """Sync ``folder``, so that a rename in it survives a crash."""
     try:
         file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except PermissionError:  # the folder may be written but not opened, so it cannot be synced
+    except PermissionError:  # we may write to the folder but not open it, so we cannot sync it
         return
     try:
         os.fsync(file)
@@ -162,14 +162,14 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_hidden_files(folder: Path) -> None:
-    """Remove files that killed processes left. No other process may be writing in ``folder``."""
+    """Remove files that killed processes left. No other process may write to ``folder`` now."""
     for path in folder.glob(HIDDEN + "[0-9a-f]" * 8 + "*"):
         path.unlink(missing_ok=True)
 
 
 def take_lock(file: int, *, shared: bool = False) -> bool:
     """Lock an open file until it is closed or the process ends. Return False if another process
-    holds the lock; True if the file system has no locks."""
+    holds the lock. Return True if the file system has no locks."""
     try:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -201,13 +201,13 @@ def _refuse_special(target: Path) -> None:
 
 
 def _hidden_name(target: Path, prefix: str) -> Path:
-    """Return a unique name next to ``target``: ``.detect-video-1a2b3c4d5e6f7a8b.npz``. It has the
-    same suffix, because numpy would append a missing one."""
+    """Return a unique name next to ``target``: ``.detect-video-1a2b3c4d5e6f7a8b.npz``. It keeps the
+    suffix, because numpy would append a suffix to a name without it."""
     return target.with_name(f"{prefix}{secrets.token_hex(8)}{target.suffix}")
 
 
 def is_output(path: str) -> bool:
-    """Return whether a run wrote or is writing this path; False if no attribute records it."""
+    """Return whether a run wrote or is writing this path, by its extended attributes."""
     try:
         return any(name.startswith(MARK) for name in os.listxattr(path))
     except OSError:
@@ -215,8 +215,8 @@ def is_output(path: str) -> bool:
 
 
 def utf8(text: str) -> bytes:
-    r"""Encode text for a file. Lone surrogates, which stand for undecodable bytes in file names,
-    cannot be encoded in UTF-8 and become ``\udc80``, as in JSON."""
+    r"""Encode text for a file. Lone surrogates stand for undecodable bytes in file names. UTF-8
+    cannot encode them, so they become ``\udc80``, as in JSON."""
     return text.encode("utf-8", "backslashreplace")
 
 

@@ -1,7 +1,7 @@
 """Read YAML with PyYAML, with limits on the content.
 
-Dates stay text. We refuse repeated keys, since one of the two would be lost, and tags other than
-those of JSON's types (``!!python/...``, ``!!binary``).
+Dates stay text. We refuse repeated keys, since one of the values would be lost. We also refuse tags
+of types that JSON does not have (``!!python/...``, ``!!binary``).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from yaml.constructor import ConstructorError, SafeConstructor
 from detector.core.errors import DetectVideoError, UsageError
 from detector.core.errors.parsing import LARGEST, MAX_DEPTH, TOO_DEEP, is_text, quote
 
-MAX_NODES = 100_000  # values in a file; those of an anchor count again for each alias
-MAX_DIGITS = 400  # characters of a number
+MAX_NODES = 100_000  # most values in a file; values of an anchor count again for each alias
+MAX_DIGITS = 400  # most characters of a number
 TAG_PREFIX = "tag:yaml.org,2002:"
-CACHED_LENGTH = 1 << 16  # longest text whose content is cached, characters
+CACHED_LENGTH = 1 << 16  # characters of the longest text whose content is cached
 CACHED_TEXTS = 64
 
 
@@ -54,18 +54,18 @@ def _load(text: str) -> Any:
     return yaml.load(text, Loader=BoundedLoader)
 
 
-# A run reads the packaged files several times. Parsing the default configuration takes 15 ms, and
-# copying it a hundredth of that.
+# A run reads the packaged files several times. Parsing the default configuration takes 15 ms, but
+# copying the result only a hundredth of that.
 _load_cached = lru_cache(CACHED_TEXTS)(_load)
 
 
 class BoundedLoader(yaml.SafeLoader):
-    """A loader that counts values as it composes them, and raises an error above the limit."""
+    """A loader that counts values while it composes them, and raises an error above the limit."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self._depth = self._count = self._deepest = 0
-        self._extent: dict[int, tuple[int, int]] = {}  # node -> number of its values, and its depth
+        self._extent: dict[int, tuple[int, int]] = {}  # id of a node -> (number of values, depth)
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()  # type: ignore[no-untyped-call]
@@ -147,7 +147,7 @@ BoundedLoader.yaml_constructors = {
     f"{TAG_PREFIX}map": SafeConstructor.construct_yaml_map,
     None: SafeConstructor.construct_undefined,
 }
-# Dates stay text: PyYAML would convert them to objects, or fail for a day 99.
+# Dates stay text: PyYAML would convert them to objects, or fail for a date with day 99.
 BoundedLoader.yaml_implicit_resolvers = {
     first: [(tag, word) for tag, word in words if tag != f"{TAG_PREFIX}timestamp"]
     for first, words in yaml.SafeLoader.yaml_implicit_resolvers.items()

@@ -21,7 +21,7 @@ from detector.core.run.canvas import open_network
 from detector.core.run.inputs import keep_inputs
 from detector.core.run.prepare import PreparedNetwork, convert_network, prepare_network
 
-RANGE = ("min_batch", "max_batch")  # options of engines whose files accept a range of batches
+RANGE = ("min_batch", "max_batch")  # options of engines whose files accept several batch sizes
 
 
 def parse_batches(text: str) -> tuple[int, int]:
@@ -36,7 +36,7 @@ def parse_batches(text: str) -> tuple[int, int]:
 
 
 def build(config: Config, batches: tuple[int, int], progress: BuildProgress) -> dict[str, Any]:
-    """Build the files that an engine needs for a model, unless they exist. Return JSON values."""
+    """Build the missing files that an engine needs for a model. Return facts as JSON values."""
     config = _with_engine(config, batches)
     engine = config.runtime.engine
     engines.load_library(engine, to_build=True)
@@ -63,7 +63,7 @@ def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
     start = time.perf_counter()
     keep_inputs(config)
     if output is not None:
-        refuse_kept(output)  # before the model is read, which takes a while
+        refuse_kept(output)  # check this before reading the model, which takes a while
     graph_precision = engines.graph_precision_for(runtime.engine, runtime.precision, runtime.device)
     if graph_precision != runtime.precision:
         raise UsageError(
@@ -106,7 +106,7 @@ def _open_with_graph(config: Config) -> Network:
 
 
 def _with_engine(config: Config, batches: tuple[int, int]) -> Config:
-    """Replace ``auto`` in the configuration; turn a range of batches into engine options."""
+    """Replace ``auto`` in the configuration. Turn a range of batches into engine options."""
     runtime = config.runtime
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
     engine = (

@@ -17,14 +17,14 @@ from detector.core.models.names import read_names
 
 
 def listing() -> list[dict[str, Any]]:
-    """Return the known models, from their descriptions alone; no network is opened."""
+    """Return the known models from their descriptions, without opening a network."""
     return [_describe(known_model(name)) for name in known()]
 
 
 def facts(request: ModelRequest) -> dict[str, Any]:
-    """Return everything about one model, counted on its graph. If its weights are missing, random
-    ones are used; if the layers are missing too, only the description's figures are returned.
-    Raises ModelError."""
+    """Return all facts about one model, counted on its graph. If its weights are missing, use
+    random ones. If its layers are missing too, return only its description's figures. Raises
+    ModelError."""
     entry = known_model(request.model) if request.model in known() else None
     try:
         return _count(_open(request), entry)
@@ -43,8 +43,8 @@ def _open(request: ModelRequest) -> Network:
 
 
 def write_description(request: ModelRequest, output: str | None) -> str:
-    """Write the description of a model file; return its text. ``output``: a path, or "-" to write
-    nothing. Raises ModelError, UsageError and OutputError."""
+    """Return the description of a model file, and write it to the path ``output`` unless that is
+    "-". Raises ModelError, UsageError and OutputError."""
     text = models.describe(request, engines.front_ends())
     if output == "-":
         return text
@@ -71,7 +71,7 @@ def family_listing() -> list[dict[str, Any]]:
 
 
 def _count(network: Network, entry: KnownModel | None) -> dict[str, Any]:
-    """Return the facts of an opened network. A file built by an engine has no graph to count."""
+    """Return the facts of an open network. A file that an engine built has no graph to count."""
     counted = network.plan is None
     return {
         "name": entry.name if entry else network.name,

@@ -1,13 +1,13 @@
 """Decide the canvas, which is the size of the network's input, and open the network with it.
 
     --size 640x384   width and height as given
-    --size 640       the longest side; the other side fits the first picture
-    --rect           like --size 640, but for each picture: ``open_rect`` and shapes.py
+    --size 640       the longest side; the first picture's shape decides the other side
+    --rect           like --size 640, but each picture's shape decides (``open_rect``, shapes.py)
     no --size        the model's own size. If the model declares ``canvases`` (cfg/models), its
                      input takes the shape of the source, with about the same area
 
-``open_network``, cameras and batches call ``find_canvas`` with the size of the deciding picture
-(``SourceReading.picture_size``), or with None to keep the model's own input.
+``open_network``, cameras and batches call ``find_canvas`` with the size of the picture that decides
+(``SourceReading.picture_size``). They pass None to keep the model's own input.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 Size = tuple[int, int]
 
 LARGEST_SIDE = 8192  # largest side of a network's input, pixels
-STRIDE = 32  # stride of every network that declares canvases; a test checks their files
-WORTH_ADVISING = 0.9  # a smaller canvas must have less than this share of the area
+STRIDE = 32  # stride of every network that declares canvases, as a test checks
+WORTH_ADVISING = 0.9  # we advise a smaller canvas only below this share of the current area
 
 
 def follows_source(config: Config) -> bool:
@@ -36,7 +36,7 @@ def follows_source(config: Config) -> bool:
 
 
 def find_canvas(config: Config, picture: Size | None) -> Size | None:
-    """Return (height, width) for ``picture`` (width, height, upright); None: the model's own."""
+    """Return (height, width) for an upright ``picture`` (width, height); None: the model's own."""
     if picture is None or not follows_source(config):
         return None
     declared = declared_canvases(config)
@@ -47,7 +47,7 @@ def find_canvas(config: Config, picture: Size | None) -> Size | None:
 
 
 def own_canvas(network: Network, config: Config) -> Size:
-    """Return (height, width) at which a model is timed and calibrated."""
+    """Return the (height, width) at which we time and calibrate a model."""
     declared = declared_canvases(config)
     return declared[0] if declared else (network.input.height, network.input.width)
 
@@ -89,9 +89,9 @@ def declared_canvases(config: Config) -> tuple[Size, ...]:
 def open_network(config: Config, picture: Size | None = None) -> Network:
     """Return the network before it is converted for an engine.
 
-    Without ``--size``, ``find_canvas`` chooses its input. ``--size 640`` is the longest side: the
-    other is the smallest that holds ``picture`` (width, height) if the picture keeps its shape
-    (geometry "centre"), otherwise the input is square. Raises UsageError and ModelError.
+    Without ``--size``, ``find_canvas`` chooses its input. ``--size 640`` gives the longest side. In
+    the geometry "centre" (a letterbox), the other side is the smallest that holds ``picture``
+    (width, height); otherwise the input is square. Raises UsageError and ModelError.
     """
     from detector.core import engines, models
     from detector.core.stages.preprocess import smallest_input
@@ -119,7 +119,7 @@ def open_network(config: Config, picture: Size | None = None) -> Network:
 
 
 def open_rect(config: Config, picture: Size | None) -> Network:
-    """Return the network of --rect, with an input for ``picture`` (width, height) if given."""
+    """Return the network of --rect, whose input fits ``picture`` (width, height) if given."""
     from detector.core import engines, models
 
     runtime = config.runtime
@@ -142,7 +142,7 @@ def open_rect(config: Config, picture: Size | None) -> Network:
         )
     own = rules.height, rules.width
     shape = own if picture is None else shape_of(longest_side(network, config), network, picture)
-    # Even if this picture needs no other shape, a later picture may, so we try another shape.
+    # Try another shape even if this picture fits the model's own, since later pictures may not.
     tried = shape if shape != own else (rules.height + rules.stride, rules.width)
     try:
         other = models.open_network(replace(request, size=tried), engines.front_ends())
@@ -152,7 +152,7 @@ def open_rect(config: Config, picture: Size | None) -> Network:
 
 
 def refuse_rect(config: Config) -> None:
-    """Raise UsageError in commands that measure a single input shape."""
+    """Raise UsageError if --rect is given to a command that measures a single input shape."""
     if config.runtime.rect:
         raise UsageError("--rect: this command measures one input shape; use --size WxH instead")
 

@@ -28,8 +28,8 @@ Message = TypeVar("Message")
 
 
 class Child:
-    """A child process. ``command`` takes the descriptor of the child's end of the pipe, and returns
-    the command line. ``output``: file for the child's output. ``more``: options of Popen."""
+    """A child process. ``command`` takes the file descriptor of the child's end of the pipe, and
+    returns the command line. ``output``: file for the child's output. ``more``: for Popen."""
 
     def __init__(self, command: Callable[[int], list[str]], output: Path, **more: Any) -> None:
         self._output = output
@@ -76,7 +76,7 @@ def _signal_name(number: int) -> str:
 
 
 def end(children: Sequence[Child], *, alone_s: float = 0.0) -> None:
-    """Wait up to ``alone_s`` for processes to exit, then send SIGTERM, and later SIGKILL."""
+    """Let processes exit for up to ``alone_s``, then send SIGTERM, and finally SIGKILL."""
     _wait_for(children, alone_s)
     for child in children:
         child.signal(signal.SIGTERM)
@@ -95,14 +95,14 @@ def _wait_for(children: Sequence[Child], seconds: float) -> None:
 
 
 def python_command(module: str, pipe: int, folder: Path | None, first: str = "") -> list[str]:
-    """Return a ``child_command`` that calls the module's ``main`` with the pipe's descriptor.
-    ``folder``, ``first``: see there."""
+    """Return a ``child_command`` that calls the module's ``main`` with the pipe's descriptor. See
+    ``child_command`` for ``folder`` and ``first``."""
     text = None if folder is None else str(folder)
     return child_command(f"from {module} import main; main({pipe})", text, first)
 
 
-# ---- Messages between the processes: JSON, since pickles of a child that has read untrusted files
-# ---- could run code
+# ---- Messages between the processes. They are JSON: unpickling what a child sends could run code,
+# ---- since the child has read untrusted files.
 
 
 def send(pipe: Connection, message: Any) -> None:
@@ -127,7 +127,7 @@ def open_pipe(number: int) -> Connection:
 def listen(
     parent: Connection, kind: type[Message], is_last: Callable[[Message], bool]
 ) -> Callable[[], Message]:
-    """Return a function that waits for a message. The process exits if the pipe closes early."""
+    """Return a function that waits for a message. If the pipe closes before the last one, exit."""
     messages: SimpleQueue[Message] = SimpleQueue()
 
     def read_messages() -> None:

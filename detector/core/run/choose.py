@@ -1,13 +1,14 @@
-"""Choose engine, precision and options for ``auto``, and say why. ``choose`` uses the first of:
+"""Choose engine, precision and options for ``auto``, and explain the choice. ``choose`` uses the
+first of these that applies:
 
-1. what ``compare --use`` or ``tune --use`` saved, whichever is newer. A row of a comparison
-   replaces the choice by rank only if its slowest round beat the fastest round of that choice, and
-   if its detections agree with fp32 within the budget. The options that a search found apply to the
-   kind of source that it searched, if the user set neither engine, precision nor batch; other
+1. The newer of what ``compare --use`` and ``tune --use`` saved. A row of a comparison replaces the
+   choice by rank only if its slowest round beat that choice's fastest round, and its detections
+   agree with fp32 within the budget. The options that ``tune`` found apply only to the kind of
+   source that it searched, and only if the user set neither engine, precision nor batch. Other
    options that the user sets take precedence.
-2. the model's timing at its first run on this machine (``self_timing``), judged like a comparison,
+2. The model's timing at its first run on this machine (``self_timing``), judged like a comparison,
    if it makes inference at least 1.2 times as fast.
-3. the first engine by rank that is usable here, and fp32.
+3. The first engine by rank that is usable here, with fp32.
 
 ``measurements`` decides which records are valid.
 """
@@ -37,8 +38,8 @@ UNDO = "detect-video tune --undo"
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """A decision. ``config``: ``auto`` resolved. ``tuned``: options that ``tune --use`` saved.
-    ``reason``: a sentence; None if the user decided. ``timed_s``: duration of the timing."""
+    """A decision. ``config``: with ``auto`` replaced. ``tuned``: options that ``tune --use`` saved.
+    ``reason``: text for the user, None if the user decided. ``timed_s``: duration of the timing."""
 
     config: Config
     reason: str | None
@@ -57,11 +58,11 @@ def choose(
     ahead: tuple[SourceReading, Sequence[str]] | None = None,
     progress: BuildProgress = ignore_progress,
 ) -> EngineChoice:
-    """Choose engine and precision for ``auto``, and the options of a search.
+    """Choose engine and precision for ``auto``, and the options that ``tune`` found.
 
     ``measured``: whether to use what ``--use`` saved (``eval`` does not). ``timed``: whether to use
-    a timing, which is made if there is none yet and nothing else decides. ``ahead``: the sources of
-    the run. ``kind``: function that returns the kind of source; None ignores searches.
+    a timing, and to make one if none is saved and nothing else decides. ``ahead``: the sources of
+    the run. ``kind``: returns the kind of source; None ignores the results of ``tune``.
     """
     notes = measurements.why_not_read(config) if measured or timed else []
     records = measurements.find(config, network, ("compare", "tune")) if measured else []

@@ -1,5 +1,5 @@
-"""One run of the command: every source through the loop, then its summary and session files.
-Impossible runs are refused (``_resolve``) before anything is written."""
+"""One run of the command: send every source through the loop, then write summary and session files.
+``_resolve`` refuses impossible runs before anything is written."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Live(Protocol):
-    """A display that reads ``progress`` and ``timeline`` at any time, from its own thread."""
+    """A display of a running source. It reads ``progress`` and ``timeline`` in its own thread."""
 
     def start(
         self,
@@ -61,7 +61,7 @@ class Live(Protocol):
 
 
 class Watcher(Protocol):
-    """Receives every detected frame in the writer's thread, drawn if ``wants_pictures`` is true."""
+    """Gets every frame in the writer's thread, with boxes drawn if ``wants_pictures`` is true."""
 
     def wants_pictures(self, camera: str) -> bool: ...
 
@@ -75,7 +75,7 @@ class RunResult:
     summary: Summary
     session: Path | None
     errors: list[DetectVideoError]
-    unread: bool = False  # whether the reader of -o - has closed the pipe
+    unread: bool = False  # whether the program that reads -o - has closed the pipe
     errors_shown: bool = False  # whether the errors of cameras have been printed already
 
     @property
@@ -109,14 +109,14 @@ def detect(
 ) -> RunResult:
     """Run every source in turn, and write its outputs and the session.
 
-    ``rows_to``: an open descriptor, to which -o - writes; None: -o - is refused. If its reader
-    closes it and no other files are written, the run ends after the frames already read.
-    ``building`` is called at every step of building the engine's file.
+    ``rows_to``: an open file descriptor to which -o - writes; None refuses -o -. If the program
+    that reads from it closes the pipe and no other files are written, the run ends after the frames
+    already read. ``building`` is called at every step of building the engine's file.
 
-    Raises DetectVideoError for errors before the first source: in options, model, engine, session
-    folder. Errors of one source are in ``RunResult.errors`` and in the summary; the run continues
-    with the other sources, unless the engine failed. After a signal, the run finishes the frames
-    already read, and the summary records it.
+    Raises DetectVideoError for errors before the first source, in options, model, engine or session
+    folder. Errors of one source are in ``RunResult.errors`` and in the summary. The run continues
+    with the other sources, except after an error of the engine. After a signal, it finishes the
+    frames already read, and the summary records the signal.
     """
     timer = timer or PhaseTimer()
     timer.seconds["import"] = process_age_s() or 0.0
@@ -163,7 +163,7 @@ def _resolve(
     building: BuildProgress | None,
     rows_to: int | None,
 ) -> tuple[RunPlan, OutputPlan]:
-    """Make the plan, and refuse impossible runs: cheap checks come before a model is loaded."""
+    """Make the plan, and refuse impossible runs. Cheap checks come before the model is loaded."""
     draft, default_sources = PlanDraft.of(config), hooks.source is None
     check_memory(config.runtime.engine)
     if default_sources:
@@ -178,7 +178,7 @@ def _resolve(
         )
     if default_sources:
         outputs.check_sources(draft.drawing.blur)
-    # OpenCV's own OpenBLAS starts threads at import; the loop has at least a reader and a worker.
+    # The OpenBLAS inside OpenCV starts threads on import. The loop starts a reader and a worker.
     check_threads(blas_threads() + (0 if draft.loop.sync else 2))
     if default_sources:
         outputs.check_permission()
@@ -186,12 +186,12 @@ def _resolve(
         _import_ahead(specs, outputs, "sync" if draft.loop.sync else "overlapped")
 
     def refuse_being_written(network: Network, _: Config) -> None:
-        with suppress(OSError):  # the current folder was deleted; writing will report it
+        with suppress(OSError):  # if the current folder was deleted, writing will report it
             outputs.refuse_being_written(settings_of(config.as_dict(), specs[0], network.sha256))
 
     plan = draft.load(
         timer,
-        # Sources that a command opens itself decide the input only if its longest side is given.
+        # If a hook opens the sources, they decide the input only if its longest side is given.
         specs=specs if default_sources or draft.reading.longest else (),
         progress=building,
         measured=hooks.measured,
@@ -199,7 +199,7 @@ def _resolve(
         kind=partial(draft.reading.kind_of, specs[0]) if hooks.tuned and default_sources else None,
         chosen=refuse_being_written,
     )
-    check_files(3)  # a source, the rows, and a file opened while both are open
+    check_files(3)  # a source, its rows, and another file at the same time
     return plan, outputs
 
 
@@ -208,7 +208,7 @@ def _open_session(plan: RunPlan, outputs: OutputPlan, name: str) -> Session:
 
     session = Session.create(plan.writing["run_dir"], name, or_temporary=outputs.may_write())
     try:
-        outputs.check()  # again, because an output must not replace a file of the session
+        outputs.check()  # check again: now no output may replace a file of the session either
     except BaseException:
         session.discard()
         raise
@@ -216,7 +216,7 @@ def _open_session(plan: RunPlan, outputs: OutputPlan, name: str) -> Session:
 
 
 def _import_ahead(specs: Sequence[str], outputs: OutputPlan, loop: str) -> None:
-    """Import what sources, stages, loop and outputs need; then no run's seconds include imports."""
+    """Import what sources, stages, loop and outputs need, so that no run's seconds include it."""
     modules = {
         f"detector.core.loop.{loop}",
         "detector.core.sinks.jsonl",  # used by every session
@@ -224,7 +224,7 @@ def _import_ahead(specs: Sequence[str], outputs: OutputPlan, loop: str) -> None:
         "detector.core.stages.nms",
     }
     for spec in specs:
-        with suppress(SourceError, UsageError):  # opening it reports the error
+        with suppress(SourceError, UsageError):  # opening the source reports the error
             source = sources.find_claiming(spec)
             modules.update(source.imports, outputs.imports(source.kind, spec))
     for module in sorted(modules):
@@ -232,7 +232,7 @@ def _import_ahead(specs: Sequence[str], outputs: OutputPlan, loop: str) -> None:
 
 
 def _refuse_missing(specs: Sequence[str]) -> None:
-    """Raise SourceError if no source exists, UsageError if one can never be read."""
+    """Raise SourceError if none of the sources exists, UsageError if - is given more than once."""
     if list(specs).count(STANDARD_INPUT) > 1:
         raise UsageError("-: standard input can be read only once; give - once")
     missing = []
@@ -255,9 +255,9 @@ def run_opened(
     detected: Callable[[Frame, Detections], None] | None = None,
     session: Session | None = None,
 ) -> SourceRun:
-    """Run one source through a loaded model, which stays open, and write into ``folder``.
-    ``plain``: file names without source and engine. ``detected`` receives each frame. ``session``
-    receives the rows of frames; the caller releases it."""
+    """Run one source with a loaded model, which stays open, and write into ``folder``. ``plain``:
+    use file names without source and engine. ``detected`` gets each frame. ``session`` gets the
+    frames' rows; the caller releases it."""
     output = replace(plan.output, output=f"{folder}{os.sep}", run_dir=None)
     outputs = OutputPlan(output, [spec], plain=plain, added_sinks=plan.writing["added_sinks"])
     if detected is not None:
@@ -268,7 +268,7 @@ def run_opened(
 
 @contextmanager
 def closing_session(session: Session) -> Iterator[None]:
-    """Release the session's folder after the block. Save a bug's traceback there."""
+    """Release the session's folder after the block. If a bug ends the block, log the traceback."""
     try:
         yield
     except DetectVideoError:
@@ -292,7 +292,7 @@ class _RunJob:
     live: Live | None
     hooks: Hooks
     hashes: bool = True  # whether session.json has the sources' digests
-    stream: RowStream | None = None  # with -o -
+    stream: RowStream | None = None  # the stream of -o -
 
 
 def _run_sources(job: _RunJob, specs: Sequence[str]) -> list[SourceRun]:
@@ -337,7 +337,7 @@ def _hold_source(job: _RunJob, spec: str) -> Iterator[HeldFile | StandardInput |
                 from detector.core.sources import _web
 
                 stack.enter_context(_web.cut_when(job.stop.is_set))
-            # A picture is opened only once, so it need not be held unless its digest is wanted.
+            # A picture is opened only once. Hold it only if its digest is wanted.
             is_held = job.hashes or kind_of(spec) != PICTURE
             yield stack.enter_context(hold(spec)) if is_held else None
         return
@@ -357,7 +357,7 @@ def _run_source(job: _RunJob, run: SourceRun, spec: str, number: int) -> None:
         with opened as source:
             run.info = source.info
             run.pixels = ": ".join(filter(None, (source.pixels, source.why_no_planes)))
-            if job.hashes:  # otherwise no later run asks whether it may replace the outputs
+            if job.hashes:  # if False, no later run checks whether it may replace the outputs
                 settings = settings_of(plan.as_asked.as_dict(), spec, plan.network.sha256)
             paths = job.outputs.paths(spec, source.info, settings)
             replaced = [path.name for path in paths.values() if os.path.lexists(path)]
@@ -377,7 +377,7 @@ def _run_source(job: _RunJob, run: SourceRun, spec: str, number: int) -> None:
                     sinks.insert(0, streamed)
                 _drive_loop(job, run, source, sinks, own, number)
             except BaseException:
-                for sink in sinks:  # no partial file remains if the run fails before a frame
+                for sink in sinks:  # leave no partial file if the run fails before a frame
                     sink.abort()
                 raise
         if replaced and settings:
@@ -395,7 +395,7 @@ def _run_source(job: _RunJob, run: SourceRun, spec: str, number: int) -> None:
 
 
 def _save_rows(session: Session, run: SourceRun, own: Sink | None) -> None:
-    """Append a source's rows to the session, from the session's own sink or from the output."""
+    """Append a source's rows to the session, from the sink ``own`` or from the JSONL output."""
     if own is not None and own.path.exists():
         session.adopt(own.path)
         own.path.unlink()
@@ -404,7 +404,7 @@ def _save_rows(session: Session, run: SourceRun, own: Sink | None) -> None:
 
 
 def _open_source(job: _RunJob, spec: str) -> Source:
-    """Open the source. DETECT_VIDEO_PIXELS=bgr turns planes off, to measure how much they gain."""
+    """Open the source. DETECT_VIDEO_PIXELS=bgr turns YUV planes off, to measure what they save."""
     pixels = os.environ.get("DETECT_VIDEO_PIXELS") or job.outputs.pixels(spec)
 
     @cache
@@ -421,7 +421,7 @@ def _open_source(job: _RunJob, spec: str) -> Source:
 def _drive_loop(
     job: _RunJob, run: SourceRun, source: Source, sinks: list[Sink], own: Sink | None, number: int
 ) -> None:
-    """Run the loop to its end and close the sinks, or abort them. ``own``: the session's sink."""
+    """Run the loop and close the sinks, or abort them on an error. ``own``: the session's sink."""
     from detector.core.loop.parts import Progress
 
     plan, live, hooks = job.plan, job.live, job.hooks
@@ -473,7 +473,7 @@ def _close_sink(
 
 
 def _describe_skipped(plan: RunPlan, run: SourceRun, sinks: Sequence[Sink]) -> list[str]:
-    """Return notes about frames without inference, and outputs that cannot mark them."""
+    """Return notes about frames without inference, and about outputs that cannot mark these."""
     kinds = {sink.name for sink in sinks}
     skipped = []
     if run.reused and (still := plan.reading.still) is not None:

@@ -1,4 +1,4 @@
-"""External disturbances of a run, if the system reports them: swap, quota, heat, governor."""
+"""External disturbances of a run: swap, CPU quota, heat, governor, if the system reports them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _count_heat_throttling() -> int:
 
 
 def _read_throttled_us() -> int:
-    """Return the microseconds in which this process's cgroup (v2) had exhausted its CPU quota."""
+    """Return how long (us) this process's cgroup (v2) was throttled because of its CPU quota."""
     group = next((line[3:] for line in _read(CGROUP).splitlines() if line.startswith("0::")), "/")
     return _find_number(_read(f"{CGROUPS}{group.rstrip('/')}/cpu.stat"), "throttled_usec")
 

@@ -1,6 +1,6 @@
-"""Decide what a run draws: the style of boxes and labels, what is pixelated, for which outputs.
+"""Decide what a run draws: the style of boxes and labels, what to pixelate, for which outputs.
 
-``Drawing.of`` reads the options and opens the font, so errors appear before a model loads.
+``Drawing.of`` reads the options and opens the font, so that errors appear before a model loads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MEANINGLESS = "random weights: boxes are meaningless"
 # The largest fonts are 130 MB: Noto and Source Han, with all languages and weights in one TTC.
 FONT_BYTES = 256 << 20
 INSTALL = "pip install 'detect-video[font]'"
-NAMED = 3  # class names listed in a note; the rest are counted
+NAMED = 3  # a note lists so many class names and counts the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +105,10 @@ class Drawing:
     def annotation(
         self, sinks: Sequence[Sink], watched: Callable[[], bool] | None = None, threads: int = 0
     ) -> Annotate | None:
-        """Return the function that changes a picture before it is written; None if none is needed.
+        """Return the function that draws into a frame before it is written, None if none is needed.
 
-        Sinks of plain pictures get them after pixelation, before boxes are drawn. If a sink needs
-        BGR, boxes are drawn into BGR. Planes that need no change are not copied. ``watched`` is
+        Sinks of plain pictures get the picture after pixelation, before boxes are drawn. If a sink
+        needs BGR, boxes are drawn into BGR. YUV planes without boxes are not copied. ``watched`` is
         called before each frame and returns whether there is a viewer. ``threads``: number of
         concurrent callers.
         """
@@ -128,7 +128,7 @@ class Drawing:
         easel, keeps_planes = Easel(bgr=bgr, threads=threads), not (bgr or style.remark)
 
         def show_and_draw(frame: Frame, detections: Detections) -> None:
-            is_watched = watched is not None and watched()  # call it for every frame
+            is_watched = watched is not None and watched()  # ``watched`` expects a call per frame
             is_empty = not len(detections.shown) and detections.scene is None
             if keeps_planes and is_empty and isinstance(frame.picture, Planes):
                 return
@@ -138,7 +138,7 @@ class Drawing:
                 return
             pixelate(frame.picture, detections, style.blurred)
             if plain_sinks and len(detections):
-                picture = frame.picture  # ``frame.image`` would cache the picture without boxes
+                picture = frame.picture  # ``frame.image`` would cache this picture without boxes
                 plain = picture.to_bgr() if isinstance(picture, Planes) else picture
                 for sink in plain_sinks:
                     sink.see(plain, detections)
@@ -150,7 +150,7 @@ class Drawing:
     def label_notes(
         self, names: Sequence[str], sinks: Sequence[Sink], class_ids: Iterable[int]
     ) -> list[str]:
-        """Return notes on class names that labels cannot show, and on --smooth without effect."""
+        """Return notes on class names that labels cannot show, and on a --smooth without effect."""
         from detector.core.sinks.base import DRAWN
 
         if self.smooth and not any(s.pictures in DRAWN or "style" in s.options for s in sinks):
@@ -180,7 +180,7 @@ def _read_font(path: str, state: tuple[int, ...] | None) -> Font:
         ) from error
     try:
         return Font(data)
-    # FreeType raises OSError if it rejects a font; damaged tables cause the other errors.
+    # FreeType raises OSError if it rejects a font. Damaged tables cause the other errors.
     except (OSError, ValueError, ArithmeticError, MemoryError) as error:
         raise UsageError(
             f"{path}: not a usable font ({error}); give --font a TTF, OTF or TTC file"
@@ -188,7 +188,7 @@ def _read_font(path: str, state: tuple[int, ...] | None) -> Font:
 
 
 def note_names(names: Sequence[str], class_ids: Iterable[int], font: Font | None) -> list[str]:
-    """Return notes on classes that are labelled with numbers (``labels.drawable``)."""
+    """Return notes on classes that get numbers as labels, since their names cannot be drawn."""
     from detector.core.stages.labels import reason_against
 
     by_reason: dict[str, list[str]] = {}

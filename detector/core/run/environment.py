@@ -40,12 +40,12 @@ def environment() -> dict[str, Any]:
 
 @functools.cache
 def find_commit() -> str | None:
-    """Return the commit of the checkout that this program runs from, with ``-dirty`` if its code
-    differs; None outside a checkout, or without git."""
+    """Return the commit of the checkout that this program runs from, with ``-dirty`` if its code is
+    changed. Return None outside a checkout, or without git."""
     checkout = Path(__file__).parents[3]
     if not (checkout / ".git").exists():
         return None
-    # A quarter of the CPU time of ``git describe --dirty``; it takes no lock.
+    # This takes a quarter of the CPU time of ``git describe --dirty``, and no lock.
     status = "git --no-optional-locks status --porcelain=v2 --branch -- detector cfg".split()
     try:
         text = subprocess.check_output(
@@ -59,7 +59,7 @@ def find_commit() -> str | None:
 
 
 def describe_cpu() -> dict[str, Any]:
-    """Return ``model``, ``flags`` as Linux lists them, and ``cores`` that this process may use."""
+    """Return the CPU's ``model``, its ``flags`` (Linux's names), and the ``cores`` we may use."""
     return {
         "model": _read_cpuinfo("model name"),
         "flags": (_read_cpuinfo("flags") or "").split(),
@@ -75,7 +75,7 @@ def gpu_driver() -> str | None:
 
 
 def process_age_s() -> float | None:
-    """Return seconds since this process started, to 10 ms; None except on Linux."""
+    """Return the seconds since this process started, to 10 ms. Return None if not on Linux."""
     try:
         fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
         uptime = float(Path("/proc/uptime").read_text().split()[0])
@@ -96,7 +96,7 @@ def _read_cpuinfo(key: str) -> str | None:
 
 
 def _list_libraries() -> list[str]:
-    """Return the distributions whose versions to record. GPU builds may have other names."""
+    """Return the Python packages whose versions to record. GPU builds may have other names."""
     from detector.core import engines
 
     return [*_LIBRARIES, *(name for each in engines.libraries() for name in (each, f"{each}-gpu"))]

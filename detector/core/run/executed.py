@@ -1,5 +1,5 @@
 """Find the layers that an engine ran, their precision, and their cost in the graph. On a CPU this
-takes a quarter of a second and gives the same result for the same file, so we store it."""
+takes a quarter of a second and gives the same result for the same file, so we store the result."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from detector.core.session.outcome import ExecutedLayer
 
 SUFFIX = ".layers.json"
-KEPT = 16  # results per file: of several engines, precisions and versions
-SCHEMA = 2  # version 1 gave the cost of a quantised output to the DequantizeLinear after it
+KEPT = 16  # results to keep per graph file, for several engines, precisions and versions
+SCHEMA = 2  # version 1 assigned the cost of a quantised output to the DequantizeLinear after it
 
 
 def find_layers(
@@ -34,7 +34,7 @@ def find_layers(
     own: Mapping[str, str],
     ran: Network | None = None,
 ) -> tuple[ExecutedLayer, ...]:
-    """Return the stored or new result of ``executed_layers``. ``path``: the exported graph's."""
+    """Return the stored result of ``executed_layers``, or a new one. ``path``: the graph's file."""
     if path is None or engine.device != "cpu":
         return executed_layers(network, engine, ran)
     file, key = Path(path).with_suffix(SUFFIX), _hash_settings(engine, own)
@@ -49,8 +49,8 @@ def find_layers(
 def executed_layers(
     network: Network, engine: Engine, ran: Network | None = None
 ) -> tuple[ExecutedLayer, ...]:
-    """Return each layer with the cost of the nodes that it represents. ``network``: before
-    conversion; ``ran``: after it. Layers that the conversion added are omitted."""
+    """Return each layer with the cost of the nodes that it represents. ``network``: the network
+    before conversion; ``ran``: after it. Layers that the conversion added are omitted."""
     from detector.core.models.graph.build import node_costs
     from detector.core.models.graph.qdq import original_names
     from detector.core.session.outcome import ExecutedLayer

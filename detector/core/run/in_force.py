@@ -12,8 +12,8 @@ from detector.core.session.measured import Kind, Measurement
 
 
 def list_in_force(config: Config) -> list[dict[str, Any]]:
-    """Return the records that change what ``auto`` chooses, the newest of each model and, for
-    searches, of each kind of source. ``undo``: how the user removes the record."""
+    """Return the records that change what ``auto`` chooses: the newest of each model, and of
+    ``tune`` the newest of each kind of source. ``undo``: how the user removes the record."""
     kinds: list[Kind] = ["self-timing", "compare", "tune"]  # later kinds take precedence
     newest: dict[tuple[Any, ...], Measurement] = {}
     for record in sorted(measurements.read(config), key=lambda record: kinds.index(record.kind)):
@@ -40,7 +40,7 @@ def list_in_force(config: Config) -> list[dict[str, Any]]:
 
 
 def why_taken(record: Measurement, config: Config) -> str | None:
-    """Return the reason of a record that changes the choice by rank; None if it changes nothing."""
+    """Return why a record changes the choice by rank; None if it does not change it."""
     if record.kind == "tune":
         return judging.describe(record)
     config = config.with_options({"engine": "auto", "precision": "auto"})

@@ -18,11 +18,10 @@ from detector.core.sources._forms import is_live, is_web
 
 
 def gather_sources(specs: Sequence[str]) -> list[str]:
-    """List sources as ``sources.gather`` does, without videos that a run wrote. Raises
-    SourceError."""
+    """List sources with ``sources.gather``, except videos that a run wrote. Raises SourceError."""
     gathered = sources.gather(specs, is_output)
     for spec in gathered if len(gathered) > 1 else ():
-        if is_live(spec) or is_web(spec):  # checked when it is opened
+        if is_live(spec) or is_web(spec):  # opening the source checks it
             continue
         try:
             sources.find_claiming(spec)
@@ -36,7 +35,7 @@ def gather_sources(specs: Sequence[str]) -> list[str]:
 
 
 def keep_inputs(config: Config, specs: Sequence[str] = ()) -> None:
-    """Guard sources, the model's files and the calibration. Raises UsageError for a camera."""
+    """Protect sources, model files and calibration from outputs. Raises UsageError for a camera."""
     from detector.core import models
     from detector.core.run.canvas import model_request
 
@@ -52,7 +51,7 @@ def keep_inputs(config: Config, specs: Sequence[str] = ()) -> None:
 
 
 def refuse_cameras(specs: Sequence[str]) -> None:
-    """Raise UsageError if a source is a camera. Call it if sources must end or be read again."""
+    """Raise UsageError for a camera. Call this if sources must end, or are read more than once."""
     for spec in specs:
         if is_camera(spec):
             from detector.core.errors.addresses import Address
@@ -71,7 +70,7 @@ def is_camera(spec: str) -> bool:
         return not is_file(spec)
     if is_live(spec):
         return True
-    if not spec.lower().endswith((".yaml", ".yml")):  # others need not be opened
+    if not spec.lower().endswith((".yaml", ".yml")):  # only YAML files can list cameras
         return False
     try:
         return sources.find_claiming(spec).arrives

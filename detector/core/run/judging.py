@@ -1,4 +1,4 @@
-"""Judge what ``compare --use``, ``tune --use`` and a timing have measured, and apply it."""
+"""Judge the measurements of ``compare --use``, ``tune --use`` or a timing, and apply them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from detector.core.config.schema import PACKAGED, Config, options
 from detector.core.run import measurements
 from detector.core.session.measured import Interval, MeasuredRow, Measurement
 
-# If the user sets one of these options, a search sets none of them.
+# If the user sets one of these options, the result of ``tune`` does not set any of them.
 ENCODING = ("quality", "preset", "crf", "encoder")
 
 
@@ -20,8 +20,8 @@ ENCODING = ("quality", "preset", "crf", "encoder")
 def judge(
     record: Measurement, config: Config, by_rank: Config, just_timed: bool = False
 ) -> tuple[Config, str] | None:
-    """Return the configuration that a record supports, if any, and the reason. ``by_rank``: the
-    choice without a record. ``just_timed``: the record is a new timing."""
+    """Return the configuration that a record supports, and the reason; None if it supports none.
+    ``by_rank``: the choice without a record. ``just_timed``: the record is a new timing."""
     requested, runtime = config.runtime, by_rank.runtime
     rows = [
         row
@@ -67,7 +67,7 @@ def judge(
         apply(config, record, {"engine": best.engine, "precision": best.precision}),
         f"engine {best.engine}, {best.precision}: measured {ratio:.1f}x as fast as "
         f"{default.engine} {default.precision} on this machine ({when}), agreement with fp32 "
-        # Rounded down, so that only full agreement is shown as 1.
+        # Round down, to show only full agreement as 1.
         f"{int((best.agreement or 0.0) * 1000) / 1000:g}"
         + ("; --no-self-timing turns this off" if is_timing and not just_timed else ""),
     )
@@ -96,7 +96,7 @@ def apply(config: Config, record: Measurement, options: Mapping[str, Any]) -> Co
 def find_search(
     records: Sequence[Measurement], config: Config, kind: Callable[[], str | None]
 ) -> Measurement | None:
-    """Return the newest search for this kind of source, unless a comparison is newer."""
+    """Return the newest record of ``tune`` for this kind of source, if no comparison is newer."""
     runtime = config.runtime
     if (runtime.engine, runtime.precision, runtime.batch) != ("auto", "auto", 1):
         return None
@@ -115,7 +115,7 @@ def is_usable(search: Measurement) -> bool:
 
 
 def select_options(search: Measurement, config: Config) -> dict[str, Any]:
-    """Return the options that the user has not set, without those unknown to this version."""
+    """Return the options of ``tune`` that this version knows and the user has not set."""
     defaults, known = Config(), {leaf.name for _, leaf in options()}
     encoded = any(config.value(name) != defaults.value(name) for name in ENCODING)
     return {
@@ -138,7 +138,7 @@ def describe(search: Measurement) -> str:
 
 
 def format_options(settings: Mapping[str, Any]) -> str:
-    """Return options as they are typed: ``--engine openvino --precision int8``."""
+    """Return options as a user types them: ``--engine openvino --precision int8``."""
     return " ".join(as_options(settings)) or "the defaults"
 
 

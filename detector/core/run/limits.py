@@ -1,5 +1,5 @@
 """Check the system's limits: memory, cores, threads, open files, file sizes, deleted folders. This
-module imports nothing heavy, because memory may be short."""
+module imports nothing large, since little memory may be left."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ NO_FILE = ("Too many open files",)
 
 
 class Least(NamedTuple):
-    """The least memory that a run of an engine needed, in MB (10^6 bytes)."""
+    """The least memory that a run with an engine may need, in MB (10^6 bytes)."""
 
     address_mb: int  # address space, most of it never touched
-    anonymous_mb: int  # resident memory not backed by a file, so it cannot be dropped
+    anonymous_mb: int  # resident memory without a file, which the system cannot drop
 
 
-# The smallest `ulimit -v` and the largest RssAnon of runs with street, 640x384, one thread, --sync,
-# --no-video, OPENBLAS_NUM_THREADS=1; found by bisection on Linux x86-64 in November 2026 with the
-# versions of constraints.txt: 525 and 75, 628 and 103, 812 and 109, 1146 and 253 MB. The table has
-# lower values, because other versions and models may need less.
+# The smallest `ulimit -v` (by bisection) and the largest RssAnon of these engines' runs were 525
+# and 75, 628 and 103, 812 and 109, 1146 and 253 MB: with the model street, 640x384, one thread,
+# --sync, --no-video, OPENBLAS_NUM_THREADS=1, Linux x86-64, November 2026, constraints.txt. The
+# table has lower values, because other versions and models may need less.
 LEAST = {
     "null": Least(450, 50),
     "ort": Least(540, 70),
     "openvino": Least(700, 75),
     "torch": Least(980, 170),
 }
-LEAST_FILES = 5  # besides the standard streams; no run worked with 4
-FEW_CORES = 2  # with more cores, which were not measured, OpenCV keeps its threads
-# Maximum. Drawing 19 boxes takes 1 ms, and holds Python's lock nearly all the time.
+LEAST_FILES = 5  # open files of a run besides the standard streams; no run worked with 4
+FEW_CORES = 2  # OpenCV keeps its threads if there are more cores, since we have not measured that
+# More threads would not help: drawing 19 boxes takes 1 ms and holds the GIL nearly all the time.
 DRAWING_THREADS = 2
-OPENCV_THREADS = "OPENCV_FOR_THREADS_NUM"  # OpenCV reads it on import
-# Variables for OpenBLAS's threads; the first one that is set wins.
+OPENCV_THREADS = "OPENCV_FOR_THREADS_NUM"  # a variable that OpenCV reads on import
+# Variables that set OpenBLAS's number of threads. The first variable that is set counts.
 BLAS_SETTINGS = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
-BLAS_THREADS = 64  # maximum of the OpenBLAS in wheels
+BLAS_THREADS = 64  # most threads that the OpenBLAS in wheels can start
 NO_MEMORY = (
     "Cannot allocate memory",
     "cannot allocate memory",
@@ -56,7 +56,7 @@ NO_MEMORY = (
 
 
 def blame_limit(error: BaseException) -> DetectVideoError | None:
-    """Return an error that says what to do, if a limit caused ``error``; otherwise None."""
+    """Return an error that says what to do if a system limit caused ``error``, otherwise None."""
     code = error.errno if isinstance(error, OSError) else None
     where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
     text = str(error)
@@ -101,7 +101,7 @@ def folder_is_gone() -> bool:
 
 def check_threads(count: int) -> None:
     """Raise EngineError if this process cannot start ``count`` more threads. Start them to find
-    out: there are many limits. (OpenBLAS raises SIGINT if it cannot start its threads.)"""
+    out, since several limits apply. Without this check, OpenBLAS may raise SIGINT on import."""
     gate = threading.Event()
     started: list[threading.Thread] = []
     try:
@@ -118,7 +118,7 @@ def check_threads(count: int) -> None:
 
 
 def check_memory(engine: str) -> None:
-    """Raise EngineError if a limit allows less memory than this engine's smallest run took."""
+    """Raise EngineError if a limit allows less memory than this engine's smallest run needs."""
     least = LEAST.get(engine, LEAST["null"])
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
     if space != resource.RLIM_INFINITY and space < least.address_mb * 1e6:
@@ -136,7 +136,7 @@ def check_memory(engine: str) -> None:
 
 
 def container_memory(proc: Path = PROC, root: Path = CGROUPS) -> int | None:
-    """Return the bytes that the process's cgroup allows, plus all swap; None without a limit."""
+    """Return the bytes that our cgroup allows plus all swap, or None if the cgroup has no limit."""
     if (limit := container_limit(proc, root)) is None:
         return None
     try:
@@ -148,15 +148,15 @@ def container_memory(proc: Path = PROC, root: Path = CGROUPS) -> int | None:
 
 
 def keep_blas_alone() -> None:
-    """Make OpenBLAS start no threads, which would only spin. Call it before numpy loads OpenBLAS.
-    On two cores, three frames took 0.88 s of CPU with these threads and 0.63 s without."""
+    """Keep OpenBLAS from starting threads, which would only spin. Call this before numpy loads
+    OpenBLAS. On two cores, three frames took 0.88 s of CPU with these threads, 0.63 s without."""
     if not any(name in os.environ for name in BLAS_SETTINGS):
         os.environ[BLAS_SETTINGS[0]] = "1"
 
 
 def trim_heap() -> None:
-    """Return freed memory to the system: 8 MB after the default model was loaded."""
-    # Imported late, because libffi 3.5 keeps a file open, which could become a standard stream.
+    """Return freed memory to the system. After the default model is loaded, that is 8 MB."""
+    # Import ctypes late: its libffi 3.5 keeps a file open, which could become a standard stream.
     import ctypes
 
     with suppress(AttributeError):
@@ -173,9 +173,9 @@ def blas_threads() -> int:
 
 @contextmanager
 def opencv_threads(overlapped: bool) -> Iterator[None]:
-    """Keep OpenCV to the calling thread in the overlapped loop on at most two cores: its second
-    thread would make the reader wait at every resize (docs/settings.md). A number in
-    OPENCV_FOR_THREADS_NUM takes precedence."""
+    """Limit OpenCV to the calling thread, if the loop is overlapped and there are at most two
+    cores: a second thread would make the reader wait at every resize (docs/settings.md). A number
+    in OPENCV_FOR_THREADS_NUM takes precedence."""
     import cv2
 
     separator = cv2.getNumThreads()
@@ -188,8 +188,8 @@ def opencv_threads(overlapped: bool) -> Iterator[None]:
 
 
 def drawing_threads() -> int:
-    """Return how many threads draw ahead of the writer; 0: the writer draws. On two cores, which
-    reader, workers and encoder fill, another thread would only compete with them."""
+    """Return how many threads draw ahead of the writer. With 0, as on two cores, the writer draws:
+    reader, workers and encoder keep two cores busy."""
     return max(0, min(DRAWING_THREADS, usable_cores() - FEW_CORES))
 
 

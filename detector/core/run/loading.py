@@ -1,4 +1,4 @@
-"""Load the network and engine of a run, once for all sources: choose, open, build if needed, and
+"""Load the network and engine of a run once for all sources: choose, open, build if needed, and
 warm up. Libraries are imported late, so that a run can time its imports separately."""
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ class LoadedModel:
 
     network: Network
     engine: Engine
-    engine_reason: str | None  # why this engine; None if the user named it
+    engine_reason: str | None  # why the engine was chosen; None if the user named it
     notes: list[str]
-    build_s: float = 0.0  # time spent on building in this run, part of "load"
-    artefact_s: float = 0.0  # time spent on building, in this run or an earlier one
+    build_s: float = 0.0  # building time of this run, which is part of "load"
+    artefact_s: float = 0.0  # building time of this run and of earlier runs that built its files
     options: EngineOptions | None = None  # options with which the engine was opened
     # Set by ``read_layers``; empty if the engine does not report its layers.
     layers: tuple[ExecutedLayer, ...] = ()
-    original: Network | None = None  # before any conversion; the costs of layers refer to its nodes
+    original: Network | None = None  # network before any conversion, for the costs of layers
     natives: Natives | None = None  # observes the engine's threads
     tuned: Mapping[str, Any] = field(default_factory=dict)  # options that ``tune --use`` saved
-    # The configuration as ``auto`` resolved it (engine, precision, calibration), with ``tuned``.
+    # The configuration with ``auto`` replaced (engine, precision, calibration), and ``tuned``.
     config: Config | None = None
     shapes: Shapes | None = None  # with --rect: the inputs of other shapes
-    # The function given to ``change_network``, which networks of other shapes need too.
+    # The function given to ``change_network``. It must also change networks of other shapes.
     change: Callable[[Network], Network] = lambda network: network
     closed: bool = False
 
@@ -62,11 +62,11 @@ class LoadedModel:
         self.network, self.change = change(self.network), change
 
     def close(self, runs: Sequence[SourceRun]) -> None:
-        """Close the engine after its last source. An error in closing replaces no earlier error."""
+        """Close the engine after its last source. An error on closing replaces no earlier error."""
         from detector.core.engines.base import translated
 
         failed = any(isinstance(run.error, EngineError) for run in runs)
-        # A broken device may raise anything; from a healthy one we expect only our errors.
+        # After an error of the engine, its device may raise anything; otherwise only our errors.
         with suppress(Exception if failed else EngineError):
             self.read_layers()
             if self.shapes is not None:
@@ -82,7 +82,7 @@ class LoadedModel:
                 runs[-1].error = runs[-1].error or late
 
     def read_layers(self) -> None:
-        """Read from the open engine how it ran each layer, if it reports that."""
+        """Read from the open engine which layers it ran, if it reports them."""
         if self.layers or self.original is None:
             return
         from detector.core.run.executed import find_layers
@@ -95,7 +95,7 @@ class LoadedModel:
 
 
 class PhaseTimer:
-    """Adds up the seconds of each phase of a run, and reports finished phases to ``ended``."""
+    """Adds up the seconds of each phase of a run, and calls ``ended`` with each finished phase."""
 
     def __init__(self, ended: Callable[[str], None] = lambda name: None) -> None:
         self._ended = ended
@@ -131,11 +131,11 @@ def load_model(
 
     ``spare_requests``: requests beyond those that a loop needs. ``one_at_a_time``: the caller waits
     for each result, so one request should have all threads. ``picture``: width and height of the
-    first source, to which the input is fitted (``canvas.open_network``); None keeps the model's own
-    input. ``progress`` is called at every step of a build, and stops it by returning False.
-    ``measured``, ``timed``, ``kind`` and ``ahead``: see ``choose``. ``opened`` is called with the
-    network, and ``chosen`` with the network and the configuration without ``auto``, before the slow
-    part; both may raise an error. ``natives`` observes the threads of the run. Raises UsageError,
+    first source, which the input fits (``canvas.open_network``); None keeps the model's own input.
+    ``progress`` is called at every step of a build, and stops the build by returning False.
+    ``measured``, ``timed``, ``kind``, ``ahead``: see ``choose``. Before the slow part, ``opened``
+    is called with the network, and ``chosen`` with the network and the configuration without
+    ``auto``. Both may raise errors. ``natives`` observes the threads of the run. Raises UsageError,
     ModelError, EngineError.
     """
     timer = timer or PhaseTimer()
@@ -168,14 +168,14 @@ def load_model(
         config = choice.config
         if "batch" in choice.tuned:  # the graph depends on the batch
             network = open_network(config, picture)
-    timer.seconds["load"] -= choice.timed_s  # not part of this run's figures
+    timer.seconds["load"] -= choice.timed_s  # exclude the self-timing from this run's figures
     name = config.runtime.engine
     check_memory(name)
     chosen(network, config)
     with timer.phase("import"):
         engines.load_library(name)
     with timer.phase("load"):
-        # The same number with --sync, where one request gets all threads.
+        # With --sync the number of spare requests is the same, and one request gets all threads.
         spare = config.loop.queue_batches + 1 + spare_requests
         prepared = prepare_network(
             network,
@@ -190,8 +190,8 @@ def load_model(
             engine = engines.open(name, prepared.network, prepared.options)
         trim_heap()
     with timer.phase("warmup"), natives.book_threads(INFER):
-        # On a CPU, requests share what the first inferences set up. Warming a request takes a
-        # frame's time, so we warm only as many as run at once. On a GPU, each has its own context.
+        # Warming a request up takes a frame's time. On a CPU, requests share what first inferences
+        # set up, so we warm only as many as run at once. On a GPU, each has its own context.
         is_shared = engine.device == "cpu"
         warm = engine.requests[: engine.concurrency] if is_shared else engine.requests
         first, *_ = [request.infer(network.batch) for request in warm]
@@ -246,8 +246,8 @@ def _warn_of_nan(network: Network, outputs: Outputs) -> list[str]:
 
 
 def _set_only_engine(config: Config) -> tuple[Config, str | None]:
-    """Replace ``--engine auto`` if only one engine runs this file (a TensorRT plan). Also return
-    the reason."""
+    """If only one engine runs this file (a TensorRT plan, say), replace ``--engine auto`` by it.
+    Return the configuration and the reason."""
     from detector.core import engines
 
     requested, model = config.runtime.engine, config.network.model
@@ -259,4 +259,4 @@ def _set_only_engine(config: Config) -> tuple[Config, str | None]:
         return config.with_options({"engine": only}), reason
     if requested in engines.names():
         raise EngineError(engines.plan_refusal(requested, model))
-    return config, None  # unknown engine: loading it reports the error
+    return config, None  # the engine is unknown, and loading it reports the error

@@ -43,7 +43,7 @@ class Loop:
         return Timeline(process_clock=process_clock, nvtx=self.nvtx, natives=natives, **more)
 
     def bounds(self, parts: Parts) -> LoopSizes:
-        """Return the sizes that limit the loop, which explain its waits."""
+        """Return the sizes that limit the loop. They explain its waits."""
         from detector.core.loop.parts import image_count, results_ahead
 
         return {
@@ -59,7 +59,7 @@ class Loop:
     def frames(
         self, parts: Parts, timeline: Timeline | OffTimeline, progress: Progress
     ) -> Generator[tuple[Frame, Detections], None, None]:
-        """Yield every frame with its detections, after the sinks have it."""
+        """Yield every frame with its detections, after the sinks got it."""
         if self.sync:
             from detector.core.loop.sync import frames_in_turn as frames
         else:
@@ -69,13 +69,13 @@ class Loop:
     def marked(
         self, parts: Parts, timeline: Timeline | OffTimeline, progress: Progress
     ) -> Generator[tuple[Frame, Detections], None, None]:
-        """Yield ``frames`` within a profiler's range that is labelled with ``bounds``."""
+        """Yield ``frames`` within one range for profilers, whose label lists the ``bounds``."""
         label = "loop " + " ".join(f"{key}={value:d}" for key, value in self.bounds(parts).items())
         with timeline.run(label), closing(self.frames(parts, timeline, progress)) as frames:
             yield from frames
 
     def lost_ranges(self) -> list[str]:
-        """Return a warning if a profiler is attached but would record nothing of this run."""
+        """Return a warning if a profiler is attached but cannot record ranges of this run."""
         from detector.core.timeline.nvtx_ranges import attach, warning_of
 
         if not (self.nvtx and self.instruments):
@@ -117,7 +117,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class RunClock:
-    """Measures a source's run in seconds of the clock and of CPU time."""
+    """Measures the wall time and the CPU time of a source's run."""
 
     started: float = field(default_factory=time.perf_counter)
     cpu: float = field(default_factory=time.process_time)

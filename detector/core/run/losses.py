@@ -1,4 +1,4 @@
-"""Find how far an engine in a precision agrees with fp32: known, or measured on frames."""
+"""Find how well an engine in some precision agrees with fp32: known, or measured on frames."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from detector.core.run.sampling import Ahead
     from detector.core.types import Detections, Picture
 
-LIMIT_S = 3.0  # longest timing
-SHARE = 0.05  # share of a run of known length that a timing may take
+LIMIT_S = 3.0  # longest time that a timing may take
+SHARE = 0.05  # share of a run's time that a timing may take, if the length of the run is known
 MIN_S = 0.3  # a shorter timing could not even open one engine
 CORE_FLOPS = 1e11  # roughly the most fp32 operations of a core per second
 MIN_OBJECTS = 10  # detections that the frames must have above the threshold
-THRESHOLDS = (0.25, 0.1, 0.05)  # lowest scores; tried in turn
-MAX_NOISE = 0.1  # squared noise of a raw output over its squared signal; rounding causes less
+THRESHOLDS = (0.25, 0.1, 0.05)  # thresholds for scores, tried in turn
+MAX_NOISE = 0.1  # limit of a raw output's squared noise over squared signal; rounding causes less
 
 
 @dataclass(frozen=True, slots=True)
 class KnownLosses:
-    """Losses of a model with a packaged calibration, which records them for int8 and bf16."""
+    """Losses that a model's packaged calibration records, for int8 and bf16."""
 
     are_known: ClassVar[bool] = True
     by_precision: dict[str | tuple[str, str], float]
@@ -43,7 +43,7 @@ class KnownLosses:
 
         known = {kind: result.agreement for kind, result in calibration.result.items()}
         by_precision: dict[str | tuple[str, str], float] = {"fp32": 1.0}
-        if cpu_flags() & BF16:  # otherwise OpenVINO runs fp32 whatever was requested
+        if cpu_flags() & BF16:  # without it, OpenVINO runs fp32 instead
             by_precision["bf16"] = known.get("bf16", 0.0)
         if cpu_flags() & EXACT_INT8:
             by_precision["int8"] = min(known["int8-u8"], known["int8-s8"])
@@ -68,7 +68,7 @@ class KnownLosses:
 
 @dataclass(slots=True)
 class MeasuredLosses:
-    """Losses measured on frames of the sources; the fewer objects, the lower the threshold."""
+    """Losses that we measure on frames of the sources, with a lower threshold for few objects."""
 
     are_known: ClassVar[bool] = False
     network: Network
@@ -82,7 +82,7 @@ class MeasuredLosses:
 
     @staticmethod
     def at(network: Network, ahead: Ahead, on_gpu: bool, cores: int) -> MeasuredLosses | None:
-        """Prepare to measure; None without files, or if the run is too short for a timing."""
+        """Prepare to measure; None if there are no files or the run is too short for a timing."""
         cpu = {"fp32", "bf16"} if cpu_flags() & BF16 else {"fp32"}
         precisions = {"fp32", "tf32", "fp16"} if on_gpu else cpu
         losses = MeasuredLosses(network, ahead, ahead.count_frames(), precisions)
@@ -96,7 +96,7 @@ class MeasuredLosses:
         return LIMIT_S if self.frames is None else min(LIMIT_S, SHARE * self.frames * frame_s)
 
     def agreement(self, engine: Engine, name: str, precision: str) -> float | None:
-        """Return the agreement with fp32; None if unknown. The first call must be for fp32."""
+        """Return the agreement with fp32, None if unknown. The first call must be for fp32."""
         from detector.core.analysis.agreement import agreement
         from detector.core.run.quantize import search
 
@@ -113,12 +113,12 @@ class MeasuredLosses:
             return None
         outputs = self._infer(engine)
         noises = search.noise_over_signal(self._outputs, outputs)
-        if not all(noise <= MAX_NOISE for noise in noises):  # also if it is NaN
+        if not all(noise <= MAX_NOISE for noise in noises):  # true also if a noise is NaN
             return 0.0
         return agreement(self._expected, search.detections(self.network, outputs, self._conf)).share
 
     def _infer(self, engine: Engine) -> list[Outputs]:
-        """Return the outputs of each picture, with as many concurrent requests as in a run."""
+        """Return the outputs for each picture. Run as many concurrent requests as a run does."""
         from concurrent.futures import ThreadPoolExecutor
 
         requests = engine.requests[: engine.concurrency]

@@ -1,7 +1,7 @@
-"""Read engines/measured.json, which contains measurements on this machine (made by saving.py).
+"""Read engines/measured.json, the measurements on this machine, which saving.py writes.
 
-A record counts only if model, input, machine and settings are the current ones, and a row of it
-only if its engine is installed in the measured version (``can_run``).
+A record counts only if its model, input, machine and settings are the current ones. A row of a
+record counts only if its engine is installed in the measured version (``can_run``).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from detector.core.session.measured import Kind, MeasuredMachine, MeasuredRow, Measurement
 
 FILE = "measured.json"
-ENOUGH_ROUNDS = 3  # with fewer, two intervals may differ by chance
-TIMED = ("ort", "openvino")  # not torch, which is slower everywhere and takes seconds to import
-ON_GPU = ("ort", "torch")  # not engines that would build a plan for minutes
-SWITCH = "DETECT_VIDEO_SELF_TIMING"  # 0 in the environment turns the timing off
+ENOUGH_ROUNDS = 3  # with fewer rounds, two intervals may differ by chance
+TIMED = ("ort", "openvino")  # not torch, which is always slower and takes seconds to import
+ON_GPU = ("ort", "torch")  # without engines that would build a plan for minutes
+SWITCH = "DETECT_VIDEO_SELF_TIMING"  # environment variable; 0 turns the self-timing off
 # A self-timing changes a choice only if inference gets at least MIN_SPEEDUP times as fast. If
 # agreement with fp32 was measured on the run's frames, it must be at least MIN_AGREEMENT.
 MIN_AGREEMENT = 0.98
@@ -70,7 +70,7 @@ def find(
 
 
 def is_valid(record: Measurement, config: Config) -> bool:
-    """Return whether a record is comparable, of enough rounds, this machine and these settings."""
+    """Return whether a record is comparable and has enough rounds, this machine and settings."""
     return (
         record.comparable is True
         and record.rounds >= ENOUGH_ROUNDS
@@ -80,7 +80,7 @@ def is_valid(record: Measurement, config: Config) -> bool:
 
 
 def may_time(config: Config, network: Network) -> bool:
-    """Return whether timing engines could speed up a run with these settings."""
+    """Return whether these settings allow a self-timing that could speed up the run."""
     runtime = config.runtime
     if not runtime.self_timing or os.environ.get(SWITCH) == "0" or network.random_seed is not None:
         return False
@@ -101,15 +101,15 @@ def may_time(config: Config, network: Network) -> bool:
 
 
 def can_run(row: MeasuredRow, record: Measurement) -> bool:
-    """Return whether a row's engine is installed in the measured version, and for int8 whether its
-    calibration exists."""
+    """Return whether a row's engine is installed in the measured version. For int8, its calibration
+    must exist too."""
     name, calibrate = row.engine, record.calibration.calibrate
     return (
         name in engines.names()
         and row.precision in engines.find(name).precisions
         and engines.why_unusable(name)[name] is None
         and row.library == library_version(name)
-        and record.calibration.calibrate_method in CALIBRATIONS  # 0.2.0 had another one
+        and record.calibration.calibrate_method in CALIBRATIONS  # 0.2.0 had another method
         and (
             row.precision != "int8"
             or calibrate in (None, PACKAGED)
@@ -119,7 +119,7 @@ def can_run(row: MeasuredRow, record: Measurement) -> bool:
 
 
 def why_not_read(config: Config) -> list[str]:
-    """Return why the file is ignored, if it is: another account or another version wrote it."""
+    """Return a line if the file is ignored since another account or another version wrote it."""
     file = path(config)
     reason = store.why_not_kept(file.parent, FILE)
     content = store.read_kept(file.parent, FILE)
@@ -147,7 +147,7 @@ def parse_record(entry: Any) -> Measurement | None:
         return None
 
 
-# ---- What a record applies to
+# ---- Machine and settings to which a record applies
 
 
 def library_version(engine: str) -> str | None:
@@ -169,7 +169,7 @@ def this_machine() -> MeasuredMachine:
 
 
 def runtime_settings(config: Config, kind: Kind) -> dict[str, Any]:
-    """Return settings that change the speed of all rows, and for a timing the usable engines."""
+    """Return settings that change the speed of all rows. A self-timing adds the usable engines."""
     runtime = config.runtime
     names = ("threads", "concurrency", "device", "device_memory")
     settings: dict[str, Any] = {name: getattr(runtime, name) for name in names}

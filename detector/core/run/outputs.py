@@ -1,4 +1,4 @@
-"""Decide where results go: names and folders, before anything is written. The sinks declare which
+"""Decide names and folders of the results before anything is written. The sinks declare which
 outputs exist (``sinks.base.Sink``)."""
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from detector.core.sinks.base import DRAWN, Sink
 from detector.core.sources._forms import STANDARD_INPUT, NamedPictures, is_live, is_web
 from detector.core.types import SourceInfo
 
-SETTINGS = f"{MARK}.settings"  # extended attribute of an output
-LONGEST_STEM = 200  # bytes of a source's name in its session's name
-MAX_NAMES = 10_000  # X, X-2, X-3...
+SETTINGS = f"{MARK}.settings"  # name of an extended attribute of an output
+LONGEST_STEM = 200  # most bytes of a source's name that its session's name contains
+MAX_NAMES = 10_000  # most names to try: X, X-2, X-3...
 
 
 def stem_of(spec: str) -> str:
-    """Return the IN of IN-detected: a file's stem, or a folder's name (for a glob, too)."""
+    """Return the IN of IN-detected: a file's stem, or the name of a folder or a glob's folder."""
     if spec == STANDARD_INPUT:
         return "stdin"
     if is_web(spec):
@@ -84,7 +84,7 @@ def settings_of(options: Mapping[str, Mapping[str, Any]], spec: str, model_sha25
     source = spec if is_live(spec) else os.path.realpath(spec)
     precision = options["runtime"]["precision"]
     document = [source, model_sha256, precision, deciding, runtime, written]
-    if isinstance(spec, NamedPictures):  # the spec itself is only their common folder
+    if isinstance(spec, NamedPictures):  # the text of this spec is only the pictures' folder
         document.append([os.path.realpath(path) for path in spec.paths])
     if spec == STANDARD_INPUT:  # another run may receive other data
         document.append(secrets.token_hex(8))
@@ -101,14 +101,14 @@ def mark_settings(path: Path, settings: str) -> None:
 
 
 def may_replace(path: Path, settings: str) -> bool:
-    """Return whether a path is free or has these settings. True if settings cannot be recorded."""
+    """Return whether a path is free, has these settings, or cannot have any recorded."""
     if not os.path.lexists(path):
         return True
     try:
         return os.getxattr(path, SETTINGS).decode(errors="replace") == settings
     except OSError as error:
         return error.errno != errno.ENODATA
-    except AttributeError:  # a system without attributes of files
+    except AttributeError:  # a system without extended attributes
         return True
 
 
@@ -118,8 +118,8 @@ def _choose_names(
     settings: str,
     given: Path | None,
 ) -> dict[str, Path]:
-    """Return the first of ``name("")``, ``name("-2")``... in which no path is ``taken`` and a run
-    with these ``settings`` ("": any run) may replace every path. Raises OutputError."""
+    """Return the first of ``name("")``, ``name("-2")``... whose paths are not ``taken`` and are
+    free or replaceable by a run with ``settings`` ("": any run). Raises OutputError."""
     for number in range(1, MAX_NAMES):
         paths = name("" if number == 1 else f"-{number}")
         own = [path for path in paths.values() if path != given]
@@ -144,8 +144,8 @@ class OutputPlan:
         plain: bool = False,
         added_sinks: Sequence[str] = (),
     ) -> None:
-        """``engine``: the requested one, used in names. ``streams``: whether -o - is possible.
-        ``plain``: names like video.mp4, one folder per source. ``added_sinks``: added by stages."""
+        """``engine``: the requested one, for names. ``streams``: whether -o - is possible.
+        ``plain``: names like video.mp4, for one folder per source. ``added_sinks``: by stages."""
         self._engine_suffix = engine_suffix(engine)
         self._output, self._save = config.output, config.save
         self._no_video, self._run_dir = config.no_video, config.run_dir
@@ -158,7 +158,7 @@ class OutputPlan:
         self._streams = streams
         self._specs = specs
         self._taken: set[Path] = set()
-        # With -o /dev/null everything runs, but the output is discarded, as in ffmpeg.
+        # With -o /dev/null everything runs, but nothing is written, as in ffmpeg.
         self._discards = config.output is not None and is_null_device(config.output)
         self._file = self._target_file()
         # The sink that writes the file of -o; None if -o is not a file.
@@ -260,7 +260,7 @@ class OutputPlan:
                 sink.check_options(sink.suffixes[0], given)
 
     def check_sources(self, blur: Sequence[str] | None) -> None:
-        """Refuse outputs that no source can have, and copies of the source with ``blur``."""
+        """Refuse outputs that no source can have, and with ``blur`` unblurred copies of sources."""
         own = [sink for sink in map(sinks.find, self._save or ()) if sink.untouched]
         if blur and own:
             raise UsageError(
@@ -272,8 +272,8 @@ class OutputPlan:
             raise UsageError("; ".join(unfit))
 
     def _why_unfit(self, own: Sequence[type[Sink]], spec: str) -> UsageError | None:
-        """Return why the source cannot have an output; None if it can, or is unreadable. ``own``:
-        outputs with the source's own pixels."""
+        """Return why the source cannot have an output; None if it can, or cannot be opened.
+        ``own``: outputs with the source's own pixels."""
         needs = f"--save {own[0].name}: needs a" if own else ""
         if needs and spec == STANDARD_INPUT:
             return UsageError(
@@ -289,7 +289,7 @@ class OutputPlan:
                 sink.check_source(spec)
         except UsageError as error:
             return error
-        except DetectVideoError:  # opening it reports the error
+        except DetectVideoError:  # opening the source reports the error
             pass
         return None
 
@@ -306,7 +306,7 @@ class OutputPlan:
         return has_permission(self._nearest_folder())
 
     def check_permission(self) -> None:
-        """Raise OutputError if a folder's permissions forbid writing, before a model is loaded."""
+        """Raise OutputError if permissions forbid writing. Call this before loading a model."""
         try:
             allowed = self.may_write()
         except FileNotFoundError:
@@ -320,7 +320,7 @@ class OutputPlan:
             )
 
     def _nearest_folder(self) -> Path:
-        """Return the folder of the outputs, or the existing one in which it will be made."""
+        """Return the folder of the outputs, or its nearest existing parent."""
         output = self._output
         place = Path() if output is None or self.streamed is not None else Path(output)
         if self._file is not None:
@@ -331,13 +331,13 @@ class OutputPlan:
         return place
 
     def _refuse_many(self) -> None:
-        """Refuse a file of one picture (-o out.jpg) for a video, or for several pictures."""
+        """Refuse to write a video, or several pictures, to a file of one picture (-o out.jpg)."""
         if self._file is None or self._file_sink is None:
             return
         if self._file.suffix.lower() not in self._file_sink.one_picture:
             return
         (spec,) = self._specs
-        with suppress(SourceError):  # opening it reports the error
+        with suppress(SourceError):  # opening the source reports the error
             pictures = sources.pictures_of(spec)
             if pictures is not None and len(pictures) == 1:
                 return
@@ -349,7 +349,7 @@ class OutputPlan:
             )
 
     def check(self) -> None:
-        """Refuse an impossible -o. Call it again when the session's folder is known."""
+        """Refuse an impossible -o. Call this again once the session's folder exists."""
         if self._output in (None, "-") or self._discards:
             return
         assert self._output is not None
@@ -363,7 +363,7 @@ class OutputPlan:
             return
         refuse_kept(output)
         real = Path(os.path.realpath(output))
-        run_dir = self._run_dir  # it and its missing parents are created later
+        run_dir = self._run_dir  # this folder and its missing parents are created later
         if not real.parent.is_dir() and (
             run_dir is None or real.parent not in Path(os.path.realpath(run_dir), "x").parents
         ):
@@ -389,7 +389,7 @@ class OutputPlan:
         paths = self._name_paths(spec, info.kind, info.path, settings)
         place, _ = self._place(spec)
         folders = {path.parent for path in paths.values()}
-        # ``check`` has found the folder of -o FILE.
+        # The folder of -o FILE exists, as ``check`` made sure.
         self._make_folders(folders | {self._folder()} if self._file is None else folders - {place})
         self._taken.update(paths.values())
         for path in paths.values():
@@ -409,7 +409,7 @@ class OutputPlan:
     def _name_paths(
         self, spec: str, kind: str, path_of_source: str, settings: str
     ) -> dict[str, Path]:
-        """Return the result of ``paths``, without making folders or marking names as taken."""
+        """Return the same as ``paths``, without making folders or marking names as taken."""
         chosen = self._choose_sinks(kind, path_of_source)
         folder, stem = self._place(spec)
         given = None if self._file is None else self._file_sink
@@ -418,7 +418,7 @@ class OutputPlan:
         def name_one(sink: type[Sink], added: str) -> Path:
             if self._file is not None and sink is given:
                 return self._file
-            if len(parts) > 1 and sink in parts:  # they share one folder, as a dataset
+            if len(parts) > 1 and sink in parts:  # several parts of a dataset share one folder
                 name = "dataset" if self._plain else f"{stem}-dataset{added}"
                 return folder / name / sink.dataset
             return folder / self._default_name(spec, stem, sink, added)
@@ -438,18 +438,18 @@ class OutputPlan:
         return self.streamed == "video" or any(sink.pictures != "none" for sink in chosen)
 
     def imports(self, kind: str, spec: str) -> list[str]:
-        """Return the modules that the outputs of a video, or of pictures, will import."""
+        """Return the modules that outputs of a source of this ``kind`` (pictures, video) import."""
         if self.streamed == "video":
             return [*sinks.find("video").imports, "detector.core.sinks.video.piped"]
         return [module for sink in self._list_sinks(kind, spec) for module in sink.imports]
 
     def _list_sinks(self, kind: str, path: str) -> list[type[Sink]]:
-        with suppress(UsageError):  # ``paths`` reports it
+        with suppress(UsageError):  # ``paths`` reports the error
             return self._choose_sinks(kind, path)
         return []
 
     def _choose_sinks(self, kind: str, path: str) -> list[type[Sink]]:
-        """Return the sinks of --save, else the defaults of this kind, in opening order."""
+        """Return the sinks of --save, or the defaults of this kind, in the order of opening."""
         drawn = not self._no_video
         if self._save is None:
             names = {sink.name for sink in self._default_sinks(kind)}
@@ -500,7 +500,7 @@ class OutputPlan:
         return self._folder(), f"{stem_of(spec)}{self._engine_suffix}"
 
     def _default_name(self, spec: str, stem: str, sink: type[Sink], added: str) -> str:
-        """Return IN-detected.mp4, IN-detected-2.mp4..."""
+        """Return a name such as IN-detected.mp4, or IN-detected-2.mp4 if ``added`` is "-2"."""
         if self._plain:
             return _name_plainly(sink, _choose_suffix(sink, spec))
         ending = sink.ending if self._file is None else ""
@@ -508,7 +508,7 @@ class OutputPlan:
 
 
 def _name_plainly(sink: type[Sink], suffix: str) -> str:
-    """Return detections.jsonl, video.mp4, overlay.mkv; folders: labels, crops."""
+    """Return a plain name: detections.jsonl, video.mp4, overlay.mkv, or of a folder: labels."""
     if not suffix.startswith("."):
         return suffix.removeprefix("-") or sink.name
     of_rows = sink.pictures == "none" and not sink.untouched
@@ -516,7 +516,7 @@ def _name_plainly(sink: type[Sink], suffix: str) -> str:
 
 
 def _choose_suffix(sink: type[Sink], spec: str) -> str:
-    """Return a default name's suffix; for a single picture, the suffix of the picture's format."""
+    """Return the suffix of a default name. A single picture keeps the suffix of its format."""
     if not sink.one_picture or not (os.path.isfile(spec) or is_web(spec)):
         return sink.suffixes[0]
     if sources.pictures_of(spec) is None:

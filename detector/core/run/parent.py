@@ -1,4 +1,4 @@
-"""End a child process of ours when its parent ends. This module imports nothing heavy, so that a
+"""End a child process of ours when its parent ends. This module imports nothing slow, so that a
 child can import it first."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from detector.core.errors import EXIT_INTERNAL, EXIT_TERMINATED
 from detector.core.run.signals import is_in_extension, send_again
 
-TYPE_CHECKING = False  # importing typing takes time until SIGTERM is handled
+TYPE_CHECKING = False  # importing typing would delay the handling of SIGTERM
 if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG = 1  # an option of Linux's prctl
 THREAD_GRACE_S = 0.5  # how long a killed parent may outlive the thread that started us
 PIPE_GRACE_S = 0.2  # how long a killed parent may outlive its pipes
-TERM_GRACE_S = 10.0  # time for a library call to return, so that SIGTERM is handled
+TERM_GRACE_S = 10.0  # how long a library call may delay the handling of SIGTERM
 # The folder that contains detector/.
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))
 
 
 def end_with_parent(parent: int, folder: str | None = None) -> None:
-    """Make this process end when ``parent`` ends: on Linux the kernel sends it SIGTERM. ``folder``:
-    the parent's temporary files, removed if the parent was killed."""
+    """Make this process end when ``parent`` ends. On Linux the kernel sends us SIGTERM. ``folder``:
+    the parent's temporary files, which we remove if the parent was killed."""
     signal.signal(signal.SIGTERM, _exit_on_sigterm)
     atexit.register(remove_folder_of_dead_parent)
     _child.parent, _child.folder = parent, folder
@@ -36,7 +36,7 @@ def end_with_parent(parent: int, folder: str | None = None) -> None:
     import ctypes
 
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
-    if os.getppid() != parent:  # the parent ended before that call
+    if os.getppid() != parent:  # the parent ended before the call of prctl
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -52,7 +52,7 @@ _child = _ChildState()
 
 
 def end_abandoned_worker() -> NoReturn:
-    """End this worker, whose pipe was closed. Do not call it in the main thread."""
+    """End this worker after its pipe was closed. Do not call this in the main thread."""
     _wait_for_parents_end(PIPE_GRACE_S)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(TERM_GRACE_S)
@@ -67,12 +67,12 @@ def _wait_for_parents_end(timeout_s: float) -> None:
 
 
 def remove_folder_of_dead_parent() -> None:
-    """Remove the folder of ``end_with_parent`` if the parent has ended."""
+    """Remove the folder given to ``end_with_parent`` if the parent has ended."""
     if _child.folder is None:
         return
     if _child.terminated:
-        # The kernel sends SIGTERM when the parent's thread that started us ends. If the parent was
-        # killed, its other threads may end a moment later.
+        # The kernel sends SIGTERM when the thread of the parent that started us ends. If the parent
+        # was killed, its other threads may end a moment later.
         _wait_for_parents_end(THREAD_GRACE_S)
     if os.getppid() == _child.parent:
         return
@@ -82,8 +82,8 @@ def remove_folder_of_dead_parent() -> None:
 
 
 def child_command(code: str, folder: str | None = None, first: str = "") -> list[str]:
-    """Return a command that runs Python code and ends with this process. ``folder``: see
-    ``end_with_parent``. ``first``: code to run before any import of ours."""
+    """Return a command that runs Python code and ends when this process ends. ``folder``: see
+    ``end_with_parent``. ``first``: code to run before the imports of this package."""
     code = (
         f"import os, sys; sys.path.insert(0, {ROOT!r}); {first}"
         "from detector.core.run.parent import end_with_parent; "

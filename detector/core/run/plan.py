@@ -1,12 +1,12 @@
-"""Resolve a run: everything that depends on options is decided once, before the first frame.
+"""Plan a run: decide everything that depends on options once, before the first frame.
 
-    PlanDraft.of    from options     -> reading (sources), drawing, loop, settings of outputs
-    PlanDraft.load  and a network    -> RunPlan: network and engine with their reasons, which
-                                     detections are kept, and all of the above
+    PlanDraft.of    from the options   -> reading of sources, drawing, loop, settings of outputs
+    PlanDraft.load  with the network   -> RunPlan: the above, network and engine with the reasons
+                                       for their choice, and which detections are kept
 
 Each file makes its part of the plan from its own options, and reports errors in them. Code with a
-``RunPlan`` reads no options: ``detect`` (detect.py) for the command, the live wing for cameras,
-``Detector`` (api/) for Python, and code that measures runs.
+``RunPlan`` does not read options: ``detect`` (detect.py) for the command, the live wing for
+cameras, ``Detector`` (api/) for Python, and code that measures runs.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlanDraft:
-    """The parts of a plan that need no network. ``extra_stages``: those between nms and annotate;
-    ``writing``: settings of sinks."""
+    """The parts of a plan that need no network. ``extra_stages``: the stages between nms and
+    annotate. ``writing``: settings of sinks."""
 
     config: Config
     model_file: str
@@ -96,10 +96,10 @@ class PlanDraft:
         chosen: Callable[[Network, Config], None] = lambda network, config: None,
         **words: Any,
     ) -> RunPlan:
-        """Load the network. ``specs``: sources; the first that opens decides the network's input if
-        it depends on the source. ``picture``: width and height that decide it instead. ``chosen``,
+        """Load the network. ``specs``: sources; if the network's input depends on the source, the
+        first that opens decides. ``picture``: width and height that decide instead. ``chosen``,
         ``words``: see ``loading.load_model``. Raises UsageError, ModelError, EngineError."""
-        size = None  # size of the source's pictures; unknown for cameras
+        size = None  # size of the source's pictures, if known
         if picture is None:
             picture = size = self.reading.picture_size(specs)
         if self.tiling.grid is not None and specs:
@@ -125,11 +125,11 @@ class PlanDraft:
             chosen=refuse,
             **words,
         )
-        # Omit engine options: the engine has them already, and the session records the user's.
+        # Omit runtime options: the engine has them already, and the session records the user's.
         runtime = {field.name for field in fields(RuntimeConfig)}
         tuned = {name: value for name, value in loaded.tuned.items() if name not in runtime}
         draft = PlanDraft.of(self.config.with_options(tuned)) if tuned else self
-        draft = replace(draft, tiling=self.tiling)  # cameras changed it after ``of``
+        draft = replace(draft, tiling=self.tiling)  # the live wing changes it after ``of``
         loaded.notes += draft.loop.lost_ranges()
         return draft.complete(loaded)
 
@@ -171,9 +171,9 @@ def resolve(config: Config, timer: PhaseTimer | None = None, **words: Any) -> Ru
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """The resolved run. ``output``: which outputs, and where; ``writing``: their settings.
-    ``smaller_input``: height and width of the next smaller input that the model was trained for, if
-    any. ``as_asked``: the requested options, for documents."""
+    """The plan of a run. ``output``: options for names and kinds of outputs; ``writing``: settings
+    of sinks. ``smaller_input``: height and width of the next smaller input that the model was
+    trained for, if any. ``as_asked``: the options as requested, for documents."""
 
     reading: SourceReading
     selection: Selection
@@ -194,7 +194,7 @@ class RunPlan:
 
     @property
     def schedule_option(self) -> str | None:
-        """The option, as typed, by which frames skip inference; None if none do."""
+        """The option, as typed, that lets frames skip inference; None without such an option."""
         return _find_schedule_option(self.extra_stages)
 
     def selecting(self, conf: float | None, classes: Sequence[str | int] | None) -> RunPlan:
@@ -205,8 +205,8 @@ class RunPlan:
     # Parts that the loop calls.
 
     def head(self, network: Network, lowest_conf: float = 1.0) -> Head:
-        """Return the network's head with --conf, or with ``lowest_conf`` if that is lower: then a
-        later stage needs these scores, and removes the boxes below --conf."""
+        """Return the network's head with the threshold --conf. A later stage may need boxes with
+        lower scores, down to ``lowest_conf``; it removes those below --conf itself."""
         head, conf = network.head, min(self.selection.conf, lowest_conf)
         if network.watched:
             from detector.core.stages.doubt import check_results
@@ -215,7 +215,7 @@ class RunPlan:
         return lambda outputs: head(outputs, conf)
 
     def stages(self, lowest_conf: float = 1.0) -> tuple[Preprocess, Head, Nms]:
-        """Return preprocess, head and nms with options bound. ``lowest_conf``: see ``head``."""
+        """Return preprocess, head and nms with their options. ``lowest_conf``: see ``head``."""
         from detector.core.stages.nms import nms
         from detector.core.stages.preprocess import letterbox
 
@@ -249,15 +249,15 @@ class RunPlan:
         return self.loaded.shapes.of_run(lambda network: self.head(change(network), lowest_conf))
 
     def reduction(self) -> Callable[[int, int], int] | None:
-        """Return a function that takes a picture's size and returns the divisor by which both sides
-        may be reduced in decoding; None if every pixel is needed, as when an output shows it."""
+        """Return a function: (width, height) of a picture -> the divisor by which decoding may
+        reduce both. Return None if the run needs all pixels, as for --full-decode."""
         if self.reading.full_decode or self.extra_stages:
             return None
         return self.tiling.reduction(self.network, turns=self.loaded.shapes is not None)
 
     @property
     def requests(self) -> Sequence[BatchRequest]:
-        """The engine's requests as the loop fills them: a row is a frame."""
+        """The engine's requests as the loop fills them. With tiles, a row still is a frame."""
         return self.tiling.requests(self.loaded.engine.requests)
 
     def between(self, info: SourceInfo) -> dict[str, Stage]:
@@ -269,8 +269,8 @@ class RunPlan:
     def parts(
         self, source: Source, sinks: Sequence[Sink] = (), watched: Callable[[], bool] | None = None
     ) -> Parts:
-        """Return the loop's parts for one source. Frames are annotated only if a sink shows them,
-        or if ``watched``, called before each frame, says that there is a viewer."""
+        """Return the loop's parts for one source. Frames are annotated only for sinks that show
+        them, or for a viewer. ``watched``, called before each frame, returns if there is one."""
         from detector.core.loop.parts import Parts
 
         self.tiling.check_source(source.info, self.network)
@@ -314,7 +314,7 @@ class RunPlan:
         return opened
 
     def open_stream(self, stream: RowStream, name: str, info: SourceInfo) -> Sink:
-        """Open the output of -o -: the video, or rows in the format of the sink ``name``."""
+        """Open the output of -o -. ``name``: the sink whose format it has, such as "video"."""
         from detector.core import sinks
 
         if name == "video":

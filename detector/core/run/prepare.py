@@ -1,4 +1,4 @@
-"""Prepare a network for an engine: convert or quantise it, export it, build the engine's file."""
+"""Prepare a network for an engine: convert or quantise it, export it, build its engine file."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ MB = 1 << 20
 class PreparedNetwork:
     """A network ready for ``engines.open``.
 
-    ``build_s``: seconds that this run spent on converting the graph and building missing files;
+    ``build_s``: seconds that this run took to convert the graph and build missing files;
     ``artefact_s``: the same, plus the build time of files from earlier runs. ``artefact``: the
-    engine's own file, or that of the graph.
+    engine's own file, or else the file of the graph.
     """
 
     network: Network
@@ -52,8 +52,8 @@ def prepare_network(
 ) -> PreparedNetwork:
     """Prepare a network for ``engines.open``.
 
-    ``requests``: takes the concurrency, returns the number of requests. ``one_at_a_time``: a
-    request gets all threads unless the user sets their number. Raises UsageError and EngineError
+    ``requests``: concurrency -> number of requests. ``one_at_a_time``: run one request at a time
+    with all threads, if the user does not set the concurrency. Raises UsageError and EngineError
     for an unavailable precision or device, and OutputError.
     """
     runtime = config.runtime
@@ -117,7 +117,7 @@ def _prepare_in(
 
 
 def _refuse_what_cannot_fit(network: Network, engine: str, options: EngineOptions) -> None:
-    """Raise UsageError for too many requests, ModelError for too large a network."""
+    """Raise UsageError or ModelError if requests or the network can never fit into memory."""
     values = sum(4 * math.prod(shape) for shape in network.output_shapes)
     each = math.prod(network.input_shape) + values
     if (size := too_much(options.requests * each)) is not None:
@@ -184,7 +184,7 @@ def _options(
 
 
 def own_options(config: Config) -> dict[str, str]:
-    """Parse --engine-options; NAME alone means NAME=1."""
+    """Parse --engine-options. NAME alone means NAME=1."""
     pairs = (text.partition("=") for text in config.runtime.engine_options or ())
     return {name.strip(): value.strip() or "1" for name, _, value in pairs}
 

@@ -1,4 +1,4 @@
-"""Read the sources of a run: decoder, stride, time window, track, rate, stillness."""
+"""The options for reading the sources of a run: decoder, stride, time window, track, and so on."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from detector.core.stages.still import Stillness
     from detector.core.types import SourceInfo
 
-# Seconds, or [HH:]MM:SS with seconds below 60, and with minutes below 60 if hours are given.
+# Seconds, or [HH:]MM:SS. Seconds after MM are below 60, and so are minutes after HH.
 TIME = re.compile(
     r"(?:(?:([0-9]{1,4}):(?=[0-5]?[0-9]:))?([0-9]{1,4}):(?=[0-5]?[0-9](?:\.|$)))?"
     r"([0-9]{1,9}(?:\.[0-9]{1,9})?)"
 )
-# Bytes per pixel of a frame while it is decoded. A GIF, whose decoder keeps a canvas, took 7.
+# Bytes per pixel that decoding a frame takes. A GIF took 7, since its decoder keeps a canvas.
 DECODER_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class SourceReading:
-    """Reading options. ``start_s`` and ``duration_s``: exact seconds, None if not given. ``still``:
-    text and share of --skip-still. ``batch``: minimum number of frames in flight. ``shaped``:
-    whether the network's input takes the shape of a video; ``longest``: whether only the longest
-    side of the input is given. ``added``: groups of options that wings add."""
+    """Options for reading. ``start_s``, ``duration_s``: exact seconds, None if not given.
+    ``still``: --skip-still as (text, share). ``batch``: least number of frames in flight.
+    ``shaped``: whether the network's input takes the shape of a video; ``longest``: whether only
+    the longest side of the input is given. ``added``: groups of options that wings add."""
 
     decoder: str
     stride: int
@@ -104,7 +104,7 @@ class SourceReading:
         reduce: Callable[[int, int], int] | None = None,
     ) -> Source:
         """Open one source. ``pixels``: "yuv420p" requests planes. ``as_camera``: an address is a
-        camera's, whatever its server sends. Raises SourceError and UsageError."""
+        camera even if its server sends a file. Raises SourceError and UsageError."""
         from detector.core import sources
 
         live = self.looped or (as_camera and is_live(spec))
@@ -143,7 +143,7 @@ class SourceReading:
         return min(limits, default=None)
 
     def stillness(self, info: SourceInfo) -> Stillness | None:
-        """Return the detector of --skip-still; None without it, and for pictures."""
+        """Return the motion detector of --skip-still; None without the option, and for pictures."""
         if self.still is None or info.kind == "pictures":
             return None
         from detector.core.stages.still import Stillness
@@ -158,7 +158,7 @@ class SourceReading:
 
         if not (self.shaped or self.longest):
             return None
-        with suppress(DetectVideoError):  # opening it reports the error
+        with suppress(DetectVideoError):  # opening the source reports the error
             if self.shaped and all(find_claiming(spec).kind == "pictures" for spec in specs):
                 return None
         info = self._first_info(specs)
@@ -173,7 +173,7 @@ class SourceReading:
 
     def _first_info(self, specs: Sequence[str]) -> SourceInfo | None:
         for spec in specs:
-            # Errors are reported when the source is run. Planes need no conversion.
+            # Running the source reports errors. Planes ("yuv420p") save a conversion.
             with suppress(DetectVideoError), self.whole.open(spec, "yuv420p") as source:
                 return source.info
         return None

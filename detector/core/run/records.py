@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class WrittenRecords:
-    """``folder``: the session's; None if no source opened. ``errors``: one per unwritten file."""
+    """``folder``: the session's, None if no source opened. ``errors``: one per unwritten file."""
 
     summary: Summary
     folder: Path | None
@@ -39,10 +39,10 @@ def write_records(
     stop_code: int | None,
     finish: Callable[[Summary], Summary] = lambda summary: summary,
 ) -> WrittenRecords:
-    """Write summary and session files; remove the session if no source opened.
+    """Write summary and session files. If no source opened, remove the session instead.
 
-    ``seconds``: by phase. ``stop_code``: a signal's, or None. ``finish`` adds to the summary.
-    """
+    ``seconds``: by phase. ``stop_code``: a signal's exit code, or None. ``finish``: adds to the
+    summary."""
     from detector.core.analysis.summary import session_document, summarize
     from detector.core.session.codec import from_builtins
     from detector.core.session.document import Clocks, Environment, SpanCounts
@@ -56,7 +56,7 @@ def write_records(
     if opened:
         with _collect_output_errors(unwritten):
             spans = session.write_spans([run.timeline for run in runs])
-    # Spans use the first clock, traces of other programs the second.
+    # Spans use the clock perf_counter_ns, traces of other programs unix_ns.
     clocks = Clocks(perf_counter_ns=time.perf_counter_ns(), unix_ns=time.time_ns())
     seconds["close"] += time.perf_counter() - start
     summary = finish(summarize(_run_settings(plan, session.notes), runs, seconds, stop_code))
@@ -88,7 +88,7 @@ def write_records(
 
 @contextmanager
 def _collect_output_errors(errors: list[DetectVideoError]) -> Iterator[None]:
-    """Collect OutputErrors, so that an unwritable session does not hide the run's results."""
+    """Collect OutputErrors, so that the run's results are shown even if a file is unwritable."""
     try:
         yield
     except OutputError as error:

@@ -23,14 +23,14 @@ PLACES = (0.1, 0.5, 0.9)  # positions of the frames, as shares of the video
 
 @dataclass(frozen=True, slots=True)
 class SourceSample:
-    """Sampled frames. ``pictures``: copies, of any size. ``info``: of their source."""
+    """Sampled frames. ``pictures``: copies, of any size. ``info``: facts about their source."""
 
     pictures: list[Picture]
     info: SourceInfo
 
 
 def sample(reading: SourceReading, specs: Sequence[str]) -> SourceSample | None:
-    """Sample up to ``FRAMES`` frames of the first source that opens; pipes are skipped."""
+    """Sample up to ``FRAMES`` frames of the first source that opens. Skips standard input."""
     for spec in specs:
         if spec == STANDARD_INPUT:
             continue
@@ -48,7 +48,7 @@ def sample(reading: SourceReading, specs: Sequence[str]) -> SourceSample | None:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """The sources that a run will read. Addresses are not opened to sample or count them."""
+    """The sources that a run will read. Network addresses are not opened ahead of the run."""
 
     reading: SourceReading
     specs: Sequence[str]
@@ -61,8 +61,8 @@ class Ahead:
         return sample(self.reading, self._files)
 
     def count_frames(self) -> int | None:
-        """Estimate the frames, as if all sources were like the first file that opens; 0 if none
-        does, None if unknown."""
+        """Estimate the frames of all sources, as if each had as many as the first file that opens.
+        Return 0 if none opens, None if the number is unknown."""
         for spec in self._files:
             with suppress(DetectVideoError), self.reading.open(spec) as source:
                 frames = self.reading.frames_ahead(source.info)
@@ -76,7 +76,7 @@ def _read_places(reading: SourceReading, spec: str, info: SourceInfo) -> list[Pi
     pictures: list[Picture] = []
     for share in (*PLACES, 0):
         if pictures and not share:
-            break  # the first frames are read only if none of ``PLACES`` has any
+            break  # read the first frames only if no frame could be read at ``PLACES``
         start_s = Fraction(round((begin + share * length) * 1000), 1000)
         at = replace(reading, start_s=start_s, duration_s=None)
         with suppress(DetectVideoError), at.open(spec) as source:

@@ -1,7 +1,7 @@
 """Make records of measurements on this machine, and keep them in engines/measured.json.
 
-``compare --use``, ``tune --use`` and the self-timing each ``make`` one record and ``keep`` it, the
-newest last; measurements.py reads them.
+``compare --use``, ``tune --use`` and the self-timing each ``make`` one record and ``keep`` it. The
+newest record is last. measurements.py reads the records.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from detector.core.session.measured import (
     Metric,
 )
 
-KEPT = 200  # records
+KEPT = 200  # most records in the file
 
 
 def make(
@@ -38,7 +38,7 @@ def make(
     comparable: bool | None = True,
     **more: Any,
 ) -> Measurement:
-    """Return a record for this machine and these settings. ``more``: its other fields."""
+    """Return a record for this machine and these settings. ``more``: other fields of the record."""
     return Measurement(
         kind=kind,
         date=date.today().isoformat(),
@@ -79,7 +79,7 @@ def keep(record: Measurement, config: Config) -> Path:
 
 
 def forget(config: Config, kind: Kind) -> list[Measurement]:
-    """Remove and return this machine's readable records of a kind. Raises OutputError."""
+    """Remove this machine's readable records of a kind, and return them. Raises OutputError."""
     machine = measurements.this_machine()
 
     def is_forgotten(record: Measurement | None) -> bool:

@@ -11,14 +11,14 @@ from detector.core.config.schema import Config
 from detector.core.errors import UsageError
 from detector.core.errors.text import join_list
 
-# Class of COCO -> class of the default model.
+# Class name of COCO -> class name of the default model.
 KIND_OF = {"car": "vehicle", "truck": "vehicle", "bus": "vehicle", "van": "vehicle"}
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Thresholds and classes. ``given``: --classes as given; ``classes``: their ids, which
-    ``with_network`` sets; None: all."""
+    """Thresholds and classes. ``given``: --classes as given. ``classes``: the ids of those classes,
+    which ``with_network`` sets; None: all."""
 
     conf: float
     iou: float
@@ -33,13 +33,13 @@ class Selection:
         return cls(given.conf, given.iou, given.max_det, given.agnostic, given.classes)
 
     def with_network(self, names: Sequence[str]) -> Selection:
-        """Resolve --classes. ``names``: the network's. Raises UsageError for an unknown class."""
+        """Look up --classes in the network's ``names``. Raises UsageError for an unknown class."""
         return replace(self, classes=class_ids("--classes", self.given, names))
 
     def changed(
         self, conf: float | None, classes: Sequence[str | int] | None, names: Sequence[str]
     ) -> Selection:
-        """Return a copy; None keeps the current value. Raises UsageError for a wrong value."""
+        """Return a changed copy; None keeps a value. Raises UsageError for a wrong value."""
         changed = self
         if conf is not None:
             if not isinstance(conf, SupportsFloat) or not 0 <= float(conf) <= 1:
@@ -57,7 +57,7 @@ class Selection:
 def class_ids(
     flag: str, given: Sequence[str] | None, names: Sequence[str]
 ) -> tuple[int, ...] | None:
-    """Return the ids of classes by name or id. ``flag``: named in errors. Raises UsageError."""
+    """Return the ids of classes given by name or id. ``flag``: for errors. Raises UsageError."""
     if given is None:
         return None
     ids = []

@@ -1,8 +1,8 @@
-"""Find by timing which engine and precision are fastest, in a model's first run on a machine.
+"""Time engines and precisions in a model's first run on a machine, to find the fastest.
 
-Each installed engine runs the network alone, for a few alternating rounds, in each precision that
-needs no calibration. A calibration records what a precision loses (``KnownLosses``); without one,
-we measure it on frames of the run's source (``MeasuredLosses``) if the run is long enough.
+Each installed engine runs the network alone, in a few alternating rounds, in each precision whose
+loss of accuracy we know. A packaged calibration records the losses (``KnownLosses``). Without it,
+we measure them on frames of the run's source (``MeasuredLosses``) if the run is long enough.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 PRECISIONS = ("fp32", "int8", "bf16", "tf32", "fp16")
 OPENING = 0.63  # share of the total time after which no further engine is opened
-ROUNDS, ROUND_S = 7, 0.03  # per engine: rounds; seconds of a round
-MAX_ROUNDS = 3 * ROUNDS  # if other programs' load leaves the fastest undecided
+ROUNDS, ROUND_S = 7, 0.03  # number of rounds of each engine, and seconds per round
+MAX_ROUNDS = 3 * ROUNDS  # most rounds, if load of other programs leaves the result undecided
 
 Clock = Callable[[], float]
 
@@ -57,8 +57,8 @@ def make(
     progress: BuildProgress = ignore_progress,
     clock: Clock = time.monotonic,
 ) -> measurements.Timing | None:
-    """Time this network on this machine; None if there is nothing to choose. ``ahead``: the sources
-    of the run, if the timing may read them. Raises EngineError if ``progress`` stops it."""
+    """Time this network on this machine. Return None if there is nothing to choose. ``ahead``: the
+    run's sources, if the timing may read them. Raises EngineError if ``progress`` stops it."""
     from detector.core.run.losses import KnownLosses, MeasuredLosses
     from detector.core.run.quantize.calibrate import packaged
     from detector.core.run.sampling import Ahead
@@ -80,7 +80,7 @@ def make(
         )
     if losses is None or not _leaves_a_choice(losses, config.runtime):
         return None
-    # A packaged calibration was found: use it, whatever else is saved.
+    # If there is a packaged calibration, time int8 with it, whatever else is saved.
     timed = config if about is None else config.with_options({"calibrate": PACKAGED})
     rows, rounds = time_engines(network, timed, losses, progress, clock, start)
     if not rows:
@@ -129,8 +129,8 @@ def time_engines(
     clock: Clock,
     begun: float,
 ) -> tuple[list[MeasuredRow], int]:
-    """Return inference FPS of each engine and precision, measured in alternating rounds, and the
-    number of rounds. No rows if no time is left since ``begun``."""
+    """Return a row with the inference FPS of each engine and precision, and the number of
+    alternating rounds. Return no rows if too little time is left since ``begun``."""
     from detector.core.run.losses import LIMIT_S
 
     limit_s = LIMIT_S
@@ -176,7 +176,7 @@ def time_engines(
 
 
 def _is_undecided(candidates: Sequence[_WarmEngine]) -> bool:
-    """Return whether some candidate is fast enough by its median, but none by its interval."""
+    """Return whether candidates are fast enough by their medians, but none by its interval."""
     if not candidates:
         return False
     first, *others = (_inner_interval(candidate.fps) for candidate in candidates)
@@ -186,7 +186,7 @@ def _is_undecided(candidates: Sequence[_WarmEngine]) -> bool:
 
 
 def _list_pairs(precisions: Collection[object], runtime: RuntimeConfig) -> list[tuple[str, str]]:
-    """Return the installed pairs of engine and precision. The first is what others must beat."""
+    """Return the usable pairs (engine, precision). The other pairs must beat the first."""
     usable = engines.why_unusable()
     first = runtime.engine
     if first == "auto":
@@ -207,7 +207,7 @@ def _open_engine(
     network: Network, config: Config, name: str, precision: str, stack: ExitStack, clock: Clock
 ) -> _WarmEngine:
     config = config.with_options({"engine": name, "precision": precision})
-    # Refuse before a slow import.
+    # Refuse a precision or device before a slow import.
     engines.graph_precision_for(name, precision, config.runtime.device)
     prepared = prepare_network(network, name, config, lambda concurrency: concurrency)
     engine = stack.enter_context(engines.open(name, prepared.network, prepared.options))
@@ -220,7 +220,7 @@ def _open_engine(
 
 
 def _run_round(candidate: _WarmEngine, clock: Clock) -> float:
-    """Return frames per second, with as many concurrent requests as in a run."""
+    """Run one round with as many concurrent requests as a run has. Return frames per second."""
     from concurrent.futures import ThreadPoolExecutor  # slow to import, and rarely needed
 
     requests = candidate.engine.requests[: candidate.engine.concurrency]
@@ -236,7 +236,7 @@ def _run_round(candidate: _WarmEngine, clock: Clock) -> float:
 
 
 def _inner_interval(fps: Sequence[float]) -> Interval:
-    """Return the interval without the best and worst quarter, which other programs may affect."""
+    """Return the interval of the middle half: other programs may affect the best and the worst."""
     cut = max(1, len(fps) // 4)
     inner = sorted(fps)[cut:-cut] or sorted(fps)
     return Interval(inner[len(inner) // 2], inner[0], inner[-1])

@@ -1,7 +1,7 @@
 """--rect: give each picture an input of its own shape, as YOLOv5's detect does.
 
-The model is loaded once for each shape, at most 39 times with a longest side of 640 and a stride of
-32. At most ``MAX_OPEN`` are open at once; the least recently used one is closed.
+The model is loaded once for each shape. With a longest side of 640 and a stride of 32 there are at
+most 39 shapes. At most ``MAX_OPEN`` models are open at once; the least recently used is closed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ShapedModel(Protocol):
 
 
 def _count_that_fit(network: Network) -> int:
-    """Return ``MAX_OPEN``, or less for a large model, whose weights an engine stores twice."""
+    """Return ``MAX_OPEN``, or fewer for a large model. (An engine stores the weights twice.)"""
     most = MAX_OPEN
     while most > 1 and too_much(2 * 4 * network.parameters * most) is not None:
         most -= 1
@@ -50,7 +50,7 @@ def _count_that_fit(network: Network) -> int:
 
 
 class ShapedRequest(RawRequest):
-    """A request that can switch between models. ``shape``: the current model's."""
+    """A request that can switch between models. ``shape``: that of the current model's input."""
 
     def __init__(self, number: int, shape: Size, request: RawRequest) -> None:
         self.number = number
@@ -72,9 +72,9 @@ class Shapes:
     def __init__(
         self, first: ShapedModel, config: Config, load: Callable[[Config], ShapedModel]
     ) -> None:
-        """Take over ``first``, which its owner closes. ``load`` opens the others."""
+        """Use ``first``, whose owner closes it. ``load`` opens the models of other shapes."""
         self.longest = longest_side(first.network, config)
-        # Shapes, number and pixels of all pictures; number and seconds of further models loaded.
+        # Shapes, count and pixels of all pictures so far; count and seconds of later model loads.
         self._shapes: set[Size] = set()
         self._pictures, self._pixels, self._made, self._made_s = 0, 0, 0, 0.0
         self._network, self._config, self._load = first.network, config, load
@@ -83,7 +83,7 @@ class Shapes:
         self._own, self._closed = own, False
         self._lock = threading.RLock()
         self.requests = [ShapedRequest(i, own, raw) for i, raw in enumerate(first.engine.requests)]
-        # The first model stays open, each request uses one, and the next picture may need another.
+        # Needed at once: the first model, one model for each request, and one for the next picture.
         self._most = max(_count_that_fit(first.network), len(self.requests) + 2)
 
     def of_run(self, head: Callable[[Network], Head]) -> ShapesOfRun:
@@ -117,7 +117,7 @@ class Shapes:
 
     def give(self, request: ShapedRequest, shape: Size) -> Network:
         with self._lock:
-            self.prepare(shape)  # again, since another thread may have closed it
+            self.prepare(shape)  # load it again if another thread has closed it
             loaded = self._open[shape] = self._open.pop(shape)
             request.take(shape, loaded.engine.requests[request.number])
             self._shapes.add(shape)
@@ -150,7 +150,7 @@ class Shapes:
         )
 
     def close(self) -> None:
-        """Close all but the first. May be called twice."""
+        """Close all models except the first. May be called twice."""
         with self._lock:
             self._closed = True
             for shape in [shape for shape in self._open if shape != self._own]:

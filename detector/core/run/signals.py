@@ -1,19 +1,18 @@
 """Handle SIGHUP, SIGINT and SIGTERM. Their effect depends on the phase of a command:
 
     from the first line of main        leave_on_signals   the process ends at once: nothing is open
-    while a command works              raise_on_signals   ``Stopped`` ends it: its output is removed
-                                                          and its child processes end
-    while frames run                   stop_on_signals    frames already read are finished
-    once the exit code is decided      ignore_signals     the code stays
+    while a command works              raise_on_signals   ``Stopped`` ends the command. It removes
+                                                          its output and ends its child processes
+    while frames run                   stop_on_signals    the run finishes frames already read
+    once the exit code is decided      ignore_signals     none: the code stays
 
-SIGUSR1 makes a live run read its cameras.yaml again (reload_on_signal) while frames run. At other
+While frames run, SIGUSR1 makes a live run read its cameras.yaml again (reload_on_signal). At other
 times, such as while a model is loaded, it does nothing.
 
-A second signal goes one step further: it raises ``Stopped`` while frames run, and ends the process
-at once while a command cleans up. A signal that was ignored when the program began (nohup, a
-background job of sh) stays ignored. No exception is raised while Python imports an extension
-module: the signal is sent again after the import. This module imports nothing heavy, so that it can
-be imported first.
+A second signal does more: it raises ``Stopped`` while frames run, and ends the process at once
+while a command cleans up. A signal that was ignored when the program began (by nohup, or in a
+background job of sh) stays ignored. While Python imports an extension module, we raise nothing, but
+send the signal again later. This module imports nothing slow, so that it can be imported first.
 """
 
 from __future__ import annotations
@@ -35,22 +34,22 @@ if TYPE_CHECKING:
 
     Handler = Callable[[int, FrameType | None], None]
 
-# SIGTERM is last: when it is handled, so are the others.
+# SIGTERM is last, so that all signals are handled as soon as SIGTERM is.
 _CODES = {
     signal.SIGHUP: EXIT_HUNG_UP,
     signal.SIGINT: EXIT_INTERRUPTED,
     signal.SIGTERM: EXIT_TERMINATED,
 }
 _WORDS = {EXIT_HUNG_UP: "hung up", EXIT_INTERRUPTED: "interrupted", EXIT_TERMINATED: "terminated"}
-# Signals this close together count once: `timeout` signals its child and then the child's group,
+# Two signals within this time count as one: `timeout` signals its child and then the child's group,
 # and a shell repeats the terminal's SIGHUP.
 REPEAT_S = 0.2
 AGAIN_S = 0.01  # delay before a signal received during an extension's import is sent again
 
 
 class Stopped(BaseException):
-    """Raised to end a command after a signal. ``writing``: outputs were open, and remain under
-    their partial names. ``says``: a sentence on what remains of the command's work."""
+    """Raised to end a command after a signal. ``writing``: whether outputs were open, which remain
+    under their partial names. ``says``: a sentence on what remains of the command's work."""
 
     def __init__(self, exit_code: int, *, writing: bool = False) -> None:
         super().__init__(exit_code)
@@ -65,7 +64,7 @@ class Stop(threading.Event):
 
 
 class _SignalHistory:
-    """The signals that this command received. ``code``: a raised ``Stopped``'s exit code."""
+    """The signals that this command received. ``code``: exit code of the ``Stopped`` it raised."""
 
     code: int | None = None
     last = float("-inf")
@@ -79,10 +78,10 @@ _history = _SignalHistory()
 
 
 def leave_on_signals() -> None:
-    """From here on, let signals end the process with a line on stderr and their exit code."""
+    """From now on, let a signal end the process with its exit code and a line on stderr."""
     _install(lambda number, _: _leave(_CODES[signal.Signals(number)]))
     if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
-        # SIG_IGN would be inherited by programs that we start.
+        # Programs that we start would inherit SIG_IGN, but they do not inherit a handler.
         signal.signal(signal.SIGUSR1, lambda *_: None)
     sys.excepthook = _wrap_hook(sys.excepthook, lambda kind, error, traceback: error)
     sys.unraisablehook = _wrap_hook(sys.unraisablehook, lambda unraisable: unraisable.exc_value)
@@ -99,7 +98,7 @@ def raise_on_signals() -> Iterator[None]:
 
 @contextmanager
 def stop_on_signals() -> Iterator[Stop]:
-    """Let a signal set the yielded event in the block; the next signal raises ``Stopped``."""
+    """In the block, let a signal set the yielded event, and the next signal raise ``Stopped``."""
     raise_swallowed()
     stop = Stop()
 
@@ -129,18 +128,18 @@ def reload_on_signal() -> Iterator[threading.Event]:
 
 
 def ignore_signals() -> None:
-    """Ignore signals from here on. Call it when everything is written."""
+    """Ignore signals from now on. Call this when everything is written."""
     _install(signal.SIG_IGN)
 
 
 def raise_if_stopped(exit_code: int) -> None:
-    """Raise ``Stopped`` if a signal ended a run, so that the command starts nothing else."""
+    """Raise ``Stopped`` if a run's exit code is that of a signal, so that nothing else starts."""
     if exit_code in STOPPED_CODES:
         raise Stopped(exit_code)
 
 
 def raise_swallowed() -> None:
-    """Raise ``Stopped`` again if a library caught it."""
+    """Raise ``Stopped`` again if it was raised before and a library caught it."""
     if _history.code is not None:
         raise Stopped(_history.code)
 
@@ -158,7 +157,7 @@ def _raise_stopped(number: int, frame: FrameType | None, *, writing: bool = Fals
 
 
 def is_in_extension(frame: FrameType | None) -> bool:
-    """Return whether an extension module is being imported, which no exception may interrupt."""
+    """Return whether Python is importing an extension module; exceptions must not interrupt it."""
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap_external>":
             loader = frame.f_locals.get("self")
@@ -184,7 +183,7 @@ def _leave(exit_code: int) -> NoReturn:
 
 
 def _install(handler: Handler | signal.Handlers) -> dict[signal.Signals, Any]:
-    """Install a handler, if this is the main thread. Return the previous handlers."""
+    """Install a handler if this is the main thread. Return the previous handlers."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     handled = [number for number in _CODES if signal.getsignal(number) != signal.SIG_IGN]
@@ -202,7 +201,7 @@ def _handled_by(handler: Handler) -> Iterator[None]:
 
 
 def _wrap_hook(hook: Callable[..., Any], error_of: Callable[..., object]) -> Callable[..., None]:
-    """Return a hook that ends the process for ``Stopped``, and calls ``hook`` for other errors."""
+    """Return a hook that ends the process on ``Stopped``, and calls ``hook`` for other errors."""
 
     def report(*arguments: Any) -> None:
         error = error_of(*arguments)

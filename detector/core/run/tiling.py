@@ -1,4 +1,4 @@
-"""--tiles: decide, before the first frame, into how many inputs each frame is cut."""
+"""--tiles: decide before the first frame how to cut each frame into several inputs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from detector.core.types import SourceInfo
 
 GRID = re.compile(r"([1-9][0-9]{0,2})x([1-9][0-9]{0,2})")
-MAX_TILES = 64  # a frame with more would take a minute, surely by mistake
-SPARE = 1.5  # docs/performance.md shows what a smaller value loses
-MAX_ENLARGEMENT = 1.1  # most that a tile may be enlarged; more shows no more detail
+MAX_TILES = 64  # more is surely a mistake: a frame could take a minute
+SPARE = 1.5  # least decoded size / size that the network sees (see docs/performance.md)
+MAX_ENLARGEMENT = 1.1  # largest scale of a tile; enlarging it more would not show more detail
 NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """A division into tiles. ``grid``: columns and rows; None: one input. ``most``: most inputs of
-    a frame, if cameras differ; 0: they do not."""
+    """A division of frames into tiles. ``grid``: (columns, rows); None: one input. ``most``: most
+    inputs of any camera's frame, if cameras differ; otherwise 0."""
 
     grid: tuple[int, int] | None = None
     most: int = 0
@@ -39,9 +39,9 @@ class Tiling:
         return tiling
 
     def reduction(self, network: Network, turns: bool) -> Callable[[int, int], int]:
-        """Return a function that takes a picture's width and height and returns the divisor of both
-        at which it may be decoded: the largest of 8, 4, 2 that leaves ``SPARE`` times the size that
-        the network sees, else 1. With tiles, which start at even pixels, at most 2."""
+        """Return a function: (width, height) of a picture -> the divisor by which decoding may
+        reduce both. It is the largest of 8, 4, 2 that leaves ``SPARE`` times the size that the
+        network sees, otherwise 1. With tiles, which start at even pixels, it is at most 2."""
         from detector.core.stages.preprocess import place
         from detector.core.stages.tiles import tile_size
 
@@ -86,7 +86,7 @@ class Tiling:
         return 1 if self.grid is None else 1 + self.grid[0] * self.grid[1]
 
     def tile_size(self, picture: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Return the width and height of a tile of ``picture``, or of the picture if not cut."""
+        """Return (width, height) of a tile of ``picture``, or without tiles of the picture."""
         if picture is None or self.grid is None:
             return picture
         from detector.core.stages.tiles import tile_size
@@ -122,7 +122,7 @@ class Tiling:
         return [TiledRequest(request, self.inputs) for request in requests]
 
     def stages(self, preprocess: Any, head: Any, nms: Any, **joining: Any) -> tuple[Any, Any, Any]:
-        """Wrap preprocess, head and nms for frames. ``joining``: for ``join_tiles``."""
+        """Wrap preprocess, head and nms to handle tiled frames. ``joining``: for ``join_tiles``."""
         if self.grid is None and not self.most:
             return preprocess, head, nms
         from detector.core.stages import tiles

@@ -1,5 +1,5 @@
-"""Read and write every JSON document of this program. A document is a tree of frozen dataclasses;
-its type is its schema (docs/schema)."""
+"""Read and write every JSON document of this program. A document is a tree of frozen dataclasses.
+Its types define its schema (docs/schema)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 from detector.core.errors import UsageError, parsing
 from detector.core.errors.secrets import has_secrets, redact
 
-SCHEMA = 1  # raised when a key is removed or retyped, never when one is added
+SCHEMA = 1  # increased if a key is removed or gets another type, but not if a key is added
 Document = TypeVar("Document")
 
-# Limits of a document. A run of many hours writes some megabytes, nested five deep; its largest
-# number is a time in nanoseconds.
+# Limits of a document. A run of many hours writes some megabytes, nested five deep. Its largest
+# numbers are times in nanoseconds.
 MOST_BYTES = 64 << 20
 MAX_DEPTH = 50
 LARGEST = 2**63
@@ -32,14 +32,14 @@ def to_builtins(document: Any) -> Any:
 
 
 def _to_str(value: Any) -> Any:
-    """Convert a subclass of str (``types.Background``) to str. Raises TypeError otherwise."""
+    """Convert a subclass of str (``types.Background``) to str. Raises TypeError for other types."""
     if isinstance(value, str):
         return str(value)
     raise TypeError(f"{type(value).__name__} cannot be in a document")
 
 
 def to_json(document: Any) -> str:
-    """Encode as ASCII, indented by one. Infinities and NaN become null; secrets are hidden."""
+    """Encode as ASCII, indented by 1 space. Infinities and NaN become null; secrets are hidden."""
     content = to_builtins(document)
     if has_secrets():
         content = _redact_content(content)
@@ -53,7 +53,7 @@ def to_json(document: Any) -> str:
 
 
 def _redact_content(content: Any) -> Any:
-    """Redact values, and keys of mappings too: some tables are keyed by source."""
+    """Hide secrets in values, and in keys too, since sources are keys of some tables."""
     if isinstance(content, dict):
         return {
             key if str(key).isidentifier() else redact(str(key)): _redact_content(value)
@@ -73,12 +73,12 @@ def _replace_infinities(content: Any) -> Any:
 
 
 def from_builtins(content: Any, kind: type[Document], origin: str | Path) -> Document:
-    """Convert ``content`` to a document. Raises UsageError that names ``origin`` and the key."""
+    """Convert ``content`` to a document. Raises UsageError, which names ``origin`` and the key."""
     import msgspec
 
     try:
         return msgspec.convert(content, kind)
-    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter: a key is not UTF-8
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the second: a key is not UTF-8
         raise UsageError(f"{origin}: damaged, or written by another version: {error}") from error
 
 
@@ -98,7 +98,7 @@ def decode(text: bytes, kind: type[Document], origin: str | Path) -> Document:
 
 
 def read_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
-    """Read a file of a session. Raises UsageError for one that is not regular or too large."""
+    """Read a file of a session. Raises UsageError if it is not a regular file or too large."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for its writer
@@ -115,7 +115,7 @@ def read_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def parse_json(text: str | bytes, origin: str | Path) -> Any:
-    """Parse ``text``. Raises UsageError that names ``origin`` and the key of a bad value."""
+    """Parse ``text``. The UsageError for a bad value names ``origin`` and the value's key."""
     content = parsing.parse_json(text, origin, cure="it is damaged", surrogates=True)
     for key, reason in _find_impossible(content):
         raise UsageError(f"{origin}: damaged: {key} {reason}")
@@ -123,7 +123,7 @@ def parse_json(text: str | bytes, origin: str | Path) -> Any:
 
 
 def _find_impossible(content: Any) -> Iterator[tuple[str, str]]:
-    """Yield (key, error) of values that no run writes. Not recursive, so any depth is safe."""
+    """Yield (key, error) of values that no run writes. Uses no recursion, so any depth is safe."""
     pending = [("$", 0, content)]
     while pending:
         key, depth, container = pending.pop()
@@ -142,7 +142,7 @@ def _find_impossible(content: Any) -> Iterator[tuple[str, str]]:
 
 
 def _join_key(above: str, name: str | int) -> str:
-    """Return a key as msgspec spells it, ``$.loop[0].batch``; long names are cut."""
+    """Return a key in msgspec's form, ``$.loop[0].batch``. Cut a long name."""
     return f"{above}[{name}]" if isinstance(name, int) else f"{above}.{name[:80]}"
 
 
@@ -174,7 +174,7 @@ def json_schema(
 
 
 def dedent_descriptions(schemas: dict[str, Any]) -> None:
-    """Remove the indentation that Python up to 3.12 keeps in docstrings, in place."""
+    """Remove the indentation of docstrings, which Python up to 3.12 keeps. Change them in place."""
     for schema in schemas.values():
         if "description" in schema:
             schema["description"] = inspect.cleandoc(schema["description"])

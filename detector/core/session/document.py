@@ -1,11 +1,11 @@
 """The types of a run's documents: the summary and the session.
 
 ``Summary`` is printed by ``--json`` and stored in summary.json. ``SessionDocument`` is
-session.json: the summary with all that is needed to repeat the run and to read its spans. Fields
-are written in the order given here. docs/schema contains both types as JSON Schema.
+session.json: the summary, and all data to repeat the run and to read its spans. Fields are written
+in the order given here. docs/schema contains both types as JSON Schema.
 
 A field of type ``UnsetType`` is absent from the JSON if it is UNSET. A field with another default
-was added after the first version: older sessions lack it.
+was added after the first version, so older sessions lack it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Amount = Annotated[float, Meta(ge=0)]  # a rate, a share, megabytes
 
 
 def statistic(title: str, unit: str) -> Meta:
-    """Declare a field as a statistic, with the name that the schema, the report and run trackers
-    use (``analysis/statistics.py`` finds it). ``unit``: "1" for a count or a share."""
+    """Declare a field as a statistic. ``title``: its name in the schema, the report and run
+    trackers (``analysis/statistics.py`` finds it). ``unit``: "1" for a count or a share."""
     return Meta(title=title, extra_json_schema={"unit": unit})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Video:
-    """One source. Values known only from an open source are null or absent if opening failed."""
+    """One source. Values that only an open source provides are null or absent if opening failed."""
 
     path: str
     width: Size | None  # displayed pixels, after rotation
@@ -44,8 +44,8 @@ class Video:
     codec: str | UnsetType = UNSET
     rotation: int | UnsetType = UNSET  # degrees
     decoder: str | UnsetType = UNSET
-    # Pixel format of its frames in the run: "yuv420p"; "bgr" if an output needs BGR; or "bgr: "
-    # and the reason if the source cannot give planes.
+    # Pixel format of its frames in the run: "yuv420p", or "bgr" if an output needs BGR, or "bgr: "
+    # and the reason why the source cannot give YUV planes.
     pixels: str | UnsetType = UNSET
 
     @property
@@ -56,10 +56,10 @@ class Video:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameCounts:
-    """Counts of frames. ``dropped``: read and not written, because the run was cut short or failed;
-    for cameras, all that were received but not inferred (``streams`` says why). ``reused``: written
-    with the detections of the last inferred frame (--skip-still). ``coasted``: written without
-    inference; their boxes were moved along tracks, and do not count as detections."""
+    """Counts of frames. ``dropped``: frames read but not written, since the run was cut short or
+    failed; for cameras, frames received but not inferred (``streams`` has the reasons). ``reused``:
+    frames written with the detections of the last inferred frame (--skip-still). ``coasted``:
+    frames written without inference; tracks moved their boxes, which are not detections."""
 
     read: Annotated[Count, statistic("frames read", "1")]
     written: Annotated[Count, statistic("frames written", "1")]
@@ -73,8 +73,8 @@ class FrameCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Frames per second; None if no frame was written. ``device``: from the time that the device
-    reports; None if it reports none."""
+    """Frames per second, None if no frame was written. ``device``: from the time that the device
+    reports, None if it reports no time."""
 
     end_to_end: Annotated[Amount | None, statistic("end-to-end FPS", "1/s")]
     inference: Annotated[Amount | None, statistic("inference FPS", "1/s")]
@@ -88,8 +88,8 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadTime:
-    """How a thread spent some of its time: on a core; runnable, but waiting for one; asleep in a
-    call (a file, a lock, threads that work for it). The three add up to that time."""
+    """How a thread spent some time: on a core; ready to run, but waiting for a core; blocked in a
+    call, by a file, a lock or threads that work for it. The three add up to the whole time."""
 
     on_cpu_s: Duration
     ready_s: Duration
@@ -98,16 +98,16 @@ class ThreadTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFigures:
-    """All calls of one stage. ``thread``: its threads' names, comma-separated. ``split``: parts
-    of ``busy_s``; None if the system does not report them. ``library_cpu_s``: CPU time, over
-    the whole run, of the threads that libraries run for the stage; ``library_ready_s``: how long
-    the busiest of them waited for a core. Each is None if unknown."""
+    """All calls of one stage. ``thread``: names of its threads, comma-separated. ``split``: parts
+    of ``busy_s``. ``library_cpu_s``: CPU time, in the whole run, of the threads that libraries run
+    for the stage. ``library_ready_s``: how long the busiest of these threads waited for a core.
+    The last three are None if the system does not report them."""
 
     thread: str
     calls: Count
     busy_s: Duration
     cpu_s: Duration
-    p50_ms: Duration | None = None  # None: too few calls
+    p50_ms: Duration | None = None  # None if there are too few calls
     p90_ms: Duration | None = None
     p99_ms: Duration | None = None
     max_ms: Duration | None = None
@@ -122,8 +122,8 @@ class StageFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingFigures:
-    """The work of the cameras' threads, outside the loop: ``threads`` of them decoded ``calls``
-    packets. No stage includes it: the loop receives decoded pictures."""
+    """Decoding by the cameras' own threads: ``threads`` threads decoded ``calls`` packets. This is
+    outside the loop, which receives decoded pictures, so no stage includes it."""
 
     threads: Annotated[Count, statistic("threads that decode cameras", "1")]
     calls: Annotated[Count, statistic("packets decoded", "1")]
@@ -135,8 +135,8 @@ class DecodingFigures:
 class ThreadFigures:
     """One thread's time in the loop: busy + waits + other = wall. The splits are None if the system
     does not report them. ``unplaced_s``: difference between the kernel's counts for the thread's
-    whole life and the sums of the splits. ``foreign_share``: share of its waits for a core, 0 to 1,
-    that other programs caused; our own threads caused the rest."""
+    whole life and the sums of the splits. ``foreign_share``: share of the waits for a core, 0 to 1,
+    that other programs caused. Our other threads caused the rest."""
 
     busy_s: Duration
     wait_input_s: Duration
@@ -145,7 +145,7 @@ class ThreadFigures:
     wall_s: Duration
     cpu_s: Duration
     ready_s: Duration | None = None  # runnable, but waiting for a core; None if unknown
-    waits: dict[str, Duration] = field(default_factory=dict)  # what it waited for -> seconds
+    waits: dict[str, Duration] = field(default_factory=dict)  # what the thread waited for -> s
     busy_split: ThreadTime | None = None
     wait_split: ThreadTime | None = None
     other_split: ThreadTime | None = None
@@ -155,8 +155,8 @@ class ThreadFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryStage:
-    """The threads that libraries run for one stage. ``busiest_s``: CPU of the busiest thread;
-    ``ready_s``: how long that thread waited for a core."""
+    """The threads that libraries run for one stage. ``busiest_s``: CPU time of the busiest thread;
+    ``ready_s``: how long the busiest thread waited for a core."""
 
     threads: Count
     calls: Count
@@ -167,8 +167,8 @@ class LibraryStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryThreads:
-    """CPU seconds of libraries' own threads in the steady state: from the first frame written to
-    the end of the loop. ``others_s``: CPU seconds of other processes; None if unknown."""
+    """CPU seconds of libraries' own threads in the steady state, which lasts from the first written
+    frame to the end of the loop. ``others_s``: CPU seconds of other processes, None if unknown."""
 
     wall_s: Duration
     process_s: Duration
@@ -192,13 +192,13 @@ class CpuTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What limits the run. ``bottleneck``: the stage to change first; None if there is nothing to
-    judge. ``gain_if_free``: stage -> growth of end-to-end FPS if that stage took no time (0.08 is
-    8%; None: infinite, as no other stage takes time). It lists only stages with a known gain.
-    ``cpu_share``: share of all cores' time that this process used. ``smaller_input``: height and
-    width of a smaller network input, if inference limits the run and the model was trained for it;
-    else absent. ``advice``: options that reduce the bottleneck's work, or "". ``others_cores``:
-    cores that other programs used; None if unknown."""
+    """What limits the run. ``bottleneck``: the stage to change first, None if there is nothing to
+    judge. ``gain_if_free``: for each stage with a known gain, how much end-to-end FPS would grow if
+    it took no time (0.08 is 8%; None is infinite: no other stage takes time). ``cpu_share``: share
+    of all cores' time that this process used. ``smaller_input``: height and width of a smaller
+    network input for which the model was trained; absent unless inference limits the run.
+    ``advice``: options that reduce the bottleneck's work, or "". ``others_cores``: cores that other
+    programs used, None if unknown."""
 
     bottleneck: str | None
     sentence: str
@@ -224,7 +224,7 @@ class Exit:
 
 
 class PrecisionShare(TypedDict):
-    """The shares of one numeric type in the executed network, 0 to 1."""
+    """The shares of the executed network in one numeric type, 0 to 1."""
 
     layers: Amount
     macs: Amount
@@ -233,7 +233,7 @@ class PrecisionShare(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DwellFigures:
-    """How many seconds objects stayed in a zone; a visit lasts from first to last sighting."""
+    """How many seconds objects stayed in a zone. A visit lasts from first to last sighting."""
 
     visits: Count
     mean: Duration
@@ -259,8 +259,8 @@ class ZoneTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneSeries:
-    """One class at one line or zone, with a value per interval. ``counts``: keys as in ZoneTotals;
-    ``mean``: the mean number of objects in a zone, [] for a line."""
+    """One class at one line or zone, with a value for each interval. ``counts``: the keys are as in
+    ZoneTotals. ``mean``: the mean number of objects in a zone, [] for a line."""
 
     zone: str
     kind: str
@@ -271,10 +271,10 @@ class ZoneSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SceneHistory:
-    """Lines and zones of a source or camera over time. ``began_s``: start of the first interval, on
+    """Lines and zones of a source or camera over time. ``began_s``: start of the first interval, by
     the source's clock. ``heat_s``: seconds that objects spent in each cell of the picture, row by
-    row. ``clock``: pairs (seconds since ``began_s``, local time as seconds since 1970), for the
-    start and for each DST change; [] if unknown."""
+    row. ``clock``: pairs (seconds since ``began_s``, local time as seconds since 1970), one for the
+    start and one for each change of daylight saving time; [] if unknown."""
 
     camera: str
     began_s: float
@@ -288,7 +288,7 @@ class SceneHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSummary:
-    """One source of several."""
+    """One source of a run with several."""
 
     video: Video
     frames: FrameCounts
@@ -303,7 +303,7 @@ class SourceSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgeFigures:
-    """Percentiles of pictures' ages, in ms after their arrival; None if there are too few."""
+    """Percentiles of the ages of pictures, in ms since their arrival; None for too few pictures."""
 
     p50: Duration | None
     p90: Duration | None
@@ -313,17 +313,17 @@ class AgeFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSummary:
-    """One camera of a live run. ``received`` = ``processed`` + all of ``dropped``.
-    ``dropped_share``: of the frames that passed the camera's ``rate``, the share that was dropped.
+    """One camera of a live run. ``received`` = ``processed`` + the sum of ``dropped``.
+    ``dropped_share``: share of dropped frames among the frames that pass the camera's ``rate``.
 
-    ``url``: without secrets. ``state`` and ``tiles`` (2x2, none): at the end. ``live_s``: time for
-    which the camera was live, the base of its rates. ``age_ms``: a picture's age when its result is
-    ready. ``parts_ms``: decoding, waiting and inference, which add up to that age; also writing,
-    which comes after it. ``output_age_ms``: a picture's age when an output receives it.
+    ``url``: without secrets. ``state`` and ``tiles`` (2x2, none): at the end of the run.
+    ``live_s``: how long the camera was live, for its rates. ``age_ms``: a picture's age when its
+    result is ready. ``parts_ms``: decoding, waiting and inference, which add up to that age, and
+    writing, which follows. ``output_age_ms``: a picture's age when an output receives it.
     ``camera_age_ms``: like ``age_ms``, by the camera's own clock; None if it sends no times.
-    ``output_counts``: kind -> counts: pictures or rows written, those lost to a full disk, and
-    bytes. A recording also counts what was dropped because encoding or the disk was too slow,
-    samples that MP4 refused, failed items, and finished files, whose size is its ``bytes``.
+    ``output_counts``: kind of output -> counts of pictures or rows written, of those lost to a full
+    disk, and of bytes. A recording also counts what it dropped because encoding or the disk was too
+    slow, samples that MP4 refused, failed items, and finished files, whose size is its ``bytes``.
     """
 
     name: str
@@ -353,7 +353,7 @@ class StreamSummary:
 
 
 class MemoryMinute(NamedTuple):
-    """Memory in one minute since the run began. ``rss_mb``: the mean of its samples."""
+    """Memory in one minute of the run. ``rss_mb``: the mean of that minute's samples."""
 
     minute: Count
     rss_mb: Amount
@@ -361,7 +361,7 @@ class MemoryMinute(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveMemory:
-    """Resident memory of a live run on one day, in 10^6 bytes."""
+    """Resident memory of one day of a live run, in 10^6 bytes."""
 
     start_mb: Annotated[Amount, statistic("memory at the start", "MB")]
     end_mb: Annotated[Amount, statistic("memory at the end", "MB")]
@@ -384,8 +384,8 @@ class Disturbances:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputShapes:
     """The network inputs of a run with --rect. ``made``: how many were prepared after the first, in
-    ``made_s`` seconds; one that was closed may be prepared and counted again. ``mean_pixels``: mean
-    over the inputs of all pictures; ``square_pixels``: of a square input of the longest side."""
+    ``made_s`` seconds. An input that was closed may be prepared and counted again. ``mean_pixels``:
+    mean over all pictures. ``square_pixels``: pixels of a square input with the longest side."""
 
     shapes: Annotated[Count, statistic("shapes of the input", "1")]
     made: Annotated[Count, statistic("inputs prepared during the run", "1")]
@@ -396,9 +396,9 @@ class InputShapes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A run. ``batch``: rows of one inference; a row is a frame or a tile. With one source,
-    ``video``, ``outputs`` and ``partial_outputs`` are its own; with several, these are absent, the
-    figures are totals, and ``sources`` lists the sources."""
+    """A run. ``batch``: number of frames or tiles per inference. With one source, ``video``,
+    ``outputs`` and ``partial_outputs`` are that source's. With several sources, these are absent,
+    the figures are totals, and ``sources`` lists the sources."""
 
     schema: int = SCHEMA
     model: str
@@ -434,7 +434,7 @@ class Summary:
     partial_outputs: list[str] | UnsetType = UNSET
     sources: list[SourceSummary] | UnsetType = UNSET
     session: str | UnsetType = UNSET  # its folder; absent if no source could be opened
-    # Live runs only. ``capacity``: how many such cameras this machine could handle.
+    # These are in live runs only. ``capacity``: how many such cameras this machine could handle.
     streams: list[StreamSummary] | UnsetType = UNSET
     capacity: Annotated[
         Amount | UnsetType | None, statistic("cameras that this machine could take", "1")
@@ -466,7 +466,7 @@ class Processor:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
     """The computer and the versions of a run. Facts that the system does not report are None.
-    ``commit``: of the checkout that ran, with ``-dirty`` if files had changes."""
+    ``commit``: that of the checkout, with ``-dirty`` if its files had changes."""
 
     detect_video: str | None = None
     commit: str | None = None
@@ -479,8 +479,8 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanCounts:
-    """Numbers of spans: ``seen``, and ``kept`` in spans.npz (fewer after a very long run). Absent
-    without that file."""
+    """The number of spans ``seen`` in the run, and of those ``kept`` in spans.npz (fewer after a
+    very long run). Both are absent without that file."""
 
     seen: Count | UnsetType = UNSET
     kept: Count | UnsetType = UNSET
@@ -488,7 +488,7 @@ class SpanCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clocks:
-    """The clock of spans and the clock of other programs' traces, read at one moment, in ns."""
+    """The clock of spans, and the clock of other programs' traces. Both were read at one moment."""
 
     perf_counter_ns: Count
     unix_ns: Count
@@ -508,7 +508,7 @@ class LoopSizes(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionDocument(Summary):
-    """session.json. ``config``: the resolved configuration, group -> option -> value."""
+    """session.json. ``config``: the configuration as requested, group -> option -> value."""
 
     pid: Count = 1
     config: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -1,6 +1,6 @@
-"""engines/measured.json: written by ``compare --use``, by ``tune --use`` and by self-timing.
+"""The types of engines/measured.json, written by ``compare --use``, ``tune --use`` and self-timing.
 
-Separate from compare's other types, because every run reads these.
+They are separate from the other types of ``compare``, because every run reads this file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Interval:
 @dataclass(frozen=True)
 class MeasuredRow:
     """The figures of one set of options. ``library``: name and version of the engine's library.
-    ``options``: by name in the configuration. ``agreement``: with detections of fp32, 0 to 1."""
+    ``options``: name -> value. ``agreement``: with the detections of fp32, 0 to 1."""
 
     engine: str
     precision: str
@@ -54,7 +54,7 @@ class MeasuredMachine:
 
 @dataclass(frozen=True)
 class MeasuredCalibration:
-    """How int8 was calibrated. ``budget``: the agreement with fp32 that was required."""
+    """How int8 was calibrated. ``budget``: the lowest agreement with fp32 to accept."""
 
     calibrate: str | None
     calibrate_method: str
@@ -66,9 +66,9 @@ class MeasuredCalibration:
 class Measurement:
     """One comparison, one search of ``tune``, or the timing at a model's first run.
 
-    ``settings``: runtime settings common to all rows, which affect their speed. A search has two
-    rows: a run with the options that it found, and one with the defaults. ``input_kind``: the kind
-    of source that a search is for; None for other measurements.
+    ``settings``: runtime settings of all rows that affect their speed. A search has two rows: a run
+    with the options that it found, and a run with the defaults. ``input_kind``: the kind of source
+    that was searched; None for other measurements.
     """
 
     kind: Kind

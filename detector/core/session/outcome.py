@@ -1,4 +1,4 @@
-"""The results of each source of a run, from which summary and session are computed."""
+"""The results of each source of a run. Summary and session are computed from them."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class SourceRun:
-    """The result of one source. ``cut``: number of detections dropped by --max-det; ``partial``:
-    files that a failed run left. ``live_s``: seconds in which a camera was live, on which its rates
-    are based."""
+    """The result of one source. ``cut``: number of detections that --max-det dropped. ``partial``:
+    files that a failed run left. ``live_s``: how long a camera was live, for its rates."""
 
     spec: str
     timeline: Timeline | OffTimeline
     info: SourceInfo | None = None
     decoder: str = ""
-    pixels: str = ""  # as ``document.Video.pixels``
+    pixels: str = ""  # see ``document.Video.pixels``
     read: int = 0
     written: int = 0
     reused: int = 0
@@ -68,8 +67,8 @@ def exit_of(
 ) -> Exit:
     """Return the exit code and reason of a run.
 
-    An interruption (``stop_code``) comes first, then the first source that failed, then the first
-    session file that could not be written (``unwritten``), then damage in a source.
+    An interruption (``stop_code``) takes precedence, then the first source that failed, then the
+    first session file that could not be written (``unwritten``), then damage in a source.
     """
     from detector.core.session.document import Exit
 
@@ -101,7 +100,7 @@ def _describe_damage(run: SourceRun) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ExecutedLayer:
-    """A layer as it ran. ``macs`` and ``elements`` (numbers read and written): per batch."""
+    """A layer as it ran. ``macs`` and ``elements`` (values read and written) are per batch."""
 
     name: str
     precision: str  # fp32, tf32, bf16, fp16, int8, or another type's name
@@ -125,7 +124,7 @@ class RunSettings:
     cores: int
     sync: bool
     notes: list[str]
-    # The option that sets how the video is encoded, and its value; None if none was given.
+    # The given option for encoding the video, and its value; None if the user gave none.
     encoding: tuple[str, str] | None = None
     layers: tuple[ExecutedLayer, ...] = ()  # empty if the engine does not report its layers
     # Height and width of the next smaller input that the model was trained for, if any.

@@ -1,4 +1,4 @@
-"""The sums of a timeline as plain data, for one source or merged over several."""
+"""The sums of a timeline as plain data, for one source, or added up for several sources."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from detector.core.timeline.spans import INFER, Span
 
 @dataclass(slots=True)
 class SplitSum:
-    """How a thread spent some of its time, in nanoseconds."""
+    """How a thread spent some of its time, in ns: on a core, ready but waiting for one, blocked."""
 
     on_cpu_ns: int = 0
     ready_ns: int = 0
@@ -61,8 +61,8 @@ class SplitSum:
 
 @dataclass(slots=True)
 class StageSum:
-    """A stage's sums, in nanoseconds. ``split`` is valid only if ``has_split``: some kernels report
-    no waits for a core. ``library_ns``: CPU time of the engine's threads; None if not booked."""
+    """A stage's sums, in ns. ``split`` is valid only if ``has_split``, since some kernels report no
+    waits for a core. ``library_ns``: CPU time of the engine's own threads, if it was measured."""
 
     threads: list[str] = field(default_factory=list)
     calls: int = 0
@@ -74,7 +74,7 @@ class StageSum:
     library_ns: int | None = None
 
     def figures(self, burnt: Burnt | None = None, name: str = "") -> StageFigures:
-        """Return the stage's figures. ``burnt``: CPU time of libraries' threads, steady state."""
+        """Return the stage's figures. ``burnt``: libraries' CPU time in the steady state."""
         libraries = None if burnt is None else burnt.stages.get(name, StageThreads())
         calls = self.calls / libraries.calls if libraries is not None and libraries.calls else 0.0
         library_ns = None if libraries is None else libraries.cpu_ns * calls
@@ -97,7 +97,7 @@ class StageSum:
 
 @dataclass(slots=True)
 class ThreadSum:
-    """A thread's sums: wall = busy + waits + other. ``splits``: kind of span -> its split."""
+    """A thread's sums: wall = busy + waits + other. ``splits``: kind of span -> its SplitSum."""
 
     busy_ns: int = 0
     wait_input_ns: int = 0
@@ -106,7 +106,7 @@ class ThreadSum:
     wall_ns: int = 0
     cpu_ns: int = 0
     ready_ns: int | None = None
-    waits: dict[str, int] = field(default_factory=dict)  # what it waited for -> ns
+    waits: dict[str, int] = field(default_factory=dict)  # what the thread waited for -> ns
     splits: dict[str, SplitSum] = field(
         default_factory=lambda: {kind: SplitSum() for kind in KINDS}
     )
@@ -152,7 +152,7 @@ class ThreadSum:
         )
 
     def _foreign_share(self, burnt: Burnt | None) -> float | None:
-        """Return other programs' share of the core time that they and our other threads used."""
+        """Return other programs' share of the core time used by them and our other threads."""
         if burnt is None or burnt.others_ns is None or not self.wall_ns:
             return None
         own = self.cpu_ns * min(1.0, burnt.wall_ns / self.wall_ns)
@@ -175,7 +175,7 @@ class TimelineSums:
 
 def record(timeline: Timeline | OffTimeline, *, durations: bool = True) -> TimelineSums:
     """Return a timeline's sums. Checks that each thread's times add up to its wall time.
-    ``durations``: whether stages have a histogram of their spans, from which percentiles come."""
+    ``durations``: whether to make histograms of the stages' spans, for percentiles."""
     recording = TimelineSums({stage: StageSum() for stage in STAGES})
     if isinstance(timeline, OffTimeline):
         return recording
@@ -247,7 +247,7 @@ def merge_recordings(recordings: Iterable[TimelineSums]) -> TimelineSums:
 
 
 def _add_burnt(first: Burnt, second: Burnt) -> Burnt:
-    """Add up two sources that ran in turn, but take the larger of their numbers of threads."""
+    """Add up two sources that ran in turn. Of their numbers of threads, take the larger."""
     others = (
         None
         if first.others_ns is None or second.others_ns is None

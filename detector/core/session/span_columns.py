@@ -22,10 +22,10 @@ def span_columns(
 
     Each column is computed when it is read, so only one is in memory at a time. thread, stage and
     kind are indexes into the columns of their names; source, index, start_ns and end_ns follow.
-    off_cpu_ns is the time off a core, ready_ns the part of it spent waiting for a core, library_ns
-    the CPU time of the engine's own threads for the call. These three exclude nested spans, and
-    are NOT_KNOWN if the system does not report them. Gaps between top-level spans are rows of kind
-    "other", so that unclaimed time is visible.
+    off_cpu_ns is the time off a core, of which ready_ns was spent waiting for a core. library_ns is
+    the CPU time of the engine's own threads for the call. These three exclude nested spans, and are
+    NOT_KNOWN if the system does not report them. A gap between top-level spans is a row of kind
+    "other", so that all time is visible.
     """
     names: dict[str, list[str]] = {"thread": [], "stage": [], "kind": list(KINDS)}
     blocks: list[_SpanBlock] = []
@@ -56,7 +56,7 @@ def span_columns(
 
 @dataclass(frozen=True, slots=True)
 class _SpanBlock:
-    """The rows of a span, or of a track's gaps. ``codes``: their thread, stage, kind and source."""
+    """Rows of one span, or of gaps in one thread. ``codes``: their thread, stage, kind, source."""
 
     codes: tuple[int, int, int, int]
     rows: SpanRows | Ring | _Gaps
@@ -79,7 +79,7 @@ def _list_missing(track: ThreadTrack, span: Span) -> frozenset[Column]:
 
 @dataclass(frozen=True, slots=True)
 class _Gaps:
-    """The gaps of a track. ``ends``: [G, 2] int64, start and end of each gap."""
+    """The gaps in a thread's time. ``ends``: [G, 2] int64, start and end of each gap."""
 
     ends: NDArray[np.int64]
 
@@ -93,7 +93,7 @@ class _Gaps:
 
 
 def _merge_blocks(blocks: list[_SpanBlock]) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield the columns of all blocks, sorted by start, in the types that are stored."""
+    """Yield the columns of all blocks in the types of the file, with rows sorted by start."""
     sizes = [len(block.rows) for block in blocks]
     starts = _join_column(np.int64, sizes, _read_column(blocks, "start"))
     order = np.argsort(starts, kind="stable").astype(np.uint32)
@@ -125,7 +125,7 @@ def _read_column(blocks: Sequence[_SpanBlock], name: Column) -> Iterator[NDArray
 
 
 def _join_column(dtype: type, sizes: Sequence[int], parts: Iterable[Any]) -> NDArray[Any]:
-    """Concatenate the parts; each is an array, or one number for all of its rows."""
+    """Concatenate the parts. A part is an array, or one number for all of its rows."""
     column: NDArray[Any] = np.empty(sum(sizes), dtype)
     at = 0
     for size, part in zip(sizes, parts, strict=True):
@@ -147,8 +147,8 @@ def _encode_name(names: list[str], name: str) -> int:
 def _find_gaps(
     lives: NDArray[np.int64], blocks: Sequence[_SpanBlock], complete: bool
 ) -> NDArray[np.int64]:
-    """Return [G, 2] int64: start and end of each gap in ``lives`` that no row of ``blocks`` covers;
-    none unless ``complete``, because a dropped span is not a gap."""
+    """Return [G, 2] int64: start and end of each gap in ``lives`` that no row of ``blocks`` covers.
+    Return no gaps unless ``complete``, because a span that was not kept would look like a gap."""
     if not len(lives) or not complete:
         return np.zeros((0, 2), np.int64)
     starts = np.concatenate([*_read_column(blocks, "start"), lives[-1:, 1]])

@@ -1,7 +1,7 @@
 """The folder of a run: session.json, summary.json, spans.npz, detections.jsonl.
 
 A hidden file in it, ``.detect-video-session``, lists every file before it is written. Reusing a
-folder removes only the earlier run's files. The list is locked, so two runs never share a folder.
+folder removes only listed files. A run locks the list, so that two runs never share a folder.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from detector.core.timeline import OffTimeline, Timeline
 if TYPE_CHECKING:
     from detector.core.session.document import SpanCounts
 
-# The list has a line "pid N TOKEN" for each process that wrote, and a line for each file.
+# The list has a line "pid N TOKEN" for each process that wrote to it, and a line for each file.
 LIST = ".detect-video-session"
 PID = "pid "
-TOKEN = secrets.token_hex(4)  # tells apart processes with the same number in two containers
+TOKEN = secrets.token_hex(4)  # distinguishes processes with the same number in two containers
 PASSES = "passes"  # folder of the records of `profile`'s passes, NAME.json
 ROWS = "detections.jsonl"
-COPIED_BYTES = 1 << 20  # per read
-ROWS_SO_FAR = "detections.partial.jsonl"  # the name of the rows until the run has ended
+COPIED_BYTES = 1 << 20  # bytes per read when rows are copied
+ROWS_SO_FAR = "detections.partial.jsonl"  # name of the file of rows until the run has ended
 LOG = "error.log"
 FILES = (
     "session.json",
@@ -57,14 +57,14 @@ FILES = (
     "precision-recall.svg",
     "confusion.svg",
 )
-# Products of `report`. They can be made again, so they are not protected from overwriting.
+# Files of `report`. They can be made again, so they are not protected from overwriting.
 PRODUCTS = ("report.html", "profile.json", "trace.json.gz")
 CURE = "choose another folder with --run-dir DIR"
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class Session:
-    """The folder of a run, created before the run so that an unwritable one is reported at once.
+    """The folder of a run. We create it before the run, to report early if we cannot write to it.
 
     >>> session = Session.create("runs/in", "in")
     >>> session.begin()
@@ -75,7 +75,7 @@ class Session:
 
     def __init__(self, folder: Path, made: bool = True, lock: int = -1) -> None:
         self.folder = folder
-        self.notes: tuple[str, ...] = ()  # for the user: why the folder is elsewhere
+        self.notes: tuple[str, ...] = ()  # for the user: why a temporary folder is used
         self._made = made  # whether this run made the folder
         self._made_parents: list[Path] = []  # parents that this run made, innermost first
         self._lock = lock  # descriptor of the open list; -1 without a lock
@@ -84,10 +84,10 @@ class Session:
     @classmethod
     def create(cls, run_dir: str | None, name: str, *, or_temporary: bool = False) -> Session:
         """Use ``run_dir`` itself, or create runs/NAME (NAME-2, NAME-3, ... if it exists).
-        ``or_temporary``: fall back to a temporary folder if ``runs`` cannot be written.
+        ``or_temporary``: use a temporary folder if ``runs`` cannot be written.
 
-        Nothing in the folder is changed before ``begin``. Raises OutputError if it has files that
-        are not ours, UsageError if this command reads a file in it.
+        Nothing in the folder changes before ``begin``. Raises OutputError if the folder has files
+        that are not ours, and UsageError if this command reads a file in it.
         """
         if run_dir:
             return cls._create(Path(run_dir), new=False)
@@ -103,9 +103,9 @@ class Session:
             if not (or_temporary and isinstance(reason, OSError) and reason.errno in READ_ONLY):
                 raise
             try:
-                # Not removed at the end, because the user may want the session.
+                # Do not remove this folder at the end, because the user may want the session.
                 place = Path(tempfile.mkdtemp(prefix="detect-video-runs-"))
-            except OSError:  # report the folder that the user knows
+            except OSError:  # report the first folder, which the user knows
                 raise error from reason
         session = cls._create(place / name, new=True)
         session._made_parents = [place]
@@ -143,11 +143,11 @@ class Session:
 
     @classmethod
     def _open(cls, folder: Path, made: bool) -> Session:
-        """Lock the folder. Raises OutputError if another process has it."""
+        """Lock the folder. Raises OutputError if another process holds the lock."""
         while True:
             lock = _open_list(folder)
             if not take_lock(lock):
-                for _ in range(20):  # its new owner may not have written its number yet
+                for _ in range(20):  # the lock's new owner may not have written its number yet
                     if writer := _last_writer(lock):
                         break
                     time.sleep(0.01)
@@ -195,7 +195,7 @@ class Session:
                 )
 
     def begin(self) -> None:
-        """Remove an earlier run's files, once there is something to write."""
+        """Remove an earlier run's files. Call this once there is something to write."""
         if self._begun or self._lock < 0:
             return
         self._begun = True
@@ -221,7 +221,7 @@ class Session:
             ) from error
 
     def claim(self, *names: str) -> Path:
-        """Add files to the list before writing; return the first one's path. Raises OutputError."""
+        """List files before writing them. Return the path of the first. Raises OutputError."""
         try:
             known = _listed_names(self.folder)
             new = [name for name in names if name not in known]
@@ -257,7 +257,7 @@ class Session:
             self._lock = -1
 
     def discard(self) -> None:
-        """Remove the folder, and its parents if they were made for it and are empty."""
+        """Remove the folder and its parents, if this run made them and they are empty."""
         with contextlib.suppress(OSError):
             if self._made or not _listed_names(self.folder):
                 (self.folder / LIST).unlink(missing_ok=True)
@@ -286,7 +286,7 @@ class Session:
         return self.path(name)
 
     def whole(self, name: str) -> AbstractContextManager[Path]:
-        """Yield a path to write to; the file gets its final name when the block succeeds."""
+        """Yield a path to write to. If the block succeeds, the file gets its final name."""
         return whole_file(self.claim(name), "the run's outputs are kept", ours=True)
 
     def log_error(self, text: str) -> Path | None:
@@ -294,7 +294,7 @@ class Session:
         try:
             with self.claim(LOG).open("a", encoding="utf-8", errors="backslashreplace") as log:
                 log.write(redact(text))
-        except (OutputError, OSError):  # report the earlier error instead
+        except (OutputError, OSError):  # the caller reports the first error instead
             return None
         return self.path(LOG)
 
@@ -302,7 +302,7 @@ class Session:
         """Append the finished JSONL of a source to the session's rows, whole or not at all."""
         target = self.claim(ROWS_SO_FAR)
         try:
-            # Unbuffered, because closing retries buffered rows that a full disk refused, and their
+            # Write without a buffer. On a full disk, closing would retry buffered rows, and their
             # end might fit without their beginning.
             with open(target, "ab", buffering=0) as into, open(path, "rb") as rows:
                 size_before = os.fstat(into.fileno()).st_size
@@ -339,7 +339,7 @@ class Session:
         columns, seen, kept = span_columns(timelines)
         with (
             self.whole("spans.npz") as temporary,
-            # np.savez_compressed writes the same, but needs all columns in memory.
+            # np.savez_compressed would write the same, but with all columns in memory.
             zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
         ):
             for name, column in columns:
@@ -365,7 +365,7 @@ def add_to_session(folder: Path, name: str, content: bytes) -> Path:
 
 
 def _list_session_names(folder: Path) -> list[str]:
-    """Return all file names of a session; those of passes and sources only if they exist."""
+    """Return a session's possible file names, but of passes and sources only existing files."""
     more = [
         str(path.relative_to(folder))
         for pattern in (f"{PASSES}/*", "source-*.jsonl")
@@ -380,7 +380,7 @@ def _open_list(folder: Path) -> int:
 
 
 def _listed_names(folder: Path) -> set[str]:
-    """Return the names in the list, without those that lead out of the folder."""
+    """Return the names in the list, except any that lead out of the folder."""
     try:
         lines = os.fsdecode(read_file(folder / LIST)).split("\n")
     except UsageError:
@@ -400,7 +400,7 @@ def _process() -> str:
 
 
 def _last_writer(lock: int) -> str:
-    """Return the number and token of the last process that wrote the list; "" if there is none."""
+    """Return the number and token of the last process in the list, or "" without one."""
     lines = os.fsdecode(os.pread(lock, os.fstat(lock).st_size, 0)).split("\n")
     writers = [line.removeprefix(PID) for line in lines if line.startswith(PID)]
     return writers[-1] if writers and writers[-1].strip() else ""
@@ -417,14 +417,14 @@ def _make_folder(folder: Path) -> bool:
 
 
 def _make_new_folder(folder: Path) -> Path:
-    """Make ``folder``, or NAME-2, NAME-3, ...; mkdir is atomic, so two runs get two folders."""
+    """Make ``folder``, or NAME-2, NAME-3, ... Two runs get two folders, since mkdir is atomic."""
     for number in range(1, 10_000):
         candidate = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
         while True:
             try:
                 candidate.parent.mkdir(parents=True, exist_ok=True)
                 candidate.mkdir()
-            except FileNotFoundError:  # another run, which failed to start, has removed ``runs``
+            except FileNotFoundError:  # another run failed to start and has removed ``runs``
                 continue
             except FileExistsError:
                 if not candidate.parent.is_dir():

@@ -1,4 +1,4 @@
-"""Summarize a run in at most twenty lines; ``run.py`` prints all of it with -v."""
+"""Summarize a run in at most twenty lines; ``run.py`` prints all figures instead with -v."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from detector.core.terminal.progress import shorten
 from detector.core.timeline import INFER
 from detector.core.timeline.order import GROUPS, THREADS, group_of, is_after_inference
 
-# The summary explains these exit codes; the reasons of failures go to stderr.
+# The summary explains only these exit codes. The reasons of failures go to stderr.
 EXPLAINED = (EXIT_DAMAGED, *STOPPED_CODES)
 SOURCES_SHOWN = 6
 CLASSES_SHOWN = 4
@@ -37,8 +37,8 @@ GAP = "   "
 def brief_lines(
     console: SafeConsole, summary: Summary, closing: Sequence[str] = (), faster: Sequence[str] = ()
 ) -> Iterator[Text]:
-    """Yield the brief lines. ``closing``: lines from wings. ``faster``: settings measured to be
-    faster, which replace advice."""
+    """Yield the lines. ``closing``: lines from wings. ``faster``: settings that were measured to be
+    faster, to show instead of advice."""
     yield from map(Text, _result_lines(summary))
     if summary.frames.written:
         yield _rates_line(summary)
@@ -52,7 +52,7 @@ def brief_lines(
 
 
 def camera_lines(console: SafeConsole, summary: Summary, closing: Sequence[str]) -> Iterator[Text]:
-    """Yield the lines below the table of cameras, without the paths of their outputs."""
+    """Yield the lines below the table of cameras. They do not include paths of outputs."""
     if summary.frames.written:
         yield _rates_line(summary)
         yield from _stage_lines(summary, console.width)
@@ -167,7 +167,7 @@ def _format_rate(fps: float | None) -> str:
 
 
 def _stage_lines(summary: Summary, width: int) -> Iterator[Text]:
-    """Yield each stage's milliseconds per frame; stages after inference begin a new line."""
+    """Yield lines of each stage's ms per frame. Stages after inference begin a new line."""
     rows = [row for row in stage_rows(summary, summary.frames.written) if row.busy_ms is not None]
     line = f"  ms per frame{'' if summary.sync else ' (stages overlap)'}:"
     for before, row in zip((None, *rows), rows, strict=False):
@@ -181,12 +181,12 @@ def _stage_lines(summary: Summary, width: int) -> Iterator[Text]:
 
 
 def _bar_lines(console: SafeConsole, summary: Summary) -> Iterator[Text]:
-    """Yield how busy each group of threads was, and which one limits the run."""
+    """Yield bars: how busy each group of threads was, and which group limits the run."""
     limit = summary.verdict.bottleneck
     limiting = None if limit is None else group_of(limit)
     rows = list(_busy_shares(summary))
     most = max((share for *_, share in rows), default=0.0)
-    # The verdict names the stage with most to gain. Unlike the shares, it excludes waits for cores.
+    # The verdict names the stage with most to gain. Only the shares include waits for cores.
     why = "" if (limiting, most) in [(row[0], row[2]) for row in rows] else " (most to gain)"
     label = max((cell_len(name) for _, name, _ in rows), default=0)
     full, empty = BLOCKS if "utf" in (console.encoding or "").lower() else ASCII_BLOCKS
@@ -202,7 +202,7 @@ def _bar_lines(console: SafeConsole, summary: Summary) -> Iterator[Text]:
 
 
 def _busy_shares(summary: Summary) -> Iterator[tuple[str, str, float]]:
-    """Yield each group of threads, its name and busy share. With --sync one thread does all."""
+    """Yield (group, name of its threads, busy share). With --sync, one thread does all."""
     if summary.sync:
         for name, thread in summary.threads.items():
             if thread.wall_s:
@@ -221,7 +221,7 @@ def _busy_shares(summary: Summary) -> Iterator[tuple[str, str, float]]:
 
 
 def _advice_lines(summary: Summary) -> Iterator[str]:
-    """Yield options or commands to try next, a line each."""
+    """Yield options or commands to try next, one per line."""
     verdict = summary.verdict
     if verdict.bottleneck is None:
         yield verdict.sentence
@@ -233,14 +233,14 @@ def _advice_lines(summary: Summary) -> Iterator[str]:
     if verdict.advice and verdict.bottleneck != INFER:
         tries.append(verdict.advice.replace("`", ""))
     path = summary.each[0].video.path
-    if os.path.exists(path):  # neither a pipe, which is read once, nor an address without its login
+    if os.path.exists(path):  # ``tune`` reads it again: not a pipe, nor an address without login
         tries.append(f"detect-video tune {shlex.quote(path)}")
     for number, advice in enumerate(tries):
         yield f"{'        or ' if number else 'Faster: '}{advice}"
 
 
 def _select_notes(summary: Summary) -> tuple[Sequence[str], int]:
-    """Return the first notes and the number of others, both without notes about the setup."""
+    """Return the first notes and the number of other notes. Omit notes about the setup."""
     background = set(summary.background)
     notes = [note for at, note in enumerate(summary.notes) if at not in background]
     if summary.precision_effect:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class SafeConsole(Console):
-    """Prints texts literally: no markup, no emoji, control characters escaped (errors/text.py).
-    Print several lines as a Group, since a text is one line."""
+    """Prints texts literally: no markup, no emoji, control characters escaped (errors/text.py). Use
+    a Group to print several lines, since line breaks in a text are escaped."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(markup=False, emoji=False, **settings)
@@ -27,7 +27,7 @@ class SafeConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Escape a text. Rich calls this for texts inside tables, groups and live lines, too."""
+        """Escape a text. Rich also calls this for texts inside tables, groups and live lines."""
         if isinstance(renderable, str):
             renderable = printable(renderable)
         elif isinstance(renderable, Text):
@@ -40,7 +40,7 @@ def _escape(text: Text) -> Text:
     plain = text.plain
     if printable(plain) == plain:
         return text
-    if redact(plain) != plain:  # spans of a redacted secret cannot be mapped
+    if redact(plain) != plain:  # drop the styles: redaction moves text by unknown amounts
         return Text(printable(plain), style=text.style, justify=text.justify, end=text.end)
     places = list(accumulate((len(printable(letter)) for letter in plain), initial=0))
     last = len(plain)

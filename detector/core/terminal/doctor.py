@@ -13,7 +13,7 @@ from rich.text import Text
 from detector.core.errors.text import counted
 from detector.core.terminal.console import SafeConsole
 
-NARROW = 60  # columns; in fewer, the table would have one word per line
+NARROW = 60  # with fewer columns, the table would have one word per line
 
 
 def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
@@ -28,7 +28,7 @@ def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
                 f"auto for {choice['model']} {width}x{height}: {choice['reason']}; {choice['undo']}"
             )
         )
-    # The reason for the default does not apply to models that have a measurement in force.
+    # For models with a measurement in force, auto does not use this default.
     scope = "auto for other models: " if findings["in_force"] and default["why"] else ""
     parts.append(Text(scope + (default["why"] or "no engine")))
     verdict = (
@@ -39,7 +39,7 @@ def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
 
 
 def _in_lines(findings: dict[str, Any]) -> Iterator[RenderableType]:
-    """Yield the facts of the machine for a narrow terminal: for each, a heading, then its text."""
+    """Yield the facts of the machine for a narrow terminal, each as a heading and its text."""
     for heading, text in _machine_rows(findings):
         if heading:
             yield Text(heading, style="bold")
@@ -47,7 +47,7 @@ def _in_lines(findings: dict[str, Any]) -> Iterator[RenderableType]:
 
 
 def _engine_lines(findings: dict[str, Any]) -> Iterator[RenderableType]:
-    """Yield a line for each engine, then why it cannot run, and its other devices."""
+    """Yield a line for each engine. Below it, yield why it cannot run, and its other devices."""
     rows = [("engine", "usable", "precisions", list[str]()), *_engine_rows(findings)]
     first, second = (max(len(row[at]) for row in rows) for at in (0, 1))
     for name, usable, precisions, reasons in rows:

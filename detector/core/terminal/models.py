@@ -114,7 +114,7 @@ def _divide(value: int | None, unit: float) -> float | None:
 def progress_bar(
     console: SafeConsole, shown: bool, *, one_line: bool = False
 ) -> Iterator[Callable[[str, int, int], bool]]:
-    """Show a progress bar for each task, or ``one_line`` for all; none unless ``shown``."""
+    """If ``shown``, show a progress bar for each task, or a single bar with ``one_line``."""
     if not shown:
         yield lambda task, done, total: True
         return
@@ -137,7 +137,7 @@ def progress_bar(
 
 
 def describe_build(facts: dict[str, Any]) -> list[str]:
-    """Return lines that say what was built, where, from what, and how long it took."""
+    """Return lines that state what was built, where, from what, and in what time."""
     batch, height, width, _ = facts["input_shape"]
     size = f"{width}x{height} batch {facts['batch'] if '..' in facts['batch'] else batch}"
     what = f"{facts['model']} for engine {facts['engine']}, {facts['precision']}, {size}"
@@ -152,7 +152,7 @@ def describe_build(facts: dict[str, Any]) -> list[str]:
 
 
 def build_line(console: SafeConsole) -> Callable[[str, int, int], bool]:
-    """Return a callback that prints a build's progress on the line that the live line will use."""
+    """Return a callback that prints a build's progress where the live line will be printed."""
 
     def step(task: str, done: int, total: int) -> bool:
         text = "" if done >= total else f"building: {task} {done}/{total}"

@@ -30,7 +30,7 @@ HEAD = f"picture, size, input: found; {' + '.join(TIMED)}"
 
 
 class PictureLines:
-    """Prints a line for each picture: above the live line of ``console``, or else by ``say``."""
+    """Prints a line for each picture, above the live line of ``console`` if any, or by ``say``."""
 
     def __init__(self, console: SafeConsole | None, say: Callable[[str], None]) -> None:
         self._console, self._say, self._has_heading = console, say, False
@@ -52,8 +52,8 @@ class PictureLines:
 
 
 def picture_line(frame: Frame, detections: Detections, width: int = WIDTH) -> str:
-    """Return a line of at most ``width`` columns: if necessary, it counts the rarest classes
-    together, then shortens the name."""
+    """Return a line of at most ``width`` columns. If necessary, count the rarest classes together,
+    then shorten the name."""
     size, times = f" {frame.size[1]}x{frame.size[0]}", frame.times
     if times is not None:
         size += f" in {times.input[1]}x{times.input[0]}"
@@ -66,7 +66,7 @@ def picture_line(frame: Frame, detections: Detections, width: int = WIDTH) -> st
 
 
 def _count_objects(detections: Detections, room: int) -> str:
-    """Return ``4 persons, 1 bus``; the rarest classes become ``and 3 others`` if room is short."""
+    """Return ``4 persons, 1 bus``. If room is short, end with ``and 3 others`` for rare classes."""
     counts = Counter(detections.name(i) for i in range(len(detections))).most_common()
     if not counts:
         return "nothing"

@@ -20,11 +20,11 @@ from detector.core.terminal.console import SafeConsole
 
 LONGEST_NAME, GAP = 32, "..."
 WIDEST_BAR, NARROWEST_BAR = 24, 6  # columns
-INTERVAL_S = 0.25  # between updates, each of which takes some 50 us
+INTERVAL_S = 0.25  # time between updates; an update takes some 50 us
 
 
 class Redrawn:
-    """Redraws something from its own thread."""
+    """Redraws something on the terminal again and again, in its own thread."""
 
     def __init__(self, console: SafeConsole) -> None:
         self.console = console
@@ -67,7 +67,7 @@ class LiveLine(Redrawn):
 
 
 class ProgressLine(NamedTuple):
-    """One line: the source's name, a bar of ``bar`` columns (0: none), and figures."""
+    """The live line: the source's name, a bar of ``bar`` columns (0: no bar), and figures."""
 
     name: str
     bar: int
@@ -87,8 +87,8 @@ class ProgressLine(NamedTuple):
 def progress_line(
     path: str, written: int, total: int | None, elapsed_s: float, timeline: Any, width: int = 80
 ) -> ProgressLine:
-    """Return ``in.mp4  ━━━━━━  120/400 frames  24.9 FPS  ETA 0:11  bottleneck: write``. If
-    ``width`` columns are too few, it omits the last figures, the bar and a part of the name."""
+    """Return ``in.mp4  ━━━━━━  120/400 frames  24.9 FPS  ETA 0:11  bottleneck: write``. If this is
+    longer than ``width``, omit the last figures, the bar and a part of the name."""
     rate = written / elapsed_s if elapsed_s > 0 else 0.0
     known = total if total and total >= written else None
     figures = [
@@ -112,7 +112,7 @@ def progress_line(
 
 
 def shorten(name: str, width: int) -> str:
-    """Shorten ``name`` to ``width`` columns by cutting its middle: ``a-very-lo...me.mp4``."""
+    """Shorten ``name`` to ``width`` columns: cut its middle out, as in ``a-very-lo...me.mp4``."""
     if cell_len(name) <= width:
         return name
     if width < len(GAP) + 2:
@@ -126,7 +126,7 @@ def shorten(name: str, width: int) -> str:
 
 
 def _busiest(timeline: Any) -> str | None:
-    """Return the busiest stage of the busiest thread, so far."""
+    """Return the busiest stage of the thread that was busiest so far."""
     tracks = list(timeline.tracks.values())
     if not tracks:
         return None

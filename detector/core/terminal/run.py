@@ -15,12 +15,12 @@ from detector.core.session.document import LiveMemory, Summary
 from detector.core.terminal.brief import EXPLAINED, brief_lines, camera_lines, zone_lines
 from detector.core.terminal.console import SafeConsole
 
-# Columns. With fewer, rich would break numbers in tables (0.4 over 1.03), so we print this width
-# and let the terminal wrap the lines.
+# In fewer columns, rich would break numbers in tables (0.4 over 1.03). On a narrower terminal we
+# print this width, and the terminal wraps the lines.
 NARROWEST = 80
 CLASSES_SHOWN = 8
 PICTURES = frozenset({"video", "pictures"})  # outputs that hold whole frames
-# Why a received picture was not inferred (sources.live.base), as printed after the count.
+# Reason why a received picture was not inferred (sources.live.base) -> text after the count.
 DROPPED = {
     "newer": "replaced by newer ones",
     "undecoded": "not decoded for lack of time",
@@ -41,9 +41,9 @@ def print_run(
 ) -> None:
     """Print the results of a run, the most important first.
 
-    ``verbose`` adds percentiles, threads and the seconds of each phase; without it, brief.py writes
-    the lines. ``closing``: lines from wings; ``faster``: settings measured to be faster. Widens
-    ``console`` to at least 80 columns.
+    ``verbose`` adds percentiles, threads and the seconds of each phase. Without it, brief.py makes
+    the lines. ``closing``: lines from wings. ``faster``: settings that were measured to be faster.
+    Widens ``console`` to at least 80 columns.
     """
     console.width = max(console.width, NARROWEST)
     if not verbose and not streams_of(summary):
@@ -115,7 +115,7 @@ def _frames_line(summary: Summary) -> str:
 
 
 def _wrote_pictures(summary: Summary) -> bool:
-    """Return whether frames became a video or pictures; False for cameras, which skip frames."""
+    """Return whether frames were written to a video or pictures. False for cameras."""
     if streams_of(summary):
         return False
     return any(

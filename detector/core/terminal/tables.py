@@ -1,4 +1,4 @@
-"""Draw tables on a terminal. Columns that do not fit are omitted one by one."""
+"""Draw tables on a terminal. If a table does not fit, omit columns one by one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from detector.core.errors.text import printable
 from detector.core.tables import Column, Table
 from detector.core.terminal.progress import shorten
 
-BETWEEN = 3  # columns of the terminal between two columns of a table
+BETWEEN = 3  # characters between two columns of a table
 
 
 class _PrintedColumn(NamedTuple):
@@ -34,7 +34,7 @@ def print_pieces(console: Console, pieces: Iterable[Table | str]) -> None:
 
 
 def draw_table(console: Console, table: Table, one_line: bool = False) -> RenderableType:
-    """Return the table with as many columns as fit the console. ``one_line``: fold no cell."""
+    """Return the table with as many columns as fit. ``one_line``: do not fold cells."""
     shown = [_print_column(table, column) for column in table.columns]
     optional = [printed for printed in shown if printed.column.out]
     for printed in sorted(optional, key=lambda printed: printed.column.out):
@@ -56,7 +56,7 @@ def fits(console: Console, shown: Sequence[_PrintedColumn], one_line: bool = Fal
 
 
 def _room(console: Console, shown: Sequence[_PrintedColumn]) -> int:
-    """Return the width left for cells; the table is one column away from either edge."""
+    """Return the width left for cells. The table is one character away from each edge."""
     return console.width - BETWEEN * (len(shown) - 1) - 2
 
 
@@ -71,8 +71,8 @@ def _print_column(table: Table, column: Column) -> _PrintedColumn:
 
 
 def _choose_widths(room: int, shown: Sequence[_PrintedColumn]) -> list[int]:
-    """Return widths that hold every word. The rest goes to columns in order of what they need for
-    unbroken cells, least first. If the words do not fit, the widest column breaks its own."""
+    """Return widths that hold every word. The rest goes first to columns that need least to keep
+    cells on one line. If the words do not fit, the widest column breaks its words."""
     widths = [printed.least for printed in shown]
     over = sum(widths) - room
     if over > 0:

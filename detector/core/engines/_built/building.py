@@ -1,5 +1,5 @@
-"""Build files for the engines, each once, and rebuild a file if it is damaged. One lock guards the
-folder. store.py finds the files, and describes their names and manifests."""
+"""Build each file that an engine needs once, and again if it is damaged. One lock guards the
+folder. store.py finds the files and explains their names and manifests."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ from detector.core.models.base import Network
 if TYPE_CHECKING:
     import onnx
 
-LARGEST_MESSAGE = (1 << 31) - (1 << 24)  # bytes of weights that fit in a protobuf with its nodes
+LARGEST_MESSAGE = (1 << 31) - (1 << 24)  # largest weights in bytes; a protobuf holds under 2 GiB
 EXTERNAL_BYTES = 1024  # smaller tensors stay in the graph
 LOCK = ".lock"
 
 
 def export(network: Network, folder: str | Path | None = None) -> Artefact:
-    """Write the network's graph to ``folder`` unless it is stored there; set ``network.path``."""
+    """Write the network's graph to ``folder`` if it is not there yet, and set ``network.path``."""
     place = choose_folder(None if folder is None else str(folder))
     if (known := find_exported(network, place)) is not None:
         return known
@@ -81,7 +81,7 @@ def export(network: Network, folder: str | Path | None = None) -> Artefact:
 
 
 def refuse_beyond_one_message(network: Network, doing: str, cure: str) -> None:
-    """Raise ModelError if the weights do not fit one protobuf, which ``doing`` needs."""
+    """Raise ModelError if the weights exceed one protobuf message, which ``doing`` requires."""
     if (size := _weight_bytes(network.graph)) > LARGEST_MESSAGE:
         raise ModelError(
             f"{network.name}: has {size / (1 << 30):.1f} GiB of weights, and {doing}, which holds "
@@ -90,7 +90,7 @@ def refuse_beyond_one_message(network: Network, doing: str, cure: str) -> None:
 
 
 def _weight_bytes(model: onnx.ModelProto) -> int:
-    """Return the weights' size in bytes, or if they are few, an upper limit: 8 per element."""
+    """Return the weights' size in bytes. For small weights it is an upper limit: 8 per element."""
     limit = sum(8 * math.prod(tensor.dims) for tensor in model.graph.initializer)
     if limit <= LARGEST_MESSAGE:
         return int(limit)
@@ -98,8 +98,8 @@ def _weight_bytes(model: onnx.ModelProto) -> int:
 
 
 def _separate_weights(network: Network, place: Path) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Write the large weights to a file. Return the graph that reads the file, and the manifest's
-    entry for it."""
+    """Write the large weights to a file of their own. Return the graph that reads that file, and
+    the file's entry for the manifest."""
     from onnx import TensorProto, helper
 
     model, graph = network.graph, network.graph.graph
@@ -159,11 +159,11 @@ def build_once(
     key: Mapping[str, Any],
     build: Callable[[Path], Mapping[str, Any] | None],
 ) -> Artefact:
-    """Return the file that ``build(path)`` makes, built once per key. Concurrent runs wait for each
-    other.
+    """Return the file for ``key``; call ``build(path)`` to make it if it is not there yet.
 
-    ``build`` returns facts for the manifest, with "notes" for the user. ``key``: everything that
-    the file depends on, as JSON values. Raises OutputError, and what ``build`` raises.
+    Concurrent runs wait for each other. ``build`` returns facts for the manifest, with "notes" for
+    the user. ``key``: everything that the file depends on, as JSON values. Raises OutputError, and
+    the errors of ``build``.
     """
     key = json.loads(json.dumps(key, sort_keys=True))
     target = folder / f"{stem}-{proof.key_digest(key)[: proof.NAME_DIGITS]}{suffix}"
@@ -310,7 +310,7 @@ def _make_manifest(network: Network, digest: str, size: int) -> dict[str, Any]:
 
 
 def _is_whole(target: Path, manifest: dict[str, Any]) -> bool:
-    """Return whether the stored manifest equals ``manifest``, and the file matches it."""
+    """Return whether the stored manifest equals ``manifest`` and the file has its digest."""
     stored = read_manifest(target)
     if proof.without_proof(stored) != manifest:
         return False

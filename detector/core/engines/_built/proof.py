@@ -1,6 +1,6 @@
-"""Prove that a run of this account wrote a document, with a digest keyed by the account's secret
+"""Prove with an HMAC that a run of this account wrote a document. The account's secret key is in
 ``~/.cache/detect-video/cache.key`` (mode 0600). Without a key, an account that can write a built
-file could also forge its manifest. If the key is lost, everything is built again."""
+file could also forge its manifest. If the key is lost, all files are built again."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ NAME_DIGITS = 12  # length of the part of a digest that is in a file name
 DOCUMENT_BYTES = 16 << 20  # larger than any manifest or list of measurements
 
 
-keys: dict[str, bytes] = {}  # path -> key; the path may change with the environment
+keys: dict[str, bytes] = {}  # path of a key -> key; the environment may change the path
 
 
 def why_not(path: Path, manifest: Mapping[str, Any]) -> str | None:
-    """Return why a built file must not be used, to be shown after "FILE: "; None if this account
-    built it. Root's file in root's folder needs no proof."""
+    """Return why a built file must not be used (text after "FILE: "), or None if this account built
+    it. A file of root in a folder of root needs no proof."""
     document = path.with_suffix(".json")
     if not manifest:
         return "it has no readable manifest"

@@ -48,9 +48,9 @@ def _keep(path: Path, key: bytes) -> bytes:
         raise OSError(f"{path.parent}: {others}")
     if os.path.lexists(path):
         if (first := proof.read_key(path)) is not None:
-            return first  # created since ``proof.find_key``
+            return first  # another run has created this key since ``proof.find_key``
         _refuse_foreign(path)
-        path.unlink()  # other accounts can read it, it is truncated, or a link
+        path.unlink()  # it is truncated, a link, or other accounts can read it
     temporary = path.with_name(f"{HIDDEN}{secrets.token_hex(8)}")
     try:
         file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
@@ -59,7 +59,7 @@ def _keep(path: Path, key: bytes) -> bytes:
             opened.flush()
             os.fsync(opened.fileno())
         try:
-            os.link(temporary, path)  # unlike a rename, it fails if another run has stored a key
+            os.link(temporary, path)  # a rename would replace a key that another run has stored
         except FileExistsError:
             return proof.read_key(path) or key
         except OSError:  # a file system without hard links
@@ -73,5 +73,5 @@ def _keep(path: Path, key: bytes) -> bytes:
 
 def _refuse_foreign(path: Path) -> None:
     owner = path.lstat().st_uid
-    if owner != os.geteuid():  # under sudo, which may keep HOME, the user's key must stay
+    if owner != os.geteuid():  # sudo may keep the user's HOME; root must not replace that key
         raise OSError(f"{path}: belongs to another account")

@@ -1,9 +1,9 @@
-"""Find files that were built for the engines. building.py writes them, each once.
+"""Find files that were built for the engines. building.py writes them.
 
-Every file has a manifest next to it, and one lock guards the folder. A manifest has the digest of
-its file, and proves that a run of this account wrote it (``proof``). A file is used only if both
-are right (``proof.why_not``), so other writers of the folder can at most make us build again. Files
-and folders that another account could change are not used at all.
+Every file has a manifest next to it. The manifest has the digest of the file, and a proof that a
+run of this account wrote it (``proof``). A file is used only if digest and proof are right
+(``proof.why_not``), so another account that writes to the folder can at most make us build again.
+Files and folders that another account could change are not used at all.
 
     yolov4-tiny-416x416-b1-0123456789ab.onnx            a graph; 12 digits of its own sha256
     yolov4-tiny-416x416-b1-0123456789ab.json            its manifest, with the digest of its sources
@@ -45,7 +45,7 @@ CURE = "give --engines-dir DIR"
 
 class Artefact(NamedTuple):
     path: str
-    built: bool  # False: the file existed already, intact
+    built: bool  # False: an intact file existed already
     notes: tuple[str, ...]  # lines for the user
 
 
@@ -58,8 +58,8 @@ def default_folder() -> Path:
 
 
 def choose_folder(given: str | None) -> Path:
-    """Return ``--engines-dir``, else the default folder; if other accounts can write there, one in
-    the user's cache or a temporary one."""
+    """Return ``--engines-dir``, or the default folder if it is not given. If other accounts can
+    write there, return a folder in the user's cache instead, or a temporary folder."""
     preferred = _preferred_folder(given)
     if who_else_may_write(preferred) is None:
         return preferred
@@ -70,7 +70,7 @@ def choose_folder(given: str | None) -> Path:
 
 
 def why_elsewhere(given: str | None) -> str | None:
-    """Return a line for the user if ``choose_folder`` cannot use its first choice."""
+    """Return a line for the user if other accounts can write to the preferred folder, or None."""
     preferred = _preferred_folder(given)
     if (others := who_else_may_write(preferred)) is None:
         return None
@@ -166,13 +166,13 @@ def written_at(path: Path) -> float:
 
 
 def protect(made: Artefact) -> Artefact:
-    """Keep this command's outputs from overwriting the file, which the command reads."""
+    """Register a file that the command reads, so that none of its outputs overwrites the file."""
     keep("a file of the engines' folder", made.path, Path(made.path).with_suffix(".json"))
     return made
 
 
 def read_manifest(path: str | Path) -> dict[str, Any]:
-    """Return the manifest next to a built file; {} if unreadable. It may be forged."""
+    """Return the manifest next to a built file, {} if unreadable. This does not check its proof."""
     manifest, _ = _read_document(Path(path).with_suffix(".json"))
     return manifest if isinstance(manifest.get("key", {}), dict) else {}
 
@@ -194,7 +194,7 @@ class Graphs:
     folder: Path
 
     def load(self, network: Network) -> bool:
-        """Use the stored graph with the network's recipe, if its manifest is proved."""
+        """Use the stored graph that has the network's recipe and a proved manifest, if any."""
         wanted = recipe(network)
         with suppress(OSError):
             for path in sorted(self.folder.glob(f"{glob.escape(stem(network))}-*.onnx")):
@@ -240,7 +240,7 @@ def _load(path: Path) -> onnx.ModelProto:
 
 
 def recipe(network: Network) -> str:
-    """Return a digest of all inputs from which a front end makes a graph, and of its code."""
+    """Return a digest of everything that a front end's graph depends on, including its code."""
     size = network.input
     parts = [
         code_of(models.__path__[0]),

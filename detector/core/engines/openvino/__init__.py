@@ -31,7 +31,7 @@ TELEMETRY, CONVERTER = "openvino_telemetry", "openvino.tools.ovc"
 
 
 def _import_without(module: str, *names: str) -> Any:
-    """Import a module while nothing can import ``names``: None in sys.modules blocks them."""
+    """Import a module, and block imports of ``names`` meanwhile by None in ``sys.modules``."""
     loaded = {name: sys.modules[name] for name in names if name in sys.modules}
     sys.modules.update(dict.fromkeys(names))  # type: ignore[arg-type]
     try:
@@ -43,7 +43,7 @@ def _import_without(module: str, *names: str) -> Any:
 
 
 def _convert_model(*given: Any, **named: Any) -> Any:
-    """Import the converter on demand, for other users of ``openvino.convert_model``."""
+    """Import the converter when other code in this process calls ``openvino.convert_model``."""
     return _import_without(CONVERTER, TELEMETRY).convert_model(*given, **named)
 
 
@@ -71,15 +71,15 @@ class OpenvinoEngine(Engine):
     library = "openvino"
     install = "pip install 'detect-video[openvino]'"
     gain = "the default job ran 1.1 to 1.4 times as fast with it on an Intel Xeon"
-    # In fp32 it is as fast as ONNX Runtime, which is always installed and loads sooner. With fewer
-    # bits it is much faster, or the only engine that has the precision (docs/settings.md).
+    # In fp32 it ranks below ONNX Runtime, which is as fast, always installed, and loads sooner. In
+    # bf16 and int8 it is much faster, or the only engine that can run them (docs/settings.md).
     auto = (15, "openvino is installed")
     auto_in: ClassVar[Mapping[str, tuple[int, str]]] = {
         "bf16": (30, "the fastest in bf16 on a CPU"),
         "int8": (30, "the fastest in int8 on a CPU"),
     }
-    # The plugin converts the fp32 graph to bf16 or fp16 itself: it knows which kernels it has.
-    # We mark the nodes whose results bf16 changes most, so that they stay fp32.
+    # OpenVINO's plugin converts the fp32 graph to bf16 or fp16, since it knows which kernels it
+    # has. We mark the nodes whose results bf16 changes most, so that they stay fp32.
     precisions: ClassVar[Mapping[str, str]] = {
         "fp32": "fp32",
         "bf16": "fp32",

@@ -1,5 +1,5 @@
-"""Store a compiled model as a file, since a GPU would compile its kernels for up to a minute at
-each start. We do not use OpenVINO's own cache (CACHE_DIR), which would load a forged file."""
+"""Store a compiled model as a file. Compiling kernels for a GPU at each start would take up to a
+minute. We do not use OpenVINO's own cache (CACHE_DIR), which would load a forged file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from detector.core.models.base import Network
 
 
 def key_here(network: Network, options: EngineOptions) -> dict[str, Any]:
-    """Return all facts that the model depends on: graph, OpenVINO, device, driver, settings."""
+    """Return all that a compiled model depends on: graph, OpenVINO, device, driver, settings."""
     import openvino
 
     assert network.path is not None  # the graph has been exported
@@ -31,7 +31,7 @@ def key_here(network: Network, options: EngineOptions) -> dict[str, Any]:
             "identity": identify(core, compilation.target),
             "drivers": loaded_drivers(),
             "settings": {name: str(value) for name, value in compilation.settings(core).items()},
-            # Nodes that stay float32.
+            # A digest of the names of nodes that stay float32.
             "stays": hashlib.sha256(" ".join(sorted(compilation.stays)).encode()).hexdigest()[:12],
         }
 
@@ -56,7 +56,7 @@ def read_compiled(core: Any, compilation: Compilation, path: str) -> Any:
     name = f"{path}, which this OpenVINO compiled; delete it, or give --engine-options cache=0"
     with translated("openvino", f"load {name}"):
         content = Path(path).read_bytes()
-        # The file lacks some settings. Without them the model would compute in other types.
+        # Give the settings again: the file lacks some, such as the type of float layers.
         return core.import_model(
             content, compilation.target.compiled_for, compilation.settings(core)
         )
@@ -66,7 +66,7 @@ DRIVERS = ("libigdrcl", "libze_intel", "libigc", "libigdfcl")
 
 
 def loaded_drivers(maps: Path = Path("/proc/self/maps")) -> dict[str, list[int]]:
-    """Return Intel's drivers in this process, with file size and time, to notice an update."""
+    """Map files of Intel's drivers in this process to their size and time, to notice updates."""
     try:
         lines = maps.read_text().splitlines()
         paths = sorted({Path(line.split(maxsplit=5)[-1]) for line in lines if "/" in line})

@@ -14,8 +14,8 @@ from detector.core.errors.machine import BF16, cpu_flags
 from detector.core.models.base import Network
 from detector.core.types import Background
 
-# The type for float layers. int8 is in the graph, as Q/DQ nodes; the hint is for its other layers
-# (``hint_of``). We set the hint wherever supported, since the device would choose a type otherwise.
+# Precision -> OpenVINO's hint for the type of float layers. An int8 graph has Q/DQ nodes; there the
+# hint is for the other layers (``hint_of``). The device would choose the type if we gave no hint.
 HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32"}
 TYPES = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
 IN_FLOAT = "openvino computes in float"  # key in the details of a network that must run in float
@@ -23,8 +23,8 @@ COMPUTING = ("convolution", "matmul", "fullyconnected", "gemm", "deconvolution")
 
 
 class Compilation(NamedTuple):
-    """The settings of a compilation. ``hint``: the type of layers to which the graph gives no type.
-    ``stays``: nodes that stay float32."""
+    """The settings of a compilation. ``hint``: the type in which float layers compute. ``stays``:
+    nodes that stay float32."""
 
     network: Network
     target: Target
@@ -34,7 +34,7 @@ class Compilation(NamedTuple):
     threads: int
 
     def settings(self, core: Any) -> dict[str, Any]:
-        """Return the properties that the device supports. For HETERO all: it selects per device."""
+        """Return the supported properties. HETERO gets all: it selects those of each device."""
         target, many = self.target, self.streams > 1
         properties: dict[str, Any] = {
             "PERFORMANCE_HINT": "THROUGHPUT" if many else "LATENCY",
@@ -94,8 +94,8 @@ def _read(core: Any, network: Network) -> Any:
 
 
 def hint_of(network: Network, options: EngineOptions) -> str:
-    """Return the type of layers to which the graph gives no type. For int8 the default is fp32,
-    or bf16 if the CPU has it and the calibration measured the agreement with it."""
+    """Return the type in which float layers compute. The default for int8 is bf16 if the CPU has it
+    and the calibration measured how well boxes agree with it; otherwise fp32."""
     chosen = options.own.get("float", "auto")
     if chosen not in ("auto", "fp32", "bf16", "fp16"):
         raise UsageError(f"--engine-options float={chosen}: give auto, fp32, bf16 or fp16")
@@ -113,7 +113,7 @@ def _float_in_bf16(network: Network) -> float | None:
 
 def _float_note(network: Network, hint: str, where: str) -> str:
     agreement = _float_in_bf16(network) if hint == "bf16" else None
-    # Rounded down, as in the line that says why the engine was chosen.
+    # Round down, as the line about the choice of the engine does.
     then = f" (agreement then: {int(agreement * 1000) / 1000:.3f})" if agreement else ""
     return Background(
         f"engine openvino: the layers that int8 leaves in float run in {TYPES[hint]} on {where}"

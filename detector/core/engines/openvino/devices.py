@@ -17,8 +17,8 @@ IDENTITY = "FULL_DEVICE_NAME DEVICE_ARCHITECTURE DEVICE_UUID GPU_DRIVER_VERSION 
 
 
 class Target(NamedTuple):
-    """A device. ``own``: OpenVINO's name for it. ``compiled_for``: ``own``, or a virtual device
-    that uses it."""
+    """A device. ``device``: our name; ``own``: OpenVINO's. ``compiled_for``: ``own``, or the
+    virtual device HETERO with ``own`` in it."""
 
     device: str
     own: str
@@ -34,8 +34,8 @@ def open_core() -> Any:
     import openvino
 
     core = openvino.Core()
-    # Turn off the cache that the environment or a configuration file may set: nothing proves who
-    # wrote its files (``compiled`` stores models with proof).
+    # Turn off the cache that the environment or a configuration file may set, since nothing proves
+    # who wrote its files. ``compiled`` stores models with such a proof.
     core.set_property({"CACHE_DIR": ""})
     return core
 
@@ -86,7 +86,7 @@ def precisions_of(core: Any, own: str) -> tuple[str, ...]:
 
 
 def list_offers() -> list[Offer]:
-    """Return Intel's GPUs and NPUs that OpenVINO lists, or why it lists none."""
+    """Return Intel's GPUs and NPUs that OpenVINO lists. If a kind has none, the offer says why."""
     offers = []
     with translated("openvino", ASKING):
         core = open_core()
@@ -104,7 +104,7 @@ def list_offers() -> list[Offer]:
 
 
 def refusal(precision: str, device: str) -> str | None:
-    """Return why a device cannot compute in a precision: it would silently use another type."""
+    """Return why a device cannot compute in a precision. (OpenVINO would silently use another.)"""
     try:
         with translated("openvino", ASKING):
             core = open_core()

@@ -1,7 +1,7 @@
 """Find nodes that OpenVINO may silently compute differently from ONNX Runtime.
 
-Seen with OpenVINO 2026.4.1 and ONNX Runtime 1.31.1; scripts in ``findings`` show each case. We run
-a file with such a node only if both libraries give the same boxes and scores in one inference.
+We saw them with OpenVINO 2026.4.1 and ONNX Runtime 1.31.1; ``findings`` has a script for each. We
+run a file with such a node only if both libraries give the same boxes and scores in one inference.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from detector.core.models.base import Network
 if TYPE_CHECKING:
     import onnx
 
-Test = Callable[[Mapping[str, Any], int], bool]  # attributes of a node, opset -> may differ
-# Relative differences allowed in boxes and scores of float32; rounding alone causes 1e-5.
+Test = Callable[[Mapping[str, Any], int], bool]  # (attributes of a node, opset) -> may differ
+# Largest relative differences of boxes and scores to accept in float32. Rounding causes 1e-5.
 LIMITS = (1e-3, 1e-3)
 
 
@@ -33,19 +33,19 @@ def _counts_windows_in_padding(attributes: Mapping[str, Any], opset: int) -> boo
 
 
 def _reduces_all(attributes: Mapping[str, Any], opset: int) -> bool:
-    """Return whether OpenVINO ignores the axes: it expects them as an input from opset 13 on, ONNX
-    from opset 18 on."""
+    """Return whether OpenVINO ignores the attribute ``axes`` and reduces all. It expects the axes
+    as an input from opset 13 on, but ONNX only from opset 18 on."""
     return "axes" in attributes and opset >= 13
 
 
 def _takes_maximum(attributes: Mapping[str, Any], opset: int) -> bool:
-    """Return whether RoiAlign takes a maximum. OpenVINO takes it of interpolated values, ONNX
-    Runtime of weighted corners."""
+    """Return whether RoiAlign takes a maximum. OpenVINO takes the maximum of interpolated values,
+    ONNX Runtime that of weighted corners."""
     return attributes.get("mode") == b"max"
 
 
 def _reduces_none(attributes: Mapping[str, Any], opset: int) -> bool:
-    """Return whether an L2 norm over no axis is requested, for which OpenVINO returns its input."""
+    """Return whether an L2 norm over no axes may be requested. OpenVINO then returns its input."""
     return bool(attributes.get("noop_with_empty_axes"))
 
 
@@ -59,12 +59,12 @@ TESTS: Mapping[str, Test] = {
     "ReduceLogSumExp": _reduces_all,
     "ReduceL2": _reduces_none,
 }
-# OpenVINO saturates 8-bit results of these operators; wider types wrap, as in ONNX Runtime.
+# OpenVINO saturates 8-bit results of these operators, but in ONNX Runtime they wrap around.
 SATURATING = frozenset(("Add", "Sub", "Mul", "Neg", "Abs"))
 
 
 def find_differing(network: Network) -> str | None:
-    """Return the first node of an ONNX file that may differ, as "down (Resize)"; else None."""
+    """Return the first node of an ONNX file that may differ, such as "down (Resize)", or None."""
     if "recognised" not in network.details:
         return None
     from onnx import helper

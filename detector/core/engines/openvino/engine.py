@@ -1,4 +1,4 @@
-"""The open engine openvino: a compiled graph, with a stream of threads per concurrent request."""
+"""The open engine openvino: a compiled graph, and a stream (threads) per concurrent request."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class OpenvinoRequest(RawRequest):
         if self._request is None:
             raise EngineError("engine openvino: infer() called after close()")
         with translated("openvino", "run the network"):
-            # infer() would create a dictionary of arrays for every call.
+            # OpenVINO's ``infer`` would create a dictionary of arrays in each call.
             self._request.start_async()
             self._request.wait()
         return [output[:n] for output in self._outputs]
@@ -105,7 +105,7 @@ class OpenOpenvino(Engine):
         ]
 
     def _check_quantised(self, core: Any, compilation: Compilation, requests: int) -> list[str]:
-        """Compile a quantised graph again, in float, if its outputs are not those of ONNX Runtime.
+        """Compile a quantised graph again in float if its outputs differ from ONNX Runtime's.
         Return notes."""
         network, name = compilation.network, compilation.network.name
         expected = run_reference(network)
@@ -143,7 +143,7 @@ class OpenOpenvino(Engine):
         except EngineError:
             if self.device == "cpu":
                 raise
-            return []  # an NPU lists none
+            return []  # an NPU does not list its layers
 
     def close(self) -> None:
         self._compiled = None

@@ -41,7 +41,7 @@ KINDS = {
 
 
 def device_files(kind: str) -> list[Path]:
-    """Return the files of /dev through which a driver reaches Intel's devices of a kind."""
+    """Return the files in /dev of Intel's devices of this kind."""
     devices = SYS / "class" / KINDS[kind].sys_class
     return [
         file

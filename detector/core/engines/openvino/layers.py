@@ -27,15 +27,15 @@ QUANTISED = ("u8", "i8")
 SUBGRAPH = re.compile(r"^subgraph\d+: ")
 # Layers of the runtime model that compute nothing: constants, inputs and outputs.
 PASSIVE = ("Const", "Input", "Output")
-RUNS_OF_A_MEAN = 16  # profiled runs before the graph is compiled again
-# In these layers, which move or cast data, u8 is the picture; in others it is quantised data.
+RUNS_OF_A_MEAN = 16  # number of profiled runs after which we compile the graph again
+# In these layers, which move or cast data, u8 data is the picture. In others u8 means quantised.
 LAYERS_THAT_MOVE = ("Transpose", "Reorder", "Convert", "Subgraph")
 
 
 class OpenvinoLayerProfiler:
-    """A profiler with PERF_COUNT: the request reports each layer's mean time over all its runs, in
-    us. We compute a run's time from the means before and after it. Since that becomes inexact with
-    more runs, we compile the graph again every RUNS_OF_A_MEAN runs."""
+    """A profiler that uses PERF_COUNT. OpenVINO reports each layer's mean time over all runs of a
+    request, so we compute a run's time from the means before and after it. The more runs, the less
+    exact is the result, so we compile the graph again every RUNS_OF_A_MEAN runs."""
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
         self._network, self._options = network, options
@@ -63,7 +63,7 @@ class OpenvinoLayerProfiler:
             self._request.infer()
             means = self._request.get_profiling_info()
         self._runs += 1
-        # Omit nodes that were fused into a layer; they are reported, too.
+        # OpenVINO also reports nodes that were fused into a layer. Omit them.
         times = [self._subtract(mean) for mean in means if _name(mean) in self._names]
         if not times:
             raise EngineError("engine openvino: no layer times: the device reports none by name")
@@ -90,7 +90,7 @@ def _name(mean: Any) -> str:
 def layers_of(model: Any, graph: onnx.GraphProto) -> list[LayerExecution]:
     """Return the layers that the plugin reports, with their nodes in ``graph``."""
     known = {node.name for node in graph.node}
-    constant: set[str] = set()  # layers that depend only on constants, so compiling computes them
+    constant: set[str] = set()  # layers that compiling computes: they depend only on constants
     layers = []
     for layer in model.get_ordered_ops():
         facts = {
@@ -115,14 +115,14 @@ def layers_of(model: Any, graph: onnx.GraphProto) -> list[LayerExecution]:
 def add_hidden_nodes(
     layers: Sequence[LayerExecution], graph: onnx.GraphProto
 ) -> list[LayerExecution]:
-    """Add convolutions that no layer names to the layer whose result they read. Without AVX-512
-    the plugin fuses depthwise convolutions into 1x1 ones before them (openvino 2026.4)."""
+    """Add each convolution that no layer names to the layer whose result it reads. Without AVX-512
+    the plugin fuses a depthwise convolution into the 1x1 one before it (openvino 2026.4)."""
     layer_of_node = {node: at for at, layer in enumerate(layers) for node in layer.nodes}
     makers = {name: node.name for node in graph.node for name in node.output}
     hidden: dict[str, int] = {}
     for node in graph.node:
         maker = makers.get(node.input[0], "") if node.input else ""
-        # Such a convolution's activations are fused, too. Other nodes without a layer were removed.
+        # The activations after it are fused, too. Other nodes without a layer were removed.
         is_hidden = node.op_type == "Conv" or (node.op_type in ELEMENTWISE and maker in hidden)
         if node.name not in layer_of_node and is_hidden and maker in layer_of_node:
             hidden[node.name] = layer_of_node[node.name] = layer_of_node[maker]

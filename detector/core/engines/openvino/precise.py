@@ -1,6 +1,6 @@
-"""Mark nodes that stay float32 in any precision, with OpenVINO's attribute ``precise``. Python
-cannot set it, so we write it into OpenVINO's file format. It is undocumented; openvino 2024.6 and
-2026.4 respect it."""
+"""Mark nodes with OpenVINO's attribute ``precise``, so that they stay float32 in any precision. Its
+Python API cannot set the attribute, so we write it into the model's XML file. The attribute is
+undocumented; openvino 2024.6 and 2026.4 respect it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 from detector.core.errors.writing import temporary_folder
 
-# Suffix that OpenVINO adds to a convolution's name; the addition of its bias gets the node's name.
+# Suffix of a convolution's name in OpenVINO. Its bias is added by a layer with the node's own name.
 WITHOUT_BIASES = "/WithoutBiases"
 PASSIVE = ("Const", "Parameter", "Result")
 
@@ -23,7 +23,7 @@ def mark_precise(core: Any, model: Any, names: Set[str]) -> Any:
     with temporary_folder() as folder:
         graph, weights = Path(folder, "graph.xml"), Path(folder, "graph.bin")
         openvino.serialize(model, str(graph), str(weights))
-        # Both are read into memory, since some systems cannot delete a mapped file.
+        # Read graph and weights into memory, since some systems cannot delete a mapped file.
         return core.read_model(_mark(graph, names), weights.read_bytes())
 
 
@@ -38,7 +38,7 @@ def _mark(graph: Path, names: Set[str]) -> bytes:
         info = layer.find("rt_info")
         if info is None:
             info = ElementTree.Element("rt_info")
-            # OpenVINO's own order is the data, then this element.
+            # OpenVINO writes the element <rt_info> after <data>.
             layer.insert(0 if layer.find("data") is None else 1, info)
         ElementTree.SubElement(info, "attribute", {"name": "precise", "version": "0"})
     return ElementTree.tostring(root)

@@ -1,7 +1,7 @@
 """Make graphs that other programs quantised safe for OpenVINO, and check them with one inference.
 
-OpenVINO 2026.4.1 silently misreads activations of 16 bits, and signed ones after a Concat; and with
-two streams it may corrupt the weights of a graph with Q/DQ pairs.
+OpenVINO 2026.4.1 silently misreads 16-bit activations, and signed activations after a Concat. With
+two streams it may also corrupt the weights of a graph with Q/DQ pairs.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 BYTE = 128  # difference between a number as s8 and as u8
 FAINT = 0.1  # scores with a smaller norm are rounding errors
-# The relative differences allowed in boxes and scores. Rounding alone causes 0.03 and 0.41
-# (yolox_nano); if no scores are found, the difference is 1.
+# Largest relative differences of boxes and scores to accept. Rounding alone causes 0.03 and 0.41
+# (yolox_nano). If OpenVINO finds no object, the difference of scores is 1.
 LIMITS = (0.2, 0.7)
 
 
@@ -50,8 +50,8 @@ def is_wide(model: onnx.ModelProto) -> bool:
 
 
 def _pairs(graph: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, list[onnx.NodeProto], str]]:
-    """Yield each QuantizeLinear that only DequantizeLinear nodes read, those nodes, and the name of
-    their common zero point."""
+    """Yield each QuantizeLinear that is read only by DequantizeLinear nodes, a list of these nodes,
+    and the name of the zero point, which all of them share."""
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in graph.node:
         for name in node.input:
@@ -65,7 +65,7 @@ def _pairs(graph: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, list[onnx.N
 
 
 def unsign(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the graph with u8 instead of s8 activations, which have the same real values."""
+    """Return the graph with u8 instead of s8 activations. Their real values stay the same."""
     import onnx
     from onnx import numpy_helper
 
@@ -85,7 +85,7 @@ def unsign(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def to_float(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the graph with float weights; activations keep their limits and are not rounded."""
+    """Return the graph with float weights. Activations are clipped as before but not rounded."""
     import onnx
     from onnx import helper, numpy_helper
     from onnx.reference import ReferenceEvaluator
@@ -137,8 +137,8 @@ def is_unlike(
     requests: Sequence[RawRequest],
     limits: tuple[float, float] = LIMITS,
 ) -> bool:
-    """Run all requests concurrently on a synthetic picture. Return whether any finds other boxes
-    or scores than expected."""
+    """Run all requests concurrently on a synthetic picture. Return whether the boxes or scores of
+    any request differ from those expected."""
     for request in requests:
         request.slot[:] = draw(network.input.height, network.input.width)
     with ThreadPoolExecutor(len(requests)) as threads:
@@ -152,7 +152,7 @@ def _differs(
     found: list[NDArray[np.float32]],
     limits: tuple[float, float],
 ) -> bool:
-    """Compare the first picture, with each column sorted, since the order depends on rounding."""
+    """Compare the first picture. Sort each column, since the order of rows depends on rounding."""
     columns = []
     for outputs in (expected, found):
         rows = network.dense([values[:1] for values in outputs])[0]

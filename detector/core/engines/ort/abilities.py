@@ -9,8 +9,8 @@ WITH_CUDA = "pip uninstall onnxruntime, then pip install onnxruntime-gpu"
 
 ON_GPU_ONLY = {
     "tf32": "it needs a GPU",
-    # Measured with street: a cast on each edge, all 47 convolutions in fp32, no gain in speed. In
-    # bf16, ONNX Runtime ran none of them.
+    # With the model street in fp16, ONNX Runtime cast on each edge, ran all 47 convolutions in
+    # fp32, and was not faster. In bf16, it ran none of the convolutions.
     "fp16": "ONNX Runtime computes an fp16 graph in fp32 on a CPU, with casts",
 }
 
@@ -31,7 +31,7 @@ def refusal(precision: str, device: str) -> str | None:
 
 
 def best_concurrency(options: EngineOptions) -> int:
-    """Return how many requests fill a CPU's cores; on a GPU 1, since more are not measured yet."""
+    """Return how many requests fill a CPU's cores; for a GPU 1, since we have not measured more."""
     return 1 if wanted_device(options) != "cpu" else best_streams(options)
 
 
@@ -46,8 +46,8 @@ def why_no_cuda() -> str:
 
 
 def wanted_device(options: EngineOptions) -> str:
-    """Return "cpu" or "cuda:N"; for ``auto`` the first GPU, if this build has CUDA and supports the
-    precision on a GPU."""
+    """Return "cpu" or "cuda:N". ``auto`` is the first GPU if this build has CUDA and supports the
+    precision on a GPU, otherwise the CPU."""
     if options.device == "auto":
         return "cuda:0" if options.precision != "int8" and has_cuda() else "cpu"
     return f"cuda:{index_of(options.device)}" if options.device != "cpu" else "cpu"

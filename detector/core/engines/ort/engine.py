@@ -27,15 +27,15 @@ from detector.core.errors import EngineError
 from detector.core.errors.writing import temporary_folder
 from detector.core.models.base import Network
 
-# Log fatal errors only: others raise exceptions, and stdout and stderr are ours.
+# Log fatal errors only: other errors raise exceptions, and only we write to stdout and stderr.
 SILENT = 4
-# This optimiser would round the float weights of a convolution between two quantised ones to int8,
-# although the graph keeps it in float.
+# This optimiser would round the float weights of a convolution to int8 if the convolutions around
+# it are quantised, although the graph keeps them in float.
 UNWANTED = {"WeightBiasQuantization"}
 
 
 class OrtRequest(RawRequest):
-    """A request whose slot and outputs are bound once. On a GPU, the slot is copied as u8."""
+    """A request whose slot and outputs are bound once. On a GPU, each run uploads the u8 slot."""
 
     def __init__(self, session: Any, run_options: Any, network: Network, device: str) -> None:
         self.slot = np.zeros(network.input_shape, np.uint8)  # [B, H, W, 3] RGB
@@ -101,7 +101,7 @@ class OpenOrt(Engine):
         return self.device
 
     def _open(self, network: Network, options: EngineOptions) -> tuple[Any, str]:
-        """Return the session and its device: with ``auto``, the CPU if CUDA does not start."""
+        """Return the session and its device. With ``auto``, use the CPU if CUDA does not start."""
         device = abilities.wanted_device(options)
         if device != "cpu":
             try:
@@ -114,12 +114,12 @@ class OpenOrt(Engine):
             self.notes.append(f"engine ort runs on the CPU: {abilities.why_no_cuda()}")
         with translated("ort", "load the graph"):
             settings = settings_of(self.threads)
-            # A memory pattern would hold another block, in addition to the arena of the first run.
+            # A memory pattern would allocate one more block next to the first run's arena.
             settings.enable_mem_pattern = False
             return open_session(network, settings, [CPU]), "cpu"
 
     def execution(self) -> list[LayerExecution]:
-        """Return the layers of the optimised graph, which another session saves."""
+        """Return the layers of the optimised graph. Open another session to save that graph."""
         if self._network is None:
             return []
         import onnx
@@ -139,7 +139,7 @@ class OpenOrt(Engine):
 
 
 class OrtLayerProfiler:
-    """A session that writes a trace (an event per node and run) and its optimised graph."""
+    """A session that writes its optimised graph, and a trace with an event per node and run."""
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
         self._network, self._precision = network, options.precision
@@ -235,7 +235,7 @@ def open_session(network: Network, settings: Any, providers: Sequence[Any]) -> A
         source,
         settings,
         providers=providers,
-        enable_fallback=0,  # a fallback prints on stdout and continues with another provider
+        enable_fallback=0,  # a fallback would print on stdout and continue with another provider
         disabled_optimizers=UNWANTED,
     )
 
@@ -251,7 +251,7 @@ OPTIMISED = "optimised.onnx"
 def save_graph(settings: Any, folder: str) -> Any:
     """Make a session save its optimised graph in ``folder``."""
     settings.optimized_model_filepath = str(Path(folder, OPTIMISED))
-    # The weights go into a separate file, since they are not needed and may exceed one protobuf.
+    # Write the weights to a separate file. We do not read them, and they may exceed one protobuf.
     settings.add_session_config_entry(
         "session.optimized_model_external_initializers_file_name", "weights.bin"
     )

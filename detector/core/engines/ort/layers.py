@@ -1,9 +1,9 @@
 """The layers of the optimised graph that ONNX Runtime saves, their types, times and our nodes.
 
-ONNX Runtime fuses and renames nodes and changes their layout, without recording which node came
-from which. But each new name contains the name of one node of ours (``0.act_nchwc``,
-``3.conv_token_7``). The rest follows from the graph: a convolution that appears in no name was
-fused into the activation after it, and so on.
+ONNX Runtime fuses and renames nodes and changes their layout, without recording their origin. But
+each new name contains the name of one of our nodes (``0.act_nchwc``, ``3.conv_token_7``). The graph
+shows the other origins: a convolution that appears in no name was fused into the activation after
+it, and so on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SUFFIX = "_kernel_time"
 OWN_NAME = re.compile(
     r"^(?:InsertedPrecisionFreeCast_)?(.*?)(?:_nchwc|_nhwc|_token_\d+|_quant|_q|_qlinear)*$"
 )
-COMPUTING = ("Conv", "Gemm", "MatMul")  # parts of the names of such operators, also fused ones
+COMPUTING = ("Conv", "Gemm", "MatMul")  # parts of the names of computing operators, even if fused
 INTEGER = (
     "ConvInteger",
     "MatMulInteger",
@@ -44,7 +44,7 @@ NAMES = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16", "uint8": "u8", 
 
 
 def split_into_runs(events: list[dict[str, Any]]) -> list[list[tuple[str, str, float]]]:
-    """Return, for each run, (name, operator, ms) of the nodes in order; resolution: 1 us."""
+    """Return for each run (name, operator, ms) of its nodes, in order, with 1 us resolution."""
     nodes = [
         event for event in events if event.get("cat") == "Node" and event["name"].endswith(SUFFIX)
     ]
@@ -84,8 +84,8 @@ def read_layers(
 
 
 def _precisions(graph: Any) -> Iterator[tuple[Any, str]]:
-    """Yield each node with "int8" if it computes on integers, else with the type of its first
-    input. Bytes before any quantiser are the picture, so their type is not "int8"."""
+    """Yield each node and its precision: "int8" if it computes on integers, otherwise the type of
+    its first input. Before the first quantiser, bytes are the picture, so they are "u8"."""
     types = {value.name: _name(value.type.tensor_type.elem_type) for value in graph.input}
     types |= {tensor.name: _name(tensor.data_type) for tensor in graph.initializer}
     for node in graph.node:
@@ -111,14 +111,14 @@ def _name(elem_type: int) -> str:
 
 
 def _find_owners(optimised: Any, graph: Any) -> dict[str, int]:
-    """Return our nodes, except those that became constants -> index of the optimised node that
-    computes each."""
+    """Return a map from each of our nodes to the index of the optimised node that computes it. It
+    lacks nodes that became constants."""
     folded = _find_constant_nodes(graph)
     nodes = [node for node in graph.node if node.name not in folded]
     owners = _find_owners_by_name(optimised, {node.name for node in nodes})
     before, after = _find_neighbours(nodes)
     computing = {at for at, node in enumerate(optimised.node) if _computes(node)}
-    # No pass changes an owner. First, convolutions and dequantisers get that of the node after.
+    # A node keeps its first owner. First, convolutions and dequantisers get the next node's owner.
     for node in reversed(nodes):
         if _computes(node) or node.op_type == "DequantizeLinear":
             candidates = [
@@ -127,7 +127,7 @@ def _find_owners(optimised: Any, graph: Any) -> dict[str, int]:
                 if not _computes(node) or at in computing
             ]
             owners |= {node.name: candidates[0]} if candidates and node.name not in owners else {}
-    # Then activations get the owner of the node before; then first nodes, that of the node after.
+    # Then each other node gets the owner of the node before it, or else of the node after it.
     for neighbours, order in ((before, nodes), (after, nodes[::-1])):
         for node in order:
             candidates = _owners_of(neighbours[node.name], owners)
@@ -166,7 +166,7 @@ def _computes(node: Any) -> bool:
 
 
 def _find_constant_nodes(graph: Any) -> set[str]:
-    """Return nodes that depend only on constants: ONNX Runtime computes them on loading."""
+    """Return the nodes that depend only on constants, which ONNX Runtime computes on loading."""
     constant = {tensor.name for tensor in graph.initializer}
     folded = set()
     for node in graph.node:

@@ -1,5 +1,5 @@
-"""Run ONNX Runtime's execution provider of ``--engine-options provider=NAME``. The CPU runs nodes
-that the provider does not support. If it supports none, we raise an error."""
+"""Run the execution provider of ONNX Runtime that ``--engine-options provider=NAME`` names. The CPU
+runs nodes that the provider does not support. If it supports no node, we raise an error."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from detector.core.types import Background
 
 END = "ExecutionProvider"
 OTHER_NAMES = {"directml": "dml", "trt": "tensorrt"}
-DEVICES = ("cpu", "cuda")  # providers that --device selects
+DEVICES = ("cpu", "cuda")  # providers to select by --device, not by provider=
 ON_CPU = ("azure", "acl", "dnnl", "openvino", "xnnpack")
-# Provider -> suffix of the package onnxruntime-... on PyPI that has it.
+# Provider -> suffix of the PyPI package (onnxruntime-SUFFIX) that has it.
 PACKAGED = ("cann", "migraphx", "openvino", "qnn")
 PACKAGES = {"tensorrt": "gpu", "dml": "directml", **{name: name for name in PACKAGED}}
 
@@ -34,7 +34,7 @@ class Provider(NamedTuple):
 
 
 class OpenProvider(OpenOrt):
-    """An open engine with a provider that the user named. No other provider replaces it."""
+    """An open engine with a provider that the user named. If it cannot start, we raise an error."""
 
     @classmethod
     def layer_profiler(cls, network: Network, options: EngineOptions) -> OrtLayerProfiler:
@@ -47,7 +47,7 @@ class OpenProvider(OpenOrt):
         return []  # ONNX Runtime cannot save the optimised graph of a provider
 
     def _memory(self) -> str:
-        # For other providers, ONNX Runtime takes arrays on the host and copies them itself.
+        # ONNX Runtime copies arrays from the host to the devices of all other providers itself.
         return self.device if self._provider.name == "tensorrt" else "cpu"
 
     def _open(self, network: Network, options: EngineOptions) -> tuple[Any, str]:
@@ -76,8 +76,8 @@ class OpenProvider(OpenOrt):
 
 
 def find_provider(options: EngineOptions) -> Provider:
-    """Return the named provider. Raises UsageError for an unknown provider or a wrong device,
-    EngineError if it cannot run here."""
+    """Return the named provider. Raises UsageError for an unknown provider or a wrong device, and
+    EngineError if the provider cannot run here."""
     import onnxruntime
 
     requested = options.own["provider"]

@@ -16,7 +16,7 @@ class TorchEngine(Engine):
     library = "torch"
     install = "pip install 'detect-video[torch]'"
     auto = (10, "torch is installed")
-    # bf16 and fp16 run the fp32 graph, whose modules we cast (halves.py).
+    # For bf16 and fp16, we cast the modules of the fp32 graph (halves.py).
     precisions = dict.fromkeys(("fp32", "tf32", "bf16", "fp16"), "fp32")
     devices = ("cpu", "cuda")
     own_options = {

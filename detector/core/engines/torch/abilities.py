@@ -19,8 +19,8 @@ CUDA_TORCH = (
 
 
 def device_of(asked: str) -> tuple[Any, str]:
-    """Return the torch.device of "auto", "cpu", "cuda" or "cuda:N", and for "auto" a line on the
-    choice. Raises EngineError."""
+    """Return the torch.device for "auto", "cpu", "cuda" or "cuda:N", and a note on the choice for
+    "auto" (otherwise ""). Raises EngineError."""
     import torch
 
     if asked == "cpu":
@@ -42,12 +42,12 @@ def device_of(asked: str) -> tuple[Any, str]:
 
 
 def best_concurrency(asked: str) -> int:
-    """Return 2 on a GPU, so that a request uploads its picture while another computes; else 1."""
+    """Return 1 on a CPU, and 2 on a GPU, so that one request uploads while the other computes."""
     return 2 if device_of(asked)[0].type == "cuda" else 1
 
 
 def is_built_for_cuda() -> bool:
-    """Return whether torch has CUDA. Read its version file, since an import takes 1 to 2 s."""
+    """Return whether torch may have CUDA. Reads its version file: an import would take 1 to 2 s."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return False
@@ -100,12 +100,12 @@ def has_fp16() -> bool:
 
 
 def has_bf16() -> bool:
-    """Return whether the CPU can multiply bf16. If not, oneDNN converts to float32."""
+    """Return whether the CPU can multiply bf16. If not, oneDNN converts the values to float32."""
     return bool(cpu_facts() & BF16)
 
 
 def cpu_facts() -> Set[str]:
-    """Return the CPU's flags as named by the kernel, or by torch if the kernel lists none."""
+    """Return the CPU's feature flags from the kernel, or from torch if the kernel lists none."""
     import torch
 
     capabilities = torch.cpu.get_capabilities()
@@ -113,7 +113,7 @@ def cpu_facts() -> Set[str]:
 
 
 def check_compiler(device: Any) -> None:
-    """Raise EngineError if torch.compile lacks the C++ compiler that it needs for a CPU."""
+    """Raise EngineError if there is no C++ compiler, which torch.compile needs for a CPU."""
     asked = os.environ.get("CXX")
     if device.type == "cpu" and not any(
         shutil.which(name) for name in ([asked] if asked else ["g++", "clang++"])

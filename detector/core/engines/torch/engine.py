@@ -32,7 +32,7 @@ DEFAULTS = {"channels_last": True, "compile": False, "graphs": False, "benchmark
 
 
 class OpenTorch(Engine):
-    """The open engine torch. ``module``: the GraphModule, for torch's own tools."""
+    """The open engine torch. ``module``: the GraphModule, to use with torch's own tools."""
 
     name = "torch"
 
@@ -105,7 +105,7 @@ class OpenTorch(Engine):
         return module.to(self._device)
 
     def _arithmetic(self, precision: str) -> dict[str, str]:
-        """Return the type of a convolution's tensors -> that of its arithmetic, if they differ."""
+        """Map the type of a convolution's tensors to the type of its arithmetic, if they differ."""
         if precision == "tf32":
             return {"fp32": "tf32"}
         if self._device.type != "cpu":
@@ -125,7 +125,7 @@ class OpenTorch(Engine):
 
         threads, run = CallingThreads(self.threads), self.module
         on_cpu = self._device.type == "cpu"
-        # Compiling, the trial run and capturing depend on the arithmetic.
+        # Set the arithmetic first: compiling, the trial run and capturing depend on it.
         tf32, benchmark = self.precision == "tf32", switches["benchmark"]
         with nullcontext() if on_cpu else arithmetic(tf32, benchmark):
             if switches["compile"]:
@@ -137,11 +137,11 @@ class OpenTorch(Engine):
             return self._cuda_requests(run, network, options, switches)
 
     def _compile(self) -> Run:
-        """Compile now, so that errors occur here and the time counts as loading."""
+        """Compile now, not at the first frame, so that errors and time belong to loading."""
         import torch
 
         run: Run = torch.compile(self.module, dynamic=False, options={"freezing": True})
-        # Created outside inference mode, or the compiler would compile again for ordinary tensors.
+        # Create the tensor outside inference mode, or torch would compile again for ordinary ones.
         example = torch.zeros(self._input_shape, dtype=torch.uint8, device=self._device)
         with torch.inference_mode():
             run(example)
@@ -165,7 +165,7 @@ class OpenTorch(Engine):
 
         with translated("torch", "try the network on the GPU"):
             torch.cuda.current_stream(self._device).synchronize()  # the weights are uploaded
-            # Each request has a graph, which holds its memory until it is released.
+            # With CUDA graphs, check all requests: a graph holds its memory until it is released.
             check_memory(run, network, self._device, count if graphs else self.concurrency)
             requests = make()
             if by_default:
@@ -181,7 +181,7 @@ class OpenTorch(Engine):
         return requests
 
     def execution(self) -> list[LayerExecution]:
-        """Return the precision in which each layer computes. The first call runs the network."""
+        """Return the layers with the precision of each. The first call runs the network."""
         if self.module is None:
             return []
         if self._executed is None:

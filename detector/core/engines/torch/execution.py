@@ -25,7 +25,7 @@ def list_executed_layers(
     module: fx.GraphModule, example: Tensor, multiplied: Mapping[str, str]
 ) -> list[LayerExecution]:
     """Return the layers in order, with their precision. ``example``: u8 [B, H, W, 3].
-    ``multiplied``: type of a convolution's tensors -> that of its arithmetic, if they differ."""
+    ``multiplied``: type of a convolution's tensors -> type of its arithmetic, if they differ."""
     layers: list[LayerExecution] = []
 
     def record(name: str, part: nn.Module, arguments: Sequence[Any], result: Any) -> None:

@@ -19,8 +19,8 @@ Signature = tuple[list[tuple[str, tuple[int, ...]]], list[tuple[str, tuple[int, 
 
 
 def graph_module(model: onnx.ModelProto) -> GraphModule:
-    """Return the module, in eval mode and without gradients: u8 [B, H, W, 3] -> tuple of the
-    graph's outputs. Raises EngineError that lists all unsupported operators."""
+    """Return a module, in eval mode and without gradients, that maps u8 [B, H, W, 3] to a tuple of
+    the graph's outputs. If operators are unsupported, raises an EngineError that lists them all."""
     import torch
     from onnx import numpy_helper
     from torch import fx, nn
@@ -54,7 +54,7 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
                 raise EngineError(
                     f"engine torch: node {proto.name} reads the tensor {name}, which does not exist"
                 )
-            if name not in values:  # a constant that is an input, not a parameter of the module
+            if name not in values:  # a constant that the module takes as an input
                 path = f"constants.{name}.value"
                 attach(root, path, torch.tensor(constants[name]))
                 values[name] = graph.get_attr(path)
@@ -78,8 +78,8 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
 
 
 def dequantize_constants(model: onnx.ModelProto, constants: dict[str, NDArray[Any]]) -> set[str]:
-    """Compute DequantizeLinear nodes of constants. Add the results to ``constants`` and return
-    their names."""
+    """Compute the DequantizeLinear nodes whose inputs are constants. Add the results to
+    ``constants`` and return their names."""
     from onnx import helper
 
     folded = set()
@@ -113,8 +113,8 @@ def dequantize_constants(model: onnx.ModelProto, constants: dict[str, NDArray[An
 
 
 def lay_out(module: GraphModule, channels_last: bool) -> GraphModule:
-    """Store convolution weights in place in the picture's layout, NHWC (``channels_last``) or NCHW;
-    else each run reorders them and takes 5 times as long (yolov4-tiny, 2 threads, AVX-512)."""
+    """Store convolution weights in the picture's layout: NHWC (``channels_last``) or NCHW.
+    Otherwise each run reorders them and takes 5 times as long (yolov4-tiny, 2 threads, AVX-512)."""
     import torch
     from torch import nn
 

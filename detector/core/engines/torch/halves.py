@@ -1,7 +1,7 @@
-"""Cast the layers of a module to bfloat16 or float16. The fp32 graph stays unchanged.
+"""Cast the layers of a module to bfloat16 or float16. The ONNX graph itself stays fp32.
 
-Layers that the caller names stay float32, and so does everything after the last convolution or
-matrix product: decoding boxes in 16 bits would round them by half a pixel or more.
+Layers that the caller names stay float32, and so do all layers after the last convolution or matrix
+product, since decoding boxes in 16 bits would round them by half a pixel or more.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def cast_to_halves(
 
 
 def _find_body(module: fx.GraphModule, kept: Set[str]) -> set[fx.Node]:
-    """Return the multiplying nodes and all nodes before them, without those in ``kept``."""
+    """Return convolutions, matrix products and all nodes before them, without those in ``kept``."""
     operators = module.meta["operators"]
     body: set[fx.Node] = set()
     for node in reversed(module.graph.nodes):

@@ -1,7 +1,7 @@
-"""Time every layer with a clock reading after each module, inserted into the graph's own code.
+"""Time every layer. A call that reads the clock is inserted into the graph after each module.
 
 A layer's time lasts from the end of the layer before it to its own end. A reading costs some 100
-ns; hooks would cost several us (docs/decisions.md). On a GPU we wait for each layer.
+ns; hooks would cost several us (docs/decisions.md). On a GPU we wait for each layer to finish.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class TorchLayerProfiler:
 
 
 def insert_clock(module: Any, stamps: list[int], on_gpu: bool) -> list[tuple[str, str]]:
-    """Insert calls that append a time (ns) to ``stamps``, before the first node and after each.
-    Return each node's (name, type); the type of a node without a module is ``Function``."""
+    """Insert calls before the first node and after each node that append a time (ns) to ``stamps``.
+    Return each node's (name, type). A node without a module has the type ``Function``."""
     graph = module.graph
     work = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
     read_clock = _clock_reader(stamps, on_gpu)

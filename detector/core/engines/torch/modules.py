@@ -19,7 +19,7 @@ class ToType(nn.Module):
 
 
 class Permute(nn.Module):
-    """A view with permuted dimensions; with ``copies``, a copy. An empty order reverses them."""
+    """Permute dimensions, as a view or (``copies``) a copy. An empty order reverses all of them."""
 
     copies = False
 
@@ -42,7 +42,7 @@ class Concat(nn.Module):
 
 
 class Narrow(nn.Module):
-    """A view of every ``step``-th element from start to stop - 1, along several dimensions."""
+    """A slice start:stop:step along each of several dimensions, as a view."""
 
     def __init__(self, ranges: list[tuple[int, int, int, int]]) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class Dequantize(nn.Module):
 
 
 def to_8_bits(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Convert whole float32 numbers to 8 bits through int32: three times as fast (torch 2.13)."""
+    """Convert whole float32 numbers to int32, then to 8 bits: 3 times as fast in torch 2.13."""
     return x.to(torch.int32).to(dtype)
 
 

@@ -1,4 +1,4 @@
-"""Convert ONNX operators, with a function for each: node -> (torch module, names of its inputs)."""
+"""Convert ONNX operators. Each has a function: node -> (torch module, names of its inputs)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OnnxNode:
         self._constants = constants
 
     def constant(self, at: int) -> NDArray[Any] | None:
-        """Return input number ``at``; None if absent. Raises EngineError if it is computed."""
+        """Return input ``at``, or None if absent. Raises EngineError if it is not a constant."""
         if at >= len(self.inputs) or not self.inputs[at]:
             return None
         if self.inputs[at] not in self._constants:
@@ -61,7 +61,7 @@ class OnnxNode:
         )
 
     def refuse(self, **allowed: tuple[Any, ...]) -> None:
-        """Raise EngineError for an attribute whose value is not in ``allowed``."""
+        """Raise EngineError if an attribute of the node has a value that is not in ``allowed``."""
         for key, values in allowed.items():
             if key in self.attributes and self.attributes[key] not in values:
                 raise self.error(f"{key}={self.attributes[key]!r} is not supported")
@@ -97,7 +97,7 @@ def _convolution(
     if (top, left) != (bottom, right):
         raise node.error(f"unequal padding {top, left, bottom, right} is not supported")
     channels = weight.shape[1] * groups, weight.shape[0]  # in and out, or out and in if transposed
-    # The device "meta" draws no random weights; nn.utils.skip_init would import sympy (0.7 s).
+    # The device "meta" avoids random weights. nn.utils.skip_init would import sympy, in 0.7 s.
     module = kind(
         *(channels if kind is nn.Conv2d else channels[::-1]),
         kernel_size=tuple(weight.shape[2:]),
@@ -185,12 +185,12 @@ def _cast(node: OnnxNode) -> Made:
         10: torch.float16,
         11: torch.float64,
     }
-    node.refuse(to=tuple(types))  # numbers of TensorProto
+    node.refuse(to=tuple(types))  # these are numbers of TensorProto.DataType
     return modules.ToType(types[node.attributes["to"]]), node.inputs
 
 
 def _make_step(make: Callable[[float, int, torch.dtype], nn.Module]) -> Callable[[OnnxNode], Made]:
-    """Return a converter of (de)quantizers of computed tensors; graph.py folds constant ones."""
+    """Return a converter of (de)quantizers of computed tensors. graph.py folds the others."""
 
     def made(node: OnnxNode) -> Made:
         scale, zero = node.constant(1), node.constant(2)
@@ -204,14 +204,14 @@ def _make_step(make: Callable[[float, int, torch.dtype], nn.Module]) -> Callable
     return made
 
 
-# Operators that select among values: best cells (YOLOv10, YOLO26), positions (RT-DETR)
+# Operators that select values, such as the best cells (YOLOv10, YOLO26) or positions (RT-DETR)
 
 # GridSample's modes have other names in opset 20 than in opset 16.
 SAMPLING = {b"bilinear": "bilinear", b"linear": "bilinear", b"nearest": "nearest"}
 
 
 def _split(node: OnnxNode) -> Made:
-    """Convert Split, into the given sizes or equal ones, the last of which may be smaller."""
+    """Convert Split. The parts have the given sizes, or equal sizes (the last may be smaller)."""
     axis, count = node.attributes.get("axis", 0), len(node.outputs)
     ends = list(accumulate(node.numbers(1))) if len(node.inputs) > 1 and node.inputs[1] else []
 
@@ -231,7 +231,7 @@ def _split(node: OnnxNode) -> Made:
 
 
 def _top(node: OnnxNode) -> Made:
-    """Convert TopK. Of equal values the first is chosen, unlike in torch.topk."""
+    """Convert TopK. Among equal values it chooses the first, which torch.topk does not ensure."""
     count, axis = node.constant(1), node.attributes.get("axis", -1)
     largest = bool(node.attributes.get("largest", 1))
     if count is None:
@@ -252,7 +252,7 @@ def _gather_elements(node: OnnxNode) -> Made:
 
 
 def _gather_computed(node: OnnxNode) -> Made:
-    """Convert Gather with computed indexes, whose dimensions replace the axis."""
+    """Convert Gather with computed indexes. Their dimensions replace the axis in the result."""
     axis = node.attributes.get("axis", 0)
 
     def gather(x: Tensor, at: Tensor) -> Tensor:
@@ -283,7 +283,7 @@ def _expand(node: OnnxNode) -> Made:
 
 
 def _mod(node: OnnxNode) -> Made:
-    """Convert a remainder. Its sign is the divisor's; with fmod, the dividend's."""
+    """Convert Mod. The result has the sign of the divisor, or with fmod that of the dividend."""
     function = torch.fmod if node.attributes.get("fmod", 0) else torch.remainder
     return modules.Called(function), node.inputs
 
@@ -301,7 +301,7 @@ def _grid_sample(node: OnnxNode) -> Made:
     corners = bool(node.attributes.get("align_corners", 0))
 
     def sample(x: Tensor, grid: Tensor) -> Tensor:
-        # In float32, since torch 2.13 reads wrong memory for a non-contiguous bf16 map.
+        # Sample in float32: torch 2.13 reads the wrong memory of a non-contiguous bf16 tensor.
         sampled = nn.functional.grid_sample(x.float(), grid.float(), mode, padding, corners)
         return sampled.to(x.dtype)
 

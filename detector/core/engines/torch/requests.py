@@ -1,7 +1,7 @@
 """Requests of the engine torch, on the CPU (``TorchRequest``) or on a GPU (``CudaRequest``).
 
-A GPU request has its own stream, pinned memory for pictures and results, and events. Its ``infer``
-never waits for other requests.
+A GPU request has its own stream and events, and pinned memory for pictures and results. Its
+``infer`` never waits for other requests.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Run = Callable[[Tensor], Sequence[Tensor]]
 
 
 class CallingThreads(threading.local):
-    """Sets torch's number of threads once in each thread that runs the network: OpenMP keeps one
-    number per calling thread, and with another number results differ in the last bit."""
+    """Sets torch's number of threads once in each thread that runs the network, since OpenMP keeps
+    one number per calling thread. With another number, results differ in the last bit."""
 
     ready = False
 
@@ -40,7 +40,7 @@ class CallingThreads(threading.local):
 
 
 class TorchRequest(RawRequest):
-    """A request on the CPU. ``slot`` shares the input's memory; results are copied."""
+    """A request on the CPU. The input tensor uses the memory of ``slot``; results are copied."""
 
     def __init__(self, run: Run, network: Network, threads: CallingThreads) -> None:
         self._threads = threads
@@ -79,7 +79,7 @@ class CudaRequest(RawRequest):
         self._results = [allocate_pinned(shape, torch.float32) for shape in network.output_shapes]
         self._outputs = [result.numpy() for result in self._results]
         self._start_event = torch.cuda.Event(enable_timing=True)
-        # With ``blocking`` the waiting thread sleeps.
+        # ``blocking`` lets a waiting thread sleep instead of spin.
         self._end_event = torch.cuda.Event(enable_timing=True, blocking=True)
         self._arithmetic = tf32, benchmark
         self._run: Any = run  # None after close
@@ -132,8 +132,8 @@ class CudaRequest(RawRequest):
 
 @contextmanager
 def raise_gpu_error(stream: Any) -> Iterator[None]:
-    """Raise the first line of the GPU's own error if a kernel failed. Later calls fail, too, but
-    with other errors (CUDNN_STATUS_INTERNAL_ERROR, seen on an H100)."""
+    """If a kernel failed, raise the first line of the GPU's own error. Later calls fail too, but
+    with misleading errors (CUDNN_STATUS_INTERNAL_ERROR, seen on an H100)."""
     try:
         yield
     except RuntimeError as error:
@@ -147,7 +147,7 @@ def raise_gpu_error(stream: Any) -> Iterator[None]:
 def capture_graphs(
     requests: Sequence[CudaRequest], run: Run, network: Network, device: Any
 ) -> str | None:
-    """Capture a CUDA graph for each request. Return None, or why that failed."""
+    """Capture a CUDA graph for each request. Return why that failed, or None."""
     if not fits(run, network, device, len(requests), network.batch):
         return f"the graphs of {len(requests)} requests take more memory than the GPU has left"
     try:
@@ -163,14 +163,14 @@ def allocate_pinned(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 _changed = threading.Condition()
-# the active blocks of ``arithmetic``, which all have the same settings
+# One entry for each active block of ``arithmetic``; all entries are equal.
 _users: list[tuple[bool, bool]] = []
 
 
 @contextmanager
 def arithmetic(tf32: bool, benchmark: bool) -> Iterator[None]:
-    """Set how a GPU's libraries compute inside the block, for the whole process. Blocks with other
-    settings wait. ``benchmark``: cuDNN tries its algorithms at the first run of each shape."""
+    """Set how a GPU's libraries compute while the block runs, in the whole process. Other threads'
+    blocks with other settings wait. ``benchmark``: cuDNN tries its algorithms once per shape."""
     requested = tf32, benchmark
     with _changed:
         _changed.wait_for(lambda: not _users or _users[0] == requested)
@@ -194,11 +194,11 @@ def allow_tf32(allowed: bool) -> None:
 
 
 def check_memory(run: Run, network: Network, device: Any, concurrency: int) -> None:
-    """Run one full batch on ``concurrency`` streams. If memory is too small, raises EngineError
-    with a batch that fits."""
+    """Run one full batch on each of ``concurrency`` streams. If GPU memory is too small, raises
+    EngineError with a batch that fits."""
     if fits(run, network, device, concurrency, network.batch):
         return
-    # Outside ``except``, since an exception would keep frames alive, and with them the memory.
+    # Do this outside an ``except``: the exception's traceback would keep GPU memory alive.
     raise EngineError(
         out_of_memory(network.batch, lambda batch: fits(run, network, device, concurrency, batch))
     )
@@ -213,7 +213,7 @@ def fits(run: Run, network: Network, device: Any, concurrency: int, batch: int) 
         for stream in streams:
             with torch.cuda.stream(stream):
                 before = begin_peak(device)
-                # Outside inference mode, as in requests: compiled code takes only such tensors.
+                # Create it outside inference mode, as requests do, or torch would compile again.
                 pictures = torch.zeros(shape, dtype=torch.uint8, device=device)
                 with torch.inference_mode():
                     held += [pictures, run(pictures)]
@@ -230,7 +230,7 @@ def fits(run: Run, network: Network, device: Any, concurrency: int, batch: int) 
 
 
 def begin_peak(device: Any) -> int:
-    """Return the bytes that torch has allocated on a GPU, and reset the peak."""
+    """Reset torch's record of the peak memory on a GPU. Return the bytes allocated now."""
     if device.type != "cuda":
         return 0
     torch.cuda.reset_peak_memory_stats(device)
@@ -238,8 +238,8 @@ def begin_peak(device: Any) -> int:
 
 
 def hold_peak(device: Any, before: int) -> Tensor | None:
-    """Allocate a tensor as large as the memory that was freed since the peak. ``before``: the bytes
-    from ``begin_peak``."""
+    """Allocate a tensor as large as the memory freed since the peak, so that the peaks of all
+    streams add up. ``before``: the bytes from ``begin_peak``."""
     if device.type != "cuda":
         return None
     peak, now = torch.cuda.max_memory_allocated(device), torch.cuda.memory_allocated(device)
@@ -247,7 +247,7 @@ def hold_peak(device: Any, before: int) -> Tensor | None:
 
 
 def out_of_memory(batch: int, fits: Callable[[int], bool]) -> str:
-    """Return the message for the user, with the largest half, quarter... of the batch that fits."""
+    """Return the message for the user, with the largest of batch / 2, batch / 4... that fits."""
     smaller = batch // 2
     while smaller and not fits(smaller):
         smaller //= 2

@@ -70,7 +70,7 @@ class TrtEngine(Engine):
 
     @classmethod
     def absent(cls) -> str | None:
-        """See ``Engine.absent``. Check the driver first, since TensorRT crashes without one."""
+        """See ``Engine.absent``. Checks the driver first: without one, TensorRT crashes."""
         from detector.core.engines.trt import driver
 
         if reason := driver.absent():
@@ -84,7 +84,7 @@ class TrtEngine(Engine):
         from detector.core.engines.trt import driver
         from detector.core.engines.trt.edition import edition_named
 
-        if driver.absent() is not None:  # ``absent`` reports that
+        if driver.absent() is not None:  # ``absent`` reports a missing driver
             return None
         try:
             return edition_named(cls.name).refusal(precision, driver.gpu_of(device))

@@ -31,11 +31,11 @@ BATCH = "batch"  # name of the first dimension
 
 
 class FixedBatchError(Exception):
-    """The constants of a graph contain its batch. The text names the node."""
+    """Constants of a graph contain its batch size. The text names the node that reads them."""
 
 
 def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of a graph with the batch open until run time. Raises FixedBatchError."""
+    """Return a copy of a graph whose batch size is dynamic. Raises FixedBatchError."""
     import onnx
     from onnx import shape_inference
 
@@ -49,7 +49,7 @@ def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
     del graph.value_info[:]
     for info in (*graph.input, *graph.output):
         info.type.tensor_type.shape.dim[0].dim_param = BATCH
-    # Without the outputs' shapes, so that shape inference must find them.
+    # Remove the outputs' shapes, so that shape inference must find them.
     bare = onnx.ModelProto()
     bare.CopyFrom(whole)
     for info in bare.graph.output:
@@ -73,8 +73,8 @@ def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _free_reshapes(graph: onnx.GraphProto, batch: int, shapes: Mapping[str, Shape]) -> None:
-    """Replace the batch by 0, which copies a side, in the shape of each Reshape whose data also
-    begins with the batch."""
+    """If input and output of a Reshape begin with the batch, replace the batch in the shape by 0,
+    which copies that side of the input."""
     from onnx import numpy_helper
 
     constants = {tensor.name: tensor for tensor in graph.initializer}
@@ -84,7 +84,7 @@ def _free_reshapes(graph: onnx.GraphProto, batch: int, shapes: Mapping[str, Shap
         shape = numpy_helper.to_array(constants[node.input[1]]).tolist()
         keeps = shapes.get(node.input[0], ())[:1] == (batch,) == tuple(shape[:1])
         if keeps and not (0 in shape and any(entry.i for entry in node.attribute)):
-            # Other nodes may read the constant, so this node gets another one.
+            # Other nodes may read the constant, so give this node a constant of its own.
             name = f"{node.output[0]}.any_batch"
             values = np.array([0, *shape[1:]], np.int64)
             graph.initializer.append(numpy_helper.from_array(values, name))
@@ -120,8 +120,8 @@ def plan_key(edition: Edition, network: Network, options: EngineOptions) -> dict
 
 
 def covers(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Return whether a plan with the key ``found`` can be used for ``wanted``: both are equal, or
-    the wanted batches are in the plan's range."""
+    """Return whether a plan with the key ``found`` also serves the key ``wanted``. The keys must be
+    equal, except that the plan's range of batches may be larger."""
     low, _, high = found.get("batches") or (0, 0, 0)
     first, _, last = wanted["batches"]
     return (
@@ -138,7 +138,7 @@ def _digest(network: Network) -> str:
 
 
 def progress_monitor(trt: Any, progress: BuildProgress) -> Any:
-    """Return an ``IProgressMonitor`` that passes every step to ``progress`` and never raises."""
+    """Return an ``IProgressMonitor`` that calls ``progress`` at every step and never raises."""
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -163,7 +163,7 @@ def progress_monitor(trt: Any, progress: BuildProgress) -> Any:
                 return
             try:
                 proceed = progress(phase_name, done, self._steps.get(phase_name, done))
-            except BaseException as exc:  # Ctrl-C too: no exception may pass through TensorRT's C++
+            except BaseException as exc:  # no exception, even Ctrl-C, may reach TensorRT's C++
                 self.raised, proceed = exc, False
             self.cancelled = not proceed
 
@@ -180,7 +180,7 @@ OTHERS = "; use --engine ort or openvino"
 
 
 def graph_bytes(network: Network, settings: TrtSettings) -> bytes:
-    """Return the ONNX file for TensorRT. For a range of batches, its batch is open."""
+    """Return the ONNX file for TensorRT. For a range of batch sizes, its batch is dynamic."""
     low, _, high = settings.batches
     model = network.graph if low == high else any_batch(network.graph)
     return bytes(model.SerializeToString(deterministic=True))
@@ -262,7 +262,7 @@ def _parse(edition: Edition, parser: Any, graph: bytes, network: Network, log: A
 
 
 def _refuse_bytes(edition: Edition, graph: onnx.GraphProto) -> None:
-    """Refuse Q and DQ nodes of uint8, which TensorRT reads as int8 with at most a warning."""
+    """Refuse Q and DQ nodes of uint8. TensorRT would read them as int8 with at most a warning."""
     from onnx import TensorProto
 
     infos = (*graph.value_info, *graph.output)
@@ -290,7 +290,7 @@ def _configure(trt: Any, config: Any, settings: TrtSettings, precision: str) -> 
         config.set_flag(trt.BuilderFlag.TF32)
     if settings.workspace_mb:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_mb * MB)
-    # At both levels NVTX and the inspector show layers' names; only DETAILED has their types.
+    # NVTX and the inspector show layers' names at either level, but their types only at DETAILED.
     verbosity = trt.ProfilingVerbosity
     config.profiling_verbosity = (
         verbosity.DETAILED if settings.detailed else verbosity.LAYER_NAMES_ONLY
@@ -298,7 +298,7 @@ def _configure(trt: Any, config: Any, settings: TrtSettings, precision: str) -> 
 
 
 def _profiles(trt: Any, builder: Any, definition: Any, settings: TrtSettings) -> list[Any]:
-    """Return optimisation profiles for the smallest batch and for all; none for a fixed batch."""
+    """Return optimisation profiles for the smallest batch and for all; [] for a fixed batch."""
     low, best, high = settings.batches
     if low == high:
         return []
@@ -331,7 +331,7 @@ def _why_no_plan(
 
 def _find_named_node(reason: str, graph: onnx.GraphProto) -> str:
     for node in sorted(graph.node, key=lambda node: len(node.name), reverse=True):
-        # A name of letters only may be an ordinary word.
+        # A node's name of letters only may be an ordinary word of the text.
         if not node.name.isalpha() and re.search(
             rf"(?<![\w./]){re.escape(node.name)}(_\d+)?(?![\w/])", reason
         ):
@@ -341,7 +341,7 @@ def _find_named_node(reason: str, graph: onnx.GraphProto) -> str:
 
 def _cache_file(target: Path, trt: Any, gpu: Gpu) -> Path:
     """Return the file of measured layer times, which make the next build on this GPU faster."""
-    # The store builds in a hidden folder inside the engines' folder.
+    # ``target`` may be in the hidden folder for files being built, inside the engines' folder.
     folder = target.parent.parent if target.parent.name.startswith(".") else target.parent
     name = re.sub(r"[^A-Za-z0-9]+", "-", gpu.name).strip("-") or "gpu"
     digest = hashlib.sha256(f"{trt.__version__} {gpu.name} {gpu.capability}".encode()).hexdigest()[

@@ -1,5 +1,5 @@
-"""Query the NVIDIA driver through ctypes before TensorRT is used: without a driver its ``Runtime``
-(10.16 and 11.4) logs an error and returns an object that segfaults at its next use."""
+"""Query the NVIDIA driver through ctypes before we use TensorRT. Without a driver, ``Runtime`` of
+TensorRT 10.16 and 11.4 logs an error and returns an object that segfaults at its next use."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def gpus() -> list[Gpu]:
 
 
 def gpu_of(device: str) -> Gpu:
-    """Return the GPU for "cuda:N"; the first for "auto" and "cuda". Raises DriverError."""
+    """Return the GPU "cuda:N", or the first GPU for "auto" and "cuda". Raises DriverError."""
     if reason := absent():
         raise DriverError(reason)
     listed = gpus()
@@ -78,7 +78,7 @@ def gpu_of(device: str) -> Gpu:
 
 
 def cuda_version() -> tuple[int, int]:
-    """Return the newest CUDA that the driver supports, as (13, 1); (0, 0) without a driver."""
+    """Return the newest CUDA version that the driver supports; (0, 0) without a driver."""
     try:
         cuda = library()
     except OSError:
@@ -91,7 +91,7 @@ def cuda_version() -> tuple[int, int]:
 
 @contextmanager
 def current(index: int) -> Iterator[None]:
-    """Make a GPU's primary context current in this thread. torch and the CUDA runtime share it."""
+    """Make a GPU's primary context (that of torch and the CUDA runtime) current in this thread."""
     cuda = library()
     context = ctypes.c_void_p()
     device = _device(cuda, index)
@@ -114,8 +114,8 @@ def free_bytes(index: int) -> int:
 
 
 def pci_bus_id(device: str) -> str:
-    """Return the id for NVML, as "0000:3B:00.0": unlike CUDA, NVML also numbers the GPUs that
-    CUDA_VISIBLE_DEVICES hides."""
+    """Return a GPU's PCI bus id, such as "0000:3B:00.0", to find it in NVML. NVML's indexes differ
+    from CUDA's, since NVML also counts GPUs that CUDA_VISIBLE_DEVICES hides."""
     index = gpu_of(device).index
     cuda, bus_id = library(), ctypes.create_string_buffer(BUS_ID_BYTES)
     _call(cuda, "cuDeviceGetPCIBusId", bus_id, BUS_ID_BYTES, _device(cuda, index))

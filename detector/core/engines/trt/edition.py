@@ -1,7 +1,7 @@
 """The differences between TensorRT and TensorRT for RTX.
 
-TensorRT measures kernels on the GPU that a plan is built for. TensorRT for RTX builds without a
-GPU, for a list of compute capabilities, and compiles kernels when a plan is loaded (seen with
+To build a plan, TensorRT measures kernels on the GPU that will run it. TensorRT for RTX builds for
+a list of compute capabilities without a GPU. It compiles kernels when it loads a plan (seen with
 1.7.1.116; docs/gpu.md).
 """
 
@@ -23,7 +23,7 @@ AMPERE = (8, 0)  # the first compute capability with tf32 and bf16
 
 @dataclass(frozen=True)
 class Edition:
-    """A library. ``magic``: its plans' first bytes. ``packages``: pip name; {} is CUDA's major."""
+    """A library. ``magic``: first bytes of a plan. ``packages``: pip name, {} is CUDA's major."""
 
     engine: str
     module: str
@@ -40,7 +40,7 @@ class Edition:
         return EngineError(f"engine {self.engine}: {text}")
 
     def driver_too_old(self) -> str | None:
-        """Return a line if no installed package is for a CUDA major that the driver supports."""
+        """Return a line if the driver is too old for the installed packages' CUDA, or None."""
         supported = driver.cuda_version()
         for major in (13, 12):
             try:
@@ -71,12 +71,12 @@ class Edition:
         except driver.DriverError as exc:
             raise self.error(str(exc)) from exc
 
-    # ---- Differences
+    # ---- Differences between the libraries
 
     measures = False
-    """Whether a build measures kernels on the GPU and has a timing cache."""
+    """Whether a build measures kernels on the GPU and keeps the times in a timing cache."""
     records_graphs = False
-    """Whether a context itself can run the network as a CUDA graph."""
+    """Whether the library's contexts can run the network as a CUDA graph."""
 
     def unsupported(self, found: tuple[int, int]) -> str | None:
         """Return why the library does not run on this compute capability, or None."""
@@ -87,25 +87,25 @@ class Edition:
         return self.require_gpu(device)
 
     def key(self, gpu: Gpu | None, settings: TrtSettings) -> dict[str, Any]:
-        """Return the facts about library, machine and settings that a plan depends on."""
+        """Return what a plan depends on: facts about library, machine and settings."""
         raise NotImplementedError
 
     def configure(self, config: Any, settings: TrtSettings, gpu: Gpu | None) -> None:
         raise NotImplementedError
 
     def describe(self, plan: bytes) -> str:
-        """Describe a plan for messages, by its first bytes."""
+        """Describe a plan in words for messages; ``plan`` may be its first bytes only."""
         return f"a plan of {self.title}"
 
     def check_plan(self, runtime: Any, plan: bytes, gpu: Gpu) -> str | None:
-        """Return why this library cannot run a plan on this GPU, before loading it; or None."""
+        """Check a plan before it is loaded. Return why it cannot run on this GPU, or None."""
         return None
 
     def create_context(self, engine: Any, graphs: bool, cache: Any) -> Any:
         return engine.create_execution_context()
 
     def create_cache(self, engine: Any, known: bytes | None) -> Any:
-        """Return a cache for code that is compiled when a plan is loaded; None if no code is."""
+        """Return a cache for the code that loading a plan compiles, or None without such code."""
         return None
 
 
@@ -167,7 +167,7 @@ class Rtx(Edition):
         return f"TensorRT for RTX runs on {able} (GeForce and RTX GPUs); use --engine trt or torch"
 
     def gpu_to_build_on(self, device: str) -> Gpu | None:
-        """Return the GPU that will run the plan; None without one, since a build needs none."""
+        """Return the GPU that will run the plan, or None: a build does not need a GPU."""
         return None if driver.absent() is not None else self.require_gpu(device)
 
     def key(self, gpu: Gpu | None, settings: TrtSettings) -> dict[str, Any]:
@@ -187,8 +187,8 @@ class Rtx(Edition):
 
     @staticmethod
     def _targets(gpu: Gpu | None, settings: TrtSettings) -> tuple[str, ...]:
-        """Return the targets. The default is none, which means 8.0 and newer; for an older GPU, its
-        own capability."""
+        """Return the targets. By default they are empty, which means 8.0 and newer. For an older
+        GPU the default is its own compute capability."""
         if settings.targets or gpu is None or gpu.capability >= AMPERE:
             return settings.targets
         return (capability(gpu),)
@@ -276,12 +276,12 @@ class PlanHeader:
     targets: tuple[str, ...]
 
 
-# Derived from plans that 1.7.1.116 built for each target, since NVIDIA does not document it.
+# NVIDIA does not document this. We derived it from plans that 1.7.1.116 built for each target.
 HEADER = re.compile(rb"vtrt.{4}\x02\0\0\0.{4}(.{8})(.{4})vtrt(.{4})", re.DOTALL)
 
 
 def read_header(plan: bytes) -> PlanHeader | None:
-    """Parse the header of a plan for RTX; return None if it has another form."""
+    """Parse the header of a plan of TensorRT for RTX. Return None if its form is unknown."""
     if not (match := HEADER.match(plan)):
         return None
     bits = int.from_bytes(match[3], "little")

@@ -37,7 +37,7 @@ class OpenTrt(Engine):
 
     @classmethod
     def layer_profiler(cls, network: Network, options: EngineOptions) -> TrtLayerProfiler:
-        """Return a profiler on a separate engine, since it would slow the engine of a run."""
+        """Return a profiler with an engine of its own: profiling would slow the run's engine."""
         from detector.core.engines.trt.layers import TrtLayerProfiler
 
         profiled = cls(network, options)
@@ -128,7 +128,7 @@ class OpenTrt(Engine):
             open_request(graphs)
 
     def _check_outputs(self, tensors: list[PlanTensor]) -> list[str]:
-        """Return the outputs' names in the network's order. Raises EngineError if they differ."""
+        """Return output names in the network's order. Raises EngineError if the tensors differ."""
         network = self._network
         shapes = {tensor.name: at_batch(tensor, network.batch) for tensor in tensors}
         types = {tensor.name: tensor.dtype for tensor in tensors}
@@ -143,7 +143,7 @@ class OpenTrt(Engine):
         return names
 
     def _name_ranges(self, context: Any) -> None:
-        """Limit NVTX ranges to layers' names, without the details that a plan may have."""
+        """Let NVTX ranges show layers' names only, even if the plan contains more details."""
         verbosity = self._trt.ProfilingVerbosity
         if self._engine.profiling_verbosity == verbosity.DETAILED:
             context.nvtx_verbosity = verbosity.LAYER_NAMES_ONLY
@@ -168,8 +168,8 @@ class OpenTrt(Engine):
             return list_executed_layers(self._trt, self._engine, self.requests[0].context, graph)
 
     def close(self) -> None:
-        """Free contexts, engine, runtime and memory. If that fails, free the rest, then raise the
-        first error."""
+        """Free contexts, engine, runtime and memory. If freeing one of them fails, free the rest,
+        then raise the first error."""
         memory, self._memory = self._memory, None
         if memory is None:
             return
@@ -194,7 +194,7 @@ class OpenTrt(Engine):
                         request.release()
                     except Exception as error:
                         errors.append(error)
-                del contexts  # while the device is active
+                del contexts  # must happen while the device is active
                 self._engine = self._runtime = None
         finally:
             self._engine = self._runtime = None
@@ -208,7 +208,7 @@ class OpenRtx(OpenTrt):
 def describe_lack_of_memory(
     network: Network, options: EngineOptions, needed: int, free: int
 ) -> str:
-    """Return the message for lack of GPU memory, with a batch that may fit."""
+    """Return the message for a lack of GPU memory. It proposes a batch that may fit."""
     text = (
         f"out of GPU memory: {network.name} at batch {options.batch} in {options.requests} requests"
     )

@@ -1,5 +1,5 @@
-"""Create the execution contexts of a plan, with CUDA graphs if these are faster. TensorRT for RTX
-compiles code when it loads a plan; we store that code in a sealed file next to the plan."""
+"""Create the execution contexts of a plan, with CUDA graphs if those are faster. TensorRT for RTX
+compiles code when it loads a plan. We store that code in a sealed file next to the plan."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from detector.core.engines.trt.edition import Edition
 from detector.core.engines.trt.running import TrtRequest
 from detector.core.errors import OutputError
 
-WARM_UP, TIMED = 3, 9  # runs; the first one captures the CUDA graph, as NVIDIA documents
+WARM_UP, TIMED = 3, 9  # numbers of runs; as NVIDIA documents, the first captures the CUDA graph
 
 
 class Contexts:
-    """Creates the contexts of a plan. ``artefact``: its file; None: no cache is stored."""
+    """Creates the contexts of a plan. ``artefact``: the plan's file, or None to store no cache."""
 
     def __init__(self, edition: Edition, engine: Any, artefact: str | None, gpu: Gpu) -> None:
         self._edition, self._engine = edition, engine
@@ -47,8 +47,8 @@ def _file(artefact: Path, gpu: Gpu) -> Path:
 
 
 def choose_graphs(open_request: Callable[[bool], TrtRequest]) -> tuple[TrtRequest, bool, str]:
-    """Time the network as kernels and as one CUDA graph, by the device's clock. Return the faster
-    request, whether it uses a graph, and a line for the user. Release the slower request."""
+    """Time the network as single kernels and as one CUDA graph, by the device's clock. Release the
+    slower request. Return the faster one, whether it uses a graph, and a line for the user."""
     plain, recorded = open_request(False), open_request(True)
     times = {False: _device_ms(plain), True: _device_ms(recorded)}
     graphs = times[True] < times[False]

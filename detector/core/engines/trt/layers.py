@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import onnx
 
 
-# Words in a tensor's type or format ("Row major linear FP32", "Half", "Thirty-two wide ... Int8
-# format") -> our name. bf16 comes before fp16 and u8 before int8, since "bfloat16" contains
-# "float16", and "uint8" contains "int8".
+# Pattern in a tensor's type or format ("Row major linear FP32", "Half", "Thirty-two wide ... Int8
+# format") -> our name. The first match counts: bf16 comes before fp16, since "bfloat16" contains
+# "float16", and u8 before int8, since "uint8" contains "int8".
 TYPES = (
     (r"bf16|bfloat16", "bf16"),
     (r"fp16|half|float16", "fp16"),
@@ -37,7 +37,7 @@ TYPES = (
 )
 # Layers that only change type or format. Their precision is the type of their result.
 MOVES = ("Reformat", "Cast", "NoOp", "Quantize", "Dequantize")
-# Prefix of layers that TensorRT inserts; the rest of the name is the next layer's.
+# Prefix of copying layers that TensorRT inserts. The rest of the name is that of the next layer.
 COPY = "Reformatting CopyNode"
 ONNX_NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=[\x1e\x1f]|\[ONNX Layer: |$)", re.DOTALL)
 UNKNOWN = "unknown"
@@ -46,9 +46,9 @@ UNKNOWN = "unknown"
 def list_executed_layers(
     trt: Any, engine: Any, context: Any, graph: onnx.ModelProto | None
 ) -> list[LayerExecution]:
-    """Return the layers in the engine's order; empty if the plan was built without their names."""
+    """Return the layers in the engine's order, or [] if the plan was built without their names."""
     inspector = engine.create_engine_inspector()
-    # Only with a context are shapes fixed; without one, types are "N/A due to dynamic shapes".
+    # A context fixes the shapes; otherwise types are "N/A due to dynamic shapes".
     inspector.execution_context = context
     text = inspector.get_engine_information(trt.LayerInformationFormat.JSON)
     if graph is None:
@@ -61,8 +61,8 @@ def list_executed_layers(
 def layers_of(
     information: Mapping[str, Any], known: Mapping[str, str] | None
 ) -> list[LayerExecution]:
-    """Return the layers. ``known``: node of the graph -> its name before conversion; None: accept
-    all nodes."""
+    """Return the layers. ``known``: node of the graph -> its name before conversion. If None, all
+    names of nodes count as known."""
     listed = [
         {"Name": layer} if isinstance(layer, str) else layer
         for layer in information.get("Layers") or []
@@ -105,8 +105,8 @@ def _type_of(tensor: Any) -> str | None:
 
 
 def _nodes(layer: Mapping[str, Any], known: Mapping[str, str] | None) -> list[str]:
-    """Return a layer's nodes from metadata such as "[ONNX Layer: 0.conv]", or from a name such as
-    "0.conv + 0.act"."""
+    """Return a layer's nodes from its metadata, such as "[ONNX Layer: 0.conv]", or from its name,
+    such as "0.conv + 0.act"."""
     name = str(layer.get("Name", ""))
     words = ONNX_NODE.findall(str(layer.get("Metadata", "")))
     if not words and known is not None and not name.startswith(COPY):
@@ -115,8 +115,8 @@ def _nodes(layer: Mapping[str, Any], known: Mapping[str, str] | None) -> list[st
 
 
 def _assign_nodes(layers: Sequence[tuple[bool, Sequence[str]]]) -> list[tuple[str, ...]]:
-    """Assign every node to its first layer, preferably one that computes. ``layers``: of each,
-    whether it only moves data, and its nodes. Return the nodes of each layer."""
+    """Return the nodes of each layer, with every node in one layer only: the first that computes,
+    or else the first. ``layers``: (whether it only moves data, its nodes) of each layer."""
     owners: dict[str, int] = {}
     for moving in (False, True):
         for at, (moves, nodes) in enumerate(layers):
@@ -130,7 +130,7 @@ def _assign_nodes(layers: Sequence[tuple[bool, Sequence[str]]]) -> list[tuple[st
 
 
 def make_profiler(trt: Any) -> Any:
-    """Return an ``IProfiler``. ``taken`` returns (layer, ms) since the last call."""
+    """Return an ``IProfiler`` whose method ``taken`` returns (layer, ms) since its last call."""
 
     class KeptTimes(trt.IProfiler):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -149,7 +149,7 @@ def make_profiler(trt: Any) -> Any:
 
 
 class TrtLayerProfiler:
-    """Times the layers of ``engine``, which has one request, and closes the engine at the end."""
+    """Times the layers of ``engine``, which has one request. ``close`` closes the engine."""
 
     def __init__(self, edition: Edition, engine: Engine, request: TrtRequest) -> None:
         self._edition, self._profiled, self._request = edition, engine, request

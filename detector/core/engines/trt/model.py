@@ -1,5 +1,5 @@
-"""Front end for plans of TensorRT and TensorRT for RTX from other programs (.trt, .engine,
-.plan). A darknet .cfg or a YAML file next to a plan describes its outputs and names its classes."""
+"""Front end for plans (.trt, .engine, .plan) of TensorRT or TensorRT for RTX that other programs
+built. A darknet .cfg or a YAML file next to a plan describes its outputs and names its classes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from detector.core.models.formats.onnx.metadata import Metadata
 
 
-STRIDE = 32  # if no header states it
+STRIDE = 32  # default, if no header states the stride
 
 
 def read(request: ModelRequest) -> Network:
@@ -116,7 +116,7 @@ def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[PlanTe
         with driver.current(gpu.index):
             runtime, engine = deserialize(edition, plan, log, gpu, host_code=trusted)
             plan_tensors = tensors(edition.trt, engine)
-            del engine, runtime  # must be in this order and while their GPU is current
+            del engine, runtime  # must happen in this order, while their GPU is current
     except driver.DriverError as exc:
         raise EngineError(f"{path}: {device}: {exc}") from exc
     except PlanError as exc:

@@ -1,7 +1,7 @@
 """Read plan files, and keep the log in which TensorRT reports why it refuses a plan.
 
-A plan of TensorRT begins with "ftrt", one for RTX with "vtrt". Ultralytics writes a JSON header
-before it: its length as a little-endian int32, then the JSON, then the plan.
+A plan of TensorRT begins with "ftrt", a plan of TensorRT for RTX with "vtrt". A file of Ultralytics
+has a JSON header: the length of the JSON as a little-endian int32, the JSON, then the plan.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from detector.core.engines.trt.edition import EDITIONS, Edition
 from detector.core.models.layouts.plans import PlanTensor
 
 HEAD_BYTES = 4
-KEPT = 40  # number of errors, and of warnings, that a log keeps
+KEPT = 40  # a log keeps so many errors, and as many warnings
 WARNINGS = 5  # number of warnings that the user of a build sees
 SOURCE_LINE = re.compile(r"^\S+\.cpp:\d+: ")  # prefix of the parser's warnings
 # Warnings about an empty input of Resize, and about a second logger in the process.
@@ -42,7 +42,7 @@ def make_log(trt: Any) -> Any:
                 self._warnings[SOURCE_LINE.sub("", text)] = None
 
         def reason(self) -> str:
-            """Return the errors since the last call, in order: the first is usually the cause."""
+            """Return the errors since the last call. The first error is usually the cause."""
             errors = dict.fromkeys(self._errors)
             self._errors.clear()
             return "; ".join(errors) or "TensorRT gave no reason"
@@ -56,7 +56,7 @@ def make_log(trt: Any) -> Any:
     return KeptLog()
 
 
-# Words in TensorRT's log -> text for the user. The first entry with a matching word counts.
+# Phrases in TensorRT's log -> text for the user. The first entry with a matching phrase counts.
 MEANINGS = (
     (
         ("version tag", "serialization version", "current version"),
@@ -120,7 +120,7 @@ def split(data: bytes) -> tuple[dict[str, Any] | None, bytes]:
 def deserialize(
     edition: Edition, plan: bytes, log: Any, gpu: Gpu, host_code: bool = False
 ) -> tuple[Any, Any]:
-    """Return (runtime, ICudaEngine); the runtime must outlive the engine. ``host_code``: a
+    """Return (runtime, ICudaEngine); the runtime must outlive the engine. ``host_code``: whether a
     version-compatible plan may start the runtime that it contains. Raises PlanError."""
     built_by = edition_of(plan)
     if built_by is None:
@@ -145,7 +145,7 @@ def tensors(trt: Any, engine: Any) -> list[PlanTensor]:
     return [_tensor(trt, engine, engine.get_tensor_name(at)) for at in range(engine.num_io_tensors)]
 
 
-# Keyed by name, since the numbers of enum members changed between TensorRT 10 and 11.
+# The keys are names, since the numbers of enum members changed between TensorRT 10 and 11.
 DTYPES = {
     "FLOAT": "float32",
     "HALF": "float16",

@@ -14,7 +14,7 @@ from detector.core.engines.trt.memory import Buffer, DeviceMemory
 from detector.core.models.layouts.plans import PlanTensor
 
 CHANNELS = 3
-IN_FLIGHT = 2  # requests at once, so that one copies data while the other computes
+IN_FLIGHT = 2  # concurrent requests, so that one copies data while the other computes
 
 
 class TrtRequest(RawRequest):
@@ -32,8 +32,8 @@ class TrtRequest(RawRequest):
         batch: int,
         foreign: bool,
     ) -> None:
-        """Create the context and allocate memory. ``make_context`` may return None. ``foreign``:
-        the plan is not ours, so its input may be float or NCHW instead of u8 NHWC."""
+        """Create the context and allocate memory. ``make_context`` returns None if it fails.
+        ``foreign``: the plan is not ours, so its input may be float or NCHW instead of u8 NHWC."""
         self._stream = self._own(self._memory.stream())
         self._begin = self._own(self._memory.event())
         self._end = self._own(self._memory.event())
@@ -54,7 +54,7 @@ class TrtRequest(RawRequest):
         return made
 
     def _set_batch(self, input_tensor: PlanTensor, batch: int) -> None:
-        """Set the batch, in the narrowest profile that allows it, which is tuned best for it."""
+        """Set the batch in the profile with the narrowest range, which is tuned best for it."""
         if not input_tensor.profiles:
             return
         fitting = [
@@ -101,7 +101,7 @@ class TrtRequest(RawRequest):
             for output in self._outputs:
                 output.download(self._stream)
             self._end.record(self._stream)
-            self._end.wait()  # for this request's work only
+            self._end.wait()  # waits for this request's work only
             self.device_ms = self._end.ms_since(self._begin)
         for output, result in zip(self._outputs, self._results, strict=True):
             if result is not output.host:
@@ -109,9 +109,9 @@ class TrtRequest(RawRequest):
         return [result[:n] for result in self._results]
 
     def attach(self, profiler: Any) -> None:
-        """Time the layers of each run from now on; ``report`` passes the times to ``profiler``."""
+        """Time the layers of each later run; ``report`` passes the times to ``profiler``."""
         with translated(self._edition.engine, "attach a profiler"), self._memory.active():
-            # If True, TensorRT would wait for the device in the call that starts a run.
+            # If this were True, the call that starts a run would wait for the device.
             self._context.enqueue_emits_profile = False
             self._context.profiler = profiler
 
@@ -126,8 +126,8 @@ class TrtRequest(RawRequest):
         return self._context
 
     def release(self) -> None:
-        """Free all memory; the device must be active. May be called twice. If something cannot be
-        freed, free the rest, then raise the first error."""
+        """Free all memory; the device must be active. May be called twice. If freeing one part
+        fails, free the rest, then raise the first error."""
         owned, self._owned = self._owned, []
         errors: list[Exception] = []
         for resource in reversed(owned):
@@ -141,8 +141,8 @@ class TrtRequest(RawRequest):
 
 
 def _slot(host: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[Any] | None]:
-    """Return the slot u8 [B, H, W, 3], and a view of the input [B, H, W, 3] to which the slot is
-    copied before each run; None if the slot is the input."""
+    """Return the slot, u8 [B, H, W, 3], and the input as a view [B, H, W, 3] to which each run
+    copies the slot. The view is None if the slot is the input itself."""
     if host.dtype == np.uint8 and host.shape[1] != CHANNELS:
         return host, None
     view = host.transpose(0, 2, 3, 1) if host.shape[1] == CHANNELS else host
@@ -150,7 +150,7 @@ def _slot(host: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[Any] | None]:
 
 
 def _fill(planes: NDArray[Any], slot: NDArray[np.uint8]) -> None:
-    """Copy the slot to the input. A float input is in 0..1 instead of 0..255."""
+    """Copy the slot to the input. A float input gets values in 0..1 instead of 0..255."""
     if planes.dtype == np.uint8:
         np.copyto(planes, slot)
     else:

@@ -24,8 +24,8 @@ TARGETS = {
 
 @dataclass(frozen=True, slots=True)
 class TrtSettings:
-    """Options of a plan. ``batches``: smallest, tuned, largest. ``targets``: compute capabilities;
-    empty: the default. ``graphs``: whether to use a CUDA graph; None: if it is faster."""
+    """Options of a plan. ``batches``: (smallest, tuned, largest). ``targets``: compute
+    capabilities, () for the default. ``graphs``: use a CUDA graph; None: only if it is faster."""
 
     batches: tuple[int, int, int]
     workspace_mb: int = 0

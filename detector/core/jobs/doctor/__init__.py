@@ -18,7 +18,7 @@ from detector.core.run.environment import environment, version_of
 from detector.core.run.in_force import list_in_force
 from detector.core.run.measurements import why_not_read
 
-# Encoder -> purpose. The default job needs both.
+# Encoder -> purpose. The default job needs both encoders.
 ENCODERS = {"libx264": "the annotated video", "aac": "its sound, if it cannot be copied"}
 DECODERS = ("h264", "hevc", "vp9", "av1", "mpeg4", "mjpeg")
 CV2_PACKAGES = (
@@ -30,7 +30,7 @@ CV2_PACKAGES = (
 
 
 def codecs() -> dict[str, Any]:
-    """Return what cv2 and PyAV support, and which packages of cv2 overwrite each other."""
+    """Return what cv2 and PyAV support, and warnings, such as packages that both contain cv2."""
     installed = [name for name in CV2_PACKAGES if version_of(name)]
     report: dict[str, Any] = {
         "cv2": _describe_cv2(),
@@ -68,7 +68,7 @@ def _describe_cv2() -> dict[str, Any]:
             "threads": cv2.getNumThreads(),
             "error": None,
         }
-    except Exception as error:  # a missing libGL is an ImportError, a broken wheel may be anything
+    except Exception as error:  # without libGL an ImportError; a broken wheel may raise any error
         text = " ".join(str(error).split())
         return {
             "version": None,
@@ -110,11 +110,11 @@ def _has_codec(name: str, mode: str) -> bool:
 
 
 SCHEMA = 1
-LOW_SPACE_BYTES = 500 << 20  # less is too little for a TensorRT plan and its timing cache
+LOW_SPACE_BYTES = 500 << 20  # enough for a TensorRT plan and its timing cache
 
 
 def examine(config: Config, quick: bool = False) -> dict[str, Any]:
-    """Return all findings as JSON values. ``quick``: run nothing; call installed engines usable."""
+    """Return all findings as JSON values. ``quick``: run nothing, trust that engines work."""
     engine_facts = [_examine_engine(name, quick) for name in engines.names()]
     given = config.runtime.engines_dir
     folders = {
@@ -146,7 +146,7 @@ def examine(config: Config, quick: bool = False) -> dict[str, Any]:
 
 def _examine_engine(name: str, quick: bool) -> dict[str, Any]:
     """Return facts about an engine. ``reason``: why it is not usable. ``precisions``: precision ->
-    None, or why it cannot run. ``builds``: whether its files can be built here."""
+    why it cannot run, or None. ``builds``: whether this machine can build its files."""
     facts = {
         "name": name,
         "usable": False,
@@ -187,7 +187,7 @@ def _time_encoders() -> dict[str, Any]:
 def _check_default_job(
     engine_facts: list[dict[str, Any]], folders: dict[str, Any], quick: bool
 ) -> dict[str, Any]:
-    """Check ``detect-video in.mp4`` with a test clip; if ``quick``, judge it by the findings."""
+    """Run ``detect-video in.mp4`` with a test clip. If ``quick``, judge by the findings instead."""
     try:
         engine, why = _ranking.choose_by_rank()
     except EngineError as error:
@@ -228,7 +228,7 @@ def _describe_folder(path: Path, replaceable: bool) -> dict[str, Any]:
 
 
 def _warnings(document: dict[str, Any]) -> list[str]:
-    """Return warnings about things that work, but slowly or not as expected."""
+    """Return warnings about what works, but slowly or not as expected."""
     warnings = [
         *document["media"]["warnings"],
         *document["threads"]["warnings"],

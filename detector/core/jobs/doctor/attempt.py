@@ -19,20 +19,20 @@ from detector.core.run.parent import child_command
 if TYPE_CHECKING:
     from detector.core.models.base import Network
 
-# Enough to import torch from a cold disk, or to build a first plan of TensorRT.
+# Enough time to import torch from a cold disk, or to build a first plan of TensorRT.
 TIMEOUT_S = 180.0
-# The words that ``main`` accepts, besides an engine's name.
+# The words that ``main`` accepts, apart from an engine's name.
 DEFAULT_JOB = "default job"
-BUILD = "build "  # followed by an engine's name: build its file of a small network
+BUILD = "build "  # with an engine's name after it: build that engine's file of a small network
 TIME_ENCODERS = "encoders"
 LAST_OUTPUT = 300  # characters of the child's errors that a message quotes
-FRAMES = 3  # in the test clip
-SIDE = 64  # pixels of these frames
+FRAMES = 3  # number of frames of the test clip
+SIDE = 64  # width and height of these frames, in pixels
 
 
 def try_in_child(word: str) -> dict[str, Any]:
-    """Return what ``main`` printed: ``error`` (None, or what failed); for an engine ``precisions``
-    (each with None, or why it cannot run); for encoders ``encoders``."""
+    """Return what ``main`` printed: ``error`` (what failed, or None), for an engine ``precisions``
+    (each with why it cannot run, or None), for encoders ``encoders``."""
     code = "from detector.core.jobs.doctor.attempt import main; main(sys.argv[1])"
     try:
         done = subprocess.run(
@@ -50,7 +50,7 @@ def try_in_child(word: str) -> dict[str, Any]:
         result: dict[str, Any] = json.loads(lines[-1])
     except (IndexError, ValueError):
         return {"error": _describe_end(word, done), "exit_code": EXIT_ENGINE}
-    if done.returncode < 0 and result["error"] is None:  # crashed after it printed its results
+    if done.returncode < 0 and result["error"] is None:  # it crashed after printing its results
         return {**result, "error": _describe_end(word, done), "exit_code": EXIT_ENGINE}
     return result
 
@@ -90,7 +90,7 @@ def main(word: str) -> None:
 
 
 def _run_plus_one(name: str) -> dict[str, str | None]:
-    """Run x + 1 on the engine. Return precision -> None, or why it cannot run."""
+    """Compute x + 1 on the engine. Return precision -> why it cannot run, or None."""
     from detector.core import engines
     from detector.core.engines.base import EngineOptions
     from detector.core.errors import EngineError

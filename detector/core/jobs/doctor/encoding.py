@@ -12,15 +12,15 @@ from detector.core.config.schema import ENCODERS
 from detector.core.errors.writing import temporary_folder
 
 SIZE = 1280, 720
-FRAMES = 30  # one second, and more frames than an encoder buffers
+FRAMES = 30  # one second of video; more frames than an encoder buffers
 RATE = Fraction(30)
 
 
 def encoders(quick: bool, clock: Callable[[], float] = time.perf_counter) -> dict[str, Any]:
-    """Return name -> ``usable``, its ``reason``, and ``fps`` of 1280x720 at --quality balanced."""
+    """Return for each encoder ``usable``, ``reason``, ``fps`` (1280x720, --quality balanced)."""
     try:
         from detector.core.sinks.video.encoders import cure_of, why_not
-    except ImportError:  # no PyAV, which doctor reports elsewhere
+    except ImportError:  # PyAV is missing, which doctor reports elsewhere
         return {}
     results: dict[str, Any] = {}
     for name in ENCODERS:
@@ -33,12 +33,12 @@ def encoders(quick: bool, clock: Callable[[], float] = time.perf_counter) -> dic
 
 
 def unusable(reason: str) -> dict[str, Any]:
-    """Return the result of ``encoders`` if none can be used."""
+    """Return the result of ``encoders`` if no encoder can be used."""
     return {name: {"usable": False, "reason": reason, "fps": None} for name in ENCODERS}
 
 
 def measure(name: str, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Return pictures per second, from the first picture to the finished file."""
+    """Return pictures per second. Measure from opening the file until it is finished."""
     from detector.core.sinks.video import VideoSink
     from detector.core.types import Detections, Frame, SourceInfo
 

@@ -9,7 +9,7 @@ from detector.core.errors.machine import NotHereError
 
 
 class GpuBytes(NamedTuple):
-    """``process``: used by this process; None in a container with its own process numbers."""
+    """GPU memory. ``process``: that of this process; None in a container with own process ids."""
 
     process: int | None
     used: int
@@ -20,7 +20,7 @@ class NvmlGpu:
     """A GPU, opened in NVML. Methods raise NVML's errors if the GPU does not report a value."""
 
     def __init__(self, device: str = "cpu") -> None:
-        """``device``: "cuda:1", else the first GPU. Raises NotHereError."""
+        """``device``: "cuda:1", or any other text for the first GPU. Raises NotHereError."""
         try:
             import pynvml
 
@@ -32,7 +32,7 @@ class NvmlGpu:
                 self._handle = pynvml.nvmlDeviceGetHandleByPciBusId(place)
             else:
                 self._handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        except Exception as error:  # no package, no driver or no such GPU; NVML has its own errors
+        except Exception as error:  # without package, driver or GPU; NVML has its own errors
             reason = " ".join(str(error).split()) or type(error).__name__
             raise NotHereError(f"NVML: {reason}") from error
         self._nvml: Any = pynvml
@@ -48,7 +48,7 @@ class NvmlGpu:
     def _read_own_bytes(self) -> int | None:
         try:
             running = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
-        except Exception:  # NVML's own error: the GPU or the system does not report it
+        except Exception:  # an error of NVML's own: GPU or system do not report the bytes
             return None
         own = [process.usedGpuMemory for process in running if process.pid == os.getpid()]
         return int(own[0]) if own and own[0] is not None else None

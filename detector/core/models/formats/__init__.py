@@ -2,8 +2,8 @@
 their limits against damaged and hostile files.
 
 Each limit is at least ten times what the largest real file needs (docs/models.md has the table).
-DETECT_VIDEO_MODEL_LIMITS=10 makes all limits ten times as high, for a larger file that the user
-trusts. It does not change limits of the file format, or of the machine's memory.
+If a trusted file is larger, DETECT_VIDEO_MODEL_LIMITS=10 makes all limits ten times as high. The
+variable does not change limits of the file format or of the machine's memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_FACTOR = 1_000_000
 
 
 def raised(limit: int) -> int:
-    """Return the limit times the variable's factor. Raises UsageError if it is not a factor."""
+    """Return the limit times the variable's factor. Raises UsageError for a wrong factor."""
     return limit * _factor()
 
 

@@ -1,15 +1,15 @@
-"""int8: calibrate a network on frames of the user's own video, and choose what stays float.
+"""int8: calibrate a network on frames of the user's own video, and choose which layers stay float.
 
-This room reads frames and runs engines. The graph itself, with its Q and DQ nodes, is written by
-``detector.core.models.graph.qdq``, from ranges that ``detector.core.models.graph.ranges`` measures.
+This room reads frames and runs engines. ``detector.core.models.graph.ranges`` measures the ranges
+of values, from which ``detector.core.models.graph.qdq`` writes the graph with its Q and DQ nodes.
 
 calibrate.py  finds the calibration of a model and an input size
 making.py     makes a calibration, with frames.py and search.py
 frames.py     samples the frames of a source, and holds half of them out
 search.py     measures agreement with fp32, and finds which layers must stay float
 
-If the int8 graph was built before, a run only reads the calibration. It needs neither the fp32
-graph nor the code that converts it (``_find_built``).
+If the int8 graph exists already, a run only reads the calibration (``_find_built``), without the
+fp32 graph and the code that converts it.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def quantize_network(
 ) -> tuple[Network, list[str]]:
     """Return the network in int8, and lines for the user.
 
-    ``kind``: one of ``int8.KINDS``; one calibration serves all kinds and batches. It is made if
-    ``--calibrate`` names a source; otherwise the one saved in ``folder`` is used. int8-u8-front
-    becomes int8-u8 if the calibration has no result for it.
+    ``kind``: one of ``int8.KINDS``. One calibration serves all kinds and batches. If
+    ``--calibrate`` names a source, make a calibration, otherwise use one saved in ``folder`` or
+    packaged. int8-u8-front becomes int8-u8 if the calibration has no result for int8-u8-front.
 
     Raises UsageError if there is no calibration or no layer can be int8, SourceError for a source
-    without frames, ModelError for a graph that is not fp32 or above 2 GiB, OutputError for the
-    folder, EngineError if ``progress`` stops the calibration.
+    without frames, ModelError for a graph that is not fp32 or is above 2 GiB, OutputError for the
+    folder, and EngineError if ``progress`` stops the calibration.
     """
     if network.precision != "fp32":
         raise ModelError(
@@ -78,7 +78,7 @@ def quantize_network(
         variant.graph = lambda: quantised_graph(
             network.graph, calibration.ranges, float_nodes, kind, weight_top(kind)
         )
-        # The exported file records the graph's sizes, so the next run builds no fp32 graph.
+        # Export the fp32 graph too: its file has the sizes that the next run needs.
         notes = [*notes, *building.export(network, folder).notes]
     return variant, [*notes, *more]
 
@@ -86,7 +86,7 @@ def quantize_network(
 def get_calibration(
     network: Network, config: Config, folder: Path, progress: BuildProgress
 ) -> tuple[Calibration, list[str]]:
-    """Make the calibration of ``--calibrate``, or find the saved one; return it with notes."""
+    """Make the calibration of ``--calibrate``, or find a saved one. Return it with notes."""
     if config.calibration.calibrate in (None, PACKAGED):
         return find_calibration(network, config, folder)
     from detector.core.run.quantize.making import make_calibration
@@ -97,8 +97,8 @@ def get_calibration(
 def _find_built(
     network: Network, kind: str, config: Config, folder: Path
 ) -> tuple[Network, list[str]] | None:
-    """Return ``quantize_network``'s result if its graph is in the folder, else None. The graph's
-    record names code, network and calibration, so tensors need not be compared again."""
+    """Return ``quantize_network``'s result if its graph is in the folder, otherwise None. The
+    graph's manifest identifies code, network and calibration, so we need not compare tensors."""
     if config.calibration.calibrate not in (None, PACKAGED):
         return None
     try:
@@ -119,7 +119,7 @@ def _describe_variant(
     by_openvino = kind == calibration.form_of(FRONT)
     halves = calibration.result.get(FLOAT_IN_BF16) if by_openvino else None
     summary = {**asdict(result), "float_in_bf16": halves and halves.agreement}
-    summary["kept"] = list(result.kept)  # a list, as when read from JSON
+    summary["kept"] = list(result.kept)  # the same type as when read from JSON
     variant = replace(
         network,
         graph=None,

@@ -1,9 +1,9 @@
-"""A calibration: the ranges of a network's tensors, and what stays float in int8.
+"""A calibration: the ranges of a network's tensors, and which nodes stay float in int8.
 
-It is saved as one file for a model and an input size, whatever the batch and the kind of int8, so
-that every int8 graph of the model comes from the same measurement. ``find_calibration`` finds the
-file, making.py makes it. A known model may include one (``packaged``): it is used if no other is
-saved, or with ``--calibrate packaged``.
+One file for a model and an input size serves every batch and every kind of int8, so that all int8
+graphs of the model come from the same measurement. making.py makes the file, and
+``find_calibration`` finds it. A known model may have a packaged calibration (``packaged``), which
+we use if no other is saved, or with ``--calibrate packaged``.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 SCHEMA = 1
 # Key of ``Calibration.result`` in packaged calibrations: int8-u8 with weights of 7 bits.
 NARROW = "int8-u8, 7 bits"
-# Key for int8 by OpenVINO with float layers in bf16. If a calibration has it, OpenVINO uses bf16. A
-# calibration made on a CPU with bf16 has it if the agreement is within the budget, a packaged one
-# if the loss of AP50 is small (docs/model-street.md).
+# Key for int8 by OpenVINO with float layers in bf16. OpenVINO uses bf16 if a calibration has this
+# key. A calibration made on a CPU with bf16 has it if the agreement is within the budget, and a
+# packaged calibration if the loss of AP50 is small (docs/model-street.md).
 FLOAT_IN_BF16 = "int8-u8, float in bf16"
 SUFFIX = ".calibration"  # JSON in spite of the name; the manifest next to it ends in .json
 UNREADABLE = (UsageError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
@@ -45,25 +45,25 @@ class Int8Result:
     """The result of one kind of int8. Agreements are with fp32, on the held-out frames."""
 
     kept: tuple[str, ...]  # nodes that stay float
-    plain: float  # agreement with every layer int8
-    agreement: float  # agreement with ``kept`` in float
-    float_layers: int  # number of the ``layers`` with multiplications that stay float
-    layers: int
-    float_macs: float  # their share of all MACs, 0..1
+    plain: float  # agreement if every layer is int8
+    agreement: float  # agreement if ``kept`` are float
+    float_layers: int  # number of multiplying layers that stay float
+    layers: int  # number of all multiplying layers
+    float_macs: float  # share of all MACs that stay float, 0..1
     runs: int  # number of graphs measured
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The document of a calibration file. ``ranges``: tensor, or channel that a depthwise
-    convolution reads -> range. ``result``: key -> result. Keys: kinds of int8 (int8-u8-front only
-    if OpenVINO ran it), ``FLOAT_IN_BF16``; in packaged files also ``NARROW`` and bf16."""
+    """The document of a calibration file. ``ranges``: range of each tensor, and of each channel
+    that a depthwise convolution reads. ``result``: by kind of int8 (int8-u8-front only if OpenVINO
+    ran it) or by ``FLOAT_IN_BF16``; packaged files also have the keys ``NARROW`` and bf16."""
 
     source: str
     method: str
     seen: int  # frames used to measure the ranges
-    held_out: int  # frames that agreement was measured on
-    apart: bool  # whether these are two sets of frames
+    held_out: int  # frames used to measure the agreement
+    apart: bool  # whether ``seen`` and ``held_out`` are different frames
     frames_sha256: str
     budget: float  # lowest agreement to accept
     searched: bool
@@ -80,7 +80,7 @@ class Calibration:
         return any(channel_name(tensor, 0) in self.ranges for tensor in self.ranges)
 
     def key_here(self, kind: str) -> str:
-        """Return the key of ``result`` for a kind on this CPU."""
+        """Return the key of ``result`` that applies to a kind on this CPU."""
         return NARROW if weight_top(kind) != WEIGHT_TOP and NARROW in self.result else kind
 
     def sentences(self, kind: str) -> list[str]:
@@ -117,12 +117,12 @@ class Calibration:
 
     @staticmethod
     def from_json(text: str) -> Calibration:
-        """Parse a calibration. Raises one of ``UNREADABLE`` for a text that is not one."""
+        """Parse a calibration. Raises one of ``UNREADABLE`` for any other text."""
         return Calibration.from_document(parse_json(text, "calibration"))
 
     @staticmethod
     def from_document(document: dict[str, Any]) -> Calibration:
-        """Convert JSON values. Raises one of ``UNREADABLE`` if they are not a calibration."""
+        """Convert JSON values to a calibration. Raises one of ``UNREADABLE`` for other values."""
         if document.pop("schema") != SCHEMA:
             raise ValueError("another schema")
         ranges = {
@@ -142,7 +142,7 @@ def find_calibration(
     network: Network, config: Config, folder: Path, *, by_graph: bool = True
 ) -> tuple[Calibration, list[str]]:
     """Return the saved or packaged calibration for this model and size, with notes. ``by_graph``:
-    compare the names of the graph's tensors too. Raises UsageError if there is none."""
+    also compare the names of the graph's tensors. Raises UsageError without a calibration."""
     if config.calibration.calibrate == PACKAGED:
         calibration = packaged(network, config.network.model, by_graph=by_graph)
         if calibration is None:
@@ -154,8 +154,8 @@ def find_calibration(
 def _find_saved(
     network: Network, config: Config, folder: Path, by_graph: bool
 ) -> tuple[Calibration, list[str]]:
-    """Return the newest saved calibration that fits, if possible one made with this
-    --calibrate-method and --budget."""
+    """Return the newest saved calibration that fits, preferably one made with the requested
+    --calibrate-method and --budget, or else the packaged one."""
     expected, notes = model_key(network, by_graph=by_graph), []
     pattern = re.compile(re.escape(file_stem(network)) + "-[0-9a-f]{12}" + re.escape(SUFFIX))
     paths = [path for path in folder.glob(f"*{SUFFIX}") if pattern.fullmatch(path.name)]
@@ -195,8 +195,8 @@ def _find_saved(
 
 
 def packaged(network: Network, model: str, *, by_graph: bool = True) -> Calibration | None:
-    """Return the calibration packaged with a known model, for its own weights and input size. If
-    the model declares canvases, the calibration fits every size (docs/model-street.md)."""
+    """Return the calibration packaged with a known model, or None for other weights or input sizes.
+    If the model declares canvases, the calibration fits every size (docs/model-street.md)."""
     if model not in known() or (path := known_model(model).calibration) is None:
         return None
     try:
@@ -233,7 +233,7 @@ def model_key(network: Network, *, by_graph: bool = True) -> dict[str, Any]:
     key: dict[str, Any] = {
         "schema": SCHEMA,
         "sources_sha256": network.sha256,
-        # The family decides how pixels are scaled, and so the range of every tensor.
+        # The family decides how pixels are scaled, which changes the range of every tensor.
         "family": network.family,
         "input": [network.input.height, network.input.width],
     }
@@ -241,12 +241,12 @@ def model_key(network: Network, *, by_graph: bool = True) -> dict[str, Any]:
         from detector.core.models.graph.qdq import depthwise_inputs, tensors_to_measure
 
         graph = network.graph
-        # A network with depthwise convolutions needs a calibration with their channels.
+        # A network with depthwise convolutions needs a calibration of the channels they read.
         names = "\n".join([*tensors_to_measure(graph), *depthwise_inputs(graph)])
         key["tensors"] = hashlib.sha256(names.encode()).hexdigest()[:16]
     return key
 
 
 def file_stem(network: Network) -> str:
-    """Return a file name without batch and precision, since a calibration applies to all."""
+    """Return a file stem without batch and precision, since a calibration applies to any."""
     return re.sub(r"-b\d+$", "-int8", store.stem(network))

@@ -1,4 +1,4 @@
-"""Read the frames for a calibration, spread evenly over a source, and hold out half of them."""
+"""Read evenly spread frames of a source for a calibration. Hold half out to measure agreement."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from detector.core.stages.preprocess import letterbox
 
 Slots = NDArray[np.uint8]  # RGB [N, H, W, 3], the network's input
 
-HOLD_OUT = 2  # every second frame is held out
+HOLD_OUT = 2  # hold out every second frame
 
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Frames of a calibration. Ranges are measured on ``seen``, and agreement on ``held_out``. A
-    single frame is in both; then ``apart`` is False."""
+    """Frames of a calibration. Ranges are measured on ``seen``, and agreement on ``held_out``. If
+    there is only one frame, it is in both, and ``apart`` is False."""
 
     seen: Slots
     held_out: Slots
@@ -54,8 +54,8 @@ def read_frames(spec: str, rules: InputRules, count: int) -> Frames:
 def sample_evenly(
     images: Iterable[NDArray[np.uint8]], count: int, rules: InputRules
 ) -> list[Slots]:
-    """Letterbox ``count`` of the images, [H, W, 3] each, spread evenly over all of them. Since
-    their number is unknown, the step doubles whenever twice ``count`` have been taken."""
+    """Letterbox ``count`` of the images, [H, W, 3] each, spread evenly over all of them. We do not
+    know their number, so we double the step whenever we have taken twice ``count``."""
     step, taken = 1, []
     for index, image in enumerate(images):
         if index % step:

@@ -1,4 +1,4 @@
-"""Make a calibration: measure the ranges on frames, and search which units stay float."""
+"""Make a calibration: measure ranges on frames, and search which units (node groups) stay float."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ if TYPE_CHECKING:
 def make_calibration(
     network: Network, settings: CalibrationConfig, folder: Path, progress: BuildProgress
 ) -> tuple[Calibration, list[str]]:
-    """Return the calibration on ``--calibrate``'s source, saved or new, and lines for the user."""
+    """Return the saved or a new calibration on the source of ``--calibrate``, and notes."""
     source = str(settings.calibrate)
     sources.refuse_pipe(source, "calibration reads its source more than once")
     with sources.open(source, frames=1):
-        pass  # refuses a source that cannot be opened, before anything is made
+        pass  # raise an error before making anything if the source cannot be opened
     made = building.build_once(
         folder,
         file_stem(network),
@@ -127,7 +127,7 @@ def calibrate(
     )
     reference = Reference.of(network, frames.held_out)
     searched = network.random_seed is None
-    budget = settings.budget if searched else 0.0  # a budget of 0 needs no search
+    budget = settings.budget if searched else 0.0  # with a budget of 0, no unit stays float
     search = partial(_search_kinds, network, frames, ranges, budget=budget, progress=progress)
     result, of_openvino = search(KINDS[:2], reference), KINDS[0]
     if engines.is_installed(OPENVINO):
@@ -166,7 +166,7 @@ def float_in_bf16(
     int8_result: Int8Result,
     reference: Reference,
 ) -> Int8Result | None:
-    """Measure the result with float layers in bf16; None if OpenVINO cannot run the graph."""
+    """Return the result with float layers in bf16, or None if OpenVINO cannot run the graph."""
     graph = quantised_graph(network.graph, ranges, set(int8_result.kept), kind, weight_top(kind))
     share = _agreement_if_it_runs(reference.by_openvino(kind, "bf16"), graph)
     return None if share is None else replace(int8_result, agreement=share, runs=1)
@@ -188,7 +188,7 @@ def _search_kinds(
     budget: float,
     progress: Progress,
 ) -> dict[str, Int8Result]:
-    """Search the float units of each kind, which include those of the previous kind."""
+    """Search the units that stay float in each kind. They also stay float in the next kinds."""
     units = int8_units(Wiring(network.graph))
     results: dict[str, Int8Result] = {}
     ranking: list[Unit] | None = None
@@ -225,7 +225,7 @@ def _choose_few_frames(frames: Frames) -> NDArray[np.uint8]:
 def _graph_maker(
     network: Network, ranges: Mapping[str, Range], kind: str, always_float: Sequence[Unit]
 ) -> MakeGraph:
-    """Return a function that makes a graph with given units, and ``always_float``, in float."""
+    """Return a function: units that stay float, besides ``always_float`` -> quantised graph."""
     return lambda float_units: quantised_graph(
         network.graph,
         ranges,

@@ -1,15 +1,15 @@
-"""Find which units must stay float for int8 to agree with fp32, in a bounded number of runs.
+"""Find which units (groups of nodes) must stay float so that int8 agrees with fp32.
 
 1. ``rank_units`` makes one unit at a time int8 and measures the error of the raw outputs on a few
-   frames. It ranks units by that error over the square root of their multiply-accumulates: of two
-   units with equal error, the cheaper one stays float first. (On yolo-fastest-1.1 this kept 26 % of
-   the MACs float; ranking by error alone kept 31 %, by error per MAC 28 %.)
-2. ``choose_float_units`` bisects that ranking for the number of worst units that must stay float
-   to reach the budget of agreement on the held-out frames.
+   frames. It ranks units by this error divided by the square root of their multiply-accumulates,
+   so of two units with equal error the cheaper one stays float first. (On yolo-fastest-1.1 this
+   kept 26 % of the MACs float. Ranking by error alone kept 31 %, by error per MAC 28 %.)
+2. ``choose_float_units`` bisects that ranking for the number of worst units that must stay float to
+   reach the budget (the lowest agreement to accept) on the held-out frames.
 3. It then tries the most expensive of those units in int8 again, one after the other.
 
-Nothing is random: the same graph, frames and library give the same result. ``Reference`` runs the
-graphs, by default on the engine ort, and compares them with fp32.
+The number of runs is bounded, and nothing is random: the same graph, frames and library give the
+same result. ``Reference`` runs the graphs, by default with ort, and compares them with fp32.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     import onnx
 
 RANKING_FRAMES = 4  # frames on which ``rank_units`` measures errors
-TRIALS = 16  # largest number of units that step 3 tries
-MIN_SHARE = 1e-3  # units with a smaller share of all MACs are ranked as if they had this one
+TRIALS = 16  # most units that step 3 tries
+MIN_SHARE = 1e-3  # a unit with a smaller share of all MACs is ranked as if it had this share
 ENGINE = "ort"  # runs the compared graphs
 OPENVINO = "openvino"  # runs graphs that ONNX Runtime refuses, and mixes int8 and bf16
-# The default thresholds, whatever a run's options are, since a calibration serves many runs.
+# The default thresholds. A run's options do not matter, since a calibration serves many runs.
 SELECTION = SelectionConfig()
 
 Outputs = list[NDArray[np.float32]]  # one picture's outputs, each with a leading axis of 1
@@ -46,7 +46,7 @@ MakeGraph = Callable[[Sequence[Unit]], "onnx.ModelProto"]
 """Units that stay float -> the quantised graph."""
 Score = Callable[["onnx.ModelProto"], float]
 Progress = Callable[[str, int, int], None]
-"""(what is being done, steps done, steps in all); raises to stop."""
+"""(what is being done, steps done, steps in all). It raises an error to stop the search."""
 
 
 # Measuring a graph against fp32
@@ -89,7 +89,7 @@ def detections(
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The fp32 graph's results on some frames, with which other graphs are compared."""
+    """The fp32 graph's results on some frames, to which other graphs are compared."""
 
     network: Network
     slots: NDArray[np.uint8]  # RGB [N, H, W, 3]
@@ -104,12 +104,12 @@ class Reference:
         return Reference(network, slots, outputs, detections(network, outputs))
 
     def with_slots(self, slots: NDArray[np.uint8]) -> Reference:
-        """Return a reference for other frames. Runs the network's own graph."""
+        """Return a reference for other frames. Runs the network's own graph on them."""
         own = raw_outputs(self.network, self.network.graph, slots)
         return replace(self, slots=slots, outputs=own, detections=detections(self.network, own))
 
     def by_openvino(self, kind: str, float_type: str) -> Reference:
-        """Return a reference for int8 graphs by OpenVINO, with float layers in ``float_type``."""
+        """Return a reference that runs int8 graphs by OpenVINO, float layers in ``float_type``."""
         options = {"precision": "int8", "concurrency": 1, "own": {"float": float_type}}
         network = replace(self.network, precision=kind)
         return replace(self, network=network, engine=OPENVINO, options=options)
@@ -118,7 +118,7 @@ class Reference:
         return raw_outputs(self.network, graph, self.slots, self.engine, **self.options)
 
     def agreement(self, graph: onnx.ModelProto) -> float:
-        """Return 2 x matched / (A + B) of the graph's detections and the reference's, 0..1."""
+        """Return 2 x matched / (A + B), 0..1, for A detections of the graph, B of the reference."""
         return agreement(self.detections, detections(self.network, self.run(graph))).share
 
     def error(self, graph: onnx.ModelProto) -> float:
@@ -126,7 +126,7 @@ class Reference:
 
 
 def noise_over_signal(expected: Sequence[Outputs], actual: Sequence[Outputs]) -> list[float]:
-    """Return each output's noise over its signal, on all frames; without a signal, the noise."""
+    """Return noise / signal of each output (sums of squares); just the noise if the signal is 0."""
     shares = []
     for at in range(len(expected[0])):
         signal = sum(float(np.square(picture[at], dtype=np.float64).sum()) for picture in expected)
@@ -144,7 +144,7 @@ def noise_over_signal(expected: Sequence[Outputs], actual: Sequence[Outputs]) ->
 def rank_units(
     units: Sequence[Unit], make_graph: MakeGraph, error: Score, progress: Progress = lambda *_: None
 ) -> list[Unit]:
-    """Return the units, with the largest error for their cost first."""
+    """Return the units in order: largest error for its cost first."""
     all_macs = sum(unit.macs for unit in units) or 1
     harm = {}
     for done, unit in enumerate(units, 1):
@@ -157,9 +157,9 @@ def rank_units(
 
 @dataclass(slots=True)
 class FloatChoice:
-    """The result of a search. ``kept``: the units that stay float. ``plain``: the agreement without
-    float units; ``reached``: with all of ``kept``. ``agreements``: number of float units and
-    agreement of every choice that was measured, in order."""
+    """The result of a search. ``kept``: the units that stay float. ``plain``: the agreement if no
+    unit is float; ``reached``: if ``kept`` are. ``agreements``: (number of float units, agreement)
+    of every choice measured, in order."""
 
     kept: list[Unit]
     plain: float
@@ -195,7 +195,7 @@ def choose_float_units(
 def _bisect(
     ranking: Sequence[Unit], measure: Callable[[Sequence[Unit]], float], budget: float
 ) -> tuple[list[Unit], float]:
-    """Return the shortest start of the ranking that reaches the budget, and its agreement."""
+    """Return the fewest worst units that reach the budget if float, and the agreement with them."""
     low, high, best = 0, len(ranking), 1.0
     while high - low > 1:
         middle = (low + high) // 2
@@ -210,7 +210,7 @@ def _bisect(
 def _return_expensive_units(
     choice: FloatChoice, measure: Callable[[Sequence[Unit]], float], budget: float
 ) -> None:
-    """Make the most expensive kept units int8 again, where that stays within the budget."""
+    """Make the most expensive kept units int8 again, if the agreement still reaches the budget."""
     for unit in sorted(choice.kept, key=lambda unit: -unit.macs)[:TRIALS]:
         fewer = [other for other in choice.kept if other is not unit]
         share = measure(fewer)

@@ -1,4 +1,4 @@
-"""Device memory through any installed CUDA package, with one interface. All packages use the GPU's
+"""One interface to device memory through any installed CUDA package. All packages use the GPU's
 primary context, as torch and the CUDA runtime do."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from detector.core.errors import EngineError, UsageError
 
 
 class Stream(Protocol):
-    """A non-default stream: its work is done in order, independently of other streams."""
+    """A non-default stream. Its work is done in order, independently of other streams."""
 
     handle: int
 
@@ -31,19 +31,19 @@ class DeviceEvent(Protocol):
         """Sleep until the stream has reached the event."""
 
     def ms_since(self, earlier: Any) -> float:
-        """Return milliseconds on the device between two events that have happened."""
+        """Return milliseconds on the device since an ``earlier`` event; both must have happened."""
 
     def free(self) -> None: ...
 
 
 class Buffer(Protocol):
-    """An array in page-locked memory, and its copy on the device. ``host`` may outlive ``free``."""
+    """An array in page-locked memory, and its copy on the device. ``free`` keeps ``host`` valid."""
 
     host: NDArray[Any]
     address: int  # on the device
 
     def upload(self, stream: Any) -> None:
-        """Queue a copy to the device. The host array must not change before it has ended."""
+        """Queue a copy to the device. The host array must not change until the copy has ended."""
 
     def download(self, stream: Any) -> None:
         """Queue a copy to the host. Wait for a later event before reading the host array."""
@@ -52,7 +52,7 @@ class Buffer(Protocol):
 
 
 class DeviceMemory(Protocol):
-    """A GPU's memory through a package. Each thread must enter ``active()``."""
+    """A GPU's memory through a package. Each thread that uses it must enter ``active()``."""
 
     name: str
 
@@ -69,7 +69,7 @@ class DeviceMemory(Protocol):
 
 @contextmanager
 def ending_with(undo: Callable[[], object]) -> Iterator[None]:
-    """Call ``undo`` at the end of the block. An error in the block hides an error of ``undo``."""
+    """Call ``undo`` at the end of the block. If both fail, the error of the block is raised."""
     try:
         yield
     except BaseException:
@@ -88,8 +88,8 @@ INSTALL = {
 
 
 def choose_provider(asked: str) -> str:
-    """Choose the package. ``auto``: torch with CUDA if it is imported already, else pycuda, else
-    cuda-python, else torch. Raises UsageError and EngineError."""
+    """Choose the package. ``auto`` takes the first usable one of: torch if it is imported already,
+    pycuda, cuda-python, torch. Raises UsageError and EngineError."""
     if asked != "auto":
         if asked not in PROVIDERS:
             raise UsageError(f"--device-memory {asked}: give auto, {', '.join(PROVIDERS)}")
@@ -108,7 +108,7 @@ def choose_provider(asked: str) -> str:
 
 
 def open_memory(name: str, device: int) -> DeviceMemory:
-    """Open a package from ``choose_provider`` on a GPU. Raises the package's own errors."""
+    """Open a GPU's memory by the package ``name``. Raises the package's own errors."""
     file = PROVIDERS[name]
     module = importlib.import_module(f"{__package__}.{file}")
     make: Callable[[int], DeviceMemory] = getattr(module, f"{file.title().replace('_', '')}Memory")

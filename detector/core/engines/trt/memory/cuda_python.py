@@ -39,7 +39,7 @@ class Runtime:
 
 
 class Pinned:
-    """Page-locked bytes. They are freed together with the last array that uses them."""
+    """Page-locked bytes, which are freed when no array uses them any more."""
 
     def __init__(self, runtime: Runtime, size: int) -> None:
         self._runtime = runtime
@@ -117,7 +117,7 @@ class CudaPythonMemory:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Make the device current in this thread, and restore the earlier one at the end."""
+        """Make the device current in this thread. Restore the previous device at the end."""
         before = self._runtime("cudaGetDevice")
         self._runtime("cudaSetDevice", self._device)
         with ending_with(partial(self._restore, before)):

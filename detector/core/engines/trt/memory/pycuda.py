@@ -1,4 +1,4 @@
-"""Device memory through pycuda. Each thread pushes the GPU's primary context, which we retain."""
+"""Device memory through pycuda. We retain the GPU's primary context, and each thread pushes it."""
 
 from __future__ import annotations
 
@@ -84,5 +84,5 @@ class PycudaMemory:
         return PycudaEvent(self._driver)
 
     def close(self) -> None:
-        """Release the context. It stays alive until the last page-locked array is freed in it."""
+        """Release the context. It stays alive until its last page-locked array is freed."""
         self._context = None

@@ -13,7 +13,7 @@ LIBRARY = "torch"
 
 
 class TorchStream:
-    """A CUDA stream. ``own``: torch's object for it; ``handle``: CUDA's handle of it."""
+    """A CUDA stream. ``own``: torch's object; ``handle``: CUDA's handle."""
 
     def __init__(self, torch: Any, device: Any) -> None:
         self.own = torch.cuda.Stream(device=device)
@@ -41,7 +41,7 @@ class TorchEvent:
 
 
 class TorchBuffer:
-    """Two tensors of bytes. ``host`` is a view of the page-locked one, which it keeps alive."""
+    """A page-locked tensor of bytes and one on the GPU. ``host`` is an array view of the former."""
 
     def __init__(self, torch: Any, device: Any, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         self._torch = torch
