@@ -49,7 +49,7 @@ def open(
 
 
 class AvSource(SteppingSource):
-    """Continues after a packet that the decoder rejects, and tracks each packet's result."""
+    """Reads on after a packet that the decoder rejects, and records each packet's result."""
 
     decoder = "av"
     landing: Landing | None = None  # where ``seek`` starts decoding, if already known

@@ -22,7 +22,7 @@ from detector.core.types import Frame, Image
 if TYPE_CHECKING:
     from detector.core.sources.video._seek import Landing
 
-CV2_SEEK_BACK = 16  # frames before the requested one to which CvCapture_FFMPEG::seek goes back
+CV2_SEEK_BACK = 16  # CvCapture_FFMPEG::seek goes back this many frames from the requested one
 
 
 def open(
@@ -62,8 +62,8 @@ class OpenCVSource(SteppingSource):
         self._unconverted = _complaints.Complaints("swscaler")
         weakref.finalize(self, self._unconverted.close)
         self._capture = self._open_capture()
-        # Garbage collection would cause a deadlock: it holds the GIL and waits for cv2's threads,
-        # and a thread that logs a complaint waits for the GIL.
+        # Release the capture first, as garbage collection could cause a deadlock: it holds the GIL
+        # and waits for cv2's threads, while a thread that logs a complaint waits for the GIL.
         weakref.finalize(self, _release, self._capture, self._complaints)
         if video.complaint:
             self.counts.ended_early = True
