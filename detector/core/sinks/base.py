@@ -16,7 +16,7 @@ DRAWN = ("bgr", "yuv420p")  # ``Sink.pictures`` of the sinks that need boxes dra
 
 
 class Sink:
-    """One output: ``open``, ``write`` each frame in order, then ``close``, or ``abort``.
+    """One output. Call ``open``, ``write`` for each frame in order, then ``close`` or ``abort``.
 
     ``path``: the final path. ``notes``: messages for the session, complete after ``close``. Methods
     raise OutputError if they cannot write.
@@ -30,9 +30,9 @@ class Sink:
     # Suffixes of the output's name. The first is the default; "" or "-labels" means a folder. The
     # sink writes any -o FILE with one of them.
     suffixes: ClassVar[tuple[str, ...]]
-    # The picture that it needs: "none"; "bgr" (``frame.image``) or "yuv420p" (``frame.picture``,
-    # planes or BGR) with boxes drawn, and --no-video skips the sink; or "plain": ``see`` gets BGR
-    # before boxes are drawn, with the objects of --blur pixelated.
+    # The picture that it needs. "none"; "plain": ``see`` gets BGR before boxes are drawn, with the
+    # objects of --blur pixelated; with boxes drawn, so that --no-video skips the sink, either "bgr"
+    # (``frame.image``) or "yuv420p" (``frame.picture``, planes or BGR).
     pictures: ClassVar[str] = "none"
     one_picture: ClassVar[tuple[str, ...]] = ()  # those of ``suffixes`` that mean a single picture
     ending: ClassVar[str] = "-detected"  # default name: IN + ending + suffix
@@ -95,7 +95,7 @@ class Sink:
 
 
 class _OnlyDetections(Sink):
-    """Apply --only-detections to a sink that does not do so itself."""
+    """A mix-in that applies --only-detections to a sink that does not apply it."""
 
     def see(self, image: Image, detections: Detections) -> None:
         if len(detections):

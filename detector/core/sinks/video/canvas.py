@@ -53,7 +53,7 @@ class Canvas:
         kind = picture.format.name, picture.height, picture.width
         if not self._lent or kind != ("yuv420p", *self._even):
             return False
-        # Otherwise the encoder would use the picture's type (I, P, B) in the source.
+        # Otherwise the encoder would use the type (I, P, B) that the picture had in the source.
         picture.pict_type = PictureType.NONE
         return True
 
