@@ -34,8 +34,7 @@ SHARPNESS_SIDE, SHARPNESS_HALF = 64, 100.0
 
 @dataclass(slots=True)
 class TrackRecord:
-    """A track. ``box``: xyxy in its best frame. ``rank``: whether the object is whole, then side x
-    score x sharpness."""
+    """A track. ``box``: xyxy, best frame. ``rank``: whether the object is whole, then the product."""
 
     id: int
     class_id: int

@@ -14,8 +14,7 @@ from detector.core.errors.machine import ARM64
 from detector.core.stages.preprocess import yuv_to_rgb
 from detector.core.types import Colours, Image
 
-# Numbers of ITU-T H.273. Like cv2, we convert HDR and wide gamuts to BT.709; otherwise they would
-# look washed out.
+# Numbers of ITU-T H.273. HDR and wide gamuts become BT.709, as in cv2, or they look washed out.
 BT709, UNSPECIFIED = 1, 2
 HDR_TRANSFERS = (16, 18)  # PQ and HLG
 WIDE_PRIMARIES = (8, 9, 10, 11, 12, 22)  # film, BT.2020, XYZ, both P3, EBU 3213
@@ -28,8 +27,7 @@ BT601, BT2020, BT2020_CONSTANT = 5, 9, 10
 FORMATS = ("yuv420p", "yuvj420p")
 _DEEP_GREY = re.compile(r"(?:gray|ya)f?(?:9|\d\d)(?:le|be)")
 LIMITED, FULL = 1, 2  # FFmpeg's AVCOL_RANGE; limited: 16 is black, 235 white
-# Weights of red and blue in the luma, by number of the matrix. For unspecified (2), we use BT.601,
-# like swscale.
+# Weights of red and blue in the luma, by number of the matrix. 2 (unspecified) is as in swscale.
 LUMA = {1: (0.2126, 0.0722), 2: (0.299, 0.114), 5: (0.299, 0.114), 6: (0.299, 0.114)}
 
 

@@ -85,7 +85,7 @@ def cut_out(picture: AnyPicture, region: Region) -> AnyPicture:
     """Return a part of a picture as a view."""
     x1, y1, x2, y2 = region
     half = np.s_[y1 // 2 : (y2 + 1) // 2, x1 // 2 : (x2 + 1) // 2]
-    if isinstance(picture, Reduced):  # by 2 if there are tiles, since regions begin at even pixels
+    if isinstance(picture, Reduced):  # with tiles, by 2: regions begin at even pixels
         return Reduced(picture.pixels[half], picture.factor, x2 - x1, y2 - y1)
     if not isinstance(picture, Planes):
         return picture[y1:y2, x1:x2]
@@ -220,8 +220,7 @@ def _find_twins(
 def _find_intersecting(
     boxes: Boxes, groups: NDArray[np.int64], tiles: NDArray[np.intp]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the indexes, [K] and [K], of pairs of boxes that intersect, in one group and from two
-    inputs."""
+    """Return the indexes, [K] and [K], of intersecting boxes of one group from two inputs."""
     x1, y1, x2, y2 = np.ascontiguousarray(boxes.T)
     rows, columns = [np.zeros(0, np.intp)], [np.zeros(0, np.intp)]
     for start in range(0, len(boxes), BLOCK):

@@ -67,8 +67,7 @@ def demux(container: Any, streams: list[Any]) -> Iterator[Any]:
 
 
 class SourceCopy:
-    """An open file to copy from. Raises UnfitError if its video stream cannot be copied. ``scan``
-    checks the packets."""
+    """An open file to copy from. Raises UnfitError if Matroska cannot hold its video."""
 
     def __init__(self, path: str, stream: int | None = None) -> None:
         """``stream``: index of the video among all streams; None: the first video."""
