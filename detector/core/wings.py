@@ -1,8 +1,8 @@
 """The wings, and what each of them adds to the program.
 
 A wing is a folder next to the core with a file ``WING/wing.py``, whose ``ADDS`` lists most of its
-additions as literals. The core names no wing. It parses each ``WING/wing.py``, and imports no file
-of a wing before that is needed. Other additions are files in folders such as ``commands/`` or
+additions as literals. The core names no wing. It parses each ``WING/wing.py``, and imports a wing's
+files only when they are needed. Other additions are files in folders such as ``commands/`` or
 ``sinks/``.
 """
 

@@ -40,7 +40,7 @@ def expected(frames):
 @pytest.mark.parametrize(
     ("batch", "concurrency", "requests", "queue", "frames", "drawers"), COMBINATIONS
 )
-def test_every_small_combination(batch, concurrency, requests, queue, frames, drawers, loop):
+def test_small_sizes_keep_all_frames(batch, concurrency, requests, queue, frames, drawers, loop):
     """Include fewer requests than concurrency + queue + 1; memory is just enough for a picture."""
     jitter = random.Random(batch * 1000 + concurrency * 100 + requests * 10 + frames)
 

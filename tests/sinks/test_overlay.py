@@ -108,7 +108,7 @@ def test_packets_are_copied_unchanged(clip: Path, tmp_path: Path) -> None:
 
 
 def test_subtitles_last_as_long_as_their_picture(clip: Path, tmp_path: Path) -> None:
-    """Pictures without detections have none."""
+    """Pictures without detections have no subtitles."""
     none = Detections.empty()
     save(clip, tmp_path / "x.mkv", lambda i: detections_of(i) if i % 2 else none)
     times = sorted({(begin, end) for begin, end, _ in events(tmp_path / "x.mkv")})

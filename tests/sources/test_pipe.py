@@ -103,7 +103,7 @@ def box(name: bytes, length: int, *, wide: bool = False) -> bytes:
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_index_after_the_pictures_is_refused_past_other_boxes(wide: bool) -> None:
+def test_mp4_with_its_index_after_the_pictures_is_refused(wide: bool) -> None:
     before = box(b"ftyp", 24) + box(b"free", 8) + box(b"free", 40, wide=wide)
     with fed(before + box(b"mdat", 64)) as descriptor, pytest.raises(SourceError, match="index"):
         StandardInput(descriptor).rewind()
@@ -178,7 +178,7 @@ def test_truncated_standard_input_is_noted(clip: Path, pipe: Any) -> None:
 
 
 def test_source_can_be_reopened_until_the_second_frame(clip: Path, pipe: Any) -> None:
-    """It is opened first for its size, and then for the run."""
+    """A source is opened first for its size, and then for the run."""
     with pipe(clip.read_bytes()) as standard_input:
         for _ in range(2):
             with sources.open("-") as source:

@@ -36,7 +36,7 @@ class Sink:
     pictures: ClassVar[str] = "none"
     one_picture: ClassVar[tuple[str, ...]] = ()  # those of ``suffixes`` that mean a single picture
     ending: ClassVar[str] = "-detected"  # default name: IN + ending + suffix
-    kinds: ClassVar[tuple[str, ...]] = ("video", "pictures")  # sources that it can write
+    kinds: ClassVar[tuple[str, ...]] = ("video", "pictures")  # kinds of sources that it accepts
     alone: ClassVar[bool] = True  # whether -o FILE with its suffix writes only FILE
     # Sinks are opened, written and closed by ascending ``order``. Small rows come first, so that
     # they are complete if the video fills the disk.

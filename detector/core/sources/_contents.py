@@ -1,4 +1,4 @@
-"""Judge by content and name whether a file is a picture or a video."""
+"""Decide by content and name whether a file is a picture or a video."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class HeifItem(NamedTuple):
     height: int
     tiles: tuple[int, ...]
     turns: tuple[tuple[bytes, bytes], ...]
-    is_ours: bool  # we must decode it, since cv2 and FFmpeg do so wrongly
+    is_ours: bool  # we must decode it, since cv2 and FFmpeg decode it wrongly
 
 
 class _ByteReader:

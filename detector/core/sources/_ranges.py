@@ -171,7 +171,7 @@ class RangeFile:
 
 @contextmanager
 def holding(stored: RangedObject) -> Iterator[str]:
-    """Yield a name under which the object can be opened; close it after the block."""
+    """Yield a name to open the object by; close the object after the block."""
     try:
         with hold_as(str(stored.place), stored.open) as name:
             yield name

@@ -31,7 +31,7 @@ CREDENTIAL_ERRORS = (
 )
 # Amazon's codes for an expired token. The answer to a HEAD request only has the code 400.
 EXPIRED_CODES = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired", "400")
-NO_RETRIES = " (reached max retries: 0)"  # of botocore; misleading, because s3fs retries
+NO_RETRIES = " (reached max retries: 0)"  # in botocore's errors; misleading, since s3fs retries
 SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 

@@ -1,8 +1,8 @@
 """Place labels in a picture full of boxes, and draw their text.
 
-A label never hides another label or its own object, and no face if another place is free. Each
-label tries places around its box, with less and less text, and takes the first free one. If there
-is none, a dot marks the box if it fits; the box's colour still shows the class.
+A label never hides another label or its own object. It hides a face only if no other place is free.
+Each label tries places around its box, with less and less text, and takes the first free one. If
+none is free, a dot marks the box if it fits; the box's colour still shows the class.
 """
 
 from __future__ import annotations

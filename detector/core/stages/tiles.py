@@ -4,11 +4,11 @@ A picture is reduced to the size of a network's input. Tiles are reduced less, s
 stay larger (sliced inference: Akyon et al., 2022, "Slicing Aided Hyper Inference", whose overlap of
 a fifth we use). The whole picture is an input too, because tiles cut large objects.
 
-Boxes of two inputs are one object if they have the same class and an IoU above ``SAME``. A box that
-touches a seam, the edge of its tile inside the picture, may be only a piece of the object.
-Overlapping tiles should find the same in their common pixels, so if one box is at a seam, both are
-clipped to these pixels before they are compared. A piece also belongs to a whole box that contains
-more than ``INSIDE`` of its area. From the boxes of one object we keep
+Boxes of two inputs are one object if they have the same class and an IoU above ``SAME``. A box at a
+seam, which is an edge of a tile inside the picture, may be only a piece of the object. Overlapping
+tiles should find the same in their common pixels, so if one box is at a seam, both are clipped to
+these pixels before they are compared. A piece also belongs to a whole box that contains more than
+``INSIDE`` of its area. From the boxes of one object we keep
 
     the best-scored box that is not at a seam;
     if all are at seams, the box that encloses them, with their best score.

@@ -77,7 +77,7 @@ QUICK_NS = 50_000
 class Span:
     """Context manager around each call of a stage, or each wait of one kind, on one thread.
 
-    Made once per stage and kind of a track, so that a call costs two clock reads and allocates
+    A track makes one per stage and kind, so that a call costs two clock reads and allocates
     nothing. Time in nested spans counts for the innermost only. A stage cannot nest in itself.
 
     Totals over all calls, without nested spans: ``self_ns``; ``off_cpu_ns``, the part of it without

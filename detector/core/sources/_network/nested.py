@@ -127,7 +127,7 @@ class NestedOpener:
     """A callback for PyAV's ``io_open`` to read the playlist ``address``. PyAV calls it with an
     address, FFmpeg's flags and the demuxer's options.
 
-    ``options``: those of the camera. ``follows``: whether ``resolve`` may follow redirects on the
+    ``options``: the camera's. ``follows``: whether ``resolve`` may follow redirects on the
     camera's host; False if an option is set that ``resolve`` does not send. ``denied``: another
     host that denied access, or None. ``failure``: the last request's error, or None. ``given_up``:
     why no more segments are requested, or "".
@@ -196,7 +196,7 @@ class NestedOpener:
         return BytesIO()
 
     def options_for(self, url: str, options: Mapping[str, str]) -> dict[str, str]:
-        """Return FFmpeg's options for ``url``. ``options``: those that its demuxer set."""
+        """Return FFmpeg's options for ``url``. ``options``: what the demuxer set for it."""
         is_own = self._is_own(url)
         personal = PERSONAL & self._options.keys() if is_own else frozenset()
         return {

@@ -1,9 +1,9 @@
 """Find out, without decoding, what a key frame promises to a decoder that starts there.
 
-Containers mark three kinds of packets as key frames: an IDR picture, after which no picture refers
-to earlier ones; an I picture of an open GOP, whose leading pictures (stored after it, shown before
-it) do refer to earlier ones; and the start of a periodic refresh, which completes the picture after
-some frames. We tell them apart by the packet's bytes.
+Containers mark three kinds of packets as key frames. After an IDR picture, no picture refers to
+earlier ones. After an I picture of an open GOP, its leading pictures (stored after it, shown before
+it) do refer to earlier ones. A periodic refresh only completes the picture after some frames. We
+tell the three apart by the packet's bytes.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Read one part of a file, for runs that share a file. Frames keep their numbers and times in
-the whole file. A part also decodes the next part's first frame, so that both can be compared."""
+the whole file. A part also decodes the next part's first frame, so that the two can be compared."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class ThreadedSource(HandOverMixin, AvSource):
             self._sparse = None
 
     def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
-        """Limit the frames by time. The sparse plan is dropped, since it is for all frames."""
+        """Limit the frames by time. Drop the sparse plan, which was made for the whole video."""
         if self._sparse is not None and self._successor is None:
             self._drop_sparse()
             self.close_container()

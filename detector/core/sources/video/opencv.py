@@ -114,10 +114,9 @@ class OpenCVSource(SteppingSource):
         return self._restart()
 
     def _choose_seek_number(self, landing: Landing) -> int:
-        """Return the frame number to request from cv2, which assumes a constant rate: it seeks to
-        CV2_SEEK_BACK frames before that number and decodes the frames between. So we request
-        the frame that many frames after a key frame, and choose a key frame with enough frames up
-        to the target."""
+        """Return the frame number to request from cv2. cv2 assumes a constant rate, seeks to
+        CV2_SEEK_BACK frames before that number, and decodes the frames between. So we request a
+        frame just over CV2_SEEK_BACK after a key frame that is at least as far from the target."""
         rate = self._capture.get(cv2.CAP_PROP_FPS) * float(self.info.time_base)
         limit = min(landing.wanted_pts, landing.safe_pts)
         before = landing.count_before(limit)
