@@ -150,8 +150,8 @@ class _LoopThreads:
                 yield pair
 
     def draw(self, track: AnyTrack) -> Pairs:
-        """Annotate up to ``drawers`` frames at once and yield them in order. A drawn frame does not
-        wait for a frame that has not arrived, and is yielded even if a later frame fails."""
+        """Annotate up to ``drawers`` frames at once and yield them in order. A drawn frame is not
+        kept back until a later one arrives, and is yielded even if a later frame fails."""
         annotate, drawers = self._parts.annotate, self._drawers
         if annotate is None or drawers is None:
             yield from draw(track, self._parts, self.results(track))

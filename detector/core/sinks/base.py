@@ -30,9 +30,9 @@ class Sink:
     # Suffixes of the output's name. The first is the default; "" or "-labels" means a folder. The
     # sink writes any -o FILE with one of them.
     suffixes: ClassVar[tuple[str, ...]]
-    # The picture that it needs. "none"; "plain": ``see`` gets BGR before boxes are drawn, with the
-    # objects of --blur pixelated; with boxes drawn, so that --no-video skips the sink, either "bgr"
-    # (``frame.image``) or "yuv420p" (``frame.picture``, planes or BGR).
+    # The picture that it needs. "none". "plain": ``see`` gets BGR before boxes are drawn, with the
+    # objects of --blur pixelated. "bgr": ``frame.image`` with boxes drawn. "yuv420p": the same in
+    # ``frame.picture``, as planes or BGR. --no-video skips sinks that need boxes drawn.
     pictures: ClassVar[str] = "none"
     one_picture: ClassVar[tuple[str, ...]] = ()  # those of ``suffixes`` that mean a single picture
     ending: ClassVar[str] = "-detected"  # default name: IN + ending + suffix

@@ -184,7 +184,7 @@ class CocoSink(RowsSink):
         return super().close()
 
     def abort(self) -> Path | None:
-        """Keep as many frames as fit on the disk, with their images; delete the results list."""
+        """Keep the frames that fit on the disk with their list of images; delete the results."""
         self._results.discard()
         self._add_last_image()
         if self._partial is None or not self._images:

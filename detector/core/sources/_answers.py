@@ -94,7 +94,7 @@ def remark_of(spec: str) -> str:
 
 
 def is_file(spec: str) -> bool:
-    """Return whether ``spec`` is a web address and not a live stream. It may have been refused."""
+    """Return whether ``spec`` is a web address of a file, or a refused one, but no live stream."""
     return is_web(spec) and identify(spec).kind != LIVE
 
 
@@ -242,8 +242,8 @@ def _refuse_text(place: WebPlace, answer: Answer, head: bytes) -> WebKind:
         remedy = "check the address"
     return WebKind(
         REFUSED,
-        error=f"{place}: is {what}; {remedy}, or give the address of the video, or of the camera's "
-        "stream, itself",
+        error=f"{place}: is {what}; {remedy}, or give the address of the video file or the camera "
+        "stream itself",
     )
 
 
@@ -325,8 +325,8 @@ def _identify_playlist(place: WebPlace, answer: Answer, head: bytes) -> WebKind:
 
 
 def _read_variant(place: WebPlace, base: str, master: str) -> str:
-    """Return the text of the first playlist that ``master``, read from ``base``, lists. The login
-    of ``place`` is sent to its own host only."""
+    """Return the text of the first playlist in ``master``, whose address is ``base``. The login of
+    ``place`` is sent to its own host only."""
     lines = [line.strip() for line in master.splitlines()]
     name = next((line for line in lines if line and not line.startswith("#")), "")
     url = urljoin(base, name)

@@ -21,7 +21,7 @@ from detector.core.types import Image
 # Signatures of other formats that may have more than 8 bits: PGM, PPM, PAM, PFM, JPEG 2000.
 _MAYBE_DEEP = (b"P2", b"P3", b"P5", b"P6", b"P7", b"Pf", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
 GreySetting = str | GreyRange
-ALL_16_BITS = "its 16 bits are read, and written in pictures, as 8"
+ALL_16_BITS = "its samples of 16 bits are reduced to 8 bits, also in pictures that are written"
 
 
 def decode_deep(data: NDArray[np.uint8], setting: GreySetting) -> tuple[Image | None, str] | None:
@@ -114,7 +114,7 @@ def _decode_page(
     if is_separate and tiff[_tiff.SAMPLES] > 1 and is_float:
         return None, ""  # cv2 mixes up the planes
     if is_separate and tiff[_tiff.BITS] > 8:
-        # cv2 mixes up such planes, unless it reads only their upper 8 bits.
+        # cv2 mixes up separate planes if it reads more than their upper 8 bits.
         image = cv2.imdecode(data, cv2.IMREAD_COLOR)
         if image is None:
             return None, ""

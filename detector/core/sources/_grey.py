@@ -24,7 +24,7 @@ OVERSHOOT = 2.0  # floats of 0..1 may reach this value after sharpening or enlar
 NARROW, NARROW_GUESSED = 0.1, 0.25
 NOISE = 7  # levels; grey with no more contrast is not stretched
 OUTLIERS = 0.001  # share of the samples at either end that may be dead or hot pixels
-BEYOND = 1 / 16  # samples this share of the range outside it are not yet outliers
+BEYOND = 1 / 16  # samples beyond the range by at most this share of it are not outliers
 SAMPLED = 1 << 18  # samples of a picture used to find outliers
 FOLLOW_SHARE = 0.05  # how far each picture moves a camera's range towards its own
 
@@ -39,7 +39,7 @@ def choose_range(samples: Samples, capacity: int, setting: str | GreyRange) -> G
     if np.isnan(high):
         return GreyRange(0, 1, "its samples are all NaN or infinite")
     if low < 0 or (is_float and high > 2**16):
-        note = f"its samples, {low:g} to {high:g}, were mapped to black to white"
+        note = f"its samples, {low:g} to {high:g}, were mapped to shades from black to white"
         return GreyRange(low, high, note)
     if is_float:
         bits = 0 if high <= OVERSHOOT else next(bits for bits in DEPTHS if high <= 2**bits)
@@ -51,7 +51,7 @@ def choose_range(samples: Samples, capacity: int, setting: str | GreyRange) -> G
         note = f"{note} stretched to the full range (--grey-range full prevents it)"
         return GreyRange(low, high, note)
     if is_float:
-        note = f"its samples are floats; 0 to {most} were mapped to black to white"
+        note = f"its samples are floats; 0 to {most} were mapped to shades from black to white"
         return GreyRange(0, most, note)
     if bits == capacity:
         return None if capacity == 16 else GreyRange(0, most)

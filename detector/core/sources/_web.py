@@ -299,7 +299,7 @@ class WebObject(RangedObject):
         super().close()
 
 
-# In ``keep_open``, the last object stays open, since a run opens a source twice: once for its size.
+# In ``keep_open``, the last object stays open: a run opens a source for its size, then to read it.
 _lock = threading.Lock()
 _keepers = 0  # number of active ``keep_open`` blocks
 _kept: WebObject | None = None

@@ -31,7 +31,7 @@ HIDDEN_SHARE = 0.08
 HEAD_SHARE = 0.04
 MANY = 24  # boxes; with more, numpy computes what labels hide faster than Python
 PAIRS_AT_ONCE = 2048  # pairs of a label and an object per step, in a buffer of 64 kB
-CELLS = 320  # along the picture's longer side, in the grid of taken places: at most 100 kB
+CELLS = 320  # on the longer side of the grid of taken places, which needs at most 100 kB
 
 Color = tuple[int, int, int]
 Sides = tuple[float, float, float, float]  # x1, y1, x2, y2, pixels
@@ -246,8 +246,8 @@ class LabelSpace:
 
 
 def _estimate_head(x1: float, y1: float, x2: float, y2: float) -> Sides:
-    """Estimate where a person's head is: at the top centre. Its height is at most 0.35 of the box,
-    for a person who is close and cut off; of a standing person, a head is a seventh."""
+    """Estimate where a person's head is: at the top centre, at most 0.35 of the box's height. That
+    fits a person who is close and cut off. A standing person's head is a seventh."""
     wide, high = x2 - x1, y2 - y1
     return x1 + 0.2 * wide, y1, x2 - 0.2 * wide, y1 + min(0.35 * high, 0.6 * wide)
 

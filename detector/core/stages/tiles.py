@@ -85,7 +85,7 @@ def cut_out(picture: AnyPicture, region: Region) -> AnyPicture:
     """Return a part of a picture as a view."""
     x1, y1, x2, y2 = region
     half = np.s_[y1 // 2 : (y2 + 1) // 2, x1 // 2 : (x2 + 1) // 2]
-    if isinstance(picture, Reduced):  # with tiles, by 2: regions begin at even pixels
+    if isinstance(picture, Reduced):  # with tiles, its factor is 2: regions begin at even pixels
         return Reduced(picture.pixels[half], picture.factor, x2 - x1, y2 - y1)
     if not isinstance(picture, Planes):
         return picture[y1:y2, x1:x2]

@@ -217,7 +217,7 @@ class Span:
         return self._kept
 
     def settle(self) -> None:
-        """Book work that the engine's threads did after the last call, to that call."""
+        """Book work that the engine's threads did after the last call as part of that call."""
         if self._booked is not None:
             self._add_late(self._booked.settle())
 
@@ -387,7 +387,7 @@ class ThreadTrack:
         return now
 
     def span(self, stage: str, index: int, kind: str = WORK) -> Span | FirstCall:
-        """Return the context manager for one call; the same object every time. Enter it at once."""
+        """Return the context manager for one call. The next call reuses it, so enter it at once."""
         span = self.spans.get((stage, kind))
         if span is None:
             span = self.spans[stage, kind] = self._make(stage, kind)

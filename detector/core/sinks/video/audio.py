@@ -46,7 +46,7 @@ class CarriedTrack:
         self._last_pts: int | None = None
         self._rewinds = 0  # how often the clock was set back before ``_held``
         self._left_s = Fraction(0)  # time of the last packet before the clock was set back
-        # Maps a number of rewinds to the end of the frames with it, and their shift to earlier.
+        # For each number of rewinds: the end of its frames, and how much earlier they are written.
         self._positions: dict[int, tuple[Fraction, Fraction]] = {}
         self._rules = rules
         self._filled_s = Fraction(0)  # end of the output so far, if gaps are filled
@@ -186,7 +186,7 @@ class CarriedTrack:
         end_s, _ = self._positions.get(latest, NEVER)
         ahead = self._rewinds > latest and end_s > self._left_s + BACK_S
         if ahead or (self._rewinds < latest and self._source.type == "audio"):
-            self.end("its clock and that of the frames were not set back together")
+            self.end("its clock and the frames' clock were not set back at the same time")
         return [note for note in (self._ended, refused) if note]
 
 

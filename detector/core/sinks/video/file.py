@@ -94,7 +94,7 @@ class VideoFile:
         raise NotImplementedError
 
     def omits(self, ticks: int) -> bool:
-        """Return whether to omit a frame at this time because it follows the last too soon."""
+        """Return whether to omit a frame at this time, too soon after the last frame."""
         return False
 
     # ---- Frames
@@ -231,7 +231,7 @@ def _is_timecode(text: str | None, fps: Fraction) -> bool:
 
 
 def shift_tags(info: SourceInfo, pts: int) -> dict[str, str]:
-    """Return the source's tags, with the time code of the output's first frame, at ``pts``."""
+    """Return the source's tags with the time code of the output's first frame (at ``pts``)."""
     tags = dict(info.tags)
     if match := _TIMECODE.fullmatch(tags.get("timecode", "")):
         rate, dropped = max(1, round(info.fps)), 0

@@ -29,7 +29,7 @@ BT601, BT709, LIMITED, FULL = 6, 1, 1, 2
 MP4_TICKS_PER_S = 10_000
 # If pauses may be longer than this, we use no B-frames: their offsets would span several pauses.
 SPARSE_S = 7 * 24 * 3600
-REORDERED = 8  # with three B-frames, x264 reorders within fewer frames than these
+REORDERED = 8  # x264 reorders within fewer frames than this if it uses three B-frames
 HUGE_PIXELS = 4096 * 4096  # with larger pictures, x264's look-ahead would need gigabytes
 MOST_THREADS = 16  # each needs memory for a frame or two
 # x264 settings for --quality. "balanced" is better than any preset: on clips of 360p to 720p it

@@ -13,7 +13,7 @@ class Stamps:
     written one nominal duration after the last frame (counted in ``replaced``).
 
     ``reach``: ticks that ``reach_frames`` consecutive frames may span in the container. If a pause
-    exceeds it, the pause is shortened, so that they span 3/4 of it (counted in ``shortened``).
+    exceeds it, the pause is shortened: the frames then span 3/4 of it (counted in ``shortened``).
     """
 
     def __init__(

@@ -56,7 +56,7 @@ class Clock:
             # Replace the last note on jumps. A reader that has handed over may have written it.
             notes[:] = [note for note in notes if not note.startswith(JUMPS)]
             places = counted(self.jumps, "place")
-            notes.append(f"{JUMPS}{places}, as where recordings were joined; time goes on there")
+            notes.append(f"{JUMPS}{places}, as in joined recordings; times were made continuous")
         return self._last
 
     def frame(self, index: int, picture: Picture) -> Frame:

@@ -376,7 +376,7 @@ def find_rate(
 
 
 def choose_time_base(fps: Fraction, own: Fraction) -> Fraction:
-    """Return a raw stream's time base: ``own`` if its ticks divide a frame, else a frame's time."""
+    """Return a raw stream's time base: ``own`` if a frame is whole ticks, else a frame's time."""
     return own if (1 / (fps * own)).denominator == 1 else 1 / fps
 
 

@@ -88,7 +88,7 @@ class DoubtError(Exception):
 @dataclass(frozen=True, slots=True)
 class Survey:
     """The pictures of a file according to its packets. ``shown``: their pts, rising. ``stored``:
-    the same, as stored. ``unreferenced``: a byte for each of these, 1 for unreferenced pictures."""
+    their pts in stored order. ``unreferenced``: in this order, 1 if no picture refers to one."""
 
     shown: Sequence[int]
     keys: Sequence[Key]
@@ -221,7 +221,7 @@ class _PacketIndex:
         self._latest = pts if latest is None else max(latest, pts)
 
     def _add_leading(self, pts: int) -> None:
-        """Note a leading picture, shown before the key frame after which it is stored."""
+        """Note a leading picture, which is stored after its key frame but shown before it."""
         key, earlier = self.keys[-1], self.keys[:-1]
         if key.promise is Promise.CLEAN and self._codec in REORDERED_CODECS:
             key.promise = Promise.OPEN

@@ -237,8 +237,8 @@ def _release(capture: cv2.VideoCapture, complaints: _complaints.Complaints) -> N
 class CheckedSource(HandOverMixin, OpenCVSource):
     """Returns cv2's frames until the first error, then the rest from PyAV.
 
-    cv2 stops without a reason both at the end of the file and at a packet that it cannot decode,
-    and does not report pictures that its FFmpeg concealed or could not convert. PyAV reports the
+    cv2 gives no reason when it stops, whether at the end of the file or at a packet that it cannot
+    decode. It does not report pictures that it concealed or could not convert. PyAV reports the
     result of each packet. It takes over as soon as cv2's FFmpeg logs an error, and when cv2 stops
     although the file has more packets. It decodes from the start and discards the frames that cv2
     has returned. A false alarm only costs time.
