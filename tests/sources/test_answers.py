@@ -61,7 +61,7 @@ def web():
         ("/video.ts", "video/mp2t", TS, True, FILE),
         ("/x", "text/html", AT_ONCE, True, FILE),  # a server that does not know the suffix
         ("/x.mjpeg", "video/x-motion-jpeg", JPEG * 3, True, FILE),
-        # Without a length, it is live if the format states no end.
+        # No length: it is live if the format states no end.
         ("/live.ts", "video/mp2t", TS, False, LIVE),
         ("/live", BINARY, FRAGMENTED, False, LIVE),
         ("/live.webm", "video/webm", WEBM + b"\x01" + b"\xff" * 7 + bytes(99), False, LIVE),
