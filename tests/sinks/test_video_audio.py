@@ -1,4 +1,4 @@
-"""Sound is cut with the frames, stays in sync with them, and is copied if the container can."""
+"""Sound is cut with the frames, stays in sync, and is copied if the container can hold it."""
 
 from __future__ import annotations
 

@@ -293,7 +293,7 @@ def test_missing_pictures_are_refused_before_the_model_loads(spec: str, tmp_path
 
 @pytest.mark.slow
 def test_run_equals_a_run_of_the_file(tmp_path: Path) -> None:
-    """Rows and frames are equal; names are those of standard input; the session has the digest."""
+    """Rows and frames are equal, names are standard input's, and the session has its digest."""
     path = remux(STREET, str(tmp_path / "in.mkv"), "-t", "1")
     for _ in range(2):
         with fed(path.read_bytes()) as stdin:
@@ -356,7 +356,7 @@ def test_signal_ends_a_silent_pipe(
             wait_for(lambda: rows.exists() and rows.stat().st_size)
         else:
             wait_for(lambda: handles_signals(process.pid))
-            time.sleep(0.6)  # usually it waits for the pipe by then, but that cannot be observed
+            time.sleep(0.6)  # by then the run usually waits for the pipe, which we cannot observe
         process.send_signal(signal.SIGTERM)
         _, stderr = process.communicate(PATIENCE_S)
     assert process.returncode == 143
