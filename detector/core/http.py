@@ -36,7 +36,7 @@ from urllib3.util import parse_url
 from detector.core.errors.addresses import Address
 
 MOST_REDIRECTS = 10
-MOST_READS = 3  # read timeouts in which all headers together must arrive
+MOST_READS = 3  # all headers together must arrive within this many read timeouts
 LARGEST = 2**63 - 1  # bytes: the largest position that FFmpeg accepts
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)", re.ASCII)
 _LENGTH = re.compile(r"\d{1,20}", re.ASCII)
@@ -166,7 +166,7 @@ def open_url(
 ) -> BaseHTTPResponse:
     """Return the response after redirects; its ``url`` is the final address. ``login`` is sent only
     to the scheme, host and port of ``url``, if the server asks for it. ``checked``: False accepts
-    every certificate. Raises urllib's HTTPError for a refusal; else as ``plain_errors``."""
+    every certificate. Raises urllib's HTTPError for a refusal, or else as ``plain_errors`` does."""
     headers = {**HEADERS, **headers}
     url = address_to_send(url)
     origin = urllib3.connection_from_url(url)
@@ -257,7 +257,7 @@ def _authorize(url: str, login: Login, challenges: Sequence[str]) -> dict[str, s
 
 
 class _TimeLimited(HTTPConnection):
-    """A connection that limits the time for all headers; the read timeout restarts at each byte."""
+    """A connection that limits the time for all headers. A read timeout restarts at each byte."""
 
     def getresponse(self) -> Any:
         late, limit_s = threading.Event(), MOST_READS * (self.timeout or 0)

@@ -70,7 +70,7 @@ class Column:
         return row
 
     def head(self, stated: str = "") -> str:
-        """Return the heading, with its unit unless that is the one ``stated`` for the table."""
+        """Return the heading, with its unit if that differs from the table's ``stated`` unit."""
         title = self.key if self.title is None else self.title
         return f"{title} {self.unit}" if self.unit and self.unit != stated else title
 
@@ -91,8 +91,8 @@ class Table:
     """A table. ``name``: its anchor in a page. ``rows``: the objects that columns read.
 
     A terminal prints ``title`` above it and ``caption`` below. ``unit``: the unit that the title
-    states, so headings omit it. ``dim``: indexes of dimmed rows. A page folds away all but ``most``
-    rows; ``rest``: its word for the folded ones.
+    states, so headings omit it. ``dim``: indexes of dimmed rows. A page folds away rows after the
+    first ``most``, and calls them ``rest``.
     """
 
     name: str
@@ -128,7 +128,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """A table that folds away rows after the first ``most``; ``rest``: its word for these."""
+    """A table that folds away rows after the first ``most``, and calls them ``rest``."""
 
     name: str
     columns: Sequence[str]

@@ -118,16 +118,16 @@ class Frame:
 
     ``index``: its number in the source, counted from 0 before ``--stride`` drops any; for a camera,
     counted over received pictures. ``pts``: in ticks of the source's time base, as stored (it need
-    not start at 0); ``time_s`` = pts * time_base. Both ignore jumps of the container's clock, which
-    is ``behind`` ticks ahead of ``pts`` and was set back ``rewinds`` times. ``path``: the picture's
-    file if the source is a folder or glob, else None. ``name``: names its outputs; the file name,
-    with folders in front if two pictures of a source share one. ``picture``: BGR, or planes of YUV
-    if the source was opened for them; ``image`` is BGR, converted from planes on first access, so
-    do not draw into the planes after that. ``source``: set by ``Detector.stream``. ``arrival``: for
-    cameras only. ``reused``: nothing moved (--skip-still), so it has the detections of the last
-    inferred frame. ``coasting``: its boxes come from tracks (--infer-every). ``cut``: whether
-    a scene begins with this frame; None if not checked. ``reduced``: the picture, if the source was
-    opened to decode a fraction of its pixels.
+    not start at 0); ``time_s`` = pts * time_base. Neither follows jumps of the container's clock,
+    which is ``behind`` ticks ahead of ``pts`` and was set back ``rewinds`` times. ``path``: the
+    picture's file if the source is a folder or glob, else None. ``name``: for its outputs; the file
+    name, with folders in front if two pictures of a source share a name. ``picture``: BGR, or
+    planes of YUV if the source was opened for them; ``image`` is BGR, converted from planes on
+    first access, so do not draw into the planes after that. ``source``: set by ``Detector.stream``.
+    ``arrival``: for cameras only. ``reused``: nothing moved (--skip-still), so the frame has the
+    detections of the last inferred one. ``coasting``: its boxes come from tracks (--infer-every).
+    ``cut``: whether a scene begins with this frame; None if not checked. ``reduced``: the picture,
+    if the source was opened to decode a fraction of its pixels.
 
         >>> frame = Frame(index=0, pts=0, time_s=0.0, picture=np.zeros((720, 1280, 3), np.uint8))
         >>> frame.size, frame.inferred
@@ -204,7 +204,7 @@ class PipedTrack(Protocol):
     requested: bool  # set it to True before the first frame is read, to get the packets
 
     def take(self) -> Any:
-        """Return the next PyAV packet; None if none has arrived yet, and after the last."""
+        """Return the next PyAV packet; None if none has arrived yet, or at the end."""
 
 
 @dataclass(slots=True)
@@ -223,7 +223,7 @@ class SourceInfo:
     start_pts: int = 0
     frames_declared: int | None = None
     duration_s: float | None = None
-    has_computed_pts: bool = False  # by the frame rate, since a raw stream stores none
+    has_computed_pts: bool = False  # from the frame rate, since a raw stream stores no pts
     rotation: int = 0  # degrees, as the container states it; already applied to the frames
     mirrored: bool = False  # stored mirrored (before rotation); already undone in the frames
     codec: str = ""
@@ -329,17 +329,17 @@ class Detection(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Detections:
-    """The objects of one frame, best score first. Iterating and ``found[0]`` yield ``Detection``;
+    """The objects of one frame, best score first. An item (``found[0]``) is a ``Detection``;
     ``found[found.scores > 0.5]`` and ``found.of("person")`` return subsets.
 
     ``boxes`` are x1, y1, x2, y2 in pixels of the displayed source frame, clipped to it; the origin
-    is the outer corner of the first pixel. ``names`` maps a class id to its name. ``cut`` counts
-    what ``--max-det`` dropped. ``track_ids``: ids of their tracks (--track), from 1; -1 for an
-    object without a track yet; None without --track. ``trails``: recent centres of each object,
-    oldest first (--trails). ``scene``: what a stage adds to the frame (--zones): ``outlines`` to
-    draw, ``events``, and what the sinks of its wing read. ``coasting``: which boxes were not
-    detected in this frame but predicted by their tracks; None: none. ``drawn``: the boxes that
-    pictures show instead (--smooth).
+    is the outer corner of the first pixel. ``names`` maps a class id to its name. ``cut``: number
+    of objects that ``--max-det`` dropped. ``track_ids``: ids of their tracks (--track), from 1; -1
+    for an object without a track yet; None without --track. ``trails``: recent centres of each
+    object, oldest first (--trails). ``scene``: what a stage adds to the frame (--zones):
+    ``outlines`` to draw, ``events``, and data for the sinks of its wing. ``coasting``: which boxes
+    were not detected in this frame but predicted by their tracks; None if all were detected.
+    ``drawn``: the boxes that pictures show instead (--smooth).
     """
 
     boxes: NDArray[np.float32]  # xyxy [M, 4]

@@ -1,8 +1,8 @@
 """The wings, and what each of them adds to the program.
 
 A wing is a folder next to the core with a file ``WING/wing.py``, whose ``ADDS`` lists most of its
-additions as literals. The core names no wing. It parses each ``WING/wing.py``, and imports no file
-of a wing before that is needed. Other additions are ``WING/config.py`` with options, and files in
+additions as literals. The core names no wing. It parses each ``WING/wing.py``, and imports a wing's
+files only when they are needed. Other additions are options in ``WING/config.py``, and files in
 folders such as ``commands/`` or ``sinks/``.
 """
 
@@ -42,7 +42,7 @@ class Adds:
 
 
 class MissingPartError(ImportError):
-    """A file that lacks the class or object which its recipe in CONTRIBUTING.md requires."""
+    """A file lacks the class or object that its recipe in CONTRIBUTING.md requires."""
 
 
 @cache
@@ -74,8 +74,8 @@ def load(place: str) -> Any:
 
 @cache
 def list_files(*folders: str) -> tuple[str, ...]:
-    """Return the sorted names of the modules in a package's folders: ``list_files(*__path__)``;
-    without ``base`` and names that start with "_". Cached, since a run calls it dozens of times."""
+    """Return the sorted names of the modules in a package's folders (``*__path__``), but not
+    ``base`` and names that start with "_". Cached, since a run calls it dozens of times."""
     names = sorted(info.name for info in pkgutil.iter_modules(folders))
     return tuple(name for name in names if name != "base" and not name.startswith("_"))
 

@@ -106,7 +106,7 @@ def test_fresh_mode_reads_only_when_a_worker_is_free(concurrency):
                 if state["most"] >= concurrency:
                     full.set()
         if name == "infer":
-            full.wait(PATIENCE_S)  # then wait a little, in which one picture too many would appear
+            full.wait(PATIENCE_S)  # then wait a little, in case one picture too many appears
             time.sleep(0.003)
             with lock:
                 state["inside"] -= 1

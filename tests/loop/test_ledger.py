@@ -1,4 +1,4 @@
-"""The ledger is exact on a fake clock. With threads, it equals what the stubs recorded."""
+"""The ledger (times of stages and waits): exact on a fake clock, equal to the stubs' records."""
 
 import functools
 import time

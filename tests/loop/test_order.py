@@ -40,8 +40,8 @@ def expected(frames):
 @pytest.mark.parametrize(
     ("batch", "concurrency", "requests", "queue", "frames", "drawers"), COMBINATIONS
 )
-def test_every_small_combination(batch, concurrency, requests, queue, frames, drawers, loop):
-    """Include fewer requests than concurrency + queue + 1; memory is just enough for a picture."""
+def test_small_sizes_keep_all_frames(batch, concurrency, requests, queue, frames, drawers, loop):
+    """Include fewer requests than concurrency + queue + 1. Memory is enough for one picture."""
     jitter = random.Random(batch * 1000 + concurrency * 100 + requests * 10 + frames)
 
     def work(name):
@@ -75,7 +75,7 @@ def test_still_frames_repeat_the_last_inferred_frame(loop, batch):
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_device_time_is_the_sum_over_batches(loop):
-    """The third batch has one of 7 frames and takes the device as long as the full ones."""
+    """The third batch has only one of the 7 frames, but takes as long as a full batch."""
     parts = stub_parts(7, 3, 3, 2)
     _, progress = consume(parts, loop)
     assert progress.device_ms is None, "the stubs report no device time"

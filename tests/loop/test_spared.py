@@ -54,7 +54,7 @@ def consume(parts, loop, timeline=None):
     ("batch", "concurrency", "requests", "image_bytes", "every"),
     covering([1, 2, 3], [1, 2], [1, 2, 5], [1, 1 << 20], [2, 5], together=3),
 )
-def test_every_small_combination(batch, concurrency, requests, image_bytes, every):
+def test_every_small_combination_keeps_all_frames(batch, concurrency, requests, image_bytes, every):
     """Include a memory limit that is just enough for a picture."""
     parts = scheduled_parts(every, batch, requests, concurrency, image_bytes=image_bytes)
     pairs, progress = consume(parts, frames_overlapped)

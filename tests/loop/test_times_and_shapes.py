@@ -22,7 +22,7 @@ def frames_of(loop, parts, timeline):
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_frame_times_equal_stage_costs_with_shared_inference(batch):
-    """The last of seven frames is alone in its batch of three and has its whole inference time."""
+    """The last of seven frames is alone in its batch, so it has the whole inference time."""
     clock = FakeClock()
     parts = stub_parts(
         7, batch, work=lambda name: clock.sleep(COST.get(name, 0) * 10**6), timed=True

@@ -1,4 +1,4 @@
-"""What is copied along with the frames: audio, subtitles, data tracks, tags and time code."""
+"""Copies of a source's audio, subtitles, data tracks, tags and time code along with the frames."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def test_joined_parts_have_all_tracks(folder: Path, tmp_path: Path) -> None:
 
 
 def timecode_of(path: Path) -> str:
-    """Return the time code with two digits per number; QuickTime's depend on the frame rate."""
+    """Return the time code with two digits per number, unlike QuickTime's at some frame rates."""
     probed = probe(path)
     places = [probed["format"], *probed["streams"]]
     stored = {key.lower(): text for place in places for key, text in place.get("tags", {}).items()}

@@ -108,7 +108,7 @@ def test_packets_are_copied_unchanged(clip: Path, tmp_path: Path) -> None:
 
 
 def test_subtitles_last_as_long_as_their_picture(clip: Path, tmp_path: Path) -> None:
-    """Pictures without detections have none."""
+    """Pictures without detections have no subtitles."""
     none = Detections.empty()
     save(clip, tmp_path / "x.mkv", lambda i: detections_of(i) if i % 2 else none)
     times = sorted({(begin, end) for begin, end, _ in events(tmp_path / "x.mkv")})
@@ -260,7 +260,7 @@ def test_libass_draws_like_us(line_width: int, grey: Path, tmp_path: Path) -> No
     names = tuple(f"class {i}" for i in range(9))
 
     def many(index: int) -> Detections:
-        """Return more than twelve, so that ambiguous labels mark a corner; some touch the edges."""
+        """Return over twelve objects, so that ambiguous labels mark a corner; some touch edges."""
         boxes = [[40 * i + index, 20 + 30 * i, 40 * i + 90, 90 + 25 * i] for i in range(9)]
         boxes += [[0, 0, 60, 15], [580, 0, 640, 60], [0, 280, 70, 360], [560, 300, 640, 360]]
         boxes += [[0, 150, 30, 220], [300, 330, 400, 360]]

@@ -172,7 +172,7 @@ def test_overwriting_the_source_is_refused(name: str, which: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", sinks.names())
-def test_missing_folder_is_named(name: str, tmp_path: Path) -> None:
+def test_error_names_the_missing_folder(name: str, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="/nowhere") as caught:
         open_sink(name, target(name, tmp_path / "nowhere"))
     assert "\n" not in str(caught.value)

@@ -99,7 +99,7 @@ def test_picture_is_the_undrawn_box_with_a_margin(tmp_path):
 
 def test_file_names_are_safe_and_unique(tmp_path):
     rows = [(1, 0, 0.9, *BOX), (2, 1, 0.9, *BOX), (3, 9, 0.9, *BOX), (-1, 0, 0.9, *BOX)]
-    later = detections_of((1, 0, 0.9, *BOX))  # ids restart at a camera's midnight
+    later = detections_of((1, 0, 0.9, *BOX))  # a camera's ids restart at midnight
     _, written = save(tmp_path / "out", (textured(0), detections_of(*rows)), (textured(100), later))
     files = [row["file"] for row in written]
     assert files == ["000001-person.jpg", "000002-_a_b.jpg", "000003-9.jpg", "000001-person-2.jpg"]

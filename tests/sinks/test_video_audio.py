@@ -1,4 +1,4 @@
-"""Sound is cut with the frames, stays in sync with them, and is copied if the container can."""
+"""Sound is cut with the frames, stays in sync, and is copied if the container can hold it."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_sound_that_cannot_be_opened_is_noted(content: bytes | None, tmp_path: P
 def test_track_that_fails_midway_is_cut_and_noted(
     encoder: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Copying fails at reading, encoding at a change of channels."""
+    """A copied track fails at reading, an encoded one at a change of channels."""
     source = beeping_clip(tmp_path / "in.mov", "-c:a", encoder)
     read_items = CarriedTrack._read_items
 

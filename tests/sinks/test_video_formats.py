@@ -29,7 +29,7 @@ CODECS = {
     ".ts": "h264",
     ".flv": "h264",
 }
-# They store no times before 0, which the first B-frames need, so all times are shifted.
+# These formats store no times before 0, which the first B-frames need, so all times are shifted.
 OFFSET_CLOCK = (".ts", ".flv")
 
 

@@ -187,7 +187,7 @@ def test_weeks_between_frames_are_kept(suffix: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("days", "note"), [(6, True), (30, True), (0.3, True), (0.06, False)])
-@pytest.mark.parametrize("longest", [6.5, 40.0])  # days; above some limit, without B-frames
+@pytest.mark.parametrize("longest", [6.5, 40.0])  # days; from a week on, without B-frames
 def test_pause_that_mp4_cannot_store_is_shortened(
     days: float, note: bool, longest: float, tmp_path: Path
 ) -> None:

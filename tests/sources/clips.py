@@ -39,18 +39,16 @@ def write_video(
 ) -> Path:
     """Write a frame per entry of ``ticks`` (1/1000 s), or that many frames at 25/s.
 
-    ``rotation``: in degrees; then the stored pixels have an aspect of 4:3, too. ``options``: of the
-    encoder.
-    """
+    ``rotation``: in degrees; if not 0, stored pixels have an aspect of 4:3. ``options``: of the
+    encoder."""
     times = [40 * n for n in range(ticks)] if isinstance(ticks, int) else ticks
     kind = ("video", tuple(times), codec, rotation, *sorted(options.items()))
     return encode_once(path, kind, lambda: _encode(path, times, codec, rotation, options))
 
 
 def encode_once(path: Path, kind: Hashable, encode: Callable[[], None]) -> Path:
-    """Write ``path`` with ``encode`` once, and later from the cached bytes. ``kind`` and the suffix
-    of ``path`` are the key.
-    """
+    """Write ``path`` with ``encode`` the first time, and from cached bytes later. The key of the
+    cache is ``kind`` and the suffix of ``path``."""
     key = (path.suffix, kind)
     if key in _encoded:
         path.write_bytes(_encoded[key])
@@ -83,9 +81,8 @@ def _encode(
 
 
 def damage_packets(path: Path, *numbers: int) -> Path:
-    """Replace the second half of these packets by noise that FFmpeg reports as damage; some noise
-    it decodes silently.
-    """
+    """Replace the second half of these packets by noise that FFmpeg reports as damage. It decodes
+    some noise silently, so we try several seeds."""
     with av.open(str(path)) as container:
         packets = [packet for packet in container.demux(video=0) if packet.size]
     previous = complaints(path)

@@ -29,7 +29,7 @@ WHOLE = {  # by number: the count of frames
     **{"09": 40, "10": 40, "11": 1, "16": 40, "19": 30, "24": 48, "25": 30, "28": 3, "29": 15},
 }
 HUGE, AV1 = "28", "16"
-KINDS = ["made", night("real")]  # by day test_nasty_clips.py reads the real ones, by every reader
+KINDS = ["made", night("real")]  # test_nasty_clips.py reads the real clips in every run of tests
 # In milliseconds: 25 frames per second, then 5, then 62.5.
 VARIABLE = [*range(0, 800, 40), *range(960, 3960, 200), *range(3776, 4176, 16)]
 

@@ -1,4 +1,4 @@
-"""Which addresses are read, and that refusals do not show their secrets."""
+"""Addresses that are read, and refusals of others, which do not show their secrets."""
 
 from __future__ import annotations
 

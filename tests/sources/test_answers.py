@@ -1,4 +1,4 @@
-"""The kind of an address, from the server's response, or from the name if there is none."""
+"""The kind of an address: from the server's response, or without a response from its name."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def web():
 @pytest.mark.parametrize(
     ("path", "kind", "data", "stated", "expected"),
     [
-        # A length and a type other than a picture: a file, whatever its name.
+        # With a length and a type other than a picture, it is a file, whatever its name.
         ("/clip.mp4", "video/mp4", AT_ONCE, True, FILE),
         ("/clip", BINARY, AT_ONCE, True, FILE),
         ("/video.ts", "video/mp2t", TS, True, FILE),
         ("/x", "text/html", AT_ONCE, True, FILE),  # a server that does not know the suffix
         ("/x.mjpeg", "video/x-motion-jpeg", JPEG * 3, True, FILE),
-        # No length: live, unless the format itself has an end.
+        # No length: it is live if the format states no end.
         ("/live.ts", "video/mp2t", TS, False, LIVE),
         ("/live", BINARY, FRAGMENTED, False, LIVE),
         ("/live.webm", "video/webm", WEBM + b"\x01" + b"\xff" * 7 + bytes(99), False, LIVE),

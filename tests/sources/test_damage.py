@@ -329,7 +329,7 @@ def test_log_level_is_restored(concealed):
 
 @pytest.mark.slow
 def test_garbage_collection_may_close_a_source_during_logging(concealed, monkeypatch):
-    """The collection may run while the log's lock is held."""
+    """Garbage collection may run while the log's lock is held."""
     unclosed = [sources.open(str(concealed), decoder="av")]
     real = _complaints.Complaints.note
 
@@ -359,8 +359,8 @@ def test_failed_open_restores_the_log_level(concealed, monkeypatch, decoder, ope
     assert av.logging.get_level() is None
 
 
-def test_concurrent_sweeps_restore_the_log_level_once(monkeypatch):
-    """Another sweep runs between this one's check and its lock."""
+def test_concurrent_removals_of_listeners_restore_the_log_level_once(monkeypatch):
+    """A second ``remove_closed`` runs between the check and the lock of the first."""
     log = _complaints.CAUGHT_LOG
     listener = _complaints.Complaints()
 
@@ -393,7 +393,7 @@ def test_damage_is_counted_after_the_log_level_was_reset(concealed):
 
 
 def test_messages_of_other_codecs_are_not_damage(folder):
-    """An error of an encoder is ignored; one of a decoder of the same name makes PyAV take over."""
+    """An encoder's error is ignored. A decoder's error makes PyAV take over if the names match."""
     path = write_video(folder / "quiet.mp4", 12)
     for name, taken_over in (("libx264", False), ("aac", False), ("h264", True)):
         with sources.open(str(path)) as source:
@@ -441,7 +441,7 @@ def test_random_damage_ends_in_frames_or_one_error(folder):
 
 
 def test_late_stream_does_not_end_demuxing():
-    """PyAV 18 raises IndexError for it, and continues when we demux again."""
+    """PyAV 18 raises IndexError for a late stream, and continues when we demux again."""
 
     class Container:
         packets = iter([1, 2, IndexError(), 3, IndexError()])

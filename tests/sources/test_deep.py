@@ -33,7 +33,7 @@ def shades() -> NDArray[np.float64]:
 def tiff(
     *pages: NDArray, order: str = "<", tile: int = 0, planes: bool = False, **tags: int | list[int]
 ) -> bytes:
-    """Return an uncompressed TIFF of BGR(A) or grey arrays. ``tags``: further ones, as tNUMBER."""
+    """Return an uncompressed TIFF of BGR(A) or grey arrays. ``tags``: further tags, as tNUMBER."""
     data, link = bytearray(b"II*\0" if order == "<" else b"MM\0*") + bytes(4), 4
     for page in pages:
         samples = 1 if page.ndim == 2 else page.shape[2]

@@ -46,7 +46,7 @@ def test_file_named_like_a_camera_or_an_address_is_opened(name, decoder, tmp_pat
     assert sources.find_claiming("0").__name__ == "LiveSource"
 
 
-def test_missing_file_names_the_nearest(tmp_path):
+def test_error_for_a_missing_file_suggests_a_similar_name(tmp_path):
     (tmp_path / "holiday.mp4").touch()
     assert f"{tmp_path}/holiday.mp4?" in refused(tmp_path / "holyday.mp4")
     assert "no such file" in refused(tmp_path / "zzz.mkv")

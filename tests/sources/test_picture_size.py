@@ -97,7 +97,7 @@ def test_frames_that_cannot_be_in_flight_together_are_refused(tmp_path, monkeypa
         frame = source.info.width * source.info.height * 3
     monkeypatch.setattr(
         machine, "machine_bytes", lambda: 5 * frame
-    )  # 2 in flight, and almost 3 to decode
+    )  # room for 2 frames in flight, and almost 3 for decoding
     config = Config(runtime=RuntimeConfig(batch=batch))
     if fits:
         SourceReading.of(config).open(str(path)).close()
@@ -121,7 +121,7 @@ HUGE = {
 
 @pytest.mark.parametrize("name", HUGE)
 def test_file_that_claims_more_than_it_contains_is_not_decoded(tmp_path, monkeypatch, name):
-    """The chunk once took 4 GB of memory, in a file of 243 bytes."""
+    """A chunk that claims 4 GB once took that much memory, in a file of 243 bytes."""
     png = content("p.png")
     path = tmp_path / "p.png"
     path.write_bytes(HUGE[name](png))

@@ -36,7 +36,7 @@ def names(frames):
     return [frame.path.rsplit("/", 1)[1] for frame in frames]
 
 
-def test_folder_in_natural_order(folder):
+def test_folder_is_read_in_natural_order(folder):
     source = sources.open(str(folder))
     frames = list(source)
     assert names(frames) == ["bild ü 视频.jpg", "img1.PNG", "img2.png", "img10.png"]
@@ -54,7 +54,7 @@ def test_the_clock_of_pictures_begins_at_0(folder):
     assert not any("--start" in note for note in source.notes)
 
 
-def test_glob_and_single_picture(folder):
+def test_glob_and_single_picture_are_read(folder):
     assert names(sources.open(str(folder / "img?.*"))) == ["img1.PNG", "img2.png"]
     (only,) = sources.open(str(folder / "img2.png"))
     assert np.array_equal(only.image, picture(8))  # PNG is lossless, and cv2 wrote the array as BGR
@@ -125,7 +125,7 @@ def test_parallel_decoding_gives_the_same_pictures(folder, at_once, broken, stri
 
 
 def test_pictures_are_decoded_in_parallel_and_few_ahead(folder, monkeypatch):
-    """The second and third are read at the same time, and at most four wait to be taken."""
+    """Pictures 2 and 3 are decoded at the same time, and at most four wait to be taken."""
     for number in range(20, 28):
         save(folder / f"img{number}.png", picture(1))
     real, both, begun = _pictures.read_with_note, threading.Barrier(2, timeout=60), []

@@ -103,7 +103,7 @@ def box(name: bytes, length: int, *, wide: bool = False) -> bytes:
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_index_after_the_pictures_is_refused_past_other_boxes(wide: bool) -> None:
+def test_mp4_with_its_index_after_the_pictures_is_refused(wide: bool) -> None:
     before = box(b"ftyp", 24) + box(b"free", 8) + box(b"free", 40, wide=wide)
     with fed(before + box(b"mdat", 64)) as descriptor, pytest.raises(SourceError, match="index"):
         StandardInput(descriptor).rewind()
@@ -178,7 +178,7 @@ def test_truncated_standard_input_is_noted(clip: Path, pipe: Any) -> None:
 
 
 def test_source_can_be_reopened_until_the_second_frame(clip: Path, pipe: Any) -> None:
-    """It is opened first for its size, and then for the run."""
+    """A source is opened first for its size, and then for the run."""
     with pipe(clip.read_bytes()) as standard_input:
         for _ in range(2):
             with sources.open("-") as source:
@@ -293,7 +293,7 @@ def test_missing_pictures_are_refused_before_the_model_loads(spec: str, tmp_path
 
 @pytest.mark.slow
 def test_run_equals_a_run_of_the_file(tmp_path: Path) -> None:
-    """Rows and frames are equal; names are those of standard input; the session has the digest."""
+    """Rows and frames are equal, names are standard input's, and the session has its digest."""
     path = remux(STREET, str(tmp_path / "in.mkv"), "-t", "1")
     for _ in range(2):
         with fed(path.read_bytes()) as stdin:
@@ -356,7 +356,7 @@ def test_signal_ends_a_silent_pipe(
             wait_for(lambda: rows.exists() and rows.stat().st_size)
         else:
             wait_for(lambda: handles_signals(process.pid))
-            time.sleep(0.6)  # usually it waits for the pipe by then, but that cannot be observed
+            time.sleep(0.6)  # by then the run usually waits for the pipe, which we cannot observe
         process.send_signal(signal.SIGTERM)
         _, stderr = process.communicate(PATIENCE_S)
     assert process.returncode == 143

@@ -1,4 +1,4 @@
-"""Videos read as YUV planes: which ones are, and that the frames equal those of other readers."""
+"""Videos read as YUV planes: reasons for BGR instead, and frames equal to other readers' frames."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ FALLBACKS = {
 
 
 @pytest.mark.slow
-# Converting HDR takes seconds at first; a test in test_video.py covers it by day.
+# Converting HDR takes seconds the first time. Without --nightly, test_video.py covers it.
 @pytest.mark.parametrize("name", [night(name) if name == "hdr.mp4" else name for name in FALLBACKS])
 def test_fallback_to_bgr_has_a_reason(folder: Path, name: str) -> None:
     path, (options, why) = folder / name, FALLBACKS[name]
@@ -223,7 +223,7 @@ def test_missing_frames_at_the_end_are_searched(
 
 @pytest.mark.slow
 def test_unclosed_source_can_be_garbage_collected(damaged: Path) -> None:
-    """Its decoder threads may log at that moment."""
+    """Its decoder threads may be logging when it is collected."""
     for _ in range(20):
         source = sources.open(str(damaged), pixels="yuv420p")
         for _ in range(18):
@@ -341,7 +341,7 @@ def test_change_of_size_is_noted_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_mutants_are_read_like_packet_by_packet(folder: Path) -> None:
+def test_mutants_give_the_same_frames_as_packet_by_packet(folder: Path) -> None:
     """Include raw.h264, whose demuxer and decoder share a name in FFmpeg's log."""
     names, taken_over = ["h264.mp4", "hevc.mkv", "h264.ts", "raw.h264"], 0
     make_seeds(folder, names)

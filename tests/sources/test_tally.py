@@ -55,7 +55,7 @@ def test_packet_without_its_picture_is_bad() -> None:
     assert decoder.final_counts() == (1, 0)
 
 
-def test_complaint_means_bad_without_a_picture_and_corrupt_with_one() -> None:
+def test_complaint_makes_a_packet_bad_or_its_picture_corrupt() -> None:
     decoder = FakeDecoder()
     decoder.tally.complain("before any packet")
     lost = decoder.send(shown=False)

@@ -92,7 +92,7 @@ def test_variable_frame_times_are_kept(folder, decoder, suffix):
             "libx264",
             {"x264-params": "colorprim=bt2020:transfer=smpte2084:colormatrix=bt2020nc"},
         ),
-        # Each conversion takes seconds at first, so only one of them runs by day.
+        # Each conversion takes seconds the first time, so only one runs without --nightly.
         pytest.param(
             "hlg.mp4",
             "libx264",
@@ -317,7 +317,7 @@ def test_rotation_is_kept_after_pyav_takes_over(folder, rotation):
     assert source.decoder == "opencv (10 frames) then av"
 
 
-MIRRORED = {  # the matrix in the track's header, and the displayed picture of the stored one
+MIRRORED = {  # the matrix in the track's header, and how the stored picture is displayed
     "left-right": ((-1, 0, 0, 1), lambda image: image[:, ::-1]),
     "upside-down": ((1, 0, 0, -1), lambda image: image[::-1]),
     "transposed": ((0, 1, 1, 0), lambda image: image.swapaxes(0, 1)),
@@ -364,7 +364,7 @@ def test_uncompressed_avi_that_is_stored_bottom_up_is_upright(plain, tmp_path, d
     assert source.counts.bad == 0
 
 
-def test_long_text_in_the_metadata_of_an_flv_is_no_damage(tmp_path):
+def test_long_text_in_the_metadata_of_an_flv_is_not_damage(tmp_path):
     data = write_video(tmp_path / "a.flv").read_bytes()
     text = b"\x02\x00\x0aonMetaData\x08\x00\x00\x00\x01\x00\x06filler"
     text += b"\x02" + struct.pack(">H", 2272) + b" " * 2272 + b"\x00\x00\x09"

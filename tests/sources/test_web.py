@@ -86,7 +86,7 @@ def test_reopened_source_sends_no_new_request(web, tmp_path):
     url = web.put("/clip.mp4", write_video(tmp_path / "clip.mp4").read_bytes(), ranges=False)
     with sources.keep_open([url]):
         assert len(read_all(url)[0]) == len(read_all(url)[0]) == 24
-    assert len(web.requests) == 2  # one to identify the file
+    assert len(web.requests) == 2  # the first request identified the file
     assert len(read_all(url)[0]) == 24
     assert len(web.requests) == 3
 

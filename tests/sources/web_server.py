@@ -24,9 +24,9 @@ _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 @dataclass
 class Page:
-    """A response. ``length``: whether it is stated, or the values to state. ``cut``: byte of the
-    file at which a connection ends; ``cuts``: how many do; ``silent``: stay open until it is set.
-    """
+    """A response. ``length``: whether to state the length, or the values to state. ``cut``: byte of
+    the file at which connections end; ``cuts``: number of connections that end there; ``silent``:
+    stay open until it is set."""
 
     data: bytes = b""
     kind: str = "application/octet-stream"

@@ -85,7 +85,7 @@ def test_label_at_the_edge_is_not_cut(why: str, box: tuple[float, float, float, 
 
 
 def text_size(image: np.ndarray) -> tuple[int, int]:
-    """Return the number of text pixels (white, or light anti-aliased) and of rows with any."""
+    """Return the number of text pixels (white, or light anti-aliased) and of rows with them."""
     text = (image.min(axis=2) > 150) & (image != 128).all(axis=2)
     return int(text.sum()), int(text.any(axis=1).sum())
 

@@ -124,7 +124,7 @@ boxes = st.lists(
     st.booleans(),
     st.sampled_from([4, 256]),
 )
-def test_equals_plain_greedy(rows, iou, max_det, agnostic, block):
+def test_nms_equals_the_plain_loop(rows, iou, max_det, agnostic, block):
     """Use blocks of 4, too, so that few boxes span several blocks."""
     candidates = make_candidates(
         *[(x, y, x + w, y + h, score / 8, c) for x, y, w, h, score, c in rows]

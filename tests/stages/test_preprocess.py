@@ -20,7 +20,7 @@ def expected(image: np.ndarray, height: int, width: int, geometry: str) -> np.nd
     (h, w), image_of_six_channels = (
         image.shape[:2],
         np.dstack([image, image]),
-    )  # no special ARM64 code for six
+    )  # no special ARM64 code handles six channels
     if geometry == "stretch":
         return cv2.resize(image_of_six_channels, (width, height), interpolation=cv2.INTER_LINEAR)[
             ..., 2::-1
@@ -56,8 +56,8 @@ def test_letterbox_equals_its_definition(geometry, shape):
     assert (slot[0] == 7).all(), "another row of the slot is written to"
 
 
-# Cases: a nudge works; the first nudge changes a row; the same, too narrow for noise to show it;
-# half the size.
+# Cases: a nudge works; the first nudge changes a row; it changes a row, but the picture is too
+# narrow to show that; half the size.
 @pytest.mark.skipif(preprocess.ARM64, reason="machine: x86's cv2.resize is the reference")
 @pytest.mark.parametrize("size", [(416, 234), (416, 62), (16, 155), (320, 180)])
 @pytest.mark.parametrize("shape", [(360, 640), (360, 640, 3), (415, 866)])

@@ -6,7 +6,7 @@ from detector.core.timeline.spans import BusyMeter
 def test_overlapping_intervals_count_once():
     meter = BusyMeter()
     meter.enter(100)  # the first thread
-    meter.enter(130)  # the second
+    meter.enter(130)  # the second thread
     meter.leave(150)
     assert (meter.total_ns, meter.so_far(160)) == (0, 60)
     meter.leave(170)

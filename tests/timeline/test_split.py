@@ -151,7 +151,7 @@ def test_cpu_time_just_after_a_span_counts_after_it():
     assert parts(thread.splits["other"]) == (2 * MS, 0, 0)
 
 
-def test_next_look_corrects_a_short_wait_counted_as_work():
+def test_next_check_corrects_a_short_wait_counted_as_work():
     kernel = Kernel()
     timeline = kernel.timeline()
     with timeline.track("main") as track:
@@ -162,7 +162,7 @@ def test_next_look_corrects_a_short_wait_counted_as_work():
     assert thread.splits["work"].on_cpu_ns == thread.cpu_ns == 1 * MS
 
 
-def test_short_wait_that_no_look_corrects_is_unplaced():
+def test_short_wait_that_no_check_corrects_is_unplaced():
     """A short span counts as time on a core, but the kernel's totals for the thread differ."""
     kernel = Kernel()
     timeline = kernel.timeline()

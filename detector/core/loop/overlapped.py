@@ -71,7 +71,7 @@ class _LoopThreads:
         self._requests: LendingPool[BatchRequest] = LendingPool("request", parts.requests)
         self._filled: Queue[Batch] = Queue("batch", parts.queue_batches)
         self._done: InOrder[Batch] = InOrder("result", results_ahead(parts))
-        # A token for each idle worker. Only if ``fresh`` does the reader wait for one.
+        # A token for each idle worker. The reader only waits for one if ``fresh`` is set.
         self._fresh = parts.hooks is not None and parts.hooks.fresh
         self._idle: LendingPool[None] = LendingPool("worker", [None] * parts.concurrency)
         self._channels = (self.images, self._requests, self._idle, self._filled, self._done)
@@ -150,8 +150,8 @@ class _LoopThreads:
                 yield pair
 
     def draw(self, track: AnyTrack) -> Pairs:
-        """Annotate up to ``drawers`` frames at once and yield them in order. A drawn frame does not
-        wait for a frame that has not arrived, and is yielded even if a later frame fails."""
+        """Annotate up to ``drawers`` frames at once and yield them in order. A drawn frame is not
+        kept back until a later one arrives, and is yielded even if a later frame fails."""
         annotate, drawers = self._parts.annotate, self._drawers
         if annotate is None or drawers is None:
             yield from draw(track, self._parts, self.results(track))

@@ -171,8 +171,8 @@ def image_pool(parts: Parts) -> LendingPool[Image | None]:
 
 
 def image_count(parts: Parts) -> int:
-    """Return how many pictures may be in flight: what all requests and a batch being written need,
-    up to ``image_bytes``; never less than a batch and a picture. Those being drawn are added."""
+    """Return how many pictures may be in flight: enough for all requests and a batch being written,
+    but at most ``image_bytes`` and at least a batch and a picture; plus those being drawn."""
     info, batch, batches = parts.source.info, len(parts.requests[0].slot), len(parts.requests) + 1
     if parts.schedule is not None:  # frames that are not inferred need pictures, too
         # One batch is being read, one written, and ``concurrency`` batches are in the engine.

@@ -23,7 +23,7 @@ def names() -> list[str]:
 
 
 def _places() -> Mapping[str, str]:
-    """Return the module of each sink by name. Imports none of them."""
+    """Map each sink's name to its module, without importing it."""
     ours = {name: f"{__name__}.{name}" for name in wings.list_files(*__path__)}
     return {**ours, **wings.find_files("sinks")}
 

@@ -1,10 +1,10 @@
 """Find the best picture of each track, keeping one candidate per track.
 
-Pictures whose object is not cut by the frame's border are better, then those with a larger product
-side x score x sharpness. The side is the square root of the box's area in pixels. Sharpness is
-v / (v + 100), where v is the variance of the Laplacian of the crop, in grey and scaled to 64x64, so
-that it does not depend on the object's distance. A picture must be better by 5% to replace the
-candidate, so that an approaching object is not copied in every frame.
+A picture whose object the frame's border does not cut is better than one whose object is cut. Apart
+from that, the larger product side x score x sharpness is better. The side is the square root of the
+box's area in pixels. Sharpness is v / (v + 100), where v is the variance of the Laplacian of the
+grey crop, scaled to 64x64 so that distance does not matter. A picture must be better by 5% to
+replace the candidate, so that an approaching object is not copied in every frame.
 
 A track ends if it has no detection for ``ENDED_S`` (no tracker waits that long), or if the clock
 is set back. The caller then gets a ``TrackRecord`` to write.
@@ -25,7 +25,7 @@ from detector.core.types import Detections, Frame, Image
 
 ROWS = "tracks.jsonl"
 ENDED_S = 1.5
-MARGIN = 0.1  # share of the box's sides added on each side
+MARGIN = 0.1  # added on each side of a box, as a share of its width or height
 LONGEST = 640  # pixels of a picture's longer side, limited to save memory
 MIN_GAIN = 1.05
 EDGE_PX = 2.0  # a box that ends this close to the border counts as cut
@@ -34,8 +34,7 @@ SHARPNESS_SIDE, SHARPNESS_HALF = 64, 100.0
 
 @dataclass(slots=True)
 class TrackRecord:
-    """A track. ``box``: xyxy in its best frame. ``rank``: whether the object is whole, then side x
-    score x sharpness."""
+    """A track. ``box``: xyxy, best frame. ``rank``: whether the object is whole; the product."""
 
     id: int
     class_id: int
@@ -82,8 +81,8 @@ class TrackRecord:
 
 
 class BestPictures:
-    """The best pictures of one source. Call ``see`` with the plain picture before ``add`` if boxes
-    are drawn."""
+    """The best pictures of one source. If boxes are drawn, call ``see`` with the plain picture
+    before ``add``."""
 
     def __init__(self) -> None:
         self._tracks: dict[int, TrackRecord] = {}
@@ -94,7 +93,7 @@ class BestPictures:
         return len(self._tracks)
 
     def see(self, image: Image, detections: Detections) -> None:
-        """Copy the objects that look better than their candidates."""
+        """Copy the objects that look better here than in their tracks' candidates."""
         detections = detections.found()
         ids = detections.track_list()
         self._better = [
@@ -112,7 +111,7 @@ class BestPictures:
         whole = min(box[0], box[1], width - box[2], height - box[3]) > EDGE_PX
         most = math.sqrt(max(0.0, (box[2] - box[0]) * (box[3] - box[1])))
         most *= float(detections.scores[at])
-        if (whole, most) <= (best[0], best[1] * MIN_GAIN):  # sharpness, below 1, cannot help
+        if (whole, most) <= (best[0], best[1] * MIN_GAIN):  # sharpness, below 1, cannot raise it
             return None
         value = most * _measure_sharpness(cut(image, box))
         if (whole, value) <= (best[0], best[1] * MIN_GAIN):
@@ -148,7 +147,7 @@ class BestPictures:
             record = TrackRecord(track, class_id, name, frame.index, time_s, frame.index, time_s)
             self._tracks[track] = record
         better = None if self._better is None else self._better[at]
-        if better is None and record.picture is None:  # ``see`` compared with an ended track
+        if better is None and record.picture is None:  # ``see`` compared it with an ended track
             better = self._compare(frame.image, detections, at, track)
         record.last_frame, record.last_s = frame.index, time_s
         record.frames += 1

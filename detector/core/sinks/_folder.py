@@ -1,9 +1,9 @@
-"""Base of sinks that write a folder, which never delete other programs' files.
+"""The base of sinks that write a folder. They never delete other programs' files.
 
 ``close`` distinguishes three cases:
 - The folder does not exist yet, or is empty: ``NAME.partial`` is renamed to it.
-- The folder only contains files listed in an earlier run's hidden manifest: it is renamed, the new
-  folder gets its name, and the listed files are removed one by one.
+- The folder only contains files listed in an earlier run's hidden manifest: it is renamed to
+  ``NAME.old``, the new folder gets its name, and the listed files are removed one by one.
 - The folder contains other files, or is the working directory or a mount point: files are moved
   into it one by one, and only replace files of the same name from an earlier run.
 
@@ -48,7 +48,7 @@ class FolderSink(Sink):
         partial = Partial(self.path, info.path, folder=True)
         try:
             self._earlier = self._read_manifest(partial.target)
-            for below in _list_folders(self._earlier):  # an earlier output may be today's source
+            for below in _list_folders(self._earlier):  # an earlier output may now be the source
                 refuse_folder_of_kept(partial.target / below)
             with output_errors(self.path):
                 self._clear_stale(partial.path)
@@ -137,7 +137,7 @@ class FolderSink(Sink):
         self._partial = None
 
     def _read_manifest(self, folder: Path) -> set[str]:
-        """Return the names in the manifest that are inside the folder, and the manifest's own."""
+        """Return the manifest's own name and the names in it that are inside the folder."""
         try:
             lines = (folder / self.manifest).read_bytes().split(b"\n")
         except OSError:
@@ -180,7 +180,7 @@ class FolderSink(Sink):
         if not target.exists():
             os.rename(partial.path, target)
             return True
-        # Keep the current folder, since a shell would be left in a deleted one.
+        # Keep the working directory, since the user's shell would be left in a deleted folder.
         if not self._has_only_ours(target) or target.samefile(os.curdir):
             return False
         old = target.with_name(f"{target.name}.old")

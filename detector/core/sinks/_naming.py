@@ -38,7 +38,7 @@ class FrameNames:
         self._last: tuple[int, str] | None = None
 
     def make_unique(self, *reserved: str) -> None:
-        """Make later stems unique (a.jpg and a.png share one), and different from ``reserved``."""
+        """Make later stems unique, even for a.jpg and a.png, and different from ``reserved``."""
         self._used_stems = (self._used_stems or set()) | {*reserved}
 
     def stem(self, frame: Frame) -> str:

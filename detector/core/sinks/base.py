@@ -16,7 +16,7 @@ DRAWN = ("bgr", "yuv420p")  # ``Sink.pictures`` of the sinks that need boxes dra
 
 
 class Sink:
-    """One output: ``open``, ``write`` each frame in order, then ``close``, or ``abort``.
+    """One output. Call ``open``, ``write`` for each frame in order, then ``close`` or ``abort``.
 
     ``path``: the final path. ``notes``: messages for the session, complete after ``close``. Methods
     raise OutputError if they cannot write.
@@ -30,13 +30,13 @@ class Sink:
     # Suffixes of the output's name. The first is the default; "" or "-labels" means a folder. The
     # sink writes any -o FILE with one of them.
     suffixes: ClassVar[tuple[str, ...]]
-    # The picture that it needs: "none"; "bgr" (``frame.image``) or "yuv420p" (``frame.picture``,
-    # planes or BGR) with boxes drawn, and --no-video skips the sink; or "plain": ``see`` gets BGR
-    # before boxes are drawn, with the objects of --blur pixelated.
+    # The picture that it needs. "none". "plain": ``see`` gets BGR before boxes are drawn, with the
+    # objects of --blur pixelated. "bgr": ``frame.image`` with boxes drawn. "yuv420p": the same in
+    # ``frame.picture``, as planes or BGR. --no-video skips sinks that need boxes drawn.
     pictures: ClassVar[str] = "none"
     one_picture: ClassVar[tuple[str, ...]] = ()  # those of ``suffixes`` that mean a single picture
     ending: ClassVar[str] = "-detected"  # default name: IN + ending + suffix
-    kinds: ClassVar[tuple[str, ...]] = ("video", "pictures")  # sources that it can write
+    kinds: ClassVar[tuple[str, ...]] = ("video", "pictures")  # kinds of sources that it accepts
     alone: ClassVar[bool] = True  # whether -o FILE with its suffix writes only FILE
     # Sinks are opened, written and closed by ascending ``order``. Small rows come first, so that
     # they are complete if the video fills the disk.
@@ -95,7 +95,7 @@ class Sink:
 
 
 class _OnlyDetections(Sink):
-    """Apply --only-detections to a sink that does not do so itself."""
+    """A mix-in that applies --only-detections to a sink that does not apply it."""
 
     def see(self, image: Image, detections: Detections) -> None:
         if len(detections):

@@ -44,8 +44,8 @@ def make_results(
     category_ids: Mapping[int, int] | None = None,
     digits: int = 2,
 ) -> Iterator[dict[str, Any]]:
-    """Yield one row for each detection, as in COCO's results format. ``category_ids``: of the class
-    ids to write; by default all, counted from 1. ``digits``: decimals of a pixel."""
+    """Yield one row for each detection, as in COCO's results format. ``category_ids``: maps class
+    ids to write; by default, all are written as class id + 1. ``digits``: decimals of pixels."""
     for (x1, y1, x2, y2), score, class_id, track in python_values(detections):
         category = class_id + 1 if category_ids is None else category_ids.get(class_id)
         if category is None:
@@ -184,7 +184,7 @@ class CocoSink(RowsSink):
         return super().close()
 
     def abort(self) -> Path | None:
-        """Keep as many frames as fit on the disk with their list of images; delete the results."""
+        """Keep the frames that fit on the disk with their list of images; delete the results."""
         self._results.discard()
         self._add_last_image()
         if self._partial is None or not self._images:

@@ -13,7 +13,7 @@ from detector.core.sinks.pictures import encode
 from detector.core.types import Detections, Frame, Image
 
 LONGEST = 200  # bytes of a name; file systems allow 255
-_UNSAFE = re.compile(r"[^\w.+ -]")  # all but letters and digits of any language, and . + -
+_UNSAFE = re.compile(r"[^\w.+ -]")  # all but spaces, _ . + - and any language's letters and digits
 
 
 class CropsSink(FolderSink):

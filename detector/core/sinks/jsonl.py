@@ -17,7 +17,7 @@ class JsonlSink(RowsSink):
     options = ("remark", "save_times")
 
     def __init__(self, path: Path, *, remark: str = "", save_times: bool = False) -> None:
-        """Add to every line the ``remark``, if it is not empty, and times if ``save_times``."""
+        """Add the ``remark`` to every line if it is not empty, and times if ``save_times``."""
         super().__init__(path)
         self._remark = {"remark": remark} if remark else {}
         self._times = save_times

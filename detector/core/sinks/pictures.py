@@ -48,7 +48,7 @@ class PicturesSink(FolderSink):
         self._names = names or FrameNames()
         self._at_once = at_once
         self._crew: Crew | None = None
-        # In order: name, bytes before encoding, and the encoded picture.
+        # Pictures being encoded, in order: name, bytes before encoding, encoded picture.
         self._pending: deque[tuple[str, int, Pending[tuple[str, bytes]]]] = deque()
         self._one: Partial | None = None  # the file of a single picture
         self._written_one = False

@@ -20,7 +20,7 @@ from detector.core.types import Detections, Frame, Image, SourceInfo
 
 # A session stores pictures of the longest tracks: how many at most, and their longer side (pixels).
 MOST_SHOWN, SHOWN_SIDE = 120, 200
-STEP_S = 1 / 30  # assumed between pictures of a folder, as by trackers
+STEP_S = 1 / 30  # time between pictures of a folder, which trackers assume, too
 
 
 class TracksSink(FolderSink):

@@ -1,4 +1,4 @@
-"""Sources of frames, one per module. ``open`` uses the first whose ``claims`` accepts the spec."""
+"""Sources of frames, one per module. ``open`` uses the first source whose ``claims`` is true."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _locate_sources(*folders: str) -> Mapping[str, str]:
 
 @cache
 def _list_by_order(*folders: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    """Return name and form of each source by ascending ``order``, without importing any."""
+    """Return each source's name and ``form``, sorted by ``order``, without importing a source."""
     entries = []
     for name, place in sorted(_locate_sources(*folders).items()):
         order, form = (wings.read_literal(place.split(":")[0], key) for key in ("order", "form"))
@@ -66,7 +66,7 @@ def find_arriving() -> type[Source]:
 
 
 def check(spec: str) -> None:
-    """Raise SourceError or UsageError if names and folders show that ``spec`` cannot be read."""
+    """Raise SourceError or UsageError if ``spec`` cannot be read. Reads no frame."""
     find_claiming(spec).check_spec(spec)
 
 
@@ -108,8 +108,8 @@ def open(
     """Open a video file, a picture, a folder of pictures, a (quoted) pattern of pictures, "-", or
     an ``http://`` address of a video or a picture.
 
-    It yields every ``stride``-th frame, at most ``frames`` of them. ``pixels``: "yuv420p" requests
-    planes. ``choice``: track and rate of a video, and the grey values for black and white. Raises
+    The source yields every ``stride``-th frame, and at most ``frames`` frames. ``pixels``:
+    "yuv420p" requests YUV planes. ``choice``: options such as a video's track and rate. Raises
     UsageError, and SourceError with a remedy in one line.
     """
     if decoder not in decoders():
@@ -131,9 +131,9 @@ def open(
 
 
 def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
-    """Return the sources of a command line, each with its own outputs. Pictures named one by one,
-    or in one folder or pattern, are one source. Videos for which ``skip`` is true are omitted, and
-    so are outputs of another source in ``specs`` (when ``*.mp4`` is typed again)."""
+    """Return the sources of a command line. Pictures named one by one form one source, and so do
+    those of a folder or pattern. A folder's videos are omitted if ``skip`` is true for them. So are
+    earlier outputs of another spec, which a shell lists if ``*.mp4`` is typed again."""
     from detector.core.sources._contents import PICTURE, kind_of
 
     earlier: set[str] = set()

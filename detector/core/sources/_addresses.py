@@ -26,7 +26,7 @@ class Addressed(Protocol):
 
 
 class Location(NamedTuple):
-    """A parsed address. ``host``: a bucket, or server and port. ``key``: after the first slash."""
+    """A parsed address. ``host``: a bucket, or server and port. ``key``: all that follows."""
 
     scheme: str
     host: str
@@ -58,7 +58,7 @@ def local_path(text: str) -> str:
 
 
 def parse_address(text: str) -> Location:
-    """Parse an address. Raises UsageError for other schemes, chains (``::``) and secrets."""
+    """Parse an address. Raises UsageError for a scheme not in ``SCHEMES``, a chain or a secret."""
     match = _SCHEME.fullmatch(text)
     scheme = match["scheme"].lower() if match else ""
     shown = Address(text).shown  # also registers its secrets, so that messages hide them
@@ -99,7 +99,7 @@ def _remedy(scheme: str) -> str:
 
 
 def credentials_of(scheme: str) -> str:
-    """Return what to set if a store denies access."""
+    """Return a hint on the credentials to set if a store denies access."""
     if scheme == "s3":
         return "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
     if scheme == "gs":
@@ -108,6 +108,6 @@ def credentials_of(scheme: str) -> str:
 
 
 class StoredVideo(str):
-    """A spec for a video at an address, read by ranges; a plain ``str`` would mean a camera."""
+    """The address of a video to read by byte ranges. ``StoredSource`` claims only this type."""
 
     __slots__ = ()

@@ -1,5 +1,5 @@
-"""Find out what an ``http://`` address is: a finite file, a picture, a live stream, or no video at
-all, judging by the headers and first bytes of one response."""
+"""Find out whether an ``http://`` address is a finite file, a picture, a live stream or no video,
+by the headers and first bytes of one response."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ FILE, PLAYLIST, PICTURE, LIVE, REFUSED = "file", "playlist", "picture", "live", 
 
 HEAD_BYTES = 4096
 PLAYLIST_BYTES = 4 << 20
-QUICK_S = 5.0  # timeout for a possible camera, whose feed connects again and has more time
-SLOW_S = 2.0  # time for the first bytes; after it, we judge by those received
+QUICK_S = 5.0  # timeout for a possible camera; its feed connects later, with a longer timeout
+SLOW_S = 2.0  # time limit for the first bytes; after it, we judge by the bytes received so far
 KEPT_S = 60.0  # how long a result is cached
-REFUSED_S = 10.0  # the same for a refused address
+REFUSED_S = 10.0  # how long a refusal is cached
 AT_ONCE = 16
 CAMERA_SUFFIXES = (".mjpg", ".mjpeg")  # usual suffixes of cameras' streams
 CAMERA_HINT = "use --live latest if it is a camera"
@@ -51,7 +51,7 @@ _DYNAMIC = re.compile(rb"""type\s*=\s*["']dynamic""")
 
 @dataclass(frozen=True, slots=True)
 class WebKind:
-    """What an address is. ``remark``: a hint for the user if it might be something else."""
+    """The kind of content at an address. ``remark``: a hint for the user if the kind is a guess."""
 
     kind: str
     remark: str = ""
@@ -59,7 +59,7 @@ class WebKind:
     error: str = ""
 
 
-# ``ffmpeg -listen 1`` sends only these headers. It serves one client, and exits when that leaves.
+# ``ffmpeg -listen 1`` sends only these headers. It serves one client, and exits after that client.
 _LISTEN_HEADERS = frozenset(("content-type", "transfer-encoding"))
 _open: dict[str, Answer] = {}
 _known: dict[str, tuple[float, WebKind]] = {}
@@ -94,7 +94,7 @@ def remark_of(spec: str) -> str:
 
 
 def is_file(spec: str) -> bool:
-    """Return whether an address is a file or refused, that is, not a live stream."""
+    """Return whether ``spec`` is a web address of a file, or a refused one, but no live stream."""
     return is_web(spec) and identify(spec).kind != LIVE
 
 
@@ -136,7 +136,7 @@ class OpenResponse:
 
 
 def take_open_response(spec: str) -> OpenResponse | None:
-    """Return the open response of a single-client server (``ffmpeg -listen 1``), once."""
+    """Hand over the open response of a single-client server (``ffmpeg -listen 1``), or None."""
     with _lock:
         answer = _open.pop(spec, None)
     return None if answer is None else OpenResponse(answer)
@@ -242,8 +242,8 @@ def _refuse_text(place: WebPlace, answer: Answer, head: bytes) -> WebKind:
         remedy = "check the address"
     return WebKind(
         REFUSED,
-        error=f"{place}: is {what}; {remedy}, or give the address of the video, or of the camera's "
-        "stream, itself",
+        error=f"{place}: is {what}; {remedy}, or give the address of the video file or the camera "
+        "stream itself",
     )
 
 
@@ -298,7 +298,7 @@ def _has_an_end(head: bytes) -> bool:
 
 
 def _has_index(head: bytes) -> bool:
-    """Return whether an MP4 was written in one piece. A fragmented one may be live."""
+    """Return whether an MP4 is not fragmented. A fragmented MP4 may be a live stream."""
     at = 0
     while at + 8 <= len(head):
         size, kind = int.from_bytes(head[at : at + 4], "big"), head[at + 4 : at + 8]
@@ -325,8 +325,8 @@ def _identify_playlist(place: WebPlace, answer: Answer, head: bytes) -> WebKind:
 
 
 def _read_variant(place: WebPlace, base: str, master: str) -> str:
-    """Return the text of the first playlist that ``master`` lists; ``base``: its address. Only
-    the host of ``place`` receives its login."""
+    """Return the text of the first playlist in ``master``, whose address is ``base``. The login of
+    ``place`` is sent to its own host only."""
     lines = [line.strip() for line in master.splitlines()]
     name = next((line for line in lines if line and not line.startswith("#")), "")
     url = urljoin(base, name)

@@ -14,13 +14,12 @@ from detector.core.errors.machine import ARM64
 from detector.core.stages.preprocess import yuv_to_rgb
 from detector.core.types import Colours, Image
 
-# Numbers of ITU-T H.273. Like cv2, we convert HDR and wide gamuts to BT.709; otherwise colours look
-# washed out.
+# Numbers of ITU-T H.273. HDR and wide gamuts become BT.709, as in cv2, or they look washed out.
 BT709, UNSPECIFIED = 1, 2
 HDR_TRANSFERS = (16, 18)  # PQ and HLG
 WIDE_PRIMARIES = (8, 9, 10, 11, 12, 22)  # film, BT.2020, XYZ, both P3, EBU 3213
-# The numbers that swscale accepts. As in ffmpeg, BT.2020's matrix replaces its constant-luminance
-# variant, and BT.601's all others.
+# The numbers that swscale accepts. We replace other matrices as ffmpeg does: the constant-luminance
+# variant of BT.2020 by BT.2020, and the rest by BT.601.
 MATRICES = frozenset((0, 1, 2, 4, 5, 6, 7, 9))
 TRANSFERS = frozenset((1, 2, 4, 5, 6, 7, 8, *range(11, 19)))
 PRIMARIES = frozenset((1, 2, *range(4, 13), 22))
@@ -28,8 +27,7 @@ BT601, BT2020, BT2020_CONSTANT = 5, 9, 10
 FORMATS = ("yuv420p", "yuvj420p")
 _DEEP_GREY = re.compile(r"(?:gray|ya)f?(?:9|\d\d)(?:le|be)")
 LIMITED, FULL = 1, 2  # FFmpeg's AVCOL_RANGE; limited: 16 is black, 235 white
-# Weights of red and blue in the luma, by number of the matrix. For unspecified (2), we use BT.601,
-# like swscale.
+# Weights of red and blue in the luma, by number of the matrix. Like swscale, take 2 as BT.601.
 LUMA = {1: (0.2126, 0.0722), 2: (0.299, 0.114), 5: (0.299, 0.114), 6: (0.299, 0.114)}
 
 
@@ -39,7 +37,7 @@ def to_bgr(reformatter: Any, picture: Any, width: int, height: int) -> Image:
     if ARM64 and (picture.width, picture.height) == (width, height) and is_plain(picture):
         return _to_bgr_as_x86([pixels_of(plane) for plane in picture.planes], colours_of(picture))
     nearest = nearest_matrix(picture)
-    # Bicubic, which also enlarges the chroma planes, because cv2 does the same.
+    # Like cv2, use bicubic interpolation, which also enlarges the chroma planes.
     bgr = reformatter.reformat(
         picture,
         width=width,
@@ -82,7 +80,7 @@ def _to_bgr_as_x86(planes: list[NDArray[np.uint8]], colours: Colours) -> Image:
 
 @lru_cache(maxsize=16)
 def _compute_products(colours: Colours) -> tuple[NDArray[np.int16], ...]:
-    """Return tables of what Y adds to all colours, V to red, U and V to green, and U to blue."""
+    """Return tables of what Y adds to each channel, V to red, U and V to green, and U to blue."""
     factors = np.rint(yuv_to_rgb(colours).astype(float) * 8192).astype(int)
     levels, black = np.arange(256), 0 if colours.full_range else 16
     pairs = (factors[0, 0], black), *((factors[at], 128) for at in ((0, 2), (1, 1), (1, 2), (2, 1)))
@@ -114,7 +112,7 @@ def pixels_of(plane: Any) -> NDArray[np.uint8]:
 
 
 def nearest_matrix(picture: Any) -> int | None:
-    """Return the matrix to use instead if swscale refuses a picture's own, or None."""
+    """Return a substitute if swscale refuses a picture's matrix; None if it does not."""
     if picture.colorspace in MATRICES or picture.format.is_rgb:
         return None
     return BT2020 if picture.colorspace == BT2020_CONSTANT else BT601

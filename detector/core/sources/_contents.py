@@ -1,4 +1,4 @@
-"""Judge by content and name whether a file is a picture or a video."""
+"""Decide by content and name whether a file is a picture or a video."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import stat
 from contextlib import suppress
 from functools import lru_cache
 
-# Suffixes, in lower case, of the files read from folders, patterns and batches. Files named
-# explicitly are tried as videos whatever their suffix. .dat, .mod, .ogg and .ico are missing,
-# because such files are rarely videos.
+# Suffixes of the files read from folders, patterns and batches. A file given by name is tried as a
+# video whatever its suffix. We omit .dat, .mod, .ogg and .ico, which are rarely videos.
 FFMPEG_PICTURES = tuple(  # pictures that OpenCV does not decode
     ".dpx .exr .heic .heif .hif .jls .pcx .psd .qoi .sgi .tga .xbm .xwd".split()
 )
@@ -54,7 +53,8 @@ def kind_of_name(path: str) -> str | None:
 
 
 def kind_of(path: str, *, closely: bool = False) -> str | None:
-    """Judge by the first bytes, else by name. ``closely``: also recognize a stream of JPEGs."""
+    """Return PICTURE, VIDEO or None, by the first bytes, else by name. ``closely``: also recognize
+    a stream of JPEGs."""
     with suppress(OSError, ValueError):
         about = os.stat(path)
         if stat.S_ISREG(about.st_mode):

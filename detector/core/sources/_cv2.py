@@ -8,17 +8,17 @@ import numpy as np
 
 from detector.core.types import Image
 
-# Each VideoCapture reads this on opening: -8 is AV_LOG_QUIET. A value set by the user stays.
+# Each new VideoCapture reads this variable. -8 is AV_LOG_QUIET. A value set by the user stays.
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
-# V4L2's timeout for a picture, in seconds, read when cv2 is imported. During the default of ten
-# seconds, a run with a silent webcam could not be stopped.
+# V4L2's timeout for a webcam's picture, in seconds, read when cv2 is imported. The default is ten
+# seconds, during which a run with a silent webcam could not be stopped.
 os.environ.setdefault("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", "1")
 import cv2
 
 __all__ = ["cv2", "fits", "upright"]
 
 if "OPENCV_LOG_LEVEL" not in os.environ:
-    # Call a function, because cv2 reads the variable on import and may already be imported.
+    # cv2 reads the variable only on import, and may already be imported, so call its function.
     if hasattr(cv2, "setLogLevel"):  # OpenCV 4
         cv2.setLogLevel(0)
     else:

@@ -1,7 +1,8 @@
 """Convert pictures with more than 8 bits per sample, as from thermal or scientific cameras.
 
-The range in use becomes 0..255 (``_grey.py``): for integers, the bits that the largest sample
-needs; for floats, 0..1 or a likely depth; for grey with little contrast, lowest to highest sample.
+The range in use is mapped to 0..255 (``_grey.py``). For integers it is the depth that the largest
+sample needs, for floats 0..1 or a likely depth, and for low-contrast grey the lowest to the highest
+sample.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from detector.core.types import Image
 # Signatures of other formats that may have more than 8 bits: PGM, PPM, PAM, PFM, JPEG 2000.
 _MAYBE_DEEP = (b"P2", b"P3", b"P5", b"P6", b"P7", b"Pf", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
 GreySetting = str | GreyRange
-ALL_16_BITS = "its 16 bits are read, and written in pictures, as 8"
+ALL_16_BITS = "its samples of 16 bits are reduced to 8 bits, also in pictures that are written"
 
 
 def decode_deep(data: NDArray[np.uint8], setting: GreySetting) -> tuple[Image | None, str] | None:
@@ -35,7 +36,7 @@ def decode_deep(data: NDArray[np.uint8], setting: GreySetting) -> tuple[Image | 
 
 
 def _decode_png(data: NDArray[np.uint8], setting: GreySetting) -> tuple[Image | None, str]:
-    # These flags rotate it by its EXIF and discard alpha.
+    # With these flags, cv2 rotates the picture by its EXIF and discards alpha.
     stored = cv2.imdecode(data, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
     if stored is None:
         return None, ""
@@ -61,12 +62,12 @@ def _decode_tiff(
     numbers, is_half = {}, tiff[_tiff.FORMAT] == _tiff.FLOAT and tiff[_tiff.BITS] == 16
     is_lab = tiff[_tiff.PHOTOMETRIC] in (_tiff.CIE_LAB, _tiff.ICC_LAB) and tiff[_tiff.SAMPLES] > 2
     if tiff[_tiff.ALPHA]:
-        # With this tag, cv2 would multiply colours by alpha, which it does not do for PNG.
+        # With the ALPHA tag, cv2 would multiply colours by alpha, which it does not do for PNG.
         numbers[tiff.tags[_tiff.ALPHA][1]] = 0
     if is_half:  # cv2 reads no 16-bit floats, so their bits are read as integers
         formats, at = tiff.tags[_tiff.FORMAT]
         numbers |= {at + 2 * number: 1 for number in range(len(formats))}
-    if tiff[_tiff.ORIENTATION] > 1:  # cv2 mirrors tiles one by one
+    if tiff[_tiff.ORIENTATION] > 1:  # cv2 would turn each tile separately, so we use ``_turn``
         numbers[tiff.tags[_tiff.ORIENTATION][1]] = 1
     if is_lab:  # cv2's own conversion turns white into yellow
         numbers[tiff.tags[_tiff.PHOTOMETRIC][1]] = _tiff.RGB
@@ -113,7 +114,7 @@ def _decode_page(
     if is_separate and tiff[_tiff.SAMPLES] > 1 and is_float:
         return None, ""  # cv2 mixes up the planes
     if is_separate and tiff[_tiff.BITS] > 8:
-        # cv2 mixes up such planes, unless it reads only their upper 8 bits.
+        # cv2 mixes up separate planes if it reads more than their upper 8 bits.
         image = cv2.imdecode(data, cv2.IMREAD_COLOR)
         if image is None:
             return None, ""
@@ -136,7 +137,7 @@ def _decode_page(
 
 
 def _undo_alpha(colours: Samples, alpha: Samples) -> Samples:
-    """Divide colours by ``alpha``, by which they were multiplied."""
+    """Undo the multiplication of colours by ``alpha``."""
     if colours.dtype.kind == "f":
         return np.where(alpha > 0, colours / np.where(alpha > 0, alpha, 1), 0)
     most = np.iinfo(colours.dtype).max

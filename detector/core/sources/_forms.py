@@ -20,7 +20,7 @@ def is_web(text: str) -> bool:
 
 
 class NamedPictures(str):
-    """A spec for pictures named one by one, such as ``shots/*.jpg``; its text is their folder."""
+    """A spec for pictures named one by one, as by a shell for ``*.jpg``. Its text is the folder."""
 
     paths: tuple[str, ...]
     note = ""

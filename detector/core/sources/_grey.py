@@ -1,8 +1,7 @@
 """Choose which samples of more than 8 bits become black and white.
 
-Grey that uses little of its range, such as a thermal camera's, is stretched to the full range. The
-range is chosen for each picture or once for a video; for a camera it changes gradually.
-"""
+Grey that uses little of its range, such as a thermal camera's, is stretched. The range to stretch
+is chosen for each picture or once for a video. For a camera it changes gradually."""
 
 from __future__ import annotations
 
@@ -19,15 +18,15 @@ from detector.core.sources.base import FULL, GreyRange
 from detector.core.types import Image
 
 Samples = NDArray[Any]
-DEPTHS = (8, 10, 12, 14, 16, 24, 32)  # bits of cameras, and of integers
+DEPTHS = (8, 10, 12, 14, 16, 24, 32)  # bits per sample of cameras and of integer types
 OVERSHOOT = 2.0  # floats of 0..1 may reach this value after sharpening or enlarging
-# Grey that uses a smaller share of its range (the second: if its depth is guessed) is stretched.
+# Grey that uses a smaller share of its range is stretched. NARROW_GUESSED: if its depth is a guess.
 NARROW, NARROW_GUESSED = 0.1, 0.25
-NOISE = 7  # levels; grey that uses no more is not stretched
+NOISE = 7  # levels; grey with no more contrast is not stretched
 OUTLIERS = 0.001  # share of the samples at either end that may be dead or hot pixels
-BEYOND = 1 / 16  # share of the range by which ends may exceed it without being outliers
+BEYOND = 1 / 16  # samples beyond the range by at most this share of it are not outliers
 SAMPLED = 1 << 18  # samples of a picture used to find outliers
-FOLLOW_SHARE = 0.05  # share of the way from a camera's range to that of its next picture
+FOLLOW_SHARE = 0.05  # how far each picture moves a camera's range towards its own
 
 
 def choose_range(samples: Samples, capacity: int, setting: str | GreyRange) -> GreyRange | None:
@@ -40,7 +39,7 @@ def choose_range(samples: Samples, capacity: int, setting: str | GreyRange) -> G
     if np.isnan(high):
         return GreyRange(0, 1, "its samples are all NaN or infinite")
     if low < 0 or (is_float and high > 2**16):
-        note = f"its samples, {low:g} to {high:g}, were mapped to black to white"
+        note = f"its samples, {low:g} to {high:g}, were mapped to shades from black to white"
         return GreyRange(low, high, note)
     if is_float:
         bits = 0 if high <= OVERSHOOT else next(bits for bits in DEPTHS if high <= 2**bits)
@@ -52,7 +51,7 @@ def choose_range(samples: Samples, capacity: int, setting: str | GreyRange) -> G
         note = f"{note} stretched to the full range (--grey-range full prevents it)"
         return GreyRange(low, high, note)
     if is_float:
-        note = f"its samples are floats; 0 to {most} were mapped to black to white"
+        note = f"its samples are floats; 0 to {most} were mapped to shades from black to white"
         return GreyRange(0, most, note)
     if bits == capacity:
         return None if capacity == 16 else GreyRange(0, most)
@@ -63,7 +62,7 @@ def choose_range(samples: Samples, capacity: int, setting: str | GreyRange) -> G
 
 
 def bits_in_use(samples: Samples, capacity: int) -> int:
-    """Return the depth that integers had before they were stored in ``capacity`` bits."""
+    """Estimate the depth that integers had before they were stored in ``capacity`` bits."""
     used = int(samples.max()).bit_length()
     # A dark picture may leave the highest bit unused.
     if used >= capacity - 1 or (capacity == 16 and _was_widened(samples)):

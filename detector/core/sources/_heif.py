@@ -26,14 +26,14 @@ GRID = b"grid"
 
 
 class HeifItem(NamedTuple):
-    """A picture. ``tiles``: numbers of its items, row by row. ``turns``: the (kind, values) of each
-    crop, rotation and mirroring, in order."""
+    """A picture. ``tiles``: the item numbers of its tiles, row by row. ``turns``: the (kind,
+    values) of each crop, rotation and mirroring, in order."""
 
     width: int
     height: int
     tiles: tuple[int, ...]
     turns: tuple[tuple[bytes, bytes], ...]
-    is_ours: bool  # we must decode it, since cv2 and FFmpeg do so wrongly
+    is_ours: bool  # we must decode it, since cv2 and FFmpeg decode it wrongly
 
 
 class _ByteReader:
@@ -58,8 +58,8 @@ class _ByteReader:
 
 
 def read_item(head: bytes, path: str) -> HeifItem | None:
-    """Return the primary picture, from the beginning of its file; None if there are no boxes.
-    Raises SourceError."""
+    """Find the primary picture in ``head``, the beginning of a file. Return None if it has no
+    ``meta`` box. Raises SourceError."""
     boxes = dict(_ByteReader(head[:DESCRIBED_WITHIN]).boxes())
     if b"meta" not in boxes:
         return None
@@ -111,7 +111,7 @@ def _list_properties(ipma: bytes, number: int) -> list[int]:
 
 
 def decode_tiles(path: str, grid: HeifItem) -> Image:
-    """Decode to upright u8 BGR [h, w, 3]. Raises SourceError for missing or unfit tiles."""
+    """Decode to upright u8 BGR [h, w, 3]. Raises SourceError if tiles do not make up the grid."""
     decoded: dict[int, Image] = {}
     reformatter, columns = VideoReformatter(), 1
     with suppress(av.error.FFmpegError), av.open(name_to_open(path), **bad_tags()) as container:
@@ -143,12 +143,12 @@ def turn(image: Image, turns: Iterable[tuple[bytes, bytes]]) -> Image:
 
 
 def _crop(image: Image, clap: bytes) -> Image:
-    """Crop the picture, unless the numbers are invalid."""
+    """Crop the picture. Ignore a crop with invalid numbers."""
     with suppress(struct.error, ZeroDivisionError):
         numbers = struct.unpack(">IIIIiIiI", clap)
         for axis, at in ((1, 0), (0, 2)):
             whole, length = image.shape[axis], Fraction(*numbers[at : at + 2])
-            offset = Fraction(*numbers[at + 4 : at + 6])  # of the crop's centre from the picture's
+            offset = Fraction(*numbers[at + 4 : at + 6])  # from the picture's centre to the crop's
             begin, size = round((whole - length) / 2 + offset), round(length)
             if begin >= 0 < size <= whole - begin:
                 image = image.take(range(begin, begin + size), axis)

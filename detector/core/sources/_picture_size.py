@@ -83,7 +83,7 @@ def _read_jpeg(data: bytes) -> Size | None:
             at += 1
             continue
         (length,) = struct.unpack_from(">H", data, at + 2)
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # not frame headers
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # a frame header
             height, width = struct.unpack_from(">HH", data, at + 5)
             return width, height
         at += 2 + length
@@ -115,7 +115,7 @@ def _read_tiff(data: bytes) -> Size | None:
 
 
 def _read_jpeg_2000(data: bytes) -> Size | None:
-    """Return the right and lower edge from the first SIZ segment."""
+    """Return the right and lower edge, as stated by the first SIZ segment."""
     at = data.find(b"\xff\x4f\xff\x51")
     if at < 0:
         return None

@@ -40,7 +40,7 @@ REDUCED = {
     8: cv2.IMREAD_REDUCED_COLOR_8,
 }
 HEAD_BYTES = 4096  # first bytes of a file, which state whether it is an animation
-MAX_NOTES = 10  # pictures named in notes; all unreadable ones are counted
+MAX_NOTES = 10  # limit on notes; unreadable pictures without a note are still counted
 
 
 class OpenPictures(SteppingSource):
@@ -194,7 +194,7 @@ class OpenPictures(SteppingSource):
 
 
 def _make_output_names(paths: Sequence[str]) -> list[str]:
-    """Return the files' names, or their paths in the common folder for names that are repeated."""
+    """Return each file's name, or its path in the common folder if the name is repeated."""
     names = [os.path.basename(path) for path in paths]
     repeated = {name for name, count in Counter(names).items() if count > 1}
     if not repeated:
@@ -231,7 +231,7 @@ def read_size(path: str) -> tuple[int, int] | None:
 
 
 def read_with_note(path: str, choice: Choice = ANY) -> Read:
-    """Read a picture as ``choice`` says; also return a note on its conversion, or ""."""
+    """Read a picture with the options ``choice``; also return a note on its conversion, or ""."""
     try:
         if path.lower().endswith(FFMPEG_PICTURES):
             return _decode_with_ffmpeg(path, choice)

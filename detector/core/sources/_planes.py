@@ -31,7 +31,7 @@ kind_of = attrgetter(*TAGS, "format.name", "width", "height")
 
 
 def why_no_planes(picture: Any) -> str:
-    """Return why a video with this first picture (None: it is late) must be read as BGR, or ""."""
+    """Return why a video must be read as BGR, or "". ``picture``: its first; None if it is late."""
     if picture is None:
         return "its first picture comes late"
     name = picture.format.name
@@ -63,10 +63,10 @@ class PlanesReader:
         self._to_bgr, self._to_first = VideoReformatter(), VideoReformatter()
         self._size: tuple[int, int] | None = None  # width, height of the first picture
         self._kind: tuple[Any, ...] = ()  # of the last picture
-        self._colours: Colours | None = None  # for that kind; None: it must become BGR
+        self._colours: Colours | None = None  # for ``_kind``; None if that must become BGR
 
     def read(self, picture: Any) -> Picture:
-        """Return PyAV's ``picture`` as planes of its memory, or as BGR."""
+        """Return PyAV's ``picture`` as views of its planes, or as BGR if that is impossible."""
         kind = kind_of(picture)
         width, height = self._size = self._size or (picture.width, picture.height)
         if kind != self._kind:
@@ -92,7 +92,7 @@ class PlanesReader:
 
 def blank_like(planes: Planes, filled: Planes | None = None) -> Planes:
     """Return writeable planes of the same size and colours, with the content of ``filled``."""
-    import av  # here, since photos also use an easel, but need no PyAV
+    import av  # imported here, since an easel for photos needs no PyAV
 
     height, width = planes.y.shape
     colours, picture = planes.colours, av.VideoFrame(width, height, "yuv420p")
@@ -113,9 +113,9 @@ def copy_planes(source: Planes, target: Planes) -> None:
 
 
 class Easel:
-    """The pictures that boxes are drawn into, used in turn. One is enough if the writer draws,
-    since it encodes a frame before it draws the next. Other ``threads`` need three each: for a
-    frame being drawn, one in the queue, and one drawn before its turn."""
+    """Pictures to draw boxes into, used in turn. If the writer draws, one is enough, since it
+    encodes a frame before it draws the next. If other ``threads`` draw, each needs three: for the
+    frame being drawn, for one in the queue, and for one drawn before its turn."""
 
     def __init__(self, *, bgr: bool = False, threads: int = 0) -> None:
         """``bgr``: an output needs BGR with boxes, so boxes are drawn into BGR."""
@@ -124,7 +124,7 @@ class Easel:
         self._turns = itertools.count()
 
     def put(self, frame: Frame) -> None:
-        """Replace a frame's picture with a copy or BGR picture that may be drawn into."""
+        """Replace a frame's planes with a copy, or a BGR picture, that may be drawn into."""
         given = frame.picture
         if not isinstance(given, Planes):
             return

@@ -44,7 +44,7 @@ def list_contents(spec: str) -> Folder | None:
 
 
 def is_numbered(spec: str) -> bool:
-    """Return whether ``spec`` is an ffmpeg pattern of numbered pictures that names no file."""
+    """Return whether ``spec`` is ffmpeg's pattern of numbered pictures, and not a file's name."""
     name = os.path.basename(spec).replace("%%", "")
     return (
         len(_NUMBER.findall(name)) == 1
@@ -55,7 +55,7 @@ def is_numbered(spec: str) -> bool:
 
 
 def _list_numbered(spec: str) -> list[str]:
-    """Return the files that ``frame_%04d.jpg`` matches; numbers may be missing."""
+    """Return the files that a pattern such as ``frame_%04d.jpg`` matches; numbers may have gaps."""
     folder, name = os.path.split(spec)
     marked = name.replace("%%", "\0")
     number = _NUMBER.search(marked)

@@ -14,8 +14,8 @@ from detector.core.errors.secrets import keep_secret
 from detector.core.sources._addresses import STORES, Location, credentials_of
 
 CONNECT_S, SILENT_S = 20.0, 30.0  # timeouts: to connect; while no byte arrives
-# Retries by the libraries. Together with ours (_ranges.py) they end before the watchdog stops the
-# worker (300 s), so that the error names a silent server.
+# Retries by the libraries. With ours (_ranges.py) they take less than the 300 s after which the
+# watchdog stops a worker, so the worker can still report that the server is silent.
 TRIES = 2
 # Errors by name, so that botocore and google.auth need not be imported.
 CREDENTIAL_ERRORS = (
@@ -29,9 +29,9 @@ CREDENTIAL_ERRORS = (
     "DefaultCredentialsError",
     "RefreshError",
 )
-# Amazon's codes for an expired token; for a HEAD request it is only 400.
+# Amazon's codes for an expired token. The answer to a HEAD request only has the code 400.
 EXPIRED_CODES = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired", "400")
-NO_RETRIES = " (reached max retries: 0)"  # of botocore; misleading, because s3fs retries
+NO_RETRIES = " (reached max retries: 0)"  # in botocore's errors; misleading, since s3fs retries
 SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
@@ -85,7 +85,7 @@ def _choose_settings(scheme: str) -> dict[str, Any]:
 
 
 def _create_aws_session() -> Any:
-    """Return a session that parses dates fast, since every key in a listing has one."""
+    """Return a session that parses dates fast, since every key in a listing has a date."""
     from aiobotocore.session import AioSession
     from botocore.utils import parse_timestamp
 

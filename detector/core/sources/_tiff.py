@@ -32,7 +32,7 @@ Tags = dict[int, tuple[tuple[int, ...], int]]
 
 @dataclass(frozen=True, slots=True)
 class Tiff:
-    """The first page of a file. ``pages``: number of its pages, except smaller copies of others."""
+    """The header of a file's first page. ``pages``: number of pages, without reduced copies."""
 
     tags: Tags  # maps a tag to its first values and their position in the file
     pages: int
@@ -45,7 +45,7 @@ class Tiff:
         return self[COMPRESSION] in COMPRESSIONS
 
     def lacks_a_plane(self, length: int) -> bool:
-        """Return whether a file of ``length`` bytes lacks a plane, which cv2 would ignore."""
+        """Return whether a file of ``length`` bytes lacks a colour plane. cv2 would not notice."""
         parts = [self.tags[tag][0] for tag in PARTS if tag in self.tags]
         ends = (sum(part) for part in zip(*parts, strict=False))  # position plus length
         return self[PLANES] == SEPARATE and max(ends, default=0) > length

@@ -34,7 +34,7 @@ MOST_SKIPPED = 1 << 18  # bytes to read and discard rather than make a new reque
 CHECK_S = 0.2  # between two checks whether the run must stop
 LONGEST_NAME = 200  # bytes
 
-# Returns whether the current run must stop; set by ``cut_when``. ``bool()`` returns False.
+# Returns whether the current run must stop. ``cut_when`` sets it. The default returns False.
 stopped: Callable[[], bool] = bool
 _opening = threading.local()  # ``stopped`` of the run in this thread, if there is one
 
@@ -75,7 +75,7 @@ class WebPlace:
         return f"{stem}{suffix[:20]}"
 
     def link_to(self, url: str) -> WebPlace:
-        """Return the place of a link in this file; on the same host it has the same login."""
+        """Return the place of a link in this file, with this login if it is on the same host."""
         info, at, host = urlsplit(self.whole).netloc.rpartition("@")
         parts = urlsplit(url)
         if at and parts.netloc == host and parts.scheme == self.scheme:
@@ -128,7 +128,7 @@ def read_info(place: WebPlace) -> ObjectInfo:
 
 
 class WebFile:
-    """A server's file with ``size``, ``seek`` and ``read``. For one thread."""
+    """A server's file with ``size``, ``seek`` and ``read``. Not thread-safe."""
 
     def __init__(self, place: WebPlace) -> None:
         self._place = place
@@ -146,7 +146,7 @@ class WebFile:
         self._at = position
 
     def read(self, length: int) -> bytes:
-        """Return some bytes from the position. Raises as ``ask``; call it again to retry."""
+        """Return some bytes from the current position. Raises as ``ask``; call again to retry."""
         if self._kept is None:
             data = self._receive(self._at, min(length, READ_BYTES))
         else:
@@ -228,7 +228,7 @@ class WebObject(RangedObject):
     def __init__(self, place: WebPlace) -> None:
         self._over = threading.Event()
         self.users = 1
-        # That of the run that opens the file, since other runs may begin or end meanwhile.
+        # Keep the function of the run that opens the file: other runs may begin or end meanwhile.
         self.stopped: Callable[[], bool] = getattr(_opening, "stopped", stopped)
         super().__init__(place)
         self._end_of_data = self.size  # less than ``size`` once the connection is lost

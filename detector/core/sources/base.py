@@ -45,10 +45,10 @@ def parse_grey_range(text: str) -> str | GreyRange:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Options of reading. ``track``: number of the video track, from 1; None: the default track,
-    else the largest. ``rate``: of a raw stream. ``grey``: as given to ``--grey-range``. ``reduce``:
-    maps a picture's width and height to the divisor at which it may be decoded (1, 2, 4, 8).
-    ``at_once``: pictures decoded concurrently."""
+    """Options for reading. ``track``: number of the video track, from 1; None: the default track,
+    else the largest. ``rate``: frame rate of a raw stream. ``grey``: value of ``--grey-range``.
+    ``reduce``: returns the divisor (1, 2, 4, 8) by which a picture of a given width and height may
+    be reduced. ``at_once``: pictures decoded concurrently."""
 
     track: int | None = None
     rate: Fraction | None = None
@@ -119,7 +119,7 @@ class OpenOptions(TypedDict, total=False):
 
 
 class Source:
-    """Frames of a file, a folder, a stream or cameras. Iterable, and closed by ``with``.
+    """The frames of a file, a folder, a stream or cameras. Iterate over it in a ``with`` block.
 
     ``info`` describes the source. Unreadable frames are counted in ``counts`` and skipped.
     SourceError is raised only if the whole source cannot be read.
@@ -140,7 +140,7 @@ class Source:
     has_tracks: ClassVar[bool] = False
     # ``claims`` is called in ascending order of ``order``, last for VideoSource, which claims every
     # remaining file. A source is imported only if its regular expression ``form`` matches the whole
-    # spec, ignoring case. Both must be literals, since they are read without importing the source.
+    # spec, ignoring case. ``order`` and ``form`` are literals, as they are read without an import.
     order: ClassVar[int] = 0
     form: ClassVar[str] = ".*"
 
@@ -171,7 +171,7 @@ class Source:
 
     @classmethod
     def check_spec(cls, spec: str) -> None:
-        """Raise SourceError or UsageError for a claimed spec, judging by names and folders only."""
+        """Raise SourceError or UsageError if a claimed spec cannot be read. Reads no frame."""
 
     @classmethod
     def open(cls, spec: str, *, decoder: str, stride: int, frames: int | None) -> Source:
@@ -239,14 +239,14 @@ class SteppingSource(Source):
         raise NotImplementedError
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
-        """Return the last grabbed picture as frame ``index``; None (counted) if unreadable."""
+        """Return the last grabbed picture as frame ``index``. If it is unreadable, return None."""
         raise NotImplementedError
 
     def grabbed_pts(self) -> int:
         return self.pts
 
     def finish_at_limit(self) -> None:
-        """Finish after ``frames`` frames, when the rest of the source will not be read."""
+        """Finish reading after the last requested frame. The rest of the source stays unread."""
 
     def hold_first(self) -> bool:
         """Grab the first picture and keep it for the first read. Return False if there is none."""

@@ -18,7 +18,7 @@ class PicturesSource(Source):
 
     @classmethod
     def claims(cls, spec: str) -> bool:
-        """Return whether it is a folder, a picture file, or a pattern that names no file."""
+        """Return whether ``spec`` is a folder, a picture, or a pattern and not a file's name."""
         if isinstance(spec, NamedPictures) or os.path.isdir(spec):
             return True
         if os.path.lexists(spec):

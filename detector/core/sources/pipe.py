@@ -12,7 +12,7 @@ from detector.core.sources.base import ANY, OpenOptions, Source
 
 class PipeSource(Source):
     form = r"-"
-    order = -100  # a file of that name is ./-
+    order = -100  # a file named - must be given as ./-
     gives = ("bgr", "yuv420p")
     has_tracks = True
 

@@ -60,7 +60,7 @@ class WebSource(Source):
 
 
 def picture_of(spec: str) -> str | None:
-    """Return the path that rows state for a picture's address; None for other addresses.
+    """Return the path that output rows state for a picture at ``spec``; None for other content.
     Raises SourceError."""
     from detector.core.sources._answers import PICTURE
     from detector.core.sources._web import WebPlace

@@ -34,9 +34,9 @@ class AnchoredLayer:
 
 
 def anchor_maps(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLayer]) -> Candidates:
-    """Return candidates whose objectness x best class score reaches ``conf``, by layer, anchor, y,
-    x. ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes: network pixels,
-    unclipped."""
+    """Return candidates whose objectness x best class score reaches ``conf``, sorted by layer,
+    anchor, y, x. ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes: network
+    pixels, unclipped."""
     if len({(len(layer.anchors), layer.classes) for layer in layers}) > 1:
         return join(
             [
@@ -59,11 +59,11 @@ def anchor_maps(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLay
 
 def anchor_maps_dense(outputs: list[Floats], layers: Sequence[AnchoredLayer]) -> Floats:
     """Decode every row as ``anchor_maps`` does. Return [1, N, 5 + C] float32: cx, cy, w, h in
-    network pixels, objectness, class probabilities, by layer, anchor, y, x."""
+    network pixels, objectness, class probabilities; sorted by layer, anchor, y, x."""
     table, columns = _anchored_table(tuple(layers), map_sizes(outputs)), layers[0].classes + 5
     dense, first = np.empty((1, len(table), columns), np.float32), 0
     for output, layer in zip(outputs, layers, strict=True):
-        # Anchor by anchor, so that the numbers stay in the CPU cache.
+        # Decode anchor by anchor, so that the numbers stay in the CPU cache.
         for raw in output.reshape(len(layer.anchors), columns, -1):
             dense[0, first : first + raw.shape[1]] = sigmoid(raw).T
             first += raw.shape[1]

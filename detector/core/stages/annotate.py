@@ -29,8 +29,8 @@ from detector.core.types import Detections, Image, Picture, Planes, size_of
 if TYPE_CHECKING:
     from detector.core.stages.font import Font
 
-# BGR: bright, easy to tell apart, and readable below black or white text. Class 0, which usually
-# means person, is orange-red.
+# BGR colours that are bright, easy to tell apart, and readable below black or white text. Class 0,
+# which usually means person, is orange-red.
 _HAND_PICKED = (
     (56, 87, 255),
     (219, 152, 52),
@@ -92,8 +92,7 @@ class Style:
 
 
 class PlacedLabel(NamedTuple):  # a frozen dataclass takes four times as long to create
-    """A label and its top left corner, pixels. ``number``: index of its detection; None for the
-    remark."""
+    """A label and its top left corner, pixels. ``number``: index of its detection; remark: None."""
 
     number: int | None
     text: str  # the class name, or "" if only the score fits
@@ -106,8 +105,8 @@ class PlacedLabel(NamedTuple):  # a frozen dataclass takes four times as long to
 
 
 class Corner(NamedTuple):
-    """The two arms that thicken a corner of a box: each x1, y1, x2, y2 in whole pixels, x2 and y2
-    past the last one. The arms may exceed the picture."""
+    """The two arms that thicken a corner of a box. Each is x1, y1, x2, y2 in whole pixels, with x2
+    and y2 past the last pixel. The arms may exceed the picture."""
 
     shade: int  # index in PALETTE
     arms: tuple[Rect, Rect]
@@ -117,9 +116,9 @@ class Corner(NamedTuple):
 class DrawnLayout:
     """The positions of everything that ``annotate`` or an overlay draws in one picture.
 
-    ``line``: pixels. ``boxes``: x1, y1, x2, y2 in whole pixels, x2 and y2 past the last; best
-    score first. ``shades``: indexes in PALETTE. ``corners``: in drawing order. ``dots``: boxes with
-    a dot instead of a label. ``dashed``: boxes of objects that were predicted, not detected.
+    ``line``: width in pixels. ``boxes``: as in ``Corner``, best score first. ``shades``: indexes in
+    PALETTE. ``corners``: in drawing order. ``dots``: indexes of boxes with a dot instead of a
+    label. ``dashed``: indexes of boxes of objects that were predicted, not detected.
     """
 
     line: int
@@ -155,7 +154,7 @@ def lay_out(width: int, height: int, detections: Detections, style: Style) -> Dr
         places.take(0, top, remark.width, remark.height)
         layout.labels.append(PlacedLabel(None, style.remark, "", YELLOW, scale, remark, 0, top))
     if labelled:
-        # In steps: text that changed its size with each added box would flicker and miss the cache.
+        # Text that changed its size with each added box would flicker and miss the cache.
         crowded = 1.0 if len(boxes) <= FEW else 0.87 if len(boxes) <= 24 else 0.75
         scale = round(max(0.36, scale * crowded), 3)
         unlabelled = _place_labels(layout, places, detections, scale, style)
@@ -168,7 +167,7 @@ def _mean_side(width: int, height: int) -> float:
 
 
 def _text_scale(width: int, height: int, style: Style) -> float:
-    """Return the scale: 0.64 at 1280x720, capitals of 9 pixels in OpenCV 5, 13 in OpenCV 4."""
+    """Return the scale: at 1280x720 it is 0.64, for capitals of 9 pixels in OpenCV 5, 13 in 4."""
     return round(max(0.4, _mean_side(width, height) / 1500) * style.font_scale, 3)
 
 
@@ -261,8 +260,8 @@ def _corners_of(box: Sequence[int]) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def dashes(box: Sequence[int], line: int) -> list[Rect]:
-    """Return the outline of a box in dashes, as wide as other outlines; each side begins and ends
-    with a dash. They may exceed the picture."""
+    """Return the outline of a box in dashes, as wide as other outlines. Each side begins and ends
+    with a dash. The dashes may exceed the picture."""
     (x1, y1), (right, bottom) = _corners_of(box)
     before, after = line // 2, line // 2 + 1  # as cv2 draws an outline around its pixels
     across = list(_split_side(x1 - before, right + after, line))

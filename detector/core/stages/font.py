@@ -104,7 +104,7 @@ class _Face:
 
     def __init__(self, font: ImageFont.FreeTypeFont) -> None:
         self._font = font
-        # Without shaping, so that one character is one glyph.
+        # A variant without shaping, in which one character is one glyph.
         self._unshaped = font.font_variant(layout_engine=ImageFont.Layout.BASIC)
         self._sizes: dict[int, ImageFont.FreeTypeFont] = {}
         self._known: dict[str, bool] = {}

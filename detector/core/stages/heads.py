@@ -26,7 +26,8 @@ from detector.core.types import Candidates
 
 Floats = NDArray[np.float32]
 
-# The square of e^30 times any anchor fits in float32, and no picture has a side of 1e13 pixels.
+# Limit on logarithms of sizes. The square of e^30 times any anchor fits in float32, and no picture
+# has a side of e^30 pixels.
 MAX_LOG_SIZE = np.float32(30)
 FEW_CLASSES = 8  # with at most this many, finding a cell's best class is faster than copying it
 
@@ -157,9 +158,9 @@ class YoloLayer:
 
 @np.errstate(invalid="ignore", over="ignore")  # ``keep`` drops inf and NaN of a broken network
 def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]) -> Candidates:
-    """Return candidates whose objectness x best class score reaches ``conf``, layers in cfg order,
-    each by y, x, anchor. ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are
-    xyxy network pixels, not clipped."""
+    """Return candidates whose objectness x best class score reaches ``conf``, sorted by layer (as
+    in the cfg), y, x, anchor. ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes
+    are xyxy network pixels, not clipped."""
     if len({(len(layer.anchors), layer.classes, layer.new_coords) for layer in layers}) > 1:
         return join(
             [
@@ -187,7 +188,7 @@ def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]
 @np.errstate(invalid="ignore", over="ignore")  # a broken network gives inf and NaN
 def darknet_yolo_dense(outputs: list[Floats], layers: Sequence[YoloLayer]) -> Floats:
     """Decode every row as ``darknet_yolo`` does. Return [1, N, 5 + C] float32: cx, cy, w, h in
-    network pixels, objectness, class probabilities, by layer, y, x, anchor."""
+    network pixels, objectness, class probabilities; sorted by layer, y, x, anchor."""
     rows = []
     for output, layer in zip(outputs, layers, strict=True):
         raw = output.reshape(len(layer.anchors), layer.classes + 5, -1)

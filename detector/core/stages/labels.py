@@ -1,8 +1,8 @@
 """Place labels in a picture full of boxes, and draw their text.
 
-A label never hides another label or its own object, and no face if another place is free. Each
-label tries places around its box, with less and less text, and takes the first free one. If there
-is none, a dot marks the box if it fits; the box's colour still shows the class.
+A label never hides another label or its own object. It hides a face only if no other place is free.
+Each label tries places around its box, with less and less text, and takes the first free one. If
+none is free, a dot marks the box if it fits; the box's colour still shows the class.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ MANY_SCRIPTS = int(cv2.__version__.split(".")[0]) >= 5  # OpenCV 4 has only ASCI
 
 # A label may hide this share of the objects below it, added up over all boxes that it touches.
 HIDDEN_SHARE = 0.08
-# A label that hides more of people's heads, in total, moves to where it hides less, if it can.
+# A label that hides a larger share of people's heads, in total, moves to a place that hides less.
 HEAD_SHARE = 0.04
 MANY = 24  # boxes; with more, numpy computes what labels hide faster than Python
 PAIRS_AT_ONCE = 2048  # pairs of a label and an object per step, in a buffer of 64 kB
-CELLS = 320  # of the grid of taken places, along the picture's longer side: at most 100 kB
+CELLS = 320  # on the longer side of the grid of taken places, which needs at most 100 kB
 
 Color = tuple[int, int, int]
 Sides = tuple[float, float, float, float]  # x1, y1, x2, y2, pixels
@@ -196,8 +196,8 @@ class LabelSpace:
         return lefts, [max(0, min(y, lowest)) for y in (top - high, bottom, top, bottom - high)]
 
     def _rank(self, i: int, label: Label) -> Iterator[Position]:
-        """Yield places for a label of box ``i``: first those that hide nothing, then those that
-        hide a little, then those that hide a face."""
+        """Yield places for a label of box ``i``: first those that hide almost nothing, then those
+        that hide a little, then those that hide a face."""
         wide, high = label.width, label.height
         lefts, tops = self._edges(i, wide, high)
         around = lefts[3], tops[0], lefts[2] + wide, tops[1] + high
@@ -246,8 +246,8 @@ class LabelSpace:
 
 
 def _estimate_head(x1: float, y1: float, x2: float, y2: float) -> Sides:
-    """Return where a person's head is: top centre, at most 0.35 of the box's height, for a person
-    who is close and cut off. A head is a seventh of a standing person."""
+    """Estimate where a person's head is: at the top centre, at most 0.35 of the box's height. That
+    fits a person who is close and cut off. A standing person's head is a seventh."""
     wide, high = x2 - x1, y2 - y1
     return x1 + 0.2 * wide, y1, x2 - 0.2 * wide, y1 + min(0.35 * high, 0.6 * wide)
 

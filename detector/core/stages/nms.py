@@ -106,7 +106,7 @@ def _suppresses(
 
 
 def map_classes(dense: Floats, conf: float, groups: Sequence[Sequence[int]]) -> Candidates:
-    """Return candidates whose classes are mapped before NMS: the head of ``eval``.
+    """Return candidates whose classes are mapped before NMS. This is the head of ``eval``.
 
     Average precision needs every class of a box, and for a class that combines several of the
     model's (vehicle: car, bus, truck, motorcycle) the highest of their scores. If classes were

@@ -27,7 +27,7 @@ from detector.core.types import (
 MOST_AREA = (21, 20)
 # Without this limit, a picture of 100:1 would get an input of one cell, too small for an object.
 LEAST_CELLS = 3
-# KleidiCV does not handle a scale that misses the size by more than 1e-7 pixels (cv2 5.0).
+# KleidiCV leaves a scale to OpenCV if it misses the size by more than 1e-7 pixels (cv2 5.0).
 NUDGES = (2e-7, -2e-7, 3e-7, -3e-7)
 
 
@@ -110,8 +110,8 @@ def _resize_in_opencv(image: Image, size: tuple[int, int], nudge: float) -> Imag
 
 @lru_cache(maxsize=64)
 def _find_nudge(shape: tuple[int, ...], size: tuple[int, int]) -> float:
-    """Return a nudge that gives pictures of ``shape`` the same pixels as copies do, in a third of
-    the time; 0 if there is none.
+    """Return a nudge with which pictures of ``shape`` get the same pixels as with more channels, in
+    a third of the time; 0 if none has this effect.
 
     A nudge may change the weights of a row by 1/2048. That changes 1 pixel in 16 of noise.
     """

@@ -4,11 +4,11 @@ A picture is reduced to the size of a network's input. Tiles are reduced less, s
 stay larger (sliced inference: Akyon et al., 2022, "Slicing Aided Hyper Inference", whose overlap of
 a fifth we use). The whole picture is an input too, because tiles cut large objects.
 
-Boxes of two inputs are one object if they have the same class and an IoU above ``SAME``. A box that
-touches a seam, the edge of its tile inside the picture, may be only a piece of the object.
-Overlapping tiles should find the same in their common pixels, so if one box is at a seam, both are
-clipped to these pixels before they are compared. A piece also belongs to a whole box that contains
-more than ``INSIDE`` of its area. From the boxes of one object we keep
+Boxes of two inputs are one object if they have the same class and an IoU above ``SAME``. A box at a
+seam, which is an edge of a tile inside the picture, may be only a piece of the object. Overlapping
+tiles should find the same in their common pixels, so if one box is at a seam, both are clipped to
+these pixels before they are compared. A piece also belongs to a whole box that contains more than
+``INSIDE`` of its area. From the boxes of one object we keep
 
     the best-scored box that is not at a seam;
     if all are at seams, the box that encloses them, with their best score.
@@ -85,7 +85,7 @@ def cut_out(picture: AnyPicture, region: Region) -> AnyPicture:
     """Return a part of a picture as a view."""
     x1, y1, x2, y2 = region
     half = np.s_[y1 // 2 : (y2 + 1) // 2, x1 // 2 : (x2 + 1) // 2]
-    if isinstance(picture, Reduced):  # by 2 if there are tiles, since regions begin at even pixels
+    if isinstance(picture, Reduced):  # with tiles, its factor is 2: regions begin at even pixels
         return Reduced(picture.pixels[half], picture.factor, x2 - x1, y2 - y1)
     if not isinstance(picture, Planes):
         return picture[y1:y2, x1:x2]
@@ -220,8 +220,7 @@ def _find_twins(
 def _find_intersecting(
     boxes: Boxes, groups: NDArray[np.int64], tiles: NDArray[np.intp]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the indexes, [K] and [K], of pairs of boxes that intersect, in one group and from two
-    inputs."""
+    """Return the indexes, [K] and [K], of intersecting boxes of one group from two inputs."""
     x1, y1, x2, y2 = np.ascontiguousarray(boxes.T)
     rows, columns = [np.zeros(0, np.intp)], [np.zeros(0, np.intp)]
     for start in range(0, len(boxes), BLOCK):

@@ -7,7 +7,7 @@ read the clocks of all of the engine's threads whenever an inference begins or e
   name of their creator) works for that worker's inference alone.
 - Time that other threads used since the last reading is split equally between the inferences in
   flight.
-- Threads still spin after an inference. If none is in flight, the last one gets their time.
+- Threads still spin after an inference. If no inference is in flight, the last one gets that time.
 
 So the sum over all inferences equals the threads' CPU time, for any number of requests.
 """
@@ -41,8 +41,8 @@ class _ThreadClock:
 
 
 class Booking:
-    """Books the engine's CPU time in one run of the loop. ``read`` returns the nanoseconds of the
-    clock with this number. It raises OSError or OverflowError if the thread has ended or its clock
+    """Books the engine's CPU time in one run of the loop. ``read`` takes a clock's number and
+    returns its nanoseconds. It raises OSError or OverflowError if the thread has ended or its clock
     cannot be read."""
 
     def __init__(self, tasks: Tasks, read: Callable[[int], int] = time.clock_gettime_ns) -> None:
@@ -53,7 +53,7 @@ class Booking:
         self._workers: dict[str, EngineCaller] = {}
         self._inside = 0  # inferences in flight
         self._rest_ns = 0  # remainder of the division, carried to the next reading
-        self._each_ns = 0  # the time that an inference in flight since the start would have got
+        self._each_ns = 0  # the share of an inference that had been in flight since the start
         self._last: EngineCaller | None = None  # the worker whose inference ended last
         self.readable = False  # whether any of these clocks can be read
 
@@ -128,7 +128,7 @@ class EngineCaller:
         return self._booking.readable
 
     def enter(self) -> int:
-        """Begin an inference. Return the time booked to earlier ones."""
+        """Begin an inference. Return the time booked to earlier inferences."""
         booking = self._booking
         with booking._lock:
             booking._book()

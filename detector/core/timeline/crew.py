@@ -1,4 +1,4 @@
-"""Helper threads of a stage; their CPU time is booked to it like that of a library's threads."""
+"""Helper threads of a stage. Their CPU time is booked to the stage, as for a library's threads."""
 
 from __future__ import annotations
 

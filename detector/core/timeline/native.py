@@ -52,10 +52,10 @@ def times_of(task: int | None = None) -> Times | None:
 
 
 class RunQueue:
-    """The time that the opening thread was runnable without a core: the second number of its
-    schedstat (Linux, Documentation/scheduler/sched-stats.rst), in nanoseconds. The kernel updates
-    it when the thread gets a core, so the thread itself always reads an exact value. The file stays
-    open: a read takes 1 us, opening it 10. Raises OSError if the file is absent."""
+    """How long the thread that opens it was runnable without a core: the second number of the
+    thread's schedstat (Linux, Documentation/scheduler/sched-stats.rst), in nanoseconds. The kernel
+    updates it when the thread gets a core, so the thread always reads its own exact value. The file
+    stays open: a read takes 1 us, opening it 10. Raises OSError if the file is absent."""
 
     __slots__ = ("_file",)
 
@@ -210,8 +210,8 @@ class Natives:
                     stages[stage] = stages.get(stage, False) or named
 
     def tasks_of(self, stage: str) -> Callable[[], Mapping[int, str]]:
-        """Return a function for ``Booking``'s ``tasks`` with the stage's threads. It is called
-        twice per inference and is not Python code, so it takes only 0.1 us."""
+        """Return a function that returns the stage's threads, for ``Booking``'s ``tasks``. As it is
+        called twice per inference, it is not Python code, and takes only 0.1 us."""
         return partial(self._tasks.__getitem__, stage)
 
     def _list_threads(self, stage: str) -> dict[int, str]:
@@ -236,8 +236,8 @@ class Natives:
         return {task: times for task, times in readings if times is not None}
 
     def mark(self, calls: Mapping[str, int]) -> Mark:
-        """Read all clocks, again if that took long, and return the quickest reading. In a slow one,
-        the caller lost its core, and the CPU time of that moment would belong to no thread."""
+        """Read all clocks, again if that took long, and return the quickest reading. In a slow
+        reading the caller lost its core, and that moment's CPU time would belong to no thread."""
         readings = [self._read_clocks(calls)]
         while readings[-1][0] > QUICK_READING_NS and len(readings) < MAX_READINGS:
             readings.append(self._read_clocks(calls))

@@ -34,7 +34,7 @@ class ThreadRange:
 
 
 class Attached(NamedTuple):
-    """``domain``: None unless a tool records it. ``lost``: why the attached tool does not."""
+    """``domain``: None unless a tool records it. ``lost``: why an attached tool records nothing."""
 
     domain: Any | None
     lost: str | None = None
@@ -52,7 +52,7 @@ def attach() -> Attached:
     domain = nvtx.get_domain(DOMAIN)
     if domain.get_event_attributes(message="probe") is not None:
         return Attached(domain)
-    if tool is None:  # this is nvtx's stand-in, which does nothing
+    if tool is None:  # the domain is nvtx's stand-in, which does nothing
         return Attached(None)
     if not Path(tool).is_file():
         return Attached(None, f"{tool} does not exist: unset {TOOL}, or attach nsys again")

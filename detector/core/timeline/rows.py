@@ -84,9 +84,9 @@ class _Stored:
 
 
 class Block:
-    """A buffer for the rows of ``size`` calls. A span calls ``write(written, at, ...)``: an offset
-    in bytes, a value for each of COLUMNS, and the call's duration without nested spans. This takes
-    half the time of appending each value to its own array."""
+    """A buffer for the rows of ``size`` calls. A span calls ``write(written, at, ...)`` with an
+    offset in bytes, a value for each of COLUMNS, and the call's duration without nested spans. This
+    takes half the time of appending each value to its own array."""
 
     __slots__ = ("_table", "size", "taken", "write", "written")
 
@@ -196,7 +196,7 @@ def _narrow(values: NDArray[np.int64]) -> NDArray[np.generic]:
 
 
 class Ring:
-    """Keeps the rows of the last ``size`` calls. Never grows, so it hides no leak of a long run."""
+    """Keeps the rows of the last ``size`` calls. It never grows, so leaks of a long run show."""
 
     __slots__ = ("block",)
 
@@ -210,7 +210,7 @@ class Ring:
         return self.block.take_durations(calls)
 
     def column(self, name: Column) -> NDArray[np.int64]:
-        if name in SUMS:  # the value before the oldest is overwritten
+        if name in SUMS:  # unknown, since the sum before the oldest row is overwritten
             return np.full(len(self), NOT_KNOWN)
         column, at = self.block.column(name), self.block.taken % self.block.size
         if len(self) < len(column):

@@ -77,14 +77,14 @@ QUICK_NS = 50_000
 class Span:
     """Context manager around each call of a stage, or each wait of one kind, on one thread.
 
-    Made once per stage and kind of a track, so that a call costs two clock reads and allocates
+    A track makes one per stage and kind, so that a call costs two clock reads and allocates
     nothing. Time in nested spans counts for the innermost only. A stage cannot nest in itself.
 
-    Totals over all calls, without nested spans: ``self_ns``; ``off_cpu_ns``, its part without a
-    core; ``ready_ns``, the part of ``off_cpu_ns`` when runnable. ``other_threads_ns``: CPU time of
-    the process's other threads during the calls, if the track observes them. ``library_ns``: time
-    of the engine's own threads that ``booked`` assigned to the calls. ``call_ns``: ``self_ns`` of
-    the last call. Each call gives a row; the first ``room`` are kept, or with ``ring`` the last.
+    Totals over all calls, without nested spans: ``self_ns``; ``off_cpu_ns``, the part of it without
+    a core; ``ready_ns``, the part of ``off_cpu_ns`` when runnable. ``other_threads_ns``: CPU time
+    of the process's other threads during the calls, if the track observes them. ``library_ns``:
+    time of the engine's own threads that ``booked`` assigned to the calls. ``call_ns``: ``self_ns``
+    of the last call. Each call gives a row. The first ``room`` are kept, with ``ring`` the last.
     """
 
     __slots__ = (
@@ -207,17 +207,17 @@ class Span:
 
     @property
     def cpu_ns(self) -> int:
-        """CPU time of the stage's thread and of those that the track observes."""
+        """CPU time of the stage's thread and of other threads that the track observes."""
         return self.on_cpu_ns + self.other_threads_ns
 
     @property
     def rows(self) -> SpanRows | Ring:
-        """The kept calls in order. Read it from the same threads as ``durations``."""
+        """The kept rows in order. Read them from the same threads as ``durations``."""
         self._take()
         return self._kept
 
     def settle(self) -> None:
-        """Book to the last call the work that the engine's threads did after it."""
+        """Book work that the engine's threads did after the last call as part of that call."""
         if self._booked is not None:
             self._add_late(self._booked.settle())
 
@@ -230,7 +230,7 @@ class Span:
         return self._booked is not None and self._booked.readable
 
     def _take(self) -> None:
-        """Add new durations to the histogram: 0.05 us each in a block of 4096, 0.5 us alone."""
+        """Add new durations to the histogram: 0.05 us for each in a block of 4096, 0.5 us alone."""
         self._histogram.add_many(self._kept.take(self.calls))
 
     def durations(self) -> Histogram:
@@ -273,9 +273,9 @@ class ThreadTrack:
     """Records one thread, which runs inside ``with timeline.track("reader") as track:`` and wraps
     each call of a stage in ``with track.span(READ, i):``.
 
-    The same name may be entered again later; its sums continue. After each interval between
-    beginnings and ends of spans that is longer than QUICK_NS we read the thread's ``cpu_clock``,
-    and its run queue if it was off a core.
+    The same name may be entered again later; its sums continue. Each beginning or end of a span
+    ends an interval. After an interval longer than QUICK_NS we read the thread's ``cpu_clock``, and
+    its run queue if it was off a core.
     """
 
     def __init__(
@@ -348,8 +348,8 @@ class ThreadTrack:
             self._natives.note_thread_end()
 
     def check_clocks(self, owner: Span | Between, passed: int) -> None:
-        """Add to ``owner`` how long the thread was off a core in the last ``passed`` nanoseconds,
-        which ended at ``last``, and for how much of that it was ready, not blocked in a call.
+        """Add to ``owner`` the time that the thread was off a core in the ``passed`` nanoseconds up
+        to ``last``, and the part of it in which the thread was ready, not blocked in a call.
 
         The clocks are read after the interval. Time that they count after its end, such as while
         they were read, is left for the next reading.
@@ -387,7 +387,7 @@ class ThreadTrack:
         return now
 
     def span(self, stage: str, index: int, kind: str = WORK) -> Span | FirstCall:
-        """Return the context manager for one call; the same object every time. Enter it at once."""
+        """Return the context manager for one call. The next call reuses it, so enter it at once."""
         span = self.spans.get((stage, kind))
         if span is None:
             span = self.spans[stage, kind] = self._make(stage, kind)

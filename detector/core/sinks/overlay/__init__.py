@@ -33,7 +33,7 @@ class OverlaySink(Sink):
     suffixes = (".mkv",)
     ending = "-overlay"
     kinds = ("video",)
-    order = 5  # after VideoSink, the default for -o FILE.mkv
+    order = 5  # after VideoSink, which is the default for -o FILE.mkv
     options = ("style", "only_detections")
     imports = (f"{__name__}.ass", f"{__name__}.packets", "detector.core.sinks.video.file")
     untouched = True
@@ -231,7 +231,7 @@ class _OverlayFile:
         self._container.add_attachment(f"labels.{suffix}", kind, font.data)
 
     def _add_track(self, header: str) -> Any:
-        """Add a subtitle track. PyAV can only copy an existing track, so it reads a script."""
+        """Add a subtitle track. PyAV can only copy a track, so we copy that of a short script."""
         import av
 
         from detector.core.sinks._about import DETECTIONS

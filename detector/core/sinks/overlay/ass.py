@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from detector.core.stages.font import Font
 
 FAMILY = "sans-serif"  # without an attached font, the player uses its own
-# Height of a capital at scale 1.0, in pixels. OpenCV 5 draws 14, but even a wide font (DejaVu Sans)
-# fits the label backgrounds with this.
+# Height of a capital at scale 1.0, in pixels. OpenCV 5 draws 14 pixels, but with 16.5 even a wide
+# font (DejaVu Sans) fits the label backgrounds.
 CAPITAL = 16.5 if MANY_SCRIPTS else FONT_HEIGHT
-# Fontsize is ascent plus descent: 1.2 em in most fonts, with capitals of 0.72 em.
+# ASS's Fontsize is ascent plus descent: 1.2 em in most fonts, with capitals of 0.72 em.
 CAPITAL_OF_EM = 0.72
 PER_CAPITAL = 1.2 / CAPITAL_OF_EM
 BELOW = 0.34  # space below the baseline in Fontsizes, more than any descent

@@ -51,7 +51,7 @@ class Scan(NamedTuple):
 
 def to_ms(ticks: int, base: Fraction) -> int:
     """Convert a time of 0 or more like the muxer, which rounds halves up."""
-    # With integers, since a Fraction takes microseconds, and this runs for every frame.
+    # We compute with integers, since a Fraction takes microseconds, and this runs for every frame.
     per_second = base.denominator
     return (2000 * ticks * base.numerator + per_second) // (2 * per_second)
 
@@ -67,8 +67,7 @@ def demux(container: Any, streams: list[Any]) -> Iterator[Any]:
 
 
 class SourceCopy:
-    """An open file to copy from. Raises UnfitError if a stream cannot be copied; ``scan`` checks
-    the packets."""
+    """An open file to copy from. Raises UnfitError if Matroska cannot hold its video."""
 
     def __init__(self, path: str, stream: int | None = None) -> None:
         """``stream``: index of the video among all streams; None: the first video."""
@@ -128,8 +127,8 @@ class SourceCopy:
         return Scan(check.first, check.last)
 
     def add_to(self, output: Any) -> dict[int, Any]:
-        """Add the streams to ``output``, with subtitles off by default. Return them by the source's
-        index."""
+        """Add the streams to ``output``, with subtitles off by default. Return the new streams by
+        their index in the source."""
         added = {}
         for stream in self.streams:
             # "Opaque" means without an encoder, since AV1 may have none.
@@ -288,7 +287,7 @@ class PacketCopier:
         self.copied += is_video
 
     def _choose_dts(self, packet: Any, index: int) -> int:
-        """Return a dts, ascending per stream; Matroska does not store it."""
+        """Return a dts that never falls within a stream. Matroska does not store it."""
         last = self._dts.get(index)
         if packet.dts is not None:
             dts = packet.dts - self._shift[index]
@@ -332,6 +331,6 @@ def packets_from(source: SourceCopy, first_pts: int | None) -> tuple[int, Iterat
             break
     if key is None:
         raise UnfitError("has no key frame before the first picture that was read")
-    # Leading pictures, shown before the key frame, would lack references.
+    # Omit leading pictures, shown before the key frame, since they would lack references.
     following = chain(held, packets)
     return key, (one for one in following if one.stream.index != video or one.pts >= key)

@@ -70,7 +70,7 @@ def _make_address(video: str, page: Path) -> str:
         path = os.path.relpath(os.path.realpath(video), os.path.dirname(os.path.realpath(page)))
     except ValueError:  # on another drive
         path = os.path.abspath(video)
-    # "./", since a name with a colon would otherwise be read as a URL.
+    # We add "./", since a name with a colon would otherwise be read as a URL.
     return quote(os.fsencode(path if os.path.isabs(path) else f"./{path}"))
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 class VideoFormat(NamedTuple):
     """A format. ``file``: module and class that write it. ``muxer``: FFmpeg's name. ``largest``:
-    limit of a side, in pixels. ``worst_crf``: the highest --crf; None: it has no crf or presets.
+    limit of a side, in pixels. ``worst_crf``: the highest --crf; None if --crf does not apply.
     ``encoders``: values of --encoder."""
 
     name: str

@@ -24,8 +24,8 @@ class CarriedTrack:
     """Turns the packets of one track of the source into packets for ``output``.
 
     All times are exact fractions of a second on the source's clock. A damaged track ends early or
-    has a gap, and ``notes`` say so. ``preroll`` also keeps the packet that spans ``start`` or ends
-    there, with a negative stamp, which MP4 hides with an edit list.
+    has a gap, and ``notes`` say so. With ``preroll``, a packet that spans ``start`` or ends there
+    is kept, too, with a negative stamp, which MP4 hides with an edit list.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class CarriedTrack:
         self._last_pts: int | None = None
         self._rewinds = 0  # how often the clock was set back before ``_held``
         self._left_s = Fraction(0)  # time of the last packet before the clock was set back
-        # Maps a number of rewinds to the end of its frames, and how much earlier they are written.
+        # For each number of rewinds: the end of its frames, and how much earlier they are written.
         self._positions: dict[int, tuple[Fraction, Fraction]] = {}
         self._rules = rules
         self._filled_s = Fraction(0)  # end of the output so far, if gaps are filled
@@ -186,7 +186,7 @@ class CarriedTrack:
         end_s, _ = self._positions.get(latest, NEVER)
         ahead = self._rewinds > latest and end_s > self._left_s + BACK_S
         if ahead or (self._rewinds < latest and self._source.type == "audio"):
-            self.end("its clock and that of the frames were not set back together")
+            self.end("its clock and the frames' clock were not set back at the same time")
         return [note for note in (self._ended, refused) if note]
 
 

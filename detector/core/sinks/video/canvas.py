@@ -20,9 +20,9 @@ class Canvas:
     repeating the last column and row. ``lent``: the encoder may read a decoder's picture if nothing
     was drawn.
 
-    Converted planes are copied, in 0.04 ms at 1280x720, because the encoder's lines are padded, but
-    not those that cv2 writes. (PyAV 18's ``from_numpy_buffer`` would need no copy, but misplaces
-    planes unless the height is a multiple of 4.)
+    Converted planes are copied, in 0.04 ms at 1280x720, because the encoder's lines are padded and
+    those that cv2 writes are not. (PyAV 18's ``from_numpy_buffer`` would need no copy, but it only
+    places planes right if the height is a multiple of 4.)
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Canvas:
         kind = picture.format.name, picture.height, picture.width
         if not self._lent or kind != ("yuv420p", *self._even):
             return False
-        # Otherwise the encoder would use the picture's type (I, P, B) in the source.
+        # Otherwise the encoder would use the type (I, P, B) that the picture had in the source.
         picture.pict_type = PictureType.NONE
         return True
 

@@ -43,8 +43,7 @@ class VideoFile:
         crf: int | None,
         audio: bool,
     ) -> None:
-        """``format``: FFmpeg's name of the muxer. None for ``quality``, ``preset`` or ``crf`` means
-        the default."""
+        """``format``: FFmpeg's name of the muxer. None for another option means its default."""
         self.sent = 0  # frames given to the encoder
         self.notes: list[str] = []
         self.muxer_options: dict[str, str] = {}
@@ -95,7 +94,7 @@ class VideoFile:
         raise NotImplementedError
 
     def omits(self, ticks: int) -> bool:
-        """Return whether to omit a frame at this time because it follows the last too soon."""
+        """Return whether to omit a frame at this time, too soon after the last frame."""
         return False
 
     # ---- Frames
@@ -232,8 +231,7 @@ def _is_timecode(text: str | None, fps: Fraction) -> bool:
 
 
 def shift_tags(info: SourceInfo, pts: int) -> dict[str, str]:
-    """Return the source's tags for an output that begins with the frame at ``pts``, with the time
-    code of that frame."""
+    """Return the source's tags with the time code of the output's first frame (at ``pts``)."""
     tags = dict(info.tags)
     if match := _TIMECODE.fullmatch(tags.get("timecode", "")):
         rate, dropped = max(1, round(info.fps)), 0

@@ -22,21 +22,21 @@ from detector.core.sinks.video.stamps import Stamps
 from detector.core.stages.planes import planes_of
 from detector.core.types import Frame, Planes
 
-# ITU-T H.273: matrix smpte170m; primaries and transfer bt709. FFmpeg's AVCOL_RANGE.
+# ITU-T H.273's matrix smpte170m, its primaries and transfer bt709, and FFmpeg's AVCOL_RANGE.
 BT601, BT709, LIMITED, FULL = 6, 1, 1, 2
 # MP4 stores the time between two frames, and the offset from dts to pts, in 31 bits. Its muxer
-# doubles the ticks per second of a time base until there are this many.
+# doubles the ticks per second of a time base until there are at least this many.
 MP4_TICKS_PER_S = 10_000
 # If pauses may be longer than this, we use no B-frames: their offsets would span several pauses.
 SPARSE_S = 7 * 24 * 3600
-REORDERED = 8  # frames within which x264 reorders if it uses three B-frames, with a margin
+REORDERED = 8  # x264 reorders within fewer frames than this if it uses three B-frames
 HUGE_PIXELS = 4096 * 4096  # with larger pictures, x264's look-ahead would need gigabytes
 MOST_THREADS = 16  # each needs memory for a frame or two
-# x264 settings for --quality. No preset suits "balanced": on clips of 360p to 720p it takes 0.6 to
-# 0.7 of the CPU time of "superfast" at crf 23, with equal PSNR and SSIM and 0.5 to 1.2 of the bytes
-# (docs/settings.md; `scripts/bench qualities`). It omits the slowest tools (sub-pixel motion,
-# look-ahead, adaptive quantization), and keeps those that save bytes cheaply (B-frames in a fixed
-# pattern, CABAC, the deblocking filter, 8x8 transforms).
+# x264 settings for --quality. "balanced" is better than any preset: on clips of 360p to 720p it
+# takes 0.6 to 0.7 of the CPU time of "superfast" at crf 23, with equal PSNR and SSIM and 0.5 to 1.2
+# of the bytes (docs/settings.md; `scripts/bench qualities`). It omits the slowest tools (sub-pixel
+# motion, look-ahead, adaptive quantization), and keeps cheap tools that save bytes (B-frames in a
+# fixed pattern, CABAC, the deblocking filter, 8x8 transforms).
 QUALITIES = {
     "fast": {"preset": "ultrafast", "crf": "23"},
     "balanced": {
@@ -44,7 +44,7 @@ QUALITIES = {
         "crf": "22.5",
         "bf": "3",
         "b_strategy": "0",
-        # sync-lookahead=0: without look-ahead, its thread would only delay four frames.
+        # sync-lookahead=0: there is no look-ahead, so its thread would only delay four frames.
         "x264-params": "cabac=1:deblock=0,0:8x8dct=1:partitions=i8x8,i4x4:sync-lookahead=0",
     },
     "small": {"preset": "veryfast", "crf": "23"},
@@ -92,7 +92,7 @@ class YuvFile(VideoFile):
         context.colorspace, context.color_primaries, context.color_trc = BT601, BT709, BT709
         context.color_range = LIMITED
         if (colours := self.colours) is not None:
-            # Set even unspecified ones, so that players treat source and output alike.
+            # Set even unspecified colours, so that players treat source and output alike.
             context.colorspace, context.color_primaries = colours.matrix, colours.primaries
             context.color_trc = colours.transfer
             context.color_range = FULL if colours.full_range else LIMITED

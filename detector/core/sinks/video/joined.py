@@ -103,7 +103,7 @@ class JoinedFile(H264File):
 
 
 def _read_orders(parts: Sequence[Path], watch: Callable[[], None]) -> list[list[int]]:
-    """Return for each part the place in display order of each packet, in stored order. Raises
+    """Return a list for each part: the display position of each packet, in stored order. Raises
     UnjoinableError."""
     orders, parameters = [], set()
     for path in parts:
@@ -129,7 +129,7 @@ def _read_orders(parts: Sequence[Path], watch: Callable[[], None]) -> list[list[
 def _read_packets(
     parts: Sequence[Path], orders: Sequence[Sequence[int]]
 ) -> Iterator[tuple[int, Any]]:
-    """Yield (place in display order, packet) of all parts, in stored order."""
+    """Yield (display position, packet) of all parts, in stored order."""
     before = 0
     for path, order in zip(parts, orders, strict=True):
         with av.open(str(path)) as container:

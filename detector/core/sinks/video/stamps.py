@@ -9,11 +9,11 @@ from fractions import Fraction
 class Stamps:
     """Converts each frame's pts to the pts to write, both in ticks of ``time_base``.
 
-    A frame whose pts is not later than the last one, or more than ``longest_gap_s`` later, follows
-    it after one nominal duration (counted in ``replaced``).
+    If a pts is not later than the last one, or more than ``longest_gap_s`` later, its frame is
+    written one nominal duration after the last frame (counted in ``replaced``).
 
-    ``reach``: ticks that ``reach_frames`` consecutive frames may span in the container. A pause
-    that exceeds it is shortened, so that they span 3/4 of it (counted in ``shortened``).
+    ``reach``: ticks that ``reach_frames`` consecutive frames may span in the container. If a pause
+    exceeds it, the pause is shortened: the frames then span 3/4 of it (counted in ``shortened``).
     """
 
     def __init__(

@@ -142,8 +142,8 @@ class CarriedTracks:
             copy_fonts(self._container, output)
 
     def mux(self, output: Any, until: Moment, shift_s: Fraction, refused: Any) -> None:
-        """Mux the packets that begin before ``until``, moved ``shift_s`` earlier, except those for
-        which the muxer raises ``refused``."""
+        """Mux the packets that begin before ``until``, moved ``shift_s`` earlier. Skip a packet if
+        the muxer raises ``refused``."""
         if self._reader is not None:
             self._reader.read_to(until)
         for track in self.carried:

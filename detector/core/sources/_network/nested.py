@@ -1,9 +1,9 @@
 """Open the files that a playlist refers to, without sending them another host's secrets.
 
-FFmpeg uses a playlist's options for every file that the playlist names (variants, keys,
-``EXT-X-MAP``, segments), on any host, at every refresh. So PyAV calls ``NestedOpener`` for each of
-these addresses (``io_open``), which chooses options for the address and reads its bytes with
-FFmpeg's demuxer ``data``.
+By itself, FFmpeg uses a playlist's options for every file that the playlist names (variants, keys,
+``EXT-X-MAP``, segments), on any host, at every refresh. So we give PyAV a ``NestedOpener`` as
+``io_open``, which PyAV calls for each of these addresses. It chooses options for the address, and
+reads the bytes with FFmpeg's demuxer ``data``.
 
 PyAV raises an exception from a callback at the next call in this thread, which may belong to
 another container. So the callback raises none: files that cannot be opened are empty, and
@@ -35,11 +35,11 @@ RAW = {
 SIGNATURE = b"#EXTM3U"
 NAMES = (".m3u8", ".m3u")
 RESOLVE_TIMEOUT_S = 5.0
-# Missing segments in a row before we give up: ten times those that a minute's outage loses at 6 s
-# per segment.
+# We give up after this many missing segments in a row, which is ten minutes without a connection
+# at 6 s per segment.
 MOST_MISSING = 100
-LONGEST_KEY = 16  # bytes: a key may arrive although its segments do not
-# FFmpeg and Python parse unusual addresses differently, so those do not match.
+LONGEST_KEY = 16  # bytes; a file this short may be a key, which does not prove that segments arrive
+# FFmpeg and Python parse unusual addresses differently, so this does not match them.
 _ORIGIN = re.compile(
     r"(?:crypto[+:])?(?P<scheme>https?)://(?:[!$-.0->@-~]*@)?"
     r"(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>\d{1,5}))?(?:[/?#][!-~]*)?",
@@ -124,10 +124,10 @@ class NestedFile:
 
 
 class NestedOpener:
-    """PyAV's ``io_open`` for the playlist ``address``: call it with an address, FFmpeg's flags, and
-    the demuxer's options.
+    """A callback for PyAV's ``io_open`` to read the playlist ``address``. PyAV calls it with an
+    address, FFmpeg's flags and the demuxer's options.
 
-    ``options``: those of the camera. ``follows``: whether ``resolve`` may follow redirects on the
+    ``options``: the camera's. ``follows``: whether ``resolve`` may follow redirects on the
     camera's host; False if an option is set that ``resolve`` does not send. ``denied``: another
     host that denied access, or None. ``failure``: the last request's error, or None. ``given_up``:
     why no more segments are requested, or "".
@@ -146,7 +146,7 @@ class NestedOpener:
         self._missing, self.given_up = 0, ""
 
     def keep(self, container: Any) -> Any:
-        """Keep a container open: garbage collection would free its files before it (PyAV 18)."""
+        """Keep a container open, since garbage collection could free its files first (PyAV 18)."""
         self._containers.append(container)
         return container
 
@@ -196,7 +196,7 @@ class NestedOpener:
         return BytesIO()
 
     def options_for(self, url: str, options: Mapping[str, str]) -> dict[str, str]:
-        """Return FFmpeg's options for ``url``. ``options``: those that its demuxer set."""
+        """Return FFmpeg's options for ``url``. ``options``: what the demuxer set for it."""
         is_own = self._is_own(url)
         personal = PERSONAL & self._options.keys() if is_own else frozenset()
         return {

@@ -14,7 +14,7 @@ from detector.core.sources.base import OpenOptions, Source, check_file
 
 
 class VideoSource(Source):
-    """Reads every file that no other source claims. Raises SourceError for one without video."""
+    """Reads every file that no other source claims. Raises SourceError for a file without video."""
 
     order = 100
     gives = ("bgr", "yuv420p")
@@ -33,7 +33,7 @@ class VideoSource(Source):
             source: Source = module.open(spec, **how)
             return source
         with ExitStack() as stack:
-            # For some suffixes, FFmpeg would read a single picture.
+            # Hide the suffix: with some of a picture's, FFmpeg would read a single picture.
             stack.enter_context(hold(spec, suffix=""))
             source = module.open(spec, **how)
             weakref.finalize(source, stack.pop_all().close)

@@ -16,10 +16,10 @@ JUMPS = "time stamps repeat or jump at "
 class Clock:
     """Computes the time stamps of one reader's frames, in order.
 
-    A frame whose stamp is not later than the last one, or later by more than the longest allowed
-    pause, follows the last frame after one frame's duration. After a large jump, all later stamps
-    are shifted; after a small step back, stamps are replaced until they are later again. ``jumps``:
-    number of places where either happened.
+    If a stamp is not later than the last one, or later by more than the longest allowed pause, its
+    frame is placed one frame's duration after the last frame. After a large jump, all later stamps
+    are shifted. After a small step back, stamps are replaced until they are later again.
+    ``jumps``: number of jumps and steps back.
     """
 
     def __init__(self, video: VideoInfo) -> None:
@@ -53,10 +53,10 @@ class Clock:
             self._rewinds += gap < -self._back_ticks
         if self._replaced == 1:
             self.jumps += 1
-            # Replace the last note, which may be of a reader that has handed over.
+            # Replace the last note on jumps. A reader that has handed over may have written it.
             notes[:] = [note for note in notes if not note.startswith(JUMPS)]
             places = counted(self.jumps, "place")
-            notes.append(f"{JUMPS}{places}, as where recordings were joined; time goes on there")
+            notes.append(f"{JUMPS}{places}, as in joined recordings; times were made continuous")
         return self._last
 
     def frame(self, index: int, picture: Picture) -> Frame:

@@ -28,8 +28,8 @@ HARMLESS = ("AMF_DATA_TYPE_STRING parsing failed",)
 
 
 class Complaints:
-    """The errors that FFmpeg logs until ``close``; with ``names``, only those of these decoders
-    and demuxers."""
+    """Collects the errors that FFmpeg logs until ``close``. With ``names``, it keeps only those of
+    decoders and demuxers with these names."""
 
     def __init__(self, *names: str) -> None:
         self._names = frozenset(names)
@@ -76,7 +76,7 @@ class CaughtLog:
         self.records: list[tuple[int, str, str]] = []  # (level, name, message), not yet delivered
         self._listeners: list[Complaints] = []
         self._lock = threading.Lock()
-        self._level: int | None = None  # set by the user; None: the log is off
+        self._level: int | None = None  # the user's level, to restore; None: the log is off
         self._skipped_repeated = True
         self._capture: Any = None
         self._redirected: Any = None  # cv2's FFmpeg while it logs into PyAV's
@@ -86,7 +86,7 @@ class CaughtLog:
             if not self._listeners:
                 self._open()
             self._set_level()  # again, since other code may have changed PyAV's level
-            self._deliver()  # to earlier listeners only
+            self._deliver()  # earlier records are not for the new listener
             self._listeners.append(listener)
         self.remove_closed()
 
@@ -140,8 +140,8 @@ class CaughtLog:
                 _print_record(*record)
 
     def redirect_cv2(self) -> None:
-        """Send cv2's log to PyAV's, unless cv2's FFmpeg is hidden or of another version, or the
-        user has requested its log. Call it after opening each cv2.VideoCapture."""
+        """Send cv2's log to PyAV's. Do nothing if cv2's FFmpeg is hidden or of another version, or
+        if the user has requested its log. Call it after opening each cv2.VideoCapture."""
         settings = os.environ.get("OPENCV_FFMPEG_LOGLEVEL"), os.environ.get("OPENCV_FFMPEG_DEBUG")
         libraries = _find_libraries() if settings == ("-8", None) else None  # as set in ``_cv2``
         if libraries is None:

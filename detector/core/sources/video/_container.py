@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from detector.core.sources._standard_input import StandardInput
 
 CLOCK_MAY_JUMP = 0x0200  # AVFMT_TS_DISCONT: the sender may reset the clock, for example of MPEG-TS
-# Limit of a pause if no duration is stated, as in browsers' recordings; FFmpeg has the same limit.
+# Longest pause if no duration is stated, as in browsers' recordings. FFmpeg has the same limit.
 UNKNOWN_DURATION_S = 30 * 3600.0
 MOST_STREAMS = 64  # limit on streams that appear while a file is read
 FIRST_PICTURE_PACKETS = 64  # packets to search for the first picture
@@ -48,7 +48,7 @@ RACY_CODECS = ("mpeg4",)
 
 
 def _name_side_data(kind: type[SideDataType], number: Any) -> SideDataType:
-    """Return a new member for side data unknown to PyAV, which otherwise fails to list any."""
+    """Return a new member for side data unknown to PyAV, which otherwise lists none."""
     unnamed = object.__new__(kind)
     unnamed._name_, unnamed._value_ = f"UNNAMED_{number}", number
     return unnamed
@@ -68,12 +68,12 @@ class VideoInfo:
     decodable: bool  # PyAV has a decoder for it
     log_names: tuple[str, ...]  # names of its demuxer and decoder in FFmpeg's log
     complaint: str  # an error that the demuxer logged before the first packet, or ""
-    not_for_opencv: str  # why cv2 would return wrong pictures; "" if it would not
+    not_for_opencv: str  # why cv2 must not read it; "" if it may
     why_no_planes: str  # why its pictures are read as BGR; "" if they may stay YUV
     plain: bool  # whether ``_bgr.is_plain`` is true for its first picture
-    rotation: int | None  # of the first picture, in degrees; None if the first packets have none
+    rotation: int | None  # of the first picture, in degrees; None if none was decoded
     notes: tuple[str, ...]  # messages for the session about choices made
-    factor: int  # divisor at which its pictures are decoded (``types.Reduced``); 1: full size
+    factor: int  # divisor of width and height when decoding (``types.Reduced``); 1: full size
     grey: GreyRange | None = None  # of samples of more than 8 bits; None: the whole range
 
     @property
@@ -193,7 +193,7 @@ class Demuxed:
             self.last_gap = self.packets
         elif packet.is_keyframe and self.last_gap is not None:
             # In MPEG-TS a counter jumps if data was lost, but also if two recordings were joined.
-            # In that case the second begins with a key frame.
+            # If they were joined, the second recording begins with a key frame.
             self.gaps -= self.packets - self.last_gap <= JOINT_PACKETS
             self.last_gap = None
         if packet.pos is not None:
@@ -228,11 +228,11 @@ def _explain_not_for_opencv(
     if not states_size and first is not None:
         return "its beginning does not state the size of its pictures, so opencv decodes none"
     if first is not None and any(plane.line_size < 0 for plane in first.planes):
-        # 5.0.0 crashes on bgr24, which uncompressed AVI files of many programs contain.
+        # OpenCV 5.0.0 crashes on bgr24, which uncompressed AVI files of many programs contain.
         return "its pictures are stored bottom-up, on which opencv crashes"
     if _is_interlaced(stream, first):
-        # swscale refuses them ("Cannot convert interlaced to progressive frames"), but cv2 ignores
-        # that and returns the buffer's old content (OpenCV 5.0.0, FFmpeg 8).
+        # swscale fails ("Cannot convert interlaced to progressive frames"), but cv2 ignores the
+        # error and returns the buffer's old content (OpenCV 5.0.0, FFmpeg 8).
         return "interlaced: opencv returns black frames"
     if first is not None and (nearest_matrix(first) or int(first.color_trc) not in TRANSFERS):
         return "opencv returns black frames for its colours"
@@ -253,7 +253,7 @@ def _decode_first(container: Any, stream: Any) -> Any:
 
 
 def _find_factor(path: str, stream: Any, first: Any, choice: Choice) -> int:
-    """Return the divisor at which MJPEG is decoded; 1 if FFmpeg fails for the first picture."""
+    """Return the divisor of MJPEG's width and height; 1 if FFmpeg fails for the first picture."""
     if first is None or stream.codec_context.codec.canonical_name != "mjpeg":
         return 1
     factor = choice.find_reduction(first.width, first.height)
@@ -294,7 +294,7 @@ def _choose_grey(
 
 
 def _is_interlaced(stream: Any, first: Any) -> bool:
-    """Check the container and a picture, since Matroska and AVI often state nothing."""
+    """Check the container, then a picture, since Matroska and AVI often do not state it."""
     # 0 unknown, 1 progressive, 2 and more: interlaced. PyAV before 18.1 lacks the attribute.
     if int(getattr(stream.codec_context, "field_order", 0)) >= 2:
         return True
@@ -302,7 +302,7 @@ def _is_interlaced(stream: Any, first: Any) -> bool:
 
 
 def _is_mirrored(picture: Any) -> bool:
-    """Return whether the display matrix [a b u; c d v; x y w] mirrors, as that of some cameras."""
+    """Return whether a picture's display matrix [a b u; c d v; x y w] mirrors it."""
     matrix = picture.side_data.get("DISPLAYMATRIX")
     if matrix is None:
         return False
@@ -376,7 +376,7 @@ def find_rate(
 
 
 def choose_time_base(fps: Fraction, own: Fraction) -> Fraction:
-    """Return a raw stream's time base: ``own`` if a frame lasts a whole number of its ticks."""
+    """Return a raw stream's time base: ``own`` if a frame is whole ticks, else a frame's time."""
     return own if (1 / (fps * own)).denominator == 1 else 1 / fps
 
 

@@ -1,9 +1,9 @@
 """Find out, without decoding, what a key frame promises to a decoder that starts there.
 
-Containers mark three kinds of packets as key frames: an IDR picture, after which no picture refers
-to earlier ones; an I picture of an open GOP, whose leading pictures (stored after it, shown before
-it) do refer to earlier ones; and the start of a periodic refresh, which completes the picture after
-some frames. We tell them apart by the packet's bytes.
+Containers mark three kinds of packets as key frames. After an IDR picture, no picture refers to
+earlier ones. After an I picture of an open GOP, its leading pictures (stored after it, shown before
+it) do refer to earlier ones. A periodic refresh only completes the picture after some frames. We
+tell the three apart by the packet's bytes.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Promise(Enum):
 
 
 class KeyReader:
-    """Reads the packets of a stream, in order."""
+    """Judges the key frames of a stream. Give it the packets in order."""
 
     def __init__(self, codec: str, rule: PictureRule, extradata: bytes) -> None:
         self._codec, self._rule, self._extradata = codec, rule, extradata
-        self._parameters: set[bytes] | None = None  # sets in the first packet
-        # Returns a key frame's promise. For MPEG-1, -2 and -4, CLEAN becomes OPEN if leading
-        # pictures follow.
+        self._parameters: set[bytes] | None = None  # parameter sets in the first packet
+        # Returns a key frame's promise. For MPEG-1, -2 and -4 it returns CLEAN, which the caller
+        # must change to OPEN if leading pictures follow.
         self.promise: Callable[[Any], Promise] = {
             "h264": self._judge_h264,
             "hevc": self._judge_hevc,
@@ -61,7 +61,7 @@ class KeyReader:
         return not sets <= self._parameters
 
     def is_unreferenced(self, packet: Any) -> bool:
-        """Return whether no other picture refers to that of an H.264 packet; False if unknown."""
+        """Return whether no picture refers to an H.264 packet's picture; False if unknown."""
         if self._codec != "h264":
             return False
         slices = [first for first in self._rule.nal_units(packet) if first & 31 in H264_SLICES]

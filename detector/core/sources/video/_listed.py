@@ -17,7 +17,7 @@ from detector.core.sources.video._container import VideoInfo, probe, require_fra
 from detector.core.sources.video.av import AvSource
 from detector.core.types import Frame, Image
 
-TOLERANCE_S = 1.0  # by which a video may be shorter than stated, as recorders round to seconds
+TOLERANCE_S = 1.0  # a video may be this much shorter than stated, as recorders round to seconds
 
 
 def open_listed(place: WebPlace, stride: int, frames: int | None, pixels: str) -> ListedSource:
@@ -46,7 +46,7 @@ def open_listed(place: WebPlace, stride: int, frames: int | None, pixels: str) -
 
 
 def _find_authorities() -> dict[str, str]:
-    """Return FFmpeg's options for Python's certificate authorities, as FFmpeg has none itself."""
+    """Return options with Python's certificate authorities, as PyAV's FFmpeg has none itself."""
     paths = ssl.get_default_verify_paths()
     return {"tls_verify": "1", **({"ca_file": paths.cafile} if paths.cafile else {})}
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from detector.core.sources.video._fields import FieldReader
 
-# Bytes of an MPEG-4 packet that only repeats a picture (N-VOP), at most. FFmpeg assumes the same.
+# Most bytes of an MPEG-4 packet that only repeats a picture (N-VOP), as FFmpeg assumes, too.
 LARGEST_N_VOP = 19
 H264_SLICES = range(1, 6)
 HEVC_SLICES, HEVC_SKIPPED_LEADING = range(32), (8, 9)  # the latter: RASL pictures
-MOST_REFERENCES = 16  # pictures to which one may refer, in H.264 and HEVC
+MOST_REFERENCES = 16  # limit on the pictures that a picture refers to, in H.264 and HEVC
 HEAD = 4096  # bytes of a packet searched for the first slice before the rest is read
 
 
@@ -61,7 +61,7 @@ class PictureRule:
         return 0 < self._packets_of_open_gop <= MOST_REFERENCES
 
     def must_show(self, packet: Any) -> bool:
-        """Return whether a decoder that returns no picture for this packet has lost one."""
+        """Return whether this packet must show a picture. If it shows none, a picture is lost."""
         is_leading = self._is_leading(packet)
         self._packets_of_open_gop += is_leading or self._packets_of_open_gop > 0
         if is_leading:

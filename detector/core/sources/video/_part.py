@@ -1,5 +1,5 @@
 """Read one part of a file, for runs that share a file. Frames keep their numbers and times in
-the whole file. Adjacent parts decode a common picture, to prove that it is the same bit for bit."""
+the whole file. A part also decodes the next part's first frame, so that the two can be compared."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Stretch:
 
 
 class PartSource(Source):
-    """``first_digest``: hash of the part's first picture; ``behind_digest``: of the next part's."""
+    """A part. ``first_digest``: hash of its first frame; ``behind_digest``: of the next part's."""
 
     def __init__(self, source: Source, stretch: Stretch) -> None:
-        """``source``: not read before. Raises SourceError if the part has no frames."""
+        """``source`` must not have been read. Raises SourceError if the part has no frames."""
         if not isinstance(source, OpenCVSource | AvSource):
             raise SourceError(f"{source.info.path}: is not a video file, so it has no parts")
         self._source = source

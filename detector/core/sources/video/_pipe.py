@@ -34,7 +34,7 @@ class TrackBuffer:
         self._delivering = False
 
     def begin(self) -> None:
-        """Discard the packets so far, and all later ones, if the track was not requested."""
+        """Begin to deliver. If the track was not requested, discard all its packets."""
         self._delivering = True
         if not self.requested:
             self._packets.clear()
@@ -47,10 +47,10 @@ class TrackBuffer:
             self._bytes += packet.size
         while self._bytes > MOST_BUFFERED and self._packets:
             self._bytes -= self._packets.popleft().size
-            self.lost += self._delivering  # sound before --start is not needed
+            self.lost += self._delivering  # packets before --start are not needed
 
     def take(self) -> Any:
-        """Return the next packet; None if it has not arrived yet, or after the last."""
+        """Return the next packet; None if it has not arrived yet, or at the end."""
         try:
             packet = self._packets.popleft()
         except IndexError:

@@ -1,8 +1,8 @@
 """Find where to start decoding so that the frames from a given time on are those of a full decode.
 
 If the last key frame before the time starts an open GOP, an earlier one is used. A frame's number
-is the number of packets that show a picture before it. If that is uncertain for any packet, the
-file is decoded from its beginning.
+is found by counting the packets that show an earlier picture. If any packet may or may not show a
+picture, the file is decoded from its beginning.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class LandingKey:
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """A key frame to start at. pts and dts are in ticks of the source's time base.
+    """The key frame to start decoding at. pts and dts are in ticks of the source's time base.
 
     ``shown``: pts of the frames from number ``first`` up to ``wanted_pts``. ``fits``: usable key
-    frames. ``safe_pts``: a decoder whose first picture is earlier has started at one of ``fits``.
+    frames. ``safe_pts``: if a decoder's first picture is earlier, it started at one of ``fits``.
     """
 
     key_pts: int
@@ -70,8 +70,8 @@ class Landing:
 
 @dataclass(slots=True)
 class Key:
-    """A key frame. ``leads``: the lowest pts stored from it on. ``at``: number of pictures stored
-    before it."""
+    """A key frame. ``leads``: the lowest pts among it and its leading pictures. ``at``: number of
+    pictures stored before it."""
 
     pts: int
     dts: int
@@ -82,13 +82,13 @@ class Key:
 
 
 class DoubtError(Exception):
-    """The packets do not show how a file is decoded. The message says why, as a clause."""
+    """The packets do not show which frames a decoder returns. The message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The pictures of a file according to its packets. ``shown``: their pts, rising. ``stored``: in
-    the file's order. ``unreferenced``: one byte per stored pts, 1 if no picture refers to it."""
+    """The pictures of a file according to its packets. ``shown``: their pts, rising. ``stored``:
+    their pts in stored order. ``unreferenced``: in this order, 1 if no picture refers to one."""
 
     shown: Sequence[int]
     keys: Sequence[Key]
@@ -141,7 +141,7 @@ def survey_packets(
     video: VideoInfo, until: Fraction | None = None, *, watch: Callable[[], None] = lambda: None
 ) -> Survey:
     """Read a file's packets up to a time in ticks (None: all), calling ``watch`` for each. Raises
-    DoubtError if the packets leave a doubt, and FFmpegError."""
+    FFmpegError, and DoubtError if the packets do not prove what a decoder returns."""
     demuxer = video.log_names[0]
     if not any(name in demuxer for name in SEEKABLE):
         raise DoubtError(f"its container cannot seek by time ({demuxer.split(',')[0]})")
@@ -221,7 +221,7 @@ class _PacketIndex:
         self._latest = pts if latest is None else max(latest, pts)
 
     def _add_leading(self, pts: int) -> None:
-        """Note a leading picture, shown before the key frame after which it is stored."""
+        """Note a leading picture, which is stored after its key frame but shown before it."""
         key, earlier = self.keys[-1], self.keys[:-1]
         if key.promise is Promise.CLEAN and self._codec in REORDERED_CODECS:
             key.promise = Promise.OPEN
@@ -237,7 +237,7 @@ class _PacketIndex:
             kinds = [first >> 1 & 63 for first in self._rule.nal_units(packet)]
             if any(kind in HEVC_BREAKS for kind in kinds):
                 raise DoubtError("its video stream ends and starts again midway")
-            # Leading pictures are lost after a file's first key frame, and shown after later ones.
+            # A decoder omits the leading pictures of the first key frame, and shows all others.
             if len(self.keys) > 1 and any(kind in HEVC_SKIPPED_LEADING for kind in kinds):
                 return True
         if not must_show and self._codec not in ("vp8", "vp9"):

@@ -19,8 +19,8 @@ READ_BYTES = 1 << 16
 
 
 class FileBytes:
-    """Reads a file through ``pread(length, position)``. A memory map would kill the process if the
-    file were shortened."""
+    """Reads a file through ``pread(length, position)``, not a memory map, which would kill the
+    process if the file became shorter."""
 
     def __init__(self, pread: Callable[[int, int], bytes], size: int) -> None:
         self._pread, self._size = pread, size
@@ -123,7 +123,7 @@ def _check_mov(data: FileBytes) -> str:
         if length == 1:
             length = int.from_bytes(data.part(at + 8, at + 16), "big")
         if length == 0:
-            return ""  # it extends to the end of the file
+            return ""  # the box extends to the end of the file
         if data.part(at + 4, at + 8) not in BOXES:
             return ""
         if length < 8:
@@ -175,7 +175,7 @@ def _check_segment(data: FileBytes, at: int, end: int) -> str:
         if element not in TOP_LEVEL:
             return BROKEN
         if length is None:
-            return ""  # recorded live: the end can only be found by reading its blocks
+            return ""  # a live recording: only reading the element's blocks shows where it ends
         at = start + length
         if at > len(data):
             return CUT_OFF

@@ -11,7 +11,7 @@ from detector.core.types import ReadCounts
 if TYPE_CHECKING:
     from detector.core.sources.video._fields import Field
 
-# Packets by which a decoder may delay a picture. An older packet will not yield one.
+# A decoder delays a picture by at most this many packets. An older packet yields no picture.
 LONGEST_DELAY = 64
 
 
@@ -21,12 +21,12 @@ class _Sent:
     pts: int | None
     must_show: bool
     at_open_gop: bool  # its references may be missing
-    field: Field | None = None  # the field, if its partner is missing; None for a whole frame
+    field: Field | None = None  # a field whose partner is still missing; None for a whole frame
     complained: bool = False  # the decoder refused the packet, or logged an error
 
 
 class DecodeTally:
-    """Follows each packet through the decoder by a mark that its picture carries.
+    """Follows each packet through the decoder by a mark, which PyAV copies to its picture.
 
     A packet without a picture is *bad* if it must show one, or if the decoder complained about it.
     A picture with a complaint is *corrupt*. Two packets with one field each are one picture; a lone
@@ -52,7 +52,7 @@ class DecodeTally:
             return
         sent = _Sent(self._number, packet.pts, must_show, self._rule.at_open_gop, field)
         self._last = sent
-        # The mark must be a new object: PyAV deletes a mark with any packet that has it.
+        # The mark must be a new object: PyAV deletes a mark with any packet that carries it.
         packet.opaque = self._waiting[self._number] = sent
         oldest = next(iter(self._waiting))
         if oldest < self._number - LONGEST_DELAY:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from detector.core.sources.video._sparse import Sparse
 
 MOST_THREADS = 16  # like cv2; FFmpeg warns about more, and each needs memory for a picture
-# A thread waits after each picture until we take it, so two more threads than cores keep the cores
-# busy while we preprocess: 1.1 times the FPS of `--engine null --save overlay`.
+# A thread waits after each picture until we take it. Two more threads than cores keep the cores
+# busy while we preprocess, which makes `--engine null --save overlay` 1.1 times as fast.
 EXTRA_THREADS = 2
 
 
@@ -52,8 +52,8 @@ class ThreadedSource(HandOverMixin, AvSource):
     def set_up(self, codec: Any) -> DecodeTally:
         codec.thread_type = "SLICE" if self.info.codec in RACY_CODECS else "AUTO"
         codec.thread_count = min(MOST_THREADS, usable_cores() + EXTRA_THREADS)
-        # Freeing a decoder waits for its threads while holding the GIL. A thread that is logging
-        # may itself wait for the GIL: a deadlock. A decoder that is flushed first waits without it.
+        # Freeing a decoder waits for its threads while holding the GIL: a deadlock if a thread logs
+        # and so waits for the GIL. Flush the decoder first, which waits without holding the GIL.
         self._release = weakref.finalize(self, codec.flush_buffers)
         return TrialTally(self.picture_rule(codec))
 
@@ -69,7 +69,7 @@ class ThreadedSource(HandOverMixin, AvSource):
         return grabbed
 
     def _step_sparse(self, sparse: Sparse) -> bool:
-        """Step. Frames that the plan does not decode are only counted: nobody retrieves them."""
+        """Step to the next frame. Frames that the plan omits are counted, but never retrieved."""
         number = self._good_frames
         if number < len(sparse.shown) and not sparse.frame_mask[number]:
             self.pts = sparse.shown[number]
@@ -94,7 +94,7 @@ class ThreadedSource(HandOverMixin, AvSource):
             self._sparse = None
 
     def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
-        """Limit the frames by time. The sparse plan is dropped, since it is for all frames."""
+        """Limit the frames by time. Drop the sparse plan, which was made for the whole video."""
         if self._sparse is not None and self._successor is None:
             self._drop_sparse()
             self.close_container()
@@ -104,7 +104,7 @@ class ThreadedSource(HandOverMixin, AvSource):
         super().restrict(start_s, duration_s)
 
     def check_log(self) -> None:
-        """Check the log. A thread may log an error between two calls of the decoder."""
+        """Raise TroubleError if a decoder logged an error, even between two calls of it."""
         demuxer, decoder = self.video.log_names
         for name, message in self._complaints.take():
             if name != demuxer or demuxer == decoder:

@@ -1,5 +1,5 @@
-"""Choose the video track to read, and describe it. As in ffmpeg, it is the default track, else that
-with the largest picture, and never a cover picture."""
+"""Choose the video track to read, and describe it. As in ffmpeg, it is the default track, else the
+one with the largest picture, and never a cover picture."""
 
 from __future__ import annotations
 

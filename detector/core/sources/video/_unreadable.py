@@ -1,4 +1,4 @@
-"""Explain why a file cannot be opened, or none of its frames decoded."""
+"""Explain why a file cannot be opened, or why none of its frames can be decoded."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def _read_head(path: str) -> bytes:
 
 
 def explain_no_frame(info: SourceInfo, decodable: bool, refused: int) -> str:
-    """Return why no frame of an open file can be decoded. ``refused``: packets."""
+    """Return why no frame of an open file can be decoded. ``refused``: packets refused."""
     if not decodable:
         return (
             "there is no decoder for its codec; convert it with a full FFmpeg: ffmpeg -i IN OUT.mp4"
         )
     if info.codec == "rawvideo" and not info.width:
         return (
-            "its pixels are raw, and nothing says how large a picture is; say it: "
+            "its pixels are raw, and the file does not state a picture's size; give it to ffmpeg: "
             "ffmpeg -f rawvideo -pixel_format gray16le -video_size 640x480 -i IN -c:v ffv1 OUT.mkv"
         )
     what = f"{info.codec} {info.width}x{info.height}"

@@ -49,7 +49,7 @@ def open(
 
 
 class AvSource(SteppingSource):
-    """Continues after a packet that the decoder rejects, and tracks each packet's result."""
+    """Reads on after a packet that the decoder rejects, and records each packet's result."""
 
     decoder = "av"
     landing: Landing | None = None  # where ``seek`` starts decoding, if already known
@@ -63,7 +63,7 @@ class AvSource(SteppingSource):
         pixels: str = "bgr",
         planes: PlanesReader | None = None,
     ) -> None:
-        """``size``: displayed (width, height), if known. ``planes``: shared with a fast reader."""
+        """``size``: displayed (width, height), if known. ``planes``: the fast reader's, if any."""
         super().__init__(stride, frames)
         self.video = video
         self.planes = planes
@@ -183,8 +183,8 @@ class AvSource(SteppingSource):
         codec = self._stream.codec_context
         self._tally = self.set_up(codec)
         if self.info.codec == "hevc":
-            # Show and count pictures that lack a reference, instead of omitting them. Not for
-            # H.264, whose decoder would then also show the undecodable pictures at the start.
+            # Show and count pictures that lack a reference, instead of omitting them. With this
+            # flag, H.264's decoder would also show undecodable pictures at the start.
             codec.flags |= Flags.output_corrupt
         for packet in self._packets():
             yield from self._decode_packet(packet)

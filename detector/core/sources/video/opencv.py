@@ -22,7 +22,7 @@ from detector.core.types import Frame, Image
 if TYPE_CHECKING:
     from detector.core.sources.video._seek import Landing
 
-CV2_SEEK_BACK = 16  # frames before the requested one to which CvCapture_FFMPEG::seek goes back
+CV2_SEEK_BACK = 16  # CvCapture_FFMPEG::seek goes back this many frames from the requested one
 
 
 def open(
@@ -62,8 +62,8 @@ class OpenCVSource(SteppingSource):
         self._unconverted = _complaints.Complaints("swscaler")
         weakref.finalize(self, self._unconverted.close)
         self._capture = self._open_capture()
-        # Garbage collection would cause a deadlock: it holds the GIL and waits for cv2's threads,
-        # and a thread that logs a complaint waits for the GIL.
+        # Release the capture first, as garbage collection could cause a deadlock: it holds the GIL
+        # and waits for cv2's threads, while a thread that logs a complaint waits for the GIL.
         weakref.finalize(self, _release, self._capture, self._complaints)
         if video.complaint:
             self.counts.ended_early = True
@@ -114,10 +114,9 @@ class OpenCVSource(SteppingSource):
         return self._restart()
 
     def _choose_seek_number(self, landing: Landing) -> int:
-        """Return the frame number to request from cv2, which assumes a constant rate: it seeks to
-        CV2_SEEK_BACK frames before that number and decodes the frames between. So we request
-        the frame that many frames after a key frame, and choose a key frame with enough frames up
-        to the target."""
+        """Return the frame number to request from cv2. cv2 assumes a constant rate, seeks to
+        CV2_SEEK_BACK frames before that number, and decodes the frames between. So we request a
+        frame just over CV2_SEEK_BACK after a key frame that is at least as far from the target."""
         rate = self._capture.get(cv2.CAP_PROP_FPS) * float(self.info.time_base)
         limit = min(landing.wanted_pts, landing.safe_pts)
         before = landing.count_before(limit)
@@ -238,8 +237,8 @@ def _release(capture: cv2.VideoCapture, complaints: _complaints.Complaints) -> N
 class CheckedSource(HandOverMixin, OpenCVSource):
     """Returns cv2's frames until the first error, then the rest from PyAV.
 
-    cv2 stops without a reason both at the end of the file and at a packet that it cannot decode,
-    and does not report pictures that its FFmpeg concealed or could not convert. PyAV reports the
+    cv2 gives no reason when it stops, whether at the end of the file or at a packet that it cannot
+    decode. It does not report pictures that it concealed or could not convert. PyAV reports the
     result of each packet. It takes over as soon as cv2's FFmpeg logs an error, and when cv2 stops
     although the file has more packets. It decodes from the start and discards the frames that cv2
     has returned. A false alarm only costs time.

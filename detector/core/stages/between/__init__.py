@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @cache
 def places() -> Mapping[str, str]:
-    """Return the module of each stage by name. Imports none of them."""
+    """Map each stage's name to its module, without importing it."""
     ours = {name: f"{__name__}.{name}" for name in wings.list_files(*__path__)}
     return {**ours, **wings.find_files("stages")}
 

@@ -22,9 +22,9 @@ class Schedule(Protocol):
 class Stage(ABC):
     """One stage for one source, such as a tracker: called with each frame and its detections.
 
-    ``turned_on_by``: group and name of an option, as a literal in its file; only runs with that
-    option import the stage. None: every run does, and calls ``settings``. ``what`` begins a
-    sentence of the verdict ("Following the objects"); ``advice``: options that reduce its work.
+    ``turned_on_by``: group and name of an option, as a literal. Only runs with that option import
+    the stage; None: every run imports it and calls ``settings``. ``what`` begins a sentence of the
+    verdict ("Following the objects"). ``advice``: options that reduce the stage's work.
     Stages are sorted by ``order``, then by name. A stage that can skip inference for some frames
     has a ``schedule``, and gets no detections for skipped frames.
 
@@ -54,7 +54,7 @@ class Stage(ABC):
 
     @classmethod
     def lowest_conf(cls, settings: Any) -> float:
-        """Return the lowest score that the stage needs. It must drop detections below --conf."""
+        """Return the lowest score that the stage needs. The stage must drop those below --conf."""
         return 1.0
 
     @classmethod
