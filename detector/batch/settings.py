@@ -189,7 +189,7 @@ def _as_yaml(settings: JobSettings) -> str:
     if settings.canvas == OF_SOURCE:
         height, width = settings.model_input
         head += (
-            "# size: null means: the canvas of each source has its shape, and about the area\n"
-            f"# of {width}x{height}.\n"
+            "# size: null: each source gets a canvas of its own shape, with about the area of\n"
+            f"# {width}x{height}.\n"
         )
     return head + str(yaml.safe_dump(settings.config, sort_keys=False, allow_unicode=False))

@@ -220,8 +220,8 @@ def class_ids_of(
         excluded = [] if selected is None else [names[id] for id in ids or () if id not in selected]
         if excluded:
             raise UsageError(
-                f"{path}: {shape.name}: --classes excludes {', '.join(excluded)}, which it has to "
-                "count; add it there, or remove --classes"
+                f"{path}: {shape.name}: counts {', '.join(excluded)}, which --classes "
+                "excludes; add to --classes, or remove it"
             )
         counted.append(None if ids is None else frozenset(ids))
     return counted

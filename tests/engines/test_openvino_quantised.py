@@ -116,5 +116,5 @@ def test_graph_misread_in_float_too_is_refused(monkeypatch, tmp_path):
     spoiled = spoil(foreign(tmp_path).graph)
     monkeypatch.setattr(openvino_quantised, "unsign", lambda model: spoiled)
     monkeypatch.setattr(openvino_quantised, "to_float", lambda model: spoiled)
-    with pytest.raises(EngineError, match="than ONNX Runtime; use --engine ort"):
+    with pytest.raises(EngineError, match="from those of ONNX Runtime; use --engine ort"):
         run("openvino", foreign(tmp_path))

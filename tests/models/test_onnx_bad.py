@@ -419,7 +419,7 @@ def test_order_of_sources_for_class_names(tmp_path):
     assert open_network(bare).names == ("class0", "class1", "class2")
     finished = open_network(exports.finished().save(tmp_path / "finished-yolov10.onnx"))
     assert finished.names[:2] == ("person", "bicycle")
-    assert "COCO's 80 are assumed" in finished.warnings[-1]
+    assert "COCO's 80 names are assumed" in finished.warnings[-1]
     assert open_network(
         str(tmp_path / "finished-yolov10.onnx"), names=str(tmp_path / "given.txt")
     ).names == ("a", "b", "c")

@@ -406,7 +406,7 @@ def test_mmyolo_family_decides_the_pixels(tmp_path, name, option, family, pixel)
     """``pixel``: the first and last channel of a red pixel, as the network gets them."""
     network = open_network(mmyolo().save(tmp_path / f"{name}.onnx"), family=option)
     assert network.family == family
-    assert f"COCO's {len(network.names)} are assumed" in network.warnings[-1]
+    assert f"COCO's {len(network.names)} names are assumed" in network.warnings[-1]
     graph = network.graph.graph
     read = next(node.input[0] for node in graph.node if node.op_type == "GlobalMaxPool")
     graph.output.append(onnx.helper.make_empty_tensor_value_info(read))

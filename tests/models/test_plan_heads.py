@@ -176,7 +176,7 @@ def test_classes_of_a_bare_plan_are_numbers_or_cocos_names(machine, tmp_path):
         "car",
         80,
     )
-    assert any("COCO's 80 are assumed" in line for line in network.warnings)
+    assert any("COCO's 80 names are assumed" in line for line in network.warnings)
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ class CalibrationConfig:
     budget: float = option(
         0.95,
         "Agreement with fp32 that int8 must keep: twice the matched boxes divided by the boxes of "
-        "both. As many layers stay in float as this needs.",
+        "both. Layers stay in float until int8 keeps it.",
         "A",
         at_least=0.0,
         at_most=1.0,
@@ -307,8 +307,8 @@ class InputConfig:
     )
     grey_range: str = option(
         "auto",
-        "Range of grey samples of more than 8 bits, as from thermal cameras, that is drawn from "
-        "black to white: 29300-31500; full: the whole range; auto: the range in use, if narrow.",
+        "Range of samples to draw from black to white, for grey of more than 8 bits (thermal "
+        "cameras): 29300-31500; full: the whole range; auto: the range in use, if narrow.",
         "LOW-HIGH",
         short="Range of deep grey drawn from black to white",
     )

@@ -35,8 +35,8 @@ def find_names(
 
 def warn_of_coco(model: Path, classes: int) -> str:
     return (
-        f"{model.name} has no class names: COCO's {classes} are assumed; use --names FILE for "
-        "others"
+        f"{model.name} has no class names: COCO's {classes} names are assumed; use --names FILE "
+        "for others"
     )
 
 

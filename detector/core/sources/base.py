@@ -80,7 +80,7 @@ ANY = Choice()
 
 def note_reduced(what: str, part: int) -> Background:
     return Background(
-        f"{what} decoded to 1/{part} of the width and height, as no output shows them "
+        f"{what} decoded to 1/{part} of the width and height, since no output needs more "
         "(--full-decode turns this off)"
     )
 

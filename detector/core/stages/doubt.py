@@ -44,9 +44,9 @@ def describe_impossible(candidates: Candidates, classes: int) -> str | None:
         return "the class of a detection is not a whole number: the columns have another order"
     if first < 0:
         return (
-            f"the class of a detection is {-first} below the number of the first name: either the "
-            "names begin at another number (classes: first), or that class means background "
-            "(scores: background: first)"
+            f"the class of a detection is {-first} below the number of the first name: if the "
+            "names begin at another number, set classes: first; if that class means background, "
+            "set scores: background: first"
         )
     last = int(candidates.class_ids.max())
     if last >= classes:

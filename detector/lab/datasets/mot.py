@@ -293,8 +293,8 @@ class MotDetections(DetectionFormat):
                 number = 1
             if not 1 <= number <= len(names):
                 raise SourceError(
-                    f"{path}:{line}: class {number}, and the last of {counted(len(names), 'name')} "
-                    f"is that of class {len(names)}; give the names that the model uses, or the "
+                    f"{path}:{line}: class {number} has no name: {counted(len(names), 'name')} "
+                    f"cover 1 to {len(names)}; give the names that the model uses, or the "
                     "one of --classes if the class is -1"
                 )
             at = collector.register(lookup.by_frame(int(row[0]) - 1), f"frame {int(row[0])}")

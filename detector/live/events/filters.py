@@ -174,7 +174,7 @@ def read_filters(where: str, given: Any) -> dict[str, EventFilter]:
         if receiver in (SNAPSHOTS, CLIPS) and CAMERA_EVENTS.intersection(one.kinds or ()):
             raise UsageError(f"{here}.kinds: events of a camera have no picture; remove them")
         if one.stay and not {*(one.kinds or TIMED)} & {*TIMED}:
-            raise UsageError(f"{here}.stay: only {', '.join(TIMED)} have one; add some to kinds")
+            raise UsageError(f"{here}.stay: only for {', '.join(TIMED)}; add one to kinds")
         for hours in one.hours or ():
             if not _HOURS.fullmatch(hours):
                 raise UsageError(f"{here}.hours: {quote(hours)} is not a span such as 22:00-06:00")

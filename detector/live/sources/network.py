@@ -288,8 +288,8 @@ class NetworkFeed(PacketFeed):
             return ErrorMeaning(f"in its playlist, {nested.given_up}")
         return ErrorMeaning(
             f"its playlist points to another host, {nested.denied}, which refused access: "
-            "we do not send it the login, headers and cookies of this one; give the playlist at "
-            "that host, with its own options"
+            "we do not send it the login, headers and cookies of the first host; give the "
+            "playlist at the other host, with its own options"
         )
 
     def _resolve(self) -> ErrorMeaning | None:

@@ -129,7 +129,7 @@ def test_limit_per_minute_leaves_room_for_other_sources(tmp_path: Path) -> None:
         ("mqtt: {zones: [gat]}", "zones: unknown line or zone 'gat'; did you mean gate? known: g"),
         ("webhook: 'http://h/'", "webhook: 'http://h/' is not a mapping; known: kinds, classes"),
         ("clips: {kinds: [camera_down]}", "clips.kinds: events of a camera have no picture"),
-        ("webhook: {stay: 9, kinds: [crosses]}", "stay: only leaves, stays, ends have one"),
+        ("webhook: {stay: 9, kinds: [crosses]}", "stay: only for leaves, stays, ends"),
         ("webhook: {hours: 22:00-22:00}", "'22:00-22:00' is not a span such as 22:00-06:00"),
     ],
 )

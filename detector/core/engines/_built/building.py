@@ -84,8 +84,8 @@ def refuse_beyond_one_message(network: Network, doing: str, cure: str) -> None:
     """Raise ModelError if the weights exceed one protobuf message, which ``doing`` requires."""
     if (size := _weight_bytes(network.graph)) > LARGEST_MESSAGE:
         raise ModelError(
-            f"{network.name}: has {size / (1 << 30):.1f} GiB of weights, and {doing}, which holds "
-            f"less than 2; {cure}"
+            f"{network.name}: has {size / (1 << 30):.1f} GiB of weights, but {doing}, which holds "
+            f"less than 2 GiB; {cure}"
         )
 
 

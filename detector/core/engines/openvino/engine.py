@@ -114,13 +114,13 @@ class OpenOpenvino(Engine):
             self._compile(core, compilation, requests, None)
             if is_unlike(network, expected, self.requests[: self.concurrency]):
                 raise EngineError(
-                    f"engine openvino: it computes other boxes or scores of {name}, which is "
-                    "quantised, than ONNX Runtime; use --engine ort"
+                    f"engine openvino: boxes or scores of {name}, which is quantised, differ "
+                    "from those of ONNX Runtime; use --engine ort"
                 )
         elif not is_wide(network.graph):
             return []
         return [
-            f"engine openvino: in integers it computes other boxes or scores of {name} than ONNX "
+            f"engine openvino: in integers, boxes or scores of {name} differ from those of ONNX "
             "Runtime, so the run computes in float; --engine ort runs the file as it is"
         ]
 

@@ -136,7 +136,6 @@ class PipedSource(AvSource):
     def close(self) -> None:
         if (lost := sum(track.lost for track in self._tracks)) and not self._closed:
             self.notes.append(
-                f"{counted(lost, 'packet')} of the sound were lost: they are stored too far from "
-                "the pictures"
+                f"{counted(lost, 'packet')} of sound lost: stored too far from their pictures"
             )
         super().close()
