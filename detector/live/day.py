@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from detector.core.run.looping import RunClock
 from detector.core.run.tiling import Tiling
-from detector.core.timeline import READ, WORK, OffTimeline, Timeline
+from detector.core.timeline.spans import READ, WORK
+from detector.core.timeline.timeline import OffTimeline, Timeline
 from detector.live.base import format_day
 from detector.live.capacity import capacity, find_busiest_stage, sentence
 from detector.live.figures import LiveStatus

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 
 from detector.core.run.tiling import NONE
 from detector.core.session.document import StreamSummary
-from detector.core.timeline import INFER, WORK, OffTimeline, Timeline
 from detector.core.timeline.native import machine_busy_ns
 from detector.core.timeline.order import INFERENCE, group_of
+from detector.core.timeline.spans import INFER, WORK
+from detector.core.timeline.timeline import OffTimeline, Timeline
 from detector.core.types import Detections, Frame
 from detector.live.ages import FrameAges
 from detector.live.base import LiveFigures, StreamFigures

@@ -49,7 +49,7 @@ from detector.core.run.selection import class_ids
 from detector.core.run.signals import Stop, reload_on_signal, stop_on_signals
 from detector.core.sources._forms import is_web
 from detector.core.stages.annotate import annotate, pixelate
-from detector.core.timeline import Timeline
+from detector.core.timeline.timeline import Timeline
 from detector.core.types import SourceInfo
 from detector.live import day as days
 from detector.live.base import RUN_ENDED

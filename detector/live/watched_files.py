@@ -10,7 +10,7 @@ from typing import Any
 
 from detector.core.run.detect import Live
 from detector.core.session.document import AgeFigures
-from detector.core.timeline import INFER, WORK
+from detector.core.timeline.spans import INFER, WORK
 from detector.core.types import Detections, Frame, SourceInfo
 from detector.live.base import LiveFigures, StreamFigures
 from detector.live.hub import Hub

@@ -107,8 +107,9 @@ def _count_steps(sleeping: Container[str]) -> dict[str, float]:
     with _parts():
         from detector.core.loop.overlapped import frames_overlapped
         from detector.core.loop.parts import Progress
-        from detector.core.timeline import INFER, WORK, Timeline
         from detector.core.timeline.native import RunQueue
+        from detector.core.timeline.spans import INFER, WORK
+        from detector.core.timeline.timeline import Timeline
         from tests.loop.stubs import stub_parts
 
     looks, reads = [0], [0]
@@ -150,7 +151,7 @@ def _count_calls() -> dict[str, float]:
     with _parts():
         from detector.core.loop.parts import Progress
         from detector.core.loop.sync import frames_in_turn
-        from detector.core.timeline import OffTimeline, Timeline
+        from detector.core.timeline.timeline import OffTimeline, Timeline
         from tests.loop.stubs import stub_parts
 
     def calls(timeline: Any) -> dict[str, int]:
@@ -177,9 +178,10 @@ def _count_calls() -> dict[str, float]:
 def _costs() -> dict[str, float]:
     """Return CPU microseconds of each step, the minimum of many tries."""
     with _parts():
-        from detector.core.timeline import INFER, WAIT_INPUT, WORK, WRITE, Timeline
         from detector.core.timeline.booking import Booking
         from detector.core.timeline.native import RunQueue
+        from detector.core.timeline.spans import INFER, WAIT_INPUT, WORK, WRITE
+        from detector.core.timeline.timeline import Timeline
 
     timeline = Timeline()
     with _engine() as natives, timeline.track("writer") as track:
@@ -212,7 +214,8 @@ def _costs() -> dict[str, float]:
 def _engine() -> Iterator[Any]:
     """Start a sleeping thread per core, like the threads that an engine's library starts."""
     with _parts():
-        from detector.core.timeline import INFER, Natives
+        from detector.core.timeline.native import Natives
+        from detector.core.timeline.spans import INFER
 
     natives, over = Natives(), _thread.allocate_lock()
     over.acquire()

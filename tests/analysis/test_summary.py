@@ -13,7 +13,7 @@ from detector.core.analysis.summary import _percent, summarize
 from detector.core.errors import OutputError, SourceError
 from detector.core.session.document import CpuTime, StageFigures, ThreadFigures, ThreadTime
 from detector.core.session.outcome import RunSettings, SourceRun, exit_of
-from detector.core.timeline import OffTimeline
+from detector.core.timeline.timeline import OffTimeline
 from detector.core.types import ReadCounts, SourceInfo
 from tests.session.documents import document
 

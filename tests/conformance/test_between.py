@@ -21,9 +21,9 @@ from detector.core.run.detect import detect
 from detector.core.run.plan import resolve
 from detector.core.stages import between
 from detector.core.stages.between.base import Stage
-from detector.core.timeline import Timeline
 from detector.core.timeline.order import NAME, grouped, in_order
 from detector.core.timeline.spans import STAGES
+from detector.core.timeline.timeline import Timeline
 from detector.core.types import Detections, Frame, SourceInfo
 from detector.lab.analysis.loop.activities import LoopShape, activities_of, activity_graph
 from detector.lab.analysis.loop.critical_path import critical_path

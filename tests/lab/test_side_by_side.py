@@ -13,7 +13,8 @@ import pytest
 from detector.core.config.levels import resolve_config
 from detector.core.errors import UsageError
 from detector.core.session.measured import Interval
-from detector.core.timeline import INFER, Timeline
+from detector.core.timeline.spans import INFER
+from detector.core.timeline.timeline import Timeline
 from detector.lab.analysis.compare import Variant, compare_variants, place_on_roof
 from detector.lab.compare import parse_models
 from detector.lab.compare.rounds import FP32_OF_EACH, Rounds, _describe_shared

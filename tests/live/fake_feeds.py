@@ -168,7 +168,7 @@ class Bench:
         return (self.clock.now - self.start_ns) / MS
 
     def batch(self, rows: int) -> list[tuple[str, int]]:
-        from detector.core.timeline import OffTrack
+        from detector.core.timeline.spans import OffTrack
 
         batch: list[tuple[str, int]] = []
         while len(batch) < rows:

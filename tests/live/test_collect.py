@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from detector.core.timeline import OffTrack, Timeline
+from detector.core.timeline.spans import OffTrack
+from detector.core.timeline.timeline import Timeline
 from detector.live.sources.base import CONNECTING, ENDED, STALLED, STOPPED, WAITING
 from tests.live.fake_feeds import MS, Bench, camera
 

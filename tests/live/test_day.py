@@ -27,7 +27,7 @@ import pytest
 
 from detector.core.config.levels import resolve_config
 from detector.core.stages import between
-from detector.core.timeline import OffTimeline
+from detector.core.timeline.timeline import OffTimeline
 from detector.core.types import Arrival, Detections, SourceInfo
 from detector.live.base import format_day
 from detector.live.events.days import EventDays

@@ -9,7 +9,8 @@ from threading import Barrier
 import numpy as np
 import pytest
 
-from detector.core.timeline import INFER, OffTimeline, Timeline
+from detector.core.timeline.spans import INFER
+from detector.core.timeline.timeline import OffTimeline, Timeline
 from detector.core.types import Arrival, Detections
 from detector.live.ages import PARTS, FrameAges, split_age
 from detector.live.capacity import (

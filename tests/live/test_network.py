@@ -26,7 +26,8 @@ from detector.core.errors import SourceError
 from detector.core.errors.addresses import Address
 from detector.core.sources._network.addresses import FAST, OPENINGS, SHORT
 from detector.core.sources.video._complaints import Complaints
-from detector.core.timeline import READ, WAIT_INPUT, Timeline
+from detector.core.timeline.spans import READ, WAIT_INPUT
+from detector.core.timeline.timeline import Timeline
 from detector.live.sources import hardware, network
 from detector.live.sources.base import (
     CONNECTING,

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from detector.core.timeline import INFER, READ, Timeline
+from detector.core.timeline.spans import INFER, READ
+from detector.core.timeline.timeline import Timeline
 from detector.core.types import Detections, SourceInfo
 from detector.live.hub import Hub
 from detector.live.watched_files import WatchedFiles, make_stream_name

@@ -10,7 +10,8 @@ from fractions import Fraction
 import numpy as np
 
 from detector.core.loop.parts import Parts
-from detector.core.timeline import WORK, Timeline
+from detector.core.timeline.spans import WORK
+from detector.core.timeline.timeline import Timeline
 from detector.core.types import Candidates, Detections, Frame, Letterbox, SourceInfo
 
 INFO = SourceInfo("stub", "video", 8, 8, Fraction(25), Fraction(1, 25))

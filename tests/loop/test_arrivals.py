@@ -11,7 +11,8 @@ import pytest
 from detector.core.loop.overlapped import frames_overlapped
 from detector.core.loop.parts import LoopHooks, Progress
 from detector.core.loop.sync import frames_in_turn
-from detector.core.timeline import WAIT_INPUT, OffTimeline, Timeline
+from detector.core.timeline.spans import WAIT_INPUT
+from detector.core.timeline.timeline import OffTimeline, Timeline
 from detector.core.types import Arrival, Detections
 from tests.loop.stubs import stub_parts
 from tests.waiting import PATIENCE_S

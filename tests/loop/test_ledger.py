@@ -11,7 +11,8 @@ from detector.core.loop.queues import Queue
 from detector.core.loop.sync import frames_in_turn
 from detector.core.session.recording import record
 from detector.core.session.span_columns import span_columns
-from detector.core.timeline import STAGES, Timeline
+from detector.core.timeline.spans import STAGES
+from detector.core.timeline.timeline import Timeline
 from tests.loop.stubs import FakeClock, Notes, stub_parts
 from tests.memory import bytes_of
 from tests.waiting import PATIENCE_S

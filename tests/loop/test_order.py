@@ -13,8 +13,8 @@ from detector.core.loop.sync import frames_in_turn
 from detector.core.run.looping import Loop
 from detector.core.session.outcome import SourceRun
 from detector.core.stages.still import LEVELS, Stillness
-from detector.core.timeline import OffTimeline, Timeline
 from detector.core.timeline.spans import WAIT_OUTPUT
+from detector.core.timeline.timeline import OffTimeline, Timeline
 from tests.covering import covering
 from tests.loop.stubs import stub_parts, work_calls
 from tests.waiting import PATIENCE_S, wait_for

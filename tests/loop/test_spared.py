@@ -10,8 +10,8 @@ from detector.core.loop.overlapped import frames_overlapped
 from detector.core.loop.parts import Progress
 from detector.core.loop.sync import frames_in_turn
 from detector.core.stages.still import LEVELS, Stillness
-from detector.core.timeline import OffTimeline, Timeline
 from detector.core.timeline.order import longest_batch
+from detector.core.timeline.timeline import OffTimeline, Timeline
 from detector.tracks.looks import Looks
 from tests.covering import covering
 from tests.loop.stubs import stub_parts, work_calls

@@ -7,7 +7,7 @@ from detector.core.loop.overlapped import frames_overlapped
 from detector.core.loop.parts import Progress
 from detector.core.loop.sync import frames_in_turn
 from detector.core.loop.tiled import TiledRequest
-from detector.core.timeline import Timeline
+from detector.core.timeline.timeline import Timeline
 from detector.core.types import Candidates, Detections
 from tests.loop.stubs import StubRequest, stub_parts, work_calls
 

@@ -8,7 +8,7 @@ import pytest
 from detector.core.loop.overlapped import frames_overlapped
 from detector.core.loop.parts import Progress
 from detector.core.loop.sync import frames_in_turn
-from detector.core.timeline import Timeline
+from detector.core.timeline.timeline import Timeline
 from detector.core.types import Candidates
 from tests.loop.stubs import FakeClock, stub_parts
 

@@ -15,8 +15,8 @@ from detector.core.session.recording import (
     library_threads,
     merge_recordings,
 )
-from detector.core.timeline import STAGES, Burnt
-from detector.core.timeline.native import StageThreads
+from detector.core.timeline.native import Burnt, StageThreads
+from detector.core.timeline.spans import STAGES
 
 
 def thread_sum(times: int) -> ThreadSum:

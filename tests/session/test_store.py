@@ -12,7 +12,7 @@ import pytest
 from detector.core.errors import OutputError
 from detector.core.session.document import SpanCounts
 from detector.core.session.store import LIST, Session
-from detector.core.timeline import Timeline
+from detector.core.timeline.timeline import Timeline
 from tests.conftest import CHECKOUT
 from tests.session.documents import document
 

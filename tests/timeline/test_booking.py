@@ -9,10 +9,11 @@ import pytest
 
 from detector.core.session.recording import merge_recordings, record
 from detector.core.session.span_columns import span_columns
-from detector.core.timeline import INFER, Natives, Timeline
 from detector.core.timeline.booking import Booking, EngineCaller, clock_of
-from detector.core.timeline.native import Times
+from detector.core.timeline.native import Natives, Times
 from detector.core.timeline.rows import BLOCK, NOT_KNOWN, ROW_BYTES, SpanRows
+from detector.core.timeline.spans import INFER
+from detector.core.timeline.timeline import Timeline
 
 A, B = "worker-0", "worker-1"
 

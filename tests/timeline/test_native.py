@@ -10,9 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from detector.core.timeline import INFER, PREPROCESS, READ, WRITE, Natives, Timeline
 from detector.core.timeline.crew import Crew
-from detector.core.timeline.native import Mark, Times, machine_busy_ns, task_ids, times_of
+from detector.core.timeline.native import Mark, Natives, Times, machine_busy_ns, task_ids, times_of
+from detector.core.timeline.spans import INFER, PREPROCESS, READ, WRITE
+from detector.core.timeline.timeline import Timeline
 from tests.waiting import wait_for
 
 MS = 1_000_000

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detector.core.timeline import Timeline
 from detector.core.timeline.rows import BLOCK, COLUMNS, NOT_KNOWN, ROW_BYTES, Ring, SpanRows, Spool
+from detector.core.timeline.timeline import Timeline
 from tests.covering import covering
 from tests.memory import bytes_of
 

@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from detector.core.session.recording import record
-from detector.core.timeline import READ, WAIT_INPUT, WRITE, Timeline
 from detector.core.timeline.native import RunQueue, open_run_queue, times_of
-from detector.core.timeline.spans import QUICK_NS
+from detector.core.timeline.spans import QUICK_NS, READ, WAIT_INPUT, WRITE
+from detector.core.timeline.timeline import Timeline
 
 US = 1000
 MS = 1000 * US

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from detector.core.api.results import Detections
     from detector.core.loop.parts import BatchRequest, Outputs, Progress, ShapedInputs
     from detector.core.session.document import Summary
-    from detector.core.timeline import OffTimeline, Timeline
+    from detector.core.timeline.timeline import OffTimeline, Timeline
     from detector.core.types import Frame
 
     Classes = Sequence[str | int] | None  # names or ids
@@ -216,7 +216,7 @@ class Detector(AnswersAttributes):
         self, pictures: Sequence[Picture], conf: float | None, classes: Classes
     ) -> list[Detections]:
         from detector.core.api.results import Detections
-        from detector.core.timeline import HEAD, INFER, NMS, PREPROCESS
+        from detector.core.timeline.spans import HEAD, INFER, NMS, PREPROCESS
 
         plan = self._plan.selecting(conf, classes)
         preprocess, head, nms = plan.stages()
@@ -376,8 +376,8 @@ class Detector(AnswersAttributes):
 
     def _timeline(self) -> Timeline | OffTimeline:
         """Return the NVTX timeline if a profiler is attached, else one that measures nothing."""
-        from detector.core.timeline import OffTimeline
         from detector.core.timeline.nvtx_ranges import attach
+        from detector.core.timeline.timeline import OffTimeline
 
         loop = self._plan.loop
         profiled = loop.nvtx and attach().domain is not None

@@ -36,8 +36,9 @@ from detector.core.loop.parts import (
     select,
 )
 from detector.core.loop.queues import AnyTrack, ClosedError, InOrder, LendingPool, Queue
-from detector.core.timeline import ANNOTATE, OffTimeline, Timeline
 from detector.core.timeline.native import give_name
+from detector.core.timeline.spans import ANNOTATE
+from detector.core.timeline.timeline import OffTimeline, Timeline
 from detector.core.types import Detections, Frame
 
 if TYPE_CHECKING:

@@ -16,8 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.loop.queues import AnyTrack, LendingPool
-from detector.core.timeline import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WAIT_OUTPUT, WRITE
 from detector.core.timeline.order import longest_batch
+from detector.core.timeline.spans import (
+    ANNOTATE,
+    HEAD,
+    INFER,
+    NMS,
+    PREPROCESS,
+    READ,
+    WAIT_OUTPUT,
+    WRITE,
+)
 from detector.core.types import AnyPicture, Detections, Fit, Frame, FrameTimes, Image, SourceInfo
 
 if TYPE_CHECKING:

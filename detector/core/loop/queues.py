@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from detector.core.timeline import WAIT_INPUT, WAIT_OUTPUT, OffTrack, ThreadTrack
+from detector.core.timeline.spans import WAIT_INPUT, WAIT_OUTPUT, OffTrack, ThreadTrack
 
 T = TypeVar("T")
 AnyTrack = ThreadTrack | OffTrack

@@ -17,7 +17,7 @@ from detector.core.loop.parts import (
     select,
 )
 from detector.core.loop.queues import AnyTrack
-from detector.core.timeline import OffTimeline, Timeline
+from detector.core.timeline.timeline import OffTimeline, Timeline
 from detector.core.types import Detections, Frame
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from detector.core.sinks.base import Sink
     from detector.core.sources._standard_input import StandardInput
     from detector.core.sources.base import Source
-    from detector.core.timeline import OffTimeline, Timeline
+    from detector.core.timeline.timeline import OffTimeline, Timeline
     from detector.core.types import Detections, Frame, SourceInfo
 
 
@@ -348,7 +348,7 @@ def _hold_source(job: _RunJob, spec: str) -> Iterator[HeldFile | StandardInput |
 
 
 def _run_source(job: _RunJob, run: SourceRun, spec: str, number: int) -> None:
-    from detector.core.timeline import READ, WRITE
+    from detector.core.timeline.spans import READ, WRITE
 
     plan, clock, settings = job.plan, RunClock(), ""
     try:

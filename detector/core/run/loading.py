@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from detector.core.run.reading import SourceReading
     from detector.core.run.shapes import Shapes
     from detector.core.session.outcome import ExecutedLayer, SourceRun
-    from detector.core.timeline import Natives
+    from detector.core.timeline.native import Natives
 
 
 @dataclass(slots=True)
@@ -143,7 +143,8 @@ def load_model(
         from detector.core import engines
         from detector.core.run.choose import choose
         from detector.core.run.prepare import ignore_progress, prepare_network
-        from detector.core.timeline import INFER, Natives
+        from detector.core.timeline.native import Natives
+        from detector.core.timeline.spans import INFER
 
         config, reason = _set_only_engine(config)
         requested = config.runtime.engine

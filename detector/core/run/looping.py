@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from detector.core.loop.parts import Parts, Progress
     from detector.core.session.document import LoopSizes
     from detector.core.session.outcome import SourceRun
-    from detector.core.timeline import Natives, OffTimeline, Timeline
+    from detector.core.timeline.native import Natives
+    from detector.core.timeline.timeline import OffTimeline, Timeline
     from detector.core.types import Detections, Frame
 
     OnFrame = Callable[[Frame, Detections], None]
@@ -35,7 +36,7 @@ class Loop:
 
     def timeline(self, natives: Natives | None, **more: Any) -> Timeline | OffTimeline:
         """Return a timeline for one run of the loop. ``more``: further options of ``Timeline``."""
-        from detector.core.timeline import OffTimeline, Timeline
+        from detector.core.timeline.timeline import OffTimeline, Timeline
 
         if not self.instruments:
             return OffTimeline()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from detector.core.errors import EXIT_DAMAGED, EXIT_DONE, DetectVideoError
 from detector.core.errors.text import counted
-from detector.core.timeline import OffTimeline, Timeline
+from detector.core.timeline.timeline import OffTimeline, Timeline
 from detector.core.types import ReadCounts, SourceInfo
 
 if TYPE_CHECKING:

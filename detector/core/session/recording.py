@@ -12,21 +12,20 @@ from detector.core.session.document import (
     ThreadFigures,
     ThreadTime,
 )
-from detector.core.timeline import (
+from detector.core.timeline.histogram import Histogram
+from detector.core.timeline.native import Burnt, StageThreads
+from detector.core.timeline.order import in_order
+from detector.core.timeline.spans import (
+    INFER,
     KINDS,
     OTHER,
     STAGES,
     WAIT_INPUT,
     WAIT_OUTPUT,
     WORK,
-    Burnt,
-    OffTimeline,
-    Timeline,
+    Span,
 )
-from detector.core.timeline.histogram import Histogram
-from detector.core.timeline.native import StageThreads
-from detector.core.timeline.order import in_order
-from detector.core.timeline.spans import INFER, Span
+from detector.core.timeline.timeline import OffTimeline, Timeline
 
 
 @dataclass(slots=True)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.timeline import KINDS, OTHER, OffTimeline, Timeline
 from detector.core.timeline.rows import NOT_KNOWN, Column, Ring, SpanRows
-from detector.core.timeline.spans import Span, ThreadTrack
+from detector.core.timeline.spans import KINDS, OTHER, Span, ThreadTrack
+from detector.core.timeline.timeline import OffTimeline, Timeline
 
 
 def span_columns(

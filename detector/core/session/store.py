@@ -33,7 +33,7 @@ from detector.core.errors.writing import (
 )
 from detector.core.session.codec import read_file, to_json
 from detector.core.session.span_columns import span_columns
-from detector.core.timeline import OffTimeline, Timeline
+from detector.core.timeline.timeline import OffTimeline, Timeline
 
 if TYPE_CHECKING:
     from detector.core.session.document import SpanCounts

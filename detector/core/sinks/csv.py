@@ -6,7 +6,7 @@ from pathlib import Path
 
 from detector.core.errors.text import as_cell
 from detector.core.sinks._rows import RowsSink, csv_lines, plain_values
-from detector.core.timeline import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ
+from detector.core.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ
 from detector.core.types import Detections, Frame
 
 COLUMNS = ("source", "frame", "pts", "time_s", "class", "class_id", "score", "x1", "y1", "x2", "y2")

@@ -14,7 +14,7 @@ from detector.core.errors import SourceError, UsageError
 from detector.core.types import Background, Frame, Image, ReadCounts, SourceInfo
 
 if TYPE_CHECKING:
-    from detector.core.timeline import OffTrack, ThreadTrack
+    from detector.core.timeline.spans import OffTrack, ThreadTrack
 
 
 class GreyRange(NamedTuple):

@@ -19,8 +19,8 @@ from detector.core.errors.text import counted
 from detector.core.session.document import SourceSummary, Summary
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.progress import shorten
-from detector.core.timeline import INFER
 from detector.core.timeline.order import GROUPS, THREADS, group_of, is_after_inference
+from detector.core.timeline.spans import INFER
 
 # The summary explains only these exit codes. The reasons of failures go to stderr.
 EXPLAINED = (EXIT_DAMAGED, *STOPPED_CODES)

@@ -18,7 +18,7 @@ from rich.text import Text
 from detector.core.errors.text import counted, printable
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.progress import shorten
-from detector.core.timeline import INFER, NMS, PREPROCESS
+from detector.core.timeline.spans import INFER, NMS, PREPROCESS
 
 if TYPE_CHECKING:
     from detector.core.types import Detections, Frame, FrameTimes

@@ -30,7 +30,7 @@ from detector.core.run.child import (
 )
 from detector.core.session import codec
 from detector.core.session.measured import Metric
-from detector.core.timeline import INFER
+from detector.core.timeline.spans import INFER
 from detector.core.types import Detections, Frame, Image
 from detector.lab.analysis.layers import BYTES
 from detector.lab.session.comparison import CountedLayer, ModelCounts, Round, VariantFacts
@@ -343,7 +343,7 @@ class _OpenVariant:
 
     def _detect(self, plan: RunPlan, source: Any) -> Iterator[tuple[Frame, Detections]]:
         from detector.core.loop.parts import Progress
-        from detector.core.timeline import OffTimeline
+        from detector.core.timeline.timeline import OffTimeline
 
         with plan.loop.library_threads():  # as in a run
             yield from plan.loop.frames(plan.parts(source), OffTimeline(), Progress())

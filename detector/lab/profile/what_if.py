@@ -26,7 +26,7 @@ from detector.core.run.outputs import OutputPlan
 from detector.core.run.plan import PlanDraft, RunPlan, resolve
 from detector.core.session.document import SessionDocument
 from detector.core.session.measured import Interval
-from detector.core.timeline import OffTimeline
+from detector.core.timeline.timeline import OffTimeline
 from detector.lab.analysis.loop.what_if import (
     FEW,
     LARGER,

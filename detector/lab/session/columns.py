@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.errors import UsageError
-from detector.core.timeline import KINDS, OTHER, WORK
 from detector.core.timeline.order import ends_of_frames
 from detector.core.timeline.rows import NOT_KNOWN
-from detector.core.timeline.spans import READ
+from detector.core.timeline.spans import KINDS, OTHER, READ, WORK
 
 NAMES = ("thread_names", "stage_names", "kind_names")
 NUMBERS = ("thread", "stage", "kind", "source", "index", "start_ns", "end_ns")

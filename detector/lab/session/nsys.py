@@ -34,9 +34,8 @@ from detector.core.errors import UsageError
 from detector.core.errors.writing import temporary_folder
 from detector.core.session.codec import from_builtins
 from detector.core.session.document import LoopSizes
-from detector.core.timeline import KINDS
 from detector.core.timeline.nvtx_ranges import DOMAIN
-from detector.core.timeline.spans import INFER, PREPROCESS, READ
+from detector.core.timeline.spans import INFER, KINDS, PREPROCESS, READ
 from detector.lab.session.columns import LATEST_NS
 
 PUSH_POP, START_END, DOMAIN_CREATE, CATEGORY, MARK = 59, 60, 75, 33, 34  # NVTX_EVENTS.eventType

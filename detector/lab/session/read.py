@@ -14,8 +14,8 @@ from detector.core.errors import UsageError
 from detector.core.session.codec import check_schema, from_builtins, parse_json, read_file
 from detector.core.session.document import LoopSizes, SessionDocument
 from detector.core.session.store import PASSES
-from detector.core.timeline import KINDS, OTHER
 from detector.core.timeline.order import NAME
+from detector.core.timeline.spans import KINDS, OTHER
 from detector.lab.session.columns import Columns, read_columns
 from detector.lab.session.passes import Facts, PassRecord, read_pass
 

@@ -16,7 +16,7 @@ from detector.core.types import Frame, Image, ReadCounts, SourceInfo
 
 if TYPE_CHECKING:
     from detector.core.run.reading import SourceReading
-    from detector.core.timeline import OffTrack, ThreadTrack
+    from detector.core.timeline.spans import OffTrack, ThreadTrack
     from detector.live.config import LiveConfig
     from detector.live.sources.base import Terms
     from detector.live.sources.collect import Collector

@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from detector.core.timeline import WAIT_INPUT, OffTrack, ThreadTrack
+from detector.core.timeline.spans import WAIT_INPUT, OffTrack, ThreadTrack
 from detector.core.types import Arrival, Frame, Image, SourceInfo
 from detector.live.base import run_concurrently
 from detector.live.sources.base import (

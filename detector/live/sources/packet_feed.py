@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from detector.core.timeline import READ, WAIT_INPUT, WAIT_OUTPUT, OffTrack, ThreadTrack
+from detector.core.timeline.spans import READ, WAIT_INPUT, WAIT_OUTPUT, OffTrack, ThreadTrack
 from detector.core.types import Image
 from detector.live.sources.base import STOPPED, UNDECODED, FeedFacts, Picture
 from detector.live.sources.decoding import Converter, PacketDecoder

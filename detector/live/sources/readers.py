@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from detector.core.timeline import Timeline
+from detector.core.timeline.timeline import Timeline
 from detector.live.sources.base import NETWORK, WEBCAM, Camera, Feed, Terms
 from detector.live.sources.cameras import check_address
 

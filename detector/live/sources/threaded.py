@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable
 
-from detector.core.timeline import OffTimeline, Timeline
+from detector.core.timeline.timeline import OffTimeline, Timeline
 from detector.live.sources.base import Camera, Feed, FeedFacts, PacketListener, Picture, Terms
 from detector.live.sources.slot import Slot
 from detector.live.sources.status import Status

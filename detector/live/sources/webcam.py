@@ -12,7 +12,7 @@ import numpy as np
 
 from detector.core.errors.writing import has_permission
 from detector.core.sources._cv2 import cv2, fits
-from detector.core.timeline import READ, WAIT_INPUT
+from detector.core.timeline.spans import READ, WAIT_INPUT
 from detector.core.types import Arrival, Image
 from detector.live.sources.base import LAG, Picture
 from detector.live.sources.status import SECOND

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detector.core.timeline import STAGES
+from detector.core.timeline.spans import STAGES
 from detector.lab.analysis.loop.activities import Activity, LoopShape, Steps
 
 MS = 1_000_000

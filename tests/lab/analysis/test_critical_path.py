@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detector.core.timeline import KINDS, STAGES, WORK
+from detector.core.timeline.spans import KINDS, STAGES, WORK
 from detector.lab.analysis.loop.activities import (
     BATCH_ROOM,
     DATA,

@@ -19,7 +19,8 @@ from detector.core.loop.parts import Parts, Progress
 from detector.core.run.plan import resolve
 from detector.core.session.document import LibraryStage, LibraryThreads
 from detector.core.session.store import Session
-from detector.core.timeline import STAGES, OffTimeline
+from detector.core.timeline.spans import STAGES
+from detector.core.timeline.timeline import OffTimeline
 from detector.lab.analysis.loop.what_if import Turns, compare_turns, list_doubts, stage_share
 from detector.lab.profile import stand_ins, what_if
 from detector.lab.profile.base import Occasion

@@ -15,7 +15,7 @@ from detector.core.terminal.models import progress_bar
 from detector.core.terminal.progress import LiveLine, progress_line, shorten
 from detector.core.terminal.run import print_run
 from detector.core.terminal.tables import print_pieces
-from detector.core.timeline import Timeline
+from detector.core.timeline.timeline import Timeline
 from detector.lab.commands.report import _print_tables
 from detector.lab.report.parts.loop import describe_what_if
 from detector.lab.session.passes import WhatIfFacts

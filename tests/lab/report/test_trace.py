@@ -11,8 +11,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from detector.core.timeline import KINDS, STAGES
 from detector.core.timeline.rows import NOT_KNOWN
+from detector.core.timeline.spans import KINDS, STAGES
 from detector.lab.report.page import page
 from detector.lab.report.trace import trace
 from detector.lab.session.columns import THREAD_TIMES

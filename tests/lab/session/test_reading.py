@@ -13,8 +13,9 @@ from click.testing import CliRunner
 from detector.core.errors import UsageError
 from detector.core.session.codec import SCHEMA, to_json
 from detector.core.session.store import Session
-from detector.core.timeline import KINDS, Timeline
 from detector.core.timeline.rows import NOT_KNOWN
+from detector.core.timeline.spans import KINDS
+from detector.core.timeline.timeline import Timeline
 from detector.lab.session.columns import COLUMNS, THREAD_TIMES
 from detector.lab.session.read import read_session
 from tests.attacks.sessions import npz_of_headers

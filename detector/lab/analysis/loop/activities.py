@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.session.document import LoopSizes
-from detector.core.timeline import KINDS, WORK
 from detector.core.timeline.histogram import SAMPLE_FLOORS
 from detector.core.timeline.order import ends_of_frames, in_order, longest_batch
 from detector.core.timeline.rows import NOT_KNOWN
-from detector.core.timeline.spans import HEAD, INFER, NMS, PREPROCESS, READ, WRITE
+from detector.core.timeline.spans import HEAD, INFER, KINDS, NMS, PREPROCESS, READ, WORK, WRITE
 from detector.lab.session.columns import THREAD_TIMES, find_frame_times
 from detector.lab.session.profile import StepRow
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from detector.core.errors import UsageError
 from detector.core.errors.text import counted
-from detector.core.timeline import KINDS, WORK
+from detector.core.timeline.spans import KINDS, WORK
 from detector.lab.analysis.layers import merge
 from detector.lab.analysis.loop.activities import (
     Activity,
