@@ -201,6 +201,7 @@ def latex_text(table: Table) -> str:
 
     return "\n".join(
         [
+            "% needs \\usepackage{booktabs}",
             f"\\begin{{tabular}}{{{sides}}}",
             "\\toprule",
             line([column.head() for column in table.columns]),

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from detector.core import engines
+from detector.core import __version__, engines
 from tests.cli.command import detect_video
 from tests.nvtx_log import build_probe, probe_env, read_log
 from tests.outside_engines import with_engines
@@ -34,7 +34,7 @@ def test_table_and_read_only_engines_folder(tmp_path):
     process = detect_video("doctor", "--quick", "--engines-dir", "/proc/nowhere", cwd=tmp_path)
     assert process.returncode == 6
     assert max(map(len, process.stdout.splitlines())) <= 100
-    for word in ("engine", "usable", "--precision int8", "NVTX", "RAPL", "/proc/nowhere"):
+    for word in ("usable", "--precision int8", "NVTX", "RAPL", "/proc/nowhere", __version__):
         assert word in process.stdout
     assert "cannot run (exit 6)" in process.stdout
 

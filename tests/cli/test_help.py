@@ -207,6 +207,8 @@ HABITS = [
     (("yolo", "benchmark", "model=a.onnx", "imgsz=640"), "compare in.mp4 --model a.onnx --size"),
     (("yolo", "version"), "use detect-video --version."),
     (("in.mp4", "--track", "ocsrt"), "did you mean --track ocsort?"),
+    (("eval", "x", "--modle", "y"), "No such option '--modle'. Did you mean '--model'?"),
+    (("eval", "--config", "a.json"), "a.json has options only; add it: detect-video eval IN"),
 ]
 
 

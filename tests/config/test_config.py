@@ -74,6 +74,7 @@ ERRORS = [
     ({"selection": {"cnf": 1}}, ["selection.cnf", "selection.conf"]),
     ({"runtime": {"conf": 1}}, ["runtime.conf", "selection.conf"]),
     ({"max-dets": 1}, ["max-dets", "selection.max_det"]),
+    ({"images": 1}, ["images; known: "]),  # max_age is not near
     ({"conf": 1.5}, ["selection.conf", "at most 1"]),
     ({"conf": 5}, ["selection.conf", "at most 1", "0.05"]),
     ({"conf": 100}, ["selection.conf", "did you mean 1?"]),
@@ -105,8 +106,9 @@ def test_command_line_error_names_the_flag():
 
 
 def test_missing_config_file_is_an_error(tmp_path):
-    with pytest.raises(UsageError, match=r"none\.yaml: "):
-        read_level(tmp_path / "none.yaml")
+    for path in (tmp_path / "none.yaml", tmp_path):
+        with one_line_error(UsageError, f"{path}: ", "YAML file, or the session.json of a run"):
+            read_level(path)
 
 
 SESSION = {
@@ -114,32 +116,45 @@ SESSION = {
     "engine": "ort",
     "precision": "int8",
     "model_input": [352, 608],
-    "config": Config().with_options({"conf": 0.4, "run_dir": "first", "frames": 9}).as_dict(),
-    "notes": [],
+    "config": Config().with_options({"conf": 0.4, "run_dir": "r/a", "model": "x.onnx"}).as_dict(),
+    "session": "r/a",
 }
 
 
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ({}, {"conf": 0.4, "frames": 9, "run_dir": None, "engine": "ort", "precision": "int8"}),
-        ({"conf": 0.7, "size": "64x64"}, {"conf": 0.7, "frames": 9, "size": "64x64"}),
+        ({}, {"conf": 0.4, "run_dir": None, "engine": "ort", "precision": "int8"}),
+        ({"conf": 0.7, "size": "64x64"}, {"conf": 0.7, "engine": "ort", "size": "64x64"}),
         ({}, {"size": "608x352"}),
     ],
 )
 def test_session_as_config_repeats_the_run_with_the_settings_it_chose(tmp_path, flags, expected):
-    (tmp_path / "session.json").write_text(json.dumps(SESSION))
-    config = resolve_config(str(tmp_path / "session.json"), flags)
+    session, model = tmp_path / "r/a/session.json", tmp_path / "x.onnx"
+    session.parent.mkdir(parents=True)
+    for path in (session, model):
+        path.write_text(json.dumps(SESSION))
+    config = resolve_config(str(session), flags)  # from another folder than that of the run
+    expected |= {"model": str(model)}
     assert {name: config.value(name) for name in expected} == expected
 
 
-@pytest.mark.parametrize("damage", [{"model_input": None}, {"config": {}}, {"config": None}])
-def test_damaged_session_is_refused_as_a_config(tmp_path, damage):
-    (tmp_path / "session.json").write_text(json.dumps(SESSION | damage))
-    with one_line_error(UsageError, "session.json: not a whole session.json of a run"):
-        resolve_config(str(tmp_path / "session.json"), {})
-    (tmp_path / "session.json").write_text("")
-    with one_line_error(UsageError, "not an empty file"):
+NOT_WHOLE = "session.json: not a whole session.json of a run"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (json.dumps(SESSION | {"model_input": None}), NOT_WHOLE),
+        (json.dumps(SESSION | {"config": {}}), NOT_WHOLE),
+        ('{"schema": 1, "engine": "ort"}', NOT_WHOLE),  # a summary.json
+        ('{"schema": 1, "engine"', "session.json:1: not valid JSON"),
+        ("", "not an empty file"),
+    ],
+)
+def test_damaged_session_is_refused_as_a_config(tmp_path, text, message):
+    (tmp_path / "session.json").write_text(text)
+    with one_line_error(UsageError, message):
         resolve_config(str(tmp_path / "session.json"), {})
 
 

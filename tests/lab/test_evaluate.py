@@ -38,16 +38,12 @@ def labels(*rows, **more):
 
 
 def test_labels_are_mapped_to_targets():
-    picture = map_labels(labels((A, 2, False), (B, 3, False), (C, 4, False), (A, 0, True)), BOUND)
-    assert picture.boxes.tolist() == [A, B, A]  # class 4 has no target
-    assert picture.class_ids.tolist() == [1, 1, 0]
-    assert picture.ignored.tolist() == [False, True, False]
-    assert picture.crowd.tolist() == [False, False, True]
-
-
-def test_ignored_crowd_stays_a_crowd():
-    picture = map_labels(labels((A, 3, True)), BOUND)
-    assert (picture.ignored.tolist(), picture.crowd.tolist()) == ([False], [True])
+    rows = (A, 2, False), (B, 3, False), (C, 4, False), (A, 0, True), (C, 3, True)
+    picture = map_labels(labels(*rows), BOUND)
+    assert picture.boxes.tolist() == [A, B, A, C]  # class 4 has no target
+    assert picture.class_ids.tolist() == [1, 1, 0, 1]
+    assert picture.ignored.tolist() == [False, True, False, False]  # a crowd stays one
+    assert picture.crowd.tolist() == [False, False, True, True]
 
 
 @pytest.mark.parametrize(
@@ -144,31 +140,24 @@ def test_frames_of_a_video_are_matched_to_labels():
     assert sorted(study.detections) == [0, 1]
 
 
-def test_each_engine_has_its_own_session():
+@pytest.mark.parametrize(
+    ("engines", "tiles", "rows"),
+    [
+        ([], [], "auto r"),
+        (["ort"], [], "ort r"),
+        (["ort", "null"], [], "ort r/ort null r/null"),
+        (["ort", "null"], ["2x2"], "ort r/ort/2x2 null r/null/2x2"),
+        (["ort"], ["none", "2x2"], "ort r/ort/none ort r/ort/2x2"),
+    ],
+)
+def test_each_engine_and_number_of_tiles_has_its_own_session(engines, tiles, rows):
     config = merge_levels((COMMAND_LINE, {"run_dir": "r"}))
-    assert [one.output.run_dir for one in evaluation.list_configs(config, ["ort"])] == ["r"]
-    several = evaluation.list_configs(config, ["ort", "null"])
-    assert [(one.runtime.engine, one.output.run_dir) for one in several] == [
-        ("ort", "r/ort"),
-        ("null", "r/null"),
-    ]
-    assert evaluation.list_configs(config, []) == [config]
-    with pytest.raises(UsageError, match="duplicate"):
-        evaluation.list_configs(config, ["ort", "ort"])
-
-
-def test_each_number_of_tiles_has_its_own_session():
-    config = merge_levels((COMMAND_LINE, {"run_dir": "r"}))
-    rows = evaluation.list_configs(config, ["ort", "null"], ["none", "2x2"])
-    assert [(one.runtime.engine, one.input.tiles, one.output.run_dir) for one in rows] == [
-        ("ort", "none", "r/ort/none"),
-        ("ort", "2x2", "r/ort/2x2"),
-        ("null", "none", "r/null/none"),
-        ("null", "2x2", "r/null/2x2"),
-    ]
-    for wrong in (["2x2", "2x2"], ["0x2"]):
+    found = evaluation.list_configs(config, engines, tiles)
+    assert " ".join(f"{one.runtime.engine} {one.output.run_dir}" for one in found) == rows
+    assert [one.input.tiles for one in found] == (tiles or [None]) * max(1, len(engines))
+    for wrong in ((["ort", "ort"], []), ([], ["2x2", "2x2"]), ([], ["0x2"])):
         with pytest.raises(UsageError):
-            evaluation.list_configs(config, [], wrong)
+            evaluation.list_configs(config, *wrong)
 
 
 def test_engine_of_a_plain_run_is_scored_too(monkeypatch):

@@ -39,23 +39,20 @@ PEAKS = Peaks(gflops_s={"fp32": 100.0}, bandwidth_gbytes_s=10.0)
 
 
 @pytest.mark.parametrize(
-    ("text", "roof_found"),
+    ("text", "models"),
     [
         (None, []),
         ("street", []),
         ("street,yolov5n", ["street", "yolov5n"]),
         ("a.pt, b.pt,", ["a.pt", "b.pt"]),
         ("a.pt,", []),
+        ("a,b.onnx", []),  # a file
     ],
 )
-def test_models_are_split_at_commas(text, roof_found):
-    assert parse_models(text) == roof_found
-
-
-def test_file_with_a_comma_in_its_name_is_one_model(tmp_path):
-    file = tmp_path / "a,b.onnx"
-    file.touch()
-    assert parse_models(str(file)) == []
+def test_models_are_split_at_commas(text, models, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a,b.onnx").touch()
+    assert parse_models(text) == models
 
 
 def test_model_named_twice_is_refused():
@@ -152,18 +149,20 @@ def test_table_in_markdown_has_a_heading_and_aligned_rows():
 
 def test_table_in_latex_escapes_names():
     latex = text_of(".tex")
+    assert latex.startswith("% needs \\usepackage{booktabs}\n")
     assert r"b\_x & ort & fp32" in latex
     assert latex.count(r"\\") == 3
 
 
-def test_unknown_table_format_is_refused():
-    with pytest.raises(UsageError, match=r"--table t\.xls"):
-        check_tables(["t.md", "t.xls"])
+@pytest.mark.parametrize("names", [["t.md", "t.xls"], ["t.md", "./t.md"]])
+def test_unknown_format_or_duplicate_table_is_refused(names):
+    with pytest.raises(UsageError, match=f"--table .*{names[1]}"):
+        check_tables(names)
 
 
 def test_tables_are_written(tmp_path):
     paths = [str(tmp_path / f"t{suffix}") for suffix in (".csv", ".md", ".tex")]
-    assert [str(path) for path in write_tables(document(), paths)] == paths
+    assert [str(path) for path in write_tables(side_by_side(document()), paths)] == paths
     assert all((tmp_path / path).stat().st_size > 100 for path in paths)
     assert "of 3 rounds" in str(side_by_side(document()).caption)
 

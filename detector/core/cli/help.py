@@ -95,6 +95,13 @@ class HelpfulCommand(click.Command):
 
             if answer := answer_option(error.option_name, args, ctx):
                 raise click.UsageError(answer, ctx) from None
+            word, near = error.option_name, error.possibilities or ()
+            near = [name for name in near if get_close_matches(name[2:], [word[2:]], 1, 0.7)]
+            raise click.NoSuchOption(word, possibilities=near, ctx=ctx) from None
+        except click.MissingParameter as error:
+            if file := ctx.params.get("config_file"):
+                text = f"{file} has options only; add it: {ctx.command_path} IN --config {file}"
+                raise click.MissingParameter(text, ctx, error.param) from None
             raise
         if not ctx.resilient_parsing and any(word[2:] in OF_CLASSES for word in args):
             from detector.core.cli.habits import refuse_split_lists

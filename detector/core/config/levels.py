@@ -18,7 +18,7 @@ from typing import Any
 from detector.core.config.schema import Config, choices_of, flag_of, option_groups, options
 from detector.core.errors import UsageError
 from detector.core.errors.guard import keep
-from detector.core.errors.parsing import quote
+from detector.core.errors.parsing import parse_json, quote
 from detector.core.errors.reading import read_text
 from detector.core.errors.text import split_list
 from detector.core.errors.yaml_parsing import parse_yaml
@@ -104,7 +104,14 @@ def with_implied(config: Config) -> Config:
 
 
 def read_level(path: str | Path) -> tuple[str, dict[str, Any]]:
-    content = parse_yaml(read_text(path, "a configuration"), path)
+    cure = "give a YAML file, or the session.json of a run"
+    text = read_text(path, "a configuration", cure=cure)
+    try:
+        content = parse_yaml(text, path)
+    except UsageError:
+        if Path(path).suffix == ".json":
+            parse_json(text, path, cure="is the file incomplete? give a whole one")
+        raise
     if content is None and Path(path).suffix != ".json":
         return str(path), {}
     if not isinstance(content, dict):
@@ -133,8 +140,7 @@ def _flatten(origin: str, level: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
 def _explain_unknown_key(origin: str, path: str) -> str:
     paths = {name: f"{group}.{name}" for name, (group, _) in _LEAVES.items()}
     name = path[:100].rsplit(".", 1)[-1].replace("-", "_")
-    near = [paths[known] for known in difflib.get_close_matches(name, paths, 1, 0.5)]
-    near = near or difflib.get_close_matches(path[:100], paths.values(), 1, 0.5)
+    near = [paths[known] for known in difflib.get_close_matches(name, paths, 1, 0.65)]
     hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(paths.values())}"
     return f"{origin}: unknown key {path[:100]}{hint}"
 

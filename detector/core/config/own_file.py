@@ -9,15 +9,18 @@ from typing import Any
 from detector.core.errors import UsageError
 from detector.core.errors.parsing import quote
 
-FILES = ("model", "cfg", "describe", "weights", "names", "calibrate")  # options that name files
+FILES = ("model", "cfg", "describe", "weights", "names", "calibrate", "zones")  # options of files
 
 
 def adapt(origin: str, content: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return the options of a file in ``folder``: the session.json of a run to repeat, or a user's
     YAML. Its paths may be relative to ``folder``, and its ``names`` may be a list."""
-    if "config" in content and "schema" in content:
+    if "schema" in content:
+        parts, own = folder.resolve().parts, Path(str(content.get("session"))).parts
+        if parts[-len(own) :] == own:  # the session's path tells where its run started
+            folder = Path(*parts[: -len(own)])
         content = _repeat(origin, content)
-    for group in (content, content.get("network"), content.get("calibration")):
+    for group in (content, *map(content.get, ("network", "calibration", "tracking"))):
         if not isinstance(group, dict):
             continue
         names = group.get("names")
@@ -46,7 +49,9 @@ def _repeat(origin: str, document: dict[str, Any]) -> dict[str, Any]:
             runtime["size"] = f"{width}x{height}"
         return {**options, "runtime": runtime, "output": {**options["output"], "run_dir": None}}
     except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{origin}: not a whole session.json of a run; give another") from error
+        raise UsageError(
+            f"{origin}: not a whole session.json of a run; give runs/NAME/session.json"
+        ) from error
 
 
 def _sort_names(origin: str, names: list[Any] | dict[Any, Any]) -> list[str]:

@@ -135,7 +135,7 @@ def refuse_unknown(where: object, what: str, given: Iterable[object], known: Seq
     for name in given:
         if name not in known:
             text = str(name)[:100]
-            near = difflib.get_close_matches(text, known, 1, 0.5)
+            near = difflib.get_close_matches(text, known, 1, 0.65)
             hint = f"did you mean {near[0]}? " if near else ""
             names = ", ".join(known)
             raise UsageError(f"{where}: unknown {what} {quote(text)}; {hint}known: {names}")

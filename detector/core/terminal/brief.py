@@ -261,7 +261,8 @@ def _output_lines(summary: Summary) -> Iterator[str]:
 def _explain_number(path: str, paths: Sequence[str]) -> str:
     plain = re.sub(r"(-detected)-\d+(?=\.\w+$|$)", r"\1", path)
     is_kept = plain not in paths and os.path.exists(plain)
-    return f" ({Path(plain).name} is kept: it has other settings)" if is_kept else ""
+    why = "its run had other options, or chose them itself"
+    return f" ({Path(plain).name} is kept: {why})" if is_kept else ""
 
 
 def _session_lines(summary: Summary) -> Iterator[str]:

@@ -34,7 +34,7 @@ def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
     verdict = (
         "the default job can run" if code == 0 else f"the default job cannot run (exit {code})"
     )
-    parts.insert(0, Text(f"{verdict}: {findings['exit']['reason']}\n", style="bold"))
+    parts[:0] = [Text(f"{verdict}: {findings['exit']['reason']}", style="bold"), Text("")]
     console.print(Group(*parts))
 
 
@@ -87,7 +87,9 @@ def _machine_rows(findings: dict[str, Any]) -> list[tuple[str, str]]:
     cpu, media, nvtx = findings["cpu"], findings["media"], findings["nvtx"]
     quota = f", quota {cpu['quota_cores']:g}" if cpu["quota_cores"] else ""
     memory = cpu["memory_bytes"]
+    versions = findings["environment"]["detect_video"], findings["environment"]["commit"]
     lines = [
+        ("detect-video", ", commit ".join(filter(None, versions))),
         (
             "CPU",
             f"{cpu['model']}, {cpu['usable_cores']} of {counted(cpu['cores'], 'core')} "

@@ -18,6 +18,19 @@ WITHOUT = (
     *("skip_still", "infer_every", "smooth"),  # a comparison has to infer every frame
 )
 
+TABLES = click.option(
+    "--table",
+    "tables",
+    metavar="A,B",
+    multiple=True,
+    help="Also write the table: .csv, .md or .tex.",
+)
+MAPPING = click.option(
+    "--mapping",
+    metavar="F",
+    help="YAML that maps model classes to label classes; or coco, person-vehicle.",
+)
+
 
 @subcommand(
     options=config_options(but=guest_groups(), without=WITHOUT, defaults={"frames": 60}),
@@ -36,13 +49,7 @@ WITHOUT = (
 )
 @click.argument("source", type=Files(), metavar="SOURCE")
 @click.option("--engine", metavar="A,B", help="Comma-separated engines; default: all usable.")
-@click.option(
-    "--table",
-    "tables",
-    metavar="A,B",
-    multiple=True,
-    help="Also write the table: .csv, .md or .tex.",
-)
+@TABLES
 @click.option(
     "--dataset", metavar="D", help="Labelled dataset for average precision; formats: see eval."
 )
@@ -83,11 +90,7 @@ WITHOUT = (
     metavar="F",
     help="Labels of SOURCE's frames, for average precision; formats: see eval.",
 )
-@click.option(
-    "--mapping",
-    metavar="F",
-    help="YAML that maps model classes to label classes; or coco, person-vehicle.",
-)
+@MAPPING
 @click.option(
     "--where",
     nargs=2,
@@ -131,7 +134,7 @@ def command(
         preview_choice,
         record_comparison,
     )
-    from detector.lab.report.side_by_side import check_tables, write_tables
+    from detector.lab.report.side_by_side import check_tables, side_by_side, write_tables
     from detector.lab.terminal.compare import print_comparison
 
     if where is not None:
@@ -183,7 +186,7 @@ def command(
         echo("Later runs do not change; `compare --use` keeps the result for them.")
     if as_json:
         print_json(document)
-    for path in write_tables(document, tables):
+    for path in write_tables(side_by_side(document), tables):
         if not as_json:
             echo(f"table: {path}")
     if code:

@@ -15,6 +15,7 @@ from detector.core.config.schema import EVAL_DEFAULTS, DrawingConfig
 from detector.core.errors import UsageError
 from detector.core.errors.text import split_paths
 from detector.core.wings import guest_groups
+from detector.lab.commands.compare import MAPPING, TABLES
 
 # Options for the outputs and pictures of a run, which eval does not write.
 DRAWING = tuple(leaf.name for leaf in dataclasses.fields(DrawingConfig))
@@ -41,11 +42,8 @@ WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing", "trails", "zones", "smo
     ),
 )
 @click.argument("dataset", type=Files())
-@click.option(
-    "--mapping",
-    metavar="F",
-    help="YAML that maps model classes to label classes; or coco, person-vehicle.",
-)
+@MAPPING
+@TABLES
 @click.option("--images", metavar="P", help="Folder of the images, or the labelled video.")
 @click.option(
     "--format", default="auto", metavar="F", help="Format of the labels: coco, yolo, mot, or auto."
@@ -74,6 +72,7 @@ def command(
     quiet: bool,
     engine: str | None,
     tiles: str | None,
+    tables: tuple[str, ...],
     **flags: Any,
 ) -> int:
     """Measure average precision on DATASET, and speed.
@@ -87,7 +86,8 @@ def command(
     from detector.core.terminal.progress import LiveLine
     from detector.lab.evaluate import EvalOptions, add_usual_engine, evaluate, list_configs
     from detector.lab.report.plots import plots
-    from detector.lab.terminal.evaluate import print_evaluation
+    from detector.lab.report.side_by_side import check_tables, write_tables
+    from detector.lab.terminal.evaluate import print_evaluation, result_table
 
     flags["detections"] = split_paths(flags["detections"])
     flags |= _read_earlier(config_file, click.get_current_context())
@@ -100,6 +100,7 @@ def command(
     watched = console.is_terminal and not (as_json or quiet)
     live = (lambda: LiveLine(console)) if watched else None
     with errors_as_documents(as_json):
+        check_tables(tables := split_paths(tables))
         if options.detections:
             for name, value in {**flags, "engine": engine, "tiles": tiles}.items():
                 if value not in (None, False) and name not in USED_BY_FILES:
@@ -117,6 +118,10 @@ def command(
         print_json(document)
     elif not quiet:
         print_evaluation(console, document)
+    table = result_table(document)
+    for path in write_tables(table, tables if table.rows else ()):
+        if not (as_json or quiet):
+            echo(f"table: {path}")
     if document.exit.code:
         echo(f"detect-video: {document.exit.reason}", err=True)
     return document.exit.code

@@ -46,10 +46,6 @@ def open(
 ) -> Dataset:
     """Open labels and pictures. ``images``: their folder or the video. Raises SourceError."""
     path = Path(spec)
-    if not os.path.exists(path):
-        raise SourceError(
-            f"{spec}: no such file or folder; give a COCO json, a YOLO folder or a MOT sequence"
-        )
     if path.suffix.lower() in VIDEOS and path.is_file():
         path, images = _find_labels_of(path), images or spec
     if images is not None and not os.path.exists(images):
@@ -70,16 +66,14 @@ def open_detections(
 ) -> StoredDetections:
     """Open detections that a sink wrote. ``names``: class names, if the file has none."""
     path = Path(spec)
-    if not os.path.exists(path):
-        raise SourceError(
-            f"{spec}: no such file or folder; give output of detect-video --save coco, mot, yolo"
-        )
-    expected = "files written by --save coco, mot, yolo, jsonl or csv"
+    expected = "what --save coco, mot, yolo, jsonl or csv wrote, or a folder with SEQUENCE.txt"
     reader = _choose_format(path, "auto", detection_formats(), expected)
     return reader.read(path, Lookup(dataset), names)
 
 
 def _choose_format(path: Path, format: str, known: dict[str, Kind], expected: str) -> Kind:
+    if not os.path.exists(path):
+        raise SourceError(f"{path}: no such file or folder; give {expected}")
     if format != "auto":
         if format not in known:
             raise UsageError(f"format {format!r} is not one of {', '.join(known)}")

@@ -246,7 +246,7 @@ class RowCollector:
                 "count as having no detections"
             )
         detections = [
-            _to_detections(self._rows.get(at, []), names, bool(self._tracked))
+            _to_detections(self._rows.get(at, []), names, bool(self._tracked) or not self._rows)
             for at in range(len(dataset.pictures))
         ]
         return StoredDetections(str(self._path), names, detections, notes)

@@ -16,7 +16,7 @@ from detector.core.run.detect import Live, RunResult
 from detector.core.run.tiling import Tiling
 from detector.core.session.document import Exit
 from detector.lab.datasets.classmap import ClassMap, read_mapping
-from detector.lab.evaluate.scoring import Plots, refuse_untracked, score_file
+from detector.lab.evaluate.scoring import Plots, score_file
 from detector.lab.evaluate.study import Study, run_study
 from detector.lab.session.evaluation import (
     SCHEMA,
@@ -71,12 +71,15 @@ def evaluate(
         results.append(score_file(path, own, dataset, mapping, plots))
     if not options.detections:
         dataset.check_readable()
-        if configs[0].value("track", None) is not None:
-            refuse_untracked(dataset)
+        tracked = configs[0].value("track", None) is not None
+        if tracked and dataset.pictures[0].track_ids is None:
+            raise UsageError(
+                f"--track: labels of {dataset.format} have no tracks; use MOTChallenge labels (mot)"
+            )
         _check_engines(configs)
         for config in configs:
             run, result = run_study(
-                Study(dataset, mapping), config, command, live and live(), plots
+                Study(dataset, mapping, tracked), config, command, live and live(), plots
             )
             runs.append(run)
             results.append(result)

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from detector.core.config.schema import Config
-from detector.core.errors import SourceError, UsageError
+from detector.core.errors import SourceError
 from detector.core.errors.text import counted
 from detector.core.run.detect import closing_session
 from detector.core.session.codec import to_builtins
@@ -45,22 +45,10 @@ def score_tracks(
     from detector.lab.analysis.accuracy.tracking import track_accuracy
 
     pictures = [map_labels(dataset.pictures[at], bound) for at in indices]
-    if not pictures or pictures[0].track_ids is None or detections[0].track_ids is None:
+    ids = [one.track_ids for one in pictures] + [one.track_ids for one in detections]
+    if not pictures or any(one is None for one in ids):
         return UNSET
     return track_accuracy(pictures, detections)
-
-
-def refuse_untracked(dataset: Dataset) -> None:
-    """Raise UsageError for --track if the labels have no track ids or several sequences."""
-    sequences = sorted({one.subset for one in dataset.pictures})
-    if dataset.pictures and dataset.pictures[0].track_ids is None:
-        raise UsageError(
-            f"--track: labels of {dataset.format} have no tracks; use MOTChallenge labels (mot)"
-        )
-    if len(sequences) > 1:
-        raise UsageError(
-            f"--track: one sequence at a time; choose with --subset: {', '.join(sequences)}"
-        )
 
 
 def map_labels(one: LabelledPicture, bound: ClassPairs) -> LabelledPicture:
@@ -124,6 +112,9 @@ def score_file(
         notes.append(
             "the classes of this file are mapped after NMS; run the model to map them before NMS"
         )
+    tracking = score_tracks(dataset, bound, indices, detections)
+    if not tracking and dataset.pictures[0].track_ids is not None:
+        notes.append(f"{path}: no HOTA, IDF1 or MOTA, for lack of track ids (-1 stands for none)")
     name = f"{Path(path).stem}-scored"
     session = Session.create(config.output.run_dir, name, or_temporary=True)
     notes += session.notes
@@ -134,7 +125,7 @@ def score_file(
             **vars(scored),
             notes=tuple(notes),
             session=str(session.folder),
-            tracking=score_tracks(dataset, bound, indices, detections),
+            tracking=tracking,
         )
         results = list_coco_results(dataset, bound, indices, detections)
         return save_result(session, row, plots, results)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detector.core.config.schema import Config
@@ -50,7 +51,7 @@ def run_study(
         output=replace(config.output, save=(), output=None, no_video=False),
         selection=replace(config.selection, classes=None),
     )
-    run = detect([dataset.path], config, command=command, live=live, hooks=study.hooks(config))
+    run = detect([*study.sources], config, command=command, live=live, hooks=study.hooks(config))
     if run.errors:
         raise run.errors[0]
     summary = run.summary
@@ -83,13 +84,19 @@ def run_study(
 
 
 class Study:
-    def __init__(self, dataset: Dataset, mapping: ClassMap | None) -> None:
+    def __init__(self, dataset: Dataset, mapping: ClassMap | None, tracked: bool = False) -> None:
+        """``tracked``: each sequence is a source of its own, since tracks end with a source."""
         self.dataset = dataset
         self.mapping = mapping
         self.bound: ClassPairs | None = None
         self.detections: dict[int, Detections] = {}  # by index in the dataset
         self._mismatches: list[str] = []
-        self._places = {one.frame: at for at, one in enumerate(dataset.pictures)}
+        self.sources: dict[str, dict[int | None, int]] = {}  # path -> its frame -> index
+        several = tracked and len({one.subset for one in dataset.pictures}) > 1
+        for at, one in enumerate(dataset.pictures):
+            path = str(Path(dataset.path, one.subset)) if several else dataset.path
+            self._frames = self.sources.setdefault(path, {})
+            self._frames[len(self._frames) if dataset.video is None else one.frame] = at
 
     def hooks(self, config: Config) -> Hooks:
         return Hooks(self.remap, partial(self.open_source, config), self.collect, measured=False)
@@ -104,9 +111,9 @@ class Study:
         from detector.core import sources
         from detector.core.sources._pictures import OpenPictures
 
-        choice = SourceReading.of(config).choice
+        choice, self._frames = SourceReading.of(config).choice, self.sources[spec]
         if self.dataset.video is None:
-            paths = [str(one.path) for one in self.dataset.pictures]
+            paths = [str(self.dataset.pictures[at].path) for at in self._frames.values()]
             return OpenPictures(spec, paths, choice=choice)
         options = config.input
         frames = max(one.frame or 0 for one in self.dataset.pictures) // options.stride + 1
@@ -120,8 +127,7 @@ class Study:
         )
 
     def collect(self, frame: Frame, detections: Detections) -> None:
-        at = frame.index if self.dataset.video is None else self._places.get(frame.index)
-        if at is None:
+        if (at := self._frames.get(frame.index)) is None:
             return
         height, width = frame.size
         mismatch = find_size_mismatch(self.dataset.pictures[at], width, height)

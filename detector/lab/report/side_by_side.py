@@ -126,9 +126,11 @@ def check_tables(paths: Sequence[str]) -> None:
     for path in paths:
         if Path(path).suffix.lower() not in WRITERS:
             raise UsageError(f"--table {path}: the file name must end with {', '.join(WRITERS)}")
+    if len({*map(Path, paths)}) < len(paths):
+        raise UsageError(f"--table {','.join(paths)}: has a duplicate; list each once")
 
 
-def write_tables(document: Comparison, paths: Iterable[str]) -> Iterator[Path]:
+def write_tables(table: Table, paths: Iterable[str]) -> Iterator[Path]:
     for path in map(Path, paths):
-        write_whole(path, WRITERS[path.suffix.lower()](side_by_side(document)).encode())
+        write_whole(path, WRITERS[path.suffix.lower()](table).encode())
         yield path

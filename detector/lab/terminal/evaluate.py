@@ -38,7 +38,18 @@ PRECISION = (
     Column("ap_medium", "medium", ".3f", out=2),
     Column("ap_large", "large", ".3f", out=3),
 )
-FPS = {"inference": "inference FPS", "end_to_end": "end-to-end FPS"}
+FPS = {"inference_fps": "inference FPS", "end_to_end_fps": "end-to-end FPS"}
+COLUMNS = (
+    Column("engine"),
+    Column("precision", out=9, right=False),
+    Column("tiles"),
+    *(replace(one, form=".3f", value=None, right=True) for one in PRECISION),
+    *(Column(name, title, ".2f", right=True) for name, title in FPS.items()),
+)
+OF_TRACKS = (
+    *(Column(name, form=".3f") for name in ("hota", "detection", "association", "idf1", "mota")),
+    *map(Column, ("switches", "fragmentations", "objects", "tracks")),
+)
 FIGURES = (  # of one class
     Column("pictures", out=6),
     Column("boxes", out=7),
@@ -62,11 +73,14 @@ def _dataset(document: Evaluation) -> list[str]:
     part = f", subset {data.subset}" if data.subset else ""
     mapped = f"; classes by {document.mapping}" if document.mapping else ""
     what = "frame" if data.video else "picture"
-    size = f"{counted(data.pictures, what)}, {counted(data.boxes, 'box')}"
+    classes = [one for row in _scored_rows(document)[:1] for one in row.per_class.values()]
+    scored = sum(one.boxes for one in classes) if classes else data.boxes
+    size = f"{counted(data.pictures, what)}, {counted(scored, 'box')}"
+    if others := data.boxes - scored:
+        size += f"; {others} more are not scored (distractors, ignored, or of other classes)"
     line = f"{data.path} ({data.format}{part}): {size}{mapped}"
-    runs = [row for row in document.results if isinstance(row, EngineResult)]
-    models = dict.fromkeys(_model(row) for row in runs)
-    return [line, *(f"model: {model}" for model in models)]
+    models = [_model(row) for row in document.results if isinstance(row, EngineResult)]
+    return [line, *(f"model: {model}" for model in dict.fromkeys(models))]
 
 
 def _scored_rows(document: Evaluation) -> list[Scored]:
@@ -88,34 +102,35 @@ def _who(row: Scored) -> str:
 def _means(results: list[Scored]) -> Table:
     rows: list[dict[str, Any]] = []
     changes: list[int] = []
-    first = results[0]
     for row in results:
-        figures = {one.key: one.of(row) for one in PRECISION}
-        if isinstance(row, FileResult):
-            own = {"engine": row.detections, "precision": "-", "tiles": NONE}
-            rows.append(dict.fromkeys(FPS) | figures | own)
-            continue
-        rates = {name: getattr(row.fps, name) for name in FPS}
-        named = {"engine": row.engine, "precision": row.precision, "tiles": row.tiles}
-        rows.append({**named, **figures, **rates})
-        if row.difference and isinstance(first, EngineResult):
+        figures = _flatten(row)
+        rows.append(figures | {"ap50": _ap50(row)})
+        if isinstance(row, EngineResult) and row.difference:
             signed = ((one.key, getattr(row.difference, one.key)) for one in PRECISION)
             texts = {key: None if value is None else f"{value:+.4f}" for key, value in signed}
-            ratios = {name: _ratio(rates[name], getattr(first.fps, name)) for name in FPS}
+            ratios = {name: _ratio(figures[name], rows[0][name]) for name in FPS}
             changes.append(len(rows))
             rows.append({"engine": "  change", "precision": "", "tiles": "", **texts, **ratios})
-    columns = (
-        Column("engine"),
-        Column("precision", out=9),
-        *([Column("tiles")] if len({row.get("tiles", NONE) for row in rows} - {""}) > 1 else []),
-        *(replace(one, value=None, right=True) for one in PRECISION),
-        *(Column(name, title, ".2f", right=True) for name, title in FPS.items()),
-    )
-    return Table("means", columns, rows, dim=changes)
+    table = Table("means", COLUMNS, rows, dim=changes)
+    return table if len({row["tiles"] for row in rows} - {""}) > 1 else table.without("tiles")
 
 
-SHARES = ("hota", "detection", "association", "idf1", "mota")
-COUNTS = ("switches", "fragmentations", "objects", "tracks")
+def _flatten(row: Scored) -> dict[str, Any]:
+    """Return the figures of a row, and of its tracks, by the keys of columns."""
+    own = {"engine": _who(row), "precision": None, "tiles": NONE, **dict.fromkeys(FPS)}
+    if isinstance(row, EngineResult):
+        own = {"engine": row.engine, "precision": row.precision, "tiles": row.tiles}
+        own |= {name: getattr(row.fps, name.removesuffix("_fps")) for name in FPS}
+    return {**vars(row), **vars(row.tracking or row), **own}
+
+
+def result_table(document: Evaluation) -> Table:
+    """Return the table of --table: a row for each engine or file, numbers only."""
+    rows = [_flatten(row) for row in _scored_rows(document)]
+    columns = [replace(one, title="AP50" if one.key == "ap50" else one.title) for one in COLUMNS]
+    empty = (None, NONE)  # such as tiles, if no row has any
+    filled = [one for one in (*columns, *OF_TRACKS) if any(one.of(r) not in empty for r in rows)]
+    return Table("results", filled, rows)
 
 
 def _tracks(results: list[Scored]) -> Table | None:
@@ -128,8 +143,7 @@ def _tracks(results: list[Scored]) -> Table | None:
     columns = (
         Column("tracks of"),
         *([Column("sequence")] if any(row["sequence"] != "combined" for row in rows) else []),
-        *(Column(name, form=".3f") for name in SHARES),
-        *(Column(name) for name in COUNTS),
+        *OF_TRACKS,
     )
     return Table("tracks", columns, rows) if rows else None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +10,12 @@ import pytest
 from numpy.typing import NDArray
 
 from detector.core.config.schema import Config
-from detector.core.errors import UsageError
 from detector.core.types import Detections, LabelledPicture
 from detector.lab.analysis.accuracy.tracking import track_accuracy
-from detector.lab.datasets.base import Dataset
 from detector.lab.evaluate import EvalOptions, evaluate
-from detector.lab.evaluate.scoring import refuse_untracked
 from detector.lab.session.evaluation import FileResult, TrackAccuracy
 from tests.lab.analysis.tracked_scenes import SCENES, Boxes, Ids, scene, write_benchmark
+from tests.lab.datasets.samples import mot
 
 # HOTA, DetA, AssA, IDF1, MOTA, IDSW and Frag by TrackEval 1.3.0 (MIT) for the same scenes.
 TRACKEVAL = {
@@ -120,8 +117,9 @@ def test_figures_of_trackers_files_equal_trackeval(tmp_path: Path, benchmark: st
 
 
 BOX = np.array([[100, 100, 140, 200]], float)
-FAR = BOX + 300
+BOTH = np.concatenate([BOX, BOX + 300])
 ONE, TWO = np.array([1]), np.array([2])
+NONE = np.zeros((0, 4)), np.zeros(0, np.int64)
 
 
 def test_identity_switch_halves_idf1() -> None:
@@ -132,39 +130,36 @@ def test_identity_switch_halves_idf1() -> None:
     assert (result.mota, result.switches, result.fragmentations, result.tracks) == (0.9, 1, 0, 2)
 
 
-def test_ignored_object_is_not_counted() -> None:
-    both = np.concatenate([BOX, FAR])
-    labels = labelled_picture(both, np.array([1, 2]), ignored=[2])
-    result = track_accuracy([labels] * 4, [tracked_frame(both, np.array([7, 8]))] * 4)
-    assert (result.hota, result.idf1, result.mota, result.objects, result.tracks) == (1, 1, 1, 1, 1)
+LABEL = labelled_picture(BOX, ONE)
+THREE_FRAMES = {  # the labels and tracks of each; idf1, mota, objects, tracks
+    "ignored object": (
+        labelled_picture(BOTH, np.array([1, 2]), ignored=[2]),
+        tracked_frame(BOTH, np.array([7, 8])),
+        (1, 1, 1, 1),
+    ),
+    "box without an id": (LABEL, tracked_frame(BOTH, np.array([1, -1])), (1, 1, 1, 1)),
+    "another class": (LABEL, tracked_frame(BOX, ONE, kind=1), (0, -1, 1, 1)),
+    "no tracks": (LABEL, tracked_frame(*NONE), (0, 0, 1, 0)),
+    "no labels": (labelled_picture(*NONE), tracked_frame(*NONE), (None, None, 0, 0)),
+}
 
 
-def test_boxes_without_an_id_do_not_count() -> None:
-    both = np.concatenate([BOX, FAR])
-    result = track_accuracy(
-        [labelled_picture(BOX, ONE)] * 3, [tracked_frame(both, np.array([1, -1]))] * 3
-    )
-    assert (result.hota, result.mota) == (1, 1)
+@pytest.mark.parametrize("case", THREE_FRAMES)
+def test_figures_of_what_does_not_count(case: str) -> None:
+    labels, tracks, expected = THREE_FRAMES[case]
+    result = track_accuracy([labels] * 3, [tracks] * 3)
+    assert (result.idf1, result.mota, result.objects, result.tracks) == expected
+    assert result.hota == (expected[0] or 0)
 
 
-def test_track_of_another_class_does_not_match() -> None:
-    result = track_accuracy([labelled_picture(BOX, ONE)] * 3, [tracked_frame(BOX, ONE, kind=1)] * 3)
-    assert (result.hota, result.idf1, result.mota) == (0, 0, -1)
-
-
-def test_figures_without_tracks_or_labels() -> None:
-    none = np.zeros((0, 4)), np.zeros(0, np.int64)
-    missed = track_accuracy([labelled_picture(BOX, ONE)] * 3, [tracked_frame(*none)] * 3)
-    assert (missed.hota, missed.idf1, missed.mota, missed.tracks) == (0, 0, 0, 0)
-    empty = track_accuracy([labelled_picture(*none)] * 3, [tracked_frame(*none)] * 3)
-    assert (empty.idf1, empty.mota, empty.objects) == (None, None, 0)
-
-
-def test_labels_without_tracks_or_with_several_sequences_are_refused() -> None:
-    one = labelled_picture(BOX, ONE)
-    refuse_untracked(Dataset("x", "mot", ("person",), [one, one]))
-    with pytest.raises(UsageError, match=r"coco .*tracks"):
-        refuse_untracked(Dataset("x", "coco", ("person",), [replace(one, track_ids=None)]))
-    two = [replace(one, subset="A"), replace(one, subset="B")]
-    with pytest.raises(UsageError, match="choose with --subset: A, B"):
-        refuse_untracked(Dataset("x", "mot", ("person",), two))
+@pytest.mark.slow
+@pytest.mark.parametrize(("rows", "notes"), [("1,-1,1,1,5,5,1\n", 1), ("", 0)])
+def test_rows_without_ids_are_noted(tmp_path: Path, rows: str, notes: int) -> None:
+    pytest.importorskip("faster_coco_eval", reason="machine: faster-coco-eval is not installed")
+    for name, text in (("one", "1,7,1,1,5,5,1\n"), ("two", rows)):
+        mot(tmp_path / "gt" / name)
+        (tmp_path / f"{name}.txt").write_text(text)
+    options = EvalOptions(str(tmp_path / "gt"), detections=(str(tmp_path),))
+    (row,) = evaluate(options, [Config().with_options({"run_dir": str(tmp_path / "run")})]).results
+    assert isinstance(row, FileResult)
+    assert (bool(row.tracking), len(row.notes)) == (not notes, notes)

@@ -46,8 +46,11 @@ def test_video_is_scored_with_the_labels_next_to_it(tmp_path):
 
 def test_session_contains_ledger_figures_and_plots(tmp_path):
     process = run_ok(
-        *("eval", LABELS, "--frames", 3, "--engine", "ort", "--run-dir", "run"), cwd=tmp_path
+        *("eval", LABELS, *"--frames 3 --engine ort --run-dir run --table t.csv".split()),
+        cwd=tmp_path,
     )
+    table = (tmp_path / "t.csv").read_text().splitlines()
+    assert (table[0].split(",")[:4], len(table)) == (["engine", "precision", "ap", "ap50"], 2)
     printed = " ".join(process.stdout.split())
     for text in ("AP50", "inference FPS", "end-to-end FPS", "person", "scores from 0.001"):
         assert text in printed
@@ -64,7 +67,7 @@ def test_session_contains_ledger_figures_and_plots(tmp_path):
         drawing = ElementTree.parse(run / f"{name}.svg").getroot()
         assert drawing.tag == "{http://www.w3.org/2000/svg}svg"
         assert f"{name}: run/{name}.svg\n" in process.stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "t.csv"}
 
 
 def test_several_engines_show_their_difference(tmp_path):
@@ -120,6 +123,16 @@ def test_list_of_results_is_written_with_the_ids_of_the_labels(tmp_path):
     assert loaded.getImgIds(catIds=[3]) == [20]
 
 
+def test_each_sequence_is_tracked_on_its_own(tmp_path):
+    for name, frames in (("one", 2), ("two", 3)):
+        samples.mot(tmp_path / "set" / name, frames)
+    words = ("eval", "set", *"--track sort --mapping person-vehicle --engine null --json".split())
+    (row,) = figures(detect_video(*words, cwd=tmp_path))
+    assert (list(row["tracking"]["sequences"]), row["frames"]["written"]) == (["one", "two"], 5)
+    session = json.loads((tmp_path / row["session"] / "session.json").read_text())
+    assert [one["frames"]["written"] for one in session["sources"]] == [2, 3]
+
+
 def test_gate_fails_below_the_minimum(tmp_path):
     # All objects in the first three frames are found, so use later frames, too.
     arguments = ("eval", LABELS, *"--frames 3 --stride 8 --engine ort -q".split())
@@ -128,21 +141,16 @@ def test_gate_fails_below_the_minimum(tmp_path):
     assert_one_line_error(process, 8, "gate failed", "AP50", "0.999", "AP50 is 0.", "(ort)")
 
 
-def test_pictures_that_cannot_be_read_are_not_scored(tmp_path):
+def test_unreadable_picture_is_not_scored_and_another_size_than_labelled_is_noted(tmp_path):
     path = samples.coco(tmp_path)
+    samples.picture(tmp_path / "a.jpg", 128, 96)
     (tmp_path / "b.jpg").write_bytes(b"no picture")
     process = detect_video("eval", path, "--engine", "null", "--json", cwd=tmp_path)
     assert process.returncode == 7
     (row,) = summary_of(process)["results"]
-    assert any(note.startswith("1 picture") for note in row["notes"])
+    assert "a.jpg is 128x96" in row["notes"][-2]
+    assert row["notes"][-1].startswith("1 picture")
     assert row["per_class"]["person"]["pictures"] == 1
-
-
-def test_picture_of_another_size_than_labelled_is_noted(tmp_path):
-    path = samples.coco(tmp_path)
-    samples.picture(tmp_path / "a.jpg", 128, 96)
-    (row,) = figures(detect_video("eval", path, "--engine", "null", "--json", cwd=tmp_path))
-    assert "a.jpg is 128x96" in row["notes"][-1]
 
 
 def test_labels_without_boxes_are_refused_before_the_run(tmp_path):
@@ -186,6 +194,7 @@ def test_corrupt_json_is_a_one_line_error(tmp_path):
         (("--model", "nowhere.cfg"), 4, "nowhere.cfg"),
         (("--detections", "nowhere.json"), 3, "nowhere.json: no such file"),
         (("--detections", "x.txt,y.txt", "--track", "sort"), 2, "--track has no effect on"),
+        (("--track", "sort"), 2, "labels of coco have no tracks"),
         (("--images", "nowhere"), 3, "--images nowhere: no such folder or video"),
         (("--min-ap50", 2), 2, "min-ap50"),
         (("--conf", 2), 2, "--conf"),
