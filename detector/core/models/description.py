@@ -212,7 +212,8 @@ def _check(path: Path, description: Description) -> None:
         return
     if any(value == 0 for value in described.deviation or ()):
         raise ModelError(f"{path}: input.deviation: a 0 would divide by zero")
-    if not all(0 <= value <= 255 for value in _channels(described.pad)):
+    pad = described.pad
+    if not all(0 <= value <= 255 for value in ((pad,) if isinstance(pad, int) else pad)):
         raise ModelError(f"{path}: input.pad: {described.pad} is not 0 to 255")
     for part in (outputs.boxes.columns, outputs.scores.columns):
         if part is not None and COLUMNS.fullmatch(str(part)) is None:
@@ -251,10 +252,6 @@ def _check_cells(path: Path, outputs: OutputsDescription) -> None:
         )
     if cells is None and (outputs.boxes.levels or outputs.scores.levels):
         raise ModelError(f"{path}: outputs.boxes.levels: needs outputs.cells with the strides")
-
-
-def _channels(value: int | tuple[int, int, int]) -> tuple[int, ...]:
-    return (value,) if isinstance(value, int) else value
 
 
 @cache

@@ -51,7 +51,8 @@ def span_columns(
                 *track_blocks,
                 _SpanBlock((thread, -1, KINDS.index(OTHER), source), _Gaps(gaps)),
             ]
-    return chain(_merge_blocks(blocks), _name_columns(names)), seen, kept
+    named = ((f"{name}_names", np.array(values or [""])) for name, values in names.items())
+    return chain(_merge_blocks(blocks), named), seen, kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +133,6 @@ def _join_column(dtype: type, sizes: Sequence[int], parts: Iterable[Any]) -> NDA
         column[at : at + size] = part
         at += size
     return column
-
-
-def _name_columns(names: dict[str, list[str]]) -> Iterator[tuple[str, NDArray[Any]]]:
-    return ((f"{name}_names", np.array(values or [""])) for name, values in names.items())
 
 
 def _encode_name(names: list[str], name: str) -> int:

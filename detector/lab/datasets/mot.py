@@ -77,7 +77,7 @@ class MotLabels(LabelFormat):
 
     def read(self, path: Path, images: Path | None, split: str) -> Dataset:
         single = path.is_file() or (path / "gt" / "gt.txt").is_file()
-        folders = [path] if single else _sequences(path)
+        folders = [path] if single else sorted(gt.parent.parent for gt in path.glob("*/gt/gt.txt"))
         if not folders:
             raise SourceError(
                 f"{path}: no gt/gt.txt in it or in its folders; a MOT sequence needs one"
@@ -110,10 +110,6 @@ class MotLabels(LabelFormat):
         notes = [f"not scored, since there is no gt/gt.txt: {', '.join(absent)}"] if absent else []
         video_path = None if video is None else str(video)
         return Dataset(str(path), "mot", names, pictures, video_path, notes=notes)
-
-
-def _sequences(folder: Path) -> list[Path]:
-    return sorted(path.parent.parent for path in folder.glob("*/gt/gt.txt"))
 
 
 def _read_names(file: Path) -> tuple[str, ...]:

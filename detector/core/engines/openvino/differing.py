@@ -38,26 +38,17 @@ def _reduces_all(attributes: Mapping[str, Any], opset: int) -> bool:
     return "axes" in attributes and opset >= 13
 
 
-def _takes_maximum(attributes: Mapping[str, Any], opset: int) -> bool:
-    """Return whether RoiAlign takes a maximum. OpenVINO takes the maximum of interpolated values,
-    ONNX Runtime that of weighted corners."""
-    return attributes.get("mode") == b"max"
-
-
-def _reduces_none(attributes: Mapping[str, Any], opset: int) -> bool:
-    """Return whether an L2 norm over no axes may be requested. OpenVINO then returns its input."""
-    return bool(attributes.get("noop_with_empty_axes"))
-
-
 TESTS: Mapping[str, Test] = {
     "Resize": _has_ignored_attributes,
     "MaxPool": _counts_windows_in_padding,
     "AveragePool": _counts_windows_in_padding,
-    "RoiAlign": _takes_maximum,
+    # OpenVINO takes the maximum of interpolated values, ONNX Runtime that of weighted corners.
+    "RoiAlign": lambda attributes, opset: attributes.get("mode") == b"max",
     "ReduceL1": _reduces_all,
     "ReduceLogSum": _reduces_all,
     "ReduceLogSumExp": _reduces_all,
-    "ReduceL2": _reduces_none,
+    # OpenVINO returns its input for an L2 norm over no axes.
+    "ReduceL2": lambda attributes, opset: bool(attributes.get("noop_with_empty_axes")),
 }
 # OpenVINO saturates 8-bit results of these operators, but in ONNX Runtime they wrap around.
 SATURATING = frozenset(("Add", "Sub", "Mul", "Neg", "Abs"))

@@ -370,10 +370,6 @@ def _quotient(a: Tensor, b: Tensor) -> Tensor:
     return torch.div(a, b, rounding_mode=None if a.is_floating_point() else "trunc")
 
 
-def _prelu(x: Tensor, slope: Tensor) -> Tensor:
-    return torch.where(x < 0, x * slope, x)
-
-
 def _average_pool(node: OnnxNode) -> Made:
     node.refuse(auto_pad=(b"NOTSET",), ceil_mode=(0,), dilations=([1, 1],))
     kernel = tuple(node.attributes["kernel_shape"])
@@ -485,7 +481,7 @@ OPERATORS: dict[str, Callable[[OnnxNode], Made]] = {
     "Or": _to_function(torch.logical_or),
     "Pad": _pad,
     "Pow": _to_function(torch.pow),
-    "PRelu": _to_function(_prelu),
+    "PRelu": _to_function(lambda x, slope: torch.where(x < 0, x * slope, x)),
     "QuantizeLinear": _make_step(modules.Quantize),
     "Reciprocal": _to_function(torch.reciprocal),
     "ReduceMax": _reduce(torch.amax),
