@@ -56,7 +56,7 @@ RANDOM = ["--model", "yolov5n.yaml", "--random-weights", "0"]
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (["--model", "evil.pt"], 4, "no code of it was run: its pickle names os.system"),
+        (["--model", "evil.pt"], 4, "refused before running any of it: its pickle names os.system"),
         (["--model", "cut.pt"], 4, "cut.pt: truncated or damaged"),
         (["--model", "yolov5n.yaml"], 4, "give --weights FILE or --random-weights SEED"),
         ([*RANDOM, "--size", "330"], 4, "both sides must be multiples of 32, the network's stride"),

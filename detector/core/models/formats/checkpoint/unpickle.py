@@ -290,7 +290,7 @@ def check_names(archive: Archive, names: set[tuple[str, str]]) -> None:
         more = f" and {len(refused) - SHOWN_NAMES} more" if len(refused) > SHOWN_NAMES else ""
         listed = ", ".join(_quote(name) for name in refused[:SHOWN_NAMES])
         raise ModelError(
-            f"{archive.path}: no code of it was run: its pickle names {listed}{more}, "
+            f"{archive.path}: refused before running any of it: its pickle names {listed}{more}, "
             "which no YOLOv5 or YOLOv7 checkpoint needs; download the file from its source again, "
             "or export the model to ONNX"
         )
