@@ -20,6 +20,7 @@ from detector.live.sources.cameras import is_camera_list
 
 FOLDER = "live"  # default folder of outputs; sessions are in runs/live
 # --quality -> x264 preset. There are no B-frames, because recordings are encoded without delay.
+DRAWN = "zones.yaml"  # in that folder: lines and zones that viewers of the page drew
 PRESETS = {"fast": "ultrafast", "balanced": "superfast", "small": "veryfast"}
 CRF = 23
 
@@ -61,6 +62,18 @@ class LiveOptions:
             tracks="tracks" in (output.save or ()),
             lists={spec: stamp(spec) for spec in specs if is_camera_list(spec)},
         )
+
+
+def with_drawn_zones(config: Config) -> Config:
+    """Return the options with the lines and zones that viewers drew in earlier runs with the same
+    folder, unless --zones is given."""
+    output = config.output.output
+    file = Path(output or FOLDER, DRAWN)
+    if config.value("zones", "") is not None or (output is not None and is_null_device(output)):
+        return config
+    if file.is_symlink() or not file.is_file():
+        return config
+    return config.with_options({"zones": str(file)})
 
 
 def stamp(path: str) -> Stamp:

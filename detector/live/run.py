@@ -62,7 +62,7 @@ from detector.live.day import FEED_ROWS, Day, DayFigures, DecodingSums, begin_da
 from detector.live.events.filters import EventFilters
 from detector.live.figures import LiveStatus
 from detector.live.hub import Controls
-from detector.live.options import LiveOptions
+from detector.live.options import DRAWN, LiveOptions, with_drawn_zones
 from detector.live.roster import STOP_TIMEOUT_S, Roster
 from detector.live.routing import Router
 from detector.live.sources import INFO, LiveSource
@@ -115,6 +115,9 @@ def detect_live(
     timer = PhaseTimer()
     timer.seconds["import"] = process_age_s() or 0.0
     with guarded(), reload_on_signal() as reload:
+        before, config = config, with_drawn_zones(config)
+        if config is not before:
+            around.say(f"counting at the lines and zones of {config.value('zones')}, drawn earlier")
         asked = PlanDraft.of(config)
         options = LiveOptions.of(specs, asked)
         check_memory(config.runtime.engine)
@@ -331,7 +334,7 @@ class _LiveRun:
         folder, zones = self._options.folder, self._plan.as_asked.value("zones", None)
         if (zones is None and folder is None) or (zones or "").startswith("{"):
             raise OutputError("this run has no file for lines; start it with --zones FILE")
-        path = zones or f"{folder}/zones.yaml"
+        path = zones or f"{folder}/{DRAWN}"
         if zones is None and os.path.islink(path):
             raise OutputError(f"{path}: is a link, but lines need a file; remove it")
         config, kind = self._plan.as_asked.with_options({"zones": path}), between.find("zones")

@@ -129,7 +129,7 @@ class Footage:
         for crossing in crossings:
             place = crossing["place"]
             if place not in self.places:
-                raise UsageError(f"{zones}: has no {place}; give the file of these counts")
+                raise UsageError(f"{zones}: has no {place}; give theirs with --zones FILE")
             if crossing["x"] > size[0] or crossing["y"] > size[1]:
                 raise UsageError(f"{video}: smaller than the counted video; give that one")
         self.show(crossings[-1]["time_s"] + np.zeros(1))  # raises if the video is too short

@@ -25,6 +25,7 @@ Point = tuple[float, float]
 
 SIDES = ("in", "out")  # directions: from a line's left-hand to its right-hand side, and back
 BOTTOM, CENTRE = "bottom", "centre"
+MOST_STRETCH = 0.05  # of a picture's shape: encoders round sizes, and pixels may be oblong
 OPTIONS = ("size", "point", "margin", "every", "classes", "start", "lines", "zones")
 MOST_SHAPES, MOST_POINTS = 100, 200
 LONGEST_NAME = 60
@@ -90,10 +91,18 @@ class ZoneSet:
         return plain, *points, self.point, self.margin
 
     def check_size(self, path: str, width: int, height: int) -> None:
-        """Raise UsageError if points in pixels lie outside a picture of this size."""
+        """Raise UsageError if points lie outside a picture of this size, or refer to one of another
+        shape."""
         if self.size is None:
             for shape in self.shapes:
                 _check_inside(f"{path}: {shape.name}", shape.points, (width, height))
+        elif self.size != (1.0, 1.0):
+            of_width, of_height = self.size
+            if abs(of_width * height / (of_height * width) - 1) > MOST_STRETCH:
+                raise UsageError(
+                    f"{path}: made for pictures of {of_width:g}x{of_height:g}, but these have "
+                    f"{width}x{height}; draw the lines anew, or correct size: in the file"
+                )
 
 
 @dataclass(frozen=True, slots=True)

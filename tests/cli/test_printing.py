@@ -17,7 +17,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from detector.core.cli import printing, streams
+from detector.core.cli import printing
 from detector.core.errors.text import as_cell, from_cell, printable, printable_page
 from detector.core.terminal.console import SafeConsole
 from tests.attacks.sessions import run
@@ -124,7 +124,7 @@ def test_echo_prints_one_line(capsys):
 def test_unencodable_letter_is_escaped(tmp_path):
     with (tmp_path / "out").open("w+b", buffering=0) as raw:
         before = io.TextIOWrapper(io.BytesIO(), "latin-1", "strict")
-        stream = streams._wrap_text(raw, before, lines=False)
+        stream = printing._wrap_text(raw, before, lines=False)
         stream.write("ü 视\n")
         stream.flush()
     assert (tmp_path / "out").read_bytes() == "ü \\u89c6\n".encode("latin-1")

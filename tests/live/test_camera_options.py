@@ -11,6 +11,7 @@ from detector.core.config.schema import flag_of, options
 from detector.core.errors import UsageError
 from detector.core.wings import guest_groups
 from detector.live.guest import refuse_camera_options
+from detector.live.options import with_drawn_zones
 from tests.cli.command import assert_one_line_error, detect_video
 
 OPTIONS = {
@@ -70,3 +71,14 @@ def test_command_refuses_before_it_loads_anything(tmp_path: Path):
     assert_one_line_error(process, 2, "--webhook is for cameras; add --loop")
     assert "Pa55word" not in process.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["in.mp4"]
+
+
+def test_lines_drawn_in_an_earlier_run_count_again(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert with_drawn_zones(config()).value("zones") is None
+    Path("live").mkdir()
+    Path("live/zones.yaml").touch()
+    restarted = with_drawn_zones(config())
+    assert (restarted.value("zones"), restarted.value("track")) == ("live/zones.yaml", "bytetrack")
+    assert with_drawn_zones(config(zones="mine.yaml")).value("zones") == "mine.yaml"
+    assert with_drawn_zones(config(output="/dev/null")).value("zones") is None

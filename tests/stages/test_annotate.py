@@ -353,6 +353,24 @@ def test_lines_and_trails_are_drawn_at_their_coordinates(planes: bool) -> None:
 
 
 @pytest.mark.parametrize("planes", [False, True])
+def test_every_side_of_a_zone_is_drawn(planes: bool) -> None:
+    corners = np.array([[50, 50], [400, 50], [400, 300], [50, 300], [50, 50]], np.float32)
+    detections = Detections.empty()
+    detections.scene = Scene((Outline((corners,), "yard", 300, 400),), (), (), None)
+    picture = planes_of(grey()) if planes else grey()
+    annotate(picture, detections, Style())
+    image = bgr_of(picture) if isinstance(picture, Planes) else picture
+    changed = (np.abs(image.astype(int) - 128) > 8).any(axis=2)
+    for side in (
+        changed[50, 50:400],
+        changed[300, 50:400],
+        changed[50:300, 50],
+        changed[50:300, 400],
+    ):
+        assert side.all()
+
+
+@pytest.mark.parametrize("planes", [False, True])
 def test_other_classes_are_not_pixelated(planes: bool) -> None:
     image = np.random.default_rng(0).integers(0, 255, (480, 640, 3), dtype=np.uint8)
     picture, before = (planes_of(image) if planes else image), image.copy()

@@ -130,6 +130,8 @@ def test_zones_are_checked_against_source_and_model(tmp_path: Path) -> None:
         stage(tmp_path, f"{LINE}classes: [person]", classes=("vehicle",))
     with pytest.raises(UsageError, match="clips"):
         stage(tmp_path, "clips: {other.mp4: {lines: {a: [[0, 0], [1, 1]]}}}")
+    with pytest.raises(UsageError, match="made for pictures of 360x640"):
+        stage(tmp_path, "size: [360, 640]\nlines: {a: [[0, 50], [300, 50]]}")
     with pytest.raises(UsageError, match="size"):
         stage(tmp_path, "lines: {a: [[0, 50], [600, 50]]}", replace(INFO, kind="live"))
 

@@ -137,7 +137,10 @@ def simplify(
     start = 0
     for trail in trails:
         end = start + len(trail)
-        yield cv2.approxPolyDP(points[start:end], line * (1 << shift) / 8, False)
+        few = cv2.approxPolyDP(points[start:end], line * (1 << shift) / 8, False)
+        # OpenCV drops the last point of a curve that ends where it began.
+        is_closed = (points[start] == points[end - 1]).all()
+        yield np.concatenate([few, few[:1]]) if is_closed else few
         start = end
 
 

@@ -53,17 +53,28 @@ def _count_of(kind: str) -> Any:
     return lambda row: row[1].counts.get(row[2], none[row[1].kind]).get(kind)
 
 
+def _name_with_sides(row: tuple[str, ZoneTotals, str]) -> str:
+    _, zone, _ = row
+    named = zone.kind == "line" and zone.sides != list(KINDS[:2])
+    return f"{zone.name} (in: {zone.sides[0]}, out: {zone.sides[1]})" if named else zone.name
+
+
+def _median_stay(row: tuple[str, ZoneTotals, str]) -> float | None:
+    """Return None for a class that was not in the zone."""
+    _, zone, class_name = row
+    visited = any(zone.counts.get(class_name, {}).values())
+    return zone.dwell_s.median if zone.dwell_s is not None and visited else None
+
+
 def _columns(rows: Sequence[tuple[str, ZoneTotals, str]]) -> tuple[Column, ...]:
     source = [Column("source", value=lambda row: row[0])] if any(row[0] for row in rows) else []
     return (
         *source,
-        Column("zone", "line or zone", value=lambda row: row[1].name),
+        Column("zone", "line or zone", value=_name_with_sides),
         Column("class", value=lambda row: row[2]),
         *(Column(kind, value=_count_of(kind)) for kind in KINDS),
         Column("most", "most at once", value=lambda row: row[1].most.get(row[2])),
-        Column(
-            "dwell", "median stay, s", value=lambda row: row[1].dwell_s and row[1].dwell_s.median
-        ),
+        Column("dwell", "median stay of all classes, s", value=_median_stay),
     )
 
 
