@@ -77,7 +77,7 @@ def _open(scheme: str) -> Any:
 
 def _choose_settings(scheme: str) -> dict[str, Any]:
     if scheme == "s3":
-        retries = {"mode": "standard", "total_max_attempts": 1}  # none, because s3fs retries
+        retries = {"mode": "standard", "total_max_attempts": 1}  # no retries, because s3fs retries
         timeouts = {"connect_timeout": CONNECT_S, "read_timeout": SILENT_S, "retries": retries}
         session = _create_aws_session()
         return {"use_listings_cache": False, "config_kwargs": timeouts, "session": session}
