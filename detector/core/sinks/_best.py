@@ -34,7 +34,8 @@ SHARPNESS_SIDE, SHARPNESS_HALF = 64, 100.0
 
 @dataclass(slots=True)
 class TrackRecord:
-    """A track. ``box``: xyxy, best frame. ``rank``: whether the object is whole; the product."""
+    """``box``: xyxy in the track's best frame. ``rank``: whether the object is whole, and the
+    product."""
 
     id: int
     class_id: int
@@ -111,7 +112,7 @@ class BestPictures:
         whole = min(box[0], box[1], width - box[2], height - box[3]) > EDGE_PX
         most = math.sqrt(max(0.0, (box[2] - box[0]) * (box[3] - box[1])))
         most *= float(detections.scores[at])
-        if (whole, most) <= (best[0], best[1] * MIN_GAIN):  # sharpness, below 1, cannot raise it
+        if (whole, most) <= (best[0], best[1] * MIN_GAIN):  # as sharpness is below 1
             return None
         value = most * _measure_sharpness(cut(image, box))
         if (whole, value) <= (best[0], best[1] * MIN_GAIN):

@@ -18,9 +18,9 @@ from detector.core.sinks._best import ROWS, BestPictures, TrackRecord
 from detector.core.sinks._folder import FolderSink
 from detector.core.types import Detections, Frame, Image, SourceInfo
 
-# A session stores pictures of the longest tracks: how many at most, and their longer side (pixels).
+# A session stores pictures of at most this many tracks, the longest; longer side in pixels.
 MOST_SHOWN, SHOWN_SIDE = 120, 200
-STEP_S = 1 / 30  # time between pictures of a folder, which trackers assume, too
+STEP_S = 1 / 30  # time between pictures of a folder; trackers assume it, too
 
 
 class TracksSink(FolderSink):

@@ -116,9 +116,9 @@ class Corner(NamedTuple):
 class DrawnLayout:
     """The positions of everything that ``annotate`` or an overlay draws in one picture.
 
-    ``line``: width in pixels. ``boxes``: as in ``Corner``, best score first. ``shades``: indexes in
-    PALETTE. ``corners``: in drawing order. ``dots``: indexes of boxes with a dot instead of a
-    label. ``dashed``: indexes of boxes of objects that were predicted, not detected.
+    ``line``: width in pixels. ``boxes``: x1, y1, x2, y2 of each, best score first. ``shades``:
+    indexes in PALETTE. ``corners``: in drawing order. ``dots``: indexes of boxes with a dot instead
+    of a label. ``dashed``: indexes of predicted boxes, which were not detected.
     """
 
     line: int
@@ -128,7 +128,7 @@ class DrawnLayout:
     corners: list[Corner]
     dots: list[int]
     dashed: frozenset[int] = frozenset()
-    trails: tuple[NDArray[np.float32], ...] = ()  # of each box, points [n, 2]
+    trails: tuple[NDArray[np.float32], ...] = ()  # trail of each box: points [n, 2]
 
 
 def lay_out(width: int, height: int, detections: Detections, style: Style) -> DrawnLayout:
@@ -167,7 +167,7 @@ def _mean_side(width: int, height: int) -> float:
 
 
 def _text_scale(width: int, height: int, style: Style) -> float:
-    """Return the scale: at 1280x720 it is 0.64, for capitals of 9 pixels in OpenCV 5, 13 in 4."""
+    """Return the scale. At 1280x720 it is 0.64: capitals have 9 pixels in OpenCV 5, 13 in 4."""
     return round(max(0.4, _mean_side(width, height) / 1500) * style.font_scale, 3)
 
 
@@ -182,7 +182,7 @@ def _classes_of_people(names: tuple[str, ...]) -> frozenset[int]:
 
 
 def _choose_colors(detections: Detections) -> NDArray[np.int64]:
-    """Return the number of each object's colour, [M]: its track id, or its class id without one."""
+    """Return the number of each object's colour, [M]: its track id, or else its class id."""
     if detections.track_ids is None:
         return detections.class_ids
     tracked = detections.track_ids >= 0

@@ -217,7 +217,8 @@ def _format_labels(
 
 
 def _make_text(placed: PlacedLabel, detections: Detections) -> str:
-    """Return a label with the full class name, since a player's font may have more letters."""
+    """Return a label with the full class name, since players' fonts may have letters that ours
+    lacks."""
     text = placed.text
     if text and placed.number is not None:
         text = detections.name(placed.number)

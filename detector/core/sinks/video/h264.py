@@ -49,7 +49,7 @@ QUALITIES = {
     },
     "small": {"preset": "veryfast", "crf": "23"},
 }
-CRF = "23"  # for --preset
+CRF = "23"  # crf of --preset
 TIME_BASES = {"mpegts": Fraction(1, 90_000), "flv": Fraction(1, 1000)}  # the only ones allowed
 # FFmpeg does not recognize some files of fewer packets as MPEG-TS.
 TS_MIN_PACKETS, TS_NULL = 32, b"\x47\x1f\xff\x10" + b"\xff" * 184
@@ -105,7 +105,7 @@ class YuvFile(VideoFile):
         picture, own = frame.picture, self.colours
         if own is None:
             return self._canvas.fill(frame.image)
-        # The file states the range and matrix of its first picture, so others are converted.
+        # The file states the first picture's range and matrix, so others are converted to these.
         if not isinstance(picture, Planes) or picture.colours[3:] != own[3:]:
             picture = planes_of(frame.image, own)
         return self._canvas.fill(picture)
@@ -154,7 +154,7 @@ class H264File(YuvFile):
             options = {"preset": self.preset, "crf": CRF}
         if self.crf is not None:
             options["crf"] = str(self.crf)
-        # Only planes from the decoder have closed captions, so we drop them for consistency.
+        # Only planes from the decoder have closed captions, so we drop captions for consistency.
         options["a53cc"] = "0"
         return options
 
@@ -170,8 +170,8 @@ class H264File(YuvFile):
             self.options["x264-params"] = "chromaloc=2" if own is None else f"chromaloc=2:{own}"
         stream = super().add_stream(container, height, width)
         if height * width <= HUGE_PIXELS:
-            # With a thread per frame, ``encode`` returns before the picture is encoded. PyAV's
-            # default, a thread per slice, waits for the end: 0.75 to 0.85 of the FPS.
+            # With a thread per frame, ``encode`` returns before the picture is encoded. With PyAV's
+            # default, a thread per slice, it waits for the end, at 0.75 to 0.85 of the FPS.
             stream.codec_context.thread_type = "FRAME"
             stream.codec_context.thread_count = min(MOST_THREADS, max(1, usable_cores() * 3 // 2))
         return stream

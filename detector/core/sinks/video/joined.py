@@ -68,7 +68,7 @@ class JoinedFile(H264File):
         self._template = parts[0]
         packets = _read_packets(parts, orders)
         rank, packet = next(packets)
-        # In ticks of the output, for each picture in display order
+        # For each picture in display order: its time stamp and duration, in ticks of the output.
         stamps, durations = array("q"), array("q")
         for at in range(len(frames)):
             watch()
