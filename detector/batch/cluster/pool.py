@@ -85,9 +85,9 @@ def address_of(on: str) -> str | None:
 
 @dataclass(slots=True)
 class ClusterPool:
-    """A pool of Ray actors. ``folder``: for the job's temporary files. ``place``: OUT, which all
-    nodes must see. ``token_name``: a hidden file there; a node that can read it sees the same OUT.
-    ``workers``: None means as many as fit. ``stop``: ends the wait for the first worker."""
+    """A pool of Ray actors. ``folder``: where the job's temporary files go. ``place``: OUT, which
+    all nodes must see. ``token_name``: a hidden file there; a node that can read it sees the same
+    OUT. ``workers``: None means as many as fit. ``stop``: ends the wait for the first worker."""
 
     on: str
     folder: Path
@@ -170,8 +170,6 @@ class ClusterPool:
     def start(self, config: dict[str, dict[str, Any]], digest: str, most: int) -> None:
         self._keep_up(Turn(wait=0.0, start=(config, digest, most)))
 
-    # ---- work
-
     def has_room(self) -> bool:
         return not self._lost and self._known.room > len(self._handed)
 
@@ -209,8 +207,6 @@ class ClusterPool:
 
     def cores(self) -> float:
         return self._known.cores
-
-    # ---- the process
 
     def _launch(self, address: str | None) -> None:
         self._child = Child(

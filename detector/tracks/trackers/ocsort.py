@@ -27,7 +27,7 @@ class OcsortTracker(Tracker):
 
     def __init__(self, conf: float) -> None:
         super().__init__(conf)
-        self.frames = 0  # since the start of the scene
+        self.frames = 0  # number of frames since the start of the scene
         self.last: Floats = np.zeros((0, 4))  # box of each track when it was last seen
         # Boxes of the last frames, oldest first; NaN: not seen.
         self.past: Floats = np.zeros((0, LOOK_BACK, 4))
