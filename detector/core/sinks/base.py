@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from detector.core.types import Detections, Frame, Image, SourceInfo
 
-DRAWN = ("bgr", "yuv420p")  # ``Sink.pictures`` of the sinks that need boxes drawn
+DRAWN = ("bgr", "yuv420p")  # values of ``Sink.pictures`` that require drawn boxes
 
 
 class Sink:
@@ -26,9 +26,9 @@ class Sink:
         (['jsonl', 'video'], '.coco.json')
     """
 
-    name: ClassVar[str]  # the name in --save and in the summary, and of the module
+    name: ClassVar[str]  # name of the module; also used in --save and in the summary
     # Suffixes of the output's name. The first is the default; "" or "-labels" means a folder. The
-    # sink writes any -o FILE with one of them.
+    # sink writes any -o FILE that ends in one of them.
     suffixes: ClassVar[tuple[str, ...]]
     # The picture that the sink needs, or "none". "plain": ``see`` gets it in BGR, before boxes are
     # drawn, with the objects of --blur pixelated. "bgr": boxes are drawn into ``frame.image``.
@@ -47,9 +47,9 @@ class Sink:
     options: ClassVar[tuple[str, ...]] = ()
     # Modules that ``open`` and ``write`` import on first use.
     imports: ClassVar[tuple[str, ...]] = ()
-    # The name of its folder in a dataset (IN-dataset/) that several sinks write.
+    # Name of the sink's folder in a dataset (IN-dataset/), which several sinks write together.
     dataset: ClassVar[str] = ""
-    # Whether it shows the source's own pixels, so that --blur and --no-video cannot apply.
+    # Whether the output shows the source's own pixels, so that --blur and --no-video cannot apply.
     untouched: ClassVar[bool] = False
     needs: ClassVar[str] = ""  # the option without which its output would be empty
 
@@ -96,7 +96,7 @@ class Sink:
 
 
 class _OnlyDetections(Sink):
-    """A mix-in that applies --only-detections to a sink that does not do so itself."""
+    """A mix-in that applies --only-detections to a sink that does not apply it itself."""
 
     def see(self, image: Image, detections: Detections) -> None:
         if len(detections):

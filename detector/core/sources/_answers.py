@@ -267,7 +267,7 @@ def _find_picture_codec(place: WebPlace, answer: Answer, head: bytes, length: in
     if not codec.startswith("jp"):
         return codec
     if answer.kind.startswith("video/") or name.endswith(CAMERA_SUFFIXES):
-        return ""  # a sequence of pictures
+        return ""  # a stream of pictures, not a single one
     is_picture = answer.kind.startswith("image/") or name.endswith(PICTURES)
     return codec if is_picture or length is not None else ""
 

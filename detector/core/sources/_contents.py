@@ -53,8 +53,8 @@ def kind_of_name(path: str) -> str | None:
 
 
 def kind_of(path: str, *, closely: bool = False) -> str | None:
-    """Return PICTURE, VIDEO or None, judging by the first bytes, else by the name. With
-    ``closely``, a stream of JPEGs is recognized, too."""
+    """Return PICTURE, VIDEO or None, judging by the first bytes, else by the name. ``closely`` also
+    recognizes a stream of JPEGs."""
     with suppress(OSError, ValueError):
         about = os.stat(path)
         if stat.S_ISREG(about.st_mode):

@@ -26,7 +26,7 @@ NOISE = 7  # levels; grey with no more contrast is not stretched
 OUTLIERS = 0.001  # share of the samples at either end that may be dead or hot pixels
 BEYOND = 1 / 16  # samples beyond the range by at most this share of it are not outliers
 SAMPLED = 1 << 18  # samples of a picture used to find outliers
-FOLLOW_SHARE = 0.05  # share of the way by which each picture moves a camera's range towards its own
+FOLLOW_SHARE = 0.05  # each picture moves a camera's range this share of the way to its own
 
 
 def choose_range(samples: Samples, capacity: int, setting: str | GreyRange) -> GreyRange | None:

@@ -238,7 +238,7 @@ def read_with_note(path: str, choice: Choice = ANY) -> Read:
         # numpy reads files whose names cv2.imread cannot handle.
         data = np.fromfile(name_to_open(path), np.uint8)
         decoded = _decode(data, choice)
-        if decoded[0] is None and data[4:8].tobytes() == b"ftyp":  # a HEIF under another name
+        if decoded[0] is None and data[4:8].tobytes() == b"ftyp":  # a HEIF file with another suffix
             decoded = _decode_with_ffmpeg(path, choice)
     except (OSError, cv2.error, SourceError):
         return None, ""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class GreyRange(NamedTuple):
-    """The grey samples that become black and white. ``note``: the reason, for the user."""
+    """The two grey values that become black and white. ``note``: the reason, for the user."""
 
     low: float
     high: float
@@ -85,7 +85,7 @@ def note_reduced(what: str, part: int) -> Background:
     )
 
 
-# NTSC's rates by their usual decimal spelling, which is rounded.
+# NTSC's exact rates, by their usual decimal spelling, which is rounded.
 NTSC = {
     "23.976": Fraction(24000, 1001),
     "29.97": Fraction(30000, 1001),
@@ -148,14 +148,14 @@ class Source:
     # (see ``loop.parts.Parts``).
     arrives: ClassVar[bool] = False
 
-    kind: ClassVar[str] = "video"  # or "pictures"; decides its default outputs
+    kind: ClassVar[str] = "video"  # "video" or "pictures"; decides the default outputs
     # Modules that ``open`` and reading import on first use.
     imports: ClassVar[tuple[str, ...]] = ()
 
     info: SourceInfo
     counts: ReadCounts
     decoder: str = ""  # the reader: "opencv", "av", "opencv (28 frames) then av", ...
-    pixels: str = "bgr"  # or "yuv420p"; single frames may still be BGR
+    pixels: str = "bgr"  # "bgr", or "yuv420p", where single frames may still be BGR
     why_no_planes: str = ""  # why a video returns BGR although planes were requested
     notes: list[str]  # messages for the session
 

@@ -65,7 +65,7 @@ def _choose_ink(color: Color) -> Color:
 PALETTE = _make_palette(80)  # one per class of COCO; higher class ids reuse them
 INKS = tuple(_choose_ink(color) for color in PALETTE)
 
-PEOPLE = {"person", "people", "pedestrian"}  # in COCO, VisDrone and MOT, and the default model
+PEOPLE = {"person", "people", "pedestrian"}  # names in COCO, VisDrone, MOT, default model
 YELLOW = 3  # index in the palette: the background of a remark
 FEW = 12  # boxes; with more, text is smaller, and ambiguous labels get a thick corner
 BLOCKS = 6  # most blocks along the shorter side of a pixelated object
@@ -92,13 +92,14 @@ class Style:
 
 
 class PlacedLabel(NamedTuple):  # a frozen dataclass takes four times as long to create
-    """A label and its top left corner, pixels. ``number``: index of its detection; remark: None."""
+    """A label and its top left corner, pixels. ``number``: its detection's index; None: a
+    remark."""
 
     number: int | None
     text: str  # the class name, or "" if only the score fits
     score: str
     shade: int  # index in PALETTE
-    scale: float  # of the text
+    scale: float  # scale of the text
     label: Label
     x: int
     y: int
@@ -339,7 +340,7 @@ def _find_ambiguous(layout: DrawnLayout) -> list[bool]:
     shades = np.array(layout.shades)
     mistaken = shades[own][:, None] == shades
     mistaken[np.arange(len(own)), own] = False
-    near = layout.line  # an outline is half a line wide to either side
+    near = layout.line  # an outline extends half a line width to either side
     mistaken &= (left <= x2 + near) & (top <= y2 + near)
     mistaken &= (right >= x1 - near) & (bottom >= y1 - near)
     inside = (left > x1 + near) & (top > y1 + near)

@@ -31,11 +31,11 @@ HIDDEN_SHARE = 0.08
 HEAD_SHARE = 0.04
 MANY = 24  # with more boxes, numpy is faster than Python at computing what labels hide
 PAIRS_AT_ONCE = 2048  # pairs of a label and an object per step, in a buffer of 64 kB
-CELLS = 320  # on the longer side of the grid of taken places, which needs at most 100 kB
+CELLS = 320  # cells along the longer side of the grid of taken places, which has at most 100 kB
 
 Color = tuple[int, int, int]
 Sides = tuple[float, float, float, float]  # x1, y1, x2, y2, pixels
-Weighed = tuple[float, float, float, float, float]  # x1, y1, x2, y2, 1 / its area
+Weighed = tuple[float, float, float, float, float]  # x1, y1, x2, y2, 1 / the box's area
 Position = tuple[int, int, int]  # x, y of a label's top left corner, pixels; index in PLACES
 
 

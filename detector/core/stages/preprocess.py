@@ -1,4 +1,4 @@
-"""Write a source picture into a request's slot, by the geometry of the model's family."""
+"""Write a source picture into a request's slot, in the geometry that the model's family needs."""
 
 from __future__ import annotations
 
@@ -113,7 +113,8 @@ def _find_nudge(shape: tuple[int, ...], size: tuple[int, int]) -> float:
     """Return a nudge with which pictures of ``shape`` get the same pixels as with more channels, in
     a third of the time; 0 if none has this effect.
 
-    A nudge may change the weights of a row by 1/2048. That changes 1 of 16 pixels of noise.
+    A nudge may change the weights of a row by 1/2048. In a picture of noise, that changes 1 pixel
+    in 16.
     """
     if size[0] < 256:
         return 0

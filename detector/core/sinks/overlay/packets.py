@@ -300,7 +300,7 @@ class PacketCopier:
 
 
 def _estimate_dts(packet: Any) -> int:
-    """Return the dts, or a time that cannot be later if the dts is missing."""
+    """Return the dts. If it is missing, return a time that cannot be later."""
     if packet.dts is not None:
         return int(packet.dts)
     return int(packet.pts - REORDERED_S / packet.time_base)

@@ -71,7 +71,7 @@ class VideoFile:
         self.colours: Colours | None = None  # None if the source's pictures are BGR
         self._container: Any = None
         self._noted_tags = False
-        self._rewinds = self._behind = 0  # of the last frame
+        self._rewinds = self._behind = 0  # both of the last frame
         self._stream: Any = None
         self._tracks: CarriedTracks | None = None
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 
 class Stamps:
-    """Converts each frame's pts to the pts to write, both in ticks of ``time_base``.
+    """Converts each frame's pts in the source to its pts in the output, in ticks of ``time_base``.
 
     If a pts is not later than the last one, or more than ``longest_gap_s`` later, its frame is
     written one nominal duration after the last frame (counted in ``replaced``).

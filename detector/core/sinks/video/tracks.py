@@ -31,7 +31,7 @@ LAG_S = 2  # sound may be stored this much later than its pictures
 
 
 class CarriedTracks:
-    """The copied tracks of an output. ``notes`` name the omitted ones."""
+    """The copied tracks of an output. ``notes`` name the omitted tracks."""
 
     def __init__(
         self,

@@ -127,8 +127,8 @@ class NestedOpener:
     """A callback for PyAV's ``io_open`` to read the playlist ``address``. PyAV calls it with an
     address, FFmpeg's flags and the demuxer's options.
 
-    ``options``: those of the camera. ``follows``: whether ``resolve`` may follow redirects on the
-    camera's host; False if an option is set that ``resolve`` does not send. ``denied``: another
+    ``options``: options for the camera. ``follows``: whether ``resolve`` may follow redirects on
+    the camera's host; False if an option is set that ``resolve`` does not send. ``denied``: another
     host that denied access, or None. ``failure``: the last request's error, or None. ``given_up``:
     why no more segments are requested, or "".
     """

@@ -1,4 +1,4 @@
-"""Find packets that contain one field of an interlaced picture. Two of them make one frame.
+"""Find packets that contain one field of an interlaced picture. Two fields make one frame.
 
 FFmpeg silently discards a field without a partner, or invents the missing field. Only H.264 and
 MPEG-2 store fields in separate packets.

@@ -45,7 +45,8 @@ class Landing:
     """The key frame to start decoding at. pts and dts are in ticks of the source's time base.
 
     ``shown``: pts of the frames from number ``first`` up to ``wanted_pts``. ``fits``: usable key
-    frames. ``safe_pts``: a decoder that returns an earlier picture first began at one of ``fits``.
+    frames. ``safe_pts``: if a decoder's first picture is earlier than this, the decoder began at
+    one of ``fits``.
     """
 
     key_pts: int
@@ -179,7 +180,7 @@ class _PacketIndex:
     """Lists the pictures that packets show, and the key frames. Raises DoubtError."""
 
     def __init__(self, codec: str, context: Any) -> None:
-        self.shown = array("q")  # pts, as stored
+        self.shown = array("q")  # pts, in stored order
         self.keys: list[Key] = []
         self.unreferenced = bytearray()
         self.packets = 0

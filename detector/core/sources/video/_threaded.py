@@ -53,7 +53,7 @@ class ThreadedSource(HandOverMixin, AvSource):
         codec.thread_type = "SLICE" if self.info.codec in RACY_CODECS else "AUTO"
         codec.thread_count = min(MOST_THREADS, usable_cores() + EXTRA_THREADS)
         # Freeing a decoder holds the GIL and waits for the decoder's threads: a deadlock if such a
-        # thread logs, since logging waits for the GIL. So flush first, which waits without the GIL.
+        # thread logs, since logging waits for the GIL. We flush first, which waits without the GIL.
         self._release = weakref.finalize(self, codec.flush_buffers)
         return TrialTally(self.picture_rule(codec))
 

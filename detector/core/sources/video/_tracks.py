@@ -30,7 +30,7 @@ TAGS = (
 )
 APPLE = "com.apple.quicktime."  # prefix of tags written by phones
 OUR_NAMES = {"location.iso6709": "location", "creationdate": "date"}
-LOCATION_PREFIX = "location-"  # begins "location" with a language: "location-eng"
+LOCATION_PREFIX = "location-"  # a language follows, as in "location-eng"
 
 
 def choose_track(path: str, container: Any, requested: int | None) -> tuple[Any, str]:

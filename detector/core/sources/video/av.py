@@ -37,7 +37,7 @@ from detector.core.types import Frame, Image, Picture, Reduced
 if TYPE_CHECKING:
     from detector.core.sources.video._seek import Landing, LandingKey
 
-MAX_FLUSH_ERRORS = 64  # after this many, the decoder is taken to be empty
+MAX_FLUSH_ERRORS = 64  # after this many errors, we assume that the decoder is empty
 
 
 def open(
@@ -130,7 +130,8 @@ class AvSource(SteppingSource):
             self._note_turned(self._picture.rotation % 360)
         if self._picture.colorspace not in MATRICES:
             self._note_matrix(self._picture)
-        # AVI stores no pts. With B-frames, FFmpeg's guesses are out of order; its dts are in order.
+        # AVI stores no pts. With B-frames, the pts that FFmpeg guesses are out of order, unlike its
+        # dts.
         pts = self._picture.dts if self._is_avi else self._picture.pts
         if self.info.has_computed_pts:
             pts = None  # a raw stream has no pts, and the demuxer's are for 25 FPS
