@@ -232,7 +232,8 @@ class Found:
 
     @classmethod
     def of(cls, items: Mapping[str, tuple[bool, dict[str, int] | None]]) -> Found:
-        """Sum the items of ``Manifest.found``: whether damaged, and name -> detections if known."""
+        """Sum up ``Manifest.found``. For each item: whether it is damaged, and class -> detections,
+        if known."""
         known = {name: classes for name, (_, classes) in items.items() if classes is not None}
         empty = sorted(name for name in known if not known[name])
         return cls(

@@ -1,12 +1,13 @@
 """The long items of a job: which of them are split, and the next tasks of each.
 
-A long file must not keep one worker busy while the others are idle. Before anything is opened, only
-file sizes are known. So an item is inspected if it is larger than a quarter of one worker's share
-of all bytes. A worker then reads the packets of the file. It either divides the file
+A long file must not keep one worker busy while the others are idle. Only file sizes are known
+before anything is opened. So an item is inspected if it is larger than a quarter of one worker's
+share of all bytes. A worker then reads the packets of the file. It either divides the file
 (``split.py``), or goes on to process it in a single run.
 
-    plan ──► part, part, part ──► join          each is a task of its own, for any worker
-      └──► whole       └──► whole  └──► whole   if the file cannot be split, or the parts differ
+    plan ──► part, part, part ──► join          each is a task, for any worker
+      └──► whole       └──► whole  └──► whole   if no split is possible, a part fails, or parts
+                                                do not fit together
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ Fact = TypeVar("Fact", JobSettings, BatchProgress, BatchReport)
 MANIFEST = "manifest"
 VERSION = 1
 TODO, DONE, FAILED = "todo", "done", "failed"
-FOUND = "found/"  # prefix of an item's name, for the fact that has the item's classes
+FOUND = "found/"  # an item's name follows, in the name of the fact about its classes
 _FACTS: dict[type[Any], str] = {
     JobSettings: "settings",
     BatchProgress: "progress",
@@ -257,7 +257,7 @@ class Manifest:
         return int(frames), float(seconds)
 
     def failures(self) -> list[Failure]:
-        """List failures of all runs, refused items first, then the earliest first."""
+        """List failures of all runs: first the refused items, then the others by time."""
         with self._errors():
             refused = self._connection.execute(
                 "SELECT source, error, exit_code FROM refused ORDER BY source"

@@ -1,6 +1,6 @@
 """Detect one part of a long file, in a process that has a model open.
 
-The folder of a part gets the rows of its detections and its stretch of the annotated video, without
+The folder of a part gets rows with the part's detections, and the part's annotated video without
 sound. ``part.json`` is written last, and describes both.
 """
 

@@ -82,7 +82,7 @@ class Outputs(Protocol):
     # The job's own files.
 
     def publish(self, settings: JobSettings, *, first: bool) -> JobSettings:
-        """Write the settings to the place, and return those of the job. With ``first``, settings
+        """Write the settings to the place, and return the job's settings. With ``first``, settings
         that another shard has written before are kept and returned."""
 
     def keep_home(self, shard: Shard, *, last: bool = False) -> None:

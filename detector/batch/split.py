@@ -240,7 +240,7 @@ def _find_joints(survey: Survey, wanted: _FrameRange, batch: int) -> list[int]:
 
 
 def _choose(joints: Sequence[int], count: int, most: int, least: int) -> list[int]:
-    """Return the joints that come nearest to equal parts; no part is shorter than ``least``."""
+    """Return the joints that divide the file most equally; no part is shorter than ``least``."""
     chosen: list[int] = []
     for number in range(1, most):
         before = chosen[-1] if chosen else 0

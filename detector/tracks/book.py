@@ -228,7 +228,8 @@ def class_ids_of(
 
 
 def listed_ids(classes: Sequence[str] | None, names: Sequence[str]) -> Sequence[int]:
-    """Return the classes with rows from the start: those of --classes, or all if they are few."""
+    """Return the classes with rows from the start: the ones in --classes, or all if they are
+    few."""
     selected = class_ids("--classes", classes, names)
     if selected is not None:
         return selected

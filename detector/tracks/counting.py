@@ -27,7 +27,7 @@ from detector.tracks.tracker import CLOCK_S, LOST_S
 from detector.tracks.zones_file import BOTTOM, SIDES, Shape, ZoneSet
 
 LEAST_MARGIN = 1.0  # pixels
-MOST_OF_ZONE = 0.25  # largest margin, as a share of a zone's width: small zones need an inside
+MOST_OF_ZONE = 0.25  # largest margin, as a share of a zone's width; small zones need an inside, too
 SAMPLES = 17  # points on a path between two edges of a zone; odd, to include the middle
 DAY_MS = 86_400_000
 NO_CLASS = -1  # class id of a row if no class was counted yet
@@ -122,7 +122,7 @@ class _TrackTable:
             setattr(self, name, np.concatenate([values, more]))
 
     def find(self, ids: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Return the rows of these tracks, which must all have one."""
+        """Return the rows of these tracks. Each of them must have a row."""
         order = np.argsort(self.ids)  # ids are not always in order
         return order[np.searchsorted(self.ids[order], ids)]
 
@@ -169,7 +169,7 @@ class Counter:
         self._by_wall, self._frames = False, 0
         self._behind_s = 0.0  # how far the frames' clock was set back
         self.history = History(zones.every_s)
-        self.heat = np.zeros((HEAT_ROWS, HEAT_COLUMNS))  # seconds of objects per cell
+        self.heat = np.zeros((HEAT_ROWS, HEAT_COLUMNS))  # seconds that objects were in a cell
         self.redraw(zones, classes or [None] * len(zones.shapes))
 
     def redraw(
@@ -523,7 +523,8 @@ class Counter:
 
 
 def _find_next_mark(at_s: float, every_s: float) -> float:
-    """Return when the local clock next shows midnight or a multiple of ``every_s`` after it."""
+    """Return when the local clock next shows midnight or, counted from there, a multiple of
+    ``every_s``."""
     at, every = round(at_s * 1000), round(every_s * 1000)
     past = _local_ms(at) % DAY_MS
     end = at + min(every - past % every, DAY_MS - past)

@@ -22,7 +22,7 @@ STEP_S = 1 / 30  # the papers' frame rate
 @dataclass(frozen=True, slots=True)
 class Form:
     """Four numbers that represent a box, and variances [4] of these numbers and of their speeds.
-    ``measured``: those of a detection; ``drift*``: those added per step; ``first*``: of a new
+    ``measured``: variances in a detection; ``drift*``: added per step; ``first*``: in a new
     track."""
 
     of_boxes: Callable[[Floats], Floats]

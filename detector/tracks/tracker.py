@@ -25,7 +25,7 @@ class Tracker(ABC):
     that score below ``conf`` start no track."""
 
     form: ClassVar[Form] = CORNERS
-    least_overlap: ClassVar[float]  # IoU
+    least_overlap: ClassVar[float]  # least IoU of a match
     hits_needed: ClassVar[int]  # consecutive frames before a track gets an id
     lowest_conf: ClassVar[float] = 1.0  # lowest score of the boxes that the tracker uses
     # names of the attributes that are indexed by track
@@ -59,8 +59,8 @@ class Tracker(ABC):
     ) -> Ids:
         """Return the id of each box [N], or ``NONE``, for the frame at ``time_s``. ``boxes`` xyxy
         [N, 4], ``scores`` [N], ``class_ids`` [N]. All tracks end if the clock goes back by more
-        than ``LOST_S``, as when a camera restarts. After a smaller step back, no time is assumed to
-        have passed."""
+        than ``LOST_S``, as when a camera restarts. We assume that no time has passed after a
+        smaller step back."""
         if self._time_s is not None and time_s < self._time_s - LOST_S:
             self.end()
             self._time_s = None

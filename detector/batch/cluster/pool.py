@@ -54,10 +54,11 @@ QUIET = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
 }
-# For a Ray that is started here. Without this variable, Ray listens on all addresses of the machine
-# instead of 127.0.0.1. The variable's name lists the systems where 0 is the default.
+# For a Ray that is started here: makes it listen on 127.0.0.1 only, not on all addresses of the
+# machine. On Windows and macOS, which the variable's name mentions, 0 is the default.
 ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-# Ray kills our process after this long without an answer of the cluster's head. The job ends first.
+# Ray kills our process after this long without an answer of the cluster's head. The job ends
+# earlier (HEAD_S in workers.py).
 PATIENT = {"RAY_gcs_rpc_server_reconnect_timeout_s": "600"}
 
 LOG_LINE = re.compile(r"\[20[^]]*\] ")  # [2026-11-23 02:06:54,047 C 28345 28375]

@@ -64,7 +64,7 @@ class _Place(Place):
     welcome: Welcome | None = None
     load: Load | None = None  # the last order sent
     given: bool = False  # whether the task was sent
-    processes: int = 0  # started by this actor
+    processes: int = 0  # number of processes started by this actor
     apart: bool = False  # withdrawn, or unusable because of its node: does not count as failed
 
     def is_free(self) -> bool:
@@ -266,7 +266,7 @@ class Workers(Places[_Place]):
             place.failed_loads = 0
 
     def _lose(self, place: _Place, why: str) -> None:
-        """Report the item of an actor that is gone or silent, and start another actor."""
+        """Report the item of an actor that is gone or silent as failed, and start another actor."""
         # Count a failed load only if the actor was loading: actors that wait for a node may be lost
         # any number of times. Running out of memory always counts.
         loads = place.state == "loading" or NO_MEMORY in why

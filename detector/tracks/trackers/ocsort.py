@@ -3,8 +3,9 @@
 
 - momentum (OCM), which prefers boxes in the track's direction;
 - recovery (OCR), which matches a track without a box by its last detected box;
-- re-update (ORU): when a lost track is matched again, its filter is reset to when it was lost, and
-  updated along a straight line to the new box. This discards the errors of predictions.
+- re-update (ORU): when a lost track is matched again, its filter is reset to its state when the
+  track was lost, and then updated along a straight line to the new box. This discards the errors of
+  predictions.
 """
 
 from __future__ import annotations
