@@ -363,6 +363,8 @@ def _writing(place: Location) -> Iterator[None]:
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
-            raise OutputError(f"{error.filename}: {error.strerror}; free space") from error
+            raise OutputError(
+                f"{error.filename}: {error.strerror}; free some disk space"
+            ) from error
         text = explain(error, place.scheme).text
         raise OutputError(f"{place}: cannot be written: {text}") from error
