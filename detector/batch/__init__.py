@@ -1,1 +1,1 @@
-"""``batch``: a resumable job over many videos. ARCHITECTURE.md in this folder lists its rooms."""
+"""``batch``: a resumable job over many videos. ARCHITECTURE.md in this folder lists its parts."""

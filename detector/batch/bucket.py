@@ -3,8 +3,8 @@
     PREFIX/files/NAME/...      an item's outputs, and done.json, its marker, which is written last
     PREFIX/detections/...      the dataset
     PREFIX/job.json            the settings of all workers, written once
-    PREFIX/manifest.sqlite     a copy, refreshed every minute and at the end, like failures.jsonl;
-                               settings.yaml is copied once
+    PREFIX/settings.yaml       the same settings, written once
+    PREFIX/manifest.sqlite     a copy, made every minute and at the end; failures.jsonl likewise
 
 Object stores cannot rename and have no locks. So an item's marker is removed before any output is
 replaced, and written after all of them. An item with a marker is complete; one without a marker is
@@ -38,7 +38,7 @@ from detector.core.session.codec import from_json, to_json
 from detector.core.sources._addresses import STORES, Location, parse_address
 from detector.core.sources._storage import ObjectInfo, explain, open_store, path_in_store, to_info
 
-PART_BYTES = 16 << 20  # part size of an upload; files from twice this size are uploaded in parts
+PART_BYTES = 16 << 20  # bytes per part of an upload; files below two parts are sent whole
 COPIED_EVERY_S = 60.0  # time between copies of a running job's own files
 VERSIONS = "copies.json"  # in home: the versions of the copies that this machine read or wrote
 JOB = "job.json"
@@ -363,6 +363,8 @@ def _writing(place: Location) -> Iterator[None]:
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
-            raise OutputError(f"{error.filename}: {error.strerror}; free space") from error
+            raise OutputError(
+                f"{error.filename}: {error.strerror}; free some disk space"
+            ) from error
         text = explain(error, place.scheme).text
         raise OutputError(f"{place}: cannot be written: {text}") from error

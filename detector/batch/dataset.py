@@ -166,7 +166,7 @@ def remove(place: str, name: str) -> None:
         with suppress(OSError):
             os.unlink(folder)
         return
-    with suppress(OSError):  # the file first, so that an interrupted removal leaves no rows
+    with suppress(OSError):  # remove the file first, so that an interruption leaves no rows
         (folder / FILE).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
 

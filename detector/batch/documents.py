@@ -40,8 +40,8 @@ class ItemRecord:
 
     ``key``: digest of ``path``, ``version`` and ``settings``. ``version``: size and modification
     time of the source. ``settings``: digest of the model and of all options that affect detections
-    or outputs. ``outputs``: kind -> name in the item's folder. ``exit``: as for a single run; 7 if
-    a part of the source was lost. ``parts``: number of joined parts, 0 for a single run;
+    or outputs. ``outputs``: kind -> name in the item's folder. ``exit``: the exit code of a single
+    run; 7 if a part of the source was lost. ``parts``: number of joined parts, 0 for a single run;
     ``seconds`` and ``ledger`` are sums over all parts. ``sizes``: kind -> bytes, for outputs that
     are files. ``classes``: name -> number of detections.
     """
@@ -161,8 +161,8 @@ class BatchProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemCounts:
-    """``done``: in this run of the job; ``skipped``: done by an earlier one. ``retried``: tried
-    again after a worker was lost. ``damaged``: done, but a part of the source was lost.
+    """``done``: done in this run of the job; ``skipped``: done in an earlier run. ``retried``:
+    tried again after a worker was lost. ``damaged``: done, but a part of the source was lost.
     ``left``: not reached, because the job ended early."""
 
     done: Count = 0
@@ -232,7 +232,8 @@ class Found:
 
     @classmethod
     def of(cls, items: Mapping[str, tuple[bool, dict[str, int] | None]]) -> Found:
-        """Sum the items of ``Manifest.found``: whether damaged, and name -> detections if known."""
+        """Sum up ``Manifest.found``. For each item: whether it is damaged, and class -> detections,
+        if known."""
         known = {name: classes for name, (_, classes) in items.items() if classes is not None}
         empty = sorted(name for name in known if not known[name])
         return cls(

@@ -1,7 +1,7 @@
 """Process one item, from its source to its marker, in a local process or a cluster's actor.
 
 A long item may be processed in steps by several workers: one plans the parts, several detect them,
-and one joins them. If a step finds a reason against parts, the item gets a single run.
+and one joins them. If a step finds that the item must not be split, the item gets a single run.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ MOST_TRIES = 2
 TICK_S = 0.5  # the longest wait for events
 SHOWN_EVERY_S = 0.25
 KEPT_EVERY_S = 2.0  # time between commits of the manifest
-OUTPUT_ERRORS = 3  # this many items in a row that cannot be written end the job
+OUTPUT_ERRORS = 3  # the job ends if this many items in a row cannot be written
 MOST_NOTES = 5  # notes about long items that were not split
 FAILURES = "failures"
 LOCAL = "local"
@@ -383,8 +383,6 @@ class Job:
         self._ends = Exit(code=EXIT_OUTPUT, reason=f"{event.error}; continue with --resume")
         return True
 
-    # ---- failures.jsonl
-
     def _failures_path(self) -> Path:
         return Path(self.outputs.home, named(FAILURES, ".jsonl", self.request.shard))
 
@@ -399,8 +397,6 @@ class Job:
             raise OutputError(
                 f"{self._failures_path()}: cannot be written: {error.strerror}"
             ) from error
-
-    # ---- the end
 
     def _result(self, report: BatchReport) -> BatchResult:
         failures = self.manifest.failures()

@@ -67,7 +67,7 @@ class Listing:
 
 
 class Found(NamedTuple):
-    """A file of a SOURCE. ``relative``: path below the SOURCE. ``about``: None: not yet read."""
+    """A file of a SOURCE. ``relative``: path below the SOURCE. ``about``: None if not yet read."""
 
     relative: str
     path: str
@@ -138,7 +138,8 @@ def _take(found: Found, number: int, names: _Names, listing: Listing) -> None:
 
 
 class _Names:
-    """Assigns unique names. If one is taken, or inside another, its SOURCE's number is prefixed."""
+    """Assigns unique names. If a name is taken, or inside another, its SOURCE's number precedes
+    it."""
 
     def __init__(self, known: dict[str, str]) -> None:
         self._known = known
@@ -306,15 +307,12 @@ def _read_list(file: str, own: str, output: str, listing: Listing) -> Iterator[F
         yield from _expand(path, base, own, listing)
 
 
-# Shards.
-
-
 class Shard(NamedTuple):
     number: int
     of: int
 
     def has(self, path: str) -> bool:
-        """Return whether the shard has the item. That depends on its path alone."""
+        """Return whether the shard has the item. This depends on the path alone."""
         digest = hashlib.sha256(path.encode(errors="surrogateescape")).digest()
         return int.from_bytes(digest[:8], "big") % self.of == self.number - 1
 

@@ -72,8 +72,6 @@ class LocalPool(Places[_LocalPlace]):
     _opening: Opening | None = None
     _digest: str | None = None  # digest of the settings; None until they are resolved
 
-    # ---- starting
-
     def load_first(
         self, config: dict[str, dict[str, Any]], pictures: Sequence[str], *, resolves: bool
     ) -> LoadedFacts:
@@ -137,8 +135,6 @@ class LocalPool(Places[_LocalPlace]):
         with suppress(OSError):  # ``_read`` notices if the process has ended
             send(place.child.pipe, order)
 
-    # ---- work
-
     def _hand(self, place: _LocalPlace, task: Task) -> None:
         place.last_frame_at = place.since
         self._send(place, Order(do="item", task=to_builtins(task)))
@@ -192,8 +188,6 @@ class LocalPool(Places[_LocalPlace]):
             self._end([place])
             self._launch(place)
 
-    # ---- failures
-
     def _why_hanging(self, place: _LocalPlace, now: float) -> str | None:
         if place.child is None:
             return None
@@ -244,8 +238,6 @@ class LocalPool(Places[_LocalPlace]):
         end([place.child for place in places if place.child is not None], alone_s=alone_s)
         for place in places:
             place.child = None
-
-    # ---- cores
 
     def _cores_each(self) -> float:
         return self.cores() / max(1, len(self._places))

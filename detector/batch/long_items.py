@@ -1,12 +1,13 @@
 """The long items of a job: which of them are split, and the next tasks of each.
 
-A long file must not keep one worker busy while the others are idle. Before anything is opened, only
-file sizes are known, so an item is inspected if it is larger than a quarter of the bytes per
-worker. A worker then reads the packets of the file and divides it (``split.py``), or processes it
-in a single run at once.
+A long file must not keep one worker busy while the others are idle. Only file sizes are known
+before anything is opened. So an item is inspected if it is larger than a quarter of one worker's
+share of all bytes. A worker then reads the packets of the file. It either divides the file
+(``split.py``), or goes on to process it in a single run.
 
-    plan ──► part, part, part ──► join          each is a task of its own, for any worker
-      └──► whole       └──► whole  └──► whole   if the file cannot be split, or the parts differ
+    plan ──► part, part, part ──► join          each is a task, for any worker
+      └──► whole       └──► whole  └──► whole   if no split is possible, a part fails, or parts
+                                                do not fit together
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from detector.core.sources._addresses import is_address
 
 LEAST_BYTES = 8 << 20  # smaller files stay whole: two minutes of video usually have more
 MINUTE_BYTES = 1 << 20  # a minute of video rarely has less, so this bounds the number of parts
-PER_WORKER = 4  # parts per worker, so that the last ones end at about the same time
+PER_WORKER = 4  # parts per worker, so that all workers end at about the same time
 MOST_PARTS = 1 << 20  # in effect no limit
 
 
@@ -85,8 +86,8 @@ def choose(items: Sequence[Item], split: Split, workers: int) -> dict[str, int]:
 
 @dataclass(slots=True)
 class Divided:
-    """An item that is split. ``of``: number of parts; ``left``: numbers of unfinished ones.
-    ``size``: bytes of the item; ``booked``: bytes that are counted as done."""
+    """An item that is split. ``of``: how many parts it has; ``left``: indexes of the unfinished
+    parts. ``size``: bytes of the item; ``booked``: bytes that are counted as done."""
 
     size: int
     of: int
@@ -114,8 +115,8 @@ class LongItems:
         workers: int,
         ours: Collection[str] | None = None,
     ) -> LongItems:
-        """Choose the items to split. ``todo``: (item, key). Remove parts of earlier runs that no
-        item can continue; with ``ours``, the items of a shard, only parts of these items."""
+        """Choose the items to split, and remove parts of earlier runs that cannot be used again.
+        ``todo``: (item, key). ``ours``: a shard's items; parts of other items are kept."""
         names = {folder_name(item.name, key): item.name for item, key in todo}
         there = pieces.sweep(place, () if split.off else names, ours)
         items = [item for item, _ in todo]

@@ -31,7 +31,7 @@ Fact = TypeVar("Fact", JobSettings, BatchProgress, BatchReport)
 MANIFEST = "manifest"
 VERSION = 1
 TODO, DONE, FAILED = "todo", "done", "failed"
-FOUND = "found/"  # with an item's name after it: the name of the fact about the item's classes
+FOUND = "found/"  # an item's name follows, in the name of the fact about its classes
 _FACTS: dict[type[Any], str] = {
     JobSettings: "settings",
     BatchProgress: "progress",
@@ -257,7 +257,7 @@ class Manifest:
         return int(frames), float(seconds)
 
     def failures(self) -> list[Failure]:
-        """List failures of all runs, refused items first, then the earliest first."""
+        """List failures of all runs: first the refused items, then the others by time."""
         with self._errors():
             refused = self._connection.execute(
                 "SELECT source, error, exit_code FROM refused ORDER BY source"
@@ -287,8 +287,8 @@ class Manifest:
         }
 
     def write(self, document: JobSettings | BatchProgress | BatchReport) -> None:
-        """Store the document in place of an earlier one of its type. The job's settings are among
-        them, so the manifest alone explains its items."""
+        """Store the document in place of an earlier one of its type. The job's settings are stored,
+        too, so the manifest alone explains its items."""
         self._write_fact(_FACTS[type(document)], to_json(document))
 
     def read(self, kind: type[Fact]) -> Fact | None:

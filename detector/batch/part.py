@@ -1,6 +1,6 @@
 """Detect one part of a long file, in a process that has a model open.
 
-The folder of a part gets the rows of its detections and its stretch of the annotated video, without
+The folder of a part gets rows with the part's detections, and the part's annotated video without
 sound. ``part.json`` is written last, and describes both.
 """
 
@@ -33,7 +33,7 @@ ROWS, RESULT = "rows.bin", "part.json"
 # and the number M of those that remain. Their int64 class ids [M], float32 scores [M] and float32
 # boxes [M, 4] follow. All are little-endian.
 HEAD = struct.Struct("<qqqq")
-BYTES_EACH = 28  # of one detection
+BYTES_EACH = 28  # bytes of one detection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ def detect_part(
 
 
 def _config_of_a_part(config: Config) -> Config:
-    """Return the configuration without the range, and without outputs made later from rows."""
+    """Return the configuration without the range of frames and without outputs made by the join."""
     shows_video = any(sink.name == "video" for sink in chosen_sinks(config))
     return replace(
         config,

@@ -1,6 +1,6 @@
 """The parts of a long item on disk, while a job processes it.
 
-    OUT/.detect-video-parts-NAME-KEY/   NAME: digest of the item's name; KEY: start of its key
+    OUT/.detect-video-parts-NAME-KEY/   digest of the item's name, start of the item's key
         plan.json                       where the file is cut (split.py)
         part-3/                         a finished part (part.py), and record.json, its marker
         part-3.1a2b3c4d/                an unfinished part
@@ -60,7 +60,7 @@ def drop(place: str, name: str) -> None:
 
 def sweep(place: str, keep: Collection[str], names: Collection[str] | None) -> set[str]:
     """Remove folders of parts that are not in ``keep``. Return the folders of ``keep`` that exist.
-    ``names``: remove only the parts of these items, a shard's; None: of all items."""
+    ``names``: a shard's items, to remove only their parts; None: all items."""
     found = find_folders(place)
     ours = None if names is None or not found else tuple(map(_all_of, names))
     kept = {name for name in found if name in keep and not os.path.islink(f"{place}/{name}")}
@@ -68,9 +68,6 @@ def sweep(place: str, keep: Collection[str], names: Collection[str] | None) -> s
         if folder in keep or ours is None or folder.startswith(ours):
             remove_tree(os.path.join(place, folder))
     return kept
-
-
-# One part.
 
 
 def part_folder(folder: Path, number: int) -> Path:

@@ -63,7 +63,7 @@ class Outputs(Protocol):
         """Return whether the marker's outputs exist with their sizes."""
 
     def read_marker(self, name: str) -> ItemRecord | None:
-        """Return the marker, or None if absent or unreadable: the item is not done."""
+        """Return the marker; None if it is absent or unreadable, so that the item is not done."""
 
     def remove(self, name: str) -> None:
         """Remove the results of an item."""
@@ -82,8 +82,8 @@ class Outputs(Protocol):
     # The job's own files.
 
     def publish(self, settings: JobSettings, *, first: bool) -> JobSettings:
-        """Write the settings to the place, and return the job's. With ``first``, settings that
-        another shard has written before are kept and returned."""
+        """Write the settings to the place, and return the job's settings. With ``first``, settings
+        that another shard has written before are kept and returned."""
 
     def keep_home(self, shard: Shard, *, last: bool = False) -> None:
         """Copy the job's own files to the place, at most once a minute unless this is the ``last``

@@ -16,8 +16,9 @@ from detector.core.errors import UsageError
 
 @dataclass(slots=True)
 class Plan:
-    """The plan of a job. ``todo``: (item, key). ``adopted``: items done by their marker, but not by
-    the manifest. ``vanished``, ``stale``: done and unfinished items whose source is gone."""
+    """The plan of a job. ``todo``: (item, key). ``adopted``: items that are done according to their
+    marker, but not according to the manifest. ``vanished``: done items whose source is gone;
+    ``stale``: unfinished items whose source is gone."""
 
     todo: list[tuple[Item, str]] = field(default_factory=list)
     adopted: list[tuple[Item, ItemRecord]] = field(default_factory=list)

@@ -101,9 +101,9 @@ class Place:
     state: str = "waiting"  # "waiting" (for a node), "loading", "idle", "working" or "gone"
     since: float
     task: Task | None = None
-    frames: int = 0  # of the present task
+    frames: int = 0  # frames of the present task
     facts: LoadedFacts | None = None
-    failed_loads: int = 0  # in a row
+    failed_loads: int = 0  # failed loads in a row
     starts: int = 0  # number of processes started
     items: int = 0
     done_frames: int = 0

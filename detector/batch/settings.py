@@ -140,9 +140,6 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
 
 
-# The stored settings.
-
-
 def read_settings(place: str) -> JobSettings | None:
     path = Path(place, JOB)
     if not os.path.lexists(path):
@@ -153,8 +150,8 @@ def read_settings(place: str) -> JobSettings | None:
 
 
 def write_settings(place: str, settings: JobSettings, *, first: bool) -> JobSettings:
-    """Store the settings, and return the job's. With ``first``, settings that another shard has
-    stored already are kept and returned."""
+    """Store the settings, and return the job's settings. With ``first``, settings that another
+    shard has stored already are kept and returned."""
     path = Path(place, JOB)
     if first:
         temporary = path.with_name(f".detect-video-{os.urandom(8).hex()}.json")

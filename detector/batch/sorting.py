@@ -38,7 +38,7 @@ def sort_sources(outputs: Outputs, done: Iterable[ManifestRow], order: Sequence[
     folder, counts, kept = Path(outputs.home, SORTED), Counter[str](), 0
     for one in done:
         if (record := outputs.read_marker(one.name)) is not None:
-            # Markers of version 0.2.0 have no classes, so they come from the rows.
+            # Markers of version 0.2.0 have no classes, so we read the classes from the rows.
             rows = Path(outputs.home, FILES, one.name, ROWS)
             found = record.classes or dataset.classes_in(rows) if record.detections else (EMPTY,)
             wanted = next((word for word in order if word in found), OTHER)
@@ -52,7 +52,7 @@ def sort_sources(outputs: Outputs, done: Iterable[ManifestRow], order: Sequence[
 
 
 def sort_source(folder: Path, name: str, path: str, wanted: str) -> str:
-    """Link or copy the source to ``wanted`` unless a class has it already. Return its class."""
+    """Link or copy the source to ``wanted``, unless it is in a class's folder. Return its class."""
     from detector.core.run.outputs import mark_settings
 
     target = folder / wanted / name

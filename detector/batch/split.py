@@ -1,8 +1,8 @@
 """Divide a long file into parts, so that several processes give the results of a single run.
 
 A part starts after a key frame from which a decoder gives the same pictures as in a single run. Its
-first frame is also the first of a batch of that run. If the packets do not prove this, or an option
-carries state from frame to frame, the file stays whole, and the plan gives the reason.
+first frame is also the first frame of a batch in the single run. If the packets do not prove this,
+or an option carries state from frame to frame, the file stays whole, and the plan gives the reason.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """The parts of a file; none if it stays whole. ``is_short``: whether that is for its length."""
+    """The parts of a file; none if it stays whole. ``is_short``: whether it is too short to
+    split."""
 
     parts: tuple[Part, ...]
     why_whole: str = ""
@@ -239,7 +240,7 @@ def _find_joints(survey: Survey, wanted: _FrameRange, batch: int) -> list[int]:
 
 
 def _choose(joints: Sequence[int], count: int, most: int, least: int) -> list[int]:
-    """Return the joints that come nearest to equal parts; no part is shorter than ``least``."""
+    """Return the joints that divide the file most equally; no part is shorter than ``least``."""
     chosen: list[int] = []
     for number in range(1, most):
         before = chosen[-1] if chosen else 0

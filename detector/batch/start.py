@@ -53,7 +53,7 @@ def run_batch(
     listed = list_sources(sources, request.output) if settings is None else None
     make_output_folder(request.output)
     with stop_on_signals() as stop, locked(home, request.shard):
-        settings = check_begin(request, home)  # another process may have started the job
+        settings = check_begin(request, home)  # again: another process may have started the job
         outputs = open_outputs(request.output)
         if request.shard == WHOLE:
             outputs.discard_all()
@@ -168,7 +168,8 @@ def _local_pool(
 
 
 def default_workers(cores: int, config: Config) -> int:
-    """Return how many workers: one per two cores; one with a GPU, as each loads a model onto it."""
+    """Return the default: one worker per two cores; one with a GPU, as each loads a model onto
+    it."""
     runtime = config.runtime
     on_gpu = runtime.engine == "trt" or runtime.device.startswith("cuda")
     if on_gpu or (runtime.device == "auto" and NVIDIA_DRIVER.exists()):
@@ -191,7 +192,7 @@ def check_begin(request: Request, home: str) -> JobSettings | None:
     if request.prune and request.shard != WHOLE:
         raise UsageError("--prune checks all results; use it without --shard")
     joins = request.shard != WHOLE and not own.exists()
-    for path in Path(home).glob(f"{MANIFEST}*.sqlite"):  # all must be of shards with the same N
+    for path in Path(home).glob(f"{MANIFEST}*.sqlite"):  # all must have this shard's N
         joins = joins and path.stem.endswith(f"-of-{request.shard.of}")
     if not (request.resume or joins):
         raise UsageError(
@@ -204,7 +205,7 @@ def check_begin(request: Request, home: str) -> JobSettings | None:
 def given_or_kept(
     request: Request, settings: JobSettings | None
 ) -> tuple[list[str], dict[str, Any], str | None]:
-    """Return sources, flags and --config: of the command line, and the job's if it has none."""
+    """Return sources, flags and --config. The job supplies what the command line lacks."""
     given = {name: value for name, value in request.flags.items() if value is not None}
     sources, config_file = list(request.sources), request.config_file
     if settings is None:

@@ -146,9 +146,6 @@ def _is_own(place: Location, key: str, own: str) -> bool:
     return str(place._replace(key=key)).startswith(f"{own.rstrip('/')}/")
 
 
-# Lists.
-
-
 def _read_list(place: Location, own: str, limit: int, left_out: Counter[str]) -> Iterator[Named]:
     stored = open_place(place)
     try:

@@ -1,4 +1,4 @@
-"""A batch job on a terminal: a live line while it runs, or lines in a pipe, and its report."""
+"""Show a batch job: a live line on a terminal, or repeated lines in a pipe; at the end a report."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from detector.core.terminal.tables import draw_table
 
 LINE_EVERY_S = 30.0  # time between lines in a pipe
 MOST_CLASSES = 20  # classes whose object counts are printed at the end
-MOST_FAILURES = 20  # how many failures are listed, and how many damaged files
+MOST_FAILURES = 20  # limit of listed failures, and of listed damaged files
 MOST_ITEMS = 20  # names that a dry run lists
 
 

@@ -105,7 +105,7 @@ class Book:
 
 
 class Books:
-    """The counts of all cameras of a run, or of its one file. ``classes``: those of --classes."""
+    """The counts of all cameras of a run, or of its one file. ``classes``: names of --classes."""
 
     def __init__(
         self, file: ZonesFile, classes: Sequence[str] | None, names: Sequence[str], info: SourceInfo
@@ -228,7 +228,8 @@ def class_ids_of(
 
 
 def listed_ids(classes: Sequence[str] | None, names: Sequence[str]) -> Sequence[int]:
-    """Return the classes that get rows before they are counted: of --classes, or all if few."""
+    """Return the classes with rows from the start: the ones in --classes, or all if they are
+    few."""
     selected = class_ids("--classes", classes, names)
     if selected is not None:
         return selected

@@ -35,11 +35,11 @@ from detector.tracks.zones_file import SIDES, read_zones
 PAGE = Path(__file__).with_name("site") / "check.html"
 TEXTS, NUMBERS = ("source", "zone", "event", "direction", "class", "side"), ("time_s", "x", "y")
 LARGEST = 1 << 28  # bytes per file
-SEED = 0  # of the random sample
-AROUND_S = np.arange(-6, 3) * 0.25  # times of a crossing's pictures; 0 s: it was counted
+SEED = 0  # seed of the random sample
+AROUND_S = np.arange(-6, 3) * 0.25  # times of pictures relative to the crossing
 STRETCH_STEP_S = 0.2
 ROUNDED_S = 0.001  # times in files have three decimals
-RING = (60, 220, 255)  # its colour, BGR
+RING = (60, 220, 255)  # colour of the ring, BGR
 ACROSS, QUALITY = 400, [cv2.IMWRITE_JPEG_QUALITY, 75]  # picture width, pixels; JPEG quality
 
 Crossing = dict[str, Any]  # columns TEXTS and NUMBERS of the events file; "place": line and side
@@ -74,7 +74,7 @@ def write_check(
 
 def read_crossings(counts: str, video: str) -> list[Crossing]:
     """Return the crossings in the events file next to the counts, in order of time. Raises
-    UsageError if it is of another video, or does not match."""
+    UsageError if the file is of another video, or does not match the counts."""
     events = counts.replace(".counts.csv", ".events.csv")
     if events == counts or not os.path.exists(events):
         raise UsageError(
@@ -109,7 +109,7 @@ def _read_rows(path: str, texts: Sequence[str], numbers: Sequence[str]) -> Itera
 
 class Footage:
     """Makes small pictures of a video, with its lines. Raises SourceError, and UsageError if the
-    crossings are those of another video or other lines."""
+    crossings belong to another video or to other lines."""
 
     def __init__(self, video: str, zones: str, crossings: Sequence[Crossing]) -> None:
         if not os.path.exists(zones):

@@ -3,10 +3,10 @@
 Each box has a reference point: the middle of its lower edge, where an object stands on the ground,
 or its centre. A track changes sides only once its point is past the line or edge by more than the
 box jitter (``ZoneSet.margin`` of the box's size). So an object that waits on a line crosses it
-once, and one that turns back on it does not. A track crosses a line if it was clearly on one side,
-is clearly on the other, and its path led through the line, not past its end. Paths between two
-sightings are straight. A track ends at a cut, or after ``LOST_S`` without a box, where it was last
-seen.
+once, and an object that turns back on the line does not cross it. A track crosses a line if it was
+clearly on one side, is clearly on the other, and its path led through the line, not past its end.
+Between two sightings, we assume a straight path. A track ends at a cut, or after ``LOST_S`` without
+a box, where it was last seen.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from detector.tracks.tracker import CLOCK_S, LOST_S
 from detector.tracks.zones_file import BOTTOM, SIDES, Shape, ZoneSet
 
 LEAST_MARGIN = 1.0  # pixels
-MOST_OF_ZONE = 0.25  # largest margin, as a share of a zone's width: small zones need an inside
+MOST_OF_ZONE = 0.25  # largest margin, as a share of a zone's width; small zones need an inside, too
 SAMPLES = 17  # points on a path between two edges of a zone; odd, to include the middle
 DAY_MS = 86_400_000
 NO_CLASS = -1  # class id of a row if no class was counted yet
-MOST_EMPTY = 10_000  # largest number of empty intervals after a clock jumped, perhaps by years
+MOST_EMPTY = 10_000  # limit on empty intervals after a clock jumped, perhaps by years
 HEAT_COLUMNS, HEAT_ROWS = 64, 36
 HISTORY = 500  # intervals; if there are more, pairs are merged
 
@@ -50,7 +50,7 @@ class ZoneEvent(NamedTuple):
     or "stays" in a zone, "appears" or "ends" there. ``x``, ``y``: the object's reference point,
     pixels. ``since_s``, ``until_s``: its visit to the zone, if the visit ended or is long."""
 
-    time_s: float  # time of the frame that made it certain
+    time_s: float  # time of the frame that made the event certain
     zone: str  # name of the line or zone
     event: str
     direction: str  # "in" or "out" for a crossing; otherwise ""
@@ -64,8 +64,9 @@ class ZoneEvent(NamedTuple):
 
 
 class ZoneCount(NamedTuple):
-    """What a line or zone counted of one class in an interval; class "" if none yet. ``mean``,
-    ``most``: objects in a zone at once; None for a line. ``start_s``: Unix time at 0 s."""
+    """What a line or zone counted of one class in an interval; class "": none counted yet.
+    ``mean``, ``most``: number of objects in a zone at once; None for a line. ``start_s``: Unix time
+    at 0 s."""
 
     from_s: float
     to_s: float
@@ -84,7 +85,7 @@ class ShapeTally:
     """The counts of one class at one line or zone."""
 
     counts: dict[str, int]
-    seconds: float = 0.0  # in the zone, summed over all objects
+    seconds: float = 0.0  # time in the zone, summed over all objects
     now: int = 0
     most: int = 0
     stays: array[float] = field(default_factory=lambda: array("d"))  # seconds of each visit
@@ -121,7 +122,7 @@ class _TrackTable:
             setattr(self, name, np.concatenate([values, more]))
 
     def find(self, ids: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Return the rows of these tracks, all of which exist."""
+        """Return the rows of these tracks. Each of them must have a row."""
         order = np.argsort(self.ids)  # ids are not always in order
         return order[np.searchsorted(self.ids[order], ids)]
 
@@ -168,7 +169,7 @@ class Counter:
         self._by_wall, self._frames = False, 0
         self._behind_s = 0.0  # how far the frames' clock was set back
         self.history = History(zones.every_s)
-        self.heat = np.zeros((HEAT_ROWS, HEAT_COLUMNS))  # seconds of objects per cell
+        self.heat = np.zeros((HEAT_ROWS, HEAT_COLUMNS))  # seconds that objects were in a cell
         self.redraw(zones, classes or [None] * len(zones.shapes))
 
     def redraw(
@@ -339,7 +340,7 @@ class Counter:
         least = np.minimum(margins, MOST_OF_ZONE * self._widths[number])
         side = (now > least).astype(np.int8) - (now < -margins)
         length, to_edge = np.linalg.norm(points - before, axis=1), np.abs(was) + np.abs(now)
-        # Only a path of this length can meet an edge, or leave the margin and return.
+        # Only a path that is this long can meet an edge, or leave the margin and return.
         between = (length >= to_edge) | ((side == 0) & (length + to_edge > 2 * least))
         turned = (side != 0) & (side != table.sure[rows, number])
         events = []
@@ -441,8 +442,8 @@ class Counter:
 
     def _move_interval(self, frame_s: float, wall: Wall | None) -> list[ZoneCount]:
         """Return finished intervals. On the wall clock, an interval begins when counting begins,
-        when the clock was set, and at multiples of the interval after midnight. On the frames'
-        clock, all begin at multiples of the interval."""
+        when the clock was set, and at multiples of its length after midnight. On the frames' clock,
+        all begin at multiples of the length."""
         (now_s, was_set), every = wall or (frame_s, False), self.zones.every_s
         if self._now_s is not None and not was_set:
             self._now_s = max(now_s, self._now_s)
@@ -457,7 +458,6 @@ class Counter:
         return finished
 
     def _cut_interval(self) -> list[ZoneCount]:
-        """End the current interval early."""
         if self._now_s is None or not (self._interval or self._now_s > self._began_s):
             return []
         return self._close_interval(self._now_s)
@@ -493,7 +493,7 @@ class Counter:
         self.history.add(from_s, to_s, interval)
         self._began_s, self._interval, self._frames = to_s, {}, 0
         for key, tally in self.total.items():
-            if tally.now:  # objects that are present count in the next interval, too
+            if tally.now:  # present objects are counted in the next interval, too
                 self._get_tally(self._interval, key).most = tally.now
         return rows
 
@@ -523,7 +523,8 @@ class Counter:
 
 
 def _find_next_mark(at_s: float, every_s: float) -> float:
-    """Return when the local clock next shows midnight or a multiple of ``every_s`` after it."""
+    """Return when the local clock next shows midnight or, counted from there, a multiple of
+    ``every_s``."""
     at, every = round(at_s * 1000), round(every_s * 1000)
     past = _local_ms(at) % DAY_MS
     end = at + min(every - past % every, DAY_MS - past)
@@ -582,7 +583,7 @@ def outline_of(shape: Shape, of: tuple[float, float] | None, size: tuple[int, in
 
 
 def _name_side(shape: Shape, direction: str) -> str:
-    """Return the file's name for a direction; "" if it names neither direction."""
+    """Return the file's name for a direction; "" if the file names neither direction."""
     return shape.sides[direction == OUT] if direction and shape.sides != SIDES else ""
 
 

@@ -39,7 +39,7 @@ def put_drawing(path: str, camera: str, drawing: str) -> tuple[ZonesFile, str, s
     new_content = {**content, "cameras": {**cameras, camera: {**(own or {}), **drawn}}}
     head, parsed = text.partition(MARK)[0].rstrip(), None
     written = f"{head}\n{MARK}{_dump({'cameras': new_content['cameras']})}".lstrip()
-    with suppress(UsageError):  # ``cameras`` occurs twice if a user wrote one
+    with suppress(UsageError):  # a user's own ``cameras`` would be a second one
         parsed = parse_yaml(written, path)
     if parsed != new_content:
         written = str(_dump(new_content))

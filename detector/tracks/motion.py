@@ -21,8 +21,9 @@ STEP_S = 1 / 30  # the papers' frame rate
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Four numbers that represent a box, and variances [4] of the numbers and of their speeds.
-    ``measured``: of a detection; ``drift*``: added per step; ``first*``: of a new track."""
+    """Four numbers that represent a box, and variances [4] of these numbers and of their speeds.
+    ``measured``: variances in a detection; ``drift*``: added per step; ``first*``: in a new
+    track."""
 
     of_boxes: Callable[[Floats], Floats]
     to_boxes: Callable[[Floats], Floats]

@@ -1,4 +1,4 @@
-"""Smooth the drawn boxes (--smooth): filter them along their tracks, and predict missed ones.
+"""Smooth the drawn boxes (--smooth): filter them along their tracks, and predict missed boxes.
 
 Uses the 1 Euro filter (Casiez, Roussel and Vogel, CHI 2012): a low pass whose cutoff rises with
 speed. Speeds are relative to the size of the box, so that one setting serves all sizes.

@@ -25,7 +25,7 @@ class Tracker(ABC):
     that score below ``conf`` start no track."""
 
     form: ClassVar[Form] = CORNERS
-    least_overlap: ClassVar[float]  # IoU
+    least_overlap: ClassVar[float]  # least IoU of a match
     hits_needed: ClassVar[int]  # consecutive frames before a track gets an id
     lowest_conf: ClassVar[float] = 1.0  # lowest score of the boxes that the tracker uses
     # names of the attributes that are indexed by track
@@ -59,7 +59,8 @@ class Tracker(ABC):
     ) -> Ids:
         """Return the id of each box [N], or ``NONE``, for the frame at ``time_s``. ``boxes`` xyxy
         [N, 4], ``scores`` [N], ``class_ids`` [N]. All tracks end if the clock goes back by more
-        than ``LOST_S``, as when a camera restarts. A smaller step back counts as no time passed."""
+        than ``LOST_S``, as when a camera restarts. We assume that no time has passed after a
+        smaller step back."""
         if self._time_s is not None and time_s < self._time_s - LOST_S:
             self.end()
             self._time_s = None
@@ -75,7 +76,7 @@ class Tracker(ABC):
     def end(self) -> None:
         self._end_others(np.zeros(len(self), bool))
 
-    # For frames that are not inferred. These methods change no track.
+    # Methods for frames that are not inferred. They change no track.
 
     def seen(self) -> Numbers:
         """Return the tracks seen in the last frame, in boxes that score at least ``conf``."""
@@ -98,7 +99,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def follow(self, boxes: Floats, scores: Floats, class_ids: Ids, box_ids: Ids) -> None:
-        """Match boxes with the tracks' predicted boxes, and write their ids into ``box_ids``."""
+        """Match boxes with the tracks' predicted boxes, and write track ids into ``box_ids``."""
 
     # Methods for ``follow``
 

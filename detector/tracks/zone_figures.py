@@ -103,7 +103,7 @@ def _clock_of(counter: Counter) -> list[tuple[float, float]]:
 
 
 def _by_name(counter: Counter) -> Iterator[tuple[Shape, dict[str, list[Key]]]]:
-    """Yield each line and zone once, even if it was redrawn, with its keys per class."""
+    """Yield each line and zone once, even if it was redrawn, with the keys of each class."""
     shapes = counter.zones.shapes
     named = {(shape.name, shape.is_line): shape for shape in shapes}
     for (name, is_line), shape in named.items():

@@ -30,7 +30,7 @@ OPTIONS = ("size", "point", "margin", "every", "classes", "start", "lines", "zon
 MOST_SHAPES, MOST_POINTS = 100, 200
 LONGEST_NAME = 60
 INTERVAL_S = 60.0
-MARGIN = 0.15  # share of a box's mean side: a detector's errors grow with the box
+MARGIN = 0.15  # share of a box's mean side, since a detector's errors grow with the box
 OWN_NAMES = "%Y%m%dT%H%M%S%z.mp4"  # names of our recordings of cameras
 DIGITS = 4  # decimals of coordinates (0..1) when shapes are compared; the page stores more
 EXAMPLE = "detect-video zones in.mp4 writes one to start from"
@@ -53,9 +53,9 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class ZoneSet:
-    """Lines and zones with their options. ``size``: width and height that the points refer to;
-    (1, 1): points are in 0..1; None: in pixels. ``start``: when a clip starts, or the ``strptime``
-    format of clips' names."""
+    """Lines and zones with their options. ``size``: width and height that the points refer to; (1,
+    1): points are in 0..1; None: points are in pixels. ``start``: when a clip starts, or the
+    ``strptime`` format of clips' names."""
 
     shapes: tuple[Shape, ...] = ()
     size: tuple[float, float] | None = None

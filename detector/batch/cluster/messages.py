@@ -39,7 +39,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
-    """The first message. ``address``: of the cluster; None: start Ray here with ``cores`` cores."""
+    """The first message. ``address``: the cluster's; None: start Ray here with ``cores`` cores."""
 
     address: str | None
     cores: int
@@ -87,7 +87,7 @@ class Hello:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
     """A node's answer to Hello. ``sees``: whether the node can write the job's OUT. ``unseen``:
-    paths that do not exist on it. ``barred``: address that it cannot open -> reason."""
+    paths that the node lacks. ``barred``: address that the node cannot open -> reason."""
 
     version: str
     host: str

@@ -54,10 +54,11 @@ QUIET = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
 }
-# For a Ray that is started here. Without this variable, Ray listens on all addresses of the machine
-# instead of 127.0.0.1. The variable's name lists the systems where 0 is the default.
+# For a Ray that is started here: makes it listen on 127.0.0.1 only, not on all addresses of the
+# machine. On Windows and macOS, which the variable's name mentions, 0 is the default.
 ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-# Ray kills our process after this long without an answer of the cluster's head. The job ends first.
+# Ray kills our process after this long without an answer of the cluster's head. The job ends
+# earlier (HEAD_S in workers.py).
 PATIENT = {"RAY_gcs_rpc_server_reconnect_timeout_s": "600"}
 
 LOG_LINE = re.compile(r"\[20[^]]*\] ")  # [2026-11-23 02:06:54,047 C 28345 28375]
@@ -85,9 +86,9 @@ def address_of(on: str) -> str | None:
 
 @dataclass(slots=True)
 class ClusterPool:
-    """A pool of Ray actors. ``folder``: for the job's temporary files. ``place``: OUT, which all
-    nodes must see. ``token_name``: a hidden file there; a node that can read it sees the same OUT.
-    ``workers``: None means as many as fit. ``stop``: ends the wait for the first worker."""
+    """A pool of Ray actors. ``folder``: where the job's temporary files go. ``place``: OUT, which
+    all nodes must see. ``token_name``: a hidden file there; a node that can read it sees the same
+    OUT. ``workers``: None means as many as fit. ``stop``: ends the wait for the first worker."""
 
     on: str
     folder: Path
@@ -170,8 +171,6 @@ class ClusterPool:
     def start(self, config: dict[str, dict[str, Any]], digest: str, most: int) -> None:
         self._keep_up(Turn(wait=0.0, start=(config, digest, most)))
 
-    # ---- work
-
     def has_room(self) -> bool:
         return not self._lost and self._known.room > len(self._handed)
 
@@ -209,8 +208,6 @@ class ClusterPool:
 
     def cores(self) -> float:
         return self._known.cores
-
-    # ---- the process
 
     def _launch(self, address: str | None) -> None:
         self._child = Child(

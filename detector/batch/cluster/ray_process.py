@@ -1,7 +1,7 @@
 """The process that talks to Ray, for one job on one machine.
 
-Only this process imports Ray. Ray may kill the process that imports it, handles its signals, and
-prints. If the job ends or is killed, its pipe is closed. This process then disconnects from Ray,
+Only this process imports Ray. Ray prints, handles signals, and may kill the process that imports
+it. If the job ends or is killed, its pipe is closed. This process then disconnects from Ray,
 removes Ray's files, and ends.
 """
 

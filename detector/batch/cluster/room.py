@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-CORES = 2  # per worker, as on one machine
+CORES = 2  # cores per worker, as on one machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ def need_of(
     config: Mapping[str, Mapping[str, Any]], nodes: Sequence[Node], workers: int | None = None
 ) -> Need:
     """Return what one worker needs. For inference on a GPU: one GPU and its share of the node's
-    cores. Otherwise --threads cores; by default two, or one if ``workers`` fit only with one."""
+    cores. Otherwise --threads cores; by default two, or one if ``workers`` with two do not fit."""
     runtime = config["runtime"]
     with_gpu = [node for node in nodes if node.gpus >= 1]
     device = runtime["device"]

@@ -64,7 +64,7 @@ class _Place(Place):
     welcome: Welcome | None = None
     load: Load | None = None  # the last order sent
     given: bool = False  # whether the task was sent
-    processes: int = 0  # started by this actor
+    processes: int = 0  # number of processes started by this actor
     apart: bool = False  # withdrawn, or unusable because of its node: does not count as failed
 
     def is_free(self) -> bool:
@@ -76,7 +76,7 @@ class _Place(Place):
 
 @dataclass(slots=True)
 class Workers(Places[_Place]):
-    """A job's actors. ``actor``: the class ``Worker``, by ``ray.remote``; ``wanted``: the order."""
+    """A job's actors. ``actor``: ``ray.remote(Worker)``. ``wanted``: the job's first message."""
 
     ray: Any
     actor: Any
@@ -151,8 +151,6 @@ class Workers(Places[_Place]):
     def _call(self, place: _Place, method: str, *given: Any) -> None:
         place.doing, place.called = method, self.clock()
         place.answer = getattr(place.actor, method).remote(*given)
-
-    # ---- work
 
     def _hand(self, place: _Place, task: Task) -> None:
         place.given = False  # the next ``_look`` sends it
@@ -267,11 +265,9 @@ class Workers(Places[_Place]):
         if state == "idle":
             place.failed_loads = 0
 
-    # ---- failures
-
     def _lose(self, place: _Place, why: str) -> None:
-        """Report the item of an actor that is gone or silent, and start another actor."""
-        # Count a failed load only if the actor was loading: one that waits for a node may be lost
+        """Report the item of an actor that is gone or silent as failed, and start another actor."""
+        # Count a failed load only if the actor was loading: actors that wait for a node may be lost
         # any number of times. Running out of memory always counts.
         loads = place.state == "loading" or NO_MEMORY in why
         if not self._fail_task(place, why) and loads:
@@ -337,7 +333,7 @@ class Workers(Places[_Place]):
     def _wanted(self, now: float, standing: int) -> int:
         """Return the number of workers to request. With --workers it is that number even if it does
         not fit, since a cluster may add nodes. Otherwise it is the number that fits on the nodes,
-        and at least one unless all were given up."""
+        and at least one unless all nodes were given up."""
         room = room_of(self.need, self.nodes.found, self._avoid)
         if room != self._room:  # the number of nodes has changed
             self._room, self._sated = room, float("-inf")
@@ -355,8 +351,6 @@ class Workers(Places[_Place]):
         if not place.starts:
             self._places.remove(place)
 
-    # ---- cores
-
     def _cores_each(self) -> float:
         return float(self.need.cpus)
 
@@ -369,8 +363,6 @@ class Workers(Places[_Place]):
         states = ("loading", "working", "idle")
         held = sum(place.seconds(state, now) for place in self._places for state in states)
         return self.need.cpus * held / passed
-
-    # ---- the end
 
     def close(self) -> None:
         """Stop all actors. Each ends its process and removes unfinished work."""

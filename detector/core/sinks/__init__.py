@@ -51,8 +51,8 @@ def defaults(kind: str) -> list[type[Sink]]:
 
 
 def find_by_suffix(suffix: str, preferred: Collection[str] = ()) -> type[Sink] | None:
-    """Return the sink for a suffix (".json"): the ``preferred`` one with the fewest suffixes, else
-    the first in opening order."""
+    """Return the sink that writes a suffix (".json"): the ``preferred`` sink with the fewest
+    suffixes, else the first in opening order."""
     fitting = [sink for sink in find_all() if suffix.lower() in sink.suffixes]
     named = [sink for sink in fitting if sink.name in preferred]
     return min(named, key=lambda sink: len(sink.suffixes)) if named else next(iter(fitting), None)

@@ -1,10 +1,10 @@
 """Find the best picture of each track, keeping one candidate per track.
 
-A picture whose object the frame's border does not cut is better than one whose object is cut. Apart
-from that, the larger product side x score x sharpness is better. The side is the square root of the
-box's area in pixels. Sharpness is v / (v + 100), where v is the variance of the Laplacian of the
-grey crop, scaled to 64x64 so that distance does not matter. A picture must be better by 5% to
-replace the candidate, so that an approaching object is not copied in every frame.
+A picture of a whole object is better than a picture of an object that the frame's border cuts.
+Otherwise, the picture with the larger product side x score x sharpness is better. The side is the
+square root of the box's area in pixels. Sharpness is v / (v + 100), where v is the variance of the
+Laplacian of the grey crop, scaled to 64x64 so that distance does not matter. A picture must be
+better by 5% to replace the candidate, so that an approaching object is not copied in every frame.
 
 A track ends if it has no detection for ``ENDED_S`` (no tracker waits that long), or if the clock
 is set back. The caller then gets a ``TrackRecord`` to write.
@@ -34,7 +34,8 @@ SHARPNESS_SIDE, SHARPNESS_HALF = 64, 100.0
 
 @dataclass(slots=True)
 class TrackRecord:
-    """A track. ``box``: xyxy, best frame. ``rank``: whether the object is whole; the product."""
+    """``box``: xyxy in the track's best frame. ``rank``: whether the object is whole, and the
+    product."""
 
     id: int
     class_id: int
@@ -111,7 +112,7 @@ class BestPictures:
         whole = min(box[0], box[1], width - box[2], height - box[3]) > EDGE_PX
         most = math.sqrt(max(0.0, (box[2] - box[0]) * (box[3] - box[1])))
         most *= float(detections.scores[at])
-        if (whole, most) <= (best[0], best[1] * MIN_GAIN):  # sharpness, below 1, cannot raise it
+        if (whole, most) <= (best[0], best[1] * MIN_GAIN):  # sharpness is at most 1
             return None
         value = most * _measure_sharpness(cut(image, box))
         if (whole, value) <= (best[0], best[1] * MIN_GAIN):

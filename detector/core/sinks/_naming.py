@@ -33,7 +33,7 @@ class FrameNames:
     def __init__(self) -> None:
         self.folder: Path | None = None  # folder of the annotated pictures, if they are written
         self.written: tuple[int, Path] | None = None  # index and path of the last annotated picture
-        self.only_stem: str | None = None  # if there is only one picture
+        self.only_stem: str | None = None  # stem of the picture, if it is the only one
         self._used_stems: set[str] | None = None
         self._last: tuple[int, str] | None = None
 

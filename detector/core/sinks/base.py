@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from detector.core.types import Detections, Frame, Image, SourceInfo
 
-DRAWN = ("bgr", "yuv420p")  # ``Sink.pictures`` of the sinks that need boxes drawn
+DRAWN = ("bgr", "yuv420p")  # values of ``Sink.pictures`` that require drawn boxes
 
 
 class Sink:
@@ -26,29 +26,30 @@ class Sink:
         (['jsonl', 'video'], '.coco.json')
     """
 
-    name: ClassVar[str]  # the name in --save and in the summary, and of the module
+    name: ClassVar[str]  # name of the module; also used in --save and in the summary
     # Suffixes of the output's name. The first is the default; "" or "-labels" means a folder. The
-    # sink writes any -o FILE with one of them.
+    # sink writes any -o FILE that ends in one of them.
     suffixes: ClassVar[tuple[str, ...]]
-    # The picture that it needs. "none". "plain": ``see`` gets BGR before boxes are drawn, with the
-    # objects of --blur pixelated. "bgr": ``frame.image`` with boxes drawn. "yuv420p": the same in
-    # ``frame.picture``, as planes or BGR. --no-video skips sinks that need boxes drawn.
+    # The picture that the sink needs, or "none". "plain": ``see`` gets it in BGR, before boxes are
+    # drawn, with the objects of --blur pixelated. "bgr": boxes are drawn into ``frame.image``.
+    # "yuv420p": boxes are drawn into ``frame.picture``, which is planes or BGR. --no-video skips
+    # sinks that need boxes drawn.
     pictures: ClassVar[str] = "none"
-    one_picture: ClassVar[tuple[str, ...]] = ()  # those of ``suffixes`` that mean a single picture
+    one_picture: ClassVar[tuple[str, ...]] = ()  # the suffixes that mean a single picture
     ending: ClassVar[str] = "-detected"  # default name: IN + ending + suffix
     kinds: ClassVar[tuple[str, ...]] = ("video", "pictures")  # kinds of sources that it accepts
     alone: ClassVar[bool] = True  # whether -o FILE with its suffix writes only FILE
     # Sinks are opened, written and closed by ascending ``order``. Small rows come first, so that
     # they are complete if the video fills the disk.
     order: ClassVar[int] = 0
-    # Keyword arguments of __init__: options of config.output, or "remark", "style" (of boxes),
-    # "names" (``FrameNames``, shared by the sinks of a source).
+    # Keyword arguments of __init__: options of config.output, or "remark", "style" (how boxes
+    # look), "names" (``FrameNames``, shared by the sinks of a source).
     options: ClassVar[tuple[str, ...]] = ()
-    # Modules that opening and writing import on first use.
+    # Modules that ``open`` and ``write`` import on first use.
     imports: ClassVar[tuple[str, ...]] = ()
-    # The name of its folder in a dataset (IN-dataset/) that several sinks write.
+    # Name of the sink's folder in a dataset (IN-dataset/), which several sinks write together.
     dataset: ClassVar[str] = ""
-    # Whether it shows the source's own pixels, so that --blur and --no-video cannot apply.
+    # Whether the output shows the source's own pixels, so that --blur and --no-video cannot apply.
     untouched: ClassVar[bool] = False
     needs: ClassVar[str] = ""  # the option without which its output would be empty
 
@@ -95,7 +96,7 @@ class Sink:
 
 
 class _OnlyDetections(Sink):
-    """A mix-in that applies --only-detections to a sink that does not apply it."""
+    """A mix-in that applies --only-detections to a sink that does not apply it itself."""
 
     def see(self, image: Image, detections: Detections) -> None:
         if len(detections):

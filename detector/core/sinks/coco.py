@@ -1,9 +1,9 @@
 """COCO JSON: a dataset (annotations with scores, images, categories), and a separate results list.
 
 ``COCO(dataset)`` of pycocotools and faster-coco-eval reads the dataset, and ``coco.loadRes(list)``
-the results list, which has the same image and category ids. Annotations are written frame by frame;
-the list of images, some 120 bytes each, stays in memory until the end. Image ids are frame numbers
-+ 1 and category ids are class ids + 1, because some readers take 0 to mean "none".
+reads the results list, which has the same image and category ids. Annotations are written frame by
+frame; the list of images, some 120 bytes each, stays in memory until the end. Image ids are frame
+numbers + 1 and category ids are class ids + 1, because some readers take 0 to mean "none".
 
 If the run writes annotated pictures, ``file_name`` is their path relative to the folder of the JSON
 file. Otherwise it is the source picture's path relative to the source's folder, as label tools
@@ -44,8 +44,9 @@ def make_results(
     category_ids: Mapping[int, int] | None = None,
     digits: int = 2,
 ) -> Iterator[dict[str, Any]]:
-    """Yield one row for each detection, as in COCO's results format. ``category_ids``: maps class
-    ids to write; by default, all are written as class id + 1. ``digits``: decimals of pixels."""
+    """Yield one row for each detection, as in COCO's results format. ``category_ids``: class id ->
+    id to write; other classes are omitted. None: all get class id + 1. ``digits``: decimals of
+    pixels."""
     for (x1, y1, x2, y2), score, class_id, track in python_values(detections):
         category = class_id + 1 if category_ids is None else category_ids.get(class_id)
         if category is None:
@@ -115,7 +116,7 @@ class CocoSink(RowsSink):
     def open(self, info: SourceInfo) -> None:
         refuse_kept(self._results.path)
         super().open(info)
-        path = Path(info.path)  # a folder, a pattern in one, or a picture
+        path = Path(info.path)  # a folder, a pattern in a folder, or a picture
         self._root = next((folder for folder in (path, *path.parents) if folder.is_dir()), Path())
         self._frames.make_unique()  # Datumaro would confuse a.jpg with a.png
         try:

@@ -52,7 +52,8 @@ def row(
 
 
 def make_times(frame: Frame) -> dict[str, object]:
-    """Return ``times_ms``, the ms of each stage, and ``batch``, the frames in the inference."""
+    """Return ``times_ms``, the ms of each stage, and ``batch``, how many frames were inferred
+    together."""
     times = frame.times
     if times is None:
         return {}

@@ -1,8 +1,8 @@
 """MOTChallenge results: frame,id,x,y,w,h,conf,-1,-1,-1. Frames and pixels count from 1.
 
-With --track, the id is the track's, and objects without a track are omitted, as the challenge
+With --track, the id is that of the track, and objects without a track are omitted, as the challenge
 requires. Without --track, all ids are -1. MOTChallenge has one class. If --classes does not select
-a single class, column 8 is the class, from 1, and column 9 a visibility of 1.
+a single class, column 8 is the class, counted from 1, and column 9 is a visibility of 1.
 """
 
 from __future__ import annotations

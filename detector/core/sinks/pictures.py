@@ -43,7 +43,7 @@ class PicturesSink(FolderSink):
     dataset = "images"
 
     def __init__(self, path: Path, *, names: FrameNames | None = None, at_once: int = 1) -> None:
-        """``at_once``: pictures encoded concurrently."""
+        """``at_once``: how many pictures are encoded concurrently."""
         super().__init__(path)
         self._names = names or FrameNames()
         self._at_once = at_once

@@ -18,9 +18,9 @@ from detector.core.sinks._best import ROWS, BestPictures, TrackRecord
 from detector.core.sinks._folder import FolderSink
 from detector.core.types import Detections, Frame, Image, SourceInfo
 
-# A session stores pictures of the longest tracks: how many at most, and their longer side (pixels).
+# A session stores the longest tracks' pictures: how many at most; their longer side in pixels.
 MOST_SHOWN, SHOWN_SIDE = 120, 200
-STEP_S = 1 / 30  # time between pictures of a folder, which trackers assume, too
+STEP_S = 1 / 30  # time between pictures of a folder; trackers assume it, too
 
 
 class TracksSink(FolderSink):
@@ -79,7 +79,7 @@ class TracksSink(FolderSink):
         if self._partial is not None:
             for track in self._best.end():
                 self._write_track(track)
-            self.append(ROWS, b"")  # creates it even if nothing was tracked
+            self.append(ROWS, b"")  # create the file even if nothing was tracked
             shown = sorted(self._longest, key=lambda entry: entry[1])
             self.for_session = b"".join(_line(row) for *_, row in shown)
         return super().close()

@@ -48,7 +48,7 @@ class YoloSink(FolderSink):
         super().__init__(path)
         self._wrote_names, self._scores = False, save_conf
         self._names = names or FrameNames()
-        self._description: bytes | None = None  # data.yaml of the dataset, in the folder above
+        self._description: bytes | None = None  # content of data.yaml, in the folder above
         if remark:
             self.notes.append(f"{self.path}: {remark}; the format cannot record this")
 
@@ -87,7 +87,7 @@ class YoloSink(FolderSink):
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Raise OutputError if data.yaml is not ours, UsageError if the command reads it."""
+    """Raise OutputError if we did not write data.yaml, UsageError if this command reads it."""
     refuse_kept(path)
     try:
         ours = path.read_bytes().startswith(HEAD.encode())

@@ -58,7 +58,7 @@ def local_path(text: str) -> str:
 
 
 def parse_address(text: str) -> Location:
-    """Parse an address. Raises UsageError for a scheme not in ``SCHEMES``, a chain or a secret."""
+    """Parse an address. Raises UsageError for an unknown scheme, a chain or a secret."""
     match = _SCHEME.fullmatch(text)
     scheme = match["scheme"].lower() if match else ""
     shown = Address(text).shown  # also registers its secrets, so that messages hide them

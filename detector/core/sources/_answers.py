@@ -94,7 +94,7 @@ def remark_of(spec: str) -> str:
 
 
 def is_file(spec: str) -> bool:
-    """Return whether ``spec`` is a web address of a file, or a refused one, but no live stream."""
+    """Return whether ``spec`` is a web address, possibly a refused one, but not a live stream."""
     return is_web(spec) and identify(spec).kind != LIVE
 
 
@@ -267,7 +267,7 @@ def _find_picture_codec(place: WebPlace, answer: Answer, head: bytes, length: in
     if not codec.startswith("jp"):
         return codec
     if answer.kind.startswith("video/") or name.endswith(CAMERA_SUFFIXES):
-        return ""  # a sequence of pictures
+        return ""  # a stream of pictures, not a single one
     is_picture = answer.kind.startswith("image/") or name.endswith(PICTURES)
     return codec if is_picture or length is not None else ""
 
@@ -325,8 +325,8 @@ def _identify_playlist(place: WebPlace, answer: Answer, head: bytes) -> WebKind:
 
 
 def _read_variant(place: WebPlace, base: str, master: str) -> str:
-    """Return the text of the first playlist in ``master``, whose address is ``base``. The login of
-    ``place`` is sent to its own host only."""
+    """Return the text of the first playlist that ``master`` lists. ``base``: the address of
+    ``master``. The login of ``place`` is only sent to the host of ``place``."""
     lines = [line.strip() for line in master.splitlines()]
     name = next((line for line in lines if line and not line.startswith("#")), "")
     url = urljoin(base, name)

@@ -14,7 +14,7 @@ from detector.core.errors.machine import ARM64
 from detector.core.stages.preprocess import yuv_to_rgb
 from detector.core.types import Colours, Image
 
-# Numbers of ITU-T H.273. HDR and wide gamuts become BT.709, as in cv2, or they look washed out.
+# Numbers of ITU-T H.273. Like cv2, we convert HDR and wide gamuts to BT.709, or they look pale.
 BT709, UNSPECIFIED = 1, 2
 HDR_TRANSFERS = (16, 18)  # PQ and HLG
 WIDE_PRIMARIES = (8, 9, 10, 11, 12, 22)  # film, BT.2020, XYZ, both P3, EBU 3213
@@ -27,13 +27,14 @@ BT601, BT2020, BT2020_CONSTANT = 5, 9, 10
 FORMATS = ("yuv420p", "yuvj420p")
 _DEEP_GREY = re.compile(r"(?:gray|ya)f?(?:9|\d\d)(?:le|be)")
 LIMITED, FULL = 1, 2  # FFmpeg's AVCOL_RANGE; limited: 16 is black, 235 white
-# Weights of red and blue in the luma, by number of the matrix. Like swscale, take 2 as BT.601.
+# Weights of red and blue in the luma, by matrix number. Like swscale, treat number 2 as BT.601.
 LUMA = {1: (0.2126, 0.0722), 2: (0.299, 0.114), 5: (0.299, 0.114), 6: (0.299, 0.114)}
 
 
 def to_bgr(reformatter: Any, picture: Any, width: int, height: int) -> Image:
     """Return [height, width, 3] u8, not rotated; may be a view. On ARM64 we convert most pictures
-    ourselves, because swscale rounds differently there: up to 2 levels in 76% of the values."""
+    ourselves, because swscale rounds differently there: 76% of values are off, by up to 2
+    levels."""
     if ARM64 and (picture.width, picture.height) == (width, height) and is_plain(picture):
         return _to_bgr_as_x86([pixels_of(plane) for plane in picture.planes], colours_of(picture))
     nearest = nearest_matrix(picture)
@@ -112,7 +113,7 @@ def pixels_of(plane: Any) -> NDArray[np.uint8]:
 
 
 def nearest_matrix(picture: Any) -> int | None:
-    """Return a substitute if swscale refuses a picture's matrix; None if it does not."""
+    """Return the matrix to use if swscale refuses the picture's own; None if it accepts that."""
     if picture.colorspace in MATRICES or picture.format.is_rgb:
         return None
     return BT2020 if picture.colorspace == BT2020_CONSTANT else BT601

@@ -42,7 +42,7 @@ _VIDEOS = re.compile(
     rb".{4}(?:moov|mdat|wide|pnot|styp|sidx|moof|ftypavis|jP  .{12}mjp2)",
     re.DOTALL,
 )
-# Brands of picture sequences and raw photos, which may not be videos
+# These brands may be picture sequences or raw photos rather than videos.
 _UNSURE = (b"mif1", b"msf1", b"heic", b"hevc", b"hevx", b"crx ")
 _NEXT_JPEG = b"\xff\xd9\xff\xd8\xff"
 
@@ -53,8 +53,8 @@ def kind_of_name(path: str) -> str | None:
 
 
 def kind_of(path: str, *, closely: bool = False) -> str | None:
-    """Return PICTURE, VIDEO or None, by the first bytes, else by name. ``closely``: also recognize
-    a stream of JPEGs."""
+    """Return PICTURE, VIDEO or None, judging by the first bytes, else by the name. ``closely`` also
+    recognizes a stream of JPEGs."""
     with suppress(OSError, ValueError):
         about = os.stat(path)
         if stat.S_ISREG(about.st_mode):

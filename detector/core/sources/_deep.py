@@ -1,8 +1,8 @@
 """Convert pictures with more than 8 bits per sample, as from thermal or scientific cameras.
 
-The range in use is mapped to 0..255 (``_grey.py``). For integers it is the depth that the largest
-sample needs, for floats 0..1 or a likely depth, and for low-contrast grey the lowest to the highest
-sample.
+The range in use is mapped to 0..255 (``_grey.py``). For integers, it is the range of the bits that
+the largest sample needs. For floats, it is 0..1 or that of a likely depth. For low-contrast grey,
+it goes from the lowest to the highest sample.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _decode_tiff(
         return None, ""
     if is_lab:
         has_sign = tiff[_tiff.PHOTOMETRIC] == _tiff.CIE_LAB
-        image[..., :2] ^= 128 * has_sign  # b and a
+        image[..., :2] ^= 128 * has_sign  # the channels b and a
         image = np.asarray(cv2.cvtColor(image[..., ::-1], cv2.COLOR_Lab2BGR))
     note = note or (ALL_16_BITS if tiff[_tiff.BITS] == 16 and not is_lab else "")
     notes = [note] if note else []

@@ -51,8 +51,8 @@ def list_folder(folder: str) -> Folder:
 
 
 def walk_files(folder: str, entered: set[str] | None = None) -> Iterator[str]:
-    """Yield the files below a folder, except hidden ones and outputs. ``entered``: folders to
-    skip; visited ones are added."""
+    """Yield the files below a folder, except hidden ones and outputs. ``entered``: folders to skip;
+    each visited folder is added to them."""
     entered = set() if entered is None else entered
     waiting = [folder]
     while waiting:

@@ -20,7 +20,8 @@ def is_web(text: str) -> bool:
 
 
 class NamedPictures(str):
-    """A spec for pictures named one by one, as by a shell for ``*.jpg``. Its text is the folder."""
+    """Several pictures named one by one, as when a shell expands ``*.jpg``. The text is the
+    folder."""
 
     paths: tuple[str, ...]
     note = ""

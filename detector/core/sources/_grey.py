@@ -1,4 +1,4 @@
-"""Choose which samples of more than 8 bits become black and white.
+"""Choose which value becomes black and which white, for samples of more than 8 bits.
 
 Grey that uses little of its range, such as a thermal camera's, is stretched. The range to stretch
 is chosen for each picture or once for a video. For a camera it changes gradually."""
@@ -20,13 +20,13 @@ from detector.core.types import Image
 Samples = NDArray[Any]
 DEPTHS = (8, 10, 12, 14, 16, 24, 32)  # bits per sample of cameras and of integer types
 OVERSHOOT = 2.0  # floats of 0..1 may reach this value after sharpening or enlarging
-# Grey that uses a smaller share of its range is stretched. NARROW_GUESSED: if its depth is a guess.
+# Grey that uses a smaller share of its range is stretched. NARROW_GUESSED: for a guessed depth.
 NARROW, NARROW_GUESSED = 0.1, 0.25
 NOISE = 7  # levels; grey with no more contrast is not stretched
 OUTLIERS = 0.001  # share of the samples at either end that may be dead or hot pixels
 BEYOND = 1 / 16  # samples beyond the range by at most this share of it are not outliers
 SAMPLED = 1 << 18  # samples of a picture used to find outliers
-FOLLOW_SHARE = 0.05  # how far each picture moves a camera's range towards its own
+FOLLOW_SHARE = 0.05  # each picture moves a camera's range this share of the way to its own
 
 
 def choose_range(samples: Samples, capacity: int, setting: str | GreyRange) -> GreyRange | None:
@@ -71,7 +71,8 @@ def bits_in_use(samples: Samples, capacity: int) -> int:
 
 
 def _was_widened(samples: Samples) -> bool:
-    """Return whether 8 bits became 16: each lower byte is 0, or each equals the upper byte."""
+    """Return whether 16 bits hold 8-bit values: all lower bytes are 0, or all equal the upper
+    byte."""
     return not int(np.bitwise_or.reduce(samples, axis=None)) & 255 or not (samples % 257).any()
 
 

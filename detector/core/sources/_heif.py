@@ -20,7 +20,7 @@ from detector.core.sources._picture_size import why_too_large
 from detector.core.types import Image
 
 DESCRIBED_WITHIN = 1 << 20  # bytes at the start of a file that contain its list of items
-CODED = (b"hvc1", b"av01", b"avc1", b"jpeg", b"vvc1", b"j2k1")  # items that are coded pictures
+CODED = (b"hvc1", b"av01", b"avc1", b"jpeg", b"vvc1", b"j2k1")  # kinds of coded pictures
 CROPPED, TURNED, MIRRORED = b"clap", b"irot", b"imir"
 GRID = b"grid"
 

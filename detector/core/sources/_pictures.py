@@ -63,12 +63,12 @@ class OpenPictures(SteppingSource):
         self.pts = -1
         self.left_out = ""  # reported at the end, after the notes on single pictures
         # Key: a note without its numbers. Value: the first picture with that note and the note in
-        # full, the number of other pictures with it, and the note's index in ``notes``.
+        # full; how many other pictures have the note; the note's index in ``notes``.
         self._noted: dict[str, tuple[tuple[str, str], int, int]] = {}
         # Pictures decoded or being decoded, the next one first.
         self._ahead: deque[tuple[int, Pending[Read]]] = deque()
         self._crew: Crew | None = None
-        self._reduced: Counter[int] = Counter()  # maps a divisor to the number of pictures
+        self._reduced: Counter[int] = Counter()  # how many pictures were reduced, by divisor
         self._first, first = self._find_first(spec)
         self._first_picture: Image | Reduced | None = first
         self._bytes = pixels_of(first).nbytes  # size of the last picture
@@ -238,7 +238,7 @@ def read_with_note(path: str, choice: Choice = ANY) -> Read:
         # numpy reads files whose names cv2.imread cannot handle.
         data = np.fromfile(name_to_open(path), np.uint8)
         decoded = _decode(data, choice)
-        if decoded[0] is None and data[4:8].tobytes() == b"ftyp":  # a HEIF under another name
+        if decoded[0] is None and data[4:8].tobytes() == b"ftyp":  # a HEIF file with another suffix
             decoded = _decode_with_ffmpeg(path, choice)
     except (OSError, cv2.error, SourceError):
         return None, ""

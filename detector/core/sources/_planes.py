@@ -31,7 +31,8 @@ kind_of = attrgetter(*TAGS, "format.name", "width", "height")
 
 
 def why_no_planes(picture: Any) -> str:
-    """Return why a video must be read as BGR, or "". ``picture``: its first; None if it is late."""
+    """Return why a video must be read as BGR, or "". ``picture``: its first one; None if it comes
+    late."""
     if picture is None:
         return "its first picture comes late"
     name = picture.format.name
@@ -62,8 +63,8 @@ class PlanesReader:
         self._lock = threading.Lock()
         self._to_bgr, self._to_first = VideoReformatter(), VideoReformatter()
         self._size: tuple[int, int] | None = None  # width, height of the first picture
-        self._kind: tuple[Any, ...] = ()  # of the last picture
-        self._colours: Colours | None = None  # for ``_kind``; None if that must become BGR
+        self._kind: tuple[Any, ...] = ()  # kind of the last picture
+        self._colours: Colours | None = None  # None if pictures must become BGR
 
     def read(self, picture: Any) -> Picture:
         """Return PyAV's ``picture`` as views of its planes, or as BGR if that is impossible."""
@@ -124,7 +125,7 @@ class Easel:
         self._turns = itertools.count()
 
     def put(self, frame: Frame) -> None:
-        """Replace a frame's planes with a copy, or a BGR picture, that may be drawn into."""
+        """Replace a frame's planes with a copy or a BGR picture. Either may be drawn into."""
         given = frame.picture
         if not isinstance(given, Planes):
             return

@@ -23,7 +23,7 @@ PAUSES_S = (0.5, 2.0)  # before each retry
 
 
 class RangedObject:
-    """An object in a store, for several threads. ``received``: bytes so far."""
+    """An object in a store, which several threads may read. ``received``: bytes received so far."""
 
     most_at_once = MOST_AT_ONCE
     keeps_part = False  # whether the bytes before an error are accepted as a shorter object
@@ -116,7 +116,7 @@ class StoredObject(RangedObject):
     place: Location
 
     def _open(self) -> Any:
-        # fsspec's cache is off, since all openings share ours.
+        # fsspec's cache is off, since all openings share our own cache.
         file = open_store(self.place).open(
             path_in_store(self.place), "rb", block_size=BLOCK, cache_type="none"
         )

@@ -1,7 +1,7 @@
 """Standard input as a file that can be read once, from its first byte to its last.
 
-Bytes are kept until the second frame is requested, so that the input can be opened again from its
-first byte until then. A pipe may stay silent for ever, so every wait checks ``stopped``.
+Bytes are kept until the second frame is requested. The input can be opened again from its first
+byte until then. A pipe may stay silent for ever, so every wait checks ``stopped``.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from detector.core.errors import DetectVideoError, EngineError, SourceError
 from detector.core.errors.secrets import keep_secret
 from detector.core.sources._addresses import STORES, Location, credentials_of
 
-CONNECT_S, SILENT_S = 20.0, 30.0  # timeouts: to connect; while no byte arrives
+CONNECT_S, SILENT_S = 20.0, 30.0  # timeouts: for connecting, and while no byte arrives
 # Retries by the libraries. With ours (_ranges.py) they take less than the 300 s after which the
 # watchdog stops a worker, so the worker can still report that the server is silent.
 TRIES = 2
@@ -77,7 +77,7 @@ def _open(scheme: str) -> Any:
 
 def _choose_settings(scheme: str) -> dict[str, Any]:
     if scheme == "s3":
-        retries = {"mode": "standard", "total_max_attempts": 1}  # none, because s3fs retries
+        retries = {"mode": "standard", "total_max_attempts": 1}  # no retries, because s3fs retries
         timeouts = {"connect_timeout": CONNECT_S, "read_timeout": SILENT_S, "retries": retries}
         session = _create_aws_session()
         return {"use_listings_cache": False, "config_kwargs": timeouts, "session": session}
@@ -92,7 +92,7 @@ def _create_aws_session() -> Any:
     def parse(value: Any) -> datetime:
         try:
             date = datetime.fromisoformat(value)
-        except (TypeError, ValueError):  # other services use other formats
+        except (TypeError, ValueError):  # other services write dates in other formats
             return parse_timestamp(value)  # type: ignore[no-any-return]
         return date if date.tzinfo is not None else date.replace(tzinfo=UTC)
 

@@ -29,12 +29,13 @@ from detector.core.sources._ranges import PAUSES_S, RangedObject
 from detector.core.sources._storage import ObjectInfo, explain
 
 SILENT_S = 20.0  # timeout while no byte arrives
-READ_BYTES = 1 << 16  # per read of a connection
+READ_BYTES = 1 << 16  # bytes per read of a connection
 MOST_SKIPPED = 1 << 18  # bytes to read and discard rather than make a new request
 CHECK_S = 0.2  # between two checks whether the run must stop
 LONGEST_NAME = 200  # bytes
 
-# Returns whether the current run must stop. ``cut_when`` sets it. The default returns False.
+# ``stopped()`` returns whether the current run must stop. By default it returns False; ``cut_when``
+# replaces it.
 stopped: Callable[[], bool] = bool
 _opening = threading.local()  # ``stopped`` of the run in this thread, if there is one
 
@@ -75,7 +76,8 @@ class WebPlace:
         return f"{stem}{suffix[:20]}"
 
     def link_to(self, url: str) -> WebPlace:
-        """Return the place of a link in this file, with this login if it is on the same host."""
+        """Return the place of a link in this file. It keeps our login if the link is on the same
+        host."""
         info, at, host = urlsplit(self.whole).netloc.rpartition("@")
         parts = urlsplit(url)
         if at and parts.netloc == host and parts.scheme == self.scheme:
@@ -135,7 +137,7 @@ class WebFile:
         self._answer: Answer | None = ask(place)
         self._tag = self._answer.tag
         self._at = 0  # position of the next ``read``
-        self._received_to = 0  # position in the file of the open response's next byte
+        self._received_to = 0  # file position of the next byte in the open response
         self.broken: Exception | None = None  # the error that ended a file of unknown length
         self._kept: IO[bytes] | None = None  # a local copy, if the server supports no ranges
         if not self._answer.ranges or self._answer.size is None:
@@ -146,7 +148,8 @@ class WebFile:
         self._at = position
 
     def read(self, length: int) -> bytes:
-        """Return some bytes from the current position. Raises as ``ask``; call again to retry."""
+        """Return some bytes from the current position. Raises ``ask``'s errors; call again to
+        retry."""
         if self._kept is None:
             data = self._receive(self._at, min(length, READ_BYTES))
         else:
@@ -299,7 +302,8 @@ class WebObject(RangedObject):
         super().close()
 
 
-# In ``keep_open``, the last object stays open: a run opens a source for its size, then to read it.
+# In ``keep_open``, the last object stays open: a run opens a source for its size, and again to read
+# it.
 _lock = threading.Lock()
 _keepers = 0  # number of active ``keep_open`` blocks
 _kept: WebObject | None = None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class GreyRange(NamedTuple):
-    """The grey samples that become black and white. ``note``: the reason, for the user."""
+    """The two grey values that become black and white. ``note``: the reason, for the user."""
 
     low: float
     high: float
@@ -48,7 +48,7 @@ class Choice:
     """Options for reading. ``track``: number of the video track, from 1; None: the default track,
     else the largest. ``rate``: frame rate of a raw stream. ``grey``: value of ``--grey-range``.
     ``reduce``: returns the divisor (1, 2, 4, 8) by which a picture of a given width and height may
-    be reduced. ``at_once``: pictures decoded concurrently."""
+    be reduced. ``at_once``: how many pictures are decoded concurrently."""
 
     track: int | None = None
     rate: Fraction | None = None
@@ -85,7 +85,7 @@ def note_reduced(what: str, part: int) -> Background:
     )
 
 
-# NTSC's rates by their usual decimal spelling, which is rounded.
+# NTSC's exact rates, by their usual decimal spelling, which is rounded.
 NTSC = {
     "23.976": Fraction(24000, 1001),
     "29.97": Fraction(30000, 1001),
@@ -140,7 +140,7 @@ class Source:
     has_tracks: ClassVar[bool] = False
     # ``claims`` is called in ascending order of ``order``, last for VideoSource, which claims every
     # remaining file. A source is imported only if its regular expression ``form`` matches the whole
-    # spec, ignoring case. ``order`` and ``form`` are literals, as they are read without an import.
+    # spec, ignoring case. ``order`` and ``form`` must be literals, to be read without an import.
     order: ClassVar[int] = 0
     form: ClassVar[str] = ".*"
 
@@ -148,14 +148,14 @@ class Source:
     # (see ``loop.parts.Parts``).
     arrives: ClassVar[bool] = False
 
-    kind: ClassVar[str] = "video"  # or "pictures"; decides its default outputs
+    kind: ClassVar[str] = "video"  # "video" or "pictures"; decides the default outputs
     # Modules that ``open`` and reading import on first use.
     imports: ClassVar[tuple[str, ...]] = ()
 
     info: SourceInfo
     counts: ReadCounts
     decoder: str = ""  # the reader: "opencv", "av", "opencv (28 frames) then av", ...
-    pixels: str = "bgr"  # or "yuv420p"; single frames may still be BGR
+    pixels: str = "bgr"  # "bgr", or "yuv420p", where single frames may still be BGR
     why_no_planes: str = ""  # why a video returns BGR although planes were requested
     notes: list[str]  # messages for the session
 
@@ -220,7 +220,7 @@ class SteppingSource(Source):
     """A source that implements ``grab`` and ``retrieve``, like cv2.VideoCapture. Frames skipped by
     ``stride`` are not converted."""
 
-    pts: int  # of the last grabbed picture
+    pts: int  # time stamp of the last grabbed picture
 
     def __init__(self, stride: int = 1, frames: int | None = None) -> None:
         self.counts = ReadCounts()
@@ -254,8 +254,8 @@ class SteppingSource(Source):
         return self._held
 
     def seek(self, start_s: Fraction) -> int | None:
-        """Grab a picture at or before ``start_s`` and return its number. Return None if pictures
-        after a seek might differ from those without one."""
+        """Grab a picture at or before ``start_s`` and return its number. Return None if seeking
+        might change the pictures that follow."""
         return None
 
     def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:

@@ -28,7 +28,7 @@ from detector.core.types import Candidates
 class AnchoredLayer:
     """The numbers that decode a map [1, A*(5+C), h, w]."""
 
-    anchors: tuple[tuple[float, float], ...]  # A pairs of width, height in network pixels
+    anchors: tuple[tuple[float, float], ...]  # (width, height) of A anchors, network pixels
     classes: int
     stride: int  # pixels per cell
 

@@ -65,7 +65,7 @@ def _choose_ink(color: Color) -> Color:
 PALETTE = _make_palette(80)  # one per class of COCO; higher class ids reuse them
 INKS = tuple(_choose_ink(color) for color in PALETTE)
 
-PEOPLE = {"person", "people", "pedestrian"}  # in COCO, VisDrone and MOT, and the default model
+PEOPLE = {"person", "people", "pedestrian"}  # names in COCO, VisDrone, MOT, default model
 YELLOW = 3  # index in the palette: the background of a remark
 FEW = 12  # boxes; with more, text is smaller, and ambiguous labels get a thick corner
 BLOCKS = 6  # most blocks along the shorter side of a pixelated object
@@ -92,13 +92,14 @@ class Style:
 
 
 class PlacedLabel(NamedTuple):  # a frozen dataclass takes four times as long to create
-    """A label and its top left corner, pixels. ``number``: index of its detection; remark: None."""
+    """A label and its top left corner, pixels. ``number``: its detection's index; None: a
+    remark."""
 
     number: int | None
     text: str  # the class name, or "" if only the score fits
     score: str
     shade: int  # index in PALETTE
-    scale: float  # of the text
+    scale: float  # scale of the text
     label: Label
     x: int
     y: int
@@ -116,9 +117,9 @@ class Corner(NamedTuple):
 class DrawnLayout:
     """The positions of everything that ``annotate`` or an overlay draws in one picture.
 
-    ``line``: width in pixels. ``boxes``: as in ``Corner``, best score first. ``shades``: indexes in
-    PALETTE. ``corners``: in drawing order. ``dots``: indexes of boxes with a dot instead of a
-    label. ``dashed``: indexes of boxes of objects that were predicted, not detected.
+    ``line``: width in pixels. ``boxes``: x1, y1, x2, y2 of each, best score first. ``shades``:
+    indexes in PALETTE. ``corners``: in drawing order. ``dots``: indexes of boxes with a dot instead
+    of a label. ``dashed``: indexes of predicted boxes, which were not detected.
     """
 
     line: int
@@ -128,7 +129,7 @@ class DrawnLayout:
     corners: list[Corner]
     dots: list[int]
     dashed: frozenset[int] = frozenset()
-    trails: tuple[NDArray[np.float32], ...] = ()  # of each box, points [n, 2]
+    trails: tuple[NDArray[np.float32], ...] = ()  # trail of each box: points [n, 2]
 
 
 def lay_out(width: int, height: int, detections: Detections, style: Style) -> DrawnLayout:
@@ -167,7 +168,7 @@ def _mean_side(width: int, height: int) -> float:
 
 
 def _text_scale(width: int, height: int, style: Style) -> float:
-    """Return the scale: at 1280x720 it is 0.64, for capitals of 9 pixels in OpenCV 5, 13 in 4."""
+    """Return the scale. At 1280x720 it is 0.64: capitals have 9 pixels in OpenCV 5, 13 in 4."""
     return round(max(0.4, _mean_side(width, height) / 1500) * style.font_scale, 3)
 
 
@@ -182,7 +183,7 @@ def _classes_of_people(names: tuple[str, ...]) -> frozenset[int]:
 
 
 def _choose_colors(detections: Detections) -> NDArray[np.int64]:
-    """Return the number of each object's colour, [M]: its track id, or its class id without one."""
+    """Return the number of each object's colour, [M]: its track id, or else its class id."""
     if detections.track_ids is None:
         return detections.class_ids
     tracked = detections.track_ids >= 0
@@ -339,7 +340,7 @@ def _find_ambiguous(layout: DrawnLayout) -> list[bool]:
     shades = np.array(layout.shades)
     mistaken = shades[own][:, None] == shades
     mistaken[np.arange(len(own)), own] = False
-    near = layout.line  # an outline is half a line wide to either side
+    near = layout.line  # an outline extends half a line width to either side
     mistaken &= (left <= x2 + near) & (top <= y2 + near)
     mistaken &= (right >= x1 - near) & (bottom >= y1 - near)
     inside = (left > x1 + near) & (top > y1 + near)

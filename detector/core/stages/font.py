@@ -63,7 +63,8 @@ class Font:
         return True
 
     def write(self, texts: tuple[str, ...], scale: float) -> list[Text]:
-        """Draw the runs of these texts, and return them from left to right. Raises UsageError."""
+        """Draw these texts in runs of one font each. Return the runs from left to right. Raises
+        UsageError."""
         size = max(SMALLEST, round(EM * scale))
         gap = Text(np.empty((0, 0), np.uint8), 0, 0, round(size * 0.28))
         runs: list[Text] = []

@@ -88,8 +88,8 @@ def survivors(
     threshold (NaN never does); None if there is none. Order: anchor, y, x, or with ``anchors_last``
     y, x, anchor.
 
-    Neither filter drops a candidate, since the product of two probabilities is at most either of
-    them. With few classes we also filter by class before copying any cell: in a network without
+    Neither filter drops a candidate, since a product of two probabilities is never larger than
+    either. With few classes we also filter by class before copying any cell: in a network without
     trained objectness, every cell passes the filter by objectness.
     """
     places, copies, first = [], [], 0
@@ -147,12 +147,12 @@ def map_sizes(outputs: Sequence[Floats]) -> Sizes:
 class YoloLayer:
     """The numbers of a darknet [yolo] layer that decode a map [1, A*(5+C), h, w]."""
 
-    anchors: tuple[tuple[float, float], ...]  # A pairs of width, height in network pixels
+    anchors: tuple[tuple[float, float], ...]  # (width, height) of A anchors, network pixels
     classes: int
     cell_width: float  # network pixels per cell
     cell_height: float
     scale_x_y: float = 1.0  # stretches the range of centres, to reach a cell's edges
-    # The network itself ends in a logistic, and sizes are (2 t)^2 instead of e^t.
+    # True: the network itself ends in a logistic, and sizes are (2 t)^2 instead of e^t.
     new_coords: bool = False
 
 

@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from detector.core.stages.font import Font
 
 FONT = cv2.FONT_HERSHEY_SIMPLEX
-FONT_HEIGHT = 21.0  # pixels of a capital at scale 1.0 with OpenCV 4; OpenCV 5 draws 14 there
+FONT_HEIGHT = 21.0  # pixels of a capital at scale 1.0 with OpenCV 4; with OpenCV 5, 14
 MANY_SCRIPTS = int(cv2.__version__.split(".")[0]) >= 5  # OpenCV 4 has only ASCII
 
 # A label may hide this share of the objects below it, added up over all boxes that it touches.
 HIDDEN_SHARE = 0.08
 # A label that hides a larger share of people's heads, in total, moves to a place that hides less.
 HEAD_SHARE = 0.04
-MANY = 24  # boxes; with more, numpy computes what labels hide faster than Python
+MANY = 24  # with more boxes, numpy is faster than Python at computing what labels hide
 PAIRS_AT_ONCE = 2048  # pairs of a label and an object per step, in a buffer of 64 kB
-CELLS = 320  # on the longer side of the grid of taken places, which needs at most 100 kB
+CELLS = 320  # cells along the longer side of the grid of taken places, which has at most 100 kB
 
 Color = tuple[int, int, int]
 Sides = tuple[float, float, float, float]  # x1, y1, x2, y2, pixels
-Weighed = tuple[float, float, float, float, float]  # x1, y1, x2, y2, 1 / its area
+Weighed = tuple[float, float, float, float, float]  # x1, y1, x2, y2, 1 / the box's area
 Position = tuple[int, int, int]  # x, y of a label's top left corner, pixels; index in PLACES
 
 
@@ -89,7 +89,7 @@ def _write_in_font(font: Font, text: str, score: str, scale: float, pad: int) ->
     coverage = np.zeros((height + 2 * pad, width + 2 * pad), np.uint8)
     x = pad
     for run in runs:
-        # Ink may extend beyond its run, as in italics; only the label's border clips it.
+        # Letters may extend beyond their own width, as in italics; only the label clips them.
         high, wide = run.coverage.shape
         left = min(max(0, x + run.left), max(0, coverage.shape[1] - wide))
         target = coverage[pad + run.top - top :, left:][:high, :wide]
@@ -114,7 +114,7 @@ def drawable(name: str, class_id: int, font: Font | None = None) -> str:
 
 def reason_against(name: str, font: Font | None = None) -> str:
     """Return why a label cannot show this name: "letters" if the font lacks some, or "order" if
-    letters join or run from right to left, and Pillow cannot draw that; "" if it can."""
+    letters join or run from right to left, and Pillow cannot draw that; "" if a label can."""
     name = unicodedata.normalize("NFC", name)
     if name.isascii():
         return ""
@@ -247,7 +247,7 @@ class LabelSpace:
 
 def _estimate_head(x1: float, y1: float, x2: float, y2: float) -> Sides:
     """Estimate where a person's head is: at the top centre, at most 0.35 of the box's height. That
-    fits a person who is close and cut off. A standing person's head is a seventh."""
+    fits a person who is close and cut off. A standing person's head is a seventh of the height."""
     wide, high = x2 - x1, y2 - y1
     return x1 + 0.2 * wide, y1, x2 - 0.2 * wide, y1 + min(0.35 * high, 0.6 * wide)
 
@@ -269,7 +269,7 @@ def _select_near(
 def _sum_hidden(
     objects: Sequence[Weighed], left: float, top: float, right: float, bottom: float
 ) -> float:
-    """Return the sum of the shares of objects that an area hides."""
+    """Return the sum, over all objects, of the share that an area hides."""
     hidden = 0.0
     for x1, y1, x2, y2, per_area in objects:
         across = (x2 if x2 < right else right) - (x1 if x1 > left else left)

@@ -25,13 +25,13 @@ def nms(
     classes: Sequence[int] | None = None,
     names: tuple[str, ...] = (),
 ) -> Detections:
-    """Run greedy NMS: the best remaining box suppresses all later ones with IoU > ``iou`` of its
-    class, or of any class with ``agnostic``.
+    """Run greedy NMS: the best remaining box suppresses all later boxes of its class (with
+    ``agnostic``, of any class) whose IoU with it is above ``iou``.
 
-    ``iou`` None: nothing is suppressed, for networks whose boxes are final. ``classes``: other ids
-    are dropped first. The lower index wins a tie. At most ``max_det`` are returned, best first;
-    ``Detections.cut`` counts the others that reach ``conf``. Boxes stay in network pixels,
-    unclipped.
+    ``iou`` None: nothing is suppressed, for networks whose boxes are final. ``classes``: candidates
+    of other class ids are dropped first. The lower index wins a tie. At most ``max_det`` are
+    returned, best first; ``Detections.cut`` counts the others that reach ``conf``. Boxes stay in
+    network pixels, unclipped.
     """
     boxes, scores, class_ids = candidates
     if not len(scores):
@@ -92,7 +92,8 @@ def _suppresses(
     groups: NDArray[np.int64],
     iou: float,
 ) -> NDArray[np.bool_]:
-    """Return [len(first), len(second)]: same group and IoU > ``iou``; False for empty boxes."""
+    """Return [len(first), len(second)]: whether a pair is of one group and its IoU is > ``iou``.
+    Empty boxes suppress nothing."""
     # Make columns contiguous, because each is read once per row of the result.
     a = np.ascontiguousarray(boxes[first].T)[:, :, None]
     b = np.ascontiguousarray(boxes[second].T)[:, None]
@@ -108,9 +109,9 @@ def _suppresses(
 def map_classes(dense: Floats, conf: float, groups: Sequence[Sequence[int]]) -> Candidates:
     """Return candidates whose classes are mapped before NMS. This is the head of ``eval``.
 
-    Average precision needs every class of a box, and for a class that combines several of the
-    model's (vehicle: car, bus, truck, motorcycle) the highest of their scores. If classes were
-    mapped after NMS, a lorry detected as truck and as bus would count twice.
+    Average precision needs every class of a box. A class may combine several classes of the model
+    (vehicle: car, bus, truck, motorcycle); it then needs the highest of their scores. If classes
+    were mapped after NMS, a lorry detected as truck and as bus would count twice.
 
     ``dense``: [1, N, 5 + C]: cx, cy, w, h in network pixels, objectness, class probabilities (not
     multiplied). ``groups``: the model's ids for each mapped class. A candidate is a row and mapped

@@ -176,7 +176,7 @@ def pixelate_planes(planes: Planes, area: Rect, few: tuple[int, int]) -> None:
 def _halve(label: Label, odd_x: int, odd_y: int) -> NDArray[np.uint8]:
     """Return a label's coverage for each 2x2 pixels, from the even pixel at or before its corner.
     ``odd_x`` and ``odd_y``: 1 if its position is odd."""
-    # Extend its border, which has one colour, to whole 2x2 blocks.
+    # Extend the label's border, which has one colour, to whole 2x2 blocks.
     right, bottom = (label.width + odd_x) % 2, (label.height + odd_y) % 2
     sides = odd_y, bottom, odd_x, right
     extended = cv2.copyMakeBorder(label.coverage, *sides, cv2.BORDER_REPLICATE)
@@ -192,5 +192,5 @@ def _blend_planes(fill: Color, ink: Color, colours: Colours) -> NDArray[np.uint8
 
 
 def _reach(line: int) -> int:
-    """Return how many pixels a cv2 line extends to either side: cv2 draws widths 2, 3 as 3, 5."""
+    """Return how many pixels a cv2 line extends to either side: it draws 2 as 3, and 3 as 5."""
     return 0 if line == 1 else (line + 1) // 2

@@ -1,4 +1,4 @@
-"""Write a source picture into a request's slot, by the geometry of the model's family."""
+"""Write a source picture into a request's slot, in the geometry that the model's family needs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from detector.core.types import (
 MOST_AREA = (21, 20)
 # Without this limit, a picture of 100:1 would get an input of one cell, too small for an object.
 LEAST_CELLS = 3
-# KleidiCV leaves a scale to OpenCV if it misses the size by more than 1e-7 pixels (cv2 5.0).
+# KleidiCV leaves scaling to OpenCV if the scale misses the size by over 1e-7 pixels (cv2 5.0).
 NUDGES = (2e-7, -2e-7, 3e-7, -3e-7)
 
 
@@ -98,8 +98,8 @@ def resize(image: Image, size: tuple[int, int], out: Image | None = None) -> Ima
 
 
 def _resize_in_opencv(image: Image, size: tuple[int, int], nudge: float) -> Image:
-    """Make cv2 scale with OpenCV's own code: by a scale that misses the height by ``nudge`` pixels,
-    or if that is 0, by adding copies of the picture as more channels."""
+    """Make cv2 scale with OpenCV's own code. For this, use a scale that misses the height by
+    ``nudge`` pixels; if ``nudge`` is 0, add copies of the picture as more channels."""
     height, width, channels = image.shape
     if nudge:
         scaled = cv2.resize(image, None, fx=size[0] / width, fy=(size[1] + nudge) / height)
@@ -113,7 +113,8 @@ def _find_nudge(shape: tuple[int, ...], size: tuple[int, int]) -> float:
     """Return a nudge with which pictures of ``shape`` get the same pixels as with more channels, in
     a third of the time; 0 if none has this effect.
 
-    A nudge may change the weights of a row by 1/2048. That changes 1 pixel in 16 of noise.
+    A nudge may change the weights of a row by 1/2048. In a picture of noise, that changes 1 pixel
+    in 16.
     """
     if size[0] < 256:
         return 0
@@ -138,8 +139,8 @@ def _planes_to_rgb(planes: Planes, inner: Image) -> None:
 
 @lru_cache(maxsize=16)
 def _as_swscale(colours: Colours) -> NDArray[np.float32]:
-    """Return ``yuv_to_rgb`` darkened to match swscale's BGR, which rounds each product down (red
-    and blue have two, green three). One level can move a score across the threshold."""
+    """Return the matrix of ``yuv_to_rgb``, darkened to match swscale, which rounds each product
+    down (red and blue have two, green three). One level can move a score across the threshold."""
     matrix = yuv_to_rgb(colours).copy()
     matrix[:, 3] -= (1.0, 1.5, 1.0)
     return matrix

@@ -41,8 +41,9 @@ WHOLE = 0.01  # tolerance for a whole class number
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns of output number ``output``: ``count`` columns from ``first`` on; None: all.
-    ``across``: the output is [1, columns, N], not [1, N, columns]. An output [1, N] is one column.
+    """Columns of output number ``output``: ``count`` columns from ``first`` on (None: all the
+    rest). ``across``: the output is [1, columns, N], not [1, N, columns]. An output [1, N] is one
+    column.
     """
 
     output: int = 0
@@ -64,12 +65,12 @@ class Cells:
 
     ``centre``: position of a cell's point inside the cell, 0 to 1. ``anchors``: consecutive rows
     per cell. ``sizes``: instead of ``anchors``, the priors of a cell of each stride (SSD), in
-    pixels: one side if square, or width and height. Offsets are then in priors, not in cells.
-    ``variances``: factors on x and y, and on width and height.
+    pixels: one side if square, or width and height. Offsets are then in units of priors, not of
+    cells. ``variances``: factors on x and y, and on width and height.
     """
 
     kind: str
-    height: int  # of the input, pixels
+    height: int  # height of the input, pixels
     width: int
     strides: tuple[int, ...]
     bins: int = 1

@@ -47,7 +47,7 @@ class Stillness:
             slot = slot[0]
         height, width = slot.shape[:2]
         size = max(1, width // CELL), max(1, height // CELL)
-        # Halving it twice takes cv2 a third of the time of one step by four.
+        # Halving the size twice takes cv2 a third of the time of one step by four.
         half = cv2.resize(slot, (2 * size[0], 2 * size[1]), interpolation=cv2.INTER_AREA)
         cells = cv2.resize(half, size, interpolation=cv2.INTER_AREA)
         before = self._inferred.get(camera)

@@ -6,9 +6,9 @@ a fifth we use). The whole picture is an input too, because tiles cut large obje
 
 Boxes of two inputs are one object if they have the same class and an IoU above ``SAME``. A box at a
 seam, which is an edge of a tile inside the picture, may be only a piece of the object. Overlapping
-tiles should find the same in their common pixels, so if one box is at a seam, both are clipped to
-these pixels before they are compared. A piece also belongs to a whole box that contains more than
-``INSIDE`` of its area. From the boxes of one object we keep
+tiles should find the same objects in their common pixels. So if one box is at a seam, both are
+clipped to these pixels before they are compared. A piece also belongs to a whole box that contains
+more than ``INSIDE`` of its area. From the boxes of one object we keep
 
     the best-scored box that is not at a seam;
     if all are at seams, the box that encloses them, with their best score.
@@ -37,9 +37,9 @@ from detector.core.types import (
 
 OVERLAP = 0.2  # share of a tile's side that overlaps the next tile
 SAME = 0.5  # IoU, in the pixels that both inputs show
-INSIDE = 0.5  # share of a piece's area
+INSIDE = 0.5  # share of a piece's area that the whole box contains
 BLOCK = 256  # boxes compared with all others at once
-EDGE = 0.03  # of a tile's side: a box that ends this close to a seam counts as cut
+EDGE = 0.03  # share of a tile's side; a box that ends this close to a seam counts as cut
 
 Boxes = NDArray[np.float32]  # xyxy [M, 4]
 Outputs = list[NDArray[np.float32]]
@@ -268,7 +268,7 @@ def _merge_twins(
         twins_of.setdefault(j, []).append(i)
     dropped = np.zeros(len(scores), bool)
     kept = np.zeros(len(scores), bool)
-    for i in np.lexsort((-scores, at_seam)).tolist():  # first those not at seams, then by score
+    for i in np.lexsort((-scores, at_seam)).tolist():  # boxes not at seams first, then by score
         if dropped[i]:
             continue
         kept[i] = True

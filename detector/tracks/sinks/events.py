@@ -20,8 +20,8 @@ def rounded(time_s: float) -> float:
 
 
 class SceneSink(RowsSink):
-    """Writes the rows of a ``Scene`` that are in its field with the sink's name. ``columns`` and
-    the method ``cells`` describe a row. The wing live uses them, too."""
+    """Writes rows of a ``Scene``: those in the field that has the sink's name. ``columns`` and the
+    method ``cells`` describe a row. The wing live uses them, too."""
 
     ending = ""
     # Accepted but ignored, because an object may leave in a frame without detections.

@@ -51,7 +51,8 @@ def _trail_seconds(text: str) -> float:
 
 
 class TrackStage(Stage):
-    """Tracks each camera separately, with ids from 1. With --infer-every, it predicts boxes."""
+    """Tracks each camera separately, with ids from 1. With --infer-every, it predicts boxes in
+    between."""
 
     turned_on_by = ("tracking", "track")
     what = "Tracking"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ZonesSettings:
-    """``classes``: those of --classes. Runs with cameras call ``zones_of``."""
+    """``classes``: the names given with --classes. Runs with cameras call ``zones_of``."""
 
     file: ZonesFile
     classes: Sequence[str] | None

@@ -1,4 +1,4 @@
-"""ByteTrack: SORT that also matches unmatched tracks with low-scoring boxes, such as that of a
+"""ByteTrack: SORT that also matches unmatched tracks with low-scoring boxes, such as the box of a
 person behind a tree (Zhang et al., 2022, arXiv:2110.06864)."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from detector.tracks.tracker import Ids, Tracker, others
 
 class BytetrackTracker(Tracker):
     least_overlap = 0.2
-    least_overlap_low: ClassVar[float] = 0.5  # for boxes of low scores
+    least_overlap_low: ClassVar[float] = 0.5  # least IoU for boxes of low scores
     hits_needed = 2
     lowest_conf = 0.1
 

@@ -3,8 +3,9 @@
 
 - momentum (OCM), which prefers boxes in the track's direction;
 - recovery (OCR), which matches a track without a box by its last detected box;
-- re-update (ORU): when a lost track is matched again, its filter is reset to when it was lost, and
-  updated along a straight line to the new box. This discards the errors of predictions.
+- re-update (ORU): when a lost track is matched again, its filter is reset to its state when the
+  track was lost, and then updated along a straight line to the new box. This discards the errors of
+  predictions.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class OcsortTracker(Tracker):
 
     def __init__(self, conf: float) -> None:
         super().__init__(conf)
-        self.frames = 0  # since the start of the scene
+        self.frames = 0  # number of frames since the start of the scene
         self.last: Floats = np.zeros((0, 4))  # box of each track when it was last seen
         # Boxes of the last frames, oldest first; NaN: not seen.
         self.past: Floats = np.zeros((0, LOOK_BACK, 4))

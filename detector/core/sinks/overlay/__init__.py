@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from detector.core.stages.font import Font
 
 MS = Fraction(1, 1000)  # Matroska's time base
-CHECKED_FIRST = 250  # packets checked before a model is loaded; the run checks all of them
+CHECKED_FIRST = 250  # packets checked before a model is loaded; the run checks all packets
 LARGEST_FONT = 32 << 20  # bytes; a font with all languages and weights is 130 MB
 ALTERNATIVE = "use --save video, which draws the boxes into the picture"
 
@@ -52,7 +52,7 @@ class OverlaySink(Sink):
 
         try:
             with closing(SourceCopy(spec)) as source:
-                if source.videos == 1:  # with several, it is not known yet which one is read
+                if source.videos == 1:  # of several, it is not known yet which is read
                     source.scan(CHECKED_FIRST)
         except UnreadableError:
             return
@@ -214,7 +214,7 @@ class _OverlayFile:
             raise
         self.copier = PacketCopier(source, self._container, streams, self._shift, packets)
         self._first_pts = first.pts
-        self._lines: list[str] = []  # of the last picture, until its end time is known
+        self._lines: list[str] = []  # lines of the last picture, until its end time is known
         self._last_pts: int | None = None
         self._last_ms = self._step = 0
         self._written = 0

@@ -1,8 +1,8 @@
 """Format the boxes and labels of one picture as lines of ASS subtitles, which players draw.
 
 A picture has one line of boxes, and usually one or two of labels. A line for each box would be
-simpler, but VLC shows none if there are many. Two properties of libass, which tests check, make few
-lines possible:
+simpler, but VLC shows no line if there are many. Two properties of libass, which tests check, make
+few lines possible:
 
 - Drawings in one line are placed side by side. Each of ours is as wide as the picture, and the k-th
   is drawn k widths to the left, so that they overlap, each in its own colour. So no drawing may
@@ -70,7 +70,7 @@ Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
 """
 
 
-@lru_cache(maxsize=1024)  # labels repeat: a class name and one of a hundred scores
+@lru_cache(maxsize=1024)  # labels repeat, as a class name has at most a hundred scores
 def escape(text: str) -> str:
     """Replace the characters that would start an ASS override or end the line."""
     text = text[:LONGEST_NAME].translate(_UNSAFE)
@@ -217,7 +217,8 @@ def _format_labels(
 
 
 def _make_text(placed: PlacedLabel, detections: Detections) -> str:
-    """Return a label with the full class name, since a player's font may have more letters."""
+    """Return a label with the full class name, since players' fonts may have letters that ours
+    lacks."""
     text = placed.text
     if text and placed.number is not None:
         text = detections.name(placed.number)

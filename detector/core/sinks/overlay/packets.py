@@ -45,8 +45,8 @@ class UnreadableError(UnfitError):
 class Scan(NamedTuple):
     """Times of the video's packets, in ticks of its time base."""
 
-    first_pts: int  # the earliest
-    last_pts: int  # the latest that is shown
+    first_pts: int  # pts of the earliest picture
+    last_pts: int  # pts of the latest picture that is shown
 
 
 def to_ms(ticks: int, base: Fraction) -> int:
@@ -131,7 +131,7 @@ class SourceCopy:
         their index in the source."""
         added = {}
         for stream in self.streams:
-            # "Opaque" means without an encoder, since AV1 may have none.
+            # "Opaque" streams need no encoder; PyAV may have none for AV1.
             copied = output.add_stream_from_template(stream, opaque=True)
             added[stream.index] = copied
             copy_description(stream, copied)
@@ -145,7 +145,6 @@ class SourceCopy:
 
 
 def _explain_refusal(stream: Any) -> str | None:
-    """Return why the muxer refuses a stream; None if it does not."""
     try:
         with av.open(BytesIO(), "w", format="matroska") as output:
             output.add_stream_from_template(stream, opaque=True)
@@ -287,7 +286,7 @@ class PacketCopier:
         self.copied += is_video
 
     def _choose_dts(self, packet: Any, index: int) -> int:
-        """Return a dts that never falls within a stream. Matroska does not store it."""
+        """Return a dts that never decreases in a stream. Matroska does not store dts."""
         last = self._dts.get(index)
         if packet.dts is not None:
             dts = packet.dts - self._shift[index]
@@ -301,7 +300,7 @@ class PacketCopier:
 
 
 def _estimate_dts(packet: Any) -> int:
-    """Return the dts; if it is missing, a time that cannot be later than it."""
+    """Return the dts. If it is missing, return a time that cannot be later."""
     if packet.dts is not None:
         return int(packet.dts)
     return int(packet.pts - REORDERED_S / packet.time_base)

@@ -38,7 +38,7 @@ class CarriedTrack:
         rules: SoundRules,
         preroll: bool,
     ) -> None:
-        """``packets``: of ``source``, in order, with None if the next has not been read yet. Raises
+        """``packets``: the packets of ``source``, in order; None: the next is not read yet. Raises
         ``BROKEN`` if the track cannot be decoded or encoded; ``output`` then gets no stream."""
         self.refused = 0  # packets refused by the decoder or the muxer
         self._ended = ""  # why the track ends before the frames do
@@ -46,7 +46,8 @@ class CarriedTrack:
         self._last_pts: int | None = None
         self._rewinds = 0  # how often the clock was set back before ``_held``
         self._left_s = Fraction(0)  # time of the last packet before the clock was set back
-        # For each number of rewinds: the end of its frames, and how much earlier they are written.
+        # Key: number of rewinds. Value: the end of the frames up to the next rewind, and how much
+        # earlier these frames are written.
         self._positions: dict[int, tuple[Fraction, Fraction]] = {}
         self._rules = rules
         self._filled_s = Fraction(0)  # end of the output so far, if gaps are filled
@@ -66,7 +67,7 @@ class CarriedTrack:
     def _add_copied_stream(self, output: Any) -> Any:
         if self._source.type == "data":
             return output.add_data_stream(self._source.name)
-        if self._source.type == "subtitle":  # opaque, since some have no encoder
+        if self._source.type == "subtitle":  # "opaque": without an encoder
             return output.add_stream_from_template(self._source, opaque=True)
         return output.add_stream_from_template(self._source)
 
@@ -123,7 +124,7 @@ class CarriedTrack:
                 break
             self._held = None
             end_s, earlier_s = self._positions.get(self._rewinds, NEVER)
-            if begin_s < end_s:  # not after the last frame of a recording
+            if begin_s < end_s:  # otherwise it is after a recording's last frame
                 yield from self._move(item, earlier_s)
 
     def _peek(self) -> Any:

@@ -68,10 +68,10 @@ class VideoFile:
         base = info.time_base if is_valid_base else Fraction(1, 90000)
         self.time_base = self.choose_time_base(base)
         self.stamps = self.make_stamps(info.longest_gap_s)
-        self.colours: Colours | None = None  # of the source's planes; None if its pictures are BGR
+        self.colours: Colours | None = None  # None if the source's pictures are BGR
         self._container: Any = None
         self._noted_tags = False
-        self._rewinds = self._behind = 0  # of the last frame
+        self._rewinds = self._behind = 0  # both of the last frame
         self._stream: Any = None
         self._tracks: CarriedTracks | None = None
 
@@ -94,10 +94,8 @@ class VideoFile:
         raise NotImplementedError
 
     def omits(self, ticks: int) -> bool:
-        """Return whether to omit a frame at this time, too soon after the last frame."""
+        """Return whether to omit a frame because this time is too soon after the last frame."""
         return False
-
-    # ---- Frames
 
     def add(self, frame: Frame, joined: bool = False) -> None:
         """Encode a frame and its sound. ``joined``: close the gap before it. Raises ``errors``."""
@@ -168,7 +166,6 @@ class VideoFile:
             self.notes += self._tracks.notes
 
     def _write_tags(self, first: Frame) -> None:
-        """Write the source's tags, and note those that the format does not support."""
         tags = shift_tags(self.info, first.pts)
         kept = {key: text for key, text in tags.items() if self.tags is None or key in self.tags}
         if self.format in ("mp4", "mov") and not _is_timecode(kept.get("timecode"), self.info.fps):

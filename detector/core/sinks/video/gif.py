@@ -15,7 +15,7 @@ from detector.core.types import Frame
 
 HUNDREDTH = Fraction(1, 100)
 SHORTEST = 2  # hundredths of a second per frame; browsers slow down shorter ones
-LONGEST_S = 600.0  # between two frames; the format's limit is 16 bits of hundredths
+LONGEST_S = 600.0  # between two frames; the format stores hundredths in 16 bits
 
 
 class GifFile(VideoFile):

@@ -22,7 +22,7 @@ from detector.core.sinks.video.stamps import Stamps
 from detector.core.stages.planes import planes_of
 from detector.core.types import Frame, Planes
 
-# ITU-T H.273's matrix smpte170m, its primaries and transfer bt709, and FFmpeg's AVCOL_RANGE.
+# Numbers of ITU-T H.273 (matrix smpte170m; primaries, transfer bt709) and FFmpeg (AVCOL_RANGE).
 BT601, BT709, LIMITED, FULL = 6, 1, 1, 2
 # MP4 stores the time between two frames, and the offset from dts to pts, in 31 bits. Its muxer
 # doubles the ticks per second of a time base until there are at least this many.
@@ -49,7 +49,7 @@ QUALITIES = {
     },
     "small": {"preset": "veryfast", "crf": "23"},
 }
-CRF = "23"  # for --preset
+CRF = "23"  # the crf used with --preset
 TIME_BASES = {"mpegts": Fraction(1, 90_000), "flv": Fraction(1, 1000)}  # the only ones allowed
 # FFmpeg does not recognize some files of fewer packets as MPEG-TS.
 TS_MIN_PACKETS, TS_NULL = 32, b"\x47\x1f\xff\x10" + b"\xff" * 184
@@ -92,7 +92,8 @@ class YuvFile(VideoFile):
         context.colorspace, context.color_primaries, context.color_trc = BT601, BT709, BT709
         context.color_range = LIMITED
         if (colours := self.colours) is not None:
-            # Set even unspecified colours, so that players treat source and output alike.
+            # Set the colours even if they are unspecified, so that players treat source and output
+            # alike.
             context.colorspace, context.color_primaries = colours.matrix, colours.primaries
             context.color_trc = colours.transfer
             context.color_range = FULL if colours.full_range else LIMITED
@@ -105,7 +106,7 @@ class YuvFile(VideoFile):
         picture, own = frame.picture, self.colours
         if own is None:
             return self._canvas.fill(frame.image)
-        # The file states the range and matrix of its first picture, so others are converted.
+        # The file states the first picture's range and matrix, so others are converted to these.
         if not isinstance(picture, Planes) or picture.colours[3:] != own[3:]:
             picture = planes_of(frame.image, own)
         return self._canvas.fill(picture)
@@ -154,7 +155,7 @@ class H264File(YuvFile):
             options = {"preset": self.preset, "crf": CRF}
         if self.crf is not None:
             options["crf"] = str(self.crf)
-        # Only planes from the decoder have closed captions, so we drop them for consistency.
+        # Only planes from the decoder have closed captions, so we drop captions for consistency.
         options["a53cc"] = "0"
         return options
 
@@ -170,8 +171,8 @@ class H264File(YuvFile):
             self.options["x264-params"] = "chromaloc=2" if own is None else f"chromaloc=2:{own}"
         stream = super().add_stream(container, height, width)
         if height * width <= HUGE_PIXELS:
-            # With a thread per frame, ``encode`` returns before the picture is encoded. PyAV's
-            # default, a thread per slice, waits for the end: 0.75 to 0.85 of the FPS.
+            # With a thread per frame, ``encode`` returns before the picture is encoded. With PyAV's
+            # default, a thread per slice, it waits for the end, at 0.75 to 0.85 of the FPS.
             stream.codec_context.thread_type = "FRAME"
             stream.codec_context.thread_count = min(MOST_THREADS, max(1, usable_cores() * 3 // 2))
         return stream

@@ -1,9 +1,9 @@
 """Join separately encoded parts into one H.264 video, without re-encoding.
 
-We use the packets of the parts and their order, but not their times: those are computed from the
-source's time stamps, as in a video of one run, and the sound is copied from the source. Like x264,
-we set a packet's dts to the pts of the picture shown ``delay`` places earlier. Every part
-begins with an IDR picture and all have the same parameter sets, so the result is a valid stream.
+We use the packets of the parts and their order, but not their times. We compute the times from the
+source's time stamps, as in a video of one run, and copy the sound from the source. Like x264, we
+set a packet's dts to the pts of the picture shown ``delay`` places earlier. Every part begins with
+an IDR picture and all have the same parameter sets, so the result is a valid stream.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class JoinedFile(H264File):
         self._template = parts[0]
         packets = _read_packets(parts, orders)
         rank, packet = next(packets)
-        # In ticks of the output, for each picture in display order
+        # For each picture in display order: its time stamp and duration, in ticks of the output.
         stamps, durations = array("q"), array("q")
         for at in range(len(frames)):
             watch()

@@ -13,7 +13,7 @@ COPIED_IN_MOV = ("aac", "mp3", "ac3", "eac3", "alac")
 COPIED_IN_TS = ("aac", "mp3", "ac3", "eac3")
 COPIED_IN_FLV = ("aac",)  # FLV supports MP3 only at three rates
 COPIED = (*COPIED_IN_MOV, "opus", "flac")
-# How often the source's clock has been set back, and the time on it in seconds
+# (how often the source's clock has been set back, the clock's time in seconds)
 Moment = tuple[int, Fraction]
 BROKEN = (av.FFmpegError, OSError, ValueError, IndexError)  # raised for damaged or missing sound
 

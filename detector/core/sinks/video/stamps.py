@@ -7,7 +7,7 @@ from fractions import Fraction
 
 
 class Stamps:
-    """Converts each frame's pts to the pts to write, both in ticks of ``time_base``.
+    """Converts each frame's pts in the source to its pts in the output, in ticks of ``time_base``.
 
     If a pts is not later than the last one, or more than ``longest_gap_s`` later, its frame is
     written one nominal duration after the last frame (counted in ``replaced``).
@@ -29,7 +29,7 @@ class Stamps:
         self.shift = 0  # written = source - shift
         self.last: int | None = None
         self._last_index = 0
-        self.duration = self.nominal  # of the last frame
+        self.duration = self.nominal  # duration of the last frame
         self.replaced = 0
         self._reach = reach
         self._recent: deque[int] = deque(maxlen=reach_frames - 1)

@@ -25,13 +25,13 @@ from detector.core.sinks.video.sound_rules import BROKEN, Moment, SoundRules
 from detector.core.types import BACK_S, PipedTrack, SourceInfo
 
 SEEK_IF_LATER_S = 10  # seek to the first frame only if it is later than this
-SEEK_MARGIN_S = 5  # time before the first frame at which reading starts
+SEEK_MARGIN_S = 5  # reading starts this long before the first frame
 STYLED = ("ass", "ssa")  # subtitle formats that use attached fonts
 LAG_S = 2  # sound may be stored this much later than its pictures
 
 
 class CarriedTracks:
-    """The copied tracks of an output. ``notes`` name the omitted ones."""
+    """The copied tracks of an output. ``notes`` name the omitted tracks."""
 
     def __init__(
         self,

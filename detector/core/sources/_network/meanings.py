@@ -15,7 +15,7 @@ _UNREACHABLE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHO
 @dataclass(frozen=True, slots=True)
 class ErrorMeaning:
     text: str
-    login: bool = False  # wrong user or password
+    login: bool = False  # whether the user or password is wrong
 
 
 def explain(error: BaseException, timed_out: bool = False) -> ErrorMeaning:

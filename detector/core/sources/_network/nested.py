@@ -39,7 +39,7 @@ RESOLVE_TIMEOUT_S = 5.0
 # at 6 s per segment.
 MOST_MISSING = 100
 LONGEST_KEY = 16  # bytes; a file this short may be a key, which does not prove that segments arrive
-# FFmpeg and Python parse unusual addresses differently, so this does not match them.
+# FFmpeg and Python parse unusual addresses differently, so this does not match unusual ones.
 _ORIGIN = re.compile(
     r"(?:crypto[+:])?(?P<scheme>https?)://(?:[!$-.0->@-~]*@)?"
     r"(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>\d{1,5}))?(?:[/?#][!-~]*)?",
@@ -127,8 +127,8 @@ class NestedOpener:
     """A callback for PyAV's ``io_open`` to read the playlist ``address``. PyAV calls it with an
     address, FFmpeg's flags and the demuxer's options.
 
-    ``options``: the camera's. ``follows``: whether ``resolve`` may follow redirects on the
-    camera's host; False if an option is set that ``resolve`` does not send. ``denied``: another
+    ``options``: options for the camera. ``follows``: whether ``resolve`` may follow redirects on
+    the camera's host; False if an option is set that ``resolve`` does not send. ``denied``: another
     host that denied access, or None. ``failure``: the last request's error, or None. ``given_up``:
     why no more segments are requested, or "".
     """

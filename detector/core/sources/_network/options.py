@@ -4,7 +4,7 @@
 PERSONAL = frozenset(
     ("headers", "cookies", "referer", "post_data", "cert_file", "cert", "key_file", "key")
 )
-# Options for every host. (FFmpeg itself discards the TLS ones where they do not apply.)
+# Options for every host. (FFmpeg itself discards the TLS options where they do not apply.)
 SHARED = frozenset(
     "http_proxy user_agent rw_timeout timeout icy".split()
     + "tls_verify verify ca_file cafile verifyhost".split()

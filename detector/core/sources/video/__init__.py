@@ -33,7 +33,7 @@ class VideoSource(Source):
             source: Source = module.open(spec, **how)
             return source
         with ExitStack() as stack:
-            # Hide the suffix: with some of a picture's, FFmpeg would read a single picture.
+            # Hide the suffix: for some suffixes of pictures, FFmpeg would read only one picture.
             stack.enter_context(hold(spec, suffix=""))
             source = module.open(spec, **how)
             weakref.finalize(source, stack.pop_all().close)

@@ -14,12 +14,10 @@ from detector.core.sources.video._structure import find_damage
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A comparison of a file's packets with the frames decoded from it."""
-
     lost: int  # packets that must show a picture, minus the frames decoded
     remaining: int  # packets after the last frame
     error: str = ""  # why the demuxer stopped early
-    damage: str = ""  # of the file's structure
+    damage: str = ""  # how the file's structure is damaged
 
     @property
     def reason(self) -> str:

@@ -29,7 +29,7 @@ class Clock:
         self._gap_ticks = round(self._info.longest_gap_s / self._info.time_base) + self._ticks
         self.jumps = self._rewinds = self._shift = 0
         self._offset = 0  # added to stamps after overflows
-        self._latest: int | None = None  # the last stamp, with ``_offset``
+        self._latest: int | None = None  # the last stamp plus ``_offset``
         self._last: int | None = None  # pts of the last frame
         self._replaced = 0  # stamps replaced in a row
 

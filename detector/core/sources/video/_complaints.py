@@ -1,8 +1,8 @@
 """Catch the errors that FFmpeg logs while it reads, since nothing else reveals a concealed picture.
 
 If a packet is damaged, FFmpeg often guesses the rest of the picture, returns it and only logs an
-error. PyAV can catch the log of its own FFmpeg. cv2 contains another copy of FFmpeg and has no
-such function, so we make that copy log into PyAV's: its log callback becomes ``av_vlog`` of PyAV's
+error. PyAV can catch the log of its own FFmpeg. cv2 contains another copy of FFmpeg and has no such
+function. So we make that copy log into PyAV's: as its log callback we set ``av_vlog`` of PyAV's
 library, which has the same signature. Messages less severe than errors are discarded there in C,
 without the GIL, so catching the log of an intact file costs nothing.
 """
@@ -148,7 +148,7 @@ class CaughtLog:
             return
         cv2_library, av_library = libraries
         if _address(cv2_library.av_vlog).value == _address(av_library.av_vlog).value:
-            av.logging.set_level(av.logging.get_level())  # same library: restores PyAV's callback
+            av.logging.set_level(av.logging.get_level())  # one library: restore its callback
         else:
             cv2_library.av_log_set_callback(_address(av_library.av_vlog))
             self._redirected = cv2_library

@@ -41,14 +41,14 @@ DEFAULT_FPS = Fraction(25)  # FFmpeg's own default for raw streams
 RAW_FLAGS = 0x0180  # AVFMT_NOTIMESTAMPS and AVFMT_GENERIC_INDEX, set by demuxers of raw streams
 IMAGE_PIPE_SUFFIX = "_pipe"  # suffix of demuxers of joined pictures, such as jpeg_pipe
 MOST_FPS = 1000  # a higher rate is a clock's resolution, such as DV's 60000
-JOINT_PACKETS = 2  # a key frame at most this many packets after a gap begins a joined recording
-PIPE_BYTES = 1 << 16  # per read of a pipe
+JOINT_PACKETS = 2  # a joined recording begins at a key frame within this many packets after a gap
+PIPE_BYTES = 1 << 16  # bytes per read of a pipe
 # With a thread per frame, these decoders detect the same damage in some runs only.
 RACY_CODECS = ("mpeg4",)
 
 
 def _name_side_data(kind: type[SideDataType], number: Any) -> SideDataType:
-    """Return a new member for side data unknown to PyAV, which otherwise lists none."""
+    """Return a member for side data that PyAV does not know. PyAV would list none without it."""
     unnamed = object.__new__(kind)
     unnamed._name_, unnamed._value_ = f"UNNAMED_{number}", number
     return unnamed
@@ -65,16 +65,16 @@ class VideoInfo:
     stream: int  # index among all streams of the container
     info: SourceInfo
     has_timestamps: bool  # False: pts are computed from the frame rate
-    decodable: bool  # PyAV has a decoder for it
+    decodable: bool  # whether PyAV has a decoder for it
     log_names: tuple[str, ...]  # names of its demuxer and decoder in FFmpeg's log
     complaint: str  # an error that the demuxer logged before the first packet, or ""
     not_for_opencv: str  # why cv2 must not read it; "" if it may
     why_no_planes: str  # why its pictures are read as BGR; "" if they may stay YUV
     plain: bool  # whether ``_bgr.is_plain`` is true for its first picture
-    rotation: int | None  # of the first picture, in degrees; None if none was decoded
+    rotation: int | None  # the first picture's, in degrees; None if none was decoded
     notes: tuple[str, ...]  # messages for the session about choices made
     factor: int  # divisor of width and height when decoding (``types.Reduced``); 1: full size
-    grey: GreyRange | None = None  # of samples of more than 8 bits; None: the whole range
+    grey: GreyRange | None = None  # range of samples with more than 8 bits; None: the whole range
 
     @property
     def ticks(self) -> int:
@@ -177,11 +177,11 @@ class Demuxed:
     """Facts about the packets of a stream."""
 
     packets: int = 0
-    keys: int = 0  # key frames among them
-    gaps: int = 0  # packets after which data is missing, according to the demuxer
+    keys: int = 0  # number of key frames
+    gaps: int = 0  # number of packets after which data is missing, according to the demuxer
     last_gap: int | None = None  # number of the last of these packets
     end: int = 0  # position in the file at which the last packet ends
-    largest_offset: int = 0  # between a packet's pts and dts, in ticks
+    largest_offset: int = 0  # largest difference of a packet's pts and dts, in ticks
     first_dts: int | None = None
     last_dts: int = 0
 
@@ -273,14 +273,13 @@ def decode_reduced(codec: Any, factor: int) -> None:
 
 
 def reduced_size(size: tuple[int, int], factor: int) -> tuple[int, int]:
-    """Return the width and height of a picture when decoded at 1/``factor``."""
     return -(-size[0] // factor), -(-size[1] // factor)
 
 
 def _choose_grey(
     container: Any, stream: Any, first: Any, duration_s: float | None, choice: Choice
 ) -> GreyRange | None:
-    """Choose a video's grey range from pictures spread over it, or a pipe's first pictures."""
+    """Choose a grey range from pictures spread over a video, or from a pipe's first pictures."""
     if first is None or not is_deep_grey(first):
         return None
     pictures, ticks = [first], int((duration_s or 0) / stream.time_base)
@@ -376,7 +375,7 @@ def find_rate(
 
 
 def choose_time_base(fps: Fraction, own: Fraction) -> Fraction:
-    """Return a raw stream's time base: ``own`` if a frame is whole ticks, else a frame's time."""
+    """Return a raw stream's time base: ``own`` if a frame lasts whole ticks, else 1 / fps."""
     return own if (1 / (fps * own)).denominator == 1 else 1 / fps
 
 

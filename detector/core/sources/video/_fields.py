@@ -1,7 +1,7 @@
-"""Find packets that contain one field of an interlaced picture. Two of them make one frame.
+"""Find packets that contain one field of an interlaced picture. Two fields make one frame.
 
-FFmpeg silently discards a field without a partner, or invents the other. Only H.264 and MPEG-2
-store fields in separate packets.
+FFmpeg silently discards a field without a partner, or invents the missing field. Only H.264 and
+MPEG-2 store fields in separate packets.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class BitReader:
     """Reads the bits of a NAL unit's payload in order. Raises IndexError past the end."""
 
     def __init__(self, data: bytes) -> None:
-        plain = data.replace(b"\0\0\3", b"\0\0")  # emulation prevention
+        plain = data.replace(b"\0\0\3", b"\0\0")  # without the emulation prevention bytes
         self._value, self._left = int.from_bytes(plain, "big"), 8 * len(plain)
 
     def take(self, count: int) -> int:

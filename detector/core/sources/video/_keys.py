@@ -36,7 +36,7 @@ class KeyReader:
     def __init__(self, codec: str, rule: PictureRule, extradata: bytes) -> None:
         self._codec, self._rule, self._extradata = codec, rule, extradata
         self._parameters: set[bytes] | None = None  # parameter sets in the first packet
-        # Returns a key frame's promise. For MPEG-1, -2 and -4 it returns CLEAN, which the caller
+        # ``promise`` judges a key frame. For MPEG-1, -2 and -4 it returns CLEAN, which the caller
         # must change to OPEN if leading pictures follow.
         self.promise: Callable[[Any], Promise] = {
             "h264": self._judge_h264,

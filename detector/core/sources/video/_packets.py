@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from detector.core.sources.video._fields import FieldReader
 
-# Most bytes of an MPEG-4 packet that only repeats a picture (N-VOP), as FFmpeg assumes, too.
+# Like FFmpeg, we assume that an MPEG-4 packet of at most this many bytes only repeats a picture
+# (N-VOP).
 LARGEST_N_VOP = 19
 H264_SLICES = range(1, 6)
 HEVC_SLICES, HEVC_SKIPPED_LEADING = range(32), (8, 9)  # the latter: RASL pictures

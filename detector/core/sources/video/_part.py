@@ -1,5 +1,6 @@
-"""Read one part of a file, for runs that share a file. Frames keep their numbers and times in
-the whole file. A part also decodes the next part's first frame, so that the two can be compared."""
+"""Read one part of a file, for runs that share a file. Frames keep their numbers and times in the
+whole file. Each part also decodes the next part's first frame, so that we can compare both
+results."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Stretch:
 
 
 class PartSource(Source):
-    """A part. ``first_digest``: hash of its first frame; ``behind_digest``: of the next part's."""
+    """``first_digest``: hash of the first frame. ``behind_digest``: hash of the next part's
+    first."""
 
     def __init__(self, source: Source, stretch: Stretch) -> None:
         """``source`` must not have been read. Raises SourceError if the part has no frames."""

@@ -66,8 +66,6 @@ def open_pipe(stride: int, frames: int | None, pixels: str, choice: Choice) -> P
 
 
 class PipedSource(AvSource):
-    """Reads frames of standard input."""
-
     def __init__(self, stride: int, frames: int | None, pixels: str, choice: Choice) -> None:
         super().__init__(probe(STANDARD_INPUT, choice), stride, frames, pixels=pixels)
         streams = self._container.streams
@@ -130,7 +128,7 @@ class PipedSource(AvSource):
                 break
 
     def note_damage(self, what: str) -> None:
-        if not standard_input().stopped():  # a stopped run ends early without damage
+        if not standard_input().stopped():  # a stopped run ends early; that is not damage
             super().note_damage(what)
 
     def close(self) -> None:

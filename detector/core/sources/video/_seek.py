@@ -27,12 +27,13 @@ from detector.core.sources.video._structure import find_damage, find_damaged_byt
 SEEKABLE = ("mov", "matroska")  # demuxers of containers that store pts and can seek by time
 # Codecs whose key frames are I pictures, which may have leading pictures.
 REORDERED_CODECS = ("mpeg1video", "mpeg2video", "mpeg4")
-KEYS_BEFORE = 16  # key frames in a landing before the one to start at
+KEYS_BEFORE = 16  # how many earlier key frames a landing may contain
 
 
 @dataclass(frozen=True, slots=True)
 class LandingKey:
-    """A usable key frame. ``is_open``: it starts an open GOP. ``demuxed``: packets before it."""
+    """A usable key frame. ``is_open``: whether it starts an open GOP. ``demuxed``: earlier
+    packets."""
 
     pts: int
     is_open: bool
@@ -44,7 +45,8 @@ class Landing:
     """The key frame to start decoding at. pts and dts are in ticks of the source's time base.
 
     ``shown``: pts of the frames from number ``first`` up to ``wanted_pts``. ``fits``: usable key
-    frames. ``safe_pts``: if a decoder's first picture is earlier, it started at one of ``fits``.
+    frames. ``safe_pts``: if a decoder's first picture is earlier than this, the decoder began at
+    one of ``fits``.
     """
 
     key_pts: int
@@ -88,7 +90,7 @@ class DoubtError(Exception):
 @dataclass(frozen=True, slots=True)
 class Survey:
     """The pictures of a file according to its packets. ``shown``: their pts, rising. ``stored``:
-    their pts in stored order. ``unreferenced``: in this order, 1 if no picture refers to one."""
+    their pts in stored order. ``unreferenced``: for each of these, 1 if no picture refers to it."""
 
     shown: Sequence[int]
     keys: Sequence[Key]
@@ -178,7 +180,7 @@ class _PacketIndex:
     """Lists the pictures that packets show, and the key frames. Raises DoubtError."""
 
     def __init__(self, codec: str, context: Any) -> None:
-        self.shown = array("q")  # pts, as stored
+        self.shown = array("q")  # pts, in stored order
         self.keys: list[Key] = []
         self.unreferenced = bytearray()
         self.packets = 0

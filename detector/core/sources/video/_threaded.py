@@ -30,7 +30,7 @@ EXTRA_THREADS = 2
 
 
 class TroubleError(Exception):
-    """An error that only decoding packet by packet handles reliably."""
+    """An error that can be handled reliably only by decoding packet by packet."""
 
 
 class ThreadedSource(HandOverMixin, AvSource):
@@ -38,10 +38,10 @@ class ThreadedSource(HandOverMixin, AvSource):
 
     def __init__(self, video: VideoInfo, stride: int, frames: int | None, pixels: str) -> None:
         self._packet_number = 0  # counts packets while the sparse plan is in use
-        self._good_frames = 0  # grabbed before the first error
+        self._good_frames = 0  # frames grabbed before the first error
         self._release: Callable[[], Any] | None = None
         self._sparse: Sparse | None = None
-        if stride > 1 and frames is None:  # planning reads all packets: a waste for a few frames
+        if stride > 1 and frames is None:  # planning reads all packets, too slow for few frames
             from detector.core.sources.video._sparse import plan_sparse
 
             self._sparse = plan_sparse(video, stride)
@@ -52,8 +52,8 @@ class ThreadedSource(HandOverMixin, AvSource):
     def set_up(self, codec: Any) -> DecodeTally:
         codec.thread_type = "SLICE" if self.info.codec in RACY_CODECS else "AUTO"
         codec.thread_count = min(MOST_THREADS, usable_cores() + EXTRA_THREADS)
-        # Freeing a decoder waits for its threads while holding the GIL: a deadlock if a thread logs
-        # and so waits for the GIL. Flush the decoder first, which waits without holding the GIL.
+        # Freeing a decoder holds the GIL and waits for the decoder's threads: a deadlock if such a
+        # thread logs, since logging waits for the GIL. We flush first, which waits without the GIL.
         self._release = weakref.finalize(self, codec.flush_buffers)
         return TrialTally(self.picture_rule(codec))
 

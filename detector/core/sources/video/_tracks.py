@@ -1,5 +1,5 @@
 """Choose the video track to read, and describe it. As in ffmpeg, it is the default track, else the
-one with the largest picture, and never a cover picture."""
+track with the largest picture, and never a cover picture."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from av.stream import Disposition
 from detector.core.errors import SourceError, UsageError
 from detector.core.errors.text import counted
 
-# Tags that describe the content. Others describe the file (major_brand, encoder...).
+# These tags describe the content. Other tags describe the file (major_brand, encoder...).
 TAGS = (
     "album",
     "artist",
@@ -30,12 +30,12 @@ TAGS = (
 )
 APPLE = "com.apple.quicktime."  # prefix of tags written by phones
 OUR_NAMES = {"location.iso6709": "location", "creationdate": "date"}
-LOCATION_PREFIX = "location-"  # of "location" with a language, such as "location-eng"
+LOCATION_PREFIX = "location-"  # a language follows, as in "location-eng"
 
 
 def choose_track(path: str, container: Any, requested: int | None) -> tuple[Any, str]:
-    """Return the video stream to read, and a note if there were several. ``requested``: its number
-    among video tracks, from 1. Raises SourceError, UsageError."""
+    """Return the video stream to read, and a note if there were several. ``requested``: the number
+    of a video track, from 1. Raises SourceError, UsageError."""
     cover = Disposition.attached_pic
     tracks = [track for track in container.streams.video if not track.disposition & cover]
     if not tracks:
@@ -60,7 +60,6 @@ def choose_track(path: str, container: Any, requested: int | None) -> tuple[Any,
 
 
 def select_tags(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Return a container's tags that describe its content."""
     selected: dict[str, str] = {}
     for key, value in metadata.items():
         name = key.lower()

@@ -8,11 +8,11 @@ from detector.core.sources._forms import STANDARD_INPUT
 from detector.core.sources._standard_input import standard_input
 from detector.core.types import SourceInfo
 
-HEAD_BYTES = 512  # of a file, to describe its format in a message
+HEAD_BYTES = 512  # bytes that we read to describe a file's format in a message
 
 
 def explain_open_error(path: str, error: Exception) -> str:
-    """Return why PyAV cannot open a file, by its first bytes."""
+    """Return why PyAV cannot open a file, judging by the error and the file's first bytes."""
     if isinstance(error, UnicodeError):
         return "its name is not valid UTF-8; rename the file"
     try:

@@ -37,7 +37,7 @@ from detector.core.types import Frame, Image, Picture, Reduced
 if TYPE_CHECKING:
     from detector.core.sources.video._seek import Landing, LandingKey
 
-MAX_FLUSH_ERRORS = 64  # after this many, the decoder is taken to be empty
+MAX_FLUSH_ERRORS = 64  # after this many errors, we assume that the decoder is empty
 
 
 def open(
@@ -63,7 +63,7 @@ class AvSource(SteppingSource):
         pixels: str = "bgr",
         planes: PlanesReader | None = None,
     ) -> None:
-        """``size``: displayed (width, height), if known. ``planes``: the fast reader's, if any."""
+        """``size``: displayed (width, height), if known. ``planes``: a fast reader's ``planes``."""
         super().__init__(stride, frames)
         self.video = video
         self.planes = planes
@@ -73,7 +73,7 @@ class AvSource(SteppingSource):
         self.pixels = "bgr" if self.planes is None else "yuv420p"
         self.info = video.info
         self.notes += video.notes
-        self.pts = video.info.start_pts - video.ticks  # of the last grabbed picture
+        self.pts = video.info.start_pts - video.ticks  # time stamp of the last grabbed picture
         self._size = size
         self._noted_turned = self._noted_size = False
         # Shared by all pictures, since building its tables takes 2 ms, and 1.3 s for HDR.
@@ -130,7 +130,8 @@ class AvSource(SteppingSource):
             self._note_turned(self._picture.rotation % 360)
         if self._picture.colorspace not in MATRICES:
             self._note_matrix(self._picture)
-        # AVI stores no pts. With B-frames, FFmpeg guesses them out of order, but dts in order.
+        # AVI stores no pts. With B-frames, the pts that FFmpeg guesses are out of order, unlike its
+        # dts.
         pts = self._picture.dts if self._is_avi else self._picture.pts
         if self.info.has_computed_pts:
             pts = None  # a raw stream has no pts, and the demuxer's are for 25 FPS
@@ -177,7 +178,6 @@ class AvSource(SteppingSource):
             self.notes.append(note)
 
     def _decode(self) -> Iterator[Any]:
-        """Yield every av.VideoFrame."""
         if not self.video.decodable:
             return
         codec = self._stream.codec_context

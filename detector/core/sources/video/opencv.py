@@ -50,9 +50,9 @@ class OpenCVSource(SteppingSource):
         self.video = video
         self.info = video.info
         self.notes += video.notes
-        self.pts = video.info.start_pts - video.ticks  # of the last grabbed picture
+        self.pts = video.info.start_pts - video.ticks  # time stamp of the last grabbed picture
         self.grabbed = 0
-        self._jumped = not video.has_timestamps  # pts do not correspond to those in the file
+        self._jumped = not video.has_timestamps  # whether pts differ from those in the file
         self._ended = False
         self._scratch: Image | None = None  # stored (not yet upright) picture, [h, w, 3] u8
         self._clock = Clock(video)
