@@ -1,12 +1,12 @@
 """The long items of a job: which of them are split, and the next tasks of each.
 
 A long file must not keep one worker busy while the others are idle. Before anything is opened, only
-file sizes are known, so an item is inspected if it is larger than a quarter of the bytes per
-worker. A worker then reads the packets of the file and divides it (``split.py``), or processes it
-in a single run at once.
+file sizes are known, so an item is inspected if it is larger than a quarter of a worker's share of
+all bytes. A worker then reads the file's packets. It divides the file (``split.py``), or goes on to
+process it in a single run.
 
     plan ──► part, part, part ──► join          each is a task of its own, for any worker
-      └──► whole       └──► whole  └──► whole   if the file cannot be split, or the parts differ
+      └──► whole       └──► whole  └──► whole   if the file is not split, or its parts do not fit
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ def choose(items: Sequence[Item], split: Split, workers: int) -> dict[str, int]:
 
 @dataclass(slots=True)
 class Divided:
-    """An item that is split. ``of``: number of parts; ``left``: numbers of unfinished ones.
+    """An item that is split. ``parts``: how many; ``left``: indexes of the unfinished parts.
     ``size``: bytes of the item; ``booked``: bytes that are counted as done."""
 
     size: int
-    of: int
+    parts: int
     left: set[int]
     booked: int = 0
     frames: int = 0
@@ -114,8 +114,8 @@ class LongItems:
         workers: int,
         ours: Collection[str] | None = None,
     ) -> LongItems:
-        """Choose the items to split. ``todo``: (item, key). Remove parts of earlier runs that no
-        item can continue; with ``ours``, the items of a shard, only parts of these items."""
+        """Choose the items to split. ``todo``: (item, key). Remove leftover parts that no item can
+        continue. ``ours``: names of a shard's items; the parts of other items are kept."""
         names = {folder_name(item.name, key): item.name for item, key in todo}
         there = pieces.sweep(place, () if split.off else names, ours)
         items = [item for item, _ in todo]
@@ -132,11 +132,11 @@ class LongItems:
     # ---- the next tasks
 
     def divide(self, task: Task, record: ItemRecord) -> list[Task]:
-        of = record.parts
-        self._divided[task.name] = Divided(record.size, of, set(range(of)))
+        parts = record.parts
+        self._divided[task.name] = Divided(record.size, parts, set(range(parts)))
         return [
-            replace(task, tries=1, piece=Piece(do="part", number=number, of=of))
-            for number in range(of)
+            replace(task, tries=1, piece=Piece(do="part", number=number, of=parts))
+            for number in range(parts)
         ]
 
     def finish_part(self, task: Task, record: ItemRecord) -> tuple[int, list[Task]]:
@@ -146,10 +146,10 @@ class LongItems:
         item = self._divided[task.name]
         item.left.discard(task.piece.number)
         item.frames += record.frames
-        share = item.size // item.of if record.frames else 0
-        item.booked += share
-        join = replace(task, tries=1, piece=Piece(do="join", of=item.of))
-        return share, [] if item.left else [join]
+        done_bytes = item.size // item.parts if record.frames else 0
+        item.booked += done_bytes
+        join = replace(task, tries=1, piece=Piece(do="join", of=item.parts))
+        return done_bytes, [] if item.left else [join]
 
     def finish_joined(self, task: Task) -> int:
         """Forget a joined item. Return how many of its bytes were not counted for parts."""
@@ -165,8 +165,8 @@ class LongItems:
 
     def counts(self) -> tuple[int, int]:
         """Return how many parts the divided items have, and how many of them are done."""
-        of = sum(item.of for item in self._divided.values())
-        return of, of - sum(len(item.left) for item in self._divided.values())
+        parts = sum(item.parts for item in self._divided.values())
+        return parts, parts - sum(len(item.left) for item in self._divided.values())
 
 
 def do_whole(task: Task, why: str) -> Task:

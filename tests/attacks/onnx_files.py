@@ -179,7 +179,7 @@ def _before_the_output(
     model.graph.node.append(helper.make_node("Add", [end.input[0], "most"], [*end.output]))
 
 
-def _giant(operator: str, *constants: object, **attributes: object) -> Change:
+def _from_constants(operator: str, *constants: object, **attributes: object) -> Change:
     def change(model: onnx.ModelProto) -> None:
         names = [
             _constant(model, f"giant{at}", np.asarray(value)) for at, value in enumerate(constants)
@@ -190,7 +190,7 @@ def _giant(operator: str, *constants: object, **attributes: object) -> Change:
 
 
 def _operands(operator: str, *lists: object) -> Change:
-    """Insert an operator before the output, with these constants as its other inputs."""
+    """Insert an operator before the output. Its inputs: the output's tensor, then the constants."""
 
     def change(model: onnx.ModelProto) -> None:
         names = [_constant(model, f"list{at}", np.asarray(one)) for at, one in enumerate(lists)]
@@ -354,16 +354,16 @@ def _named(name: str) -> Change:
 
 CHANGES: dict[str, Change] = {
     "range of 2^40": _range,
-    "expand": _giant("Expand", np.float32([1]), [1 << 20, 1 << 20]),
-    "tile": _giant("Tile", np.ones(4, np.float32), [1 << 40]),
-    "pad": _giant("Pad", np.ones(4, np.float32), [0, 1 << 36]),
-    "one hot": _giant("OneHot", [1], 1 << 36, np.float32([0, 1])),
-    "constant of shape": _giant("ConstantOfShape", [1 << 18, 1 << 18]),
-    "eye": _giant("EyeLike", np.ones((4, 4), np.float32)),
-    "resize": _giant(
+    "expand": _from_constants("Expand", np.float32([1]), [1 << 20, 1 << 20]),
+    "tile": _from_constants("Tile", np.ones(4, np.float32), [1 << 40]),
+    "pad": _from_constants("Pad", np.ones(4, np.float32), [0, 1 << 36]),
+    "one hot": _from_constants("OneHot", [1], 1 << 36, np.float32([0, 1])),
+    "constant of shape": _from_constants("ConstantOfShape", [1 << 18, 1 << 18]),
+    "eye": _from_constants("EyeLike", np.ones((4, 4), np.float32)),
+    "resize": _from_constants(
         "Resize", np.ones((1, 1, 4, 4), np.float32), np.float32([]), np.float32([1, 1, 1e5, 1e5])
     ),
-    "slow resize": _giant(
+    "slow resize": _from_constants(
         "Resize",
         np.ones((1, 1, 64, 64), np.float32),
         np.float32([]),
@@ -374,7 +374,7 @@ CHANGES: dict[str, Change] = {
     "a slice": _operands("Slice", [0], [1], [1]),
     "scalar starts": _operands("Slice", np.int64(0), [1], [1]),
     "all scalars": _operands("Slice", np.int64(0), np.int64(1), np.int64(1)),
-    "lists of a table": _operands("Slice", [[0]], [[1]], [[1]]),
+    "two-dimensional starts": _operands("Slice", [[0]], [[1]], [[1]]),
     "fewer ends": _operands("Slice", [0, 0], [1]),
     "more axes": _operands("Slice", [0], [1], [1, 2]),
     "an axis beyond": _operands("Slice", [0], [1], [9]),
@@ -389,7 +389,7 @@ CHANGES: dict[str, Change] = {
     "functions in a circle": lambda model: add_functions(model, 3, 1, chain=False),
     "110,000 nodes": _many_nodes(110_000),
     "8,000 nodes of one name": _many_nodes(8_000),
-    "8,000 nodes of nothing": _many_nodes(8_000, "Identity"),
+    "8,000 identity nodes": _many_nodes(8_000, "Identity"),
     "10 branches": _nested(10),
     "20 branches": _nested(20),
     "bytes too few": _tensor(raw_data=b"1"),
@@ -399,7 +399,7 @@ CHANGES: dict[str, Change] = {
     "negative side": _tensor(dims=[-1, 3]),
     "huge side": _tensor(dims=[1 << 62]),
     "sides that overflow": _tensor(dims=[1 << 32, 1 << 32]),
-    "zero of many": _tensor(dims=[0, 1 << 62], raw_data=b""),
+    "zero times a huge side": _tensor(dims=[0, 1 << 62], raw_data=b""),
     "40 dimensions": _tensor(dims=[1] * 40),
     "unknown type": _tensor(data_type=99),
     "type 0": _tensor(data_type=0),
@@ -442,7 +442,7 @@ CHANGES: dict[str, Change] = {
     "names of escapes": _named("\x1b[2J\0\n"),
     "names of slashes": _named("/" * 1000),
     "names of parts": _named("a/" * 500),
-    "names of a megabyte each": _named("a" * 100_000),
+    "names of 100,000 characters": _named("a" * 100_000),
 }
 
 

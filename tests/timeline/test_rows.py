@@ -16,8 +16,8 @@ from tests.memory import bytes_of
 
 
 def pack(*calls, folder: Path | None = None) -> SpanRows:
-    """Pack ``calls``, each (index, start, end), as a span does. Every third is off its core
-    half of the time."""
+    """Pack ``calls``, each (index, start, end), as a span does. Every third call
+    spends half of its time off the CPU."""
     rows = SpanRows(len(calls), Spool(folder))
     off = 0
     for at, (index, start, end) in enumerate(calls):

@@ -42,7 +42,7 @@ class CameraRecorder:
         style: Style | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """``retention`` deletes old recordings. ``style``: of the boxes in side-cars. ``notice``
+        """``retention`` deletes old recordings. ``style``: how subtitles draw boxes. ``notice``
         may be called from any thread. Raises OutputError."""
         self._clock, self._notice, self._name = clock, notice, camera.name
         self._reported = False
