@@ -66,7 +66,7 @@ class OpenvinoLayerProfiler:
         # OpenVINO also reports nodes that were fused into a layer. Omit them.
         times = [self._subtract(mean) for mean in means if _name(mean) in self._names]
         if not times:
-            raise EngineError("engine openvino: no layer times: the device reports none by layer name")
+            raise EngineError("engine openvino: no layer times: the device reports none per layer")
         self._runs_of_layers.append(times)
 
     def _subtract(self, mean: Any) -> tuple[str, str, float]:
