@@ -275,7 +275,7 @@ ROUND = 1 << 33  # ticks of MPEG's clock
         ("flv", [(1 << 32) - 1, 1], [(1 << 32) - 1, (1 << 32) + 1], 0),
     ],
 )
-def test_clock_places_timestamps(demuxer, stored, expected, places):
+def test_timestamps_that_jump_are_replaced(demuxer, stored, expected, places):
     """Times are in 1/100 s; frames are 1/10 s apart."""
     info = SimpleNamespace(start_pts=0, time_base=Fraction(1, 100), longest_gap_s=10)
     clock = Clock(SimpleNamespace(info=info, ticks=10, log_names=(demuxer,)))

@@ -277,14 +277,14 @@ def test_each_interval_has_a_row_for_each_known_class(listed: Sequence[int]) -> 
 
 
 CHANGES = {  # zone, first frame (UTC), interval in hours, local times at which intervals begin
-    "an hour twice": ("Europe/Berlin", "2026-10-25T00:00", 1, "02+02 02+01 03+01 04+01"),
-    "an hour missing": ("Europe/Berlin", "2026-03-29T00:00", 1, "01+01 03+02 04+02 05+02"),
+    "an hour occurs twice": ("Europe/Berlin", "2026-10-25T00:00", 1, "02+02 02+01 03+01 04+01"),
+    "an hour is skipped": ("Europe/Berlin", "2026-03-29T00:00", 1, "01+01 03+02 04+02 05+02"),
     "a day of 25 hours": ("Europe/Berlin", "2026-10-24T22:00", 6, "00+02 06+01 12+01 18+01 00+01"),
     "a day of 23 hours": ("Europe/Berlin", "2026-03-28T23:00", 6, "00+01 06+02 12+02 18+02 00+02"),
-    "within a missing hour": ("Europe/Berlin", "2026-03-28T23:00", 2, "00+01 03+02 04+02 06+02"),
-    "not a whole hour": ("Asia/Kolkata", "2026-03-28T18:30", 12, "00+05:30 12+05:30 00+05:30"),
-    "midnight missing": ("Asia/Beirut", "2026-03-27T22:00", 24, "00+02 01+03"),
-    "not a part of a day": ("UTC", "2026-03-28T00:00", 7, "00+00 07+00 14+00 21+00 00+00 07+00"),
+    "begin in a skipped hour": ("Europe/Berlin", "2026-03-28T23:00", 2, "00+01 03+02 04+02 06+02"),
+    "zone of half hours": ("Asia/Kolkata", "2026-03-28T18:30", 12, "00+05:30 12+05:30 00+05:30"),
+    "midnight is skipped": ("Asia/Beirut", "2026-03-27T22:00", 24, "00+02 01+03"),
+    "no divisor of a day": ("UTC", "2026-03-28T00:00", 7, "00+00 07+00 14+00 21+00 00+00 07+00"),
 }
 
 

@@ -49,7 +49,7 @@ def test_precision_advice_depends_on_cpu_features(features, precision, words):
         ({}, None),
     ],
 )
-def test_cgroup_quota_in_cores(tmp_path, files, cores):
+def test_cgroup_quota_is_converted_to_cores(tmp_path, files, cores):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text + "\n")

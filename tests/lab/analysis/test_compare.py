@@ -182,6 +182,6 @@ def test_row_says_if_its_precision_had_no_effect():
     assert row.precision_effect.startswith("bf16 ")
 
 
-def test_labels():
+def test_label_has_engine_precision_and_batch():
     assert label("ort", "fp32", 1) == "ort fp32"
     assert label("ort", "fp32", 8) == "ort fp32 batch 8"
