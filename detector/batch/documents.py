@@ -40,8 +40,8 @@ class ItemRecord:
 
     ``key``: digest of ``path``, ``version`` and ``settings``. ``version``: size and modification
     time of the source. ``settings``: digest of the model and of all options that affect detections
-    or outputs. ``outputs``: kind -> name in the item's folder. ``exit``: as for a single run; 7 if
-    a part of the source was lost. ``parts``: number of joined parts, 0 for a single run;
+    or outputs. ``outputs``: kind -> name in the item's folder. ``exit``: exit code of the item; 7
+    if a part of the source was lost. ``parts``: number of joined parts, 0 for a single run;
     ``seconds`` and ``ledger`` are sums over all parts. ``sizes``: kind -> bytes, for outputs that
     are files. ``classes``: name -> number of detections.
     """
@@ -82,7 +82,7 @@ class Seal:
 class JobSettings:
     """job.json: the settings of every worker, resolved once.
 
-    ``flags`` and ``config_file``: as given by the user. ``asked``: the resulting configuration.
+    ``flags`` and ``config_file``: what the user gave. ``asked``: the resulting configuration.
     ``config``: the same with every ``auto`` resolved. ``digest``: see ``ItemRecord.settings``.
     ``canvas``: "source" if each item's network input has the shape of its source, at about the area
     of ``model_input``; None if all items use ``model_input``.
@@ -161,9 +161,9 @@ class BatchProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemCounts:
-    """``done``: in this run of the job; ``skipped``: done by an earlier one. ``retried``: tried
-    again after a worker was lost. ``damaged``: done, but a part of the source was lost.
-    ``left``: not reached, because the job ended early."""
+    """Numbers of items. ``done``: done in this run of the job; ``skipped``: done in an earlier run.
+    ``retried``: tried again after a worker was lost. ``damaged``: done, but a part of the source
+    was lost. ``left``: not reached, because the job ended early."""
 
     done: Count = 0
     skipped: Count = 0

@@ -22,7 +22,7 @@ STEP_S = 1 / 30  # the papers' frame rate
 @dataclass(frozen=True, slots=True)
 class Form:
     """Four numbers that represent a box, and variances [4] of the numbers and of their speeds.
-    ``measured``: of a detection; ``drift*``: added per step; ``first*``: of a new track."""
+    ``measured``: a detection's; ``first*``: a new track's; ``drift*``: added per step."""
 
     of_boxes: Callable[[Floats], Floats]
     to_boxes: Callable[[Floats], Floats]

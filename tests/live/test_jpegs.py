@@ -118,7 +118,7 @@ def start_feed(web: HttpServer, path: str, rate: int | None = None) -> NetworkFe
 
 @pytest.mark.net
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in ODD if name != "no headers"])
+@pytest.mark.parametrize("name", [name for name in ODD if name != "parts without headers"])
 def test_malformed_multipart_is_read_with_a_note(web: HttpServer, name: str) -> None:
     web.pages["/odd"] = MULTIPART, ODD[name]
     feed = start_feed(web, "/odd")

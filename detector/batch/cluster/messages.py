@@ -39,7 +39,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
-    """The first message. ``address``: of the cluster; None: start Ray here with ``cores`` cores."""
+    """The first message. ``address``: the cluster's; None: start Ray here with ``cores`` cores."""
 
     address: str | None
     cores: int

@@ -85,7 +85,7 @@ def address_of(on: str) -> str | None:
 
 @dataclass(slots=True)
 class ClusterPool:
-    """A pool of Ray actors. ``folder``: for the job's temporary files. ``place``: OUT, which all
+    """A pool of Ray actors. ``folder`` holds the job's temporary files. ``place``: OUT, which all
     nodes must see. ``token_name``: a hidden file there; a node that can read it sees the same OUT.
     ``workers``: None means as many as fit. ``stop``: ends the wait for the first worker."""
 

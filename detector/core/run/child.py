@@ -29,7 +29,7 @@ Message = TypeVar("Message")
 
 class Child:
     """A child process. ``command`` takes the file descriptor of the child's end of the pipe, and
-    returns the command line. ``output``: file for the child's output. ``more``: for Popen."""
+    returns the command line. ``output``: file for the child's output. ``more``: Popen's options."""
 
     def __init__(self, command: Callable[[int], list[str]], output: Path, **more: Any) -> None:
         self._output = output

@@ -116,8 +116,8 @@ class Corner(NamedTuple):
 class DrawnLayout:
     """The positions of everything that ``annotate`` or an overlay draws in one picture.
 
-    ``line``: width in pixels. ``boxes``: as in ``Corner``, best score first. ``shades``: indexes in
-    PALETTE. ``corners``: in drawing order. ``dots``: indexes of boxes with a dot instead of a
+    ``line``: width in pixels. ``boxes``: see ``Corner``; best score first. ``shades``: indexes in
+    PALETTE. ``corners`` are in drawing order. ``dots``: indexes of boxes with a dot instead of a
     label. ``dashed``: indexes of boxes of objects that were predicted, not detected.
     """
 

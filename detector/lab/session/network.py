@@ -158,8 +158,8 @@ class LayersFacts:
     """``forward_ms``, ``profiled_ms``: a forward pass without and with the profiler.
     ``outside_ms``: the part of ``profiled_ms`` outside all layers. ``sum_ms``: the sum of the
     layers' medians. ``run_sum_ms``: the layers are summed within each run; this is the median of
-    these sums. ``off_by``: sum_ms / forward_ms - 1; ``flag`` explains a large value. ``macs``: of
-    the graph, per picture. ``by_block``: in model order. ``uncounted``: number of nodes that no row
+    these sums. ``off_by``: sum_ms / forward_ms - 1; ``flag`` explains a large value. ``macs``: the
+    graph's, per picture. ``by_block`` is in model order. ``uncounted``: number of nodes that no row
     counts, since their cost depends on the picture; if there are any, ``macs`` is None."""
 
     engine: str
@@ -206,8 +206,8 @@ class RooflineFacts:
     """The whole model on the roofline; ``macs``, ``flops`` and ``bytes`` are per picture.
     ``ridge``: precision -> ridge point. ``peaks``: measured, or from a GPU's data sheet.
     ``sheet``: the model on the data sheet's roofline, if it is given.
-    ``peak_under_measured``: names of layers above their roofline. ``uncounted``: as in
-    ``LayersFacts``; the sums are then too low."""
+    ``peak_under_measured``: names of layers above their roofline. ``uncounted``: see
+    ``LayersFacts``; if not 0, the sums are too low."""
 
     macs: Count
     flops: Count

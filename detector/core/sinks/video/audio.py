@@ -38,7 +38,7 @@ class CarriedTrack:
         rules: SoundRules,
         preroll: bool,
     ) -> None:
-        """``packets``: of ``source``, in order, with None if the next has not been read yet. Raises
+        """``packets`` of ``source``, in order, with None if the next has not been read yet. Raises
         ``BROKEN`` if the track cannot be decoded or encoded; ``output`` then gets no stream."""
         self.refused = 0  # packets refused by the decoder or the muxer
         self._ended = ""  # why the track ends before the frames do

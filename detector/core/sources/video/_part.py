@@ -27,7 +27,7 @@ class Stretch:
 
 
 class PartSource(Source):
-    """A part. ``first_digest``: hash of its first frame; ``behind_digest``: of the next part's."""
+    """A part. ``first_digest``, ``behind_digest``: its first frame's hash, and the next part's."""
 
     def __init__(self, source: Source, stretch: Stretch) -> None:
         """``source`` must not have been read. Raises SourceError if the part has no frames."""

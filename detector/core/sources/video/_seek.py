@@ -87,8 +87,8 @@ class DoubtError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The pictures of a file according to its packets. ``shown``: their pts, rising. ``stored``:
-    their pts in stored order. ``unreferenced``: in this order, 1 if no picture refers to one."""
+    """The pictures of a file according to its packets. ``shown``: their pts, rising. ``stored``: in
+    stored order. ``unreferenced``: likewise, 1 if no picture refers to it."""
 
     shown: Sequence[int]
     keys: Sequence[Key]
