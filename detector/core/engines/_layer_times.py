@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 WARMUP = 3  # number of first runs to ignore, which fill caches and pools and pack weights
-# Only the fastest 1 / QUIET of the runs count, since other programs slow the rest.
+# Only the fastest 1 / QUIET of the runs count, since other programs slow the other runs.
 QUIET = 4
 FEWEST = 10  # medians are over at least this many runs, or over all if fewer were made
 

@@ -127,7 +127,7 @@ def open_pipe(number: int) -> Connection:
 def listen(
     parent: Connection, kind: type[Message], is_last: Callable[[Message], bool]
 ) -> Callable[[], Message]:
-    """Return a function that waits for a message. If the pipe closes before the last one, exit."""
+    """Return a function that waits for a message. It exits if the pipe closes too early."""
     messages: SimpleQueue[Message] = SimpleQueue()
 
     def read_messages() -> None:

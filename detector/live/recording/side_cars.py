@@ -237,7 +237,7 @@ class _SideCar:
         self._current = caption, at_ns, at_ns + hold_ns
 
     def _may_keep(self, current: _Caption, caption: _Caption) -> bool:
-        """Return whether the current lines may stay for ``caption``; not if one of the two pictures
+        """Return whether the current lines may stay for ``caption``. Return False if either picture
         has no objects."""
         if not len(caption.detections.shown) or not len(current.detections.shown):
             return False

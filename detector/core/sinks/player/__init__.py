@@ -22,7 +22,7 @@ class PlayerSink(RowsSink):
     ending = "-player"
     kinds = ("video",)
     order = 1
-    # It writes all rows despite --only-detections, since a row ends the display of the one before.
+    # It writes all rows despite --only-detections, since each row replaces the previous one.
     options = ("remark", "only_detections")
     untouched = True
 

@@ -1,6 +1,6 @@
 """Find packets that contain one field of an interlaced picture. Two of them make one frame.
 
-FFmpeg silently discards a field without a partner, or invents the other. Only H.264 and MPEG-2
+FFmpeg silently discards a field without a partner, or invents the partner. Only H.264 and MPEG-2
 store fields in separate packets.
 """
 

@@ -1,6 +1,6 @@
 """Find packets that need no decoding because no frame selected by the stride depends on them.
 
-Between two clean key frames (``_keys.Promise``), packets are needed up to the last one of a
+Between two clean key frames (``_keys.Promise``), packets are needed up to the last packet of a
 selected frame. An H.264 picture to which no other refers (``nal_ref_idc`` 0, ITU-T H.264, 7.4.1) is
 only needed if it is selected itself.
 """
