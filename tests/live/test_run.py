@@ -331,7 +331,7 @@ def test_cameras_that_never_answer_exit_3_with_down_events(feeds, tmp_path):
     assert os.listdir() == ["ev"]
 
 
-def test_dead_camera_sends_down_and_later_up_event(feeds):
+def test_dead_camera_sends_a_down_event_and_later_an_up_event(feeds):
     events: list[Event] = []
 
     def come() -> None:

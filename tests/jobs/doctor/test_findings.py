@@ -138,7 +138,7 @@ def replace_children(monkeypatch, engine, job=None, encoders=None):
 
 
 @pytest.mark.slow
-def test_default_job_runs():
+def test_default_job_succeeds():
     assert attempt._run_default_job() == {"error": None, "exit_code": 0}
 
 
