@@ -39,7 +39,7 @@ from detector.core.session.codec import from_json, to_json
 from detector.core.sources._addresses import STORES, Location, parse_address
 from detector.core.sources._storage import ObjectInfo, explain, open_store, path_in_store, to_info
 
-PART_BYTES = 16 << 20  # of an upload in parts; files of less than twice this size are sent whole
+PART_BYTES = 16 << 20  # a part; files of less than twice this size are sent whole
 COPIED_EVERY_S = 60.0  # time between copies of a running job's own files
 VERSIONS = "copies.json"  # in home: the versions of the copies that this machine read or wrote
 JOB = "job.json"

@@ -31,7 +31,7 @@ Fact = TypeVar("Fact", JobSettings, BatchProgress, BatchReport)
 MANIFEST = "manifest"
 VERSION = 1
 TODO, DONE, FAILED = "todo", "done", "failed"
-FOUND = "found/"  # with an item's name after it: the name of the fact about the item's classes
+FOUND = "found/"  # prefix of the name of a fact, before an item's name: the item's classes
 _FACTS: dict[type[Any], str] = {
     JobSettings: "settings",
     BatchProgress: "progress",

@@ -33,7 +33,7 @@ ROWS, RESULT = "rows.bin", "part.json"
 # and the number M of those that remain. Their int64 class ids [M], float32 scores [M] and float32
 # boxes [M, 4] follow. All are little-endian.
 HEAD = struct.Struct("<qqqq")
-BYTES_EACH = 28  # of one detection
+BYTES_EACH = 28  # bytes of one detection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

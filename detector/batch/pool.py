@@ -101,7 +101,7 @@ class Place:
     state: str = "waiting"  # "waiting" (for a node), "loading", "idle", "working" or "gone"
     since: float
     task: Task | None = None
-    frames: int = 0  # of the present task
+    frames: int = 0  # frames of the present task
     facts: LoadedFacts | None = None
     failed_loads: int = 0  # in a row
     starts: int = 0  # number of processes started

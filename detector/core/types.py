@@ -227,7 +227,7 @@ class SourceInfo:
     rotation: int = 0  # degrees, as the container states it; already applied to the frames
     mirrored: bool = False  # stored mirrored (before rotation); already undone in the frames
     codec: str = ""
-    sample_aspect_ratio: Fraction = Fraction(1)  # of the displayed picture
+    sample_aspect_ratio: Fraction = Fraction(1)  # the displayed picture's
     stream: int | None = None  # index of its video stream among all streams of the container
     has_audio: bool = False
     has_subtitles: bool = False
@@ -275,7 +275,7 @@ class Letterbox:
     scale_y: float
     pad_x: float
     pad_y: float
-    width: int  # of the source picture, pixels
+    width: int  # pixels of the source picture
     height: int
 
     def to_source(self, detections: Detections) -> Detections:

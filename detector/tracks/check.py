@@ -35,7 +35,7 @@ from detector.tracks.zones_file import SIDES, read_zones
 PAGE = Path(__file__).with_name("site") / "check.html"
 TEXTS, NUMBERS = ("source", "zone", "event", "direction", "class", "side"), ("time_s", "x", "y")
 LARGEST = 1 << 28  # bytes per file
-SEED = 0  # of the random sample
+SEED = 0  # seed of the random sample
 AROUND_S = np.arange(-6, 3) * 0.25  # times of a crossing's pictures; 0 s: it was counted
 STRETCH_STEP_S = 0.2
 ROUNDED_S = 0.001  # times in files have three decimals

@@ -19,7 +19,7 @@ from detector.tracks.tracker import CLOCK_S, LOST_S
 class _CameraLooks:
     cuts: Cuts = field(default_factory=Cuts)
     epoch: int | None = None  # connection of the last look; None before the first look
-    time_s: float = 0.0  # of the last look
+    time_s: float = 0.0  # time of the last look
     since: int = 0  # frames since the last look
     needed: int = 0  # consecutive looks that a new scene still needs
 

@@ -69,7 +69,7 @@ class FakeClocks:
     elapsed_s: float = 0.0
     own_s: float = 5.0
     epoch: int = 1
-    rate: float = 1.0  # of the wall clock, in seconds per monotonic second
+    rate: float = 1.0  # seconds of the wall clock per monotonic second
     sets: int = 0
     back_s: float = 0.0  # how far the wall clock was set back in total
 

@@ -563,7 +563,7 @@ def test_rtsp_login_stays_at_its_host() -> None:
 
 
 @pytest.mark.parametrize("spec", ["srt://h:1", "gopher://h/", "rtsp://", "rtsp://h:x/"])
-def test_unreadable_address_is_refused_at_once(spec: str) -> None:
+def test_unreadable_address_is_refused_immediately(spec: str) -> None:
     with pytest.raises(SourceError):
         make_feed(Camera("c", NETWORK, Address(spec)))
 

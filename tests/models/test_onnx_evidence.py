@@ -29,7 +29,7 @@ from tests.networks import need_engine, open_network, refusal
 
 FRACTIONS = tuple(tuple(v / SIDE for v in corners) for corners in CORNERS)
 LIST = 20  # rows of a list of detections
-RED, GREEN, BLUE = 0.6, 0.8, 0.4  # of tests.models.test_onnx_families.picture
+RED, GREEN, BLUE = 0.6, 0.8, 0.4  # scores of test_onnx_families.picture
 
 
 def red(export: Export, rows: int = LIST, filled: int = 2) -> str:
@@ -545,7 +545,7 @@ def squeezes(columns: int) -> Export:
     """Make an export like DAMO-YOLO's end2end. torch squeezes a part of each row only if the part
     has one column, so the file branches on its width."""
     export = branches_on_boxes(branch=False)
-    rows = export.nodes[-1].input[0]  # of the labels: [K]
+    rows = export.nodes[-1].input[0]  # rows of the labels: [K]
     wide = export.add("Unsqueeze", rows, export.ints(1))
     parts = [wide] if columns == 1 else [wide, wide]
     table = export.add("Concat", *parts, wide, axis=1)

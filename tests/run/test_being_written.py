@@ -90,7 +90,7 @@ def test_partial_file_of_a_killed_run_does_not_block(tmp_path):
     refuse_being_written(tmp_path / "none.mp4")
 
 
-def test_two_checks_at_once_do_not_block_each_other(tmp_path, monkeypatch):
+def test_simultaneous_checks_do_not_block_each_other(tmp_path, monkeypatch):
     import fcntl
 
     Partial(tmp_path / "x.mp4").release()

@@ -206,7 +206,7 @@ def transport_stream(folder):
 def test_lost_transport_packet_is_damage(folder, transport_stream, decoder):
     """MPEG-TS numbers its packets of 188 bytes, so a loss is detectable."""
     data = transport_stream.read_bytes()
-    pid = b"\x01\x00"  # of the video stream, by ffmpeg
+    pid = b"\x01\x00"  # ffmpeg's pid of the video stream
     video = [at for at in range(0, len(data), 188) if data[at + 2 : at + 3] == pid[1:]]
     lost = video[len(video) // 2]
     path = folder / "lost.ts"

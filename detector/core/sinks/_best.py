@@ -1,9 +1,9 @@
 """Find the best picture of each track, keeping one candidate per track.
 
-A picture whose object the frame's border does not cut is better than one whose object is cut. Apart
-from that, the larger product side x score x sharpness is better. The side is the square root of the
-box's area in pixels. Sharpness is v / (v + 100), where v is the variance of the Laplacian of the
-grey crop, scaled to 64x64 so that distance does not matter. A picture must be better by 5% to
+A picture with the whole object is better than one in which the frame's border cuts it. Otherwise,
+the picture with the larger product side x score x sharpness is better. The side is the square root
+of the box's area in pixels. Sharpness is v / (v + 100), where v is the variance of the Laplacian of
+the grey crop, scaled to 64x64 so that distance does not matter. A picture must be better by 5% to
 replace the candidate, so that an approaching object is not copied in every frame.
 
 A track ends if it has no detection for ``ENDED_S`` (no tracker waits that long), or if the clock
@@ -34,7 +34,7 @@ SHARPNESS_SIDE, SHARPNESS_HALF = 64, 100.0
 
 @dataclass(slots=True)
 class TrackRecord:
-    """A track. ``box``: xyxy, best frame. ``rank``: whether the object is whole; the product."""
+    """A track. ``box``: xyxy in the best frame. ``rank``: (the object is whole, product)."""
 
     id: int
     class_id: int

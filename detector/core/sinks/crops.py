@@ -29,8 +29,8 @@ class CropsSink(FolderSink):
     def __init__(self, path: Path, *, names: FrameNames | None = None) -> None:
         super().__init__(path)
         self._names = names or FrameNames()
-        self._crops: list[Image] | None = None  # of the next frame to be written
-        self._folders: dict[int, str] = {}  # by class id
+        self._crops: list[Image] | None = None  # crops of the next frame
+        self._folders: dict[int, str] = {}  # class id -> folder
 
     def see(self, image: Image, detections: Detections) -> None:
         self._crops = [cut(image, box).copy() for box in detections.found().boxes.tolist()]

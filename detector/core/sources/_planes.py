@@ -62,7 +62,7 @@ class PlanesReader:
         self._lock = threading.Lock()
         self._to_bgr, self._to_first = VideoReformatter(), VideoReformatter()
         self._size: tuple[int, int] | None = None  # width, height of the first picture
-        self._kind: tuple[Any, ...] = ()  # of the last picture
+        self._kind: tuple[Any, ...] = ()  # kind of the last picture
         self._colours: Colours | None = None  # for ``_kind``; None if that must become BGR
 
     def read(self, picture: Any) -> Picture:

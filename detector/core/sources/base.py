@@ -220,7 +220,7 @@ class SteppingSource(Source):
     """A source that implements ``grab`` and ``retrieve``, like cv2.VideoCapture. Frames skipped by
     ``stride`` are not converted."""
 
-    pts: int  # of the last grabbed picture
+    pts: int  # pts of the last grabbed picture
 
     def __init__(self, stride: int = 1, frames: int | None = None) -> None:
         self.counts = ReadCounts()

@@ -98,7 +98,7 @@ class PlacedLabel(NamedTuple):  # a frozen dataclass takes four times as long to
     text: str  # the class name, or "" if only the score fits
     score: str
     shade: int  # index in PALETTE
-    scale: float  # of the text
+    scale: float  # text size
     label: Label
     x: int
     y: int
@@ -128,7 +128,7 @@ class DrawnLayout:
     corners: list[Corner]
     dots: list[int]
     dashed: frozenset[int] = frozenset()
-    trails: tuple[NDArray[np.float32], ...] = ()  # of each box, points [n, 2]
+    trails: tuple[NDArray[np.float32], ...] = ()  # points [n, 2] of each box
 
 
 def lay_out(width: int, height: int, detections: Detections, style: Style) -> DrawnLayout:

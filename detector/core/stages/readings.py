@@ -69,7 +69,7 @@ class Cells:
     """
 
     kind: str
-    height: int  # of the input, pixels
+    height: int  # height of the input in pixels
     width: int
     strides: tuple[int, ...]
     bins: int = 1

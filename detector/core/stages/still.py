@@ -14,7 +14,7 @@ from detector.core.errors import UsageError
 from detector.core.types import Detections, Fit, Frame, Image
 
 CELL = 4  # network pixels per side
-LEVELS = 8  # of 255: a cell has changed if a channel differs by more
+LEVELS = 8  # levels of 255: a cell has changed if a channel differs by more
 SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)(%?)")
 
 

@@ -39,7 +39,7 @@ OVERLAP = 0.2  # share of a tile's side that overlaps the next tile
 SAME = 0.5  # IoU, in the pixels that both inputs show
 INSIDE = 0.5  # share of a piece's area
 BLOCK = 256  # boxes compared with all others at once
-EDGE = 0.03  # of a tile's side: a box that ends this close to a seam counts as cut
+EDGE = 0.03  # share of a tile's side: a box that ends this close to a seam counts as cut
 
 Boxes = NDArray[np.float32]  # xyxy [M, 4]
 Outputs = list[NDArray[np.float32]]

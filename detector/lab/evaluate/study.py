@@ -87,7 +87,7 @@ class Study:
         self.dataset = dataset
         self.mapping = mapping
         self.bound: ClassPairs | None = None
-        self.detections: dict[int, Detections] = {}  # by index in the dataset
+        self.detections: dict[int, Detections] = {}  # index in the dataset -> detections
         self._mismatches: list[str] = []
         self._places = {one.frame: at for at, one in enumerate(dataset.pictures)}
 

@@ -39,7 +39,7 @@ PRECISION = (
     Column("ap_large", "large", ".3f", out=3),
 )
 FPS = {"inference": "inference FPS", "end_to_end": "end-to-end FPS"}
-FIGURES = (  # of one class
+FIGURES = (  # columns of one class
     Column("pictures", out=6),
     Column("boxes", out=7),
     *PRECISION,

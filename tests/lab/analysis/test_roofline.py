@@ -58,7 +58,7 @@ def test_roofline_of_the_whole_model():
     placed = place_model(rows, PEAKS, forward_ms=5.0, batch=1)
     assert placed.flops == 110e6 == 2 * placed.macs
     assert placed.utilisation == pytest.approx((1.0 + 1.0) / 5.0)
-    assert placed.bound == MEMORY  # as are 3 of the 4 ms
+    assert placed.bound == MEMORY  # like 3 of the 4 ms
     assert placed.ridge == {"fp32": 10.0}
     best = max(row.utilisation for row in rows)
     mean = sum(row.utilisation * row.ms for row in rows) / sum(row.ms for row in rows)

@@ -413,4 +413,4 @@ def test_wrong_scale_inside_the_default_model(tmp_path):
     assert result.first is not None
     assert (result.first.stage, result.first.kind) == ("graph", kinds.SCALED)
     assert result.first.what.split()[-1] in (node.name, node.name.replace("conv", "act"))
-    assert len(result.probes) < 20  # of some hundred tensors
+    assert len(result.probes) < 20  # out of some hundred tensors

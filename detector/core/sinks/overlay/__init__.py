@@ -214,7 +214,7 @@ class _OverlayFile:
             raise
         self.copier = PacketCopier(source, self._container, streams, self._shift, packets)
         self._first_pts = first.pts
-        self._lines: list[str] = []  # of the last picture, until its end time is known
+        self._lines: list[str] = []  # lines of the last picture, until its end is known
         self._last_pts: int | None = None
         self._last_ms = self._step = 0
         self._written = 0

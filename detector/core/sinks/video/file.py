@@ -68,10 +68,10 @@ class VideoFile:
         base = info.time_base if is_valid_base else Fraction(1, 90000)
         self.time_base = self.choose_time_base(base)
         self.stamps = self.make_stamps(info.longest_gap_s)
-        self.colours: Colours | None = None  # of the source's planes; None if its pictures are BGR
+        self.colours: Colours | None = None  # the source's; None if its pictures are BGR
         self._container: Any = None
         self._noted_tags = False
-        self._rewinds = self._behind = 0  # of the last frame
+        self._rewinds = self._behind = 0  # values of the last frame
         self._stream: Any = None
         self._tracks: CarriedTracks | None = None
 

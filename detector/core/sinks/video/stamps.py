@@ -29,7 +29,7 @@ class Stamps:
         self.shift = 0  # written = source - shift
         self.last: int | None = None
         self._last_index = 0
-        self.duration = self.nominal  # of the last frame
+        self.duration = self.nominal  # duration of the last frame
         self.replaced = 0
         self._reach = reach
         self._recent: deque[int] = deque(maxlen=reach_frames - 1)

@@ -19,7 +19,7 @@ class Check:
     lost: int  # packets that must show a picture, minus the frames decoded
     remaining: int  # packets after the last frame
     error: str = ""  # why the demuxer stopped early
-    damage: str = ""  # of the file's structure
+    damage: str = ""  # damage of the file's structure
 
     @property
     def reason(self) -> str:

@@ -71,10 +71,10 @@ class VideoInfo:
     not_for_opencv: str  # why cv2 must not read it; "" if it may
     why_no_planes: str  # why its pictures are read as BGR; "" if they may stay YUV
     plain: bool  # whether ``_bgr.is_plain`` is true for its first picture
-    rotation: int | None  # of the first picture, in degrees; None if none was decoded
+    rotation: int | None  # the first picture's, in degrees; None if none was decoded
     notes: tuple[str, ...]  # messages for the session about choices made
     factor: int  # divisor of width and height when decoding (``types.Reduced``); 1: full size
-    grey: GreyRange | None = None  # of samples of more than 8 bits; None: the whole range
+    grey: GreyRange | None = None  # range of samples of more than 8 bits; None: all
 
     @property
     def ticks(self) -> int:

@@ -30,7 +30,7 @@ TAGS = (
 )
 APPLE = "com.apple.quicktime."  # prefix of tags written by phones
 OUR_NAMES = {"location.iso6709": "location", "creationdate": "date"}
-LOCATION_PREFIX = "location-"  # of "location" with a language, such as "location-eng"
+LOCATION_PREFIX = "location-"  # "location" with a language, such as "location-eng"
 
 
 def choose_track(path: str, container: Any, requested: int | None) -> tuple[Any, str]:

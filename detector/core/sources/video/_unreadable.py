@@ -8,7 +8,7 @@ from detector.core.sources._forms import STANDARD_INPUT
 from detector.core.sources._standard_input import standard_input
 from detector.core.types import SourceInfo
 
-HEAD_BYTES = 512  # of a file, to describe its format in a message
+HEAD_BYTES = 512  # bytes of a file that are read to describe its format
 
 
 def explain_open_error(path: str, error: Exception) -> str:

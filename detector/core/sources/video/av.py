@@ -73,7 +73,7 @@ class AvSource(SteppingSource):
         self.pixels = "bgr" if self.planes is None else "yuv420p"
         self.info = video.info
         self.notes += video.notes
-        self.pts = video.info.start_pts - video.ticks  # of the last grabbed picture
+        self.pts = video.info.start_pts - video.ticks  # last grabbed picture's
         self._size = size
         self._noted_turned = self._noted_size = False
         # Shared by all pictures, since building its tables takes 2 ms, and 1.3 s for HDR.

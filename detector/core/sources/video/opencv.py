@@ -50,7 +50,7 @@ class OpenCVSource(SteppingSource):
         self.video = video
         self.info = video.info
         self.notes += video.notes
-        self.pts = video.info.start_pts - video.ticks  # of the last grabbed picture
+        self.pts = video.info.start_pts - video.ticks  # last grabbed picture's
         self.grabbed = 0
         self._jumped = not video.has_timestamps  # pts do not correspond to those in the file
         self._ended = False
