@@ -211,7 +211,7 @@ def test_circular_imports_are_found(tmp_path: Path) -> None:
     package_.mkdir()
     (package_ / "__init__.py").write_text("")
     (package_ / "a.py").write_text("from detector.b import x")
-    (package_ / "b.py").write_text("def f():\n    from detector import c")  # hidden inside
+    (package_ / "b.py").write_text("def f():\n    from detector import c")  # in a function
     (package_ / "c.py").write_text("if TYPE_CHECKING:\n    import detector.a")
     (package_ / "d.py").write_text("import detector.a")
     assert circles(package_) == [["detector.a", "detector.b", "detector.c"]]
@@ -269,7 +269,7 @@ def test_core_does_not_use_words_of_the_wings(words: str, places: str) -> None:
         ("core/loop/sync.py", "from detector.core.timeline import span", None),
         ("core/loop/sync.py", "from ..sources import base", "must not import core/sources"),
         ("core/sinks/video.py", "from detector.core.loop import sync", "it is on the same level"),
-        (  # hidden inside
+        (  # in a function
             "core/stages/nms.py",
             "def f():\n    import detector.core.loop.sync",
             "core/stages must not import core/loop",

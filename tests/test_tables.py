@@ -107,7 +107,7 @@ def test_rounded_values_keep_their_decimals() -> None:
     assert Column("x").text(1234.4) == "1234"
 
 
-def test_pick_without_and_first_select_parts_of_a_table() -> None:
+def test_methods_pick_without_and_first_return_parts_of_a_table() -> None:
     assert [one.key for one in TABLE.pick("note", "name").columns] == ["note", "name"]
     assert [one.key for one in TABLE.without("half", "note").columns] == ["name", "ms", "share"]
     assert TABLE.first(1).rows == ROWS[:1]
@@ -143,7 +143,7 @@ def test_dotted_key_reads_a_nested_value() -> None:
         (1000.0, "1000"),
     ],
 )
-def test_plain_shows_few_significant_digits(value: float, text: str) -> None:
+def test_plain_numbers_have_few_significant_digits(value: float, text: str) -> None:
     assert plain(value) == text
 
 

@@ -24,14 +24,14 @@ def detections_of(*boxes: list[float]) -> Detections:
 FIT = Letterbox(scale_x=0.5, scale_y=0.25, pad_x=10, pad_y=20, width=100, height=200)
 
 
-def test_to_source_moves_scales_and_clips_boxes() -> None:
+def test_boxes_are_moved_scaled_and_clipped_to_the_source() -> None:
     boxes = FIT.to_source(detections_of([10, 20, 60, 70], [15, 25, 35, 45])).boxes
     assert boxes.tolist() == [[0, 0, 100, 200], [10, 20, 50, 100]]
     clipped = FIT.to_source(detections_of([0, 0, 61, 71], [-50, 30, 100, 40])).boxes
     assert clipped.tolist() == [[0, 0, 100, 200], [0, 40, 100, 80]]
 
 
-def test_to_source_keeps_the_other_fields_and_its_input() -> None:
+def test_mapping_boxes_to_the_source_changes_neither_other_fields_nor_its_input() -> None:
     given = detections_of([15, 25, 35, 45], [10, 20, 60, 70])
     back = FIT.to_source(given)
     assert (back.names, back.cut) == (("a", "b", "c"), 7)
@@ -132,7 +132,7 @@ def test_detections_that_differ_in_one_value_are_not_equal(other: dict[str, obje
     assert replace(detections_of(), cut=0) == Detections.empty(("a", "b", "c"))
 
 
-def test_only_keeps_all_fields_of_the_selected_boxes() -> None:
+def test_selected_boxes_keep_all_their_fields() -> None:
     selected = tracked().only([2, 0])
     assert selected.track_list() == [0, 5]
     assert [int(one[0, 0]) for one in selected.trails] == [2, 0]
@@ -146,7 +146,7 @@ def test_only_keeps_all_fields_of_the_selected_boxes() -> None:
     assert replace(selected, names=("a",)).name(0) == "2"
 
 
-def test_inside_clips_and_drops_boxes() -> None:
+def test_boxes_are_clipped_to_the_picture_or_dropped() -> None:
     selected = tracked().inside(6, 5)
     assert selected.boxes.tolist() == [[0, 0, 4, 4], [2, 2, 5, 6]]
     assert selected.track_list() == [5, None]

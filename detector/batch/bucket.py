@@ -14,6 +14,7 @@ redone. SQLite needs a local file, so the manifest and the lock are in a folder 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -74,7 +75,7 @@ class BucketOutputs:
 
     def begin(self, name: str) -> Path:
         self._discard_scratch(name)
-        with _writing(self._base):
+        with _output_errors(self._base):
             return Path(tempfile.mkdtemp(prefix=self._scratch(name)))
 
     def _scratch(self, name: str) -> str:
@@ -94,7 +95,7 @@ class BucketOutputs:
             for path in sorted(scratch.rglob("*"))
             if path.is_file()
         }
-        with _writing(self._at(FILES, name)):
+        with _output_errors(self._at(FILES, name)):
             self._clear(name, keep=files)
             for relative, path in files.items():
                 self._put(path, self._at(FILES, name, relative))
@@ -165,7 +166,7 @@ class BucketOutputs:
     def has_marker(self, name: str) -> bool:
         if self._markers is None:
             folder, ending = self._folder(FILES), f"/{MARKER}"
-            with _writing(folder):
+            with _output_errors(folder):
                 self._markers = {
                     key[len(folder.key) : -len(ending)]
                     for key, _ in walk(folder)
@@ -181,7 +182,7 @@ class BucketOutputs:
 
     def read_marker(self, name: str) -> ItemRecord | None:
         place = self._at(FILES, name, MARKER)
-        with _writing(place):
+        with _output_errors(place):
             try:
                 data = self._store.cat_file(path_in_store(place), start=0, end=MARKER_BYTES)
             except FileNotFoundError:
@@ -192,7 +193,7 @@ class BucketOutputs:
             return None
 
     def remove(self, name: str) -> None:
-        with _writing(self._at(FILES, name)):
+        with _output_errors(self._at(FILES, name)):
             self._clear(name)
 
     # ---- an item's rows in the dataset
@@ -202,7 +203,7 @@ class BucketOutputs:
 
     def gather(self, name: str, rows: Path) -> None:
         place = self._partition(name)
-        with _writing(place), temporary_folder() as folder:
+        with _output_errors(place), temporary_folder() as folder:
             table = Path(folder, dataset.FILE)
             with table.open("xb") as file:
                 dataset.write_table(file, rows)
@@ -210,7 +211,7 @@ class BucketOutputs:
 
     def gather_missing(self, names: Iterable[str], stopped: Callable[[], bool]) -> None:
         folder = self._folder(dataset.FOLDER)
-        with _writing(folder):
+        with _output_errors(folder):
             there = {key for key, _ in walk(folder)}
         for name in names:
             if stopped():
@@ -218,14 +219,14 @@ class BucketOutputs:
             if self._partition(name).key in there:
                 continue
             rows = self._at(FILES, name, ROWS)
-            with _writing(rows), temporary_folder() as local:
+            with _output_errors(rows), temporary_folder() as local:
                 copy = Path(local, ROWS)
                 with suppress(FileNotFoundError):
                     self._store.get_file(path_in_store(rows), str(copy))
                     self.gather(name, copy)
 
     def ungather(self, name: str) -> None:
-        with _writing(self._base):
+        with _output_errors(self._base):
             self._remove(self._partition(name))
 
     # ---- the job's own files
@@ -253,7 +254,7 @@ class BucketOutputs:
             if seen.get(name) == about.version and (home / name).exists():
                 continue
             temporary = home / f".{name}.new"
-            with _writing(self._at(name)):
+            with _output_errors(self._at(name)):
                 self._store.get_file(path_in_store(self._at(name)), str(temporary))
                 os.replace(temporary, home / name)
             seen[name] = about.version
@@ -262,7 +263,7 @@ class BucketOutputs:
 
     def _own_files(self) -> dict[str, ObjectInfo]:
         folder = self._folder()
-        with _writing(folder):
+        with _output_errors(folder):
             found = {key[len(folder.key) :]: about for key, about in walk(folder, flat=True)}
         return {name: about for name, about in found.items() if OWN.fullmatch(name)}
 
@@ -278,7 +279,7 @@ class BucketOutputs:
 
     def publish(self, settings: JobSettings, *, first: bool) -> JobSettings:
         place = self._at(JOB)
-        with _writing(place):
+        with _output_errors(place):
             data = to_json(settings).encode()
             if first and not self._create(place, data):
                 standing = self._store.cat_file(path_in_store(place))
@@ -310,7 +311,7 @@ class BucketOutputs:
             return
         self._copied = time.monotonic()
         try:
-            with _writing(self._base):
+            with _output_errors(self._base):
                 self._copy_manifest(named("manifest", ".sqlite", shard))
                 self._copy(named("failures", ".jsonl", shard))
                 if last and shard == WHOLE:  # also for --prune, which changes shards' manifests
@@ -354,7 +355,7 @@ def _state_folder(place: str) -> Path:
 
 
 @contextmanager
-def _writing(place: Location) -> Iterator[None]:
+def _output_errors(place: Location) -> Iterator[None]:
     try:
         yield
     except SourceError as error:

@@ -82,7 +82,7 @@ class Seal:
 class JobSettings:
     """job.json: the settings of every worker, resolved once.
 
-    ``flags`` and ``config_file``: as given by the user. ``asked``: the resulting configuration.
+    ``flags`` and ``config_file``: what the user gave. ``asked``: the resulting configuration.
     ``config``: the same with every ``auto`` resolved. ``digest``: see ``ItemRecord.settings``.
     ``canvas``: "source" if each item's network input has the shape of its source, at about the area
     of ``model_input``; None if all items use ``model_input``.

@@ -42,7 +42,7 @@ def share_cores(cores: Sequence[int], workers: int) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Time limits in seconds. ``item``: for one item; None: no limit while it yields frames."""
+    """Time limits in seconds. ``item``: an item's; None: no limit while it yields frames."""
 
     item: float | None = None
     stall: float = STALL_S

@@ -90,7 +90,7 @@ class Divided:
     parts. ``size``: bytes of the item; ``booked``: bytes that are counted as done."""
 
     size: int
-    of: int
+    parts: int
     left: set[int]
     booked: int = 0
     frames: int = 0
@@ -133,11 +133,11 @@ class LongItems:
     # ---- the next tasks
 
     def divide(self, task: Task, record: ItemRecord) -> list[Task]:
-        of = record.parts
-        self._divided[task.name] = Divided(record.size, of, set(range(of)))
+        parts = record.parts
+        self._divided[task.name] = Divided(record.size, parts, set(range(parts)))
         return [
-            replace(task, tries=1, piece=Piece(do="part", number=number, of=of))
-            for number in range(of)
+            replace(task, tries=1, piece=Piece(do="part", number=number, of=parts))
+            for number in range(parts)
         ]
 
     def finish_part(self, task: Task, record: ItemRecord) -> tuple[int, list[Task]]:
@@ -147,10 +147,10 @@ class LongItems:
         item = self._divided[task.name]
         item.left.discard(task.piece.number)
         item.frames += record.frames
-        share = item.size // item.of if record.frames else 0
-        item.booked += share
-        join = replace(task, tries=1, piece=Piece(do="join", of=item.of))
-        return share, [] if item.left else [join]
+        done_bytes = item.size // item.parts if record.frames else 0
+        item.booked += done_bytes
+        join = replace(task, tries=1, piece=Piece(do="join", of=item.parts))
+        return done_bytes, [] if item.left else [join]
 
     def finish_joined(self, task: Task) -> int:
         """Forget a joined item. Return how many of its bytes were not counted for parts."""
@@ -166,8 +166,8 @@ class LongItems:
 
     def counts(self) -> tuple[int, int]:
         """Return how many parts the divided items have, and how many of them are done."""
-        of = sum(item.of for item in self._divided.values())
-        return of, of - sum(len(item.left) for item in self._divided.values())
+        parts = sum(item.parts for item in self._divided.values())
+        return parts, parts - sum(len(item.left) for item in self._divided.values())
 
 
 def do_whole(task: Task, why: str) -> Task:

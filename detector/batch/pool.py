@@ -23,7 +23,7 @@ MOST_FAILED_LOADS = 3  # after this many failed loads in a row, a place in the p
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A finished task. ``wall_s``: from its submission to its record."""
+    """A finished task. ``wall_s``: time between its submission and its record."""
 
     task: Task
     worker: int

@@ -88,7 +88,7 @@ Picture = Image | Planes
 class Reduced:
     """A picture decoded at a fraction of its size, because no output needs more. Boxes are in
     pixels of the whole picture. ``pixels``: u8 BGR, each for ``factor`` x ``factor`` pixels (fewer
-    at the right and bottom edges). ``width`` and ``height``: of the whole picture."""
+    at the right and bottom edges). ``width``, ``height``: the whole picture's."""
 
     pixels: Image
     factor: int
@@ -117,14 +117,14 @@ class Frame:
     """One decoded picture.
 
     ``index``: its number in the source, counted from 0 before ``--stride`` drops any; for a camera,
-    counted over received pictures. ``pts``: in ticks of the source's time base, as stored (it need
-    not start at 0); ``time_s`` = pts * time_base. Neither follows jumps of the container's clock,
-    which is ``behind`` ticks ahead of ``pts`` and was set back ``rewinds`` times. ``path``: the
-    picture's file if the source is a folder or glob, else None. ``name``: for its outputs; the file
-    name, with folders in front if two pictures of a source share a name. ``picture``: BGR, or
-    planes of YUV if the source was opened for them; ``image`` is BGR, converted from planes on
+    counted over received pictures. ``pts``: time in ticks of the source's time base, as stored (it
+    need not start at 0); ``time_s`` = pts * time_base. Neither follows jumps of the container's
+    clock, which is ``behind`` ticks ahead of ``pts`` and was set back ``rewinds`` times. ``path``:
+    the picture's file if the source is a folder or glob, else None. ``name``: name of its outputs:
+    the file name, with folders in front if two pictures of a source share a name. ``picture``: BGR,
+    or planes of YUV if the source was opened for them; ``image`` is BGR, converted from planes on
     first access, so do not draw into the planes after that. ``source``: set by ``Detector.stream``.
-    ``arrival``: for cameras only. ``reused``: nothing moved (--skip-still), so the frame has the
+    ``arrival``: only cameras set it. ``reused``: nothing moved (--skip-still), so the frame has the
     detections of the last inferred one. ``coasting``: its boxes come from tracks (--infer-every).
     ``cut``: whether a scene begins with this frame; None if not checked. ``reduced``: the picture,
     if the source was opened to decode a fraction of its pixels.
@@ -227,7 +227,7 @@ class SourceInfo:
     rotation: int = 0  # degrees, as the container states it; already applied to the frames
     mirrored: bool = False  # stored mirrored (before rotation); already undone in the frames
     codec: str = ""
-    sample_aspect_ratio: Fraction = Fraction(1)  # of the displayed picture
+    sample_aspect_ratio: Fraction = Fraction(1)  # the displayed picture's
     stream: int | None = None  # index of its video stream among all streams of the container
     has_audio: bool = False
     has_subtitles: bool = False
@@ -275,7 +275,7 @@ class Letterbox:
     scale_y: float
     pad_x: float
     pad_y: float
-    width: int  # of the source picture, pixels
+    width: int  # pixels of the source picture
     height: int
 
     def to_source(self, detections: Detections) -> Detections:

@@ -130,7 +130,7 @@ class StreamFigures:
     dropped: Mapping[str, int]
     reconnects: int
     stalls: int
-    age_ms: AgeFigures  # from arrival to result
+    age_ms: AgeFigures  # age from arrival to result
     parts_ms: Mapping[str, AgeFigures] = field(default_factory=dict)  # waiting, decoding...
     camera_fps: float | None = None
     processed_fps: float | None = None

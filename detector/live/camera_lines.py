@@ -11,8 +11,8 @@ CAUGHT_UP_S = 60.0  # after this time without drops, the next drop is reported a
 
 
 class CameraLines:
-    """Prints new states with ``state``, and problems with ``say``. ``max_age_s``: with ``--live
-    every``, the age above which pictures are dropped; otherwise None. Not thread-safe."""
+    """Prints new states with ``state``, and problems with ``say``. ``max_age_s``: age above which
+    ``--live every`` drops pictures; None with other modes. Not thread-safe."""
 
     def __init__(
         self, state: Callable[[str], None], say: Callable[[str], None], max_age_s: float | None

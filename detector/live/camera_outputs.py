@@ -72,9 +72,9 @@ class CreatedFolder:
 
 
 class CameraOutputs:
-    """Opens the outputs of each camera. ``folder``: the run's; None: write nothing. ``notice``
-    prints lines for the user, from any thread. ``style``: of boxes in subtitles. ``hides``: whether
-    objects are pixelated. ``filters`` select the events that start clips."""
+    """Opens the outputs of each camera. ``folder``: the run's folder; None: write nothing.
+    ``notice`` prints lines for the user, from any thread. ``style``: how subtitles draw boxes.
+    ``hides``: whether objects are pixelated. ``filters`` select the events that start clips."""
 
     def __init__(
         self,

@@ -134,8 +134,8 @@ class UsageSums:
 
 
 class LiveStatus:
-    """The counters of a run. ``clock``: ns, as in ``Arrival``. ``decoding`` and ``machine_clock``
-    return the CPU ns of the feeds and of all programs. ``tiles``: for cameras without their own."""
+    """The counters of a run. ``clock``: ns, see ``Arrival``. ``decoding`` and ``machine_clock``
+    return the CPU ns of the feeds and of all programs. ``tiles``: the default."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from detector.core.types import Detections, Frame, Image
 from detector.live.base import Event, LiveFigures
 
 WIDTHS = (320, 640, 960, 1280, 1920)  # pixels; a requested width is rounded up to one of these
-QUALITY = 80  # of JPEGs, which are 25 to 60 kB at a width of 640
+QUALITY = 80  # of JPEG: 25 to 60 kB at a width of 640
 RATE = 25.0  # pictures per second, maximum and default
 EVENTS_KEPT = 200
 EVENTS_WAITING = 100  # per subscriber; if more are queued, the oldest is lost and counted
@@ -57,7 +57,7 @@ class _CameraChannel:
     last_request_ns: int = 0
     draw_next: bool = False  # the last result of ``wants_pictures``: the next picture has boxes
     encoding: threading.Lock = field(default_factory=threading.Lock)
-    jpegs: dict[int, bytes] = field(default_factory=dict)  # by width
+    jpegs: dict[int, bytes] = field(default_factory=dict)  # width -> JPEG
     jpegs_of: int = 0  # the number of the picture that ``jpegs`` show
 
     def free_unrequested(self, now_ns: int) -> None:

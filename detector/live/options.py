@@ -29,7 +29,7 @@ Stamp = tuple[int, int, int] | None
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
-    """The options. ``specs``: cameras and camera lists. ``folder``: for outputs; None: no outputs.
+    """The options. ``specs``: cameras and camera lists. ``folder`` of outputs; None: no outputs.
     ``lists``: path of each camera list -> its ``stamp``, taken before the list is read."""
 
     specs: tuple[str, ...]

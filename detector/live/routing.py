@@ -23,7 +23,7 @@ from detector.live.figures import LiveStatus
 from detector.live.selection import keep
 from detector.live.sources.base import Camera, Feed, FeedFacts
 
-Counts = Counter[tuple[str, str, str]]  # by camera, kind of output, and name of the count
+Counts = Counter[tuple[str, str, str]]  # keys: camera, kind of output, name of the count
 
 
 class CameraSink(Protocol):
@@ -74,8 +74,8 @@ class Router:
         self._shows = False  # the watcher receives this picture
         self._drawn = False  # this picture has boxes
         self.paths: dict[str, dict[str, str]] = {}  # camera -> kind -> path, over the whole run
-        self._closed: Counts = Counter()  # of closed outputs
-        self._reported: Counts = Counter()  # of all outputs, at the last call of ``counts``
+        self._closed: Counts = Counter()  # counts of closed outputs
+        self._reported: Counts = Counter()  # all counts at the last call of ``counts``
 
     def open(self, camera: Camera, feed: Feed, classes: frozenset[int] | None) -> None:
         self._status.zones.open(camera.name)

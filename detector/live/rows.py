@@ -176,7 +176,7 @@ class CameraRows(DayRows):
         super()._open(day)
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        """Write a picture's row. ``age_ms``: from its arrival until now."""
+        """Write a picture's row. ``age_ms``: time since its arrival."""
         arrival = frame.arrival
         if arrival is None:
             return

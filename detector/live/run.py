@@ -241,7 +241,7 @@ class _LiveRun:
             hide=partial(pixelate, class_ids=hidden) if hidden else None,
         )
         self._day: Day | None = None
-        self._parts: Parts  # of the current loop
+        self._parts: Parts  # parts of the current loop
         self._draw_lock = threading.Lock()
         self._stopping = threading.Event()
         self._monitor = threading.Thread(target=self._run_monitor, name="live monitor", daemon=True)

@@ -38,8 +38,8 @@ class ZoneCounts:
         self._lock = threading.Lock()
         self._books: dict[str, ZoneBook] = {}
         # Objects over the whole run, and objects per hour of today.
-        self._run: Counter[tuple[str, str, str, bool]] = Counter()  # by camera, zone, class, is_in
-        self._hours: Counter[tuple[str, str, int, str, bool]] = Counter()  # by camera, day, hour...
+        self._run: Counter[tuple[str, str, str, bool]] = Counter()  # camera, zone, class, is_in
+        self._hours: Counter[tuple[str, str, int, str, bool]] = Counter()  # camera, day, hour...
         self._inside: Counter[tuple[str, str]] = Counter()  # objects in a zone now
         self._day = ""
         self._opened: set[str] = set()

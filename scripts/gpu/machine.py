@@ -142,7 +142,7 @@ def difference(ours: list[Any], theirs: list[Any]) -> float:
 
 def in_loop(machine: Any, inputs: list[Any], calls: int = 0) -> tuple[float, list[float]]:
     """Run each request in its own thread; return pictures per second, and device times in ms.
-    ``calls``: per thread; 0 means 200, or 2 in a rehearsal."""
+    ``calls``: number per thread; 0 means 200, or 2 in a rehearsal."""
     engine, batch, times = machine.engine, machine.network.batch, []
     calls = calls or (2 if rehearsing() else 200)
 

@@ -23,16 +23,17 @@ from gpu.stand_ins import AbsentError, fake_gpu
 
 
 def each_provider(slow_copies: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield each package's name with its memory on the first GPU, or a row that says why not."""
-    from detector.core.engines.trt import memory
+    """Yield each package's name with its provider of memory on the first GPU, or with a row that
+    gives the reason why there is none."""
+    from detector.core.engines.trt import memory as packages
 
-    for name in memory.PROVIDERS:
+    for name in packages.PROVIDERS:
         try:
             with fake_gpu(name, slow_copies) if rehearsing() else nullcontext():
-                if (reason := memory.why_unusable(name)) is not None:
-                    yield name, row(name, f"{reason}: {memory.INSTALL[name]}", None)
+                if (reason := packages.why_unusable(name)) is not None:
+                    yield name, row(name, f"{reason}: {packages.INSTALL[name]}", None)
                     continue
-                provider = memory.open_memory(name, 0)
+                provider = packages.open_memory(name, 0)
                 yield name, provider
                 provider.close()
         except AbsentError as error:
@@ -223,9 +224,9 @@ def leaks() -> Iterator[Row]:
             yield from opened_again("trt", "cuda:0", TURNS)
         return
     try:
-        with fake_gpu() as machine:
-            yield from opened_again("trt", "cuda:0", TURNS, lambda: machine.device.used)
-            remaining = len(machine.device.allocations)
+        with fake_gpu() as fake:
+            yield from opened_again("trt", "cuda:0", TURNS, lambda: fake.device.used)
+            remaining = len(fake.device.allocations)
             yield row("trt: leaked allocations", remaining, remaining == 0)
     except AbsentError as error:
         yield row("trt", error, None)

@@ -221,7 +221,7 @@ def write_data(folder: Path, pictures: Sequence[Path]) -> Path:
 def predict(model: Path, clip: Path, size: tuple[int, int], precision: str) -> dict[str, Any]:
     """Run ``predict(save=True, stream=True)`` on a whole clip, or on a folder without saving.
 
-    ``fps``: from the first result to the end, without loading and the first picture.
+    ``fps`` is measured from the first result to the end, without loading and the first picture.
     """
     from ultralytics import YOLO
 

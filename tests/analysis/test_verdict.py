@@ -296,15 +296,15 @@ NEEDS = [
     ((1, 3, 2), None, 3),  # a disk is equally slow when other threads use the cores
     ((1, 0, 8), (8, 8, 0), 9),  # no thread waits for a core, so all time counts
     ((1, 0, 8), (4, 2, 6), 3),  # while it is blocked, the library works for 2 of 8 ms
-    ((1, 0, 8), (4, 2, 2), 7),  # the library accounts for 4 of 8 ms, a disk for the rest
-    ((1, 0, 8), (4, 2, 3), 1 + 8 * 2 / 5),  # for 5 of 8 ms: 2 / 5 of all 8 are work
+    ((1, 0, 8), (4, 2, 2), 7),  # the library accounts for 4 of 8 ms, a disk for 4
+    ((1, 0, 8), (4, 2, 3), 1 + 8 * 2 / 5),  # the library works for 2 of its 5 ms, so for 2/5 of 8
     ((1, 3, 0), (6, 5, 20), 4),  # an encoder works in the background without delaying calls
     ((1, 9, 0), (6, 5, 20), 5),
 ]
 
 
 @pytest.mark.parametrize(("own", "theirs", "needed"), NEEDS)
-@pytest.mark.parametrize("calls", [100, 50])  # calls measured in the library, of 100
+@pytest.mark.parametrize("calls", [100, 50])  # how many of 100 calls the library measured
 def test_need_of_a_stage_excludes_waits_for_a_core(own, theirs, needed, calls):
     stage = replace(stages(write=sum(own))["write"], split=split(*own))
     threads = LibraryThreads(
@@ -382,7 +382,7 @@ ADVICE = [
     ("write", ("video", "jsonl"), ("--quality", "small"), {"--quality", "--no-video"}),
     ("write", ("video", "jsonl"), ("--preset", "fast"), {"--preset", "--no-video"}),
     ("write", ("video", "jsonl"), ("--crf", "30"), {"--preset", "--no-video"}),
-    ("write", ("video", "jsonl"), ("--quality", "fast"), {"--no-video"}),  # the fastest already
+    ("write", ("video", "jsonl"), ("--quality", "fast"), {"--no-video"}),  # no faster quality
     ("write", ("video", "jsonl"), ("--preset", "ultrafast"), {"--no-video"}),
     ("write", ("pictures",), None, {"--no-video"}),
     ("write", ("jsonl",), None, set()),  # no option would save work

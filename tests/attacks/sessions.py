@@ -201,7 +201,7 @@ def _named_frames() -> Iterator[Case]:
         facts = {"available": True, "reason": None, "rows": [row]}
         content = json.dumps(facts).encode()
         yield f"passes/frames.json: {file[:20]!r}", {"passes/frames.json": content}
-    yield "frames: no picture", {"frames/000003.jpg": b"not a picture"}
+    yield "frames: text instead of a picture", {"frames/000003.jpg": b"not a picture"}
 
 
 def _named_archives(data: bytes) -> Iterator[Case]:
@@ -209,17 +209,17 @@ def _named_archives(data: bytes) -> Iterator[Case]:
     rows = len(columns["kind"])
     headers = {
         "10^12 rows": b"{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,), }\n",
-        "negative": b"{'descr': '<i8', 'fortran_order': False, 'shape': (-1,), }\n",
+        "negative number of rows": b"{'descr': '<i8', 'fortran_order': False, 'shape': (-1,), }\n",
         "many dimensions": b"{'descr': '<i8', 'fortran_order': False, 'shape': (1,1,1,1,1,1), }\n",
-        "no numbers": b"{'descr': '<i8', 'fortran_order': False, 'shape': ('a',), }\n",
-        "long text": b"{'descr': '<U2000000000', 'fortran_order': False, 'shape': (1,), }\n",
-        "empty text": b"{'descr': '<U0', 'fortran_order': False, 'shape': (9,), }\n",
+        "text in the shape": b"{'descr': '<i8', 'fortran_order': False, 'shape': ('a',), }\n",
+        "huge strings": b"{'descr': '<U2000000000', 'fortran_order': False, 'shape': (1,), }\n",
+        "empty strings": b"{'descr': '<U0', 'fortran_order': False, 'shape': (9,), }\n",
         "objects": b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n",
-        "no type": b"{'descr': 'what', 'fortran_order': False, 'shape': (1,), }\n",
-        "no dict": b"[1, 2]\n",
+        "unknown type": b"{'descr': 'what', 'fortran_order': False, 'shape': (1,), }\n",
+        "list instead of a dict": b"[1, 2]\n",
         "deep": b"(" * 900 + b"\n",
         "code": b"__import__('os').abort()\n",
-        "cut": b"{'descr'",
+        "cut off": b"{'descr'",
         "nothing": b"",
     }
     for name, header in headers.items():
@@ -261,11 +261,11 @@ WORKER = PROCESS + 1
 RECORDINGS: dict[str, tuple[str, ...]] = {
     "end before start": ("update NVTX_EVENTS set end = start - 1",),
     "no time at all": ("update NVTX_EVENTS set end = start",),
-    "all at once": ("update NVTX_EVENTS set start = 5, end = 9",),
+    "all calls at the same time": ("update NVTX_EVENTS set start = 5, end = 9",),
     "one thread": (f"update NVTX_EVENTS set globalTid = {PROCESS}",),
     "one frame": ("update NVTX_EVENTS set int64Value = 0",),
-    "frames backwards": ("update NVTX_EVENTS set int64Value = 11 - int64Value",),
-    "turned around": ("update NVTX_EVENTS set start = -end, end = -start",),
+    "decreasing frame numbers": ("update NVTX_EVENTS set int64Value = 11 - int64Value",),
+    "reversed time": ("update NVTX_EVENTS set start = -end, end = -start",),
     "an endless view": ("drop table NVTX_EVENTS", f"create view NVTX_EVENTS as {ENDLESS}"),
     "an endless list of strings": (
         "drop table StringIds",

@@ -22,7 +22,7 @@ from tests.attacks.running import run_apart
 
 # Without limits, these would exhaust the memory or take very long.
 DANGEROUS = ("aliases", "merge keys", "path of 5,000", "queue", "frame 10^12", "length 10^12")
-SLOW = ("3,000 brackets", "the root")  # cases that take almost a second each
+SLOW = ("3,000 brackets", "the root folder")  # cases that take almost a second each
 ERRORS: dict[str, type[DetectVideoError]] = {
     "config": UsageError,
     "mapping": UsageError,
@@ -100,7 +100,7 @@ def test_randomly_damaged_text_is_read_or_refused_in_one_line(tmp_path, monkeypa
 
 @pytest.mark.parametrize("kind", ["config", "mapping", "description", "yolo"])
 def test_nested_aliases_are_refused_in_one_line(tmp_path, monkeypatch, kind):
-    data = texts.TEXTS["aliases under names"].encode()
+    data = texts.TEXTS["nested aliases under names"].encode()
     (tmp_path / "data.yaml").write_bytes(data)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ERRORS.get(kind, SourceError), match=r"data\.yaml") as caught:

@@ -112,7 +112,7 @@ def _encode(path: Path, pictures: list[av.VideoFrame]) -> None:
 
 @dataclass(slots=True)
 class Killed:
-    """Numbers of kills. ``workers``: of the pool's processes; ``jobs``: of the command itself."""
+    """Numbers of kills. ``workers``: the pool's processes; ``jobs``: the command itself."""
 
     workers: int = 0
     jobs: int = 0

@@ -30,7 +30,7 @@ from detector.core.types import Candidates
 from tests.conftest import CHECKOUT
 
 WIDTH, HEIGHT = 96, 64
-SIDES = (32, 48)  # of the model's input
+SIDES = (32, 48)  # sides of the model's input
 
 
 # ----------------------------------------------------------------------

@@ -154,7 +154,7 @@ def test_hello_contains_one_source_of_each_store(pool, tmp_path, monkeypatch):
     assert pool(place="s3://bucket/out")._make_hello(FACTS.config, []).token_file == ""
 
 
-def test_unreachable_address_is_refused_at_once(tmp_path):
+def test_unreachable_address_is_refused_immediately(tmp_path):
     with socket.socket() as bound:  # reserves a port without listening on it
         bound.bind(("127.0.0.1", 0))
         one = ClusterPool(f"ray://127.0.0.1:{bound.getsockname()[1]}", tmp_path, str(tmp_path))

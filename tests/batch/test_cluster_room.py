@@ -33,7 +33,7 @@ def config(**runtime):
         ({"engine": "trt", "device": "auto"}, [], None, Need(2, 1)),
     ],
 )
-def test_worker_needs(runtime, nodes, workers, need):
+def test_number_of_cores_and_gpus_that_a_worker_needs(runtime, nodes, workers, need):
     assert need_of(config(**runtime), nodes, workers) == need
 
 
@@ -71,7 +71,7 @@ def test_no_cores_are_claimed_if_ray_counts_fewer_or_a_worker_needs_all(temporar
     assert list(temporary.iterdir()) == []
 
 
-def test_cores_variable_limits_the_usable_cores(monkeypatch):
+def test_environment_variable_limits_the_usable_cores(monkeypatch):
     available = usable_cores()
     monkeypatch.setenv(CORES_VARIABLE, "1")
     assert usable_cores() == 1

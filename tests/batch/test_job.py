@@ -165,7 +165,7 @@ def test_damaged_source_is_done_with_exit_code_7(job, tmp_path):
         assert "found: 4 person\n4 files with objects, 0 empty" in out.getvalue()
 
 
-def test_found_lists_items_without_objects():
+def test_sums_of_found_objects_include_the_names_of_empty_items():
     items = {"a": (False, {}), "b": (True, {"car": 2}), "c": (False, None)}
     sums = Found(classes={"car": 2}, filled=1, empty=["a"], damaged=["b"], unknown=1)
     assert Found.of(items) == sums

@@ -88,7 +88,7 @@ def test_scratch_folder_is_as_deep_as_the_results_folder(outputs):
         assert len(scratch.parts) == len(outputs.folder(name).parts)
 
 
-def test_damaged_marker_reads_as_none(outputs):
+def test_reading_a_damaged_marker_returns_none(outputs):
     place_results(TASK, outputs, "d")
     (outputs.folder(TASK.name) / "done.json").write_text('{"schema": 1')
     assert outputs.has_marker(TASK.name)

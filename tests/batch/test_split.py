@@ -214,7 +214,7 @@ def test_file_that_cannot_be_split_has_a_reason(name: str, folder: Path) -> None
         (make_config("jsonl").with_options({"repeat": True}), "only video files"),
     ],
 )
-def test_options_that_keep_a_file_whole(config: Config, reason: str, folder: Path) -> None:
+def test_some_options_keep_a_file_whole(config: Config, reason: str, folder: Path) -> None:
     path = clip(folder, "closed.mp4")
     assert reason in why_whole(str(path), config)
     assert reason in plan(path, config).why_whole

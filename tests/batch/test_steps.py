@@ -183,7 +183,7 @@ def test_damaged_parts_fall_back_to_a_single_run(clip, model, outputs, tmp_path,
         (PLAN, {"skip_still": "1%"}, "--skip-still"),
         (Piece(do="whole", why="it is so"), {}, "it is so"),
     ],
-    ids=["short", "one", "skip-still", "whole"],
+    ids=["too short", "too few parts", "skip-still", "told to do it whole"],
 )
 def test_undivided_item_is_processed_while_planning(clip, model, outputs, piece, options, reason):
     model.config = make_config("jsonl", **options)

@@ -106,7 +106,7 @@ def test_skipped_objects_of_a_prefix_are_counted(store, tmp_path):
         assert re.findall(r"\d \.?\w+", note) == ["4 skipped", "2 .txt", "1 without", "1 .jpg"]
 
 
-def test_listing_requests_one_page_at_a_time(store, wire, monkeypatch):
+def test_objects_are_listed_with_one_request_per_page(store, wire, monkeypatch):
     for number in range(7):
         store.pipe_file(f"videos/in/{number}.mp4", b"x")
     monkeypatch.setattr(stores, "PAGE", 3)

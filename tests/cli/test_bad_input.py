@@ -169,7 +169,7 @@ def test_file_name_that_is_not_utf_8_is_read(folder, model, tmp_path):
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else None,
 )
-def test_wrong_options_with_cameras(model, clip, tmp_path, arguments, code, part):
+def test_wrong_options_for_cameras_are_refused(model, clip, tmp_path, arguments, code, part):
     words = [clip if word == "CLIP" else word for word in arguments]
     process = detect_video(*words, "--model", model, cwd=tmp_path)
     assert process.returncode == code, process.stderr

@@ -16,13 +16,13 @@ NIGHTLY_CLIPS = ["traffic.mp4", "bench_720p.mp4", "person-bicycle-car-detection.
 
 
 @pytest.mark.slow
-def test_whole_clip(tmp_path):
+def test_every_frame_of_the_packaged_clip_is_read(tmp_path):
     assert check_all_frames(STREET, tmp_path) == 250
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("clip", ["people.mp4", *map(night, NIGHTLY_CLIPS)])
-def test_shared_whole_clip(shared, tmp_path, clip):
+def test_every_frame_of_the_shared_clips_is_read(shared, tmp_path, clip):
     assert check_all_frames(shared / "data/videos" / clip, tmp_path) >= 400
 
 

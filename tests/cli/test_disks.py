@@ -1,4 +1,4 @@
-"""Full disks and power losses: files with their final name are complete, and the user's are kept.
+"""Full disks and power losses: files with final names are complete; a user's files are kept.
 
 For power losses we check the order of calls: if a file is renamed before it is synced, the new name
 may reach the disk before the content. It suffices to record Python's calls, since libraries only
@@ -102,7 +102,7 @@ def test_file_is_synced_before_it_gets_its_name(
         " data.yaml in-null-detected.mp4 in-null-detected.csv in-null-detected.coco.json x.onnx"
     )
     assert {*final.split()} <= set(recorder.named)
-    assert any(name.startswith("x-32x32-b1-") for name in recorder.named), "the store's"
+    assert any(name.startswith("x-32x32-b1-") for name in recorder.named), "the graph in the store"
 
 
 def test_recorder_detects_an_unsynced_rename(
@@ -164,7 +164,7 @@ def check_disk(disk: Path, code: int, users: dict[Path, bytes]) -> None:
 
 
 @pytest.mark.slow
-def test_run_on_a_disk_that_fills_up_at_any_point(
+def test_run_keeps_files_wherever_its_disk_fills_up(
     inputs: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(disk)

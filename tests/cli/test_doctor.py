@@ -30,7 +30,7 @@ def test_every_engine_is_tried_and_a_crash_reported(tmp_path):
 
 
 @pytest.mark.slow
-def test_table_and_read_only_engines_folder(tmp_path):
+def test_unwritable_engines_folder_exits_6_with_a_table_within_100_columns(tmp_path):
     process = detect_video("doctor", "--quick", "--engines-dir", "/proc/nowhere", cwd=tmp_path)
     assert process.returncode == 6
     assert max(map(len, process.stdout.splitlines())) <= 100

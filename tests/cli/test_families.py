@@ -30,7 +30,7 @@ def run(source, folder, model, *options):
 @pytest.mark.parametrize(
     ("model", "engine"), [*zip(MODELS, itertools.cycle(["ort", "torch"]), strict=False)]
 )
-def test_run_over_a_clip(tmp_path, model, engine):
+def test_run_reports_family_and_input_size(tmp_path, model, engine):
     """tests/conformance/test_families.py runs every network on every engine."""
     if model[0].endswith(".pt"):
         random_checkpoint(tmp_path / model[0])

@@ -67,11 +67,11 @@ OVERWRITES = {
     "names": (*BUILD, "--names", "n.txt", "-o", "n.txt"),
     "configuration": (*BUILD, "--config", "c.yaml", "-o", "c.yaml"),
     "calibration": (*BUILD, "--calibrate", "cal.mp4", "-o", "cal.mp4"),
-    "calibration folder": (*BUILD, "--calibrate", "photos", "-o", "photos/a.png"),
+    "picture of the calibration folder": (*BUILD, "--calibrate", "photos", "-o", "photos/a.png"),
     "source": ("in.mp4", *NULL, "-o", "in.mp4"),
-    "names by a sink": ("in.mp4", "--model", "x.cfg", *NULL, "--names", "n.txt", "-o", "n.txt"),
-    "calibration by a sink": ("in.mp4", *NULL, "--calibrate", "cal.mp4", "-o", "cal.mp4"),
-    "source by profile": ("profile", "in.mp4", *NULL, "--only", "loop", "-o", "in.mp4"),
+    "names, by detect": ("in.mp4", "--model", "x.cfg", *NULL, "--names", "n.txt", "-o", "n.txt"),
+    "calibration, by detect": ("in.mp4", *NULL, "--calibrate", "cal.mp4", "-o", "cal.mp4"),
+    "source, by profile": ("profile", "in.mp4", *NULL, "--only", "loop", "-o", "in.mp4"),
 }
 
 

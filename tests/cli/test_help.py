@@ -258,7 +258,7 @@ def test_options_of_other_programs_name_ours(words, answer, monkeypatch, tmp_pat
 
 def parse(words):
     """Parse the words as the command does, without running it. Raises click.UsageError."""
-    with suppress(click.exceptions.Exit):  # of --version
+    with suppress(click.exceptions.Exit):  # --version exits
         context = cli.make_context("detect-video", words)
         words = [*context._protected_args, *context.args]
         name, command, rest = cli.resolve_command(context, words)

@@ -75,7 +75,7 @@ KEYS = ("parameters", "parameters_fused", "macs", "flops", "family", "input", "n
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["street", "yolov4-tiny", "yolox_nano", "yolov5n"])
-def test_show_json(tmp_path, model):
+def test_show_prints_the_same_counts_as_text_and_json(tmp_path, model):
     process = run_ok("models", "show", model, "--json", cwd=tmp_path)
     document = json.loads(process.stdout)
     assert set(KEYS) <= set(document)
@@ -150,7 +150,7 @@ def test_run_reports_the_recognised_family(tmp_path):
         ("128", "fixed.onnx", [128, 128]),  # the file's size is fixed, and a note says so
     ],
 )
-def test_size_of_the_longest_side(tmp_path, size, model, expected):
+def test_size_option_is_the_longest_side_of_the_input(tmp_path, size, model, expected):
     if model == "fixed.onnx":
         model = exports.finished(side=128).save(tmp_path / model, STATED)
     elif model.endswith(".onnx"):

@@ -78,7 +78,7 @@ def test_pipe_is_read_and_a_silent_one_can_be_interrupted(tmp_path, option):
         ("cd /proc/self", f"{RUN.replace('in.mp4', '$OLDPWD/in.mp4')}", 6),
     ],
 )
-def test_tight_limits_and_unusual_folders(tmp_path, before, arguments, code):
+def test_tight_limits_and_unusual_folders_end_as_documented(tmp_path, before, arguments, code):
     write_video(tmp_path / "in.mp4", 60)
     process = shell(tmp_path, before, arguments)
     if code == 0:

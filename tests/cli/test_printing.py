@@ -185,7 +185,7 @@ def test_run_with_an_odd_name_can_be_reported(name, tmp_path, monkeypatch):
     ],
     ids=str,
 )
-def test_terminal_with_another_encoding(more, tmp_path):
+def test_output_is_printed_on_a_terminal_with_another_encoding(more, tmp_path):
     """Use a new process, because the interpreter decides on encodings when it starts."""
     name = "视频 ü.mp4"
     shutil.copy(CHECKOUT / "videos/street.mp4", tmp_path / name)

@@ -225,7 +225,7 @@ def listens(pid: int) -> bool:
     return False
 
 
-def test_stems_of_addresses():
+def test_output_name_is_the_last_part_of_the_address():
     assert stem_of(f"http://h/a/clip.mp4?x={TOKEN}.mp4") == "clip"
     assert stem_of("http://h/get?file=a/b.mp4") == "get"
     assert stem_of("https://h:81/") == "h:81"

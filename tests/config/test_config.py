@@ -223,7 +223,7 @@ def test_option_that_needs_tracks_turns_tracking_on(options_given):
         ("[{a: b}]", None),
     ],
 )
-def test_class_names_in_a_config_file(tmp_path, names, read):
+def test_class_names_in_a_config_file_are_read_or_refused(tmp_path, names, read):
     file = tmp_path / "c.yaml"
     file.write_text(f"network: {{names: {names}}}")
     if read is None:

@@ -112,7 +112,7 @@ def test_known_answers_of_full_and_partial_batches(case, batch):
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_shapes_types_and_slots(name, batch):
+def test_slots_and_outputs_have_the_declared_shapes_and_types(name, batch):
     network = plus_one(batch)
     with engines.open(name, network, EngineOptions(batch=batch, requests=3)) as engine:
         assert engine.name == name

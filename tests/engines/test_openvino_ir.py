@@ -174,13 +174,13 @@ def _reversed(pixels) -> None:
 
 
 INSIDE = {
-    "bytes, BGR": _bytes_bgr,
-    "bytes, planar": _planar_bytes,
-    "0..255": lambda pixels: pixels.preprocess().scale(255.0),
-    "reversed": _reversed,
-    "only reversed": lambda pixels: pixels.preprocess().reverse_channels(),
+    "u8 BGR input": _bytes_bgr,
+    "u8 planar input": _planar_bytes,
+    "scaled by 1/255": lambda pixels: pixels.preprocess().scale(255.0),
+    "reversed channels and scaled": _reversed,
+    "only reversed channels": lambda pixels: pixels.preprocess().reverse_channels(),
     "mean and scale": lambda pixels: pixels.preprocess().mean([0.0] * 3).scale([255.0] * 3),
-    "last axis": lambda pixels: pixels.tensor().set_layout(Layout("NHWC")),
+    "channels in the last axis": lambda pixels: pixels.tensor().set_layout(Layout("NHWC")),
 }
 
 

@@ -106,7 +106,7 @@ def test_int8_on_a_gpu_is_refused(with_cuda):
         engines.graph_precision_for("ort", "int8", "cuda")
 
 
-def test_graph_of_each_precision_on_a_gpu(with_cuda):
+def test_cuda_engine_gets_the_graph_of_the_right_precision(with_cuda):
     assert engines.graph_precision_for("ort", "fp16", "auto") == "fp16"
     assert engines.graph_precision_for("ort", "tf32", "cuda:1") == "fp32"
     assert engines.graph_precision_for("ort", "int8", "auto") == "int8-u8"

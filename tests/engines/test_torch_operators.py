@@ -76,42 +76,42 @@ CASES = {
     "TopK": lambda s: s.add(
         "TopK", s.add("Mul", "x", np.float32(0.5)), whole(2), outputs=2, axis=1
     ),
-    "TopK, the smallest": lambda s: s.add("TopK", "x", whole(2), outputs=2, axis=2, largest=0),
-    "TopK, indices alone": indices_of_best,
+    "TopK of the smallest": lambda s: s.add("TopK", "x", whole(2), outputs=2, axis=2, largest=0),
+    "TopK of which only the indices are used": indices_of_best,
     "GatherElements": lambda s: s.add(
         "GatherElements", "x", np.full((2, 4, 6, 2), -1, np.int64), axis=3
     ),
-    "GatherElements, computed": lambda s: s.add(
+    "GatherElements with computed indices": lambda s: s.add(
         "GatherElements", s.add("ReduceMax", "x", whole(3), keepdims=0), indices_of_best(s), axis=2
     ),
-    "Gather, computed": lambda s: s.add("Gather", "x", indices_of_best(s), axis=2),
-    "Gather, a table": lambda s: s.add("Gather", "x", np.array([[0, -1], [2, 1]]), axis=-2),
+    "Gather with computed indices": lambda s: s.add("Gather", "x", indices_of_best(s), axis=2),
+    "Gather by a table": lambda s: s.add("Gather", "x", np.array([[0, -1], [2, 1]]), axis=-2),
     "GatherND": lambda s: s.add("GatherND", "x", np.array([[0, 3], [1, -2]])),
     "Tile": lambda s: s.add("Tile", "x", whole(1, 2, 1, 3)),
     "Slice": lambda s: s.add("Slice", "x", whole(1, 0), whole(9, 5), whole(1, 2), whole(1, 2)),
     "Expand": lambda s: s.add("Expand", s.add("ReduceMax", "x", whole(2)), whole(4, 5, 1)),
     "Mod": lambda s: s.add("Mod", "n", np.array(-7)),
     "Mod with the dividend's sign": lambda s: s.add("Mod", "n", np.array(7), fmod=1),
-    "Div of whole numbers": lambda s: s.add("Div", "n", np.array(7)),
+    "Div of integers": lambda s: s.add("Div", "n", np.array(7)),
     "Div": lambda s: s.add("Div", "x", np.float32(7)),
     "ArgMax": lambda s: s.add("ArgMax", "x", axis=2, keepdims=0),
     "PRelu": lambda s: s.add("PRelu", s.add("Cast", "n", to=1), np.float32([0.1, 0.2, 0.3])),
     "Pad": lambda s: s.add("Pad", "x", whole(0, 1, 2, 0, 1, 0, 0, 3), np.float32(7)),
-    "Pad that cuts": lambda s: s.add("Pad", "x", whole(0, 0, -2, 1, 0, 0, 1, -1)),
-    "Pad of two axes": lambda s: s.add("Pad", "x", whole(1, 0, 0, 2), "", whole(-1, 2)),
+    "Pad with negative pads": lambda s: s.add("Pad", "x", whole(0, 0, -2, 1, 0, 0, 1, -1)),
+    "Pad with a list of axes": lambda s: s.add("Pad", "x", whole(1, 0, 0, 2), "", whole(-1, 2)),
     "Xor": lambda s: s.add(
         "Xor", s.add("Less", "n", np.array(50)), s.add("Less", "n", np.array(-20))
     ),
     "Gemm": lambda s: s.add(
         "Gemm", s.add("Flatten", "x", axis=3), small(5, 3), small(5), transB=1, beta=2.0
     ),
-    "Gemm, transposed": lambda s: s.add(
+    "Gemm with A transposed": lambda s: s.add(
         "Gemm", s.add("Flatten", "x", axis=3), small(48, 2), alpha=2.0, transA=1
     ),
     "ConvTranspose": lambda s: s.add(
         "ConvTranspose", "x", small(4, 3, 2, 2), small(3), strides=[2, 2]
     ),
-    "ConvTranspose, groups": lambda s: s.add(
+    "ConvTranspose with groups": lambda s: s.add(
         "ConvTranspose",
         "x",
         small(4, 3, 3, 2),
@@ -121,13 +121,13 @@ CASES = {
         output_padding=[1, 0],
         dilations=[1, 2],
     ),
-    "MaxPool, rounded up": lambda s: s.add(
+    "MaxPool with ceil_mode": lambda s: s.add(
         "MaxPool", "x", kernel_shape=[3, 2], strides=[2, 2], ceil_mode=1
     ),
-    "MaxPool, padded and rounded up": lambda s: s.add(
+    "MaxPool with pads and ceil_mode": lambda s: s.add(
         "MaxPool", "x", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1], ceil_mode=1
     ),
-    "Transpose without an order": lambda s: s.add("Transpose", "x"),
+    "Transpose without perm": lambda s: s.add("Transpose", "x"),
     "Where": lambda s: s.add(
         "Where",
         s.add(

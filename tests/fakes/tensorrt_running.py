@@ -41,7 +41,7 @@ class Runtime:
         self._logger, self.engine_host_code_allowed = logger, False
 
     def get_engine_validity(self, buffer: bytes) -> Any:
-        """Judge by the header. (Without a driver, the real 1.7.1.116 always returns INVALID, 0.)"""
+        """Judge by the header. Without a driver, the real package always returns (INVALID, 0)."""
         trt, diagnostics = self._trt, rtx.EngineInvalidityDiagnostics
         problems, header = 0, read_header(bytes(buffer))
         if header is None:
@@ -239,7 +239,7 @@ class IExecutionContext:
         return True
 
     def report_to_profiler(self) -> bool:
-        """Report, unless each run reports itself. Return False without a profiler or a run."""
+        """Report the last run, unless runs do so themselves; False without a profiler or a run."""
         if self.profiler is None or (not self._timed and not self.enqueue_emits_profile):
             return False
         if not self.enqueue_emits_profile:

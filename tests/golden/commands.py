@@ -18,7 +18,7 @@ class Command:
     read: tuple[str, ...] = ()  # globs of files whose content is recorded, not only their name
     near: bool = False  # a real network: its numbers differ in the last digits between CPUs
     after: str | None = None  # name of an earlier command, in a copy of whose folder this one runs
-    needs: tuple[str, ...] = ()  # libraries
+    needs: tuple[str, ...] = ()  # required libraries
     slow: bool = False  # takes many seconds, so it starts first
 
 

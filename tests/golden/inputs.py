@@ -24,7 +24,7 @@ from tests.networks import cfg_text
 CHECKOUT = Path(__file__).parents[2]
 SIDE, CELLS = 64, 84  # pixels of the network's input; its cells at strides 8, 16 and 32
 BOXES = ((20, 30, 10, 20), (21, 30, 10, 20), (44, 20, 16, 8))  # cx, cy, w, h; the first two overlap
-WEIGHTS = ((1.0, 0.5, 0.25), (0.25, 0.9, 0.25), (0.1, 0.1, 0.8))  # of red, green, blue
+WEIGHTS = ((1.0, 0.5, 0.25), (0.25, 0.9, 0.25), (0.1, 0.1, 0.8))  # weights of red, green, blue
 
 
 def put(name: str, folder: Path) -> None:

@@ -88,13 +88,13 @@ def test_settings_of_a_plain_run_have_one_row():
         (500_000_000, 1000, 5.0, RowRoof(share=0.05, bound="neither")),
     ],
 )
-def test_share_of_the_roof(macs, moved, frames_s, roof):
+def test_row_has_its_share_of_the_roofline(macs, moved, frames_s, roof):
     roof_found = place_on_roof([CountedLayer("fp32", macs, moved)], 1, frames_s, PEAKS)
     assert roof_found is not None
     assert (roof_found.share, roof_found.bound) == (pytest.approx(roof.share, rel=1e-3), roof.bound)
 
 
-def test_type_without_a_peak_has_no_roof():
+def test_type_without_a_peak_has_no_roofline():
     assert place_on_roof([CountedLayer("fp8", 10, 10)], 1, 50.0, PEAKS) is None
     assert place_on_roof([], 1, 50.0, PEAKS) is None
 

@@ -352,7 +352,7 @@ class TestTarget:
         assert result.reached
         assert result.settings["precision"] != "int8"
 
-    def test_defaults_are_chosen_if_they_miss_the_target_in_one_early_round_only(self):
+    def test_defaults_are_chosen_if_they_miss_the_target_only_in_one_early_round(self):
         slow = iter([1.0, 0.5])
 
         def unsteady(settings):

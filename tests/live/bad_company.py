@@ -21,7 +21,7 @@ from tests.live.servers import make_clip, rtsp
 
 RATE = 5.0  # pictures per second: few, so that a busy machine can detect all of them
 CAMERA = "cam0"
-LEAST_RATE = 0.9  # as a share of RATE
+LEAST_RATE = 0.9  # share of RATE
 MOST_GROWN_MB = 24.0
 STAY_S = 40  # how long clients stay; the page cuts off a client that reads nothing for 20 s
 WAYS = ("stream.mjpg, a byte a second", "stream.mjpg, nothing", "pictures, nothing",

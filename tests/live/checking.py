@@ -154,8 +154,8 @@ def _p99(folder: Path, name: str, start: float, end: float) -> float:
 
 @dataclass(slots=True)
 class Ages:
-    """``busy_ms``: from taking a picture to its result. ``differences_ms``: age by the clock in the
-    picture minus age by arrival."""
+    """``busy_ms``: time between taking a picture and its result. ``differences_ms``: age by the
+    clock in the picture minus age by arrival."""
 
     fps: float
     frames: int

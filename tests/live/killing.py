@@ -31,7 +31,7 @@ from tests.live.record_settings import RecordSettings
 from tests.live.streams import draw_picture, make_stream, numbers_of, one_detection
 from tests.waiting import wait_for
 
-FPS, SECONDS = 25, 14  # of the stream, which lasts longer than any process lives
+FPS, SECONDS = 25, 14  # the stream lasts longer than any process lives
 CAMERAS = ("annotated", "copy")
 MINUTES = 0.05  # length of a recording: 3 s, so that some kills come near its end
 

@@ -43,7 +43,7 @@ TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """Network conditions. ``loss``: share of packets, at both ends. ``delay_ms``: from the cameras
+    """Network conditions. ``loss``: share of packets, at both ends. ``delay_ms`` from the cameras
     to the program, plus or minus ``jitter_ms``. ``ordered``: no packet overtakes another."""
 
     name: str

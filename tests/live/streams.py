@@ -15,7 +15,7 @@ from detector.core.types import Arrival, Detections, Frame, Image
 from detector.live.sources.base import Camera
 
 WIDTH, HEIGHT = 256, 64
-BITS = 52  # of a burnt number: enough for microseconds since 1970, until 2112
+BITS = 52  # bits of a burnt number: enough for microseconds since 1970, until 2112
 CELL = 8  # side of a bit's cell in pixels
 NS = 1_000_000_000
 

@@ -75,7 +75,7 @@ class TestWindow:
         assert bench.batch(2) == [("a", 1)]
         assert bench.ms() == pytest.approx(waited_ms)
 
-    def test_full_batch_goes_at_once(self):
+    def test_full_batch_goes_immediately(self):
         bench = self.bench(0.95)
         bench.while_waiting[12] = lambda: bench.feeds["b"].arrives()
         assert bench.batch(2) == [("a", 1), ("b", 1)]

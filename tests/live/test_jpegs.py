@@ -42,15 +42,15 @@ ODD = {
     "no delimiter first": parts().removeprefix(b"--frame\r\n"),
     "delimiter without dashes": parts(mark="frame"),
     "image/jpg": parts(kind="image/jpg"),
-    "charset": parts(kind="image/jpeg; charset=utf-8"),
+    "type with a charset": parts(kind="image/jpeg; charset=utf-8"),
     "length too small": parts(off=-40),
     "length too large": parts(off=40),
     "length much too large": parts(off=10**6),
-    "text before": b"This is multipart.\r\n\r\n" + parts(),
-    "sound between": b"".join(
+    "text before the first part": b"This is multipart.\r\n\r\n" + parts(),
+    "sound between pictures": b"".join(
         part(one) + part(b"\xff\xd8 tone" * 40, "audio/basic") for one in PICTURES
     ),
-    "no headers": b"\r\n".join(PICTURES),
+    "parts without headers": b"\r\n".join(PICTURES),
 }
 
 
@@ -118,7 +118,7 @@ def start_feed(web: HttpServer, path: str, rate: int | None = None) -> NetworkFe
 
 @pytest.mark.net
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in ODD if name != "no headers"])
+@pytest.mark.parametrize("name", [name for name in ODD if name != "parts without headers"])
 def test_malformed_multipart_is_read_with_a_note(web: HttpServer, name: str) -> None:
     web.pages["/odd"] = MULTIPART, ODD[name]
     feed = start_feed(web, "/odd")

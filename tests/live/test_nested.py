@@ -92,15 +92,15 @@ LOCK = '#EXT-X-KEY:METHOD=AES-128,URI="{}",IV=0x' + IV
 # kind -> (playlist, paths requested from the other host); AWAY is that host's URL
 PLAYLISTS = {
     "segment": (hls("#EXTINF:1,", "AWAY/a.ts"), ["/a.ts"]),
-    "key": (hls(LOCK.format("AWAY/k"), "#EXTINF:1,", "locked.ts"), ["/k"]),
-    "locked segment": (hls(LOCK.format("k"), "#EXTINF:1,", "AWAY/locked.ts"), ["/locked.ts"]),
-    "map": (hls('#EXT-X-MAP:URI="AWAY/i.mp4"', "#EXTINF:1,", "a.m4s"), ["/i.mp4"]),
+    "key of a segment": (hls(LOCK.format("AWAY/k"), "#EXTINF:1,", "locked.ts"), ["/k"]),
+    "encrypted segment": (hls(LOCK.format("k"), "#EXTINF:1,", "AWAY/locked.ts"), ["/locked.ts"]),
+    "initial segment": (hls('#EXT-X-MAP:URI="AWAY/i.mp4"', "#EXTINF:1,", "a.m4s"), ["/i.mp4"]),
     "variant": (master("AWAY/plain.m3u8"), ["/a.ts", "/plain.m3u8"]),
     "sound": (master("plain.m3u8", SOUND.format("AWAY/plain.m3u8")), ["/a.ts", "/plain.m3u8"]),
-    "range": (hls("#EXTINF:1,", "#EXT-X-BYTERANGE:1880@0", "AWAY/a.ts", "#EXTINF:1,", "a.ts"),
+    "byte range": (hls("#EXTINF:1,", "#EXT-X-BYTERANGE:1880@0", "AWAY/a.ts", "#EXTINF:1,", "a.ts"),
               ["/a.ts"]),
-    "no scheme": (hls("#EXTINF:1,", "//PLACE/a.ts"), ["/a.ts"]),
-    "a login": (hls("#EXTINF:1,", "http://x:y@PLACE/a.ts"), ["/a.ts"]),
+    "address without a scheme": (hls("#EXTINF:1,", "//PLACE/a.ts"), ["/a.ts"]),
+    "address with a login": (hls("#EXTINF:1,", "http://x:y@PLACE/a.ts"), ["/a.ts"]),
 }  # fmt: skip
 
 

@@ -164,7 +164,7 @@ def test_rtsp_feed_survives_a_stall_and_a_restart(clip: Path) -> None:
 
 
 def test_capture_time_comes_from_rtcp_reports(clip: Path) -> None:
-    """The capture time is known from the first RTCP report on, and a few ms before the arrival."""
+    """The capture time is known after the first RTCP report. It is a few ms before the arrival."""
     with servers.rtsp({"c": clip}) as server, started_feed(server.url("c")) as feed:
         delays_ms: list[float] = []
 
@@ -192,7 +192,7 @@ def test_udp_pictures_may_change_size(clip: Path, tmp_path: Path) -> None:
             assert image.shape == (picture.height, picture.width, 3)
 
 
-def test_connection_error_tells_login_path_and_server_apart(clip: Path) -> None:
+def test_connection_error_says_whether_login_or_path_or_server_is_wrong(clip: Path) -> None:
     """After a wrong login, the feed also waits for minutes."""
     with servers.rtsp({"c": clip}, login="me:S3cret99") as server:
         for url, kind in [
@@ -291,7 +291,7 @@ def test_mjpeg_changes_size_freezes_and_falls_silent(web: HttpServer) -> None:
 
 
 def test_slow_loop_does_not_cause_a_reconnect(web: HttpServer) -> None:
-    """The decoder waits for the loop, so the start timeout of a new connection does not count."""
+    """While the decoder waits for the loop, a new connection must not reach its start timeout."""
     with started_feed(web.url("/mjpeg"), terms={"max_age_s": 3600.0}) as feed:
         wait_for(lambda: feed.facts().received >= 20)
         feed.receiving.cut()
@@ -393,7 +393,7 @@ def test_live_latest_gives_the_newest_picture(web: HttpServer) -> None:
 def test_partial_last_picture_is_dropped(
     web: HttpServer, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """If interrupted, FFmpeg's parser returns the part of a picture so far as a complete one."""
+    """If interrupted, FFmpeg's parser returns an incomplete picture as if it were complete."""
     demux, over = network._demux, threading.Event()
 
     def interrupted(*arguments: Any) -> Iterator[Any]:
@@ -465,7 +465,7 @@ def test_lost_datagrams_damage_pictures_but_end_no_connection(tmp_path: Path, lo
 
 
 def test_ffmpeg_log_is_taken_over_and_returned(clip: Path) -> None:
-    """Without the log we would miss a redirect, so a camera with a login is not opened."""
+    """If other code takes FFmpeg's log, the watch says so, since it would miss a redirect."""
     messages: list[str] = []
     with LogWatch(messages.append) as watch:
         complaints = Complaints()
@@ -564,7 +564,7 @@ def test_rtsp_login_stays_at_its_host() -> None:
 
 
 @pytest.mark.parametrize("spec", ["srt://h:1", "gopher://h/", "rtsp://", "rtsp://h:x/"])
-def test_unreadable_address_is_refused_at_once(spec: str) -> None:
+def test_unreadable_address_is_refused_immediately(spec: str) -> None:
     with pytest.raises(SourceError):
         make_feed(Camera("c", NETWORK, Address(spec)))
 

@@ -106,8 +106,8 @@ def test_backlog_without_a_newer_key_frame_drops_all_up_to_the_next(drops: Drops
 
 
 @pytest.mark.parametrize("waiting", [4, 9, 14])
-def test_drop_group_drops_up_to_the_next_key_frame(waiting: int, drops: Drops) -> None:
-    """Packets up to the next key frame are dropped, queued or not; later ones are kept."""
+def test_packets_are_dropped_up_to_the_next_key_frame(waiting: int, drops: Drops) -> None:
+    """This applies to queued packets and to those that arrive later."""
     queue = PacketQueue(5, False, drops.drop)
     fill(queue, range(waiting), 10)
     for _ in range(3):

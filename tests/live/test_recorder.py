@@ -356,11 +356,11 @@ BEGIN = box(b"moov", b"tracks") + box(b"moof")
         (bytes(4) + b"mdat", False),
     ],
 )
-def test_whole_length_ends_at_the_last_complete_box(rest: bytes, whole: bool) -> None:
+def test_length_to_keep_ends_at_the_last_complete_box(rest: bytes, whole: bool) -> None:
     assert find_whole_length(io.BytesIO(BEGIN + rest)) == (len(BEGIN + rest) if whole else 0)
 
 
-def test_free_name_skips_existing_files(tmp_path: Path) -> None:
+def test_new_file_gets_a_name_that_no_file_has(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").touch()
     (tmp_path / "a-2.partial.mp4").touch()
     (tmp_path / "a-3.ass").touch()
@@ -424,7 +424,7 @@ def test_retention_checks_folders_every_half_minute(
         assert remaining() == ALL[left:]
 
 
-def test_no_limit_removes_nothing(tmp_path: Path, remaining: Callable[[], list[str]]) -> None:
+def test_no_limits_mean_no_removal(tmp_path: Path, remaining: Callable[[], list[str]]) -> None:
     Retention(tmp_path, None, None).sweep_if_due()
     Retention(tmp_path / "absent", 1, 1).sweep()
     assert remaining() == ALL

@@ -80,7 +80,7 @@ def test_file_cut_by_a_kill_is_repaired(
     assert len(notices) == reported
 
 
-def test_every_row_is_written_at_once(tmp_path: Path, notices: list[str]) -> None:
+def test_every_row_is_written_immediately(tmp_path: Path, notices: list[str]) -> None:
     rows = CameraRows(tmp_path, camera(), notices.append, clock=Clock(0))
     for number in range(3):
         rows.write(frame_at(number, 0), one_detection())

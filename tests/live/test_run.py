@@ -331,7 +331,7 @@ def test_cameras_that_never_answer_exit_3_with_down_events(feeds, tmp_path):
     assert os.listdir() == ["ev"]
 
 
-def test_dead_camera_sends_down_and_later_up_event(feeds):
+def test_dead_camera_sends_a_down_event_and_later_an_up_event(feeds):
     events: list[Event] = []
 
     def come() -> None:
@@ -648,7 +648,7 @@ def test_unknown_class_of_a_camera_is_refused(feeds, tmp_path):
     assert os.listdir() == ["cameras.yaml"]
 
 
-def test_reads_cameras_recognises_addresses_webcams_lists_and_loops(tmp_path, monkeypatch):
+def test_addresses_webcams_lists_and_looped_files_are_cameras(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("cams.yaml").write_text("cameras: [rtsp://a/b]")
     Path("model.yaml").write_text("model: street")

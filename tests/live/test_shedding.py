@@ -52,7 +52,7 @@ from tests.live.test_status import make_live
 from tests.waiting import PATIENCE_S, wait_for
 
 MS = 1_000_000
-PICTURES = 150  # of a clip
+PICTURES = 150  # pictures of a clip
 FULL = FullCores().measure()
 
 

@@ -384,7 +384,7 @@ def test_clip_has_its_boxes(tmp_path: Path, late: int) -> None:
 # Files
 
 
-def test_every_line_is_written_at_once(tmp_path: Path) -> None:
+def test_every_line_is_written_immediately(tmp_path: Path) -> None:
     """A kill at any moment leaves the lines of all pictures but the last."""
     stream = make_stream(tmp_path / "camera.ts", count=40, options={**QUICK, "bf": "0"})
     bench = Bench(tmp_path, Style())

@@ -13,7 +13,7 @@ import numpy as np
 
 SIDE = 64  # pixels of the input: 84 cells at strides 8, 16 and 32
 CELLS = 84
-TINY_CELLS = 20  # at strides 16 and 32
+TINY_CELLS = 20  # cells at strides 16 and 32
 BOXES = ((20.0, 30.0, 10.0, 20.0), (44.0, 20.0, 16.0, 8.0))  # cx, cy, w, h
 CORNERS = ((15.0, 20.0, 25.0, 40.0), (36.0, 16.0, 52.0, 24.0))
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

@@ -294,7 +294,7 @@ def test_pictures_of_a_batch_do_not_mix(cfg):
         np.testing.assert_allclose(
             together[at : at + 1], run_once(one, pictures[at : at + 1])[0], atol=1e-6
         )
-    assert network.macs == one.macs  # of one picture, not of the batch
+    assert network.macs == one.macs  # for one picture, not for the batch
 
 
 @pytest.mark.slow

@@ -68,7 +68,7 @@ def test_random_weights_equal_the_reference_recipe():
         (0, 1, struct.pack("<i", 9)),  # older: four bytes less
     ],
 )
-def test_header_may_have_either_length(cfg, major, minor, seen):
+def test_header_may_have_a_counter_of_4_or_8_bytes(cfg, major, minor, seen):
     write(cfg, stored(random_weights(plan(), 3)), struct.pack("<3i", major, minor, 0) + seen)
     found = read_weights(cfg.with_suffix(".weights"), plan())
     for one, other in zip(found, random_weights(plan(), 3), strict=True):

@@ -21,7 +21,7 @@ def network():
     return network
 
 
-def test_costs_of_every_node_but_conversions():
+def test_every_node_except_conversions_has_its_costs():
     plane = 2 * 3 * 2 * 3  # batch 2, 3 channels of 2x3
     assert node_costs(network().graph) == {
         "input.nchw": NodeCost(0, plane + plane),

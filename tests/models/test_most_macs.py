@@ -153,13 +153,13 @@ def if_none(export: Export, count: str) -> str:
 
 
 HOSTILE = {
-    "n^3": (cube, r"takes 7\.6e\+15 multiply-accumulates"),
-    "n x 10^8": (millions, r"takes 5\.0e\+15 multiply-accumulates"),
-    "by values": (by_values, "nothing in the file limits how many rows"),
-    "N - n": (dark_elements, "nothing in the file limits how many rows"),
-    "n to N": (slice_from_count, "nothing in the file limits how many rows"),
-    "1 / n": (through_a_float, "nothing in the file limits how many rows"),
-    "if n = 0": (if_none, "nothing in the file limits how many rows"),
+    "n^3 rows": (cube, r"takes 7\.6e\+15 multiply-accumulates"),
+    "n x 10^8 rows": (millions, r"takes 5\.0e\+15 multiply-accumulates"),
+    "rows from values": (by_values, "nothing in the file limits how many rows"),
+    "N - n rows": (dark_elements, "nothing in the file limits how many rows"),
+    "rows from a slice n to N": (slice_from_count, "nothing in the file limits how many rows"),
+    "1 / n rows": (through_a_float, "nothing in the file limits how many rows"),
+    "many rows if n = 0": (if_none, "nothing in the file limits how many rows"),
 }
 
 

@@ -146,5 +146,5 @@ def test_published_yolox_nano_equals_the_unchanged_file(shared):
     inputs = pictures(3, 416, 416)
     network = open_network(path, batch=3)
     np.testing.assert_allclose(run_once(network, inputs)[0], run_file(path, inputs), atol=2e-4)
-    assert network.parameters == 904463  # of 904,481 values in the file 18 are sizes and bounds
+    assert network.parameters == 904463  # 18 of the file's 904,481 values are sizes and bounds
     assert 2 * network.macs == 1045106816

@@ -29,7 +29,7 @@ from tests.networks import need_engine, open_network, refusal
 
 FRACTIONS = tuple(tuple(v / SIDE for v in corners) for corners in CORNERS)
 LIST = 20  # rows of a list of detections
-RED, GREEN, BLUE = 0.6, 0.8, 0.4  # of tests.models.test_onnx_families.picture
+RED, GREEN, BLUE = 0.6, 0.8, 0.4  # scores of test_onnx_families.picture
 
 
 def red(export: Export, rows: int = LIST, filled: int = 2) -> str:
@@ -164,19 +164,19 @@ READ = {
         "ssd-tensorflow",
         [("person", RED, BOTH[0]), ("car", RED, BOTH[1])],
     ),
-    "YOLOv9, by its modules' names": (
+    "YOLOv9 whose modules' names show the main branch": (
         "best",
         two_branches,
         "yolov8",
         [("class1", GREEN, box) for box in BOTH],
     ),
-    "YOLOv9, the other way round": (
+    "YOLOv9 with the two branches swapped": (
         "best",
         lambda: two_branches(("cv4", "cv2")),
         "yolov8",
         [("class1", GREEN, [7.0, 7.0, 11.0, 11.0])],
     ),
-    "YOLOv9, by the file's name": (
+    "YOLOv9 named by its file": (
         "yolov9-c",
         lambda: two_branches(("a", "b")),
         "yolov9",
@@ -311,13 +311,13 @@ REFUSED = {
         lambda: exports.decoded(objectness=7.0),
         ("the objectness has values of 7", "0..1"),
     ),
-    "boxes beside scores": ("model", boxes_and_scores, ("not certain", "models describe")),
-    "class first, as PaddleDetection": (
+    "boxes apart from scores": ("model", boxes_and_scores, ("not certain", "models describe")),
+    "rows that begin with the class": (
         "model",
         lambda: rows_of_six("csb"),
         ("output0 [1, 20, 6]", "--family"),
     ),
-    "rows in 0..1 beside a name": (
+    "rows in 0..1 in a file named yolov10n": (
         "yolov10n",
         lambda: rows_of_six("bsc", FRACTIONS),
         ("looks like yolov10", "within one pixel", "models describe yolov10n.onnx"),
@@ -337,14 +337,14 @@ REFUSED = {
         mmyolo,
         ("mmyolo-ppyoloe or mmyolo-rtmdet or mmyolo-yolo or mmyolo-yolox", "--family"),
     ),
-    "two branches": (
+    "two branches without known names": (
         "best",
         lambda: two_branches(("a", "b")),
         ("2 outputs of the same shape", "--family yolov9"),
     ),
     "keypoints": ("best", keypoints, ("yolov8", "are 4 + 1 + 51", "the last 51", "keypoints")),
-    "keypoints, named": ("yolov8n-pose", keypoints, ("keypoints",)),
-    "keypoints in one piece": ("best", one_piece(keypoints), ("scores of 40", "0..1", "keypoints")),
+    "keypoints named by the file": ("yolov8n-pose", keypoints, ("keypoints",)),
+    "unsplit keypoints": ("best", one_piece(keypoints), ("scores of 40", "0..1", "keypoints")),
     "turned boxes": ("yolov8n-obb", angles, ("are 4 + 3 + 1", "an angle")),
     "turned boxes in 0..1": ("best", lambda: angles(0.7), ("are 4 + 3 + 1", "an angle")),
 }
@@ -545,7 +545,7 @@ def squeezes(columns: int) -> Export:
     """Make an export like DAMO-YOLO's end2end. torch squeezes a part of each row only if the part
     has one column, so the file branches on its width."""
     export = branches_on_boxes(branch=False)
-    rows = export.nodes[-1].input[0]  # of the labels: [K]
+    rows = export.nodes[-1].input[0]  # rows of the labels: [K]
     wide = export.add("Unsqueeze", rows, export.ints(1))
     parts = [wide] if columns == 1 else [wide, wide]
     table = export.add("Concat", *parts, wide, axis=1)

@@ -237,7 +237,7 @@ COMMAS = {**STATED, "names": "{0: 'red', 1: 'couch, sofa', 2: 'blue'}"}
     "classes",
     ['"couch, sofa"', r"couch\, sofa", 'red,"couch, sofa"', ["couch, sofa"], "1", ["red", "1"]],
 )
-def test_classes_can_name_one_with_a_comma(tmp_path, classes):
+def test_classes_option_accepts_a_class_name_with_a_comma(tmp_path, classes):
     path = exports.anchor_free().save(tmp_path / "yolov8n.onnx", COMMAS)
     assert detect(path, classes=classes) == [("couch, sofa", 0.8, box) for box in BOTH]
 

@@ -19,7 +19,7 @@ from tests.models import exports
 from tests.networks import open_network
 
 SIDE = 64
-CELLS = 8 * 8 + 4 * 4 + 2 * 2  # of strides 8, 16 and 32
+CELLS = 8 * 8 + 4 * 4 + 2 * 2  # cells of strides 8, 16 and 32
 HEADER = {
     "description": "a detector",
     "author": "somebody",

@@ -11,7 +11,7 @@ from tests.models.exports import CELLS, CORNERS, Export
 from tests.models.test_onnx_families import BOTH, detect
 from tests.networks import open_network
 
-ROWS = 400  # of a list; the picture decides how many are in use
+ROWS = 400  # rows of a list; the picture decides how many are in use
 USED = 350
 CLASSES = 8
 

@@ -16,7 +16,7 @@ from tests.sources.clips import write_video
 
 
 class EngineStartedError(Exception):
-    """Raised instead of starting an engine, the step after the check."""
+    """Raised where the engine would start, which is the step after the check."""
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def run(tmp_path, monkeypatch):
             patch.setattr(engines, "load_library", started)
             return start(*sources, **options)
 
-    start.refused = start_without_an_engine
+    start.until_engine = start_without_an_engine
     return start
 
 
@@ -58,11 +58,11 @@ def test_second_run_is_refused_before_the_engine_starts(run, tmp_path, options, 
     writing = Partial(Path(target))
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(OutputError, match="another run"):
-        run.refused(**options)
+        run.until_engine(**options)
     assert sorted(tmp_path.rglob("*")) == before
     writing.discard()
     with pytest.raises(EngineStartedError):
-        run.refused(**options)
+        run.until_engine(**options)
 
 
 def test_output_of_other_settings_does_not_block_a_run(run):
@@ -70,16 +70,16 @@ def test_output_of_other_settings_does_not_block_a_run(run):
     run(conf=0.5, engine="ort")
     writing = Partial(Path("in-ort-detected.mp4"))
     with pytest.raises(OutputError, match="another run"):
-        run.refused(conf=0.5, engine="ort")
+        run.until_engine(conf=0.5, engine="ort")
     with pytest.raises(EngineStartedError):
-        run.refused(conf=0.6, engine="ort")
+        run.until_engine(conf=0.6, engine="ort")
     writing.discard()
 
 
-def test_several_sources_start_although_one_is_being_written(run):
+def test_run_of_several_sources_starts_although_one_output_is_being_written(run):
     writing = Partial(Path("in-null-detected.mp4"))
     with pytest.raises(EngineStartedError):
-        run.refused("in.mp4", "b.mp4")
+        run.until_engine("in.mp4", "b.mp4")
     writing.discard()
 
 
@@ -90,7 +90,7 @@ def test_partial_file_of_a_killed_run_does_not_block(tmp_path):
     refuse_being_written(tmp_path / "none.mp4")
 
 
-def test_two_checks_at_once_do_not_block_each_other(tmp_path, monkeypatch):
+def test_simultaneous_checks_do_not_block_each_other(tmp_path, monkeypatch):
     import fcntl
 
     Partial(tmp_path / "x.mp4").release()

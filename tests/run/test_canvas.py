@@ -38,7 +38,7 @@ from tests.sources.clips import write_video
 STREET = CHECKOUT / "videos" / "street.mp4"
 # The canvas of the packaged model, (height, width).
 OWN = catalogue.known_model("street").canvases[0]
-AT = (256, 416)  # own canvas of the model in test_canvas_of_a_picture_shape
+AT = (256, 416)  # own canvas of the model in test_canvas_follows_picture_shape
 
 
 def of_shape(width: int, height: int) -> tuple[int, int]:
@@ -106,7 +106,7 @@ def input_of(result: RunResult) -> tuple[int, int]:
         (1, 1, (320, 320)),
     ],
 )
-def test_canvas_of_a_picture_shape(width: int, height: int, expected: tuple[int, int]) -> None:
+def test_canvas_follows_picture_shape(width: int, height: int, expected: tuple[int, int]) -> None:
     assert input_of_shape(AT, 32, width, height) == expected
 
 

@@ -48,7 +48,7 @@ def test_error_of_the_run_wins_over_the_error_on_close(tmp_path, monkeypatch):
     assert result.exit_code == EXIT_ENGINE
     session = read_session(tmp_path / "run")
     assert session.document.exit.reason == str(result.errors[0])
-    assert session.document.frames.written == 2  # of five frames; the first call was the warm-up
+    assert session.document.frames.written == 2  # of five frames, after one warm-up call
     assert any("cudaFree" in note for note in session.document.notes)
 
 

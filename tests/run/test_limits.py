@@ -38,7 +38,7 @@ from detector.core.run.limits import blame_limit, check_memory, check_threads, c
         (ValueError("a bug"), None),
     ],
 )
-def test_blame_limit_maps_errors_to_exit_codes(error, code):
+def test_error_caused_by_a_limit_gets_its_exit_code(error, code):
     blamed = blame_limit(error)
     assert (blamed and blamed.exit_code) == code
 

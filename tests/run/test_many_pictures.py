@@ -76,7 +76,7 @@ GATHERED = [
 
 
 @pytest.mark.parametrize(("typed", "texts"), GATHERED, ids=[" ".join(row[0]) for row in GATHERED])
-def test_sources_of_a_command_line(typed: Sequence[str], texts: Sequence[str]) -> None:
+def test_arguments_are_gathered_into_sources(typed: Sequence[str], texts: Sequence[str]) -> None:
     for name in ("P/a.png", "P/b.png"):
         picture(name)
     for name in ("v.mp4", "w.mp4", "P/v.mp4", "P/w.MOV", "P/notes.txt", "V/v.mp4"):

@@ -116,7 +116,7 @@ def choose_engine(network, config):
     return choose.choose(network, config, timed=True)
 
 
-def test_faster_library_is_suggested_once_and_later_only_with_v(
+def test_faster_library_is_suggested_at_the_first_run_and_then_only_if_verbose(
     street, ticks, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(_ranking, "suggest_library", lambda device: "install it")
@@ -245,8 +245,8 @@ def test_custom_model_is_compared_on_frames_of_the_run(
 @pytest.mark.parametrize(
     ("frames", "opened", "runtime"),
     [
-        (100, 0, {}),  # too short by the network's MACs
-        (700, 1, {}),  # too short by the speed of the first engine
+        (100, 0, {}),  # judged too short from the network's MACs
+        (700, 1, {}),  # judged too short from the speed of the first engine
         (5000, 0, {"precision": "int8"}),
         (5000, 0, {"engine": "ort"}),
     ],
@@ -272,7 +272,7 @@ def test_timing_takes_a_twentieth_of_its_run(foreign, ticks, tmp_path, frames):
 
 
 @pytest.mark.parametrize("engine", ["ort", "trt"])
-def test_gpu_engine_that_builds_plans_is_not_timed(foreign, ticks, tmp_path, monkeypatch, engine):
+def test_gpu_engine_is_timed_unless_it_builds_plans(foreign, ticks, tmp_path, monkeypatch, engine):
     speeds = {(engine, "fp32"): 0.010, (engine, "tf32"): 0.006, (engine, "fp16"): 0.004}
     monkeypatch.setattr("tests.run.test_self_timing.SPEEDS", speeds)
     monkeypatch.setattr(base, "NVIDIA_DRIVER", tmp_path)

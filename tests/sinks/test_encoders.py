@@ -101,7 +101,7 @@ def test_refused_suffix_error_lists_the_suffixes_of_the_encoder() -> None:
 
 
 @pytest.mark.parametrize("name", ["nvenc", "qsv"])
-def test_missing_hardware_encoder_exits_6_at_once(name, tmp_path) -> None:
+def test_missing_hardware_encoder_exits_6_immediately(name, tmp_path) -> None:
     if USABLE[name]:
         pytest.skip(f"machine: {name} works here")
     done = detect_video("--encoder", name, STREET, cwd=tmp_path)

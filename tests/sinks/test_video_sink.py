@@ -129,7 +129,7 @@ def test_time_base_of_days_is_shortened(tmp_path: Path) -> None:
 
 TIMES = [
     # case, source pts, written pts, number of replaced ones
-    ("one twice", [0, 512, 512, 1536], [0, 512, 1024, 1536], 1),
+    ("one time twice", [0, 512, 512, 1536], [0, 512, 1024, 1536], 1),
     ("a step back", [0, 512, 200, 1536], [0, 512, 1024, 1536], 1),
     ("a pause of 9 s", [0, 512, 512 + 9 * 12800], [0, 512, 512 + 9 * 12800], 0),
     ("a jump of 11 s", [0, 512, 141_312, 142_000], [0, 512, 1024, 1712], 1),

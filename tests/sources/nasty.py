@@ -1,5 +1,5 @@
-"""Small clips, each with one property that readers get wrong. Numbers and properties match real
-clips in the folder of shared data; most counts match, too.
+"""Small clips, each with one property that readers get wrong. Their file names and properties are
+those of real clips in the folder of shared data; most numbers of frames are, too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .clips import complaints, encode_once, pts_of, write_sound, write_video
 from .oddities import ffmpeg
 
 # Clips that must be refused, both real ones and ones made here.
-REFUSED = {  # by number: part of the error
+REFUSED = {  # number -> part of the error
     "01": "empty",
     "02": "text",
     "03": "no moov atom",
@@ -24,7 +24,7 @@ REFUSED = {  # by number: part of the error
     "27": "no frame can be decoded",
 }
 DAMAGED = ("04", "05", "06")
-WHOLE = {  # by number: the count of frames
+WHOLE = {  # number -> count of frames
     **{f"{one:02}": 60 for one in range(7, 27) if one != 12},
     **{"09": 40, "10": 40, "11": 1, "16": 40, "19": 30, "24": 48, "25": 30, "28": 3, "29": 15},
 }
@@ -126,7 +126,7 @@ def real_8192(path: Path) -> None:
 FAST_VP9 = ("-c:v", "libvpx-vp9", "-deadline", "realtime", "-cpu-used", "8")
 FAST_AV1 = ("-c:v", "libaom-av1", "-usage", "realtime", "-cpu-used", "8")
 ODD = ("-vf", "scale=107:61")
-CLIPS: dict[str, Callable[[Path], object]] = {  # by file name: the function that writes it
+CLIPS: dict[str, Callable[[Path], object]] = {  # file name -> function that writes it
     "01_empty.mp4": lambda path: path.write_bytes(b""),
     "02_text.mp4": lambda path: path.write_text("a text with the name of a video by mistake"),
     "03_truncated_no_moov.mp4": lambda path: truncated(path, 0.6),

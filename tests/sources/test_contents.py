@@ -182,7 +182,7 @@ def test_picture_is_cropped_before_it_is_rotated() -> None:
         TILES.replace(b"dimg", b"free"),
         TILES[:700],
     ],
-    ids=["a missing tile", "overlay", "no list", "cut off"],
+    ids=["missing tile", "overlay, not grid", "no list of tiles", "file cut off"],
 )
 def test_incomplete_heic_tiles_are_refused(data: bytes, tmp_path: Path) -> None:
     """A single tile is not the picture: an iPhone's shows 512x512 of 4032x3024 pixels."""

@@ -206,7 +206,7 @@ def transport_stream(folder):
 def test_lost_transport_packet_is_damage(folder, transport_stream, decoder):
     """MPEG-TS numbers its packets of 188 bytes, so a loss is detectable."""
     data = transport_stream.read_bytes()
-    pid = b"\x01\x00"  # of the video stream, by ffmpeg
+    pid = b"\x01\x00"  # ffmpeg's pid of the video stream
     video = [at for at in range(0, len(data), 188) if data[at + 2 : at + 3] == pid[1:]]
     lost = video[len(video) // 2]
     path = folder / "lost.ts"
@@ -275,7 +275,7 @@ ROUND = 1 << 33  # ticks of MPEG's clock
         ("flv", [(1 << 32) - 1, 1], [(1 << 32) - 1, (1 << 32) + 1], 0),
     ],
 )
-def test_clock_places_timestamps(demuxer, stored, expected, places):
+def test_timestamps_that_jump_are_replaced(demuxer, stored, expected, places):
     """Times are in 1/100 s; frames are 1/10 s apart."""
     info = SimpleNamespace(start_pts=0, time_base=Fraction(1, 100), longest_gap_s=10)
     clock = Clock(SimpleNamespace(info=info, ticks=10, log_names=(demuxer,)))

@@ -61,7 +61,7 @@ def reader(codec: str, extradata: bytes = b"") -> KeyReader:
         ("mpeg4", b"\0\0\1\xb6", CLEAN),
     ],
 )
-def test_promise_of_a_key_frame(codec: str, data: bytes, promise: Promise) -> None:
+def test_bytes_of_a_key_frame_decide_its_promise(codec: str, data: bytes, promise: Promise) -> None:
     assert reader(codec).promise(av.Packet(data)) is promise
 
 

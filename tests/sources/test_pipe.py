@@ -95,7 +95,7 @@ def read(spec: str | Path, **options: Any) -> tuple[list[tuple[int, int, bytes]]
 
 
 def box(name: bytes, length: int, *, wide: bool = False) -> bytes:
-    """Return an MP4 box; ``wide``: with a size of 64 bits."""
+    """Return an MP4 box; ``wide``: its size has 64 bits."""
     head = length.to_bytes(4, "big") + name
     if wide:
         head = b"\0\0\0\x01" + name + length.to_bytes(8, "big")

@@ -64,7 +64,7 @@ def test_complaint_makes_a_packet_bad_or_its_picture_corrupt() -> None:
     decoder.tally.complain("x")
     decoder.show(damaged)
     decoder.show(decoder.send(), corrupt=True)
-    decoder.show(None, corrupt=True)  # of an unknown packet
+    decoder.show(None, corrupt=True)  # a picture of an unknown packet
     decoder.show(None)
     assert lost.opaque is not damaged.opaque
     assert decoder.final_counts() == (1, 3)

@@ -130,7 +130,7 @@ def test_cover_picture_does_not_count_as_a_track(folder: Path) -> None:
         assert not any("track" in note for note in source.notes if "another track" not in note)
 
 
-def test_opencv_refuses_a_track_that_it_does_not_choose(folder: Path) -> None:
+def test_opencv_fails_if_it_would_read_another_track(folder: Path) -> None:
     path = mux(folder, "later.mkv", [SMALL, LARGE], "01")
     with pytest.raises(SourceError, match=r"another track.*--decoder auto"):
         sources.open(str(path), decoder="opencv")

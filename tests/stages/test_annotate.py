@@ -128,7 +128,7 @@ def test_ambiguous_label_in_a_crowd_marks_its_corner(
     assert marked_corners([row[:4] for row in few], [row[4] for row in few]) == [False] * 2
 
 
-def test_label_places_are_tried_above_below_beside_inside() -> None:
+def test_label_is_placed_above_else_below_else_beside_else_inside_its_box() -> None:
     box = np.array([(100, 100, 160, 160)], np.float32)
     places = LabelSpace(300, 300, box, 0)
     label = Label(np.zeros((10, 20), np.uint8), (0, 0, 255), (0, 0, 0))

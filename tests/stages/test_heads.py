@@ -126,7 +126,7 @@ def test_dense_equals_the_plain_loop(kind, more):
 @pytest.mark.parametrize(
     ("kind", "other"), [(DARKNET, {"cell_width": 32.0}), (ANCHORED, {"stride": 16})]
 )
-@pytest.mark.parametrize("anchors", [3, 2])  # of the second layer, which may have fewer
+@pytest.mark.parametrize("anchors", [3, 2])  # anchors of the second layer
 def test_layers_are_concatenated_in_order(kind, other, anchors):
     layers = kind.layer(), kind.layer(anchors=ANCHORS[:anchors], **other)
     outputs = [random_output(seed=1), random_output(2, 2, seed=2)[:, : anchors * 7]]
@@ -152,7 +152,7 @@ def test_maps_without_an_object_do_not_shift_the_others(empty, anchors_last):
     whole = survivors(outputs, 3, 0.5, anchors_last=anchors_last)
     bounds = np.cumsum([0, 60, 12, 9])
     for i in empty:
-        # Map 1 loses its objectness, the others their classes.
+        # Map 1 loses its objectness; maps 0 and 2 lose their classes.
         outputs[i].reshape(3, 7, -1)[:, slice(4, 5) if i == 1 else slice(5, 7)] = -3
     reduced = survivors(outputs, 3, 0.5, anchors_last=anchors_last)
     mask = ~np.isin(np.searchsorted(bounds, whole.at, side="right") - 1, list(empty))
@@ -171,7 +171,7 @@ def test_known_output_gives_the_known_box(kind, x):
     """
     output = np.full((1, 21, 4, 5), -50, np.float32)
     output[0, 7:14, 1, 2] = 0
-    output[0, 13, 1, 2] = -1  # class 0 is better
+    output[0, 13, 1, 2] = -1  # class 0 scores higher
     boxes, scores, class_ids = kind.head([output], 0.25, [kind.layer()])
     expected = [[x - 11.5, 12 - 13.5, x + 11.5, 12 + 13.5]]  # boxes are not clipped
     np.testing.assert_allclose(boxes, expected)
@@ -184,7 +184,7 @@ def test_known_output_gives_the_known_box(kind, x):
     ("kind", "more"), [(DARKNET, {}), (DARKNET, {"new_coords": True}), (ANCHORED, {})]
 )
 def test_broken_outputs_give_finite_boxes_without_a_warning(value, kind, more):
-    for channel in (*range(7), slice(2, 4)):  # each alone, and both sizes together
+    for channel in (*range(7), slice(2, 4)):  # each channel alone, then width and height together
         output = np.full((1, 21, 4, 5), 2, np.float32)
         output[0, channel] = value
         with warnings.catch_warnings():
@@ -195,7 +195,7 @@ def test_broken_outputs_give_finite_boxes_without_a_warning(value, kind, more):
         sides = boxes[:, 2:] - boxes[:, :2]
         assert np.isfinite(sides[:, 0] * sides[:, 1]).all()  # NMS needs areas
         if np.isnan(value):
-            assert len(scores) == 2 * 4 * 5  # of the other two anchors
+            assert len(scores) == 2 * 4 * 5  # boxes of the other two anchors
 
 
 def test_sigmoid_of_extreme_values_does_not_overflow():

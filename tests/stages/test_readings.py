@@ -30,7 +30,7 @@ GRID = grid(64, 96, (8, 16, 32))
 JOINED = queries(64, 96, "joined")
 LOGITS = queries(64, 96, "logits")
 CORNERS = corners(64, 96)
-CELLS = 126  # of a 96x64 input at strides 8, 16 and 32
+CELLS = 126  # cells of a 96x64 input at strides 8, 16 and 32
 
 
 def head_of(reading: Reading):

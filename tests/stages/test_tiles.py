@@ -85,9 +85,9 @@ JOINED = [
     ("the same pieces, and the object in the whole picture",
      [(WHOLE, 0.4, 41, 10, 149, 50), (LEFT, 0.9, 40, 10, 100, 50), (RIGHT, 0.6, 80, 11, 150, 51)],
      [(0.9, 41, 10, 149, 50)]),
-    ("a piece far smaller than the whole picture's box around it",
+    ("a piece inside a far larger box that was found in the whole picture",
      [(WHOLE, 0.4, 20, 0, 160, 90), (LEFT, 0.9, 60, 40, 100, 80)], [(0.9, 20, 0, 160, 90)]),
-    ("a piece far smaller than the next tile's box around it",
+    ("a piece inside a far larger box that was found in the next tile",
      [(LEFT, 0.9, 86, 40, 100, 80), (RIGHT, 0.4, 84, 0, 170, 90)], [(0.9, 84, 0, 170, 90)]),
     ("an object in front of a large one",
      [(WHOLE, 0.4, 20, 0, 160, 90), (LEFT, 0.9, 40, 40, 60, 80)],
@@ -108,7 +108,7 @@ def detections_per_tile(rows, classes=None):
 
 
 @pytest.mark.parametrize(("why", "rows", "expected"), JOINED, ids=[row[0] for row in JOINED])
-def test_one_object_is_one_box(why, rows, expected):
+def test_only_boxes_of_the_same_object_are_joined(why, rows, expected):
     joined = join_tiles(detections_per_tile(rows), REGIONS, max_det=300)
     rows = np.column_stack([joined.scores, joined.boxes])
     assert rows.round(3).tolist() == np.array(expected, np.float32).reshape(-1, 5).round(3).tolist()

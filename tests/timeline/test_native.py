@@ -51,7 +51,7 @@ def test_thread_belongs_to_the_stage_in_which_it_started():
     burnt = natives.between(first, last)
     read = burnt.stages[READ]
     assert (read.calls, read.threads, read.cpu_ns, read.busiest_ns) == (10, 2, 40 * MS, 30 * MS)
-    assert read.ready_ns == 7 * MS  # of the busiest thread, since the other one may be idle
+    assert read.ready_ns == 7 * MS  # the busiest thread's, since the other one may be idle
     assert burnt.stages[WRITE].cpu_ns == 8 * MS
     assert burnt.unknown_ns == 52 * MS - 48 * MS
     assert burnt.others_ns == 8 * MS

@@ -16,8 +16,8 @@ from tests.memory import bytes_of
 
 
 def pack(*calls, folder: Path | None = None) -> SpanRows:
-    """Pack ``calls``, each (index, start, end), as a span does. Every third is off its core
-    half of the time."""
+    """Pack ``calls``, each (index, start, end), as a span does. Every third call
+    spends half of its time off the CPU."""
     rows = SpanRows(len(calls), Spool(folder))
     off = 0
     for at, (index, start, end) in enumerate(calls):
@@ -45,11 +45,11 @@ STARTS = np.cumsum(RNG.integers(1, 10**7, 2 * BLOCK + 5)).tolist()
 KINDS = {
     "every frame": [(i, start, start + 7) for i, start in enumerate(STARTS)],
     "batches of 8": [(8 * i, start, start + 2**31) for i, start in enumerate(STARTS)],
-    "in turn with another request": [
+    "two requests take turns": [
         (2 * i + int(RNG.integers(0, 2)), start, start) for i, start in enumerate(STARTS)
     ],
     "a day between calls": [(i, i * DAY, i * DAY + 2**33) for i in range(BLOCK)],
-    "indices that go back": [(-i, start, start + i) for i, start in enumerate(STARTS)],
+    "decreasing indices": [(-i, start, start + i) for i, start in enumerate(STARTS)],
     "one clock tick": [(0, 5, 5)] * BLOCK,
 }
 

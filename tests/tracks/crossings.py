@@ -23,7 +23,7 @@ NAMES = ("person", "vehicle")
 FAR = 260.0  # every object begins and ends this many pixels from the line
 BAND = (60.0, 180.0)  # the zone's distances from the line
 STRIP = (70.0, 90.0)  # the same for a thin zone
-JITTER = 0.04  # as a share of the box's size; less than half a margin
+JITTER = 0.04  # share of the box's size; less than half a margin
 
 Floats = NDArray[np.float64]
 Row = tuple[float, float, float]  # seconds, share along the line, pixels away from it
@@ -154,7 +154,7 @@ class _Walk:
         away = float(np.interp(time_s, self._rows[:, 0], self._rows[:, 2]))
         if self._stop is not None and self._stop[0] <= time_s <= self._stop[1]:
             away += float(self._random.uniform(-JITTER, JITTER) * self._size.mean())
-        x, y = self._point_at(self._share, away)  # of the middle of its lower edge
+        x, y = self._point_at(self._share, away)  # the middle of its lower edge
         width, height = self._size
         return np.array([x - width / 2, y - height, x + width / 2, y])
 

@@ -89,7 +89,8 @@ def test_crossing_has_direction_place_and_side() -> None:
     assert 2.0 < events[0].time_s < 2.2, "reported once it has clearly passed the line"
     assert names(walk(straight(400, 200), LINE)[1]) == ["door crosses out"]
     assert names(walk(straight(200, 400, x=520), LINE)[1]) == [], "past the line's end"
-    for sides, side in ((("in", "away"), "in"), (("in", "out"), "")):  # one side has its own name
+    # Events name the side once a side is not called "in" or "out".
+    for sides, side in ((("in", "away"), "in"), (("in", "out"), "")):
         assert walk(straight(200, 400), replace(LINE, sides=sides))[1][0].side == side
 
 
@@ -184,7 +185,7 @@ def test_clock_set_back_ends_tracks_and_keeps_counting() -> None:
     assert all(row.to_s > row.from_s for row in rows)
 
 
-def test_clock_that_steps_back_by_lost_s_keeps_the_track() -> None:
+def test_track_survives_a_small_step_back_of_the_clock() -> None:
     path = [*straight(350, 400, 5), (5.0 - LOST_S, 300.0, 400.0)]
     assert names(walk(path, YARD)[1]).count("yard ends") == 1
 
@@ -220,7 +221,7 @@ STOPS_ON_EDGE = [*straight(200, 297, 2), *[(2 + i / 10, 300, 297 + 6 * (i % 2)) 
         (STOPS_ON_EDGE, STRIP, "enters ends"),
         ([(0.0, 300, 200), (0.1, 300, 301.2)], STRIP, "enters ends"),  # deeper than its margin: 1
         ([(0.0, 300, 200), (0.1, 300, 300.5)], STRIP, ""),
-        ([(0.0, 300, 280), (0.1, 300, 320)], LINE, "crosses"),  # seen clearly before it once
+        ([(0.0, 300, 280), (0.1, 300, 320)], LINE, "crosses"),  # one clear sighting is enough
         ([(0.0, 300, 297), (0.1, 300, 320)], LINE, ""),  # first seen on it
         ([(0.0, 520, 280), (0.1, 520, 320)], LINE, ""),  # past its end
         ([(0.0, 300, 320), (0.1, 300, 330)], LINE, ""),  # first seen past it
@@ -249,7 +250,7 @@ def test_time_in_a_zone_between_two_sightings_is_interpolated() -> None:
     assert (events[1].since_s, events[1].until_s) == (pytest.approx(0.2), 0.5)
 
 
-def test_object_that_leaves_as_an_interval_begins_counts_in_that_interval() -> None:
+def test_interval_counts_an_object_that_leaves_at_its_start() -> None:
     path = [*[(i / 10, 300.0, 400.0) for i in range(30)], (3.0, 300.0, 100.0), (3.5, 300.0, 100.0)]
     _, _, rows = walk(path, YARD, every_s=3.0)
     assert [row.most for row in rows] == [1, 1]
@@ -276,14 +277,14 @@ def test_each_interval_has_a_row_for_each_known_class(listed: Sequence[int]) -> 
 
 
 CHANGES = {  # zone, first frame (UTC), interval in hours, local times at which intervals begin
-    "an hour twice": ("Europe/Berlin", "2026-10-25T00:00", 1, "02+02 02+01 03+01 04+01"),
-    "an hour missing": ("Europe/Berlin", "2026-03-29T00:00", 1, "01+01 03+02 04+02 05+02"),
+    "an hour occurs twice": ("Europe/Berlin", "2026-10-25T00:00", 1, "02+02 02+01 03+01 04+01"),
+    "an hour is skipped": ("Europe/Berlin", "2026-03-29T00:00", 1, "01+01 03+02 04+02 05+02"),
     "a day of 25 hours": ("Europe/Berlin", "2026-10-24T22:00", 6, "00+02 06+01 12+01 18+01 00+01"),
     "a day of 23 hours": ("Europe/Berlin", "2026-03-28T23:00", 6, "00+01 06+02 12+02 18+02 00+02"),
-    "within a missing hour": ("Europe/Berlin", "2026-03-28T23:00", 2, "00+01 03+02 04+02 06+02"),
-    "not a whole hour": ("Asia/Kolkata", "2026-03-28T18:30", 12, "00+05:30 12+05:30 00+05:30"),
-    "midnight missing": ("Asia/Beirut", "2026-03-27T22:00", 24, "00+02 01+03"),
-    "not a part of a day": ("UTC", "2026-03-28T00:00", 7, "00+00 07+00 14+00 21+00 00+00 07+00"),
+    "begin in a skipped hour": ("Europe/Berlin", "2026-03-28T23:00", 2, "00+01 03+02 04+02 06+02"),
+    "zone of half hours": ("Asia/Kolkata", "2026-03-28T18:30", 12, "00+05:30 12+05:30 00+05:30"),
+    "midnight is skipped": ("Asia/Beirut", "2026-03-27T22:00", 24, "00+02 01+03"),
+    "no divisor of a day": ("UTC", "2026-03-28T00:00", 7, "00+00 07+00 14+00 21+00 00+00 07+00"),
 }
 
 
@@ -336,7 +337,7 @@ def test_redrawing_one_line_keeps_the_state_of_the_others() -> None:
     assert series["gate", "person"]["in"] == [2]
 
 
-def test_redrawing_ends_and_begins_rows_of_zeros() -> None:
+def test_redrawing_closes_rows_of_zeros_and_opens_new_ones() -> None:
     gate = Shape("gate", ((700, 300), (900, 300)), True)
     counter = Counter(ZoneSet((LINE, gate)), NAMES, listed=(0, 1))
     no_objects = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 4))

@@ -144,7 +144,7 @@ def smooth(n: int, box: Callable[[int], Detections | None]) -> Iterator[tuple[in
         yield i, stage(frame(i), Detections.empty(NAMES) if detections is None else detections)
 
 
-def test_smooth_boxes_jitter_less_and_rows_are_unchanged() -> None:
+def test_smoothed_boxes_jitter_less_and_rows_are_unchanged() -> None:
     random = np.random.default_rng(1)
     xs = 200 + random.normal(0, 2, 100)
     drawn = []
@@ -154,7 +154,7 @@ def test_smooth_boxes_jitter_less_and_rows_are_unchanged() -> None:
     assert np.std(np.diff(drawn[10:])) < 0.5 * np.std(np.diff(xs[10:]))
 
 
-def test_smooth_draws_a_missed_box_for_hold_s() -> None:
+def test_smoothing_draws_a_missed_box_for_a_limited_time() -> None:
     gap = range(20, 60)
     drawn_in = []
     for i, result in smooth(60, lambda i: None if i in gap else one_box(100 + 2 * i)):
@@ -168,7 +168,7 @@ def test_smooth_draws_a_missed_box_for_hold_s() -> None:
 
 
 @pytest.mark.parametrize("speed", [25, 100, 400])
-def test_smooth_lags_by_two_pixels_at_most(speed: int) -> None:
+def test_smoothed_boxes_lag_by_two_pixels_at_most(speed: int) -> None:
     tracker, steady = BytetrackTracker(0.25), Steady()
     for i in range(100):
         detections = one_box(speed * i / 25)

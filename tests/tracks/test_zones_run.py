@@ -138,8 +138,8 @@ def test_lines_are_drawn_in_frames_without_objects() -> None:
     detections.scene = scene
     image = np.zeros((200, 200, 3), np.uint8)
     annotate(image, detections)
-    assert image[100, 170].any(), "the line"
-    assert image[90:99, 25:60].any(), "its text"
+    assert image[100, 170].any(), "the line is drawn"
+    assert image[90:99, 25:60].any(), "its text is drawn"
     assert not image[120:].any()
 
 

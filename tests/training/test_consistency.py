@@ -90,7 +90,7 @@ def test_gradients_bring_both_scores_closer():
     assert boxes.grad.abs().sum() > 0
 
 
-def test_moves_are_at_most_farthest():
+def test_no_pixel_moves_by_more_than_the_limit():
     drawn = random_moves(np.random.default_rng(0), 64, (352, 608))
     middle = torch.tensor([304.0, 176.0])
     distance = drawn.zoom[:, None] * middle + drawn.shift - middle

@@ -231,7 +231,7 @@ def _watched(as_json: bool, quiet: bool, progress_to: str | None) -> Iterator[Wa
 
 @contextmanager
 def _json_lines(target: str) -> Iterator[Callable[[BatchProgress], None]]:
-    """Yield a function that writes a JSON line, at most once a second, and always the last one."""
+    """Yield a function that writes JSON lines: at most one per second, but always the last line."""
     import json
     import time
 

@@ -114,7 +114,7 @@ class Choices:
     ``outputs``: kinds of outputs. ``encoding``: the option that sets how the video is encoded, and
     its value; ``encodings``: whether the video's format has such an option. ``input``: height and
     width of the network's input. ``smaller_input``: the next smaller one that the network was
-    trained for, if any. ``between``: as in ``RunSettings``.
+    trained for, if any. ``between``: see ``RunSettings``.
     """
 
     outputs: Collection[str] = ()

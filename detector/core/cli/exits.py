@@ -73,7 +73,7 @@ def end(error: BaseException) -> int:
         complain(limit_error)
         return limit_error.exit_code
     summary = " ".join(f"{type(error).__name__}: {error}".split())
-    _say(f"internal error, please report it with {_find_log(error)}: {summary}")
+    _say(f"internal error, please report it with {_find_or_write_log(error)}: {summary}")
     return EXIT_INTERNAL
 
 
@@ -103,7 +103,7 @@ def _say(text: str) -> None:
     echo(f"detect-video: {text}", err=True)
 
 
-def _find_log(error: BaseException) -> str:
+def _find_or_write_log(error: BaseException) -> str:
     """Return the file with the traceback. If the session has none, write one."""
     for note in getattr(error, "__notes__", ()):
         if note.startswith(LOGGED):

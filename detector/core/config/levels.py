@@ -152,7 +152,7 @@ _KINDS = {
     bool: "true or false",
     tuple: "a list of words",
 }
-_UNITS = {"GB": "GB", "DAYS": "days", "MIN": "minutes", "S": "seconds"}  # by metavar
+_UNITS = {"GB": "GB", "DAYS": "days", "MIN": "minutes", "S": "seconds"}  # metavar -> unit
 
 
 def _check(origin: str, name: str, value: Any) -> Any:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from detector.core.models.base import Network
 
 DEVICE = re.compile(r"auto|cpu|npu|(cuda|gpu)(:\d+)?")
-VIRTUAL = re.compile(r"(?:auto|batch|hetero|multi):(?:intel:)?(cpu|gpu|npu)\b.*")  # of OpenVINO
+VIRTUAL = re.compile(r"(?:auto|batch|hetero|multi):(?:intel:)?(cpu|gpu|npu)\b.*")  # OpenVINO's
 # Other programs' names for our engines.
 OTHER_NAMES = {
     "tensorrt": "trt",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 WARMUP = 3  # number of first runs to ignore, which fill caches and pools and pack weights
-# Only the fastest 1 / QUIET of the runs count, since other programs slow the rest.
+# Only the fastest 1 / QUIET of the runs count, since other programs slow the other runs.
 QUIET = 4
 FEWEST = 10  # medians are over at least this many runs, or over all if fewer were made
 
@@ -85,9 +85,9 @@ def _median(times: Sequence[float]) -> float:
 def match_layers(
     layers: Sequence[LayerExecution], reported: Sequence[Sequence[tuple[str, str, float]]]
 ) -> list[tuple[LayerExecution, list[float]]]:
-    """Return each layer with its ms in every run. ``reported``: for each run, the profiler's (name,
-    type, ms) in order. A layer that the engine does not list gets an unknown precision. A layer
-    without a time in every run is omitted."""
+    """Return each layer with its ms in every run. ``reported``: a list of (name, type, ms) per run,
+    in the profiler's order. A layer that the engine does not list gets an unknown precision. A
+    layer without a time in every run is omitted."""
     listed: dict[tuple[str, int], LayerExecution] = {}
     counts_listed: dict[str, int] = {}
     for layer in layers:

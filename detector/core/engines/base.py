@@ -53,8 +53,8 @@ class RawRequest:
 class EngineOptions:
     """Options for any engine. If ``threads`` or ``concurrency`` is 0, the engine chooses it.
 
-    ``precision``: as requested; the network's graph is already made for it. ``device``: "auto", or
-    one of ``Engine.devices``, with ":N" for the Nth GPU. ``artefact``: the file that
+    ``precision``: the requested one; the network's graph is already made for it. ``device``:
+    "auto", or one of ``Engine.devices``, with ":N" for the Nth GPU. ``artefact``: the file that
     ``Engine.artefact`` built. ``own``: options of this engine only (``Engine.own_options``).
     """
 

@@ -54,8 +54,8 @@ def guarded() -> Iterator[None]:
 
 
 def keep(what: str, *paths: str | Path | None) -> None:
-    """Protect these files, which the command reads, from being overwritten. ``what``: for messages,
-    such as "the model". Skips None and missing files. Does nothing outside ``guarded``."""
+    """Protect these files, which the command reads, from being overwritten. ``what``: their name in
+    messages ("the model"). Skips None and missing files. Does nothing outside ``guarded``."""
     keep_listed(what, lambda: [path for path in paths if path is not None])
 
 

@@ -84,7 +84,7 @@ class KnownModel:
 
 
 def folder() -> Path:
-    """Return the folder ``cfg``: in an installed package, or next to the package in a checkout."""
+    """Return the folder ``cfg``. It is in an installed package, or next to it in a checkout."""
     installed = Path(__file__).parents[2] / "cfg"
     return installed if installed.is_dir() else Path(__file__).parents[3] / "cfg"
 

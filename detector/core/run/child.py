@@ -29,7 +29,7 @@ Message = TypeVar("Message")
 
 class Child:
     """A child process. ``command`` takes the file descriptor of the child's end of the pipe, and
-    returns the command line. ``output``: file for the child's output. ``more``: for Popen."""
+    returns the command line. ``output``: file for the child's output. ``more``: Popen's options."""
 
     def __init__(self, command: Callable[[int], list[str]], output: Path, **more: Any) -> None:
         self._output = output
@@ -127,7 +127,7 @@ def open_pipe(number: int) -> Connection:
 def listen(
     parent: Connection, kind: type[Message], is_last: Callable[[Message], bool]
 ) -> Callable[[], Message]:
-    """Return a function that waits for a message. If the pipe closes before the last one, exit."""
+    """Return a function that waits for a message. It exits if the pipe closes too early."""
     messages: SimpleQueue[Message] = SimpleQueue()
 
     def read_messages() -> None:

@@ -38,7 +38,7 @@ UNDO = "detect-video tune --undo"
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """A decision. ``config``: with ``auto`` replaced. ``tuned``: options that ``tune --use`` saved.
+    """A decision. ``config`` has ``auto`` replaced. ``tuned``: options that ``tune --use`` saved.
     ``reason``: text for the user, None if the user decided. ``timed_s``: duration of the timing."""
 
     config: Config

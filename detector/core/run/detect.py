@@ -286,7 +286,7 @@ class _RunJob:
     plan: RunPlan
     outputs: OutputPlan
     session: Session | None
-    folder: Path  # for temporary files
+    folder: Path  # folder of temporary files
     timer: PhaseTimer
     stop: Stop
     live: Live | None

@@ -70,7 +70,7 @@ def find(
 
 
 def is_valid(record: Measurement, config: Config) -> bool:
-    """Return whether a record is comparable and has enough rounds, this machine and settings."""
+    """Return whether a record is comparable, has enough rounds, and fits machine and settings."""
     return (
         record.comparable is True
         and record.rounds >= ENOUGH_ROUNDS

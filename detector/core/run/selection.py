@@ -57,7 +57,7 @@ class Selection:
 def class_ids(
     flag: str, given: Sequence[str] | None, names: Sequence[str]
 ) -> tuple[int, ...] | None:
-    """Return the ids of classes given by name or id. ``flag``: for errors. Raises UsageError."""
+    """Return the ids of classes given by name or id. Errors name ``flag``. Raises UsageError."""
     if given is None:
         return None
     ids = []

@@ -122,7 +122,7 @@ class Tiling:
         return [TiledRequest(request, self.inputs) for request in requests]
 
     def stages(self, preprocess: Any, head: Any, nms: Any, **joining: Any) -> tuple[Any, Any, Any]:
-        """Wrap preprocess, head and nms to handle tiled frames. ``joining``: for ``join_tiles``."""
+        """Wrap preprocess, head and nms for tiled frames. ``joining``: see ``join_tiles``."""
         if self.grid is None and not self.most:
             return preprocess, head, nms
         from detector.core.stages import tiles

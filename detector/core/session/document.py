@@ -73,8 +73,8 @@ class FrameCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Frames per second, None if no frame was written. ``device``: from the time that the device
-    reports, None if it reports no time."""
+    """Frames per second, None if no frame was written. ``device`` uses the time that the device
+    reports; None if it reports no time."""
 
     end_to_end: Annotated[Amount | None, statistic("end-to-end FPS", "1/s")]
     inference: Annotated[Amount | None, statistic("inference FPS", "1/s")]
@@ -193,8 +193,8 @@ class CpuTime:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What limits the run. ``bottleneck``: the stage to change first, None if there is nothing to
-    judge. ``gain_if_free``: for each stage with a known gain, how much end-to-end FPS would grow if
-    it took no time (0.08 is 8%; None is infinite: no other stage takes time). ``cpu_share``: share
+    judge. ``gain_if_free``: stage with a known gain -> how much end-to-end FPS would grow if it
+    took no time (0.08 is 8%; None is infinite: no other stage takes time). ``cpu_share``: share
     of all cores' time that this process used. ``smaller_input``: height and width of a smaller
     network input for which the model was trained; absent unless inference limits the run.
     ``advice``: options that reduce the bottleneck's work, or "". ``others_cores``: cores that other

@@ -32,7 +32,7 @@ class Interval:
 @dataclass(frozen=True)
 class MeasuredRow:
     """The figures of one set of options. ``library``: name and version of the engine's library.
-    ``options``: name -> value. ``agreement``: with the detections of fp32, 0 to 1."""
+    ``options``: name -> value. ``agreement`` with the detections of fp32: 0 to 1."""
 
     engine: str
     precision: str

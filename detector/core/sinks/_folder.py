@@ -85,7 +85,7 @@ class FolderSink(Sink):
         self._written.append(name)
 
     def append(self, name: str, data: bytes) -> None:
-        """Append to a file, creating it in the first call. ``name``: as for ``add``."""
+        """Append to a file, creating it in the first call. ``name``: see ``add``."""
         if name not in self._used_names:
             self._used_names.add(name)
             self.add(name, data)

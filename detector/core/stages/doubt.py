@@ -35,7 +35,7 @@ def check_results(head: Head, model: str, classes: int, fix: str) -> Head:
 
 
 def describe_impossible(candidates: Candidates, classes: int) -> str | None:
-    """Describe an impossible result, or return None. ``candidates``: at least one candidate."""
+    """Describe an impossible result, or return None. There must be at least one candidate."""
     best = float(candidates.scores.max())
     if best > MOST_SCORE:
         return f"a detection has a score of {best:.4g}, outside 0..1"

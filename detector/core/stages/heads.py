@@ -60,7 +60,7 @@ def are_finite(boxes: Floats) -> NDArray[np.bool_]:
 
 
 # Raw maps with anchors. We decode only cells whose objectness alone reaches the threshold, some 50
-# of 2,535 in a street scene, which saves the exponentials of the others. The cells of all maps are
+# of 2,535 in a street scene, which saves most exponentials. The cells of all maps are
 # decoded together, since each numpy call takes about a microsecond.
 
 Indices = NDArray[np.intp]

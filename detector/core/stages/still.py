@@ -14,7 +14,7 @@ from detector.core.errors import UsageError
 from detector.core.types import Detections, Fit, Frame, Image
 
 CELL = 4  # network pixels per side
-LEVELS = 8  # of 255: a cell has changed if a channel differs by more
+LEVELS = 8  # levels of 255: a cell has changed if a channel differs by more
 SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)(%?)")
 
 
@@ -32,7 +32,7 @@ def parse_share(text: str) -> float:
 class Stillness:
     """Finds frames without motion, and keeps the detections that they repeat. ``share``: the part
     of the network's input, 0..1, that may change in a still frame. The reader's thread calls
-    ``is_still``, the writer's the rest."""
+    ``is_still``; the writer's thread calls the other methods."""
 
     def __init__(self, share: float) -> None:
         self._share = share

@@ -171,8 +171,8 @@ def join_tiles(
     conf: float = 0.0,
 ) -> Detections:
     """Join the inputs' detections into those of one picture, best first, by the module's rule.
-    ``found``: per input, boxes in pixels of the whole picture; ``shown``: each input's region.
-    ``agnostic``, ``max_det`` and ``conf``: as for ``nms``."""
+    ``found``: detections of each input, in pixels of the whole picture; ``shown``: the inputs'
+    regions. ``agnostic``, ``max_det`` and ``conf``: see ``nms``."""
     boxes = np.concatenate([each.boxes for each in found])
     scores = np.concatenate([each.scores for each in found])
     class_ids = np.concatenate([each.class_ids for each in found])

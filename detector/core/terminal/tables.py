@@ -20,7 +20,7 @@ BETWEEN = 3  # characters between two columns of a table
 
 
 class _PrintedColumn(NamedTuple):
-    """A column as text. ``least``: width of its longest word; ``most``: of its longest cell."""
+    """A column as text. ``least``, ``most``: widths of its longest word and of its longest cell."""
 
     column: Column
     cells: Sequence[str]

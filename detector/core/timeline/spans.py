@@ -139,7 +139,7 @@ class Span:
         self.index = 0
         self.calls = self.self_ns = self.off_cpu_ns = self.ready_ns = self.other_threads_ns = 0
         self.library_ns = 0
-        self.call_ns = 0  # of the current call so far
+        self.call_ns = 0  # duration of the current call so far
         self._kept = Ring(room) if ring else SpanRows(room, spool, booked is not None)
         block = self._kept.block
         # Cached lookups halve the cost of a call.

@@ -97,7 +97,7 @@ def place_on_roof(
 @dataclass(frozen=True, slots=True)
 class RoundsLook:
     """One look (interim analysis) at the rounds so far. ``share``: the part of ALPHA that it
-    spends. ``stopped``: as in ``Noise``. ``twin``: a second process of the baseline."""
+    spends. ``stopped``: see ``Noise``. ``twin``: a second process of the baseline."""
 
     share: float = 1.0
     stopped: str = "rounds"

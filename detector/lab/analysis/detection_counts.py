@@ -17,7 +17,7 @@ OTHERS = "other classes"
 
 @dataclass(frozen=True, slots=True)
 class ClassCount:
-    """Detections of a class. ``share``: of all detections. ``a_frame``: mean per frame."""
+    """Detections of a class. ``share``: part of all detections. ``a_frame``: mean per frame."""
 
     name: str
     count: int

@@ -43,7 +43,7 @@ def compare_command(
 ) -> tuple[Comparison, int]:
     """Return the document, and the exit code: 0 if a row has figures, else the first error's code.
 
-    ``labels`` and ``mapping``: as in ``eval``. ``dataset``: labelled pictures to score the rows by.
+    ``labels``, ``mapping``: see ``eval``. ``dataset``: labelled pictures to score the rows by.
     """
     refuse_cameras([source])
     refuse_rect(config)

@@ -302,7 +302,7 @@ def _find_picture(path: Path, entry: dict[str, Any], lookup: Lookup) -> int | No
 def _read_results(
     path: Path, rows: list[Any], lookup: Lookup, names: tuple[str, ...] | None
 ) -> StoredDetections:
-    """Read [{image_id, category_id, bbox, score}]. ``names``: of categories 1, 2, ..., or None."""
+    """Read [{image_id, category_id, bbox, score}]. ``names``: category names from 1 on, or None."""
     if not all(isinstance(row, dict) for row in rows):
         raise SourceError(
             f"{path}: a list of results holds objects with image_id, category_id, bbox, score"

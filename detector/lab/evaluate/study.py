@@ -89,7 +89,7 @@ class Study:
         self.dataset = dataset
         self.mapping = mapping
         self.bound: ClassPairs | None = None
-        self.detections: dict[int, Detections] = {}  # by index in the dataset
+        self.detections: dict[int, Detections] = {}  # index in the dataset -> detections
         self._mismatches: list[str] = []
         self.sources: dict[str, dict[int | None, int]] = {}  # path -> its frame -> index
         several = tracked and len({one.subset for one in dataset.pictures}) > 1

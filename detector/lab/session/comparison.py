@@ -37,7 +37,7 @@ class RowAgreement:
 @dataclass(frozen=True)
 class ModelCounts:
     """A variant's network. ``input``: height, width. ``size_bytes``: size of the graph or plan that
-    the engine received. ``macs``: per picture. Counts are null without a graph."""
+    the engine received. ``macs``: number per picture. Counts are null without a graph."""
 
     name: str
     sha256: str | None

@@ -159,7 +159,7 @@ class InterruptedResult(Result):
 
 @dataclass(frozen=True)
 class EvaluatedData:
-    """``subset``: as chosen with --subset. ``video``: the video whose frames are labelled; null if
+    """``subset``: choice of --subset. ``video``: the video whose frames are labelled; null if
     picture files are labelled."""
 
     path: str

@@ -316,11 +316,11 @@ class Collection:
 @dataclass(frozen=True, slots=True)
 class MomentsFacts:
     """A row for each written frame, recorded at ``at_ns`` on the spans' clock. The first row covers
-    the time since ``began_ns``. ``threads``: by name in the spans, and ``library`` for all threads
-    of libraries. ``faults``: page faults of the process since the previous row; ``disk_faults``:
-    how many read from disk. ``mhz``: mean clock of the cores; empty if unknown. ``keys``: key
-    frames of the source; null if unknown. ``cost_us``: median cost of a row; ``slowdown``: time of
-    the run with the rows / without them."""
+    the time since ``began_ns``. ``threads``: name in the spans, or ``library`` for all threads of
+    libraries, -> its times. ``faults``: page faults of the process since the previous row;
+    ``disk_faults``: how many read from disk. ``mhz``: mean clock of the cores; empty if unknown.
+    ``keys``: key frames of the source; null if unknown. ``cost_us``: median cost of a row;
+    ``slowdown``: time of the run with the rows / without them."""
 
     began_ns: int
     frames: Sequence[int]
@@ -364,7 +364,7 @@ FACTS: dict[str, type[Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRecord:
-    """A file. ``facts``: of the type in FACTS; None if not ``available``, for the ``reason``.
+    """A file. ``facts``: an object of the type in FACTS; None if not ``available``, see ``reason``.
     ``undisturbed``: why the pass slowed nothing down; None if it did. ``seconds``: duration of the
     pass. ``ran``: the executions that it measured."""
 

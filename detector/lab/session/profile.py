@@ -142,7 +142,7 @@ class ProfileHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileDocument(ProfileHeader):
-    """``passes``: by name. In the JSON each pass is a top-level key, next to the header's keys."""
+    """``passes``: name -> record. In the JSON each is a top-level key next to the header's."""
 
     passes: Mapping[str, PassRecord]
 

@@ -31,7 +31,7 @@ class ClassCounts:
 
 @dataclass(frozen=True, slots=True)
 class SessionRows:
-    """``frames``: in the order of the file. ``left_out``: why frames are missing, or None."""
+    """``frames`` are in the order of the file. ``left_out``: why frames are missing, or None."""
 
     frames: list[ClassCounts] = field(default_factory=list)
     left_out: str | None = None

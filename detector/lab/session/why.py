@@ -13,7 +13,7 @@ class WhyPart:
     """A call of ``stage`` or, if ``waits``, the wait before this call. A wait has a ``cause`` as in
     the critical path; ``waited_for`` is the stage and number of the call that it waited for.
     ``median_ms``: median time of this part over all frames. ``cpu_ms``, ``ready_ms``,
-    ``blocked_ms``: time on a core, waiting for one, and the rest; null if unknown.
+    ``blocked_ms``: times on a core, waiting for a core, and blocked; null if unknown.
     ``library_cpu_ms``: CPU time of the engine's threads for an inference."""
 
     stage: str

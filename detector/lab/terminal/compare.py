@@ -78,7 +78,7 @@ def _rates(metric: Metric, bounds: bool) -> tuple[Column, Column]:
 
 
 def _speeds(document: Comparison, bounds: bool) -> Table:
-    """Return the table of speeds. ``bounds``: with intervals, which need a wide terminal."""
+    """Return the table of speeds. ``bounds``: show intervals, which need a wide terminal."""
     columns = [*VARIANT, *(one for metric in METRICS for one in _rates(metric, bounds))]
     agreed = Column("agreement", value=lambda row: _agreement(document, row), right=True, out=9)
     interval = f" [{document.interval}]" if bounds else ""

@@ -22,13 +22,13 @@ SHORT = {"save": "subtitles", "size": "{}", "preset": "{}", "infer_every": "infe
 
 
 def print_tuning(console: SafeConsole, tuning: Tuning) -> None:
-    longest: dict[str, Trial] = {}
+    by_settings: dict[str, Trial] = {}
     for one in sorted(tuning.trials, key=lambda one: one.frames):
         if one.error is None:
-            longest[format_options(one.settings)] = one
-    ranked = sorted(longest.values(), key=lambda one: -(one.fps or 0.0))
+            by_settings[format_options(one.settings)] = one
+    ranked = sorted(by_settings.values(), key=lambda one: -(one.fps or 0.0))
     more = len(ranked) - SHOWN
-    rest = f"{counted(more, 'slower one')} more with --json" if more > 0 else ""
+    rest = f"--json also lists {counted(more, 'slower trial')}" if more > 0 else ""
     named = Column(
         "settings", value=lambda one: shorten(one.settings, tuning), whole=True, longest=LONGEST
     )
@@ -96,7 +96,7 @@ def _kept(tuning: Tuning) -> Iterator[str]:
     if tuning.file is not None:
         yield f"Use it: detect-video IN --config {tuning.file}"
     elif tuning.kept is None and tuning.target_fps is None:
-        yield "Use --use to keep them for later runs, or -o FILE for --config."
+        yield "Add --use to keep these settings for later runs, or -o FILE to write a config file."
     elif tuning.settings and tuning.command:
         yield "Type:"
 

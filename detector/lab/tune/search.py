@@ -40,7 +40,7 @@ from detector.lab.tune.candidates import Adjustment, DefaultRun, combine, list_c
 TRIAL_S = 0.8  # length of a round in trials
 FEWEST_FRAMES, MOST_FRAMES = 16, 400
 MOST_OPEN = 6  # processes at the same time, since each has the network in memory
-LEAST_ROUNDS, ROUNDS = 3, 6  # of a final; by chance, all 6 have the same winner in 1 of 32 cases
+LEAST_ROUNDS, ROUNDS = 3, 6  # final rounds; by chance, all 6 have the same winner in 1 of 32 cases
 FINAL_FACTOR = 2  # final rounds are longer: start and end slow short rounds (75 FPS became 61)
 FINAL_SHARE = 0.3  # share of the time that is left for the final
 FREE_SHARE = 0.35  # with a target, share of the time for changes without a loss
@@ -322,7 +322,7 @@ class Search:
         return share is None or share >= self.floor
 
     def _loss_of(self, trial: Trial | None, axis: str = "") -> float:
-        own = self.trials[0].agreement  # of the defaults
+        own = self.trials[0].agreement  # agreement of the defaults
         if axis == "video":  # this axis changes no detection
             return 0.0
         if own is None or trial is None or trial.agreement is None:

@@ -83,11 +83,11 @@ class EventFilters:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._names, self._list_zones, self._clock = names, zones_of, clock
-        self._filters: dict[tuple[str, str], EventFilter] = {}  # by receiver and camera
+        self._filters: dict[tuple[str, str], EventFilter] = {}  # (receiver, camera) -> filter
         self._own: set[str] = set()  # receivers for which the user gave a filter
         # Events that passed in the last minute, by receiver and camera, with monotonic times.
         self._recent: dict[tuple[str, str], deque[tuple[float, Event]]] = defaultdict(deque)
-        self.counts: Counter[tuple[str, str]] = Counter()  # by receiver and result
+        self.counts: Counter[tuple[str, str]] = Counter()  # (receiver, result) -> count
 
     def take(self, cameras: Sequence[Camera]) -> None:
         """Set the filters of these cameras. Raises UsageError for unknown names."""

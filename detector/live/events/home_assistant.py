@@ -20,7 +20,7 @@ from detector.core.errors.parsing import parse_json
 from detector.live.base import Event, LiveFigures, StreamFigures, ZoneShape
 from detector.live.events.mqtt import MqttTarget, is_topic, level
 
-BIRTH = "homeassistant/status"  # default topic of its birth message, with any prefix
+BIRTH = "homeassistant/status"  # Home Assistant's default topic for its birth message
 MOST_CLASSES = 20  # a device with more gets no class entities; users can set --classes
 MOST_WAITING = 20  # snapshots are dropped while more messages than this are unacknowledged
 MOST_DEVICES = 256  # limit for devices of earlier runs, so that a broker cannot fill the memory

@@ -113,7 +113,7 @@ class BoundedSocket(socket.socket):
 
 
 class _CountedSocket(socket.socket):
-    """An accepted socket. ``known``: logged in, or login not needed. ``busy``: in a request."""
+    """An accepted socket. ``known``: logged in, or login not needed. ``busy``: serves a request."""
 
     def __init__(self, accepted: socket.socket, listening: BoundedSocket, peer: Any) -> None:
         super().__init__(accepted.family, accepted.type, accepted.proto, accepted.detach())

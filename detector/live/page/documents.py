@@ -93,8 +93,8 @@ class StreamDocument(msgspec.Struct, frozen=True):
 
 
 class LiveDocument(msgspec.Struct, frozen=True):
-    """The state of a run. ``cpu_share``: share of all cores used by this program;
-    ``computer_share``: by all programs, null if unknown. ``stopped``: cameras of cameras.yaml that
+    """The state of a run. ``cpu_share``, ``computer_share``: shares of all cores that
+    this program uses, and all programs; null if unknown. ``stopped``: cameras of cameras.yaml that
     a user stopped."""
 
     schema: int

@@ -99,8 +99,8 @@ def description() -> dict[str, Any]:
             f"{camera}/start": _post("Start a camera of cameras.yaml.", change),
             f"{camera}/stop": _post("Stop a camera of cameras.yaml.", change),
             f"{camera}/zones": _post(
-                "Draw a camera's lines and zones: a section of --zones' file, as JSON or YAML.",
-                "Accepted; the next frame counts with them.",
+                "Set a camera's lines and zones. Body: its section of a --zones file (JSON, YAML).",
+                "Accepted; they are used from the next frame on.",
                 *("size", "lines", "zones"),
             ),
             "/api/pictures": _get(
@@ -111,16 +111,18 @@ def description() -> dict[str, Any]:
                 WIDTH,
                 RATE,
             ),
-            "/api/history": _document("Ages and rates of the last minutes.", "HistoryDocument"),
+            "/api/history": _document(
+                "Ages of frames, and frame rates, in the last minutes.", "HistoryDocument"
+            ),
             "/api/counts": _document(
                 "Counts of lines and zones on the days before today.",
                 "CountsDocument",
                 _parameter("days", "query", DAYS),
             ),
             "/api/events": _get(
-                "Server-sent events: figures (LiveDocument) once a second, event (EventDocument), "
-                "lost (number of events that this client missed), silent (the run does not "
-                "respond), end.",
+                'Server-sent events of these types: "figures" (LiveDocument, once a second), '
+                '"event" (EventDocument), "lost" (how many events this client missed), "silent" '
+                '(the run does not respond) and "end".',
                 "text/event-stream",
                 TEXT,
                 _parameter(

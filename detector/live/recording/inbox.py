@@ -25,7 +25,7 @@ class Drawn:
     arrived_ns: int
     utc_s: float
     epoch: int
-    aspect_ratio: Any  # of a pixel, a Fraction
+    aspect_ratio: Any  # a pixel's, as a Fraction
 
 
 @dataclass(slots=True)

@@ -135,7 +135,7 @@ class Mp4:
         take_lock(self._fd)  # ``finish_leftovers`` of other runs skips locked files
 
     def finish(self) -> Path | None:
-        """Write the rest; return the final path, or None if the file is empty. Raises OSError."""
+        """Finish the file. Return the final path, or None if the file is empty. Raises OSError."""
         container, self._container = self._container, None
         if container is None:
             return self.path

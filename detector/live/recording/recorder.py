@@ -42,7 +42,7 @@ class CameraRecorder:
         style: Style | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """``retention`` deletes old recordings. ``style``: of the boxes in side-cars. ``notice``
+        """``retention`` deletes old recordings. ``style``: how subtitles draw boxes. ``notice``
         may be called from any thread. Raises OutputError."""
         self._clock, self._notice, self._name = clock, notice, camera.name
         self._reported = False
@@ -110,7 +110,7 @@ class CameraRecorder:
             self._inbox.put_message(sighting, now)
 
     def close(self, timeout_s: float = 2.0) -> bool:
-        """Write the rest. Return False after the timeout; then the next run repairs the file."""
+        """Write what is queued. After the timeout, return False; the next run repairs the file."""
         self._inbox.close()
         self._thread.join(timeout_s)
         ended = not self._thread.is_alive()

@@ -38,7 +38,7 @@ def uptime_s() -> float:
 @dataclass(frozen=True, slots=True)
 class _StoredFile:
     recorded: Recorded
-    bytes: int  # with its side-car
+    bytes: int  # bytes of file and side-car
     changed_s: float
 
     @property

@@ -128,7 +128,7 @@ class Segments:
         except OSError:
             return True  # writing will report the error
         reserve = min(RESERVE_BYTES, RESERVE_SHARE * disk.f_blocks * disk.f_frsize)
-        # To resume, require twice the space, so that recording does not pause again at once.
+        # To resume, require twice the space, so that recording does not pause again immediately.
         factor = 2 if self._paused_ns is not None else 1
         return disk.f_bavail * disk.f_frsize >= reserve * factor
 

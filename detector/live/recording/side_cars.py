@@ -39,7 +39,7 @@ FAR_NS = NS
 # Lines start this much earlier, because ASS has centiseconds and players round them.
 EARLY_NS = 2_000_000
 CENTISECOND_NS = 10_000_000
-MOST_BYTES = 4_000_000  # of detections kept for a clip that may begin later
+MOST_BYTES = 4_000_000  # limit for detections kept for a clip that may begin later
 MOST_LINES = 1000  # kept until the video's first fragment is written
 MOST_PICTURES = 4096  # if more are kept, the older half may be dropped
 
@@ -47,7 +47,7 @@ MOST_PICTURES = 4096  # if more are kept, the older half may be dropped
 SHARE = 0.09
 FREE_BYTES = 16_000  # every side-car may have this size, even with a short video
 STAY_NS = NS  # longest time for which lines stay unchanged
-TOLERANCE = 1 / 400  # of a picture's longer side, about the width of a box's outline
+TOLERANCE = 1 / 400  # share of a picture's longer side: about the width of a box's outline
 
 Size = tuple[int, int]
 Notice = Callable[[str], None]
@@ -237,7 +237,7 @@ class _SideCar:
         self._current = caption, at_ns, at_ns + hold_ns
 
     def _may_keep(self, current: _Caption, caption: _Caption) -> bool:
-        """Return whether the current lines may stay for ``caption``; not if one of the two pictures
+        """Return whether the current lines may stay for ``caption``. Return False if either picture
         has no objects."""
         if not len(caption.detections.shown) or not len(current.detections.shown):
             return False

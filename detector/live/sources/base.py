@@ -46,7 +46,7 @@ class Camera:
     address: Address
     # The main stream for --record copy, if ``address`` is a smaller stream for detection.
     record_address: Address | None = None
-    options: Mapping[str, str] = field(default_factory=dict)  # for FFmpeg's protocol or demuxer
+    options: Mapping[str, str] = field(default_factory=dict)  # FFmpeg's protocol or demuxer options
     classes: tuple[str, ...] | None = None  # classes to keep; None: those of the run
     size: tuple[int, int] | None = None  # width, height to request from a webcam
     rate: Fraction | None = None  # most pictures to detect per second
@@ -130,7 +130,7 @@ class Feed(Protocol):
 
     def decode_all_while(self, needed: Callable[[], bool]) -> None:
         """Decode all pictures while ``needed()``, called from any thread. Call before ``start``."""
-        return  # most feeds always do
+        return  # most feeds always decode all
 
     def stop(self, timeout_s: float = 1.0) -> bool:
         """End the threads; return False if one is still running after ``timeout_s``."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from detector.core.sources._network.nested import NestedFile
 
 BEGIN, SIGN = b"\xff\xd8", b"\xff\xd8\xff"
-MOST_BYTES = 64 << 20  # of one picture
+MOST_BYTES = 64 << 20  # largest picture
 MOST_PREAMBLE = 1 << 20  # bytes of a response before its first picture
 CHUNK = 1 << 16
 SHOWN = 60  # bytes of the preamble that are reported

@@ -1,4 +1,4 @@
-"""Damaged checkpoints: the bytes of the zip, or other opcodes in the pickle of a valid zip."""
+"""Damaged checkpoints: changed bytes of the zip, or a valid zip with changed entries."""
 
 from __future__ import annotations
 

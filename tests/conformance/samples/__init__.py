@@ -1,6 +1,6 @@
-"""Samples for the tests of sources: a source's module is NAME.py, or tests/WING/sample_NAME.py.
+"""Samples for the tests of sources. NAME.py here, or tests/WING/sample_NAME.py, serves source NAME.
 
-The module has ``sample``, a context manager that takes a folder and gives a Sample. A source
+Such a module has ``sample``, a context manager that takes a folder and gives a Sample. A source
 without such a module is tested with the first file of ``GALLERY`` that it claims.
 """
 
@@ -49,7 +49,7 @@ GALLERY: dict[str, Callable[[Path], Path]] = {
 
 
 def damage(file: Path) -> tuple[str, ...]:
-    """Write an empty, a halved and a random version next to ``file``; return their paths."""
+    """Write damaged versions next to ``file``: empty, halved, arbitrary bytes. Return paths."""
     data = file.read_bytes()
     contents = {"empty": b"", "half": data[: len(data) // 2], "noise": bytes(range(256)) * 40}
     paths = [file.with_name(f"{how}-{file.name}") for how in contents]

@@ -49,7 +49,7 @@ def test_precision_advice_depends_on_cpu_features(features, precision, words):
         ({}, None),
     ],
 )
-def test_cgroup_quota_in_cores(tmp_path, files, cores):
+def test_cgroup_quota_is_converted_to_cores(tmp_path, files, cores):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
@@ -138,7 +138,7 @@ def replace_children(monkeypatch, engine, job=None, encoders=None):
 
 
 @pytest.mark.slow
-def test_default_job_runs():
+def test_default_job_succeeds():
     assert attempt._run_default_job() == {"error": None, "exit_code": 0}
 
 

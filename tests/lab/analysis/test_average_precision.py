@@ -56,7 +56,7 @@ def judged(outcomes, wanted, scores=None):
         ([HERE], [0.9], truth(), [WRONG]),
     ],
 )
-def test_outcome_of_each_detection(boxes, scores, labels, expected):
+def test_each_detection_is_right_wrong_or_neither(boxes, scores, labels, expected):
     assert outcomes(boxes, scores, labels) == expected
 
 
@@ -89,7 +89,7 @@ def test_only_the_best_hundred_of_a_picture_count():
         ([WRONG, RIGHT, RIGHT], 2, 2 / 3),  # the best precision at that recall or a higher one
     ],
 )
-def test_average_precision_by_hand(rows, wanted, expected):
+def test_average_precision_equals_a_calculation_by_hand(rows, wanted, expected):
     assert ap.average_precision([judged(rows, wanted)]) == pytest.approx(expected)
 
 

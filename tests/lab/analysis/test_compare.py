@@ -31,7 +31,7 @@ def document(*variants, rounds=3, **look):
     return compare_variants(variants, About(source="in.mp4", rounds=rounds, budget=0.95), **look)
 
 
-def test_median_interval_and_ratio_are_computed_per_round():
+def test_ratio_is_the_median_of_the_ratios_of_the_rounds():
     """The machine halved its speed in round 3, which affects both rows but not their ratio."""
     comparison = document(variant("a", 10, 12, 5), variant("b", 20, 36, 10))
     first, second = comparison.rows
@@ -119,7 +119,7 @@ def test_difference_between_rows_is_open_if_equal_processes_also_show_it():
     ("changed", "comparable"),
     [
         ({}, True),
-        # a larger CPU time, but by less than 2% of a frame's 200 ms, so no conclusion changes
+        # CPU time grows by less than 2% of the 200 ms that a frame takes
         ({"cpu": {"write": 2.1}}, True),
         ({"cpu": {"write": 9.0}}, False),
         ({"cpu": {"infer": 90.0}}, True),  # inference may differ between engines
@@ -137,7 +137,7 @@ def test_rows_are_comparable_only_if_everything_else_is_equal(changed, comparabl
 
 
 def test_spread_of_the_rounds_is_the_tolerance():
-    """The CPU time of ``write`` is 2 to 9 ms in the rounds of a, so 7 ms more are tolerated."""
+    """``write`` takes 2 to 9 ms in the rounds of a, so b may exceed the median of a by 7 ms."""
     noisy = variant("a", 100, 100, 100)
     for turn, write in zip(noisy.rounds, (2.0, 4.0, 9.0), strict=True):
         turn.cpu_ms["write"] = write
@@ -174,7 +174,7 @@ def test_agreement_without_boxes_is_none():
     assert (second.matched, second.mean_iou, second.mean_score_diff) == (0.9, 0.8, 0.01)
 
 
-def test_precision_without_effect_is_in_its_row():
+def test_row_says_if_its_precision_had_no_effect():
     ran = Variant("torch", "bf16", 1, "torch bf16", rounds=make_rounds(1, 1, 1), frames_digest="d")
     shares = {"fp32": {"layers": 1.0, "macs": 1.0, "bytes": 1.0}}
     ran.facts = VariantFacts(precision_executed=shares)
@@ -182,6 +182,6 @@ def test_precision_without_effect_is_in_its_row():
     assert row.precision_effect.startswith("bf16 ")
 
 
-def test_labels():
+def test_label_has_engine_precision_and_batch():
     assert label("ort", "fp32", 1) == "ort fp32"
     assert label("ort", "fp32", 8) == "ort fp32 batch 8"

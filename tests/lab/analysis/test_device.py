@@ -24,7 +24,7 @@ from detector.lab.analysis.layers import LAUNCHING, NO_REQUEST, WAITING, device_
         ([(0, 1)], [(1, 5)], [(8, 10)], 1, {LAUNCHING: 4, WAITING: 2, NO_REQUEST: 3}, False),
     ],
 )
-def test_busy_and_idle_time(kernels, host, waits, busy_ms, idle, launch_bound):
+def test_busy_and_idle_times_fill_the_window(kernels, host, waits, busy_ms, idle, launch_bound):
     facts = device_facts(kernels, host, device="cuda:0", batches=1, waits=waits)
     assert (facts.busy_ms, facts.idle_ms, facts.launch_bound) == (busy_ms, idle, launch_bound)
     assert facts.busy_ms + sum(idle.values()) == pytest.approx(facts.window_ms)

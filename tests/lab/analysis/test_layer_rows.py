@@ -31,7 +31,7 @@ LAYERS = [
 ]
 
 
-def test_figures_of_a_layer_row():
+def test_layer_row_has_the_expected_figures():
     rows = {row.name: row for row in layer_rows(LAYERS, PEAKS)}
     conv = rows["0.conv"]
     assert (conv.flops, conv.bytes, conv.share) == (100_000_000, 1_000_000, 0.5)
@@ -43,12 +43,12 @@ def test_figures_of_a_layer_row():
     assert (rows["reorder"].bound, rows["reorder"].flag) == (None, "bytes unknown")
 
 
-def test_view_has_no_utilisation():
+def test_layer_that_is_only_a_view_has_no_utilisation():
     row = layer_rows([TimedLayer("permute", "Permute", "fp32", 0.1, view=True)], PEAKS)[0]
     assert (row.bytes, row.utilisation, row.flag) == (0, None, "moves nothing")
 
 
-def test_sums_by_type():
+def test_layers_are_summed_by_type():
     rows = layer_rows(LAYERS, PEAKS)
     assert sum(row.share for row in rows) == pytest.approx(1)
     types = sum_by_type(rows)
@@ -184,7 +184,7 @@ def test_data_sheet_values_are_parsed(peak, bandwidth, expected):
         (8100.0, 320.0, 2.0, "neither"),  # at most 3.9 % of either limit
     ],
 )
-def test_bound_by_the_data_sheet(peak, bandwidth, forward_ms, bound):
+def test_data_sheet_decides_what_bounds_the_model(peak, bandwidth, forward_ms, bound):
     sheet = Peaks(gflops_s={"fp32": peak}, bandwidth_gbytes_s=bandwidth)
     rows = layer_rows(LAYERS, PEAKS)
     roof = place_on_sheet(rows, "fp32", sheet, forward_ms)

@@ -30,7 +30,7 @@ def session(folder, tmp_path):
     update_document(copy, "outputs", video="street-null-detected.mp4")
     update_document(copy, "config", "output", save=None)
     update_document(copy, "verdict", bottleneck="write")
-    update_document(copy, "fps", end_to_end=40.0)  # as in the facts of the passes
+    update_document(copy, "fps", end_to_end=40.0)  # the same as in the facts of the passes
     return copy
 
 

@@ -26,10 +26,10 @@ def layer(ms, mflops, kbytes, precision="fp32"):
 CASES = [
     # ms, MFLOPs, KB, precision -> utilisation, bound
     ("at the flat part of the roof", layer(1.0, 100, 1000), 1.0, COMPUTE),
-    ("half of it", layer(2.0, 100, 1000), 0.5, COMPUTE),
-    ("on the slope", layer(1.0, 10, 10_000), 1.0, MEMORY),
+    ("half of the flat part", layer(2.0, 100, 1000), 0.5, COMPUTE),
+    ("on the slope of the roof", layer(1.0, 10, 10_000), 1.0, MEMORY),
     ("no arithmetic", layer(4.0, 0, 10_000), 0.25, MEMORY),
-    ("another type has another roof", layer(1.0, 200, 1000, "int8"), 0.5, COMPUTE),
+    ("int8 under the higher roof of int8", layer(1.0, 200, 1000, "int8"), 0.5, COMPUTE),
     ("shorter than a few launches", layer(0.02, 0.1, 1), 0.05, LAUNCH),
     ("longer than many launches, and far below the roof", layer(2.0, 10, 100), 0.05, NEITHER),
     ("close to the cost of a launch", layer(0.018, 1.5, 1), 0.833, LAUNCH),
@@ -58,7 +58,7 @@ def test_roofline_of_the_whole_model():
     placed = place_model(rows, PEAKS, forward_ms=5.0, batch=1)
     assert placed.flops == 110e6 == 2 * placed.macs
     assert placed.utilisation == pytest.approx((1.0 + 1.0) / 5.0)
-    assert placed.bound == MEMORY  # as are 3 of the 4 ms
+    assert placed.bound == MEMORY  # like 3 of the 4 ms
     assert placed.ridge == {"fp32": 10.0}
     best = max(row.utilisation for row in rows)
     mean = sum(row.utilisation * row.ms for row in rows) / sum(row.ms for row in rows)

@@ -28,7 +28,7 @@ from detector.lab.analysis.statistics import (
 @pytest.mark.parametrize(
     ("freedom", "quantile"), [(1, 12.706), (2, 4.303), (3, 3.182), (7, 2.365), (30, 2.042)]
 )
-def test_student_distribution(freedom, quantile):
+def test_student_distribution_equals_the_tables(freedom, quantile):
     assert student_quantile(0.975, freedom) == pytest.approx(quantile, abs=5e-4)
     assert student_tail(quantile, freedom) == pytest.approx(0.025, abs=5e-5)
 
@@ -42,7 +42,7 @@ def test_student_distribution(freedom, quantile):
         ((1, 2, 3, 4, 5, 6), 12, 0.176),  # 12 pairs, W = 21: one-sided p 0.0881
     ],
 )
-def test_signed_rank_test(ranks_below, count, p):
+def test_p_values_of_signed_ranks_equal_the_tables(ranks_below, count, p):
     values = [-rank if rank in ranks_below else rank for rank in range(1, count + 1)]
     assert sign_p(values) == pytest.approx(p, abs=5e-4)
 
@@ -65,7 +65,7 @@ def test_interval_contains_the_values_that_the_test_does_not_reject():
     assert rank_interval(values[:4], 0.05)[::2] == (-math.inf, math.inf)
 
 
-def test_holm_correction():
+def test_holm_correction_of_known_p_values():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([]) == []
@@ -79,7 +79,7 @@ def test_fewest_rounds_decide_and_one_round_less_does_not():
             assert {one.outcome != "open" for one in judge(series, 0.01, 0.02)} == {decided}
 
 
-def test_looks_at_interim_results_spend_the_whole_error_rate():
+def test_interim_analyses_together_spend_the_whole_error_rate():
     assert sum(share_of_look(rounds, False) for rounds in range(1, 31)) == pytest.approx(1)
     assert share_of_look(7, False) == 0
     for at, look in enumerate(LOOKS):  # ``look`` is the last look, after the earlier ones
@@ -87,8 +87,8 @@ def test_looks_at_interim_results_spend_the_whole_error_rate():
         assert spent + share_of_look(look, True) == pytest.approx(1)
 
 
-def test_the_first_look_can_decide():
-    """By chance, eight rounds point in one direction more rarely than this look may err."""
+def test_the_first_interim_analysis_can_decide():
+    """By chance, eight rounds point in one direction more rarely than this analysis may err."""
     [result] = judge([[0.1 + at / 1000 for at in range(8)]], 0.01, 0.02, share_of_look(8, False))
     assert result.outcome == "faster"
     [result] = judge([[0.011] * 8], 0.02, 0.02, 1.0)
@@ -130,7 +130,7 @@ def test_slow_stretch_widens_the_interval_of_a_mean():
     assert compare_means(calm, calm * 1.05).p < 0.05
 
 
-def test_comparison_of_means_by_hand():
+def test_comparison_of_means_equals_a_calculation_by_hand():
     """Blocks of 9 and 11 have the mean 10 and the standard deviation sqrt(8 / 7)."""
     run = np.repeat([9.0, 11.0] * 4, 2)
     result = compare_means(run, run)
@@ -158,11 +158,11 @@ def test_smallest_detectable_effect_follows_from_the_noise():
 
 
 @pytest.mark.parametrize(("low", "high", "largest"), [(0.7, 1.1, 0.3), (0.9, 1.4, 0.4)])
-def test_largest_difference_within_the_interval(low, high, largest):
+def test_largest_difference_is_at_an_end_of_the_interval(low, high, largest):
     assert statistics.Judged(1.0, low, high, 1.0, "open", 0.1).largest == pytest.approx(largest)
 
 
-def test_normal_approximation_by_hand(monkeypatch):
+def test_normal_approximation_equals_a_calculation_by_hand(monkeypatch):
     """Of 20 pairs, ranks 1 to 5 are negative: W = 15, mean 105, variance 717.5, continuity 0.5."""
     values = [-rank if rank <= 5 else rank for rank in range(1, 21)]
     monkeypatch.setattr(statistics, "MOST_EXACT", 19)

@@ -49,7 +49,7 @@ def test_tables_of_a_page_are_named_by_heading_and_line() -> None:
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
-def test_csv_separators(separator) -> None:
+def test_csv_may_have_other_separators(separator) -> None:
     text = f"model{separator}FPS\na{separator}40\n"
     (table,) = parse_tables(text, "t.csv", "csv")
     assert [one.value for one in table.columns[1].known] == [40]

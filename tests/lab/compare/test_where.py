@@ -237,7 +237,7 @@ FAULTS = {
         lambda: replace(A, preprocess=partial(letterbox, geometry="top-left")),
         *("letterbox", kinds.PADDING),
     ),
-    "half a pixel off": (lambda: after_letterbox(half_a_pixel), "letterbox", kinds.SHIFTED),
+    "shifted by half a pixel": (lambda: after_letterbox(half_a_pixel), "letterbox", kinds.SHIFTED),
     "second sigmoid at the end": (
         lambda: with_node("4.sigmoid", "Sigmoid"),
         "graph",
@@ -261,11 +261,11 @@ FAULTS = {
     ),
     "nms at another threshold": (lambda: replace(A, nms=partial(NMS, iou=0.8)), "nms", None),
     "scale of one int8 layer": (lambda: int8(2.0), "graph", kinds.SCALED),
-    "another resize": (resized_by_area, "letterbox", kinds.RESIZED),
+    "resized by another method": (resized_by_area, "letterbox", kinds.RESIZED),
     "stale outputs": (lambda: with_engine(lambda now, before: before), "outputs", kinds.STALE),
     "float16 overflow": (overflowing, "graph", kinds.OVERFLOW),
-    "another drawing": (lambda: replace(A, draw=draw_without_labels), "annotate", None),
-    "another decoder": (
+    "drawn without labels": (lambda: replace(A, draw=draw_without_labels), "annotate", None),
+    "decoded darker": (
         lambda: replace(A, frames=lambda n: [dimmed(one) for one in frames(n)]),
         *("decode", None),
     ),
@@ -413,4 +413,4 @@ def test_wrong_scale_inside_the_default_model(tmp_path):
     assert result.first is not None
     assert (result.first.stage, result.first.kind) == ("graph", kinds.SCALED)
     assert result.first.what.split()[-1] in (node.name, node.name.replace("conv", "act"))
-    assert len(result.probes) < 20  # of some hundred tensors
+    assert len(result.probes) < 20  # out of some hundred tensors

@@ -53,7 +53,7 @@ def test_classes_are_matched_by_name_without_a_mapping():
     assert ": motorcycle, bike, cow; --mapping coco also" in note
 
 
-def test_mapping_coco_pairs_darknets_names():
+def test_packaged_mapping_coco_matches_the_names_of_darknet():
     darknet = read_names(folder() / "names/coco.names")
     coco = [{"motorbike": "motorcycle", "sofa": "couch"}.get(name, name) for name in darknet]
     assert len(bind(None, darknet, coco).targets) == 78
@@ -92,7 +92,7 @@ def test_wrong_mapping_is_a_one_line_error(tmp_path, text, message):
         bind(mapping(tmp_path, text), MODEL, LABELS)
 
 
-def test_error_without_a_common_name_suggests_a_mapping():
+def test_mapping_is_suggested_if_no_class_name_matches():
     with pytest.raises(UsageError, match=r"\(cat\).*\(dog\).*--mapping FILE"):
         bind(None, ("cat",), ("dog",))
     with pytest.raises(UsageError, match=r"--mapping person-vehicle$"):

@@ -88,8 +88,8 @@ def check_facts(document, ran, folder):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_profile_of_the_default_model(tmp_path, engine):
-    # The other two engines get an input of half the size.
+def test_all_passes_of_the_default_model_agree(tmp_path, engine):
+    # Engines other than ort get an input of half the size.
     size_options = () if engine == "ort" else ("--size", "416x256")
     document = profiled(tmp_path, engine, 12, *size_options)
     check_run(json.loads((tmp_path / "run/session.json").read_text()))

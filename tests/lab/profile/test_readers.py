@@ -87,7 +87,7 @@ PACKAGE = Path(detector.__file__).parent
         ("~", "<method 'encode' of 'av.Codec' objects>", "built-in: 'encode'"),
     ],
 )
-def test_owner_of_a_function(file, name, expected):
+def test_owner_of_a_function_is_its_package(file, name, expected):
     assert owner(file, name) == expected
 
 

@@ -102,7 +102,7 @@ def test_table_notes_noise_and_low_agreement():
     assert "agreement 0.800 is below the --budget of 0.95" in " ".join(text.split())
 
 
-def test_users_budget_is_kept_and_the_row_of_a_plain_run_has_a_reason(monkeypatch):
+def test_users_budget_is_kept_and_the_choice_of_a_plain_run_has_a_reason(monkeypatch):
     def choose(config, picture):
         packaged = replace(config.calibration, budget=0.99)
         return EngineChoice(replace(config, calibration=packaged), "measured 1.6x as fast")

@@ -80,7 +80,7 @@ def printed(*results):
     return text.getvalue()
 
 
-def test_table_of_one_engine():
+def test_table_of_one_engine_shows_figures_and_settings():
     text = printed(figures({"person": 0.5, "vehicle": None}))
     assert "5 pictures, 18 boxes; 2 more are not scored" in " ".join(text.split())
     assert "model: x<y, input 416x256, batch 2" in text

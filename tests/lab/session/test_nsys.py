@@ -135,7 +135,8 @@ def test_recording_is_read_with_all_tables(tmp_path, registered):
     }
     assert facts["gpu"]["busy_share"] == pytest.approx(0.5)  # overlapping kernels count once
     stages = {row["name"]: row["share"] for row in facts["critical_path"]["stages"]}
-    assert stages["infer"] + stages["head"] + stages["nms"] > 0.9  # 6 ms; others take 3
+    # The worker takes 6 ms per frame; the reader and the writer take 3 ms each.
+    assert stages["infer"] + stages["head"] + stages["nms"] > 0.9
     json.dumps(facts)
 
 
@@ -179,8 +180,8 @@ def changed(statement):
     return make
 
 
-def other_bytes(path):
-    """Write a schema that SQLite refuses with a message that is not UTF-8."""
+def damaged_schema(path):
+    """Damage the schema, so that SQLite's error message contains a byte that is not UTF-8."""
     export(path, LOAD)
     statement = b"StringIds (id int"
     content = path.read_bytes()
@@ -215,7 +216,7 @@ FOREIGN = [
         "damaged: int64Value",
     ),
     (changed("update NVTX_EVENTS set int64Value = -5 where eventType = 59"), "damaged: int64Value"),
-    (other_bytes, "not an SQLite export"),
+    (damaged_schema, "not an SQLite export"),
     (lambda path: export(path, LOAD, domain="somebody-else"), "no ranges of the domain"),
 ]
 
@@ -243,7 +244,7 @@ def test_slow_or_large_recording_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "change", ["start = 5, end = 9", "int64Value = 0", "start = -end, end = -start"]
 )
-def test_cyclic_dependencies_terminate(tmp_path, change):
+def test_analysis_ends_despite_cyclic_dependencies(tmp_path, change):
     changed(f"update NVTX_EVENTS set {change} where end")(tmp_path / "a.sqlite")
     assert recording(tmp_path / "a.sqlite")["stages"]
 
@@ -256,8 +257,7 @@ def test_foreign_recording_raises_one_line_usage_error(tmp_path, make_file, mess
     assert "\n" not in str(caught.value)
 
 
-def test_locked_database_is_refused(tmp_path):
-    """Reading a database with a write-ahead log must leave no extra files."""
+def test_locked_database_is_refused_and_no_extra_files_remain(tmp_path):
     path = tmp_path / "a.sqlite"
     export(path, LOAD)
     for mode in ("delete", "wal"):
@@ -382,7 +382,7 @@ def test_run_between_single_pictures_is_separate(tmp_path):
 
 
 def test_tables_show_a_run_rather_than_single_pictures(tmp_path):
-    """A run is shown even if single pictures outnumber its frames; --nsys-run selects these."""
+    """A run is shown even if there are more single pictures. --nsys-run can select the pictures."""
     path = tmp_path / "a.sqlite"
     export_with_single_pictures(path, [END + 10 * MS * number for number in range(1, 51)])
     facts = json.loads(to_json(recorded_facts(read_nsys(path))))
@@ -414,8 +414,8 @@ def test_only_the_longest_stages_and_threads_are_printed(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert re.findall(r"step_\d+", printed) == [f"step_{at}" for at in range(10, 60)]
     assert re.findall(r"thread_\d+", printed) == [f"thread_{at}" for at in range(1, 51)]
-    assert "10 shorter stages more with --json" in printed
-    assert "1 shorter thread more with --json" in printed
+    assert "--json also lists 10 shorter stages" in printed
+    assert "--json also lists 1 shorter thread" in printed
 
 
 def test_recording_without_outside_ranges_does_not_mention_them(tmp_path, capsys):
@@ -424,7 +424,7 @@ def test_recording_without_outside_ranges_does_not_mention_them(tmp_path, capsys
     assert "outside" not in capsys.readouterr().out
 
 
-def test_process_without_a_run_has_no_outside_ranges(tmp_path):
+def test_process_without_a_range_named_run_has_no_outside_ranges(tmp_path):
     export_with_single_pictures(tmp_path / "a.sqlite", [END + 10 * MS], run=False)
     (run,) = read_nsys(tmp_path / "a.sqlite")
     assert (run.outside, run.frames) == (False, 41)
@@ -432,7 +432,7 @@ def test_process_without_a_run_has_no_outside_ranges(tmp_path):
 
 @pytest.mark.parametrize("start", [-20 * MS, END + 10 * MS])
 @pytest.mark.parametrize(("ranges", "outside"), [(["read"], 0), (["read", "infer"], 1)])
-def test_camera_reads_outside_the_loop_belong_to_the_run(tmp_path, start, ranges, outside):
+def test_reads_of_a_camera_outside_the_loop_belong_to_the_run(tmp_path, start, ranges, outside):
     """The camera is opened before the loop begins, and its thread only reads."""
     path = tmp_path / "a.sqlite"
     export_with_single_pictures(path, [])

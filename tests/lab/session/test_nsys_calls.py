@@ -44,7 +44,7 @@ def by_phase(rows):
     return by_name
 
 
-def test_path_of_known_calls():
+def test_critical_path_of_known_calls_is_the_expected_one():
     assert by_phase(call_rows(CALLS, WORKS, EDGES)) == {
         "start-up": {"cudaMalloc": (40, 0), OTHER: (10, 0)},
         "steady state": {
@@ -101,7 +101,7 @@ def test_nested_call_is_counted_as_the_outer_call():
     }
 
 
-def test_calls_without_duration_terminate():
+def test_analysis_ends_for_calls_without_duration():
     calls = [CudaCall(THREAD, "cudaStreamSynchronize", 5, 5, 1), CudaCall(THREAD, "a", 5, 5, 2)]
     works = [DeviceWork(0, "k", 5, 5, 1), DeviceWork(0, "l", 5, 5, 2)]
     rows = call_rows(calls, works, [0, 0, 10, 10])

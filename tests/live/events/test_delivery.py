@@ -490,7 +490,7 @@ def test_broker_receives_states_counts_and_events(tmp_path):
 
 @needs_broker
 @pytest.mark.net
-def test_camera_down_is_published_if_the_run_ends_at_once(tmp_path, monkeypatch):
+def test_event_camera_down_is_published_even_if_the_run_ends_immediately(tmp_path, monkeypatch):
     """The run ends while the connection to the broker is still being made."""
     # Events not acknowledged within this time after the end are lost; a busy machine needs longer.
     monkeypatch.setattr("detector.live.events.mqtt.LAST_MOMENT_S", 30.0)

@@ -63,7 +63,7 @@ def test_a_single_outlier_is_cut_off() -> None:
         ([0, 0, 100, 0], 50, (0, 1)),
     ],
 )
-def test_percentile_range(counts: list[int], percent: float, expected: tuple[float, float]) -> None:
+def test_outliers_are_cut(counts: list[int], percent: float, expected: tuple[float, float]) -> None:
     assert percentile_range(np.array(counts), np.arange(-2, 3), -2, 2, percent) == expected
 
 

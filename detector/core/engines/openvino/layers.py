@@ -66,7 +66,7 @@ class OpenvinoLayerProfiler:
         # OpenVINO also reports nodes that were fused into a layer. Omit them.
         times = [self._subtract(mean) for mean in means if _name(mean) in self._names]
         if not times:
-            raise EngineError("engine openvino: no layer times: the device reports none by name")
+            raise EngineError("engine openvino: no layer times: the device reports none per layer")
         self._runs_of_layers.append(times)
 
     def _subtract(self, mean: Any) -> tuple[str, str, float]:
@@ -90,7 +90,7 @@ def _name(mean: Any) -> str:
 def layers_of(model: Any, graph: onnx.GraphProto) -> list[LayerExecution]:
     """Return the layers that the plugin reports, with their nodes in ``graph``."""
     known = {node.name for node in graph.node}
-    constant: set[str] = set()  # layers that compiling computes: they depend only on constants
+    constant: set[str] = set()  # layers that were computed when the graph was compiled
     layers = []
     for layer in model.get_ordered_ops():
         facts = {
@@ -115,7 +115,7 @@ def layers_of(model: Any, graph: onnx.GraphProto) -> list[LayerExecution]:
 def add_hidden_nodes(
     layers: Sequence[LayerExecution], graph: onnx.GraphProto
 ) -> list[LayerExecution]:
-    """Add each convolution that no layer names to the layer whose result it reads. Without AVX-512
+    """If no layer lists a convolution, add it to the layer whose result it reads. Without AVX-512
     the plugin fuses a depthwise convolution into the 1x1 one before it (openvino 2026.4)."""
     layer_of_node = {node: at for at, layer in enumerate(layers) for node in layer.nodes}
     makers = {name: node.name for node in graph.node for name in node.output}
@@ -123,8 +123,8 @@ def add_hidden_nodes(
     for node in graph.node:
         maker = makers.get(node.input[0], "") if node.input else ""
         # The activations after it are fused, too. Other nodes without a layer were removed.
-        is_hidden = node.op_type == "Conv" or (node.op_type in ELEMENTWISE and maker in hidden)
-        if node.name not in layer_of_node and is_hidden and maker in layer_of_node:
+        may_be_hidden = node.op_type == "Conv" or (node.op_type in ELEMENTWISE and maker in hidden)
+        if node.name not in layer_of_node and may_be_hidden and maker in layer_of_node:
             hidden[node.name] = layer_of_node[node.name] = layer_of_node[maker]
     return [
         replace(layer, nodes=(*layer.nodes, *(name for name, its in hidden.items() if its == at)))

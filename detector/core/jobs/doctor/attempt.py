@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TIMEOUT_S = 180.0
 # The words that ``main`` accepts, apart from an engine's name.
 DEFAULT_JOB = "default job"
-BUILD = "build "  # with an engine's name after it: build that engine's file of a small network
+BUILD = "build "  # prefix of an engine's name: build that engine's file of a small network
 TIME_ENCODERS = "encoders"
 LAST_OUTPUT = 300  # characters of the child's errors that a message quotes
 FRAMES = 3  # number of frames of the test clip

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 OPSET = 17
-IR_VERSION = 8  # of opset 17; old runtimes reject newer versions
+IR_VERSION = 8  # version of opset 17; old runtimes reject newer ones
 INPUT = "images"
 LIGHT_FLOATS = 4096  # constants with more elements get no values in shape inference
 LONGEST_VECTOR = 1 << 20  # elements; the scores of 8,400 boxes and 80 classes are 672,000

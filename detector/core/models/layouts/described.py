@@ -35,7 +35,7 @@ PIXELS = (1.0, 1.0)
 
 
 class ReadingDecoder(Decoder):
-    """Stores readings. ``listed``: for finished detections, which have no column per class."""
+    """Stores readings. ``listed``: they are finished detections, without a column per class."""
 
     arguments = ("reading",)
 

@@ -56,8 +56,8 @@ class Int8Result:
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """The document of a calibration file. ``ranges``: range of each tensor, and of each channel
-    that a depthwise convolution reads. ``result``: by kind of int8 (int8-u8-front only if OpenVINO
-    ran it) or by ``FLOAT_IN_BF16``; packaged files also have the keys ``NARROW`` and bf16."""
+    that a depthwise convolution reads. ``result``: kind of int8 (int8-u8-front only if OpenVINO ran
+    it) or ``FLOAT_IN_BF16`` -> result; packaged files also have the keys ``NARROW`` and bf16."""
 
     source: str
     method: str

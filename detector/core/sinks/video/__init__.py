@@ -96,7 +96,7 @@ class VideoSink(Sink):
         lead: float | None = None,
         audio: bool = True,
     ) -> None:
-        """``lead``: in seconds. Raises UsageError for conflicting options, and OutputError for an
+        """``lead``: seconds. Raises UsageError for conflicting options, and OutputError for an
         encoder that does not run here."""
         super().__init__(path)
         if self.path.suffix.lower() not in FORMATS:

@@ -35,7 +35,7 @@ class DecodeTally:
 
     def __init__(self, rule: PictureRule, counts: ReadCounts) -> None:
         self._rule, self._counts = rule, counts
-        self._waiting: dict[int, _Sent] = {}  # by number, in order
+        self._waiting: dict[int, _Sent] = {}  # number -> packet, in order
         self._number = 0
         self._last: _Sent | None = None
         self._interlaced = False

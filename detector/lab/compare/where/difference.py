@@ -32,7 +32,7 @@ ORDER = tuple(TOLERANCES)
 OUTLIER = 30
 # YUV converters and fixed-point resizes round by up to one level in each of three steps.
 LEVELS = 3
-BOX_COLUMNS = 4  # of a decoded row
+BOX_COLUMNS = 4  # columns of a decoded row
 MANY = 1e-3  # share of a picture's values; rounding moves a smaller share by more than LEVELS
 
 Array = NDArray[Any]

@@ -41,7 +41,7 @@ class TorchEvent:
 
 
 class TorchBuffer:
-    """A page-locked tensor of bytes and one on the GPU. ``host`` is an array view of the former."""
+    """A page-locked tensor of bytes (``host`` is its array view) and a tensor on the GPU."""
 
     def __init__(self, torch: Any, device: Any, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         self._torch = torch

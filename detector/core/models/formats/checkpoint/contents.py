@@ -29,8 +29,8 @@ class Module:
 
 @dataclass(slots=True)
 class Contents:
-    """A network in a file. ``tensors``: by name in the state dict. ``modules``: by path; empty if
-    the file holds only tensors. ``description``: the network's YAML as stored."""
+    """A network in a file. ``tensors``: name in the state dict -> tensor. ``modules``: path ->
+    module; empty if the file holds only tensors. ``description``: the network's YAML as stored."""
 
     origin: str  # path of the file, for messages
     tensors: Mapping[str, StoredTensor]

@@ -160,7 +160,7 @@ class DarknetGraph:
         return self.builder.add("Mul", name, [out, factor])
 
     def _add_yolo(self, layer: Yolo) -> str:
-        """Output the raw map. The head filters it by objectness and decodes the rest."""
+        """Output the raw map. The head decodes only cells with enough objectness."""
         x = self.tensors[layer.inputs[0]]
         if x in self.outputs:  # two heads read one map, but outputs need different names
             x = self.builder.add("Identity", f"{layer.index}.yolo", [x])

@@ -72,7 +72,7 @@ class ForeignGraph:
         return tuple(dim for dim in dims if dim is not None)
 
     def model(self, *, light: bool = False) -> onnx.ModelProto:
-        """Return the graph as a model. ``light``: with inputs in place of large constants."""
+        """Return the graph as a model. ``light``: replace large constants by inputs."""
         from onnx import helper
 
         infos = [

@@ -180,7 +180,7 @@ class Architecture:
 
 @dataclass(slots=True)
 class ArchitectureBuilder:
-    """Adds the parts one by one. ``modules``: of a checkpoint; they may overrule ``activation``."""
+    """Adds the parts one by one. A checkpoint's ``modules`` may overrule ``activation``."""
 
     architecture: Architecture
     activation: Activation

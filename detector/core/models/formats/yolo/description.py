@@ -60,7 +60,7 @@ StoredRow = tuple[  # from, repeats, block, arguments
 @dataclass(frozen=True, slots=True)
 class Activation:
     kind: str  # a key of ACTIVATIONS in graph/operators.py
-    slope: float = 0.1  # of "leaky"
+    slope: float = 0.1  # slope of "leaky"
 
 
 SILU, LINEAR = Activation("silu"), Activation("linear")

@@ -13,7 +13,7 @@ from detector.core.errors import ModelError
 from detector.core.models.formats.checkpoint.contents import BUFFERS, Contents
 from detector.core.models.formats.yolo.architecture import Architecture, ConvStep
 
-EPSILON = 1e-3  # of batch norm in both families, unless a checkpoint's module states another
+EPSILON = 1e-3  # batch norm's in both families, unless a checkpoint's module states another
 
 Floats = NDArray[np.float64]
 
