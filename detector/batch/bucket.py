@@ -364,8 +364,7 @@ def _output_errors(place: Location) -> Iterator[None]:
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
-            raise OutputError(
-                f"{error.filename}: {error.strerror}; free some disk space"
-            ) from error
+            hint = "; free disk space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+            raise OutputError(f"{error.filename}: {error.strerror}{hint}") from error
         text = explain(error, place.scheme).text
         raise OutputError(f"{place}: cannot be written: {text}") from error
