@@ -173,7 +173,7 @@ def _read_download(path: Path, values: dict[str, Any], stored: Path | None) -> D
 
 
 def canvases_of(model: str) -> tuple[tuple[int, int], ...]:
-    """Return ``KnownModel.canvases`` of the value of ``--model``; () for a file."""
+    """Return the canvases of a known model; () if ``model`` is a file."""
     if os.path.exists(model) or model not in known():
         return ()
     return known_model(model).canvases

@@ -2,7 +2,7 @@
 
 The proof follows the batch axis from the input through every node. The rules below check that each
 operator treats pictures separately, and that no Reshape merges or splits the axis. Operators
-without a rule are refused. Only constants with the batch size change.
+without a rule are refused. Only constants that contain the batch size are changed.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ def _follow_grid_sample(walk: _BatchAxes, node: onnx.NodeProto) -> int:
 def _follow_matmul(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     ranks = [len(walk.shape(name)) for name in node.input]
     if node.input[0] in walk.axes and node.input[1] not in walk.axes and ranks[1] == 2:
-        # Rows are independent of each other, so the batch may be their axis.
+        # Rows are independent of each other, so the batch axis may be the axis of rows.
         return _check_axis(walk.axes[node.input[0]], -1, ranks[0])
     for name, rank in zip(node.input, ranks, strict=True):
         if name in walk.axes and walk.axes[name] >= rank - 2:
