@@ -133,5 +133,5 @@ class RunSettings:
     # A stage between nms and annotate -> what it does, and which options reduce its work.
     between: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     tiles: int = 1  # network inputs per frame (--tiles)
-    device: str = ""  # the engine's; "" for the CPU
+    device: str = ""  # the engine's device; "" for the CPU
     device_name: str = ""  # full name; "" if the engine's library gives none
