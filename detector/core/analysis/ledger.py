@@ -91,7 +91,7 @@ class ThreadRow:
 
     @property
     def lock_ms(self) -> float | None:
-        """Time between stages and waits spent on the lock of the interpreter or of a queue."""
+        """Time between stages and waits, spent waiting for a lock of the interpreter or a queue."""
         return None if self.other is None else self.other.blocked_ms
 
 

@@ -61,7 +61,7 @@ class Detections(AnswersAttributes, types.Detections):
 
     @classmethod
     def wrap(cls, found: types.Detections, picture: Picture | None = None) -> Detections:
-        """Return an instance with the same arrays. ``picture``: where they were found."""
+        """Return an instance with the same arrays. ``picture``: the picture of these objects."""
         wrapped = cls(
             *(found.boxes.view(Boxes), found.scores, found.class_ids),
             *(found.names, found.cut, found.track_ids),

@@ -97,7 +97,7 @@ def check_standard_output(owners: Mapping[str, bool]) -> None:
 
 
 def take_standard_output() -> int:
-    """Return a new descriptor of standard output. Libraries now print to standard error."""
+    """Return a new descriptor of standard output. Afterwards, libraries print to standard error."""
     sys.stdout.flush()
     taken = os.dup(1)
     os.dup2(2, 1)

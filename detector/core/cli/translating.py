@@ -99,7 +99,7 @@ class _TranslatedLine:
     def _add(self, option: str, value: str) -> None:
         if option in SOURCES or (self._command, option) == ("eval", "--data"):
             self._sources.append(value)
-            self._output_follows = option == "-i"  # ffmpeg's order
+            self._output_follows = option == "-i"  # as in ffmpeg -i in.mp4 out.mp4
         elif option in PLACES and option not in self._known:
             self._folder = [*self._folder, value] if option == "--name" else [value, *self._folder]
         elif value.lower() == "false":

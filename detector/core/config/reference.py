@@ -83,7 +83,7 @@ def python_options() -> list[tuple[str, dataclasses.Field[Any]]]:
 
 
 def python_types() -> str:
-    """Return the text of detector/core/api/options.py. Lists there may be any sequence."""
+    """Return the text of detector/core/api/options.py, in which a list may be any sequence."""
     lines = [PYTHON_HEAD]
     for _, leaf in python_options():
         kind = str(leaf.type).replace("tuple[str, ...]", "Sequence[str]")

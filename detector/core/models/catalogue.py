@@ -36,7 +36,7 @@ class Download:
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """One ``models/NAME.yaml``, without its ``options``, which config reads.
+    """One ``models/NAME.yaml``, without its ``options``, which the package config reads.
 
     ``path``: the model file, in the package or (perhaps still missing) in the cache. ``layers``: a
     description of the network, to run it with random weights. ``canvases``: the input sizes

@@ -174,7 +174,7 @@ def json_schema(
 
 
 def dedent_descriptions(schemas: dict[str, Any]) -> None:
-    """Remove the indentation of docstrings, which Python up to 3.12 keeps. Change them in place."""
+    """Remove the indentation of docstrings, which Python up to 3.12 keeps, in place."""
     for schema in schemas.values():
         if "description" in schema:
             schema["description"] = inspect.cleandoc(schema["description"])

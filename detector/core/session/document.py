@@ -44,7 +44,7 @@ class Video:
     codec: str | UnsetType = UNSET
     rotation: int | UnsetType = UNSET  # degrees
     decoder: str | UnsetType = UNSET
-    # Pixel format of its frames in the run: "yuv420p", or "bgr" if an output needs BGR, or "bgr: "
+    # Pixel format of the frames in the run: "yuv420p", or "bgr" if an output needs BGR, or "bgr: "
     # and the reason why the source cannot give YUV planes.
     pixels: str | UnsetType = UNSET
 
@@ -386,7 +386,7 @@ class Disturbances:
 class InputShapes:
     """The network inputs of a run with --rect. ``made``: how many were prepared after the first, in
     ``made_s`` seconds. An input that was closed may be prepared and counted again. ``mean_pixels``:
-    mean over all pictures. ``square_pixels``: pixels of a square with this longest side."""
+    mean over all pictures. ``square_pixels``: pixels of the input if it were square."""
 
     shapes: Annotated[Count, statistic("shapes of the input", "1")]
     made: Annotated[Count, statistic("inputs prepared during the run", "1")]

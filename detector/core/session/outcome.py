@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class SourceRun:
     """The result of one source. ``cut``: number of detections that --max-det dropped. ``partial``:
-    files that a failed run left. ``live_s``: how long a camera was live, for its rates."""
+    files that a failed run left. ``live_s``: how long a camera was live; its rates refer to it."""
 
     spec: str
     timeline: Timeline | OffTimeline

@@ -125,7 +125,7 @@ def _thin_nodes(graph: onnx.GraphProto) -> set[str]:
 
 
 def _stem_nodes(model: onnx.ModelProto) -> set[str]:
-    """Return the first nodes, with at most ``STEM`` of all MACs; an empty set if they have none."""
+    """Return the first nodes, with at most ``STEM`` of all MACs; set() if they have no MACs."""
     shapes = tensor_shapes(model)
     skipped = set(uncounted(model))
     macs = {

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def queries(height: int, width: int, form: str) -> Reading:
-    """Read one output, "joined" [B, Q, 4 + C] or "numbered" [B, Q, 6] (box, score, class); or
-    scores [B, Q, C], which are "logits" or "probabilities", and boxes [B, Q, 4]."""
+    """Read one output, "joined" [B, Q, 4 + C] or "numbered" [B, Q, 6] (box, score, class), or two:
+    scores [B, Q, C], as "logits" or "probabilities", and boxes [B, Q, 4]."""
     unit = (float(width), float(height))
     if form == "numbered":
         return Reading(Columns(0, 0, 4), Columns(0, 4, 1), unit=unit, classes=Columns(0, 5, 1))

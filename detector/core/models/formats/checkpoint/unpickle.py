@@ -224,7 +224,7 @@ class Unpickler(pickle.Unpickler):
         return type(name, (Instance,), {"__slots__": (), "path": f"{module}.{name}"})
 
     def persistent_load(self, pid: Any) -> Storage:
-        """Read ("storage", class, key, device, number of elements), which torch.save writes."""
+        """Return the storage with the id ("storage", class, key, device, number of elements)."""
         if not (
             isinstance(pid, tuple)
             and len(pid) == 5

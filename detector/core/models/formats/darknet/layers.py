@@ -399,7 +399,7 @@ def _read_convolution(section: CfgSection, architecture: CfgNetwork) -> Convolut
 
 
 def _read_maxpool(section: CfgSection, architecture: CfgNetwork) -> MaxPool:
-    """Read a pool. ``padding`` is a total; half of it, rounded down, is on the left and top."""
+    """Read a pool. ``padding`` is the total; half of it, rounded down, is on the left and top."""
     source = _previous_layer(section, architecture)
     _refuse_keys(section, "maxpool_depth", "antialiasing")
     stride = _read_strides(section)
@@ -604,7 +604,7 @@ def _read_anchors(section: CfgSection) -> tuple[tuple[float, float], ...]:
 
 
 class SectionKind(NamedTuple):
-    """The function that reads a section, and the known keys (without those for training)."""
+    """The function that reads a section, and the section's known keys (without TRAINING_KEYS)."""
 
     read: Callable[[CfgSection, CfgNetwork], Layer]
     keys: frozenset[str]

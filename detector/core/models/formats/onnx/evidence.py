@@ -44,8 +44,7 @@ DESCRIBE_PIXELS = (
 PAGE = f"{__address__}/blob/main/docs/models.md"
 YOLOS = re.compile(r"yolox|yolov?(5|6|7|8|9|10|11|12|26)(?!\d)|rt[-_]?detr")
 
-# A graph with a smaller factor (1/255, or 1/58 with a deviation) takes pixels of 0..255; a graph
-# with a larger factor takes 0..1.
+# Below this factor (1/255, or 1/58 with a deviation), a graph takes pixels of 0..255, else 0..1.
 LARGEST_PIXEL_FACTOR = 0.05
 
 
@@ -216,7 +215,7 @@ class Evidence(OutputShapes):
         return " ".join(words)
 
     def joined_widths(self, name: str, columns: int) -> list[int]:
-        """Return the widths of the parts that are joined into an output's ``columns``; or []."""
+        """Return the widths of the parts that form an output's ``columns``, or [] if unknown."""
         node = self.maker(name)
         while node is not None and node.op_type == "Transpose":
             node = self.maker(node.input[0])

@@ -160,7 +160,7 @@ def _follow_broadcast(walk: _BatchAxes, node: onnx.NodeProto) -> int:
 
 
 def _check_axis(axis: int, used: int, rank: int) -> int:
-    """Return the batch axis ``axis``; refuse an operator that works along it (``used``)."""
+    """Return ``axis``, the batch axis. Refuse an operator whose own axis ``used`` is the same."""
     if used % rank == axis:
         raise _UnprovenError("it works along the batch axis")
     return axis
@@ -173,7 +173,7 @@ def _follow_along(walk: _BatchAxes, node: onnx.NodeProto) -> int:
 
 
 def _axis_without(axis: int, removed: Sequence[int], rank: int) -> int:
-    """Return the batch axis after the axes ``removed`` are removed."""
+    """Return where the batch axis is after the axes ``removed`` are removed."""
     positive = {other % rank for other in removed}
     if axis in positive:
         raise _UnprovenError("it removes the batch axis")
@@ -297,7 +297,8 @@ def _follow_flatten(walk: _BatchAxes, node: onnx.NodeProto) -> int:
 
 
 def _follow_reshape(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    """Find the result's batch axis: the products of dimensions before and after it must be kept."""
+    """Find the result's batch axis. The products of sides before and after it must stay the
+    same."""
     axis, source, target = (
         walk.only_axis(node),
         walk.shape(node.input[0]),
