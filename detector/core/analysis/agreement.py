@@ -18,7 +18,7 @@ from detector.core.types import Detections
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """How well two sides' boxes match. ``share``: 2 x matched / (reference + other), or 1.0 without
-    boxes. The means are over matched pairs; NaN without pairs. Score differences are absolute."""
+    boxes. The means are of matched pairs; NaN without pairs. Score differences are absolute."""
 
     frames: int
     reference: int

@@ -39,8 +39,8 @@ MOSTLY_LIBRARIES = 0.5
 ROUNDING = 1e-4  # share of a frame's time; anything smaller is a rounding error
 MAX_OTHERS = 0.05  # share of all cores; if other programs use more, we do not trust a run's times
 MAX_ERROR = 0.1  # share of the FPS; we report a gain only if the estimate is this close
-# We do not report larger gains. Without a stage, others get faster too (warmer caches). This saves
-# up to another 0.3 of the stage's time (scripts/gain_check), which would exceed MAX_ERROR.
+# We do not report larger gains. If a stage is missing, others get faster too (warmer caches). This
+# saves up to another 0.3 of the stage's time (scripts/gain_check), which would exceed MAX_ERROR.
 MAX_GAIN = 0.25
 NEGLIGIBLE = 0.005  # share of a frame's time, or gain; anything smaller counts as 0
 EQUAL = 0.02  # share of the FPS; gains that differ by less count as equal
@@ -261,8 +261,8 @@ def period_with(times: FrameCosts, remaining: Mapping[str, float]) -> float:
 
 
 def explained_s(times: FrameCosts, remaining: Mapping[str, float]) -> float:
-    """Return the seconds per frame that the remaining needs explain: those of the slowest group, or
-    the CPU time divided by the cores if that is longer; in the plain loop, those of all stages."""
+    """Return the seconds per frame that the remaining needs explain: the slowest group's, or the
+    CPU time per core if that is longer. In the plain loop, all needs add up."""
     if times.sync:
         needs = (seconds * remaining.get(name, 1) for name, seconds in times.stages.items())
         return times.outside_s + sum(needs)

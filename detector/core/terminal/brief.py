@@ -1,4 +1,4 @@
-"""Summarize a run in at most twenty lines. With -v, ``run.py`` prints all figures instead."""
+"""Summarize a run in at most twenty lines. ``run.py`` prints all figures if -v is given."""
 
 from __future__ import annotations
 
