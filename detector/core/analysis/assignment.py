@@ -30,7 +30,7 @@ def overlaps(first: Boxes, second: Boxes, of_first: bool = False) -> Floats:
 
 
 def assign(gains: Floats) -> Pairs:
-    """Return the pairs with the largest sum of ``gains`` [T, N]: rows, ascending, and columns."""
+    """Return the pairs with the largest sum of ``gains`` [T, N] as (ascending rows, columns)."""
     positive = gains > 0
     rows, columns = np.nonzero(positive)
     alone = (positive.sum(axis=1)[rows] == 1) & (positive.sum(axis=0)[columns] == 1)

@@ -50,7 +50,7 @@ class StageRow:
 class ThreadRow:
     """A thread in the ledger, in milliseconds per frame: wall = busy + waits + preempted + other.
 
-    ``foreign``: the share (0 to 1) of its waits for a core that other programs caused. ``rest``:
+    ``foreign``: how much (0 to 1) of its waiting for a core was caused by other programs. ``rest``:
     the unexplained time (``ThreadFigures.unplaced_s``) as a share of the thread's wall time.
     """
 
@@ -74,7 +74,7 @@ class ThreadRow:
 
     @property
     def other_ms(self) -> float:
-        """The other time between stages and waits: on a core, or waiting for a lock."""
+        """The rest of the time between stages and waits: on a core, or waiting for a lock."""
         return self.between_ms - self.preempted_ms
 
     @property
@@ -91,12 +91,12 @@ class ThreadRow:
 
     @property
     def lock_ms(self) -> float | None:
-        """Time between stages and waits spent on the lock of the interpreter or of a queue."""
+        """Time between stages and waits, spent waiting for a lock of the interpreter or a queue."""
         return None if self.other is None else self.other.blocked_ms
 
 
 def stage_cpu_s(summary: Summary, name: str) -> float:
-    """Return a stage's CPU seconds, with libraries' threads (plain loop: with all threads)."""
+    """Return a stage's CPU seconds including libraries' threads (with --sync, all threads)."""
     stage = summary.stages[name]
     inside = summary.cpu.stages_include_libraries
     return stage.cpu_s + (0.0 if inside else stage.library_cpu_s or 0.0)

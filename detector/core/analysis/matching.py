@@ -3,8 +3,8 @@
 Detections are matched in descending order of score. Each takes the free label with the highest IoU,
 if the IoU reaches the threshold. A detection is right if its label is a box to find, wrong if it
 gets no label, and neither if we ignore its label. Boxes to find are tried first. An ``ignored`` box
-is matched once and by IoU, like any other. A ``crowd`` takes any number of detections, by the share
-of their area in the crowd. COCO's tools do the same.
+is matched once and by IoU, like any other. A ``crowd`` takes any number of detections; instead of
+the IoU, we use the share of a detection's area that is in the crowd. COCO's tools do the same.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def judge(boxes: Boxes, scores: Boxes, truth: Truth, iou: float = 0.5) -> Matche
 
 
 def _find_best(row: NDArray[np.float64], allowed: NDArray[np.bool_], iou: float) -> int | None:
-    """Return the index of the allowed label that overlaps most; None if by less than ``iou``."""
+    """Return the index of the allowed label with the highest IoU; None if that is below ``iou``."""
     if not allowed.any():
         return None
     best = int(np.argmax(np.where(allowed, row, -1)))
@@ -83,8 +83,8 @@ def confusion(
     iou: float = 0.5,
 ) -> NDArray[np.int64]:
     """Return counts [classes + 1, classes + 1]: labelled classes are rows, detected ones columns.
-    The last row and column count boxes without a partner. Each detection of at least ``conf``, best
-    first, takes the free box of any class with the highest IoU."""
+    The last row and column count boxes without a partner. From the best score down to ``conf``,
+    each detection takes the free box with the highest IoU, whatever its class."""
     counts = np.zeros((classes + 1, classes + 1), np.int64)
     for picture, one in zip(pictures, found, strict=True):
         keep = one.scores >= conf

@@ -1,14 +1,15 @@
 """Find the stage that limits a run, estimate the gain if it took no time, and give advice.
 
-Stages are judged by the time they need. Waits for a core are excluded, both of their own threads
-and of libraries' threads working for them, so a busy machine does not change the verdict. A run
-takes as long as its slowest group of stages (``timeline.order``) or as its CPU time on all cores.
+Stages are judged by the time they need. Waits of their threads for a core do not count, nor waits
+of libraries' threads that work for them, so a busy machine does not change the verdict. A run takes
+as long as its slowest group of stages (``timeline.order``), or as its CPU time per core if that is
+longer.
 
 The gain assumes that nothing else changes. Without a stage, a run takes as long as its slowest
 remaining group or CPU work, plus opening and closing files. It saves at most the time that the
 stage ran. We report the gain only if it is reliable: it must be below ``MAX_GAIN`` and within
-``MAX_ERROR`` of the estimate from the needs, on a machine with free cores and little other work. On
-two cores that were 90% busy, we estimated a gain of 9% and measured 66%.
+``MAX_ERROR`` of the estimate from the times that stages need, on a machine with free cores and
+little other work. On two cores that were 90% busy, we estimated a gain of 9% and measured 66%.
 
 The verdict names the stage with the largest gain and shows its share of time from the ledger.
 """
@@ -37,9 +38,9 @@ CPU_FULL = 0.8  # share of all cores' time above which stages slow each other do
 MOSTLY_LIBRARIES = 0.5
 ROUNDING = 1e-4  # share of a frame's time; anything smaller is a rounding error
 MAX_OTHERS = 0.05  # share of all cores; if other programs use more, we do not trust a run's times
-MAX_ERROR = 0.1  # share of the FPS; we report a bound only if the estimate is this close
-# We do not report larger gains. If a stage is missing, the others get faster too (warmer caches).
-# That adds up to 0.3 of the saved time (scripts/gain_check), which would exceed MAX_ERROR.
+MAX_ERROR = 0.1  # share of the FPS; we report a gain only if the estimate is this close
+# We do not report larger gains. If a stage is missing, others get faster too (warmer caches). This
+# saves up to another 0.3 of the stage's time (scripts/gain_check), which would exceed MAX_ERROR.
 MAX_GAIN = 0.25
 NEGLIGIBLE = 0.005  # share of a frame's time, or gain; anything smaller counts as 0
 EQUAL = 0.02  # share of the FPS; gains that differ by less count as equal
@@ -113,8 +114,8 @@ class Choices:
 
     ``outputs``: kinds of outputs. ``encoding``: the option that sets how the video is encoded, and
     its value; ``encodings``: whether the video's format has such an option. ``input``: height and
-    width of the network's input. ``smaller_input``: the next smaller one that the network was
-    trained for, if any. ``between``: see ``RunSettings``.
+    width of the network's input. ``smaller_input``: the next smaller input for which the network
+    was trained, if any. ``between``: as in ``RunSettings``.
     """
 
     outputs: Collection[str] = ()
@@ -225,9 +226,9 @@ def _ran_s(name: str, stage: StageFigures, infer_s: float) -> float:
 def need_s(name: str, stage: StageFigures, libraries: LibraryThreads | None) -> float:
     """Return the seconds that a stage's calls needed, excluding waits for a core; ``busy_s`` if
     unknown. The waits of the stage's own thread are measured. While this thread sleeps, libraries'
-    threads work for it, and may wait for a core too. We look at the busiest of them: of the time
-    that it worked or waited, only the share of work counts as needed. If this time is more than
-    MOSTLY_LIBRARIES of the sleep, that share applies to the whole sleep."""
+    threads work for it, and may wait for a core too. We look at the busiest of them. It worked or
+    waited for a core during a part of the sleep; of this part, only the work counts as needed. If
+    the part is more than MOSTLY_LIBRARIES of the sleep, we treat the whole sleep alike."""
     split = stage.split
     if split is None or not stage.calls:
         return stage.busy_s
@@ -239,19 +240,19 @@ def need_s(name: str, stage: StageFigures, libraries: LibraryThreads | None) -> 
     # If several threads call the stage, the busiest library thread may work for only one of them.
     slept = min(split.blocked_s, (busiest + ready) * len(stage.threads))
     if slept > MOSTLY_LIBRARIES * split.blocked_s:
-        # The rest of the sleep is contention for locks of threads that wait for a core.
+        # In the rest of the sleep, it waits for locks held by threads that wait for a core.
         slept = split.blocked_s
     needed = split.on_cpu_s + split.blocked_s - slept * ready / (busiest + ready)
     return min(stage.busy_s, max(needed, busiest))
 
 
 def period_without(times: FrameCosts, stage: str) -> float:
-    """Return the least seconds per frame if ``stage`` took no time."""
+    """Return the least possible seconds per frame if ``stage`` took no time."""
     return period_with(times, {stage: 0.0})
 
 
 def period_with(times: FrameCosts, remaining: Mapping[str, float]) -> float:
-    """Return the least seconds per frame if ``remaining`` (see ``groups``) of stages is left."""
+    """Return the least possible seconds per frame. ``remaining``: as in ``groups``."""
     saved_s = sum(times.ran.get(name, 0) * (1 - share) for name, share in remaining.items())
     rest = max(0.0, times.period_s - saved_s)
     if times.sync:  # codecs' threads work in the background, but need their CPU time in any case
@@ -260,8 +261,8 @@ def period_with(times: FrameCosts, remaining: Mapping[str, float]) -> float:
 
 
 def explained_s(times: FrameCosts, remaining: Mapping[str, float]) -> float:
-    """Return the seconds per frame that the remaining needs explain: the needs of the slowest
-    group, or all CPU time on the cores. In the plain loop, that is the sum of all stages."""
+    """Return the seconds per frame that the remaining needs explain: the slowest group's, or the
+    CPU time per core if that is longer. In the plain loop, all needs add up."""
     if times.sync:
         needs = (seconds * remaining.get(name, 1) for name, seconds in times.stages.items())
         return times.outside_s + sum(needs)
@@ -288,8 +289,9 @@ def is_reliable(times: FrameCosts, remaining: Mapping[str, float]) -> bool:
 
     We cannot if the cores are full before or after the change: only a measurement shows how much
     faster the other stages become. (In the plain loop, only libraries' threads can fill the cores.)
-    We also cannot above MAX_GAIN, or if closing files takes much of the run. With --save crops, the
-    bound was 49%, but the run became only 17% faster, since the disk had worked during inference.
+    We also cannot if the gain is above MAX_GAIN, or if closing files takes much of the run. With
+    --save crops, we computed 49%, but the run became 17% faster: the disk had worked during
+    inference.
     """
     if times.others_share > MAX_OTHERS:
         return False

@@ -101,9 +101,9 @@ class Detector(AnswersAttributes):
 
     ``model``: path of a model file or a known name; "street" (person, vehicle) comes with the
     package. ``engine``: "ort", "openvino", "torch", "trt", "null"; "auto" chooses by measurements,
-    as the command does; None takes the first in a fixed order, in fp32. ``options``: see
+    as the command does; None takes the first engine of a fixed order, in fp32. ``options``: see
     ``Options``, such as ``conf=0.4`` or ``classes=["person"]``. Raises ModelError, EngineError, or
-    UsageError that suggests the nearest known option. Close it, or use ``with``:
+    UsageError that suggests the nearest known option. Close the Detector, or use ``with``:
 
         >>> import numpy as np
         >>> from detector import Detector
@@ -161,7 +161,7 @@ class Detector(AnswersAttributes):
         self._requests = [_QueuedRequest(request, turns, self._closed) for request in requests]
         self._newest = config.value("policy", "latest") == "latest"
         self._calling = threading.Lock()  # held by the call that uses the last request
-        self._streaming = threading.Lock()  # held by the stream that uses the others
+        self._streaming = threading.Lock()  # held by the stream that uses the other requests
         self._running: tuple[Progress, Generator[Any, None, Any]] | None = None
         # As in the command, any option for cameras means that all addresses are cameras.
         self._as_cameras = not OF_CAMERAS.isdisjoint(options)
@@ -259,8 +259,8 @@ class Detector(AnswersAttributes):
         for their suffix, or because they are in a subfolder. Several sources are read in turn;
         ``frame.source`` describes the frame's source, with its size and frame rate. Reading and
         inference run in other threads while the caller works. The caller may keep the frames.
-        ``blur=[...]`` pixelates the objects of these classes in them. A source may also be a camera
-        (``"rtsp://..."`` or the number of a webcam), or a ``cameras.yaml`` for many at once.
+        ``blur=[...]`` pixelates the objects of these classes in the frames. A source may also be a
+        camera (``"rtsp://..."`` or the number of a webcam), or a ``cameras.yaml`` for many at once.
         Cameras have no end; by default, pictures are dropped if the loop is too slow.
         ``frame.arrival`` holds the camera and the time of arrival. Leaving the loop early stops the
         threads. Raises SourceError, and UsageError for a second stream at the same time.
@@ -317,7 +317,7 @@ class Detector(AnswersAttributes):
                 parts,
                 between={**parts.between, **tracker},
                 shapes=None if parts.shapes is None else _QueuedShapes(parts.shapes),
-                # Few requests for a camera: its pictures would go stale in a queue.
+                # A camera gets few requests, because its pictures would go stale in a queue.
                 requests=self._requests[: plan.loaded.engine.concurrency + 1 if fresh else -1],
                 hooks=None if live is None else LoopHooks(live.arrive, fresh),
             )

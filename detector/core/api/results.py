@@ -24,7 +24,7 @@ WIDEST = 1280  # pixels; a notebook stores every picture that it shows
 
 
 class Detection(AnswersAttributes, types.Detection):
-    """One object of a picture. Iterating over ``Detections`` yields them.
+    """One object of a picture. Iterating over ``Detections`` yields ``Detection`` objects.
 
     ``box``: x1, y1, x2, y2 in pixels of the picture. ``score``: 0 to 1.
 
@@ -53,15 +53,15 @@ class Detections(AnswersAttributes, types.Detections):
         >>> found[found.scores > 0.5].of("vehicle").boxes.tolist()
         [[60.0, 20.0, 80.0, 90.0]]
 
-    ``plot``, ``save`` and notebooks draw on the picture. It is not kept alive: the caller must
-    still hold it, or its file must exist.
+    ``plot``, ``save`` and notebooks draw on the picture. ``Detections`` do not keep it alive: the
+    caller must still hold it, or its file must exist.
     """
 
     __slots__ = ("_picture",)
 
     @classmethod
     def wrap(cls, found: types.Detections, picture: Picture | None = None) -> Detections:
-        """Return an instance of this class with the same arrays. ``picture``: shows the objects."""
+        """Return an instance with the same arrays. ``picture``: the picture of these objects."""
         wrapped = cls(
             *(found.boxes.view(Boxes), found.scores, found.class_ids),
             *(found.names, found.cut, found.track_ids),
@@ -103,7 +103,7 @@ class Detections(AnswersAttributes, types.Detections):
 
     def to_df(self) -> pandas.DataFrame:
         """Return a table with the columns class, class_id, score, x1, y1, x2, y2, and track if
-        objects are tracked (empty for one without a track). Raises ImportError without pandas."""
+        objects are tracked (empty if an object has none). Raises ImportError without pandas."""
         pandas = _import("pandas", "to_df()")
         from detector.core.sinks._rows import plain_values
         from detector.core.sinks.csv import COLUMNS
@@ -112,7 +112,7 @@ class Detections(AnswersAttributes, types.Detections):
             [(name, id, score, *box) for name, id, score, box in plain_values(self)],
             columns=COLUMNS[COLUMNS.index("class") :],
         )
-        numbers = dict.fromkeys(table.columns[2:], "float64")  # even if empty: pandas.concat
+        numbers = dict.fromkeys(table.columns[2:], "float64")  # needed by pandas.concat if empty
         table = table.astype({"class": str, "class_id": "int64", **numbers})
         if self.track_ids is not None:
             table["track"] = pandas.array(self.track_list(), dtype="Int64")

@@ -1,6 +1,6 @@
 """Rewrite the command line's option names in messages as Python keywords.
 
-Checks are shared with the command: ``--max-det: 0 is too small`` becomes ``max_det: 0 ...``.
+The checks are the command's: ``--max-det: 0 is too small`` becomes ``max_det: 0 is too small``.
 """
 
 from __future__ import annotations

@@ -100,8 +100,8 @@ def config_options(
     defaults: Mapping[str, Any] | None = None,
 ) -> list[click.Option]:
     """Make options from the configuration. Options that are not given are None. ``groups``,
-    ``but``: groups to include, to exclude. ``only``, ``without``: options to include, to exclude.
-    ``defaults``: default values that the help shows in place of the configuration's."""
+    ``but``: groups to include, to exclude. ``only``, ``without``: the same for options.
+    ``defaults``: values for --help."""
     own = defaults or {}
     return [
         _click_option(option_groups()[group].title, leaf, own.get(leaf.name, leaf.default))

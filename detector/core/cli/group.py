@@ -74,7 +74,7 @@ class DefaultGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def _options_of(self, ctx: click.Context) -> Callable[[str], dict[str, bool]]:
-        """Return a function: name of a command -> its options. It imports the command."""
+        """Return a function that imports the command of a given name and returns its options."""
         from detector.core.cli.habits import list_options
 
         def known(name: str) -> dict[str, bool]:
@@ -139,7 +139,7 @@ def _words_before(args: list[str]) -> list[str]:
 
 
 def _refuse_misspelt(word: str, ctx: click.Context) -> None:
-    """Raise UsageError for a mistyped command, ``profle``. A source has a path or a suffix."""
+    """Raise UsageError for a mistyped command such as ``profle``, but not for ``profle.mp4``."""
     close = difflib.get_close_matches(word, command_names(), n=1, cutoff=0.75)
     if close and word.isidentifier():
         raise click.UsageError(f"No such command or file '{word}'. Did you mean '{close[0]}'?", ctx)

@@ -17,7 +17,7 @@ LISTS = ("--classes", "--blur")  # lists that other programs take as separate wo
 
 
 def our_option(theirs: str, known: Collection[str]) -> str | None:
-    """Return a hint for another program's option, or for ours with underscores; otherwise None."""
+    """Return a hint for another program's option, or for our option with underscores, or None."""
     from detector.core.config.elsewhere import HABITS  # imported only if needed
 
     option = theirs.replace("_", "-")
@@ -29,7 +29,7 @@ def our_option(theirs: str, known: Collection[str]) -> str | None:
 
 
 def answer_habits(words: Sequence[str], ctx: click.Context, known: Known) -> str | None:
-    """Return our command if the first word is that of another program, otherwise None. For words
+    """Return our command if the first word is another program's command, otherwise None. For words
     such as ``train``, ``conf=0.3`` or ``yolo predict``, raise UsageError that says what to type."""
     word = words[0]
     from detector.core.config.elsewhere import ABSENT, WORDS

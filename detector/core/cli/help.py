@@ -31,7 +31,7 @@ class GroupedOption(click.Option):
         common: bool = False,
         **more: Any,
     ) -> None:
-        """``bare``: the value of a flag given alone. ``common``: a plain --help shows it."""
+        """``bare``: the value if the flag has none. ``common``: --help alone shows the option."""
         super().__init__(*given, **more)
         self.group, self.words, self.bare = group, words, bare
         self.short, self.common = short, common

@@ -41,7 +41,7 @@ def print_json(document: Any) -> None:
 
 
 def terminal(piped_width: int) -> SafeConsole:
-    """Return a console for tables on standard output. A pipe has COLUMNS or ``piped_width``."""
+    """Return a console for tables on standard output; a pipe is COLUMNS or ``piped_width`` wide."""
     from detector.core.terminal.console import SafeConsole
 
     rich_decides = os.environ.get("COLUMNS", "").isdecimal() or sys.stdout.isatty()
@@ -85,8 +85,8 @@ class _Errors(_StandardOutput):
 
 
 def check_standard_output(owners: Mapping[str, bool]) -> None:
-    """Raise UsageError if several options write to standard output, and OutputError if an option
-    does but it is closed. ``owners``: option -> whether it writes to standard output."""
+    """Raise UsageError if several options write to standard output, and OutputError if one does and
+    standard output is closed. ``owners``: option -> whether it writes to standard output."""
     writers = [option for option, writes in owners.items() if writes]
     if len(writers) > 1:
         raise UsageError(
@@ -97,7 +97,7 @@ def check_standard_output(owners: Mapping[str, bool]) -> None:
 
 
 def take_standard_output() -> int:
-    """Return a new descriptor of standard output. Libraries now print to standard error."""
+    """Return a new descriptor of standard output. Afterwards, libraries print to standard error."""
     sys.stdout.flush()
     taken = os.dup(1)
     os.dup2(2, 1)

@@ -1,4 +1,4 @@
-"""Translate a command line of ultralytics or YOLOv5 into one line of ours to type."""
+"""Translate a command line of ultralytics or YOLOv5 into ours for the same task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 from detector.core.config.elsewhere import ABSENT, HABITS, WORDS
 from detector.core.sources._contents import PICTURE, kind_of_name
 
-# Options of other programs that take no value in the form --half.
+# Options of other programs that take no value if they are written with dashes (not half=True).
 SWITCHES = frozenset(
     "--half --fp16 --int8 --agnostic-nms --nosave --save-txt --save-crop --save-frames --exist-ok "
     "--hide-conf --show --view-img --cuda --gpu --cpu --augment --dynamic --simplify -y".split()
@@ -31,7 +31,7 @@ Known = Callable[[str], Mapping[str, bool]]
 def write_ours(
     words: Sequence[str], known: Known, ctx: click.Context, command: str = "detect"
 ) -> str:
-    """Return ``use detect-video in.mp4 --size 640.``, then a list of options that we lack. Raises
+    """Return ``use detect-video in.mp4 --size 640.``, then the options we lack. Raises
     UsageError."""
     line = _TranslatedLine(known, ctx, command)
     rest = [*words]
@@ -99,7 +99,7 @@ class _TranslatedLine:
     def _add(self, option: str, value: str) -> None:
         if option in SOURCES or (self._command, option) == ("eval", "--data"):
             self._sources.append(value)
-            self._output_follows = option == "-i"  # as in ffmpeg
+            self._output_follows = option == "-i"  # as in ffmpeg -i in.mp4 out.mp4
         elif option in PLACES and option not in self._known:
             self._folder = [*self._folder, value] if option == "--name" else [value, *self._folder]
         elif value.lower() == "false":
@@ -171,7 +171,7 @@ def _take_values(option: str, rest: list[str]) -> str:
 
 
 def _convert_value(option: str, value: str) -> str:
-    """Return a value in our form: 2,7 for ``[2, 7]``, and WIDTHxHEIGHT for a height, width."""
+    """Return a value in our form: 2,7 for ``[2, 7]``, and WIDTHxHEIGHT for [height, width]."""
     if value[:1] in ("[", "("):
         value = re.sub(r"[][() '\"]", "", value).strip(",")
     if HABITS.get(option) == "--size" and "," in value:

@@ -192,7 +192,7 @@ def read_value(where: str, leaf: dataclasses.Field[Any], value: Any) -> Any:
     if high is not None and value > high:
         percent = f"; did you mean {value / 100:g}?" if high == 1.0 and 5 <= value <= 100 else ""
         raise UsageError(f"{where}: {quote(value)} is too large; must be at most {high}{percent}")
-    # Loading an unknown engine raises an error later, when --json already prints errors.
+    # An unknown engine is refused when it is loaded. By then, --json prints errors as JSON.
     choices = choices_of(leaf) if leaf.name != "engine" else ()
     for item in (value if isinstance(value, tuple) else (value,)) if choices else ():
         if item not in choices:
@@ -225,7 +225,7 @@ def _convert(kind: type, value: Any) -> Any:
             raise TypeError
         return _to_text(value)
     number = kind(value)  # too many digits raise ValueError
-    if number != number or (kind is int and number != float(value)):  # NaN; 1.5 frames
+    if number != number or (kind is int and number != float(value)):  # NaN, or 1.5 frames
         raise ValueError
     return number
 

@@ -24,8 +24,8 @@ from detector.core.config.schema import (
     short_of,
 )
 
-# ``Detector`` takes the options of PYTHON_GROUPS except NOT_IN_PYTHON, and takes ALSO_IN_PYTHON. In
-# Python, the caller does writing and drawing, except ``blur``.
+# ``Detector`` takes the options of PYTHON_GROUPS except NOT_IN_PYTHON, and ALSO_IN_PYTHON. Options
+# for writing and drawing are omitted, except ``blur``: in Python, the caller does that.
 PYTHON_GROUPS = ("network", "runtime", "calibration", "selection", "input", "loop", "live")
 NOT_IN_PYTHON = ("model", "engine", "self_timing")
 ALSO_IN_PYTHON = ("blur", "infer_every", "zones")
@@ -83,7 +83,7 @@ def python_options() -> list[tuple[str, dataclasses.Field[Any]]]:
 
 
 def python_types() -> str:
-    """Return the text of detector/core/api/options.py. A list may be any sequence there."""
+    """Return the text of detector/core/api/options.py, where a list may be any sequence."""
     lines = [PYTHON_HEAD]
     for _, leaf in python_options():
         kind = str(leaf.type).replace("tuple[str, ...]", "Sequence[str]")

@@ -1,4 +1,4 @@
-"""Every option of the core once: its name, default, limits and help. WING/config.py has a wing's.
+"""The options of the core, with default, limits and help. WING/config.py has the options of a wing.
 
 The command line (cli/command.py), cfg/default.yaml and the table in docs/usage.md (reference.py)
 are made from this tree. levels.py fills it from files and flags, and checks the values.
@@ -514,7 +514,7 @@ if not TYPE_CHECKING:  # adds the groups of the wings
 
 @cache
 def option_groups() -> Mapping[str, Any]:
-    """Return group -> class as --help lists them: a wing's are last, or behind its ``after``."""
+    """Return group -> class in the order of --help. Wings' groups are last, or follow ``after``."""
     ordered: dict[str, Any] = {}
     added = wings.options()
     for name, kind in CORE_GROUPS.items():

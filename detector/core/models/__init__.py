@@ -14,8 +14,8 @@ The front end also chooses the head that decodes the outputs (``Network.head``):
     .yaml, .pt, .safetensors   the head of YOLOv5 and YOLOv7: formats/yolo/network.py
     .onnx                      the head of the outputs' layout (layouts/), which
                                formats/onnx/recognise.py finds
-    .trt, .engine, .plan       likewise, from shapes and header: ``head_of`` in ready_made.py
-    .xml                       as for .onnx: engines/_openvino_ir.py
+    .trt, .engine, .plan       the same; ready_made.py finds the layout from shapes and header
+    .xml                       the same; engines/_openvino_ir.py finds the layout
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def open_network(
 ) -> Network:
     """Return the network of a model file, or of a known model's name.
 
-    ``engine_front_ends``: like ``front_ends()``, for files that only one engine can read. Raises
-    ModelError and UsageError.
+    ``engine_front_ends``: a mapping like ``front_ends()``, for files that only one engine can
+    read. Raises ModelError and UsageError.
     """
     if not 1 <= request.batch <= MAX_BATCH:
         raise ModelError(f"batch {request.batch} is out of range: --batch takes 1 to {MAX_BATCH}")
@@ -63,8 +63,8 @@ def open_network(
 
 
 def describe(request: ModelRequest, engine_front_ends: Mapping[str, str] = NO_FRONT_ENDS) -> str:
-    """Return a file for --describe (YAML) that explains another program's model; guesses are
-    marked. Raises ModelError, and UsageError for a file that describes itself."""
+    """Return a YAML file for --describe that explains another program's model, and marks guesses.
+    Raises ModelError, and UsageError for a model file that describes itself."""
     request, front_end = _find_front_end(request, engine_front_ends)
     if front_end.describe is None:
         raise UsageError(f"{request.path}: needs no description; such a file describes itself")
@@ -74,7 +74,7 @@ def describe(request: ModelRequest, engine_front_ends: Mapping[str, str] = NO_FR
 
 def keep_files(request: ModelRequest) -> None:
     """Protect the model's files from being overwritten: the files in the request, and files that
-    may be next to the model. A front end adds the files that only the model itself names."""
+    may be next to the model. A front end adds files that are named only inside the model file."""
     path = request.path
     keep("the model file", path)
     keep("the weights file", request.weights)
@@ -94,7 +94,7 @@ def _hashed_files(request: ModelRequest) -> list[Path | None]:
 
 @cache
 def front_ends() -> Mapping[str, str]:
-    """Return suffix of a model file -> the module whose FRONT_END reads it. Imports no module."""
+    """Map each suffix to the module whose FRONT_END reads such files. No module is imported."""
     modules: dict[str, str] = {}
     for name in wings.list_files(*formats.__path__):
         module = f"{formats.__name__}.{name}"

@@ -21,7 +21,7 @@ Head = Callable[["list[NDArray[np.float32]]", float], "Candidates"]
 leading axis of 1."""
 
 Dense = Callable[["list[NDArray[np.float32]]"], "NDArray[np.float32]"]
-"""Every row of one picture's outputs, decoded: ``Network.dense``."""
+"""(outputs of one picture) -> all their rows, decoded. The type of ``Network.dense``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ class Network:
     made_with: str = ""  # digest of other inputs of the graph, such as a calibration
     random_seed: int | None = None
     needs_nms: bool = True  # False: the outputs hold one box per object, so --iou has no effect
-    # Advice to print when a run stops at impossible results. A run checks results only if this is
-    # set, which means that the meaning of the outputs was inferred.
+    # Advice to print when a run stops at impossible results. It is set if the meaning of the
+    # outputs was inferred. Only then does a run check its results.
     watched: str = ""
     # The graph's precision: fp32, fp16, bf16, int8-u8 or int8-s8 (``engines.graph_precision_for``).
     precision: str = "fp32"
@@ -130,7 +130,7 @@ class ModelRequest:
     family: str | None = None  # for files that do not state theirs (FrontEnd.families)
     describe: Path | None = None  # a file that explains the model's input and outputs
     # For files that do not describe themselves (FrontEnd.self_describing):
-    cfg: Path | None = None  # the darknet file that describes it
+    cfg: Path | None = None  # the darknet file that describes the model
     class_names: tuple[str, ...] = ()  # listed in the configuration, instead of in a file
     trusted: bool = False  # code in the file may run
     device: str = "auto"  # the device that will run the model; only it can read a TensorRT plan

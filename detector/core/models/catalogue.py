@@ -36,7 +36,7 @@ class Download:
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """One ``models/NAME.yaml``, without its ``options``, which config reads.
+    """One ``models/NAME.yaml``, without its ``options``, which the package config reads.
 
     ``path``: the model file, in the package or (perhaps still missing) in the cache. ``layers``: a
     description of the network, to run it with random weights. ``canvases``: the input sizes
@@ -173,7 +173,7 @@ def _read_download(path: Path, values: dict[str, Any], stored: Path | None) -> D
 
 
 def canvases_of(model: str) -> tuple[tuple[int, int], ...]:
-    """Return ``KnownModel.canvases`` of the value of ``--model``; () for a file."""
+    """Return the canvases of a known model; () if ``model`` is a file."""
     if os.path.exists(model) or model not in known():
         return ()
     return known_model(model).canvases

@@ -28,7 +28,8 @@ from detector.core.stages.readings import Cells, Columns, Reading
 
 PIXEL = "1/255"
 MAX_SIDE = 8192
-# 4; 0-3 (inclusive); 4- (to the end); last 32; but last 32. Not 1:30, which YAML reads as 90.
+# Written as 4; 0-3 (inclusive); 4- (to the end); last 32; or but last 32 (all columns except
+# these). A range is not written as 1:30, because YAML reads that as the number 90.
 COLUMNS = re.compile(
     r"(?P<first>\d{1,6})(?P<to>-(?P<last>\d{1,6})?)?|(?P<but>but )?last (?P<n>\d{1,6})"
 )
@@ -36,7 +37,7 @@ SIDES = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,3})")
 ColumnNumber = Annotated[int, Meta(ge=0)]  # 0: the first column
 NUMBER = re.compile(r"([0-9.eE+-]+)(?:\s*/\s*([0-9.eE+-]+))?")
 # Lists of names for descriptions. COCO numbers its 80 classes from 1 to 90. Networks with these
-# numbers have columns for the ten unused ones too (coco-90), and often one for 0 (coco-91).
+# numbers also have columns for the ten unused numbers (coco-90), and often for 0 (coco-91).
 NAME_LISTS = {"coco-80": "coco.names", "coco-91": "coco-91.names", "coco-90": "coco-91.names"}
 
 
@@ -88,7 +89,7 @@ class ScoresDescription(_Mapping, frozen=True):
 
 
 class ClassesDescription(_Mapping, frozen=True):
-    """For finished detections (box, score, class). ``first``: number of the first class name."""
+    """The classes of finished detections. ``first``: the number of the first class name."""
 
     tensor: str | int | tuple[str, ...]
     column: ColumnNumber | None = None
@@ -141,8 +142,8 @@ class Signs(_Mapping, frozen=True):
     """How to recognise a model file of a family in cfg/families; all signs must fit.
 
     ``words``: a regular expression for the file's metadata or name. ``operators`` must occur in the
-    graph, those of ``without`` must not. ``stem``: kernel sides of the first convolutions.
-    ``picture``: names of the input for the picture; ``inputs``: names of inputs for its size.
+    graph; operators in ``without`` must not. ``stem``: kernel sides of the first convolutions.
+    ``picture``, ``inputs``: names of inputs for the picture, and for the picture's size.
     ``normalises``: the graph subtracts a mean or divides by a deviation. ``sides``: see
     ``Evidence.sides``. ``classes``: number of class columns, including background.
     """
@@ -159,9 +160,8 @@ class Signs(_Mapping, frozen=True):
 
 
 class Description(_Mapping, frozen=True):
-    """``layouts``: possible layouts of a YOLO; the number of rows decides (layouts/). ``outputs``:
-    for any other model. ``names``: the classes, or a key of ``NAME_LISTS``.
-    """
+    """``layouts``: the possible layouts of a YOLO model, which the number of rows tells apart
+    (layouts/). Any other model has ``outputs``. ``names``: the classes, or a key of NAME_LISTS."""
 
     family: str
     version: Literal[1] = 1
@@ -402,8 +402,8 @@ class _Binder:
         )
 
     def _bind_scores(self, spec: OutputsDescription) -> tuple[Columns, Any, int | None]:
-        """Return the scores' columns, the number of rows, and the number of columns. A number is
-        None if unknown; that of columns is None for finished detections, too."""
+        """Return the scores' columns, and the numbers of rows and columns. A number is None if it
+        is unknown. For finished detections, the number of columns is None, too."""
         part = spec.scores
         if spec.classes is None:
             return self._bind_columns(part, part.columns, part.axis)
@@ -523,7 +523,7 @@ class _Binder:
 
 
 def _as_table(dims: Dims) -> Dims:
-    """Return [1, N, columns] for [1, N, 1, columns], and for Caffe's [1, 1, K, columns]."""
+    """Return [1, N, columns] if the shape is [1, N, 1, columns], or Caffe's [1, 1, N, columns]."""
     if len(dims) == 4 and dims[2] == 1:
         return (dims[0], dims[1], dims[3])
     if len(dims) == 4 and dims[1] == 1:

@@ -29,7 +29,7 @@ Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 
 
 class OwnFile(msgspec.Struct, frozen=True):
-    """A parsed description. ``arguments``: those of the head. ``outputs``: names in its order."""
+    """A parsed description. ``arguments``: the head's. ``outputs``: names in the head's order."""
 
     family: Text
     precision: Text
@@ -124,7 +124,7 @@ def _convert(origin: object, content: Mapping[str, Any]) -> OwnFile:
         own = msgspec.convert(content, OwnFile)
     except msgspec.ValidationError as exc:
         raise _damaged(origin, str(exc)) from exc
-    # Checked here: msgspec 0.22 crashes at a garbage collection if a union with a tuple has limits.
+    # Checked here: if a union with a tuple has limits, msgspec 0.22 crashes at garbage collection.
     pad = own.pad_value
     if not all(0 <= value <= 255 for value in ((pad,) if isinstance(pad, int) else pad)):
         raise _damaged(origin, f"pad_value {quote(pad)}")

@@ -78,7 +78,7 @@ def from_builtins(content: Any, kind: type[Document], origin: str | Path) -> Doc
 
     try:
         return msgspec.convert(content, kind)
-    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the second: a key is not UTF-8
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # or a key is not UTF-8
         raise UsageError(f"{origin}: damaged, or written by another version: {error}") from error
 
 
@@ -174,7 +174,7 @@ def json_schema(
 
 
 def dedent_descriptions(schemas: dict[str, Any]) -> None:
-    """Remove the indentation of docstrings, which Python up to 3.12 keeps. Change them in place."""
+    """Remove the indentation of docstrings, which Python up to 3.12 keeps, in place."""
     for schema in schemas.values():
         if "description" in schema:
             schema["description"] = inspect.cleandoc(schema["description"])

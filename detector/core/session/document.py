@@ -4,7 +4,7 @@
 session.json: the summary, and all data to repeat the run and to read its spans. Fields are written
 in the order given here. docs/schema contains both types as JSON Schema.
 
-A field of type ``UnsetType`` is absent from the JSON if it is UNSET. A field with another default
+A field of type ``UnsetType`` is absent from the JSON if it is UNSET. A field with any other default
 was added after the first version, so older sessions lack it.
 """
 
@@ -44,7 +44,7 @@ class Video:
     codec: str | UnsetType = UNSET
     rotation: int | UnsetType = UNSET  # degrees
     decoder: str | UnsetType = UNSET
-    # Pixel format of its frames in the run: "yuv420p", or "bgr" if an output needs BGR, or "bgr: "
+    # Pixel format of the frames in the run: "yuv420p", or "bgr" if an output needs BGR, or "bgr: "
     # and the reason why the source cannot give YUV planes.
     pixels: str | UnsetType = UNSET
 
@@ -73,8 +73,8 @@ class FrameCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Frames per second, None if no frame was written. ``device`` uses the time that the device
-    reports; None if it reports no time."""
+    """Frames per second, None if no frame was written. ``device``: computed from the time that the
+    device reports; None if it reports no time."""
 
     end_to_end: Annotated[Amount | None, statistic("end-to-end FPS", "1/s")]
     inference: Annotated[Amount | None, statistic("inference FPS", "1/s")]
@@ -288,7 +288,7 @@ class SceneHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSummary:
-    """One source of a run with several."""
+    """One source of a run that has several sources."""
 
     video: Video
     frames: FrameCounts
@@ -316,14 +316,15 @@ class StreamSummary:
     """One camera of a live run. ``received`` = ``processed`` + the sum of ``dropped``.
     ``dropped_share``: share of dropped frames among the frames that pass the camera's ``rate``.
 
-    ``url``: without secrets. ``state`` and ``tiles`` (2x2, none): at the end of the run.
-    ``live_s``: how long the camera was live, for its rates. ``age_ms``: a picture's age when its
-    result is ready. ``parts_ms``: decoding, waiting and inference, which add up to that age, and
-    writing, which follows. ``output_age_ms``: a picture's age when an output receives it.
-    ``camera_age_ms``: like ``age_ms``, by the camera's own clock; None if it sends no times.
-    ``output_counts``: kind of output -> counts of pictures or rows written, of those lost to a full
-    disk, and of bytes. A recording also counts what it dropped because encoding or the disk was too
-    slow, samples that MP4 refused, failed items, and finished files, whose size is its ``bytes``.
+    ``url`` contains no secrets. ``state`` and ``tiles`` (2x2, none) are those at the end of the
+    run. ``live_s``: how long the camera was live; its rates refer to this time. ``age_ms``: a
+    picture's age when its result is ready. ``parts_ms``: the times of decoding, waiting and
+    inference, whose sum is that age, and the time of writing, which follows. ``output_age_ms``: a
+    picture's age when an output receives it. ``camera_age_ms``: like ``age_ms``, by the camera's
+    own clock; None if it sends no times. ``output_counts``: kind of output -> counts of written
+    pictures or rows, of those lost to a full disk, and of bytes. A recording also counts what it
+    dropped because encoding or the disk was too slow, samples that MP4 refused, failed items, and
+    finished files, whose size is its ``bytes``.
     """
 
     name: str
@@ -385,7 +386,7 @@ class Disturbances:
 class InputShapes:
     """The network inputs of a run with --rect. ``made``: how many were prepared after the first, in
     ``made_s`` seconds. An input that was closed may be prepared and counted again. ``mean_pixels``:
-    mean over all pictures. ``square_pixels``: pixels of a square input with the longest side."""
+    mean over all pictures. ``square_pixels``: pixels of the input if it were square."""
 
     shapes: Annotated[Count, statistic("shapes of the input", "1")]
     made: Annotated[Count, statistic("inputs prepared during the run", "1")]

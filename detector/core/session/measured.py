@@ -16,7 +16,7 @@ Metric = Literal["inference", "end_to_end"]
 
 @dataclass(frozen=True)
 class Interval:
-    """The median, lowest and highest value over the rounds of a variant."""
+    """The median, lowest and highest value of a figure over all rounds."""
 
     median: float
     low: float
@@ -66,9 +66,9 @@ class MeasuredCalibration:
 class Measurement:
     """One comparison, one search of ``tune``, or the timing at a model's first run.
 
-    ``settings``: runtime settings of all rows that affect their speed. A search has two rows: a run
-    with the options that it found, and a run with the defaults. ``input_kind``: the kind of source
-    that was searched; None for other measurements.
+    ``settings``: runtime settings that affect speed; all rows share them. A search has two rows: a
+    run with the options that it found, and a run with the defaults. ``input_kind``: the kind of
+    source that was searched; None for other measurements.
     """
 
     kind: Kind

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class SourceRun:
     """The result of one source. ``cut``: number of detections that --max-det dropped. ``partial``:
-    files that a failed run left. ``live_s``: how long a camera was live, for its rates."""
+    files that a failed run left. ``live_s``: how long a camera was live; its rates refer to it."""
 
     spec: str
     timeline: Timeline | OffTimeline
@@ -133,5 +133,5 @@ class RunSettings:
     # A stage between nms and annotate -> what it does, and which options reduce its work.
     between: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     tiles: int = 1  # network inputs per frame (--tiles)
-    device: str = ""  # the engine's; "" for the CPU
+    device: str = ""  # the engine's device; "" for the CPU
     device_name: str = ""  # full name; "" if the engine's library gives none

@@ -246,7 +246,7 @@ def merge_recordings(recordings: Iterable[TimelineSums]) -> TimelineSums:
 
 
 def _add_burnt(first: Burnt, second: Burnt) -> Burnt:
-    """Add up two sources that ran in turn. Take the larger number of threads."""
+    """Add up two sources that ran in turn. The number of threads is the larger of the two."""
     others = (
         None
         if first.others_ns is None or second.others_ns is None

@@ -20,10 +20,10 @@ def span_columns(
 ) -> tuple[Iterator[tuple[str, NDArray[Any]]], int, int]:
     """Return the columns of spans.npz with their names, the number of spans, and the number kept.
 
-    Each column is computed when it is read, so only one is in memory at a time. thread, stage and
-    kind are indexes into the columns of their names; source, index, start_ns and end_ns follow.
-    off_cpu_ns is the time off a core, of which ready_ns was spent waiting for a core. library_ns is
-    the CPU time of the engine's own threads for the call. These three exclude nested spans, and are
+    Each column is computed when it is read, so only one is in memory at a time. ``thread``,
+    ``stage`` and ``kind`` are indexes into the columns of their names. ``off_cpu_ns`` is the time
+    off a core, of which ``ready_ns`` was spent waiting for a core. ``library_ns`` is the CPU time
+    of the engine's own threads for the call. These three times exclude nested spans, and are
     NOT_KNOWN if the system does not report them. A gap between top-level spans is a row of kind
     "other", so that all time is visible.
     """
@@ -57,7 +57,7 @@ def span_columns(
 
 @dataclass(frozen=True, slots=True)
 class _SpanBlock:
-    """Rows of one span, or of gaps in one thread. ``codes``: their thread, stage, kind, source."""
+    """Rows of one kind of span, or of gaps, in a thread. ``codes``: thread, stage, kind, source."""
 
     codes: tuple[int, int, int, int]
     rows: SpanRows | Ring | _Gaps

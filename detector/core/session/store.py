@@ -1,7 +1,7 @@
 """The folder of a run: session.json, summary.json, spans.npz, detections.jsonl.
 
-A hidden file in it, ``.detect-video-session``, lists every file before it is written. Reusing a
-folder removes only listed files. A run locks the list, so that two runs never share a folder.
+A hidden file in the folder, ``.detect-video-session``, lists every file before it is written.
+Reusing a folder removes only listed files. A run locks the list, so two runs never share a folder.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class Session:
     @classmethod
     @contextlib.contextmanager
     def reopened(cls, folder: Path) -> Iterator[Session]:
-        """Lock the folder of a finished run of this process again. Raises OutputError."""
+        """Lock the folder again after this process has finished its run. Raises OutputError."""
         try:
             lock = _open_list(folder)
         except OSError as error:
@@ -365,7 +365,7 @@ def add_to_session(folder: Path, name: str, content: bytes) -> Path:
 
 
 def _list_session_names(folder: Path) -> list[str]:
-    """Return a session's possible file names, but of passes and sources only existing files."""
+    """Return the file names that a session may have; of passes and sources, only existing ones."""
     more = [
         str(path.relative_to(folder))
         for pattern in (f"{PASSES}/*", "source-*.jsonl")

@@ -1,4 +1,4 @@
-"""Summarize a run in at most twenty lines; ``run.py`` prints all figures instead with -v."""
+"""Summarize a run in at most twenty lines. ``run.py`` prints all figures if -v is given."""
 
 from __future__ import annotations
 
@@ -89,7 +89,6 @@ def _result_lines(summary: Summary) -> Iterator[str]:
 
 
 def zone_lines(summary: Summary) -> Iterator[str]:
-    """Yield the counts of each line and zone (--zones)."""
     several = len(summary.each) > 1
     zones = [(source, zone) for source in summary.each for zone in source.zones or ()]
     for source, zone in zones[:ZONES_SHOWN]:
@@ -186,7 +185,8 @@ def _bar_lines(console: SafeConsole, summary: Summary) -> Iterator[Text]:
     limiting = None if limit is None else group_of(limit)
     rows = list(_busy_shares(summary))
     most = max((share for *_, share in rows), default=0.0)
-    # The verdict names the stage with most to gain. Only the shares include waits for cores.
+    # The verdict names the stage with the largest gain. Another may be busier, as the shares shown
+    # include waits for cores.
     why = "" if (limiting, most) in [(row[0], row[2]) for row in rows] else " (most to gain)"
     label = max((cell_len(name) for _, name, _ in rows), default=0)
     full, empty = BLOCKS if "utf" in (console.encoding or "").lower() else ASCII_BLOCKS
@@ -221,7 +221,6 @@ def _busy_shares(summary: Summary) -> Iterator[tuple[str, str, float]]:
 
 
 def _advice_lines(summary: Summary) -> Iterator[str]:
-    """Yield options or commands to try next, one per line."""
     verdict = summary.verdict
     if verdict.bottleneck is None:
         yield verdict.sentence
@@ -233,7 +232,7 @@ def _advice_lines(summary: Summary) -> Iterator[str]:
     if verdict.advice and verdict.bottleneck != INFER:
         tries.append(verdict.advice.replace("`", ""))
     path = summary.each[0].video.path
-    if os.path.exists(path):  # ``tune`` reads it again: not a pipe, nor an address without login
+    if os.path.exists(path):  # ``tune`` cannot read a pipe again, or an address without its login
         tries.append(f"detect-video tune {shlex.quote(path)}")
     for number, advice in enumerate(tries):
         yield f"{'        or ' if number else 'Faster: '}{advice}"

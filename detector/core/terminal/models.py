@@ -137,7 +137,6 @@ def progress_bar(
 
 
 def describe_build(facts: dict[str, Any]) -> list[str]:
-    """Return lines that state what was built, where, from what, and in what time."""
     batch, height, width, _ = facts["input_shape"]
     size = f"{width}x{height} batch {facts['batch'] if '..' in facts['batch'] else batch}"
     what = f"{facts['model']} for engine {facts['engine']}, {facts['precision']}, {size}"

@@ -1,4 +1,4 @@
-"""Print a line for each picture with -v: the objects in it, and how long it took.
+"""With -v, print a line for each picture: the objects in it, and how long it took.
 
     picture, size, input: found; preprocess + infer + nms
     bus.jpg 810x1080 in 480x640: 4 persons, 1 bus; 1.2 + 24.9 + 0.5 ms

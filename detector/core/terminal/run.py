@@ -15,8 +15,8 @@ from detector.core.session.document import LiveMemory, Summary
 from detector.core.terminal.brief import EXPLAINED, brief_lines, camera_lines, zone_lines
 from detector.core.terminal.console import SafeConsole
 
-# In fewer columns, rich would break numbers in tables (0.4 over 1.03). On a narrower terminal we
-# print this width, and the terminal wraps the lines.
+# In fewer columns, rich would break long numbers in tables into two lines. On a narrower terminal
+# we print this width, and the terminal wraps the lines.
 NARROWEST = 80
 CLASSES_SHOWN = 8
 PICTURES = frozenset({"video", "pictures"})  # outputs that hold whole frames
@@ -73,7 +73,6 @@ def print_run(
 
 
 def _found_lines(summary: Summary) -> list[str]:
-    """Return lines on the detections, the outputs, and the errors."""
     lines = [_frames_line(summary), _detections_line(summary)]
     for source in summary.each:
         if summary.sources:
@@ -138,7 +137,6 @@ def _detections_line(summary: Summary) -> str:
 
 
 def _precision_lines(summary: Summary) -> list[str]:
-    """Return a line on the precision of the executed layers, if known."""
     if summary.precision_effect:
         return [f"precision: {summary.precision_effect}"]
     if summary.precision_executed:
@@ -147,7 +145,6 @@ def _precision_lines(summary: Summary) -> list[str]:
 
 
 def stream_lines(summary: Summary) -> list[str]:
-    """Return lines on the detections and problems of each camera."""
     lines = []
     for stream in streams_of(summary):
         top = list(stream.detections.items())[:CLASSES_SHOWN]

@@ -20,7 +20,7 @@ BETWEEN = 3  # characters between two columns of a table
 
 
 class _PrintedColumn(NamedTuple):
-    """A column as text. ``least``, ``most``: widths of its longest word and of its longest cell."""
+    """A column as text. ``least``, ``most``: widths of its longest word and longest cell."""
 
     column: Column
     cells: Sequence[str]
@@ -71,8 +71,8 @@ def _print_column(table: Table, column: Column) -> _PrintedColumn:
 
 
 def _choose_widths(room: int, shown: Sequence[_PrintedColumn]) -> list[int]:
-    """Return widths that hold every word. The rest goes first to columns that need least to keep
-    cells on one line. If the words do not fit, the widest column breaks its words."""
+    """Return widths that hold every word. Spare width makes cells fit on one line, first in columns
+    that need the least. If the words do not fit, the widest column breaks its words."""
     widths = [printed.least for printed in shown]
     over = sum(widths) - room
     if over > 0:

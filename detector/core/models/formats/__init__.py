@@ -1,5 +1,5 @@
-"""The front ends, one module or folder for each kind of model file, and the variable that raises
-their limits against damaged and hostile files.
+"""The front ends: one module or folder for each kind of model file. This file reads the environment
+variable that raises their limits, which protect against damaged and hostile files.
 
 Each limit is at least ten times what the largest real file needs (docs/models.md has the table).
 If a trusted file is larger, DETECT_VIDEO_MODEL_LIMITS=10 makes all limits ten times as high. The

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 OPSET = 17
 IR_VERSION = 8  # version of opset 17; old runtimes reject newer ones
 INPUT = "images"
-LIGHT_FLOATS = 4096  # constants with more elements get no values in shape inference
+LIGHT_FLOATS = 4096  # shape inference does not get the values of constants with more elements
 LONGEST_VECTOR = 1 << 20  # elements; the scores of 8,400 boxes and 80 classes are 672,000
 # Operators whose output sizes depend on values of their inputs.
 BY_VALUE = frozenset(
@@ -192,7 +192,7 @@ def is_heavy(tensor: onnx.TensorProto) -> bool:
 def with_nodes(
     source: onnx.ModelProto, nodes: Iterable[onnx.NodeProto], constants: Iterable[onnx.TensorProto]
 ) -> onnx.ModelProto:
-    """Return a copy of a model with other nodes and constants. Raises ModelError."""
+    """Return a copy of a model with its nodes and constants replaced. Raises ModelError."""
     import onnx
 
     model = onnx.ModelProto()
@@ -262,8 +262,8 @@ def check_model(model: onnx.ModelProto, *, unfinished: bool) -> None:
 
 
 def _needs_values(graph: onnx.GraphProto) -> bool:
-    """Return whether shape inference should compute values: shapes are missing, and no long Range
-    can take all memory."""
+    """Return whether shape inference should compute values. It should if shapes are missing, unless
+    a long Range could take all memory."""
     dims: dict[str, list[int | None]] = {}
     for info in (*graph.input, *graph.value_info, *graph.output):
         tensor = info.type.tensor_type
@@ -373,7 +373,7 @@ def peak_bytes(model: onnx.ModelProto) -> int:
 
 class NodeCost(NamedTuple):
     """The cost for a whole batch. ``elements``: number of values read (weights, activations) and
-    written. ``shape``: the largest output's."""
+    written. ``shape``: that of the largest output."""
 
     macs: int
     elements: int
@@ -382,7 +382,7 @@ class NodeCost(NamedTuple):
 
 
 def node_costs(model: onnx.ModelProto) -> dict[str, NodeCost]:
-    """Return node (or its first output) -> cost, for nodes with fixed shapes except conversions."""
+    """Return the cost of each node of fixed shape except conversions, by name or first output."""
     shapes = tensor_shapes(model)
     costs = {}
     for node in model.graph.node:
@@ -396,7 +396,7 @@ def node_costs(model: onnx.ModelProto) -> dict[str, NodeCost]:
 
 
 def joint_cost(model: onnx.ModelProto, groups: Sequence[Sequence[str]]) -> list[NodeCost]:
-    """Return the cost of each group of nodes if it runs as one layer, without tensors inside."""
+    """Return each group's cost if its nodes run as one layer. Tensors inside it cost nothing."""
     shapes, costs = tensor_shapes(model), node_costs(model)
     nodes = {node.name or node.output[0]: node for node in model.graph.node}
     readers: dict[str, set[str]] = {info.name: {""} for info in model.graph.output}

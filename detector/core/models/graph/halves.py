@@ -11,12 +11,13 @@ between the types. These stay float32:
 - For bfloat16: the conversion from u8, which goes through float32; ConvTranspose, for which
   TensorRT for RTX has no bfloat16 kernel; and ``sensitive_nodes``.
 
-``sensitive_nodes`` are those whose results change most in the eight bits of bfloat16 (measured in
-docs/quantisation.md, "bf16 and its mismatches"). Engines that convert a graph keep them float32:
+``sensitive_nodes`` are the nodes whose results change most if they are rounded to bfloat16's eight
+bits (docs/quantisation.md, "bf16 and its mismatches"). If an engine converts a graph, it skips
+these nodes:
 
 - Thin convolutions (depthwise ones, and the first one) and their activations, which matrix units do
   not speed up.
-- The stem: the first layers, up to a fifth of the MACs. Their errors pass through all others.
+- The stem: the first layers, up to a fifth of the MACs. Their errors pass through all other layers.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def operand_name(tensor: str, ending: str) -> str:
 
 def original_names(model: onnx.ModelProto) -> dict[str, str]:
     """Return renamed node -> its name in the fp32 graph. A node that computes an output got an
-    ending, and the Cast after it got its name; this exchanges the two names again."""
+    ending, and the Cast after it got the node's old name. This swaps the two names again."""
     makers = {output: node.name for node in model.graph.node for output in node.output}
     originals: dict[str, str] = {}
     for node in model.graph.node:
@@ -124,7 +125,7 @@ def _thin_nodes(graph: onnx.GraphProto) -> set[str]:
 
 
 def _stem_nodes(model: onnx.ModelProto) -> set[str]:
-    """Return the first nodes, with at most ``STEM`` of all MACs; an empty set if they have none."""
+    """Return the first nodes, with at most ``STEM`` of all MACs; set() if they have no MACs."""
     shapes = tensor_shapes(model)
     skipped = set(uncounted(model))
     macs = {
@@ -320,7 +321,7 @@ class _HalvesWriter:
         return bool((np.abs(values[np.isfinite(values)]) <= np.finfo(np.float16).max).all())
 
     def _may_be_half(self, node: onnx.NodeProto, at: int) -> bool:
-        """Return whether ONNX allows a half as input ``at`` (not as ``scales`` of a Resize)."""
+        """Return whether ONNX allows a half as input ``at`` (not as a Resize's ``scales``)."""
         from onnx import defs
 
         if node.domain not in ("", "ai.onnx") or not defs.has(node.op_type, self.opset):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-MULTIPLYING = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # those whose MACs we count
-TRAINED = (*MULTIPLYING, "BatchNormalization", "PRelu")  # those whose constants are trained
+MULTIPLYING = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # operators whose MACs we count
+TRAINED = (*MULTIPLYING, "BatchNormalization", "PRelu")  # operators with trained constants
 # Operators that only move or select values (Resize only if it takes the nearest value).
 MOVING = (
     "MaxPool",

@@ -43,8 +43,8 @@ from detector.core.models.graph.ranges import Range, channel_name
 if TYPE_CHECKING:
     import onnx
 
-# Other operators that may be int8. ONNX Runtime has an integer kernel for them, or removes Q and DQ
-# around them: a Q that clips at the same value replaces a Relu or Clip before it.
+# Operators that may be int8 besides MULTIPLYING. ONNX Runtime has an integer kernel for them, or
+# removes Q and DQ around them: a Q that clips at the same value replaces a Relu or Clip before it.
 FUSED = ("Relu", "Clip")
 COMPUTING = ("LeakyRelu", "Sigmoid", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool")
 
@@ -120,7 +120,7 @@ class Wiring:
         if node.op_type == "Resize":
             return _get_attribute(node, "mode") == b"nearest"
         if node.op_type in COMPUTING:
-            # A node with a constant only scales or shifts, which is fast in float.
+            # A node with a constant input only scales or shifts, which is fast in float.
             return len(computed) == len(node.input)
         return node.op_type in MOVING or node.op_type in FUSED
 
@@ -143,7 +143,7 @@ class Unit:
     """Nodes that are int8 or float together: a multiplying node and those that read only its
     results (activation, pooling), or a node that joins several tensors and the nodes after it."""
 
-    name: str  # the first node's
+    name: str  # name of the first node
     nodes: tuple[str, ...]
     layers: int  # number of multiplying nodes
     macs: int  # per picture
@@ -171,8 +171,8 @@ def int8_units(wiring: Wiring) -> list[Unit]:
 
 def int8_nodes(wiring: Wiring, kept: Collection[str]) -> set[str]:
     """Return the nodes that are int8 if the nodes ``kept`` stay float. A node that does not
-    multiply becomes int8 only if all nodes before it or all after it are int8; otherwise it would
-    not be faster."""
+    multiply becomes int8 only if all nodes before it or all after it are int8, or it would not be
+    faster."""
     able = [name for name in wiring.able if name not in kept]
     after_int8 = {name for name in able if wiring.multiplies(name)}
     before_int8 = set(after_int8)
@@ -250,7 +250,7 @@ def quantised_graph(
 
 def original_names(model: onnx.ModelProto) -> dict[str, str]:
     """Return renamed node -> its name in the fp32 graph. A convolution that computes an output got
-    an ending, and the DQ after it got its name; this exchanges the two names again."""
+    an ending, and the DQ after it got the old name. This swaps the two names again."""
     names = {node.name for node in model.graph.node}
     originals: dict[str, str] = {}
     for node in model.graph.node:
@@ -298,7 +298,7 @@ class _QdqWriter:
 
         assert kind in KINDS
         self.source, self.ranges, self.unsigned = model, ranges, kind != "int8-s8"
-        self.on_outputs = kind == "int8-u8"  # Q and DQ after int8 nodes too, for all readers
+        self.on_outputs = kind == "int8-u8"  # Q and DQ also follow each int8 node
         self.weight_top = weight_top
         self.wiring = Wiring(model)
         self.sources = _range_sources(self.wiring)
@@ -369,14 +369,14 @@ class _QdqWriter:
                 self._write_pair(name, by_channel=True)
 
     def _reads_quantised(self, reader: str, tensor: str) -> bool:
-        """Return whether a node reads the rounded tensor: all int8 nodes do, and for int8-u8 all
-        readers of an int8 node's output."""
+        """Return whether a node reads the rounded tensor. All int8 nodes do. In an int8-u8 graph,
+        so do all readers of an int8 node's output."""
         return reader in self.chosen or (
             self.on_outputs and self.wiring.maker.get(tensor) in self.chosen
         )
 
     def _is_int8_output(self, tensor: str) -> bool:
-        """Return whether a tensor is an output that an int8 node computes; the DQ gets its name."""
+        """Return whether an int8 node computes this output. Then the DQ gets the output's name."""
         return (
             self.on_outputs
             and tensor in self.wiring.outputs
@@ -389,7 +389,6 @@ class _QdqWriter:
         return tensor if self._is_int8_output(tensor) else operand_name(tensor, "dq")
 
     def _write_pair(self, tensor: str, by_channel: bool = False) -> None:
-        """Write Q and DQ after a tensor."""
         from onnx import helper
 
         scale, zero = self._scale_of(tensor, by_channel)
@@ -469,8 +468,8 @@ def _output_axis(node: onnx.NodeProto) -> int:
 
 
 def _range_sources(wiring: Wiring) -> dict[str, str]:
-    """Return tensor -> the tensor whose values it holds in another place. Both need the same scale,
-    to avoid rounding twice."""
+    """Return tensor -> the tensor from which its values were moved. Both need the same scale, or
+    values would be rounded twice."""
     sources: dict[str, str] = {}
     for node in wiring.graph.node:
         if node.op_type in MOVING and node.name in wiring.able:

@@ -49,7 +49,7 @@ class AnchorFree(Layout):
         return None
 
     def in_plan(self, plan: ReadyMade) -> Bound | None:
-        """Accept rows instead of columns only if they fit the number of class names."""
+        """Accept [B, N, 4 + C] only if C is the number of class names."""
         if (table := plan.only()) is None or plan.finished:
             return None
         name, first, second = table

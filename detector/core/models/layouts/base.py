@@ -102,7 +102,7 @@ def heads_of(reading: Reading, classes: int) -> tuple[Head, Dense]:
 class Layout:
     """A format in which exporters write a detector's outputs.
 
-    ``order``: layouts with a lower one are tried first. ``needs_nms``: whether an object may get
+    ``order``: lower numbers are tried first. ``needs_nms``: whether an object may get
     several boxes. ``decoders``: its own decoders, if no ``Reading`` can describe it.
     """
 

@@ -27,7 +27,7 @@ from detector.core.stages.readings import Reading
 
 MAX_BINS = 256  # per distance; generalised focal loss has 8 to 33
 MAX_ANCHORS = 64  # per cell
-LARGEST = 1e6  # side of a prior in pixels
+LARGEST = 1e6  # largest side of a prior, in pixels
 MAX_OUTPUTS = 3 * MAX_LAYERS
 # A placeholder for the unit of boxes in 0..1 while the input size is unknown.
 FRACTION = (2.0, 2.0)

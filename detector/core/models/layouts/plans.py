@@ -49,7 +49,7 @@ class ReadyMade(OutputShapes):
         return True  # ``class_names_of`` checks their number later, with a better message
 
     def only(self) -> tuple[str, int, int] | None:
-        """Return the only output, if it has three dimensions, the last two known; else None."""
+        """Return the only output if it has three dimensions and the last two are known, or None."""
         known = list(self.rank3_outputs())
         return known[0] if len(known) == len(self.tensors) == 1 else None
 

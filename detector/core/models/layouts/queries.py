@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def queries(height: int, width: int, form: str) -> Reading:
-    """Read the ``form`` "joined" [B, Q, 4 + C], "numbered" [B, Q, 6] (box, score, class), or scores
-    [B, Q, C] ("logits" or "probabilities") and boxes [B, Q, 4]."""
+    """Read one output, "joined" [B, Q, 4 + C] or "numbered" [B, Q, 6] (box, score, class), or two:
+    scores [B, Q, C], as "logits" or "probabilities", and boxes [B, Q, 4]."""
     unit = (float(width), float(height))
     if form == "numbered":
         return Reading(Columns(0, 0, 4), Columns(0, 4, 1), unit=unit, classes=Columns(0, 5, 1))
@@ -39,7 +39,7 @@ class Queries(Layout):
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
         named = evidence.stated_family()[0] == "rtdetr" or evidence.forced
-        # RT-DETR begins with 3x3 convolutions; others (7x7 or patches) need normalised input.
+        # RT-DETR begins with 3x3 convolutions. Others (7x7 or patches) need normalised input.
         similar = evidence.has_operator("GridSample") and (
             evidence.has_exporter_metadata() or evidence.stem() == {3}
         )

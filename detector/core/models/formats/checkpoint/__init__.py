@@ -4,7 +4,7 @@ Reading a checkpoint runs no code from it, and does not need torch.
 
 archive.py   reads the zip file, with limits; storages -> numpy
 unpickle.py  reads the pickle, with a list of allowed names; pickle -> records
-contents.py  records -> tensors by name, description, class names
+contents.py  finds tensors, description and class names in the records
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ FRONT_END = FrontEnd(read, takes_random_weights=True)
 
 @contextmanager
 def open_checkpoint(path: Path) -> Iterator[tuple[Contents, bytes]]:
-    """Yield the file's contents and sha256. Tensors can be read until the context ends. Raises
-    ModelError."""
+    """Yield contents and sha256. Tensors can be read until the context ends. Raises ModelError."""
     from detector.core.models.formats.checkpoint.archive import Archive
     from detector.core.models.formats.checkpoint.contents import contents_of
     from detector.core.models.formats.checkpoint.unpickle import unpickle

@@ -23,7 +23,7 @@ from detector.core.errors import ModelError
 from detector.core.models.base import START_BYTES, mistaken_for
 
 ByteOrder = Literal["<", ">"]
-DTYPES = {  # number type by its name in safetensors -> numpy's name
+DTYPES = {  # name of a number type in safetensors -> numpy's name
     "F64": "f8",
     "F32": "f4",
     "F16": "f2",

@@ -1,4 +1,4 @@
-"""Convert a checkpoint's records to tensors by name, description, class names and modules."""
+"""Find the named tensors, the description, class names and modules in a checkpoint's records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Module:
 @dataclass(slots=True)
 class Contents:
     """A network in a file. ``tensors``: name in the state dict -> tensor. ``modules``: path ->
-    module; empty if the file holds only tensors. ``description``: the network's YAML as stored."""
+    module; {} if the file holds only tensors. ``description``: the network's YAML as stored."""
 
     origin: str  # path of the file, for messages
     tensors: Mapping[str, StoredTensor]
@@ -90,7 +90,7 @@ def contents_of_tensors(tensors: Mapping[str, StoredTensor], origin: str) -> Con
 
 
 def _find_prefix(names: Mapping[str, Any]) -> str | None:
-    """Return the text before ``model.0.`` in names: "", or that of a wrapper, such as "module."."""
+    """Return the text before ``model.0.`` in names: "", or a wrapper's prefix such as "module."."""
     for name in names:
         if match := LAYER_TENSOR.fullmatch(name):
             return match[1]

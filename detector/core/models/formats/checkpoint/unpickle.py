@@ -22,7 +22,7 @@ from detector.core.models.formats.checkpoint.archive import Archive, StoredTenso
 # ones. None is imported: each has a stand-in.
 
 INERT: dict[str, frozenset[str]] = {
-    # module -> classes, whose instances become an ``Instance``
+    # module -> classes; each instance of these becomes an ``Instance``
     "models.yolo": frozenset(
         "Model DetectionModel BaseModel SegmentationModel ClassificationModel Detect "
         "Segment IDetect IAuxDetect IKeypoint IBin".split()
@@ -116,7 +116,8 @@ TASKS = {  # a newer family's model class for another task than detection -> the
     "YOLOESegModel": "segment",
 }
 
-# Opcodes that torch.save never writes: numbered or old-style classes, text ids, outside buffers.
+# Opcodes that torch.save never writes. They load numbered or old-style classes, objects with a text
+# as their id, and buffers that are not in the file.
 REFUSED = {"EXT1", "EXT2", "EXT4", "INST", "OBJ", "PERSID", "NEXT_BUFFER", "READONLY_BUFFER"}
 TEXTS = {
     "UNICODE",
@@ -223,7 +224,7 @@ class Unpickler(pickle.Unpickler):
         return type(name, (Instance,), {"__slots__": (), "path": f"{module}.{name}"})
 
     def persistent_load(self, pid: Any) -> Storage:
-        """Read ("storage", class, key, device, number of elements), which torch.save writes."""
+        """Return the storage with the id ("storage", class, key, device, number of elements)."""
         if not (
             isinstance(pid, tuple)
             and len(pid) == 5
@@ -316,9 +317,9 @@ def _quote(name: str) -> str:
 def collect_names(archive: Archive, data: bytes) -> set[tuple[str, str]]:
     """Collect the names that the byte code can load, without running it. Raises ModelError."""
     try:
-        with warnings.catch_warnings(action="error"):  # torch writes no escape sequences in names
+        with warnings.catch_warnings(action="error"):  # invalid escapes warn; torch writes none
             return set(_read_names(data))
-    except (ValueError, IndexError, UnicodeError, Warning) as exc:  # pickletools: not a pickle
+    except (ValueError, IndexError, UnicodeError, Warning) as exc:  # if this is not a pickle
         reason = " ".join(str(exc).split())[:200]
         raise ModelError(
             f"{archive.path}: damaged or forged, refused: {reason}; download it again"
@@ -326,7 +327,7 @@ def collect_names(archive: Archive, data: bytes) -> set[tuple[str, str]]:
 
 
 def _read_names(data: bytes) -> Iterator[tuple[str, str]]:
-    texts: list[str | None] = []  # the latest pushed values: texts, or None for anything else
+    texts: list[str | None] = []  # the values pushed last; None if a value is not a text
     memo: dict[int, str | None] = {}
     for opcode, argument, at in pickletools.genops(data):
         name = opcode.name

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from detector.core.models.formats.darknet.weights import Filter
 
 SUFFIXES = (".cfg",)
-HASHED_BYTES = 4 << 20  # hashed at most: of a cfg, or of weights after the needed ones
+HASHED_BYTES = 4 << 20  # limit for a cfg; for weights, added to the size that the cfg needs
 
 
 @dataclass(frozen=True, slots=True)

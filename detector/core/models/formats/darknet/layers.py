@@ -101,8 +101,8 @@ class Route(Layer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortcut(Layer):
-    """The sum of its inputs, with as many channels as the first input has. Further channels of
-    others are ignored; an input with fewer channels is added to the first channels."""
+    """The sum of its inputs, with as many channels as the first input has. If another input has
+    more channels, the rest are ignored. If it has fewer, it is added to the first channels."""
 
     activation: str
 
@@ -399,7 +399,7 @@ def _read_convolution(section: CfgSection, architecture: CfgNetwork) -> Convolut
 
 
 def _read_maxpool(section: CfgSection, architecture: CfgNetwork) -> MaxPool:
-    """Read a pool. ``padding`` is a total; half of it, rounded down, is on the left and top."""
+    """Read a pool. ``padding`` is the total; half of it, rounded down, is on the left and top."""
     source = _previous_layer(section, architecture)
     _refuse_keys(section, "maxpool_depth", "antialiasing")
     stride = _read_strides(section)
@@ -498,8 +498,8 @@ def _read_shortcut(section: CfgSection, architecture: CfgNetwork) -> Shortcut:
 
 
 def _read_multiplication(section: CfgSection, architecture: CfgNetwork) -> Multiplication:
-    """Multiply ``from`` by the previous layer, which has one factor per value ([sam]), per position
-    (``scale_wh``) or per channel."""
+    """Read a product of layer ``from`` and the previous layer. The previous layer has one factor
+    per value ([sam]), per position (``scale_wh``) or per channel."""
     factors = _previous_layer(section, architecture)
     sources = _find_layers(section, architecture, "from")
     if len(sources) != 1:
@@ -604,7 +604,7 @@ def _read_anchors(section: CfgSection) -> tuple[tuple[float, float], ...]:
 
 
 class SectionKind(NamedTuple):
-    """The function that reads a section, and the known keys (without those for training)."""
+    """The function that reads a section, and the section's known keys (without TRAINING_KEYS)."""
 
     read: Callable[[CfgSection, CfgNetwork], Layer]
     keys: frozenset[str]

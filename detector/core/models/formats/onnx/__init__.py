@@ -5,7 +5,7 @@
 load.py       file -> ForeignGraph (foreign.py): one input, standard operators, opset 17 or newer
 metadata.py   read names, stride, size and task, as the exporter wrote them
 shapes.py     set the requested size and batch, and compute all constants;
-              rebatch.py: change the batch of a file that has a fixed one, if provably correct
+              rebatch.py: change a batch that the file fixes, if that is provably correct
 recognise.py  find the family and the layout of the outputs (models/layouts), with evidence.py
 rewrite.py    add our input and outputs, simplify operators, rename nodes
 
@@ -49,7 +49,7 @@ WEIGHTED = frozenset(
     "Conv ConvTranspose Gemm MatMul BatchNormalization LayerNormalization InstanceNormalization "
     "GroupNormalization PRelu QLinearConv ConvInteger MatMulInteger QLinearMatMul".split()
 )
-# Advice for a file that we built from another exporter's, if its detections are impossible.
+# Advice if the detections are impossible and we built the file from another exporter's file.
 BUILD_AGAIN = "build it again from the exported file, with a --describe that fits it"
 ARITHMETIC = frozenset("Add Mul Sub Div".split())
 
@@ -206,7 +206,7 @@ def _read_output_shapes(path: Path, graph: ForeignGraph) -> list[tuple[int, ...]
 def _count_macs(
     path: Path, foreign: ForeignGraph, graph: onnx.ModelProto, rules: InputRules, notes: list[str]
 ) -> tuple[int, bool]:
-    """Return a picture's MACs, and whether that is an upper bound; if so, add it to ``notes``."""
+    """Return a picture's MACs, and whether they are an upper bound. If they are, add a note."""
     from detector.core.models.formats.onnx.most_macs import most_macs
     from detector.core.models.graph.build import count_macs, uncounted
 
@@ -284,7 +284,7 @@ def _refuse_broken_weights(path: Path, graph: ForeignGraph) -> None:
 
 
 def _scales_fit(graph: ForeignGraph, node: onnx.NodeProto, scales: NDArray[Any]) -> bool:
-    """Return whether scales are positive, and are one in total, or one per channel or block."""
+    """Return whether scales are positive, and one in total, or one for each channel or block."""
     if not (scales > 0).all():
         return False
     shape = graph.shape(node.input[0])

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Key = tuple[str, str, str]  # a function's domain, name and overload
 
 MAX_NODES = 100_000  # including subgraphs and inlined functions
-MAX_CALLS = 100  # depth of calls; users cannot raise it: onnx inlines recursively
+MAX_CALLS = 100  # depth of calls; users cannot raise it, because onnx inlines recursively
 MAX_NAME = 4096  # characters
 MAX_FIELDS = 1_000_000
 MAX_STRUCTURE = 24 << 20  # bytes of nodes, names and shapes; up to 80 times as many in memory

@@ -88,7 +88,7 @@ def _returns_empty(branch: onnx.GraphProto) -> bool:
 
 
 def _add_row_of_zeros(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.NodeProto:
-    """Return a Pad that adds a row of zeros. The maximum stays, as coordinates are not negative."""
+    """Return a Pad that adds a row of zeros. No coordinate is below 0, so the maximum stays."""
     rank = len(graph.dims[node.input[0]])
     pads = np.zeros(2 * rank, np.int64)
     pads[rank] = 1  # after the last row

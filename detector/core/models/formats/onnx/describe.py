@@ -44,7 +44,7 @@ outputs:
 
 
 def describe_graph(path: Path, evidence: Evidence, family: str | None) -> str:
-    """Return the description by which we read the file, or else a template, as YAML. Raises
+    """Return as YAML the description by which we read the file, or a template. Raises
     ModelError."""
     try:
         result = recognise(evidence, asked=family)

@@ -44,7 +44,7 @@ DESCRIBE_PIXELS = (
 PAGE = f"{__address__}/blob/main/docs/models.md"
 YOLOS = re.compile(r"yolox|yolov?(5|6|7|8|9|10|11|12|26)(?!\d)|rt[-_]?detr")
 
-# Graphs with a smaller factor (1/255, or 1/58 with a deviation) take pixels of 0..255, others 0..1.
+# Below this factor (1/255, or 1/58 with a deviation), a graph takes pixels of 0..255, else 0..1.
 LARGEST_PIXEL_FACTOR = 0.05
 
 
@@ -83,11 +83,11 @@ class Evidence(OutputShapes):
     width: int
     planar: bool
     forced: bool = False
-    suffix: str = ".onnx"  # the model file's suffix
+    suffix: str = ".onnx"  # the model file's
     # What the file states about its input, as keys of ``InputDescription``.
     stated: Mapping[str, Any] = field(default_factory=dict)
     makers: dict[str, onnx.NodeProto] = field(init=False)
-    response: float | None = None  # ``probed.measure_spread``; None before the probe
+    response: float | None = None  # result of ``probed.measure_spread``; None before the probe
     _probed: Mapping[str, NDArray[Any]] | None = None
     _was_probed: bool = False
     _bright: bool = False
@@ -106,7 +106,7 @@ class Evidence(OutputShapes):
         return names is None or len(names) == classes or self.forced
 
     def stated_family(self) -> tuple[str | None, str]:
-        """Return the YOLO that the metadata's description or the file's name states, and where."""
+        """Return the YOLO that the metadata or the file's name states, and which of these did."""
         for text, where in (
             (self.metadata.description, "from the metadata"),
             (self.graph.name, "from the file's name"),
@@ -123,7 +123,7 @@ class Evidence(OutputShapes):
         return self.metadata.names is not None and self.metadata.stride is not None
 
     def is_yolo(self) -> bool:
-        """Return whether names or metadata show a YOLO. Shapes cannot: RTMDet's are the same."""
+        """Return whether names or metadata show a YOLO. (RTMDet has the same shapes.)"""
         return self.stated_family()[0] is not None or self.has_exporter_metadata()
 
     def has_separate_boxes(self) -> bool:
@@ -185,7 +185,7 @@ class Evidence(OutputShapes):
         return node
 
     def is_raw(self, name: str) -> bool:
-        """Return whether an output only joins outputs of convolutions, or the logistic of these."""
+        """Return whether an output only joins outputs of convolutions, perhaps after a logistic."""
         pending, visited = [name], set()
         while pending:
             node = self.makers.get(pending.pop())
@@ -215,7 +215,7 @@ class Evidence(OutputShapes):
         return " ".join(words)
 
     def joined_widths(self, name: str, columns: int) -> list[int]:
-        """Return the widths of the parts that are joined into an output's ``columns``; or []."""
+        """Return the widths of the parts that form an output's ``columns``, or [] if unknown."""
         node = self.maker(name)
         while node is not None and node.op_type == "Transpose":
             node = self.maker(node.input[0])
@@ -371,7 +371,7 @@ class Evidence(OutputShapes):
         )
 
     def _run(self, names: list[str], picture: NDArray[Any]) -> dict[str, NDArray[Any]] | None:
-        """Return tensors ``names`` of an inference; None if it fails (the engine reports why)."""
+        """Run the graph and return tensors ``names``, or None if it fails (the engine says why)."""
         import onnxruntime
         from onnx import helper
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class ForeignGraph:
     """``dims``, ``types``: shape and type of every tensor, from the latest ``infer``. ``sizes``:
-    inputs for the picture's size. ``declared``: shapes of outputs in the file, for use if inference
-    fails; empty at another size or batch. ``uses_declared``: the outputs that use them."""
+    inputs for the picture's size. ``declared``: outputs' shapes as the file states them. They are
+    used if inference fails (``uses_declared``), and are empty at another size or batch."""
 
     name: str
     opset: int
@@ -54,7 +54,7 @@ class ForeignGraph:
 
     def _take_declared(self, name: str) -> bool:
         """Use the declared shape of an output if inference leaves two or more dimensions unknown. A
-        single unknown dimension is a list's length, which is declared for one example picture."""
+        single unknown dimension is a list's length, for which the file states only an example."""
         declared = self.declared[name]
         inferred = self.dims.get(name, (None,) * len(declared))
         fits = len(inferred) == len(declared) and all(
@@ -72,7 +72,7 @@ class ForeignGraph:
         return tuple(dim for dim in dims if dim is not None)
 
     def model(self, *, light: bool = False) -> onnx.ModelProto:
-        """Return the graph as a model. ``light``: replace large constants by inputs."""
+        """Return the graph as a model. ``light``: large constants are replaced by inputs."""
         from onnx import helper
 
         infos = [
@@ -146,7 +146,7 @@ class ForeignGraph:
 
 
 def constant_of(node: onnx.NodeProto) -> onnx.TensorProto | None:
-    """Return the tensor of a Constant node; None for other nodes, or if it is a plain number."""
+    """Return the tensor of a Constant node; None for other nodes and for plain numbers."""
     if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(node.output) != 1:
         return None
     values = [attribute.t for attribute in node.attribute if attribute.name == "value"]

@@ -66,7 +66,7 @@ def meaning_of(name: str) -> ExtraInput | None:
 def split_inputs(
     path: Path, model: onnx.ModelProto, heavy: Collection[str]
 ) -> tuple[onnx.ValueInfoProto, list[onnx.ValueInfoProto]]:
-    """Return the input for the picture and those for its size. Raises ModelError for others.
+    """Return the picture's input and the inputs for its size. Other inputs raise ModelError.
     ``heavy``: large constants, which are listed as inputs (in old files, all constants are)."""
     graph = model.graph
     constants = {*heavy, *(tensor.name for tensor in graph.initializer)}

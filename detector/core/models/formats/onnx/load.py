@@ -90,8 +90,8 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, hashlib._Hash]:
 
 
 def _remove_heavy(path: Path, model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
-    """Replace large constants by inputs, in place, and return them. Each step copies the model,
-    which must stay below protobuf's limit of 2 GiB."""
+    """Replace large constants by inputs, in place, and return the constants. Each later step copies
+    the model, and copies must stay below protobuf's limit of 2 GiB."""
     from onnx import helper
 
     graph = model.graph
@@ -196,7 +196,7 @@ def _raise_opset(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _restore_coordinates(model: onnx.ModelProto) -> None:
     """Make each Resize multiply coordinates by the scale and round down, like Upsample and Resize
-    of opset 10. When onnx 1.23.2 converts these, it uses the other defaults of later opsets."""
+    of opset 10. When onnx 1.23.2 converts these, it uses later opsets' defaults, which differ."""
     from onnx import helper
 
     for node in model.graph.node:

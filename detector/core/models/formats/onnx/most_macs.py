@@ -1,4 +1,4 @@
-"""Bound the multiply-accumulates of a graph if the picture decides how many rows layers compute.
+"""Bound the multiply-accumulates of a graph in which the picture decides how many rows layers have.
 
 The first stage of a two-stage detector finds a number of regions that depends on the picture. The
 operators that count regions have bounds: NonZero returns at most one index per element,
@@ -6,9 +6,9 @@ NonMaxSuppression and TopK at most one per box. We infer shapes in a copy of the
 of these operators returns its maximum number of rows, with unknown values.
 
 These shapes are upper bounds only if no size falls when a count rises. So we compute values from
-counts only through operators whose results never fall then (``RISING``). Other values, and sizes
-that depend on them, stay unknown. A file with unknown sizes is refused. A Reshape adds no elements;
-we assume that it splits them in the same way as for the maximum.
+counts only through operators whose results never fall either (``RISING``). Other values, and sizes
+that depend on them, stay unknown. A file with unknown sizes is refused. A Reshape keeps the number
+of elements; we assume that it divides them among the axes as it does for the maximum.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from detector.core.models.graph.build import node_macs, uncounted
 if TYPE_CHECKING:
     import onnx
 
-# Operators whose output values shape inference computes, to find shapes.
+# Operators whose results shape inference computes if later shapes depend on them.
 FOLLOWED = frozenset("Add Sub Mul Cast Concat Gather Slice Squeeze Unsqueeze Size".split())
-MAX_BOUND = 1 << 40  # rows; a larger bound counts as none
+MAX_BOUND = 1 << 40  # rows; a larger bound counts as no bound
 COUNTING = ("NonZero", "NonMaxSuppression", "TopK", "Compress", "Unique")
 # Operators whose results never fall when their first input, which holds counts (>= 0), rises.
 RISING = frozenset(
@@ -175,7 +175,7 @@ def _largest_shapes(graph: ForeignGraph, node: onnx.NodeProto) -> list[tuple[int
 
 
 def _most_boxes(graph: ForeignGraph, node: onnx.NodeProto) -> list[tuple[int, ...]] | None:
-    """Return [batch x classes x boxes, 3], with the node's limit of boxes per class."""
+    """Return the shape [batch x classes x boxes, 3]. boxes: the node's limit for each class."""
     scores = graph.shape(node.input[1])
     if scores is None or len(scores) != 3:
         return None

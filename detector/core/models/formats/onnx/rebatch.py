@@ -2,7 +2,7 @@
 
 The proof follows the batch axis from the input through every node. The rules below check that each
 operator treats pictures separately, and that no Reshape merges or splits the axis. Operators
-without a rule are refused. Only constants with the batch size change.
+without a rule are refused. Only constants that contain the batch size are changed.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _follow_broadcast(walk: _BatchAxes, node: onnx.NodeProto) -> int:
 
 
 def _check_axis(axis: int, used: int, rank: int) -> int:
-    """Return the batch axis ``axis``; refuse an operator that works along it (``used``)."""
+    """Return ``axis``, the batch axis. Refuse an operator whose own axis ``used`` is the same."""
     if used % rank == axis:
         raise _UnprovenError("it works along the batch axis")
     return axis
@@ -173,7 +173,7 @@ def _follow_along(walk: _BatchAxes, node: onnx.NodeProto) -> int:
 
 
 def _axis_without(axis: int, removed: Sequence[int], rank: int) -> int:
-    """Return the batch axis after the axes ``removed`` are removed."""
+    """Return where the batch axis is after the axes ``removed`` are removed."""
     positive = {other % rank for other in removed}
     if axis in positive:
         raise _UnprovenError("it removes the batch axis")
@@ -250,7 +250,7 @@ def _follow_grid_sample(walk: _BatchAxes, node: onnx.NodeProto) -> int:
 def _follow_matmul(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     ranks = [len(walk.shape(name)) for name in node.input]
     if node.input[0] in walk.axes and node.input[1] not in walk.axes and ranks[1] == 2:
-        # Rows are independent of each other, so the batch may be their axis.
+        # Rows are independent of each other, so the batch axis may be the axis of rows.
         return _check_axis(walk.axes[node.input[0]], -1, ranks[0])
     for name, rank in zip(node.input, ranks, strict=True):
         if name in walk.axes and walk.axes[name] >= rank - 2:
@@ -297,7 +297,8 @@ def _follow_flatten(walk: _BatchAxes, node: onnx.NodeProto) -> int:
 
 
 def _follow_reshape(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    """Find the result's batch axis: the products of dimensions before and after it must be kept."""
+    """Find the result's batch axis. The products of sides before and after it must stay the
+    same."""
     axis, source, target = (
         walk.only_axis(node),
         walk.shape(node.input[0]),

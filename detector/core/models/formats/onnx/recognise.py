@@ -61,7 +61,7 @@ class Recognition:
 def recognise(
     evidence: Evidence, *, asked: str | None = None, described: Description | None = None
 ) -> Recognition:
-    """Recognise a folded graph. Raises ModelError that shows the outputs and the expected ones."""
+    """Recognise a folded graph. Raises ModelError that shows the outputs and those expected."""
     metadata = evidence.metadata
     if described is not None:
         return _as_described(evidence, described)
@@ -185,7 +185,7 @@ def _has_signs(evidence: Evidence, known: Description) -> bool:
 
 
 def _by_layout(evidence: Evidence) -> Recognition | None:
-    """Return the first layout that fits. If the file names its family, only try its layouts."""
+    """Return the first layout that fits. If the file names a family, only its layouts are tried."""
     named, where = evidence.stated_family()
     for kind, layout in layouts().items():
         if named is not None and kind not in family(named).layouts:
@@ -205,7 +205,7 @@ def _by_layout(evidence: Evidence) -> Recognition | None:
 
 
 def doubt_of(evidence: Evidence, bound: Bound) -> str | None:
-    if bound.joined:  # one output per stride: proved by a description or by all their names
+    if bound.joined:  # one output per stride: a description or the outputs' names prove it
         return None
     assert bound.reading is not None
     if (results := evidence.probe()) is None:

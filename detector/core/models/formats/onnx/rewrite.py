@@ -3,7 +3,7 @@
 ``read`` takes these steps in this order:
 
 ``settle_outputs``      makes outputs float32 of fixed shape, with the batch as the first axis
-``simplify_operators``  gives each node one output, and a Slice bounds from 0 to the length
+``simplify_operators``  gives each node one output, and each Slice bounds from 0 to the length
 ``put_prefix``          makes the input u8 RGB NHWC, and converts it to the network's pixels
 ``rename_all``          names nodes by paths of identifiers, and outputs like their nodes
 """
@@ -84,8 +84,8 @@ def join_levels(graph: ForeignGraph, joined: Mapping[str, JoinedOutput]) -> None
 def settle_outputs(
     graph: ForeignGraph, names: tuple[str, ...], bare: Collection[str], batch: int
 ) -> None:
-    """Make ``names`` the outputs, each a node's first output, in place. Those in ``bare`` get a
-    batch axis. A list whose length depends on the picture ([K, 7]) gets MAX_ROWS rows."""
+    """Make ``names`` the graph's outputs, in place. Each is then the first output of its node.
+    Outputs in ``bare`` get a batch axis. A list of varying length ([K, 7]) gets MAX_ROWS rows."""
     from onnx import TensorProto
 
     for name in names:
@@ -136,7 +136,7 @@ def _settle_output(graph: ForeignGraph, name: str, bare: bool) -> str:
                 "Unsqueeze", "output.batch", [x, graph.constant("output.axes", np.array([0]))]
             )
         )
-    elif not nodes and graph.makers()[name].output[0] != name:  # it must be its node's first
+    elif not nodes and graph.makers()[name].output[0] != name:  # must be the node's first output
         nodes.append(graph.node("Identity", "output", [x]))
     graph.nodes += nodes
     return nodes[-1].output[0] if nodes else name
@@ -175,7 +175,7 @@ def _fix_length(graph: ForeignGraph, name: str, x: str) -> list[onnx.NodeProto]:
 
 
 def simplify_operators(graph: ForeignGraph) -> None:
-    """Replace each Split by Slices, and bounds that count from the end by ones from the start.
+    """Replace each Split by Slices, and make all bounds of a Slice count from the start.
 
     Give a GridSample's inputs one type, which ONNX Runtime and TensorRT need. Before a
     GatherElements (YOLOv10), use a Split: OpenVINO 2026.4 removes a Slice there and then rejects
@@ -243,7 +243,7 @@ def _split_to_slices(graph: ForeignGraph, node: onnx.NodeProto) -> list[onnx.Nod
 
 
 def _resolve_bounds(graph: ForeignGraph, node: onnx.NodeProto) -> None:
-    """Rewrite the bounds of a Slice that count from the end or exceed it, in place."""
+    """Rewrite, in place, the bounds of a Slice that count from the end or lie beyond it."""
     shape = graph.shape(node.input[0])
     parts = [graph.value(name) if name else None for name in node.input[1:]]
     if (
@@ -277,7 +277,7 @@ def _resolve_bounds(graph: ForeignGraph, node: onnx.NodeProto) -> None:
 
 
 def put_prefix(graph: ForeignGraph, pixels: Pixels, *, planar: bool) -> None:
-    """Add our input before the graph, in place: u8 RGB NHWC, Cast, Transpose, channel order, scale.
+    """Add our input (u8 RGB NHWC), a Cast, Transpose, channel order and scale before the graph.
 
     ``planar``: the graph reads NCHW. Order and scale are folded into the first convolutions, unless
     their weights have half precision (1/255 would round to zero) or a mean is subtracted.
@@ -393,7 +393,7 @@ def _swap_channels(graph: ForeignGraph, x: str, axis: int) -> list[onnx.NodeProt
 
 
 def _fold_into_weights(graph: ForeignGraph, start: str, order: list[int], scale: float) -> bool:
-    """Reorder and scale the weights that read the picture; return False if other nodes read it."""
+    """Reorder and scale weights of Convs that read the picture. Return False if others read it."""
     orders = {start: order}
     convolutions: list[tuple[onnx.NodeProto, list[int]]] = []
     for node in graph.nodes:
@@ -452,7 +452,7 @@ def _join_orders(orders: list[list[int]]) -> list[int]:
 def rename_all(graph: ForeignGraph) -> None:
     """Rename nodes, tensors and constants, in place: ``/model.0/conv/Conv`` becomes
     ``model.0.conv`` if it is the module's only node. No name is a prefix of another name, since
-    torch's modules would clash."""
+    torch modules with such names would clash."""
     names = _node_names(graph.nodes)
     tensors = {graph.input.name: graph.input.name}
     for node, name in zip(graph.nodes, names, strict=True):

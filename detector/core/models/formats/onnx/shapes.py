@@ -1,8 +1,8 @@
 """Fix all shapes of a graph, for the requested size and batch or for the file's own.
 
-``settle_shapes`` writes both into the input, then ``fold`` computes everything that does not depend
-on the picture. A size that the file fixes is changed only if ``_refuse_fixed_sizes`` permits it, a
-fixed batch only if ``rebatch`` proves the change correct.
+``settle_shapes`` sets size and batch of the input. Then ``fold`` computes everything that does not
+depend on the picture. A size that the file fixes is changed only if ``_refuse_fixed_sizes``
+permits it. A fixed batch is changed only if ``rebatch`` proves the change correct.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ GROWING = frozenset(
     "Expand Tile Range Pad OneHot MatMul Gemm ConstantOfShape EyeLike GatherND GatherElements "
     "Gather Constant".split()
 )
-# For other operators, ONNX's evaluator loops in Python: cost per element, and limit of elements.
+# Other operators run in Python in ONNX's evaluator: their cost per element, and most elements.
 SLOW, SLOW_ELEMENTS = 1000, 4096
 OPEN_END = np.iinfo(np.int32).max  # exporters write "to the end" as the largest int32 or int64
 # Operators that do not depend on the input size, in addition to the element-wise ones.
@@ -182,7 +182,7 @@ def fold(graph: ForeignGraph) -> None:
         graph.infer()
         check_operands(graph)
     except ModelError:
-        refuse_branches(graph)  # they may be the reason why inference failed
+        refuse_branches(graph)  # branches may be why inference failed
         raise
     refuse_branches(graph)
 
@@ -233,7 +233,7 @@ def fold_once(graph: ForeignGraph, work: int, kept: Set[str] = frozenset()) -> t
 def _gather_sides(
     graph: ForeignGraph, node: onnx.NodeProto, shapes: dict[str, Dims]
 ) -> NDArray[Any] | None:
-    """Return dimensions that a Gather takes from a known shape. A Shape is added to ``shapes``."""
+    """Return dimensions that a Gather takes from a known shape. Add a Shape node to ``shapes``."""
     if any(name in graph.outputs for name in node.output):
         return None
     if node.op_type == "Shape" and (dims := graph.dims.get(node.input[0])) is not None:
@@ -259,7 +259,7 @@ def _make_constants(graph: ForeignGraph, node: onnx.NodeProto, values: list[NDAr
 
 
 def _cost(graph: ForeignGraph, node: onnx.NodeProto) -> int | None:
-    """Return the cost of folding a node, in elements read and written; None if it must stay."""
+    """Return a node's folding cost in elements read and written; None if the node must stay."""
     if any(name in graph.outputs for name in node.output):
         return None
     if node.op_type == "Shape":

@@ -1,7 +1,7 @@
 """Check that the tensors of an ONNX file have as many bytes as their types and shapes need.
 
 Tensors occur as constants of a graph, and in Constant nodes, branches and local functions.
-``read_external_data`` reads those in other files, which must be in the model's folder.
+``read_external_data`` reads tensors from other files; these must be in the model's folder.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class Architecture:
 
     @property
     def needed(self) -> list[NetStep]:
-        """The steps that an output needs. Others are for training (yolov7-w6's auxiliary heads)."""
+        """The steps that outputs need. The rest are for training (yolov7-w6's auxiliary heads)."""
         names = {value.name for value in self.head.outputs} if self.head else set()
         steps = []
         for step in reversed(self.steps):
@@ -180,7 +180,7 @@ class Architecture:
 
 @dataclass(slots=True)
 class ArchitectureBuilder:
-    """Adds the parts one by one. A checkpoint's ``modules`` may overrule ``activation``."""
+    """Adds parts one by one. Activations in a checkpoint's ``modules`` override ``activation``."""
 
     architecture: Architecture
     activation: Activation

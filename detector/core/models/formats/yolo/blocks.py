@@ -7,9 +7,9 @@ YOLOv7's, and the ``Design``, which adds all rows of a description.
 YOLOv5's blocks are written from the graphs that its releases published and from the names and
 shapes in their state dicts. CSP: arXiv 1911.11929; pyramid pooling: arXiv 1406.4729.
 
-YOLOv7's are written from its paper (arXiv 2207.02696) and from the names in its state dicts.
+YOLOv7's blocks are written from its paper (arXiv 2207.02696) and the names in its state dicts.
 RepConv: planned re-parameterised convolution, section 4.1 (RepVGG, arXiv 2101.03697). Implicit
-layers: YOLOR, arXiv 2105.04206. The graph omits auxiliary heads (section 4.2), which only train.
+layers: YOLOR, arXiv 2105.04206. Auxiliary heads (section 4.2), used only in training, are omitted.
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ Anchors = list[tuple[tuple[float, float], ...]]
 
 @dataclass(slots=True)
 class Design:
-    """Builds the architecture for any input size. ``anchors``: stored with the weights, if any."""
+    """Builds the architecture for any input size. ``anchors``: the weights file's, if any."""
 
     description: YamlNetwork
     modules: Mapping[str, Module] = field(default_factory=dict)

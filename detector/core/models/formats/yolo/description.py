@@ -60,7 +60,7 @@ StoredRow = tuple[  # from, repeats, block, arguments
 @dataclass(frozen=True, slots=True)
 class Activation:
     kind: str  # a key of ACTIVATIONS in graph/operators.py
-    slope: float = 0.1  # slope of "leaky"
+    slope: float = 0.1  # used by "leaky" only
 
 
 SILU, LINEAR = Activation("silu"), Activation("linear")
@@ -114,7 +114,7 @@ class YamlNetwork:
     classes: int
     depth: float
     width: float
-    # Width, height in pixels, by detection layer; None if only the weights hold them.
+    # Each detection layer's anchors (width, height) in pixels; None if only the weights have them.
     anchors: list[tuple[tuple[float, float], ...]] | None
     activation: Activation
     rows: list[YamlRow]

@@ -56,7 +56,7 @@ PICTURE_SCALE = 1 / 255  # u8 pixels to 0..1
 
 
 def network_of_contents(contents: Contents, digest: bytes, request: ModelRequest) -> Network:
-    """Return the network of a weights file, built by its own or a fitting packaged description."""
+    """Build the network by the description in the weights file, or else by a packaged one."""
     if contents.description is not None:
         description = parse_description(contents.description, str(request.path))
     else:

@@ -13,7 +13,7 @@ from detector.core.errors import ModelError
 from detector.core.models.formats.checkpoint.contents import BUFFERS, Contents
 from detector.core.models.formats.yolo.architecture import Architecture, ConvStep
 
-EPSILON = 1e-3  # batch norm's in both families, unless a checkpoint's module states another
+EPSILON = 1e-3  # in both families' batch norms, unless a checkpoint's module states another value
 
 Floats = NDArray[np.float64]
 
@@ -146,7 +146,6 @@ class StoredNumbers:
             ) from exc
 
     def _check_settings(self, path: str, step: ConvStep, kernel: int, padding: int) -> None:
-        """Compare the settings of the checkpoint's module with those of our block."""
         module = self.contents.modules.get(path)
         if module is None:
             return
@@ -187,7 +186,7 @@ def _format_shape(shape: Sequence[int]) -> str:
 
 
 class StoredAnchors(NamedTuple):
-    layers: list[tuple[tuple[float, float], ...]]  # width, height by detection layer
+    layers: list[tuple[tuple[float, float], ...]]  # per layer: (width, height) of each anchor
     in_cells: bool  # False: in pixels
 
 
