@@ -68,7 +68,7 @@ FORBIDDEN_LIBRARIES = {  # libraries that a room must not import, not even insid
 WING_WORDS = {
     rf"detector\.({'|'.join(WINGS)})": "",
     "bytetrack|ocsort": "api/__init__ cli/translating config/elsewhere",
-    "infer_every": "api/__init__ api/options api/results config/reference",
+    "infer_every": "api/__init__ api/options api/results",
     "Zone(Book|Count|Event)|Scene": "",
     "mqtt|webhook": "",
     "Hub|Roster|home_assistant": "",

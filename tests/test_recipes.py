@@ -58,8 +58,9 @@ LISTS += ["tests/config", "tests/cli/test_docs.py", "tests/live/events/test_deli
 
 
 def run(copy: Path, *words: str, expected: int = 0) -> str:
+    """Run a module, or a program of scripts/."""
     environment = {**os.environ, "PYTHONPATH": str(copy)}
-    command = [sys.executable, "-m", *words]
+    command = [sys.executable, *(() if "/" in words[0] else ("-m",)), *words]
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
     assert done.returncode == expected, done.stdout[-4000:] + done.stderr[-4000:]
     return done.stdout
@@ -82,7 +83,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (copy / "drawer").mkdir()
     for number in range(3):
         cv2.imwrite(f"{copy}/drawer/{number}.png", np.zeros((90, 120, 3), np.uint8))
-    run(copy, "detector.core.config.reference")
+    run(copy, "scripts/options")
     run(copy, "detector.live.page.openapi", "docs/openapi.json")
     return copy
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.core.config.reference import default_yaml, options_table
 from detector.core.config.schema import choices_of
 from detector.tracks.config import TrackingConfig
 from detector.tracks.tracker import NONE
 from detector.tracks.trackers import find, names
+from tests.conftest import CHECKOUT
 from tests.tracks.scenes import hidden, ids_of, straight, turning
 
 CONF = 0.25
@@ -18,7 +18,8 @@ ALL = pytest.mark.parametrize("name", names())
 
 def test_option_and_documentation_list_every_tracker() -> None:
     assert list(names()) == list(choices_of(TrackingConfig.__dataclass_fields__["track"]))
-    assert all(name in default_yaml() and name in options_table() for name in names())
+    pages = [(CHECKOUT / page).read_text() for page in ("cfg/default.yaml", "docs/usage.md")]
+    assert all(name in page for name in names() for page in pages)
     assert all(find(name).hits_needed >= 1 and find(name).lowest_conf > 0 for name in names())
 
 

@@ -259,7 +259,7 @@ class TestGivingUp:
         failures = bench.collector.failures()
         assert "rtsp://cam/a" in failures
         assert failures.count("nothing listens") == len(names) - 1
-        assert failures.endswith("; use --wait to keep trying")
+        assert failures.endswith("; a run with --wait keeps trying")
 
     @pytest.mark.parametrize("is_removed", [False, True])
     def test_does_not_end_if_one_camera_was_live(self, is_removed):

@@ -1,6 +1,6 @@
 """The options of ``Detector`` with their types, for type checkers and editors.
 
-Made from detector/core/config/schema.py by ``python -m detector.core.config.reference``: change it
+Made from detector/core/config/schema.py by ``scripts/options``: change it
 there.
 """
 

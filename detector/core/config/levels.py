@@ -45,7 +45,9 @@ def collect_levels(
     from detector.core.models.catalogue import folder, known
 
     given = {name: value for name, value in flags.items() if value is not None}
-    lower = [read_level(folder() / "default.yaml")]
+    origin, content = read_level(folder() / "default.yaml")
+    # The file also lists options of wings, which may be absent.
+    lower = [(origin, {name: content[name] for name in content if name in option_groups()})]
     upper = [*([_read_own_file(config_file)] if config_file else []), (COMMAND_LINE, given)]
     model = merge_levels(*lower, *upper).network.model
     if model in known():

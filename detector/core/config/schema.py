@@ -1,6 +1,6 @@
 """The options of the core, with default, limits and help. WING/config.py has the options of a wing.
 
-The command line (cli/command.py), cfg/default.yaml and the table in docs/usage.md (reference.py)
+The command line (cli/command.py), cfg/default.yaml and the table in docs/usage.md (scripts/options)
 are made from this tree. levels.py fills it from files and flags, and checks the values.
 """
 

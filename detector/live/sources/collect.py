@@ -43,7 +43,7 @@ BUSY = 0.8  # busy share of inference above which a batch waits for more picture
 SMOOTHING = 0.1  # weight of the latest batch in the mean execution time
 BACK_S = 1.0  # if stamps step back further, the camera's clock was set
 AHEAD_S = 10.0  # stamps may run this far ahead, because servers send buffered pictures first
-GAVE_UP = "; use --wait to keep trying"
+GAVE_UP = "; a run with --wait keeps trying"
 NO_FACTS = FeedFacts(ENDED, 0)
 SPARE_PICTURES = 32  # at most this many buffers of other sizes are kept for reuse
 

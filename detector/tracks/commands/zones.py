@@ -45,7 +45,7 @@ class ZonesCommand(HelpfulCommand):
 
 @subcommand(
     cls=ZonesCommand,
-    options=config_options("input", "live", only=("start", "decoder", "video_track", "wait")),
+    options=config_options("input", only=("start", "decoder", "video_track")),
     examples=(
         "detect-video zones in.mp4                   # in-zones.yaml and .html",
         "detect-video zones in.mp4 --start 1:30      # a still of that moment",
