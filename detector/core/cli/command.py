@@ -100,7 +100,7 @@ def config_options(
     defaults: Mapping[str, Any] | None = None,
 ) -> list[click.Option]:
     """Make options of the configuration; None if not given. ``groups``, ``but``: groups to include,
-    exclude; ``only``, ``without``: options likewise. ``defaults``: those that the help shows."""
+    exclude; ``only``, ``without``: options likewise. ``defaults``: values that the help shows."""
     own = defaults or {}
     return [
         _click_option(option_groups()[group].title, leaf, own.get(leaf.name, leaf.default))

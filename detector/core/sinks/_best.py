@@ -1,6 +1,6 @@
 """Find the best picture of each track, keeping one candidate per track.
 
-A picture with the whole object is better than one in which the frame's border cuts it. Otherwise,
+A picture of the whole object is better than a picture of an object cut by the border. Otherwise,
 the picture with the larger product side x score x sharpness is better. The side is the square root
 of the box's area in pixels. Sharpness is v / (v + 100), where v is the variance of the Laplacian of
 the grey crop, scaled to 64x64 so that distance does not matter. A picture must be better by 5% to
