@@ -38,7 +38,7 @@ def test_exported_names_are_few_sorted_and_defined():
         _ = package.Detektor
 
 
-def test_dir_lists_the_public_names():
+def test_builtin_dir_lists_the_public_names():
     shown = [name for name in dir(package) if not name.startswith("_")]
     assert set(package.__all__) - {"__version__"} <= set(shown)
     assert not {"os", "TYPE_CHECKING"} & set(shown)

@@ -52,10 +52,10 @@ def test_match_above_the_threshold_and_missing_match_are_not_crossings():
     )
     assert count_crossings(detections_of(("a", 0.9, 0)), detections_of()) == 0
     assert count_crossings(detections_of(("a", 0.9, 0)), detections_of(("b", 0.1, 0))) == 0, (
-        "a box elsewhere is no match"
+        "a box elsewhere does not match"
     )
     assert count_crossings(detections_of(("a", 0.9, 0)), detections_of(("a", 0.1, 1))) == 0, (
-        "a box of another class is no match"
+        "a box of another class does not match"
     )
     assert count_crossings(detections_of(), detections_of()) == 0
 

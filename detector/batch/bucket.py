@@ -2,9 +2,8 @@
 
     PREFIX/files/NAME/...      an item's outputs, and done.json, its marker, which is written last
     PREFIX/detections/...      the dataset
-    PREFIX/job.json            the settings of all workers, written once
-    PREFIX/settings.yaml       the same settings, written once
-    PREFIX/manifest.sqlite     a copy, made every minute and at the end; failures.jsonl likewise
+    PREFIX/job.json            the settings of all workers; written once, like settings.yaml
+    PREFIX/manifest.sqlite     a copy, refreshed every minute and at the end; failures.jsonl, too
 
 Object stores cannot rename and have no locks. So an item's marker is removed before any output is
 replaced, and written after all of them. An item with a marker is complete; one without a marker is
@@ -345,8 +344,7 @@ class BucketOutputs:
 
 
 def _state_folder(place: str) -> Path:
-    """Return the local folder for ``place``. The folder's name depends on the endpoint, since two
-    endpoints may have buckets of the same name."""
+    """Return the local folder of ``place``. Two endpoints may have a bucket of the same name."""
     state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     digest = hashlib.sha256(f"{endpoint}\0{place}".encode()).hexdigest()[:16]

@@ -23,8 +23,7 @@ from gpu.stand_ins import AbsentError, fake_gpu
 
 
 def each_provider(slow_copies: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield each package's name with its provider of memory on the first GPU, or with a row that
-    gives the reason why there is none."""
+    """Yield each package's name with its memory provider, or with a row on why it has none."""
     from detector.core.engines.trt import memory as packages
 
     for name in packages.PROVIDERS:

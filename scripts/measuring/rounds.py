@@ -184,7 +184,7 @@ def job(
 
 def cpu_by_stage(summary: Mapping[str, Any], stages: Sequence[str]) -> Row:
     """Return stage -> CPU milliseconds per frame. Our threads count in the whole run, libraries'
-    threads in the steady state. The key ``process`` has those of the whole process."""
+    threads in the steady state. The key ``process`` has the whole process."""
     written, libraries = summary["frames"]["written"], summary["cpu"]["libraries"] or {"stages": {}}
     row = {"process": summary["cpu"]["process_s"] * 1e3 / written}
     for stage in stages:

@@ -141,7 +141,7 @@ def test_outputs_are_equal_for_input_options(
 
 
 @pytest.mark.slow
-def test_only_detections_gives_equal_rows(folder: Path, tmp_path: Path) -> None:
+def test_option_only_detections_gives_equal_rows(folder: Path, tmp_path: Path) -> None:
     config = make_config("jsonl", "csv", only_detections=True)
     outputs = check_equal(clip(folder, "closed.mp4"), config, tmp_path)
     assert 0 < len(outputs["jsonl"].read_text().splitlines()) < 60

@@ -313,7 +313,7 @@ def test_help_of_every_command_fits_a_screen(name):
         assert len(lines) <= 60 or width != 80
 
 
-def test_config_show_names_value_and_origin(tmp_path):
+def test_command_config_show_prints_value_and_origin(tmp_path):
     own = tmp_path / "own.yaml"
     own.write_text("conf: 0.4\nsize: 320x192\n", encoding="utf-8")
     words = ["config", "show", "--config", str(own), "--iou", "0.6", "--json"]

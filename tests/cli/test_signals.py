@@ -202,7 +202,7 @@ def test_kill_9_leaves_no_process(tmp_path, command, pause_s):
 
 
 @pytest.mark.slow
-def test_kill_9_while_doctor_times_encoders_leaves_no_file(tmp_path):
+def test_kill_9_while_doctor_measures_encoders_leaves_no_file(tmp_path):
     """The file exists for two seconds, after all engines were tried."""
     process = start(tmp_path, "doctor")
     while not [*tmp_path.glob("tmp/detect-video-doctor-*/drawn*")]:

@@ -120,7 +120,7 @@ def test_json_document_is_alone_on_standard_output(tmp_path):
 
 
 @pytest.mark.slow
-def test_quiet_still_reports_a_damaged_source(tmp_path):
+def test_option_quiet_does_not_hide_a_damaged_source(tmp_path):
     clip = make(tmp_path, "05")
     process = detect_video(clip, "--engine", "null", "--quiet", "--save", "jsonl", cwd=tmp_path)
     assert process.stdout == ""

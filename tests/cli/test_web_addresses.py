@@ -64,7 +64,7 @@ def assert_hidden(secret: str, folder: Path, *texts: str) -> None:
 
 
 @pytest.mark.slow
-def test_video_url_names_its_outputs(web, out):
+def test_outputs_of_a_video_url_are_named_after_it(web, out):
     web.put("/a%20b/caf%C3%A9.mp4", web.pages["/clip.mp4"].data)
     url = f"{web.url('/a%20b/caf%C3%A9.mp4')}?token={TOKEN}&sig={TOKEN}2"
     process = run_ok(url, "--start", "0.4", "--duration", "1", *NULL, cwd=out)

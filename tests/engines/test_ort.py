@@ -117,7 +117,7 @@ def test_requested_gpu_is_not_replaced_by_the_cpu(without_cuda):
         engines.open("ort", plus_one(), EngineOptions(device="cuda:1"))
 
 
-def test_auto_notes_missing_cuda_only_if_there_is_a_gpu(without_cuda, monkeypatch, tmp_path):
+def test_missing_cuda_is_noted_only_if_there_is_a_gpu(without_cuda, monkeypatch, tmp_path):
     for driver, notes in ((tmp_path, 1), (tmp_path / "none", 0)):
         monkeypatch.setattr(ort, "NVIDIA_DRIVER", driver)
         with engines.open("ort", plus_one(), EngineOptions()) as engine:

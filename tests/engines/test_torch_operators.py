@@ -77,7 +77,7 @@ CASES = {
         "TopK", s.add("Mul", "x", np.float32(0.5)), whole(2), outputs=2, axis=1
     ),
     "TopK of the smallest": lambda s: s.add("TopK", "x", whole(2), outputs=2, axis=2, largest=0),
-    "TopK of which only the indices are used": indices_of_best,
+    "TopK with only its indices used": indices_of_best,
     "GatherElements": lambda s: s.add(
         "GatherElements", "x", np.full((2, 4, 6, 2), -1, np.int64), axis=3
     ),

@@ -72,7 +72,7 @@ def dotted(node: ast.expr) -> list[str]:
     return [node.id] if isinstance(node, ast.Name) else ["?"]
 
 
-def test_names_used_finds_names_of_every_kind():
+def test_function_names_used_finds_names_of_every_kind():
     used = names_used()
     assert {"Builder", "OnnxParser", "Runtime", "ILogger", "IProgressMonitor", "Dims"} <= used[""]
     assert used["NetworkDefinitionCreationFlag"] == {"STRONGLY_TYPED"}

@@ -112,7 +112,7 @@ def test_machine_memory_is_limited_by_the_container(tmp_path):
     assert machine_bytes(proc, root) == 1 << 30
 
 
-def test_too_much_returns_needed_and_available_memory(monkeypatch):
+def test_error_states_needed_and_available_memory(monkeypatch):
     monkeypatch.setattr(machine, "machine_bytes", lambda: 2 << 30)
     assert too_much(2 << 30) is None
     assert re.findall(r"\d\S+ GB", too_much(3 << 30)) == ["3.0 GB", "2.0 GB"]

@@ -22,7 +22,7 @@ from detector.core.errors.text import counted, join_list, split_list, split_path
         (3, ("label file", "has"), "3 label files have"),
     ],
 )
-def test_counted_uses_singular_or_plural(count, words, expected):
+def test_counted_noun_is_singular_or_plural(count, words, expected):
     assert counted(count, *words) == expected
 
 

@@ -41,7 +41,7 @@ class Runtime:
         self._logger, self.engine_host_code_allowed = logger, False
 
     def get_engine_validity(self, buffer: bytes) -> Any:
-        """Judge by the header. Without a driver, the real package always returns (INVALID, 0)."""
+        """Judge by the header. (The real package returns (INVALID, 0) if there is no driver.)"""
         trt, diagnostics = self._trt, rtx.EngineInvalidityDiagnostics
         problems, header = 0, read_header(bytes(buffer))
         if header is None:
@@ -239,7 +239,7 @@ class IExecutionContext:
         return True
 
     def report_to_profiler(self) -> bool:
-        """Report the last run, unless runs do so themselves; False without a profiler or a run."""
+        """Report the last run, unless runs are reported as they end. False: no profiler or run."""
         if self.profiler is None or (not self._timed and not self.enqueue_emits_profile):
             return False
         if not self.enqueue_emits_profile:

@@ -55,7 +55,7 @@ def test_labels_are_mapped_to_targets():
         ({3}, set(), 0),  # a picture labelled for an ignored class counts for nothing
     ],
 )
-def test_picture_counts_for_its_labelled_classes(labelled_classes, scored, boxes):
+def test_picture_is_scored_only_for_its_labelled_classes(labelled_classes, scored, boxes):
     labelled_classes = None if labelled_classes is None else frozenset(labelled_classes)
     picture = map_labels(labels((A, 0, False), (B, 1, False), labelled=labelled_classes), BOUND)
     assert picture.labelled == (None if scored is None else frozenset(scored))

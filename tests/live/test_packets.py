@@ -107,7 +107,7 @@ def test_backlog_without_a_newer_key_frame_drops_all_up_to_the_next(drops: Drops
 
 @pytest.mark.parametrize("waiting", [4, 9, 14])
 def test_packets_are_dropped_up_to_the_next_key_frame(waiting: int, drops: Drops) -> None:
-    """This applies to queued packets and to those that arrive later."""
+    """This applies to queued packets and to packets that arrive later."""
     queue = PacketQueue(5, False, drops.drop)
     fill(queue, range(waiting), 10)
     for _ in range(3):

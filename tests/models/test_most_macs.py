@@ -178,7 +178,7 @@ def test_topk_of_all_rows_is_accepted(tmp_path):
 
 
 @pytest.mark.slow
-def test_models_show_marks_macs_as_a_bound(tmp_path):
+def test_command_models_show_marks_macs_as_a_bound(tmp_path):
     path = plain(Export()).save(tmp_path / "m.onnx")
     shown = detect_video("models", "show", path, "--family", "torchvision", cwd=tmp_path)
     assert "MACs              at most 48" in shown.stdout

@@ -53,7 +53,7 @@ def test_two_classes_are_person_and_vehicle_only_by_file_name(tmp_path):
         ("a\x07\nb\n", ":1: no name on this line"),
     ],
 )
-def test_unfit_names_file_is_refused(tmp_path, content, message):
+def test_file_of_unfit_names_is_refused(tmp_path, content, message):
     (tmp_path / "t.names").write_text(content)
     with pytest.raises(ModelError) as caught:
         names_of(write_cfg(tmp_path))

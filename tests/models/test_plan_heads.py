@@ -256,7 +256,7 @@ def test_names_are_ordered_by_number(machine, tmp_path):
     assert network.names == tuple(f"class of {at}" for at in range(12))
 
 
-def test_given_names_replace_the_headers(machine, tmp_path):
+def test_given_names_replace_those_of_the_header(machine, tmp_path):
     file = file_of(machine, tmp_path, cells_answer(), {**HEADER, "names": NAMES})
     assert open_network(file, class_names=["x", "y", "z"]).names == ("x", "y", "z")
     (tmp_path / "three.names").write_text("p\nq\nr\n")

@@ -527,7 +527,7 @@ def test_command_and_detector_with_auto_use_the_timing(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_long_run_times_a_custom_model_and_detector_reads_it(shared, tmp_path, monkeypatch):
+def test_long_run_measures_a_custom_model_and_detector_reads_it(shared, tmp_path, monkeypatch):
     monkeypatch.setenv(SWITCH, "1")
     monkeypatch.setattr(base, "NVIDIA_DRIVER", Path("/no/driver"))
     monkeypatch.setattr(losses, "LIMIT_S", 100.0)  # allow for a busy machine and a short clip

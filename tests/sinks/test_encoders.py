@@ -151,7 +151,7 @@ def test_every_encoder_has_a_source_file_and_a_format() -> None:
 
 
 @pytest.mark.slow
-def test_doctor_times_usable_encoders(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_measures_the_speed_of_usable_encoders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "ENCODERS", ("x264", "nvenc"))
     monkeypatch.setattr(
         encoders, "why_not", lambda name: None if name == "x264" else "FFmpeg cannot open it"

@@ -204,7 +204,7 @@ def test_aborted_overlay_can_be_played(clip: Path, tmp_path: Path) -> None:
     assert len(packets(partial)) >= 15
 
 
-def test_mkv_suffix_means_overlay_if_save_names_it() -> None:
+def test_mkv_suffix_means_overlay_if_save_includes_it() -> None:
     assert sinks.find_by_suffix(".mkv") is sinks.find("video")
     assert sinks.find_by_suffix(".mkv", ["jsonl"]) is sinks.find("video")
     assert sinks.find_by_suffix(".MKV", ["video", "overlay"]) is sinks.find("overlay")

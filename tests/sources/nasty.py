@@ -1,5 +1,5 @@
-"""Small clips, each with one property that readers get wrong. Their file names and properties are
-those of real clips in the folder of shared data; most numbers of frames are, too.
+"""Small clips, each with one property that readers get wrong. File names and properties
+match real clips in the folder of shared data; most numbers of frames match, too.
 """
 
 from __future__ import annotations

@@ -297,7 +297,7 @@ def test_first_of_several_pages_is_read_with_a_note(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("white", [8, 9], ids=["signed", "unsigned"])
-def test_white_in_lab_stays_white(white: int, tmp_path: Path) -> None:
+def test_white_in_lab_colour_space_stays_white(white: int, tmp_path: Path) -> None:
     shown = np.repeat(np.rint(shades()[..., 2:] * 255), 3, -1)
     lab = cv2.cvtColor(shown.astype(np.uint8), cv2.COLOR_BGR2Lab)[..., ::-1]
     lab = lab ^ np.array([128, 128, 0] if white == 8 else [0, 0, 0], np.uint8)

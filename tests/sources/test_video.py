@@ -277,7 +277,7 @@ def cv2_stops_early(monkeypatch):
 
 
 @pytest.mark.usefixtures("cv2_stops_early")
-def test_take_over_with_stride_gives_every_frame_once(plain):
+def test_takeover_with_stride_gives_every_frame_once(plain):
     reference, _ = read_all(plain, decoder="av", stride=3)
     frames, source = read_all(plain, stride=3)
     assert source.decoder == "opencv (10 frames) then av"
@@ -287,7 +287,7 @@ def test_take_over_with_stride_gives_every_frame_once(plain):
 
 
 @pytest.mark.usefixtures("cv2_stops_early")
-def test_opencv_notes_the_packets_it_did_not_read(plain):
+def test_packets_that_opencv_did_not_read_are_noted(plain):
     frames, source = read_all(plain, decoder="opencv")
     assert (len(frames), source.counts.ended_early) == (10, True)
     assert "10 frames (14 packets" in source.notes[0]

@@ -53,7 +53,7 @@ def test_tile_is_letterboxed_like_the_cropped_picture(geometry, make):
         assert (row == expected).all()
 
 
-def test_cut_out_returns_a_view():
+def test_cut_out_part_is_a_view():
     image = smooth(90, 160)
     assert np.shares_memory(cut_out(image, Region(10, 20, 60, 70)), image)
     planes = planes_of(image)

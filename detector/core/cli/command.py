@@ -99,9 +99,8 @@ def config_options(
     without: Collection[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> list[click.Option]:
-    """Make options from the configuration. Options that are not given are None. ``groups``,
-    ``but``: groups to include, to exclude. ``only``, ``without``: the same for options.
-    ``defaults``: values for --help."""
+    """Make options of the configuration; None if not given. ``groups``, ``but``: groups to include,
+    exclude; ``only``, ``without``: options likewise. ``defaults``: values that the help shows."""
     own = defaults or {}
     return [
         _click_option(option_groups()[group].title, leaf, own.get(leaf.name, leaf.default))

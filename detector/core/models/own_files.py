@@ -29,7 +29,7 @@ Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 
 
 class OwnFile(msgspec.Struct, frozen=True):
-    """A parsed description. ``arguments``: the head's. ``outputs``: names in the head's order."""
+    """A parsed description. ``arguments``: the head's. ``outputs``: names, in the head's order."""
 
     family: Text
     precision: Text

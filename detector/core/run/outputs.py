@@ -145,8 +145,7 @@ class OutputPlan:
         added_sinks: Sequence[str] = (),
     ) -> None:
         """``engine``: the requested one, for names. ``streams``: whether -o - is possible.
-        ``plain``: names like video.mp4, for a folder per source. ``added_sinks``: those of
-        stages."""
+        ``plain``: names like video.mp4, for a folder per source. ``added_sinks``: stages' sinks."""
         self._engine_suffix = engine_suffix(engine)
         self._output, self._save = config.output, config.save
         self._no_video, self._run_dir = config.no_video, config.run_dir

@@ -1,10 +1,10 @@
 """Find the best picture of each track, keeping one candidate per track.
 
-A picture of a whole object is better than a picture of an object that the frame's border cuts.
-Otherwise, the picture with the larger product side x score x sharpness is better. The side is the
-square root of the box's area in pixels. Sharpness is v / (v + 100), where v is the variance of the
-Laplacian of the grey crop, scaled to 64x64 so that distance does not matter. A picture must be
-better by 5% to replace the candidate, so that an approaching object is not copied in every frame.
+A picture of the whole object is better than a picture of an object cut by the border. Otherwise,
+the picture with the larger product side x score x sharpness is better. The side is the square root
+of the box's area in pixels. Sharpness is v / (v + 100), where v is the variance of the Laplacian of
+the grey crop, scaled to 64x64 so that distance does not matter. A picture must be better by 5% to
+replace the candidate, so that an approaching object is not copied in every frame.
 
 A track ends if it has no detection for ``ENDED_S`` (no tracker waits that long), or if the clock
 is set back. The caller then gets a ``TrackRecord`` to write.

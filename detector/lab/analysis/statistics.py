@@ -141,7 +141,7 @@ def judge(
     series: Sequence[Sequence[float]], floor: float, same: float, share: float = 1.0
 ) -> list[Judged]:
     """Judge series of log ratios to one baseline, corrected for the number of series. A series has
-    a value per round. ``floor``: result of ``noise_floor``; smaller effects are no differences.
+    a value per round. ``floor``: result of ``noise_floor``; smaller effects do not count.
     ``same``: smallest share that matters; an interval within it means no difference. ``share``: the
     part of ALPHA that this look may spend."""
     alpha = ALPHA * share

@@ -19,7 +19,7 @@ FOLDER = Path(__file__).with_name("parts")
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How numbers are measured, in brief. ``heading``, ``file``: the part of the docs with more."""
+    """How numbers are measured, in brief. ``heading``, ``file``: where the docs say more."""
 
     name: str
     what: str

@@ -1,6 +1,5 @@
 """The facts of the passes ``layers``, ``roofline``, ``torch`` and ``device``, which measure the
-network alone. passes.py explains the types and reads the files.
-"""
+network alone. passes.py explains the types and reads the files."""
 
 from __future__ import annotations
 
@@ -38,10 +37,10 @@ class CacheLevel:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
     """The highest rates that this computer reaches. Four fields map a precision to a value:
-    ``gflops_s`` (int8: GOP/s), ``by`` (the library and layer that reached the rate),
-    ``instructions`` (the CPU's fastest for this precision) and ``spread`` ((median time of all
-    passes) / (median time of quiet passes) - 1). ``bandwidth_gbytes_s``: main memory;
-    ``bandwidths``: one row per working set; ``levels``: one per cache. ``measured``: the date."""
+    ``gflops_s`` (int8: GOP/s), ``by`` (library and layer that reached it), ``instructions`` (the
+    CPU's fastest) and ``spread`` ((median of all passes) / (median of quiet passes) - 1).
+    ``bandwidth_gbytes_s``: main memory; ``bandwidths``: a row per working set; ``levels``: per
+    cache. ``measured``: the date."""
 
     gflops_s: Mapping[str, Peak]
     by: Mapping[str, str] = field(default_factory=dict)
@@ -204,10 +203,9 @@ class SheetRoof:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineFacts:
     """The whole model on the roofline; ``macs``, ``flops`` and ``bytes`` are per picture.
-    ``ridge``: precision -> ridge point. ``peaks``: measured, or from a GPU's data sheet.
-    ``sheet``: the model on the data sheet's roofline, if it is given.
-    ``peak_under_measured``: names of layers above their roofline. ``uncounted``: see
-    ``LayersFacts``; if not 0, the sums are too low."""
+    ``ridge``: precision -> ridge point. ``peaks``: measured, or from a GPU's data sheet. ``sheet``:
+    the model on the data sheet's roofline, if given. ``peak_under_measured``: names of layers above
+    their roofline. ``uncounted``: see ``LayersFacts``; if not 0, the sums are too low."""
 
     macs: Count
     flops: Count
@@ -287,8 +285,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The first part of the window, up to ``until_ms``, for a drawing. ``host`` and ``device`` hold
-    the (begin, end) of each period of work."""
+    """The window's first part, up to ``until_ms``, for drawing: (begin, end) of working periods."""
 
     host: Sequence[tuple[float, float]]
     device: Sequence[tuple[float, float]]

@@ -111,9 +111,7 @@ def description() -> dict[str, Any]:
                 WIDTH,
                 RATE,
             ),
-            "/api/history": _document(
-                "Ages of frames, and frame rates, in the last minutes.", "HistoryDocument"
-            ),
+            "/api/history": _document("Frame ages and rates, last minutes.", "HistoryDocument"),
             "/api/counts": _document(
                 "Counts of lines and zones on the days before today.",
                 "CountsDocument",

@@ -108,8 +108,7 @@ def test_fp32_graph_is_not_read_if_the_int8_graph_exists(video: Path, tmp_path: 
 def test_cpu_with_16_bit_sums_gets_7_bit_weights(
     narrow: bool, video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A calibration of one kind of CPU is not reused on the other. For TensorRT, weights always
-    have 8 bits."""
+    """Each kind of CPU needs its own calibration. Weights for TensorRT always have 8 bits."""
     monkeypatch.setattr(int8, "adds_int8_in_16_bits", lambda: not narrow)
     quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     monkeypatch.setattr(int8, "adds_int8_in_16_bits", lambda: narrow)
@@ -360,8 +359,7 @@ def test_float_layers_in_bf16_are_measured_only_where_usable(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With OpenVINO, a calibration from another kind of CPU is not reused. Without OpenVINO,
-    nothing is measured in bf16, so it is reused."""
+    """Without OpenVINO nothing is measured in bf16; only then another CPU reuses a calibration."""
 
     def measured(
         _: Network, ranges: object, kind: str, result: Int8Result, by: object

@@ -160,7 +160,7 @@ class OpenCVSource(SteppingSource):
         return True
 
     def at_end(self) -> bool:
-        """Handle the end of cv2's frames. Return True if another reader has grabbed one more."""
+        """Handle the end of cv2's frames. Return True if another reader grabbed the next one."""
         if self._complaints.has_errors():
             self.at_complaint()
         check = self.check()
