@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class OpenvinoRequest(RawRequest):
-    """A request whose slot and outputs OpenVINO reads and writes in place."""
+    """A request. OpenVINO reads its slot, and writes its outputs, without copies."""
 
     def __init__(self, compiled: Any, network: Network) -> None:
         from openvino import Tensor
