@@ -46,7 +46,7 @@ class Address:
 
 
 def keep_command_line(words: Iterable[str], secret_paths: Collection[str]) -> None:
-    """Register the secrets of a command line. ``secret_paths``: flags whose address ends in one."""
+    """Register the secrets of a command line. ``secret_paths``: options with secret paths."""
     option = ""
     for word in words:
         if word.startswith("--") and "=" in word:

@@ -6,8 +6,7 @@
     no --size        the model's own size. If the model declares ``canvases`` (cfg/models), its
                      input takes the shape of the source, with about the same area
 
-``open_network``, cameras and batches call ``find_canvas`` with the size of the picture that decides
-(``SourceReading.picture_size``). They pass None to keep the model's own input.
+``SourceReading.picture_size`` is the size of the picture that decides the shape.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ Message = TypeVar("Message")
 
 class Child:
     """A child process. ``command`` takes the file descriptor of the child's end of the pipe, and
-    returns the command line. ``output``: file for the child's output. ``more``: for Popen."""
+    returns the command line. ``output``: file for the child's output. ``more``: further arguments
+    of Popen."""
 
     def __init__(self, command: Callable[[int], list[str]], output: Path, **more: Any) -> None:
         self._output = output
@@ -76,7 +77,7 @@ def _signal_name(number: int) -> str:
 
 
 def end(children: Sequence[Child], *, alone_s: float = 0.0) -> None:
-    """Let processes exit for up to ``alone_s``, then send SIGTERM, and finally SIGKILL."""
+    """Wait up to ``alone_s`` for processes to exit, then send SIGTERM, and finally SIGKILL."""
     _wait_for(children, alone_s)
     for child in children:
         child.signal(signal.SIGTERM)
@@ -127,7 +128,8 @@ def open_pipe(number: int) -> Connection:
 def listen(
     parent: Connection, kind: type[Message], is_last: Callable[[Message], bool]
 ) -> Callable[[], Message]:
-    """Return a function that waits for a message. If the pipe closes before the last one, exit."""
+    """Return a function that waits for a message. If the pipe closes before the last message, the
+    process exits."""
     messages: SimpleQueue[Message] = SimpleQueue()
 
     def read_messages() -> None:

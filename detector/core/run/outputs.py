@@ -25,7 +25,7 @@ from detector.core.sources._forms import STANDARD_INPUT, NamedPictures, is_live,
 from detector.core.types import SourceInfo
 
 SETTINGS = f"{MARK}.settings"  # name of an extended attribute of an output
-LONGEST_STEM = 200  # most bytes of a source's name that its session's name contains
+LONGEST_STEM = 200  # a session's name contains at most this many bytes of the source's name
 MAX_NAMES = 10_000  # most names to try: X, X-2, X-3...
 
 
@@ -101,7 +101,8 @@ def mark_settings(path: Path, settings: str) -> None:
 
 
 def may_replace(path: Path, settings: str) -> bool:
-    """Return whether a path is free, has these settings, or cannot have any recorded."""
+    """Return whether a path is free, was written with these settings, or is on a file system that
+    cannot store settings."""
     if not os.path.lexists(path):
         return True
     try:
@@ -144,8 +145,8 @@ class OutputPlan:
         plain: bool = False,
         added_sinks: Sequence[str] = (),
     ) -> None:
-        """``engine``: the requested one, for names. ``streams``: whether -o - is possible.
-        ``plain``: names like video.mp4, for one folder per source. ``added_sinks``: by stages."""
+        """``engine``: as requested, for names. ``streams``: whether -o - is possible. ``plain``:
+        names like video.mp4, for one folder per source. ``added_sinks``: sinks that stages add."""
         self._engine_suffix = engine_suffix(engine)
         self._output, self._save = config.output, config.save
         self._no_video, self._run_dir = config.no_video, config.run_dir
@@ -260,7 +261,8 @@ class OutputPlan:
                 sink.check_options(sink.suffixes[0], given)
 
     def check_sources(self, blur: Sequence[str] | None) -> None:
-        """Refuse outputs that no source can have, and with ``blur`` unblurred copies of sources."""
+        """Refuse outputs that no source can have. With ``blur``, also refuse unblurred copies of
+        sources."""
         own = [sink for sink in map(sinks.find, self._save or ()) if sink.untouched]
         if blur and own:
             raise UsageError(
@@ -508,7 +510,7 @@ class OutputPlan:
 
 
 def _name_plainly(sink: type[Sink], suffix: str) -> str:
-    """Return a plain name: detections.jsonl, video.mp4, overlay.mkv, or of a folder: labels."""
+    """Return a plain name: detections.jsonl, video.mp4, overlay.mkv, or labels for a folder."""
     if not suffix.startswith("."):
         return suffix.removeprefix("-") or sink.name
     of_rows = sink.pictures == "none" and not sink.untouched

@@ -176,7 +176,8 @@ def time_engines(
 
 
 def _is_undecided(candidates: Sequence[_WarmEngine]) -> bool:
-    """Return whether candidates are fast enough by their medians, but none by its interval."""
+    """Return whether the medians of some engines are fast enough, but their intervals overlap that
+    of the first engine."""
     if not candidates:
         return False
     first, *others = (_inner_interval(candidate.fps) for candidate in candidates)

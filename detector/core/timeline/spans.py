@@ -84,7 +84,7 @@ class Span:
     a core; ``ready_ns``, the part of ``off_cpu_ns`` when runnable. ``other_threads_ns``: CPU time
     of the process's other threads during the calls, if the track observes them. ``library_ns``:
     time of the engine's own threads that ``booked`` assigned to the calls. ``call_ns``: ``self_ns``
-    of the last call. Each call gives a row. The first ``room`` are kept, with ``ring`` the last.
+    of the last call. Each call is a row. The first ``room`` rows are kept, with ``ring`` the last.
     """
 
     __slots__ = (
@@ -230,7 +230,8 @@ class Span:
         return self._booked is not None and self._booked.readable
 
     def _take(self) -> None:
-        """Add new durations to the histogram: 0.05 us for each in a block of 4096, 0.5 us alone."""
+        """Add new durations to the histogram. One takes 0.05 us in a block of 4096, 0.5 us
+        alone."""
         self._histogram.add_many(self._kept.take(self.calls))
 
     def durations(self) -> Histogram:
@@ -376,7 +377,7 @@ class ThreadTrack:
 
     def check_clocks_before_span(self, owner: Span | Between, passed: int) -> int:
         """Check the clocks before a span begins; return its start. The span and its NVTX range
-        exclude the check, a system call at which a busy machine may take the core away."""
+        exclude the check: at this system call, a busy machine may take the core away."""
         self.check_clocks(owner, passed)
         now = self.clock()
         spent = now - self.last

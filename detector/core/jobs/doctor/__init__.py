@@ -215,7 +215,8 @@ def _check_default_job(
 
 
 def _describe_folder(path: Path, replaceable: bool) -> dict[str, Any]:
-    """Describe a folder or its nearest existing parent. ``replaceable``: a temporary one serves."""
+    """Describe a folder or its nearest existing parent. ``replaceable``: whether a temporary folder
+    would do."""
     place = path.resolve()
     while not place.exists():
         place = place.parent

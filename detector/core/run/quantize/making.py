@@ -1,4 +1,4 @@
-"""Make a calibration: measure ranges on frames, and search which units (node groups) stay float."""
+"""Make a calibration: measure ranges on frames, and find the units (node groups) to keep float."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def calibrate(
     settings: CalibrationConfig,
     progress: Progress = lambda *_: None,
 ) -> Calibration:
-    """Measure the ranges and, unless the weights are random, search which units stay float."""
+    """Measure the ranges and, unless the weights are random, find which units stay float."""
     ranges = measure_ranges(
         network.graph,
         tensors_to_measure(network.graph),
@@ -188,7 +188,7 @@ def _search_kinds(
     budget: float,
     progress: Progress,
 ) -> dict[str, Int8Result]:
-    """Search the units that stay float in each kind. They also stay float in the next kinds."""
+    """Find the units that stay float in each kind. They also stay float in the kinds after it."""
     units = int8_units(Wiring(network.graph))
     results: dict[str, Int8Result] = {}
     ranking: list[Unit] | None = None
