@@ -79,7 +79,7 @@ def libraries() -> list[str]:
 
 
 def why_unusable(*only: str) -> dict[str, str | None]:
-    """Return why engines (all, or ``only`` these) are unusable, or None. Imports no library."""
+    """Return engine -> why it is unusable (or None), for all or ``only``. Imports no library."""
     return {name: describe_absence(find(name)) for name in names() if not only or name in only}
 
 

@@ -6,7 +6,7 @@
     no --size        the model's own size. If the model declares ``canvases`` (cfg/models), its
                      input takes the shape of the source, with about the same area
 
-``SourceReading.picture_size`` is the size of the picture that decides the shape.
+``SourceReading.picture_size`` returns the size of the picture that decides the shape.
 """
 
 from __future__ import annotations

@@ -191,7 +191,8 @@ def _resolve(
 
     plan = draft.load(
         timer,
-        # If a hook opens the sources, they decide the input's shape only with --size LONGEST.
+        # If a hook opens the sources, they decide the input's shape only if --size is its longest
+        # side.
         specs=specs if default_sources or draft.reading.longest else (),
         progress=building,
         measured=hooks.measured,

@@ -266,8 +266,8 @@ class OutputPlan:
         own = [sink for sink in map(sinks.find, self._save or ()) if sink.untouched]
         if blur and own:
             raise UsageError(
-                f"--blur and --save {own[0].name} contradict each other: it shows the source's own "
-                "pictures; use --save video"
+                f"--blur and --save {own[0].name} contradict each other: the latter shows the "
+                "source's own pictures; use --save video"
             )
         unfit = [str(why) for spec in self._specs if (why := self._why_unfit(own, spec))]
         if unfit and len(unfit) == len(self._specs):

@@ -57,7 +57,7 @@ def write_records(
     if opened:
         with _collect_output_errors(unwritten):
             spans = session.write_spans([run.timeline for run in runs])
-    # Spans use the clock perf_counter_ns, traces of other programs unix_ns.
+    # Spans use the clock perf_counter_ns; traces of other programs use unix_ns.
     clocks = Clocks(perf_counter_ns=time.perf_counter_ns(), unix_ns=time.time_ns())
     seconds["close"] += time.perf_counter() - start
     summary = finish(summarize(_run_settings(plan, session.notes), runs, seconds, stop_code))

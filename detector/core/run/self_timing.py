@@ -187,7 +187,7 @@ def _is_undecided(candidates: Sequence[_WarmEngine]) -> bool:
 
 
 def _list_pairs(precisions: Collection[object], runtime: RuntimeConfig) -> list[tuple[str, str]]:
-    """Return the usable pairs (engine, precision). The other pairs must beat the first."""
+    """Return the usable pairs (engine, precision), the default first, which others must beat."""
     usable = engines.why_unusable()
     first = runtime.engine
     if first == "auto":

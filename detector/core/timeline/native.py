@@ -1,10 +1,10 @@
 """CPU time of the threads that decoder, encoder and engine start themselves, per stage.
 
-No system records who started a thread, so we infer it from time. A thread that is new when a
-stage's part has been opened, or when the stage's first call returns, belongs to that stage. If two
-stages were starting threads at once, the name decides: the loop's threads have names, and a thread
-keeps its creator's name until a program changes it. The CPU time of any other thread is reported as
-unknown. Linux shows the times in /proc; a sandbox may hide them.
+No system records who started a thread, so we infer it from time. A thread that is new after a
+stage's decoder, encoder or engine was opened, or after the stage's first call, belongs to that
+stage. If two stages were starting threads at once, the name decides: the loop's threads have names,
+and a thread keeps its creator's name until a program changes it. The CPU time of any other thread
+is reported as unknown. Linux shows the times in /proc; a sandbox may hide them.
 """
 
 from __future__ import annotations
@@ -138,9 +138,9 @@ class StageThreads:
 
 @dataclass(slots=True)
 class Burnt:
-    """The time used between two marks, in nanoseconds. ``unknown_ns``: CPU time of this process that
-    belongs neither to our threads nor to a stage. ``others_ns``: CPU time that other processes used
-    on the same cores; None if unknown."""
+    """The time used between two marks, in nanoseconds. ``unknown_ns``: CPU time of this process
+    that belongs neither to our threads nor to a stage. ``others_ns``: CPU time that other processes
+    used on the same cores; None if unknown."""
 
     wall_ns: int = 0
     process_ns: int = 0

@@ -103,8 +103,8 @@ class Block:
             _LIBRARY.pack_into(self.written, at - 2 * _LIBRARY.size, booked)
 
     def take_durations(self, calls: int) -> NDArray[np.int64]:
-        """Return the durations [N] of calls that were not taken yet; ``calls``: number of all
-        calls so far. Call it at the latest when the block is full."""
+        """Return the durations [N] that were not taken yet. ``calls``: number of all calls so far.
+        Call it at the latest when the block is full."""
         first = self.taken % self.size
         durations = self._table[first : first + calls - self.taken, -1]
         self.taken = calls

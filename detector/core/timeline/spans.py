@@ -80,11 +80,12 @@ class Span:
     A track makes one per stage and kind, so that a call costs two clock reads and allocates
     nothing. Time in nested spans counts for the innermost only. A stage cannot nest in itself.
 
-    Totals over all calls, without nested spans: ``self_ns``; ``off_cpu_ns``, the part of it without
-    a core; ``ready_ns``, the part of ``off_cpu_ns`` when runnable. ``other_threads_ns``: CPU time
-    of the process's other threads during the calls, if the track observes them. ``library_ns``:
-    time of the engine's own threads that ``booked`` assigned to the calls. ``call_ns``: ``self_ns``
-    of the last call. Each call is a row. The first ``room`` rows are kept, with ``ring`` the last.
+    ``self_ns``: time of all calls, without nested spans. ``off_cpu_ns``: the part of ``self_ns`` in
+    which the thread had no core. ``ready_ns``: the part of ``off_cpu_ns`` in which it was runnable.
+    ``other_threads_ns``: CPU time of the process's other threads during the calls, if the track
+    observes them. ``library_ns``: time of the engine's own threads that ``booked`` assigned to the
+    calls. ``call_ns``: ``self_ns`` of the last call. Each call is a row. The first ``room`` rows
+    are kept, with ``ring`` the last.
     """
 
     __slots__ = (
@@ -230,8 +231,7 @@ class Span:
         return self._booked is not None and self._booked.readable
 
     def _take(self) -> None:
-        """Add new durations to the histogram. One takes 0.05 us in a block of 4096, 0.5 us
-        alone."""
+        """Add new durations to the histogram. Each takes 0.05 us in a full block, 0.5 us alone."""
         self._histogram.add_many(self._kept.take(self.calls))
 
     def durations(self) -> Histogram:

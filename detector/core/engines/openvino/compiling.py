@@ -34,7 +34,7 @@ class Compilation(NamedTuple):
     threads: int
 
     def settings(self, core: Any) -> dict[str, Any]:
-        """Return the properties that the device supports; HETERO gets all and selects itself."""
+        """Return the properties that the device supports; HETERO gets all and picks some."""
         target, many = self.target, self.streams > 1
         properties: dict[str, Any] = {
             "PERFORMANCE_HINT": "THROUGHPUT" if many else "LATENCY",

@@ -28,7 +28,7 @@ SUBGRAPH = re.compile(r"^subgraph\d+: ")
 # Layers of the runtime model that compute nothing: constants, inputs and outputs.
 PASSIVE = ("Const", "Input", "Output")
 RUNS_OF_A_MEAN = 16  # number of profiled runs after which we compile the graph again
-# These layers move or cast data. If it is u8, it is the picture. In other layers u8 is quantised.
+# These layers move or cast data. Their u8 data is the picture; in other layers it is quantised.
 LAYERS_THAT_MOVE = ("Transpose", "Reorder", "Convert", "Subgraph")
 
 
@@ -124,8 +124,7 @@ def add_hidden_nodes(
     hidden: dict[str, int] = {}
     for node in graph.node:
         maker = makers.get(node.input[0], "") if node.input else ""
-        # Activations after such a convolution are fused, too. Other nodes without a layer were
-        # removed.
+        # Activations after such a node are fused, too. Other nodes without a layer were removed.
         is_hidden = node.op_type == "Conv" or (node.op_type in ELEMENTWISE and maker in hidden)
         if node.name not in layer_of_node and is_hidden and maker in layer_of_node:
             hidden[node.name] = layer_of_node[node.name] = layer_of_node[maker]

@@ -118,7 +118,7 @@ def _find_owners(optimised: Any, graph: Any) -> dict[str, int]:
     owners = _find_owners_by_name(optimised, {node.name for node in nodes})
     before, after = _find_neighbours(nodes)
     computing = {at for at, node in enumerate(optimised.node) if _computes(node)}
-    # A node keeps its first owner. First, convolutions and dequantisers get the next node's owner.
+    # A node keeps the first owner it gets. Convolutions and dequantisers get the next node's owner.
     for node in reversed(nodes):
         if _computes(node) or node.op_type == "DequantizeLinear":
             candidates = [

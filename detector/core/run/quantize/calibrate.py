@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 # Key of ``Calibration.result`` in packaged calibrations: int8-u8 with weights of 7 bits.
 NARROW = "int8-u8, 7 bits"
-# Key for int8 by OpenVINO with float layers in bf16. OpenVINO uses bf16 if a calibration has this
+# Key for int8 in OpenVINO with float layers in bf16. OpenVINO uses bf16 if a calibration has this
 # key. A calibration made on a CPU with bf16 has it if the agreement is within the budget. A
 # packaged calibration has it if the loss of AP50 is small (docs/model-street.md).
 FLOAT_IN_BF16 = "int8-u8, float in bf16"

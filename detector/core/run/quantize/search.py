@@ -196,8 +196,8 @@ def choose_float_units(
 def _bisect(
     ranking: Sequence[Unit], measure: Callable[[Sequence[Unit]], float], budget: float
 ) -> tuple[list[Unit], float]:
-    """Return the worst units, as few as must stay float to reach the budget, and the agreement
-    then."""
+    """Return the fewest units, worst first, that must stay float to reach the budget, and the
+    agreement reached."""
     low, high, best = 0, len(ranking), 1.0
     while high - low > 1:
         middle = (low + high) // 2

@@ -37,7 +37,7 @@ class DeviceEvent(Protocol):
 
 
 class Buffer(Protocol):
-    """An array in page-locked memory, and its copy on the device. ``host`` outlives ``free``."""
+    """An array in page-locked memory, and its copy on the device. ``free`` keeps ``host`` valid."""
 
     host: NDArray[Any]
     address: int  # on the device
