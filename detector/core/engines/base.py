@@ -44,7 +44,7 @@ class RawRequest:
         """Run the batch and return one float32 array per output, each for the first n pictures.
 
         Blocks with the GIL released. The arrays are valid until this request's next ``infer``. A
-        partial batch (n < B) costs as much as a full one: all B pictures run.
+        partial batch (n < B) takes as long as a full batch, since all B pictures are inferred.
         """
         raise NotImplementedError
 

@@ -1,7 +1,7 @@
 """The threaded loop: reading, inference and writing at the same time, in order.
 
-    reader thread          read, preprocess into a free request's slot      (1)
-    worker threads         infer, head, nms                                 (engine's concurrency)
+    one reader thread      read, preprocess into a free request's slot
+    worker threads         infer, head, nms; as many as the engine's concurrency
     the caller's thread    annotate, write, in the source's order
     drawing threads        draw ahead of annotate, if ``Parts.drawers`` is set
 

@@ -71,7 +71,7 @@ class FrameInputs(Protocol):
     """The number of network inputs of each frame, if cameras differ (``tiles``)."""
 
     def give(self, frame: Frame, request: Any, row: int) -> Callable[[AnyPicture, Image], Fit]:
-        """Set how many inputs the frame in this row has; return the function that fills it."""
+        """Set how many inputs the frame in this row has; return the function that fills the row."""
 
 
 class FrameStage(Protocol):

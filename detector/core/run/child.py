@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from detector.core.run.parent import child_command, end_abandoned_worker
 from detector.core.session import codec
 
-GRACE_S = 5.0  # time that a child has to exit before it is killed
+GRACE_S = 5.0  # we wait this long for a child to exit before we kill it
 MAX_BYTES = 64 << 20  # largest message
 LAST_OUTPUT = 300  # characters of a child's output that an error quotes
 
@@ -107,7 +107,7 @@ def python_command(module: str, pipe: int, folder: Path | None, first: str = "")
 
 
 def send(pipe: Connection, message: Any) -> None:
-    """Send a message, with its secrets. Raises OSError."""
+    """Send a message without hiding its secrets. Raises OSError."""
     pipe.send_bytes(json.dumps(codec.to_builtins(message)).encode())
 
 

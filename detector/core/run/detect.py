@@ -113,10 +113,10 @@ def detect(
     that reads from it closes the pipe and no other files are written, the run ends after the frames
     already read. ``building`` is called at every step of building the engine's file.
 
-    Raises DetectVideoError for errors before the first source, in options, model, engine or session
-    folder. Errors of one source are in ``RunResult.errors`` and in the summary. The run continues
-    with the other sources, except after an error of the engine. After a signal, it finishes the
-    frames already read, and the summary records the signal.
+    Raises DetectVideoError for errors in options, model, engine or session folder, which are found
+    before the first source is opened. Errors of one source are in ``RunResult.errors`` and in the
+    summary. The run continues with the other sources, except after an error of the engine. After a
+    signal, it finishes the frames already read, and the summary records the signal.
     """
     timer = timer or PhaseTimer()
     timer.seconds["import"] = process_age_s() or 0.0
@@ -209,7 +209,7 @@ def _open_session(plan: RunPlan, outputs: OutputPlan, name: str) -> Session:
 
     session = Session.create(plan.writing["run_dir"], name, or_temporary=outputs.may_write())
     try:
-        outputs.check()  # check again: now no output may replace a file of the session either
+        outputs.check()  # check again: outputs must not replace files of the new session
     except BaseException:
         session.discard()
         raise
@@ -225,7 +225,7 @@ def _import_ahead(specs: Sequence[str], outputs: OutputPlan, loop: str) -> None:
         "detector.core.stages.nms",
     }
     for spec in specs:
-        with suppress(SourceError, UsageError):  # opening the source reports the error
+        with suppress(SourceError, UsageError):  # opening the source will report the error
             source = sources.find_claiming(spec)
             modules.update(source.imports, outputs.imports(source.kind, spec))
     for module in sorted(modules):

@@ -260,4 +260,4 @@ def _set_only_engine(config: Config) -> tuple[Config, str | None]:
         return config.with_options({"engine": only}), reason
     if requested in engines.names():
         raise EngineError(engines.plan_refusal(requested, model))
-    return config, None  # the engine is unknown, and loading it reports the error
+    return config, None  # the engine is unknown, and loading it will report the error

@@ -119,8 +119,8 @@ def _choose_names(
     settings: str,
     given: Path | None,
 ) -> dict[str, Path]:
-    """Return the first of ``name("")``, ``name("-2")``... whose paths are not ``taken`` and are
-    free or replaceable by a run with ``settings`` ("": any run). Raises OutputError."""
+    """Return the first of ``name("")``, ``name("-2")``... whose paths are not ``taken`` and pass
+    ``may_replace``; with empty ``settings``, all pass. Raises OutputError."""
     for number in range(1, MAX_NAMES):
         paths = name("" if number == 1 else f"-{number}")
         own = [path for path in paths.values() if path != given]
@@ -291,7 +291,7 @@ class OutputPlan:
                 sink.check_source(spec)
         except UsageError as error:
             return error
-        except DetectVideoError:  # opening the source reports the error
+        except DetectVideoError:  # opening the source will report the error
             pass
         return None
 
@@ -339,7 +339,7 @@ class OutputPlan:
         if self._file.suffix.lower() not in self._file_sink.one_picture:
             return
         (spec,) = self._specs
-        with suppress(SourceError):  # opening the source reports the error
+        with suppress(SourceError):  # opening the source will report the error
             pictures = sources.pictures_of(spec)
             if pictures is not None and len(pictures) == 1:
                 return
@@ -382,8 +382,8 @@ class OutputPlan:
     def paths(self, spec: str, info: SourceInfo, settings: str = "") -> dict[str, Path]:
         """Return output name -> final path, in the order in which sinks are opened.
 
-        A default name is used if it is free, or if a run with the same ``settings`` wrote it ("":
-        any run). Raises UsageError for a file that the command reads, or a file of its session.
+        A default name is used if it is free, or if a run with the same ``settings`` wrote it (if
+        "", any run). Raises UsageError for a file that the command reads, or a file of its session.
         """
         if self._discards:
             self._choose_sinks(info.kind, info.path)
@@ -446,7 +446,7 @@ class OutputPlan:
         return [module for sink in self._list_sinks(kind, spec) for module in sink.imports]
 
     def _list_sinks(self, kind: str, path: str) -> list[type[Sink]]:
-        with suppress(UsageError):  # ``paths`` reports the error
+        with suppress(UsageError):  # ``paths`` will report the error
             return self._choose_sinks(kind, path)
         return []
 

@@ -158,7 +158,7 @@ class SourceReading:
 
         if not (self.shaped or self.longest):
             return None
-        with suppress(DetectVideoError):  # opening the source reports the error
+        with suppress(DetectVideoError):  # opening the source will report the error
             if self.shaped and all(find_claiming(spec).kind == "pictures" for spec in specs):
                 return None
         info = self._first_info(specs)

@@ -55,7 +55,8 @@ class RunQueue:
     """How long the thread that opens it was runnable without a core: the second number of the
     thread's schedstat (Linux, Documentation/scheduler/sched-stats.rst), in nanoseconds. The kernel
     updates it when the thread gets a core, so the thread always reads its own exact value. The file
-    stays open: a read takes 1 us, opening it 10. Raises OSError if the file is absent."""
+    stays open: reading it takes 1 us, but opening it 10 us. Raises OSError if the file is
+    absent."""
 
     __slots__ = ("_file",)
 

@@ -140,7 +140,7 @@ class Span:
         self.index = 0
         self.calls = self.self_ns = self.off_cpu_ns = self.ready_ns = self.other_threads_ns = 0
         self.library_ns = 0
-        self.call_ns = 0  # of the current call so far
+        self.call_ns = 0  # duration of the current call so far
         self._kept = Ring(room) if ring else SpanRows(room, spool, booked is not None)
         block = self._kept.block
         # Cached lookups halve the cost of a call.
@@ -344,7 +344,7 @@ class ThreadTrack:
             self._queue.close()
             self._queue = None
         if self._natives is not None:
-            for span in self.spans.values():  # before the thread's own pool ends
+            for span in self.spans.values():  # while the engine's threads for this thread exist
                 span.settle()
             self._natives.note_thread_end()
 

@@ -34,7 +34,7 @@ class Compilation(NamedTuple):
     threads: int
 
     def settings(self, core: Any) -> dict[str, Any]:
-        """Return the properties that the device supports; HETERO gets all and picks some."""
+        """Return the properties that the device supports. HETERO, a virtual device, takes all."""
         target, many = self.target, self.streams > 1
         properties: dict[str, Any] = {
             "PERFORMANCE_HINT": "THROUGHPUT" if many else "LATENCY",

@@ -17,7 +17,7 @@ from detector.core.models.layouts.plans import PlanTensor
 
 HEAD_BYTES = 4
 KEPT = 40  # a log keeps this many errors, and as many warnings
-WARNINGS = 5  # number of warnings that the user of a build sees
+WARNINGS = 5  # a build shows the user at most this many warnings
 SOURCE_LINE = re.compile(r"^\S+\.cpp:\d+: ")  # prefix of the parser's warnings
 # Warnings about an empty input of Resize, and about a second logger in the process.
 HARMLESS = re.compile("Empty initializer|The logger passed into")
