@@ -77,7 +77,7 @@ class LoadedModel:
                 self.engine.close()
         except EngineError as late:
             if failed:
-                runs[-1].notes.append(f"closing it also failed: {late}")
+                runs[-1].notes.append(f"closing the engine also failed: {late}")
             else:
                 runs[-1].error = runs[-1].error or late
 

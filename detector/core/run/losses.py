@@ -68,8 +68,8 @@ class KnownLosses:
 
 @dataclass(slots=True)
 class MeasuredLosses:
-    """Losses that we measure on frames of the sources. For few objects, the threshold for scores is
-    lower."""
+    """Losses that we measure on frames of the sources. If these show few objects, the threshold for
+    scores is lower."""
 
     are_known: ClassVar[bool] = False
     network: Network

@@ -129,8 +129,8 @@ def time_engines(
     clock: Clock,
     begun: float,
 ) -> tuple[list[MeasuredRow], int]:
-    """Return a row with the inference FPS of each engine and precision, and the number of
-    alternating rounds. Return no rows if too little time is left since ``begun``."""
+    """Return a row with inference FPS for each engine and precision, and the number of alternating
+    rounds. Return no rows if too little time is left since ``begun``."""
     from detector.core.run.losses import LIMIT_S
 
     limit_s = LIMIT_S

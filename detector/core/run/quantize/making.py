@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 def make_calibration(
     network: Network, settings: CalibrationConfig, folder: Path, progress: BuildProgress
 ) -> tuple[Calibration, list[str]]:
-    """Return the saved or a new calibration on the source of ``--calibrate``, and notes."""
+    """Return the calibration on the source of ``--calibrate``, saved or new, and notes."""
     source = str(settings.calibrate)
     sources.refuse_pipe(source, "calibration reads its source more than once")
     with sources.open(source, frames=1):

@@ -145,7 +145,7 @@ def noise_over_signal(expected: Sequence[Outputs], actual: Sequence[Outputs]) ->
 def rank_units(
     units: Sequence[Unit], make_graph: MakeGraph, error: Score, progress: Progress = lambda *_: None
 ) -> list[Unit]:
-    """Return the units in order: largest error for its cost first."""
+    """Return the units sorted by their error for their cost, the largest first."""
     all_macs = sum(unit.macs for unit in units) or 1
     harm = {}
     for done, unit in enumerate(units, 1):
