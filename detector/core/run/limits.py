@@ -100,8 +100,8 @@ def folder_is_gone() -> bool:
 
 
 def check_threads(count: int) -> None:
-    """Raise EngineError if this process cannot start ``count`` more threads. Start them to find
-    out, since several limits apply. Without this check, OpenBLAS may raise SIGINT on import."""
+    """Raise EngineError if this process cannot start ``count`` more threads. It tries to, since
+    several limits apply. Without this check, OpenBLAS may raise SIGINT on import."""
     gate = threading.Event()
     started: list[threading.Thread] = []
     try:

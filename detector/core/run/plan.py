@@ -1,8 +1,8 @@
 """Plan a run: decide everything that depends on options once, before the first frame.
 
     PlanDraft.of    from the options   -> reading of sources, drawing, loop, settings of outputs
-    PlanDraft.load  with the network   -> RunPlan: the above, network and engine with the reasons
-                                       for their choice, and which detections are kept
+    PlanDraft.load  with the network   -> RunPlan: the same parts, the network, the engine and the
+                                       reason for it, and which detections are kept
 
 Each file makes its part of the plan from its own options, and reports errors in them. Code with a
 ``RunPlan`` does not read options.
@@ -124,7 +124,8 @@ class PlanDraft:
             chosen=refuse,
             **words,
         )
-        # Omit runtime options: the engine has them already, and the session records the given ones.
+        # Omit runtime options: the engine has them, and the session records those that the user
+        # gave.
         runtime = {field.name for field in fields(RuntimeConfig)}
         tuned = {name: value for name, value in loaded.tuned.items() if name not in runtime}
         draft = PlanDraft.of(self.config.with_options(tuned)) if tuned else self

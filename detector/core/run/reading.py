@@ -173,7 +173,7 @@ class SourceReading:
 
     def _first_info(self, specs: Sequence[str]) -> SourceInfo | None:
         for spec in specs:
-            # Running the source reports errors. Planes ("yuv420p") save a conversion.
+            # Running the source will report errors. Planes ("yuv420p") save a conversion.
             with suppress(DetectVideoError), self.whole.open(spec, "yuv420p") as source:
                 return source.info
         return None

@@ -55,8 +55,7 @@ class RunQueue:
     """How long the thread that opens it was runnable without a core: the second number of the
     thread's schedstat (Linux, Documentation/scheduler/sched-stats.rst), in nanoseconds. The kernel
     updates it when the thread gets a core, so the thread always reads its own exact value. The file
-    stays open: reading it takes 1 us, but opening it 10 us. Raises OSError if the file is
-    absent."""
+    stays open: reading takes 1 us, opening 10 us. Raises OSError if the file is absent."""
 
     __slots__ = ("_file",)
 
@@ -282,7 +281,8 @@ class Natives:
 
 
 def _find_creator(claims: Mapping[str, bool]) -> str | None:
-    """Return the only stage that may have created a thread, or the only one with its name."""
+    """Return the stage that created a thread: the only one that may have, or the only one whose own
+    thread has the same name."""
     likely = [stage for stage, named in claims.items() if named or len(claims) == 1]
     return likely[0] if len(likely) == 1 else None
 
