@@ -7,7 +7,8 @@ read the clocks of all of the engine's threads whenever an inference begins or e
   name of their creator) works for that worker's inference alone.
 - Time that other threads used since the last reading is split equally between the inferences in
   flight.
-- Threads still spin after an inference. If none is in flight, the one that ended last gets it.
+- Threads still spin after an inference. If no inference is in flight, the last one gets
+  the time that they spin.
 
 So the sum over all inferences equals the threads' CPU time, for any number of requests.
 """

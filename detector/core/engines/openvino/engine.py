@@ -129,7 +129,7 @@ class OpenOpenvino(Engine):
         if is_unlike(self._network, run_reference(self._network), self.requests[:1], **limits):
             raise EngineError(
                 f"engine openvino: boxes or scores of {self._network.name} are not those of ONNX "
-                f"Runtime, since it computes node {node} differently; use --engine ort"
+                f"Runtime, since OpenVINO computes node {node} differently; use --engine ort"
             )
 
     def execution(self) -> list[LayerExecution]:
