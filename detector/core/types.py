@@ -113,15 +113,15 @@ class Frame:
     ``index``: its number in the source, counted from 0 before ``--stride`` drops any; for a camera,
     counted over received pictures. ``pts``: in ticks of the source's time base, as stored (it need
     not start at 0); ``time_s`` = pts * time_base. Neither follows jumps of the container's clock.
-    ``behind``: ticks by which it is ahead of ``pts``. ``rewinds``: how often it was set back.
-    ``path``: the picture's file if the source is a folder or glob, else None. ``name``: the file
-    name, for outputs, with folders in front if two pictures of a source share it. ``picture``: BGR,
-    or planes of YUV if the source was opened for them; ``image`` is BGR, converted from planes on
-    first access, so do not draw into the planes after that. ``source``: set by ``Detector.stream``.
-    ``arrival``: for cameras only. ``reused``: nothing moved (--skip-still), so the frame has the
-    detections of the last inferred one. ``coasting``: its boxes come from tracks (--infer-every).
-    ``cut``: whether a scene begins with this frame; None if not checked. ``reduced``: the picture,
-    if the source was opened to decode a fraction of its pixels.
+    ``behind``: how many ticks that clock is ahead of ``pts``. ``rewinds``: how often it was set
+    back. ``path``: the picture's file if the source is a folder or glob, else None. ``name``: the
+    file name, for outputs, with folders in front if two pictures of a source share it. ``picture``:
+    BGR, or planes of YUV if the source was opened for them; ``image`` is BGR, converted from planes
+    on first access, so do not draw into the planes after that. ``source``: set by
+    ``Detector.stream``. ``arrival``: for cameras only. ``reused``: nothing moved (--skip-still), so
+    the frame has the detections of the last inferred one. ``coasting``: its boxes come from tracks
+    (--infer-every). ``cut``: whether a scene begins with this frame; None if not checked.
+    ``reduced``: the picture, if the source was opened to decode a fraction of its pixels.
 
         >>> frame = Frame(index=0, pts=0, time_s=0.0, picture=np.zeros((720, 1280, 3), np.uint8))
         >>> frame.size, frame.inferred

@@ -1,7 +1,7 @@
 """Choose engine, precision and options for ``auto``, and explain the choice. ``choose`` uses the
 first of these that applies:
 
-1. What ``compare --use`` or ``tune --use`` saved, whichever is newer. A comparison's row replaces
+1. The newer result of ``compare --use`` and ``tune --use``. A row of a comparison replaces
    the choice by rank only if its slowest round beat that choice's fastest round, and its detections
    agree with fp32 within the budget. The options that ``tune`` found apply only to the kind of
    source that ``tune`` ran on, and only if the user set neither engine, precision nor batch. Other

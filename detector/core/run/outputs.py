@@ -261,8 +261,8 @@ class OutputPlan:
                 sink.check_options(sink.suffixes[0], given)
 
     def check_sources(self, blur: Sequence[str] | None) -> None:
-        """Refuse outputs that no source can have. With ``blur``, also refuse unblurred copies of
-        sources."""
+        """Refuse outputs that no source can have, and unblurred copies of sources if ``blur`` is
+        given."""
         own = [sink for sink in map(sinks.find, self._save or ()) if sink.untouched]
         if blur and own:
             raise UsageError(

@@ -124,8 +124,7 @@ class PlanDraft:
             chosen=refuse,
             **words,
         )
-        # Omit runtime options: the engine has them, and the session records those that the user
-        # gave.
+        # Omit runtime options: the engine has them, and the session records the user's options.
         runtime = {field.name for field in fields(RuntimeConfig)}
         tuned = {name: value for name, value in loaded.tuned.items() if name not in runtime}
         draft = PlanDraft.of(self.config.with_options(tuned)) if tuned else self
@@ -257,7 +256,7 @@ class RunPlan:
 
     @property
     def requests(self) -> Sequence[BatchRequest]:
-        """The engine's requests as the loop fills them. With tiles, a row is still one frame."""
+        """The engine's requests as the loop fills them. A row is one frame, even with tiles."""
         return self.tiling.requests(self.loaded.engine.requests)
 
     def between(self, info: SourceInfo) -> dict[str, Stage]:

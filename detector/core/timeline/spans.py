@@ -80,8 +80,8 @@ class Span:
     A track makes one per stage and kind, so that a call costs two clock reads and allocates
     nothing. Time in nested spans counts for the innermost only. A stage cannot nest in itself.
 
-    ``self_ns``: time of all calls, without nested spans. ``off_cpu_ns``: the part of ``self_ns`` in
-    which the thread had no core. ``ready_ns``: the part of ``off_cpu_ns`` in which it was runnable.
+    ``self_ns``: time of all calls, without nested spans. ``off_cpu_ns``: how long the thread had no
+    core during ``self_ns``. ``ready_ns``: how long it was runnable during ``off_cpu_ns``.
     ``other_threads_ns``: CPU time of the process's other threads during the calls, if the track
     observes them. ``library_ns``: time of the engine's own threads that ``booked`` assigned to the
     calls. ``call_ns``: ``self_ns`` of the last call. Each call is a row. The first ``room`` rows

@@ -228,7 +228,7 @@ def _use_graph(network: Network, path: Path, manifest: Mapping[str, Any]) -> boo
         return False
     network.graph, network.path, network.peak_bytes = partial(_load, path), str(path), peak
     network.output_shapes, network.macs = shapes, macs
-    if network.precision == "fp32":  # other precisions already have those of the fp32 graph
+    if network.precision == "fp32":  # else keep the sensitive nodes of the fp32 graph
         network.sensitive = sensitive
     return True
 

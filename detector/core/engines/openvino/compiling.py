@@ -15,7 +15,7 @@ from detector.core.models.base import Network
 from detector.core.types import Background
 
 # Precision -> OpenVINO's hint for the type of float layers. In an int8 graph, Q/DQ nodes mark the
-# quantised layers; the others are float (``hint_of``). Without a hint the device chooses the type.
+# quantised layers; the others are float (``hint_of``). The device chooses if we give no hint.
 HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32"}
 TYPES = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
 IN_FLOAT = "openvino computes in float"  # key in the details of a network that must run in float
