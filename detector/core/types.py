@@ -1,4 +1,4 @@
-"""The data types that all rooms share.
+"""The data types that all packages share.
 
 A source is described by ``SourceInfo`` and yields ``Frame`` objects, whose picture is BGR or YUV
 4:2:0 ``Planes``. A ``Letterbox`` maps between frame and network input. A head returns
@@ -23,10 +23,8 @@ LONGEST_GAP_S = 10.0  # default for the longest pause between two frames
 
 @dataclass(slots=True)
 class Arrival:
-    """When a camera's picture arrived, and when it passed each step of the loop.
-
-    ``*_ns`` are values of time.perf_counter_ns; 0 means not reached yet.
-    """
+    """When a camera's picture arrived, and when it passed each step of the loop. ``*_ns`` are
+    values of time.perf_counter_ns; 0 means not reached yet."""
 
     camera: str
     epoch: int  # number of the connection, from 1
@@ -42,9 +40,7 @@ class Arrival:
 
 class Colours(NamedTuple):
     """How to interpret the numbers of a YUV picture, in the codes of ITU-T H.273; 2 is unspecified.
-
-    ``luma``: the weights of red and blue in the brightness, as defined by ``matrix``.
-    """
+    ``luma``: the weights of red and blue in the brightness, as defined by ``matrix``."""
 
     matrix: int
     primaries: int
@@ -56,9 +52,7 @@ class Colours(NamedTuple):
 @dataclass(slots=True, eq=False)
 class Planes:
     """A picture in YUV 4:2:0 with 8 bits: a Y value per pixel, a U and a V value per 2x2 pixels.
-
-    Height and width are even. Rows may be padded in memory; the pixels of a row are contiguous.
-    """
+    Height and width are even. Rows may be padded in memory; the pixels of a row are contiguous."""
 
     y: NDArray[np.uint8]  # [h, w]
     u: NDArray[np.uint8]  # [h / 2, w / 2]
@@ -87,8 +81,8 @@ Picture = Image | Planes
 @dataclass(frozen=True, slots=True, eq=False)
 class Reduced:
     """A picture decoded at a fraction of its size, because no output needs more. Boxes are in
-    pixels of the whole picture. ``pixels``: u8 BGR, each for ``factor`` x ``factor`` pixels (fewer
-    at the right and bottom edges). ``width``, ``height``: the whole picture's."""
+    pixels of the whole picture. ``pixels``: u8 BGR, each from ``factor`` x ``factor`` pixels (fewer
+    at the right and bottom edges). ``width`` and ``height``: of the whole picture."""
 
     pixels: Image
     factor: int
@@ -117,17 +111,17 @@ class Frame:
     """One decoded picture.
 
     ``index``: its number in the source, counted from 0 before ``--stride`` drops any; for a camera,
-    counted over received pictures. ``pts``: time in ticks of the source's time base, as stored (it
-    need not start at 0); ``time_s`` = pts * time_base. Neither follows jumps of the container's
-    clock, which is ``behind`` ticks ahead of ``pts`` and was set back ``rewinds`` times. ``path``:
-    the picture's file if the source is a folder or glob, else None. ``name``: name of its outputs:
-    the file name, with folders in front if two pictures of a source share a name. ``picture``: BGR,
-    or planes of YUV if the source was opened for them; ``image`` is BGR, converted from planes on
-    first access, so do not draw into the planes after that. ``source``: set by ``Detector.stream``.
-    ``arrival``: only cameras set it. ``reused``: nothing moved (--skip-still), so the frame has the
-    detections of the last inferred one. ``coasting``: its boxes come from tracks (--infer-every).
-    ``cut``: whether a scene begins with this frame; None if not checked. ``reduced``: the picture,
-    if the source was opened to decode a fraction of its pixels.
+    counted over received pictures. ``pts``: in ticks of the source's time base, as stored (it need
+    not start at 0); ``time_s`` = pts * time_base. Neither follows jumps of the container's clock.
+    ``behind``: how many ticks that clock is ahead of ``pts``. ``rewinds``: how often it was set
+    back. ``path``: the picture's file if the source is a folder or glob, else None. ``name``: the
+    file name, for outputs, with folders in front if two pictures of a source share it. ``picture``:
+    BGR, or planes of YUV if the source was opened for them; ``image`` is BGR, converted from planes
+    on first access, so do not draw into the planes after that. ``source``: set by
+    ``Detector.stream``. ``arrival``: for cameras only. ``reused``: nothing moved (--skip-still), so
+    the frame has the detections of the last inferred one. ``coasting``: its boxes come from tracks
+    (--infer-every). ``cut``: whether a scene begins with this frame; None if not checked.
+    ``reduced``: the picture, if the source was opened to decode a fraction of its pixels.
 
         >>> frame = Frame(index=0, pts=0, time_s=0.0, picture=np.zeros((720, 1280, 3), np.uint8))
         >>> frame.size, frame.inferred
@@ -209,10 +203,8 @@ class PipedTrack(Protocol):
 
 @dataclass(slots=True)
 class SourceInfo:
-    """What is known about a source before its first frame.
-
-    Counts and durations are hints, because containers may state wrong values.
-    """
+    """What is known about a source before its first frame. Counts and durations are hints, because
+    containers may state wrong values."""
 
     path: str
     kind: str  # "video" | "pictures" | "live"
@@ -250,10 +242,7 @@ class ReadCounts:
 
     @property
     def damaged(self) -> bool:
-        """Whether a part of the source was lost.
-
-        The run then finishes and exits with EXIT_DAMAGED (7).
-        """
+        """Whether a part of the source was lost. The run then exits with EXIT_DAMAGED (7)."""
         return self.ended_early or self.bad > 0 or self.corrupt > 0
 
 

@@ -121,7 +121,7 @@ def default_tracker() -> str:
 @cache
 def options(of_guests: bool = True) -> Mapping[str, Any]:
     """Map ``live`` to ``LiveConfig`` and so on: the options in ``WING/config.py``. ``of_guests``:
-    include wings with a guest, whose options commands other than ``detect`` do not have."""
+    include wings with a guest; only ``detect`` has their options."""
     return {
         name.removesuffix("Config").lower(): kind
         for wing, adds in zip(names(), additions(), strict=True)
@@ -142,12 +142,10 @@ def guest() -> Any:
 
 
 def closing_lines(summary: Any, verbose: bool) -> list[str]:
-    """Return the lines that wings add at the end of a run's output."""
     return _call_each([place for adds in additions() for place in adds.closing], summary, verbose)
 
 
 def sections(document: Any) -> list[Any]:
-    """Return the report sections that wings make of a session."""
     return _call_each([place for adds in additions() for place in adds.sections], document)
 
 

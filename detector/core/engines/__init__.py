@@ -1,7 +1,7 @@
 """Interchangeable engines. Each file ``NAME.py`` or folder ``NAME/`` here is one engine.
 
 It has one subclass of ``base.Engine`` whose ``name`` is NAME. It must import its library and most
-of its code late, in ``Engine.start``. Shared code is in ``base`` and modules that start with "_".
+of its code late, in ``Engine.start``. Shared code is in ``base`` and in modules named ``_*``.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def find(name: str) -> type[Engine]:
         ):
             return candidate
     raise EngineError(
-        f"{module.__file__}: it has no subclass of Engine with name = {name!r}; begin the name of "
-        'a file that is not an engine with "_"'
+        f"{module.__file__}: it has no subclass of Engine with name = {name!r}; if the file "
+        'is not an engine, begin its name with "_"'
     )
 
 
@@ -74,12 +74,12 @@ def read_attribute(name: str, attribute: str) -> Any:
 
 
 def libraries() -> list[str]:
-    """Return the modules that engines need, whether or not they are installed."""
+    """Return the names of the modules that engines import, whether or not they are installed."""
     return [library for name in names() if (library := read_attribute(name, "library"))]
 
 
 def why_unusable(*only: str) -> dict[str, str | None]:
-    """Map engines (all, or ``only`` these) to None or why they are unusable. Imports no library."""
+    """Return engine -> why it is unusable (or None), for all or ``only``. Imports no library."""
     return {name: describe_absence(find(name)) for name in names() if not only or name in only}
 
 
@@ -214,8 +214,8 @@ def time_layers(
     runs: int,
     budget_s: float = math.inf,
 ) -> LayerTimes:
-    """Return the median ms of every layer and of the forward pass without a profiler. Stops after
-    ``runs`` runs or ``budget_s``. ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError."""
+    """Return the median ms of every layer, and of a pass without the profiler. Stops after ``runs``
+    runs or ``budget_s``. ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError."""
     from detector.core.engines._layer_times import measure_layers
 
     load_library(name)

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-WARMUP = 3  # number of first runs to ignore, which fill caches and pools and pack weights
-# Only the fastest 1 / QUIET of the runs count, since other programs slow the other runs.
+WARMUP = 3  # first runs, which we ignore: they fill caches and pools and pack weights
+# Only the fastest 1 / QUIET of the runs count, since other programs slow the rest.
 QUIET = 4
 FEWEST = 10  # medians are over at least this many runs, or over all if fewer were made
 
 
 class LayerTimes(NamedTuple):
     """Medians in ms over the ``counted`` fastest runs. ``forward_ms``: a run without the profiler.
-    Of a run with it: ``profiled_ms`` in all, ``run_sum_ms`` in layers, ``outside_ms`` elsewhere.
+    ``profiled_ms``: a run with it; ``run_sum_ms``: its layers; ``outside_ms``: the rest of it.
     """
 
     layers: list[LayerExecution]
@@ -85,9 +85,9 @@ def _median(times: Sequence[float]) -> float:
 def match_layers(
     layers: Sequence[LayerExecution], reported: Sequence[Sequence[tuple[str, str, float]]]
 ) -> list[tuple[LayerExecution, list[float]]]:
-    """Return each layer with its ms in every run. ``reported``: a list of (name, type, ms) per run,
-    in the profiler's order. A layer that the engine does not list gets an unknown precision. A
-    layer without a time in every run is omitted."""
+    """Return each layer with its ms in every run. ``reported``: for each run, the profiler's (name,
+    type, ms) in order. A layer that the engine does not list gets an unknown precision. A layer is
+    omitted if its time is missing in any run."""
     listed: dict[tuple[str, int], LayerExecution] = {}
     counts_listed: dict[str, int] = {}
     for layer in layers:

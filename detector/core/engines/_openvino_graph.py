@@ -161,7 +161,7 @@ def dims_of(port: Any) -> Dims:
 
 
 def _names(model: Any) -> dict[Any, str]:
-    """Return a name for each tensor of a model: its position, but for the input its own name."""
+    """Name each tensor of a model after its position. Only the input keeps its own name."""
     names = {}
     for at, layer in enumerate(model.get_ordered_ops()):
         for port in layer.outputs():
@@ -187,7 +187,7 @@ def _constant(port: Any) -> Any:
 
 
 def _find_convolution(layer: Any) -> Any:
-    """Return the output of the convolution to which ``layer`` (Add) adds a bias, if it does."""
+    """If ``layer``, an Add, adds a bias to a convolution, return the output of the convolution."""
     for data, bias in ((0, 1), (1, 0)):
         output = layer.input_value(data)
         is_convolution = OPERATORS.get(output.get_node().get_type_name()) == "Conv"
@@ -198,7 +198,7 @@ def _find_convolution(layer: Any) -> Any:
 
 def read_stated_input(info: Mapping[str, str]) -> dict[str, Any]:
     """Return what ``model_info`` (of Intel's Model API) states about the picture, with the keys of
-    ``InputDescription``. The API reads pictures as BGR, so reversed channels are RGB."""
+    ``InputDescription``. The API reads pictures as BGR, so reversed channels mean RGB."""
     facts: dict[str, Any] = {}
     if (reverse := info.get("reverse_input_channels", "").upper()) in BOOLEANS:
         facts["colour"] = "rgb" if BOOLEANS[reverse] else "bgr"
@@ -214,7 +214,8 @@ def read_stated_input(info: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _numbers(text: str | None) -> tuple[float, ...] | None:
-    """Parse one number or three, and return three. Return None for other or negative values."""
+    """Parse one number or three, and return three. Return None for any other text or a negative
+    number."""
     try:
         numbers = tuple(float(word) for word in (text or "").split())
     except ValueError:

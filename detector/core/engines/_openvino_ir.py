@@ -1,7 +1,7 @@
 """Front end for OpenVINO IR: NAME.xml, which describes the layers, with NAME.bin next to it.
 
-The code for ONNX files recognises the meaning of its input and outputs. We do not convert the IR
-to ONNX: ``read_ir`` adds our input and outputs with OpenVINO's own pre-processing.
+The code for ONNX files recognises what the IR's input and outputs mean. We do not convert the IR to
+ONNX: ``read_ir`` adds our input and outputs with OpenVINO's own pre-processing.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def _as_darknet(cfg: Path, path: Path, evidence: IrEvidence, batch: int) -> Reco
 
 
 def _find_ports(path: Path, evidence: IrEvidence, bound: Bound, batch: int) -> list[IrPort]:
-    """Return the outputs to read. Raises ModelError if one has another batch or no fixed length."""
+    """Return the outputs to read. Raises ModelError if an output's batch or length does not fit."""
     numbers, ports = output_names(evidence.model), []
     for name in bound.outputs:
         if name in bound.joined:

@@ -34,8 +34,8 @@ BuildProgress = Callable[[str, int, int], bool]
 
 class RawRequest:
     """A request for one batch. ``slot``: writable u8 RGB [B, H, W, 3]; the caller fills pictures
-    0..n-1. ``device_ms``: the device's time for the last ``infer``, with upload and download; None
-    if not reported."""
+    0..n-1. ``device_ms``: the device's time for the last ``infer``, including upload and download;
+    None if the device does not report it."""
 
     slot: NDArray[np.uint8]
     device_ms: float | None = None
@@ -44,7 +44,7 @@ class RawRequest:
         """Run the batch and return one float32 array per output, each for the first n pictures.
 
         Blocks with the GIL released. The arrays are valid until this request's next ``infer``. A
-        partial batch (n < B) costs as much as a full one: all B pictures run.
+        partial batch (n < B) takes as long as a full batch, since all B pictures are inferred.
         """
         raise NotImplementedError
 
@@ -72,8 +72,8 @@ class EngineOptions:
 @dataclass(frozen=True, slots=True)
 class LayerExecution:
     """A layer as the engine ran it. ``precision``: one of ``PRECISIONS``, or u8, int32 and so on.
-    ``nodes``: the graph's nodes that were fused into it; empty: the node with the layer's name.
-    ``view``: whether the layer copies no data."""
+    ``nodes``: the graph's nodes that were fused into it; if empty, the layer is the node of the
+    same name. ``view``: whether the layer copies no data."""
 
     name: str
     type: str
@@ -94,7 +94,7 @@ class LayerProfiler(Protocol):
 
 
 class ArtefactBuilder:
-    """Builds the file that an engine runs instead of the graph. ``suffix``: that of the file."""
+    """Builds the file that an engine runs instead of the graph. ``suffix``: the file's suffix."""
 
     suffix: ClassVar[str]
 
@@ -113,13 +113,13 @@ class ArtefactBuilder:
         raise NotImplementedError
 
     def covers(self, built: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-        """Return whether a file ``built`` for one key serves another, such as a batch in range."""
+        """Return whether a file for the key ``built`` also serves the key ``wanted``."""
         return built == wanted
 
 
 class Offer(NamedTuple):
-    """A device or provider that a library lists. ``option`` selects it. ``name``: the full name, or
-    why it is not usable."""
+    """A device or provider that a library lists. ``option`` selects it. ``name``: its full name, or
+    the reason why it cannot be used."""
 
     option: str
     name: str
@@ -276,8 +276,8 @@ class Engine:
 def check_contract(
     engine: str, network: Network, inputs: list[tuple[str, Any]], outputs: list[tuple[str, Any]]
 ) -> None:
-    """Raise EngineError if ``inputs`` or ``outputs``, (name of type, shape), differ from the
-    network's: the engine might write past the end of our arrays."""
+    """Raise EngineError if ``inputs`` or ``outputs``, pairs (name of the type, shape), differ from
+    the network's, since the engine might then write past the end of our arrays."""
     wanted_inputs = [("uint8", network.input_shape)]
     wanted_outputs = [("float32", tuple(shape)) for shape in network.output_shapes]
     if inputs != wanted_inputs or outputs != wanted_outputs:
@@ -320,7 +320,7 @@ def translated(engine: str, doing: str) -> Iterator[None]:
 
 
 def cpu_threads(options: EngineOptions, concurrency: int = 0) -> int:
-    """Return the CPU threads of a request: the requested number, or its share of the cores."""
+    """Return the CPU threads of a request: as many as the user wants, or its share of the cores."""
     return options.threads or max(1, usable_cores() // max(1, concurrency or options.concurrency))
 
 
@@ -329,7 +329,7 @@ MAX_STREAMS = 8
 
 def best_streams(options: EngineOptions) -> int:
     """Return how many requests fill the cores, at most 8. More requests are faster than more
-    threads each: the threads of a request wait for each other at every layer (docs/settings.md)."""
+    threads per request, which wait for each other at every layer (docs/settings.md)."""
     return min(MAX_STREAMS, max(1, usable_cores() // max(1, options.threads)))
 
 

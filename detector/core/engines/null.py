@@ -1,4 +1,4 @@
-"""The engine null. It returns constants, without a network, to time the rest of the program."""
+"""The engine null. It returns constants and runs no network, so that the rest can be timed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from detector.core.models.base import Network
 
-# The logit of every output, for a probability of 4e-44. Zeros (probability 0.5) would give
+# The logit in every output, which is a probability of 4e-44. Zeros (probability 0.5) would give
 # thousands of boxes, and a run would measure NMS instead of the loop.
 RAW_OUTPUT = -100.0
 

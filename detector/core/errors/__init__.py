@@ -17,7 +17,7 @@
                              130  interrupted (Ctrl-C)
                              143  terminated
 
-A run that ends with a code without an error writes its outputs, even if a signal ends it early.
+A run writes its outputs if its code has no error in this table, even if a signal ends it early.
 """
 
 from __future__ import annotations

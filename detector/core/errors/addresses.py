@@ -46,7 +46,7 @@ class Address:
 
 
 def keep_command_line(words: Iterable[str], secret_paths: Collection[str]) -> None:
-    """Register the secrets of a command line. ``secret_paths``: flags whose address ends in one."""
+    """Register the secrets of a command line. ``secret_paths``: options with secret paths."""
     option = ""
     for word in words:
         if word.startswith("--") and "=" in word:
@@ -91,7 +91,7 @@ def _end_of_host(rest: str) -> int:
     """Return where the host ends in ``login@host/path``. The login may contain a slash."""
     path = re.split(r"[?#]", rest)[0]
     at = path.rfind("@")
-    if at < 0 or ":" not in path[:at] or re.match(r"[^/:]*:\d+/", path):  # host:port/, no login
+    if at < 0 or ":" not in path[:at] or re.match(r"[^/:]*:\d+/", path):  # host, port, path
         return min((rest.find(sign) for sign in "/?#" if sign in rest), default=len(rest))
     slash = path.find("/", at)
     return slash if slash >= 0 else len(path)

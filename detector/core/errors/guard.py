@@ -31,7 +31,7 @@ class _Guard:
             what, paths = self.unlisted.pop(0)
             try:
                 listed = list(paths())
-            except DetectVideoError:  # the reader of these files reports the error
+            except DetectVideoError:  # the reader of these files will report the error
                 continue
             for path in listed:
                 if (identity := _identify(path)) is not None and not os.path.isdir(path):

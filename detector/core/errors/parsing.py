@@ -17,7 +17,7 @@ from typing import Any
 from detector.core.errors import DetectVideoError, UsageError
 from detector.core.errors.machine import too_much
 
-MAX_DEPTH = 64  # most nested lists; files of COCO have 5
+MAX_DEPTH = 64  # depth to which lists may be nested; files of COCO have 5
 LARGEST = (1 << 63) - 1
 TOO_DEEP = f"nested more than {MAX_DEPTH} lists deep"
 # The least bytes that CPython needs for a list, a mapping, and a number.

@@ -54,8 +54,8 @@ def _load(text: str) -> Any:
     return yaml.load(text, Loader=BoundedLoader)
 
 
-# A run reads the packaged files several times. Parsing the default configuration takes 15 ms, but
-# copying the result only a hundredth of that.
+# A run reads the packaged files several times. Parsing the default configuration takes 15 ms.
+# Copying the result takes a hundredth of that time.
 _load_cached = lru_cache(CACHED_TEXTS)(_load)
 
 

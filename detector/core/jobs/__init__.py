@@ -1,1 +1,1 @@
-"""The jobs of commands that are more than a run, one module or folder each."""
+"""What commands other than runs do: a module or folder for each."""

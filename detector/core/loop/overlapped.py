@@ -1,14 +1,14 @@
 """The threaded loop: reading, inference and writing at the same time, in order.
 
-    reader thread          read, preprocess into a free request's slot      (1)
-    worker threads         infer, head, nms                                 (engine's concurrency)
+    one reader thread      read, preprocess into a free request's slot
+    worker threads         infer, head, nms; as many as the engine's concurrency
     the caller's thread    annotate, write, in the source's order
     drawing threads        draw ahead of annotate, if ``Parts.drawers`` is set
 
 Requests and pictures come from pools. Filled batches wait in a bounded queue, results in a queue
-that restores order. In steady state nothing is allocated per frame: the pools limit the pictures
-to a batch per request, and one more batch. If a stage fails, every queue closes, the threads end
-and are joined, and the caller gets the stage's own error.
+that restores order. In steady state nothing is allocated per frame: the pools hold pictures for one
+batch per request, and for one more batch. If a stage fails, every queue closes, the threads end and
+are joined, and the caller gets the stage's own error.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 def frames_overlapped(
     parts: Parts, timeline: Timeline | OffTimeline, progress: Progress
 ) -> Generator[tuple[Frame, Detections], None, None]:
-    """Yield each frame after its sinks have written it; the next one may reuse its picture. Closing
-    the generator early stops and joins the threads."""
+    """Yield each frame after its sinks have written it; the next frame may reuse its picture.
+    Closing the generator early stops and joins the threads."""
     threads = _LoopThreads(parts, timeline, progress)
     with timeline.track("writer") as track:
         try:
@@ -72,7 +72,7 @@ class _LoopThreads:
         self._requests: LendingPool[BatchRequest] = LendingPool("request", parts.requests)
         self._filled: Queue[Batch] = Queue("batch", parts.queue_batches)
         self._done: InOrder[Batch] = InOrder("result", results_ahead(parts))
-        # A token for each idle worker. The reader only waits for one if ``fresh`` is set.
+        # A token for each idle worker. Only if ``fresh`` is set does the reader wait for a token.
         self._fresh = parts.hooks is not None and parts.hooks.fresh
         self._idle: LendingPool[None] = LendingPool("worker", [None] * parts.concurrency)
         self._channels = (self.images, self._requests, self._idle, self._filled, self._done)
@@ -151,8 +151,8 @@ class _LoopThreads:
                 yield pair
 
     def draw(self, track: AnyTrack) -> Pairs:
-        """Annotate up to ``drawers`` frames at once and yield them in order. A drawn frame is not
-        kept back until a later one arrives, and is yielded even if a later frame fails."""
+        """Annotate up to ``drawers`` frames at once and yield them in order. A drawn frame is
+        yielded without waiting for a later frame, and even if a later frame fails."""
         annotate, drawers = self._parts.annotate, self._drawers
         if annotate is None or drawers is None:
             yield from draw(track, self._parts, self.results(track))
@@ -185,7 +185,6 @@ class _LoopThreads:
             channel.close()
 
     def stop(self) -> None:
-        """Close the channels and join the threads."""
         self._close()
         if self._drawers is not None:
             self._drawers.close()

@@ -71,7 +71,7 @@ class FrameInputs(Protocol):
     """The number of network inputs of each frame, if cameras differ (``tiles``)."""
 
     def give(self, frame: Frame, request: Any, row: int) -> Callable[[AnyPicture, Image], Fit]:
-        """Set how many inputs the frame in this row has; return the function to fill the row."""
+        """Set how many inputs the frame in this row has; return the function that fills the row."""
 
 
 class FrameStage(Protocol):
@@ -108,7 +108,7 @@ class LoopHooks:
 
 @dataclass(slots=True)
 class Parts:
-    """The parts of a loop for one source and one engine. Their options are already bound."""
+    """The parts of a loop for one source and one engine. Their options are set already."""
 
     source: FrameSource
     requests: Sequence[BatchRequest]
@@ -180,8 +180,9 @@ def image_pool(parts: Parts) -> LendingPool[Image | None]:
 
 
 def image_count(parts: Parts) -> int:
-    """Return how many pictures may be in flight: enough for all requests and a batch being written,
-    but at most ``image_bytes`` and at least a batch and a picture; plus those being drawn."""
+    """Return how many pictures may be in flight: enough for all requests and for a batch being
+    written, if ``image_bytes`` allows that, but at least one batch and a picture. Those being drawn
+    are added."""
     info, batch, batches = parts.source.info, len(parts.requests[0].slot), len(parts.requests) + 1
     if parts.schedule is not None:  # frames that are not inferred need pictures, too
         # One batch is being read, one written, and ``concurrency`` batches are in the engine.
@@ -277,7 +278,7 @@ def _has_arrived(
 
 
 def infer(track: AnyTrack, parts: Parts, batch: Batch) -> None:
-    """Run a batch through its request; record the times of begin and end in cameras' frames."""
+    """Run a batch through its request; in frames of cameras, record when it began and ended."""
     hooks = parts.hooks
     began = hooks.clock() if hooks is not None else 0
     if batch.rows:

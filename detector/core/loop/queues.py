@@ -86,7 +86,6 @@ class Queue(_Channel, Generic[T]):
             self._changed.notify_all()
 
     def get(self, track: AnyTrack, index: int) -> T | None:
-        """Return the next item, or None when the queue is finished and empty."""
         with self._changed:
             if not self._items and not self._finished and not self._closed:
                 with track.span(self.name, index, WAIT_INPUT):
@@ -108,8 +107,8 @@ class Queue(_Channel, Generic[T]):
 
 class InOrder(_Channel, Generic[T]):
     """A queue that restores order: items are put in any order and leave by number, 0, 1, 2...
-    ``put`` blocks if a number is ``capacity`` or more above the next one to leave. The next one
-    itself is always accepted, so nothing deadlocks."""
+    ``put`` blocks if a number is ``capacity`` or more above the next number to leave. The item that
+    leaves next is always accepted, so nothing deadlocks."""
 
     def __init__(self, name: str, capacity: int) -> None:
         super().__init__(name)

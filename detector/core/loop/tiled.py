@@ -61,7 +61,7 @@ class MixedRequest:
 
     def infer(self, n: int) -> Outputs:
         """Return float32 [n, most, ...], then ``counts`` as float32 [n]; valid until the next
-        ``infer``. Outputs of inputs that a frame lacks keep old values."""
+        ``infer``. Outputs for inputs that a frame does not have keep old values."""
         inputs = [(row, tile) for row in range(n) for tile in range(int(self.counts[row]))]
         self.device_ms = _infer_inputs(self._request, self.slot, inputs, self._outputs)
         outputs = [output[:n] for output in self._outputs]

@@ -6,8 +6,7 @@
     no --size        the model's own size. If the model declares ``canvases`` (cfg/models), its
                      input takes the shape of the source, with about the same area
 
-``open_network``, cameras and batches call ``find_canvas`` with the size of the picture that decides
-(``SourceReading.picture_size``). They pass None to keep the model's own input.
+``SourceReading.picture_size`` returns the size of the picture that decides the shape.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Size = tuple[int, int]
 
 LARGEST_SIDE = 8192  # largest side of a network's input, pixels
 STRIDE = 32  # stride of every network that declares canvases, as a test checks
-WORTH_ADVISING = 0.9  # we advise a smaller canvas only below this share of the current area
+WORTH_ADVISING = 0.9  # suggest a smaller canvas only below this share of the current area
 
 
 def follows_source(config: Config) -> bool:

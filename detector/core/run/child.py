@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from detector.core.run.parent import child_command, end_abandoned_worker
 from detector.core.session import codec
 
-GRACE_S = 5.0  # time that a child has to exit before it is killed
+GRACE_S = 5.0  # we wait this long for a child to exit before we kill it
 MAX_BYTES = 64 << 20  # largest message
 LAST_OUTPUT = 300  # characters of a child's output that an error quotes
 
@@ -29,7 +29,8 @@ Message = TypeVar("Message")
 
 class Child:
     """A child process. ``command`` takes the file descriptor of the child's end of the pipe, and
-    returns the command line. ``output``: file for the child's output. ``more``: Popen's options."""
+    returns the command line. ``output``: file for the child's output. ``more``: further arguments
+    of Popen."""
 
     def __init__(self, command: Callable[[int], list[str]], output: Path, **more: Any) -> None:
         self._output = output
@@ -76,7 +77,7 @@ def _signal_name(number: int) -> str:
 
 
 def end(children: Sequence[Child], *, alone_s: float = 0.0) -> None:
-    """Let processes exit for up to ``alone_s``, then send SIGTERM, and finally SIGKILL."""
+    """Wait up to ``alone_s`` for processes to exit, then send SIGTERM, and finally SIGKILL."""
     _wait_for(children, alone_s)
     for child in children:
         child.signal(signal.SIGTERM)
@@ -106,7 +107,7 @@ def python_command(module: str, pipe: int, folder: Path | None, first: str = "")
 
 
 def send(pipe: Connection, message: Any) -> None:
-    """Send a message, with its secrets. Raises OSError."""
+    """Send a message without hiding its secrets. Raises OSError."""
     pipe.send_bytes(json.dumps(codec.to_builtins(message)).encode())
 
 
@@ -127,7 +128,8 @@ def open_pipe(number: int) -> Connection:
 def listen(
     parent: Connection, kind: type[Message], is_last: Callable[[Message], bool]
 ) -> Callable[[], Message]:
-    """Return a function that waits for a message. It exits if the pipe closes too early."""
+    """Return a function that waits for a message. If the pipe closes before the last message, the
+    process exits."""
     messages: SimpleQueue[Message] = SimpleQueue()
 
     def read_messages() -> None:

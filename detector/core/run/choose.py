@@ -1,13 +1,13 @@
 """Choose engine, precision and options for ``auto``, and explain the choice. ``choose`` uses the
 first of these that applies:
 
-1. The newer of what ``compare --use`` and ``tune --use`` saved. A row of a comparison replaces the
-   choice by rank only if its slowest round beat that choice's fastest round, and its detections
+1. The newer result of ``compare --use`` and ``tune --use``. A row of a comparison replaces
+   the choice by rank only if its slowest round beat that choice's fastest round, and its detections
    agree with fp32 within the budget. The options that ``tune`` found apply only to the kind of
-   source that it searched, and only if the user set neither engine, precision nor batch. Other
+   source that ``tune`` ran on, and only if the user set neither engine, precision nor batch. Other
    options that the user sets take precedence.
-2. The model's timing at its first run on this machine (``self_timing``), judged like a comparison,
-   if it makes inference at least 1.2 times as fast.
+2. The model's timing at its first run on this machine (``self_timing``), judged like a comparison.
+   It counts only if its choice makes inference at least 1.2 times as fast.
 3. The first engine by rank that is usable here, with fp32.
 
 ``measurements`` decides which records are valid.
@@ -75,7 +75,7 @@ def choose(
         tuned = judging.select_options(search, config)
         config = judging.apply(config, search, tuned)
         if "engine" in tuned:
-            records = []  # otherwise a comparison may still choose the engine
+            records = []  # otherwise a comparison could replace the engine of ``tune``
     by_rank, runtime = choose_by_rank(config), config.runtime
     hint = None
     if runtime.engine in ("auto", "openvino"):

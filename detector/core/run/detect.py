@@ -113,10 +113,10 @@ def detect(
     that reads from it closes the pipe and no other files are written, the run ends after the frames
     already read. ``building`` is called at every step of building the engine's file.
 
-    Raises DetectVideoError for errors before the first source, in options, model, engine or session
-    folder. Errors of one source are in ``RunResult.errors`` and in the summary. The run continues
-    with the other sources, except after an error of the engine. After a signal, it finishes the
-    frames already read, and the summary records the signal.
+    Raises DetectVideoError for errors in options, model, engine or session folder, which are found
+    before the first source is opened. Errors of one source are in ``RunResult.errors`` and in the
+    summary. The run continues with the other sources, except after an error of the engine. After a
+    signal, it finishes the frames already read, and the summary records the signal.
     """
     timer = timer or PhaseTimer()
     timer.seconds["import"] = process_age_s() or 0.0
@@ -191,7 +191,8 @@ def _resolve(
 
     plan = draft.load(
         timer,
-        # If a hook opens the sources, they decide the input only if its longest side is given.
+        # If a hook opens the sources, they decide the input's shape only if --size is its longest
+        # side.
         specs=specs if default_sources or draft.reading.longest else (),
         progress=building,
         measured=hooks.measured,
@@ -208,7 +209,7 @@ def _open_session(plan: RunPlan, outputs: OutputPlan, name: str) -> Session:
 
     session = Session.create(plan.writing["run_dir"], name, or_temporary=outputs.may_write())
     try:
-        outputs.check()  # check again: now no output may replace a file of the session either
+        outputs.check()  # check again: outputs must not replace files of the new session
     except BaseException:
         session.discard()
         raise
@@ -216,7 +217,7 @@ def _open_session(plan: RunPlan, outputs: OutputPlan, name: str) -> Session:
 
 
 def _import_ahead(specs: Sequence[str], outputs: OutputPlan, loop: str) -> None:
-    """Import what sources, stages, loop and outputs need, so that no run's seconds include it."""
+    """Import what sources, stages, loop and outputs need, before the time of a run is measured."""
     modules = {
         f"detector.core.loop.{loop}",
         "detector.core.sinks.jsonl",  # used by every session
@@ -224,7 +225,7 @@ def _import_ahead(specs: Sequence[str], outputs: OutputPlan, loop: str) -> None:
         "detector.core.stages.nms",
     }
     for spec in specs:
-        with suppress(SourceError, UsageError):  # opening the source reports the error
+        with suppress(SourceError, UsageError):  # opening the source will report the error
             source = sources.find_claiming(spec)
             modules.update(source.imports, outputs.imports(source.kind, spec))
     for module in sorted(modules):
@@ -256,8 +257,8 @@ def run_opened(
     session: Session | None = None,
 ) -> SourceRun:
     """Run one source with a loaded model, which stays open, and write into ``folder``. ``plain``:
-    use file names without source and engine. ``detected`` gets each frame. ``session`` gets the
-    frames' rows; the caller releases it."""
+    use file names that contain neither source nor engine. ``detected`` gets each frame. ``session``
+    gets the frames' rows; the caller releases it."""
     output = replace(plan.output, output=f"{folder}{os.sep}", run_dir=None)
     outputs = OutputPlan(output, [spec], plain=plain, added_sinks=plan.writing["added_sinks"])
     if detected is not None:
@@ -357,7 +358,7 @@ def _run_source(job: _RunJob, run: SourceRun, spec: str, number: int) -> None:
         with opened as source:
             run.info = source.info
             run.pixels = ": ".join(filter(None, (source.pixels, source.why_no_planes)))
-            if job.hashes:  # if False, no later run checks whether it may replace the outputs
+            if job.hashes:  # otherwise no later run asks whether it may replace the outputs
                 settings = settings_of(plan.as_asked.as_dict(), spec, plan.network.sha256)
             paths = job.outputs.paths(spec, source.info, settings)
             replaced = [path.name for path in paths.values() if os.path.lexists(path)]
@@ -473,7 +474,7 @@ def _close_sink(
 
 
 def _describe_skipped(plan: RunPlan, run: SourceRun, sinks: Sequence[Sink]) -> list[str]:
-    """Return notes about frames without inference, and about outputs that cannot mark these."""
+    """Return notes on frames without inference, and on outputs that cannot mark such frames."""
     kinds = {sink.name for sink in sinks}
     skipped = []
     if run.reused and (still := plan.reading.still) is not None:

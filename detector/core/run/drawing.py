@@ -1,4 +1,4 @@
-"""Decide what a run draws: the style of boxes and labels, what to pixelate, for which outputs.
+"""Decide what a run draws, and for which outputs: the style of boxes and labels, what to pixelate.
 
 ``Drawing.of`` reads the options and opens the font, so that errors appear before a model loads.
 """
@@ -32,7 +32,7 @@ MEANINGLESS = "random weights: boxes are meaningless"
 # The largest fonts are 130 MB: Noto and Source Han, with all languages and weights in one TTC.
 FONT_BYTES = 256 << 20
 INSTALL = "pip install 'detect-video[font]'"
-NAMED = 3  # a note lists so many class names and counts the others
+NAMED = 3  # a note lists this many class names and counts the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,8 @@ class Drawing:
     def label_notes(
         self, names: Sequence[str], sinks: Sequence[Sink], class_ids: Iterable[int]
     ) -> list[str]:
-        """Return notes on class names that labels cannot show, and on a --smooth without effect."""
+        """Return notes on class names that labels cannot show, and on --smooth if it has no
+        effect."""
         from detector.core.sinks.base import DRAWN
 
         if self.smooth and not any(s.pictures in DRAWN or "style" in s.options for s in sinks):

@@ -13,7 +13,7 @@ from typing import Any
 from detector.core import __version__
 from detector.core.errors.machine import usable_cores
 
-# Distributions that every run uses; the engines add their own.
+# Python distributions that every run uses; the engines add their own.
 _LIBRARIES = (
     "numpy",
     "opencv-python-headless",

@@ -12,8 +12,8 @@ from detector.core.session.measured import Kind, Measurement
 
 
 def list_in_force(config: Config) -> list[dict[str, Any]]:
-    """Return the records that change what ``auto`` chooses: the newest of each model, and of
-    ``tune`` the newest of each kind of source. ``undo``: how the user removes the record."""
+    """Return the records that change what ``auto`` chooses: for each model the newest, and from
+    ``tune`` the newest for each kind of source. ``undo``: how the user removes the record."""
     kinds: list[Kind] = ["self-timing", "compare", "tune"]  # later kinds take precedence
     newest: dict[tuple[Any, ...], Measurement] = {}
     for record in sorted(measurements.read(config), key=lambda record: kinds.index(record.kind)):

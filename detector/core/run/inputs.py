@@ -46,7 +46,7 @@ def keep_inputs(config: Config, specs: Sequence[str] = ()) -> None:
     refuse_cameras([spec for spec, _ in named])
     for spec, what in named:
         keep_listed(what, partial(sources.files_of, spec))
-    with suppress(DetectVideoError):  # opening the model reports the error
+    with suppress(DetectVideoError):  # opening the model will report the error
         models.keep_files(model_request(config))
 
 

@@ -25,13 +25,13 @@ class Least(NamedTuple):
     """The least memory that a run with an engine may need, in MB (10^6 bytes)."""
 
     address_mb: int  # address space, most of it never touched
-    anonymous_mb: int  # resident memory without a file, which the system cannot drop
+    anonymous_mb: int  # resident memory that no file backs, so it cannot be dropped
 
 
-# The smallest `ulimit -v` (by bisection) and the largest RssAnon of these engines' runs were 525
-# and 75, 628 and 103, 812 and 109, 1146 and 253 MB: with the model street, 640x384, one thread,
-# --sync, --no-video, OPENBLAS_NUM_THREADS=1, Linux x86-64, November 2026, constraints.txt. The
-# table has lower values, because other versions and models may need less.
+# With these engines, the smallest `ulimit -v` in MB (by bisection) was 525, 628, 812 and 1146, and
+# the largest RssAnon 75, 103, 109 and 253: street, 640x384, one thread, --sync, --no-video,
+# OPENBLAS_NUM_THREADS=1, Linux x86-64, November 2026, constraints.txt. The table has lower values,
+# because other versions and models may need less.
 LEAST = {
     "null": Least(450, 50),
     "ort": Least(540, 70),
@@ -100,8 +100,8 @@ def folder_is_gone() -> bool:
 
 
 def check_threads(count: int) -> None:
-    """Raise EngineError if this process cannot start ``count`` more threads. Start them to find
-    out, since several limits apply. Without this check, OpenBLAS may raise SIGINT on import."""
+    """Raise EngineError if this process cannot start ``count`` more threads. It tries to, since
+    several limits apply. Without this check, OpenBLAS may raise SIGINT on import."""
     gate = threading.Event()
     started: list[threading.Thread] = []
     try:
@@ -155,7 +155,7 @@ def keep_blas_alone() -> None:
 
 
 def trim_heap() -> None:
-    """Return freed memory to the system. After the default model is loaded, that is 8 MB."""
+    """Return freed memory to the system: 8 MB after the default model has been loaded."""
     # Import ctypes late: its libffi 3.5 keeps a file open, which could become a standard stream.
     import ctypes
 
@@ -188,8 +188,8 @@ def opencv_threads(overlapped: bool) -> Iterator[None]:
 
 
 def drawing_threads() -> int:
-    """Return how many threads draw ahead of the writer. With 0, as on two cores, the writer draws:
-    reader, workers and encoder keep two cores busy."""
+    """Return how many threads draw ahead of the writer. On two cores it is 0, so that the writer
+    draws itself: reader, workers and encoder keep two cores busy."""
     return max(0, min(DRAWING_THREADS, usable_cores() - FEW_CORES))
 
 

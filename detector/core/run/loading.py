@@ -33,15 +33,15 @@ class LoadedModel:
     engine: Engine
     engine_reason: str | None  # why the engine was chosen; None if the user named it
     notes: list[str]
-    build_s: float = 0.0  # building time of this run, which is part of "load"
-    artefact_s: float = 0.0  # building time of this run and of earlier runs that built its files
+    build_s: float = 0.0  # seconds that this run spent building, which are part of "load"
+    artefact_s: float = 0.0  # the same, plus the build time of files from earlier runs
     options: EngineOptions | None = None  # options with which the engine was opened
     # Set by ``read_layers``; empty if the engine does not report its layers.
     layers: tuple[ExecutedLayer, ...] = ()
     original: Network | None = None  # network before any conversion, for the costs of layers
     natives: Natives | None = None  # observes the engine's threads
     tuned: Mapping[str, Any] = field(default_factory=dict)  # options that ``tune --use`` saved
-    # The configuration with ``auto`` replaced (engine, precision, calibration), and ``tuned``.
+    # The configuration with engine, precision and calibration instead of ``auto``, and ``tuned``.
     config: Config | None = None
     shapes: Shapes | None = None  # with --rect: the inputs of other shapes
     # The function given to ``change_network``. It must also change networks of other shapes.
@@ -66,7 +66,7 @@ class LoadedModel:
         from detector.core.engines.base import translated
 
         failed = any(isinstance(run.error, EngineError) for run in runs)
-        # After an error of the engine, its device may raise anything; otherwise only our errors.
+        # After an error of the engine, its device may raise any error; otherwise an EngineError.
         with suppress(Exception if failed else EngineError):
             self.read_layers()
             if self.shapes is not None:
@@ -77,7 +77,7 @@ class LoadedModel:
                 self.engine.close()
         except EngineError as late:
             if failed:
-                runs[-1].notes.append(f"closing it also failed: {late}")
+                runs[-1].notes.append(f"closing the engine also failed: {late}")
             else:
                 runs[-1].error = runs[-1].error or late
 
@@ -260,4 +260,4 @@ def _set_only_engine(config: Config) -> tuple[Config, str | None]:
         return config.with_options({"engine": only}), reason
     if requested in engines.names():
         raise EngineError(engines.plan_refusal(requested, model))
-    return config, None  # the engine is unknown, and loading it reports the error
+    return config, None  # the engine is unknown, and loading it will report the error

@@ -1,4 +1,4 @@
-"""Run the loop for one source, with or without threads, and decide its timeline and sizes."""
+"""Run the loop for one source, with or without threads, and create its timeline."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Loop:
     def marked(
         self, parts: Parts, timeline: Timeline | OffTimeline, progress: Progress
     ) -> Generator[tuple[Frame, Detections], None, None]:
-        """Yield ``frames`` within one range for profilers, whose label lists the ``bounds``."""
+        """Yield ``frames`` inside a range for profilers. The range's label lists the ``bounds``."""
         label = "loop " + " ".join(f"{key}={value:d}" for key, value in self.bounds(parts).items())
         with timeline.run(label), closing(self.frames(parts, timeline, progress)) as frames:
             yield from frames

@@ -1,4 +1,4 @@
-"""Find how well an engine in some precision agrees with fp32: known, or measured on frames."""
+"""Find how well an engine in some precision agrees with fp32, from a record or by measuring it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMIT_S = 3.0  # longest time that a timing may take
 SHARE = 0.05  # share of a run's time that a timing may take, if the length of the run is known
 MIN_S = 0.3  # a shorter timing could not even open one engine
 CORE_FLOPS = 1e11  # roughly the most fp32 operations of a core per second
-MIN_OBJECTS = 10  # detections that the frames must have above the threshold
+MIN_OBJECTS = 10  # the frames must have this many detections above the threshold
 THRESHOLDS = (0.25, 0.1, 0.05)  # thresholds for scores, tried in turn
 MAX_NOISE = 0.1  # limit of a raw output's squared noise over squared signal; rounding causes less
 
@@ -68,7 +68,8 @@ class KnownLosses:
 
 @dataclass(slots=True)
 class MeasuredLosses:
-    """Losses that we measure on frames of the sources, with a lower threshold for few objects."""
+    """Losses that we measure on frames of the sources. If these show few objects, the threshold for
+    scores is lower."""
 
     are_known: ClassVar[bool] = False
     network: Network

@@ -70,7 +70,8 @@ def find(
 
 
 def is_valid(record: Measurement, config: Config) -> bool:
-    """Return whether a record is comparable, has enough rounds, and fits machine and settings."""
+    """Return whether a record is comparable, has enough rounds, and was made on this machine with
+    these settings."""
     return (
         record.comparable is True
         and record.rounds >= ENOUGH_ROUNDS

@@ -25,7 +25,7 @@ from detector.core.sources._forms import STANDARD_INPUT, NamedPictures, is_live,
 from detector.core.types import SourceInfo
 
 SETTINGS = f"{MARK}.settings"  # name of an extended attribute of an output
-LONGEST_STEM = 200  # most bytes of a source's name that its session's name contains
+LONGEST_STEM = 200  # a session's name contains at most this many bytes of the source's name
 MAX_NAMES = 10_000  # most names to try: X, X-2, X-3...
 
 
@@ -101,7 +101,8 @@ def mark_settings(path: Path, settings: str) -> None:
 
 
 def may_replace(path: Path, settings: str) -> bool:
-    """Return whether a path is free, has these settings, or cannot have any recorded."""
+    """Return whether a path is free, was written with these settings, or is on a file system that
+    cannot store settings."""
     if not os.path.lexists(path):
         return True
     try:
@@ -118,8 +119,8 @@ def _choose_names(
     settings: str,
     given: Path | None,
 ) -> dict[str, Path]:
-    """Return the first of ``name("")``, ``name("-2")``... whose paths are not ``taken`` and are
-    free or replaceable by a run with ``settings`` ("": any run). Raises OutputError."""
+    """Return the first of ``name("")``, ``name("-2")``... whose paths are not ``taken`` and pass
+    ``may_replace``; with empty ``settings``, all pass. Raises OutputError."""
     for number in range(1, MAX_NAMES):
         paths = name("" if number == 1 else f"-{number}")
         own = [path for path in paths.values() if path != given]
@@ -144,8 +145,8 @@ class OutputPlan:
         plain: bool = False,
         added_sinks: Sequence[str] = (),
     ) -> None:
-        """``engine``: the requested one, for names. ``streams``: whether -o - is possible.
-        ``plain``: names like video.mp4, for a folder per source. ``added_sinks``: stages' sinks."""
+        """``engine``: as requested, for names. ``streams``: whether -o - is possible. ``plain``:
+        names like video.mp4, for one folder per source. ``added_sinks``: sinks that stages add."""
         self._engine_suffix = engine_suffix(engine)
         self._output, self._save = config.output, config.save
         self._no_video, self._run_dir = config.no_video, config.run_dir
@@ -260,12 +261,13 @@ class OutputPlan:
                 sink.check_options(sink.suffixes[0], given)
 
     def check_sources(self, blur: Sequence[str] | None) -> None:
-        """Refuse outputs that no source can have, and with ``blur`` unblurred copies of sources."""
+        """Refuse outputs that no source can have, and unblurred copies of sources if ``blur`` is
+        given."""
         own = [sink for sink in map(sinks.find, self._save or ()) if sink.untouched]
         if blur and own:
             raise UsageError(
-                f"--blur and --save {own[0].name} contradict each other: it shows the source's own "
-                "pictures; use --save video"
+                f"--blur and --save {own[0].name} contradict each other: the latter shows the "
+                "source's own pictures; use --save video"
             )
         unfit = [str(why) for spec in self._specs if (why := self._why_unfit(own, spec))]
         if unfit and len(unfit) == len(self._specs):
@@ -289,7 +291,7 @@ class OutputPlan:
                 sink.check_source(spec)
         except UsageError as error:
             return error
-        except DetectVideoError:  # opening the source reports the error
+        except DetectVideoError:  # opening the source will report the error
             pass
         return None
 
@@ -337,7 +339,7 @@ class OutputPlan:
         if self._file.suffix.lower() not in self._file_sink.one_picture:
             return
         (spec,) = self._specs
-        with suppress(SourceError):  # opening the source reports the error
+        with suppress(SourceError):  # opening the source will report the error
             pictures = sources.pictures_of(spec)
             if pictures is not None and len(pictures) == 1:
                 return
@@ -380,8 +382,8 @@ class OutputPlan:
     def paths(self, spec: str, info: SourceInfo, settings: str = "") -> dict[str, Path]:
         """Return output name -> final path, in the order in which sinks are opened.
 
-        A default name is used if it is free, or if a run with the same ``settings`` wrote it ("":
-        any run). Raises UsageError for a file that the command reads, or a file of its session.
+        A default name is used if it is free, or if a run with the same ``settings`` wrote it (if
+        "", any run). Raises UsageError for a file that the command reads, or a file of its session.
         """
         if self._discards:
             self._choose_sinks(info.kind, info.path)
@@ -444,7 +446,7 @@ class OutputPlan:
         return [module for sink in self._list_sinks(kind, spec) for module in sink.imports]
 
     def _list_sinks(self, kind: str, path: str) -> list[type[Sink]]:
-        with suppress(UsageError):  # ``paths`` reports the error
+        with suppress(UsageError):  # ``paths`` will report the error
             return self._choose_sinks(kind, path)
         return []
 
@@ -508,7 +510,7 @@ class OutputPlan:
 
 
 def _name_plainly(sink: type[Sink], suffix: str) -> str:
-    """Return a plain name: detections.jsonl, video.mp4, overlay.mkv, or of a folder: labels."""
+    """Return a plain name: detections.jsonl, video.mp4, overlay.mkv, or labels for a folder."""
     if not suffix.startswith("."):
         return suffix.removeprefix("-") or sink.name
     of_rows = sink.pictures == "none" and not sink.untouched

@@ -1,5 +1,5 @@
-"""End a child process of ours when its parent ends. This module imports nothing slow, so that a
-child can import it first."""
+"""End a child process when its parent ends. This module imports nothing slow, so that a child can
+import it first."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
 """Plan a run: decide everything that depends on options once, before the first frame.
 
     PlanDraft.of    from the options   -> reading of sources, drawing, loop, settings of outputs
-    PlanDraft.load  with the network   -> RunPlan: the above, network and engine with the reasons
-                                       for their choice, and which detections are kept
+    PlanDraft.load  with the network   -> RunPlan: the same parts, the network, the engine and the
+                                       reason for it, and which detections are kept
 
 Each file makes its part of the plan from its own options, and reports errors in them. Code with a
-``RunPlan`` does not read options: ``detect`` (detect.py) for the command, the live wing for
-cameras, ``Detector`` (api/) for Python, and code that measures runs.
+``RunPlan`` does not read options.
 """
 
 from __future__ import annotations
@@ -96,8 +95,8 @@ class PlanDraft:
         chosen: Callable[[Network, Config], None] = lambda network, config: None,
         **words: Any,
     ) -> RunPlan:
-        """Load the network. ``specs``: sources; if the network's input depends on the source, the
-        first that opens decides. ``picture``: width and height that decide instead. ``chosen``,
+        """Load the network. ``specs``: sources; if the network's input depends on them, the first
+        that opens decides. ``picture``: width and height that decide instead. ``chosen``,
         ``words``: see ``loading.load_model``. Raises UsageError, ModelError, EngineError."""
         size = None  # size of the source's pictures, if known
         if picture is None:
@@ -125,7 +124,7 @@ class PlanDraft:
             chosen=refuse,
             **words,
         )
-        # Omit runtime options: the engine has them already, and the session records the user's.
+        # Omit runtime options: the engine has them, and the session records the user's options.
         runtime = {field.name for field in fields(RuntimeConfig)}
         tuned = {name: value for name, value in loaded.tuned.items() if name not in runtime}
         draft = PlanDraft.of(self.config.with_options(tuned)) if tuned else self
@@ -257,7 +256,7 @@ class RunPlan:
 
     @property
     def requests(self) -> Sequence[BatchRequest]:
-        """The engine's requests as the loop fills them. With tiles, a row still is a frame."""
+        """The engine's requests as the loop fills them. A row is one frame, even with tiles."""
         return self.tiling.requests(self.loaded.engine.requests)
 
     def between(self, info: SourceInfo) -> dict[str, Stage]:
@@ -270,7 +269,7 @@ class RunPlan:
         self, source: Source, sinks: Sequence[Sink] = (), watched: Callable[[], bool] | None = None
     ) -> Parts:
         """Return the loop's parts for one source. Frames are annotated only for sinks that show
-        them, or for a viewer. ``watched``, called before each frame, returns if there is one."""
+        them, or for a viewer. ``watched``, called for each frame, returns whether there is one."""
         from detector.core.loop.parts import Parts
 
         self.tiling.check_source(source.info, self.network)

@@ -158,7 +158,7 @@ class SourceReading:
 
         if not (self.shaped or self.longest):
             return None
-        with suppress(DetectVideoError):  # opening the source reports the error
+        with suppress(DetectVideoError):  # opening the source will report the error
             if self.shaped and all(find_claiming(spec).kind == "pictures" for spec in specs):
                 return None
         info = self._first_info(specs)
@@ -173,7 +173,7 @@ class SourceReading:
 
     def _first_info(self, specs: Sequence[str]) -> SourceInfo | None:
         for spec in specs:
-            # Running the source reports errors. Planes ("yuv420p") save a conversion.
+            # Running the source will report errors. Planes ("yuv420p") save a conversion.
             with suppress(DetectVideoError), self.whole.open(spec, "yuv420p") as source:
                 return source.info
         return None

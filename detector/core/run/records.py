@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class WrittenRecords:
-    """``folder``: the session's, None if no source opened. ``errors``: one per unwritten file."""
+    """``folder``: the session's, or None if no source opened. ``errors``: one for each file that
+    could not be written."""
 
     summary: Summary
     folder: Path | None
@@ -41,8 +42,8 @@ def write_records(
 ) -> WrittenRecords:
     """Write summary and session files. If no source opened, remove the session instead.
 
-    ``seconds``: phase -> duration. ``stop_code``: a signal's exit code, or None. ``finish`` adds to
-    the summary."""
+    ``seconds``: the time of each phase. ``stop_code``: a signal's exit code, or None. ``finish``:
+    adds to the summary."""
     from detector.core.analysis.summary import session_document, summarize
     from detector.core.session.codec import from_builtins
     from detector.core.session.document import Clocks, Environment, SpanCounts
@@ -56,7 +57,7 @@ def write_records(
     if opened:
         with _collect_output_errors(unwritten):
             spans = session.write_spans([run.timeline for run in runs])
-    # Spans use the clock perf_counter_ns, traces of other programs unix_ns.
+    # Spans use the clock perf_counter_ns; traces of other programs use unix_ns.
     clocks = Clocks(perf_counter_ns=time.perf_counter_ns(), unix_ns=time.time_ns())
     seconds["close"] += time.perf_counter() - start
     summary = finish(summarize(_run_settings(plan, session.notes), runs, seconds, stop_code))

@@ -129,8 +129,8 @@ def time_engines(
     clock: Clock,
     begun: float,
 ) -> tuple[list[MeasuredRow], int]:
-    """Return a row with the inference FPS of each engine and precision, and the number of
-    alternating rounds. Return no rows if too little time is left since ``begun``."""
+    """Return a row with inference FPS for each engine and precision, and the number of alternating
+    rounds. Return no rows if too little time is left since ``begun``."""
     from detector.core.run.losses import LIMIT_S
 
     limit_s = LIMIT_S
@@ -176,7 +176,8 @@ def time_engines(
 
 
 def _is_undecided(candidates: Sequence[_WarmEngine]) -> bool:
-    """Return whether candidates are fast enough by their medians, but none by its interval."""
+    """Return whether the medians of some engines are fast enough, but their intervals overlap that
+    of the first engine."""
     if not candidates:
         return False
     first, *others = (_inner_interval(candidate.fps) for candidate in candidates)
@@ -186,7 +187,7 @@ def _is_undecided(candidates: Sequence[_WarmEngine]) -> bool:
 
 
 def _list_pairs(precisions: Collection[object], runtime: RuntimeConfig) -> list[tuple[str, str]]:
-    """Return the usable pairs (engine, precision). The other pairs must beat the first."""
+    """Return the usable pairs (engine, precision), the default first, which others must beat."""
     usable = engines.why_unusable()
     first = runtime.engine
     if first == "auto":

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 GRID = re.compile(r"([1-9][0-9]{0,2})x([1-9][0-9]{0,2})")
 MAX_TILES = 64  # more is surely a mistake: a frame could take a minute
-SPARE = 1.5  # least decoded size / size that the network sees (see docs/performance.md)
+SPARE = 1.5  # decode at least this many times the size that the network sees (docs/performance.md)
 MAX_ENLARGEMENT = 1.1  # largest scale of a tile; enlarging it more would not show more detail
 NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """A division of frames into tiles. ``grid``: (columns, rows); None: one input. ``most``: most
-    inputs of any camera's frame, if cameras differ; otherwise 0."""
+    """A division of frames into tiles. ``grid``: (columns, rows); None: one input. ``most``: if
+    cameras differ, the most inputs of any camera's frame; otherwise 0."""
 
     grid: tuple[int, int] | None = None
     most: int = 0
@@ -86,7 +86,7 @@ class Tiling:
         return 1 if self.grid is None else 1 + self.grid[0] * self.grid[1]
 
     def tile_size(self, picture: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Return (width, height) of a tile of ``picture``, or without tiles of the picture."""
+        """Return (width, height) of a tile of ``picture``, or of the picture if it has no tiles."""
         if picture is None or self.grid is None:
             return picture
         from detector.core.stages.tiles import tile_size
@@ -94,7 +94,8 @@ class Tiling:
         return tile_size(*picture, *self.grid)
 
     def check(self, picture: tuple[int, int] | None, network: Network) -> None:
-        """Raise UsageError if tiles of this picture need more than ``MAX_ENLARGEMENT``."""
+        """Raise UsageError if tiles of this picture would be enlarged by more than
+        ``MAX_ENLARGEMENT``."""
         if self.grid is None or picture is None:
             return
         rules, (width, height) = network.input, self.tile_size(picture) or picture

@@ -7,7 +7,8 @@ read the clocks of all of the engine's threads whenever an inference begins or e
   name of their creator) works for that worker's inference alone.
 - Time that other threads used since the last reading is split equally between the inferences in
   flight.
-- Threads still spin after an inference. If none is in flight, the last inference gets that time.
+- Threads still spin after an inference. If no inference is in flight, the last one gets
+  the time that they spin.
 
 So the sum over all inferences equals the threads' CPU time, for any number of requests.
 """
@@ -53,7 +54,7 @@ class Booking:
         self._workers: dict[str, EngineCaller] = {}
         self._inside = 0  # inferences in flight
         self._rest_ns = 0  # remainder of the division, carried to the next reading
-        self._each_ns = 0  # the share of an inference that had been in flight since the start
+        self._each_ns = 0  # running sum of the shares that each inference in flight gets
         self._last: EngineCaller | None = None  # the worker whose inference ended last
         self.readable = False  # whether any of these clocks can be read
 
@@ -66,13 +67,13 @@ class Booking:
             return self._workers.setdefault(name, EngineCaller(self))
 
     def _book(self) -> None:
-        """Book the time since the last call. Called twice per inference; takes 0.4 us a clock."""
+        """Book the time since the last call. This takes 0.4 us per clock, twice per inference."""
         tasks = self._tasks()
         if tasks is not self._listed:
             self._list(tasks)
         read, shared = self._read, self._rest_ns
         for clock in self._clocks:
-            try:  # contextlib.suppress would double the cost of a clock
+            try:  # contextlib.suppress would double this time
                 now = read(clock.number)
             except (OSError, OverflowError):
                 continue

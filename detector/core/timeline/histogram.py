@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-# The fewest samples for a percentile. A high percentile of fewer would merely be the maximum.
+# The fewest samples for a percentile. A high percentile of fewer samples would be the maximum.
 SAMPLE_FLOORS = {50: 5, 90: 20, 99: 200}
 
 

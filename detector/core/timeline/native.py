@@ -1,10 +1,10 @@
 """CPU time of the threads that decoder, encoder and engine start themselves, per stage.
 
-No system records who started a thread, so we infer it from time. A thread that is new when a
-stage's part has been opened, or when the stage's first call returns, belongs to that stage. If two
-stages were starting threads at once, the name decides: the loop's threads have names, and a thread
-keeps its creator's name until a program changes it. The CPU time of any other thread is reported as
-unknown. Linux shows the times in /proc; a sandbox may hide them.
+No system records who started a thread, so we infer it from time. A thread that is new after a
+stage's decoder, encoder or engine was opened, or after the stage's first call, belongs to that
+stage. If two stages were starting threads at once, the name decides: the loop's threads have names,
+and a thread keeps its creator's name until a program changes it. The CPU time of any other thread
+is reported as unknown. Linux shows the times in /proc; a sandbox may hide them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RunQueue:
     """How long the thread that opens it was runnable without a core: the second number of the
     thread's schedstat (Linux, Documentation/scheduler/sched-stats.rst), in nanoseconds. The kernel
     updates it when the thread gets a core, so the thread always reads its own exact value. The file
-    stays open: a read takes 1 us, opening it 10. Raises OSError if the file is absent."""
+    stays open: reading takes 1 us, opening 10 us. Raises OSError if the file is absent."""
 
     __slots__ = ("_file",)
 
@@ -125,11 +125,9 @@ class Mark:
 
 @dataclass(slots=True)
 class StageThreads:
-    """The threads of one stage between two marks, and the number of the stage's calls.
-
+    """The threads of one stage between two marks, and how often the stage was called.
     ``busiest_ns``: CPU time of the thread that used most; ``ready_ns``: how long that thread was
-    runnable but not scheduled.
-    """
+    runnable but not scheduled."""
 
     calls: int = 0
     threads: int = 0
@@ -140,11 +138,9 @@ class StageThreads:
 
 @dataclass(slots=True)
 class Burnt:
-    """The time used between two marks, in nanoseconds.
-
-    ``unknown_ns``: CPU time of this process that belongs neither to our threads nor to a stage.
-    ``others_ns``: used by other processes on the same cores; None if unknown.
-    """
+    """The time used between two marks, in nanoseconds. ``unknown_ns``: CPU time of this process
+    that belongs neither to our threads nor to a stage. ``others_ns``: CPU time that other processes
+    used on the same cores; None if unknown."""
 
     wall_ns: int = 0
     process_ns: int = 0
@@ -236,7 +232,7 @@ class Natives:
         return {task: times for task, times in readings if times is not None}
 
     def mark(self, calls: Mapping[str, int]) -> Mark:
-        """Read all clocks, again if that took long, and return the quickest reading. In a slow
+        """Read all clocks, repeat this if it took long, and return the quickest reading. In a slow
         reading the caller lost its core, and that moment's CPU time would belong to no thread."""
         readings = [self._read_clocks(calls)]
         while readings[-1][0] > QUICK_READING_NS and len(readings) < MAX_READINGS:
@@ -263,7 +259,7 @@ class Natives:
             }
         process, machine = last.process_ns - first.process_ns, None
         if first.machine_ns is not None and last.machine_ns is not None:
-            # A virtual machine's core clock can jump; limit the use to the time available.
+            # A virtual machine's core clock can jump; limit the time used to the time available.
             available = (last.now_ns - first.now_ns) * usable_cores()
             machine = max(0, min(last.machine_ns - first.machine_ns, available) - process)
         burnt = Burnt(last.now_ns - first.now_ns, process, process, machine)
@@ -285,7 +281,8 @@ class Natives:
 
 
 def _find_creator(claims: Mapping[str, bool]) -> str | None:
-    """Return the only stage that may have created a thread, or the only one whose name it has."""
+    """Return the stage that created a thread: the only one that may have, or the only one whose own
+    thread has the same name."""
     likely = [stage for stage, named in claims.items() if named or len(claims) == 1]
     return likely[0] if len(likely) == 1 else None
 

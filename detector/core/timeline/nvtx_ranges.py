@@ -1,8 +1,8 @@
 """NVTX: one push/pop range per span on its own thread, in the domain ``detect-video``.
 
-A range's name is the stage, its payload the frame or batch number, its category the kind of span.
-If no tool is attached, nvtx returns a domain that does nothing. Then no range object is created,
-and a span only pays for one ``is not None``.
+A range is named after its stage. The payload is the frame's or batch's number, and the category is
+the kind of span. If no tool is attached, nvtx returns a domain that does nothing. Then no range
+object is created, and a span only pays for one ``is not None``.
 """
 
 from __future__ import annotations

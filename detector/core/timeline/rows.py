@@ -1,7 +1,7 @@
 """The rows of a span: index, start and end of its calls, and its thread's time off a core.
 ``SpanRows`` keeps the first rows, packed to some 16 bytes each, which a ``Spool`` stores on disk.
-``Ring`` keeps the last rows, in memory. A span writes into their ``Block``. Both return one column
-at a time, so that the writer of a session does not hold all rows twice."""
+``Ring`` keeps the last rows, in memory. A span writes into the ``Block`` of either. Both return one
+column at a time, so that the writer of a session does not hold all rows twice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ ROW_BYTES = _ROW.size
 
 class Spool:
     """Packed rows of all spans in an unnamed file, so that a long run does not hold them in memory.
-
     The file is created in ``folder`` (on the disk of the run's session) when the first block is
     stored. Without a folder, or if the file cannot be written, rows stay in memory.
     """
@@ -104,8 +103,8 @@ class Block:
             _LIBRARY.pack_into(self.written, at - 2 * _LIBRARY.size, booked)
 
     def take_durations(self, calls: int) -> NDArray[np.int64]:
-        """Return the durations [N] of calls that were not taken yet; ``calls``: number of all
-        calls so far. Call it at the latest when the block is full."""
+        """Return the durations [N] that were not taken yet. ``calls``: number of all calls so far.
+        Call it at the latest when the block is full."""
         first = self.taken % self.size
         durations = self._table[first : first + calls - self.taken, -1]
         self.taken = calls
@@ -116,11 +115,9 @@ class Block:
 
 
 class SpanRows:
-    """Keeps the rows of the first ``room`` calls, in order.
-
-    ``off_cpu``, ``ready`` and (if ``booked``) ``library`` are written as running sums. Full blocks
-    are packed, since a row takes 56 bytes in a block.
-    """
+    """Keeps the rows of the first ``room`` calls, in order. ``off_cpu``, ``ready`` and (if
+    ``booked``) ``library`` are written as running sums. Full blocks are packed, since a row takes
+    56 bytes in a block."""
 
     __slots__ = ("_blocks", "_booked", "_room", "_spool", "block")
 
@@ -196,7 +193,8 @@ def _narrow(values: NDArray[np.int64]) -> NDArray[np.generic]:
 
 
 class Ring:
-    """Keeps the rows of the last ``size`` calls. It never grows, so leaks of a long run show."""
+    """Keeps the rows of the last ``size`` calls. Its memory is fixed, so that it does not hide
+    leaks of a long run."""
 
     __slots__ = ("block",)
 

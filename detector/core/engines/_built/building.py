@@ -1,4 +1,4 @@
-"""Build each file that an engine needs once, and again if it is damaged. One lock guards the
+"""Build the files that engines need: each only once, unless it is damaged. One lock guards the
 folder. store.py finds the files and explains their names and manifests."""
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from detector.core.models.base import Network
 if TYPE_CHECKING:
     import onnx
 
-LARGEST_MESSAGE = (1 << 31) - (1 << 24)  # largest weights in bytes; a protobuf holds under 2 GiB
+LARGEST_MESSAGE = (1 << 31) - (1 << 24)  # bytes of weights; a protobuf message holds under 2 GiB
 EXTERNAL_BYTES = 1024  # smaller tensors stay in the graph
 LOCK = ".lock"
 
@@ -81,7 +81,8 @@ def export(network: Network, folder: str | Path | None = None) -> Artefact:
 
 
 def refuse_beyond_one_message(network: Network, doing: str, cure: str) -> None:
-    """Raise ModelError if the weights exceed one protobuf message, which ``doing`` requires."""
+    """Raise ModelError if the weights exceed one protobuf message. ``doing``: what needs a single
+    message; ``cure``: what the user can do."""
     if (size := _weight_bytes(network.graph)) > LARGEST_MESSAGE:
         raise ModelError(
             f"{network.name}: has {size / (1 << 30):.1f} GiB of weights, but {doing}, which holds "
@@ -90,7 +91,7 @@ def refuse_beyond_one_message(network: Network, doing: str, cure: str) -> None:
 
 
 def _weight_bytes(model: onnx.ModelProto) -> int:
-    """Return the weights' size in bytes. For small weights it is an upper limit: 8 per element."""
+    """Return the weights' size in bytes; for small networks an upper limit, 8 per element."""
     limit = sum(8 * math.prod(tensor.dims) for tensor in model.graph.initializer)
     if limit <= LARGEST_MESSAGE:
         return int(limit)
@@ -161,9 +162,9 @@ def build_once(
 ) -> Artefact:
     """Return the file for ``key``; call ``build(path)`` to make it if it is not there yet.
 
-    Concurrent runs wait for each other. ``build`` returns facts for the manifest, with "notes" for
-    the user. ``key``: everything that the file depends on, as JSON values. Raises OutputError, and
-    the errors of ``build``.
+    Concurrent runs wait for each other. ``build`` returns facts for the manifest, with lines for
+    the user under "notes". ``key``: everything that the file depends on, as JSON values. Raises
+    OutputError, and the errors of ``build``.
     """
     key = json.loads(json.dumps(key, sort_keys=True))
     target = folder / f"{stem}-{proof.key_digest(key)[: proof.NAME_DIGITS]}{suffix}"
@@ -310,7 +311,6 @@ def _make_manifest(network: Network, digest: str, size: int) -> dict[str, Any]:
 
 
 def _is_whole(target: Path, manifest: dict[str, Any]) -> bool:
-    """Return whether the stored manifest equals ``manifest`` and the file has its digest."""
     stored = read_manifest(target)
     if proof.without_proof(stored) != manifest:
         return False

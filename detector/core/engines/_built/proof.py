@@ -25,7 +25,7 @@ from detector.core.errors.private import (
 FIELD = "proof"
 KEY = "cache.key"
 KEY_BYTES = 32
-NAME_DIGITS = 12  # length of the part of a digest that is in a file name
+NAME_DIGITS = 12  # a file name contains this many digits of a digest
 DOCUMENT_BYTES = 16 << 20  # larger than any manifest or list of measurements
 
 
@@ -33,8 +33,8 @@ keys: dict[str, bytes] = {}  # path of a key -> key; the environment may change 
 
 
 def why_not(path: Path, manifest: Mapping[str, Any]) -> str | None:
-    """Return why a built file must not be used (text after "FILE: "), or None if this account built
-    it. A file of root in a folder of root needs no proof."""
+    """Return why a built file must not be used, or None if this account built it. A file that root
+    owns in a folder that root owns needs no proof."""
     document = path.with_suffix(".json")
     if not manifest:
         return "it has no readable manifest"

@@ -1,7 +1,5 @@
 """Seal the documents of built files with this account's key, and create the key if there is none.
-
-proof.py checks the seals.
-"""
+proof.py checks the seals."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def written_at(path: Path) -> float:
 
 
 def protect(made: Artefact) -> Artefact:
-    """Register a file that the command reads, so that none of its outputs overwrites the file."""
+    """Register a file that the command reads, so that no output of the command overwrites it."""
     keep("a file of the engines' folder", made.path, Path(made.path).with_suffix(".json"))
     return made
 
@@ -228,7 +228,7 @@ def _use_graph(network: Network, path: Path, manifest: Mapping[str, Any]) -> boo
         return False
     network.graph, network.path, network.peak_bytes = partial(_load, path), str(path), peak
     network.output_shapes, network.macs = shapes, macs
-    if network.precision == "fp32":  # other precisions keep the fp32 graph's sensitive nodes
+    if network.precision == "fp32":  # else keep the sensitive nodes of the fp32 graph
         network.sensitive = sensitive
     return True
 
@@ -261,8 +261,8 @@ def recipe(network: Network) -> str:
 
 @cache
 def code_of(folder: str) -> str:
-    """Return an identifier of the code in a folder, by version, file sizes and file times, since
-    code in a checkout changes without a new version."""
+    """Return an identifier of the code in a folder. It is made from the version, file sizes and
+    file times, since code in a checkout changes without a new version."""
     files = sorted(Path(folder).rglob("*.py"))
     facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return hashlib.sha256(json.dumps([__version__, facts]).encode()).hexdigest()

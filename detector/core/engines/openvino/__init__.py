@@ -31,7 +31,7 @@ TELEMETRY, CONVERTER = "openvino_telemetry", "openvino.tools.ovc"
 
 
 def _import_without(module: str, *names: str) -> Any:
-    """Import a module, and block imports of ``names`` meanwhile by None in ``sys.modules``."""
+    """Import a module while None in ``sys.modules`` blocks any import of ``names``."""
     loaded = {name: sys.modules[name] for name in names if name in sys.modules}
     sys.modules.update(dict.fromkeys(names))  # type: ignore[arg-type]
     try:

@@ -66,11 +66,11 @@ DRIVERS = ("libigdrcl", "libze_intel", "libigc", "libigdfcl")
 
 
 def loaded_drivers(maps: Path = Path("/proc/self/maps")) -> dict[str, list[int]]:
-    """Map files of Intel's drivers in this process to their size and time, to notice updates."""
+    """Return file -> [size, time] of Intel's drivers in this process. Updates change these."""
     try:
         lines = maps.read_text().splitlines()
         paths = sorted({Path(line.split(maxsplit=5)[-1]) for line in lines if "/" in line})
         drivers = [(path, path.stat()) for path in paths if path.name.startswith(DRIVERS)]
-    except OSError:  # the map cannot be read, or a driver was replaced after it was loaded
+    except OSError:  # ``maps`` cannot be read, or a driver was replaced after it was loaded
         return {}
     return {str(path): [status.st_size, status.st_mtime_ns] for path, status in drivers}

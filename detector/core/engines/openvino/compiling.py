@@ -14,8 +14,8 @@ from detector.core.errors.machine import BF16, cpu_flags
 from detector.core.models.base import Network
 from detector.core.types import Background
 
-# Precision -> OpenVINO's hint for the type of float layers. An int8 graph has Q/DQ nodes; there the
-# hint is for the other layers (``hint_of``). The device would choose the type if we gave no hint.
+# Precision -> OpenVINO's hint for the type of float layers. In an int8 graph, Q/DQ nodes mark the
+# quantised layers; the others are float (``hint_of``). The device chooses if we give no hint.
 HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32"}
 TYPES = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
 IN_FLOAT = "openvino computes in float"  # key in the details of a network that must run in float
@@ -34,13 +34,13 @@ class Compilation(NamedTuple):
     threads: int
 
     def settings(self, core: Any) -> dict[str, Any]:
-        """Return the supported properties. HETERO gets all: it selects those of each device."""
+        """Return the properties that the device supports. HETERO, a virtual device, takes all."""
         target, many = self.target, self.streams > 1
         properties: dict[str, Any] = {
             "PERFORMANCE_HINT": "THROUGHPUT" if many else "LATENCY",
             "INFERENCE_PRECISION_HINT": self.hint,
         }
-        if target.kind != "npu":  # an NPU chooses the number itself
+        if target.kind != "npu":  # an NPU chooses the number of streams itself
             properties["NUM_STREAMS"] = self.streams
         if target.kind == "cpu":
             # A pinned thread cannot move when the reader or the encoder takes its core, so
@@ -94,8 +94,8 @@ def _read(core: Any, network: Network) -> Any:
 
 
 def hint_of(network: Network, options: EngineOptions) -> str:
-    """Return the type in which float layers compute. The default for int8 is bf16 if the CPU has it
-    and the calibration measured how well boxes agree with it; otherwise fp32."""
+    """Return the type in which float layers compute. The default for int8 is bf16 if the CPU has
+    bf16 and the calibration measured the agreement of boxes in bf16; otherwise fp32."""
     chosen = options.own.get("float", "auto")
     if chosen not in ("auto", "fp32", "bf16", "fp16"):
         raise UsageError(f"--engine-options float={chosen}: give auto, fp32, bf16 or fp16")

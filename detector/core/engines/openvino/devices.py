@@ -17,8 +17,8 @@ IDENTITY = "FULL_DEVICE_NAME DEVICE_ARCHITECTURE DEVICE_UUID GPU_DRIVER_VERSION 
 
 
 class Target(NamedTuple):
-    """A device. ``device``: our name; ``own``: OpenVINO's. ``compiled_for``: ``own``, or the
-    virtual device HETERO with ``own`` in it."""
+    """A device. ``device``: our name for it; ``own``: OpenVINO's name. ``compiled_for``: the same
+    as ``own``, or the virtual device HETERO with ``own`` in it."""
 
     device: str
     own: str
@@ -86,7 +86,7 @@ def precisions_of(core: Any, own: str) -> tuple[str, ...]:
 
 
 def list_offers() -> list[Offer]:
-    """Return Intel's GPUs and NPUs that OpenVINO lists. If a kind has none, the offer says why."""
+    """Return the Intel GPUs and NPUs that OpenVINO lists, or why it lists none of a kind."""
     offers = []
     with translated("openvino", ASKING):
         core = open_core()

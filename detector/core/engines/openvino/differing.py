@@ -33,8 +33,8 @@ def _counts_windows_in_padding(attributes: Mapping[str, Any], opset: int) -> boo
 
 
 def _reduces_all(attributes: Mapping[str, Any], opset: int) -> bool:
-    """Return whether OpenVINO ignores the attribute ``axes`` and reduces all. It expects the axes
-    as an input from opset 13 on, but ONNX only from opset 18 on."""
+    """Return whether OpenVINO ignores the attribute ``axes`` and reduces all axes. From opset 13 on
+    it expects them as an input; in ONNX they are an input only from opset 18 on."""
     return "axes" in attributes and opset >= 13
 
 

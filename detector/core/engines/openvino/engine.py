@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class OpenvinoRequest(RawRequest):
-    """A request whose slot and outputs OpenVINO reads and writes in place."""
+    """A request. OpenVINO reads its slot, and writes its outputs, without copies."""
 
     def __init__(self, compiled: Any, network: Network) -> None:
         from openvino import Tensor
@@ -129,7 +129,7 @@ class OpenOpenvino(Engine):
         if is_unlike(self._network, run_reference(self._network), self.requests[:1], **limits):
             raise EngineError(
                 f"engine openvino: boxes or scores of {self._network.name} are not those of ONNX "
-                f"Runtime, since it computes node {node} differently; use --engine ort"
+                f"Runtime, since OpenVINO computes node {node} differently; use --engine ort"
             )
 
     def execution(self) -> list[LayerExecution]:

@@ -41,7 +41,6 @@ KINDS = {
 
 
 def device_files(kind: str) -> list[Path]:
-    """Return the files in /dev of Intel's devices of this kind."""
     devices = SYS / "class" / KINDS[kind].sys_class
     return [
         file

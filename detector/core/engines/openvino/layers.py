@@ -28,7 +28,7 @@ SUBGRAPH = re.compile(r"^subgraph\d+: ")
 # Layers of the runtime model that compute nothing: constants, inputs and outputs.
 PASSIVE = ("Const", "Input", "Output")
 RUNS_OF_A_MEAN = 16  # number of profiled runs after which we compile the graph again
-# In these layers, which move or cast data, u8 data is the picture. In others u8 means quantised.
+# These layers move or cast data. Their u8 data is the picture; in other layers it is quantised.
 LAYERS_THAT_MOVE = ("Transpose", "Reorder", "Convert", "Subgraph")
 
 
@@ -66,7 +66,9 @@ class OpenvinoLayerProfiler:
         # OpenVINO also reports nodes that were fused into a layer. Omit them.
         times = [self._subtract(mean) for mean in means if _name(mean) in self._names]
         if not times:
-            raise EngineError("engine openvino: no layer times: the device reports none per layer")
+            raise EngineError(
+                "engine openvino: no layer times: the device reports none under the layers' names"
+            )
         self._runs_of_layers.append(times)
 
     def _subtract(self, mean: Any) -> tuple[str, str, float]:
@@ -90,7 +92,7 @@ def _name(mean: Any) -> str:
 def layers_of(model: Any, graph: onnx.GraphProto) -> list[LayerExecution]:
     """Return the layers that the plugin reports, with their nodes in ``graph``."""
     known = {node.name for node in graph.node}
-    constant: set[str] = set()  # layers that were computed when the graph was compiled
+    constant: set[str] = set()  # layers computed at compile time, from constants only
     layers = []
     for layer in model.get_ordered_ops():
         facts = {
@@ -115,16 +117,16 @@ def layers_of(model: Any, graph: onnx.GraphProto) -> list[LayerExecution]:
 def add_hidden_nodes(
     layers: Sequence[LayerExecution], graph: onnx.GraphProto
 ) -> list[LayerExecution]:
-    """If no layer lists a convolution, add it to the layer whose result it reads. Without AVX-512
+    """If a convolution is in no layer, add it to the layer whose result it reads. Without AVX-512
     the plugin fuses a depthwise convolution into the 1x1 one before it (openvino 2026.4)."""
     layer_of_node = {node: at for at, layer in enumerate(layers) for node in layer.nodes}
     makers = {name: node.name for node in graph.node for name in node.output}
     hidden: dict[str, int] = {}
     for node in graph.node:
         maker = makers.get(node.input[0], "") if node.input else ""
-        # The activations after it are fused, too. Other nodes without a layer were removed.
-        may_be_hidden = node.op_type == "Conv" or (node.op_type in ELEMENTWISE and maker in hidden)
-        if node.name not in layer_of_node and may_be_hidden and maker in layer_of_node:
+        # Activations after such a node are fused, too. Other nodes without a layer were removed.
+        is_hidden = node.op_type == "Conv" or (node.op_type in ELEMENTWISE and maker in hidden)
+        if node.name not in layer_of_node and is_hidden and maker in layer_of_node:
             hidden[node.name] = layer_of_node[node.name] = layer_of_node[maker]
     return [
         replace(layer, nodes=(*layer.nodes, *(name for name, its in hidden.items() if its == at)))

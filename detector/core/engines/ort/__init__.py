@@ -1,4 +1,4 @@
-"""Declare the engine ort: ONNX Runtime on the CPU, on an NVIDIA GPU, or by another provider."""
+"""Declare the engine ort: ONNX Runtime on the CPU, on an NVIDIA GPU, or with another provider."""
 
 from __future__ import annotations
 

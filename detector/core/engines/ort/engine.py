@@ -119,7 +119,7 @@ class OpenOrt(Engine):
             return open_session(network, settings, [CPU]), "cpu"
 
     def execution(self) -> list[LayerExecution]:
-        """Return the layers of the optimised graph. Open another session to save that graph."""
+        """Return the layers of the optimised graph, which a second session saves."""
         if self._network is None:
             return []
         import onnx
@@ -249,7 +249,6 @@ OPTIMISED = "optimised.onnx"
 
 
 def save_graph(settings: Any, folder: str) -> Any:
-    """Make a session save its optimised graph in ``folder``."""
     settings.optimized_model_filepath = str(Path(folder, OPTIMISED))
     # Write the weights to a separate file. We do not read them, and they may exceed one protobuf.
     settings.add_session_config_entry(

@@ -1,4 +1,4 @@
-"""The layers of the optimised graph that ONNX Runtime saves, their types, times and our nodes.
+"""Read the layers of the optimised graph that ONNX Runtime saves: types, times and our nodes.
 
 ONNX Runtime fuses and renames nodes and changes their layout, without recording their origin. But
 each new name contains the name of one of our nodes (``0.act_nchwc``, ``3.conv_token_7``). The graph
@@ -111,14 +111,14 @@ def _name(elem_type: int) -> str:
 
 
 def _find_owners(optimised: Any, graph: Any) -> dict[str, int]:
-    """Return a map from each of our nodes to the index of the optimised node that computes it. It
-    lacks nodes that became constants."""
+    """Return a map from each of our nodes to the index of the optimised node that computes it.
+    Nodes that became constants are not in the map."""
     folded = _find_constant_nodes(graph)
     nodes = [node for node in graph.node if node.name not in folded]
     owners = _find_owners_by_name(optimised, {node.name for node in nodes})
     before, after = _find_neighbours(nodes)
     computing = {at for at, node in enumerate(optimised.node) if _computes(node)}
-    # A node keeps its first owner. First, convolutions and dequantisers get the next node's owner.
+    # A node keeps the first owner it gets. Convolutions and dequantisers get the next node's owner.
     for node in reversed(nodes):
         if _computes(node) or node.op_type == "DequantizeLinear":
             candidates = [

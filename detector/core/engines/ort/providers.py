@@ -1,4 +1,4 @@
-"""Run the execution provider of ONNX Runtime that ``--engine-options provider=NAME`` names. The CPU
+"""Run ONNX Runtime with an execution provider chosen by ``--engine-options provider=NAME``. The CPU
 runs nodes that the provider does not support. If it supports no node, we raise an error."""
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class OpenProvider(OpenOrt):
         return []  # ONNX Runtime cannot save the optimised graph of a provider
 
     def _memory(self) -> str:
-        # ONNX Runtime copies arrays from the host to the devices of all other providers itself.
+        # For all providers but TensorRT, arrays stay on the host: ONNX Runtime copies them.
         return self.device if self._provider.name == "tensorrt" else "cpu"
 
     def _open(self, network: Network, options: EngineOptions) -> tuple[Any, str]:

@@ -137,11 +137,11 @@ class OpenTorch(Engine):
             return self._cuda_requests(run, network, options, switches)
 
     def _compile(self) -> Run:
-        """Compile now, not at the first frame, so that errors and time belong to loading."""
+        """Compile now, not at the first frame, so that errors and time are counted as loading."""
         import torch
 
         run: Run = torch.compile(self.module, dynamic=False, options={"freezing": True})
-        # Create the tensor outside inference mode, or torch would compile again for ordinary ones.
+        # Create it outside inference mode, or torch would compile again for ordinary tensors.
         example = torch.zeros(self._input_shape, dtype=torch.uint8, device=self._device)
         with torch.inference_mode():
             run(example)

@@ -37,7 +37,7 @@ def cast_to_halves(
 
 
 def _find_body(module: fx.GraphModule, kept: Set[str]) -> set[fx.Node]:
-    """Return convolutions, matrix products and all nodes before them, without those in ``kept``."""
+    """Return convolutions, matrix products and all nodes before them, except the ``kept`` ones."""
     operators = module.meta["operators"]
     body: set[fx.Node] = set()
     for node in reversed(module.graph.nodes):

@@ -47,8 +47,8 @@ class TorchLayerProfiler:
 
 
 def insert_clock(module: Any, stamps: list[int], on_gpu: bool) -> list[tuple[str, str]]:
-    """Insert calls before the first node and after each node that append a time (ns) to ``stamps``.
-    Return each node's (name, type). A node without a module has the type ``Function``."""
+    """Insert calls that append the time (ns) to ``stamps``: one before the first node, one after
+    each. Return each node's (name, type). A node without a module has the type ``Function``."""
     graph = module.graph
     work = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
     read_clock = _clock_reader(stamps, on_gpu)

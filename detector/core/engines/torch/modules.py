@@ -117,7 +117,7 @@ class Dequantize(nn.Module):
 
 
 def to_8_bits(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Convert whole float32 numbers to int32, then to 8 bits: 3 times as fast in torch 2.13."""
+    """Convert whole float32 numbers via int32, 3 times as fast as directly (torch 2.13)."""
     return x.to(torch.int32).to(dtype)
 
 
@@ -131,7 +131,7 @@ class Called(nn.Module):
 
 
 class Reshape(nn.Module):
-    """A reshape as in ONNX: 0 keeps a side, -1 is inferred."""
+    """A reshape as in ONNX: a side of 0 is kept, and a side of -1 is inferred."""
 
     def __init__(self, shape: list[int]) -> None:
         super().__init__()

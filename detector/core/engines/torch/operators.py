@@ -96,7 +96,7 @@ def _convolution(
     top, left, bottom, right = node.attributes.get("pads", [0] * 4)
     if (top, left) != (bottom, right):
         raise node.error(f"unequal padding {top, left, bottom, right} is not supported")
-    channels = weight.shape[1] * groups, weight.shape[0]  # in and out, or out and in if transposed
+    channels = weight.shape[1] * groups, weight.shape[0]  # (in, out), or (out, in) if transposed
     # The device "meta" avoids random weights. nn.utils.skip_init would import sympy, in 0.7 s.
     module = kind(
         *(channels if kind is nn.Conv2d else channels[::-1]),
@@ -165,7 +165,7 @@ def _slice(node: OnnxNode) -> Made:
     if steps is None:
         steps = np.ones(len(starts), np.int64)
     elif (steps < 1).any():
-        raise node.error("steps backwards are not supported")
+        raise node.error("negative steps are not supported")
     if (starts < 0).any() or (ends < 0).any() or (ends >= np.iinfo(np.int32).max).any():
         raise node.error("bounds that count from the end are not supported")
     dims = range(len(starts)) if axes is None else [int(axis) for axis in axes]
@@ -190,7 +190,7 @@ def _cast(node: OnnxNode) -> Made:
 
 
 def _make_step(make: Callable[[float, int, torch.dtype], nn.Module]) -> Callable[[OnnxNode], Made]:
-    """Return a converter of (de)quantizers of computed tensors. graph.py folds constant ones."""
+    """Return a converter for Q or DQ nodes of computed tensors. graph.py folds the others."""
 
     def made(node: OnnxNode) -> Made:
         scale, zero = node.constant(1), node.constant(2)

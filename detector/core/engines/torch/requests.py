@@ -169,8 +169,8 @@ _users: list[tuple[bool, bool]] = []
 
 @contextmanager
 def arithmetic(tf32: bool, benchmark: bool) -> Iterator[None]:
-    """Set how a GPU's libraries compute while the block runs, in the whole process. Other threads'
-    blocks with other settings wait. ``benchmark``: cuDNN tries its algorithms once per shape."""
+    """Set how a GPU's libraries compute while the block runs, in the whole process. Blocks of other
+    threads with other settings wait. ``benchmark``: cuDNN tries its algorithms once per shape."""
     requested = tf32, benchmark
     with _changed:
         _changed.wait_for(lambda: not _users or _users[0] == requested)
@@ -213,7 +213,8 @@ def fits(run: Run, network: Network, device: Any, concurrency: int, batch: int) 
         for stream in streams:
             with torch.cuda.stream(stream):
                 before = begin_peak(device)
-                # Create it outside inference mode, as requests do, or torch would compile again.
+                # Create it outside inference mode, as requests do, or torch would compile the
+                # module for a second kind of tensor.
                 pictures = torch.zeros(shape, dtype=torch.uint8, device=device)
                 with torch.inference_mode():
                     held += [pictures, run(pictures)]

@@ -298,7 +298,8 @@ def _configure(trt: Any, config: Any, settings: TrtSettings, precision: str) -> 
 
 
 def _profiles(trt: Any, builder: Any, definition: Any, settings: TrtSettings) -> list[Any]:
-    """Return optimisation profiles for the smallest batch and for all; [] for a fixed batch."""
+    """Return optimisation profiles for the smallest batch and the whole range; [] without a
+    range."""
     low, best, high = settings.batches
     if low == high:
         return []
@@ -331,7 +332,7 @@ def _why_no_plan(
 
 def _find_named_node(reason: str, graph: onnx.GraphProto) -> str:
     for node in sorted(graph.node, key=lambda node: len(node.name), reverse=True):
-        # A node's name of letters only may be an ordinary word of the text.
+        # If a node's name has only letters, it may be an ordinary word of the text.
         if not node.name.isalpha() and re.search(
             rf"(?<![\w./]){re.escape(node.name)}(_\d+)?(?![\w/])", reason
         ):

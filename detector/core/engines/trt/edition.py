@@ -23,7 +23,8 @@ AMPERE = (8, 0)  # the first compute capability with tf32 and bf16
 
 @dataclass(frozen=True)
 class Edition:
-    """A library. ``magic``: first bytes of a plan. ``packages``: pip name, {} is CUDA's major."""
+    """A library. ``magic``: first bytes of a plan. ``packages``: its pip package; {} stands for
+    CUDA's major version."""
 
     engine: str
     module: str
@@ -105,7 +106,7 @@ class Edition:
         return engine.create_execution_context()
 
     def create_cache(self, engine: Any, known: bytes | None) -> Any:
-        """Return a cache for the code that loading a plan compiles, or None without such code."""
+        """Return a cache for the code compiled when a plan is loaded; None if none is compiled."""
         return None
 
 
@@ -167,7 +168,7 @@ class Rtx(Edition):
         return f"TensorRT for RTX runs on {able} (GeForce and RTX GPUs); use --engine trt or torch"
 
     def gpu_to_build_on(self, device: str) -> Gpu | None:
-        """Return the GPU that will run the plan, or None: a build does not need a GPU."""
+        """Return the GPU that will run the plan, or None, since a build does not need a GPU."""
         return None if driver.absent() is not None else self.require_gpu(device)
 
     def key(self, gpu: Gpu | None, settings: TrtSettings) -> dict[str, Any]:

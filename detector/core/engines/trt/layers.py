@@ -37,7 +37,7 @@ TYPES = (
 )
 # Layers that only change type or format. Their precision is the type of their result.
 MOVES = ("Reformat", "Cast", "NoOp", "Quantize", "Dequantize")
-# Prefix of copying layers that TensorRT inserts. The rest of the name is that of the next layer.
+# Prefix of the names of copy layers that TensorRT inserts. The rest is the next layer's name.
 COPY = "Reformatting CopyNode"
 ONNX_NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=[\x1e\x1f]|\[ONNX Layer: |$)", re.DOTALL)
 UNKNOWN = "unknown"
@@ -115,8 +115,9 @@ def _nodes(layer: Mapping[str, Any], known: Mapping[str, str] | None) -> list[st
 
 
 def _assign_nodes(layers: Sequence[tuple[bool, Sequence[str]]]) -> list[tuple[str, ...]]:
-    """Return the nodes of each layer, with every node in one layer only: the first that computes,
-    or else the first. ``layers``: (whether it only moves data, its nodes) of each layer."""
+    """Return the nodes of each layer. If layers share a node, the first of them that computes gets
+    it, or else the first of them. ``layers``: (whether it only moves data, its nodes) of each
+    layer."""
     owners: dict[str, int] = {}
     for moving in (False, True):
         for at, (moves, nodes) in enumerate(layers):

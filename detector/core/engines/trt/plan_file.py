@@ -1,7 +1,7 @@
 """Read plan files, and keep the log in which TensorRT reports why it refuses a plan.
 
-A plan of TensorRT begins with "ftrt", a plan of TensorRT for RTX with "vtrt". A file of Ultralytics
-has a JSON header: the length of the JSON as a little-endian int32, the JSON, then the plan.
+A plan of TensorRT begins with "ftrt", a plan of TensorRT for RTX with "vtrt". In a file of
+Ultralytics, a JSON header precedes the plan: its length as a little-endian int32, then the JSON.
 """
 
 from __future__ import annotations
@@ -16,16 +16,14 @@ from detector.core.engines.trt.edition import EDITIONS, Edition
 from detector.core.models.layouts.plans import PlanTensor
 
 HEAD_BYTES = 4
-KEPT = 40  # a log keeps so many errors, and as many warnings
-WARNINGS = 5  # number of warnings that the user of a build sees
+KEPT = 40  # a log keeps this many errors, and as many warnings
+WARNINGS = 5  # a build shows the user at most this many warnings
 SOURCE_LINE = re.compile(r"^\S+\.cpp:\d+: ")  # prefix of the parser's warnings
 # Warnings about an empty input of Resize, and about a second logger in the process.
 HARMLESS = re.compile("Empty initializer|The logger passed into")
 
 
 def make_log(trt: Any) -> Any:
-    """Return an ``ILogger`` that keeps errors and warnings."""
-
     class KeptLog(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()

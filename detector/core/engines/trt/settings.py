@@ -67,7 +67,7 @@ def read(options: EngineOptions) -> TrtSettings:
 
 
 def _targets(text: str, precision: str) -> tuple[str, ...]:
-    """Parse ``8.6+12.0``: each target once, in ascending order."""
+    """Parse ``8.6+12.0``. Return each target once, in ascending order."""
     names = [name.strip() for name in text.split("+")] if text else []
     for name in names:
         if name not in TARGETS:

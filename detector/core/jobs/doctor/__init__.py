@@ -30,7 +30,7 @@ CV2_PACKAGES = (
 
 
 def codecs() -> dict[str, Any]:
-    """Return what cv2 and PyAV support, and warnings, such as packages that both contain cv2."""
+    """Return what cv2 and PyAV support, and warnings, such as two packages that contain cv2."""
     installed = [name for name in CV2_PACKAGES if version_of(name)]
     report: dict[str, Any] = {
         "cv2": _describe_cv2(),
@@ -215,7 +215,8 @@ def _check_default_job(
 
 
 def _describe_folder(path: Path, replaceable: bool) -> dict[str, Any]:
-    """Describe a folder or its nearest existing parent. ``replaceable``: a temporary one serves."""
+    """Describe a folder or its nearest existing parent. ``replaceable``: whether a temporary folder
+    would do."""
     place = path.resolve()
     while not place.exists():
         place = place.parent

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TIMEOUT_S = 180.0
 # The words that ``main`` accepts, apart from an engine's name.
 DEFAULT_JOB = "default job"
-BUILD = "build "  # prefix of an engine's name: build that engine's file of a small network
+BUILD = "build "  # with an engine's name after it: build that engine's file for a small network
 TIME_ENCODERS = "encoders"
 LAST_OUTPUT = 300  # characters of the child's errors that a message quotes
 FRAMES = 3  # number of frames of the test clip
@@ -31,8 +31,8 @@ SIDE = 64  # width and height of these frames, in pixels
 
 
 def try_in_child(word: str) -> dict[str, Any]:
-    """Return what ``main`` printed: ``error`` (what failed, or None), for an engine ``precisions``
-    (each with why it cannot run, or None), for encoders ``encoders``."""
+    """Return what ``main`` printed. ``error``: what failed, or None. ``precisions`` (for an
+    engine): precision -> why it cannot run, or None. ``encoders``: see ``encoding.py``."""
     code = "from detector.core.jobs.doctor.attempt import main; main(sys.argv[1])"
     try:
         done = subprocess.run(
@@ -127,7 +127,6 @@ def _build_plus_one(name: str) -> None:
 
 
 def _plus_one() -> Network:
-    """Return a network that adds one to every value."""
     import numpy as np
 
     from detector.core.models.base import InputRules, Network

@@ -9,7 +9,8 @@ from detector.core.errors.machine import NotHereError
 
 
 class GpuBytes(NamedTuple):
-    """GPU memory. ``process``: that of this process; None in a container with own process ids."""
+    """GPU memory. ``process``: the memory of this process; None in a container that has its own
+    process ids."""
 
     process: int | None
     used: int

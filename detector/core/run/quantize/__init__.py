@@ -1,7 +1,7 @@
 """int8: calibrate a network on frames of the user's own video, and choose which layers stay float.
 
-This room reads frames and runs engines. ``detector.core.models.graph.ranges`` measures the ranges
-of values, from which ``detector.core.models.graph.qdq`` writes the graph with its Q and DQ nodes.
+This folder reads frames and runs engines. ``detector.core.models.graph.ranges`` measures the ranges
+of values, from which ``detector.core.models.graph.qdq`` writes the graph with Q and DQ nodes.
 
 calibrate.py  finds the calibration of a model and an input size
 making.py     makes a calibration, with frames.py and search.py

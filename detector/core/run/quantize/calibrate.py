@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 SCHEMA = 1
 # Key of ``Calibration.result`` in packaged calibrations: int8-u8 with weights of 7 bits.
 NARROW = "int8-u8, 7 bits"
-# Key for int8 by OpenVINO with float layers in bf16. OpenVINO uses bf16 if a calibration has this
-# key. A calibration made on a CPU with bf16 has it if the agreement is within the budget, and a
-# packaged calibration if the loss of AP50 is small (docs/model-street.md).
+# Key for int8 in OpenVINO with float layers in bf16. OpenVINO uses bf16 if a calibration has this
+# key. A calibration made on a CPU with bf16 has it if the agreement is within the budget. A
+# packaged calibration has it if the loss of AP50 is small (docs/model-street.md).
 FLOAT_IN_BF16 = "int8-u8, float in bf16"
 SUFFIX = ".calibration"  # JSON in spite of the name; the manifest next to it ends in .json
 UNREADABLE = (UsageError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
@@ -56,8 +56,8 @@ class Int8Result:
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """The document of a calibration file. ``ranges``: range of each tensor, and of each channel
-    that a depthwise convolution reads. ``result``: kind of int8 (int8-u8-front only if OpenVINO ran
-    it) or ``FLOAT_IN_BF16`` -> result; packaged files also have the keys ``NARROW`` and bf16."""
+    that a depthwise convolution reads. ``result``: its keys are kinds of int8 (int8-u8-front only
+    if OpenVINO ran it) and ``FLOAT_IN_BF16``, in packaged files also ``NARROW`` and bf16."""
 
     source: str
     method: str

@@ -70,7 +70,6 @@ def sample_evenly(
 
 
 def hold_out(slots: Slots) -> Frames:
-    """Hold out every second frame, if there are at least two."""
     held_out = np.arange(len(slots)) % HOLD_OUT == HOLD_OUT - 1
     if not held_out.any():
         return Frames(slots, slots, apart=False)

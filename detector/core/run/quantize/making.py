@@ -1,4 +1,4 @@
-"""Make a calibration: measure ranges on frames, and search which units (node groups) stay float."""
+"""Make a calibration: measure ranges on frames, and find the units (node groups) to keep float."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 def make_calibration(
     network: Network, settings: CalibrationConfig, folder: Path, progress: BuildProgress
 ) -> tuple[Calibration, list[str]]:
-    """Return the saved or a new calibration on the source of ``--calibrate``, and notes."""
+    """Return the calibration on the source of ``--calibrate``, saved or new, and notes."""
     source = str(settings.calibrate)
     sources.refuse_pipe(source, "calibration reads its source more than once")
     with sources.open(source, frames=1):
@@ -116,7 +116,7 @@ def calibrate(
     settings: CalibrationConfig,
     progress: Progress = lambda *_: None,
 ) -> Calibration:
-    """Measure the ranges and, unless the weights are random, search which units stay float."""
+    """Measure the ranges and, unless the weights are random, find which units stay float."""
     ranges = measure_ranges(
         network.graph,
         tensors_to_measure(network.graph),
@@ -188,7 +188,7 @@ def _search_kinds(
     budget: float,
     progress: Progress,
 ) -> dict[str, Int8Result]:
-    """Search the units that stay float in each kind. They also stay float in the next kinds."""
+    """Find the units that stay float in each kind. They also stay float in the kinds after it."""
     units = int8_units(Wiring(network.graph))
     results: dict[str, Int8Result] = {}
     ranking: list[Unit] | None = None

@@ -4,8 +4,8 @@
    frames. It ranks units by this error divided by the square root of their multiply-accumulates,
    so of two units with equal error the cheaper one stays float first. (On yolo-fastest-1.1 this
    kept 26 % of the MACs float. Ranking by error alone kept 31 %, by error per MAC 28 %.)
-2. ``choose_float_units`` bisects that ranking for the number of worst units that must stay float to
-   reach the budget (the lowest agreement to accept) on the held-out frames.
+2. ``choose_float_units`` bisects that ranking. It finds how many of the worst units must stay float
+   so that agreement on the held-out frames reaches the budget (the lowest agreement to accept).
 3. It then tries the most expensive of those units in int8 again, one after the other.
 
 The number of runs is bounded, and nothing is random: the same graph, frames and library give the
@@ -109,7 +109,8 @@ class Reference:
         return replace(self, slots=slots, outputs=own, detections=detections(self.network, own))
 
     def by_openvino(self, kind: str, float_type: str) -> Reference:
-        """Return a reference that runs int8 graphs by OpenVINO, float layers in ``float_type``."""
+        """Return a reference that runs int8 graphs with OpenVINO, and their float layers in
+        ``float_type``."""
         options = {"precision": "int8", "concurrency": 1, "own": {"float": float_type}}
         network = replace(self.network, precision=kind)
         return replace(self, network=network, engine=OPENVINO, options=options)
@@ -144,7 +145,7 @@ def noise_over_signal(expected: Sequence[Outputs], actual: Sequence[Outputs]) ->
 def rank_units(
     units: Sequence[Unit], make_graph: MakeGraph, error: Score, progress: Progress = lambda *_: None
 ) -> list[Unit]:
-    """Return the units in order: largest error for its cost first."""
+    """Return the units sorted by their error for their cost, the largest first."""
     all_macs = sum(unit.macs for unit in units) or 1
     harm = {}
     for done, unit in enumerate(units, 1):
@@ -195,7 +196,8 @@ def choose_float_units(
 def _bisect(
     ranking: Sequence[Unit], measure: Callable[[Sequence[Unit]], float], budget: float
 ) -> tuple[list[Unit], float]:
-    """Return the fewest worst units that reach the budget if float, and the agreement with them."""
+    """Return the fewest units, worst first, that must stay float to reach the budget, and the
+    agreement reached."""
     low, high, best = 0, len(ranking), 1.0
     while high - low > 1:
         middle = (low + high) // 2
