@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 ALPHA = 0.05  # probability that a comparison of equal variants calls any of them different
 POWER = 0.9  # probability of detecting the smallest effect
 LOOKS = (8, 12, 16, 20, 25, 30)  # rounds after which an open-ended comparison may stop
-# Two processes of one program differ in speed by their memory layout (Mytkowicz et al., ASPLOS
-# 2009). We ignore differences smaller than this.
+# Two processes of one program differ in speed because of their memory layout (Mytkowicz et al.,
+# ASPLOS 2009). We ignore differences smaller than this.
 PLACEMENT = 0.01
 MOST_EXACT = 60  # values; with more, the normal distribution is as good as the exact one
 BLOCKS = 8  # a run's frames are split into this many blocks
@@ -175,7 +175,7 @@ def _p_beyond(values: Sequence[float], floor: float) -> float:
 
 
 def _smallest_effect(values: Sequence[float], alpha: float, floor: float) -> float:
-    """Return the effect as a share. A 2/3 interval, which needs few rounds, gives its error."""
+    """Return the least detectable effect (a share). A 2/3 interval gives the standard error."""
     normal = NormalDist()
     if len(values) < 2 or _find_critical_sum(len(values), alpha) < 0:
         return math.inf

@@ -34,7 +34,7 @@ AMBIGUOUS = re.compile(r"\d{1,3},\d{3}")
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number from ``low`` to ``high``, by its rounding or, if ``spread``, by a ± or a range."""
+    """A number and its bounds. They come from its rounding or, if ``spread``, a ± or a range."""
 
     value: float
     low: float

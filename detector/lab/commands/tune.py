@@ -79,12 +79,12 @@ def command(
 ) -> None:
     """Find the settings that run SOURCE fastest, or reach --target.
 
-    tune runs the real job, with all its outputs, on the first frames: each engine and precision
-    takes turns with the defaults, then numbers of parallel requests and of threads, batch sizes,
-    queue sizes and encoder settings. The faster half goes on, until one setting is left; that
-    one alternates with the defaults. The outputs are deleted. Without --use or -o, nothing is kept.
+    tune runs the real job, with all its outputs, on the first frames. It tries engines, precisions,
+    numbers of parallel requests and of threads, batch sizes, queue sizes and encoder settings, in
+    turns with the defaults. The faster half stays, until one setting is left, which alternates with
+    the defaults. All outputs are deleted. Without --use or -o, no settings are kept.
 
-    With --target it then tries what costs accuracy or video: precisions, smaller inputs, fewer
+    With --target it then tries what reduces accuracy or output: precisions, smaller inputs, fewer
     frames, faster encoding or no video; the cheapest set that reaches the rate in every round wins.
 
     A later run uses the kept settings, and prints a note, if the model, size and codec are the same

@@ -1,5 +1,5 @@
-"""Run one variant in its own process, so that its crashes, leaks and memory peak affect no other.
-The worker answers each ``Command`` of the parent with a ``Reply``."""
+"""Run one variant in its own process, so that its crashes, leaks and memory peak affect no other
+variant. The worker answers each ``Command`` of the parent with a ``Reply``."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A reply to a command. ``answer``: None with an ``error``. ``memory_mb``: the peak so far."""
+    """A reply to a command. ``answer``: None after an ``error``. ``memory_mb``: the peak so far."""
 
     answer: Any = None
     memory_mb: float | None = None
@@ -174,7 +174,7 @@ class Process:
 
 # Code of the worker
 
-SHORT_PAUSE_S = 0.2  # the CPU use of a waiting worker is not measured over shorter pauses
+SHORT_PAUSE_S = 0.2  # in shorter pauses, the CPU use of a waiting worker is not measured
 
 
 def main(pipe: int) -> None:
@@ -338,7 +338,7 @@ class _OpenVariant:
         )
 
     def _open_source(self) -> Source:
-        # Read as in timed runs and ``eval``.
+        # Read pictures as timed runs and ``eval`` do.
         return self.plan.reading.open(self.source, "yuv420p")
 
     def _detect(self, plan: RunPlan, source: Any) -> Iterator[tuple[Frame, Detections]]:

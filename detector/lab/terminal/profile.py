@@ -156,7 +156,7 @@ def _longest(seconds: Mapping[str, float]) -> set[str]:
 
 
 def _left_out(count: int, what: str) -> str:
-    return f"{counted(count, f'shorter {what}')} more with --json" if count > 0 else ""
+    return f"{counted(count, f'shorter {what}')} omitted; --json has all" if count > 0 else ""
 
 
 def _stage_table(document: NsysDocument) -> Table:

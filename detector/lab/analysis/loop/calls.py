@@ -60,7 +60,7 @@ def call_rows(
 
 
 def _drop_nested(calls: Iterable[CudaCall]) -> list[CudaCall]:
-    """Return the outermost calls; the CUDA runtime calls the driver inside them."""
+    """Return the outermost calls. The CUDA runtime makes calls of the driver inside its own."""
     outermost: list[CudaCall] = []
     ends: dict[int, int] = {}
     for call in sorted(calls, key=lambda one: (one.thread, one.start, -one.end)):

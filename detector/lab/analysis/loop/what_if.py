@@ -34,9 +34,9 @@ LARGER = 4  # the batch to try is this many times the run's batch
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A change that may make a run faster. ``change``: name of its what-if row. This row measures
-    the change if there are ``options`` (``how`` describes them), and otherwise bounds its gain.
-    ``words``: what a user types. ``does``: their effect; "" if the change is not offered."""
+    """A change that may make a run faster. ``change``: name of its what-if row. If there are
+    ``options`` (``how`` describes them), the row measures the change; otherwise it limits the gain.
+    ``words``: what a user types. ``does``: effect of the words; "" if they are not offered."""
 
     change: str
     words: tuple[str, ...]
@@ -87,8 +87,8 @@ def _write_less(document: SessionDocument) -> Iterator[Candidate]:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Seconds per frame. ``plain``: all unchanged runs in order. ``changed``: the runs of each
-    change. ``around``: means of the plain runs around these. ``failed``: change -> reason."""
+    """Seconds per frame. ``plain``: all unchanged runs, in order. ``changed``: runs of each change.
+    ``around``: mean of the plain runs before and after each of these. ``failed``: the reasons."""
 
     plain: list[float] = field(default_factory=list)
     changed: dict[str, list[float]] = field(default_factory=dict)

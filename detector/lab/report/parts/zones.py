@@ -104,7 +104,7 @@ def _draw_lines(
 
 
 def _label_clock(scene: SceneHistory, end_s: float) -> dict[float, str]:
-    """Return labels at round local times, about eight: seconds since the start -> text."""
+    """Return about eight labels at round local times: seconds since the start -> text."""
     step_s = next((one for one in STEPS_S if end_s / one <= 8), STEPS_S[-1])
     labels = {}
     ends = [*(at_s for at_s, _ in scene.clock[1:]), end_s]
