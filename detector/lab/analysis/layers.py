@@ -59,7 +59,7 @@ def find_block(name: str) -> str:
 def layer_rows(layers: Sequence[TimedLayer], peaks: Peaks | None) -> list[LayerRow]:
     """Return a row for each layer, in the engine's order. ``peaks``: None if unknown."""
     total = sum(layer.ms for layer in layers)
-    # The cheapest layer does little except for its launch. So its time is our estimate of a launch.
+    # The cheapest layer does little except for its launch: its time is our estimate of a launch.
     launch_ms = min((layer.ms for layer in layers if layer.ms > 0), default=0.0)
     rows = []
     for order, layer in enumerate(layers, 1):
@@ -158,7 +158,7 @@ def explain_sum(
         return off, None
     if sum_ms < (1 - TOLERANCE) * run_sum_ms:
         reason = (
-            "other work interrupted some layers, which medians hide; within each run the sums agree"
+            "other work interrupted some layers; medians hide that; within each run the sums agree"
         )
     elif off_in_runs > 0:
         cost = f"a profiled pass takes {profiled_ms / forward_ms - 1:+.1%}"
@@ -198,7 +198,7 @@ def describe_outside(facts: LayersFacts) -> str | None:
 
 COMPUTE, MEMORY, LAUNCH = "compute", "memory", "launch overhead"
 NEITHER = "neither"
-ABOVE = 1.05  # share of the roof; over 1, since a layer's median meets the best run of a peak
+ABOVE = 1.05  # share of the roof; over 1, as a layer's median is compared with a peak's best run
 LEAST_SHARE = 0.1  # share of the roof; a layer that reaches less is limited by something else
 
 

@@ -147,7 +147,7 @@ class DecimalMark:
         plain = plain.replace("." if decimal == "," else ",", "").replace(decimal, ".")
         try:
             value = float(plain)
-        except ValueError:  # 1.2.3: a version
+        except ValueError:  # such as 1.2.3, a version
             return math.nan, 0.0
         digits, _, power = plain.lower().partition("e")
         decimals = len(digits.partition(".")[2])

@@ -15,7 +15,7 @@ from itertools import pairwise
 Grid = list[list[str]]
 Span = tuple[int, int | None]  # first and last position of a column; None: the end of the line
 
-BOX = "".join(map(chr, range(0x2500, 0x2580)))  # Unicode's box drawing
+BOX = "".join(map(chr, range(0x2500, 0x2580)))  # Unicode's characters for drawing boxes
 BARS = "│┃║╎┆┇┊┋"
 RULE_CHARACTERS = frozenset(f"{BOX}|+:=- ")
 _DASHES = re.compile(r"[=\-─━═╌┄┈]{2,}")

@@ -49,13 +49,13 @@ OWN, OWN_FLAGS = ("--target", "--seconds", "--floor", "-o", "--output"), ("--jso
     metavar="A",
     type=click.FloatRange(0, 1),
     help="Minimum agreement with fp32: twice the matched boxes divided by the boxes of both. "
-    "Default: 0.97; with --target 0.",
+    "Default: 0.97, or 0 with --target.",
 )
 @click.option(
     "--seconds",
     metavar="N",
     type=click.FloatRange(1, 86400),
-    help="Time budget. Default: 60; with --target 180.",
+    help="Time budget. Default: 60, or 180 with --target.",
 )
 @click.option("-o", "--output", metavar="FILE", help="Write the settings here, for --config.")
 @click.option(

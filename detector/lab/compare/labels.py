@@ -59,7 +59,7 @@ class Labels(ScoredLabels):
     names: Sequence[str] = ()
 
     def bind(self, names: Sequence[str]) -> ClassPairs:
-        """Bind a model's classes. Raises an error if the labels have none, or no box to score."""
+        """Bind a model's classes. Raises an error if labels have none of them, or no scored box."""
         if self.bound is None or self.names != names:  # models may have different class names
             self.bound, self.names = bind(self.mapping, names, self.dataset.classes), names
             refuse_unlabelled(self.dataset, self.bound)

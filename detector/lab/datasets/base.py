@@ -84,7 +84,7 @@ class LabelFormat(Format):
 
 class DetectionFormat(Format):
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
-        """Read detections of ``lookup``'s pictures. ``names``: class names; None: the file's."""
+        """Read detections of ``lookup``'s pictures. ``names``: class names, if not in the file."""
         raise NotImplementedError
 
 

@@ -60,7 +60,7 @@ CLASSES = (
 DISTRACTORS = ("person on vehicle", "static person", "distractor", "reflection")
 NEVER_SCORED = CLASSES.index("distractor")
 LEAST_IOU = 0.5 - float(np.finfo(float).eps)
-TRACKS_ENDINGS = (".txt", ".mot.txt", "-detected.mot.txt")  # of files; the sequence's name precedes
+TRACKS_ENDINGS = (".txt", ".mot.txt", "-detected.mot.txt")  # file name: SEQUENCE and one of these
 
 MAX_FRAMES = 4_000_000  # frames of a sequence: nearly two days at 25 FPS
 KEYS = ("seqlength", "imwidth", "imheight")  # keys in a seqinfo.ini with whole numbers

@@ -2,8 +2,7 @@
 
 Labels: a data.yaml, or a folder with images/, labels/ and classes.txt. A row of more than five
 numbers is a polygon, and we use its bounding box. But if data.yaml has kpt_shape, such a row is a
-box with keypoints. Detections: a folder of .txt files, with the score as sixth number, and a
-classes.txt.
+box with keypoints. Detections: a folder with classes.txt and .txt files; a sixth number is a score.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def find_curve(config: Config, key: Mapping[str, Any]) -> Sequence[Bandwidth] | 
 
 
 def find_alike(config: Config, key: Mapping[str, Any], types: Collection[str]) -> Iterator[Peaks]:
-    """Yield other records for as many threads. Those of other engines come without peaks."""
+    """Yield other records for as many threads. Records of other engines come without peaks."""
     for known, peaks in _read_records(config):
         if known == key or not _agree(known, key, ALIKE):
             continue

@@ -23,7 +23,7 @@ Shares = dict[str, PrecisionShare]
 class RowAgreement:
     """The agreement of a row's detections with those of the reference, on the same pictures.
     ``matched``: 2 x pairs / (all detections of both), at IoU 0.5; null without detections.
-    ``mean_iou``, ``mean_score_diff``: means over the pairs; null if there are no pairs.
+    ``mean_iou``, ``mean_score_diff``: means over the pairs; null without pairs.
     """
 
     matched: float | None
@@ -184,7 +184,7 @@ class About:
 class Comparison(About):
     """``comparable``: false if there are ``warnings``, null for one round or no row. ``fastest``:
     the row that wins beyond the noise. ``contenders``: the row with the highest median, and rows
-    that noise may have put below it. ``recorded``: the file with the result, or why there is none.
+    that noise may have put below it. ``recorded``: the file with the result, or why it is missing.
     """
 
     rows: tuple[Row, ...]

@@ -204,9 +204,9 @@ class SheetRoof:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineFacts:
     """The whole model on the roofline; ``macs``, ``flops`` and ``bytes`` are per picture.
-    ``ridge``: by precision. ``peaks``: measured or, for a GPU, from the data sheet of ``sheet``.
-    ``peak_under_measured``: names of layers above their roofline. ``uncounted``: as in
-    ``LayersFacts``; the sums are then too low."""
+    ``ridge``: by precision. ``peaks``: measured or, for a GPU, from the data sheet. ``sheet``: the
+    model compared with the data sheet. ``peak_under_measured``: names of layers above their
+    roofline. ``uncounted``: as in ``LayersFacts``; the sums are then too low."""
 
     macs: Count
     flops: Count

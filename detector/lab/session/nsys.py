@@ -53,7 +53,7 @@ TABLES = (
     *KERNELS,
 )
 COPIES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}  # CUpti_ActivityMemcpyKind
-VERSION = re.compile(r"_v\d{4,}$")  # cudaLaunchKernel_v7000
+VERSION = re.compile(r"_v\d{4,}$")  # as in cudaLaunchKernel_v7000
 PROCESS = 0x1000000  # globalTid = process id * PROCESS + thread id
 REPORT = ".nsys-rep"
 RUN = "run"

@@ -298,7 +298,7 @@ class CountersFacts:
 
 @dataclass(frozen=True, slots=True)
 class ThreadMoments:
-    """For each row: milliseconds since the previous row on a core, and waiting for a core."""
+    """A thread's milliseconds on a core, and waiting for a core, since the row before each row."""
 
     cpu_ms: Sequence[float]
     ready_ms: Sequence[float]

@@ -6,7 +6,7 @@ in alternating rounds (``compare/rounds.py``).
 1. Try changes without a loss, one axis after another: engine and precision; then requests, threads
    and batch; without a target also queue and encoding. After each round the slower half is dropped
    (successive halving; Jamieson and Talwalkar, arXiv:1502.07943).
-2. If a target is not reached, try each change that has a cost, alone with the best settings. Then
+2. If a target is not reached, try each single change that has a cost with the best settings. Then
    try sets of these changes, the cheapest first. A set is tried if the speed of the best settings
    x the set's gains is at least REACH x target (gains need not multiply), and a run without
    inference reaches the target. The cheapest set loses the least agreement with fp32 against the

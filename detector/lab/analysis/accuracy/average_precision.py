@@ -193,7 +193,7 @@ def unmatched(pictures: Sequence[Matches], score: float = 0.0) -> int:
 
 
 def precision(pictures: Sequence[Matches], score: float = 0.0) -> float:
-    """Return the precision of detections with at least this score. Ignored boxes do not count."""
+    """Return the precision for at least this score. Detections of ignored boxes do not count."""
     right = sum(int(((p.outcomes == RIGHT) & (p.scores >= score)).sum()) for p in pictures)
     judged = right + unmatched(pictures, score)
     return right / judged if judged else float("nan")
@@ -213,7 +213,7 @@ def interval(
 class Ranking:
     """All detections of a class, sorted by score. A bootstrap sample only changes their weights."""
 
-    right: NDArray[np.bool_]  # [m]
+    right: NDArray[np.bool_]  # [m] for each detection
     wrong: NDArray[np.bool_]
     picture: NDArray[np.int64]  # [m] index of its picture
     wanted: NDArray[np.int64]  # [n] labelled boxes in each picture

@@ -300,7 +300,7 @@ class Explanation:
 
 
 class _MomentIndex:
-    """Find moments (recorded once a frame) by time. Between two, counts are assumed to be even."""
+    """Find moments (recorded once a frame) by time. Counts are assumed to rise evenly between."""
 
     def __init__(self, moments: MomentsFacts) -> None:
         self._moments = moments

@@ -1,4 +1,4 @@
-"""Mistakes in our own runs. Every run checks these as it ends, without importing other rules."""
+"""Mistakes in our own runs. A run is checked for them as it ends; no other rules are imported."""
 
 from __future__ import annotations
 

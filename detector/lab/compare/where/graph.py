@@ -27,8 +27,7 @@ ENDING = re.compile("_(fp16|bf16|tap)$")
 @dataclass(frozen=True)
 class Point:
     """A float tensor that both graphs have, named ``a`` in A and ``b`` in B. ``before``: the
-    nearest points before it. ``node``: type of the node that makes it. ``computed``: weights
-    affect it."""
+    nearest points before it. ``node``: its node's type. ``computed``: whether weights affect it."""
 
     name: str
     a: str

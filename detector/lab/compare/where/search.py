@@ -228,7 +228,7 @@ def _is_late(
 
 
 class _TensorSearch:
-    """Compares the tensors that both graphs have, each once."""
+    """Compares the tensors that both graphs have. Each is compared only once."""
 
     def __init__(
         self,
