@@ -230,7 +230,7 @@ class RowCollector:
         if self._unknown and not self._listed:
             first = sorted(map(str, self._unknown))[0]
             raise SourceError(
-                f"{self._path}: {dataset.path} has none of its pictures, such as {first}; "
+                f"{self._path}: none of its pictures is in {dataset.path}, first {first}; "
                 "does it belong to another dataset?"
             )
         notes = []

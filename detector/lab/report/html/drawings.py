@@ -181,7 +181,8 @@ def lines(
     x_labels: Mapping[float, str] | None = None,
 ) -> str:
     """Draw curves of the CSS classes ``series-0``, ... on axes from 0. ``marks``: label -> x of a
-    vertical line. Curves of <= ``FEW`` points have dots; ``dense``: none. ``x_labels``: x -> text."""
+    vertical line. Curves of at most ``FEW`` points get dots, unless ``dense`` is set. ``x_labels``:
+    x -> text."""
     everything = [point for points in series.values() for point in points]
     axes = Axes.around([(0.0, 0.0), *everything], height, width=width)
     places = sorted({x for x, _ in everything})
