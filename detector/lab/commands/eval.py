@@ -58,7 +58,7 @@ WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing", "trails", "zones", "smo
     "--detections",
     metavar="A,B",
     multiple=True,
-    help="Score these instead of a model: .json, .txt, .jsonl, .csv, a folder, or DIR/SEQ.txt.",
+    help="Score these files, not a model: .json, .txt, .jsonl, .csv, a folder, or DIR/SEQ.txt.",
 )
 @click.option(
     "--min-ap50",

@@ -70,7 +70,8 @@ class Occasion:
     """The input of the passes. ``plain``: the run without a profiler, to which passes are compared.
     ``config``: the config of that run with its ``auto`` choices fixed (``pin_choices``).
     ``records``: those of previous passes. ``executions``: those of this pass. ``seconds``: time
-    budget of what-if. ``sheet``: a data sheet's GFLOP/s, GB/s. ``recorder``: recorded ``plain``."""
+    budget of what-if. ``sheet``: GFLOP/s and GB/s of a data sheet. ``recorder``: the one that
+    recorded ``plain``."""
 
     source: str
     config: Config

@@ -78,8 +78,7 @@ class Noise:
     """The effect of chance. ``floor``: the relative difference in speed between two processes of
     the baseline; assumed if ``measured`` is false. ``smallest``: the least difference that the
     rounds detect in every row. ``stopped``: why the rounds ended: "rounds" (all done), "decided",
-    "most" or "time". ``alpha``: rate of false alarms. ``share``: part of it that this look spends.
-    """
+    "most" or "time". ``alpha``: rate of false alarms. ``share``: the last look's part of it."""
 
     floor: dict[Metric, float]
     measured: bool
@@ -184,8 +183,7 @@ class About:
 class Comparison(About):
     """``comparable``: false if there are ``warnings``, null for one round or no row. ``fastest``:
     the row that wins beyond the noise. ``contenders``: the row with the highest median, and rows
-    that noise may have put below it. ``recorded``: the file with the result, or why it is missing.
-    """
+    that noise may have put below it. ``recorded``: the result's file, or why it is missing."""
 
     rows: tuple[Row, ...]
     comparable: bool | None

@@ -163,7 +163,7 @@ def _read_export(export: str | Path, path: str | Path) -> list[NsysRun]:
 
     try:
         with place.open("rb") as file:
-            # SQLite creates files next to a database in write-ahead mode, unless it is immutable.
+            # SQLite creates files next to a database in write-ahead mode, unless it is "immutable".
             has_log = file.read(20)[18:] == b"\2\2"
         if has_log and Path(f"{place}-wal").exists():
             raise UsageError(f"{path}: {IN_USE}")
@@ -418,7 +418,7 @@ class _Export:
         }
 
     def ranges(self) -> Iterator[Row]:
-        """Yield our ranges by start. A range's kind is its category. Another event names that."""
+        """Yield our ranges by start. A range's kind is its category's name, from another event."""
         kinds = {}
         for domain, tid, category, text in self._events(
             "domainId, n.globalTid, n.category", CATEGORY

@@ -298,7 +298,7 @@ class CountersFacts:
 
 @dataclass(frozen=True, slots=True)
 class ThreadMoments:
-    """A thread's milliseconds on a core, and waiting for a core, since the row before each row."""
+    """For each row: a thread's milliseconds on a core, and waiting for one, since the last row."""
 
     cpu_ms: Sequence[float]
     ready_ms: Sequence[float]

@@ -46,7 +46,7 @@ class StepRow:
 
 
 class GpuBusy(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The time with a running kernel and its share of the run, or the ``reason`` why not known."""
+    """The time with a running kernel and its share of the run; ``reason``: why they are unknown."""
 
     available: bool
     reason: str | None = None

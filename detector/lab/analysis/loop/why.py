@@ -300,7 +300,8 @@ class Explanation:
 
 
 class _MomentIndex:
-    """Find moments (recorded once a frame) by time. Counts are assumed to rise evenly between."""
+    """Find moments (recorded once a frame) by time. Between two moments, counts are assumed to rise
+    evenly."""
 
     def __init__(self, moments: MomentsFacts) -> None:
         self._moments = moments

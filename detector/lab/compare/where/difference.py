@@ -8,7 +8,7 @@ layers, and sqrt(250) = 16.
 
     fp32   u = 2^-24. Kernels add up to 5,000 terms, each in its own order. This multiplies the
            error by sqrt(5,000) = 70: 2^-24 x 70 x 16 = 7e-5
-    tf32   as fp16: both have u = 2^-11, and 16 x 2^-11 = 0.8%
+    tf32   u = 2^-11, as for fp16: 16 x 2^-11 = 0.8%
     bf16   u = 2^-8 in engines that keep activations in bf16: 16 x 2^-8 = 6%
     int8   A step is 1/255 of a range of ten rms, so rounding errs by 10/255/sqrt(12) = 1.1% of the
            rms; for weights and activations together, by 1.6%: 16 x 1.6% = 26%
