@@ -48,8 +48,8 @@ def explain(session: SavedSession, frame: int | None, slowest: int, *, clip: boo
 
 
 def gather(session: SavedSession, clip: bool = True) -> tuple[RunEvidence, dict[str, str]]:
-    """Return the facts that spans lack, and missing fact -> how to get it. ``clip``: whether to
-    read the video to find key frames."""
+    """Return the facts that spans lack, and for each missing one how to get it. ``clip``: whether
+    to read the video to find key frames."""
     absent: dict[str, str] = {}
     moments = session.facts(MomentsFacts)
     if moments is None:

@@ -41,7 +41,7 @@ from detector.lab.session.network import Peaks
 UNTOUCHED = ("read", "annotate", "write")
 # A difference below this share of a frame's time changes no conclusion, however small the noise.
 MATERIAL = 0.02
-# With fewer rounds, one of two equal sides wins every round in more than 5% of comparisons.
+# With fewer rounds, one of two equally fast rows wins every round in over 5% of comparisons.
 ROUNDS_FOR_A_WINNER = 6
 # Share of a core. A variant that uses more while it waits slows down the others.
 IDLE_SHARE = 0.02
@@ -49,7 +49,7 @@ IDLE_SHARE = 0.02
 
 @dataclass(slots=True)
 class Variant:
-    """One variant and its results; without results, ``error`` and ``exit_code`` say why. ``facts``:
+    """One variant and its results. If it has none, ``error`` and ``exit_code`` say why. ``facts``:
     what its open engine reports. ``frames_digest``: hash of all decoded pictures."""
 
     engine: str
@@ -77,7 +77,7 @@ def label(engine: str, precision: str, batch: int, model: str | None = None) -> 
 def place_on_roof(
     layers: Sequence[CountedLayer], batch: int, inputs_s: float, peaks: Peaks
 ) -> RowRoof | None:
-    """Return the share of the roofline that all layers reach; None if a precision has no peak."""
+    """Return the share of the roofline that all layers reach; None if a peak is unknown."""
     batch_ms = 1e3 * batch / inputs_s
     by_limit = {COMPUTE: 0.0, MEMORY: 0.0}
     for layer in layers:
@@ -238,8 +238,8 @@ def _row(variant: Variant, base: Variant | None, verdict: dict[Metric, Decision 
 
 
 def _find_contenders(ran: Sequence[Variant], metric: Metric, share: float) -> tuple[str, ...]:
-    """List the row with the highest median, and the rows that noise does not separate from it. A
-    winner has to pass all tests, so they need no correction (Berger, Technometrics 24, 1982)."""
+    """List the row with the highest median, and all rows that may be as fast. The tests need no
+    correction, since a winner has to pass all of them (Berger, Technometrics 24, 1982)."""
     ranked = sorted(
         (one for one in ran if _fps(one, metric)), key=lambda one: -median(_fps(one, metric))
     )
@@ -265,7 +265,6 @@ def _interval(values: Sequence[float]) -> Interval | None:
 
 
 def _ratios(variant: Variant, base: Variant, metric: Metric) -> list[float]:
-    """Return the ratio of the FPS in each round in which both variants have a figure."""
     pairs = [
         (own.fps[metric], other.fps[metric])
         for own, other in zip(variant.rounds, base.rounds, strict=False)
@@ -274,7 +273,7 @@ def _ratios(variant: Variant, base: Variant, metric: Metric) -> list[float]:
 
 
 def _to_agreement(counted: Agreement | None) -> RowAgreement | None:
-    """Convert the counts. ``matched`` is None if neither side has detections."""
+    """Convert the counts. ``matched`` is None if neither variant has detections."""
     if counted is None:
         return None
     total = counted.reference + counted.other
@@ -340,10 +339,10 @@ def _warn_of_frames(ran: Sequence[Variant]) -> list[str]:
 
 
 def _warn_of_stages(base: Variant, ran: Sequence[Variant]) -> list[str]:
-    """Warn of stages that no engine can change but that cost more or less than in the first row."""
+    """Warn if a stage that no engine can change costs more or less than in the first row."""
     warnings = []
     for variant in ran:
-        # Different models find different boxes to draw and write; only reading is the same work.
+        # If the models differ, so do the boxes to draw and write. Only reading is the same work.
         for stage in UNTOUCHED if variant.model == base.model else UNTOUCHED[:1]:
             own, other = _cpu_ms(variant, stage), _cpu_ms(base, stage)
             gap = abs(median(own) - median(other))

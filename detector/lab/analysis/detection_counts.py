@@ -17,7 +17,7 @@ OTHERS = "other classes"
 
 @dataclass(frozen=True, slots=True)
 class ClassCount:
-    """Detections of a class. ``share``: part of all detections. ``a_frame``: mean per frame."""
+    """Detections of a class. ``share``: their part of all detections. ``a_frame``: their mean."""
 
     name: str
     count: int
@@ -27,8 +27,8 @@ class ClassCount:
 
 @dataclass(frozen=True, slots=True)
 class FoundOverTime:
-    """Mean detections per frame. ``curves`` map a class to the (time in ``unit``, mean) of each
-    bin. ``note``: which rows are missing."""
+    """Mean detections per frame. ``curves`` map a class to its points, one (time in ``unit``, mean)
+    for each bin. ``note``: which rows are missing."""
 
     curves: dict[str, list[tuple[float, float]]]
     unit: str

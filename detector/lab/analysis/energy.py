@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from detector.lab.session.passes import EnergyRow
 
-SUMMED = ("package", "dram", "gpu")  # their sum is a frame's joules; "package" includes "core"
-MOST_SAMPLES = 1000  # in a longer series, neighbours are added up, which keeps the total
+SUMMED = ("package", "dram", "gpu")  # counters that add up to the total; "package" includes "core"
+MOST_SAMPLES = 1000  # a longer series is shortened by adding up adjacent samples
 
 
 @dataclass(frozen=True, slots=True)
 class Metered:
-    """Readings of all energy counters. ``times_ns`` [N]: on the spans' clock. ``joules``: tag ->
-    energy [N] since the first reading. ``at``: time of the first reading, in seconds since 1970."""
+    """Readings of all energy counters. ``times_ns`` [N]: time of each, on the spans' clock.
+    ``joules``: tag -> energy [N] since the first reading. ``at``: when that was (s since 1970)."""
 
     at: float
     times_ns: NDArray[np.int64]
@@ -41,7 +41,7 @@ class Metered:
 
 
 def subtract_idle(joules: Mapping[str, float], seconds: float, idle: Metered) -> dict[str, float]:
-    """Subtract the joules that the idle computer uses in the same time; return at least 0."""
+    """Subtract the joules that the idle computer uses in the same time. No result is below 0."""
     watts = {tag: used / idle.seconds for tag, used in idle.total().items()}
     return {tag: max(0.0, used - watts.get(tag, 0.0) * seconds) for tag, used in joules.items()}
 

@@ -59,7 +59,7 @@ def find_block(name: str) -> str:
 def layer_rows(layers: Sequence[TimedLayer], peaks: Peaks | None) -> list[LayerRow]:
     """Return a row for each layer, in the engine's order. ``peaks``: None if unknown."""
     total = sum(layer.ms for layer in layers)
-    # The cheapest layer does little besides its launch, so its time estimates a launch.
+    # The cheapest layer does little except for its launch: its time is our estimate of a launch.
     launch_ms = min((layer.ms for layer in layers if layer.ms > 0), default=0.0)
     rows = []
     for order, layer in enumerate(layers, 1):
@@ -148,8 +148,8 @@ def explain_sum(
 ) -> tuple[float, str | None]:
     """Compare the layers' sum with the forward pass (0.1: 10% more). Explain large differences.
 
-    ``run_sum_ms``: median over runs of a run's sum, interruptions included. ``profiled_ms``: a pass
-    under the profiler. ``outside_ms``: the part of ``profiled_ms`` outside the layers.
+    ``run_sum_ms``: the layers are added up within each run; this is the median of these sums.
+    ``profiled_ms``: a pass under the profiler. ``outside_ms``: its part outside the layers.
     """
     if not forward_ms:
         return 0.0, None
@@ -158,7 +158,7 @@ def explain_sum(
         return off, None
     if sum_ms < (1 - TOLERANCE) * run_sum_ms:
         reason = (
-            "other work interrupted some layers, which medians hide; within each run the sums agree"
+            "other work interrupted some layers; medians hide that; within each run the sums agree"
         )
     elif off_in_runs > 0:
         cost = f"a profiled pass takes {profiled_ms / forward_ms - 1:+.1%}"
@@ -192,13 +192,13 @@ def describe_outside(facts: LayersFacts) -> str | None:
 
 # The roofline (Williams, Waterman, Patterson 2009), with peaks measured on this computer
 #
-# A layer of intensity I (FLOPs per byte) can run at min(peak of its type, I x bandwidth), with the
-# bandwidth of the cache that holds its working set, or of the memory. Below the ridge point memory
-# is the limit, above it arithmetic. Small layers reach neither: their time is launch overhead.
+# A layer of intensity I (FLOPs per byte) can run at min(peak of its precision, I x bandwidth). Its
+# bandwidth is that of the cache that holds its working set, or of the memory. Below the ridge point
+# memory is the limit, above it arithmetic. Small layers reach neither: launching them takes longer.
 
 COMPUTE, MEMORY, LAUNCH = "compute", "memory", "launch overhead"
 NEITHER = "neither"
-ABOVE = 1.05  # share of the roof; above 1, as a layer's median is compared with a peak's best run
+ABOVE = 1.05  # share of the roof; over 1, as a layer's median is compared with a peak's best run
 LEAST_SHARE = 0.1  # share of the roof; a layer that reaches less is limited by something else
 
 
@@ -323,7 +323,7 @@ def _with_rates(row: LayerRow) -> LayerRow:
 
 
 def _least_ms(row: LayerRow, peaks: Peaks) -> tuple[float, float]:
-    """Return the least ms for arithmetic (0 if the precision has no peak) and memory traffic."""
+    """Return the least ms for arithmetic (0 if its peak is unknown) and for memory traffic."""
     peak = peaks.gflops_s.get(row.precision)
     by_compute = row.flops / (peak * 1e9) * 1e3 if peak else 0.0
     return by_compute, row.bytes / (peaks.bandwidth_at(row.bytes) * 1e9) * 1e3
@@ -335,7 +335,7 @@ Interval = tuple[float, float]
 """Start and end, in ms."""
 
 LONGEST = 20  # number of gaps listed
-DRAWN = 400  # most intervals of host or device in a drawing
+DRAWN = 400  # a drawing shows at most this many intervals of the host, and of the device
 LAUNCHING, NO_REQUEST = "the host was preparing or launching", "nothing was asked of it"
 WAITING = "the host waited for the GPU"
 
@@ -395,7 +395,7 @@ def merge(intervals: Sequence[Interval]) -> list[Interval]:
 
 
 def overlap(one: Interval, others: Sequence[Interval]) -> float:
-    """Return how much of ``one`` the others cover; these must not overlap each other."""
+    """Return how much of ``one`` is covered by ``others``, which must not overlap each other."""
     return sum(max(0.0, min(one[1], end) - max(one[0], start)) for start, end in others)
 
 

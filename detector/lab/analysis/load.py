@@ -1,7 +1,7 @@
 """Compare two runs under different loads of other programs.
 
 Wall times do not show whether the run itself or the load caused a difference. CPU times do, since
-they count only a stage's own work. They grow only a little under load, since caches are shared.
+they count only a stage's own work. Load raises them only a little, because caches are shared.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MATERIAL = 0.02  # share of the CPU time per frame; smaller growth changes no co
 
 @dataclass(frozen=True, slots=True)
 class OtherLoad:
-    """Cores that other programs used during each run, on average, of ``cores`` in all."""
+    """How many of the ``cores`` other programs used on average during each run."""
 
     before: float
     after: float
@@ -31,8 +31,8 @@ class OtherLoad:
 
     @property
     def differs(self) -> bool:
-        """Return whether wall times are not comparable: other programs used more cores in one run,
-        or many in both."""
+        """Return whether other programs make wall times incomparable: they used more cores in one
+        run than in the other, or many cores in both."""
         unequal = abs(self.after - self.before) > MAX_OTHERS * self.cores
         return unequal or min(self.before, self.after) > CROWDED * self.cores
 

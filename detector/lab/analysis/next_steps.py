@@ -136,8 +136,8 @@ def _offer_tune(document: SessionDocument) -> Iterator[NextStep]:
 
 
 def _name_auto_choice(document: SessionDocument) -> tuple[str, ...]:
-    """Return options that fix the engine that ``auto`` chose by measuring this batch size, since it
-    may choose another engine for another batch size."""
+    """Return options that keep the engine if ``auto`` chose it by measuring, which depends on the
+    batch size: with another batch size, it may choose another engine."""
     runtime = document.config.get("runtime", {})
     requested = {runtime.get(name) for name in ("engine", "precision")}
     reason = document.engine_reason or ""

@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 ALPHA = 0.05  # probability that a comparison of equal variants calls any of them different
 POWER = 0.9  # probability of detecting the smallest effect
 LOOKS = (8, 12, 16, 20, 25, 30)  # rounds after which an open-ended comparison may stop
-# Two processes of one program differ in speed by their memory layout (Mytkowicz et al., ASPLOS
-# 2009). We ignore differences smaller than this.
+# Two processes of one program differ in speed because of their memory layout (Mytkowicz et al.,
+# ASPLOS 2009). We ignore differences smaller than this.
 PLACEMENT = 0.01
 MOST_EXACT = 60  # values; with more, the normal distribution is as good as the exact one
 BLOCKS = 8  # a run's frames are split into this many blocks
@@ -89,7 +89,7 @@ def sign_p(values: Sequence[float], centre: float = 0.0) -> float:
 
 
 def rank_interval(values: Sequence[float], alpha: float) -> tuple[float, float, float]:
-    """Return the Hodges-Lehmann estimate and interval at ``alpha``, infinite if too few values."""
+    """Return the Hodges-Lehmann estimate and its interval at ``alpha``; infinite for few values."""
     series = np.asarray(values, np.float64)
     pairs = np.sort(((series[:, None] + series[None, :]) / 2)[np.triu_indices(len(series))])
     at = _find_critical_sum(len(series), alpha) + 1
@@ -140,10 +140,10 @@ def noise_floor(equal: Sequence[float] | None) -> float:
 def judge(
     series: Sequence[Sequence[float]], floor: float, same: float, share: float = 1.0
 ) -> list[Judged]:
-    """Judge series of log ratios to one baseline, corrected for the number of series. A series has
-    a value per round. ``floor``: result of ``noise_floor``; smaller effects do not count.
-    ``same``: smallest share that matters; an interval within it means no difference. ``share``: the
-    part of ALPHA that this look may spend."""
+    """Judge each series of log ratios to one baseline. A series has a value per round. Results are
+    corrected for the number of series. ``floor``: from ``noise_floor``; smaller effects are not
+    differences. ``same``: smallest share that matters; an interval within it means no difference.
+    ``share``: the part of ALPHA that this look may spend."""
     alpha = ALPHA * share
     raw = [_p_beyond(values, floor) / share for values in series]
     per_series = alpha / max(1, len(series))
@@ -169,13 +169,13 @@ def judge(
 
 
 def _p_beyond(values: Sequence[float], floor: float) -> float:
-    """Return the p value for a true ratio within the floor, tested at the floor's nearer edge."""
+    """Return the p value of "the ratio is within the floor", tested at the floor's nearer edge."""
     centre = float(np.median(values))
     return sign_p(values, math.copysign(min(floor, abs(centre)), centre)) if centre else 1.0
 
 
 def _smallest_effect(values: Sequence[float], alpha: float, floor: float) -> float:
-    """Return the effect as a share. A 2/3 interval, which needs few rounds, gives its error."""
+    """Return the least detectable effect (a share). A 2/3 interval gives the standard error."""
     normal = NormalDist()
     if len(values) < 2 or _find_critical_sum(len(values), alpha) < 0:
         return math.inf

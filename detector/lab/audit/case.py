@@ -15,7 +15,7 @@ from detector.lab.session.comparison import Comparison
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """All that is audited at once, by name. ``comparisons``: documents of ``compare --json``."""
+    """Everything to audit, by name. ``comparisons``: documents of ``compare --json``."""
 
     tables: list[AuditTable] = field(default_factory=list)
     runs: dict[str, Summary] = field(default_factory=dict)

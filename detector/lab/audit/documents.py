@@ -18,8 +18,8 @@ from detector.lab.session.read import SavedSession, read_session
 
 MOST_ROWS = 5000  # in a document
 
-# The columns of our tables: a title that ``columns.py`` recognises, and a function from row to
-# text.
+# The columns of our tables. Each has a title that ``columns.py`` recognises, and a function that
+# returns a row's text.
 
 Columns = Sequence[tuple[str, Callable[[Any], str]]]
 

@@ -36,7 +36,7 @@ class Machine:
 
 
 def read_machine(arguments: Sequence[str]) -> Machine:
-    """Read facts, each given as KEY=VALUE or as a YAML file of them. Raises UsageError."""
+    """Read facts. An argument is KEY=VALUE or a YAML file of facts. Raises UsageError."""
     facts: dict[str, float | str] = {}
     for text in arguments:
         if "=" in text:

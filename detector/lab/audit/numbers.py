@@ -34,7 +34,7 @@ AMBIGUOUS = re.compile(r"\d{1,3},\d{3}")
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number from ``low`` to ``high``, by its rounding or, if ``spread``, by a ± or a range."""
+    """A number and its bounds. They come from its rounding or, if ``spread``, a ± or a range."""
 
     value: float
     low: float
@@ -147,7 +147,7 @@ class DecimalMark:
         plain = plain.replace("." if decimal == "," else ",", "").replace(decimal, ".")
         try:
             value = float(plain)
-        except ValueError:  # 1.2.3: a version
+        except ValueError:  # such as 1.2.3, a version
             return math.nan, 0.0
         digits, _, power = plain.lower().partition("e")
         decimals = len(digits.partition(".")[2])

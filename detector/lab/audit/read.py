@@ -76,8 +76,8 @@ def parse_tables(
         tables.append(_make_table(title, grid, titles or {}))
     if not tables:
         raise SourceError(
-            f"{name}: no table found; in Markdown it has a line |---|---|, in plain text lines of "
-            "dashes, or columns with two spaces or more between them"
+            f"{name}: no table found; a Markdown table has a line |---|---|, a table in plain text "
+            "has lines of dashes, or two spaces or more between columns"
         )
     return tables
 

@@ -18,7 +18,7 @@ TOTAL_WORDS = re.compile(r"\b(?:total|whole|sum|overall|all|end.to.end)\b", re.I
 
 @dataclass(frozen=True)
 class AuditColumn:
-    """A column. ``texts``: cleaned cells. ``numbers``: in base units, None for other cells."""
+    """A column. ``texts``: cleaned cells. ``numbers``: in the base unit, None without a number."""
 
     title: str
     meaning: Meaning
@@ -116,7 +116,7 @@ class AuditTable:
         return [column.texts[row] for column in self.all(*LABELS, TEXT) if column.texts[row]]
 
     def named_rows(self, *quantities: str) -> Iterator[tuple[str, int]]:
-        """Yield the (name, row) of the first column found for one of these quantities."""
+        """Yield each (name, row) of the first column that has one of these quantities."""
         for quantity in quantities:
             if (column := self.find(quantity)) is not None:
                 yield from ((text, row) for row, text in enumerate(column.texts) if text)

@@ -1,7 +1,7 @@
 """Read tables of plain text: drawn with lines or boxes, or with columns aligned by spaces.
 
 Such tables come from terminals and logs (tabulate, rich, prettytable, pandas, nsys stats,
-torch.profiler). A line of dashes, a rule, ends the heading. If no bars separate the columns, each
+torch.profiler). A rule (a line of dashes) ends the heading. If no bars separate the columns, each
 run of dashes in the rule spans a column. If the rule has fewer than two runs, columns are separated
 wherever all lines of the table have two spaces or more.
 """
@@ -15,7 +15,7 @@ from itertools import pairwise
 Grid = list[list[str]]
 Span = tuple[int, int | None]  # first and last position of a column; None: the end of the line
 
-BOX = "".join(map(chr, range(0x2500, 0x2580)))  # Unicode's box drawing
+BOX = "".join(map(chr, range(0x2500, 0x2580)))  # Unicode's characters for drawing boxes
 BARS = "│┃║╎┆┇┊┋"
 RULE_CHARACTERS = frozenset(f"{BOX}|+:=- ")
 _DASHES = re.compile(r"[=\-─━═╌┄┈]{2,}")
@@ -52,7 +52,6 @@ def _split_blocks(lines: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _split_at_rules(block: Sequence[str]) -> list[list[str]]:
-    """Split a block at its rules into parts, and drop empty parts."""
     rules = [-1, *(at for at, line in enumerate(block) if is_rule(line)), len(block)]
     return [part for a, b in pairwise(rules) if (part := list(block[a + 1 : b]))]
 

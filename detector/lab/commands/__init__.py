@@ -1,1 +1,1 @@
-"""The commands of the lab. Each file adds the command of its name."""
+"""The commands of the lab. Each file adds one command, which has the name of the file."""

@@ -57,7 +57,7 @@ MAPPING = click.option(
     "--precision",
     metavar="A,B",
     help="Comma-separated precisions: fp32, tf32, bf16, fp16, int8; default: fp32 and what "
-    "a plain run uses.",
+    "a run uses by default.",
 )
 @click.option(
     "--batch", metavar="A,B", default="1", show_default=True, help="Comma-separated batch sizes."
@@ -67,8 +67,8 @@ MAPPING = click.option(
     metavar="N|auto",
     default="8",
     show_default=True,
-    help="Rounds; every variant runs once in each. auto: until each row is faster, slower or "
-    "equal; the first row then runs twice.",
+    help="Rounds; every variant runs once in each. auto: until each row is found faster, slower or "
+    "equal; the first row then runs twice in each.",
 )
 @click.option(
     "--seconds",
@@ -95,8 +95,8 @@ MAPPING = click.option(
     "--where",
     nargs=2,
     metavar="A B",
-    help="Find the first stage at which A and B differ, from pixels to boxes; each in quotes. "
-    "Exit with 8 if one does.",
+    help="Find the first stage, from pixels to boxes, at which A and B differ; quote A and B. "
+    "Exit with 8 if a stage differs.",
 )
 def command(
     source: str,

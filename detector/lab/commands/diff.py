@@ -29,7 +29,7 @@ def command(
     """Compare two saved sessions: RUN_A before, RUN_B after.
 
     Default: the newest two in runs/. If other programs used more of the cores in one of them, its
-    timings are inflated; the gate then checks CPU time instead.
+    timings are inflated; --max-regression then checks CPU time instead.
     """
     from detector.core.errors import GateError, UsageError
     from detector.lab.analysis.diff import END_TO_END, diff, list_differences

@@ -22,8 +22,8 @@ DRAWING = tuple(leaf.name for leaf in dataclasses.fields(DrawingConfig))
 OUTPUTS = (
     "output", "save", "no_video", "only_detections", "lead", "quality", "preset", "crf", "encoder",
 )  # fmt: skip
-USED_BY_FILES = ("names", "run_dir", "frames", "stride")  # options of a run that --detections uses
-LABELS = ("mapping", "images", "format", "split", "subset")  # options that a session lacks
+USED_BY_FILES = ("names", "run_dir", "frames", "stride")  # run options that --detections accepts
+LABELS = ("mapping", "images", "format", "split", "subset")  # a session does not store these
 WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing", "trails", "zones", "smooth")
 
 
@@ -38,7 +38,7 @@ WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing", "trails", "zones", "smo
         "detect-video eval labels.json --min-ap50 0.5    # exit with 8 below it",
         "detect-video eval labels.json --tiles none,2x2  # small objects, in tiles",
         "detect-video eval MOT17-04 --track ocsort       # HOTA, IDF1, MOTA, too",
-        "detect-video eval MOT17/train --detections a,b  # of two trackers' files",
+        "detect-video eval MOT17/train --detections a,b  # files of two trackers",
     ),
 )
 @click.argument("dataset", type=Files())
@@ -58,7 +58,7 @@ WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing", "trails", "zones", "smo
     "--detections",
     metavar="A,B",
     multiple=True,
-    help="Score files, run nothing: .json, .txt, .jsonl, .csv, a folder, a tracker's DIR/SEQ.txt.",
+    help="Score these files, not a model: .json, .txt, .jsonl, .csv, a folder, or DIR/SEQ.txt.",
 )
 @click.option(
     "--min-ap50",
@@ -79,8 +79,8 @@ def command(
 
     DATASET is a COCO JSON, a YOLO data.yaml or folder (images/, labels/), or a MOT sequence; its
     images can be frames of a video. --engine (ort,torch) and --tiles (none,2x2) accept several
-    values and show how each differs from the first. If none of --engine, --precision and --min-ap50
-    is given, the first row is fp32; a second shows what a plain run uses, if that differs.
+    values and show how each differs from the first. Without --engine, --precision and --min-ap50,
+    the table shows fp32 and, if it differs, what a run without these options would use.
     """
     from detector.core.config.levels import resolve_config
     from detector.core.terminal.progress import LiveLine

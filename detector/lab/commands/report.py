@@ -88,7 +88,7 @@ def _write(folder: Path, name: str, content: bytes, output: str | None, many: bo
     if output == "-":
         check_standard_output({"--output -": True})
         sys.stdout.buffer.write(content)
-        return  # main flushes it and reports errors
+        return  # main flushes stdout and reports errors
     if output is None:
         target = add_to_session(folder, name, content)
     else:

@@ -49,13 +49,13 @@ OWN, OWN_FLAGS = ("--target", "--seconds", "--floor", "-o", "--output"), ("--jso
     metavar="A",
     type=click.FloatRange(0, 1),
     help="Minimum agreement with fp32: twice the matched boxes divided by the boxes of both. "
-    "Default: 0.97; with --target 0.",
+    "Default: 0.97, or 0 with --target.",
 )
 @click.option(
     "--seconds",
     metavar="N",
     type=click.FloatRange(1, 86400),
-    help="Time budget. Default: 60; with --target 180.",
+    help="Time budget. Default: 60, or 180 with --target.",
 )
 @click.option("-o", "--output", metavar="FILE", help="Write the settings here, for --config.")
 @click.option(
@@ -79,12 +79,12 @@ def command(
 ) -> None:
     """Find the settings that run SOURCE fastest, or reach --target.
 
-    tune runs the real job, with all its outputs, on the first frames: each engine and precision
-    takes turns with the defaults, then numbers of parallel requests and of threads, batch sizes,
-    queue sizes and encoder settings. The faster half goes on, until one setting is left; that
-    one alternates with the defaults. The outputs are deleted. Without --use or -o, nothing is kept.
+    tune runs the real job, with all its outputs, on the first frames. It tries engines, precisions,
+    numbers of parallel requests and of threads, batch sizes, queue sizes and encoder settings, in
+    turns with the defaults. The faster half stays, until one setting is left, which alternates with
+    the defaults. All outputs are deleted. Without --use or -o, no settings are kept.
 
-    With --target it then tries what costs accuracy or video: precisions, smaller inputs, fewer
+    With --target it then tries what reduces accuracy or output: precisions, smaller inputs, fewer
     frames, faster encoding or no video; the cheapest set that reaches the rate in every round wins.
 
     A later run uses the kept settings, and prints a note, if the model, size and codec are the same

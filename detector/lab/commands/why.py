@@ -27,8 +27,8 @@ from detector.core.cli.printing import print_json, terminal
 def command(run: str | None, frame: int | None, slowest: int | None, as_json: bool) -> None:
     """Explain the slow frames of a saved run.
 
-    Default: the newest in runs/. Print each frame's waits, what they waited for, the call that
-    delayed the frame, and the cause: garbage collection, another process on the core, the disk,
+    Default: the newest in runs/. Print how long and for what each frame waited, the call that
+    delayed it, and the cause: garbage collection, another process on the core, the disk,
     boxes, a key frame, the clock. Facts not recorded are listed; `profile --moments` records them.
     """
     from detector.core.errors import UsageError

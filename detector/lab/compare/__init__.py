@@ -53,7 +53,7 @@ def compare_command(
             "--labels FILE or --dataset DATASET"
         )
     if labels is not None and dataset is not None:
-        raise UsageError("--labels scores frames of SOURCE, --dataset others; give one of them")
+        raise UsageError("--labels is for frames of SOURCE, --dataset for others; give only one")
     plan = Rounds(
         source,
         config,
@@ -76,7 +76,7 @@ def compare_command(
 
 
 def _add_usual_choice(plan: Rounds) -> Rounds:
-    """Add a row with the engine and precision that a plain run chooses, if it can choose."""
+    """Add a row with the engine and precision that ``detect`` would choose, if it can choose."""
     try:
         choice = choose_as_a_run(
             plan.config, SourceReading.of(plan.config).picture_size([plan.source])
@@ -90,7 +90,7 @@ def _add_usual_choice(plan: Rounds) -> Rounds:
 
 
 def record_comparison(document: Comparison, config: Config) -> Comparison:
-    """Keep the result for ``auto``. The document names the file, or why it was not written."""
+    """Store the result for ``auto``. The document names the file, or why it was not written."""
     record = _make_record(document, config)
     try:
         where = record if isinstance(record, str) else str(saving.keep(record, config))

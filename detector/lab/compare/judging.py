@@ -1,5 +1,5 @@
-"""Score each row of a comparison on a dataset, as ``eval`` does. Each row has its own process:
-after a crash, only its row lacks average precision."""
+"""Score each row of a comparison on a dataset, as ``eval`` does. Each row has its own process, so
+that a crash removes the average precision of one row only."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Labels(ScoredLabels):
     names: Sequence[str] = ()
 
     def bind(self, names: Sequence[str]) -> ClassPairs:
-        """Bind a model's classes. Raises an error if labels share none, or if no box is scored."""
+        """Bind a model's classes. Raises an error if labels have none of them, or no scored box."""
         if self.bound is None or self.names != names:  # models may have different class names
             self.bound, self.names = bind(self.mapping, names, self.dataset.classes), names
             refuse_unlabelled(self.dataset, self.bound)
@@ -134,12 +134,12 @@ def open_labels_of(
 
 
 def _refuse_beyond_the_end(dataset: Dataset, opened: Source) -> None:
-    """Raise SourceError for labels of a longer clip; count frames only if needed."""
+    """Raise SourceError if the labels belong to a longer clip. Count frames only if needed."""
     last = max(one.frame or 0 for one in dataset.pictures)
     declared = opened.info.frames_declared
     if declared is not None and last < declared:
         return
-    end = 0  # the first frame has been read
+    end = 0  # the first frame, 0, has been read
     while end < last and (frame := opened.read()) is not None:
         end = frame.index
     if end < last and not opened.damaged:

@@ -47,18 +47,18 @@ from detector.lab.session.comparison import About, Comparison, Round, VariantFac
 from detector.lab.session.network import Peaks
 
 ROUND = Command("round")
-FRAMES = 60  # in a round, by default: two seconds at 30 FPS
+FRAMES = 60  # default frames of a round: two seconds at 30 FPS
 FP32_OF_EACH = "fp32 of the same model"
 Watch = Callable[[str, int, int], object]  # called with a step, its number and the number of steps
 
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """A plan for every engine with every precision, batch and model.
+    """A plan to compare every engine with every precision, batch size and model.
 
     ``rounds``: timed turns of each variant; None to stop when every row is decided or ``seconds``
-    have passed. ``usual``: engine and precision of a plain run, which get a row, too. ``dice``: the
-    random generator for the order.
+    have passed. ``usual``: the engine and precision that ``detect`` would choose; they get a row,
+    too. ``dice``: the random generator for the order.
     """
 
     source: str
@@ -99,7 +99,7 @@ def compare(plan: Rounds, watch: Watch) -> tuple[Comparison, list[Variant]]:
     has an ``error``. Raises SourceError or UsageError if the labels do not fit."""
     variants = plan.variants()
     judged = (plan.labels is not None) + (plan.dataset is not None)
-    turns = len(variants) + (plan.rounds is None)  # with the baseline's twin
+    turns = len(variants) + (plan.rounds is None)  # the baseline's twin has turns, too
     steps = len(variants) * (2 + judged) + turns * plan.most_rounds + bool(plan.models)
     done = 0
 
@@ -172,7 +172,7 @@ def run_in_turns(
     stays: Callable[[Sequence[Variant], Sequence[list[Detections]]], Collection[int]],
 ) -> tuple[list[Variant], list[list[Detections]]]:
     """Run configurations in turns; return the variants, and their detections in the first round.
-    ``opens``: whether to open the configuration at an index. ``stays``: which to keep by index."""
+    ``opens``: whether to open the configuration at an index. ``stays``: the indexes to keep."""
     variants = [
         Variant(one.runtime.engine, one.runtime.precision, one.runtime.batch) for one in configs
     ]
@@ -251,7 +251,7 @@ class Workers:
         variant.facts = self.request(at, variant, Command("open", opening), VariantFacts)
 
     def request(self, at: int, variant: Variant, command: Command, kind: type[Kind]) -> Kind | None:
-        """Return the answer; None if the variant failed, with an ``error`` and an ended process."""
+        """Return the answer. If the variant failed, set its ``error``, close it and return None."""
         answer, reply = self.children[at].request(command, kind)
         if answer is None:
             variant.error, variant.exit_code = reply.error, reply.exit_code
@@ -295,7 +295,7 @@ def _make_config(plan: Rounds, variant: Variant) -> Config:
 def _check_all(
     workers: Workers, numbered: list[tuple[int, Variant]], plan: Rounds, step: Callable[[str], None]
 ) -> str | None:
-    """Compare the detections of a model's variants with its fp32 detections, untimed."""
+    """Compare the detections of a model's variants with its fp32 detections, without timing."""
     found: dict[int, list[Detections]] = {}
     variants = dict(numbered)
     for at, variant in numbered:

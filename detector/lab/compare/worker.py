@@ -1,5 +1,5 @@
-"""Run one variant in its own process, so that its crashes, leaks and memory peak affect no other.
-The worker answers each ``Command`` of the parent with a ``Reply``."""
+"""Run one variant in its own process, so that its crashes, leaks and memory peak affect no other
+variant. The worker answers each ``Command`` of the parent with a ``Reply``."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A reply to a command. ``answer``: None with an ``error``. ``memory_mb``: the peak so far."""
+    """A reply to a command. ``answer``: None after an ``error``. ``memory_mb``: the peak so far."""
 
     answer: Any = None
     memory_mb: float | None = None
@@ -174,7 +174,7 @@ class Process:
 
 # Code of the worker
 
-SHORT_PAUSE_S = 0.2  # the CPU use of a waiting worker is not measured over shorter pauses
+SHORT_PAUSE_S = 0.2  # in shorter pauses, the CPU use of a waiting worker is not measured
 
 
 def main(pipe: int) -> None:
@@ -312,7 +312,7 @@ class _OpenVariant:
         from detector.core.run.detect import closing_session, run_opened
         from detector.core.session.store import Session
 
-        # How many cores this process used while it waited since its last answer.
+        # How many cores this process used while it waited, since its last answer.
         wall, cpu = (time.perf_counter() - self._since[0], time.process_time() - self._since[1])
         idle = cpu / wall if wall > SHORT_PAUSE_S else 0.0
         place = self.folder / "round"
@@ -320,7 +320,7 @@ class _OpenVariant:
         detections: list[Detections] = []
         detected = (lambda frame, each: detections.append(each)) if keeps else None
         try:
-            session = Session.create(str(place / "session"), "")  # a plain run also writes one
+            session = Session.create(str(place / "session"), "")  # every run writes one
             with closing_session(session):
                 run = run_opened(self.source, self.plan, place, detected=detected, session=session)
             video = run.outputs.get("video")
@@ -338,7 +338,7 @@ class _OpenVariant:
         )
 
     def _open_source(self) -> Source:
-        # Read as in timed runs and ``eval``.
+        # Read pictures as timed runs and ``eval`` do.
         return self.plan.reading.open(self.source, "yuv420p")
 
     def _detect(self, plan: RunPlan, source: Any) -> Iterator[tuple[Frame, Detections]]:

@@ -1,6 +1,6 @@
 """Read labelled data for ``eval``, and stored detections.
 
-A file of this folder defines one format or two similar ones in ``FORMATS``, and all are used.
+Each file of this folder lists one format, or two similar ones, in ``FORMATS``. All are used.
 ``classmap`` pairs a model's classes with those of labels.
 """
 

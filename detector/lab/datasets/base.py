@@ -19,7 +19,7 @@ from detector.core.types import Detections, LabelledPicture
 
 MAX_BYTES = 4 << 30  # size of a label file; COCO's largest is 0.45 GB
 MAX_PIXELS = 1e9  # largest coordinate; no picture is so large
-MAX_PARTS = 16  # a row may name a picture by up to this many last parts of its path
+MAX_PARTS = 16  # a row may name a picture by the end of its path, with at most this many parts
 MAX_PATH = 4096  # characters; the system rejects longer paths
 
 
@@ -84,7 +84,7 @@ class LabelFormat(Format):
 
 class DetectionFormat(Format):
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
-        """Read detections of ``lookup``'s pictures. ``names``: class names; None: the file's."""
+        """Read detections of ``lookup``'s pictures. ``names``: class names, if not in the file."""
         raise NotImplementedError
 
 
@@ -121,7 +121,7 @@ class Lookup:
         self.dataset = dataset
         pictures = dataset.pictures
         self._ids = {picture.id: at for at, picture in enumerate(pictures)}
-        self._frames: dict[int, int | None] = {}  # frame -> index; None: in several sequences
+        self._frames: dict[int, int | None] = {}  # frame -> index; None if in several sequences
         for at, picture in enumerate(pictures):
             if picture.frame is not None:
                 self._frames[picture.frame] = None if picture.frame in self._frames else at
@@ -189,12 +189,12 @@ class RowCollector:
         """``every_picture_listed``: the format lists pictures without detections, too."""
         self._path, self._lookup, self._complete = path, lookup, every_picture_listed
         self._rows: dict[int, list[tuple[Sequence[float], float, int, int]]] = {}
-        self._tracked: set[tuple[int, int]] = set()  # picture, track
+        self._tracked: set[tuple[int, int]] = set()  # (picture, track) pairs
         self._unknown: set[Any] = set()
         self._listed: set[int] = set()
 
     def register(self, at: int | None, name: Any) -> int | None:
-        """Note that the file has a picture with index ``at`` (None: unknown); return the index."""
+        """Record that the file lists the picture with index ``at`` (None: unknown). Return it."""
         if at is None:
             self._unknown.add(name)
         else:
@@ -210,7 +210,7 @@ class RowCollector:
         where: str,
         track: int | None = None,
     ) -> None:
-        good = len(box) == 4 and all(abs(value) <= MAX_PIXELS for value in (*box, score))  # not NaN
+        good = len(box) == 4 and all(abs(value) <= MAX_PIXELS for value in (*box, score))  # no NaN
         if not good or box[2] < box[0] or box[3] < box[1]:
             raise SourceError(
                 f"{where}: not a box with a score: {quote(list(box))} {score}; sizes are 0 or "
@@ -319,9 +319,9 @@ def read_picture_size(path: str) -> tuple[int, int]:
     from detector.core.sources._pictures import read_size
 
     if not os.path.isfile(path):  # opening a pipe would block
-        raise SourceError(f"{path}: not a file, so its labels have no size; check the path")
+        raise SourceError(f"{path}: not a file, but labels need the picture's size; check the path")
     if (size := read_size(path)) is None:
         raise SourceError(
-            f"{path}: not a readable picture, so its labels have no size; replace or remove it"
+            f"{path}: not a readable picture, but its labels need its size; replace or remove it"
         )
     return size

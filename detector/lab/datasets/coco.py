@@ -193,7 +193,7 @@ def _find_video(path: Path, entries: list[dict[str, Any]], images: Path | None) 
 
 
 def _find_folder(path: Path, entries: list[dict[str, Any]], images: Path | None) -> Path:
-    """Find the pictures' folder: ``images``, next to the json, or as in COCO's archives."""
+    """Find the pictures' folder: ``images``, next to the json, or where COCO's archives put it."""
     name = str(entries[0].get("file_name", ""))
     if images is not None:
         return images
@@ -302,7 +302,7 @@ def _find_picture(path: Path, entry: dict[str, Any], lookup: Lookup) -> int | No
 def _read_results(
     path: Path, rows: list[Any], lookup: Lookup, names: tuple[str, ...] | None
 ) -> StoredDetections:
-    """Read [{image_id, category_id, bbox, score}]. ``names``: category names from 1 on, or None."""
+    """Read [{image_id, category_id, bbox, score}]. ``names[0]`` is the name of category 1."""
     if not all(isinstance(row, dict) for row in rows):
         raise SourceError(
             f"{path}: a list of results holds objects with image_id, category_id, bbox, score"

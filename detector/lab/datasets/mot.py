@@ -1,13 +1,13 @@
 """MOTChallenge: the folder of a sequence with gt/gt.txt, img1/ and seqinfo.ini; a folder of such
 folders; or a gt.txt with a video.
 
-A row: frame, id, x, y, w, h, considered, class, visibility. Frames and pixels count from 1. Rows
-that are not considered become boxes to ignore. A class counts as labelled in a sequence if at least
-one of its rows is considered. Class numbers are MOTChallenge's. If CVAT's ``labels.txt`` (one name
-a line) is next to the rows, they are its lines, and pixels count from 0. Boxes may leave the
-picture. In a detections file the seventh column is the score, and class numbers count the model's
-classes from 1; -1 is the class of a model with one class. A tracker's folder has SEQUENCE.txt or,
-as for TrackEval, data/SEQUENCE.txt for each sequence.
+A row is: frame, id, x, y, w, h, considered, class, visibility. Frames and pixels count from 1. A
+row that is not considered becomes a box to ignore. A class counts as labelled in a sequence if at
+least one of its rows is considered. Class numbers are MOTChallenge's. But if CVAT's ``labels.txt``
+(one name a line) is next to the rows, they are line numbers in that file, and pixels count from 0.
+Boxes may extend beyond the picture. In a file of detections, the seventh column is the score, and
+class numbers count the model's classes from 1 (-1 for a model with one class). A tracker's folder
+has SEQUENCE.txt or, as for TrackEval, data/SEQUENCE.txt for each sequence.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ CLASSES = (
 DISTRACTORS = ("person on vehicle", "static person", "distractor", "reflection")
 NEVER_SCORED = CLASSES.index("distractor")
 LEAST_IOU = 0.5 - float(np.finfo(float).eps)
-TRACKS_ENDINGS = (".txt", ".mot.txt", "-detected.mot.txt")  # follow the sequence in a file's name
+TRACKS_ENDINGS = (".txt", ".mot.txt", "-detected.mot.txt")  # file name: SEQUENCE and one of these
 
 MAX_FRAMES = 4_000_000  # frames of a sequence: nearly two days at 25 FPS
 KEYS = ("seqlength", "imwidth", "imheight")  # keys in a seqinfo.ini with whole numbers
 
-Rows = dict[int, list[list[float]]]  # frame from 0 -> rows
+Rows = dict[int, list[list[float]]]  # frame (from 0) -> its rows
 
 
 class MotLabels(LabelFormat):

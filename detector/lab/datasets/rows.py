@@ -107,7 +107,6 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _find_picture(source: str, frame: int, lookup: Lookup) -> int | None:
-    """Find a picture by its file, or a video's frame by its number."""
     at = lookup.by_name(source)
     if at is not None or Path(source).suffix.lower() in PICTURES:
         return at

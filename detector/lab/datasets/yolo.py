@@ -1,8 +1,8 @@
-"""YOLO: a .txt file per picture, a row per box: class cx cy w h, relative to the picture.
+"""YOLO: a .txt file per picture, with a row per box: class cx cy w h, relative to the picture.
 
 Labels: a data.yaml, or a folder with images/, labels/ and classes.txt. A row of more than five
-numbers is a polygon, and we use its bounding box. If data.yaml has kpt_shape, it is a box with
-keypoints. Detections: a folder of .txt files with the score as sixth number, and classes.txt.
+numbers is a polygon, and we use its bounding box. But if data.yaml has kpt_shape, such a row is a
+box with keypoints. Detections: a folder with classes.txt and .txt files; a sixth number is a score.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Pairs = list[tuple[Path, Path]]  # pictures, and paths of their labels, which ma
 @dataclass(slots=True)
 class LabelRows:
     names: tuple[str, ...]
-    keypoints: int = 0  # numbers after each box
+    keypoints: int = 0  # how many numbers follow each box
     polygons: set[int] = field(default_factory=set)  # lengths of the rows read as polygons
 
     def notes(self) -> list[str]:
@@ -235,7 +235,7 @@ def _read_frames(folders: list[Path], rows: LabelRows, video: Path) -> list[Labe
     capture.release()
     if 0 in size:
         raise SourceError(
-            f"{video}: cannot be opened as a video, so its labels have no size; check --images"
+            f"{video}: cannot be opened as a video, but labels need its size; check --images"
         )
     files = [path for folder in folders for path in sorted(folder.glob("*.txt"))]
     pictures = []
@@ -293,7 +293,7 @@ def _parse_class(path: Path, line: int, value: float, names: tuple[str, ...]) ->
 
 
 def _to_xyxy(path: Path, line: int, values: Sequence[float], size: tuple[int, int]) -> list[float]:
-    """Return the box in pixels of cx cy w h, or of a polygon x1 y1 x2 y2 ..."""
+    """Convert cx cy w h, or a polygon x1 y1 x2 y2 ..., to a box in pixels."""
     if min(values) < -SLACK or max(values) > 1 + SLACK:
         raise SourceError(
             f"{path}:{line}: {values[:4]} is not relative to the picture: YOLO's numbers are 0 to 1"

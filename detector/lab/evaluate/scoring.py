@@ -145,7 +145,7 @@ def list_coco_results(
     rows = [
         encode(row)
         for at, one in zip(indices, detections, strict=True)
-        for row in make_results(dataset.pictures[at].id, one, ids, digits=6)  # digits of pixels
+        for row in make_results(dataset.pictures[at].id, one, ids, digits=6)  # decimals of a pixel
     ]
     merged = [name for at, name in enumerate(bound.targets) if at not in ids]
     note = f"coco-results.json lacks {', '.join(merged)}, which stands for several categories"

@@ -91,7 +91,7 @@ class Study:
         self.bound: ClassPairs | None = None
         self.detections: dict[int, Detections] = {}  # index in the dataset -> detections
         self._mismatches: list[str] = []
-        self.sources: dict[str, dict[int | None, int]] = {}  # path -> its frame -> index
+        self.sources: dict[str, dict[int | None, int]] = {}  # path -> frame -> index
         several = tracked and len({one.subset for one in dataset.pictures}) > 1
         for at, one in enumerate(dataset.pictures):
             path = str(Path(dataset.path, one.subset)) if several else dataset.path

@@ -1,7 +1,7 @@
 """Measure the bandwidth at which threads read and write working sets in caches and memory.
 
 The roof is the faster of two kernels: the maximum over an array (numpy) and a copy (C library).
-They loop in compiled code: for a small set, a timed pass reads the set many times.
+Both loop in compiled code: for a small set, a timed pass reads the set many times.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from detector.core.errors.machine import machine_bytes
 from detector.lab.session.network import Bandwidth, CacheLevel
 
-SMALLEST, LARGEST = 16 << 10, 1 << 30  # bytes of a working set, of all threads together
+SMALLEST, LARGEST = 16 << 10, 1 << 30  # bytes of the working sets of all threads together
 # CPU seconds per core for each size, kernel and number of threads: about 3 s in all for one thread
 EACH_S = 0.04
 LOAD_FACTOR = 4  # the wall time is limited to this many times EACH_S, if other programs run

@@ -44,7 +44,7 @@ INSTRUCTIONS: Mapping[str, Sequence[str]] = {
 
 
 class Reached(NamedTuple):
-    """A speed. ``by``: library and layer. ``spread``: (median / median of quiet passes) - 1."""
+    """A speed. ``by``: library, layer. ``spread``: (median time) / (quiet passes' median) - 1."""
 
     gflops_s: float
     by: str

@@ -78,9 +78,9 @@ def profile(
     command: Sequence[str] = (),
     say: Say = lambda text, ends_line: None,
 ) -> SavedSession:
-    """Measure the plain run, then every pass, in one session with the plain run's outputs.
-    ``seconds``: time budget of the what-if pass. ``sheet``: GFLOP/s and GB/s of a data sheet.
-    Raises UsageError for an unknown pass."""
+    """Run ``source`` without a profiler (the plain run), then each pass. All are in one session,
+    with the plain run's outputs. ``seconds``: time budget of the what-if pass. ``sheet``: GFLOP/s
+    and GB/s of a data sheet. Raises UsageError for an unknown pass."""
     names = choose_passes(only, more)
     if config.output.only_detections:
         raise UsageError("--only-detections: profile needs every frame of the video; omit it")
@@ -96,7 +96,7 @@ def profile(
         opened.append(machine)
         if recorder is not None:
             recorder.begin()
-        say("the plain run ... ", False)  # after loading, so that loading errors have own lines
+        say("the plain run ... ", False)  # after loading, so that its errors start a new line
 
     hooks = Hooks(timed=True, loaded=note, detected=recorder)
     output = config.output

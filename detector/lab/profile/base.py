@@ -50,7 +50,7 @@ NOTHING = Varies((), "")
 class Pass(Generic[Facts]):
     """One measurement of a run.
 
-    ``order``: the lowest runs first. ``what``: a few words to print while the pass runs. ``run``:
+    ``order``: lower numbers run first. ``what``: words to print while the pass runs. ``run``:
     returns facts of the type ``facts``, or raises NotHereError. ``undisturbed``: why it slows
     nothing down; if None, the facts have a ``slowdown``. ``on_request``: the option that turns on a
     pass that is off by default. ``varies``: how its execution differs from the run's.
@@ -68,9 +68,10 @@ class Pass(Generic[Facts]):
 @dataclass(slots=True)
 class Occasion:
     """The input of the passes. ``plain``: the run without a profiler, to which passes are compared.
-    ``config``: that run's, with its ``auto`` choices fixed (``pin_choices``). ``records``: the
-    previous passes'. ``seconds``: time budget of what-if. ``executions``: the current pass's.
-    ``sheet``: GFLOP/s and GB/s of a data sheet. ``recorder``: it recorded the plain run."""
+    ``config``: the config of that run with its ``auto`` choices fixed (``pin_choices``).
+    ``records``: those of previous passes. ``executions``: those of this pass. ``seconds``: time
+    budget of what-if. ``sheet``: GFLOP/s and GB/s of a data sheet. ``recorder``: the one that
+    recorded ``plain``."""
 
     source: str
     config: Config
@@ -112,7 +113,7 @@ class Occasion:
     def describe_ran(self, varies: Varies) -> Ran:
         """Describe the ``executions``. Raises NotHereError for differences beyond ``varies``."""
         run = Execution.of(self.plain.document)
-        what = f"{run.engine} {run.precision}".removesuffix(" none")  # the engine null's precision
+        what = f"{run.engine} {run.precision}".removesuffix(" none")  # the precision of engine null
         differing = dict.fromkeys(name for one in self.executions for name in run.differs_in(one))
         for name in set(PINNED) & {*differing} - {*varies.fields}:
             other = next(
@@ -148,7 +149,7 @@ def pin_choices(config: Config, document: SessionDocument, device: str | None = 
     runtime = config.runtime
     if runtime.engine == "auto":
         runtime = replace(runtime, engine=document.engine, precision=document.precision)
-    # A pass with one request would otherwise give it all cores, not its threads of the run.
+    # Otherwise a pass with one request would give that request all cores, not the run's threads.
     runtime = replace(runtime, threads=document.engine_threads, concurrency=document.concurrency)
     if runtime.device == "auto" and device is not None:
         runtime = replace(runtime, device=device)

@@ -70,7 +70,7 @@ def _command(occasion: Occasion, folder: Path) -> list[str]:
 
     config = occasion.config
     output = output_within(folder, config.output)
-    options = json.loads(json.dumps(replace(config, output=output).as_dict()))  # tuples as lists
+    options = json.loads(json.dumps(replace(config, output=output).as_dict()))  # lists, not tuples
     file = Path(folder, "options.yaml")
     file.write_text(yaml.safe_dump(options), encoding="utf-8")
     command = [sys.executable, "-m", "detector", "detect", occasion.source]

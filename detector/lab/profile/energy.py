@@ -25,7 +25,7 @@ from detector.lab.session.passes import EnergyFacts
 
 POWERCAP = Path("/sys/class/powercap")
 IDLE_S = 2.0
-# RAPL updates every millisecond and takes minutes to wrap; NVML updates every 20 to 100 ms.
+# RAPL updates every millisecond and wraps around after minutes. NVML updates every 20 to 100 ms.
 EVERY_S = 0.1
 TAGS = ("package", "core", "dram")  # prefixes of the names of RAPL's domains
 

@@ -28,7 +28,7 @@ CLOCKS = "/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq"
 
 
 class Recorder:
-    """Records rows inside a ``with``. Call ``begin`` once, then the recorder after each frame."""
+    """Records rows inside a ``with``. Call ``begin`` once, then call the recorder per frame."""
 
     def __init__(self) -> None:
         self.frames: list[int] = []

@@ -45,7 +45,7 @@ def describe_replacement(stage: str) -> str:
 
 @dataclass(slots=True)
 class RecordedRows:
-    """The recorded results: an item per picture, except in ``outputs``: an item per batch."""
+    """The recorded results. ``outputs`` has an item per batch; the other lists, one per picture."""
 
     frames: list[Frame] = field(default_factory=list)
     rows: list[tuple[Image, Fit]] = field(default_factory=list)
@@ -56,8 +56,8 @@ class RecordedRows:
 
 
 def record_stages(parts: Parts, source: FrameSource) -> RecordedRows:
-    """Run the stages on the first pictures of ``source``. With random pictures, other numbers of
-    detections would change the cost of head, NMS and drawing."""
+    """Run the stages on the first pictures of ``source``. Random pictures would give another number
+    of detections, and so change the cost of head, NMS and drawing."""
     recorded, held_bytes = RecordedRows(), 0
     request, size = parts.requests[0], len(parts.requests[0].slot)
     while len(recorded.frames) < MAX_PICTURES and held_bytes < MAX_BYTES:
@@ -153,8 +153,8 @@ def _copy_rows(recorded: Sequence[tuple[Image, Fit]]) -> Callable[[AnyPicture, I
 
 
 class CachedSource:
-    """Returns recorded frames in rotation, with the time step of the first two frames. Each BGR
-    picture is copied, so that drawing does not change the recording."""
+    """Returns recorded frames in rotation. Their times rise by the step of the first two frames.
+    Each BGR picture is copied, so that drawing does not change the recording."""
 
     def __init__(self, info: SourceInfo, recorded: Sequence[Frame], count: int) -> None:
         self.info = info

@@ -51,14 +51,14 @@ if TYPE_CHECKING:
     from detector.core.sinks.base import Sink
     from detector.core.sources.base import Source
 
-ROUNDS, MAX_ROUNDS = 3, 10  # a gain must show in all rounds, so too many rounds would hide it
+ROUNDS, MAX_ROUNDS = 3, 10  # a gain has to show in every round; too many rounds would hide it
 USUAL_ROUNDS = 5  # the number of frames is chosen so that this many rounds fit into the budget
 MIN_FRAMES = 24  # frames of a run, even if the budget allows fewer
 
 
 @dataclass(frozen=True, slots=True)
 class TriedChange:
-    """A change, described by ``how``: ``stage`` is replaced or, if None, ``config`` differs."""
+    """A change. It replaces ``stage`` or, if that is None, uses another ``config``."""
 
     name: str
     stage: str | None
@@ -120,7 +120,7 @@ def take_turns(
     clock: Callable[[], float] = time.monotonic,
 ) -> Turns:
     """Run plain, A, plain, B, plain ... for ``ROUNDS``, and for up to ``MAX_ROUNDS`` while rounds
-    fit into ``budget_s``. A plain run before them, for warm-up, does not count."""
+    fit into ``budget_s``. An earlier plain run for warm-up does not count."""
     turns, began = Turns(), clock()
     plain()
     before, rounds = plain(), 0

@@ -58,7 +58,7 @@ def _p90(row: Row) -> Rounded | None:
 
 
 def _outcome(row: Row) -> str | None:
-    """Return faster, slower or same; open if the rounds do not separate this row from the first."""
+    """Return faster, slower or same (as the first row), or open if the rounds do not decide."""
     decision = row.verdict.get("inference")
     return None if decision is None else decision.outcome
 

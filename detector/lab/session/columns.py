@@ -23,7 +23,7 @@ from detector.core.timeline.spans import KINDS, OTHER, READ, WORK
 
 NAMES = ("thread_names", "stage_names", "kind_names")
 NUMBERS = ("thread", "stage", "kind", "source", "index", "start_ns", "end_ns")
-# off_cpu_ns: time that a span's thread was off a core. ready_ns: the part spent waiting for a core.
+# off_cpu_ns: time that a span's thread was on no core. ready_ns: the part spent waiting for a core.
 # library_ns: CPU time of the engine's threads for the span. All are NOT_KNOWN if unknown.
 THREAD_TIMES = ("off_cpu_ns", "ready_ns", "library_ns")
 COLUMNS = (*NUMBERS, *THREAD_TIMES, *NAMES)

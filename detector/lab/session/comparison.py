@@ -21,9 +21,9 @@ Shares = dict[str, PrecisionShare]
 
 @dataclass(frozen=True)
 class RowAgreement:
-    """The agreement of a row's detections with the reference's, on the same pictures. ``matched``:
-    2 x pairs / (detections of both), at IoU 0.5; null if neither has detections. The other figures
-    are means over the pairs; null if there are none.
+    """The agreement of a row's detections with those of the reference, on the same pictures.
+    ``matched``: 2 x pairs / (all detections of both), at IoU 0.5; null without detections.
+    ``mean_iou``, ``mean_score_diff``: means over the pairs; null without pairs.
     """
 
     matched: float | None
@@ -50,7 +50,7 @@ class ModelCounts:
 @dataclass(frozen=True)
 class RowRoof:
     """Inference compared with this computer's roofline. ``share``: the part of the roofline that it
-    reached. ``bound``: the limit. The peaks are measured once, with all cores of the variant."""
+    reached. ``bound``: what limits it. Peaks are measured once, with all cores of the variant."""
 
     share: float
     bound: str
@@ -59,10 +59,10 @@ class RowRoof:
 @dataclass(frozen=True)
 class Decision:
     """A row compared with the baseline. ``outcome``: faster, slower, same (a relevant difference is
-    ruled out) or open. ``ratio``: FPS / the baseline's. ``low``, ``high``: its interval, corrected
-    for all rows and interim looks; null after too few rounds. ``p``: p value, corrected by Holm's
-    method. ``largest``: larger differences (as shares) are ruled out. ``smallest``: the least
-    difference that this many rounds detect in nine of ten cases."""
+    ruled out) or open. ``ratio``: FPS / FPS of the baseline. ``low``, ``high``: the ratio's
+    interval, corrected for all rows and interim looks; null after too few rounds. ``p``: p value,
+    corrected by Holm's method. ``largest``: the largest difference (a share) not ruled out.
+    ``smallest``: the least difference that this many rounds detect in nine of ten cases."""
 
     outcome: str
     ratio: float
@@ -75,10 +75,10 @@ class Decision:
 
 @dataclass(frozen=True)
 class Noise:
-    """The effect of chance. ``floor``: the relative difference in speed of two processes of the
-    baseline; a general value if ``measured`` is false. ``smallest``: the least difference that the
-    rounds detect in every row. ``stopped``: why they ended: "rounds" (all done), "decided", "most"
-    or "time". ``alpha``: rate of false alarms; ``share``: its part that the last look spends."""
+    """The effect of chance. ``floor``: the relative difference in speed between two processes of
+    the baseline; assumed if ``measured`` is false. ``smallest``: the least difference that the
+    rounds detect in every row. ``stopped``: why the rounds ended: "rounds" (all done), "decided",
+    "most" or "time". ``alpha``: rate of false alarms. ``share``: the last look's part of it."""
 
     floor: dict[Metric, float]
     measured: bool
@@ -93,7 +93,7 @@ class Noise:
 class Row:
     """One variant. Speeds, ratios and CPU times are null if it failed; ``error`` says why.
 
-    ``ratio``: FPS / the baseline's, as the median over rounds; ``ratio_interval``: the lowest and
+    ``ratio``: FPS / FPS of the baseline, as median over rounds; ``ratio_interval``: the lowest and
     highest round. ``stage_cpu_ms``: milliseconds per frame. ``memory_mb``: peak, in 10^6 bytes.
     ``precision_effect``: a sentence if the requested precision changed nothing. ``reference``: the
     row that ``agreement`` compares with. ``latency_ms``: p50 and p90 of a network call with a whole
@@ -183,7 +183,7 @@ class About:
 class Comparison(About):
     """``comparable``: false if there are ``warnings``, null for one round or no row. ``fastest``:
     the row that wins beyond the noise. ``contenders``: the row with the highest median, and rows
-    within the noise. ``recorded``: the file that keeps the result, or why it was not kept."""
+    that noise may have put below it. ``recorded``: the result's file, or why it is missing."""
 
     rows: tuple[Row, ...]
     comparable: bool | None

@@ -21,7 +21,7 @@ Interval = tuple[Figure, Figure]  # a 95 % interval, by resampling pictures
 @dataclass(frozen=True)
 class AveragePrecision:
     """COCO's six figures, 0 to 1. ``ap``: the mean over IoU 0.50 to 0.95. ``ap_small``,
-    ``ap_medium``, ``ap_large``: boxes of less than 32 x 32 pixels, less than 96 x 96, and more."""
+    ``ap_medium``, ``ap_large``: for boxes below 32 x 32 pixels, below 96 x 96, and larger."""
 
     ap: Figure
     ap50: Figure
@@ -121,9 +121,9 @@ class _Run:
 
 @dataclass(frozen=True)
 class EngineResult(Accuracy, _Run, Result):
-    """``plots``: name -> file. ``difference``: these figures minus the first row's. Neither is in
-    evaluation.json, which has only one engine, and its plots next to it. ``coco_results``: a file
-    with the detections as COCO's list of results, if the labels are COCO's."""
+    """``plots``: name -> file. ``difference``: these figures minus those of the first row. Both are
+    absent in evaluation.json, which has one row, with its plots next to it. ``coco_results``: a
+    file with the detections as COCO's list of results, if the labels are COCO's."""
 
     notes: tuple[str, ...]
     session: str | None

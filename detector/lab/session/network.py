@@ -36,11 +36,11 @@ class CacheLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
-    """The highest rates that this computer reaches. Four fields map a precision to a value:
-    ``gflops_s`` (int8: GOP/s), ``by`` (library and layer that reached it), ``instructions`` (the
-    CPU's fastest) and ``spread`` ((median of all passes) / (median of quiet passes) - 1).
-    ``bandwidth_gbytes_s``: main memory; ``bandwidths``: a row per working set; ``levels``: per
-    cache. ``measured``: the date."""
+    """The highest rates that this computer reaches. Four mappings have the precision as key.
+    ``gflops_s``: GFLOP/s (int8: GOP/s). ``by``: the library and the layer that reached this rate.
+    ``instructions``: the fastest that the CPU has. ``spread``: (median of all passes) / (median of
+    quiet passes) - 1. ``bandwidth_gbytes_s``: rate of main memory. ``bandwidths``: rate of each
+    working set. ``levels``: rate of each cache. ``measured``: the date."""
 
     gflops_s: Mapping[str, Peak]
     by: Mapping[str, str] = field(default_factory=dict)
@@ -156,10 +156,10 @@ class BlockRow:
 class LayersFacts:
     """``forward_ms``, ``profiled_ms``: a forward pass without and with the profiler.
     ``outside_ms``: the part of ``profiled_ms`` outside all layers. ``sum_ms``: the sum of the
-    layers' medians. ``run_sum_ms``: the layers are summed within each run; this is the median of
-    these sums. ``off_by``: sum_ms / forward_ms - 1; ``flag`` explains a large value. ``macs``: the
-    graph's, per picture. ``by_block`` is in model order. ``uncounted``: number of nodes that no row
-    counts, since their cost depends on the picture; if there are any, ``macs`` is None."""
+    layers' medians. ``run_sum_ms``: the layers are added up within each run; this is the median of
+    these sums. ``off_by``: sum_ms / forward_ms - 1; ``flag`` explains a large value. ``macs``: MACs
+    of the graph per picture. ``by_block``: in model order. ``uncounted``: number of nodes that no
+    row counts, since their cost depends on the picture; ``macs`` is None if there are any."""
 
     engine: str
     precision: str
@@ -203,9 +203,9 @@ class SheetRoof:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineFacts:
     """The whole model on the roofline; ``macs``, ``flops`` and ``bytes`` are per picture.
-    ``ridge``: precision -> ridge point. ``peaks``: measured, or from a GPU's data sheet. ``sheet``:
-    the model on the data sheet's roofline, if given. ``peak_under_measured``: names of layers above
-    their roofline. ``uncounted``: see ``LayersFacts``; if not 0, the sums are too low."""
+    ``ridge``: by precision. ``peaks``: measured or, for a GPU, from the data sheet. ``sheet``: the
+    model compared with the data sheet. ``peak_under_measured``: names of layers above their
+    roofline. ``uncounted``: as in ``LayersFacts``; the sums are then too low."""
 
     macs: Count
     flops: Count
@@ -258,8 +258,8 @@ class TorchFacts:
     """``rows``: operators by name; ``by_shape``: operators by name and input shapes. Both lists
     start with the longest. ``self_ms``: sum over all operators, listed or not. ``trace``: a file in
     the session. ``frames``: number of profiled frames, in batches of ``batch``. ``forward_ms``,
-    ``profiled_ms``: mean time of a batch without and with the profiler. ``slowdown``: fastest
-    batch with the profiler / fastest without. ``flag``: why self times do not add up to a pass."""
+    ``profiled_ms``: mean time of a batch without and with the profiler. ``slowdown``: fastest batch
+    with the profiler / fastest without. ``flag``: why self times do not add up to the pass."""
 
     rows: Sequence[Operator]
     by_shape: Sequence[Operator]
@@ -285,7 +285,8 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The window's first part, up to ``until_ms``, for drawing: (begin, end) of working periods."""
+    """The first part of the window, up to ``until_ms``, for a drawing. ``host``, ``device``: begin
+    and end of each period of work."""
 
     host: Sequence[tuple[float, float]]
     device: Sequence[tuple[float, float]]

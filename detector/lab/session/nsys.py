@@ -53,7 +53,7 @@ TABLES = (
     *KERNELS,
 )
 COPIES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}  # CUpti_ActivityMemcpyKind
-VERSION = re.compile(r"_v\d{4,}$")  # cudaLaunchKernel_v7000
+VERSION = re.compile(r"_v\d{4,}$")  # as in cudaLaunchKernel_v7000
 PROCESS = 0x1000000  # globalTid = process id * PROCESS + thread id
 REPORT = ".nsys-rep"
 RUN = "run"
@@ -122,7 +122,7 @@ class NsysRun:
 
 
 def read_nsys(path: str | Path) -> list[NsysRun]:
-    """Return the runs by start, then ranges outside runs. Raises UsageError if there are none."""
+    """Return the runs in order, then ranges outside runs. Raises UsageError if there are none."""
     if not Path(path).is_file():
         raise UsageError(
             f"{path}: no such file; make it with: nsys export --type sqlite RUN.nsys-rep"
@@ -163,7 +163,7 @@ def _read_export(export: str | Path, path: str | Path) -> list[NsysRun]:
 
     try:
         with place.open("rb") as file:
-            # SQLite would create files next to a database in write-ahead mode, unless immutable.
+            # SQLite creates files next to a database in write-ahead mode, unless it is "immutable".
             has_log = file.read(20)[18:] == b"\2\2"
         if has_log and Path(f"{place}-wal").exists():
             raise UsageError(f"{path}: {IN_USE}")
@@ -196,7 +196,7 @@ def _read_export(export: str | Path, path: str | Path) -> list[NsysRun]:
 def _list_plain_tables(database: sqlite3.Connection) -> dict[str, set[str]]:
     """Return plain tables and their columns. We omit views, virtual tables and tables with computed
     columns, since a malicious database could run code through these."""
-    # A database can give a view the "type" of a table, but not the statement of one.
+    # A database can give a view the "type" of a table, but not a table's "create" statement.
     stated = {
         name
         for name, statement in database.execute("select name, sql from sqlite_master")
@@ -277,7 +277,7 @@ def _extend_to_neighbours(window: Window, windows: Sequence[Window]) -> Window:
 
 
 class Window(NamedTuple):
-    """The period of a run in a process. ``outside``: only those parts of it that are in no run."""
+    """A period of a process, usually of a run. ``outside``: only its parts that are in no run."""
 
     process: int
     start_ns: int
@@ -291,7 +291,7 @@ Row = tuple[int, str, str, int, int, int | None]
 
 
 class _Runs:
-    """The times of runs, which may overlap, by process; under UNKNOWN_PROCESS, of all processes."""
+    """The times of each process's runs, which may overlap. UNKNOWN_PROCESS has all runs."""
 
     def __init__(self, windows: Iterable[Window]) -> None:
         self._starts: dict[int, list[int]] = defaultdict(list)
@@ -310,7 +310,7 @@ class _Runs:
         return started > 0 and self._ends[process][started - 1] >= when
 
     def move_into_run(self, process: int, when: int) -> int:
-        """Return ``when`` if it is in a run, else the start of the next run or the last end."""
+        """Return ``when`` if it is in a run, or the next run's start, or the last run's end."""
         later = bisect_right(self._starts[process], when)
         if self.is_running(process, when):
             return when
@@ -320,7 +320,7 @@ class _Runs:
 def _group_by_run(
     ranges: Sequence[Row], windows: Sequence[Window], runs: _Runs
 ) -> list[tuple[Window, list[Row]]]:
-    """Return the ranges of each run, then ranges outside runs. A process without runs is a run."""
+    """Return each run's ranges, then ranges outside runs. A process without runs is one run."""
     last = max((end or start for *_, start, end in ranges), default=0)
     first = min((start for *_, start, _ in ranges), default=0)
     processes = sorted({tid // PROCESS for tid, *_ in ranges})
@@ -418,7 +418,7 @@ class _Export:
         }
 
     def ranges(self) -> Iterator[Row]:
-        """Yield our ranges by start. A range's kind is its category, which another event names."""
+        """Yield our ranges by start. A range's kind is its category's name, from another event."""
         kinds = {}
         for domain, tid, category, text in self._events(
             "domainId, n.globalTid, n.category", CATEGORY
@@ -577,7 +577,7 @@ def _name_work(table: str, text: object) -> str:
 
 
 def _name_threads(ranges: Sequence[Closed], by_system: Mapping[int, str]) -> dict[int, str]:
-    """Name threads as in a session: by their system names if the loop set these, else by stage."""
+    """Name threads as in a session: by the system's name if the loop set it, or by their stage."""
     doing: dict[int, set[str]] = defaultdict(set)
     for tid, stage, *_ in ranges:
         doing[tid].add(stage)

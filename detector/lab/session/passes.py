@@ -78,10 +78,10 @@ class Execution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """The executions that a pass measured. ``execution``: the plain run's. ``measured``: the
-    pass's, without duplicates; empty if nothing ran again. ``on_purpose``: fields that the pass
-    varies by design. ``differs_in``: all fields that differed. ``text``: a summary, such as
-    "openvino int8, like the run"."""
+    """The executions that a pass measured. ``execution``: that of the plain run. ``measured``:
+    those of the pass, without duplicates; empty if nothing ran again. ``on_purpose``: fields that
+    the pass varies by design. ``differs_in``: all fields that differed. ``text``: a summary, such
+    as "openvino int8, like the run"."""
 
     execution: Execution
     measured: Sequence[Execution] = ()
@@ -108,7 +108,7 @@ class LoopFacts:
 
 @dataclass(frozen=True, slots=True)
 class PathStage:
-    """A stage's part of the critical path. ``share``: share of the path for its work and waits.
+    """A stage's part of the critical path. ``share``: the stage's work and waits / whole path.
     ``wait_causes``: cause -> seconds, longest first."""
 
     name: str
@@ -152,9 +152,9 @@ class FramesFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """A change, described by ``how``, compared with the unchanged run. ``stage``: the replaced
-    stage; None if the loop changed. ``fps_ratio`` and ``frame_ratio``: FPS and time per frame / the
-    mean of the unchanged runs just before and after. ``fps`` and ``frame_ms``: these ratios times
-    the median of all unchanged runs."""
+    stage; None if the loop changed. ``fps_ratio``, ``frame_ratio``: FPS and time per frame, divided
+    by the mean of the unchanged runs just before and after. ``fps``, ``frame_ms``: these ratios
+    times the median of all unchanged runs."""
 
     change: str
     stage: str | None = None
@@ -200,7 +200,7 @@ class MemorySample:
 
 
 class GpuMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The GPU's highest memory use during the run; only the ``reason`` if not ``available``.
+    """The GPU's highest memory use during the run. If not ``available``, only ``reason`` is set.
     ``used_mb``: use by all processes. ``process_mb``: use by this process, if NVML reports it.
     ``total_mb``: size of the GPU's memory."""
 
@@ -298,7 +298,7 @@ class CountersFacts:
 
 @dataclass(frozen=True, slots=True)
 class ThreadMoments:
-    """A thread's milliseconds on a core, and waiting for one, in each row since the row before."""
+    """For each row: a thread's milliseconds on a core, and waiting for one, since the last row."""
 
     cpu_ms: Sequence[float]
     ready_ms: Sequence[float]
@@ -316,10 +316,10 @@ class Collection:
 @dataclass(frozen=True, slots=True)
 class MomentsFacts:
     """A row for each written frame, recorded at ``at_ns`` on the spans' clock. The first row covers
-    the time since ``began_ns``. ``threads``: name in the spans, or ``library`` for all threads of
-    libraries, -> its times. ``faults``: page faults of the process since the previous row;
+    the time since ``began_ns``. ``threads``: by their names in the spans; ``library`` is all
+    threads of libraries. ``faults``: page faults of the process since the previous row;
     ``disk_faults``: how many read from disk. ``mhz``: mean clock of the cores; empty if unknown.
-    ``keys``: key frames of the source; null if unknown. ``cost_us``: median cost of a row;
+    ``keys``: key frames of the source; null if unknown. ``cost_us``: median cost of a row.
     ``slowdown``: time of the run with the rows / without them."""
 
     began_ns: int
@@ -364,7 +364,7 @@ FACTS: dict[str, type[Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRecord:
-    """A file. ``facts``: an object of the type in FACTS; None if not ``available``, see ``reason``.
+    """A file. ``facts``: of the type in FACTS; None if not ``available``, and ``reason`` says why.
     ``undisturbed``: why the pass slowed nothing down; None if it did. ``seconds``: duration of the
     pass. ``ran``: the executions that it measured."""
 
@@ -391,7 +391,7 @@ class PassRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassHeader:
-    """The keys of every file, without facts except ``slowdown``, which any pass may have."""
+    """The keys of every file. The only fact among them is ``slowdown``, which any pass may have."""
 
     available: bool
     reason: str | None = None

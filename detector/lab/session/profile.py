@@ -46,7 +46,7 @@ class StepRow:
 
 
 class GpuBusy(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The time with a running kernel and its share of the run, or the ``reason`` for no figure."""
+    """The time with a running kernel and its share of the run; ``reason``: why they are unknown."""
 
     available: bool
     reason: str | None = None
@@ -121,8 +121,8 @@ class NsysDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileHeader:
-    """The part before the passes. ``overhead``: pass -> its time per frame / the plain run's, for
-    passes that ran the pipeline. ``undisturbed``: pass -> why it caused no slowdown.
+    """The part before the passes. ``overhead``: pass -> its time per frame / that of the plain run,
+    for passes that ran the pipeline. ``undisturbed``: pass -> why it caused no slowdown.
     ``not_available``: pass -> why it could not run. ``ran``: pass -> the execution that it
     measured, such as "openvino int8, like the run"."""
 

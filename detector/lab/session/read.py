@@ -126,7 +126,7 @@ def _find_wrong_counts(document: SessionDocument) -> Iterator[str]:
         yield "'frames.read' is not the sum of 'frames.written' and 'frames.dropped'"
     for name in ("read", "written"):
         if sum(getattr(one.frames, name) for one in document.each) != getattr(frames, name):
-            yield f"'frames.{name}' is not the sum of the sources'"
+            yield f"'frames.{name}' is not the sum over all sources"
     if document.detections.total != sum(document.detections.by_class.values()):
         yield "'detections.total' is not the sum of 'detections.by_class'"
 

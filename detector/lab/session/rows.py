@@ -1,6 +1,6 @@
 """Count the detections in a session's detections.jsonl by frame and class.
 
-Only the first part of a long file is read (a day takes gigabytes). ``left_out`` then says so.
+Only the first part of a long file is read, since a day takes gigabytes. ``left_out`` then says so.
 """
 
 from __future__ import annotations

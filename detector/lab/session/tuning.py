@@ -9,7 +9,7 @@ from typing import Any
 from detector.core.session.measured import Interval
 
 SCHEMA = 1
-Settings = dict[str, Any]  # option -> value, if it differs from the run's
+Settings = dict[str, Any]  # option -> value, for options that differ from the run's
 # What happens to the output video, the least loss first.
 AS_ASKED, LARGER, SUBTITLES, NO_VIDEO = (
     "as asked",
@@ -39,8 +39,8 @@ class Tuning:
     """``settings``: the fastest; empty if these are the defaults. ``before`` and ``after``: FPS end
     to end of the defaults and of ``settings``, which alternated for ``rounds``. ``after`` is null
     if no settings were worth this comparison. ``ratio``: after / before, as median, lowest and
-    highest round. ``video_bytes_ratio``: size of the video, after / before. ``file``: written by
-    -o. ``kept``: the file that --use wrote to, for sources of this ``input_kind``.
+    highest round. ``video_bytes_ratio``: size of the video, after / before. ``file``: what -o
+    wrote. ``kept``: the file that --use wrote to, for sources of this ``input_kind``.
 
     With --target, ``settings`` are the cheapest that reach ``target_fps`` in every round, or the
     fastest if none do (``reached`` is false). ``frames_share``: share of frames that are processed.

@@ -48,7 +48,7 @@ class WhyCause:
 class WhyFrame:
     """``key``: whether this is a key frame of the source. ``faults``: page faults while the frame
     was processed; ``disk_faults``: how many read from disk. ``mhz``: mean clock of the cores in
-    this time. Null if unknown."""
+    this time. Each is null if unknown."""
 
     frame: int
     ms: float

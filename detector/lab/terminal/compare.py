@@ -1,5 +1,5 @@
-"""Print a comparison (tables of speed and agreement, of cost and of accuracy, and the winners), and
-the stages of ``compare --where``."""
+"""Print the stages of ``compare --where``, and comparisons: tables of speed and agreement, of cost
+and of accuracy, and the winners."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def result_table(document: Evaluation) -> Table:
     """Return the table of --table: a row for each engine or file, numbers only."""
     rows = [_flatten(row) for row in _scored_rows(document)]
     columns = [replace(one, title="AP50" if one.key == "ap50" else one.title) for one in COLUMNS]
-    empty = (None, NONE)  # such as tiles, if no row has any
+    empty = (None, NONE)  # values of a column to omit, such as tiles
     filled = [one for one in (*columns, *OF_TRACKS) if any(one.of(r) not in empty for r in rows)]
     return Table("results", filled, rows)
 

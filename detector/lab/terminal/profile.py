@@ -110,7 +110,7 @@ def _list_runs(document: NsysDocument) -> Iterator[Table | str]:
             where = "are outside every run, like calls of detector(picture)"
             yield f"note: {which} {where}: --nsys-run {at}"
     if cut:
-        yield f"note: the recording ended within {counted(cut, 'range')}, omitted here"
+        yield f"note: {counted(cut, 'range', 'is')} omitted, since the recording ended first"
 
 
 def _dependency_table(document: NsysDocument) -> Table:
@@ -156,7 +156,7 @@ def _longest(seconds: Mapping[str, float]) -> set[str]:
 
 
 def _left_out(count: int, what: str) -> str:
-    return f"--json also lists {counted(count, f'shorter {what}')}" if count > 0 else ""
+    return f"{counted(count, f'shorter {what}')} omitted; --json has all" if count > 0 else ""
 
 
 def _stage_table(document: NsysDocument) -> Table:

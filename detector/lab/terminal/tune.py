@@ -17,7 +17,7 @@ from detector.lab.session.tuning import AS_ASKED, LARGER, Settings, Trial, Tunin
 
 SHOWN, LONGEST = 15, 54  # most trials to show, and most characters of a trial's settings
 MEASURED = (Column("frames", out=1), Column("fps", "FPS", ".1f"), Column("agreement", form=".3f"))
-# Texts of options whose name and value would be too long or unclear.
+# Texts for options whose name and value would be too long or unclear.
 SHORT = {"save": "subtitles", "size": "{}", "preset": "{}", "infer_every": "infer 1/{}"}
 
 
@@ -28,7 +28,7 @@ def print_tuning(console: SafeConsole, tuning: Tuning) -> None:
             by_settings[format_options(one.settings)] = one
     ranked = sorted(by_settings.values(), key=lambda one: -(one.fps or 0.0))
     more = len(ranked) - SHOWN
-    rest = f"--json also lists {counted(more, 'slower trial')}" if more > 0 else ""
+    rest = f"{counted(more, 'slower one')} omitted; --json has all" if more > 0 else ""
     named = Column(
         "settings", value=lambda one: shorten(one.settings, tuning), whole=True, longest=LONGEST
     )
@@ -96,7 +96,7 @@ def _kept(tuning: Tuning) -> Iterator[str]:
     if tuning.file is not None:
         yield f"Use it: detect-video IN --config {tuning.file}"
     elif tuning.kept is None and tuning.target_fps is None:
-        yield "Add --use to keep these settings for later runs, or -o FILE to write a config file."
+        yield "Add --use to keep these for later runs, or -o FILE to write a file for --config."
     elif tuning.settings and tuning.command:
         yield "Type:"
 

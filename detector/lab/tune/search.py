@@ -6,15 +6,15 @@ in alternating rounds (``compare/rounds.py``).
 1. Try changes without a loss, one axis after another: engine and precision; then requests, threads
    and batch; without a target also queue and encoding. After each round the slower half is dropped
    (successive halving; Jamieson and Talwalkar, arXiv:1502.07943).
-2. If a target is not reached, try each change with a cost alone, added to the best settings. Then
-   try sets of these changes, the cheapest first. A set is tried if the product of its gains is at
-   least REACH x target (gains need not multiply) and a run without inference reaches the target.
-   Sets are compared by the agreement with fp32 that they lose against the defaults (in steps of
-   STEP), then by what happens to the video (in the order of ``VIDEO``), then by number of options.
+2. If a target is not reached, try each single change that has a cost with the best settings. Then
+   try sets of these changes, the cheapest first. A set is tried if the speed of the best settings
+   x the set's gains is at least REACH x target (gains need not multiply), and a run without
+   inference reaches the target. The cheapest set loses the least agreement with fp32 against the
+   defaults (in steps of STEP), then changes the video least (``VIDEO``), then has fewest options.
 3. In a final, the best settings alternate with the defaults. In every round they must reach the
    target or, without one, beat the fastest round of the defaults. If they miss a target, the next
-   set follows; after the time limit, at most LATE sets: the cheapest that reached the target in a
-   trial or, if none did, the fastest set.
+   set gets a final. After the time limit, at most LATE sets get one: the cheapest that reached the
+   target in a trial or, if none did, the fastest set.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from detector.lab.tune.candidates import Adjustment, DefaultRun, combine, list_c
 TRIAL_S = 0.8  # length of a round in trials
 FEWEST_FRAMES, MOST_FRAMES = 16, 400
 MOST_OPEN = 6  # processes at the same time, since each has the network in memory
-LEAST_ROUNDS, ROUNDS = 3, 6  # final rounds; by chance, all 6 have the same winner in 1 of 32 cases
-FINAL_FACTOR = 2  # final rounds are longer: start and end slow short rounds (75 FPS became 61)
+LEAST_ROUNDS, ROUNDS = 3, 6  # in finals; by chance, all 6 have the same winner in 1 of 32 cases
+FINAL_FACTOR = 2  # final rounds are longer, since start and end slow short ones (75 FPS became 61)
 FINAL_SHARE = 0.3  # share of the time that is left for the final
 FREE_SHARE = 0.35  # with a target, share of the time for changes without a loss
 STEP = 0.005  # least difference in agreement; a round has too few frames to show less
 UNKNOWN = 1.0  # assumed loss of changes whose loss is unknown, so that they come last
-REACH = 0.6  # share of the target that the product of a set's gains has to reach
+REACH = 0.6  # share of the target that the expected speed of a set has to reach
 NEAR = 0.95  # share of the target that is enough in a trial, since one round may be slow by chance
 DOUBT = 1.1  # factor for the FPS of runs without inference, since one round may be slow by chance
 LATE = 3  # number of sets that get a final after the time limit
@@ -93,7 +93,7 @@ class TuneStep:
 
 @dataclass(slots=True)
 class Search:
-    """``config``: the user's options, which are kept. ``floor``: least agreement with fp32."""
+    """``config``: the user's options, which stay fixed. ``floor``: least agreement with fp32."""
 
     turns: Turns
     config: Config
@@ -165,7 +165,7 @@ class Search:
         )
 
     def _run_defaults(self) -> TuneRun:
-        """Run the defaults, fp32 as reference and, with a target, runs without inference."""
+        """Run the defaults, fp32 (the reference) and, with a target, runs without inference."""
         reference = {"engine": self.plain.engine, "precision": "fp32"}
         choices = [{}, *([reference] if self.plain.precision != "fp32" else [])]
         tops: dict[str, Settings] = {}
@@ -204,7 +204,7 @@ class Search:
     def _rank(
         self, choices: Sequence[Settings], floor: float, runs: Sequence[TuneRun]
     ) -> list[int]:
-        """Rank settings that reach the floor: by number of rounds, then by speed."""
+        """Rank settings with enough agreement: by number of rounds, then by speed."""
         allowed = [
             at
             for at, (settings, run) in enumerate(zip(choices, runs, strict=True))
@@ -228,7 +228,6 @@ class Search:
         return share >= floor
 
     def _agreement(self, run: TuneRun) -> float | None:
-        """Return the agreement with fp32 on the frames of both runs; None if it is unknown."""
         both = min(len(self._reference), len(run.detections))
         reference = self._reference[:both]
         if not any(map(len, reference)) or self.config.network.random_weights is not None:
@@ -322,7 +321,7 @@ class Search:
         return share is None or share >= self.floor
 
     def _loss_of(self, trial: Trial | None, axis: str = "") -> float:
-        own = self.trials[0].agreement  # agreement of the defaults
+        own = self.trials[0].agreement  # the first trial ran the defaults
         if axis == "video":  # this axis changes no detection
             return 0.0
         if own is None or trial is None or trial.agreement is None:
@@ -351,7 +350,7 @@ class Search:
         return trial.error is None and self._loss_of(trial) > STEP / 2
 
     def _sets(self, best: Settings, steps: Sequence[TuneStep], target: float) -> Iterator[Settings]:
-        """Yield sets, cheapest first, and last the set with the fastest change of each axis."""
+        """Yield the cheapest sets first, and last the set with the fastest change of each axis."""
         axes: dict[str, list[TuneStep | None]] = {}
         for step in steps:
             axes.setdefault(step.change.axis, [None]).append(step)

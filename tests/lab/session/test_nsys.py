@@ -414,8 +414,8 @@ def test_only_the_longest_stages_and_threads_are_printed(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert re.findall(r"step_\d+", printed) == [f"step_{at}" for at in range(10, 60)]
     assert re.findall(r"thread_\d+", printed) == [f"thread_{at}" for at in range(1, 51)]
-    assert "--json also lists 10 shorter stages" in printed
-    assert "--json also lists 1 shorter thread" in printed
+    assert "10 shorter stages omitted; --json has all" in printed
+    assert "1 shorter thread omitted; --json has all" in printed
 
 
 def test_recording_without_outside_ranges_does_not_mention_them(tmp_path, capsys):

@@ -4,8 +4,8 @@ Labels and detections are already mapped to the scored classes. A picture counts
 if it was labelled for that class (``LabelledPicture.labelled``). A figure is None if there is
 nothing to count.
 
-faster-coco-eval computes COCO's table of precisions. Our own evaluator uses IoU 0.5; it computes
-recall and precision above a score, and intervals by resampling pictures.
+faster-coco-eval computes COCO's table of precisions. Our own evaluator works at IoU 0.5. It
+computes recall and precision above a score, and resamples the pictures to compute intervals.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def check_installed() -> None:
 def accuracy(
     pictures: Sequence[LabelledPicture], found: Sequence[Detections], names: Sequence[str]
 ) -> Accuracy:
-    """Compute all figures of a dataset; means are over the classes with labelled boxes."""
+    """Compute all figures of a dataset. A mean covers the classes that have labelled boxes."""
     found = [
         one if known is None else one.only(np.isin(one.class_ids, list(known)))
         for one, known in zip(found, (picture.labelled for picture in pictures), strict=True)
@@ -86,7 +86,7 @@ def difference(figures: AveragePrecision, first: AveragePrecision) -> AveragePre
     return AveragePrecision(**{key: change(key) for key in FIGURES})
 
 
-# The indexes of the pictures that count for a class, and the matches of each.
+# The pictures that count for a class: their indexes, and the matches in each picture.
 ClassOutcomes = tuple[NDArray[np.int64], list[Matches]]
 NOTHING = Matches(np.zeros(0), np.zeros(0, np.int8), 0)
 
@@ -193,7 +193,7 @@ def unmatched(pictures: Sequence[Matches], score: float = 0.0) -> int:
 
 
 def precision(pictures: Sequence[Matches], score: float = 0.0) -> float:
-    """Return the precision from this score on. Detections of ignored boxes do not count."""
+    """Return the precision for at least this score. Detections of ignored boxes do not count."""
     right = sum(int(((p.outcomes == RIGHT) & (p.scores >= score)).sum()) for p in pictures)
     judged = right + unmatched(pictures, score)
     return right / judged if judged else float("nan")
@@ -211,9 +211,9 @@ def interval(
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """All detections of a class, sorted by score once. Bootstrap samples only weight them."""
+    """All detections of a class, sorted by score. A bootstrap sample only changes their weights."""
 
-    right: NDArray[np.bool_]  # [m]
+    right: NDArray[np.bool_]  # [m] for each detection
     wrong: NDArray[np.bool_]
     picture: NDArray[np.int64]  # [m] index of its picture
     wanted: NDArray[np.int64]  # [n] labelled boxes in each picture
@@ -240,7 +240,7 @@ class Ranking:
 
 
 def samples(pictures: int) -> list[NDArray[np.int64]]:
-    """Return bootstrap samples as counts per picture. ``interval`` draws the same samples."""
+    """Return how often each bootstrap sample draws each picture. ``interval`` draws the same."""
     rng = np.random.default_rng(SEED)
     return [
         np.bincount(rng.integers(0, pictures, pictures), minlength=pictures)
@@ -256,16 +256,16 @@ def percentiles(drawn: Sequence[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-# COCO's table of precisions, by faster-coco-eval. The library can ignore only crowds. We also
-# ignore single boxes (see ``matching``), so we mark these after the library has read the labels.
+# faster-coco-eval computes COCO's table of precisions. The library can ignore only crowds. We also
+# ignore single boxes (see ``matching``): we mark them after the library has read the labels.
 
 
 def precision_table(
     pictures: Sequence[LabelledPicture], detections: Sequence[Detections], classes: int
 ) -> NDArray[np.float64]:
-    """Return precisions [10, 101, classes, 4]: IoU (0.50 to 0.95), recall (0 to 1), class, area
-    (all, below 32 x 32 pixels, below 96 x 96, above). NaN if no box is labelled. At most 100
-    detections of a class count per picture."""
+    """Return precisions [10, 101, classes, 4]. The axes are IoU (0.50 to 0.95), recall (0 to 1),
+    class and area (all; below 32 x 32 pixels; up to 96 x 96; above). NaN if no box is labelled.
+    At most 100 detections of a class count per picture."""
     from faster_coco_eval import COCO, COCOeval_faster
 
     class Evaluator(COCOeval_faster):  # type: ignore[misc]

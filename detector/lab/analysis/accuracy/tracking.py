@@ -1,6 +1,6 @@
 """Measure the accuracy of track ids: HOTA, IDF1, MOTA, switches and fragmentations.
 
-The definitions are those of the papers, as TrackEval computes them (tests hold its figures):
+The definitions are those of the papers. Tests compare our figures with TrackEval's.
 
 - HOTA (Luiten et al., 2020, arXiv:2009.07736): sqrt(detection accuracy x association accuracy),
   averaged over IoU 0.05 to 0.95;
@@ -37,7 +37,7 @@ class TrackedFrame(NamedTuple):
 
     objects: Numbers  # [n]
     tracks: Numbers  # [m]
-    overlap: Floats  # [n, m], 0 between classes
+    overlap: Floats  # [n, m], 0 if the classes differ
 
 
 class TrackCounts(NamedTuple):
@@ -160,7 +160,7 @@ def _count_associated(
 
 
 def _count_clear_mot(frames: Sequence[TrackedFrame], objects: int) -> tuple[int, int, int]:
-    """Count matches, switches and fragmentations, preferring the previous frame's matches."""
+    """Count matches, switches and fragmentations. Pairs of the previous frame match first."""
     matches = switches = 0
     last, previous = np.full(objects, -1), np.full(objects, -1)
     parts = np.zeros(objects, np.int64)
@@ -180,7 +180,7 @@ def _count_clear_mot(frames: Sequence[TrackedFrame], objects: int) -> tuple[int,
 
 
 def _count_identified(frames: Sequence[TrackedFrame], objects: int, tracks: int) -> int:
-    """Count the boxes that match the object to which their track is assigned."""
+    """Assign each track to one object. Count the boxes that match the object of their track."""
     matches = np.zeros((objects, tracks))
     for frame in frames:
         matches[np.ix_(frame.objects, frame.tracks)] += frame.overlap >= LEAST_IOU - EPSILON

@@ -1,4 +1,4 @@
-"""A run as a graph of stage calls, with edges to the calls that each had to wait for.
+"""A run as a graph of stage calls. Edges lead from a call to the calls that it had to wait for.
 
 A call starts when all its predecessors are done: the previous call of its thread (program order),
 the call that made its data, and the call that freed a resource (room in a bounded queue, or a
@@ -31,13 +31,13 @@ REQUEST = "request given back"
 IMAGE = "picture given back"
 BATCH_ROOM = "room for a filled batch"
 RESULT_ROOM = "room for a result"
-# Names in reports; sessions contain the names above.
+# Names for reports. Sessions contain the names above.
 DISPLAY_NAMES = {PROGRAM: "busy thread", REQUEST: "free request", IMAGE: "free image"}
 
 
 @dataclass(frozen=True, slots=True)
 class LoopShape:
-    """The limits of a loop. ``requests`` and ``images`` are the sizes of these pools. At most
+    """The limits of a loop. ``requests`` and ``images`` are the sizes of its two pools. At most
     ``queue_batches`` filled batches wait for a worker, and ``results`` results for the writer."""
 
     batch: int
@@ -74,7 +74,7 @@ class Activity(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """A wait for the end of the activity number ``before`` or, if ``at_start``, for its start."""
+    """A wait until activity number ``before`` ends or, if ``at_start``, until it starts."""
 
     before: int
     cause: str
@@ -136,14 +136,14 @@ def _drop_nested(activities: list[Activity]) -> list[Activity]:
 
 
 def activity_graph(activities: Sequence[Activity], shape: LoopShape) -> ActivityGraph:
-    """Return the graph of one source's run. Edges to activities that are missing are omitted."""
+    """Return the graph of one source's run. A missing activity has no edges."""
     rules = _EdgeRules(activities, shape)
     return ActivityGraph(activities, [list(rules.edges(at)) for at in range(len(activities))])
 
 
 class Batches:
     """The frames of each batch, and which of them were inferred. Only inferred frames have a head
-    call and a row; other frames (--infer-every, --skip-still) make a batch longer."""
+    call and a row of the batch. Other frames (--infer-every, --skip-still) make a batch longer."""
 
     def __init__(self, activities: Sequence[Activity], shape: LoopShape) -> None:
         numbers: dict[str, set[int]] = defaultdict(set)
@@ -294,7 +294,7 @@ Steps = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def depths(activities: Sequence[Activity], shape: LoopShape) -> dict[str, Steps]:
-    """Return the depth of each queue over time; the plain loop has only frames in flight."""
+    """Return the depth of each queue over time. The plain loop has only frames in flight."""
     changes: dict[str, list[tuple[int, int]]] = defaultdict(list)
     batches = Batches(activities, shape)
     inferred = [batches.inferred(one.number) for one in activities if one.stage == INFER]
@@ -324,7 +324,7 @@ def _steps(changes: list[tuple[int, int]]) -> Steps:
 
 
 def durations_ms(columns: dict[str, NDArray[Any]], stage: str) -> NDArray[np.float64]:
-    """Return the milliseconds [N] of every recorded call of a stage, by start."""
+    """Return the milliseconds [N] of every recorded call of a stage, in order of their starts."""
     return _durations_by_stage(columns).get(stage, np.zeros(0))
 
 

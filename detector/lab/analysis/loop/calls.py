@@ -60,7 +60,7 @@ def call_rows(
 
 
 def _drop_nested(calls: Iterable[CudaCall]) -> list[CudaCall]:
-    """Return the outermost calls; the CUDA runtime calls the driver inside them."""
+    """Return the outermost calls. The CUDA runtime makes calls of the driver inside its own."""
     outermost: list[CudaCall] = []
     ends: dict[int, int] = {}
     for call in sorted(calls, key=lambda one: (one.thread, one.start, -one.end)):
@@ -137,7 +137,7 @@ class _Walk:
     def _find_previous_of_work(
         self, work: DeviceWork
     ) -> tuple[CudaCall | DeviceWork | None, CudaCall | None]:
-        """Return what the work waited for, or the call that launched it if that ended last."""
+        """Return (what it waited for, None) or, if its launch ended last, (None, launch)."""
         launch = self._launches.get(work.correlation)
         before = _find_last(self._of_stream[work.stream], work.start)
         before = None if before is work else before

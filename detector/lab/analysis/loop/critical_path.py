@@ -26,7 +26,7 @@ from detector.lab.session.read import SavedSession
 
 
 class PathCall(NamedTuple):
-    """A call on the path. ``wait_ns``: time from the end of the call that it waited for."""
+    """A call on the path. ``wait_ns``: time since the end of the call that it waited for."""
 
     at: int
     self_ns: int
@@ -115,7 +115,7 @@ def critical_path(graph: ActivityGraph) -> CriticalPath | None:
 
 
 def _find_steady_state(graph: ActivityGraph, written: list[int]) -> tuple[int, int]:
-    """Return the ends of the first frame and of the last frame done before the last read began."""
+    """Return when the first frame was done, and the last one before the last read began."""
     reads = [one.start_ns for one in graph.activities if one.stage == READ]
     until = max(reads, default=max(written))
     inside = [when for when in written if when <= until]
@@ -127,8 +127,8 @@ def _find_steady_state(graph: ActivityGraph, written: list[int]) -> tuple[int, i
 
 
 def _walk(graph: ActivityGraph, last: int, start: int, end: int) -> list[PathCall]:
-    """Return the steps from last to first, clipped to [start, end]. If calls of a damaged recording
-    wait in a circle, the rest counts as the wait of the call that repeats."""
+    """Return the steps from last to first, clipped to [start, end]. If calls wait in a circle (in a
+    damaged recording), the time before the call that repeats counts as a wait of that call."""
     steps, at, until, visited = [], last, end, set()
     while until > start:
         activity = graph.activities[at]

@@ -15,7 +15,7 @@ STARTUP, TEARDOWN, HAND_OVER = "<start-up>", "<tear-down>", "<hand-over>"
 """Hand-over: the time from the end of a call on the path to the start of the next."""
 
 Call = tuple[str, str, int, int]
-"""Thread, name, start, end, in nanoseconds."""
+"""Thread, name, start and end; both times are in nanoseconds."""
 
 
 def dependency_rows(

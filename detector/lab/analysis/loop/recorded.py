@@ -28,7 +28,7 @@ from detector.lab.session.profile import GpuBusy, NsysDocument, RecordedRun
 
 
 def recorded_facts(runs: Sequence[NsysRun], number: int | None = None) -> NsysDocument:
-    """Return the facts of run ``number`` (from 1), or of the one with the most frames."""
+    """Return the facts of run ``number`` (from 1), or of the run with the most frames."""
     if number is None:
         number = 1 + max(range(len(runs)), key=lambda at: (not runs[at].outside, runs[at].frames))
     elif not 1 <= number <= len(runs):
@@ -73,7 +73,7 @@ def recorded_facts(runs: Sequence[NsysRun], number: int | None = None) -> NsysDo
 def _find_phases(
     recorded: NsysRun, activities: Sequence[Activity], path: CriticalPath | None
 ) -> list[int]:
-    """Return the bounds of start-up, steady state (as in the critical path) and tear-down."""
+    """Return four times: they bound start-up, steady state (of the critical path) and tear-down."""
     begin = min((one.start_ns for one in activities), default=recorded.start_ns)
     until = recorded.end_ns
     if path is not None:
@@ -125,7 +125,7 @@ def _sum_time_until(own: Sequence[Activity], when: NDArray[np.int64]) -> NDArray
     starts = np.array([one.start_ns for one in own], np.int64)
     lengths = np.array([one.end_ns for one in own], np.int64) - starts
     before = np.concatenate([[0], np.cumsum(lengths)])
-    at = np.searchsorted(starts, when, side="right") - 1  # the last one that had started
+    at = np.searchsorted(starts, when, side="right") - 1  # the last activity that had started
     inside = np.minimum(when - starts[at], lengths[at])
     total: NDArray[np.int64] = np.where(at < 0, 0, before[at] + inside)
     return total

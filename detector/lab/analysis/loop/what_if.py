@@ -34,9 +34,9 @@ LARGER = 4  # the batch to try is this many times the run's batch
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A change that may make a run faster. ``change``: name of its what-if row. This row measures
-    the change if there are ``options`` (``how`` describes them), and otherwise bounds its gain.
-    ``words``: what a user types. ``does``: their effect; "" if the change is not offered."""
+    """A change that may make a run faster. ``change``: name of its what-if row. If there are
+    ``options`` (``how`` describes them), this row measures the change; else it bounds the gain.
+    ``words``: what a user types. ``does``: effect of the words; "" if they are not offered."""
 
     change: str
     words: tuple[str, ...]
@@ -87,8 +87,8 @@ def _write_less(document: SessionDocument) -> Iterator[Candidate]:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Seconds per frame. ``plain``: all unchanged runs in order. ``changed``: the runs of each
-    change. ``around``: means of the plain runs around these. ``failed``: change -> reason."""
+    """Seconds per frame. ``plain``: all unchanged runs, in order. ``changed``: runs of each change.
+    ``around``: mean of the plain runs before and after each such run. ``failed``: the reasons."""
 
     plain: list[float] = field(default_factory=list)
     changed: dict[str, list[float]] = field(default_factory=dict)
@@ -130,7 +130,7 @@ def compare_turns(turns: Turns, how: Mapping[str, tuple[str | None, str]]) -> li
 def list_doubts(
     frames: int, plain: Sequence[float], document: SessionDocument | None = None
 ) -> list[str]:
-    """List why the figures may not hold for the whole run. ``document``: that of the whole run."""
+    """List why the figures may not hold for the whole run, which ``document`` describes."""
     reasons = []
     if frames < FEW:
         few = counted(frames, "frame", "is")

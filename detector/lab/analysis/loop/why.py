@@ -39,8 +39,8 @@ class RunEvidence:
 
 
 class ThreadTimes(NamedTuple):
-    """Milliseconds of a thread on a core (``cpu``) and waiting for one. From spans, waits are
-    exact. From moments, ``ready`` is an upper bound and ``spread_ready`` assumes an even spread."""
+    """Milliseconds that a thread ran on a core (``cpu``) or waited for one. Spans contain the exact
+    wait. For moments, ``ready`` is an upper bound; ``spread_ready`` assumes evenly spread waits."""
 
     cpu: float
     ready: float
@@ -161,7 +161,6 @@ class Explanation:
         return clock.find_times(one) if clock is not None and clock.has_thread(one.thread) else None
 
     def _library_ms(self, one: Activity) -> float:
-        """Return the CPU time of library threads for a call, from the span or from moments."""
         if _has_library_cpu(one):
             return _library_cpu_ms(one)
         return 0.0 if self._clock is None else self._clock.find_times(one, LIBRARY).cpu
@@ -173,7 +172,7 @@ class Explanation:
         return _ms(one) - self.medians[one.stage]
 
     def _find_delaying_call(self, frame: int) -> int:
-        """Return the call with the largest excess, of this frame or that this frame waited for."""
+        """Return the call with the largest excess among this frame's and those it waited for."""
         best, since = self._calls[frame][0], self.activities[self._calls[frame][0]].start_ns
         for stage, wait_ms, at in self._waits_of(frame):
             calls = [at]
@@ -269,7 +268,7 @@ class Explanation:
         yield CORE, waited, text
         if clock is not None:
             yield from self._list_moment_causes(one, times, clock)
-        # The last resort, with the least weight: more work shows what took long, but not why.
+        # This cause comes last and weighs least: more work shows what took long, but not why.
         work = times.cpu + _library_cpu_ms(one)
         if work - self._usual_work[one.stage] >= HALF * excess:
             text = f"computed for {work:.1f} ms (median {self._usual_work[one.stage]:.1f} ms)"
@@ -301,7 +300,8 @@ class Explanation:
 
 
 class _MomentIndex:
-    """Moments (recorded once a frame) by time. Counts are assumed to be even between moments."""
+    """Find moments (recorded once a frame) by time. Between two moments, counts are assumed to rise
+    evenly."""
 
     def __init__(self, moments: MomentsFacts) -> None:
         self._moments = moments
@@ -309,7 +309,7 @@ class _MomentIndex:
         self.median_mhz = median(moments.mhz) if moments.mhz else None
         spans = np.diff(self._ends) / 1e6
         library = moments.threads.get(LIBRARY)
-        self.library_rate = 0.0  # cores
+        self.library_rate = 0.0  # in cores
         if library is not None and len(spans):
             rates = np.array(library.cpu_ms) / np.maximum(spans, 1e-6)
             self.library_rate = float(np.median(rates))

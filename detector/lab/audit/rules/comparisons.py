@@ -26,7 +26,7 @@ def not_comparable(document: Comparison) -> Iterator[Hit]:
 @_rule("warning", "too few rounds to separate a difference from chance", "--rounds 5")
 def few_rounds(document: Comparison) -> Iterator[Hit]:
     if document.rounds < ENOUGH_ROUNDS and len(document.rows) > 1:
-        yield Hit(f"{document.rounds} per row; with so few, intervals can differ by chance")
+        yield Hit(f"rounds per row: {document.rounds}; with so few, intervals can differ by chance")
 
 
 @_rule(

@@ -13,7 +13,7 @@ from detector.lab.audit.rule import Hit, rule
 from detector.lab.audit.tables import AuditColumn, AuditTable, ms
 
 MOST_ROWS, MOST_COLUMNS = 100, 20  # limits, since all pairs are compared
-SLACK = 0.05  # tolerance, as a share: the mean of 1/t is not 1 over the mean of t
+SLACK = 0.05  # tolerance, as a share, since the mean of 1/t is not 1 / (mean of t)
 ENDS = ("end-to-end", "e2e", "end", "pipeline", "overall")
 NOT_LATENCY = (
     "total",
@@ -58,7 +58,7 @@ def _read_latency_and_fps(table: AuditTable) -> Iterator[tuple[int, Number, Numb
 
 
 def _count_pictures(table: AuditTable) -> float | None:
-    """Return how many pictures each latency covers; None if this number differs between rows."""
+    """Return how many pictures each latency covers; None if that is 3 or less, or rows differ."""
     counts = [time * rate for _, time, rate, _ in _read_latency_and_fps(table)]
     if len(counts) < 2:
         return None
@@ -337,7 +337,7 @@ def first_row_cold(table: AuditTable) -> Iterator[Hit]:
 def _group_by_batch(
     table: AuditTable, column: AuditColumn
 ) -> Iterator[list[tuple[float, Number, int]]]:
-    """Yield the (batch, number, row) of each setting that has several batches, by batch."""
+    """For each setting with several batch sizes, yield (batch, number, row), sorted by batch."""
     batches = table.numbers(kinds.BATCH)
     groups: dict[tuple[str, ...], list[tuple[float, Number, int]]] = {}
     for row, (batch, number) in enumerate(zip(batches, column.numbers, strict=True)):

@@ -1,4 +1,4 @@
-"""Mistakes in our own runs. Every run checks these as it ends, without importing other rules."""
+"""Mistakes in our own runs. A run is checked for them as it ends; no other rules are imported."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def waited_for_cores(run: Summary) -> Iterator[Hit]:
     "try a lower --threads or --concurrency; if that is slower, this run fills the cores",
 )
 def waited_for_own_threads(run: Summary) -> Iterator[Hit]:
-    """Check only runs with at least one engine thread per core, and more than one in all."""
+    """Check only runs with several engine threads, and at least as many as there are cores."""
     threads = run.engine_threads * run.concurrency
     if not 1 < threads >= run.cpu.cores:
         return

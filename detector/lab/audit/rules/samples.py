@@ -17,7 +17,7 @@ from detector.lab.audit.tables import AuditColumn, AuditTable, find_precision, m
 
 SAMPLES = ("count", "calls", "samples", "n", "runs", "iterations", "frames", "iters")
 PERCENTILE = re.compile(r"^p(\d{2})(?:\.\d+)?$|^(\d{2})(?:th|%)$")
-NEEDED = {50: 5, 90: 20, 95: 40, 99: 200}  # samples for each percentile, as in our own reports
+NEEDED = {50: 5, 90: 20, 95: 40, 99: 200}  # percentile -> least samples, as in our own reports
 MOST_FIGURES = 300  # a limit, since all pairs are compared
 MATERIAL = 0.1  # share; a smaller spread is normal
 
@@ -255,7 +255,7 @@ def _find_latencies(table: AuditTable) -> Iterator[_Latency]:
 
 
 def _may_be_equal(one: dict[str, str], other: dict[str, str]) -> bool:
-    """Return whether settings may be equal, assuming batch 1 and fp32 where not stated."""
+    """Return whether two settings may be equal. Unstated settings count as batch 1 and fp32."""
     usual = {kinds.BATCH: "1", kinds.PRECISION: "fp32"}
     for name in SETTINGS:
         mine, theirs = one.get(name) or usual.get(name), other.get(name) or usual.get(name)

@@ -1,4 +1,4 @@
-"""Mistakes in what was compared, such as rows that differ in more than what is compared."""
+"""Mistakes in what was compared, such as rows that differ in more than one setting."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _make_rule(setting: str, bad: tuple[str, str], same: str) -> Rule:
     )
 
 
-TITLES = {kinds.SIZE: "input size (pixels)", kinds.CLIP: "video"}  # others: the setting's name
+TITLES = {kinds.SIZE: "input size (pixels)", kinds.CLIP: "video"}  # otherwise the setting's name
 PRECISION_DIFFERS = _make_rule(kinds.PRECISION, ("fp32", "fp16"), "fp16")
 MODEL_DIFFERS = _make_rule(kinds.MODEL, ("yolov5s", "yolov5n"), "yolov5s")
 BATCH_DIFFERS = _make_rule(kinds.BATCH, ("1", "16"), "8")

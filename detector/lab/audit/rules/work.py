@@ -91,9 +91,9 @@ def _compare_counts(case: Case) -> Iterator[Hit]:
             if high and all(is_twice(ratio) for ratio in high.values()):
                 model = next(iter(high))
                 yield Hit(
-                    f"{model}: {show(one[model] / 1e9)} G in one, {show(other[model] / 1e9)} G "
-                    f"in the other, {show(high[model])} times as many; the same holds for "
-                    f"{counted(len(high), 'model')}: one counts MACs, the other FLOPs",
+                    f"{model}: {show(one[model] / 1e9)} G in one table, "
+                    f"{show(other[model] / 1e9)} G in the other (x {show(high[model])}); the same "
+                    f"holds for {counted(len(high), 'model')}: one counts MACs, the other FLOPs",
                     (first, second),
                     tuple(high),
                 )
@@ -361,7 +361,7 @@ def _explain_untested(table: AuditTable, rows: list[int], word: str, case: Case)
         return ""
     rate, work, size = table.find(WORK_RATE), table.find(WORK), table.find(BYTES)
     peak, roof = case.machine.number("peak"), case.machine.number("bandwidth")
-    reasons = [f"{word!r} in {len(rows)} rows, and no column of bytes moved"]
+    reasons = [f"{word!r} in {len(rows)} rows, but no column has the bytes moved"]
     if peak and roof:
         reasons.append(f"the ridge is {show(peak / roof)} FLOPs per byte")
         row = rows[0]
@@ -411,8 +411,8 @@ def maximum_below_mean(case: Case) -> Iterator[Hit]:
         if below:
             model = below[0]
             yield Hit(
-                f"{model}: the best layer {percent(best[model])}, the whole model "
-                f"{percent(whole[model][1])}; so do {len(below)} of {len(best)} models",
+                f"{model}: the best layer has {percent(best[model])}, the whole model "
+                f"{percent(whole[model][1])}; likewise {len(below)} of {len(best)} models",
                 (table.name, whole[model][0]),
                 tuple(below),
             )

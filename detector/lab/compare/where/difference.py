@@ -6,12 +6,12 @@ size. Errors of different layers are independent, so that after n layers the err
 sqrt(n) (Higham, Accuracy and Stability of Numerical Algorithms, 3.1). Our networks have up to 250
 layers, and sqrt(250) = 16.
 
-    fp32   u = 2^-24; kernels add in other orders, sums of up to 5,000 terms: 2^-24 x 70 x 16 = 7e-5
-    tf32   u = 2^-11, as fp16 with the range of fp32
-    fp16   u = 2^-11: 16 x 2^-11 = 0.8%
-    bf16   u = 2^-8 in engines that keep activations in it: 16 x 2^-8 = 6%
-    int8   a step of 1/255 of a range that is ten times the rms: 1.1% of rms for each of weights and
-           activations, 16 x 1.6% = 26%
+    fp32   u = 2^-24. Kernels add up to 5,000 terms, each in its own order. This multiplies the
+           error by sqrt(5,000) = 70: 2^-24 x 70 x 16 = 7e-5
+    tf32   u = 2^-11, as for fp16: 16 x 2^-11 = 0.8%
+    bf16   u = 2^-8 in engines that keep activations in bf16: 16 x 2^-8 = 6%
+    int8   A step is 1/255 of a range of ten rms, so rounding errs by 10/255/sqrt(12) = 1.1% of the
+           rms; for weights and activations together, by 1.6%: 16 x 1.6% = 26%
 
 ``TOLERANCES`` are these errors, rounded (for fp32, times 14). Inside yolov5n and the default model
 no tensor differs by more than 0.19 of its size in int8 and 0.033 in bf16, and no layer increases
@@ -28,12 +28,12 @@ from numpy.typing import NDArray
 TOLERANCES = {"fp32": 1e-3, "tf32": 0.01, "fp16": 0.01, "bf16": 0.06, "int8": 0.25}
 ORDER = tuple(TOLERANCES)
 # If both sides are fp32, a single element that is off by OUTLIER x tolerance x (its size + the
-# tensor's) is a fault. Coarser types have such outliers without a fault, so only the rms counts.
+# tensor's) is a fault. Coarser types have such outliers without a fault; there only the rms counts.
 OUTLIER = 30
 # YUV converters and fixed-point resizes round by up to one level in each of three steps.
 LEVELS = 3
-BOX_COLUMNS = 4  # columns of a decoded row
-MANY = 1e-3  # share of a picture's values; rounding moves a smaller share by more than LEVELS
+BOX_COLUMNS = 4  # the first columns of a decoded row are its box
+MANY = 1e-3  # largest share of a picture's values that rounding may move by more than LEVELS
 
 Array = NDArray[Any]
 

@@ -27,7 +27,7 @@ ENDING = re.compile("_(fp16|bf16|tap)$")
 @dataclass(frozen=True)
 class Point:
     """A float tensor that both graphs have, named ``a`` in A and ``b`` in B. ``before``: the
-    nearest points before it. ``node``: type of its node. ``computed``: weights affect it."""
+    nearest points before it. ``node``: its node's type. ``computed``: whether weights affect it."""
 
     name: str
     a: str
@@ -81,7 +81,7 @@ def _map_floats(model: onnx.ModelProto, others: set[str]) -> dict[str, str]:
     kinds = {info.name: info.type.tensor_type.elem_type for info in model.graph.value_info}
     kinds |= {info.name: info.type.tensor_type.elem_type for info in model.graph.output}
     floats_by_name: dict[str, str] = {}
-    origin: dict[str, str] = {}  # tensor -> the one that it was converted from
+    origin: dict[str, str] = {}  # tensor -> name of the tensor that it was converted from
     for node in model.graph.node:
         converts = node.op_type in CONVERTING and node.input[0] not in constants
         for output in node.output:
@@ -95,7 +95,7 @@ def _map_floats(model: onnx.ModelProto, others: set[str]) -> dict[str, str]:
 
 
 def with_outputs(network: Network, tensors: Sequence[str], *, cut: bool) -> Network:
-    """Add these tensors, as float32, to a network's outputs; with ``cut``, keep no others."""
+    """Add these tensors, as float32, to a network's outputs. ``cut``: remove the old outputs."""
     import onnx
     from onnx import TensorProto, helper
 

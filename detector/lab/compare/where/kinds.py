@@ -1,4 +1,4 @@
-"""Classify a difference: apply known faults to A's numbers, and find the fault that gives B's."""
+"""Classify a difference: apply known faults to A's numbers, and find one that gives B's numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIZE, OTHER, ROUNDING = "another size", "other numbers", "rounding that adds up"
 GEOMETRY = "another geometry"
 
 EXPLAINED = 0.35  # share of a difference's rms that a correct guess may leave unexplained
-LARGEST_HALF = 65504.0  # float16
+LARGEST_HALF = 65504.0  # the largest float16
 RESIZES = {
     "INTER_NEAREST": cv2.INTER_NEAREST,
     "INTER_AREA": cv2.INTER_AREA,
@@ -100,8 +100,8 @@ def _resize(source: Array, like: Array, inner: tuple[slice, slice]) -> Iterator[
 
 
 def _fit_shift(a: Array, b: Array, inner: tuple[slice, slice] | None) -> tuple[float, float] | None:
-    """Return how far B is shifted right and down, from b = a - dx * da/dx - dy * da/dy by least
-    squares; None if a shift explains too little of the difference."""
+    """Fit b = a - dx * da/dx - dy * da/dy by least squares. Return B's shift (dx, dy) to the right
+    and down; None if a shift explains too little of the difference."""
     part = inner or (slice(None), slice(None))
     grey, other = (one[part].mean(axis=2)[2:-2, 2:-2] for one in (a, b))
     if min(grey.shape) < 8:
@@ -175,7 +175,7 @@ def _guess(a: Array, b: Array, before: Array | None) -> Iterator[tuple[str, str 
 
 
 def _guess_score_sigmoid(a: Array, b: Array) -> Iterator[tuple[str, str | None, Array]]:
-    """Yield [..., rows, 4 or 5 + classes] with a sigmoid over the scores but not the boxes."""
+    """Apply a sigmoid to the scores, but not the boxes, of [..., rows, 4 or 5 + classes]."""
     for first in (4, 5):
         if a.ndim > 1 and a.shape[-1] > first:
             guess = a.copy()
@@ -217,7 +217,7 @@ def classify_detections(
     same: Callable[[Detections, Detections], bool],
     count: int,
 ) -> Kind:
-    """Try other options of ``nms`` (A's, a ``partial``). ``count``: number of A's detections."""
+    """Try other options of A's ``nms`` (a ``partial``). ``count``: number of A's detections."""
     if isinstance(nms, partial):
         options = nms.keywords
         if same(nms.func(candidates, **{**options, "agnostic": not options.get("agnostic")}), b):

@@ -1,4 +1,4 @@
-"""Compare stages one by one. Both sides get A's input, so that a difference arises in the stage."""
+"""Compare stages one by one. Both sides get A's input, so a difference comes from that stage."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def _run(side: Side, slots: Sequence[Image]) -> list[list[Array]]:
 def _worst_output(
     mine: Sequence[Sequence[Array]], theirs: Sequence[Sequence[Array]], tolerance: float
 ) -> tuple[int, int, Deviation]:
-    """Return frame, output and deviation of the first output that differs, else of the worst."""
+    """Return (frame, output, deviation) of the first output that differs, or of the worst one."""
     measured = []
     for at, (ours, others) in enumerate(zip(mine, theirs, strict=True)):
         if len(ours) != len(others):
@@ -228,7 +228,7 @@ def _is_late(
 
 
 class _TensorSearch:
-    """Compares the tensors that both graphs have, each once."""
+    """Compares the tensors that both graphs have. Each is compared only once."""
 
     def __init__(
         self,
@@ -282,7 +282,7 @@ class _TensorSearch:
         return self.describe(point)
 
     def scan(self) -> StageDifference | None:
-        """Find a faulty layer although the outputs agree, which a coarse tolerance may hide."""
+        """Find a faulty layer if the outputs agree. A coarse tolerance may hide a layer's fault."""
         if self._tolerance <= tolerance_of("fp32") or not self._points:
             return None
         self._step("all tensors")

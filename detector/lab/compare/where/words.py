@@ -1,4 +1,4 @@
-"""Turn what the user typed for A and B into two ``Side``, opened as in a run."""
+"""Turn what the user typed for A and B into two ``Side`` objects, opened as in a run."""
 
 from __future__ import annotations
 

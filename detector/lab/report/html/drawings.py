@@ -181,7 +181,8 @@ def lines(
     x_labels: Mapping[float, str] | None = None,
 ) -> str:
     """Draw curves of the CSS classes ``series-0``, ... on axes from 0. ``marks``: label -> x of a
-    vertical line. Up to ``FEW`` points get dots unless ``dense``. ``x_labels``: x -> text."""
+    vertical line. Curves of at most ``FEW`` points get dots, unless ``dense`` is set. ``x_labels``:
+    x -> text."""
     everything = [point for points in series.values() for point in points]
     axes = Axes.around([(0.0, 0.0), *everything], height, width=width)
     places = sorted({x for x, _ in everything})
@@ -263,8 +264,8 @@ def roofline(
 
 @dataclass(slots=True)
 class Axes:
-    """The axes of a plot, with margins for labels at the left and below. They convert data between
-    ``x0``, ``x1`` and ``y0``, ``y1`` to pixels. ``whole``: y has labels only at integers."""
+    """The axes of a plot, with margins for labels at the left and below. They convert x (``x0`` to
+    ``x1``) and y (``y0`` to ``y1``) to pixels. ``whole``: y has labels only at integers."""
 
     x0: float
     x1: float
@@ -378,7 +379,7 @@ def _tick(x: float, y: float, text: str, anchor: str = "middle") -> str:
 
 
 def _short(value: float) -> str:
-    """Format with three significant digits; below 0.001 or from a million, as 1e+06."""
+    """Format with three significant digits. Below 0.001 and from a million on, write 1e+06."""
     if value == 0 or 1e-3 <= abs(value) < 1e6:
         return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
     return f"{value:.0e}"

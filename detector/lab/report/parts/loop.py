@@ -165,8 +165,8 @@ WHAT_IF = How(
     "whatif",
     "what if",
     "In each run one thing changes: a stage is free (its results for the first frames are "
-    "replayed), or overlap, batch or video differs. Unchanged runs come before and after it; the "
-    "gain is the median of the ratios of its FPS to theirs. Nothing is predicted.",
+    "replayed), or overlap, batch or video differs. Unchanged runs come before and after it. The "
+    "gain is the median of the ratios: its FPS / FPS of unchanged runs. Nothing is predicted.",
     "What if",
 )
 INSTRUMENTS = How(

@@ -116,7 +116,7 @@ def layers_table(facts: LayersFacts, count: int | None = None) -> Table:
     if facts.batch > 1:
         title += f"; figures of a batch of {facts.batch}"
     unknown = any(row.utilisation is None for row in rows)
-    note = "-: no FLOPs, or no peak measured for the precision it runs in" if unknown else ""
+    note = "-: the layer has no FLOPs, or its precision has no measured peak" if unknown else ""
     return Table("layers", LAYERS, rows, title, note, most=MAX_LAYERS, rest="layers")
 
 
@@ -270,7 +270,7 @@ def operators_table(facts: TorchFacts) -> Table:
 
 
 def shapes_table(facts: TorchFacts) -> Table:
-    title = "the same by input shape, ms and MB per frame"
+    title = "torch's operators by input shape, ms and MB per frame"
     return _operators(facts, "shapes", facts.by_shape, title)
 
 

@@ -71,7 +71,7 @@ def ledger(session: SavedSession) -> str:
 
 
 def _outside_threads(document: SessionDocument, frames: int) -> str:
-    """State times that are in no bar: the CPU time of library threads, and seconds by phase."""
+    """Describe times that no bar shows: the CPU time of library threads, and seconds by phase."""
     libraries, unbooked = (
         seconds * 1e3 / frames
         for seconds in (document.cpu.library_threads_s, unbooked_cpu_s(document))
@@ -86,7 +86,7 @@ def _outside_threads(document: SessionDocument, frames: int) -> str:
 
 
 def _thread_parts(thread: ThreadRow, stages: Sequence[StageRow]) -> list[tuple[str, str, float]]:
-    """Return (CSS class, label, ms) for a thread's stages, waits and rest: all its wall time."""
+    """Return (CSS class, label, ms) for each part of a thread's wall time: stages, waits, rest."""
     parts = []
     for stage in stages:
         threads = stage.thread.split(",")

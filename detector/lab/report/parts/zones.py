@@ -28,7 +28,7 @@ def zones(session: SavedSession) -> str:
     parts = [table(Table("zones", _columns(rows), rows))] if rows else []
     videos = [source.video for source in document.each if source.zones]
     for number, scene in enumerate(scenes):
-        # Each camera has its own scene, but all cameras are one video.
+        # Each camera has its own scene, but all cameras together count as one video.
         video = videos[min(number, len(videos) - 1)] if videos else None
         source = scene.camera or (video.path if video and len(scenes) > 1 else "")
         prefix = f"{source}: " if source else ""
@@ -103,7 +103,7 @@ def _draw_over_time(scene: SceneHistory, prefix: str) -> list[str]:
 def _draw_lines(
     scene: SceneHistory, values: Mapping[str, Sequence[float]], unit: str, caption: str
 ) -> str:
-    """Draw curves over time. Curves that are always 0 are omitted if others are not."""
+    """Draw curves over time. Curves that are always 0 are omitted, unless all are."""
     series = {
         name: [((i + 0.5) * scene.every_s, float(one)) for i, one in enumerate(values[name])]
         for name in [name for name in values if any(values[name])] or values
@@ -115,7 +115,7 @@ def _draw_lines(
 
 
 def _label_clock(scene: SceneHistory, end_s: float) -> dict[float, str]:
-    """Return labels at round local times, about eight: seconds since the start -> text."""
+    """Return about eight labels at round local times: seconds since the start -> text."""
     step_s = next((one for one in STEPS_S if end_s / one <= 8), STEPS_S[-1])
     labels = {}
     ends = [*(at_s for at_s, _ in scene.clock[1:]), end_s]
