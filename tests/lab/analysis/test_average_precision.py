@@ -134,4 +134,4 @@ def test_figures_at_a_score_use_the_default_confidence():
     assert f"recall_conf{ap.SHOWN_SCORE * 100:.0f}" in names
     for name in ("eval", "evaluation", "compare"):
         schema = json.loads((CHECKOUT / "docs/schema" / f"{name}.json").read_text())
-        assert f"score {ap.SHOWN_SCORE} or more" in str(schema)
+        assert f"scores of {ap.SHOWN_SCORE} or more" in str(schema)
