@@ -188,6 +188,8 @@ def read_value(where: str, leaf: dataclasses.Field[Any], value: Any) -> Any:
         raise UsageError(f"{where}: {quote(value)} is not {_KINDS[kind]}{hint}") from None
     if value == leaf.default:
         return value
+    if value == ():
+        raise UsageError(f"{where}: is empty; give a value, or omit it")
     low, high = leaf.metadata.get("at_least"), leaf.metadata.get("at_most")
     if low is not None and value < low:
         raise UsageError(f"{where}: {quote(value)} is too small; must be at least {low}")
