@@ -28,7 +28,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 METHODS = ("GET", "HEAD", "POST")
-# These need no login, because they reveal nothing about the run.
+# These paths need no login, because they reveal nothing about the run.
 OPEN = frozenset(("/healthz", "/login", "/page.css", "/icon.svg"))
 BODY_BYTES = 8 << 10
 BODY_S = 5.0
@@ -58,8 +58,6 @@ class HttpError(Exception):
 
 
 class Gate:
-    """Passes a request to ``app``, or refuses it."""
-
     def __init__(
         self,
         app: App,

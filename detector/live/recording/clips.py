@@ -106,7 +106,7 @@ class Clips:
         return None
 
     def finish(self) -> None:
-        """End the clip with its connection. If none is open, late detections may start one."""
+        """End the clip with its connection. If no clip is open, late detections may start one."""
         if self._until_ns is not None:
             self._end_clip()
             self._ring.clear()
