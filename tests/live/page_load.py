@@ -184,7 +184,6 @@ def load(port: int, camera: str, requests: int, answers: Answers) -> Iterator[No
         process.wait()
 
 
-# ----------------------------------------------------------------------
 # The process that sends requests.
 
 

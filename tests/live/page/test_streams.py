@@ -55,7 +55,7 @@ def test_many_requests_read_the_figures_once_a_second():
         for _ in range(40):
             assert served.client.ask("/api/streams").status == 200
             assert served.client.ask("/metrics").status == 200
-        assert served.run.reads - before <= 2  # one in flight, and one of the new interval
+        assert served.run.reads - before <= 2  # one read in flight, and one in the new interval
 
 
 def test_a_snapshot_is_the_next_picture(served, monkeypatch):
