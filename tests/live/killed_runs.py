@@ -29,7 +29,7 @@ KEEP_GB = 0.004
 # burst when a stopped run resumes.
 MORE_S = 60.0
 CLIP_S = 10.0
-EARLIEST_S, LATEST_S = 0.3, 12.0  # a process may be killed at this age
+EARLIEST_S, LATEST_S = 0.3, 12.0  # a process is killed at an age between these
 LONGEST_STOP_S = 8.0
 PATIENCE_S = 90.0
 
@@ -44,7 +44,7 @@ class Findings:
     empty: int = 0  # partial recordings without a picture
     adopted: int = 0  # partial recordings that the next run renamed; retention removed others
     removed: int = 0  # finished recordings that retention removed
-    lines: int = 0  # rows and events at the end, all parsed
+    lines: int = 0  # rows and events at the end, which all parse as JSON
     cut: int = 0  # incomplete last lines, because of a kill
     wrong: list[str] = field(default_factory=list)
 

@@ -28,7 +28,7 @@ from measuring.environments import MissingError, environment
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"ultralytics": "ultralytics", "inference": "inference"}
 TITLES = {"ultralytics": "ultralytics LoadStreams", "inference": "inference InferencePipeline"}
-# Requirements of the detector, except numpy and cv2, on which these packages depend.
+# What the detector needs besides numpy and cv2, which the other programs need, too.
 OURS = ("click", "pyyaml", "nvtx", "onnxruntime", "onnx", "rich", "msgspec", "av")
 START_S = 120.0  # time limit for the first picture of all streams
 WARM_S = 3.0
@@ -36,7 +36,7 @@ WARM_S = 3.0
 
 @dataclass(slots=True)
 class Result:
-    """``fps``: rate at which the detector gets pictures of a stream, as a mean over all streams.
+    """``fps``: pictures per second of a stream that the detector gets, as a mean over streams.
     ``age_ms``: p50 and p99 of the times since the program grabbed a picture, as it reports them."""
 
     fps: float

@@ -11,7 +11,7 @@ from tests.live.fake_feeds import MS, Bench, camera
 
 
 def is_accounted_for(collector) -> bool:
-    """Return whether received = handed + dropped for every camera, removed ones too."""
+    """Return whether received = handed + dropped for every camera, even a removed one."""
     return all(
         member.facts().received == member.handed + sum(member.facts().dropped.values())
         for member in [*collector.members(), *collector.gone.values()]
@@ -120,7 +120,7 @@ class TestWindow:
 
 
 def test_pace_counts_each_batch_once():
-    """Two batches of two pictures: 30 ms each, 10 ms of pause between them."""
+    """Two batches of two pictures take 30 ms each, with a pause of 10 ms between them."""
     bench = Bench("a")
     bench.feeds["a"].arrives(4)
     arrivals = [bench.collector.read().arrival for _ in range(4)]
@@ -252,7 +252,7 @@ class TestGivingUp:
 
     @pytest.mark.parametrize("names", ["a", "abc"])
     def test_ends_if_no_camera_sends_a_picture(self, names):
-        """The error mentions each camera: by its own error, or else its address."""
+        """The message has each camera's error, or else its address."""
         bench = self.bench(*names)
         bench.feeds["a"].error = None
         assert self.ends_at_s(bench) == pytest.approx(20.0, abs=0.5)

@@ -142,7 +142,7 @@ class TestCapacity:
 
     @pytest.mark.parametrize("saved", [0.5, 0.9])
     def test_capacity_includes_decoding_that_was_skipped(self, saved):
-        """Compare one camera with all pictures decoded and with some of them skipped."""
+        """Compare a camera whose pictures are all decoded with one that skips some of them."""
         decoding = 0.6
         more = {"stages": {}, "processed": 0.2}
         whole = self.load(cpu=decoding + 0.1, decoding=decoding, **more)

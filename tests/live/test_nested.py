@@ -139,7 +139,7 @@ def test_playlist_that_later_names_another_host_leaks_no_secret(
 def test_login_and_session_cookie_stay_at_their_host(
     web: WebServer, other: WebServer, segments: dict[str, bytes]
 ) -> None:
-    """The server sets a cookie at login and redirects the playlist to another path of its own."""
+    """The server sets a cookie at login and redirects the playlist to another of its own paths."""
     fill(segments, web, other, login=LOGIN)
     web.put("/live.m3u8", status=302, login=LOGIN, headers={"Location": "/deep/list.m3u8"})
     session = {"Set-Cookie": "session=S3cretSes9; path=/"}

@@ -213,7 +213,7 @@ def test_slot_of_live_every_keeps_its_last_picture_at_any_age() -> None:
 @pytest.mark.parametrize(
     ("rate", "arrivals_ms", "expected"),
     [
-        (Fraction(25), [0, 41, 79, 121, 160], [0, 1, 2, 3, 4]),  # its own rate, with jitter
+        (Fraction(25), [0, 41, 79, 121, 160], [0, 1, 2, 3, 4]),  # the camera's rate, with jitter
         (Fraction(10), range(0, 1000, 40), 10),
         (Fraction(25, 2), range(0, 2000, 40), 25),
         (Fraction(1), [0, 500, 1500, 9000, 9040, 10000], [0, 2, 3, 5]),

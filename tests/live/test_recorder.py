@@ -430,7 +430,7 @@ def test_no_limits_remove_no_recording(tmp_path: Path, remaining: Callable[[], l
 
 
 # Steps: (error of the clock in hours, length of the run in hours, number of recordings left), or
-# "again" for another run. At first, 5 of 10 are over 4.5 hours old, and the newest 50 minutes.
+# "again" for another run. At first, 5 of 10 are older than 4.5 hours.
 YEARS = 365 * 24.0
 
 

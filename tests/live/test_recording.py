@@ -1,4 +1,4 @@
-"""Test which pictures are in recordings, by the numbers in them, without threads or waits."""
+"""Test which pictures recordings have, by the numbers in the pictures, without threads or waits."""
 
 from __future__ import annotations
 

@@ -360,7 +360,7 @@ def test_wait_disables_the_start_timeout(feeds):
 
 
 def test_refused_run_keeps_the_folders_of_the_running_one(feeds, loaded, monkeypatch):
-    """Both runs start before one of them has created the camera's folder."""
+    """Both runs start before either of them has created the camera's folder."""
     both, first = threading.Barrier(2), []
 
     def load(*_, **__):

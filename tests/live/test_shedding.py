@@ -370,7 +370,7 @@ def test_pictures_decoded_after_a_skipped_group_are_intact(
         ({}, Terms(cpu_load=CpuLoad(clock=lambda: 0))),
     ],
 )
-def test_every_picture_is_decoded_if_there_is_no_need_to_shed(
+def test_every_picture_is_decoded_if_shedding_is_not_needed(
     clips: dict[str, Path], more: dict[str, Any], terms: Terms | None
 ) -> None:
     feed = ClipFeed(clips["plain"], terms, **more)

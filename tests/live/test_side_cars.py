@@ -469,7 +469,7 @@ def test_retention_removes_boxes_with_their_recording(tmp_path: Path) -> None:
 
 
 def test_full_disk_loses_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole lines are lost; later ones are written, and the run reports it once."""
+    """Only whole lines are lost. Later lines are written, and the run reports the error once."""
     stream = make_stream(tmp_path / "camera.ts", count=40, options={**QUICK, "bf": "0"})
     bench = Bench(tmp_path, Style())
     write, full = os.write, [False]

@@ -49,7 +49,7 @@ class MqttTarget:
 
     name = "MQTT"
     subscribes = False
-    # Whether to publish an event at TOPIC/CAMERA/event.
+    # Selects the events for TOPIC/CAMERA/event.
     accepts: Callable[[Event], bool] = staticmethod(lambda event: True)
 
     def __init__(

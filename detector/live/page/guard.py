@@ -33,7 +33,7 @@ OPEN = frozenset(("/healthz", "/login", "/page.css", "/icon.svg"))
 BODY_BYTES = 8 << 10
 BODY_S = 5.0
 TARGET_BYTES = 2048  # path and query
-RANGE_BYTES = 128  # limit for a Range header, since long ones make some libraries slow
+RANGE_BYTES = 128  # limit for a Range header, because long headers make some libraries slow
 STALLED_S = 20.0  # a client that reads nothing for this long is cut off
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "

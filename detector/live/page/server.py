@@ -92,7 +92,7 @@ class Server:
                 log_level="critical",
                 access_log=False,
                 server_header=False,
-                proxy_headers=False,  # with them, clients could forge their address
+                proxy_headers=False,  # with these headers, clients could forge their address
                 h11_max_incomplete_event_size=HEAD_BYTES,
                 timeout_keep_alive=5,
                 timeout_graceful_shutdown=1,

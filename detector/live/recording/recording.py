@@ -23,7 +23,7 @@ ANNOTATED, COPY, NONE = "annotated", "copy", "none"
 SILENCE_NS = 10 * NS
 # Annotated recordings skip a connection's first sound, because its packets arrive in a burst.
 SETTLE_NS = NS
-# A new size begins a file at most once in this time. Until then, annotated pictures are scaled.
+# A new size begins a file at most once in this time; until then, annotated pictures are scaled.
 LEAST_NS = 10 * NS
 
 

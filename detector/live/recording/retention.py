@@ -1,8 +1,8 @@
 """Deletes old recordings: by age in days, and by GB over all cameras of a run.
 
-The age of recordings made during the run is measured by a clock that nobody can set. The age of
-older files comes from their names and file times. If even the newest of these exceeds the limit,
-the machine's clock may be wrong, so all of them count as new.
+The age of recordings made during the run is measured by a monotonic clock. The age of older
+files comes from their names and file times. If even the newest of these exceeds the limit, the
+machine's clock may be wrong, so all of them count as new.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Key = tuple[Path, float, int]
 
 
 def uptime_s() -> float:
-    """Return seconds on a clock that nobody can set, and that runs while the machine sleeps."""
+    """Return seconds on a monotonic clock that also runs while the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 

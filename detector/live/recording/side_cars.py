@@ -59,7 +59,7 @@ class _Caption:
     arrived_ns: int
     detections: Detections
     size: Size  # height, width
-    hold_ns: int  # longest time to show them
+    hold_ns: int  # longest time to show the detections
 
     @property
     def bytes(self) -> int:

@@ -165,7 +165,7 @@ class SpareBuffers:
             self._by_shape.setdefault(into.shape, []).append(into)
             self._count += 1
         elif into is not None:
-            self._by_shape.clear()  # most of them have sizes that are no longer used
+            self._by_shape.clear()  # most buffers have sizes that are no longer used
             self._count = 0
         if spare := self._by_shape.get(shape):
             self._count -= 1

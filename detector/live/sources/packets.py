@@ -96,7 +96,7 @@ class PacketQueue:
             return item
 
     def drop_group(self) -> None:
-        """Drop packets, also future ones, up to the next key frame."""
+        """Drop queued and future packets, up to the next key frame."""
         with self._changed:
             count = 0
             while self._items and isinstance(item := self._items[0], Received) and not item.is_key:

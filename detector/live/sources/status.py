@@ -13,7 +13,7 @@ SECOND = 1_000_000_000  # ns
 # A camera stalls after this time and this many frame intervals without a picture.
 STALL_S, INTERVALS = 2.0, 3
 LOST_S = 10.0  # reconnect after this time without a picture
-FROZEN_S = 10.0  # frozen after this time of identical pictures; noise makes live ones differ
+FROZEN_S = 10.0  # frozen after this time of identical pictures; noise makes live pictures differ
 RATE_S = 5.0  # the camera's rate is measured over this time
 MOST_ARRIVALS = 1000  # arrivals kept to measure the rate
 BURST_S = 0.05  # pictures that come this soon after the first one were buffered during the opening

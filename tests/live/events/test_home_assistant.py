@@ -80,7 +80,7 @@ def devices(subscriber: Subscriber, camera: str = "door") -> list[set[str]]:
 def test_device_follows_lines_and_cameras_of_the_run(run, tmp_path):
     target, subscriber, port = run
     wait_for(lambda: target._republish)
-    publish(target, processed=0)  # its lines are not known yet
+    publish(target, processed=0)  # the camera's lines are not known yet
     publish(target, ROAD, YARD)
     wait_for(lambda: devices(subscriber))
     values = latest_values(subscriber)

@@ -79,7 +79,7 @@ def test_concurrent_snapshots_share_one_encoding(served, monkeypatch):
     with ThreadPoolExecutor(6) as pool:
         path = "/api/streams/door/snapshot.jpg"
         asked = [pool.submit(served.client.ask, path) for _ in range(6)]
-        wait_for(lambda: len(requested) == 6)  # all of them wait
+        wait_for(lambda: len(requested) == 6)  # all requests wait
         assert served.run.step("door")
     answers = [one.result() for one in asked]
     assert {answer.status for answer in answers} == {200}
