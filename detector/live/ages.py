@@ -20,7 +20,7 @@ from detector.core.types import Arrival
 
 DECODING, WAITING, INFERENCE, WRITING = "decoding", "waiting", "inference", "writing"
 PARTS = (DECODING, WAITING, INFERENCE, WRITING)
-RECENT_NS = 10_000_000_000  # one window; recent ages cover the current and the previous window
+RECENT_NS = 10_000_000_000  # length of a window; recent ages cover the two newest windows
 PENDING = 64  # samples are added to the histogram in batches of this size
 
 
@@ -69,7 +69,7 @@ class AgeSums:
         self.camera: Samples | None = None  # ages by the camera's timestamps, if it sends any
 
     def add(self, arrival: Arrival, outputs: Mapping[str, int], written_ns: int) -> None:
-        """Count one picture. ``outputs``: output's name -> ns when it got the picture."""
+        """Count one picture. ``outputs``: name of an output -> when it got the picture, in ns."""
         self.result.add(arrival.result_ns - arrival.arrived_ns)
         for part, ns in split_age(arrival, written_ns).items():
             self.parts[part].add(ns)

@@ -56,7 +56,7 @@ class Event:
     event: str
     camera: str
     time_s: float
-    since_s: float  # when the presence or state that the event reports began
+    since_s: float  # start of the presence or state that the event reports
     class_name: str | None = None  # None for events of the camera itself
     # Highest number of objects of the class at once. With ``track``: their number in view. With
     # ``zone``: their number in the zone. For "crosses": today's crossings in this direction.
@@ -95,8 +95,8 @@ class ZoneShape(Protocol):
 
 
 class ZoneBook(Protocol):
-    """The counts of a camera or file, kept by the wing tracks. ``finish`` ends the counts. Each
-    call of it returns the last ``Detections.scene``."""
+    """The counts of a camera or file, which ``detector/tracks`` keeps. ``finish`` ends the counts.
+    Each call of ``finish`` returns the last ``Detections.scene``."""
 
     def shapes(self) -> Sequence[ZoneShape]: ...
     def finish(self) -> Any: ...
@@ -113,7 +113,7 @@ class ZoneFigures:
 
     @property
     def today(self) -> tuple[int, int]:
-        """In and out, including earlier runs of today."""
+        """How many went in and out today, including earlier runs."""
         return sum(come for come, _ in self.hours), sum(gone for _, gone in self.hours)
 
 
@@ -135,7 +135,7 @@ class StreamFigures:
     camera_fps: float | None = None
     processed_fps: float | None = None
     size: str | None = None  # 1280x720
-    tiles: str | None = None  # a camera's tiles: 2x2, or none
+    tiles: str | None = None  # the camera's tiles, such as 2x2 or none
     frozen: bool = False
     error: str | None = None
     next_try_s: float | None = None
@@ -155,5 +155,5 @@ class LiveFigures:
     computer_share: float | None = None  # the same for all programs; None if unknown
     capacity: float | None = None  # estimated number of cameras like these that are possible
     bottleneck: str = ""  # a sentence for the user
-    engine_age_s: float | None = None  # since the engine finished a request; 0 if it is idle
+    engine_age_s: float | None = None  # since the engine last finished a request; 0 if it is idle
     events: Mapping[tuple[str, str], int] = field(default_factory=dict)  # receiver, result -> count

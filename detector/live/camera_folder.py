@@ -16,7 +16,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def open_folder(path: Path, depth: int = 1) -> int:
-    """Open or create a folder. Raises OSError if the path's last ``depth`` parts hold a link."""
+    """Open or create a folder. Raises OSError if any of the last ``depth`` parts is a link."""
     above = path.parents[depth - 1]
     above.mkdir(parents=True, exist_ok=True)
     folder = os.open(above, FOLDER)
@@ -87,7 +87,7 @@ def find_free_name(folder: Path, stem: str, suffix: str) -> str:
 
 
 def list_names_of_day(stem: str, day: str, suffix: str) -> list[str]:
-    """Return the names that a day's files can have. A change of columns begins another file."""
+    """Return the possible names of a day's files. A change of columns starts another file."""
     return [f"{stem}-{day}{more}{suffix}" for more in ("", *(f"-{n}" for n in range(2, 10)))]
 
 

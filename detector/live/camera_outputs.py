@@ -63,7 +63,7 @@ class CreatedFolder:
             ) from error
 
     def remove_empty(self, cameras: Iterable[str]) -> None:
-        """Remove empty folders: of these cameras, then others that this run created."""
+        """Remove the empty folders of these cameras, and any other empty folders of this run."""
         for camera in cameras:
             remove_if_empty(self.path / camera)
         for place in self._made:
@@ -153,7 +153,7 @@ class _CameraRecording:
         # Selects the events that start clips. If None, detections start clips.
         self.accepts: Callable[[Event], bool] | None = None
         self._has_event = False
-        # (zone, object) of the objects in view or in a zone. A clip lasts until the set is empty.
+        # (zone, object) for each object in view or in a zone. A clip lasts until the set is empty.
         self._present: set[tuple[str | None, int | str | None]] = set()
         feed.decode_all_while(lambda: self.recorder.wants_pictures)
         self._main: Feed | None = None
@@ -176,7 +176,7 @@ class _CameraRecording:
         if self.accepts is None:
             return
         zone, object_key = event.zone, event.class_name if event.track is None else event.track
-        if event.event in (LEAVES, ENDS):  # without a zone: the object left all zones, too
+        if event.event in (LEAVES, ENDS):  # an event without a zone ends the stay in all zones
             left = {one for one in self._present if one[1] == object_key and zone in (None, one[0])}
             self._present -= left
         if self.accepts(event):
@@ -192,7 +192,7 @@ class _CameraRecording:
 
 
 class CameraEvents:
-    """The event rules of a run, and all receivers. ``more``: further receivers."""
+    """The event rules of a run, and all receivers of its events. ``more``: further receivers."""
 
     def __init__(
         self,

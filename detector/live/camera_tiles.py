@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from detector.core.stages.tiles import FrameTiles
     from detector.core.types import Fit, Frame
 
-ROOM = Tiling((3, 3))  # if cameras differ, the least room of a run, for cameras added later
+ROOM = Tiling((3, 3))  # if cameras differ, a run has at least this room, for cameras added later
 
 
 def choose_tiling(option: Tiling, cameras: Sequence[Camera]) -> Tiling:
-    """Return the run's tiling. If cameras differ, it has room for the camera with most inputs."""
+    """Return the run's tiling. If cameras differ, there is room for the one with most inputs."""
     own = [Tiling.parse(camera.tiles) for camera in cameras if camera.tiles is not None]
     return replace(option, most=max(one.inputs for one in (ROOM, option, *own))) if own else option
 

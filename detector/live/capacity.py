@@ -26,18 +26,17 @@ from detector.core.timeline.order import INFERENCE, READING, WRITING, grouped
 NAMES = {READING: "Reading", INFERENCE: "Inference", WRITING: "Writing"}
 CPU = "The CPU"
 LEAST = 0.001  # smaller shares count as unknown
-DROPPING = 0.02  # if more than this share of pictures is dropped, we report a limit
+DROPPING = 0.02  # if more than this share of pictures is dropped, we say what limits the run
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
     """The resources used in a span of time, as shares, 0 to 1.
 
-    ``stages``: busy time of each stage, as a mean over its workers. ``cpu``: use of all cores by
-    this process. ``decoding``: the feeds' part of it. ``others``: use by other programs, 0 if
-    unknown. Of the pictures that arrived, ``processed`` were detected, ``dropped`` were dropped for
-    lack of time, and ``decoded`` were not skipped by load shedding.
-    """
+    ``stages``: busy time of each stage, as a mean over its workers. ``cpu``: this process's use of
+    all cores. ``decoding``: the part of ``cpu`` that the feeds need. ``others``: other programs'
+    use of all cores, 0 if unknown. Of the pictures that arrived, ``processed`` were detected,
+    ``dropped`` were dropped for lack of time, and ``decoded`` were not skipped by load shedding."""
 
     cameras: int  # number of live cameras
     stages: Mapping[str, float]

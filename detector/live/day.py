@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Timeline rows per stage and thread in a session: six minutes at 25 FPS.
 ROWS = 10_000
-FEED_ROWS = 100  # rows of the decoders' spans; only their sums are read
+FEED_ROWS = 100  # rows for the decoders' spans; few, because only sums of the spans are read
 
 
 def today() -> str:
@@ -36,7 +36,7 @@ def today() -> str:
 
 
 class EndOfDay(threading.Event):
-    """Set when the day ends or the run stops. ``day_ended`` tells which."""
+    """An event that is set when the day ends or the run stops. ``day_ended`` tells which."""
 
     def __init__(self, stop: threading.Event) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ def begin_day(options: LiveOptions, plan: RunPlan, path: str, stop: threading.Ev
 
 @dataclass(frozen=True, slots=True)
 class DecodingSums:
-    """Sums of all feeds' decoding. ``calls``: thread -> packets that it decoded."""
+    """Sums over all decoding threads. ``calls``: thread -> number of packets that it decoded."""
 
     calls: Mapping[str, int] = field(default_factory=dict)
     busy_ns: int = 0

@@ -53,7 +53,7 @@ class CameraTally:
     live_ns: int = 0  # today's time while the camera was live or its pictures were processed
     rate_ns: float = 0.0  # integral of the camera's rate over ``rated_ns``
     rated_ns: int = 0  # today's time with a known rate
-    # The run's counts at the beginning of the day, and at its summary, where the next day begins.
+    # The run's counts when the day began, and at its summary; the next day counts from there.
     before: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
     at_summary: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
 
@@ -126,7 +126,7 @@ class UsageSums:
             decoded=1 - self.undecoded / self.received if self.received > 0 else 1.0,
             processed=min(1.0, self.written / self.wanted) if self.wanted > 0 else 0.0,
             dropped=min(1.0, self.dropped / self.wanted) if self.wanted > 0 else 0.0,
-            # At most the time that this program did not use. Includes time taken by a VM's host.
+            # Includes time taken by a VM's host. Limited to the time that this program did not use.
             others=max(0.0, min(self.others_ns, cores * self.passed_ns - self.cpu_ns))
             / self.passed_ns
             / cores,
@@ -135,7 +135,7 @@ class UsageSums:
 
 class LiveStatus:
     """The counters of a run. ``clock``: ns, see ``Arrival``. ``decoding`` and ``machine_clock``
-    return the CPU ns of the feeds and of all programs. ``tiles``: the default."""
+    return the CPU time, in ns, of the feeds and of all programs. ``tiles``: cameras' default."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class LiveStatus:
         self._sampled_ns: int | None = None
         # When the engine gave its last result, and when it was last idle.
         self._inferred_ns = self._idle_ns = self._started_ns
-        self._day_sums = UsageSums()  # today, while any camera was live
+        self._day_sums = UsageSums()  # sums of today, over the time with a live camera
         self.live_ns = 0  # today's time with a live camera
 
     def begin_day(self, timeline: Timeline | OffTimeline) -> None:
@@ -178,7 +178,7 @@ class LiveStatus:
     def note(
         self, frame: Frame, detections: Detections, outputs: Mapping[str, int], written_ns: int
     ) -> None:
-        """Count a detected picture. ``outputs``: output's name -> ns when it got the picture."""
+        """Count a detected picture. ``outputs``: output -> when it received the picture, in ns."""
         arrival = frame.arrival
         assert arrival is not None
         with self._lock:
@@ -189,7 +189,6 @@ class LiveStatus:
         tally.ages.add(arrival, outputs, written_ns)
 
     def sample(self) -> None:
-        """Sample all counters."""
         now = self._clock()
         with self._lock:
             passed = 0 if self._sampled_ns is None else now - self._sampled_ns
@@ -280,8 +279,8 @@ class LiveStatus:
         outputs: Mapping[str, Mapping[str, str]],
         counts: Mapping[str, Mapping[str, Mapping[str, int]]] | None = None,
     ) -> list[StreamSummary]:
-        """Return today's summaries of all cameras, also removed ones. ``outputs``: camera -> kind
-        -> path; ``counts``: camera -> kind -> counts."""
+        """Return today's summaries of all cameras, including removed ones. ``outputs``: camera ->
+        kind -> path; ``counts``: camera -> kind -> counts."""
         with self._lock:
             return [
                 self._summary(
@@ -341,7 +340,7 @@ class LiveStatus:
             output_counts={kind: dict(one) for kind, one in counts.items()},
         )
 
-    # Callers hold the lock.
+    # Callers of these methods hold the lock.
 
     def _in_flight(self) -> int:
         """Return the number of pictures that the loop took but has not finished."""
@@ -369,7 +368,7 @@ class LiveStatus:
         return counts, dict(dropped)
 
     def _stages(self) -> tuple[dict[str, int], int, int]:
-        """Return stages' busy times, the number of workers, and the time with any inference."""
+        """Return stages' busy times, the number of workers, and how long any inference ran."""
         if isinstance(self._timeline, OffTimeline):
             return {}, 1, 0
         stages: dict[str, int] = {}

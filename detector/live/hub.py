@@ -19,7 +19,7 @@ from detector.core.types import Detections, Frame, Image
 from detector.live.base import Event, LiveFigures
 
 WIDTHS = (320, 640, 960, 1280, 1920)  # pixels; a requested width is rounded up to one of these
-QUALITY = 80  # of JPEG: 25 to 60 kB at a width of 640
+QUALITY = 80  # JPEG quality, 0 to 100; a picture 640 pixels wide takes 25 to 60 kB
 RATE = 25.0  # pictures per second, maximum and default
 EVENTS_KEPT = 200
 EVENTS_WAITING = 100  # per subscriber; if more are queued, the oldest is lost and counted
@@ -67,8 +67,6 @@ class _CameraChannel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HubWatch:
-    """A viewer of one or more cameras."""
-
     cameras: frozenset[str]
     interval_ns: int  # between pictures
 
@@ -118,7 +116,6 @@ class Hub:
         self.encoded_bytes = 0
 
     def figures_from(self, provider: Callable[[], LiveFigures]) -> None:
-        """Set the function that returns the figures."""
         self._figures = provider
 
     def wants_pictures(self, camera: str) -> bool:
@@ -136,11 +133,11 @@ class Hub:
             self.keep(frame.arrival.camera, frame, frame.arrival.utc_s, len(detections))
 
     def keep(self, camera: str, frame: Frame, utc_s: float, objects: int) -> None:
-        """Keep a frame like ``show``, with its Unix time and number of objects."""
+        """Keep a frame, as ``show`` does, with its Unix time and number of objects."""
         channel = self._channel(camera)
         if not channel.draw_next:
             return
-        # Clear requests before the copy, so that later ones get the next picture.
+        # Clear requests before the copy, so that later requests get the next picture.
         channel.draw_next = channel.requested = False
         now = self._clock_ns()
         if not channel.number:  # when a run's next file begins, free pictures of earlier files

@@ -19,8 +19,8 @@ from detector.live.sources.base import Terms
 from detector.live.sources.cameras import is_camera_list
 
 FOLDER = "live"  # default folder of outputs; sessions are in runs/live
+DRAWN = "zones.yaml"  # file in FOLDER: the lines and zones that viewers of the page drew
 # --quality -> x264 preset. There are no B-frames, because recordings are encoded without delay.
-DRAWN = "zones.yaml"  # in that folder: lines and zones that viewers of the page drew
 PRESETS = {"fast": "ultrafast", "balanced": "superfast", "small": "veryfast"}
 CRF = 23
 
@@ -29,7 +29,7 @@ Stamp = tuple[int, int, int] | None
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
-    """The options. ``specs``: cameras and camera lists. ``folder`` of outputs; None: no outputs.
+    """The options. ``specs``: cameras and camera lists. ``folder``: for outputs; None: no outputs.
     ``lists``: path of each camera list -> its ``stamp``, taken before the list is read."""
 
     specs: tuple[str, ...]

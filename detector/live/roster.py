@@ -41,7 +41,7 @@ class Roster:
         self.listed: list[Camera] = []  # from the command line and cameras.yaml
         self.lists = dict(options.lists)
         self._off: set[str] = set()  # cameras that a user stopped
-        self._changing = threading.Lock()  # the page and the monitor change cameras
+        self._changing = threading.Lock()  # because the page and the monitor may change cameras
         self._ended = False
         self._nms = plan.stages()[2]
         self._router: Router | None = None
@@ -84,7 +84,6 @@ class Roster:
         return None if ids is None else frozenset(ids)
 
     def classes(self) -> dict[str, list[str]]:
-        """Return the names of the classes that each listed camera keeps."""
         names = self._plan.network.names
         ids = {one.name: self._class_ids(one) or range(len(names)) for one in self.listed}
         return {camera: [names[i] for i in sorted(ids)] for camera, ids in ids.items()}

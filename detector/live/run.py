@@ -110,8 +110,7 @@ def detect_live(
     """Run all cameras until a signal, --duration, --frames or their end.
 
     The result's summary covers the last day. Raises DetectVideoError for errors before the loop
-    starts; ``RunResult.errors`` contains later errors.
-    """
+    starts; ``RunResult.errors`` contains later errors."""
     timer = PhaseTimer()
     timer.seconds["import"] = process_age_s() or 0.0
     with guarded(), reload_on_signal() as reload:
@@ -311,7 +310,8 @@ class _LiveRun:
         parts = plan.parts(self._source)
         return replace(
             parts,
-            # More requests let pictures go stale; one more than workers keeps the engine busy.
+            # More requests would let pictures go stale. One more than there are workers keeps the
+            # engine busy.
             requests=parts.requests[: parts.concurrency + 1] if fresh else parts.requests,
             nms=self.roster.nms,
             annotate=self._router.annotate,
@@ -327,8 +327,8 @@ class _LiveRun:
         return [name for one in counting for name in one.zones_of(camera)]
 
     def _draw(self, camera: str, drawing: str) -> tuple[str, str]:
-        """Store lines and zones that a viewer drew, and count with them from now on. Return a
-        description of the changes, and the file."""
+        """Store lines and zones that a viewer drew, and use them for counting from now on. Return
+        a description of the changes, and the file."""
         from detector.core.stages import between
 
         folder, zones = self._options.folder, self._plan.as_asked.value("zones", None)
@@ -403,7 +403,7 @@ class _LiveRun:
         )
 
     def _info(self) -> SourceInfo:
-        """Describe the run as one source, by the first camera with a known size."""
+        """Describe the run as one source, like its first camera whose size is known."""
         info = self._source.info
         for facts in self.roster.states().values():
             if facts.width and facts.height:
@@ -442,7 +442,7 @@ class _LiveRun:
         self._router.tick(states, time.perf_counter_ns(), time.time())
 
     def _log(self, error: Exception) -> None:
-        """Log an error into the session and print it once, as it may recur."""
+        """Log an error in the session and print it, but only once, because it may recur."""
         if (text := f"{type(error).__name__}: {error}") not in self._logged_errors:
             self._logged_errors.add(text)
             if self._day is not None:

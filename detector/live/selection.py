@@ -31,7 +31,8 @@ def keep(
     masks: Sequence[Polygon],
     classes: Collection[int] | None,
 ) -> Detections:
-    """Drop detections not in ``classes``, or centred in one of ``masks`` (polygons, 0 to 1)."""
+    """Drop detections of classes not in ``classes``, or whose centre is in one of ``masks``, which
+    are polygons with coordinates from 0 to 1."""
     if not len(detections) or (not masks and classes is None):
         return detections
     chosen = np.ones(len(detections), bool)

@@ -21,7 +21,7 @@ from detector.live.sources.base import Camera
 
 
 class _DayCsv(DayRows):
-    """Writes the rows of a video file, but with UTC times: ``time_s`` becomes ``time_utc``."""
+    """Writes the same rows as for a video file, but with ``time_utc`` in place of ``time_s``."""
 
     suffix = ".csv"
 

@@ -70,7 +70,7 @@ def check_broker(folder: Path, kind: str, seconds: float) -> PeerOutcome:
 
 
 def check_readers(folder: Path, readers: int, minutes: float) -> tuple[PeerOutcome, list[Sample]]:
-    """Run with ``readers`` slow readers of each kind. Also return a sample every second."""
+    """Run with ``readers`` slow readers of each kind. Also return samples, one per second."""
     outcome = PeerOutcome(f"{readers} visitors of each way")
     with watched_run(folder, "--serve", "127.0.0.1:0") as program:
         with slow_readers(page_port(program), readers) as crowd:
@@ -159,7 +159,8 @@ class Crowd:
             self.over.wait(0.5)
 
     def _hold_open(self, connection: socket.socket, reads: bool) -> None:
-        """Hold until cut off. A client that does not read never notices, so the time is limited."""
+        """Hold the connection until it is cut off. A client that does not read does not notice,
+        so it leaves after some time."""
         for _ in range(STAY_S):
             if self.over.wait(1.0) or (reads and not connection.recv(1)):
                 return

@@ -1,7 +1,7 @@
-"""Measure how cameras recover, and ages by a clock in the pictures (for ``scripts/live_check``).
+"""Measure how cameras recover, and compare ages with a clock in the pictures.
 
-Each server is a separate process. These are not tests: the measurements take minutes and need an
-otherwise idle machine.
+``scripts/live_check`` uses this. Each server is a separate process. The measurements take minutes
+and need an otherwise idle machine, so they are not tests.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ LOGIN = "admin:sw0rdf1sh"
 class Recoveries:
     """``seen``: how often an event reported the outage while it lasted. ``back_s``: seconds from
     the server's return (for a stall: just before it resumed) to the arrival of the next picture
-    that got a row; None if none came in time. ``quiet_ms``, ``disturbed_ms``: p99 age of each
-    camera without faults, before and during the faults of the first camera."""
+    that got a row; None if no picture came in time. ``quiet_ms``, ``disturbed_ms``: 99th percentile
+    of the ages of each other camera, before and during the faults of the first one."""
 
     seen: Counter[str] = field(default_factory=Counter)
     back_s: dict[str, list[float | None]] = field(
@@ -110,7 +110,7 @@ def _interrupt(server: RtspServer, what: str, moments: random.Random) -> tuple[f
 
 
 def _was_down(run: Program, name: str, began_s: float, back_s: float) -> bool:
-    """Return whether an event is from the time of the outage. It is written a little later."""
+    """Return whether an event has a time within the outage. It is written a little later."""
     while True:
         is_late = time.time() > back_s + 2
         for row in run.lines(name, "events"):

@@ -170,8 +170,8 @@ KINDS: dict[str, Callable[[Visit], None]] = {
     "noise": _noise,
     "another protocol": _send(b"HTTP/1.1 400 Bad Request\r\n\r\n", leave=True),
     "zeros": _send(bytes(4096)),
-    "cut greeting": _send(b"\x20\x02\x00"),
-    "cut greeting, and leaves": _send(b"\x20\x02\x00", leave=True),
+    "truncated greeting": _send(b"\x20\x02\x00"),
+    "truncated greeting, then leaves": _send(b"\x20\x02\x00", leave=True),
     "empty greeting": _send(b"\x20\x00"),
     "long greeting": _send(b"\x20\x05\x00\x00\x00\x00\x00"),
     "packet length of five bytes": _send(b"\x20\xff\xff\xff\xff\x7f"),
@@ -193,14 +193,14 @@ KINDS: dict[str, Callable[[Visit], None]] = {
     ),
     "receipts": _flood(lambda: (b"\x50\x02" + struct.pack("!H", n & 0xFFFF) for n in count(1))),
     "releases": _flood(lambda: (b"\x62\x02" + struct.pack("!H", n & 0xFFFF) for n in count(1))),
-    "cut acknowledgements": _answer_each(b"\x40\x00\x40\x01\x00"),
+    "truncated acknowledgements": _answer_each(b"\x40\x00\x40\x01\x00"),
     "an unknown command": _answer_each(b"\x00\x00"),
     "subscriptions": _answer_each(b"\x90\x03\x00\x01\x80\xb0\x00"),
     "disconnects": _answer_each(b"\xe0\x00"),
 }
-# Kinds with which the connection may stay open, as it does no harm.
+# With these kinds the connection may stay open, because they do no harm.
 PATIENT = {
-    "never answers", "never reads", "never acknowledges", "drips", "cut greeting",
+    "never answers", "never reads", "never acknowledges", "drips", "truncated greeting",
     "a topic that is too long", "a topic of invalid UTF-8",
 }  # fmt: skip
 

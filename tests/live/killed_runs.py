@@ -29,7 +29,7 @@ KEEP_GB = 0.004
 # burst when a stopped run resumes.
 MORE_S = 60.0
 CLIP_S = 10.0
-EARLIEST_S, LATEST_S = 0.3, 12.0  # when a process may be killed, from its start
+EARLIEST_S, LATEST_S = 0.3, 12.0  # a process is killed at an age between these
 LONGEST_STOP_S = 8.0
 PATIENCE_S = 90.0
 
@@ -39,13 +39,13 @@ class Findings:
     times: int = 0
     finished: int = 0  # recordings with final names, each decoded to its end
     pictures: int = 0  # in finished recordings
-    damaged: int = 0  # damaged packets in these: a camera drops data that is not read in time
+    damaged: int = 0  # damaged packets in these files: cameras drop data that is not read in time
     partial: int = 0  # partial recordings
     empty: int = 0  # partial recordings without a picture
     adopted: int = 0  # partial recordings that the next run renamed; retention removed others
     removed: int = 0  # finished recordings that retention removed
-    lines: int = 0  # rows and events at the end, all parsed
-    cut: int = 0  # last lines that a kill cut
+    lines: int = 0  # rows and events at the end, which all parse as JSON
+    cut: int = 0  # incomplete last lines, because of a kill
     wrong: list[str] = field(default_factory=list)
 
 

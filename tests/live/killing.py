@@ -1,8 +1,9 @@
 """Kill a recording process at a random moment, then read every file that it wrote.
 
-``python -m tests.live.killing FOLDER STREAM`` records until it is killed: camera ``copy`` gets the
-stream's packets and a boxes file, ``annotated`` numbered pictures, and ``rows`` rows, all at 25
-FPS. ``kill_once`` starts the process, kills it, and measures the loss.
+``python -m tests.live.killing FOLDER STREAM`` records until it is killed. Camera ``copy`` records
+the stream's packets and a boxes file, camera ``annotated`` records numbered pictures, and camera
+``rows`` writes only rows. All have 25 FPS. ``kill_once`` starts the process, kills it, and measures
+the loss.
 """
 
 from __future__ import annotations

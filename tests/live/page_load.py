@@ -1,6 +1,6 @@
 """Measure what viewers of the page cost a run: requests, slow clients and a frozen browser.
 
-python -m tests.live.page_load PORT CAMERA REQUESTS    loads a page until its input ends
+python -m tests.live.page_load PORT CAMERA REQUESTS    sends requests until standard input ends
 """
 
 from __future__ import annotations
@@ -184,7 +184,6 @@ def load(port: int, camera: str, requests: int, answers: Answers) -> Iterator[No
         process.wait()
 
 
-# ----------------------------------------------------------------------
 # The process that sends requests.
 
 

@@ -43,7 +43,7 @@ TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """Network conditions. ``loss``: share of packets, at both ends. ``delay_ms`` from the cameras
+    """Network conditions. ``loss``: share of packets lost at each end. ``delay_ms``: from cameras
     to the program, plus or minus ``jitter_ms``. ``ordered``: no packet overtakes another."""
 
     name: str
@@ -90,7 +90,6 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
 
 
-# ----------------------------------------------------------------------
 # The two namespaces and their connection.
 
 
@@ -183,7 +182,6 @@ def count_packets(namespace: str) -> tuple[int, int]:
     return int(counts[0]), int(counts[1])
 
 
-# ----------------------------------------------------------------------
 # The relay.
 
 
@@ -236,15 +234,12 @@ def serve_mjpeg(address: str) -> None:
         threading.Event().wait()
 
 
-# ----------------------------------------------------------------------
 # Cameras behind such a network.
 
 
 def check_network(folder: Path, weather: Weather, seconds: float, engine: str) -> Outcome:
-    """Run three cameras: RTSP over TCP, RTSP over UDP, and MJPEG over HTTP.
-
-    Raises UnavailableError.
-    """
+    """Run three cameras: RTSP over TCP, RTSP over UDP, and MJPEG over HTTP. Raises
+    UnavailableError."""
     need_rtsp()
     outcome = Outcome(weather)
     # The pictures are small, because TCP gets little through if 5% of packets are lost.

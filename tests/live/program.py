@@ -36,10 +36,8 @@ class Sample:
 
 class Program:
     """A running detect-video with its own folder. ``prefix``: the start of its command line, such
-    as ``ip netns exec NAME``. ``environment`` is added to our own.
-
-    Unless ``options`` contain ``--json``, it prints each change of a camera to standard error.
-    """
+    as ``ip netns exec NAME``. ``environment`` is added to our own. Unless ``options`` contain
+    ``--json``, it prints each change of a camera to standard error."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Measure other programs that read many streams, with this project's detector as their callback.
 
 Each has its own environment and is used as its documentation says:
-``ultralytics.data.loaders.LoadStreams`` yields one picture of every stream at a time,
+``ultralytics.data.loaders.LoadStreams`` yields one picture of every stream at a time, and
 ``inference.InferencePipeline.init_with_custom_logic`` calls a function with new pictures.
 
     PYTHON tests/live/rivals.py ultralytics|inference SECONDS ENGINE URL...
@@ -28,7 +28,7 @@ from measuring.environments import MissingError, environment
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"ultralytics": "ultralytics", "inference": "inference"}
 TITLES = {"ultralytics": "ultralytics LoadStreams", "inference": "inference InferencePipeline"}
-# Requirements of the detector, except numpy and cv2, on which these packages depend.
+# What the detector needs besides numpy and cv2, which the other programs need, too.
 OURS = ("click", "pyyaml", "nvtx", "onnxruntime", "onnx", "rich", "msgspec", "av")
 START_S = 120.0  # time limit for the first picture of all streams
 WARM_S = 3.0
@@ -36,8 +36,8 @@ WARM_S = 3.0
 
 @dataclass(slots=True)
 class Result:
-    """``fps``: mean rate of each stream's pictures handed to the detector. ``age_ms``: p50 and p99
-    of the time since the program grabbed the picture, as it reports."""
+    """``fps``: pictures per second of a stream that the detector gets, as a mean over streams.
+    ``age_ms``: p50 and p99 of the times since the program grabbed a picture, as it reports them."""
 
     fps: float
     slowest_fps: float

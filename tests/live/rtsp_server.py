@@ -32,7 +32,7 @@ LAUNCH = (
 
 class Playlist:
     def __init__(self, files):
-        self.units = []  # (bytes, pts, dts) of the first pass, in ns
+        self.units = []  # (bytes, pts, dts) of the first pass; times in ns
         start = 0
         for file in files:
             data, index = Path(file).read_bytes(), json.loads(Path(f"{file}.json").read_text())

@@ -119,9 +119,7 @@ def need_rtsp() -> None:
 
 class RtspServer:
     """A server process that can be killed and started repeatedly, always on the same port.
-
-    ``prefix``: the start of its command line, such as ``ip netns exec NAME``.
-    """
+    ``prefix``: the start of its command line, such as ``ip netns exec NAME``."""
 
     def __init__(
         self,
@@ -281,7 +279,7 @@ def http(host: str = "127.0.0.1") -> Iterator[HttpServer]:
 
 @contextmanager
 def lossy_relay(to_port: int, lost: float, seed: int = 1) -> Iterator[int]:
-    """Relay datagrams to ``to_port`` except for a lost share; yield the port."""
+    """Relay datagrams to ``to_port``, but lose the share ``lost``. Yield the port to send to."""
     random = Random(seed)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as relay:
         relay.bind(("127.0.0.1", 0))

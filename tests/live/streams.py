@@ -109,7 +109,7 @@ def make_stream(
 def make_stream_of_sizes(
     folder: Path, codec: str, sizes: Sequence[tuple[int, int]], count: int, **more: Any
 ) -> Path:
-    """Make a byte stream of ``count`` pictures of each size, as of a camera that changes sizes."""
+    """Make a byte stream of ``count`` pictures of each size, as of a camera that changes size."""
     suffix = ".h264" if codec == "libx264" else ".mjpeg"
     path = folder / f"sizes{suffix}"
     with path.open("wb") as file:
@@ -134,8 +134,7 @@ def frame_at(
     name: str = "yard",
 ) -> Frame:
     """Return a picture that arrived ``seconds`` after zero on the monotonic clock. ``utc_s``: its
-    Unix time; None: 2026-01-31 12:00:00 UTC plus ``seconds``.
-    """
+    Unix time; None: 2026-01-31 12:00:00 UTC plus ``seconds``."""
     utc = START_S + seconds if utc_s is None else utc_s
     return Frame(
         index=number,

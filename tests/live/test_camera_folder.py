@@ -45,7 +45,7 @@ WRITERS = {
         ("recorder", "yard/video", "mine"),
         ("recorder", "yard", "mine"),
     ],
-    ids=["rows", "today", "camera", "counts", "events", "video", "camera of a recording"],
+    ids=["rows", "rows of today", "folder", "counts", "events", "video", "folder with video"],
 )
 def test_no_output_follows_a_link(tmp_path, kind, link, to, notices):
     (tmp_path / "mine").mkdir()
@@ -81,7 +81,7 @@ def test_folder_is_locked_even_if_another_run_removed_it_first(kind, tmp_path, m
     OPENERS[kind](tmp_path, print).close()
 
 
-def test_runs_before_and_after_a_moved_folder_write_separate_rows(tmp_path, monkeypatch):
+def test_two_runs_write_separate_rows_if_the_folder_is_moved_between_them(tmp_path, monkeypatch):
     runs = [OPENERS["rows"](tmp_path, print)]
 
     def move_once(path, file):

@@ -1,4 +1,4 @@
-"""Test that options of cameras are refused for files: users would expect alerts in vain."""
+"""Test that options of cameras are refused for files, as users would expect alerts in vain."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_option_of_cameras_is_refused_for_a_file(name: str):
         refuse_camera_options([__file__], config(**arguments), arguments)
 
 
-def test_config_file_is_refused_only_for_options_turned_on():
+def test_config_file_is_refused_only_for_options_that_it_turns_on():
     refuse_camera_options([__file__], config(policy="latest", clips=False, segment=10))
     with pytest.raises(UsageError, match="--mqtt is for cameras"):
         refuse_camera_options([__file__], config(mqtt="mqtt://host/topic"))
@@ -60,7 +60,7 @@ def test_config_file_is_refused_only_for_options_turned_on():
         refuse_camera_options([str(Path(__file__).parent)], config(clips=True))
 
 
-def test_options_turned_off_or_shared_with_files_are_accepted():
+def test_options_that_are_turned_off_or_also_apply_to_files_are_accepted():
     off = {"clips": False, "repeat": False, "serve": "8080", "page_hosts": ["a"]}
     refuse_camera_options([__file__], config(**off), off)
 
@@ -73,7 +73,7 @@ def test_command_refuses_before_it_loads_anything(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["in.mp4"]
 
 
-def test_lines_drawn_in_an_earlier_run_count_again(tmp_path: Path, monkeypatch):
+def test_lines_drawn_in_an_earlier_run_are_used_again(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert with_drawn_zones(config()).value("zones") is None
     Path("live").mkdir()

@@ -52,7 +52,6 @@ def test_equal_tiles_need_no_mixed_requests():
         run.check(camera("b", tiles="none"))
 
 
-# ----------------------------------------------------------------------
 # Requests with several inputs per picture.
 
 
@@ -86,12 +85,11 @@ def test_mixed_request_infers_the_given_number_of_inputs_per_row(batch, calls):
     assert len(inner.calls) == -(-sum(counts) // batch)
 
 
-# ----------------------------------------------------------------------
 # Whole runs.
 
 
 @pytest.mark.slow
-def test_run_infers_tiles_of_only_the_camera_that_has_them(tmp_path):
+def test_run_infers_tiles_only_for_the_camera_that_has_them(tmp_path):
     (tmp_path / "cameras.yaml").write_text(
         f"cameras:\n  - {{name: far, url: {STREET}}}\n"
         f"  - {{name: own, url: {STREET}, tiles: 1x2, rate: 1}}\n"

@@ -190,7 +190,7 @@ def test_addresses_get_names_without_their_secrets() -> None:
     keyed = [f"rtmp://h/live/S3cretKey{n}" for n in range(2)]
     specs = ["rtsp://h/Channels/101?token=S3cret", "rtsp://u:S3cret@h/user=me&password=S3cret_x"]
     names = [camera.name for camera in make_cameras([*keyed, *specs])]
-    assert names == ["h-2", "h-3", "h-101", "h-4"], "the stream key is no part of the name"
+    assert names == ["h-2", "h-3", "h-101", "h-4"], "names must not contain the stream key"
 
 
 def test_lists_and_addresses_can_be_combined(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.live.fake_feeds import MS, Bench, camera
 
 
 def is_accounted_for(collector) -> bool:
-    """Return whether received = handed + dropped for every camera, removed ones too."""
+    """Return whether received = handed + dropped for every camera, even a removed one."""
     return all(
         member.facts().received == member.handed + sum(member.facts().dropped.values())
         for member in [*collector.members(), *collector.gone.values()]
@@ -29,7 +29,7 @@ def test_pictures_of_a_camera_keep_their_order():
 
 
 def test_camera_with_many_pictures_does_not_delay_others():
-    """The camera has ten pictures, but every round includes all cameras."""
+    """One camera has ten pictures, but every round includes all cameras."""
     bench = Bench("greedy", "a", "b")
     bench.feeds["greedy"].arrives(10)
     bench.feeds["a"].arrives(2)
@@ -119,8 +119,8 @@ class TestWindow:
         assert bench.batch(4) == [("a", 0), ("a", 1), ("a", 2), ("a", 3)]
 
 
-def test_pace_counts_a_batch_once():
-    """Two batches of two pictures: 30 ms each, 10 ms of pause between them."""
+def test_pace_counts_each_batch_once():
+    """Two batches of two pictures take 30 ms each, with a pause of 10 ms between them."""
     bench = Bench("a")
     bench.feeds["a"].arrives(4)
     arrivals = [bench.collector.read().arrival for _ in range(4)]
@@ -229,7 +229,7 @@ def test_buffers_are_reused_for_each_picture_size():
             ids.add(id(frame.image))
             into = frame.image
     assert {image.shape for _, image in buffers} == {(8, 8, 3), (8, 16, 3)}
-    assert len(ids) <= 3, "two sizes in turn need no new buffer each time"
+    assert len(ids) <= 3, "pictures of alternating sizes reuse buffers"
 
 
 class TestGivingUp:
@@ -252,7 +252,7 @@ class TestGivingUp:
 
     @pytest.mark.parametrize("names", ["a", "abc"])
     def test_ends_if_no_camera_sends_a_picture(self, names):
-        """The error mentions each camera: by its own error, or else its address."""
+        """The message has each camera's error, or else its address."""
         bench = self.bench(*names)
         bench.feeds["a"].error = None
         assert self.ends_at_s(bench) == pytest.approx(20.0, abs=0.5)

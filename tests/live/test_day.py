@@ -1,4 +1,4 @@
-"""Test that a day's rows, counts and recordings of a camera add up, on clocks that the test sets.
+"""Test that the rows, counts and recordings of a day add up, on clocks that the test sets.
 
 Once an hour a person crosses a line. The real collector, stages, outputs, events and retention are
 called in turn in one thread, so that a day takes no time.

@@ -50,7 +50,7 @@ class TestAges:
         parts = split_age(make_arrival(decoded=0), 50 * MS)  # decoding time unknown
         assert (parts["decoding"], sum(parts.values())) == (0, 50 * MS)
 
-    def test_percentiles_of_result_parts_and_outputs(self):
+    def test_result_and_its_parts_and_outputs_have_percentiles(self):
         ages = FrameAges(0)
         for age in range(1, 301):
             arrival = make_arrival(result=age, inferred=age, began=0, decoded=0, taken=0)
@@ -113,13 +113,13 @@ class TestCapacity:
         assert capacity(self.load(cpu=0.8)) == pytest.approx(2.5)
         assert sentence(self.load(cpu=0.8)).startswith(CPU)
 
-    def test_run_that_drops_half_has_capacity_for_half_the_cameras(self):
+    def test_half_of_the_cameras_are_possible_if_half_of_the_pictures_are_dropped(self):
         load = self.load(stages={"infer": 1.0}, processed=0.5, dropped=0.5)
         assert capacity(load) == pytest.approx(1.0)
         assert "50% of the frames" in sentence(load)
 
     @pytest.mark.parametrize("busy", [0.0, 0.3, 0.59, 1.0])
-    def test_capacity_of_a_run_that_drops_is_below_its_load(self, busy):
+    def test_capacity_is_below_the_number_of_cameras_if_pictures_are_dropped(self, busy):
         """35% of the frames are dropped, although busy times suggest room for more."""
         load = self.load(
             cameras=1, stages={"infer": busy}, cpu=0.1, decoding=0.05, processed=0.65, dropped=0.35
@@ -131,7 +131,7 @@ class TestCapacity:
         assert stated < load.cameras
 
     def test_picture_in_flight_does_not_count_as_dropped(self):
-        """With 1 FPS, 4 of 5 pictures are written and the last one is being detected."""
+        """The camera has 1 FPS: 4 of 5 pictures are written, and the last one is being detected."""
         load = self.load(cameras=1, stages={"infer": 0.2}, cpu=0.1, processed=0.8)
         assert "dropped" not in sentence(load)
         assert capacity(load) == pytest.approx(4.0)
@@ -142,7 +142,7 @@ class TestCapacity:
 
     @pytest.mark.parametrize("saved", [0.5, 0.9])
     def test_capacity_includes_decoding_that_was_skipped(self, saved):
-        """Compare one camera with all pictures decoded and with some of them skipped."""
+        """Compare a camera whose pictures are all decoded with one that skips some of them."""
         decoding = 0.6
         more = {"stages": {}, "processed": 0.2}
         whole = self.load(cpu=decoding + 0.1, decoding=decoding, **more)
@@ -250,7 +250,7 @@ class TestStatus:
         assert summary.camera_fps == pytest.approx(25)
         assert status.live_ns == 10_000 * MS
 
-    def test_capacity_of_a_run_that_drops_half(self):
+    def test_capacity_is_halved_if_half_of_the_pictures_are_dropped(self):
         """When two pictures arrive together, only the newer one is detected."""
         bench = Bench("a", latest=True)
         status = start_status(bench)

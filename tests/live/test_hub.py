@@ -33,7 +33,7 @@ def test_hub_without_viewers_copies_and_encodes_nothing():
     assert hub.encoded == 0
 
 
-def test_request_is_for_one_picture():
+def test_each_request_gets_only_one_picture():
     hub = Hub()
     before = hub.request_picture("door")
     assert [show_next(hub, number=i) for i in range(3)] == [True, False, False]
@@ -71,7 +71,7 @@ def test_hub_copies_the_pooled_picture():
 
 
 def test_picture_without_a_preceding_request_is_not_kept():
-    """Such a picture may lack its drawings, and so show what --blur should hide."""
+    """Such a picture may not be drawn on yet, and so show what --blur should hide."""
     hub = Hub()
     hub.request_picture("door")
     hub.show(frame("door", picture(0)), NOTHING)

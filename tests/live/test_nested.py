@@ -108,7 +108,7 @@ PLAYLISTS = {
 def test_secrets_of_one_host_are_not_sent_to_another(
     web: WebServer, other: WebServer, segments: dict[str, bytes], kind: str
 ) -> None:
-    """For each kind, FFmpeg without ``NestedOpener`` would send the other host everything."""
+    """For each kind, FFmpeg without ``NestedOpener`` would send the other host all secrets."""
     fill(segments, web, other)
     playlist, requested = PLAYLISTS[kind]
     playlist = playlist.replace(b"AWAY", other.url("").encode())
@@ -139,7 +139,7 @@ def test_playlist_that_later_names_another_host_leaks_no_secret(
 def test_login_and_session_cookie_stay_at_their_host(
     web: WebServer, other: WebServer, segments: dict[str, bytes]
 ) -> None:
-    """The server sets a cookie at login and redirects the playlist to another path of its own."""
+    """The server sets a cookie at login and redirects the playlist to another of its own paths."""
     fill(segments, web, other, login=LOGIN)
     web.put("/live.m3u8", status=302, login=LOGIN, headers={"Location": "/deep/list.m3u8"})
     session = {"Set-Cookie": "session=S3cretSes9; path=/"}
@@ -157,7 +157,7 @@ def test_login_and_session_cookie_stay_at_their_host(
 def test_cookie_of_a_redirect_stays_at_its_host(
     web: WebServer, other: WebServer, segments: dict[str, bytes], path: str
 ) -> None:
-    """FFmpeg would keep the cookie of such a redirect, for segments and for streams."""
+    """FFmpeg itself would keep such a cookie and send it, for segments and for streams."""
     fill(segments, web, other)
     away = {"Location": other.url("/a.ts"), "Set-Cookie": "session=S3cretSes9; path=/"}
     web.put("/away.ts", status=302, login=LOGIN, headers=away)
@@ -256,7 +256,7 @@ def test_playlist_address_in_latin_1_is_read_without_traceback(
     assert capfd.readouterr().err == ""
 
 
-def test_stream_without_a_playlist_gets_its_headers_and_plays(
+def test_headers_are_sent_for_a_stream_without_a_playlist(
     web: WebServer, segments: dict[str, bytes]
 ) -> None:
     with started_feed(web.put("/stream", segments["/a.ts"]), options=SECRETS) as feed:

@@ -213,7 +213,7 @@ def test_connection_error_says_whether_login_or_path_or_server_is_wrong(clip: Pa
 
 
 @pytest.mark.parametrize("spec", ["rtsp://127.0.0.1:9/x", "0"])
-def test_feed_can_be_stopped_twice_and_before_its_start(spec: str) -> None:
+def test_feed_can_be_stopped_twice_and_also_before_it_starts(spec: str) -> None:
     feed = make_feed(make_cameras([spec])[0])
     assert feed.stop()
     assert feed.stop()
@@ -552,7 +552,7 @@ def test_rtsp_login_stays_at_its_host() -> None:
 
     with closing(RtspStub(lambda _: refuse)) as other, closing(RtspStub(redirect)) as first:
         url = f"rtsp://me:S3cret99@localhost:{first.port}/x"
-        with pytest.raises(av.error.FFmpegError):  # control: this test detects the leak
+        with pytest.raises(av.error.FFmpegError):  # without our check, the password leaks
             av.open(url, timeout=(PATIENCE_S, PATIENCE_S), options={"rtsp_transport": "tcp"})
         assert any("Authorization" in request for request in other.requests)
         other.requests.clear()

@@ -94,7 +94,7 @@ def test_backlog_drops_whole_groups(eager: bool, gop: int, left: list[int], drop
         assert len(drained) <= 14  # half a second
 
 
-def test_backlog_without_a_newer_key_frame_drops_all_up_to_the_next(drops: Drops) -> None:
+def test_backlog_of_one_group_is_dropped_up_to_the_next_key_frame(drops: Drops) -> None:
     queue = PacketQueue(1.0, True, drops.drop)
     fill(queue, range(30), 100)  # 1.16 s of one group
     assert drops[LAG] == 30
@@ -204,7 +204,7 @@ def test_slot_of_live_every_has_four_places_and_drops_old_pictures(drops: Drops)
     assert slot.has_room()
 
 
-def test_slot_of_live_every_keeps_one_picture_of_any_age() -> None:
+def test_slot_of_live_every_keeps_its_last_picture_at_any_age() -> None:
     slot = Slot(False, 1, Drops().drop)
     slot.put(picture(0))
     assert numbers(slot, now_ms=60_000) == [0]
@@ -213,7 +213,7 @@ def test_slot_of_live_every_keeps_one_picture_of_any_age() -> None:
 @pytest.mark.parametrize(
     ("rate", "arrivals_ms", "expected"),
     [
-        (Fraction(25), [0, 41, 79, 121, 160], [0, 1, 2, 3, 4]),  # its own rate, with jitter
+        (Fraction(25), [0, 41, 79, 121, 160], [0, 1, 2, 3, 4]),  # the camera's rate, with jitter
         (Fraction(10), range(0, 1000, 40), 10),
         (Fraction(25, 2), range(0, 2000, 40), 25),
         (Fraction(1), [0, 500, 1500, 9000, 9040, 10000], [0, 2, 3, 5]),

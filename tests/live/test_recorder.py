@@ -173,7 +173,7 @@ def test_failed_item_does_not_affect_others(
     assert len(notices) == 1
 
 
-def test_silence_finishes_the_file(tmp_path: Path) -> None:
+def test_file_is_finished_if_the_camera_is_silent(tmp_path: Path) -> None:
     bench = Bench(tmp_path, record="annotated")
     bench.draw(range(5))
     bench.recording.check(105 * NS)
@@ -258,7 +258,7 @@ def test_leftovers_of_a_killed_run_are_finished(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_whole_fragments_of_any_cut_file_play(tmp_path: Path) -> None:
+def test_complete_fragments_of_a_truncated_file_play(tmp_path: Path) -> None:
     """Wherever a kill cuts a write, the part that we keep consists of complete fragments."""
     content = cut_file(tmp_path)
     ends = set()
@@ -281,8 +281,7 @@ def test_kill_while_finishing_a_file_loses_no_picture(
 ) -> None:
     """Finishing writes the index, then turns the fragments into one body. The test copies the file
     before, during and after each write, as a kill would leave it. (The last write of 8 bytes is
-    atomic.)
-    """
+    atomic.)"""
     bench = Bench(tmp_path / "made", record="annotated")
     bench.draw(range(25))
     left: list[bytes] = []
@@ -356,7 +355,7 @@ BEGIN = box(b"moov", b"tracks") + box(b"moof")
         (bytes(4) + b"mdat", False),
     ],
 )
-def test_length_to_keep_ends_at_the_last_complete_box(rest: bytes, whole: bool) -> None:
+def test_part_that_is_kept_ends_at_the_last_complete_box(rest: bytes, whole: bool) -> None:
     assert find_whole_length(io.BytesIO(BEGIN + rest)) == (len(BEGIN + rest) if whole else 0)
 
 
@@ -418,20 +417,20 @@ def test_retention_checks_folders_every_half_minute(
     retention = Retention(tmp_path, 4.5 / 24, None, utc=lambda: now[0], clock=lambda: now[0])
     retention.sweep_if_due()
     assert remaining() == ALL[5:]
-    for after, left in ((29, 5), (31, 5), (600 + 1800 + 31, 6)):  # one ends at 17:10
+    for after, left in ((29, 5), (31, 5), (600 + 1800 + 31, 6)):  # one file ends at 17:10
         now[0] = START_S + 9 * 3600 + after
         retention.sweep_if_due()
         assert remaining() == ALL[left:]
 
 
-def test_no_limits_mean_no_removal(tmp_path: Path, remaining: Callable[[], list[str]]) -> None:
+def test_no_limits_remove_no_recording(tmp_path: Path, remaining: Callable[[], list[str]]) -> None:
     Retention(tmp_path, None, None).sweep_if_due()
     Retention(tmp_path / "absent", 1, 1).sweep()
     assert remaining() == ALL
 
 
-# Error of the clock in hours, length of the run in hours, recordings left. "again" starts another
-# run. At the start 5 of the 10 are older than 4.5 hours, and the newest is 50 minutes old.
+# Steps: (error of the clock in hours, length of the run in hours, number of recordings left), or
+# "again" for another run. At first, 5 of 10 are older than 4.5 hours.
 YEARS = 365 * 24.0
 
 
@@ -450,7 +449,7 @@ YEARS = 365 * 24.0
         ((-2 * YEARS, 2, 10), "again", (-2 * YEARS, 2, 10), "again", (-2 * YEARS, 0.7, 0)),
     ],
 )
-def test_wrong_clock_neither_removes_nor_keeps_recordings_wrongly(
+def test_retention_keeps_the_right_recordings_if_the_clock_is_wrong(
     tmp_path: Path, remaining: Callable[[], list[str]], runs: Sequence[Any]
 ) -> None:
     true_s, wrong_s, retention = START_S + 9 * 3600.0 + 600, 0.0, None
@@ -468,7 +467,7 @@ def test_wrong_clock_neither_removes_nor_keeps_recordings_wrongly(
         assert remaining() == ALL[10 - left :], step
 
 
-def test_size_limit_keeps_the_newest_after_the_clock_was_set_back(
+def test_size_limit_keeps_the_newest_recording_if_the_clock_was_set_back(
     tmp_path: Path, remaining: Callable[[], list[str]]
 ) -> None:
     """The newest recording's name sorts first; its size counts, but it is not removed."""

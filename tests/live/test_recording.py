@@ -1,4 +1,4 @@
-"""Test which pictures are in recordings, by the numbers in them, without threads or waits."""
+"""Test which pictures recordings have, by the numbers in the pictures, without threads or waits."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_packets_are_copied_unchanged(
         with av.open(str(files[0])) as container:
             assert container.streams.audio[0].codec_context.name == "aac"
             loudest = max(abs(f.to_ndarray()).max() for f in container.decode(audio=0))
-        assert 0.2 < loudest < 0.4  # 9000 of 32768
+        assert 0.2 < loudest < 0.4  # the amplitude is 9000 of 32768
     if sound != "pcm_alaw":
         assert len(sent) - len(copied) <= 2  # packets before the first picture are dropped
     # The offset between sound and picture is the same as in the stream.
@@ -197,7 +197,7 @@ def test_packets_are_copied_unchanged(
 @pytest.mark.slow
 @pytest.mark.parametrize("late_s", [0.0, 0.2])
 def test_no_sound_is_lost_at_a_cut(tmp_path: Path, late_s: float) -> None:
-    """``late_s``: how much later than its picture sound arrives, in seconds."""
+    """``late_s``: how much later sound arrives than its picture, in seconds."""
     stream = make_stream(tmp_path / "camera.ts", sound="aac", count=200)
     bench = Bench(tmp_path, segment=0.05)
     with av.open(str(stream)) as container:
@@ -301,7 +301,7 @@ def no_dts(number: int, packet: Packet) -> None:
 @pytest.mark.parametrize(
     "change",
     [first_without_stamps, clock_set(-60), clock_set(3600), frozen, no_dts],
-    ids=["first missing", "back by a minute", "ahead by an hour", "frozen for 0.2 s", "no dts"],
+    ids=["none at first", "back by a minute", "ahead by an hour", "frozen for 0.2 s", "no dts"],
 )
 def test_wrong_time_stamps_are_corrected(tmp_path: Path, change: Any) -> None:
     stream = make_stream(tmp_path / "camera.ts", options={"bf": "0"})
@@ -473,7 +473,7 @@ def test_clip_of_drawn_pictures_begins_at_a_key_frame(tmp_path: Path) -> None:
 
 def test_run_without_detections_writes_no_clip(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=50)
-    bench = clips_bench(tmp_path, "none")  # --clips alone copies
+    bench = clips_bench(tmp_path, "none")  # --clips without --record copies packets
     assert bench.recording.mode == "copy"
     run_with_detections(bench, stream, set(), 0)
     assert bench.files() == []
@@ -490,7 +490,7 @@ def test_silent_detector_keeps_no_clip_open(tmp_path: Path) -> None:
             if packet.size and packet.dts is not None:
                 at = 119.96 + float(packet.dts * packet.time_base)
                 bench.recording.handle(Packet.copy(packet, round(at * NS), START_S))
-    assert bench.recording.segments.files == 1  # without ``finish``
+    assert bench.recording.segments.files == 1  # although ``finish`` was not called
 
 
 @pytest.mark.parametrize("early", [True, False])

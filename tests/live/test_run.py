@@ -83,7 +83,7 @@ class PacedFeed(FakeFeed):
 
 @pytest.fixture(scope="module")
 def loaded():
-    """Load one model for all runs, as the null engine works after it was closed."""
+    """Load one model for all runs, because the null engine still works after it was closed."""
     return load_model(config())
 
 
@@ -163,7 +163,7 @@ def run_during(
     ends: bool = True,
     **options,
 ):
-    """Run, and call ``action`` meanwhile. If ``ends``, end the source after it, as --duration."""
+    """Run, and call ``action`` meanwhile. If ``ends``, end the source after it, like --duration."""
     failed: list[BaseException] = []
 
     def act() -> None:
@@ -194,7 +194,7 @@ def is_accounted_for(stream) -> bool:
 
 
 def test_missing_camera_is_reported_once_per_error(feeds):
-    """A new error is printed, but not only a new time of the next attempt."""
+    """A new error is printed. A new time of the next attempt alone is not."""
     lines: list[str] = []
 
     def change() -> None:
@@ -308,7 +308,7 @@ def test_decoding_of_a_day_excludes_earlier_days():
     assert (day.threads, day.calls, day.busy_s, day.cpu_s) == (2, 5, 1.0, 0.5)
 
 
-def test_sync_run_counts_its_waits(feeds):
+def test_run_with_sync_counts_its_waits(feeds):
     result = run_during(feeds, feeds.wait_until_idle, "rtsp://a/door", sync=True)
     assert result.exit_code == 0
     assert is_accounted_for(result.summary.streams[0])
@@ -360,7 +360,7 @@ def test_wait_disables_the_start_timeout(feeds):
 
 
 def test_refused_run_keeps_the_folders_of_the_running_one(feeds, loaded, monkeypatch):
-    """Both runs start before one of them has created the camera's folder."""
+    """Both runs start before either of them has created the camera's folder."""
     both, first = threading.Barrier(2), []
 
     def load(*_, **__):
@@ -414,7 +414,7 @@ def test_failed_engine_ends_the_run_with_every_picture_counted(feeds, loaded, mo
 
 
 def test_session_is_written_if_the_engine_fails_to_close(feeds, loaded, monkeypatch):
-    """The device fails an inference, and then fails to free its memory with a foreign error."""
+    """An inference fails. Then freeing the device's memory raises an error of another library."""
 
     def close(engine):
         raise RuntimeError("cudaFree: an illegal memory access")
@@ -503,7 +503,7 @@ class TestList:
         assert cameras == ["a", "b", "c"], "b kept its feed"
         assert [re.findall(r"\d", line) for line in notices] == [["1", "1", "0"]]
 
-    def test_list_changed_while_loading_is_read(self, feeds, loaded, monkeypatch):
+    def test_list_that_changed_during_loading_is_read_again(self, feeds, loaded, monkeypatch):
         self.write("a")
 
         def load(*_, **__):
@@ -611,7 +611,7 @@ def test_internal_error_is_logged_once(feeds, monkeypatch):
     assert (result.session / "error.log").read_text().count("Traceback") == 1
 
 
-def test_dev_null_writes_nothing(feeds, tmp_path):
+def test_run_with_output_dev_null_writes_only_the_session(feeds, tmp_path):
     result = run_during(feeds, feeds.wait_for_pictures, "rtsp://a/door", output="/dev/null")
     assert result.exit_code == 0
     assert os.listdir(tmp_path) == ["runs"]

@@ -136,7 +136,7 @@ class TestStart:
         assert set(stream.limits) == {None}
         assert stream.decoded == [stream.gop] * len(stream.decoded)
 
-    def test_one_bad_section_is_not_enough(self) -> None:
+    def test_does_not_start_after_single_bad_sections(self) -> None:
         stream = FakeStream().play(20, 25)
         for _ in range(5):
             stream.play(1, 0).play(2, 25)
@@ -275,7 +275,7 @@ class ClipFeed(PacketFeed):
         )
         self.clip, self.shown = clip, list[tuple[Picture, int]]()
         self.arrived, self.over = threading.Event(), threading.Event()
-        self.decoding, self.late = 0, list[int]()  # packet number; lag of each picture in packets
+        self.decoding, self.late = 0, list[int]()  # packet number; lags of pictures, in packets
 
     def receive_all(self) -> None:
         epoch = self.status.connect(self.clock())
@@ -370,11 +370,11 @@ def test_pictures_decoded_after_a_skipped_group_are_intact(
         ({}, Terms(cpu_load=CpuLoad(clock=lambda: 0))),
     ],
 )
-def test_every_picture_is_decoded_without_need_to_shed(
+def test_every_picture_is_decoded_if_shedding_is_not_needed(
     clips: dict[str, Path], more: dict[str, Any], terms: Terms | None
 ) -> None:
     feed = ClipFeed(clips["plain"], terms, **more)
-    if feed.terms.every:  # the test takes none
+    if feed.terms.every:  # the test takes no pictures
         feed.slot.has_room = lambda: True  # type: ignore[method-assign]
     assert UNDECODED not in play_all(feed)
 
@@ -398,6 +398,6 @@ def test_only_cameras_on_the_network_are_shed() -> None:
     assert not LoopedFeed(camera, Terms(), status=Status(0)).may_shed
 
 
-def test_every_drop_reason_has_a_text_and_a_capacity_kind() -> None:
+def test_every_drop_reason_has_a_text_and_a_meaning_for_the_capacity() -> None:
     assert set(DROPPED) == set(REASONS)
     assert sorted((*NO_TIME, *NOT_WANTED)) == sorted(REASONS)

@@ -1,4 +1,4 @@
-"""Test the boxes files (.ass) of recordings: which picture each box belongs to, and their files."""
+"""Test the boxes files (.ass) of recordings: what they contain, and when they are written."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ QUICK = {"preset": "ultrafast"}
 
 @pytest.fixture(autouse=True)
 def no_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let text be larger than the video, as these small videos have boxes in every picture."""
+    """Let text be larger than the video, because these small videos have boxes in every picture."""
     monkeypatch.setattr(side_cars, "FREE_BYTES", 10**9)
 
 
@@ -117,8 +117,7 @@ def play(
 ) -> None:
     """Play one connection. Every ``every``-th picture in display order is detected, and its result
     arrives ``late`` packets later. ``offset_ns`` shifts the arrival of detected pictures, as if
-    they came from another stream. If ``in_order`` is False, numbers follow the order of arrival.
-    """
+    they came from another stream. If ``in_order`` is False, numbers follow the order of arrival."""
     with av.open(str(stream)) as container:
         bench.recording.handle(RecordedStreams(container.streams))
         packets = [packet for packet in container.demux() if packet.size]
@@ -249,7 +248,7 @@ def test_boxes_of_a_silent_detector_disappear(tmp_path: Path) -> None:
     (path,) = bench.files()
     lines = read_lines(side_car(path))
     with_boxes = [number for at_s, number in pictures(path) if shown_at(lines, at_s)]
-    assert with_boxes == [*range(25), *range(60, 100)]  # boxes of 0: for 1 s; of 60: to the end
+    assert with_boxes == [*range(25), *range(60, 100)]  # boxes of picture 0 last 1 s
 
 
 @pytest.mark.parametrize("free", [0, 10**9])
@@ -327,7 +326,7 @@ def test_new_size_begins_a_new_boxes_file(tmp_path: Path) -> None:
     for number, path in enumerate(files):
         lines = read_lines(side_car(path))
         labels = [n for line in lines for n in re.findall(r"n(\d+)n", line.text)]
-        # The last box of the first size is shown until the first of the second is known.
+        # The last box of the first file is shown until the first box of the second is known.
         own = [str(n) for n in range(20 * number, 20 * number + 20)]
         assert [n for n in labels if n in own] == own
 
@@ -422,7 +421,7 @@ def test_leftovers_of_a_killed_run_are_finished(tmp_path: Path) -> None:
     (copied / "20260131T120000Z.mp4").write_bytes(b"already there")
     video = (copied / "20260131T120000Z.partial.mp4").read_bytes()
     car.write_bytes(whole + b"Dialogue: 0,0:00:01.6")
-    # Killed between the two renames, and before there was a picture.
+    # One run was killed between the two renames, another before there was a picture.
     (copied / "20260131T120010Z.mp4").write_bytes(video)
     (copied / "20260131T120010Z.partial.ass").write_bytes(whole)
     (copied / "20260131T120020Z.partial.mp4").write_bytes(video[:50])
@@ -470,7 +469,7 @@ def test_retention_removes_boxes_with_their_recording(tmp_path: Path) -> None:
 
 
 def test_full_disk_loses_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole lines are lost; later ones are written, and the run reports it once."""
+    """Only whole lines are lost. Later lines are written, and the run reports the error once."""
     stream = make_stream(tmp_path / "camera.ts", count=40, options={**QUICK, "bf": "0"})
     bench = Bench(tmp_path, Style())
     write, full = os.write, [False]

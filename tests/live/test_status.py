@@ -20,7 +20,7 @@ def make_live(status: Status, at_s: float) -> None:
     status.show(round(at_s * S), epoch, 640, 360, "h264")
 
 
-def test_camera_with_a_long_interval_does_not_stall_within_it():
+def test_camera_that_rarely_sends_pictures_stalls_only_after_three_intervals():
     status = Status(0)
     status.expect(4.0, "")
     epoch = status.connect(0)
@@ -97,7 +97,7 @@ def test_epoch_counts_connections_with_pictures() -> None:
 @pytest.mark.parametrize(
     ("live_s", "stalls", "wait_s"), [(1, False, 5), (2, False, 1), (4, True, 1)]
 )
-def test_backoff_resets_after_two_seconds_of_pictures_or_a_finished_stall(
+def test_backoff_restarts_after_two_seconds_of_pictures_or_after_a_stall(
     live_s: int, stalls: bool, wait_s: int
 ) -> None:
     status = Status(0, Backoff(no_jitter))
@@ -112,7 +112,7 @@ def test_backoff_resets_after_two_seconds_of_pictures_or_a_finished_stall(
     assert status.fail(end, "gone") - end == wait_s * S
 
 
-def test_late_picture_of_the_last_connection_does_not_set_live() -> None:
+def test_late_picture_of_an_earlier_connection_does_not_make_the_camera_live() -> None:
     status = Status(0, Backoff(no_jitter))
     make_live(status, 0)
     status.fail(1 * S, "gone")
@@ -121,7 +121,7 @@ def test_late_picture_of_the_last_connection_does_not_set_live() -> None:
     assert status.state == CONNECTING
 
 
-def test_rate_is_measured_and_unknown_in_an_outage() -> None:
+def test_rate_is_measured_while_live_and_unknown_during_an_outage() -> None:
     status = Status(0, Backoff(no_jitter))
     make_live(status, 0)
     for at in range(1, 51):  # 25 a second, in bursts of two

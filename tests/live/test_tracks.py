@@ -38,7 +38,7 @@ def read_rows(folder: Path) -> dict[str, list[str]]:
     return files
 
 
-def test_days_have_folders_and_restarts_add_to_them(tmp_path, notices):
+def test_each_day_has_a_folder_and_restarts_add_to_it(tmp_path, notices):
     for _ in range(2):
         tracks = CameraTracks(tmp_path, camera(), notices.append)
         tracks.write(frame_at(1, 0.0), tracked(1))

@@ -107,7 +107,7 @@ def test_pictures_and_counts_have_the_name_of_their_file():
     assert hub.newest("in").number == 1
     (counts,) = hub.figures().streams[0].zones
     assert (counts.today, counts.inside) == ((1, 0), 1)
-    watched.stop()  # objects inside count as left
+    watched.stop()  # objects that are still inside count as out
     (counts,) = hub.figures().streams[0].zones
     assert (counts.today, counts.inside, counts.counts) == ((1, 1), 0, {"cat": (1, 1)})
 

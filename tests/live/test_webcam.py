@@ -89,7 +89,7 @@ def test_lost_device_is_reported_and_opened_again() -> None:
     lock = threading.Lock()
 
     def clock() -> int:
-        with lock:  # every reading by the feed adds 0.4 s
+        with lock:  # each time that the feed reads the clock, it advances by 0.4 s
             now[0] += 0 if threading.current_thread() is threading.main_thread() else 400_000_000
             return now[0]
 

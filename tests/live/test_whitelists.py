@@ -1,4 +1,4 @@
-"""Test the lists of formats and protocols that we allow FFmpeg: tests fail without either list.
+"""Test the lists of formats and protocols that we allow FFmpeg. A test fails without either.
 
 Some sources below use only allowed protocols, so only the list of formats refuses them.
 """
@@ -64,7 +64,7 @@ def test_hls_plays(web: HttpServer, segment: Path) -> None:
 def test_playlist_from_the_network_opens_no_file(
     web: HttpServer, segment: Path, leads_to: str, options: dict[str, str]
 ) -> None:
-    """Each would play without the list of protocols; test_hls_plays is the control."""
+    """Without the list of protocols, each playlist would play (see test_hls_plays)."""
     data = base64.b64encode(segment.read_bytes()).decode()
     playlist = hls("#EXTINF:2,", leads_to.format(path=segment, data=data))
     web.pages["/a.m3u8"] = LIST, playlist

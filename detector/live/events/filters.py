@@ -29,7 +29,7 @@ WEBHOOK, MQTT, SNAPSHOTS, CLIPS = "webhook", "mqtt", "snapshots", "clips"
 CAMERA_EVENTS = {base.CAMERA_UP, base.CAMERA_DOWN}
 ZONE_EVENTS = {base.CROSSES, base.ENTERS, base.STAYS, base.ENDS}
 TIMED = (base.LEAVES, base.STAYS, base.ENDS)  # events that have a duration
-PICTURED = (base.APPEARS, base.CROSSES, base.ENTERS, base.STAYS)  # the object is in view
+PICTURED = (base.APPEARS, base.CROSSES, base.ENTERS, base.STAYS)  # the object is then in view
 # Receiver -> default kinds of events.
 KINDS = {WEBHOOK: base.EVENTS, MQTT: base.EVENTS, SNAPSHOTS: PICTURED, CLIPS: PICTURED}
 NO_ZONE = "away from lines and zones"  # why an event is held back although no filter was given
@@ -136,7 +136,8 @@ class EventFilters:
 
     def _has_room(self, key: tuple[str, str], limits: EventFilter, event: Event) -> bool:
         """Return whether ``per_minute`` allows this event. One event is reserved for each line or
-        zone without any in the last minute. Simultaneous events share a picture and count once."""
+        zone that had none in the last minute. Simultaneous events share a picture, so they count
+        once."""
         if limits.per_minute is None:
             return True
         now, recent = self._clock(), self._recent[key]

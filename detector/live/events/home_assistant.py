@@ -21,10 +21,10 @@ from detector.live.base import Event, LiveFigures, StreamFigures, ZoneShape
 from detector.live.events.mqtt import MqttTarget, is_topic, level
 
 BIRTH = "homeassistant/status"  # Home Assistant's default topic for its birth message
-MOST_CLASSES = 20  # a device with more gets no class entities; users can set --classes
+MOST_CLASSES = 20  # a device with more classes has no entities for them; users can set --classes
 MOST_WAITING = 20  # snapshots are dropped while more messages than this are unacknowledged
 MOST_DEVICES = 256  # limit for devices of earlier runs, so that a broker cannot fill the memory
-Entities = dict[str, dict[str, Any]]  # id -> config; a config of only "p" removes the entity
+Entities = dict[str, dict[str, Any]]  # id -> config; if its only key is "p", it removes the entity
 
 
 def make_id(text: str) -> str:

@@ -45,11 +45,12 @@ def level(text: str) -> str:
 
 
 class MqttTarget:
-    """Keeps a connection to a broker. paho brings a thread and a bounded queue, and reconnects."""
+    """Keeps a connection to a broker. paho has a thread and a bounded queue, and reconnects."""
 
     name = "MQTT"
     subscribes = False
-    accepts: Callable[[Event], bool] = staticmethod(lambda event: True)  # for TOPIC/CAMERA/event
+    # Selects the events for TOPIC/CAMERA/event.
+    accepts: Callable[[Event], bool] = staticmethod(lambda event: True)
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class MqttTarget:
         self._notice = notice
         self._refused = self._closing = False
         self._reported = NOTHING
-        self._since_s = 0.0  # monotonic time of the connection; 0 without one
+        self._since_s = 0.0  # when the connection began, on the monotonic clock; 0 without one
         self._lock = threading.Lock()
         self._lost = 0
         self._pending = 0  # unacknowledged messages

@@ -15,11 +15,11 @@ from detector.core.types import Detections, Frame
 from detector.live.base import APPEARS, LEAVES, Event
 
 GONE_NS = 2_000_000_000
-JUMP_S = 1.0  # smaller differences may come from reading one clock after the other
+JUMP_S = 1.0  # smaller differences may arise because the two clocks are read in turn
 
 
 class Moment(NamedTuple):
-    """A time on two clocks: rules use the monotonic clock, and events the wall clock."""
+    """A time on two clocks: the monotonic clock, for rules, and the wall clock, for events."""
 
     ns: int  # monotonic
     utc_s: float

@@ -47,7 +47,7 @@ class Template(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         texts = {name: "" if value is None else str(value) for name, value in values.items()}
         kind, body = "application/json", as_json(event)
         if self.json is not None:
-            # A text that is only one field becomes its value, which may be a number or null.
+            # A text that consists of one field becomes the field's value, perhaps a number or null.
             alone = {f"{{{name}}}": value for name, value in values.items()}
             body = json.dumps(_change(self.json, lambda text: alone.get(text, _fill(texts, text))))
         elif self.body is not None:

@@ -14,7 +14,7 @@ from detector.core.types import Image
 from detector.live.base import Event, to_utc
 from detector.live.camera_folder import find_free_name, open_folder
 
-ROOM = 4  # queued pictures: 25 MB at 1080p
+ROOM = 4  # queued pictures, which take 25 MB at 1080p
 QUALITY = 85  # JPEG quality, 0 to 100
 
 

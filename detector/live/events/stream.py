@@ -32,7 +32,7 @@ class EventStream(QueuedTarget):
         if spec == "-":
             return cls("standard output", os.dup(1), notice=notice)
         path = Path(spec)
-        # O_NONBLOCK: a pipe without a reader fails.
+        # With O_NONBLOCK, opening a pipe that has no reader fails instead of waiting.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK
         try:
             descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)

@@ -29,7 +29,7 @@ from detector.live.events.request_template import Template, read_template
 from detector.live.events.wording import as_json
 
 DEADLINE_S = 5.0  # limit for the whole request, even if the receiver sends a few bytes at a time
-RETRIED = (408, 425, 429)  # these statuses and 5xx are retried
+RETRIED = (408, 425, 429)  # after these statuses and 5xx, the request is repeated
 SIGNATURE, SENT = "X-Detect-Video-Signature", "X-Detect-Video-Time"
 
 

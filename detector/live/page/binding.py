@@ -32,13 +32,11 @@ HOST_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 
 @dataclass(slots=True)
 class Binding:
-    """An open port, and the server's settings."""
-
     socket: socket.socket
     host: str  # as given; "127.0.0.1" if only a port was given
     port: int
     token: str | None  # None: no login
-    certificate: tuple[str, str] | None  # files: chain, private key
+    certificate: tuple[str, str] | None  # paths of the certificate chain and of the private key
     names: frozenset[str]  # host names allowed in a Host header, in lower case
 
     @property

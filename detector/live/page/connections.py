@@ -26,7 +26,7 @@ MOST = 256  # connections at the same time
 MOST_PER_ADDRESS = 128  # connections from one address, which may be a proxy
 RESERVE = 32  # connections reserved for clients on this machine
 HEAD_BYTES = 16 << 10
-# Seconds, seconds, number of probes: a viewer that is gone is detected within a minute.
+# Two times in seconds and a number of probes: a viewer that is gone is detected in a minute.
 ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 Address = tuple[str, int]
@@ -41,7 +41,7 @@ class BoundedSocket(socket.socket):
         super().__init__(listening.family, listening.type, listening.proto, listening.detach())
         self.setblocking(False)
         self.most, self.each, self.reserve = MOST, MOST_PER_ADDRESS, RESERVE
-        self.refused = self.displaced = 0  # sockets closed when full: new ones, and older ones
+        self.refused = self.displaced = 0  # new and older sockets that were closed for lack of room
         self.lock = threading.Lock()
         self._sockets: dict[Address, _CountedSocket] = {}  # least recently active first
         self._block_counts: Counter[str] = Counter()
@@ -83,7 +83,7 @@ class BoundedSocket(socket.socket):
         rank = [held.rank for held in candidates]
         if not candidates or min(rank) >= WATCHING:
             return new
-        # In the lowest rank, find the address with most sockets; take its least recently active.
+        # In the lowest rank, choose the address with most sockets, and its least recently active.
         lowest = min(rank)
         least = [held for held in candidates if held.rank == lowest]
         displaced = max(least, key=lambda held: self._block_counts[held.block])
@@ -113,7 +113,7 @@ class BoundedSocket(socket.socket):
 
 
 class _CountedSocket(socket.socket):
-    """An accepted socket. ``known``: logged in, or login not needed. ``busy``: serves a request."""
+    """An accepted socket. ``known``: its client may see the page. ``busy``: it serves a request."""
 
     def __init__(self, accepted: socket.socket, listening: BoundedSocket, peer: Any) -> None:
         super().__init__(accepted.family, accepted.type, accepted.proto, accepted.detach())

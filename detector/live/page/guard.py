@@ -28,12 +28,12 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 METHODS = ("GET", "HEAD", "POST")
-# These need no login, because they reveal nothing about the run.
+# These paths need no login, because they reveal nothing about the run.
 OPEN = frozenset(("/healthz", "/login", "/page.css", "/icon.svg"))
 BODY_BYTES = 8 << 10
 BODY_S = 5.0
 TARGET_BYTES = 2048  # path and query
-RANGE_BYTES = 128  # limit for a Range header, since long ones make some libraries slow
+RANGE_BYTES = 128  # limit for a Range header, because long headers make some libraries slow
 STALLED_S = 20.0  # a client that reads nothing for this long is cut off
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -58,8 +58,6 @@ class HttpError(Exception):
 
 
 class Gate:
-    """Passes a request to ``app``, or refuses it."""
-
     def __init__(
         self,
         app: App,

@@ -28,7 +28,7 @@ FILE = re.compile(r"(\d{8}T\d{6})(?:[.,]?\d{1,6})?Z?[A-Za-z0-9_.-]{0,60}\.(mp4|m
 PARTIAL = ".partial."  # being written
 PLAYABLE_PARTIAL = ".partial.mp4"  # being written, but playable
 CHUNK = 1 << 18  # bytes per read
-BOXES = ".ass"  # boxes of the recording with the same stem
+BOXES = ".ass"  # suffix of the boxes of the recording with the same stem
 MEDIA = {
     "mp4": "video/mp4",
     "mkv": "video/x-matroska",
@@ -159,7 +159,6 @@ def _to_recorded(camera: str, kind: str, entry: os.DirEntry[str]) -> RecordedFil
 
 
 def _sort_key(name: str) -> tuple[str, int, str]:
-    """Sort by start time, then by the number within the same second."""
     recorded = read_name(Path(name))
     return name[:15], 1 if recorded is None else recorded.number, name
 

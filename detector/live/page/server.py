@@ -21,7 +21,7 @@ from detector.live.page.guard import Gate
 START_S = 10.0
 END_S = 2.0  # ``close`` returns after this time, even if clients stay connected
 LAST_MESSAGES_S = 0.3  # time to send the last messages to viewers
-STEPS = 3  # successive timers for this time: if the machine is suspended, it skips only one
+STEPS = 3  # LAST_MESSAGES_S is split into this many timers: a suspended machine skips only one
 WORKERS = 2  # threads that encode pictures and list files
 
 
@@ -92,7 +92,7 @@ class Server:
                 log_level="critical",
                 access_log=False,
                 server_header=False,
-                proxy_headers=False,  # with them, clients could forge their address
+                proxy_headers=False,  # with these headers, clients could forge their address
                 h11_max_incomplete_event_size=HEAD_BYTES,
                 timeout_keep_alive=5,
                 timeout_graceful_shutdown=1,

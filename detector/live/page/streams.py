@@ -94,7 +94,7 @@ class Streams:
                     now_s = self._loop.time()
                     if shot is None or shot.number <= sent[camera]:
                         continue
-                    # The hub keeps pictures at the fastest viewer's rate; skip some for others.
+                    # The hub keeps pictures at the highest requested rate; skip some of them here.
                     if now_s < due_s[camera] - interval_s / 2:
                         continue
                     picture = await self.jpeg(camera, width)

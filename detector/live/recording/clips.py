@@ -12,7 +12,7 @@ RING_BYTES = 64_000_000  # a minute at 8 Mbit/s
 
 
 class Clips:
-    """Writes the samples from ``before_s`` before detections to ``after_s`` after them."""
+    """Writes the samples from ``before_s`` before a detection to ``after_s`` after it."""
 
     def __init__(self, segments: Segments, before_s: float, after_s: float) -> None:
         self._segments = segments
@@ -106,7 +106,7 @@ class Clips:
         return None
 
     def finish(self) -> None:
-        """End the clip with its connection. If none is open, late detections may start one."""
+        """End the clip with its connection. If no clip is open, late detections may start one."""
         if self._until_ns is not None:
             self._end_clip()
             self._ring.clear()

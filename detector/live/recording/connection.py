@@ -175,7 +175,7 @@ class RecordedStreams:
 
     def _check_parameter_sets(self, packet: Packet, video: Track) -> None:
         if video.extradata and video.extradata[0] == 1:
-            return  # avcC: packets of a file, whose picture size never changes
+            return  # avcC occurs only in files, whose picture size never changes
         sets = read_sets(video.codec, packet.data)
         if sets is None or (sets == self._sets and video.size is not None):
             return

@@ -14,7 +14,7 @@ from detector.live.recording.samples import NS
 MOST_BYTES = 32_000_000
 MOST_PICTURES = 8
 MOST_ITEMS = 20_000
-OLDEST_NS = NS * 4 // 10  # drop pictures if the first item is older, as a kill loses the queue
+OLDEST_NS = NS * 4 // 10  # drop pictures if the first item is older, because a kill loses all items
 OLDEST_PACKET_NS = 5 * NS  # packets need no encoding, so they may wait for a slow disk
 
 
@@ -25,7 +25,7 @@ class Drawn:
     arrived_ns: int
     utc_s: float
     epoch: int
-    aspect_ratio: Any  # a pixel's, as a Fraction
+    aspect_ratio: Any  # pixel aspect ratio, as a Fraction
 
 
 @dataclass(slots=True)
@@ -78,7 +78,8 @@ class Inbox:
             return True
 
     def put_message(self, message: Sighting | RecordedStreams | Closed, now_ns: int) -> None:
-        """Add a small item. Without free bytes, drop a sighting's boxes; without places, all."""
+        """Add a small item. If the bytes are used up, drop a sighting's boxes; if the places are
+        used up, drop the sighting."""
         with self._condition:
             if isinstance(message, Sighting):
                 if len(self._items) >= MOST_ITEMS:

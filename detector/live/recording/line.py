@@ -1,7 +1,7 @@
 """Maps the timestamps (stamps) of a connection onto arrival times, so that they always increase.
 
 Stamps may start anywhere, be missing, jump when a camera sets its clock, and restart. Successive
-results differ as their stamps do if that is plausible, and otherwise as their arrival times do.
+results are as far apart as their stamps, if that is plausible, or else as their arrival times.
 """
 
 from __future__ import annotations

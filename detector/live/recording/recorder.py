@@ -77,7 +77,7 @@ class CameraRecorder:
         return self._recording.mode == ANNOTATED
 
     def write(self, frame: Frame, detections: Detections, in_clip: bool | None = None) -> None:
-        """Record a frame. ``in_clip``: it belongs in a clip; None: it does if it has detections."""
+        """Record a frame. ``in_clip``: whether a clip needs it; None: yes if it has detections."""
         try:
             self._queue(frame, detections, len(detections) > 0 if in_clip is None else in_clip)
         except Exception as error:  # the loop must continue
@@ -126,7 +126,7 @@ class CameraRecorder:
         return ended
 
     def counts(self) -> dict[str, int]:
-        """Return counts of the whole run. "dropped": for lack of time; "failed": our own errors."""
+        """Return counts of the run; "dropped" is for lack of time, "failed" for internal errors."""
         files = self._recording.segments
         return {
             "written": files.written,

@@ -21,9 +21,9 @@ from detector.live.recording.side_cars import SideCars
 ANNOTATED, COPY, NONE = "annotated", "copy", "none"
 # If a camera is silent for this long, its file is finished, so that it can be watched or removed.
 SILENCE_NS = 10 * NS
-# Annotated recordings skip a connection's first sound: its packets arrive in a burst.
+# Annotated recordings skip a connection's first sound, because its packets arrive in a burst.
 SETTLE_NS = NS
-# A new size begins a new file at most this often; until then, annotated pictures are scaled.
+# A new size begins a file at most once in this time; until then, annotated pictures are scaled.
 LEAST_NS = 10 * NS
 
 

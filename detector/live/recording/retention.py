@@ -1,6 +1,6 @@
 """Deletes old recordings: by age in days, and by GB over all cameras of a run.
 
-A clock that cannot be set measures the age of recordings made during the run. The age of older
+The age of recordings made during the run is measured by a monotonic clock. The age of older
 files comes from their names and file times. If even the newest of these exceeds the limit, the
 machine's clock may be wrong, so all of them count as new.
 """
@@ -23,7 +23,8 @@ from detector.live.sources.base import NAME
 DAY_S = 86_400
 GB = 10**9
 PAUSE_S = 30.0  # between sweeps
-# A clock that jumps by more than this was set. It counts as right after this time without jumps.
+# If the clock jumps by more than this, somebody set it. After this long without a jump, it is
+# trusted again.
 JUMP_S = 3600.0
 FIRST_S = 1_577_836_800.0  # the year 2020; a clock with an earlier time is wrong
 
@@ -31,7 +32,7 @@ Key = tuple[Path, float, int]
 
 
 def uptime_s() -> float:
-    """Return seconds on a clock that cannot be set, and that includes sleep."""
+    """Return seconds on a monotonic clock that also runs while the machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -46,15 +47,15 @@ class _StoredFile:
         return self.recorded.path.parent, self.recorded.start_s, self.recorded.number
 
     def age_s(self, utc_s: float) -> float | None:
-        """Return the age by the name's or the file's time: the later one that is plausible."""
+        """Return the age, from the time in the file's name or the time of its last change. If both
+        are plausible, the later one counts; if neither is, return None."""
         times = (self.recorded.start_s, self.changed_s)
         possible = [one for one in times if FIRST_S <= one <= utc_s + JUMP_S]
         return max(0.0, utc_s - max(possible)) if possible else None
 
 
 class Retention:
-    """Deletes the oldest finished recordings and their side-cars. ``sweep_if_due`` is
-    thread-safe."""
+    """Deletes the oldest finished recordings and side-cars. ``sweep_if_due`` is thread-safe."""
 
     def __init__(
         self,
@@ -103,7 +104,7 @@ class Retention:
                 total -= stored[key].bytes
 
     def _date_recordings(self, stored: Mapping[Key, _StoredFile], now: float, utc_s: float) -> None:
-        """Set when each recording ended. Files of earlier runs count as new until the clock
+        """Set the end time of each recording. Files of earlier runs count as new until the clock
         gives one of them a plausible age."""
         if self._undated is None:
             self._undated = {key for key, one in stored.items() if not one.recorded.partial}

@@ -40,10 +40,11 @@ FAR_NS = NS
 EARLY_NS = 2_000_000
 CENTISECOND_NS = 10_000_000
 MOST_BYTES = 4_000_000  # limit for detections kept for a clip that may begin later
-MOST_LINES = 1000  # kept until the video's first fragment is written
+MOST_LINES = 1000  # most lines to keep until the video's first fragment is written
 MOST_PICTURES = 4096  # if more are kept, the older half may be dropped
 
-# Limit of a side-car, as a share of its video so far. The docs say 0.1, as the end may exceed it.
+# Limit of a side-car, as a share of its video so far. The docs say 0.1, because lines at the end
+# may exceed it.
 SHARE = 0.09
 FREE_BYTES = 16_000  # every side-car may have this size, even with a short video
 STAY_NS = NS  # longest time for which lines stay unchanged
@@ -55,12 +56,10 @@ Notice = Callable[[str], None]
 
 @dataclass(slots=True)
 class _Caption:
-    """The detections of one picture."""
-
     arrived_ns: int
     detections: Detections
     size: Size  # height, width
-    hold_ns: int  # longest time to show them
+    hold_ns: int  # longest time to show the detections
 
     @property
     def bytes(self) -> int:
@@ -81,7 +80,7 @@ class SideCars:
         self._paused = False
 
     def begin(self, file: Mp4, size: Size | None) -> None:
-        """Start a side-car for ``file``. ``size``: width, height; None: as the detected picture."""
+        """Start a side-car for ``file``. ``size``: width, height; None: the detected picture's."""
         for car in self._cars:
             car.is_full = True
         self._cars.append(_SideCar(file, size, self._formatter, self._recent, self._keep_ns))
@@ -237,8 +236,7 @@ class _SideCar:
         self._current = caption, at_ns, at_ns + hold_ns
 
     def _may_keep(self, current: _Caption, caption: _Caption) -> bool:
-        """Return whether the current lines may stay for ``caption``. Return False if either picture
-        has no objects."""
+        """Return whether the current lines may stay: never if either picture has no objects."""
         if not len(caption.detections.shown) or not len(current.detections.shown):
             return False
         if self._own_bytes > max(FREE_BYTES, SHARE * self._video_bytes):

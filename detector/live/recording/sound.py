@@ -13,7 +13,7 @@ from detector.core.sinks.video.audio import count_channels
 from detector.live.recording.samples import NS, SOUND, Sample, Track
 
 BITS_PER_S_AND_CHANNEL = 48_000
-GAP_NS = NS // 5  # a packet this much later than the end of the sound so far follows a gap
+GAP_NS = NS // 5  # if a packet is this much later than the end of earlier sound, there was a gap
 
 
 class AacSound:

@@ -121,7 +121,7 @@ class Feed(Protocol):
     def take(self) -> Picture | None: ...
 
     def convert(self, picture: Picture, into: Image | None) -> Image:
-        """Return the picture as BGR [h, w, 3] u8, rotated; in ``into`` if its shape fits."""
+        """Return the upright picture as BGR [h, w, 3] u8, in ``into`` if its shape fits."""
 
     def waiting(self) -> int: ...
     def facts(self) -> FeedFacts: ...
@@ -129,7 +129,8 @@ class Feed(Protocol):
         """Also pass every packet of video and sound to ``listener``. Call before ``start``."""
 
     def decode_all_while(self, needed: Callable[[], bool]) -> None:
-        """Decode all pictures while ``needed()``, called from any thread. Call before ``start``."""
+        """Decode all pictures while ``needed()`` returns true. Any thread may call it. Call this
+        method before ``start``."""
         return  # most feeds always decode all
 
     def stop(self, timeout_s: float = 1.0) -> bool:

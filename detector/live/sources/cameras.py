@@ -52,8 +52,7 @@ def is_camera_list(spec: str) -> bool:
 
 
 def make_cameras(specs: Sequence[str], loop: bool = False) -> tuple[Camera, ...]:
-    """Return the cameras of a command line. ``loop``: play files as cameras. Raises UsageError and
-    SourceError."""
+    """Return a command's cameras; with ``loop``, files, too. Raises UsageError, SourceError."""
     cameras: list[Camera] = []
     hosts = Counter(host_of(Address(spec)) for spec in specs)
     shared = {unique_name(host, (), "cam").lower() for host, n in hosts.items() if host and n > 1}

@@ -39,7 +39,7 @@ WINDOW_NS = (2_000_000, 100_000_000)
 # A batch does not wait for a camera that has been silent for this many of its frame intervals.
 SILENT_PERIODS = 3
 CHECK_NS = SECOND // 4  # between checks of all feeds
-BUSY = 0.8  # busy share of inference above which a batch waits for more pictures
+BUSY = 0.8  # if inference is busy for more than this share, a batch waits for more pictures
 SMOOTHING = 0.1  # weight of the latest batch in the mean execution time
 BACK_S = 1.0  # if stamps step back further, the camera's clock was set
 AHEAD_S = 10.0  # stamps may run this far ahead, because servers send buffered pictures first
@@ -99,7 +99,7 @@ class Member:
         return self.feed.camera
 
     def info(self, picture: Picture) -> SourceInfo:
-        """Return the source of a frame; a new object if size or time base change."""
+        """Return the source of a frame: a new object if its size or time base changed."""
         info = self._info
         now = (picture.width, picture.height, picture.time_base)
         if info is None or (info.width, info.height, info.time_base) != now:
@@ -153,21 +153,19 @@ class InferencePace:
 
 
 class SpareBuffers:
-    """Reuses picture buffers by shape."""
-
     def __init__(self) -> None:
         self._by_shape: dict[tuple[int, ...], list[Image]] = {}
         self._count = 0
 
     def swap(self, into: Image | None, shape: tuple[int, ...]) -> Image:
-        """Return a buffer of ``shape``: ``into`` if it fits; else keep ``into`` for reuse."""
+        """Return a buffer of ``shape``: ``into`` if it fits. If not, keep ``into`` for reuse."""
         if into is not None and into.shape == shape:
             return into
         if into is not None and self._count < SPARE_PICTURES:
             self._by_shape.setdefault(into.shape, []).append(into)
             self._count += 1
         elif into is not None:
-            self._by_shape.clear()  # most of them have sizes that are no longer used
+            self._by_shape.clear()  # most buffers have sizes that are no longer used
             self._count = 0
         if spare := self._by_shape.get(shape):
             self._count -= 1
@@ -179,7 +177,7 @@ class Collector:
     """Passes the pictures of all cameras to one loop, in batches.
 
     The loop's reader calls ``arrive`` and ``read``. A batch waits for the other cameras only if
-    inference is busy. ``give_up_s``: end the source after this time without a picture of any
+    inference is busy. ``give_up_s``: end the source after this time without a picture from any
     camera. ``clock``: ns."""
 
     def __init__(
@@ -347,7 +345,7 @@ class Collector:
         with self._changed:
             return self._held is None and self._has_finished()
 
-    # Callers hold the lock.
+    # Callers of these methods hold the lock.
 
     def window_ns(self) -> int:
         """Return how long a batch waits: the shortest frame interval minus the inference time."""

@@ -15,7 +15,8 @@ SECOND = 1_000_000_000  # ns
 
 @dataclass(frozen=True, slots=True)
 class LoadShares:
-    """Shares (0 to 1) in the last second: ``busy`` cores, and ``decoding`` in our CPU time."""
+    """Shares, 0 to 1, over the last second. ``busy``: the share of all cores' time that was used.
+    ``decoding``: the share of our own CPU time that went into decoding."""
 
     busy: float = 0.0
     decoding: float = 0.0

@@ -120,7 +120,7 @@ class PacketDecoder:
         return Picture(number, pts, self._time_base, width, height, arrival, frame)
 
     def fingerprint(self, frame: Any, now_ns: int) -> int | None:
-        """Return a value that is equal for equal pictures; None within ``FINGERPRINT_NS``."""
+        """Return a hash of the picture; None if the last hash is newer than ``FINGERPRINT_NS``."""
         if self._fingerprint_ns is not None and now_ns - self._fingerprint_ns < FINGERPRINT_NS:
             return None
         self._fingerprint_ns = now_ns

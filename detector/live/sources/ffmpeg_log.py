@@ -25,7 +25,7 @@ from detector.core.errors.secrets import redact
 
 ERROR: int = av.logging.ERROR
 INFO: int = av.logging.INFO
-# Messages of damage. Others, such as "mmco: ...", also occur with intact pictures.
+# Messages that report damage. Others, such as "mmco: ...", also occur with intact pictures.
 _DAMAGE = re.compile(
     "error|conceal|missing|corrupt|truncat|damag|could not find ref|gap|overread|invalid",
     re.IGNORECASE,
@@ -74,7 +74,7 @@ class DamageLog:
 
 
 class LogWatch:
-    """Calls ``handle`` with FFmpeg's messages while this thread opens a stream. FFmpeg waits."""
+    """While this thread opens a stream, passes FFmpeg's messages to ``handle``; FFmpeg waits."""
 
     def __init__(self, handle: Callable[[str], None]) -> None:
         self._handle = handle
@@ -89,7 +89,7 @@ class LogWatch:
         _end()
 
     def receives_messages(self) -> bool:
-        """Return whether FFmpeg's messages reach us: not while a file reader captures the log."""
+        """Return whether we get FFmpeg's messages. While a file reader gets them, we do not."""
         messages: list[str] = []
         thread = threading.get_ident()
         with _lock:

@@ -67,7 +67,7 @@ class Interrupt:
         self.cut()
 
     def set_cut(self, cut: Callable[[], None]) -> None:
-        """Set a function that ends the thread's current read, if FFmpeg is not reading."""
+        """Set a function that ends the thread's current read if FFmpeg is not the reader."""
         self._cut = cut
         if self.is_cut():
             cut()

@@ -25,7 +25,7 @@ MOST_BEHIND_S = 5.0  # if playback is further behind, the machine slept: do not 
 
 
 class LoopedFeed(PacketFeed):
-    """Delivers a file's packets at its pace, like an endless connection with continuous pts."""
+    """Delivers packets at the file's pace, like an endless connection with continuous pts."""
 
     def receive_all(self) -> None:
         while not self.stopping.is_set():

@@ -71,7 +71,7 @@ class NetworkFeed(PacketFeed):
     _look_up: LookUp | None = None
     _probed: OpenResponse | None = None  # the open response of an earlier probe
     _redirect_host: str | None = None  # another host to which the camera redirects
-    _first: NestedFile | None = None  # the first response, if we open URLs instead of FFmpeg
+    _first: NestedFile | None = None  # the first response, if we, not FFmpeg, open URLs
     _nested: NestedOpener | None = None
     _multipart_error = ""  # FFmpeg's message about a malformed multipart
 

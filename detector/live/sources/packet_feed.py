@@ -27,7 +27,7 @@ Track = ThreadTrack | OffTrack
 PRFT = struct.Struct("<qi4x")  # AVProducerReferenceTime: Unix microseconds, flags
 # Demuxers that detect the end of a picture only at the start of the next one.
 HOLD_BACK = ("rtsp", "rtp", "sdp", "mpegts", "h264", "hevc")
-SUSPENDED_NS = 1_000_000_000  # after a longer pause between checks, the machine was suspended
+SUSPENDED_NS = 1_000_000_000  # if checks are further apart, the machine was suspended
 
 
 def is_held_back(demuxer: str, codec: str) -> bool:
@@ -83,7 +83,7 @@ class PacketFeed(ThreadedFeed):
         before = self._needed
         self._needed = lambda: before() or needed()
 
-    # In the receiving thread.
+    # These methods run in the receiving thread.
 
     def _receive(self) -> None:
         with self.receiving, LogWatch(self.handle_message) as self.watch:
@@ -119,7 +119,7 @@ class PacketFeed(ThreadedFeed):
         self._shedding.arrive(arrived_ns, packet.is_keyframe)
         self.packets.put(Received(packet, stamp, codec, packet.is_keyframe, packet.size))
 
-    # In the decoding thread.
+    # These methods run in the decoding thread.
 
     def _decode(self) -> None:
         with DamageLog() as damage_log, self.timeline.track(f"camera {self.camera.name}") as track:
@@ -139,7 +139,7 @@ class PacketFeed(ThreadedFeed):
                     self._pass_on(list(self._decoder.flush(item)), item.codec, track)
 
     def _decode_or_skip(self, item: Received, damage_log: DamageLog, track: Track) -> None:
-        """Decode a packet, or skip it to shed load. After a group's limit, skip its rest."""
+        """Decode a packet, or skip it to shed load. At a group's limit, skip its later packets."""
         shedding, number = self._shedding, item.stamp.number
         if shedding.admits(item.stamp, item.is_key, item.packet.pts):
             with track.span(READ, number):

@@ -48,8 +48,7 @@ class End:
 
 
 class PacketQueue:
-    """A FIFO queue, limited by age and bytes. ``eager``: jump to a queued key frame after a lag of
-    half a second."""
+    """A FIFO queue, limited by age and bytes. ``eager``: if it lags, jump to a queued key frame."""
 
     def __init__(self, max_age_s: float, eager: bool, drop: Callable[[str, int], None]) -> None:
         self._max_age_ns, self._eager, self._drop = round(max_age_s * 1e9), eager, drop
@@ -97,7 +96,7 @@ class PacketQueue:
             return item
 
     def drop_group(self) -> None:
-        """Drop packets, also future ones, up to the next key frame."""
+        """Drop queued and future packets, up to the next key frame."""
         with self._changed:
             count = 0
             while self._items and isinstance(item := self._items[0], Received) and not item.is_key:
@@ -122,7 +121,7 @@ class PacketQueue:
             self._changed.notify_all()
             return left
 
-    # Callers hold the lock.
+    # Callers of these methods hold the lock.
 
     def _limit_lag(self, now_ns: int) -> None:
         arrivals = (item.stamp.arrived_ns for item in self._items if isinstance(item, Received))

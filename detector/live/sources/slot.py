@@ -13,7 +13,8 @@ PLACES = 4  # length of the queue, which takes 12 MB at 1080p
 
 
 class Slot:
-    """Holds the newest picture if ``latest``; else a queue. The decoder waits if it is full."""
+    """Holds the newest picture if ``latest``, or else a queue. The decoder waits while the queue is
+    full."""
 
     def __init__(
         self,
@@ -74,7 +75,8 @@ class Slot:
             self._changed.notify_all()
 
     def _is_due(self, arrived_ns: int) -> bool:
-        """Return whether the picture is due. Due times are regular: 25 FPS become exactly 10."""
+        """Return whether the picture is due. Due times are regular, so that a rate of 10 turns
+        25 FPS into exactly 10."""
         if not self._interval_ns:
             return True
         if self._due_ns is None or arrived_ns - self._due_ns > self._interval_ns:

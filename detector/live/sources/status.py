@@ -13,11 +13,11 @@ SECOND = 1_000_000_000  # ns
 # A camera stalls after this time and this many frame intervals without a picture.
 STALL_S, INTERVALS = 2.0, 3
 LOST_S = 10.0  # reconnect after this time without a picture
-FROZEN_S = 10.0  # frozen after this time of identical pictures; noise makes live ones differ
+FROZEN_S = 10.0  # frozen after this time of identical pictures; noise makes live pictures differ
 RATE_S = 5.0  # the camera's rate is measured over this time
 MOST_ARRIVALS = 1000  # arrivals kept to measure the rate
-BURST_S = 0.05  # pictures that were buffered while the stream was opened arrive together
-STEADY_S = 2.0  # if live for this long, the next failure counts as the first again
+BURST_S = 0.05  # pictures that come this soon after the first one were buffered during the opening
+STEADY_S = 2.0  # if a camera was live for this long, its next failure counts as the first again
 
 # go2rtc's steps: five retries after 1 s, five after 5 s, ten after 10 s, then one per minute.
 STEPS = ((5, 1.0), (10, 5.0), (20, 10.0))
@@ -197,7 +197,7 @@ class Status:
                 note=self._note,
             )
 
-    # Callers hold the lock.
+    # Callers of these methods hold the lock.
 
     def _enter(self, state: str, now_ns: int) -> None:
         if state != self._state:
@@ -226,7 +226,6 @@ class Status:
             self._frozen = now_ns - self._same_since_ns >= FROZEN_S * SECOND
 
     def _fps(self, now_ns: int) -> float | None:
-        """Return the arrivals per second; None if unknown."""
         while len(self._arrivals) > 2 and now_ns - self._arrivals[0] > RATE_S * SECOND:
             self._arrivals.popleft()
         if self._state != LIVE or len(self._arrivals) < 2:

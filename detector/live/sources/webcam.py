@@ -116,7 +116,7 @@ class WebcamFeed(ThreadedFeed):
             "webcam",
             hash(image[:: height // 48 | 1, :: width // 48 | 1].tobytes()),
         )
-        if not self.slot.has_room():  # waiting would make the driver drop pictures uncounted
+        if not self.slot.has_room():  # do not wait: the driver would drop pictures uncounted
             self.status.drop(LAG)
             return
         pts = arrival.arrived_ns // 1000

@@ -19,8 +19,6 @@ MARKS = {"live": "green", "stalled": "yellow", "waiting": "red", "connecting": "
 
 
 class CameraTable(Redrawn):
-    """Draws the figures of a live run twice a second."""
-
     def start(self, figures: Callable[[], LiveFigures]) -> None:
         def draw_now() -> RenderableType:
             return draw(figures(), self.console.width - 1, self.console.height - 2)

@@ -151,7 +151,6 @@ def test_close_reports_only_receivers_that_lost_events():
     assert events.close() == ["the test: 1 lost"]
 
 
-# ----------------------------------------------------------------------
 # Files and pipes.
 
 
@@ -214,7 +213,6 @@ def test_closed_event_stream_loses_events_without_blocking():
     target.close()
 
 
-# ----------------------------------------------------------------------
 # Webhooks.
 
 
@@ -380,7 +378,6 @@ def test_notice_of_an_untrusted_certificate_mentions_ssl_cert_file(tmp_path, kin
     assert "SSL_CERT_FILE" in notices[0]
 
 
-# ----------------------------------------------------------------------
 # MQTT.
 
 BROKER = "/usr/sbin/mosquitto"
@@ -490,7 +487,7 @@ def test_broker_receives_states_counts_and_events(tmp_path):
 
 @needs_broker
 @pytest.mark.net
-def test_event_camera_down_is_published_even_if_the_run_ends_immediately(tmp_path, monkeypatch):
+def test_camera_down_event_is_published_even_if_the_run_ends_immediately(tmp_path, monkeypatch):
     """The run ends while the connection to the broker is still being made."""
     # Events not acknowledged within this time after the end are lost; a busy machine needs longer.
     monkeypatch.setattr("detector.live.events.mqtt.LAST_MOMENT_S", 30.0)
@@ -546,7 +543,6 @@ def test_topic_level_escapes_special_characters():
     assert level("a/b+c#d\0e ü") == "a%2Fb%2Bc%23d%00e %C3%BC"
 
 
-# ----------------------------------------------------------------------
 # Snapshots.
 
 

@@ -83,7 +83,7 @@ def test_default_filters_depend_on_zones_and_receiver(tmp_path: Path) -> None:
     assert zoned.line() == f"events held back: 1 from clips ({NO_ZONE})", "nobody set a filter"
 
 
-def test_planned_end_of_a_run_sends_no_event_camera_down(tmp_path: Path) -> None:
+def test_planned_end_of_a_run_sends_no_camera_down_event(tmp_path: Path) -> None:
     ended, failed = (replace(DOWN, reason=why) for why in (RUN_ENDED, "the run failed"))
     for text, passes in (("kinds: camera_down", False), ("run_end: true", True)):
         event_filters = filters(tmp_path, f"webhook: {{{text}}}")

@@ -80,7 +80,7 @@ def devices(subscriber: Subscriber, camera: str = "door") -> list[set[str]]:
 def test_device_follows_lines_and_cameras_of_the_run(run, tmp_path):
     target, subscriber, port = run
     wait_for(lambda: target._republish)
-    publish(target, processed=0)  # its lines are not known yet
+    publish(target, processed=0)  # the camera's lines are not known yet
     publish(target, ROAD, YARD)
     wait_for(lambda: devices(subscriber))
     values = latest_values(subscriber)
@@ -106,7 +106,7 @@ def test_device_follows_lines_and_cameras_of_the_run(run, tmp_path):
     wait_for(lambda: "x/door/snapshot" in latest_values(subscriber))
     publish(target, cameras=("other",), name="other")
     wait_for(lambda: devices(subscriber, "other"))
-    # The broker retains only values of lines and zones that only the earlier run had.
+    # Of the absent camera, the broker retains only the values of lines and zones.
     wait_for(
         lambda: all(
             "/zone/" in t for t, p in latest_values(subscriber).items() if p and "/door/" in t

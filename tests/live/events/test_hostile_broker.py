@@ -23,7 +23,7 @@ from tests.waiting import wait_for
 
 pytest.importorskip("paho.mqtt")
 pytestmark = [pytest.mark.net, pytest.mark.slow]
-MOST_MB = 60  # growth with all kinds together; a kind that fills the memory would add hundreds
+MOST_MB = 60  # growth with all kinds of brokers; one that fills the memory would add hundreds of MB
 
 
 def memory_mb() -> float:
@@ -77,7 +77,7 @@ def test_hostile_brokers_neither_kill_threads_nor_fill_memory(monkeypatch, make,
     assert all(len(attempt.notices) <= 2 for attempt in attempts), "one lost, one refused"
 
 
-def test_connection_lost_after_a_steady_time_is_reported_again(monkeypatch, notices):
+def test_lost_connection_is_reported_again_if_it_was_steady(monkeypatch, notices):
     monkeypatch.setattr(mqtt, "STEADY_S", 0.0)
     with hostile_broker("leaves after its greeting") as broker:
         target = MqttTarget(f"mqtt://127.0.0.1:{broker.port}/x", notice=notices.append)

@@ -1,4 +1,4 @@
-"""Test when objects and cameras cause events: 3 of 5 frames, 2 s of absence, camera states."""
+"""Test when objects and cameras cause events, such as after 3 of 5 frames or 2 s of absence."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_event_durations_survive_a_jump_of_the_wall_clock(jump_s):
     assert leaves.time_s == START_S + 5 + jump_s
 
 
-def test_events_appears_and_leaves_have_the_same_since_utc_if_no_clock_was_set():
+def test_appears_and_leaves_events_share_since_utc_if_no_clock_was_set():
     """Readers match ``leaves`` with ``appears`` by ``since_utc``."""
     rules = EventRules(0, START_S)
     (appears,) = chain(*(rules.update(frame(at / 10), detections(0)) for at in range(3)))
@@ -167,7 +167,7 @@ def test_camera_down_from_the_start_is_reported_once():
     assert rules.forget("yard", 8 * SECOND, START_S + 8) == []
 
 
-def test_removed_camera_sends_the_events_leaves_and_camera_down():
+def test_removed_camera_sends_leaves_and_camera_down_events():
     rules = EventRules(0, START_S)
     rules.feed_changed("door", state(LIVE, 0.0), 0, START_S)
     feed(rules, "111")

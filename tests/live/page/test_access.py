@@ -85,7 +85,7 @@ def test_wrong_token_is_refused(token):
     assert not Access(TOKEN).check_token(token, "::1")
 
 
-def test_any_login_passes_without_a_token():
+def test_page_that_has_no_token_accepts_any_login():
     assert not Access(None).needed
     assert Access(None).check_token("anything", "::1")
 

@@ -142,7 +142,7 @@ def test_all_outputs_show_the_same_counts(tmp_path, browser: Browser):
     inside = zone["inside"]
     assert inside == _metric(metrics, "inside", "right side")
     assert inside == _retained(subscriber, "right side/inside")
-    ended = in_files["right side", "out"]  # objects still inside end there
+    ended = in_files["right side", "out"]  # at the end, objects still inside count as out
     assert inside + zone["today"]["out"] == ended
     of_zone = f"in {entered}, out {zone['today']['out']}, {inside} inside"
     of_line = f"to the left {ins}, to the right {outs}"

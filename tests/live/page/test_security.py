@@ -348,7 +348,7 @@ def test_idle_connection_is_closed_after_a_response(served):
             return b"ok" in until_closed(connection)
         return False
 
-    wait_for(answered_then_ended)  # again, if this thread was so slow that no answer came first
+    wait_for(answered_then_ended)  # repeated, as a slow thread may get no answer
 
 
 def test_slow_bodies_are_refused(served):
@@ -455,7 +455,7 @@ def test_full_socket_first_closes_idle_connections_that_have_no_login(make_liste
     assert not is_ended(logged_in)
 
 
-def test_one_address_has_a_limit_and_loopback_a_reserve(make_listener):
+def test_each_address_has_a_limit_and_loopback_has_a_reserve(make_listener):
     listener = make_listener(most=6, each=3, reserve=2)
     connections = [listener.connect_from("127.0.0.2") for _ in range(4)]
     assert [is_ended(connection) for connection in connections] == [True, False, False, False]

@@ -55,7 +55,7 @@ def test_many_requests_read_the_figures_once_a_second():
         for _ in range(40):
             assert served.client.ask("/api/streams").status == 200
             assert served.client.ask("/metrics").status == 200
-        assert served.run.reads - before <= 2  # one in flight, and one of the new interval
+        assert served.run.reads - before <= 2  # one read in flight, and one in the new interval
 
 
 def test_a_snapshot_is_the_next_picture(served, monkeypatch):
@@ -79,7 +79,7 @@ def test_concurrent_snapshots_share_one_encoding(served, monkeypatch):
     with ThreadPoolExecutor(6) as pool:
         path = "/api/streams/door/snapshot.jpg"
         asked = [pool.submit(served.client.ask, path) for _ in range(6)]
-        wait_for(lambda: len(requested) == 6)  # all of them wait
+        wait_for(lambda: len(requested) == 6)  # all requests wait
         assert served.run.step("door")
     answers = [one.result() for one in asked]
     assert {answer.status for answer in answers} == {200}
