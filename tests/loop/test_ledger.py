@@ -53,7 +53,7 @@ def run(loop, parts, timeline):
     return record(timeline)
 
 
-def test_plain_loop_is_exact_on_a_fake_clock():
+def test_ledger_of_the_plain_loop_is_exact_on_a_fake_clock():
     clock = FakeClock()
     parts = stub_parts(10, batch=2, requests=1, work=lambda name: clock.sleep(COSTS_NS[name]))
     recording = run(frames_in_turn, parts, Timeline(clock, clock, nvtx=False))
@@ -169,7 +169,7 @@ PLANTED = [
 
 @pytest.mark.parametrize(("place", "thread", "figure"), PLANTED)
 @retry_while_late
-def test_planted_delay_is_counted_in_its_figure_only(place, thread, figure, monkeypatch):
+def test_delay_planted_in_one_place_grows_only_its_figure(place, thread, figure, monkeypatch):
     """Delay one place by 4 ms in each of 30 frames. Other threads show the delay as waiting."""
     notes, frames, delay = Notes(), 30, 4e-3
     parts = stub_parts(frames, work=lambda name: notes.work(name, delay if name == place else 0))
@@ -213,8 +213,8 @@ def test_number_of_rows_is_limited_but_sums_are_complete():
 
 
 def test_span_columns_of_a_long_run_need_little_memory():
-    """Columns are built one at a time: its rows, the sorted rows and the order take 20 bytes per
-    row. Building two at a time would exceed the limit."""
+    """Columns are built one at a time. The rows, the sorted rows and their order take 20 bytes per
+    row. Building two columns at a time would exceed the limit."""
     clock = FakeClock()
     timeline = Timeline(clock, clock, nvtx=False)
     with timeline.track("main") as track:

@@ -186,7 +186,7 @@ def decoded(count: int = 3 * CELLS, objectness: float = 0.5, **more) -> Export:
 
 
 def anchor_free(rows: bool = False, twins: bool = False, cells: int = CELLS, **more) -> Export:
-    """Make YOLOv8's output (9, 11), [B, 4 + 3, cells]. ``twins``: one box twice, a pixel apart."""
+    """Make YOLOv8, 9 or 11: [B, 4 + 3, cells]. ``twins``: the same box twice, a pixel apart."""
     export = Export(**more)
     boxes = [BOXES[0], (21.0, *BOXES[0][1:])] if twins else list(BOXES)
     colours = export.colours()
@@ -196,7 +196,7 @@ def anchor_free(rows: bool = False, twins: bool = False, cells: int = CELLS, **m
 
 
 def finished(columns: int = 6, count: int = 300, **more) -> Export:
-    """Make YOLOv10's output (YOLO26), [B, 300, 6]: two equal boxes of class 2, scored by red."""
+    """Make YOLOv10 or YOLO26: [B, 300, 6] with two equal boxes of class 2, scored by red."""
     export = Export(**more)
     colours = export.colours()
     boxes = export.table(colours, [CORNERS[0]] * 2, count)

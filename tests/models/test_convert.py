@@ -85,7 +85,7 @@ def types_of(network: Network) -> dict[str, int]:
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("decode", [False, True])
-def test_every_node_reads_one_float_type(precision: str, decode: bool) -> None:
+def test_every_node_reads_only_one_float_type(precision: str, decode: bool) -> None:
     network = convert_to_halves(tiny(decode=decode), precision)
     types = types_of(network)
     for node in network.graph.graph.node:
@@ -269,7 +269,7 @@ def test_bfloat16_rounds_to_the_nearest_even(value: float, bits: int) -> None:
     ("tensor", "name"),
     [("0.conv", "0.conv_fp16"), ("12", "n12_fp16"), ("model.24", "model.n24_fp16")],
 )
-def test_operand_names_get_the_ending_and_stay_valid(tensor: str, name: str) -> None:
+def test_names_of_converted_operands_get_an_ending_and_stay_valid(tensor: str, name: str) -> None:
     assert operand_name(tensor, "fp16") == name
     assert good_name(name)
 

@@ -177,7 +177,7 @@ def test_network_of_route_shortcut_upsample_and_dropout_equals_plain_code(cfg, e
         "[convolutional]\nfilters=8\nactivation=linear\n"  # 0
         "[route]\nlayers=-1\ngroups=2\ngroup_id=1\n"  # 1: channels 4..7
         "[route]\nlayers=0\ngroups=4\ngroup_id=0\n"  # 2: channels 0, 1
-        # 3: second halves of 2, 1, 0: 1 + 2 + 4 channels
+        # 3: the second halves of layers 2, 1 and 0
         "[route]\nlayers=-1,1,0\ngroups=2\ngroup_id=1\n"
         "[dropout]\nprobability=.5\n"  # 4
         "[shortcut]\nfrom=3\nactivation=leaky\n"  # 5: 4 + 3
@@ -259,7 +259,7 @@ def test_scale_channels_and_sam_equal_plain_code(cfg, engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_pixel_scale_is_a_node_without_a_first_convolution(cfg, engine):
+def test_pixel_scale_is_a_node_if_the_first_layer_is_not_a_convolution(cfg, engine):
     path = cfg(
         "[maxpool]\nsize=2\nstride=2\n",
         head="[convolutional]\nfilters=7\nactivation=linear\n[yolo]\nanchors=1,1\nclasses=2\n",
@@ -272,7 +272,7 @@ def test_pixel_scale_is_a_node_without_a_first_convolution(cfg, engine):
     np.testing.assert_allclose(output[0], expected, atol=1e-5)
 
 
-def test_two_heads_on_one_map_are_two_outputs(cfg):
+def test_two_heads_that_read_one_map_give_two_outputs(cfg):
     path = cfg(
         "[convolutional]\nfilters=7\nactivation=linear\n",
         head="[yolo]\nanchors=4,4\nclasses=2\n[route]\nlayers=0\n[yolo]\nanchors=8,8\nclasses=2\n",

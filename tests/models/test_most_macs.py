@@ -96,7 +96,7 @@ def test_rows_that_depend_on_the_picture_count_at_their_maximum(tmp_path, case):
     assert detect(path, picture((0, 0, 0)), family="torchvision") == []
 
 
-def test_a_known_total_is_not_called_a_bound(tmp_path):
+def test_exact_number_of_macs_is_not_called_a_bound(tmp_path):
     from tests.models import exports
 
     network = open_network(exports.anchor_free().save(tmp_path / "yolov8n.onnx"))
@@ -178,7 +178,7 @@ def test_topk_of_all_rows_is_accepted(tmp_path):
 
 
 @pytest.mark.slow
-def test_models_show_marks_macs_as_a_bound(tmp_path):
+def test_command_models_show_marks_macs_as_a_bound(tmp_path):
     path = plain(Export()).save(tmp_path / "m.onnx")
     shown = detect_video("models", "show", path, "--family", "torchvision", cwd=tmp_path)
     assert "MACs              at most 48" in shown.stdout

@@ -122,7 +122,7 @@ def test_late_sound_keeps_its_position_in_avi(tmp_path: Path) -> None:
     assert flash_and_beep(tmp_path / "out.avi") == pytest.approx((FLASH_S, FLASH_S), abs=0.05)
 
 
-def test_gif_notes_missing_sound(tmp_path: Path) -> None:
+def test_missing_sound_in_a_gif_is_noted(tmp_path: Path) -> None:
     (note,) = rewrite(beeping_clip(tmp_path / "in.mkv", seconds=1), tmp_path / "out.gif").notes
     assert "sound" in note
 

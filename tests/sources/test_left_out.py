@@ -95,7 +95,7 @@ def test_double_star_walks_subfolders(place: Path) -> None:
     assert list(map(counted, notes("P/**"))) == [["1 skipped", "1 .txt"]]
 
 
-def test_pattern_notes_matched_folders() -> None:
+def test_folders_that_a_pattern_matches_are_noted() -> None:
     make("P/a.jpg", "P/s/b.jpg", "P/n.txt")
     assert notes("P/*.jpg") == []
     (note,) = notes("P/*")

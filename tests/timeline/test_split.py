@@ -110,7 +110,7 @@ def test_run_queue_is_read_only_if_cpu_time_is_missing():
             assert kernel.reads - before == (missing > QUICK_NS)
 
 
-def test_wait_while_the_clocks_are_read_counts_after_the_span():
+def test_wait_during_the_reading_of_clocks_counts_after_the_span():
     """The thread loses its core while the clocks are read, when the span has ended already."""
     kernel = Kernel()
     timeline = kernel.timeline()

@@ -30,7 +30,7 @@ def case(machine) -> conformance.Case:
     return conformance.Case(machine.engine, "fp32")
 
 
-test_known_answers = conformance.test_known_answers_of_full_and_partial_batches
+test_known_answers = conformance.test_full_and_partial_batches_give_the_known_answers
 test_slots_and_outputs_have_the_declared_shapes_and_types = (
     conformance.test_slots_and_outputs_have_the_declared_shapes_and_types
 )
