@@ -31,10 +31,9 @@ class Export:
         pixels: str = "",
         scale: float = 1.0,
     ) -> None:
-        """``pixels``: "" for 0..1; "baked" scales 0..255 by 1/255 inside; "u8" and "u8-nhwc" scale
-        bytes; "chw" has no axis for the batch; "normalised" subtracts a mean inside; "turned" and
-        "flipped" convert BGR to RGB; "convolved" begins with a convolution by ``scale``.
-        """
+        """``pixels`` is the kind of input. "": 0..1. "baked": 0..255, scaled by 1/255 inside. "u8",
+        "u8-nhwc": bytes, scaled inside. "chw": no batch axis. "normalised": a mean is subtracted
+        inside. "turned", "flipped": BGR becomes RGB. "convolved": a convolution by ``scale``."""
         from onnx import TensorProto, helper
 
         self.kind = getattr(TensorProto, kind)

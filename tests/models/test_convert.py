@@ -42,9 +42,7 @@ def network_of(
 
 def tiny(batch: int = 1, scale: float = 0.1, decode: bool = False) -> Network:
     """Make a network that multiplies three planes by ``scale`` in two convolutions and upsamples.
-
-    ``decode``: multiply by 3 at the end.
-    """
+    ``decode``: it multiplies by 3 at the end."""
     builder = GraphBuilder("tiny")
     x = builder.input_u8(batch, 2, 2)
     wide = builder.constant("0.conv.weight", np.eye(8, 3, dtype=np.float32).reshape(8, 3, 1, 1))
@@ -68,7 +66,7 @@ def tiny(batch: int = 1, scale: float = 0.1, decode: bool = False) -> Network:
 
 
 def by_reference(network: Network) -> list[np.ndarray]:
-    """Run ONNX's reference evaluator on white pictures; it rounds exactly as types require."""
+    """Run ONNX's reference evaluator, which rounds exactly as types require, on white pictures."""
     from onnx.reference import ReferenceEvaluator
 
     return ReferenceEvaluator(network.graph).run(
@@ -161,7 +159,7 @@ def chain(*widths: int) -> Network:
 @pytest.mark.parametrize(
     ("widths", "kept"),
     [
-        ((8,) * 6, 1),  # MACs: the first layer has 24 of 344, two have 88: a quarter
+        ((8,) * 6, 1),  # the first layer has 24 of 344 MACs; two have 88, a quarter
         ((8,) * 7, 1),  # two layers: 88 of 408, slightly more than a fifth
         ((8,) * 8, 2),  # two layers: 88 of 472, less than a fifth
         ((8,) * 12, 2),  # three layers: 152 of 728, slightly more than a fifth

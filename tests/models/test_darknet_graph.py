@@ -180,8 +180,8 @@ def test_network_of_route_shortcut_upsample_and_dropout_equals_plain_code(cfg, e
         # 3: the second halves of layers 2, 1 and 0
         "[route]\nlayers=-1,1,0\ngroups=2\ngroup_id=1\n"
         "[dropout]\nprobability=.5\n"  # 4
-        "[shortcut]\nfrom=3\nactivation=leaky\n"  # 5: 4 + 3
-        "[shortcut]\nfrom=-2,3\n"  # 6: 5 + 4 + 3
+        "[shortcut]\nfrom=3\nactivation=leaky\n"  # 5: the sum of layers 4 and 3
+        "[shortcut]\nfrom=-2,3\n"  # 6: the sum of layers 5, 4 and 3
         "[upsample]\nstride=2\nscale=.5\n",  # 7
         head="[yolo]\nanchors=4,4\nclasses=2\n[route]\nlayers=6\n[avgpool]\n[yolo]\nanchors=4,4\nclasses=2\n",
     )
@@ -245,7 +245,7 @@ def test_scale_channels_and_sam_equal_plain_code(cfg, engine):
         "[scale_channels]\nfrom=0\nactivation=leaky\n"  # 2: a factor for each channel
         "[convolutional]\nfilters=1\nactivation=logistic\n"  # 3
         "[scale_channels]\nfrom=2\nscale_wh=1\n"  # 4: a factor for each position
-        "[sam]\nfrom=-5\n"  # 5: times layer 0
+        "[sam]\nfrom=-5\n"  # 5: layer 4 times layer 0
     )
     first, second = filters_of(path)
     pictures = picture()

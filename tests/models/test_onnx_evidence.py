@@ -86,7 +86,7 @@ def dets_and_labels(**more) -> Export:
 
 
 def rf_detr(columns: int = 4, **more) -> Export:
-    """Make RF-DETR, with a GridSample: dets in 0..1, and logits, the last for the background."""
+    """Make RF-DETR with a GridSample: dets in 0..1, and logits whose last column is background."""
     export = Export(**more)
     zero = export.sampled_zero()
     colours = export.add("Add", export.colours(), zero)

@@ -128,7 +128,7 @@ def test_time_base_of_days_is_shortened(tmp_path: Path) -> None:
 
 TIMES = [
     # case, source pts, written pts, number of replaced pts
-    ("one time twice", [0, 512, 512, 1536], [0, 512, 1024, 1536], 1),
+    ("the same time twice", [0, 512, 512, 1536], [0, 512, 1024, 1536], 1),
     ("a step back", [0, 512, 200, 1536], [0, 512, 1024, 1536], 1),
     ("a pause of 9 s", [0, 512, 512 + 9 * 12800], [0, 512, 512 + 9 * 12800], 0),
     ("a jump of 11 s", [0, 512, 141_312, 142_000], [0, 512, 1024, 1712], 1),
@@ -150,8 +150,7 @@ def test_invalid_timestamps_are_replaced_and_noted(
 @pytest.mark.slow
 def test_long_pause_is_kept_if_read_from_mp4_and_dropped_if_from_ts(tmp_path: Path) -> None:
     """A recorded talk shows one slide for 30 s. In MPEG-TS such a gap means a new clock. (FFmpeg
-    does not probe enough of this file to learn its size, so cv2 cannot read it.)
-    """
+    does not probe enough of this file to learn its size, so cv2 cannot read it.)"""
     pauses = {}
     for name in ("a.mp4", "a.ts"):
         source = tmp_path / name

@@ -72,7 +72,7 @@ def open_gop(path: Path, *options: str) -> int:
 
 
 def longer_sound(path: Path) -> int:
-    """Write a container whose duration is its audio track's, which is longer than the video's."""
+    """Write a container with the duration of its audio track, which is longer than the video."""
     sound = ["-f", "lavfi", "-i", "sine=duration=3", "-c:a", "aac"]
     ffmpeg(*PICTURES, *sound, "-pix_fmt", "yuv420p", "-c:v", "libx264", path)
     return FRAMES

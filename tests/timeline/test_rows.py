@@ -1,4 +1,4 @@
-"""A span's rows are stored compactly and read back exactly; a ring keeps the last ones."""
+"""A span's rows are stored compactly and read back exactly. A ring keeps only the last rows."""
 
 from __future__ import annotations
 

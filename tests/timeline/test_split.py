@@ -1,4 +1,4 @@
-"""A thread's time on a core, ready for one, and blocked, on fake clocks."""
+"""A thread's time is split into time on a core, ready, and blocked. All clocks are fakes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MS = 1000 * US
 
 
 class Kernel:
-    """A fake thread's clocks. ``looks`` and ``reads``: how often CPU and ready time were read."""
+    """Clocks of a fake thread. ``looks``: readings of CPU time. ``reads``: of ready time."""
 
     def __init__(self) -> None:
         self.wall = self.cpu = self.ready = 0
