@@ -390,7 +390,7 @@ def test_memory_trial_assumes_simultaneous_peaks(fakes, monkeypatch, total, at_o
 
 
 def test_freed_peak_memory_is_held_on_a_gpu(monkeypatch):
-    """The trial allocates what a run frees after its peak, so that the next run cannot use it."""
+    """The trial allocates memory that a run frees after its peak, so that no other run uses it."""
     device, calls = torch.device("cuda:1"), []
     statistics = {"memory_allocated": 700, "max_memory_allocated": 1000}
     for name, value in statistics.items():
