@@ -51,7 +51,7 @@ def source(written, device_ms):
         ([(0, None)], None, None),
     ],
 )
-def test_device_fps_is_frames_over_the_devices_own_time(runs, total, each):
+def test_device_fps_divides_the_frames_by_the_devices_own_time(runs, total, each):
     summary = summarize(SETTINGS, [source(*run) for run in runs], {}, None)
     assert summary.fps.device == total
     if each is not None:
@@ -95,7 +95,7 @@ def test_thread_row_splits_a_threads_time_per_frame():
         wait_input_s=0.15,
         wait_output_s=0,
         other_s=0.24,
-        wall_s=0.4500001,  # too long: the clocks are not read at one moment
+        wall_s=0.4500001,  # more than the sum: the clocks are read one after another
         cpu_s=0.12,
         ready_s=0.15,
         busy_split=split[0],

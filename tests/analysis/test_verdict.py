@@ -84,7 +84,7 @@ def load(
     workers=1,
     **ms,
 ):
-    """Return the costs of a run of 100 frames. ``loop_ms``: the part of the period in the loop."""
+    """Return the costs of a run of 100 frames. ``loop_ms``: time in the loop, of the period."""
     infer_s = ms.get("infer", 0) / 10 if infer_s is None else infer_s
     loop_s = (period_ms if loop_ms is None else loop_ms) / 10
     threads = {"writer": thread(loop_s), "reader": thread(loop_s / 2)}
@@ -118,7 +118,7 @@ def test_slowest_thread_is_the_bottleneck(period, ms, bottleneck, gain_itself, g
 
 
 SMALLER = Choices(input=(256, 416), smaller_input=(192, 320))
-LEFT = 192 * 320 / (256 * 416)  # share of the pixels
+LEFT = 192 * 320 / (256 * 416)  # the smaller input has this share of the pixels
 
 
 def test_smaller_input_of_the_model_is_suggested():
@@ -194,7 +194,7 @@ def test_null_engine_has_no_gain():
     ("process_cpu_s", "others_s", "cores"),
     [(1.6, 0, None), (1.61, 0, "1.6"), (2.2, 0.1, "2.0")],  # in the last case, clocks are coarse
 )
-def test_cores_are_full_above_four_fifths(process_cpu_s, others_s, cores):
+def test_cores_count_as_full_if_more_than_four_fifths_are_busy(process_cpu_s, others_s, cores):
     """The run takes one second on two cores."""
     times = load(10, cores=2, process_cpu_s=process_cpu_s, others_s=others_s, infer=10)
     keep = re.search(r"keep ([\d.]+) of 2 cores busy", judge(times).sentence)
@@ -219,7 +219,7 @@ def test_no_gain_is_predicted_if_other_programs_are_busy(others_s):
     ("ready_s", "foreign", "crowded"),
     [(1.1, None, ("writer", 1.0)), (0.2, 0.75, ("writer", 0.05)), (0.2, 1.0, None), (0, 0.0, None)],
 )
-def test_thread_that_waited_most_for_our_own_threads_is_named(ready_s, foreign, crowded):
+def test_thread_that_waited_most_because_of_our_other_threads_is_named(ready_s, foreign, crowded):
     threads = {
         "reader": replace(thread(1.0), ready_s=0.001, foreign_share=0.0),
         "writer": replace(thread(1.0), ready_s=ready_s, foreign_share=foreign),
@@ -253,7 +253,7 @@ def test_gain_above_a_quarter_is_not_reported(rest, reported, sync):
 
 @pytest.mark.parametrize(("closing", "reported"), [(0.2, True), (3, False)])
 def test_slow_closing_of_files_suppresses_the_gain_of_inference(closing, reported):
-    """The disk was also busy during inference: without inference, closing takes longer."""
+    """The disk writes during inference, too, so closing files takes longer without inference."""
     loop = 10 - closing
     times = load(10, loop_ms=loop, sync=True, infer=1.5, write=loop - 1.5, process_cpu_s=0.5)
     assert ("infer" in judge(times).gain_if_free) is reported
@@ -270,7 +270,8 @@ def test_codec_threads_limit_the_gain_in_the_plain_loop():
 
 
 def test_cpu_time_of_a_stage_excludes_other_threads_in_the_plain_loop():
-    """Of 0.9 s of CPU time during inference, its thread used 0.3 s and its library 0.1 s."""
+    """During inference, the process used 0.9 s of CPU time: 0.3 s in the stage's thread, 0.1 s in
+    the library's threads."""
     split_up = replace(stages(infer=5)["infer"], cpu_s=0.9, split=split(3, 0, 2), library_cpu_s=0.1)
     each = {**stages(), "infer": split_up}
     for sync, ms in ((True, 4.0), (False, 10.0)):
@@ -290,8 +291,8 @@ def library(cpu_ms, busiest_ms, ready_ms, calls=100):
 
 
 NEEDS = [
-    # in ms: the stage's thread (on a core, ready, blocked); its library (CPU time of all threads,
-    # CPU time of the busiest one, wait of the busiest one for a core); the expected need
+    # Three columns, all in ms. The stage's thread: time on a core, ready and blocked. The library:
+    # CPU time of all its threads, then CPU time and wait for a core of the busiest one. The need.
     ((1, 3, 0), None, 1),
     ((1, 3, 2), None, 3),  # a disk is equally slow when other threads use the cores
     ((1, 0, 8), (8, 8, 0), 9),  # no thread waits for a core, so all time counts
@@ -304,7 +305,7 @@ NEEDS = [
 
 
 @pytest.mark.parametrize(("own", "theirs", "needed"), NEEDS)
-@pytest.mark.parametrize("calls", [100, 50])  # how many of 100 calls the library measured
+@pytest.mark.parametrize("calls", [100, 50])  # calls with library times, of 100
 def test_need_of_a_stage_excludes_waits_for_a_core(own, theirs, needed, calls):
     stage = replace(stages(write=sum(own))["write"], split=split(*own))
     threads = LibraryThreads(
@@ -369,7 +370,7 @@ def test_load_of_other_programs_does_not_change_the_bottleneck(others, stretched
 
 @pytest.mark.parametrize(("between_ms", "reported"), [(1, True), (10, False)])
 def test_gain_that_would_fill_the_cores_is_not_reliable(between_ms, reported):
-    """Without inference, writing takes 8.5 ms with 6 ms of CPU time, plus ``between_ms``."""
+    """Without inference, a frame would take 8.5 ms, and 6 ms + ``between_ms`` of CPU time."""
     times = load(10, cores=2, process_cpu_s=1.5, infer=10, write=8.5)
     times = replace(times, stage_cpu={"infer": 1e-3, "write": 6e-3}, between_cpu_s=between_ms / 1e3)
     assert not times.cpu_is_full
@@ -382,7 +383,7 @@ ADVICE = [
     ("write", ("video", "jsonl"), ("--quality", "small"), {"--quality", "--no-video"}),
     ("write", ("video", "jsonl"), ("--preset", "fast"), {"--preset", "--no-video"}),
     ("write", ("video", "jsonl"), ("--crf", "30"), {"--preset", "--no-video"}),
-    ("write", ("video", "jsonl"), ("--quality", "fast"), {"--no-video"}),  # no faster quality
+    ("write", ("video", "jsonl"), ("--quality", "fast"), {"--no-video"}),  # no quality is faster
     ("write", ("video", "jsonl"), ("--preset", "ultrafast"), {"--no-video"}),
     ("write", ("pictures",), None, {"--no-video"}),
     ("write", ("jsonl",), None, set()),  # no option would save work
@@ -419,7 +420,7 @@ def test_run_without_figures_has_no_bottleneck():
     assert judge(load(10)).bottleneck is None
 
 
-def test_next_limit_is_named_with_its_bound():
+def test_sentence_names_the_next_limit_and_bounds_the_gain():
     """Inference takes 94%, yet the gain is at most 19%, because reading is nearly as slow."""
     sentence = judge(load(10, read=8.4, infer=9.4)).sentence
     assert "94.0% of its time in `infer`" in sentence
@@ -473,8 +474,8 @@ TIMES = st.floats(0, 50, allow_nan=False)
 def test_sentence_is_consistent_for_any_figures(
     period, ms, cores, cpu, others, loop_share, sync, workers, frames
 ):
-    """Never show a share above 100%, more cores than exist, a gain from few frames or above the
-    limit set by the stage's share, or a stage that does not have the largest gain."""
+    """No share is above 100%, and no more cores are named than exist. No gain is based on few
+    frames or exceeds what the stage's share allows. The named stage has the largest gain."""
     times = load(
         period,
         sync=sync,

@@ -1,4 +1,4 @@
-"""Levels of configuration: precedence, types and limits; errors suggest the nearest key."""
+"""Levels of configuration have precedence, types and limits. Errors suggest the nearest key."""
 
 import dataclasses
 import json
@@ -44,7 +44,7 @@ def test_usage_page_names_every_option():
 
 
 def test_help_names_every_choice():
-    """Expect only the first and last of x264's presets, which are too many for a line."""
+    """x264 has too many presets for a line, so help names only the first and the last."""
     for _, leaf in options():
         choices = choices_of(leaf)
         named = (choices[0], choices[-1]) if leaf.name == "preset" else choices
@@ -75,7 +75,7 @@ ERRORS = [
     ({"selection": {"cnf": 1}}, ["selection.cnf", "selection.conf"]),
     ({"runtime": {"conf": 1}}, ["runtime.conf", "selection.conf"]),
     ({"max-dets": 1}, ["max-dets", "selection.max_det"]),
-    ({"images": 1}, ["images; known: "]),  # max_age is not near
+    ({"images": 1}, ["images; known: "]),  # max_age is not similar enough
     ({"conf": 1.5}, ["selection.conf", "at most 1"]),
     ({"conf": 5}, ["selection.conf", "at most 1", "0.05"]),
     ({"conf": 100}, ["selection.conf", "did you mean 1?"]),
@@ -131,12 +131,12 @@ SESSION = {
         ({}, {"size": "608x352"}),
     ],
 )
-def test_session_as_config_repeats_the_run_with_the_settings_it_chose(tmp_path, flags, expected):
+def test_session_as_config_repeats_the_run_with_the_settings_of_that_run(tmp_path, flags, expected):
     session, model = tmp_path / "r/a/session.json", tmp_path / "x.onnx"
     session.parent.mkdir(parents=True)
     for path in (session, model):
         path.write_text(json.dumps(SESSION))
-    config = resolve_config(str(session), flags)  # from another folder than that of the run
+    config = resolve_config(str(session), flags)  # the current folder is not that of the run
     expected |= {"model": str(model)}
     assert {name: config.value(name) for name in expected} == expected
 
@@ -235,7 +235,7 @@ def test_class_names_in_a_config_file_are_read_or_refused(tmp_path, names, read)
         assert resolve_config(str(file), {}).network.class_names == read
 
 
-def test_keyword_of_another_program_is_answered_with_ours():
+def test_error_for_a_keyword_of_another_program_names_our_keyword():
     assert answer_keyword("save_txt", True, KEYWORDS) == IN_PYTHON["save_txt"]
     assert answer_keyword("imgsz", 640, KEYWORDS) == "use size=640"
     assert answer_keyword("nothing_of_the_kind", 1, KEYWORDS) is None

@@ -15,8 +15,8 @@ import pytest
 from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
 
-# Limits for a run on a video, and for a run on a camera (``_LIVE``): how many files may read
-# options, and how often a file may return to them, that is, read again after another file did. Most
+# Limits for a run on a video, and for a run on a camera (``_LIVE``). ``FILES``: how many files may
+# read options. ``RETURNS``: how often a file may read again after another file has read. Most
 # returns happen while the engine is chosen, since that replaces ``auto`` in the options.
 FILES, RETURNS = 15, 9
 FILES_LIVE, RETURNS_LIVE = 20, 13

@@ -135,15 +135,15 @@ def test_rule_over_runs_fires_only_on_a_planted_fault(rule: Rule) -> None:
     [
         (0.9, 2, {"waited-for-cores"}),
         (0.1, 2, {"waited-for-own-threads"}),
-        (0.1, 1, set()),  # a single thread cannot be reduced
+        (0.1, 1, set()),  # there is only one engine thread
         (0.5, 2, {"waited-for-cores", "waited-for-own-threads"}),
-        (None, 2, {"waited-for-cores"}),  # share unknown
+        (None, 2, {"waited-for-cores"}),  # the share is unknown
     ],
 )
 def test_waiting_for_cores_is_attributed_to_others_or_own_threads(
     foreign, threads, expected
 ) -> None:
-    """A thread that worked for 4 s was ready for 1 s without a core."""
+    """The thread worked for 4 s. It was ready for another 1 s but got no core."""
     thread = {**THREAD, "ready_s": 1.0, "foreign_share": foreign}
     document = {**CLEAN_RUN, "threads": {"reader": thread}, "engine_threads": threads}
     document |= {"concurrency": 1, "cpu": {**DOCUMENT["cpu"], "cores": 2}}

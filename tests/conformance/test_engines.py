@@ -99,8 +99,8 @@ def test_own_option_is_used_in_the_engines_code(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 2, 5])
-def test_known_answers_of_full_and_partial_batches(case, batch):
-    """Rows that were not filled do not change the answers."""
+def test_full_and_partial_batches_give_the_known_answers(case, batch):
+    """The slot's unfilled rows do not change the answers."""
     with engines.open(case.name, plus_one(batch), case.options(batch=batch, requests=1)) as engine:
         request = engine.requests[0]
         for n in [*range(1, batch + 1), 1]:
@@ -291,7 +291,7 @@ def test_invalid_graph_raises_engine_error(computing):
     [
         lambda network: setattr(
             network, "output_shapes", [(1, 3, 2, 4), (1, 3, 1, 1)]
-        ),  # would write past the end
+        ),  # would overrun the buffer
         lambda network: setattr(network, "output_shapes", [(1, 3, 2, 3)]),
         lambda network: setattr(network, "input", plus_one(1, 4, 4).input),
     ],

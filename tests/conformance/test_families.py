@@ -1,4 +1,4 @@
-"""Every family's network on every engine: equal raw outputs, and graphs that other tools open."""
+"""All engines give the same outputs for each family's network, and other tools open the graphs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ NETWORKS = [  # model, height, width: every stem, block and head that is support
     ("yolov7.yaml", 64, 96),
     ("yolov7-w6.yaml", 64, 64),
 ]
-# 71 and 150 million weights each; tests/models/test_yolo_blocks.py compares the blocks with numpy.
+# These have 71 and 150 million weights, so only nightly tests run them. In every run,
+# tests/models/test_yolo_blocks.py compares their blocks with numpy.
 LARGE = [("yolov7x.yaml", 64, 64), ("yolov7-e6e.yaml", 64, 64)]
 
 
@@ -74,7 +75,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     model, height, width = request.param
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(np.random, "RandomState", FastRandom)
-        # Weights are scaled by a probe picture. Here 2x2 of the coarsest cells are large enough.
+        # A probe picture decides the scale of weights. Here 2x2 of the coarsest cells are enough.
         patch.setattr(yolo_network, "PROBE_CELLS", 2)
         network = open_network(model, random_seed=0, size=(height, width), batch=2)
     pictures = np.random.default_rng(0).integers(0, 256, (2, height, width, 3), np.uint8)

@@ -177,7 +177,7 @@ def check_slices(case: Case) -> None:
 
 @pytest.mark.parametrize(("bound", "shapes"), CASES)
 @pytest.mark.parametrize("seed", range(3))
-def test_head_finds_the_same_as_its_dense_form(
+def test_head_finds_the_same_boxes_as_its_dense_form(
     bound: Bound, shapes: list[tuple[int, ...]], seed: int
 ) -> None:
     case = Case(bound, shapes, draw(bound, shapes, seed), *bound.heads(CLASSES))
@@ -199,7 +199,7 @@ def test_layout_declares_all_that_is_needed(layout: Layout) -> None:
         assert known, "in_graph needs a usual_family: the name of a file in cfg/families"
         assert layout.name in known.layouts, f"add it to layouts: of {layout.usual_family}.yaml"
     listed = any(layout.name in known.layouts for known in families().values())
-    assert bool(layout.shape) == listed, "shape and layouts: of cfg/families need each other"
+    assert bool(layout.shape) == listed, "a layout has a shape exactly if cfg/families lists it"
     for known in families().values():
         assert set(known.layouts) <= set(table)
 

@@ -62,7 +62,7 @@ def test_declaration_is_valid(kind: type[Source]) -> None:
     assert isinstance(kind.order, int)
 
 
-def test_claims_never_raises_and_agrees_with_the_form(
+def test_claims_never_raises_and_accepts_only_specs_of_the_declared_form(
     kind: type[Source], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -72,7 +72,7 @@ def test_claims_never_raises_and_agrees_with_the_form(
         assert not claimed or re.fullmatch(kind.form, spec, re.IGNORECASE | re.DOTALL), spec
 
 
-def test_no_other_source_of_its_order_claims_its_spec(kind: type[Source], sample: Sample) -> None:
+def test_only_one_source_of_an_order_claims_a_spec(kind: type[Source], sample: Sample) -> None:
     kind.check_spec(sample.spec)
     with sample.around():
         assert sources.find_claiming(sample.spec) is kind
@@ -162,7 +162,7 @@ def test_planes_hold_the_same_pictures(kind: type[Source], sample: Sample) -> No
             assert np.abs(image.astype(int) - expected).mean() < 3
 
 
-def test_stride_and_frame_limit(kind: type[Source], sample: Sample) -> None:
+def test_stride_and_frame_limit_are_obeyed(kind: type[Source], sample: Sample) -> None:
     if kind.arrives:
         with pytest.raises(UsageError), opened(kind, sample, stride=2):
             pass
@@ -179,7 +179,7 @@ def test_stride_and_frame_limit(kind: type[Source], sample: Sample) -> None:
         assert len(read_all(source)) == FRAMES
 
 
-def test_restricted_source_gives_the_same_frames(kind: type[Source], sample: Sample) -> None:
+def test_part_of_a_source_gives_the_same_frames(kind: type[Source], sample: Sample) -> None:
     if kind.arrives:
         with opened(kind, sample) as source, pytest.raises(UsageError):
             source.restrict(Fraction(1), None)

@@ -33,14 +33,14 @@ CROWD = [
 
 @ALL
 @pytest.mark.parametrize("fps", [6, 10, 15, 24, 30, 60])
-def test_ids_stay_at_any_frame_rate(name: str, fps: int) -> None:
+def test_ids_stay_the_same_at_any_frame_rate(name: str, fps: int) -> None:
     ids = ids_of(find(name)(CONF), CROWD, np.arange(0, 4, 1 / fps).tolist())
     assert [len(track) for track in ids] == [1, 1, 1, 1]
     assert len({track[0] for track in ids}) == 4
 
 
 @ALL
-def test_ids_stay_at_an_uneven_frame_rate(name: str) -> None:
+def test_ids_stay_the_same_at_an_uneven_frame_rate(name: str) -> None:
     steps = np.random.default_rng(5).uniform(1 / 60, 1 / 8, 60)
     ids = ids_of(find(name)(CONF), CROWD, np.cumsum(steps).tolist())
     assert [len(track) for track in ids] == [1, 1, 1, 1]
@@ -129,7 +129,6 @@ def test_repeated_or_earlier_time_keeps_the_id(name: str) -> None:
 @pytest.mark.slow
 @ALL
 def test_memory_stays_flat(name: str) -> None:
-    """Objects come and go, and only the current ones are kept."""
     tracker, random = find(name)(CONF), np.random.default_rng(1)
     most, n = 0, 10
     corners = np.zeros((n, 2))

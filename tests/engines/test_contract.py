@@ -21,7 +21,7 @@ from tests.sources.clips import write_video
 
 
 @pytest.mark.parametrize("name", engines.names())
-def test_class_describes_its_engine_without_its_library(name):
+def test_engine_class_can_be_read_without_its_library(name):
     engine = engines.find(name)
     assert issubclass(engine, Engine)
     assert engine.name == name
@@ -86,7 +86,7 @@ print(*{"torch", "onnx", "onnxruntime", "cv2", "yaml"} & {*sys.modules})
 @pytest.mark.slow
 def test_choosing_an_engine_imports_little_of_the_others():
     """``auto`` loads its choice, the declarations of engines that it ranks higher, and the check
-    for an NVIDIA driver. Listing engines loads none."""
+    for an NVIDIA driver. Listing engines imports no engine."""
     done = subprocess.run(
         [sys.executable, "-c", ASKING], check=True, capture_output=True, text=True, cwd=CHECKOUT
     )
@@ -123,5 +123,5 @@ def test_new_file_becomes_an_engine(tmp_path):
         capture_output=True,
         text=True,
     ).stdout
-    assert "test_known_answers_of_full_and_partial_batches[newcomer-fp32-1]" in collected
+    assert "test_full_and_partial_batches_give_the_known_answers[newcomer-fp32-1]" in collected
     assert "test_close_may_repeat_and_infer_after_close_raises[newcomer]" in collected

@@ -106,8 +106,8 @@ def test_torch_layer_times_add_up_to_the_pass():
 
 
 def test_times_are_matched_with_listed_layers():
-    """Layers with the same name keep their order. Unlisted layers stay; untimed ones are
-    dropped."""
+    """Layers with the same name keep their order. Layers that are timed but not listed stay; layers
+    that are listed but not timed are dropped."""
     listed = [
         LayerExecution("a", "Conv", "fp32"),
         LayerExecution("r", "Reorder", "fp32", nodes=("x",)),

@@ -50,7 +50,7 @@ def convolutions(engine) -> dict[str, str]:
     return dict(found)
 
 
-def test_unlisted_convolution_belongs_to_the_layer_that_it_reads():
+def test_unlisted_convolution_belongs_to_the_layer_whose_result_it_reads():
     """CPUs without AVX-512 fuse a depthwise convolution into the 1x1 convolution before it."""
     nodes = [
         onnx.helper.make_node("Conv", ["x", "w"], ["1.conv"], "1.conv"),
@@ -133,7 +133,7 @@ def test_timed_layers_are_those_that_run(tmp_path, own):
     assert {layer.name: layer.precision for layer in timed.layers} == ran
 
 
-def test_marking_precise_layers_removes_its_temporary_file(tmp_path, monkeypatch, openvino):
+def test_temporary_file_for_marking_precise_layers_is_removed(tmp_path, monkeypatch, openvino):
     """Node names with XML's special characters work, and results do not change."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     network, name = plus_one(), "0.<conv> & 'more\""
@@ -216,7 +216,7 @@ def test_depthwise_convolution_with_channel_scales_runs_in_int8():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cpu_with_bf16")
-def test_float_layers_of_int8_run_in_bf16_on_request(tmp_path):
+def test_float_layers_of_an_int8_graph_run_in_bf16_on_request(tmp_path):
     int8 = quantised(small_network(tmp_path), tmp_path, keep=("4.conv",))
     options = EngineOptions(precision="int8", own={"float": "bf16"})
     with engines.open("openvino", int8, options) as engine:
@@ -241,7 +241,7 @@ def test_float_layers_of_int8_run_in_bf16_on_request(tmp_path):
         ({"avx512_bf16"}, 0.98, None, "fp32", "f32"),
     ],
 )
-def test_float_layers_of_int8_are_bf16_if_the_loss_is_known(
+def test_float_layers_of_an_int8_graph_are_bf16_if_the_loss_is_known(
     monkeypatch, flags, agreement, chosen, precision, hint
 ):
     monkeypatch.setattr(compiling, "cpu_flags", lambda: frozenset(flags))

@@ -1,5 +1,5 @@
-"""Intel's devices, tested on a CPU: OpenVINO's virtual devices, and a fake GPU. The fake is the
-CPU's plugin under another name, which must contain "CPU" for OpenVINO.
+"""Intel's devices, tested on a CPU: OpenVINO's virtual devices, and a fake GPU. The fake GPU is
+the CPU's plugin under another name. OpenVINO accepts only names that contain "CPU".
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def types_of(engine):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "int8"])
-def test_virtual_device_gives_the_results_of_its_device(tmp_path, gpu, precision):
+def test_virtual_device_gives_the_results_of_the_real_device(tmp_path, gpu, precision):
     try:
         engines.graph_precision_for("openvino", precision)
     except EngineError as error:
@@ -102,7 +102,7 @@ def prepare(tmp_path):
     return lambda: prepare_network(network, "openvino", config, lambda most: most)
 
 
-def test_a_compiled_model_is_kept_and_loaded_only_with_its_proof(gpu, prepare, monkeypatch):
+def test_compiled_model_is_kept_and_reused_unless_changed(gpu, prepare, monkeypatch):
     ready = prepare()
     artefact = ready.artefact
     path = Path(artefact.path)
@@ -127,9 +127,9 @@ def test_a_compiled_model_is_kept_and_loaded_only_with_its_proof(gpu, prepare, m
     assert "libigdrcl.so" in other.notes[0]
 
 
-def test_unloadable_model_names_the_file_and_the_remedy(gpu, prepare):
+def test_error_for_an_unloadable_model_names_file_and_remedy(gpu, prepare):
     ready = prepare()
-    Path(ready.artefact.path).write_bytes(b"not a model")  # after the proof
+    Path(ready.artefact.path).write_bytes(b"not a model")  # changed after its content was checked
     with pytest.raises(EngineError, match=r"failed to load .*\.blob.* cache=0: ") as caught:
         engines.open("openvino", ready.network, ready.options)
     assert "Exception from" not in str(caught.value)
@@ -154,7 +154,7 @@ def test_compiled_models_are_kept_for_gpus(device, own, kept):
         assert is_wanted(options) is kept
 
 
-def test_drivers_are_found_in_the_map_of_the_process(tmp_path):
+def test_drivers_are_found_in_the_memory_map_of_the_process(tmp_path):
     driver, maps = tmp_path / "libze_intel_gpu.so.1", tmp_path / "maps"
     driver.write_bytes(b"12345")
     line = "7f00-7f01 r-xp 00000000 08:01 42   "
@@ -210,7 +210,7 @@ def test_the_executed_type_is_read_back(precision, hint, actual, note):
 
 
 @pytest.mark.parametrize("kind", ["gpu", "npu"])
-def test_missing_device_names_what_to_install(tmp_path, monkeypatch, kind):
+def test_error_for_a_missing_device_names_what_to_install(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(hardware, "DEV", tmp_path / "dev")
     monkeypatch.setattr(hardware, "SYS", tmp_path / "sys")
     about = hardware.KINDS[kind]

@@ -108,7 +108,7 @@ def test_ir_is_recognised_like_its_onnx_file(tmp_path, case):
     )
 
 
-def test_metadata_marks_rows_as_final(tmp_path):
+def test_rows_are_final_boxes_if_the_metadata_says_that_nms_ran(tmp_path):
     export = exports.finished(batch=1, count=exports.CELLS)
     folder = write(tmp_path, export, text=METADATA.replace("nms: false", "nms: true"))
     assert found_in(folder) == [("blue", 0.6, BOTH[0])] * 2
@@ -132,7 +132,7 @@ def varied(form: str) -> exports.Export:
 
 @pytest.mark.parametrize("form", ["dynamic", "half", "int8"])
 def test_rows_of_an_unnamed_output_are_decoded(tmp_path, form):
-    """Ultralytics exports YOLO11, YOLOv10 and YOLO26 without a name, and NNCF its INT8 files."""
+    """Ultralytics (in YOLO11, YOLOv10 and YOLO26) and NNCF (in INT8 files) give outputs no name."""
     import openvino
 
     folder = write(tmp_path, varied(form), half=form == "half")
@@ -264,7 +264,7 @@ def test_yolox_gets_bgr_pixels_of_0_to_255(tmp_path, decode):
         assert found == detect(onnx, bright(), **options)
 
 
-def test_open_model_zoo_ssd_runs_with_and_without_description(tmp_path):
+def test_ssd_of_open_model_zoo_runs_with_and_without_description(tmp_path):
     path = tmp_path / "person-detection-retail.xml"
     write_ssd(path)
     image = np.zeros((96, 192, 3), np.uint8)
@@ -280,7 +280,7 @@ def test_open_model_zoo_ssd_runs_with_and_without_description(tmp_path):
 
 
 def write_ssd(path: Path) -> None:
-    """Write an SSD whose boxes are cells of 16 pixels, scored by red minus blue of a BGR input."""
+    """Write an SSD with BGR input. Its boxes are cells of 16 pixels, and scores are red - blue."""
     import openvino
     from openvino import opset8 as op
 
@@ -354,7 +354,7 @@ def test_rows_identified_by_metadata_are_not_probed(tmp_path, monkeypatch):
 
 
 def test_misread_ir_error_says_how_to_describe_it(tmp_path):
-    """The probe before the run cannot notice the user's wrong names; only the run can."""
+    """The probe before the run cannot notice that the user's names are wrong. Only the run can."""
     export = rows_of_six("bsc")
     folder = write(tmp_path, export, text="")
     names = tmp_path / "two.names"
@@ -421,7 +421,7 @@ def test_other_size_or_batch_than_the_fixed_one_is_refused(tmp_path):
         open_network(str(folder), batch=2)
 
 
-def test_other_engines_and_int8_are_refused_with_what_to_use(tmp_path):
+def test_refusal_of_other_engines_and_int8_says_what_to_use(tmp_path):
     folder = write(tmp_path, exports.anchor_free())
     with pytest.raises(EngineError, match="engine openvino"):
         Detector(str(folder), engine="ort")
@@ -429,7 +429,7 @@ def test_other_engines_and_int8_are_refused_with_what_to_use(tmp_path):
         Detector(str(folder), precision="int8")
 
 
-def test_models_show_describes_ir_and_build_refuses_it(tmp_path):
+def test_command_models_show_describes_ir_and_build_refuses_it(tmp_path):
     folder = write(tmp_path, exports.anchor_free())
     shown = detect_video("models", "show", folder, "--json", cwd=tmp_path)
     facts = json.loads(shown.stdout)

@@ -172,7 +172,7 @@ def test_openvino_fuses_a_convolution_and_its_activation(tmp_path):
         layers = engine.execution()
         engine.requests[0].slot[:] = pictures(network, 9)
         engine.requests[0].infer(1)
-    # Omit "1": OpenVINO removes its Relu, since u8 has no values below a zero point of 0.
+    # Layer "1" has no activation: OpenVINO removes its Relu, since u8 has no negative values.
     for name in ("0", "4"):
         [layer] = [layer for layer in layers if f"{name}.conv" in layer.nodes]
         assert f"{name}.act" in layer.nodes

@@ -1,4 +1,4 @@
-"""Files that other tools quantised, run by OpenVINO."""
+"""OpenVINO runs files that other tools quantised."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_signed_bytes_become_unsigned_without_changing_values(activations, tmp_p
     assert TensorProto.INT8 in types(after, "DequantizeLinear")  # weights are unchanged
 
 
-def test_quantisation_without_a_pair_stays_signed():
+def test_quantise_node_without_a_matching_dequantise_node_stays_signed():
     from onnx import TensorProto, helper, numpy_helper
 
     nodes = [
@@ -112,7 +112,7 @@ def test_misread_graph_runs_in_float_with_a_note(monkeypatch, tmp_path):
     assert [note for note in notes if "computes in float; --engine ort" in note]
 
 
-def test_graph_misread_in_float_too_is_refused(monkeypatch, tmp_path):
+def test_graph_that_is_misread_even_in_float_is_refused(monkeypatch, tmp_path):
     spoiled = spoil(foreign(tmp_path).graph)
     monkeypatch.setattr(openvino_quantised, "unsign", lambda model: spoiled)
     monkeypatch.setattr(openvino_quantised, "to_float", lambda model: spoiled)

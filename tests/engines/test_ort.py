@@ -129,7 +129,7 @@ def test_missing_cuda_is_noted_only_if_there_is_a_gpu(without_cuda, monkeypatch,
 
 
 def patch_session(monkeypatch, providers_of):
-    """Let sessions report ``providers_of(requested)`` as providers. They fail if this raises."""
+    """Let sessions report ``providers_of(requested)`` as providers, and fail if that raises."""
     real = onnxruntime.InferenceSession
 
     def session(source, settings, providers, enable_fallback, disabled_optimizers):
@@ -183,7 +183,7 @@ class FakeOrtValue:
 
 
 def test_gpu_request_uploads_its_own_slot_before_it_runs(with_cuda, monkeypatch):
-    """Replace session and memory, so that the network reads uploaded memory and not the slot."""
+    """With a fake session and fake memory, the network reads what was uploaded, not the slot."""
     patch_session(monkeypatch, lambda names: names)
     monkeypatch.setattr(FakeOrtValue, "instances", [])
     monkeypatch.setattr(onnxruntime.OrtValue, "ortvalue_from_numpy", FakeOrtValue)

@@ -221,7 +221,7 @@ def test_folder_copied_from_another_account_is_built_again(folder, tmp_path, mon
 
 
 def test_graph_sealed_with_another_key_is_sealed_again_silently(folder, tmp_path, monkeypatch):
-    """The file equals the graph just built. This keeps files usable that older versions sealed."""
+    """The file equals the graph that was just built. This keeps files of older versions usable."""
     with monkeypatch.context() as patched:
         another_account(patched, tmp_path)
         export(plus_one(), folder)
@@ -310,7 +310,7 @@ def test_dangling_link_in_the_folder_is_ignored(folder):
     assert built(folder, {**KEY, "level": 4}).built
 
 
-def test_sealed_bytes_are_not_read_without_their_proof(folder):
+def test_sealed_bytes_are_not_read_if_the_proof_is_missing_or_wrong(folder):
     """TensorRT's timing cache is stored like this."""
     path = folder / "x.timings"
     assert store.read_sealed(path) is None
@@ -328,7 +328,7 @@ def test_sealed_bytes_are_not_read_without_their_proof(folder):
 # ---- small documents: measured.json, layers
 
 
-def test_document_is_accepted_only_under_its_name_and_by_its_account(folder, tmp_path, monkeypatch):
+def test_document_of_another_name_or_account_is_not_read(folder, tmp_path, monkeypatch):
     assert store.read_kept(folder, "x.json") is store.why_not_kept(folder, "x.json") is None
     building.rewrite(folder, "x.json", lambda before: b'{"a": 1.5, "b": "\\u00e9"}')
     assert (store.read_kept(folder, "x.json") or {})["a"] == 1.5
@@ -352,7 +352,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_key_is_made_once_and_private(folder, cache):
+def test_key_is_made_once_and_is_private(folder, cache):
     assert find(folder) is None
     assert not cache.exists()  # searching writes nothing
     export(plus_one(), folder)
@@ -413,7 +413,7 @@ def test_key_that_cannot_be_stored_safely_gives_a_note(folder, cache):
     (line,) = rebuilt.notes
     assert line.startswith(f"{cache / proof.KEY}: the key")
     assert list(cache.iterdir()) == []
-    assert built(folder) == (rebuilt.path, False, ())  # this process remembers what it built
+    assert built(folder) == (rebuilt.path, False, ())  # this process still knows what it built
 
 
 @root_only
@@ -491,7 +491,7 @@ def test_files_of_root_need_no_proof(folder, tmp_path, monkeypatch):
     assert UNPROVED in str(proof.why_not(path, manifest))
     monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
     assert proof.why_not(path, manifest) is None
-    tamper_both(path)  # refused even from root, since the file's name has the old digest
+    tamper_both(path)  # root's files need the digest in their name, too
     assert "to another file" in str(proof.why_not(path, store.read_manifest(path)))
     os.chown(folder, NOBODY, NOBODY)
     assert UNPROVED in str(proof.why_not(path, manifest))

@@ -78,7 +78,6 @@ def test_unsupported_attribute_is_refused_by_node():
 
 @pytest.mark.slow
 def test_engines_of_one_graph_share_no_weights(network):
-    """Changing one engine's module does not affect the other."""
     with engines.open("torch", network) as one, engines.open("torch", network) as two:
         before = [output.copy() for output in one.requests[0].infer(1)]
         with torch.no_grad():

@@ -321,7 +321,7 @@ def test_out_of_memory_error_names_the_batch_that_fits(fakes, batch, limit, mess
     assert tried[0] == batch
 
 
-def test_memory_is_tried_on_every_concurrent_stream(fakes):
+def test_memory_trial_runs_on_every_concurrent_stream(fakes):
     tried = []
     cuda.check_memory(
         lambda given: tried.append(fakes.current[-1].number), plus_one(4), torch.device("cpu"), 3
@@ -390,7 +390,7 @@ def test_memory_trial_assumes_simultaneous_peaks(fakes, monkeypatch, total, at_o
 
 
 def test_freed_peak_memory_is_held_on_a_gpu(monkeypatch):
-    """Memory freed after a run's peak is allocated, so that the next run cannot use it."""
+    """The trial allocates memory that a run frees after its peak, so that no other run uses it."""
     device, calls = torch.device("cuda:1"), []
     statistics = {"memory_allocated": 700, "max_memory_allocated": 1000}
     for name, value in statistics.items():

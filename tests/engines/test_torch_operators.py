@@ -16,7 +16,7 @@ LONG = TensorProto.INT64
 
 
 class Sketch:
-    """A graph that has ``x``, float32 [2, 4, 6, 3] in 0..255, and ``n``, which is int64 x - 128."""
+    """A graph with the tensors x (float32 [2, 4, 6, 3] in 0..255) and n (x - 128 in int64)."""
 
     def __init__(self) -> None:
         self.nodes = [
@@ -72,7 +72,7 @@ def indices_of_best(sketch: Sketch) -> str:
 CASES = {
     "Split by sizes": lambda s: s.add("Split", "x", whole(1, 3, 2), outputs=3, axis=2),
     "Split from the end": lambda s: s.add("Split", "x", whole(1, 2), outputs=2, axis=-1),
-    "Split by number": lambda s: s.add("Split", "x", outputs=2, axis=3, num_outputs=2),
+    "Split into two parts": lambda s: s.add("Split", "x", outputs=2, axis=3, num_outputs=2),
     "TopK": lambda s: s.add(
         "TopK", s.add("Mul", "x", np.float32(0.5)), whole(2), outputs=2, axis=1
     ),
@@ -85,7 +85,7 @@ CASES = {
         "GatherElements", s.add("ReduceMax", "x", whole(3), keepdims=0), indices_of_best(s), axis=2
     ),
     "Gather with computed indices": lambda s: s.add("Gather", "x", indices_of_best(s), axis=2),
-    "Gather by a table": lambda s: s.add("Gather", "x", np.array([[0, -1], [2, 1]]), axis=-2),
+    "Gather by 2-D indices": lambda s: s.add("Gather", "x", np.array([[0, -1], [2, 1]]), axis=-2),
     "GatherND": lambda s: s.add("GatherND", "x", np.array([[0, 3], [1, -2]])),
     "Tile": lambda s: s.add("Tile", "x", whole(1, 2, 1, 3)),
     "Slice": lambda s: s.add("Slice", "x", whole(1, 0), whole(9, 5), whole(1, 2), whole(1, 2)),

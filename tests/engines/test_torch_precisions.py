@@ -56,7 +56,7 @@ def test_layers_after_the_last_convolution_stay_float32():
         assert decoded == np.float32(100) * np.float32(0.001), "not rounded to bf16"
 
 
-def test_constant_of_bf16_and_float32_layers_has_both_types():
+def test_constant_that_bf16_and_float32_layers_read_is_kept_in_both_types():
     from onnx import helper
 
     network = with_decoding()
@@ -83,7 +83,7 @@ def test_bf16_all_runs_every_layer_in_bf16(network):
 
 @pytest.mark.slow
 def test_sensitive_layers_stay_float32_in_mixed_bf16(network):
-    """In yolov4-tiny, the sensitive layers are the first ones, with up to a fifth of the MACs."""
+    """In yolov4-tiny, the sensitive layers are the first ones. They have up to 20% of the MACs."""
     with engines.open("torch", network, EngineOptions(precision="bf16")) as engine:
         layers = {layer.name: layer.precision for layer in engine.execution()}
         sensitive = sensitive_nodes(network.graph)

@@ -45,10 +45,9 @@ FILES_THAT_USE_OBJECTS = {"engine.py", "build.py", "layers.py", "running.py", "p
 
 
 def names_used(module: str = "trt") -> dict[str, set[str]]:
-    """Return class (or "" for the module) -> names of its attributes in the sources, such as
-    trt.X.Y, config.z, self._context.w. ``module``: name of the variable with the module in the
-    sources: trt, or rtx in code that is only for TensorRT for RTX.
-    """
+    """Map each class ("" for the module) to the names of its attributes that the sources use, such
+    as trt.X.Y, config.z or self._context.w. ``module``: the variable that holds the module: trt,
+    or rtx in code that is only for TensorRT for RTX."""
     found: dict[str, set[str]] = {}
     for file in SOURCES:
         for node in ast.walk(ast.parse(file.read_text())):

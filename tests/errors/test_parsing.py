@@ -68,7 +68,7 @@ def test_json_values_are_read_from_text_and_bytes():
 
 
 @pytest.mark.parametrize("parse", [parse_json, parse_yaml])
-def test_greatest_depth_and_number_are_read_and_larger_ones_refused(parse):
+def test_depth_and_numbers_at_their_limits_are_read_and_larger_ones_refused(parse):
     deepest = "[" * MAX_DEPTH + "]" * MAX_DEPTH
     assert len(str(parse(deepest, "f"))) == 2 * MAX_DEPTH
     assert parse(f"[{LARGEST}, {-LARGEST}]", "f") == [LARGEST, -LARGEST]

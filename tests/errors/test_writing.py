@@ -132,7 +132,7 @@ def test_failed_folder_sync_raises_unless_unsupported(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
-def test_modes_follow_the_umask_unless_private(tmp_path, umask, mode):
+def test_file_modes_follow_the_umask_unless_files_are_private(tmp_path, umask, mode):
     before = os.umask(umask)
     try:
         write_whole(tmp_path / "a" / "row.json", b"")

@@ -1,5 +1,5 @@
-"""Import TensorRT's real bindings without a GPU, over stub libraries, to compare their names and
-signatures with the fakes.
+"""Import TensorRT's real bindings without a GPU, to compare their names and signatures with the
+fakes. Stubs replace the libraries that the bindings load.
 
 scripts/test puts the wheels (1.3 MB) into .venv/wheels. They need ten C symbols, which are never
 called.

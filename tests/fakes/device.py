@@ -1,4 +1,4 @@
-"""A simulated GPU: separate memory, events, and streams that run only when waited for.
+"""A simulated GPU with its own memory, events, and streams that run only if a caller waits.
 
 Only the device can read its addresses, and no GPU reads another GPU's memory. Access beyond an
 allocation is an error. Copies and runs are queued. They execute in stream order when a caller waits
@@ -55,10 +55,7 @@ class Device:
                 raise DeviceFaultError(f"free of {address:#x}: not an allocation")
 
     def at(self, address: int, size: int, number: int | None = None) -> np.ndarray:
-        """Return ``size`` bytes of the allocation that starts at ``address``.
-
-        ``number``: the GPU that accesses it.
-        """
+        """Return ``size`` bytes of the allocation at ``address``. ``number``: the accessing GPU."""
         block = self.allocations.get(address)
         if block is None:
             raise DeviceFaultError(f"illegal address {address:#x}")

@@ -22,10 +22,11 @@ def install_fake_tensorrt(
 ) -> SimpleNamespace:
     """Install fakes of the driver, of TensorRT (``major`` may be ``RTX_MAJOR``) and a CUDA package.
 
-    ``gpu``: total (bytes), gpus, cuda, error. Skip the test if TensorRT for RTX is not installed.
+    ``gpu``: total (bytes of memory), and options of ``Libcuda``. Skip the test if TensorRT for
+    RTX is not installed.
     """
     pytest.importorskip("tensorrt_rtx", reason="tensorrt_rtx is not installed")
-    from tests.fakes.tensorrt_module import make_module  # imports the real library, before we fake
+    from tests.fakes.tensorrt_module import make_module  # needs the real library, so first
 
     device = Device(gpu.pop("total", 1 << 30))
     libcuda = Libcuda(device, **gpu)

@@ -262,10 +262,7 @@ def fake_cuda_python(  # noqa: C901
 def fake_torch(  # noqa: C901
     device: Device,
 ) -> dict[str, ModuleType]:
-    """Fake the part of torch that our memory provider uses.
-
-    Copies go to the stream that is current in this thread.
-    """
+    """Fake what our memory provider uses of torch. Copies use this thread's current stream."""
     current = threading.local()
 
     class Tensor:

@@ -17,8 +17,8 @@ import tensorrt_rtx as rtx
 from tests.fakes.tensorrt_state import RTX_MAJOR, Crash
 
 BUILT: dict[tuple[str, str, str], tuple[bytes, list[tuple[str, tuple]]]] = {}
-"""Cache of builds, which take seconds: (engine, digest of the graph, settings) -> (start of the
-plan, progress calls)."""
+"""Cache of builds, which take seconds. Keys: engine, digest of the graph, settings. Values: start
+of the plan, progress calls."""
 
 
 class Progress(rtx.IProgressMonitor):

@@ -31,7 +31,7 @@ class FakeClock:
 
 
 class Notes:
-    """Thread-safe record of each stub's work: (start, end) by name, in ns of the real clock."""
+    """Thread-safe record of work: name of the stub -> (start, end) in ns of the real clock."""
 
     def __init__(self) -> None:
         self.spans: dict[str, list[tuple[int, int]]] = defaultdict(list)

@@ -137,7 +137,7 @@ def test_arrival_records_its_moments_in_order(loop):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_hooks_keep_and_wanted_receive_the_frame(loop):
+def test_the_hooks_called_keep_and_wanted_receive_the_frame(loop):
     drawn = []
 
     def keep(frame, detections):

@@ -1,4 +1,4 @@
-"""The ledger (times of stages and waits): exact on a fake clock, equal to the stubs' records."""
+"""The ledger (times of stages and waits) is exact on a fake clock and equals the stubs' records."""
 
 import functools
 import time
@@ -18,7 +18,7 @@ from tests.memory import bytes_of
 from tests.waiting import PATIENCE_S
 
 COSTS_NS = dict(read=7, preprocess=3, infer=50, head=2, nms=1, annotate=4, write=11)
-TOLERANCE_NS = 10_000_000  # all waits for a core together
+TOLERANCE_NS = 10_000_000  # for all waits for a core together
 
 
 def retry_while_late(test):
@@ -53,7 +53,7 @@ def run(loop, parts, timeline):
     return record(timeline)
 
 
-def test_plain_loop_is_exact_on_a_fake_clock():
+def test_ledger_of_the_plain_loop_is_exact_on_a_fake_clock():
     clock = FakeClock()
     parts = stub_parts(10, batch=2, requests=1, work=lambda name: clock.sleep(COSTS_NS[name]))
     recording = run(frames_in_turn, parts, Timeline(clock, clock, nvtx=False))
@@ -79,7 +79,7 @@ def test_time_between_stages_is_counted_as_other_only():
     parts = stub_parts(10, requests=1, work=lambda name: clock.sleep(COSTS_NS[name]))
     timeline = Timeline(clock, clock, nvtx=False)
     for _ in frames_in_turn(parts, timeline, Progress()):
-        clock.sleep(1000)  # the caller of the loop, between write and the next read
+        clock.sleep(1000)  # in the loop's caller, between write and the next read
     recording = record(timeline)
     assert recording.threads["main"].other_ns == 10 * 1000
     assert recording.threads["main"].busy_ns == 10 * sum(COSTS_NS.values())
@@ -158,7 +158,7 @@ def test_ledger_equals_the_stubs_own_records(concurrency):
 
 
 PLANTED = [
-    # where the delay is planted, the thread and the figure that must grow by it
+    # the place of the delay, and the thread and the figure that must grow by it
     ("infer", "worker-0", "busy_ns"),
     ("write", "writer", "busy_ns"),
     ("read", "reader", "busy_ns"),
@@ -169,7 +169,7 @@ PLANTED = [
 
 @pytest.mark.parametrize(("place", "thread", "figure"), PLANTED)
 @retry_while_late
-def test_planted_delay_is_counted_in_its_figure_only(place, thread, figure, monkeypatch):
+def test_delay_planted_in_one_place_grows_only_its_figure(place, thread, figure, monkeypatch):
     """Delay one place by 4 ms in each of 30 frames. Other threads show the delay as waiting."""
     notes, frames, delay = Notes(), 30, 4e-3
     parts = stub_parts(frames, work=lambda name: notes.work(name, delay if name == place else 0))
@@ -213,8 +213,8 @@ def test_number_of_rows_is_limited_but_sums_are_complete():
 
 
 def test_span_columns_of_a_long_run_need_little_memory():
-    """Columns are built one at a time: its rows, the sorted rows and the order take 20 bytes per
-    row. Building two at a time would exceed the limit."""
+    """Columns are built one at a time. The rows, the sorted rows and their order take 20 bytes per
+    row. Building two columns at a time would exceed the limit."""
     clock = FakeClock()
     timeline = Timeline(clock, clock, nvtx=False)
     with timeline.track("main") as track:

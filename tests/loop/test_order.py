@@ -183,7 +183,7 @@ def test_pictures_are_allocated_from_a_limited_pool(loop, batch, drawers, pictur
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_clock_is_ignored_for_frames_without_an_arrival(loop):
+def test_clock_is_not_used_for_frames_without_an_arrival(loop):
     parts = stub_parts(5, hooks=LoopHooks(lambda track, index, row: True))
     assert consume(parts, loop)[0] == expected(5)
 

@@ -1,4 +1,4 @@
-"""--infer-every in both loops, in combinations of small sizes: frames that are not inferred."""
+"""Frames that --infer-every does not infer, in both loops and combinations of small sizes."""
 
 import itertools
 from dataclasses import replace

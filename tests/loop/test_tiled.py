@@ -41,7 +41,7 @@ def test_tiles_are_inferred_in_batches_of_the_engine(batch, frames, calls):
 
 
 class Sum:
-    """Joins the candidates of all tiles into one detection; its score is the sum of theirs."""
+    """Joins the candidates of all tiles into one detection, whose score is the sum of scores."""
 
     def to_source(self, tiles):
         joined = Candidates(*(np.concatenate(own) for own in zip(*tiles, strict=True)))

@@ -31,10 +31,9 @@ class Export:
         pixels: str = "",
         scale: float = 1.0,
     ) -> None:
-        """``pixels``: "" for 0..1; "baked" scales 0..255 by 1/255 inside; "u8" and "u8-nhwc" scale
-        bytes; "chw" has no axis for the batch; "normalised" subtracts a mean inside; "turned" and
-        "flipped" convert BGR to RGB; "convolved" begins with a convolution by ``scale``.
-        """
+        """``pixels`` is the kind of input. "": 0..1. "baked": 0..255, scaled by 1/255 inside. "u8",
+        "u8-nhwc": bytes, scaled inside. "chw": no batch axis. "normalised": a mean is subtracted
+        inside. "turned", "flipped": BGR becomes RGB. "convolved": a convolution by ``scale``."""
         from onnx import TensorProto, helper
 
         self.kind = getattr(TensorProto, kind)
@@ -186,7 +185,7 @@ def decoded(count: int = 3 * CELLS, objectness: float = 0.5, **more) -> Export:
 
 
 def anchor_free(rows: bool = False, twins: bool = False, cells: int = CELLS, **more) -> Export:
-    """Make YOLOv8's output (9, 11), [B, 4 + 3, cells]. ``twins``: one box twice, a pixel apart."""
+    """Make YOLOv8, 9 or 11: [B, 4 + 3, cells]. ``twins``: the same box twice, a pixel apart."""
     export = Export(**more)
     boxes = [BOXES[0], (21.0, *BOXES[0][1:])] if twins else list(BOXES)
     colours = export.colours()
@@ -196,7 +195,7 @@ def anchor_free(rows: bool = False, twins: bool = False, cells: int = CELLS, **m
 
 
 def finished(columns: int = 6, count: int = 300, **more) -> Export:
-    """Make YOLOv10's output (YOLO26), [B, 300, 6]: two equal boxes of class 2, scored by red."""
+    """Make YOLOv10 or YOLO26: [B, 300, 6] with two equal boxes of class 2, scored by red."""
     export = Export(**more)
     colours = export.colours()
     boxes = export.table(colours, [CORNERS[0]] * 2, count)

@@ -162,7 +162,7 @@ def test_allowed_names_give_our_own_classes(tmp_path):
         set,
     ],
 )
-def test_state_for_a_function_class_or_tensor_is_refused(tmp_path, target):
+def test_pickled_state_for_a_function_class_or_tensor_is_refused(tmp_path, target):
     data, storages = pickled(target)
     forged = data[:-1] + b"}X\x0c\x00\x00\x00__defaults__Nsb."  # BUILD with {"__defaults__": None}
     message = refusal(zipped(tmp_path / "x.pt", forged, {"0": b"\0\0", **storages}))

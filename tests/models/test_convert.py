@@ -42,9 +42,7 @@ def network_of(
 
 def tiny(batch: int = 1, scale: float = 0.1, decode: bool = False) -> Network:
     """Make a network that multiplies three planes by ``scale`` in two convolutions and upsamples.
-
-    ``decode``: multiply by 3 at the end.
-    """
+    ``decode``: it multiplies by 3 at the end."""
     builder = GraphBuilder("tiny")
     x = builder.input_u8(batch, 2, 2)
     wide = builder.constant("0.conv.weight", np.eye(8, 3, dtype=np.float32).reshape(8, 3, 1, 1))
@@ -68,7 +66,7 @@ def tiny(batch: int = 1, scale: float = 0.1, decode: bool = False) -> Network:
 
 
 def by_reference(network: Network) -> list[np.ndarray]:
-    """Run ONNX's reference evaluator on white pictures; it rounds exactly as types require."""
+    """Run ONNX's reference evaluator, which rounds exactly as types require, on white pictures."""
     from onnx.reference import ReferenceEvaluator
 
     return ReferenceEvaluator(network.graph).run(
@@ -85,7 +83,7 @@ def types_of(network: Network) -> dict[str, int]:
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("decode", [False, True])
-def test_every_node_reads_one_float_type(precision: str, decode: bool) -> None:
+def test_every_node_reads_only_one_float_type(precision: str, decode: bool) -> None:
     network = convert_to_halves(tiny(decode=decode), precision)
     types = types_of(network)
     for node in network.graph.graph.node:
@@ -161,7 +159,7 @@ def chain(*widths: int) -> Network:
 @pytest.mark.parametrize(
     ("widths", "kept"),
     [
-        ((8,) * 6, 1),  # MACs: the first layer has 24 of 344, two have 88: a quarter
+        ((8,) * 6, 1),  # the first layer has 24 of 344 MACs; two have 88, a quarter
         ((8,) * 7, 1),  # two layers: 88 of 408, slightly more than a fifth
         ((8,) * 8, 2),  # two layers: 88 of 472, less than a fifth
         ((8,) * 12, 2),  # three layers: 152 of 728, slightly more than a fifth
@@ -269,7 +267,7 @@ def test_bfloat16_rounds_to_the_nearest_even(value: float, bits: int) -> None:
     ("tensor", "name"),
     [("0.conv", "0.conv_fp16"), ("12", "n12_fp16"), ("model.24", "model.n24_fp16")],
 )
-def test_operand_names_get_the_ending_and_stay_valid(tensor: str, name: str) -> None:
+def test_names_of_converted_operands_get_an_ending_and_stay_valid(tensor: str, name: str) -> None:
     assert operand_name(tensor, "fp16") == name
     assert good_name(name)
 

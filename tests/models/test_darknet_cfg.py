@@ -116,7 +116,7 @@ def test_first_of_repeated_keys_counts_as_in_darknet():
         (GOOD.replace("filters=7", "filters=7\nstride=16"), "x.cfg:3: input height 8"),
     ],
 )
-def test_error_names_its_line(text: str, message: str):
+def test_error_names_the_line_of_the_mistake(text: str, message: str):
     with pytest.raises(ModelError) as caught:
         plan(text)
     error = str(caught.value)
@@ -136,7 +136,7 @@ def test_unknown_key_warns_with_the_nearest_known_key():
         assert fact in warning
 
 
-def test_size_overrides_the_cfg_and_must_be_a_multiple_of_the_stride():
+def test_option_size_overrides_the_cfg_and_must_be_a_multiple_of_the_stride():
     text = GOOD.replace("filters=7", "filters=7\nsize=3\npad=1\nstride=4")
     architecture = plan(text, size=(16, 4))
     assert (architecture.height, architecture.width, architecture.stride) == (16, 4, 4)

@@ -177,11 +177,11 @@ def test_network_of_route_shortcut_upsample_and_dropout_equals_plain_code(cfg, e
         "[convolutional]\nfilters=8\nactivation=linear\n"  # 0
         "[route]\nlayers=-1\ngroups=2\ngroup_id=1\n"  # 1: channels 4..7
         "[route]\nlayers=0\ngroups=4\ngroup_id=0\n"  # 2: channels 0, 1
-        # 3: second halves of 2, 1, 0: 1 + 2 + 4 channels
+        # 3: the second halves of layers 2, 1 and 0
         "[route]\nlayers=-1,1,0\ngroups=2\ngroup_id=1\n"
         "[dropout]\nprobability=.5\n"  # 4
-        "[shortcut]\nfrom=3\nactivation=leaky\n"  # 5: 4 + 3
-        "[shortcut]\nfrom=-2,3\n"  # 6: 5 + 4 + 3
+        "[shortcut]\nfrom=3\nactivation=leaky\n"  # 5: the sum of layers 4 and 3
+        "[shortcut]\nfrom=-2,3\n"  # 6: the sum of layers 5, 4 and 3
         "[upsample]\nstride=2\nscale=.5\n",  # 7
         head="[yolo]\nanchors=4,4\nclasses=2\n[route]\nlayers=6\n[avgpool]\n[yolo]\nanchors=4,4\nclasses=2\n",
     )
@@ -245,7 +245,7 @@ def test_scale_channels_and_sam_equal_plain_code(cfg, engine):
         "[scale_channels]\nfrom=0\nactivation=leaky\n"  # 2: a factor for each channel
         "[convolutional]\nfilters=1\nactivation=logistic\n"  # 3
         "[scale_channels]\nfrom=2\nscale_wh=1\n"  # 4: a factor for each position
-        "[sam]\nfrom=-5\n"  # 5: times layer 0
+        "[sam]\nfrom=-5\n"  # 5: layer 4 times layer 0
     )
     first, second = filters_of(path)
     pictures = picture()
@@ -259,7 +259,7 @@ def test_scale_channels_and_sam_equal_plain_code(cfg, engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_pixel_scale_is_a_node_without_a_first_convolution(cfg, engine):
+def test_pixel_scale_is_a_node_if_the_first_layer_is_not_a_convolution(cfg, engine):
     path = cfg(
         "[maxpool]\nsize=2\nstride=2\n",
         head="[convolutional]\nfilters=7\nactivation=linear\n[yolo]\nanchors=1,1\nclasses=2\n",
@@ -272,7 +272,7 @@ def test_pixel_scale_is_a_node_without_a_first_convolution(cfg, engine):
     np.testing.assert_allclose(output[0], expected, atol=1e-5)
 
 
-def test_two_heads_on_one_map_are_two_outputs(cfg):
+def test_two_heads_that_read_one_map_give_two_outputs(cfg):
     path = cfg(
         "[convolutional]\nfilters=7\nactivation=linear\n",
         head="[yolo]\nanchors=4,4\nclasses=2\n[route]\nlayers=0\n[yolo]\nanchors=8,8\nclasses=2\n",

@@ -1,4 +1,4 @@
-"""The list of front ends, their import one at a time, and the options of each."""
+"""The list of front ends, and their options. Only the front end in use is imported."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_front_ends_read_exactly_these_suffixes():
     [
         ("x.cfg", ["darknet"]),
         ("x.onnx", ["onnx"]),
-        ("x.safetensors", ["checkpoint", "safetensors", "yolo"]),  # and what those use
+        ("x.safetensors", ["checkpoint", "safetensors", "yolo"]),  # and what these import
     ],
 )
 def test_run_imports_only_the_front_end_of_its_file(tmp_path, model, expected):

@@ -60,7 +60,7 @@ def test_fused_nodes_do_not_store_tensors_between_them():
     assert joint_cost(
         graph, [("input.nchw", "0.conv"), ("0.conv",), ("input.cast",), ("reorder_7",)]
     ) == [
-        # input.nchw is written too: 1.conv reads it
+        # input.nchw is written, too, since 1.conv reads it
         NodeCost(plane * 3, plane + 9 + 3 + plane + plane, 9 + 3, (2, 3, 2, 3)),
         NodeCost(plane * 3, plane + 9 + 3 + plane, 9 + 3, (2, 3, 2, 3)),
         NodeCost(0, 0),  # a conversion alone

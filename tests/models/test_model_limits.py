@@ -115,7 +115,7 @@ def test_variable_raises_every_limit(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("most", "read"), [(7, True), (6, False)])
-def test_calls_of_functions_count_with_the_nodes_inside(tmp_path, monkeypatch, most, read):
+def test_node_limit_counts_nodes_inside_each_call_of_a_function(tmp_path, monkeypatch, most, read):
     """Count two calls of a function of two nodes, and one more node."""
     from onnx import helper
 
@@ -131,7 +131,7 @@ def test_calls_of_functions_count_with_the_nodes_inside(tmp_path, monkeypatch, m
 
 
 @pytest.mark.parametrize("field", ["t", "tensors", "sparse_tensor", "sparse_tensors"])
-def test_packed_numbers_count_in_every_field(tmp_path, monkeypatch, field):
+def test_limit_of_packed_numbers_applies_in_every_field(tmp_path, monkeypatch, field):
     import onnx
 
     attribute = onnx.AttributeProto(name="a")

@@ -96,7 +96,7 @@ def test_rows_that_depend_on_the_picture_count_at_their_maximum(tmp_path, case):
     assert detect(path, picture((0, 0, 0)), family="torchvision") == []
 
 
-def test_a_known_total_is_not_called_a_bound(tmp_path):
+def test_exact_number_of_macs_is_not_called_a_bound(tmp_path):
     from tests.models import exports
 
     network = open_network(exports.anchor_free().save(tmp_path / "yolov8n.onnx"))

@@ -363,7 +363,7 @@ def test_options_that_do_not_fit_the_file_are_refused(tmp_path, monkeypatch, opt
 
 
 @pytest.mark.parametrize(("side", "fixed"), [(2, "width 64"), (3, "height 64")])
-def test_a_file_with_one_open_side_is_not_fixed_at_zero(tmp_path, side, fixed):
+def test_message_for_one_dynamic_side_states_only_the_fixed_side(tmp_path, side, fixed):
     path = changed(
         tmp_path,
         lambda model: setattr(
@@ -378,7 +378,7 @@ def test_a_file_with_one_open_side_is_not_fixed_at_zero(tmp_path, side, fixed):
 
 
 def test_user_may_name_the_family(tmp_path):
-    """[1, 84, 8] is not YOLOX (the graph has arithmetic), and YOLOv8 would have 4 + 3 columns."""
+    """The graph has arithmetic, so [1, 84, 8] is not YOLOX. YOLOv8 would have 4 + 3 columns."""
     path = exports.decoded(count=84).save(tmp_path / "m.onnx", STATED)
     with pytest.raises(ModelError, match="family was not"):
         open_network(path)
@@ -392,10 +392,8 @@ def test_user_may_name_the_family(tmp_path):
 
 
 def test_named_family_does_not_make_finished_boxes_raw(tmp_path):
-    """With any --family, [1, 300, 6] holds finished boxes: not rows of YOLOv5 or YOLOv8.
-
-    [1, 7, 90] is accepted as a YOLOv8 with unusual maps.
-    """
+    """[1, 300, 6] holds finished boxes with any --family, and not rows of YOLOv5 or YOLOv8. But
+    [1, 7, 90] is accepted as a YOLOv8 with unusual maps."""
     path = exports.finished().save(tmp_path / "m.onnx")
     for family in ("yolov5", "yolov7", "yolov8", "yolox"):
         assert open_network(path, family=family).details["layout"] == "end-to-end"
@@ -406,11 +404,9 @@ def test_named_family_does_not_make_finished_boxes_raw(tmp_path):
     assert (network.details["layout"], len(network.names)) == ("anchor-free", 3)
 
 
-def test_order_of_sources_for_class_names(tmp_path):
-    """Take the given names, else the file's own, else a neighbouring file's, else numbers.
-
-    If the count is unknown, take COCO's names, with a warning.
-    """
+def test_class_names_come_from_the_first_source_that_has_some(tmp_path):
+    """The order is: given names, names in the file, names in a neighbouring file, numbers. If the
+    number of classes is unknown, COCO's names are taken, with a warning."""
     path = exports.decoded().save(tmp_path / "m.onnx", STATED)
     assert open_network(path).names == ("red", "green", "blue")
     (tmp_path / "given.txt").write_text("a\nb\nc\n")
@@ -426,7 +422,7 @@ def test_order_of_sources_for_class_names(tmp_path):
 
 
 @pytest.mark.parametrize(("rank", "fits"), [(MAX_RANK, True), (MAX_RANK + 1, False)])
-def test_dimensions_have_a_limit(rank, fits):
+def test_number_of_dimensions_is_limited(rank, fits):
     one = helper.make_tensor("one", TensorProto.FLOAT, [1] * rank, [0.0])
     model = helper.make_model(helper.make_graph([], "g", [], [], [one]))
     with nullcontext() if fits else pytest.raises(ModelError, match="shape"):

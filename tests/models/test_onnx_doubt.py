@@ -30,7 +30,7 @@ from tests.networks import open_network
 GUARD = [
     # boxes, scores, classes, what is impossible
     ([[10, 10, 50, 60]], [0.9], [1], None),
-    ([[10, 10, 50, 60]], [1.0005], [1], None),  # half precision
+    ([[10, 10, 50, 60]], [1.0005], [1], None),  # rounded in half precision
     ([[10, 10, 50, 60]], [275.36], [1], "a score of 275.4"),
     ([[10, 10, 50, 60]], [0.9], [181], "class 181"),
     ([[0.1, 0.1, 0.5, 0.6]], [0.9], [1], "within one pixel"),

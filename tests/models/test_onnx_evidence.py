@@ -1,4 +1,4 @@
-"""Ambiguous outputs: read if something proves their meaning, else refused with advice.
+"""Ambiguous files are read if something proves what their outputs mean, or refused with advice.
 
 Each graph is laid out as an exporter writes it. The picture's largest red, green and blue decide
 the scores (tests/models/exports.py), so boxes and scores are known.
@@ -86,7 +86,7 @@ def dets_and_labels(**more) -> Export:
 
 
 def rf_detr(columns: int = 4, **more) -> Export:
-    """Make RF-DETR, with a GridSample: dets in 0..1, and logits, the last for the background."""
+    """Make RF-DETR with a GridSample: dets in 0..1, and logits whose last column is background."""
     export = Export(**more)
     zero = export.sampled_zero()
     colours = export.add("Add", export.colours(), zero)
@@ -99,7 +99,7 @@ def rf_detr(columns: int = 4, **more) -> Export:
 
 
 def two_branches(words=("cv2", "cv4"), **more) -> Export:
-    """Make YOLOv9 of its own repository: first an auxiliary branch, with boxes elsewhere."""
+    """Make YOLOv9 as its repository does. An auxiliary branch with other boxes comes first."""
     export = Export(**more)
     colours = export.colours()
     for name, word, boxes in zip(
@@ -201,10 +201,8 @@ def test_file_is_read_if_something_proves_its_outputs(tmp_path, case):
 
 @pytest.mark.parametrize(("columns", "family"), [(4, "rfdetr"), (91, "rfdetr-coco")])
 def test_rf_detr_gets_imagenet_pixels_and_has_no_background_class(tmp_path, columns, family):
-    """Labels of three classes have as many columns as boxes. COCO's 91 include no background.
-
-    The network gets normalised colours: (colour - mean) / deviation.
-    """
+    """Three classes and the background have four columns, like boxes. The 91 columns for COCO have
+    no background. The network gets normalised colours: (colour - mean) / deviation."""
     path = rf_detr(columns).save(tmp_path / "inference_model.onnx")
     network = open_network(path)
     assert (network.family, network.input.geometry) == (family, "stretch")
@@ -266,8 +264,8 @@ LOGISTIC = [(0, 0.881), (2, 0.731)]  # 1 / (1 + e^-2), 1 / (1 + e^-1)
 def test_transformer_family_follows_from_how_boxes_are_computed(
     tmp_path, head, kernel, family, expected
 ):
-    """Conditional DETR adds reference points to its boxes. Folding leaves only an Add of constants.
-    The file would be read as DETR if this Add were missing."""
+    """Conditional DETR adds reference points to its boxes. After constant folding, an Add of
+    constants is the only difference from DETR."""
     path = transformer(head, kernel).save(tmp_path / "model.onnx")
     network = open_network(path, batch=1 if head == "moved in place" else 2)
     assert (network.family, network.output_shapes[0][0]) == (family, network.batch)
@@ -311,7 +309,7 @@ REFUSED = {
         lambda: exports.decoded(objectness=7.0),
         ("the objectness has values of 7", "0..1"),
     ),
-    "boxes apart from scores": ("model", boxes_and_scores, ("not certain", "models describe")),
+    "separate boxes and scores": ("model", boxes_and_scores, ("not certain", "models describe")),
     "rows that begin with the class": (
         "model",
         lambda: rows_of_six("csb"),
@@ -345,8 +343,8 @@ REFUSED = {
     "keypoints": ("best", keypoints, ("yolov8", "are 4 + 1 + 51", "the last 51", "keypoints")),
     "keypoints named by the file": ("yolov8n-pose", keypoints, ("keypoints",)),
     "unsplit keypoints": ("best", one_piece(keypoints), ("scores of 40", "0..1", "keypoints")),
-    "turned boxes": ("yolov8n-obb", angles, ("are 4 + 3 + 1", "an angle")),
-    "turned boxes in 0..1": ("best", lambda: angles(0.7), ("are 4 + 3 + 1", "an angle")),
+    "rotated boxes": ("yolov8n-obb", angles, ("are 4 + 3 + 1", "an angle")),
+    "rotated boxes in 0..1": ("best", lambda: angles(0.7), ("are 4 + 3 + 1", "an angle")),
 }
 
 
@@ -572,7 +570,7 @@ def squeezes(columns: int) -> Export:
     return export
 
 
-def test_branch_on_a_known_side_is_resolved(tmp_path):
+def test_branch_that_depends_on_a_known_width_is_resolved(tmp_path):
     path = squeezes(1).save(tmp_path / "m.onnx")
     names = [node.name for node in open_network(path, family="torchvision").graph.graph.node]
     assert "narrow" in names
@@ -668,7 +666,7 @@ def test_wrong_description_is_refused_by_its_key(tmp_path, text):
     assert WRONG[text] in refusal(path, describe=described(tmp_path, text))
 
 
-def test_describe_protects_the_files_of_the_model(tmp_path):
+def test_command_describe_does_not_overwrite_the_files_of_the_model(tmp_path):
     path = rows_of_six("csb").save(tmp_path / "m.onnx")
     with guarded():
         describe(ModelRequest(path))
@@ -677,7 +675,6 @@ def test_describe_protects_the_files_of_the_model(tmp_path):
 
 
 def test_corrected_template_runs(tmp_path):
-    """The template's lines, corrected as a user would."""
     path = rows_of_six("csb").save(tmp_path / "m.onnx")
     text = describe(ModelRequest(path))
     for line, correct in {

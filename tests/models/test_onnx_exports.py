@@ -38,7 +38,7 @@ def test_nodes_in_any_order_are_sorted(tmp_path):
     assert detect(changed(path, reverse)) == GREEN
 
 
-def test_half_precision_with_casts_after_all_other_nodes(tmp_path):
+def test_half_precision_file_with_casts_after_all_other_nodes_is_read(tmp_path):
     """Converters to float16 keep float32 inputs and outputs and append the Casts."""
     from onnx import TensorProto, helper
 
@@ -127,7 +127,7 @@ def test_output_without_a_stated_shape_is_inferred(tmp_path):
 @pytest.mark.parametrize("batch", [1, "N"])
 @pytest.mark.parametrize("engine", ["ort", "openvino", "torch"])
 def test_outputs_of_the_official_exporters_are_read(tmp_path, batch, engine):
-    """These networks need no NMS. Their pictures are stretched: this one is twice as wide."""
+    """These networks need no NMS. The picture is twice as wide as high, and gets stretched."""
     path = exports.deployed(batch).save(tmp_path / "dfine_s.onnx", {"names": STATED["names"]})
     pytest.importorskip({"ort": "onnxruntime"}.get(engine, engine))
     image = np.repeat(picture(), 2, axis=1)

@@ -127,8 +127,8 @@ def test_layout_gives_the_same_detections_on_torch(tmp_path, name, graph, expect
     assert detect(graph().save(tmp_path / f"{name}.onnx", STATED), engine="torch") == expected
 
 
-def test_one_decoded_box_per_cell_is_yolov6_only_by_name(tmp_path):
-    """YOLOX has the same shape with other values."""
+def test_rows_of_one_box_per_cell_need_the_name_of_their_family(tmp_path):
+    """YOLOX rows have the same shape, but their values mean something else."""
     path = exports.decoded(exports.CELLS, 1.0).save(tmp_path / "best.onnx", STATED)
     with pytest.raises(ModelError, match=r"not recognised.*--family"):
         open_network(path)
@@ -163,8 +163,8 @@ def test_finished_boxes_keep_their_class_filter_and_limit(tmp_path):
 
 
 @pytest.mark.parametrize("stated", [{"args": "{'nms': True}"}, {"end2end": "True"}, {}])
-def test_metadata_may_mark_rows_as_final(tmp_path, stated):
-    """84 rows of 6 may be a YOLOX of one class: only metadata can mark them as final."""
+def test_ambiguous_rows_are_final_boxes_if_the_metadata_says_so(tmp_path, stated):
+    """84 rows of 6 may also be a YOLOX of one class. Only metadata shows that they are final."""
     path = exports.finished(count=84).save(tmp_path / "m.onnx", {**STATED, **stated})
     if stated:
         assert open_network(path).details["layout"] == "end-to-end"
@@ -208,7 +208,7 @@ def test_yolox_is_recognised_and_decoded(tmp_path, decode, engine):
 
 @pytest.mark.parametrize("arithmetic", ["QuantizeLinear", "Mul"])
 def test_int8_yolox_is_recognised_as_raw(tmp_path, arithmetic):
-    """Scales around the convolutions decode nothing, so the rows are still raw."""
+    """The scales around convolutions do not decode boxes, so the rows are raw."""
     import onnx
 
     export = exports.yolox()

@@ -91,7 +91,7 @@ def test_every_output_is_named_like_its_node(tmp_path):
 
 @pytest.mark.parametrize("kind", ["FLOAT", "FLOAT16"])
 def test_tensors_named_like_the_prefix_do_not_collide(tmp_path, kind):
-    """Names of the prefix do not clash with attributes of torch's modules, either."""
+    """Names with our prefix do not clash with attributes of torch's modules, either."""
     export = exports.yolox(kind=kind)
     names = dict(zip(export.nodes[0].output, ["input.transpose"], strict=True)) | {
         export.constants[0].name: "images"

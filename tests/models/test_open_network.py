@@ -25,7 +25,7 @@ def names_of(cfg: str, **more) -> tuple[str, ...]:
     return open_network(cfg, random_seed=1, **more).names
 
 
-def test_order_of_sources_for_class_names(tmp_path):
+def test_class_names_come_from_the_first_source_that_has_some(tmp_path):
     cfg = write_cfg(tmp_path, classes=80)
     assert names_of(cfg)[:3] == ("person", "bicycle", "car")
     (tmp_path / "coco.names").write_text("\n".join(f"beside{i}" for i in range(80)))
@@ -36,7 +36,7 @@ def test_order_of_sources_for_class_names(tmp_path):
     assert names_of(cfg, names=str(tmp_path / "given.txt"))[79] == "given79"
 
 
-def test_two_classes_are_person_and_vehicle_only_by_file_name(tmp_path):
+def test_two_classes_are_person_and_vehicle_only_if_the_file_name_says_so(tmp_path):
     assert names_of(write_cfg(tmp_path, "yolov4-tiny-person-vehicle")) == ("person", "vehicle")
     network = open_network(write_cfg(tmp_path, "cats-dogs"), random_seed=1)
     assert network.names == ("class0", "class1")

@@ -136,14 +136,14 @@ WRONG = {
     "names": (lambda content: content.update(names=["a", "\x1b[2J"]), "names"),
     "fewer names": (lambda content: content.update(names=["a"]), "do not fit its darknet-yolo"),
     "head of another kind": (lambda content: content.update(kind="rows"), "arguments"),
-    "list without reading": (lambda content: content.update(kind="list", arguments={}), "reading"),
+    "incomplete list": (lambda content: content.update(kind="list", arguments={}), "reading"),
     "no layers": (lambda content: content["arguments"].update(layers=[]), "layers []"),
     "nested too deeply": (lambda content: "[" * 100_000, "nested more than"),
     "anchors": (of_layer("anchors", [[1, "x"], [1, 2]]), "anchors"),
     "infinite anchor": (of_layer("anchors", [[1e400, 1], [1, 2]]), "Infinity"),
     "one anchor": (of_layer("anchors", [[1, 2]]), "do not fit its darknet-yolo"),
-    "classes": (of_layer("classes", 3), "do not fit its darknet-yolo"),
-    "cells": (of_layer("cell_width", 4), "do not fit its darknet-yolo"),
+    "other number of classes": (of_layer("classes", 3), "do not fit its darknet-yolo"),
+    "other cell width": (of_layer("cell_width", 4), "do not fit its darknet-yolo"),
 }
 
 

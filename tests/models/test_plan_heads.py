@@ -1,4 +1,4 @@
-"""Plans with Ultralytics' header: the head follows from shapes, names and sizes from the header."""
+"""Plans with Ultralytics' header. Shapes decide the head. The header gives names and sizes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def found_in(network, engine_options=None):
         (finished_answer(), {"names": NAMES, "end2end": True}, "plan (end-to-end)", 2, False),
         # The shape alone shows that these are finished detections.
         (finished_answer(), {"names": NAMES}, "plan (end-to-end)", 2, False),
-        # As many rows as cells: only the header shows that these are not cells of two classes.
+        # There are as many rows as cells. Only the header shows that these are not two classes.
         (finished_answer(CELLS), {"names": NAMES, "end2end": True}, "plan (end-to-end)", 2, False),
     ],
     ids=["anchor-free", "rows", "nms", "end2end", "shape", "cells"],
@@ -106,7 +106,7 @@ def test_header_or_shape_gives_head(machine, tmp_path, answer, header, family, c
     np.testing.assert_allclose(row[:, :4], [BOX])
 
 
-def test_number_of_rows_tells_one_class_from_finished_detections(machine, tmp_path):
+def test_number_of_rows_distinguishes_one_class_from_finished_detections(machine, tmp_path):
     """[1, N, 6] holds rows of one class if N is 3 per cell, else finished detections."""
     names = {"names": {"0": "ant"}}
     rows = np.zeros((1, 3 * CELLS, 6), np.float32)
@@ -126,7 +126,7 @@ def test_number_of_rows_tells_one_class_from_finished_detections(machine, tmp_pa
         ([0.75, 2], "rtdetr-l", ["ant", "bee", "cow"], 2),
     ],
 )
-def test_description_tells_rt_detr_from_finished_detections(
+def test_description_distinguishes_rt_detr_from_finished_detections(
     machine, tmp_path, ends, model, names, class_id
 ):
     """The header's description decides what [1, 300, 6] means. Boxes are in 0..1 of the input."""
@@ -256,7 +256,7 @@ def test_names_are_ordered_by_number(machine, tmp_path):
     assert network.names == tuple(f"class of {at}" for at in range(12))
 
 
-def test_given_names_replace_those_of_the_header(machine, tmp_path):
+def test_given_names_replace_the_names_in_the_header(machine, tmp_path):
     file = file_of(machine, tmp_path, cells_answer(), {**HEADER, "names": NAMES})
     assert open_network(file, class_names=["x", "y", "z"]).names == ("x", "y", "z")
     (tmp_path / "three.names").write_text("p\nq\nr\n")

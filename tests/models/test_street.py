@@ -48,7 +48,7 @@ def test_weights_do_not_depend_on_the_input_size():
     ("key", "geometry"),
     [("", "stretch"), ("letter_box=0\n", "stretch"), ("letter_box=1\n", "centre")],
 )
-def test_letter_box_of_a_cfg_decides_the_geometry(tmp_path, key, geometry):
+def test_key_letter_box_of_a_cfg_decides_the_geometry(tmp_path, key, geometry):
     (tmp_path / "t.cfg").write_text(TINY.format(key))
     rules = open_network(str(tmp_path / "t.cfg"), random_seed=1).input
     assert rules.geometry == geometry

@@ -1,4 +1,4 @@
-"""Each block's graph equals plain numpy, which folds nothing; names, parameters and MACs."""
+"""Each block's graph equals plain numpy code that folds nothing. Names and counts are right."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ CASES = {
         [[-1, 1, "ReOrg", []], [-1, 1, "Conv", [8, 3, 1]]],
         lambda p, x: p.conv("model.1", every_second_pixel(x)),
     ),
-    "ReOrg after a layer, read twice": (
+    "ReOrg after a layer with two readers": (
         [
             STEM,
             [-1, 1, "ReOrg", []],
@@ -376,8 +376,8 @@ def test_seed_determines_the_network():
     assert "(seed 1)" in first.warnings[-1]
 
 
-def test_random_numbers_fold_pictures_like_focus():
-    """Ultralytics' Focus takes even columns first; of these, even rows before odd rows."""
+def test_class_random_numbers_folds_pictures_like_focus():
+    """Ultralytics' Focus takes even columns before odd columns, and in both, even rows first."""
     x = np.arange(3 * 4 * 6, dtype=np.float32).reshape(3, 4, 6)
     values = SimpleNamespace(_values={"picture": x})
     folded = SimpleNamespace(name="f", folded=SimpleNamespace(name="picture"))

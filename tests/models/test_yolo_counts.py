@@ -61,7 +61,7 @@ def test_counts_equal_the_published_figures(name, side, parameters_m, gflops):
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_parameters_equal_the_original_projects_counts(name):
+def test_original_projects_count_the_same_numbers_of_parameters(name):
     network = architecture_of(name, 640)
     assert (network.parameters, network.parameters_fused) == EXACT[name]
 

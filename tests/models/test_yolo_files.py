@@ -54,7 +54,7 @@ def graph_bytes(network) -> bytes:
     return network.graph.SerializeToString()
 
 
-def test_wrapped_state_dicts_are_the_same_network(described):
+def test_wrapped_state_dicts_give_the_same_network(described):
     tensors = tensors_of()
     plain = graph_bytes(described(tensors))
     wrong = {name: tensor + 1 for name, tensor in tensors.items()}
@@ -130,7 +130,7 @@ def test_safetensors_hold_the_same_network(tmp_path, described):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
-def test_tensors_alone_are_recognised_among_the_packaged_networks(tmp_path, suffix):
+def test_network_of_bare_tensors_is_found_among_the_packaged_ones(tmp_path, suffix):
     """Tensors of yolov5n are recognised, also with another number of classes."""
     path = random_checkpoint(tmp_path / "yolov5n.pt")
     whole = open_network("yolov5n.yaml", weights=str(path), size=(64, 64))
@@ -147,13 +147,13 @@ def test_tensors_alone_are_recognised_among_the_packaged_networks(tmp_path, suff
 
 
 @pytest.mark.slow
-def test_tensors_that_no_packaged_network_fits_say_what_to_give(tmp_path):
+def test_error_for_tensors_of_no_packaged_network_says_what_to_give(tmp_path):
     path = saved(tmp_path / "mine.pt", tensors_of())
     with pytest.raises(ModelError, match=r"--weights mine\.pt"):
         open_network(str(path))
 
 
-def test_stored_anchors_win_over_the_descriptions(described):
+def test_stored_anchors_replace_the_anchors_of_the_description(described):
     """``anchors`` are in cells (of stride 2 here), ``anchor_grid`` is in pixels."""
     cells = {**tensors_of(), "model.1.anchors": np.float16([[[1, 2], [3, 4]]])}
     assert described(cells).head.keywords["layers"][0].anchors == ((2, 4), (6, 8))
@@ -304,7 +304,7 @@ def test_description_without_weights_is_refused():
         open_network("yolov5n.yaml")
 
 
-def test_random_weights_replace_a_checkpoints_own(tmp_path):
+def test_random_weights_replace_the_weights_of_a_checkpoint(tmp_path):
     path = str(saved(tmp_path / "x.pt", {"model": whole(names=["a", "b"])}))
     network = open_network(path, random_seed=3, size=SIZE)
     assert graph_bytes(network) != graph_bytes(open_network(path, size=SIZE))

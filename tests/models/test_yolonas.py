@@ -17,7 +17,7 @@ CLASSES = 8
 
 
 def length(export: Export) -> str:
-    """Return USED as [1], computed from the picture, so that it is known only at run time."""
+    """Return USED as a tensor [1] that depends on the picture, so it is known only at run time."""
     used = export.add("Add", export.zeros(export.colours()), export.const([USED]))
     flat = export.add("Reshape", used, export.ints(1))
     return export.add("Cast", flat, to=TensorProto.INT64)
@@ -69,7 +69,7 @@ def batch_list() -> Export:
 
 
 def raw(several: bool = False) -> Export:
-    """Make postprocessing=False: boxes, and the sigmoid of joined convolutions."""
+    """Make an export with postprocessing=False: boxes, and the sigmoid of joined convolutions."""
     export = Export()
     boxes = export.table(export.colours(), [CORNERS[0]], CELLS)
     export.out("1140", boxes)

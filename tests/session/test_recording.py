@@ -112,7 +112,7 @@ def test_document_figures_are_in_seconds() -> None:
 
 
 def test_library_cpu_time_is_scaled_to_calls_outside_the_steady_state() -> None:
-    """Library threads used 47 s in 3 steady-state calls, of 5 calls in all."""
+    """Library threads used 47 s in the 3 calls of the steady state. There were 5 calls in all."""
     source = source_sums(10**9)
     assert source.burnt is not None
     source.burnt.stages["infer"].calls = 3 * 10**9

@@ -125,7 +125,7 @@ def spans_of(columns, name):
 # Several runs and one folder
 
 
-def test_folder_in_use_is_refused_with_the_pid_until_released(tmp_path):
+def test_folder_in_use_is_refused_with_the_pid_of_the_run_that_uses_it(tmp_path):
     first = Session.create(str(tmp_path / "r"), "x")
     with pytest.raises(OutputError, match=rf"process {os.getpid()}\b"):
         Session.create(str(tmp_path / "r"), "x")

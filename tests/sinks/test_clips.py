@@ -155,7 +155,7 @@ def test_picture_without_detections_is_not_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_lead_without_only_detections_is_refused() -> None:
+def test_option_lead_without_option_only_detections_is_refused() -> None:
     with pytest.raises(UsageError):
         OutputPlan(OutputConfig(lead=1.0), ["in.mp4"])
     OutputPlan(OutputConfig(lead=1.0, only_detections=True), ["in.mp4"])

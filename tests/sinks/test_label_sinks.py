@@ -35,7 +35,7 @@ def write_labels(name: str, folder: Path, *pairs: Any, **options: Any) -> Path:
 
 
 @pytest.mark.parametrize(("one_class", "column"), [(False, ("1,1", "2,1")), (True, ("-1,-1",) * 2)])
-def test_mot_is_exact(tmp_path: Path, one_class: bool, column: tuple[str, str]) -> None:
+def test_mot_file_is_exact(tmp_path: Path, one_class: bool, column: tuple[str, str]) -> None:
     """TrackEval and motmetrics read ten columns, pixels counted from 1, and at most one class."""
     sink = open_sink("mot", tmp_path, one_class=one_class)
     sink.write(make_frame(0), Detections.empty())
@@ -48,7 +48,7 @@ def test_mot_is_exact(tmp_path: Path, one_class: bool, column: tuple[str, str]) 
 
 
 @pytest.mark.parametrize("scores", [False, True])
-def test_yolo_is_exact(scores: bool, tmp_path: Path) -> None:
+def test_yolo_files_are_exact(scores: bool, tmp_path: Path) -> None:
     """Trainers read five numbers; with --save-conf the score is the sixth."""
     path = write_labels(
         "yolo",
@@ -74,13 +74,13 @@ def test_yolo_is_exact(scores: bool, tmp_path: Path) -> None:
     }
 
 
-def test_yolo_labels_of_a_picture_named_classes_are_renamed(tmp_path: Path) -> None:
+def test_labels_of_a_picture_with_the_name_classes_are_renamed(tmp_path: Path) -> None:
     path = write_labels("yolo", tmp_path, (make_frame(0, path="classes.jpg"), one_person()))
     assert (path / "classes.txt").read_text().startswith("person\n")
     assert (path / "classes-2.txt").exists()
 
 
-def test_coco_is_exact(tmp_path: Path) -> None:
+def test_coco_file_is_exact(tmp_path: Path) -> None:
     frames = ((make_frame(0), Detections.empty(NAMES)), (make_frame(7), two_objects()))
     path = write_labels("coco", tmp_path, *frames)
     assert json.loads(path.read_text()) == {

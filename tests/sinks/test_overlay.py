@@ -204,7 +204,7 @@ def test_aborted_overlay_can_be_played(clip: Path, tmp_path: Path) -> None:
     assert len(packets(partial)) >= 15
 
 
-def test_mkv_suffix_means_overlay_if_save_includes_it() -> None:
+def test_suffix_mkv_means_overlay_if_option_save_names_overlay() -> None:
     assert sinks.find_by_suffix(".mkv") is sinks.find("video")
     assert sinks.find_by_suffix(".mkv", ["jsonl"]) is sinks.find("video")
     assert sinks.find_by_suffix(".MKV", ["video", "overlay"]) is sinks.find("overlay")
@@ -260,7 +260,7 @@ def test_libass_draws_like_us(line_width: int, grey: Path, tmp_path: Path) -> No
     names = tuple(f"class {i}" for i in range(9))
 
     def many(index: int) -> Detections:
-        """Return over twelve objects, so that ambiguous labels mark a corner; some touch edges."""
+        """Return more than twelve objects: in such a crowd, ambiguous labels mark a corner."""
         boxes = [[40 * i + index, 20 + 30 * i, 40 * i + 90, 90 + 25 * i] for i in range(9)]
         boxes += [[0, 0, 60, 15], [580, 0, 640, 60], [0, 280, 70, 360], [560, 300, 640, 360]]
         boxes += [[0, 150, 30, 220], [300, 330, 400, 360]]

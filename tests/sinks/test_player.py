@@ -64,7 +64,7 @@ def test_names_cannot_end_the_script(tmp_path: Path) -> None:
     assert "default-src 'none'" in text
 
 
-def test_only_detections_keeps_rows_of_empty_frames(tmp_path: Path) -> None:
+def test_option_only_detections_keeps_rows_of_empty_frames(tmp_path: Path) -> None:
     sink = open_sink(
         "player", tmp_path / "x.html", {"only_detections": True}, path=str(tmp_path / "in.mp4")
     )

@@ -56,10 +56,10 @@ BOX = (50, 50, 90, 110)
 BEST = [
     ("larger", [(0.9, *BOX), (0.9, 50, 50, 130, 170)], 1),
     ("higher score", [(0.5, *BOX), (0.9, *BOX)], 1),
-    ("first of two similar ones", [(0.9, *BOX), (0.92, *BOX)], 0),
-    ("small and complete after a large one cut by the border",
+    ("first of two similar pictures", [(0.9, *BOX), (0.92, *BOX)], 0),
+    ("small whole object after a large one that the border cuts",
      [(0.9, 0, 50, 100, 180), (0.4, *BOX)], 1),
-    ("small and complete before a large one cut by the border",
+    ("small whole object before a large one that the border cuts",
      [(0.4, *BOX), (0.9, 180, 50, 300, 180)], 0),
 ]  # fmt: skip
 
@@ -151,7 +151,7 @@ def test_index_without_tracks_is_empty(tmp_path):
     assert sink.for_session == b""
 
 
-def test_save_tracks_turns_tracking_on():
+def test_option_save_tracks_turns_tracking_on():
     assert resolve_config(None, {"save": "tracks,csv"}).tracking.track == "bytetrack"
     assert resolve_config(None, {"save": "tracks", "track": "sort"}).tracking.track == "sort"
     assert resolve_config(None, {"save": "csv"}).tracking.track is None

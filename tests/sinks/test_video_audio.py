@@ -122,7 +122,7 @@ def test_late_sound_keeps_its_position_in_avi(tmp_path: Path) -> None:
     assert flash_and_beep(tmp_path / "out.avi") == pytest.approx((FLASH_S, FLASH_S), abs=0.05)
 
 
-def test_missing_sound_of_a_gif_is_noted(tmp_path: Path) -> None:
+def test_missing_sound_in_a_gif_is_noted(tmp_path: Path) -> None:
     (note,) = rewrite(beeping_clip(tmp_path / "in.mkv", seconds=1), tmp_path / "out.gif").notes
     assert "sound" in note
 
@@ -196,9 +196,8 @@ def test_sound_that_ends_early_is_written_without_a_note(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_damaged_audio_packet_is_noted_and_leaves_a_gap(tmp_path: Path) -> None:
-    """Lost MPEG-TS packets, as on a radio link, leave an ADTS frame without its header, which MP4
-    cannot store.
-    """
+    """Lost MPEG-TS packets, as on a radio link, leave an ADTS frame without its header. MP4 cannot
+    store such a frame."""
     source = beeping_clip(tmp_path / "in.ts", "-c:a", "aac", "-b:a", "192k")
     data = source.read_bytes()
     audio = [
@@ -254,7 +253,7 @@ def test_sound_that_cannot_be_opened_is_noted(content: bytes | None, tmp_path: P
 def test_track_that_fails_midway_is_cut_and_noted(
     encoder: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copied track fails at reading, an encoded one at a change of channels."""
+    """A copied track fails while it is read, an encoded one when its channels change."""
     source = beeping_clip(tmp_path / "in.mov", "-c:a", encoder)
     read_items = CarriedTrack._read_items
 

@@ -90,7 +90,7 @@ PAUSES = [0, 0.1, 0.5, 0.52, 2.0]  # seconds
         (".gif", PAUSES),
         (".ts", PAUSES),
         (".flv", PAUSES),
-        (".avi", [0, 0.12, 0.52, 0.56, 2.0]),  # rounded up to 1/25 s, or to the next free place
+        (".avi", [0, 0.12, 0.52, 0.56, 2.0]),  # rounded up to the next free multiple of 1/25 s
     ],
 )
 def test_pauses_are_kept(suffix: str, expected: list[float], tmp_path: Path) -> None:

@@ -104,9 +104,8 @@ TIME_BASES = [
 def test_timestamps_are_exact(
     base: Fraction, ticks: int, fps: Fraction, start: int, tmp_path: Path
 ) -> None:
-    """Steps are uneven (1, 2, 1, 3 frames) and times move to 0; the track's tick may be finer than
-    the source's.
-    """
+    """Steps are uneven (1, 2, 1, 3 frames). Times are moved to begin at 0. The track may have a
+    finer tick than the source."""
     steps = np.cumsum([0, *([1, 2, 1, 3] * 6)]).tolist()
     sink = write_video(
         tmp_path / "x.mp4", frames_at([start + ticks * s for s in steps]), time_base=base, fps=fps
@@ -128,8 +127,8 @@ def test_time_base_of_days_is_shortened(tmp_path: Path) -> None:
 
 
 TIMES = [
-    # case, source pts, written pts, number of replaced ones
-    ("one time twice", [0, 512, 512, 1536], [0, 512, 1024, 1536], 1),
+    # case, source pts, written pts, number of replaced pts
+    ("the same time twice", [0, 512, 512, 1536], [0, 512, 1024, 1536], 1),
     ("a step back", [0, 512, 200, 1536], [0, 512, 1024, 1536], 1),
     ("a pause of 9 s", [0, 512, 512 + 9 * 12800], [0, 512, 512 + 9 * 12800], 0),
     ("a jump of 11 s", [0, 512, 141_312, 142_000], [0, 512, 1024, 1712], 1),
@@ -149,10 +148,9 @@ def test_invalid_timestamps_are_replaced_and_noted(
 
 
 @pytest.mark.slow
-def test_long_pause_is_kept_from_mp4_and_dropped_from_ts(tmp_path: Path) -> None:
+def test_long_pause_is_kept_if_read_from_mp4_and_dropped_if_from_ts(tmp_path: Path) -> None:
     """A recorded talk shows one slide for 30 s. In MPEG-TS such a gap means a new clock. (FFmpeg
-    does not probe enough of this file to learn its size, so cv2 cannot read it.)
-    """
+    does not probe enough of this file to learn its size, so cv2 cannot read it.)"""
     pauses = {}
     for name in ("a.mp4", "a.ts"):
         source = tmp_path / name
@@ -187,7 +185,7 @@ def test_weeks_between_frames_are_kept(suffix: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("days", "note"), [(6, True), (30, True), (0.3, True), (0.06, False)])
-@pytest.mark.parametrize("longest", [6.5, 40.0])  # days; from a week on, without B-frames
+@pytest.mark.parametrize("longest", [6.5, 40.0])  # days; B-frames are off from a week on
 def test_pause_that_mp4_cannot_store_is_shortened(
     days: float, note: bool, longest: float, tmp_path: Path
 ) -> None:

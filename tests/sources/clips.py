@@ -37,10 +37,9 @@ def write_video(
     rotation: int = 0,
     **options: str,
 ) -> Path:
-    """Write a frame per entry of ``ticks`` (1/1000 s), or that many frames at 25/s.
-
-    ``rotation``: degrees; if not 0, stored pixels have an aspect of 4:3. ``options``: the
-    encoder's."""
+    """Write frames at ``ticks`` (a list, in 1/1000 s). If it is a number, write so many at 25/s.
+    ``rotation``: degrees; if not 0, stored pixels have an aspect of 4:3. ``options``: options of
+    the encoder."""
     times = [40 * n for n in range(ticks)] if isinstance(ticks, int) else ticks
     kind = ("video", tuple(times), codec, rotation, *sorted(options.items()))
     return encode_once(path, kind, lambda: _encode(path, times, codec, rotation, options))

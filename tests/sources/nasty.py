@@ -1,6 +1,5 @@
-"""Small clips, each with one property that readers get wrong. File names and properties
-match real clips in the folder of shared data; most numbers of frames match, too.
-"""
+"""Small clips, each with one property that readers get wrong. Real clips in the folder of shared
+data have the same names and properties, and mostly the same numbers of frames."""
 
 from __future__ import annotations
 
@@ -52,8 +51,8 @@ def truncated(path: Path, share: float, *options: str) -> None:
 
 
 def corrupt_midstream(path: Path) -> None:
-    """Overwrite one byte in 37 between 40 % and 55 % of the file, so that packets are refused,
-    pictures are concealed, and the structure of a Matroska file is damaged, too."""
+    """Overwrite one byte in 37 between 40 % and 55 % of the file. FFmpeg then refuses packets and
+    conceals damage in pictures. The structure of a Matroska file is damaged, too."""
     clusters = ("-cluster_time_limit", "400") if path.suffix == ".mkv" else ()
     whole = encode(path, *clusters).read_bytes()
     for shift in range(37):
@@ -160,7 +159,7 @@ CLIPS: dict[str, Callable[[Path], object]] = {  # file name -> function that wri
 
 
 def clips(kind: str, request: pytest.FixtureRequest) -> list[Path]:
-    """Return the readable clips except the huge one: "made" here, or "real" ones of shared data."""
+    """Return the readable clips except the huge one. ``kind``: "made" here, or "real" (shared)."""
     numbers = [number for number in (*DAMAGED, *WHOLE) if number != HUGE]
     if kind == "made":
         return [make(request.getfixturevalue("tmp_path"), number) for number in numbers]

@@ -32,8 +32,8 @@ SOUND = ("-f", "lavfi", "-i", f"sine=duration={FRAMES / 25}")
 
 
 def write_parts(path: Path, encoder: Sequence[str], *parts: Sequence[str]) -> Path:
-    """Encode the test picture and a sound once for each of ``parts``, which are options, and join
-    them like ``cat``. A part without options continues the clock."""
+    """Encode the test picture and a sound with the options of each of ``parts``, and join the
+    results like ``cat``. A part without options continues the clock."""
     data = b""
     for number, options in enumerate(parts):
         part = path.with_name(f"part-{path.name}")
@@ -72,7 +72,7 @@ def open_gop(path: Path, *options: str) -> int:
 
 
 def longer_sound(path: Path) -> int:
-    """Write a container whose duration is its audio track's, which is longer than the video's."""
+    """Write a container with the duration of its audio track, which is longer than the video."""
     sound = ["-f", "lavfi", "-i", "sine=duration=3", "-c:a", "aac"]
     ffmpeg(*PICTURES, *sound, "-pix_fmt", "yuv420p", "-c:v", "libx264", path)
     return FRAMES
@@ -229,7 +229,7 @@ X264_OPEN = ("-c:v", "libx264", "-x264-params", "open-gop=1:keyint=10:min-keyint
 X265_OPEN = ("-c:v", "libx265", "-x265-params", "log-level=0:open-gop=1:keyint=10:bframes=3")
 MPEG2_OPEN = ("-c:v", "mpeg2video", "-bf", "2", "-g", "9")
 ALT_REF = ("-auto-alt-ref", "1", "-lag-in-frames", "16", "-b:v", "50k")
-# By file name: a function that writes it and returns the number of its frames.
+# File name -> function that writes the file and returns its number of frames.
 ODDITIES: dict[str, Callable[[Path], int]] = {
     "vp9-hidden.webm": _encoded("-c:v", "libvpx-vp9", *ALT_REF),
     "vp9-hidden.mp4": _encoded("-c:v", "libvpx-vp9", *ALT_REF),

@@ -1,4 +1,4 @@
-"""The kind of an address: from the server's response, or without a response from its name."""
+"""The server's response decides the kind of an address. If no server responds, the name decides."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def test_picture_is_cropped_before_it_is_rotated() -> None:
     ids=["missing tile", "overlay, not grid", "no list of tiles", "file cut off"],
 )
 def test_incomplete_heic_tiles_are_refused(data: bytes, tmp_path: Path) -> None:
-    """A single tile is not the picture: an iPhone's shows 512x512 of 4032x3024 pixels."""
+    """A single tile is not the picture: an iPhone's tile shows 512x512 of 4032x3024 pixels."""
     (tmp_path / "a.heic").write_bytes(data)
     with pytest.raises(SourceError, match=r"tiles.*heif-convert"):
         sources.open(str(tmp_path / "a.heic"))

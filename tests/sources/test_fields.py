@@ -1,4 +1,4 @@
-"""Which field of a frame a packet contains, from its first bytes."""
+"""The first bytes of a packet tell which field of a frame it contains."""
 
 from __future__ import annotations
 

@@ -39,6 +39,6 @@ def test_packets_without_a_frame_are_counted(
 
 @pytest.mark.parametrize(("first", "shown"), [(0x10, True), (0x00, False), (0xEF, False)])
 def test_vp8_header_tells_whether_the_picture_is_shown(first: int, shown: bool) -> None:
-    """RFC 6386, 9.1: one bit of the first byte tells; other bytes do not matter."""
+    """RFC 6386, 9.1: one bit of the first byte decides. Other bytes do not matter."""
     rule = PictureRule("vp8", None)
     assert all(rule.must_show(av.Packet(bytes([first, other]))) is shown for other in (0, 0xFF))

@@ -124,7 +124,7 @@ def test_parallel_decoding_gives_the_same_pictures(folder, at_once, broken, stri
     assert frame.buffer is None, "each picture needs memory of its own"
 
 
-def test_pictures_are_decoded_in_parallel_and_few_ahead(folder, monkeypatch):
+def test_pictures_are_decoded_in_parallel_and_only_a_few_ahead(folder, monkeypatch):
     """Pictures 2 and 3 are decoded at the same time, and at most four wait to be taken."""
     for number in range(20, 28):
         save(folder / f"img{number}.png", picture(1))

@@ -292,8 +292,8 @@ def test_missing_pictures_are_refused_before_the_model_loads(spec: str, tmp_path
 
 
 @pytest.mark.slow
-def test_run_equals_a_run_of_the_file(tmp_path: Path) -> None:
-    """Rows and frames are equal, names are standard input's, and the session has its digest."""
+def test_run_of_standard_input_equals_a_run_of_the_file(tmp_path: Path) -> None:
+    """Rows and frames are equal. Only the names differ. The session has the digest of the input."""
     path = remux(STREET, str(tmp_path / "in.mkv"), "-t", "1")
     for _ in range(2):
         with fed(path.read_bytes()) as stdin:

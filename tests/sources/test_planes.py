@@ -1,4 +1,4 @@
-"""Videos read as YUV planes: reasons for BGR instead, and frames equal to other readers' frames."""
+"""Videos read as YUV planes: why some are BGR instead, and that other readers agree."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_damage_after_a_start_keeps_frame_numbers(folder: Path) -> None:
     assert_equal(frames, [expected[frame.index] for frame in frames])
 
 
-def test_missing_frames_at_the_end_are_searched(
+def test_missing_frames_at_the_end_are_searched_for(
     plain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class SilentLoss(_threaded.TrialTally):
@@ -341,7 +341,7 @@ def test_change_of_size_is_noted_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_mutants_give_the_same_frames_as_packet_by_packet(folder: Path) -> None:
+def test_mutated_files_give_the_frames_of_decoding_packet_by_packet(folder: Path) -> None:
     """Include raw.h264, whose demuxer and decoder share a name in FFmpeg's log."""
     names, taken_over = ["h264.mp4", "hevc.mkv", "h264.ts", "raw.h264"], 0
     make_seeds(folder, names)

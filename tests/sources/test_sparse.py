@@ -1,4 +1,4 @@
-"""Sparse decoding: frames that a stride skips are not decoded, the others stay the same."""
+"""Sparse decoding: frames that a stride skips are not decoded. Other frames stay the same."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def survey(keys: list[Key], stored: list[int], droppable: set[int], packets: int
 
 
 def test_only_needed_packets_are_decoded() -> None:
-    """Stored as I0 P3 b1 b2 P6 b4 b5 | I7 P9 b8; a stride of 5 needs frames 0 and 5."""
+    """Frames are stored as I0 P3 b1 b2 P6 b4 b5 | I7 P9 b8. A stride of 5 needs frames 0 and 5."""
     stored, droppable = [0, 3, 1, 2, 6, 4, 5, 7, 9, 8], {1, 2, 4, 5, 8}
     sparse = choose_packets(survey([key(0), key(7)], stored, droppable), 5)
     assert sparse is not None

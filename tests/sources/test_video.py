@@ -213,7 +213,8 @@ def tagged(name: str, number: int) -> tuple[str, str]:
 H264, MPEG2 = ("-c:v", "libx264", "-bf", "2"), ("-c:v", "mpeg2video", "-bf", "2", "-s", "64x64")
 INTERLACED, MATRIX = ("-flags", "+ilme+ildct", "-top", "1"), "matrix_coefficients"
 # FFmpeg's MPEG-2 decoder drops a picture at the change unless 32 divides the height.
-# By file: its encoder, options that cv2's FFmpeg cannot convert, and options with equal pixels.
+# File -> its encoder, options for a video that cv2's FFmpeg cannot convert, and options for a video
+# with the expected pixels.
 UNCONVERTED = {
     "interlaced.ts": (H264, INTERLACED, INTERLACED),
     "interlaced.mpg": (MPEG2, INTERLACED, INTERLACED),

@@ -110,9 +110,9 @@ def marked_corners(boxes: list[tuple[int, int, int, int]], classes: list[int]) -
     ("why", "other", "ambiguous"),
     [
         ("apart", (480, 350, 60, 40, 1), False),
-        ("on the outline of a larger one", (480, 334, 60, 100, 1), True),
-        ("on the outline of one with another colour", (480, 334, 60, 100, 0), False),
-        ("inside a larger one", (480, 360, 60, 40, 1), False),
+        ("on the outline of a larger box", (480, 334, 60, 100, 1), True),
+        ("on the outline of a box of another colour", (480, 334, 60, 100, 0), False),
+        ("inside a larger box", (480, 360, 60, 40, 1), False),
     ],
 )
 def test_ambiguous_label_in_a_crowd_marks_its_corner(
@@ -128,7 +128,7 @@ def test_ambiguous_label_in_a_crowd_marks_its_corner(
     assert marked_corners([row[:4] for row in few], [row[4] for row in few]) == [False] * 2
 
 
-def test_label_is_placed_above_else_below_else_beside_else_inside_its_box() -> None:
+def test_label_is_placed_above_or_below_or_beside_or_inside_in_this_order() -> None:
     box = np.array([(100, 100, 160, 160)], np.float32)
     places = LabelSpace(300, 300, box, 0)
     label = Label(np.zeros((10, 20), np.uint8), (0, 0, 255), (0, 0, 0))

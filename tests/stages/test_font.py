@@ -56,7 +56,7 @@ def test_letter_as_wide_as_its_label_is_not_cut():
 
 
 @pytest.mark.parametrize(("left", "begins"), [(0, 4), (3, 7), (-2, 2), (-9, 0), (90, 10)])
-def test_ink_beyond_its_run_is_cut_only_at_the_label_edge(left, begins):
+def test_ink_outside_its_text_is_cut_only_at_the_label_edge(left, begins):
     ink = font_module.Text(np.full((5, 8), 255, np.uint8), left, 0, 10)
     font = SimpleNamespace(write=lambda *_: [ink], height=lambda _: ink)
     coverage = labels._write_in_font(font, "x", "", 1.0, 4)
@@ -64,7 +64,7 @@ def test_ink_beyond_its_run_is_cut_only_at_the_label_edge(left, begins):
     assert np.flatnonzero(coverage.any(axis=0)).tolist() == [*range(begins, begins + 8)]
 
 
-def test_left_to_right_text_is_one_run_before_its_score():
+def test_left_to_right_text_is_a_single_run_followed_by_the_score():
     font = Font(make_font({"行": 900, "人": 400, "0": 300}))
     runs = font.write(("行人", "0"), 1.0)
     assert [bar_widths(run.coverage) for run in runs if run.coverage.size] == [[9, 4], [3]]

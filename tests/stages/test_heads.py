@@ -38,8 +38,7 @@ def plain_sigmoid(t: float) -> float:
 
 def darknet_rows(output: np.ndarray, layer: YoloLayer) -> list[list[float]]:
     """Return cx, cy, w, h, objectness and class probabilities of every cell, in the order y, x,
-    anchor, like darknet's get_yolo_box.
-    """
+    anchor, like darknet's get_yolo_box."""
     rows, step = [], 5 + layer.classes
     for y in range(output.shape[2]):
         for x in range(output.shape[3]):
@@ -115,7 +114,7 @@ def test_head_equals_the_plain_loop_in_the_same_order(kind, more, conf):
 
 
 @pytest.mark.parametrize(("kind", "more"), KINDS)
-def test_dense_equals_the_plain_loop(kind, more):
+def test_dense_form_equals_the_plain_loop(kind, more):
     layer, output = kind.one_layer(**more)
     dense = kind.dense([output], [layer])
     assert dense.shape == (1, 4 * 5 * 3, 5 + layer.classes)
@@ -143,7 +142,7 @@ def test_layers_are_concatenated_in_order(kind, other, anchors):
 
 @pytest.mark.parametrize("anchors_last", [True, False])
 @pytest.mark.parametrize("empty", [{0}, {1}, {2}, {0, 2}, {0, 1, 2}])
-def test_maps_without_an_object_do_not_shift_the_others(empty, anchors_last):
+def test_maps_without_an_object_do_not_shift_boxes_of_other_maps(empty, anchors_last):
     outputs = [
         random_output(4, 5, seed=1),
         random_output(2, 2, seed=2),
@@ -166,9 +165,8 @@ def test_maps_without_an_object_do_not_shift_the_others(empty, anchors_last):
 
 @pytest.mark.parametrize(("kind", "x"), [(DARKNET, 40), (ANCHORED, 20)])
 def test_known_output_gives_the_known_box(kind, x):
-    """Logits of 0 in cell (x=2, y=1) give the cell's centre, the anchor's size and a score of
-    0.5 x 0.5.
-    """
+    """In cell (x=2, y=1), logits of 0 give the cell's centre, the anchor's size and a score of
+    0.5 x 0.5."""
     output = np.full((1, 21, 4, 5), -50, np.float32)
     output[0, 7:14, 1, 2] = 0
     output[0, 13, 1, 2] = -1  # class 0 scores higher

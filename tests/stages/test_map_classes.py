@@ -22,7 +22,7 @@ def test_box_yields_each_class_with_the_best_score_of_its_group():
     assert candidates.class_ids.tolist() == [0, 1]  # the cow is in no group
 
 
-def test_product_equal_to_the_threshold_is_kept():
+def test_score_equal_to_the_threshold_is_kept():
     rows = dense([10, 10, 4, 4, 0.5, 0.5, 0, 0, 0], [10, 10, 4, 4, 0.5, 0.49, 0, 0, 0])
     assert map_classes(rows, 0.25, GROUPS).scores.tolist() == [0.25]
 

@@ -56,9 +56,9 @@ TABLE = [
         [(0, 0, 10, 10, 0.9, 0), (0, 0, 10, 5, 0.8, 0)],
         {"iou": 0.5},
         [0, 1],
-        "IoU equal to the threshold stays",
+        "a box whose IoU equals the threshold is kept",
     ),
-    ([(0, 0, 10, 10, 0.9, 0), (0, 0, 10, 5, 0.8, 0)], {"iou": 0.49}, [0], "above it goes"),
+    ([(0, 0, 10, 10, 0.9, 0), (0, 0, 10, 5, 0.8, 0)], {"iou": 0.49}, [0], "above it, removed"),
     # B is suppressed by A, so it cannot suppress C
     (
         [(0, 0, 10, 10, 0.9, 0), (4, 0, 14, 10, 0.8, 0), (8, 0, 18, 10, 0.7, 0)],
@@ -86,7 +86,7 @@ TABLE = [
 @pytest.mark.parametrize(
     ("rows", "options", "kept", "reason"), TABLE, ids=[row[3] for row in TABLE]
 )
-def test_nms_of_known_cases(rows, options, kept, reason):
+def test_nms_gives_the_known_answers(rows, options, kept, reason):
     candidates = make_candidates(*rows)
     detections = nms(candidates, **{"iou": 0.45, "max_det": 300, **options}, names=NAMES)
     assert detections.boxes.tolist() == candidates.boxes[kept].tolist()

@@ -274,9 +274,7 @@ def test_transposed_scores_match_boxes_in_rows():
 
 
 def test_list_with_a_count_and_labels_from_one_is_read():
-    """TensorFlow's boxes are y x y x in 0..1, labels start at 1, and rows after the count are
-    invalid.
-    """
+    """As in TensorFlow, boxes are y x y x in 0..1, and rows after the count are invalid."""
     boxes = np.array([[[0.25, 0.5, 0.5, 1.0], [0, 0, 1, 1]]], np.float32)
     outputs = [boxes, np.float32([[0.9, 0.9]]), np.float32([[1, 3]]), np.float32([1])]
     reading = Reading(

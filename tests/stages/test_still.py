@@ -45,7 +45,7 @@ def test_change_is_counted_in_cells():
     assert still.is_still(frame(), slot(), FIT)
     assert still.is_still(frame(), slot(changed=2), FIT)
     assert not still.is_still(frame(), slot(changed=3), FIT)
-    assert not still.is_still(frame(), slot(), FIT)  # three cells back again
+    assert not still.is_still(frame(), slot(), FIT)  # three cells change back
 
 
 def test_change_of_one_channel_counts():

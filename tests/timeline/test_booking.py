@@ -76,7 +76,7 @@ def test_remainder_of_an_odd_share_is_not_lost():
     assert booked + a._booking._rest_ns == 21
 
 
-def test_spinning_after_an_inference_is_booked_to_it():
+def test_spinning_after_an_inference_is_booked_to_that_inference():
     engine = Engine(t1="")
     a, b = engine.workers()
     a.enter()
@@ -91,7 +91,7 @@ def test_spinning_after_an_inference_is_booked_to_it():
     assert (b.settle(), a.settle()) == (0, 15)
 
 
-def test_threads_made_by_a_worker_are_booked_to_it_alone():
+def test_threads_made_by_a_worker_are_booked_to_that_worker_alone():
     engine = Engine(t1=A, t2=B, t3="python")
     a, b = engine.workers()
     a.enter()

@@ -20,7 +20,7 @@ def test_clock_readings_out_of_order_count_no_time_twice():
     meter = BusyMeter()
     meter.enter(100)
     meter.leave(200)
-    meter.enter(150)  # read its clock before the other one left
+    meter.enter(150)  # this thread read its clock before the other one left
     meter.leave(180)
     assert meter.total_ns == 100
     meter.enter(190)

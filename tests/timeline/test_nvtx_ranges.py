@@ -15,7 +15,7 @@ from detector.core.timeline.nvtx_ranges import DOMAIN, TOOL, ThreadRange, attach
 
 @pytest.fixture
 def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Set the variable with a profiler's library too late for nvtx to load it."""
+    """Set the variable that names a profiler's library, too late for nvtx to load it."""
     library = tmp_path / "libToolsInjection64.so"
     library.touch()
     monkeypatch.setenv(TOOL, str(library))

@@ -1,4 +1,4 @@
-"""A span's rows are stored compactly and read back exactly; a ring keeps the last ones."""
+"""A span's rows are stored compactly and read back exactly. A ring keeps only the last rows."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def test_rows_are_read_back_unchanged(kind, count, on_disk, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("on_disk", "most"), [(False, 10), (True, 1)])
 def test_row_takes_few_bytes_in_memory_and_hardly_any_if_on_disk(tmp_path, on_disk, most):
-    """Start and duration take four bytes each, off-CPU time one. The block being written takes
-    56 bytes a row and is not counted."""
+    """Start and duration take four bytes each, and off-CPU time takes one. The block that is being
+    written takes 56 bytes a row and is not counted."""
     calls, more = KINDS["every frame"][:BLOCK] * 4, {"folder": tmp_path} if on_disk else {}
     rows = pack(*calls, **more)
     held = bytes_of(lambda: pack(*calls, **more))[0] - rows.block.written.nbytes

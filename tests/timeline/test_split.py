@@ -1,4 +1,4 @@
-"""A thread's time on a core, ready for one, and blocked, on fake clocks."""
+"""A thread's time is split into time on a core, ready, and blocked. All clocks are fakes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MS = 1000 * US
 
 
 class Kernel:
-    """A fake thread's clocks. ``looks`` and ``reads``: how often CPU and ready time were read."""
+    """Clocks of a fake thread. ``looks``: readings of CPU time. ``reads``: of ready time."""
 
     def __init__(self) -> None:
         self.wall = self.cpu = self.ready = 0
@@ -110,7 +110,7 @@ def test_run_queue_is_read_only_if_cpu_time_is_missing():
             assert kernel.reads - before == (missing > QUICK_NS)
 
 
-def test_wait_while_the_clocks_are_read_counts_after_the_span():
+def test_wait_during_the_reading_of_clocks_counts_after_the_span():
     """The thread loses its core while the clocks are read, when the span has ended already."""
     kernel = Kernel()
     timeline = kernel.timeline()

@@ -1,4 +1,4 @@
-"""Samples for the tests of sources. NAME.py here, or tests/WING/sample_NAME.py, serves source NAME.
+"""Samples of sources. The sample of source NAME is in NAME.py or tests/WING/sample_NAME.py.
 
 Such a module has ``sample``, a context manager that takes a folder and gives a Sample. A source
 without such a module is tested with the first file of ``GALLERY`` that it claims.
@@ -49,7 +49,7 @@ GALLERY: dict[str, Callable[[Path], Path]] = {
 
 
 def damage(file: Path) -> tuple[str, ...]:
-    """Write damaged versions next to ``file``: empty, halved, arbitrary bytes. Return paths."""
+    """Write damaged files next to ``file``: empty, halved, arbitrary bytes. Return their paths."""
     data = file.read_bytes()
     contents = {"empty": b"", "half": data[: len(data) // 2], "noise": bytes(range(256)) * 40}
     paths = [file.with_name(f"{how}-{file.name}") for how in contents]

@@ -143,7 +143,7 @@ def test_timings_are_kept_beside_the_plans_and_used_again(tensorrt, tmp_path):
         assert tensorrt.fake.builds[-1]["timings_known"] == 0
 
 
-def test_warnings_of_a_build_are_notes_of_every_run_of_the_plan(tensorrt, tmp_path):
+def test_every_run_of_a_plan_shows_the_warnings_of_its_build(tensorrt, tmp_path):
     parse = tensorrt.trt.OnnxParser.parse
 
     def warned(parser, graph):
@@ -195,7 +195,7 @@ def test_batch_size_in_a_constant_is_refused_with_the_name_of_the_node(tensorrt,
     graph.node.add(op_type="Add", name="2.add", input=["shifted", "pads"], output=["0.conv"])
     with pytest.raises(EngineError, match=r"2\.add.*--batch 2"):
         built(tensorrt, tmp_path, network, batch=2, own={"max_batch": 8})
-    built(tensorrt, tmp_path, network, batch=2)  # a plan for one batch can hold it
+    built(tensorrt, tmp_path, network, batch=2)  # a plan for a fixed batch may
 
 
 @pytest.mark.parametrize(

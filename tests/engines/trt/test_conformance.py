@@ -30,8 +30,10 @@ def case(machine) -> conformance.Case:
     return conformance.Case(machine.engine, "fp32")
 
 
-test_known_answers = conformance.test_known_answers_of_full_and_partial_batches
-test_slots_and_outputs = conformance.test_slots_and_outputs_have_the_declared_shapes_and_types
+test_known_answers = conformance.test_full_and_partial_batches_give_the_known_answers
+test_slots_and_outputs_have_the_declared_shapes_and_types = (
+    conformance.test_slots_and_outputs_have_the_declared_shapes_and_types
+)
 test_infer_does_not_change_its_slot = conformance.test_infer_does_not_change_its_slot
 test_outputs_stay = conformance.test_outputs_stay_valid_until_the_requests_next_infer
 test_requests_in_several_threads_do_not_mix = (

@@ -1,6 +1,5 @@
-"""Graphs that ``--precision fp16``, ``bf16`` and ``int8`` convert for TensorRT. The model is
-street, on pictures of its own clip.
-"""
+"""Graphs that ``--precision fp16``, ``bf16`` and ``int8`` convert for TensorRT. The tests run the
+model ``street`` on frames of its clip, street.mp4."""
 
 from __future__ import annotations
 
@@ -78,7 +77,7 @@ def found_in(network, outputs) -> list[Detections]:
 def by_onnx_runtime(network: Network, pictures) -> list[list[np.ndarray]]:
     """Run the graph in ONNX Runtime. A bf16 graph runs in float32 with explicit rounding.
 
-    As in the fake, one thread keeps the order of additions, so that int8 rounds equally.
+    One thread adds in the same order as the fake TensorRT, so that int8 values round the same way.
     """
     if network.precision == "bf16":
         network = replace(network, graph=rounded(network.graph), path=None)
@@ -91,7 +90,7 @@ def by_onnx_runtime(network: Network, pictures) -> list[list[np.ndarray]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(("major", "memory"), EVERY)
-def test_detections_equal_onnx_runtimes_of_the_same_graph(
+def test_onnx_runtime_gives_the_same_detections_for_the_same_graph(
     monkeypatch, network, inputs, place, major, memory, precision
 ):
     machine = install_fake_tensorrt(monkeypatch, major, memory)
@@ -117,10 +116,10 @@ def test_detections_equal_onnx_runtimes_of_the_same_graph(
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("major", MAJORS)
-def test_executed_layers_count_all_macs_once_in_their_precision(
+def test_each_mac_is_counted_once_in_the_precision_of_its_layer(
     monkeypatch, network, place, major, precision
 ):
-    """Convolutions before an output count, too, although a Cast node has their name."""
+    """A convolution that feeds an output is counted, too, although a Cast node has its name."""
     install_fake_tensorrt(monkeypatch, major)
     ready = ready_for(network, precision, place)
     with engines.open("trt", ready.network, ready.options) as engine:

@@ -21,9 +21,10 @@ from tests.fakes.packages import Result
 
 STREET = CHECKOUT / "videos/street.mp4"
 ILLEGAL = 700
-BEFORE, FRAMES = 3, 6  # frames before the death; frames of the run
+BEFORE, FRAMES = 3, 6  # frames before the device dies, and in the whole run
 
-# Calls of an inference, by package. The device dies at the first such call after ``BEFORE`` frames.
+# Functions that an inference calls, for each package. A test lets the device die at the first call
+# of one of them after ``BEFORE`` frames.
 RUNNING = {
     "pycuda": (
         "Context.push Context.pop Event.record memcpy_htod_async memcpy_dtoh_async "

@@ -68,8 +68,7 @@ def test_layer_times_are_medians_over_the_counted_runs(tensorrt):
     assert (timed.counted, timed.forward_ms > 0, timed.profiled_ms > 0) == (5, True, True)
 
 
-def test_run_request_has_no_profiler_after_layer_times(machine):
-
+def test_request_of_a_run_has_no_profiler_after_layer_times(machine):
     with opened() as engine:
         times_of(plus_one())
         engine.requests[0].infer(1)
@@ -103,7 +102,7 @@ def test_profiled_run_is_started_without_waiting_for_it(tensorrt, monkeypatch):
         ("NONE", "its layers have only numbers as names, and the executed precision is unknown"),
     ],
 )
-def test_layer_times_of_a_foreign_plan(tensorrt, tmp_path, verbosity, note):
+def test_layer_times_of_a_foreign_plan_show_its_details(tensorrt, tmp_path, verbosity, note):
     (tmp_path / "x.cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())
     network = open_network("street", size=(64, 96))
     file = tmp_path / "x.engine"
@@ -196,7 +195,7 @@ def test_profile_command_shows_layer_times(tensorrt, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_runs")
-def test_profile_command_on_a_foreign_plan(tensorrt, tmp_path, monkeypatch):
+def test_profile_command_shows_what_a_foreign_plan_contains(tensorrt, tmp_path, monkeypatch):
     """MACs are unknown without a graph. We report times and names, and note what is missing."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())

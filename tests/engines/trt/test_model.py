@@ -1,4 +1,4 @@
-"""TensorRT plans of other programs: how they are described, and messages if this is missing."""
+"""TensorRT plans of other programs: how to describe them, and messages without a description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The executed precision of each layer, as TensorRT's inspector reports it in either version."""
+"""The executed precision of each layer, as the inspector of TensorRT 10 or 11 reports it."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def layer(name: str, kind: str = "", **more: object) -> dict[str, object]:
         ("0.conv || 0.act", "unknown", [*KNOWN]),
     ],
 )
-def test_layers_of_either_inspector_format(described, precision, nodes):
+def test_layers_are_read_from_both_formats_of_the_inspector(described, precision, nodes):
     [row] = layers_of({"Layers": [described]}, KNOWN)
     assert (row.precision, list(row.nodes)) == (precision, nodes)
 
 
-def test_node_in_several_layers_counts_only_in_the_computing_one():
+def test_node_in_several_layers_counts_only_in_the_first_that_computes():
     """Otherwise the node's cost would count twice."""
     layers = [
         layer("move", LayerType="Reformat", Metadata="[ONNX Layer: 0.conv]"),

@@ -167,7 +167,6 @@ def test_contexts_use_the_requested_graph_strategy(machine, own, strategies):
 
 @pytest.mark.slow
 def test_build_without_a_gpu_says_what_running_needs(tmp_path, monkeypatch):
-    """Use the real library."""
     pytest.importorskip("tensorrt_rtx", reason="tensorrt_rtx is not installed")
     from detector.core.config.levels import merge_levels
     from detector.core.engines.trt import driver

@@ -85,9 +85,9 @@ def test_outputs_outlive_the_engine(machine):
     conformance.assert_answers(outputs, inputs)
 
 
-def test_out_of_memory_error_states_a_batch_that_fits(machine, monkeypatch):
+def test_out_of_memory_error_names_a_batch_that_fits(machine, monkeypatch):
     options = EngineOptions(batch=8, requests=4, device_memory="auto")
-    machine.device.total = 9 << 20  # a fake context takes 1 MB a picture: 1 of 4 contexts fits
+    machine.device.total = 9 << 20  # one context of 8 pictures fits, at 1 MB a picture
     with pytest.raises(EngineError) as caught:
         engines.open("trt", plus_one(8), options)
     advice = re.findall(r"batch 8|\d+ MB|--\w+ \d", str(caught.value))

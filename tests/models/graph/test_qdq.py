@@ -1,4 +1,4 @@
-"""Q/DQ graphs of all kinds: known scales, and nodes that stay float."""
+"""Q/DQ graphs of all kinds have the right scales, and some nodes stay float."""
 
 from __future__ import annotations
 
@@ -118,13 +118,13 @@ def test_outputs_are_right_except_for_rounding(kind: str) -> None:
     ("engine", "kind"), [("ort", "int8-u8"), ("ort", "int8-s8"), ("openvino", "int8-u8")]
 )
 @pytest.mark.parametrize("sides", [(4,), (4, 5), (3, 4, 5)])
-def test_product_is_int8_only_with_a_matrix(sides: tuple, engine: str, kind: str) -> None:
+def test_product_is_int8_only_if_weights_are_a_matrix(sides: tuple, engine: str, kind: str) -> None:
     """A vector has no output channels. ONNX Runtime has no integer kernel for stacked matrices."""
     builder = GraphBuilder("tiny")
     first = conv(builder, "0.conv", builder.input_u8(1, SIDE, SIDE), np.eye(3), [1, 1, 1])
     weights = np.linspace(-1, 1, np.prod(sides), dtype=np.float32).reshape(sides)
     rows = weights[:, None] if len(sides) == 1 else weights
-    rows[..., 1::2, :] = 0  # CPUs without VNNI add pairs in 16 bits: avoid overflow
+    rows[..., 1::2, :] = 0  # CPUs without VNNI add pairs in 16 bits; this avoids overflow
     last = builder.add("MatMul", "1.matmul", [first, builder.constant("1.weight", weights)])
     network = network_of(builder, [last])
     pictures = np.random.default_rng(0).integers(0, 256, network.input_shape).astype(np.uint8)

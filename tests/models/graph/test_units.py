@@ -42,7 +42,7 @@ def test_macs_are_for_one_picture() -> None:
         (set(), set()),
         # An int8 sum between float convolutions gains nothing.
         ({"0.conv", "0.act", "1.conv", "1.act", "3.conv"}, {"2.shortcut", "input.transpose"}),
-        ({"3.conv"}, set()),  # the sum reads int8
+        ({"3.conv"}, set()),  # the sum reads int8 tensors
         ({"0.conv", "0.act", "1.conv", "1.act"}, {"input.transpose"}),  # an int8 node reads the sum
         # If only one reader of the picture is int8, it gets its own Q and DQ.
         ({"0.conv", "0.act"}, {"input.transpose"}),
