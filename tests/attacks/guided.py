@@ -36,7 +36,7 @@ INSTRUMENTED = [
     "detector.lab.analysis",
 ]
 TIMEOUT_S, MEMORY_MB, LONGEST = 20, 2048, 20_000
-MOST_KEPT = 5  # failed inputs of one reader
+MOST_KEPT = 5  # failed inputs that are kept for each reader
 # libFuzzer reads its peak memory from the kernel, which includes the time before exec, when the
 # process is a copy of its parent. The parent is therefore a small shell and not the whole attack.
 SMALL_PARENT = ("sh", "-c", '"$@"; exit $?', "sh")
@@ -158,7 +158,7 @@ def _spans(folder: Path) -> Read:
 
 
 def _columns(folder: Path) -> Read:
-    """Read a damaged column in a valid archive. Input: a byte, the column's number; the column."""
+    """Read a damaged column in a valid archive. The first byte selects the column."""
     read_file = _spans(folder)
     with zipfile.ZipFile(io.BytesIO(inputs.session()["spans.npz"])) as file:
         entries = [(one.filename, file.read(one)) for one in file.infolist()]

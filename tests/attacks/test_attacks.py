@@ -267,7 +267,6 @@ def test_remaining_process_is_named_and_killed():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", guided.READERS)
 def test_guided_reader_accepts_seeds_and_handles_damage(name, tmp_path):
-    """Damage the seeds at random. A long run has atheris damage them."""
     read, random = guided.READERS[name].prepare(tmp_path), Random(name)
     for seed in guided.READERS[name].seeds():
         read(seed)

@@ -66,12 +66,12 @@ OVERWRITES = {
     "cfg": (*BUILD, "-o", "x.cfg"),
     "names": (*BUILD, "--names", "n.txt", "-o", "n.txt"),
     "configuration": (*BUILD, "--config", "c.yaml", "-o", "c.yaml"),
-    "calibration": (*BUILD, "--calibrate", "cal.mp4", "-o", "cal.mp4"),
+    "calibration source": (*BUILD, "--calibrate", "cal.mp4", "-o", "cal.mp4"),
     "picture of the calibration folder": (*BUILD, "--calibrate", "photos", "-o", "photos/a.png"),
     "source": ("in.mp4", *NULL, "-o", "in.mp4"),
-    "names, by detect": ("in.mp4", "--model", "x.cfg", *NULL, "--names", "n.txt", "-o", "n.txt"),
-    "calibration, by detect": ("in.mp4", *NULL, "--calibrate", "cal.mp4", "-o", "cal.mp4"),
-    "source, by profile": ("profile", "in.mp4", *NULL, "--only", "loop", "-o", "in.mp4"),
+    "names in a run": ("in.mp4", "--model", "x.cfg", *NULL, "--names", "n.txt", "-o", "n.txt"),
+    "calibration source in a run": ("in.mp4", *NULL, "--calibrate", "cal.mp4", "-o", "cal.mp4"),
+    "source of a profile": ("profile", "in.mp4", *NULL, "--only", "loop", "-o", "in.mp4"),
 }
 
 
@@ -108,7 +108,7 @@ def test_external_data_of_a_model_is_refused_as_output(here: Path) -> None:
         assert tree(here) == before
 
 
-def test_output_does_not_replace_a_later_source(here: Path) -> None:
+def test_output_does_not_replace_a_source_that_is_read_later(here: Path) -> None:
     (here / "out").mkdir()
     write_video(here / "out/in-null-detected.mp4", 3)
     before = (here / "out/in-null-detected.mp4").read_bytes()
@@ -117,7 +117,7 @@ def test_output_does_not_replace_a_later_source(here: Path) -> None:
     assert (here / "out/in-null-detected.mp4").read_bytes() == before
 
 
-def test_numbered_output_name_is_explained(here: Path) -> None:
+def test_number_in_an_output_name_is_explained(here: Path) -> None:
     words = [["in.mp4", *map(str, NULL), "--conf", conf] for conf in ("0.3", "0.4")]
     assert ["is kept:" in invoke(*one).stdout for one in words] == [False, True]
 
@@ -231,7 +231,7 @@ def test_eval_does_not_overwrite_the_detections(here: Path) -> None:
     run_dir = session(here / "r")
     before = tree(run_dir)["detections.jsonl"]
     scored = ("eval", "labels.json", "--detections", "r/detections.jsonl", "--run-dir", "r")
-    assert run(*scored) in (2, 3)  # 3: the detections are of another clip, if that is checked first
+    assert run(*scored) in (2, 3)  # 3 if it first checks that the detections belong to another clip
     assert tree(run_dir)["detections.jsonl"] == before
 
 

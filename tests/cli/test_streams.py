@@ -33,7 +33,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_standard_output_taken_for_rows_receives_no_other_text():
+def test_standard_output_that_is_reserved_for_rows_gets_no_other_text():
     done = python(
         "import os\n"
         "from detector.core.cli.printing import take_standard_output\n"

@@ -143,7 +143,7 @@ def test_several_urls_have_separate_outputs(web, out):
     process = detect_video(
         *(web.url("/a.jpg"), web.url("/clip.mp4"), web.url("/gone.mp4")), *NULL, cwd=out
     )
-    assert process.returncode == 3  # as for a missing file
+    assert process.returncode == 3  # the same code as for a missing file
     assert [one["frames"]["written"] for one in summary(process)["sources"]] == [1, 50, 0]
     assert {"a-null-detected.jpg", "clip-null-detected.mp4"} <= set(os.listdir(out))
 

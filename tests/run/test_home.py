@@ -168,7 +168,7 @@ def as_nobody() -> Iterator[None]:
 @pytest.fixture
 def read_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Make a read-only current folder, next to a folder ``open`` that is writable for all."""
-    parent = Path(tempfile.mkdtemp())  # other accounts cannot enter pytest's folder
+    parent = Path(tempfile.mkdtemp())  # not in pytest's folder, which other accounts cannot enter
     for name, mode in (("open", 0o777), ("closed", 0o555), (".", 0o755)):
         (parent / name).mkdir(exist_ok=True)
         (parent / name).chmod(mode)

@@ -184,7 +184,7 @@ def test_least_recently_used_shape_is_closed(monkeypatch: pytest.MonkeyPatch) ->
     assert sorted(log[7:]) == ["close (128, 320)", "close (160, 320)", "close (96, 320)"]
 
 
-def test_shape_held_by_a_request_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shape_that_a_request_uses_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three requests may use a shape each, so more than MAX_OPEN are open."""
     opened, log = make_shapes(monkeypatch, most=2, requests=3)
     busy, other, _ = opened.requests
@@ -205,7 +205,7 @@ def test_shape_needed_by_two_threads_is_loaded_once(monkeypatch: pytest.MonkeyPa
     assert log == ["open (64, 320)"]
     assert not np.shares_memory(*(request.slot for request in opened.requests))
     opened.close()
-    with pytest.raises(EngineError, match="closed"):  # as if another thread closed the stream
+    with pytest.raises(EngineError, match="closed"):  # another thread may have closed the stream
         opened.prepare((64, 320))
     assert log == ["open (64, 320)", "close (64, 320)"]
 
@@ -221,7 +221,7 @@ def test_prepared_shape_is_not_closed_before_it_is_given(monkeypatch: pytest.Mon
 
     def prepared(shape: tuple[int, int]) -> None:
         prepare(shape)
-        wait([pool.submit(prepare, (128, 320))], 0.3)  # another thread's picture needs room
+        wait([pool.submit(prepare, (128, 320))], 0.3)  # another thread needs room for a shape
 
     with ThreadPoolExecutor(1) as pool:
         monkeypatch.setattr(opened, "prepare", prepared)

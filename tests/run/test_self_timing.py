@@ -216,8 +216,8 @@ def some_boxes(count: int, conf: float) -> Detections:
         ({}, 1.0, ("openvino", "bf16")),
         ({("openvino", "bf16"): 18}, 30 / 31, ("ort", "fp32")),
         ({("openvino", "bf16"): float("nan")}, 0.0, ("ort", "fp32")),
-        ({("openvino", "bf16"): 40}, 0.0, ("ort", "fp32")),  # more than rounding explains
-        (dict.fromkeys(SPEEDS, 5), 1.0, ("openvino", "bf16")),  # compared by boxes of low scores
+        ({("openvino", "bf16"): 40}, 0.0, ("ort", "fp32")),  # rounding does not explain so many
+        (dict.fromkeys(SPEEDS, 5), 1.0, ("openvino", "bf16")),  # few: compare low scores, too
         (dict.fromkeys(SPEEDS, 0), None, ("ort", "fp32")),  # nothing to compare
     ],
     ids=["equal", "one box missing", "nan", "another network", "few boxes", "no box"],
@@ -347,7 +347,7 @@ def test_small_speedup_does_not_change_the_precision(
     [
         ((), ROUNDS, "int8"),
         ((2,), ROUNDS, "int8"),
-        ((2, 3), ROUNDS + 1, "int8"),  # 2 slow rounds of 7 matter, 2 of 8 do not
+        ((2, 3), ROUNDS + 1, "int8"),  # 2 slow rounds of 7 are too many, 2 of 8 are not
         (range(MAX_ROUNDS), ROUNDS, "fp32"),  # always slower, so nothing is unclear
         (range(0, MAX_ROUNDS, 3), MAX_ROUNDS, "fp32"),  # slow in a third of all rounds
     ],
@@ -398,7 +398,7 @@ def test_precision_without_cpu_support_is_not_timed(
 
 
 @pytest.mark.parametrize(("flag", "kind"), [("avx2", NARROW), ("avx512_vnni", "int8-u8")])
-def test_agreement_of_int8_is_that_of_this_cpu(street, ticks, tmp_path, monkeypatch, flag, kind):
+def test_agreement_of_int8_is_for_this_cpu(street, ticks, tmp_path, monkeypatch, flag, kind):
     set_flags(monkeypatch, "sse2", flag)
     timing = choose.find_timing(street, settings(tmp_path))
     known = packaged(street, "street-1").result[kind].agreement

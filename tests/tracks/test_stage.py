@@ -67,7 +67,7 @@ def test_tracking_is_off_by_default() -> None:
     assert [stage.name for stage in between.choose(options)] == ["track"]
 
 
-def test_low_scores_reach_only_the_tracker() -> None:
+def test_boxes_with_low_scores_reach_only_the_tracker() -> None:
     track = stage()
     ends = [track(frame(i), boxes_with(0.9, 0.15 if 5 <= i < 10 else 0.8)) for i in range(15)]
     assert [len(end) for end in ends] == [2] * 5 + [1] * 5 + [2] * 5

@@ -53,7 +53,7 @@ def calibrations_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_calibration_is_reused_for_both_kinds_and_every_batch(video: Path, tmp_path: Path) -> None:
+def test_calibration_serves_both_kinds_of_int8_and_every_batch(video: Path, tmp_path: Path) -> None:
     u8, notes = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     assert (u8.precision, u8.path) == ("int8-u8", None)
     assert "6 frames" in notes[0]
@@ -346,7 +346,7 @@ def test_file_name_and_manifest_of_a_calibration(video: Path, tmp_path: Path) ->
     ("flags", "installed", "agreement", "known"),
     [
         (["avx512_bf16"], True, 0.99, True),
-        (["avx512_bf16"], True, 0.5, False),  # below the budget
+        (["avx512_bf16"], True, 0.5, False),  # its agreement is below the budget
         (["avx512_bf16"], False, 0.99, False),
         ([], True, 0.99, False),
     ],

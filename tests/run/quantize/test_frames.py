@@ -1,4 +1,4 @@
-"""Calibration frames: spread over the source, half of them held out, always the same."""
+"""Calibration frames are spread over the source, half of them are held out, and runs agree."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sample_numbers(total: int, count: int) -> list[int]:
         (8, 4, [0, 2, 4, 6]),
         (9, 4, [0, 2, 6, 8]),
         (250, 1, [0]),
-        (100, 2, [0, 64]),  # every 64th
+        (100, 2, [0, 64]),  # every 64th frame
     ],
 )
 def test_samples_are_spread_over_a_source_of_unknown_length(
