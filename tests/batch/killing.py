@@ -34,7 +34,7 @@ ENVIRONMENT = {"DETECT_VIDEO_SELF_TIMING": "0"}
 PATIENCE_S = 1800.0
 DELAY_S = (0.05, 1.5)  # shortest and longest delay before a kill
 MOST_RUNS = 40
-LAST_KILL = 0.7  # the last kill comes before this share of the items is done
+LAST_KILL = 0.7  # the last kill happens before this share of the items is done
 NAMES = ("people.mp4", "traffic.mp4")
 
 # Kills a worker of the given job's process. Returns False if none has started yet.
@@ -112,7 +112,7 @@ def _encode(path: Path, pictures: list[av.VideoFrame]) -> None:
 
 @dataclass(slots=True)
 class Killed:
-    """Numbers of kills. ``workers``: the pool's processes; ``jobs``: the command itself."""
+    """How many processes were killed. ``workers``: processes of the pool; ``jobs``: the command."""
 
     workers: int = 0
     jobs: int = 0
@@ -223,8 +223,8 @@ def is_worker(pid: int) -> bool:
 
 
 def list_faults(sources: Path, out: Path, clips: list[Path]) -> list[str]:
-    """List the faults of a job that ended: none if every item is listed once and has complete
-    results, and no other file is left."""
+    """Return the faults of a job that ended. It has none if every item is listed once and has
+    complete results, and no other file is left."""
     return [
         *_faults_of_items(sources, out, clips),
         *_faults_of_files(out),

@@ -110,7 +110,7 @@ def test_all_outputs_of_an_item_have_plain_names(place):
 @pytest.mark.slow
 def test_signal_leaves_no_partial_results_and_the_job_can_be_resumed(place):
     (place / "in/text.mp4").unlink()
-    # Minutes of work, so that it is unfinished when the signal arrives.
+    # The job needs minutes, so that it is unfinished when the signal arrives.
     loops = ("-stream_loop", "199", "-i", write_video(place / "short.mp4", 50), "-c", "copy")
     ffmpeg(*loops, place / "in/long.mp4")
     words = ("batch", "in", "-o", "out", "--workers", 1, "--quality", "small", "--engine", "ort")

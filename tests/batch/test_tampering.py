@@ -163,7 +163,7 @@ def test_job_refuses_links_in_place_of_its_own_files(outputs, tmp_path, name):
     (tmp_path / "out" / name).symlink_to(tmp_path / "elsewhere/kept.txt")
     with pytest.raises(OutputError, match=f"{name}: is a link"), locked(outputs.place, WHOLE):
         pass
-    with pytest.raises(OutputError, match=name):  # also if the link appears after that check
+    with pytest.raises(OutputError, match=name):  # the link may also appear after the first check
         layout._open_lock(outputs.place, name)
 
 
