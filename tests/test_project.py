@@ -84,7 +84,7 @@ def test_site_has_no_warning_and_loads_nothing_from_elsewhere(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default")  # Jupyter's warnings
+@pytest.mark.filterwarnings("default")  # allow Jupyter's warnings
 def test_notebook_runs(tmp_path, monkeypatch):
     pytest.importorskip("ipykernel")
     client, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")

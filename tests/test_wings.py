@@ -33,13 +33,13 @@ def copy(tmp_path: Path) -> Path:
 
 
 def run(copy: Path, *words: str, program: str = RUN) -> subprocess.CompletedProcess[str]:
-    """Run an interpreter that finds no detect-video (-P) other than the copy."""
+    """Run an interpreter that finds no detect-video except the copy (-P)."""
     command = [sys.executable, "-P", "-c", program, str(copy / "at"), *words]
     return subprocess.run(command, cwd=copy, capture_output=True, text=True)
 
 
 def remove(copy: Path, removed: Iterable[str]) -> None:
-    """Delete wings, and write default.yaml anew, which also lists their options."""
+    """Delete wings. Rewrite default.yaml, which would still list their options."""
     for wing in removed:
         shutil.rmtree(copy / "at/detector" / wing)
     written = run(copy, program=DEFAULTS)

@@ -46,8 +46,8 @@ def detections(frames: int, wrong_share: float = 0.0) -> list[Detections]:
 
 
 class Job:
-    """Simulated rounds of settings with known speeds. Loading the engine takes half a second.
-    ``ran``: the settings and the number of frames of each round."""
+    """Simulate rounds of settings with known speeds. Loading the engine takes half a second.
+    ``ran``: (settings, number of frames) of each round."""
 
     def __init__(self, speed, wrong_share=lambda settings: 0.0, empty=False, plain=PLAIN) -> None:
         self.now, self.ran, self.plain = 0.0, [], plain
@@ -103,7 +103,7 @@ def machine(monkeypatch):
 
 
 def speed_of(settings) -> float:
-    """Return the FPS: int8 doubles them, torch halves them, two requests of one thread each add a
+    """Return the FPS. Int8 doubles them, torch halves them, two requests of one thread each add a
     half, and fast encoding adds a tenth."""
     fps = 50.0
     fps *= 2 if settings.get("precision") == "int8" else 1
@@ -124,7 +124,7 @@ def test_fastest_value_of_each_setting_is_chosen():
     assert result.rounds == ROUNDS
 
 
-def test_other_requests_keep_engine_and_precision():
+def test_trials_with_more_requests_keep_engine_and_precision():
     """Trials with other numbers of requests name the engine: self-timing does not apply to them."""
     result = Job(lambda settings: 50.0 if not settings else 40.0).find()
     shapes = [one.settings for one in result.trials if "concurrency" in one.settings]
@@ -161,8 +161,7 @@ def test_defaults_are_kept_if_nothing_is_faster():
     assert "50.0 FPS" in line
 
 
-def test_settings_that_win_only_sometimes_are_not_chosen():
-    """The settings are sometimes faster and sometimes slower than the defaults."""
+def test_settings_that_are_faster_only_in_some_rounds_are_not_chosen():
     speeds = itertools.cycle([60.0, 60.0, 45.0])
     result = Job(lambda settings: next(speeds) if settings else 50.0).find()
     assert result.settings == {}
@@ -196,7 +195,7 @@ def test_search_ends_in_time():
     assert job.now < 60
 
 
-def test_small_agreement_loss_is_not_a_cost(monkeypatch):
+def test_small_loss_of_agreement_is_not_a_cost(monkeypatch):
     for name, result in (("_find_trial", SimpleNamespace(error=None)), ("_loss_of", STEP * 0.4)):
         monkeypatch.setattr(Search, name, lambda *_, result=result: result)
     assert not Job(speed_of).search()._has_cost(Adjustment("engine", {}))
@@ -207,7 +206,7 @@ def test_defaults_are_compared_with_fp32_even_without_time():
     assert job.find(seconds=0.1).trials[0].agreement == 1
 
 
-def test_search_without_time_is_reported():
+def test_search_that_had_no_time_is_reported():
     result = Job(speed_of).find(seconds=1)
     assert verdict(result)[0].endswith("no other setting was tried.")
     assert ["--seconds" in note for note in result.notes] == [True]
@@ -246,7 +245,7 @@ def test_settings_given_by_the_user_are_not_changed(config, left_alone):
     assert not any(left_alone.items() <= one.settings.items() for one in result.trials)
 
 
-def test_final_comparison_alternates():
+def test_final_comparison_alternates_between_settings_and_defaults():
     job = Job(speed_of)
     job.find()
     last = [settings for settings, _ in job.ran[-2 * ROUNDS :]]
@@ -296,8 +295,8 @@ def speed_with_two_limits(settings) -> float:
 
 
 def loss_of(settings, tracked: float = 0.15) -> float:
-    """Return the share of frames with other detections. ``tracked``: the share lost by each
-    tracked frame between two inferred ones."""
+    """Return the share of frames whose detections change. ``tracked``: the share that each frame
+    adds that is tracked instead of inferred."""
     lost = {"bf16": 0.0, "fp16": 0.0, "int8": 0.02}.get(settings.get("precision"), 0.0)
     lost += SIZES.get(settings.get("size"), (1, 0.0))[1]
     lost += 0.25 * (settings.get("skip_still") is not None)
@@ -326,7 +325,7 @@ class TestTarget:
         ("target", "options", "video"),
         [
             (15, {}, "as asked"),
-            (30, {"engine": "openvino"}, "as asked"),  # loses nothing
+            (30, {"engine": "openvino"}, "as asked"),  # its detections equal those of the defaults
             (34, {"precision": "bf16"}, "as asked"),
             (50, {"precision": "int8"}, "as asked"),  # loses 2%; a smaller input loses 10%
             (75, {"precision": "int8", "size": "512x288", "quality": "fast"}, "a larger file"),
@@ -408,7 +407,7 @@ class TestTarget:
         assert not touched & {"size", "quality", "save", "preset", "no_video"}
         assert {one.settings.get("precision", "fp32") for one in result.trials} == {"fp32"}
 
-    def test_target_search_ends_in_time_with_the_cheapest_found(self):
+    def test_target_search_ends_in_time_with_the_cheapest_settings_found(self):
         result = tune_to_target(500, seconds=30.0)
         assert any("--seconds" in note for note in result.notes)
         assert len(result.trials) < 30
@@ -440,7 +439,7 @@ def test_invalid_target_is_refused(text):
         parse_target(text)
 
 
-def test_settings_are_formatted_as_options_and_in_short():
+def test_settings_are_formatted_as_options_and_in_a_short_form():
     settings = {"engine": "ort", "precision": "int8", "concurrency": 2, "threads": 1}
     settings |= {"size": "416x224", "save": ("overlay", "jsonl"), "no_video": True}
     assert format_options(settings).endswith("--size 416x224 --save overlay,jsonl --no-video")
@@ -469,7 +468,6 @@ def test_tune_writes_the_chosen_settings(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("target", "code"), [("1fps", 0), ("900000", 8)])
 def test_unreached_target_exits_8(tmp_path, target, code):
-    """A target that no settings reach is a failed gate."""
     run = ("--engine", "null", "--no-video", "--seconds", 4, "--target", target)
     write_video(tmp_path / "in.mp4", 60)
     done = detect_video("tune", "in.mp4", *run, "--json", cwd=tmp_path)

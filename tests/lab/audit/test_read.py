@@ -49,7 +49,7 @@ def test_tables_of_a_page_are_named_by_heading_and_line() -> None:
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
-def test_csv_may_have_other_separators(separator) -> None:
+def test_csv_may_have_separators_other_than_commas(separator) -> None:
     text = f"model{separator}FPS\na{separator}40\n"
     (table,) = parse_tables(text, "t.csv", "csv")
     assert [one.value for one in table.columns[1].known] == [40]
@@ -98,7 +98,7 @@ def test_formula_is_read_as_text() -> None:
     assert table.labels == ["=cmd|calc"]
 
 
-def test_titles_are_replaced_by_the_titles_of_a_file(tmp_path: Path) -> None:
+def test_titles_in_a_file_replace_the_titles_of_columns(tmp_path: Path) -> None:
     (tmp_path / "titles.yaml").write_text("Lat.: latency (ms)\nscore: null\n")
     titles = read_titles(str(tmp_path / "titles.yaml"))
     (table,) = parse_tables("model,Lat.,score\na,5,7\n", "t.csv", "csv", titles=titles)

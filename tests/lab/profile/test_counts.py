@@ -22,7 +22,7 @@ from tests.lab.report.sessions import CLIP, ran
 from tests.networks import need_engine
 
 SIDE = {"street": "128x128", "yolov5n.yaml": "64x64"}
-# The published number, minus the parameters of batch norms, which are folded into convolutions.
+# The published number minus the parameters of batch norms, which we fold into convolutions.
 PARAMETERS = {"yolov5n.yaml": 1_867_405}
 
 
@@ -45,7 +45,7 @@ def occasion_of(folder, model, batch, engine="torch", sheet=None):
 
 
 def counted_by_torch(occasion):
-    """Return the FLOPs of a batch by torch.utils.flop_counter: 2 per multiply-accumulate."""
+    """Return the FLOPs of a batch that torch counts. A multiply-accumulate counts as 2."""
     from torch.utils.flop_counter import FlopCounterMode
 
     machine, batches = open_with_batches(occasion)

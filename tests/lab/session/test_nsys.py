@@ -1,5 +1,5 @@
-"""Exports written by the tests in nsys's published schema: with all tables, with few tables,
-damaged, and with ranges of other programs."""
+"""Exports that the tests write in nsys's published schema: with all tables, with few tables,
+with damage, and with ranges of other programs."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ def test_open_ranges_are_counted_and_ignored(tmp_path):
     ]
 
 
-def test_two_runs_of_one_process_are_read_separately(tmp_path):
+def test_two_runs_in_one_process_are_read_separately(tmp_path):
     """Each run has a range "run", preceded by a mark with its own queue sizes."""
     activities = export(tmp_path / "a.sqlite", LOAD)
     end = max(one.end_ns for one in activities)
@@ -361,15 +361,14 @@ def test_ranges_outside_of_runs_are_listed_last(after_the_run):
     assert outside.process == run.process == PID
     assert outside.end_ns - outside.start_ns == 24 * MS
     assert set(outside.columns["thread_names"].tolist()) == {"main"}
-    # The mark before the run does not apply, since single pictures have no queues.
+    # The mark before the run does not apply to single pictures, which have no queues.
     assert run.loop_is_known
     assert not outside.loop_is_known
     assert outside.loop["sync"]
     assert [len(one.kernels) for one in (run, outside)] == [1, 3]
 
 
-def test_run_between_single_pictures_is_separate(tmp_path):
-    """Calls and kernels of pictures before and after the run do not belong to it."""
+def test_run_does_not_include_single_pictures_before_and_after_it(tmp_path):
     path = tmp_path / "a.sqlite"
     export_with_single_pictures(path, [-20 * MS, END + 10 * MS])
     run, outside = read_nsys(path)
