@@ -68,7 +68,7 @@ def test_detections_support_iteration_indexing_and_filtering(kind):
         found.of("dog")
 
 
-def test_dict_is_a_row_of_the_jsonl():
+def test_to_dict_returns_rows_of_the_jsonl_file():
     rows = three_detections().to_dict()
     assert rows[0] == {"class": "person", "class_id": 0, "score": 0.9, "box": [0, 0, 10, 10]}
     assert str(rows[2]["box"]) == "[1.0, 2.0, 3.0, 0.0]"

@@ -135,7 +135,7 @@ def test_existing_sources_and_sinks_declare_formats_and_order() -> None:
     assert [sink.name for sink in sinks.find_all() if sink.name in known] == known
 
 
-def test_listing_and_declaring_import_no_heavy_library() -> None:
+def test_listing_parts_and_their_formats_imports_no_heavy_library() -> None:
     code = """
         import sys
         from detector.core import sinks, sources

@@ -293,7 +293,7 @@ def test_run_beyond_its_time_limit_is_a_hang(server):
 
 
 @pytest.mark.slow
-def test_kept_failure_fails_again(tmp_path, server):
+def test_failure_that_was_kept_fails_again(tmp_path, server):
     case = Case({"a.txt": b"x"}, ("a.txt",), codes=frozenset({99}))
     outcome = server.run(case)
     long_run.keep(tmp_path / "kept", case, outcome, {"kind": "made"})

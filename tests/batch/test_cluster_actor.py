@@ -101,7 +101,7 @@ def test_crash_restarts_the_process_and_close_removes_its_folder(tmp_path, monke
     worker.close()
 
 
-def test_folder_of_a_killed_worker_is_removed_by_the_next(tmp_path):
+def test_folder_of_a_killed_worker_is_removed_by_the_next_worker(tmp_path):
     folder, lock = make_folder(str(tmp_path))
     foreign = tmp_path / f"{PREFIX}of-a-job"  # without a lock file
     foreign.mkdir()

@@ -187,7 +187,7 @@ def test_missing_ray_is_reported_with_the_package_to_install(monkeypatch):
         ("ray://head:10001", "other:6379", "ray://head:10001"),
     ],
 )
-def test_cluster_address_comes_from_the_option_or_ray_address(on, variable, address, monkeypatch):
+def test_cluster_address_comes_from_option_or_environment(on, variable, address, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", variable)
     assert address_of(on) == address
 

@@ -213,7 +213,7 @@ def test_lost_worker_is_not_replaced_after_failed_loads(out):
     assert len(job.ray.actors) == 1  # no replacement is started
 
 
-def test_place_is_given_up_if_workers_run_out_of_memory_at_start(out):
+def test_worker_is_not_replaced_if_new_workers_run_out_of_memory_at_start(out):
     job = ClusterJob(out, node("a")).begin()
     job.ray.dies_in_hello = NO_MEMORY
     job.submit("crash")
@@ -349,7 +349,7 @@ def test_each_worker_gets_a_gpu_unless_the_device_is_cpu(out):
     assert {(one["num_cpus"], one["num_gpus"]) for one in job.ray.placed[1:]} == {(2, 0)}
 
 
-def test_node_without_detect_video_fails_once_with_the_reason(out):
+def test_node_without_our_package_fails_once_with_the_reason(out):
     job = ClusterJob(out, node("a"))
     job.ray.dies_in_hello = "No module named 'detector.batch.cluster'"
     job.load()

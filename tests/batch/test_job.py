@@ -49,7 +49,7 @@ def failures(tmp_path):
     return rows_of(tmp_path / "out/failures.jsonl")
 
 
-def test_each_item_is_processed_once_largest_first(job, tmp_path):
+def test_each_item_is_processed_once_beginning_with_the_largest(job, tmp_path):
     result, pool = job()
     assert pool.tried == ["dddd.mp4", "ccc.mp4", "bb.mp4", "a.mp4"]
     assert result.items == ItemCounts(done=4)
@@ -227,7 +227,7 @@ def test_manifest_stores_settings_and_report(job, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"no database at all, but long enough to be read"])
-def test_empty_manifest_is_rebuilt_and_damaged_one_refused(job, tmp_path, content):
+def test_empty_manifest_is_rebuilt_and_a_damaged_one_is_refused(job, tmp_path, content):
     job()
     (tmp_path / "out/manifest.sqlite").write_bytes(content)
     if not content:
@@ -419,7 +419,7 @@ def test_dry_run_lists_items_and_writes_nothing(job, tmp_path):
 # Pruning.
 
 
-def test_prune_removes_results_without_source(job, tmp_path):
+def test_prune_removes_results_whose_source_is_missing(job, tmp_path):
     job()
     (tmp_path / "in/bb.mp4").unlink()
     request = Request(sources=[], output=str(tmp_path / "out"), flags={})

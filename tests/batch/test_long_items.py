@@ -119,7 +119,7 @@ def is_step(task: Task, what: str) -> bool:
     return task.piece is not None and task.piece.do == what
 
 
-def test_long_item_is_planned_detected_in_parts_and_joined(job, tmp_path):
+def test_long_item_is_planned_then_detected_in_parts_then_joined(job, tmp_path):
     result, pool = job()
     # Two workers take items in turn.
     assert pool.tried == [LONG, "ccc.mp4", *PARTS, "bb.mp4", LONG, "a.mp4"]
@@ -132,7 +132,7 @@ def test_long_item_is_planned_detected_in_parts_and_joined(job, tmp_path):
     assert result.report.between_s == pytest.approx(0.1 * (3 + 5))
 
 
-def test_label_says_which_part_or_that_parts_are_joined():
+def test_label_of_a_task_says_which_part_or_that_parts_are_joined():
     task = Task(name="a.mp4", path="", version="")
     steps = [Piece(do="plan"), Piece(do="part", number=2, of=8), Piece(do="join", of=8)]
     labels = [replace(task, piece=piece).label for piece in steps]

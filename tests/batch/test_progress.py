@@ -104,7 +104,7 @@ def test_report_has_totals_of_the_workers(tally):
     assert tally.report([], 40.0).cpu_share is None
 
 
-def test_place_adds_up_the_seconds_of_each_state():
+def test_place_of_a_worker_adds_up_the_seconds_of_each_state():
     place = Place(number=0, since=2.0)
     assert (place.seconds("waiting", 5.0), place.seconds("working", 5.0)) == (3.0, 0.0)
     place.enter("working", 6.0)

@@ -141,7 +141,7 @@ def test_outputs_are_equal_with_options_that_select_frames(
 
 
 @pytest.mark.slow
-def test_only_detections_gives_equal_rows(folder: Path, tmp_path: Path) -> None:
+def test_rows_are_equal_with_the_option_only_detections(folder: Path, tmp_path: Path) -> None:
     config = make_config("jsonl", "csv", only_detections=True)
     outputs = check_equal(clip(folder, "closed.mp4"), config, tmp_path)
     assert 0 < len(outputs["jsonl"].read_text().splitlines()) < 60
@@ -196,7 +196,7 @@ def test_joined_overlay_equals_that_of_one_run(folder: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", NOT_SPLIT)
-def test_file_that_cannot_be_split_has_a_reason(name: str, folder: Path) -> None:
+def test_reason_is_given_for_a_file_that_cannot_be_split(name: str, folder: Path) -> None:
     result = plan(clip(folder, name), make_config("jsonl"))
     assert result.parts == ()
     assert NOT_SPLIT[name][2] in result.why_whole
@@ -214,7 +214,7 @@ def test_file_that_cannot_be_split_has_a_reason(name: str, folder: Path) -> None
         (make_config("jsonl").with_options({"repeat": True}), "only video files"),
     ],
 )
-def test_some_options_keep_a_file_whole(config: Config, reason: str, folder: Path) -> None:
+def test_file_is_not_divided_with_some_options(config: Config, reason: str, folder: Path) -> None:
     path = clip(folder, "closed.mp4")
     assert reason in why_whole(str(path), config)
     assert reason in plan(path, config).why_whole
@@ -450,7 +450,7 @@ def test_survey_numbers_displayed_frames_and_finds_key_frames(folder: Path) -> N
 
 
 @pytest.mark.slow
-def test_split_check_succeeds_on_six_seconds() -> None:
+def test_split_check_succeeds_on_a_video_of_six_seconds() -> None:
     """By default ``scripts/split_check`` uses a video of twenty minutes."""
     options = "--minutes 0.1 --gop 30 --width 160 --engine ort --precision fp32 --size 256x160"
     script = Path(__file__).parents[2] / "scripts" / "split_check"

@@ -138,7 +138,7 @@ def test_wrong_arguments_are_refused_in_one_line(model, clip, tmp_path, argument
 
 
 @pytest.mark.slow
-def test_too_long_file_name_is_refused(tmp_path):
+def test_file_name_that_is_too_long_is_refused(tmp_path):
     assert_one_line_error(detect_video("x" * 5000, cwd=tmp_path), 3, "more than 255 bytes")
     write_video(tmp_path / f"{'ü' * 125}.mp4", 3)  # 254 bytes, so the session gets a shorter name
     process = detect_video(f"{'ü' * 125}.mp4", "--engine", "null", "-o", "short.mp4", cwd=tmp_path)

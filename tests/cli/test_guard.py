@@ -213,7 +213,7 @@ def test_failed_start_keeps_the_earlier_session(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_forged_list_removes_nothing_outside(here: Path) -> None:
+def test_forged_list_of_files_removes_nothing_outside_the_session(here: Path) -> None:
     run_dir = session(here / "o")
     (here / "away").mkdir()
     (here / "away/a.json").write_text("precious")
@@ -268,7 +268,7 @@ def test_dev_null_as_output_writes_nothing(here: Path) -> None:
     assert not list(here.glob("*detected*"))
 
 
-def test_dangling_link_is_written_through(here: Path) -> None:
+def test_output_to_a_dangling_link_is_written_to_its_target(here: Path) -> None:
     for link, target in (
         ("l.mp4", "there.mp4"),
         ("l.onnx", "there.onnx"),
@@ -300,7 +300,7 @@ def test_unwritable_output_is_refused_before_the_run(here: Path, output: str) ->
 
 
 @pytest.mark.slow
-def test_pipe_or_folder_is_refused_for_a_file(here: Path) -> None:
+def test_pipe_or_folder_is_refused_as_an_output_file(here: Path) -> None:
     os.mkfifo("pipe.onnx")
     session(here / "o")
     for output in ("pipe.onnx", "photos"):

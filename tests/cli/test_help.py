@@ -121,7 +121,7 @@ def test_main_help_fits_a_screen():
 
 
 @pytest.mark.parametrize("command", [(), ("detect",), ("compare",)], ids=str)
-def test_help_of_a_group_or_option(command):
+def test_help_can_be_limited_to_a_group_or_an_option(command):
     whole = help_of_words(*command, "--help", "all").output
     selection = help_of_words(*command, "--help", "selection").output
     assert "--max-det" in selection
@@ -312,7 +312,7 @@ def test_help_of_every_command_fits_a_screen(name):
         assert len(lines) <= 60 or width != 80
 
 
-def test_config_show_names_value_and_origin(tmp_path):
+def test_config_show_prints_each_value_and_its_origin(tmp_path):
     own = tmp_path / "own.yaml"
     own.write_text("conf: 0.4\nsize: 320x192\n", encoding="utf-8")
     words = ["config", "show", "--config", str(own), "--iou", "0.6", "--json"]

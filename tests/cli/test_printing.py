@@ -72,7 +72,7 @@ def test_printable_escapes_control_characters():
 @pytest.mark.parametrize(
     "text", ["", "a", "=1", "'=1", "''=1", "'a", "+", "-1", "@", "\t", "\r", "a=1", "'"]
 )
-def test_csv_cell_never_starts_a_formula_and_round_trips(text):
+def test_csv_cell_is_never_a_formula_and_can_be_read_back(text):
     assert as_cell(text)[:1] not in tuple("=+-@\t\r")
     assert from_cell(as_cell(text)) == text
 

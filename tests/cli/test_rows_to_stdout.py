@@ -196,7 +196,7 @@ def test_output_must_fit_at_least_one_source(tmp_path):
         OutputPlan(OutputConfig(save=("video", "yolo")), [pictures]).check_sources(None)
 
 
-def test_error_with_the_option_json_is_a_document(tmp_path):
+def test_error_with_the_option_json_is_a_json_document(tmp_path):
     done = detect_video("nothing-*.mp4", "--json", cwd=tmp_path)
     assert json.loads(done.stdout)["exit"]["code"] == done.returncode == 3
     assert json.loads(done.stdout)["exit"]["reason"] in done.stderr

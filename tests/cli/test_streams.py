@@ -120,7 +120,7 @@ def test_json_document_is_alone_on_standard_output(tmp_path):
 
 
 @pytest.mark.slow
-def test_quiet_still_reports_a_damaged_source(tmp_path):
+def test_damaged_source_is_reported_even_with_quiet(tmp_path):
     clip = make(tmp_path, "05")
     process = detect_video(clip, "--engine", "null", "--quiet", "--save", "jsonl", cwd=tmp_path)
     assert process.stdout == ""

@@ -64,7 +64,7 @@ def assert_hidden(secret: str, folder: Path, *texts: str) -> None:
 
 
 @pytest.mark.slow
-def test_video_url_names_its_outputs(web, out):
+def test_outputs_of_a_video_url_are_named_after_it(web, out):
     web.put("/a%20b/caf%C3%A9.mp4", web.pages["/clip.mp4"].data)
     url = f"{web.url('/a%20b/caf%C3%A9.mp4')}?token={TOKEN}&sig={TOKEN}2"
     process = run_ok(url, "--start", "0.4", "--duration", "1", *NULL, cwd=out)
@@ -205,7 +205,7 @@ def test_stream_without_a_length_is_reported_as_live(tmp_path, out):
 
 
 @pytest.mark.slow
-def test_server_for_one_client_is_connected_once(tmp_path, out):
+def test_server_that_accepts_one_client_is_connected_once(tmp_path, out):
     """``ffmpeg -listen 1`` ends when its client disconnects, so we must not probe it first."""
     clip = make_clip(tmp_path / "clip.mp4")
     url = f"http://127.0.0.1:{free_port()}/x"

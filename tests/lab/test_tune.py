@@ -383,7 +383,7 @@ class TestTarget:
         assert (result.reached, result.after, len(result.trials)) == (False, None, 1)
         assert "out of reach" in verdict(result)[0]
 
-    def test_ceiling_without_inference_saves_trials(self):
+    def test_trials_that_only_speed_up_the_network_are_skipped_above_its_ceiling(self):
         """Without inference the run reaches 70 FPS, so trials that only speed up the network are
         skipped."""
 
@@ -395,7 +395,7 @@ class TestTarget:
         assert len(result.trials) < len(every.trials)
 
     @pytest.mark.slow
-    def test_target_search_respects_the_floor(self):
+    def test_target_search_respects_the_agreement_floor(self):
         result = tune_to_target(75, floor=0.97)
         assert not result.reached
         assert result.agreement >= 0.97
@@ -512,20 +512,20 @@ def test_settings_are_stored_only_on_request_and_if_faster(monkeypatch, use, spe
     assert (bool(result.settings), result.kept, stored) == (faster, None, [])
 
 
-def test_use_stores_settings_for_this_kind_of_input(monkeypatch):
+def test_option_use_stores_settings_for_this_kind_of_input(monkeypatch):
     result, [(tuning, config, _, kind)] = tune_with_stubs(monkeypatch, use=True)
     assert (result.kept, result.input_kind) == ("m.json", "1280x720 h264")
     assert (tuning.settings, config, kind) == (result.settings, DEFAULT, "1280x720 h264")
 
 
 @pytest.mark.parametrize("more", [[STREET], ["--use"], ["-o", "x.yaml"]])
-def test_undo_with_other_options_is_refused(tmp_path, more):
+def test_option_undo_with_other_options_is_refused(tmp_path, more):
     done = detect_video("tune", "--undo", *more, "--engines-dir", tmp_path, cwd=tmp_path)
     assert done.returncode == 2
     assert "--undo forgets all" in done.stderr
 
 
-def test_undo_without_stored_settings_does_nothing(tmp_path):
+def test_option_undo_without_stored_settings_does_nothing(tmp_path):
     done = detect_video("tune", "--undo", "--engines-dir", tmp_path, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "Nothing to undo" in done.stdout

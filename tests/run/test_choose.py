@@ -131,7 +131,7 @@ both = pytest.mark.parametrize("by", ["compare", "tune"])
 BY_RANK = ("ort", "fp32", "engine ort: by rank")
 
 
-def test_choice_without_a_record_is_by_rank_and_fp32(tmp_path):
+def test_choice_without_a_record_is_the_highest_ranked_engine_in_fp32(tmp_path):
     assert choose_engine(tmp_path) == BY_RANK
     assert choose_engine(tmp_path, engine="torch") == ("torch", "fp32", None)
     assert choose_engine(tmp_path, engine="torch", precision="bf16") == ("torch", "bf16", None)

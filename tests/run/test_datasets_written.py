@@ -114,7 +114,7 @@ def test_names_in_dataset_of_folder_lead_to_files(output: str) -> None:
         assert (Path(source.outputs["coco"]).parent / image["source"]).parent.samefile("in")
 
 
-def test_equal_stems_get_different_names() -> None:
+def test_pictures_with_equal_stems_get_different_names() -> None:
     """Datumaro, the reader of CVAT, treats a.jpg and a.png as one picture."""
     cut_pictures("in/a.jpg", "in/a.png")
     (source,) = run("in", save="pictures,coco").summary.each

@@ -194,14 +194,14 @@ def test_borrowed_picture_is_encoded_like_a_copy(kind: str, tmp_path: Path) -> N
     assert files[True].read_bytes() == files[False].read_bytes()
 
 
-def test_output_of_pictures_reads_bgr(
+def test_run_that_saves_pictures_reads_bgr(
     clip: Path, tmp_path: Path, conversions: list[Planes]
 ) -> None:
     summary = run(clip, tmp_path, save=("video", "pictures"))
     assert (pixels_of(summary), conversions) == ("bgr", [])
 
 
-def test_source_that_stays_bgr_has_a_reason(tmp_path: Path) -> None:
+def test_reason_is_given_for_a_source_that_stays_bgr(tmp_path: Path) -> None:
     path = write_video(tmp_path / "turned.mp4", 5, rotation=90)
     assert re.match("bgr: .* 90 ", pixels_of(run(path, tmp_path)))
 

@@ -71,7 +71,7 @@ def test_summary_counts_shapes_and_pixels(pictures: Path, tmp_path: Path, sync: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["ort", "torch", "openvino"])
-def test_detections_with_rect_equal_a_run_of_the_picture_alone(
+def test_detections_with_rect_equal_those_of_each_picture_alone(
     pictures: Path, tmp_path: Path, engine: str
 ) -> None:
     for library in {"torch": ["torch"], "openvino": ["openvino"]}.get(engine, []):
@@ -89,7 +89,7 @@ def test_detections_with_rect_equal_a_run_of_the_picture_alone(
 
 
 @pytest.mark.slow
-def test_five_shapes_with_a_head_of_maps_equal_single_pictures(tmp_path: Path) -> None:
+def test_five_shapes_with_a_head_of_maps_give_results_of_single_pictures(tmp_path: Path) -> None:
     model = str(random_checkpoint(tmp_path / "yolov5n.pt"))
     options = {"model": model, "engine": "ort", "size": "320", "threads": 1}
     (tmp_path / "cut").mkdir()

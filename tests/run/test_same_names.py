@@ -69,14 +69,14 @@ def test_file_of_another_program_is_kept() -> None:
     assert Path("a-null-detected.jsonl").read_text() == "mine"
 
 
-def test_given_file_name_is_replaced() -> None:
+def test_file_that_the_output_option_names_is_replaced() -> None:
     Path("x.jsonl").write_text("mine")
     assert run(output="x.jsonl") == ["x.jsonl"]
     assert Path("x.jsonl").read_text() != "mine"
     assert run(output="x.jsonl", stride=2) == ["x.jsonl"]
 
 
-def test_given_folder_gets_default_names() -> None:
+def test_files_in_a_given_folder_get_default_names() -> None:
     assert run(output="o/") == ["a-null-detected.jsonl"]
     assert run(output="o/", stride=2) == ["a-null-detected-2.jsonl"]
     assert not Path("a-null-detected.jsonl").exists()

@@ -451,7 +451,7 @@ def test_doctor_lists_the_timing(street, ticks, tmp_path):
     assert row["undo"] == f"cached in {tmp_path / 'measured.json'}"
 
 
-def test_slowly_opening_engines_are_skipped(street, ticks, tmp_path, monkeypatch):
+def test_engines_that_open_slowly_are_skipped(street, ticks, tmp_path, monkeypatch):
     open_engine = self_timing._open_engine
 
     def open_slowly(*arguments):
@@ -481,7 +481,7 @@ def test_timing_can_be_stopped(ticks, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_unwritable_folder_repeats_the_timing(street, ticks, tmp_path):
+def test_timing_is_repeated_if_its_folder_is_not_writable(street, ticks, tmp_path):
     blocked = tmp_path / "a-file"
     blocked.write_text("")
     for _ in range(2):
@@ -527,7 +527,7 @@ def test_command_and_detector_with_auto_use_the_timing(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_long_run_times_a_custom_model_and_detector_reads_it(shared, tmp_path, monkeypatch):
+def test_detector_uses_the_timing_of_a_custom_model_in_a_long_run(shared, tmp_path, monkeypatch):
     monkeypatch.setenv(SWITCH, "1")
     monkeypatch.setattr(base, "NVIDIA_DRIVER", Path("/no/driver"))
     monkeypatch.setattr(losses, "LIMIT_S", 100.0)  # allow for a busy machine and a short clip

@@ -81,7 +81,7 @@ AHEAD = [
 
 
 @pytest.mark.parametrize(("options", "frames"), AHEAD, ids=str)
-def test_number_of_frames_ahead_is_known(options: dict[str, object], frames: int) -> None:
+def test_number_of_frames_is_known_before_the_run(options: dict[str, object], frames: int) -> None:
     with SourceReading.of(resolve_config(None, {})).open(CLIP) as source:
         assert SourceReading.of(resolve_config(None, options)).frames_ahead(source.info) == frames
 

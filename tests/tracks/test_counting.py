@@ -135,7 +135,7 @@ def test_stay_is_reported_in_the_frame_in_which_its_duration_is_reached(error_s:
     assert names(events)[:2] == ["yard enters", "yard stays"]
 
 
-def test_visits_stays_and_seconds_add_up() -> None:
+def test_numbers_of_visits_and_stays_and_seconds_add_up() -> None:
     path = [*straight(200, 400, 2), *[(2 + i / 10, 300.0, 400.0) for i in range(40)]]
     path += [(6 + t, x, y) for t, x, y in straight(400, 200, 2)]
     counter, events, rows = walk(path, YARD, every_s=3.0)

@@ -108,7 +108,7 @@ def test_sections_inherit_from_the_top_level(tmp_path: Path) -> None:
     assert file.of_clip("out.mp4").point == "bottom"
 
 
-def test_points_up_to_one_are_shares_and_others_pixels(tmp_path: Path) -> None:
+def test_points_up_to_one_are_shares_and_larger_ones_are_pixels(tmp_path: Path) -> None:
     assert read_zones(write(tmp_path, LINE)).default.size == (1, 1)
     assert read_zones(write(tmp_path, "lines: {a: [[0, 0], [1, 2]]}")).default.size is None
 

@@ -22,7 +22,7 @@ def test_averaged_weights_without_a_share_are_refused(tmp_path):
         part.convert(str(path), None, None)
 
 
-def test_box_that_returns_within_gap_is_the_same_object():
+def test_box_that_returns_within_the_gap_is_the_same_object():
     tracks: list[steadiness.Track] = []
     box, moved = np.array([[10.0, 10, 30, 50]]), np.array([[13.0, 10, 33, 50]])
     steadiness.link(tracks, box, 0)

@@ -93,7 +93,7 @@ def test_average_precision_equals_a_calculation_by_hand(rows, wanted, expected):
     assert ap.average_precision([judged(rows, wanted)]) == pytest.approx(expected)
 
 
-def test_average_precision_sorts_over_all_pictures():
+def test_average_precision_sorts_the_detections_of_all_pictures_together():
     first, second = judged([WRONG], 1, [0.3]), judged([RIGHT], 0, [0.9])
     assert ap.average_precision([first, second]) == pytest.approx(1.0)
 

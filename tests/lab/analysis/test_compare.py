@@ -69,7 +69,7 @@ def test_failed_row_keeps_its_error_and_the_next_row_is_the_baseline():
         ((0.9, 0.8, 0.7, 0.9, 0.8, 0.7), "a", "slower"),
     ],
 )
-def test_winner_must_be_faster_than_the_noise(ratios, winner, outcome):
+def test_winner_must_be_faster_by_more_than_the_noise(ratios, winner, outcome):
     base = (10, 11, 30, 12, 9, 10)[: len(ratios)]
     rates = [one * ratio for one, ratio in zip(base, ratios, strict=True)]
     comparison = document(variant("a", *base), variant("b", *rates))

@@ -157,7 +157,7 @@ def ledger(calls, ready=(), blocked=(), library=()):
 
 @pytest.mark.parametrize("stage", ["read", "write"])
 @pytest.mark.parametrize(("held_ms", "name"), [(10.0, "disk"), (85.0, "core")])
-def test_wait_of_a_codec_for_a_core_is_not_the_disk(stage, held_ms, name):
+def test_codec_that_waits_for_a_core_is_not_reported_as_waiting_for_the_disk(stage, held_ms, name):
     """The call is blocked for 90 ms. Library threads wait for a core for ``held_ms`` of that."""
     calls, loop_shape = run(stage, 12, 90.0)
     evidence = moments(calls, blocked=[(stage, 12, 90.0)])
@@ -235,7 +235,7 @@ def test_slow_clock_is_named():
     assert report.mhz < 3000
 
 
-def test_parts_add_up_to_the_frame():
+def test_parts_of_a_frame_add_up_to_its_time():
     calls, loop_shape, evidence = plant_core(12)
     explanation = Explanation(calls, loop_shape, evidence)
     for frame in explanation.frames:

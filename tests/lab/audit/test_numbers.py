@@ -46,7 +46,7 @@ def test_number_is_read_with_its_interval(text, value, low, high) -> None:
 @pytest.mark.parametrize(
     "text", ["", "yes", "2026-01-02", "1.2.3", "640x640", "=1+1", "9" * 80, "1e999"]
 )
-def test_text_without_a_number_reads_as_none(text) -> None:
+def test_text_without_a_number_is_read_as_none(text) -> None:
     assert POINT.read(text) is None
 
 

@@ -112,7 +112,7 @@ def test_titles_in_a_file_replace_the_titles_of_columns(tmp_path: Path) -> None:
         read_titles(str(tmp_path / "bad.yaml"))
 
 
-def test_machine_facts_come_from_a_file_and_pairs(tmp_path: Path) -> None:
+def test_machine_facts_are_read_from_a_file_and_from_pairs(tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text("cores: 8\npeak: 8.1TFLOPS\nbandwidth: 320GB/s\n")
     found = read_machine([str(tmp_path / "m.yaml"), "card=T4", "clock=3.2GHz"])
     assert (found.number("peak"), found.number("bandwidth")) == pytest.approx((8.1e12, 320e9))

@@ -309,7 +309,7 @@ def test_path_that_is_not_a_dataset_raises(tmp_path):
         datasets.open(str(samples.coco(tmp_path)), images=str(Path("/nowhere")))
 
 
-def test_root_of_the_file_system_is_refused_as_pictures(tmp_path):
+def test_root_of_the_file_system_is_refused_as_a_folder_of_pictures(tmp_path):
     (tmp_path / "data.yaml").write_text("val: /\nnames: [person]\n")
     with pytest.raises(SourceError, match="root of the file"):
         datasets.open(str(tmp_path / "data.yaml"))

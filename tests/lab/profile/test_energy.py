@@ -220,7 +220,7 @@ def test_energy_of_a_run_with_fake_counters(tmp_path, powered):
 
 
 @pytest.mark.slow
-def test_gpu_counter_alone_is_enough(tmp_path, powered, monkeypatch):
+def test_energy_is_measured_if_only_the_gpu_has_a_counter(tmp_path, powered, monkeypatch):
     monkeypatch.setattr(energy, "POWERCAP", tmp_path / "nothing")
     facts = energy.meter_energy(occasion(tmp_path))
     assert facts.counters == ["gpu"]

@@ -35,7 +35,7 @@ def check_layers(document):
 
 
 @pytest.mark.slow
-def test_engine_without_layers_gives_the_reason(tmp_path):
+def test_passes_give_the_reason_if_the_engine_has_no_layers(tmp_path):
     done = run_ok(
         "profile",
         STREET,

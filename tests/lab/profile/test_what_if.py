@@ -99,7 +99,7 @@ def test_failed_change_does_not_affect_the_others():
 @pytest.mark.parametrize(
     ("ratios", "helps"), [((1.1, 1.2, 1.3), True), ((0.99, 1.4, 1.5), False), ((1.0, 2, 2), False)]
 )
-def test_change_must_be_faster_in_every_round_to_help(ratios, helps):
+def test_change_helps_only_if_it_is_faster_in_every_round(ratios, helps):
     turns = Turns(plain=[1.0])
     for ratio in ratios:
         turns.add("a", 1.0, 1 / ratio, 1.0)

@@ -87,7 +87,7 @@ def test_table_with_all_figures_fits_100_columns():
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_table_notes_noise_and_low_agreement():
+def test_noise_and_low_agreement_are_mentioned_below_the_table():
     text = printed(variant("a", "fp32", 10, 11, 12), variant("b", "fp32", 11, 12, 10))
     assert "beyond the noise" in text
     assert "a fp32, b fp32" in text

@@ -35,7 +35,7 @@ def printed_briefly(width=80, **more):
     return printed(width, verbose=False, **more)
 
 
-def test_all_facts_are_printed_with_v():
+def test_all_facts_are_printed_if_verbose():
     text = printed()
     for fact in (
         *("416x256", "640x360", "25.00", "12.50", "20.00", "80.00", "10.00", "import 0.10"),
@@ -219,7 +219,7 @@ def test_ascii_terminal_gets_ascii_bars():
     assert "#" in out.buffer.getvalue().decode("ascii")
 
 
-def test_pictures_have_no_bottleneck():
+def test_run_on_pictures_shows_no_bottleneck():
     text = printed_briefly(140, video={**DOCUMENT["video"], "kind": "pictures"})
     assert "limits this run" not in text
     assert "ms per frame" not in text

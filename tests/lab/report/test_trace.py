@@ -135,7 +135,7 @@ def test_read_at_the_end_adds_no_frame(tmp_path):
     assert flows == {f"0.{frame}" for frame in range(10)}
 
 
-def test_times_are_wall_clock_microseconds(tmp_path):
+def test_times_are_microseconds_of_the_wall_clock(tmp_path):
     """The call starts 0 ns after the run's start, which is at 4000 ns of the wall clock."""
     events = events_of(session_of(load(1, shape(), read=0.002), tmp_path))
     read = next(event for event in events if event["name"] == "read")

@@ -250,7 +250,7 @@ def test_analysis_ends_despite_cyclic_dependencies(tmp_path, change):
 
 
 @pytest.mark.parametrize(("make_file", "message"), FOREIGN)
-def test_foreign_recording_raises_one_line_usage_error(tmp_path, make_file, message):
+def test_file_without_a_recording_raises_a_one_line_usage_error(tmp_path, make_file, message):
     make_file(tmp_path / "a.sqlite")
     with pytest.raises(UsageError, match=message) as caught:
         read_nsys(tmp_path / "a.sqlite")

@@ -62,7 +62,7 @@ def test_session_of_an_older_version_is_read(tmp_path):
     ) == (None, None, None)
 
 
-def test_source_that_failed_to_open_has_an_empty_loop():
+def test_loop_of_a_source_that_failed_to_open_is_empty():
     assert document(loop=[*DOCUMENT["loop"], {}]).loop[1] == {}
 
 

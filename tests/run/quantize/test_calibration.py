@@ -190,7 +190,7 @@ def test_agreement_is_at_least_the_budget(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_calibration_is_deterministic_and_round_trips() -> None:
+def test_calibration_is_deterministic_and_can_be_read_back() -> None:
     pictures = hold_out(
         np.random.default_rng(0).integers(0, 256, (7, SIDE, SIDE, 3)).astype(np.uint8)
     )

@@ -72,7 +72,7 @@ def test_copy_of_a_video_has_the_same_digests(tmp_path: Path) -> None:
     assert frames.read_frames(str(video), RULES, 6).digest != first.digest
 
 
-def test_digest_of_a_folder_follows_its_pictures(tmp_path: Path) -> None:
+def test_digest_of_a_folder_changes_with_its_pictures(tmp_path: Path) -> None:
     import cv2
 
     for at in range(3):
