@@ -1,4 +1,4 @@
-"""Detections on real photos match another implementation's (shared REFERENCE.md)."""
+"""Detections on real photos match another implementation's (REFERENCE.md in the shared folder)."""
 
 import hashlib
 import json

@@ -67,7 +67,7 @@ class ReaderResult:
 
 
 def _from_file(path: Path, read: Callable[[Path], object]) -> Read:
-    """Return a function that writes its bytes to the file and lets ``read`` read it."""
+    """Return a function that writes bytes to the file and lets ``read`` read the file."""
     from detector.core.errors import DetectVideoError
 
     def read_bytes(data: bytes) -> None:
@@ -230,7 +230,7 @@ def run_reader(name: str, seconds: float, seed: int, keep: Path) -> ReaderResult
                 ],
                 cwd=CHECKOUT, capture_output=True, text=True, errors="replace", check=False,
                 env={**os.environ, "PYTHONPATH": str(CHECKOUT), "TMPDIR": place},
-                # TMPDIR: the child does not remove its temporary folder when it ends
+                # TMPDIR is set, since the child does not remove its temporary folder when it ends
             )  # fmt: skip
             text = done.stdout + done.stderr
             result.tried += int((re.findall(r"number_of_executed_units: (\d+)", text) or [0])[-1])

@@ -18,7 +18,7 @@ from tests.attacks.inputs import content
 from tests.attacks.kinds import find_all
 from tests.attacks.running import FAILURES, Outcome, Server
 
-MOST_KEPT = 20  # folders for one kind and failure; further cases are only counted
+MOST_KEPT = 20  # failed cases kept per kind and failure; others are only counted
 GOOD = "handled"
 # The exit code came from Python or a library, and the case allows it. Also counts as handled.
 LIBRARY_END = "library"

@@ -53,7 +53,7 @@ def make_clips(
     nasty: bool = True,
 ) -> list[Path]:
     """Cut ``count`` clips of 8 to 24 frames out of the videos ``names``, in three folders. If
-    ``nasty``, copy the nasty videos narrower than 8192 pixels too. Return all paths, sorted."""
+    ``nasty``, also copy nasty videos, if narrower than 8192 pixels. Return all paths, sorted."""
     paths: list[Path] = []
     delays = random.Random(0)
     sources = [_pictures(videos / name, width) for name in names]
@@ -102,7 +102,7 @@ def _encode(path: Path, pictures: list[av.VideoFrame]) -> None:
         stream.width, stream.height = pictures[0].width, pictures[0].height
         stream.pix_fmt, stream.options = "yuv420p", {"preset": "ultrafast", "threads": "1"}
         for number, picture in enumerate(pictures):
-            picture.pts, picture.time_base = number, Fraction(1, 25)  # several clips may use it
+            picture.pts, picture.time_base = number, Fraction(1, 25)  # several clips may share it
             container.mux(stream.encode(picture))
         container.mux(stream.encode(None))
 
@@ -137,8 +137,8 @@ def run_with_kills(
     """Run a job to its end while sending SIGKILL at random moments; resume it if it was killed.
 
     Each kill waits for a number of finished items, and then for a random time in ``delay_s``.
-    So it may hit the loading of a model, an item, or the time between items. ``count``: counts the
-    finished items in OUT; default: markers. ``kill_worker``: default: kills one of the local pool.
+    So it may hit the loading of a model, an item, or the time between items. ``count`` counts the
+    finished items in OUT, by default their markers. ``kill_worker`` kills by default a local one.
     """
     count, kill_worker = count or count_done, kill_worker or _kill_a_worker
     delays, killed = random.Random(seed), Killed()

@@ -238,7 +238,7 @@ def folder_linked(harm: Harm) -> None:
 
 
 def scratch_linked(harm: Harm) -> None:
-    """Link the scratch folders of an item to be processed again, and of its parts."""
+    """Replace the scratch folders of an item and its parts by links, and let the job process it."""
     digest = hashlib.sha256(harm.item.encode()).hexdigest()[:16]
     harm.link(harm.out / f"{SCRATCH}{digest}")
     key = harm.document(harm.marker)["key"]

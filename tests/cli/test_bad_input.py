@@ -1,6 +1,6 @@
 """Bad input gives one line that says what is wrong and how to fix it, and the documented exit code.
 
-No incomplete file keeps a final name.
+No incomplete file remains under its final name.
 """
 
 import os

@@ -22,7 +22,7 @@ NEW_INTERPRETER = {
     "version", "no-argument", "text-as-video",
 }  # fmt: skip
 
-# These measure layers and peaks for seconds. The figures are masked, so short budgets suffice.
+# These commands measure layers and peaks for seconds. Short budgets suffice: figures are masked.
 MEASURING = {"profile-layers"}
 
 

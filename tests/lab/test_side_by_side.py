@@ -46,7 +46,7 @@ PEAKS = Peaks(gflops_s={"fp32": 100.0}, bandwidth_gbytes_s=10.0)
         ("street,yolov5n", ["street", "yolov5n"]),
         ("a.pt, b.pt,", ["a.pt", "b.pt"]),
         ("a.pt,", []),
-        ("a,b.onnx", []),  # a file
+        ("a,b.onnx", []),  # the name of one file
     ],
 )
 def test_models_are_split_at_commas(text, models, tmp_path, monkeypatch):

@@ -125,7 +125,7 @@ def test_fastest_value_of_each_setting_is_chosen():
 
 
 def test_trials_with_more_requests_keep_engine_and_precision():
-    """Trials with other numbers of requests name the engine: self-timing does not apply to them."""
+    """Trials with more requests name the engine, since self-timing does not apply to them."""
     result = Job(lambda settings: 50.0 if not settings else 40.0).find()
     shapes = [one.settings for one in result.trials if "concurrency" in one.settings]
     assert shapes
@@ -361,7 +361,7 @@ class TestTarget:
         assert (result.reached, result.settings, result.after.low) == (True, {}, 20)
 
     def test_infer_every_is_chosen_if_it_costs_least(self):
-        """If boxes move evenly, tracks between inferred frames lose less than int8 does."""
+        """If boxes move evenly, tracking between inferred frames loses less agreement than int8."""
         assert "infer_every" not in tune_to_target(50).settings
         result = tune_to_target(50, wrong_share=lambda settings: loss_of(settings, 0.01))
         assert result.settings.keys() == {"engine", "precision", "infer_every"}

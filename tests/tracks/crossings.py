@@ -75,7 +75,7 @@ def make_scene(
     angle, length = random.uniform(0, 2 * np.pi), random.uniform(700, 900)
     middle = np.array(SIZE) / 2 + random.uniform(-40, 40, 2)
     along = np.array([np.cos(angle), np.sin(angle)])
-    right = np.array([-along[1], along[0]])  # to the right hand, as y points down
+    right = np.array([-along[1], along[0]])  # points to the right of the line, since y points down
 
     def point_at(share: float, away: float) -> tuple[float, float]:
         x, y = middle + along * length * (share - 0.5) + right * away

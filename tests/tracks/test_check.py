@@ -66,7 +66,7 @@ def test_page_shows_error_rate_of_sample_and_saves_verdicts(zones_run: Path) -> 
     assert verdicts["seen"] == {"door in": 0, "door gone": 1}
     wrong = verdicts["wrong"]
     assert (wrong["k"], wrong["n"], verdicts["unsure"], verdicts["beside"]) == (1, 4, 1, 1)
-    for end in (wrong["low"], wrong["high"]):  # the ends of Wilson's interval, by its definition
+    for end in (wrong["low"], wrong["high"]):  # they solve the equation of Wilson's interval
         assert abs(end - 0.25) == pytest.approx(Z * (end * (1 - end) / 4) ** 0.5)
 
 

@@ -222,9 +222,9 @@ STOPS_ON_EDGE = [*straight(200, 297, 2), *[(2 + i / 10, 300, 297 + 6 * (i % 2)) 
         ([(0.0, 300, 200), (0.1, 300, 301.2)], STRIP, "enters ends"),  # deeper than its margin: 1
         ([(0.0, 300, 200), (0.1, 300, 300.5)], STRIP, ""),
         ([(0.0, 300, 280), (0.1, 300, 320)], LINE, "crosses"),  # one clear sighting is enough
-        ([(0.0, 300, 297), (0.1, 300, 320)], LINE, ""),  # first seen on it
-        ([(0.0, 520, 280), (0.1, 520, 320)], LINE, ""),  # past its end
-        ([(0.0, 300, 320), (0.1, 300, 330)], LINE, ""),  # first seen past it
+        ([(0.0, 300, 297), (0.1, 300, 320)], LINE, ""),  # first seen on the line
+        ([(0.0, 520, 280), (0.1, 520, 320)], LINE, ""),  # passes the end of the line
+        ([(0.0, 300, 320), (0.1, 300, 330)], LINE, ""),  # first seen past the line
     ],
 )
 def test_path_between_two_sightings_crosses_lines_and_zones(

@@ -48,7 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = detect_video(
         *(STREET, "--zones", "zones.yaml", "--engine", "ort", "--precision", "fp32"),
         *("--frames", "60", "--no-video", "-o", "out/", "--run-dir", "run", "--json"),
-        *("--decoder", "opencv"),  # the pixels that Python gets
+        *("--decoder", "opencv"),  # gives the same pixels as the Python API
         cwd=folder,
     )
     assert done.returncode == 0, done.stderr

@@ -124,7 +124,7 @@ def make(random: Random) -> Case:
     if random.random() < 0.05:
         flags.append(random.choice(("--nothing", "-", "-x", "--js", "--conf=")))
     if command in ALWAYS_ADDED:
-        # Last, so that these override other values: no fork may load an engine's library, and no
+        # These come last, to override other values: no fork may load an engine's library, and no
         # file may be built in the checkout's own folder.
         flags += [*ALWAYS_ADDED[command], *ENGINES]
     if command in ("", "detect", "profile", "eval") and random.random() < 0.6:

@@ -149,7 +149,7 @@ def test_difference_between_two_engines():
         (labels((HERE, 0)), found((FAR, 0.9, 1)), [[0, 0, 1], [0, 0, 0], [0, 1, 0]]),
         # a detection below the threshold
         (labels((HERE, 0)), found((HERE, 0.2, 0)), [[0, 0, 1], [0, 0, 0], [0, 0, 0]]),
-        # the best score is matched first
+        # the detection with the best score is matched first
         (
             labels((HERE, 0)),
             found((HERE, 0.5, 1), (HERE, 0.9, 0)),

@@ -154,7 +154,6 @@ def set_frame_times(folder, frame_ms):
     ],
 )
 def test_gate_fails_only_if_the_run_itself_became_slower(two_runs, tmp_path, after, code):
-    """The second run took 2.5 times as long."""
     first = two_runs("first", others=0.0)
     second = two_runs("second", **after)
     set_frame_times(first, 10.0)

@@ -74,7 +74,7 @@ def test_smaller_input_that_the_verdict_names_is_suggested(session):
 
 
 def test_larger_batch_counts_frames_and_not_tiles(session):
-    steps = steps_after(session, batch=5)  # rows of an inference with --batch 1 --tiles 2x2
+    steps = steps_after(session, batch=5)  # --batch 1 --tiles 2x2 has 5 inputs per inference
     assert [one for one in steps if one.startswith("--batch ")] == ["--batch 4"]
 
 

@@ -88,7 +88,7 @@ def test_interim_analyses_together_spend_the_whole_error_rate():
 
 
 def test_the_first_interim_analysis_can_decide():
-    """By chance, eight rounds point in one direction more rarely than this analysis may err."""
+    """Eight rounds agree by chance, but more rarely than this analysis may err."""
     [result] = judge([[0.1 + at / 1000 for at in range(8)]], 0.01, 0.02, share_of_look(8, False))
     assert result.outcome == "faster"
     [result] = judge([[0.011] * 8], 0.02, 0.02, 1.0)

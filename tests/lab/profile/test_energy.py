@@ -104,7 +104,7 @@ def test_idle_power_is_subtracted():
     assert subtract_idle(used, 4.0, metered(2, package=5.0)) == pytest.approx(
         {"package": 30.0, "gpu": 8.0}
     )
-    # Less than the idle power gives 0 and not a negative value.
+    # Below the idle power, the difference is 0 and not negative.
     assert subtract_idle(used, 4.0, metered(2, package=50.0))["package"] == 0
 
 

@@ -90,7 +90,7 @@ sys.exit(code)
 
 
 def spying_environment(folder):
-    """Return the environment of a command that records the engines it opens, with fake counters."""
+    """Return the environment of a command that records its engines and has fake counters."""
     env = with_short_budgets(folder)
     domain = folder / "powercap/intel-rapl:0"
     domain.mkdir(parents=True)

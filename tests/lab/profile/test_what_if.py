@@ -120,7 +120,7 @@ def test_few_frames_and_varying_runs_give_warnings():
         (60, 500, 0.01, 115),  # 5 rounds of 5 changes and the first two runs: 52 runs
         (60, 80, 0.01, 80),  # no more frames than the run had
         (60, 500, 0.05, 37),  # 3 rounds
-        (60, 500, 5.0, 24),  # the minimum
+        (60, 500, 5.0, 24),  # the minimum number of frames
     ],
 )
 def test_number_of_frames_per_run_fits_the_time_budget(seconds, frames, period_s, chosen):

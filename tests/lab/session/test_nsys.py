@@ -26,7 +26,7 @@ STRINGS = {1: "detect-video", 2: "work", 3: "wait_input", 9: "futex", 10: "poll"
 
 def export(path, run_load, *, registered=True, mark=True, extras=True, domain="detect-video"):
     """Write an export of a simulated run and return its calls. ``registered``: refer to texts in
-    StringIds, as Python's nvtx does. ``mark``: add the loop's sizes. ``extras``: more tables."""
+    StringIds, as Python's nvtx does. ``mark``: add the loop's mark. ``extras``: more tables."""
     activities = run_of(run_load)
     texts = dict(STRINGS) | {1: domain}
     database = sqlite3.connect(path)

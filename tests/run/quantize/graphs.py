@@ -76,7 +76,7 @@ def chain(batch: int = 1) -> Network:
 
 
 def branched(batch: int = 1) -> Network:
-    """Add two convolutions with leaky activations, and scale the sum to 0..1."""
+    """Add the outputs of two convolutions with leaky activations, and scale the sum to 0..1."""
     builder = GraphBuilder("tiny")
     x = builder.input_u8(batch, SIDE, SIDE)
     left = builder.add("LeakyRelu", "0.act", [conv(builder, "0.conv", x, np.eye(3))], alpha=0.1)

@@ -167,7 +167,7 @@ def test_packaged_calibration_has_the_agreement_measured_while_float_layers_run_
 
 @pytest.mark.slow
 def test_agreement_is_at_least_the_budget(tmp_path: Path) -> None:
-    """The calibration's agreement of int8 with fp32 equals ours on the held-out frames."""
+    """The stored agreement of int8 with fp32 equals the one on the held-out frames."""
     pictures = hold_out(
         np.random.default_rng(0).integers(0, 256, (24, SIDE, SIDE, 3)).astype(np.uint8)
     )
