@@ -46,7 +46,7 @@ LENGTH = struct.Struct("!Q")
 MEASURED = "COVERAGE_PROCESS_START"  # if set, each fork measures coverage, for scripts/branches
 AT_START = dict(os.environ)
 # A fork may change these variables, which are only read when needed. A difference in any other
-# variable requires a new interpreter. For PYTHONPATH, see ``become``.
+# variable requires a new interpreter. ``become`` handles PYTHONPATH.
 READ_LATE = re.compile(
     "HOME|XDG_.*|TMPDIR|COLUMNS|LINES|PYTHONPATH|NVTX_(?!DISABLE).*|FORGE_.*|DETECT_VIDEO_.*|PYTEST_.*"
     "|KINETO_LOG_LEVEL"  # set by a pass

@@ -338,7 +338,7 @@ def test_close_waits_for_the_current_inference_and_refuses_the_next(entry):
         resume.set()
         closing.result(PATIENCE_S)
     assert closed_early == [False]
-    if entry != "picture":  # with one picture, there is no second inference
+    if entry != "picture":  # one picture causes only one inference
         assert "closed" in str(running.exception())
 
 

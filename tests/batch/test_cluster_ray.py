@@ -47,7 +47,7 @@ def temporary() -> Iterator[Path]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_results_equal_those_of_the_local_pool_although_an_actor_was_killed(tmp_path, temporary):
+def test_results_are_the_same_as_with_the_local_pool_if_an_actor_is_killed(tmp_path, temporary):
     (tmp_path / "in/sub").mkdir(parents=True)
     for name, frames in zip(NAMES, (12, 9, 1200), strict=True):
         write_video(tmp_path / "in" / name, frames)

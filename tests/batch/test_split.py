@@ -1,4 +1,4 @@
-"""The joined outputs of a long file's parts equal those of one run. Some files stay whole."""
+"""The joined outputs of a long file's parts equal the outputs of one run. Some files stay whole."""
 
 from __future__ import annotations
 

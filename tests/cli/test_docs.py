@@ -228,7 +228,7 @@ def test_ultralytics_table_equals_the_suggestions_of_the_command():
     _, _, section = text.partition("## Coming from ultralytics")
     rows = re.findall(r"^\| (`.*) \| (`.*) \|$", section.partition("\n## ")[0], re.M)
     assert len(rows) >= 10
-    for row in rows[1:]:  # the first row is about the source, for which there is no option
+    for row in rows[1:]:  # the first row is about the source, which has no option
         theirs, ours = (re.findall("`([^`]+)`", cell) for cell in row)
         answers = [(HABITS | WORDS)[word].split(",")[0].split(" for ")[0] for word in theirs]
         assert set(answers) == set(ours), row

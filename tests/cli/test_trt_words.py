@@ -58,7 +58,7 @@ def reference(tmp_path_factory) -> list[list[dict]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", PACKAGES)
 @pytest.mark.parametrize("major", MAJORS)
-def test_detections_equal_those_of_onnx_runtime(monkeypatch, reference, major, memory):
+def test_detections_are_the_same_as_with_onnx_runtime(monkeypatch, reference, major, memory):
     machine = install_fake_tensorrt(monkeypatch, major, memory)
     words = (STREET, *"--engine trt --no-video --batch 2 --device-memory".split(), memory)
     summary = run(*words, "--frames", 8)

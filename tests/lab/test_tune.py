@@ -325,7 +325,7 @@ class TestTarget:
         ("target", "options", "video"),
         [
             (15, {}, "as asked"),
-            (30, {"engine": "openvino"}, "as asked"),  # its detections equal those of the defaults
+            (30, {"engine": "openvino"}, "as asked"),  # does not change the detections
             (34, {"precision": "bf16"}, "as asked"),
             (50, {"precision": "int8"}, "as asked"),  # loses 2%; a smaller input loses 10%
             (75, {"precision": "int8", "size": "512x288", "quality": "fast"}, "a larger file"),

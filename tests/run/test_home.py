@@ -129,7 +129,7 @@ def test_default_folder_exists_for_any_home(
 def test_unknown_home_does_not_create_tilde_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With `docker run --user 1234`, the user id has no account, and HOME is not set."""
+    """In `docker run --user 1234`, the user id has no account, and HOME is not set."""
 
     def unknown(_: Path) -> Path:
         raise RuntimeError("Could not determine home directory.")

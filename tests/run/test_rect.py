@@ -71,7 +71,7 @@ def test_summary_counts_shapes_and_pixels(pictures: Path, tmp_path: Path, sync: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["ort", "torch", "openvino"])
-def test_detections_with_rect_equal_those_of_each_picture_alone(
+def test_detections_with_rect_are_the_same_as_for_each_picture_alone(
     pictures: Path, tmp_path: Path, engine: str
 ) -> None:
     for library in {"torch": ["torch"], "openvino": ["openvino"]}.get(engine, []):

@@ -128,7 +128,7 @@ def test_a_cut_ends_all_tracks() -> None:
 
 
 @pytest.mark.parametrize("error_s", [-1e-9, 0.0])
-def test_stay_is_reported_in_the_frame_in_which_its_duration_is_reached(error_s: float) -> None:
+def test_stay_is_reported_in_the_first_frame_that_completes_its_duration(error_s: float) -> None:
     """Rounding may bring two frames slightly closer in time."""
     times = (1.0, 1.5, 2.0, 2.5, 3.0 + error_s)
     _, events, _ = walk([(0.5, 300.0, 200.0), *((t, 300.0, 400.0) for t in times)], YARD)

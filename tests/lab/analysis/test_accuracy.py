@@ -1,4 +1,4 @@
-"""The figures of eval equal those of faster-coco-eval, and those of cases computed by hand."""
+"""The figures of eval, compared with faster-coco-eval and with cases computed by hand."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def plant_boxes(frame, **loop):
 
 
 def plant_key(frame, **loop):
-    """Make key frame 3 slow, too: if key frames are usually fast, they are no explanation."""
+    """Make key frame 3 slow, too: if key frames are usually fast, they explain nothing."""
     calls, loop_shape = run("read", frame, 60.0, also=(3, 50.0), **loop)
     return (
         calls,

@@ -176,7 +176,7 @@ def test_public_table_has_the_expected_findings(name: str) -> None:
     assert rules_of(of_text(text)) == expected
 
 
-def test_published_parameter_counts_equal_those_of_our_catalogue() -> None:
+def test_published_parameter_counts_are_the_same_as_in_our_catalogue() -> None:
     for name in MODELS.keys() & {*catalogue.known()}:
         figures = catalogue.known_model(name).figures
         params = figures.get("parameters_fused") or figures["parameters"]

@@ -61,7 +61,7 @@ def counted_by_torch(occasion):
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("model", SIDE)
-def test_flops_equal_those_of_the_counter_of_torch(tmp_path, model, batch):
+def test_flops_are_the_same_as_in_the_counter_of_torch(tmp_path, model, batch):
     occasion = occasion_of(tmp_path, model, batch)
     facts, theirs = pass_layers.measure_layers(occasion), counted_by_torch(occasion)
     assert sum(row.flops for row in facts.rows) == theirs

@@ -67,7 +67,7 @@ def test_first_screen_contains_the_main_results(browser, report):
         assert 0 < browser.run(f"{element}.getBoundingClientRect().bottom") <= HEIGHT, selector
 
 
-def test_figures_on_the_first_screen_equal_those_of_the_session(browser, report, session):
+def test_figures_on_the_first_screen_are_the_same_as_in_the_session(browser, report, session):
     document = json.loads((session / "session.json").read_text())
     browser.open(report, DESKTOP, HEIGHT)
     cards = browser.run("[...document.querySelectorAll('.card b')].map((e) => e.dataset.value)")

@@ -123,7 +123,7 @@ def test_gain_within_the_noise_shows_only_its_interval(browser, report):
     assert values(browser, "whatif", 2) == pytest.approx(lowest)
 
 
-def test_figures_equal_those_of_the_session(browser, report, session):
+def test_figures_are_the_same_as_in_the_session(browser, report, session):
     document = json.loads((session / "session.json").read_text())
     frames = document["frames"]["written"]
     browser.open(report)
