@@ -128,7 +128,7 @@ def saved(path: Path, content: Any, byte_order: str = "<", **more: bytes) -> Pat
 
 
 def module(name: str, parts: Mapping[str, Any] | None = None, **values: Any) -> Any:
-    """Return an instance of an nn.Module of that full class name; arrays among ``values`` are its
+    """Return an instance of the nn.Module class of that full name. Arrays among ``values`` are its
     parameters or buffers."""
     home, _, kind = name.rpartition(".")
     made = foreign(home, kind)()
@@ -147,7 +147,7 @@ def module(name: str, parts: Mapping[str, Any] | None = None, **values: Any) -> 
 
 
 def whole_model(tensors: Mapping[str, Any], description: Any, **more: Any) -> Any:
-    """Return a network of one ``Conv`` and one ``Detect``, as YOLOv5 saves it."""
+    """Return a network as YOLOv5 saves it, of one ``Conv`` and one ``Detect``."""
     layers = "torch.nn.modules"
     conv = {"conv": module(f"{layers}.conv.Conv2d", weight=tensors["model.0.conv.weight"])}
     norm = {name.rsplit(".", 1)[1]: array for name, array in tensors.items() if ".bn." in name}

@@ -22,8 +22,8 @@ import pytest
 from detector.core.errors import secrets
 
 with suppress(ImportError):
-    # readline tells child processes that a terminal has 80 columns, without changing os.environ.
-    # Import it and undo that now, so that results do not depend on which test imports it first.
+    # Importing readline tells child processes that the terminal has 80 columns. Import it now and
+    # undo that, so that results do not depend on which test imports it first.
     import readline  # noqa: F401
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
@@ -32,20 +32,20 @@ for name in ("COLUMNS", "LINES"):
 pytest_plugins = ["tests.cpu_times"]
 
 CHECKOUT = Path(__file__).parents[1]
-# At the end of the path, so that programs' modules shadow no others.
+# These folders come last, so that their modules do not hide others.
 sys.path += [str(CHECKOUT / "scripts"), str(CHECKOUT / "training")]
 # Self-timing takes seconds, and its choice of engine depends on the machine. Its own tests turn it
 # on.
 os.environ["DETECT_VIDEO_SELF_TIMING"] = "0"
-# OpenVINO's converter would send telemetry for each conversion, from a fork of this process. None
-# makes the import fail.
+# OpenVINO's converter would send telemetry for each conversion, from a fork of this process. With
+# None, its import of the telemetry module fails.
 sys.modules["openvino_telemetry"] = None
 
 
 PARTS = 5  # processes of scripts/test
 # Tests that start one of these programs are skipped if it is not installed.
 PROGRAMS = ("ffmpeg", "ffprobe", "gcc", "git", "openssl", "node", "systemd-analyze", "zsh", "fish")
-REASONS = 8  # reasons for skips to print at the end
+REASONS = 8  # print this many reasons for skips at the end
 # The scheduler at the start of the tests.
 ORDINARY = os.sched_getscheduler(0) if hasattr(os, "sched_getscheduler") else 0
 
@@ -54,7 +54,7 @@ def load_program(path: str) -> ModuleType:
     """Load a program of scripts/ or training/, whose name has no suffix, as a module."""
     loader = SourceFileLoader(Path(path).name, str(CHECKOUT / path))
     module = ModuleType(loader.name)
-    sys.modules[loader.name] = module  # where dataclasses look up their module
+    sys.modules[loader.name] = module  # dataclasses look up their module there
     module.__file__ = loader.path
     loader.exec_module(module)
     return module
@@ -82,8 +82,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _deal(items: list[pytest.Item]) -> None:
-    """Order files so that no xdist process runs long tests alone at the end: each process starts
-    with one part of the list, and later takes from the ends of the others' parts."""
+    """Order files so that no xdist process runs long tests alone at the end. Each process starts
+    with one part of the list, and later takes tests from the ends of the other parts."""
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
@@ -99,7 +99,7 @@ def _deal(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Freeze the thousands of tests, which live to the end, to keep garbage collection short."""
+    """Keep garbage collection short: exclude the thousands of tests, which live to the end."""
     gc.collect()
     gc.freeze()
 
@@ -115,11 +115,11 @@ def own_secrets() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def own_environment() -> Iterator[None]:
-    """Undo what imports change: ray sets variables, after which a fork differs from a new
-    interpreter, and torch can turn off a thread's subnormal numbers, after which other tests fail.
+    """Undo what imports change: ray sets variables, so that a fork would differ from a new
+    interpreter. torch can turn off a thread's subnormal numbers, so that other tests would fail.
 
-    Keep the variables that our import of cv2 sets: without them, cv2's log counts as requested by
-    the user, and we cannot detect damage from it."""
+    Keep the variables that our import of cv2 sets. Without them, we would assume that the user
+    requested cv2's log, and could not detect damage from it."""
     before = dict(os.environ)
     yield
     set_once = {"OPENCV_FFMPEG_LOGLEVEL", "OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT"}
@@ -158,7 +158,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of real weights, photos and clips next to the checkout; users do not have it."""
+    """The folder of real weights, photos and clips next to the checkout. Users do not have it."""
     folder = Path(os.environ.get("DETECT_VIDEO_SHARED", CHECKOUT.parent / "shared"))
     if not (folder / "data" / "weights").is_dir():
         pytest.skip("need the shared test data (DETECT_VIDEO_SHARED names its folder)")

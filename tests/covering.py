@@ -1,6 +1,6 @@
 """Covering arrays: few rows of a product of parameters that contain every pair of values.
 
-Most faults depend on one value or on a pair, so these rows find them like the whole product.
+Most faults depend on one value or on a pair, so these rows suffice to find them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def covering(*lists: Iterable[Any], together: int = 2) -> list[tuple[Any, ...]]:
     """Return rows of the product of ``lists`` that contain every combination of the values of any
     ``together`` lists.
 
-    The algorithm is greedy: each row is one with the most combinations that are still missing.
+    The algorithm is greedy: it always adds a row that contains the most missing combinations.
     """
     values = [list(value_list) for value_list in lists]
     rows = [*itertools.product(*(range(len(value_list)) for value_list in values))]

@@ -1,5 +1,5 @@
-"""Make fonts whose letters are bars of known width, so that tests can recognize drawn text; and
-require libass."""
+"""Make fonts whose letters are bars of known width, so that tests can recognize drawn text.
+Define ``needs_libass``, a mark for tests."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 
 from detector.core.stages import labels
 
-EM = 1000  # units
-CAPITAL = 700  # units: the height of every bar
+EM = 1000  # size of the em square, in units
+CAPITAL = 700  # height of every bar, in units
 
 
 def make_font(widths: dict[str, int], em: int = EM) -> bytes:

@@ -38,15 +38,15 @@ from typing import Any, NoReturn
 
 CHECKOUT = Path(__file__).parents[1]
 LIBRARIES = ("click", "numpy", "yaml", "cv2", "av", "onnx", "rich.console", "nvtx")
-# Without onnxruntime, which starts a thread. torch has its own server, since runs on other engines
-# must not find it imported.
+# onnxruntime is missing because it starts a thread. torch has a server of its own, since runs on
+# other engines must not find it imported.
 TORCH = "torch"
 NEED_TORCH = "detector.core.engines.torch."
 LENGTH = struct.Struct("!Q")
 MEASURED = "COVERAGE_PROCESS_START"  # if set, each fork measures coverage, for scripts/branches
 AT_START = dict(os.environ)
-# Variables that are only read when needed, so that a fork may have other values. A difference in
-# any other variable requires a new interpreter. PYTHONPATH: see ``become``.
+# A fork may change these variables, which are only read when needed. A difference in any other
+# variable requires a new interpreter. ``become`` handles PYTHONPATH.
 READ_LATE = re.compile(
     "HOME|XDG_.*|TMPDIR|COLUMNS|LINES|PYTHONPATH|NVTX_(?!DISABLE).*|FORGE_.*|DETECT_VIDEO_.*|PYTEST_.*"
     "|KINETO_LOG_LEVEL"  # set by a pass
@@ -156,7 +156,7 @@ class Fork:
         self.send_signal(signal.SIGKILL)
 
     def __del__(self) -> None:
-        # A test that failed before it waited leaves an open socket, which would fail the next test.
+        # If a test fails before it waits, it leaves an open socket, which would fail the next test.
         self._connection.close()
 
     def poll(self) -> int | None:
@@ -317,7 +317,7 @@ def become(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(set_by_imports | request["environment"])
     os.chdir(request["cwd"])
-    tempfile.tempdir = None  # its choice depends on the environment
+    tempfile.tempdir = None  # tempfile must choose again, since the environment may differ
     sys.path[0] = os.getcwd()
     sys.argv = ["detector", *request["argv"]]
     _run_site_customisation()
@@ -357,7 +357,7 @@ def main(path: str, libraries: list[str]) -> None:
     gc.collect()
     gc.freeze()  # keeps the pages of these objects shared between forks
     # OpenBLAS starts its threads on import, ends them before a fork, and starts them again when
-    # they are needed. Other libraries' threads would be missing in a fork that waits for them.
+    # needed. Threads of other libraries would be missing in a fork, which could wait for them.
     if fork() == 0:
         os._exit(0)
     os.wait()
@@ -385,7 +385,7 @@ def leave(code: int, libraries: list[str]) -> None:
     """End this fork like an interpreter, but without destroying every module.
 
     Destroying them would take most of the time of a short command: it writes to each object that
-    was imported before the fork, so the system must first copy the object's page. All else is done:
+    was imported before the fork, so the system must first copy the object's page. The rest is done:
     threads are joined, exit functions run, cycles are collected, streams are flushed, and the
     libraries' destructors run (except torch's, which take as long again). Tests that start a new
     interpreter cover the full exit of each command and each engine.

@@ -25,7 +25,7 @@ HOUSE_TESTS = tuple(
 )
 PAGE_TESTS = (TESTS / "cli/test_docs.py",)
 CONFORMANCE = ("sinks", "engines", "sources", "stages", "models")
-# Prefix of a path in the checkout -> tests that see it.
+# Prefix of a path in the checkout -> tests that see a change there.
 OTHERS = {
     "cfg/": ("config", "models", "lab/datasets"),
     "setup.py": ("test_constraints.py", "test_bounds_check.py"),
@@ -47,8 +47,8 @@ def module_of(file: Path) -> str:
 
 @cache
 def names_in(file: Path) -> frozenset[str]:
-    """Return the modules and names that a file imports, and its strings, which may be such names as
-    in ``monkeypatch.setattr("detector.core.X.name", ...)``."""
+    """Return the modules and names that a file imports, and its strings. A string may be such a
+    name, as in ``monkeypatch.setattr("detector.core.X.name", ...)``."""
     names = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:

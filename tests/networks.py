@@ -23,7 +23,7 @@ def open_network(model: str, **options: Any) -> Network:
 
 
 def refusal(model: str, **options: Any) -> str:
-    """Return the message, of one line, with which the model is refused."""
+    """Return the error message for a model that must be refused. It has one line."""
     with pytest.raises(ModelError) as caught:
         open_network(model, **options)
     assert "\n" not in str(caught.value)

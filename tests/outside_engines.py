@@ -1,4 +1,4 @@
-"""Engines for tests only; a sitecustomize makes them available to a command's processes."""
+"""Engines for tests. A sitecustomize module makes them available to a command's processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from detector.core.engines.null import NullEngine, NullRequest
 from detector.core.errors import EngineError
 """
 
-# Dies in its first infer, like a broken driver.
+# The process dies in the first ``infer``, as with a broken driver.
 CRASHING = """
 class CrashingRequest(NullRequest):
     def infer(self, n):
@@ -31,7 +31,7 @@ class CrashingEngine(NullEngine):
         self.requests = [CrashingRequest(network) for _ in self.requests]
 """
 
-# Runs a file that it builds first; each build adds a line to $FORGE_LOG.
+# Builds a file and runs it. Each build adds a line to $FORGE_LOG.
 FORGING = """
 class Forge(ArtefactBuilder):
     suffix = ".forged"
@@ -95,7 +95,7 @@ MORTAL = (
     .replace('raise EngineError("engine mortal: lost its weights")', "os.kill(os.getpid(), 11)")
 )
 
-# Computes nothing, and declares all that an engine can declare without its library.
+# Computes nothing. Declares everything that an engine can declare without its library.
 NEWCOMER = """
 class NewcomerEngine(NullEngine):
     name = "newcomer"

@@ -19,7 +19,7 @@ def yuv_of(image: Image, colours: Colours = BT601) -> np.ndarray:
 
 
 def planes_of(image: Image, colours: Colours = BT601) -> Planes:
-    """Convert u8 BGR [h, w, 3] with even sides; each chroma value is the mean of four pixels."""
+    """Convert u8 BGR [h, w, 3] with even sides. Each chroma value is the mean of four pixels."""
     yuv = yuv_of(image, colours)
     height, width = image.shape[:2]
     blocks = yuv.reshape(height // 2, 2, width // 2, 2, 3).mean(axis=(1, 3))
@@ -30,7 +30,7 @@ def planes_of(image: Image, colours: Colours = BT601) -> Planes:
 
 
 def bgr_of(planes: Planes) -> Image:
-    """Return u8 BGR [h, w, 3]; each chroma value is repeated for its four pixels."""
+    """Return u8 BGR [h, w, 3]. Each chroma value is repeated for its four pixels."""
     wide = [plane.repeat(2, 0).repeat(2, 1) for plane in (planes.u, planes.v)]
     yuv = np.dstack([planes.y, *wide, np.ones_like(planes.y)]).astype(np.float64)
     rgb = np.rint(np.clip(yuv @ yuv_to_rgb(planes.colours).T.astype(np.float64), 0, 255))

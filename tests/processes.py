@@ -13,7 +13,7 @@ def all_pids() -> list[int]:
 
 
 def facts_of(pid: int) -> list[str]:
-    """Return the kernel's fields after the process's name; nothing if the process is gone."""
+    """Return the fields after the name in /proc/PID/stat, or nothing if the process is gone."""
     with suppress(OSError):
         # The name is in brackets and may contain anything, so split after the last bracket.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -29,7 +29,7 @@ QUICK = {"engine": "ort", "size": "160x96"}
 PICTURE = np.zeros((48, 64, 3), np.uint8)
 
 
-def test_exported_names_are_few_sorted_and_defined():
+def test_list_of_exported_names_is_short_sorted_and_defined():
     assert package.__all__ == sorted(package.__all__, key=str)
     assert len(package.__all__) <= 10
     for name in package.__all__:
@@ -73,7 +73,7 @@ def test_streamed_frames_are_not_overwritten():
 def test_call_returns_the_same_as_the_stream():
     with Detector(**QUICK, frames=5) as detector:
         for frame, found in detector.stream(CLIP):
-            again = detector(frame.image)  # in the middle of a stream
+            again = detector(frame.image)  # a call in the middle of a stream
             assert again.boxes.tolist() == found.boxes.tolist()
             assert again.scores.tolist() == found.scores.tolist()
 
@@ -136,7 +136,7 @@ def test_process_refuses_cameras_custom_trackers_and_unknown_suffixes(tmp_path):
 
 
 @pytest.mark.slow
-def test_stream_that_is_left_early_ends_its_threads():
+def test_stream_ends_its_threads_if_the_caller_leaves_it_early():
     before = threading.active_count()
     with Detector(**QUICK, frames=40) as detector:
         for _ in detector.stream(CLIP):
@@ -153,7 +153,7 @@ def test_close_closes_every_engine_and_refuses_further_calls(monkeypatch, close)
     detector([image, image.transpose(1, 0, 2)])
     close(detector)
     close(detector)
-    assert len(closed) == 3  # two shapes, and the square one at the start
+    assert len(closed) == 3  # one for each of two shapes, and the square one from the start
     for call in (lambda: detector(image), lambda: next(detector.stream("in.mp4"))):
         with pytest.raises(DetectVideoError, match="closed"):
             call()
@@ -251,7 +251,7 @@ def test_invalid_arguments_of_a_call_are_refused(arguments, message):
 @pytest.mark.parametrize(
     "ids", [None, [1], [[1], [2]], [float("nan"), 1], [0.5, 1], ["a", "b"]], ids=str
 )
-def test_ids_of_a_tracker_of_the_caller_are_checked(ids):
+def test_ids_that_a_custom_tracker_returns_are_checked(ids):
     from detector.core.api import _TrackerStage
 
     found = Detections(np.zeros((2, 4), np.float32), np.ones(2, np.float32), np.zeros(2, np.int64))
@@ -263,7 +263,7 @@ def test_ids_of_a_tracker_of_the_caller_are_checked(ids):
 
 
 @pytest.mark.slow
-def test_threads_may_share_a_detector_that_streams():
+def test_threads_may_call_a_detector_while_it_streams():
     with Detector(engine="ort", frames=12) as detector:
         frames = [frame.image for frame, _ in detector.stream(CLIP)]
         alone = [detector(image) for image in frames]
@@ -277,7 +277,7 @@ def test_threads_may_share_a_detector_that_streams():
 @pytest.mark.parametrize("more", [[], [CLIP]], ids=["alone", "and a video"])
 @pytest.mark.parametrize("name", ["", "*.png", "0.png"], ids=["folder", "glob", "picture"])
 def test_second_of_two_concurrent_streams_is_refused(name, more, tmp_path, monkeypatch):
-    """The second thread requests its stream while the first one lists its sources."""
+    """The second thread starts its stream while the first one lists its sources."""
     gather, lists, answered = api._gather, threading.Event(), threading.Event()
 
     def gathered(specs):
@@ -338,12 +338,12 @@ def test_close_waits_for_the_current_inference_and_refuses_the_next(entry):
         resume.set()
         closing.result(PATIENCE_S)
     assert closed_early == [False]
-    if entry != "picture":  # one picture needs no second inference
+    if entry != "picture":  # one picture causes only one inference
         assert "closed" in str(running.exception())
 
 
-def test_close_during_an_inference_of_the_same_thread_returns():
-    """A signal handler may close the Detector in this way."""
+def test_close_returns_during_an_inference_of_the_same_thread():
+    """A signal handler may call it in this way."""
     detector = Detector(engine="null")
     detector._plan.loaded.engine.requests[-1].infer = lambda n: detector.close()
     with pytest.raises(TypeError):  # infer returned no outputs
@@ -410,7 +410,7 @@ def test_documented_example_file_runs(tmp_path):
         (lambda one: one(PICTURE).absent, "no attribute 'absent'$"),
     ],
 )
-def test_attributes_of_other_libraries_raise_with_our_name(use, answer):
+def test_error_for_an_attribute_of_another_library_names_ours(use, answer):
     with Detector(engine="null") as detector:
         with pytest.raises((AttributeError, DetectVideoError), match=answer):
             use(detector)

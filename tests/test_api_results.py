@@ -67,7 +67,7 @@ def test_detections_support_iteration_indexing_and_filtering(kind):
         found.of("dog")
 
 
-def test_dict_is_a_row_of_the_jsonl():
+def test_to_dict_returns_rows_of_the_jsonl_file():
     rows = three_detections().to_dict()
     assert rows[0] == {"class": "person", "class_id": 0, "score": 0.9, "box": [0, 0, 10, 10]}
     assert str(rows[2]["box"]) == "[1.0, 2.0, 3.0, 0.0]"
@@ -94,7 +94,7 @@ def test_results_compare_by_value():
     assert tracked == replace(found, track_ids=np.array([1, 2, -1]))
 
 
-def test_result_refers_to_its_picture_weakly(tmp_path):
+def test_result_has_only_a_weak_reference_to_its_picture(tmp_path):
     image = np.zeros((40, 60, 3), np.uint8)
     found = Detections.wrap(three_detections(), image)
     np.testing.assert_array_equal(found.plot(), found.draw(image))
@@ -116,7 +116,7 @@ def test_result_refers_to_its_picture_weakly(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"a.png", "b.png"}
     of_file = Detections.wrap(
         three_detections(), tmp_path / "a.png"
-    )  # the file is read when needed, also after pickle
+    )  # reads the file when needed, also after pickle
     assert pickle.loads(pickle.dumps(of_file)).plot().shape == (40, 60, 3)
     (tmp_path / "a.png").unlink()
     assert of_file._repr_png_() is None
@@ -150,7 +150,7 @@ def test_missing_library_raises_with_the_command_to_install_it(monkeypatch, conv
         getattr(three_detections(), convert)()
 
 
-def test_missing_dependency_of_a_library_is_named_itself(monkeypatch, tmp_path):
+def test_error_names_a_missing_dependency_of_an_installed_library(monkeypatch, tmp_path):
     (tmp_path / "pandas.py").write_text("import a_library_that_nobody_has\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "pandas", raising=False)
@@ -272,7 +272,7 @@ def test_detector_accepts_pil_pictures(detector):
         detector(pil.new("RGB", (0, 0)))
 
 
-def test_public_classes_have_examples_that_run(tmp_path, monkeypatch):
+def test_examples_of_public_classes_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     public = [getattr(package, name) for name in package.__all__ if name != "__version__"]
     for kind in (*public, Detection, Engine, Source, Sink, Stage, Session):

@@ -1,4 +1,4 @@
-"""The maps and CONTRIBUTING.md match the source: rooms, floors, files, names."""
+"""ARCHITECTURE.md, the maps of wings and CONTRIBUTING.md match the source."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def docstrings(tree: ast.AST) -> str:
 
 def unresolved(text: str, names: Mapping[str, set[str]]) -> list[str]:
     """Return dotted names in a text that do not exist. ``names``: module -> its names. The first
-    part of a name is a module or a class; one in capitals is a placeholder."""
+    part of a name is a module or a class. A part in capitals is a placeholder."""
     unknown = []
     for word in NAME.findall(text):
         parts = word.split(".")
@@ -127,7 +127,7 @@ def test_contributing_has_a_recipe_for_each_kind(kind):
     assert re.search(rf"^\*\*An? {kind}\*\*", CONTRIBUTING, re.MULTILINE)
 
 
-def test_missing_files_and_names_are_found():
+def test_check_finds_missing_files_and_names():
     assert missing("`engines/gone.py` and `sinks/` and `detector/nowhere/`") == [
         "detector/nowhere/",
         "engines/gone.py",

@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 from tests.conftest import CHECKOUT, load_program
 
-# Packages of setup.py that constraints.txt does not pin, with the reason.
+# Packages of setup.py that constraints.txt does not pin -> the reason.
 NOT_PINNED = {
     "tensorrt": "its libraries need a GPU; tests take the bindings that scripts/set_up.sh names",
     "cuda-python": "needs a GPU; tests take the wheel that scripts/set_up.sh names",
@@ -40,7 +40,7 @@ def test_each_extra_has_existing_tests(script, requirements):
             assert (CHECKOUT / path).exists(), path
 
 
-def test_tests_that_skip_without_a_package_are_listed_for_its_extra(script):
+def test_tests_that_need_a_package_are_listed_for_its_extra(script):
     part_of = {
         module.partition(".")[0]: part
         for part, part_tests in script.PARTS.items()
@@ -67,7 +67,7 @@ def test_each_package_of_setup_py_is_pinned_within_its_bounds(script, requiremen
                 assert pinned[name] in one.specifier, one
 
 
-def test_packages_installed_by_set_up_are_pinned(script):
+def test_packages_that_set_up_sh_installs_are_pinned(script):
     """scripts/set_up.sh installs supervision and its dependencies with constraints.txt."""
     text = Path(CHECKOUT / "scripts/set_up.sh").read_text(encoding="utf-8")
     command = re.search(r"--target \"\$folder\" -c \S+ (.*?)\|\|", text, re.S)

@@ -36,7 +36,7 @@ def test_each_pin_has_hashes(audit):
 
 
 def pages(known: list[dict[str, Any]], newest: str, all_versions: bool) -> Any:
-    """Return a fake PyPI; a mirror knows only the newest version."""
+    """Return a fake PyPI, or a mirror that knows only the newest version."""
     document = {"info": {"version": newest}, "vulnerabilities": known}
 
     def get(address: str) -> dict[str, Any] | None:
@@ -59,7 +59,7 @@ VULNERABLE = {"id": "PYSEC-1", "aliases": ["CVE-1"], "fixed_in": ["2.1"], "summa
         ("2.0", True, [{**VULNERABLE, "withdrawn": "2021"}], 0, "0 vulnerable"),
     ],
 )
-def test_report_of_a_pin_follows_the_answer_of_pypi(
+def test_report_of_a_pin_depends_on_the_answer_of_pypi(
     audit, monkeypatch, capsys, newest, all_versions, known, status, message
 ):
     monkeypatch.setattr(audit, "_get", pages(known, newest, all_versions))

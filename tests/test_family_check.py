@@ -18,18 +18,18 @@ def one(x: float, score: float, number: int = 0) -> dict:
     return {"box": [x, 10.0, x + 20.0, 40.0], "score": score, "class": number}
 
 
-THEIRS = [one(10, 0.9), one(10, 0.8, 1), one(200, 0.7)]  # one box has two classes
+THEIRS = [one(10, 0.9), one(10, 0.8, 1), one(200, 0.7)]  # the first box has two classes
 
 
 @pytest.mark.parametrize(
     ("ours", "matched", "pixels", "score", "classes"),
     [
-        (list(reversed(THEIRS)), 3, 0.0, 0.0, True),  # in another order
+        (list(reversed(THEIRS)), 3, 0.0, 0.0, True),  # the same in another order
         ([one(10.5, 0.9), one(10, 0.8005, 1), one(200, 0.7)], 3, 0.5, 5e-4, True),
         ([one(12, 0.9), one(10, 0.8, 1), one(200, 0.7)], 2, 2.0, 0.0, True),  # two pixels off
         ([one(10, 0.9), one(10, 0.8, 1), one(200, 0.75)], 2, 0.0, 0.05, True),
         ([one(10, 0.9), one(10, 0.8, 2), one(200, 0.7)], 2, 0.0, 0.0, False),  # another class
-        (THEIRS[:2], 2, 0.0, 0.0, True),  # one is missing
+        (THEIRS[:2], 2, 0.0, 0.0, True),  # one box is missing
         ([], 0, 0.0, 0.0, True),
     ],
 )

@@ -41,7 +41,7 @@ def test_fork_and_new_interpreter_give_equal_results(tmp_path, arguments):
     assert results[0] == results[1]
 
 
-def test_fork_suits_unless_a_variable_of_the_interpreter_differs():
+def test_fork_is_used_unless_a_variable_of_the_interpreter_differs():
     """If ``suits`` always returned False, every test would silently start a new interpreter."""
     assert suits(os.environ)
     assert suits({**os.environ, "XDG_CACHE_HOME": "elsewhere", "NVTX_INJECTION64_PATH": "x.so"})

@@ -1,5 +1,5 @@
 """scripts/gpu_check without a GPU: its plan with a fake clock, its files, and each step with a
-stand-in.
+stand-in for the GPU.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def steps(*rows: tuple[str, int, int]) -> list[Step]:
 
 
 def go_through_steps(rows, seconds, takes, folder=None):
-    """Go through the plan. ``takes``: name -> seconds that the step would take. Return the started
-    steps with their time limits, and the findings."""
+    """Go through the plan, and return the started steps with their time limits, and the findings.
+    ``takes``: name of a step -> seconds that it would take."""
     clock, started = Clock(), []
     found = findings.Findings(plan.sections(steps(*rows)), folder, False, seconds)
 
@@ -106,7 +106,7 @@ def test_steps_exist_and_correctness_comes_before_speed():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_killed_check_leaves_valid_files_and_after_sigterm_no_process(tmp_path, number):
+def test_killed_check_leaves_valid_files_and_sigterm_leaves_no_process(tmp_path, number):
     """Run a step that would take a minute, with a child process."""
     tool = tmp_path / "nsys"
     tool.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 1000\n")
@@ -233,7 +233,7 @@ BY_DAY = ("video", "gil", "no_driver")
     ],
 )
 def test_step_is_rehearsed_with_a_stand_in(name, tmp_path):
-    """Rows that need a GPU are ``rehearsed``; only others may ``pass``."""
+    """Rows that need a GPU have the state ``rehearsed``; only other rows may have ``pass``."""
     least, piece = REHEARSED[name]
     done = run_script("--rehearse", "--only", name, "--out", str(tmp_path), "--minutes", "28")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -268,7 +268,7 @@ def test_recording_of_the_real_nsys_is_read():
 # ---- the checks can fail
 
 
-def test_wait_that_holds_the_interpreter_is_recognised():
+def test_check_finds_a_wait_that_holds_the_interpreter_lock():
     import ctypes
 
     released = memory_steps.runs_meanwhile(lambda: ctypes.CDLL(None).usleep(80_000))

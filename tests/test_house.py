@@ -1,5 +1,5 @@
-"""Rules of the house, checked in the source: imports point down, files have good names and a
-limited length.
+"""Rules for the source: a room imports only lower floors, and files have good names and a limited
+length.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ FORBIDDEN_LIBRARIES = {  # libraries that a room must not import, not even insid
     "lab/commands": {*ENGINES, "cv2", "av"},
     "batch/commands": {*ENGINES, "cv2", "av"},
 }
-# Words of wings -> the files of the core that still contain them. Lists may only get shorter.
+# Words of wings -> the core's files that still contain them. The lists may only get shorter.
 WING_WORDS = {
     rf"detector\.({'|'.join(WINGS)})": "",
     "bytetrack|ocsort": "api/__init__ cli/translating config/elsewhere",
@@ -77,14 +77,14 @@ WING_WORDS = {
 }
 BANNED_NAMES = {"utils", "util", "helpers", "common", "misc", "manager", "tools"}
 LONGEST = 700  # lines of a file
-TOP = {"core", *WINGS}  # besides __init__, __main__ and py.typed
+TOP = {"core", *WINGS}  # allowed next to __init__, __main__ and py.typed
 
 RANK = {
     f"{wing}/{room}": rank
     for wing, floors in LEVELS.items()
     for rank, rooms in enumerate(floors)
     for room in rooms
-} | {wing: len(floors) for wing, floors in LEVELS.items()}  # WING/__init__.py, below all rooms
+} | {wing: len(floors) for wing, floors in LEVELS.items()}  # WING/__init__.py is below all rooms
 
 
 @cache
@@ -221,7 +221,7 @@ def test_circular_imports_are_found(tmp_path: Path) -> None:
 
 
 def test_class_names_of_the_core_are_unique() -> None:
-    """A class may have its base's name: the API's ``Detections`` extends that of types.py."""
+    """Only a subclass may have the name of its base, as the API's ``Detections`` does."""
     homes: dict[str, list[str]] = {}
     for file in PACKAGE.rglob("*.py"):
         for node in nodes_of(file, file.stat().st_mtime_ns):
@@ -274,7 +274,7 @@ def test_core_does_not_use_words_of_the_wings(words: str, places: str) -> None:
             "def f():\n    import detector.core.loop.sync",
             "core/stages must not import core/loop",
         ),
-        (  # for type checkers alone
+        (  # only for type checkers
             "core/wings.py",
             "if TYPE_CHECKING:\n    from detector.core.config.schema import Config",
             "core/wings must not import core/config: it is on a higher level",

@@ -52,10 +52,10 @@ def test_match_above_the_threshold_and_missing_match_are_not_crossings():
     )
     assert count_crossings(detections_of(("a", 0.9, 0)), detections_of()) == 0
     assert count_crossings(detections_of(("a", 0.9, 0)), detections_of(("b", 0.1, 0))) == 0, (
-        "a box elsewhere does not match"
+        "a box elsewhere matched"
     )
     assert count_crossings(detections_of(("a", 0.9, 0)), detections_of(("a", 0.1, 1))) == 0, (
-        "a box of another class does not match"
+        "a box of another class matched"
     )
     assert count_crossings(detections_of(), detections_of()) == 0
 
@@ -90,9 +90,9 @@ def test_limit_is_the_slowest_stage_or_all_cores(serial, lean_ms, fps, by):
 @pytest.mark.parametrize(
     ("others_s", "ready_s", "ms"),
     [
-        (None, 1.0, 10.0),  # the stage waited half of its time for a core, for other programs
-        (0.0, 1.0, 20.0),  # without other programs, the stage waited for its own libraries
-        (None, 9.0, 5.0),  # the waits of several threads: at least its CPU time on both cores
+        (None, 1.0, 10.0),  # for half of its time, other programs used the core
+        (0.0, 1.0, 20.0),  # without other programs, it waited for its own libraries
+        (None, 9.0, 5.0),  # several threads waited: at least the CPU time on two cores
     ],
 )
 def test_alone_ms_excludes_waiting_for_other_programs(others_s, ready_s, ms):

@@ -1,4 +1,4 @@
-"""scripts/mutate: the faults that it plants; the faults that it lists exist in the program."""
+"""scripts/mutate plants the expected faults, and the faults that it lists exist in the source."""
 
 from __future__ import annotations
 

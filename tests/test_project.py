@@ -40,7 +40,7 @@ def test_workflows_run_the_programs_of_the_checkout():
     assert all(os.access(CHECKOUT / program, os.X_OK) for program in programs)
 
 
-def test_hooks_run_the_checks_of_scripts_test():
+def test_commit_hooks_run_the_checks_of_scripts_test():
     [repo] = yaml.safe_load(text_of(".pre-commit-config.yaml"))["repos"]
     checks = re.findall(r'^step "[^"]+" "\$python" (-m .+)$', text_of("scripts/test"), re.M)
     assert [f".venv/bin/python {one}" for one in checks] == [one["entry"] for one in repo["hooks"]]
@@ -84,7 +84,7 @@ def test_site_has_no_warning_and_loads_nothing_from_elsewhere(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default")  # Jupyter's warnings
+@pytest.mark.filterwarnings("default")  # allow Jupyter's warnings
 def test_notebook_runs(tmp_path, monkeypatch):
     pytest.importorskip("ipykernel")
     client, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")

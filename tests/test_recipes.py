@@ -21,7 +21,7 @@ from tests.conftest import CHECKOUT
 
 pytestmark = pytest.mark.slow
 
-# NEW FILE < FILE to copy, or a FILE to edit; below it, the replacements.
+# Each block begins with NEW FILE < FILE TO COPY, or with a file to edit. Replacements follow.
 EDITS = r"""
 detector/core/sinks/tallies.py < detector/core/sinks/csv.py
     class CsvSink => class TalliesSink
@@ -109,7 +109,7 @@ def test_new_field_of_an_event_is_in_json_and_openapi(copy: Path) -> None:
     assert "mood" in (copy / "docs/openapi.json").read_text()
 
 
-def test_conformance_tests_include_new_parts_and_find_an_unread_option(copy: Path) -> None:
+def test_conformance_tests_include_new_parts_and_find_an_unused_option(copy: Path) -> None:
     words = "tallies or drawer or edges or nearest or own_option_is_used"
     output = run(copy, *PYTEST, "-rA", "tests/conformance", "-k", words, expected=1)
     failed = re.findall(r"^FAILED \S+\.py::(\S+)", output, re.MULTILINE)
@@ -122,7 +122,7 @@ def test_other_tests_pass_unchanged(copy: Path) -> None:
     run(copy, *PYTEST, "-m", "not slow", *LISTS)
 
 
-def test_address_is_claimed_and_unknown_file_refused() -> None:
+def test_address_is_read_by_the_live_source_and_unknown_file_is_refused() -> None:
     assert sources.find_claiming("rtsp://camera/?a").__name__ == "LiveSource"
     with pytest.raises(SourceError, match="no such file"):
         sources.find_claiming("gray.x")
@@ -136,7 +136,7 @@ def test_existing_sources_and_sinks_declare_formats_and_order() -> None:
     assert [sink.name for sink in sinks.find_all() if sink.name in known] == known
 
 
-def test_listing_and_declaring_import_no_heavy_library() -> None:
+def test_listing_parts_and_their_formats_imports_no_heavy_library() -> None:
     code = """
         import sys
         from detector.core import sinks, sources

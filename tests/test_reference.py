@@ -1,4 +1,4 @@
-"""Detections on real photos match another implementation's (shared REFERENCE.md)."""
+"""Detections on real photos match another implementation's (REFERENCE.md in the shared folder)."""
 
 import hashlib
 import json
@@ -21,8 +21,8 @@ def iou(a, b):
 
 
 def borderline(item, others):
-    """Return whether rounding may make a box appear or vanish: its score is at the threshold, or an
-    IoU at the NMS limit."""
+    """Return whether rounding may make a box appear or vanish, because its score is near the
+    threshold, or an IoU near the NMS limit."""
     if item["score"] < 0.25 + 0.01:
         return True
     same_class = [
@@ -60,7 +60,7 @@ def alike(one, other):
 
 
 def by_size(results):
-    """Group the reference's photos by their network input, as --size (yolov5n has many sizes)."""
+    """Group the reference's photos by their --size (for yolov5n, there are many)."""
     groups = {}
     for name, expected in results.items():
         _, _, height, width = expected["input_shape"]

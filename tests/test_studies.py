@@ -1,4 +1,4 @@
-"""docs/founding-studies.md matches scripts/studies: commands, old tables and their mistakes."""
+"""docs/founding-studies.md has the commands, old tables and mistakes of scripts/studies."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_reused_and_coasting_frames_are_not_inferred() -> None:
     assert not replace(frame, coasting=True).inferred
 
 
-def test_lost_or_corrupt_frames_count_as_damage() -> None:
+def test_source_with_lost_or_corrupt_frames_is_damaged() -> None:
     assert not ReadCounts(skipped=3).damaged
     for lost in ({"bad": 1}, {"corrupt": 1}, {"ended_early": True}):
         assert ReadCounts(**lost).damaged
@@ -162,7 +162,7 @@ def test_repr_omits_long_fields() -> None:
         assert not [name for name in names if f"{name}=" in repr(long)]
 
 
-def test_future_times_of_an_arrival_are_0():
+def test_later_times_of_a_new_arrival_are_0():
     arrival = Arrival("door", 1, 5, 1.0)
     moments = (arrival.decoded_ns, arrival.taken_ns, arrival.began_ns, arrival.inferred_ns)
     assert (*moments, arrival.result_ns) == (0, 0, 0, 0, 0)

@@ -19,10 +19,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Return the packages of a new environment: the wheel's files, and links to all libraries that
-    are installed here except the project. A type checker finds them as installed packages."""
+    """Make a folder of installed packages: the wheel's files, and links to all libraries that are
+    installed here, without the project itself. A type checker finds installed packages there."""
     folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"  # setuptools leaves a build folder where it builds
+    source = folder / "source"  # a copy, since setuptools leaves a build folder in it
     ignored = shutil.ignore_patterns(
         ".*", "build", "runs", "*.onnx", "*-detected*", "__pycache__", "*.egg-info"
     )

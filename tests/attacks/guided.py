@@ -36,7 +36,7 @@ INSTRUMENTED = [
     "detector.lab.analysis",
 ]
 TIMEOUT_S, MEMORY_MB, LONGEST = 20, 2048, 20_000
-MOST_KEPT = 5  # failed inputs of one reader
+MOST_KEPT = 5  # failed inputs that are kept for each reader
 # libFuzzer reads its peak memory from the kernel, which includes the time before exec, when the
 # process is a copy of its parent. The parent is therefore a small shell and not the whole attack.
 SMALL_PARENT = ("sh", "-c", '"$@"; exit $?', "sh")
@@ -67,7 +67,7 @@ class ReaderResult:
 
 
 def _from_file(path: Path, read: Callable[[Path], object]) -> Read:
-    """Return a function that writes its bytes to the file and lets ``read`` read it."""
+    """Return a function that writes bytes to the file and lets ``read`` read the file."""
     from detector.core.errors import DetectVideoError
 
     def read_bytes(data: bytes) -> None:
@@ -158,7 +158,7 @@ def _spans(folder: Path) -> Read:
 
 
 def _columns(folder: Path) -> Read:
-    """Read a damaged column in a valid archive. Input: a byte, the column's number; the column."""
+    """Read a damaged column in a valid archive. The first byte selects the column."""
     read_file = _spans(folder)
     with zipfile.ZipFile(io.BytesIO(inputs.session()["spans.npz"])) as file:
         entries = [(one.filename, file.read(one)) for one in file.infolist()]
@@ -230,7 +230,7 @@ def run_reader(name: str, seconds: float, seed: int, keep: Path) -> ReaderResult
                 ],
                 cwd=CHECKOUT, capture_output=True, text=True, errors="replace", check=False,
                 env={**os.environ, "PYTHONPATH": str(CHECKOUT), "TMPDIR": place},
-                # TMPDIR: the child does not remove its temporary folder when it ends
+                # TMPDIR is set, since the child does not remove its temporary folder when it ends
             )  # fmt: skip
             text = done.stdout + done.stderr
             result.tried += int((re.findall(r"number_of_executed_units: (\d+)", text) or [0])[-1])

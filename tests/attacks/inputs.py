@@ -17,7 +17,7 @@ import av
 from tests.golden import inputs
 from tests.networks import cfg_text
 
-# name -> codec, pixel format; all of 8 frames of 96x64
+# name -> codec, pixel format. Each has 8 frames of 96x64.
 CLIPS = {
     "h264.mp4": ("libx264", "yuv420p"),
     "mpeg4.mp4": ("mpeg4", "yuv420p"),
@@ -207,7 +207,7 @@ _MAKERS: dict[str, Callable[[Path], object]] = {
 
 @cache
 def session() -> Mapping[str, bytes]:
-    """Return path -> content of the session of a run on two sources, with facts of every pass."""
+    """Return path -> content of the session of a run on two sources, with results of every pass."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         for name in ("in.mp4", "dots.onnx"):

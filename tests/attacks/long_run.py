@@ -18,9 +18,9 @@ from tests.attacks.inputs import content
 from tests.attacks.kinds import find_all
 from tests.attacks.running import FAILURES, Outcome, Server
 
-MOST_KEPT = 20  # folders for one kind and failure; further cases are only counted
+MOST_KEPT = 20  # failed cases kept per kind and failure; others are only counted
 GOOD = "handled"
-# Ended with an exit code of Python or of a library, which the case allows. Also counts as handled.
+# The exit code came from Python or a library, and the case allows it. Also counts as handled.
 LIBRARY_END = "library"
 
 
@@ -46,7 +46,7 @@ class Tally:
 
 
 class LongRun:
-    """A long run. ``keep``: folder for failed cases; ``say`` is called with a line for each.
+    """A long run. ``keep``: folder for failed cases; ``say`` prints a line for each.
     ``engine``: run only cases that involve an engine, and run them on this engine."""
 
     def __init__(

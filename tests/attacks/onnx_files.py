@@ -1,7 +1,7 @@
 """Hostile ONNX files. ``cases(seed)`` yields random (name, files) without end; ``known()`` yields
 the named ones.
 
-``files``: path -> content; the model is ``m.onnx``. The random ones change one to four fields of a
+``files``: path -> content; the model is ``m.onnx``. Random cases change one to four fields of a
 valid export (a dimension, a type, a name, an attribute, a version), or its bytes.
 """
 

@@ -133,7 +133,7 @@ class Copy:
 
 def run_case(request: dict[str, Any], *own: int) -> dict[str, Any]:
     started, seen = time.monotonic(), Path(request["seen"])
-    copies: dict[int, tuple[int, Copy]] = {}  # by its pidfd
+    copies: dict[int, tuple[int, Copy]] = {}  # pidfd -> (number, copy)
     poll = select.poll()
     for number in range(request["copies"]):
         inherited = [

@@ -267,7 +267,6 @@ def test_remaining_process_is_named_and_killed():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", guided.READERS)
 def test_guided_reader_accepts_seeds_and_handles_damage(name, tmp_path):
-    """Damage the seeds at random. A long run has atheris damage them."""
     read, random = guided.READERS[name].prepare(tmp_path), Random(name)
     for seed in guided.READERS[name].seeds():
         read(seed)
@@ -294,7 +293,7 @@ def test_run_beyond_its_time_limit_is_a_hang(server):
 
 
 @pytest.mark.slow
-def test_kept_failure_fails_again(tmp_path, server):
+def test_failure_that_was_kept_fails_again(tmp_path, server):
     case = Case({"a.txt": b"x"}, ("a.txt",), codes=frozenset({99}))
     outcome = server.run(case)
     long_run.keep(tmp_path / "kept", case, outcome, {"kind": "made"})

@@ -94,7 +94,7 @@ def test_known_file_is_read_or_refused(tmp_path, name):
 
 
 @pytest.mark.slow
-def test_giants_stay_within_memory_and_cpu_limits(tmp_path):
+def test_huge_models_stay_within_memory_and_cpu_limits(tmp_path):
     lines = run_apart(__file__, tmp_path, 240)
     results = dict(line.rsplit(" ", 1) for line in lines)
     assert results == {name: str(name in READABLE) for name in DANGEROUS}

@@ -110,7 +110,7 @@ def test_nested_aliases_are_refused_in_one_line(tmp_path, monkeypatch, kind):
 
 
 @pytest.mark.slow
-def test_bombs_stay_within_memory_and_cpu_limits(tmp_path):
+def test_texts_that_expand_stay_within_memory_and_cpu_limits(tmp_path):
     lines = run_apart(__file__, tmp_path, 120)
     expected = [name for name, _ in texts.known() if is_one_of(name, DANGEROUS)]
     assert lines == expected

@@ -43,7 +43,7 @@ class FakeActor:
     digest: str | None = None
     task: Task | None = None
     looks: int = 0
-    dead: str = ""  # the reason; "": it lives
+    dead: str = ""  # why it died; "" while it lives
     is_hung: bool = False
     loads: list[Load] = field(default_factory=list)
 
@@ -122,7 +122,7 @@ class SimpleCall:
 
 @dataclass(eq=False)
 class Answer:
-    """The pending result of a call, which is computed when polled if the actor has a node."""
+    """The pending result of a call. Polling it computes the result if the actor has a node."""
 
     actor: FakeActor
     method: str
@@ -154,7 +154,7 @@ class FakeRay:
         self.facts: LoadedFacts = FACTS
         self.welcome: Callable[[Welcome], Welcome] = lambda welcome: welcome
         self.dies_loading = False
-        self.dies_in_hello = ""  # the reason
+        self.dies_in_hello = ""  # if not empty, actors die in hello for this reason
         self.refuses: Exception | None = None
         self.actors: dict[int, FakeActor] = {}
         self.loads: list[Load] = []
@@ -184,7 +184,7 @@ class FakeRay:
     def wait(
         self, answers: Sequence[Answer], num_returns: int, timeout: float
     ) -> tuple[list[Answer], list[Answer]]:
-        assert len({id(one.actor) for one in answers}) == len(answers), "one call at a time"
+        assert len({id(one.actor) for one in answers}) == len(answers), "two calls of one actor"
         if timeout:
             self.clock.sleep(timeout)
         self._find_room()

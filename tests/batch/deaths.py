@@ -26,7 +26,7 @@ from tests.golden import inputs
 from tests.processes import all_pids, command_line
 
 WAYS_TO_DIE = ("abort", "kill", "limit")
-HOG = "hog"  # allocates much memory, until Ray's memory monitor ends the process
+HOG = "hog"  # allocates memory until Ray's memory monitor ends the process
 MARK = b"DEADLY:"  # appended to a picture, where decoders ignore it; one of WAYS_TO_DIE follows
 SETTINGS = (
     *("--engine", "null", "--model", "dots.onnx", "--engines-dir", "engines"),
@@ -101,7 +101,7 @@ def run_job(place: Path, *words: str, env: dict[str, str] | None = None) -> Ende
         "DETECT_VIDEO_SELF_TIMING": "0",
         "PYTHONPATH": f"{place / 'hook'}:{CHECKOUT}",
         "DEATHS_LOG": str(log),
-        "TMPDIR": str(place / "tmp"),  # so that the workers' command lines contain ``place``
+        "TMPDIR": str(place / "tmp"),  # so that the command lines of workers contain ``place``
         **(env or {}),
     }
     start = time.monotonic()
@@ -121,8 +121,8 @@ def run_job(place: Path, *words: str, env: dict[str, str] | None = None) -> Ende
 def list_faults(
     place: Path, ended: Ended, count: int, deadly: Sequence[str], patience_s: float = 0.0
 ) -> list[str]:
-    """List the faults of a job: none if exactly the ``deadly`` items failed, and no file or process
-    is left. ``patience_s``: time for processes to end after their parent was killed."""
+    """Return the faults of a job: none if exactly the ``deadly`` items failed and no file and no
+    process is left. ``patience_s``: time for processes to end after their parent was killed."""
     items = ended.result.get("items", {})
     failed = {one["name"]: one for one in ended.result.get("failures", ())}
     faults = []
@@ -159,7 +159,7 @@ def _list_left(place: Path, patience_s: float) -> list[str]:
     while True:
         lines = map(command_line, all_pids())
         left = [f"still running: {line}" for line in lines if str(place) in line]
-        # Lock files of cores are kept: jobs on one machine share them.
+        # Lock files of cores stay, since all jobs on a machine share them.
         names = [path.name for path in (place / "tmp").iterdir() if "-cores-" not in path.name]
         left += [f"left in TMPDIR: {name}" for name in names]
         if not left or time.monotonic() > deadline:

@@ -34,7 +34,7 @@ ENVIRONMENT = {"DETECT_VIDEO_SELF_TIMING": "0"}
 PATIENCE_S = 1800.0
 DELAY_S = (0.05, 1.5)  # shortest and longest delay before a kill
 MOST_RUNS = 40
-LAST_KILL = 0.7  # the last kill comes before this share of the items is done
+LAST_KILL = 0.7  # the last kill happens before this share of the items is done
 NAMES = ("people.mp4", "traffic.mp4")
 
 # Kills a worker of the given job's process. Returns False if none has started yet.
@@ -53,7 +53,7 @@ def make_clips(
     nasty: bool = True,
 ) -> list[Path]:
     """Cut ``count`` clips of 8 to 24 frames out of the videos ``names``, in three folders. If
-    ``nasty``, copy the nasty videos narrower than 8192 pixels too. Return all paths, sorted."""
+    ``nasty``, also copy nasty videos, if narrower than 8192 pixels. Return all paths, sorted."""
     paths: list[Path] = []
     delays = random.Random(0)
     sources = [_pictures(videos / name, width) for name in names]
@@ -102,7 +102,7 @@ def _encode(path: Path, pictures: list[av.VideoFrame]) -> None:
         stream.width, stream.height = pictures[0].width, pictures[0].height
         stream.pix_fmt, stream.options = "yuv420p", {"preset": "ultrafast", "threads": "1"}
         for number, picture in enumerate(pictures):
-            picture.pts, picture.time_base = number, Fraction(1, 25)  # several clips may use it
+            picture.pts, picture.time_base = number, Fraction(1, 25)  # several clips may share it
             container.mux(stream.encode(picture))
         container.mux(stream.encode(None))
 
@@ -112,7 +112,7 @@ def _encode(path: Path, pictures: list[av.VideoFrame]) -> None:
 
 @dataclass(slots=True)
 class Killed:
-    """Numbers of kills. ``workers``: the pool's processes; ``jobs``: the command itself."""
+    """How many processes were killed. ``workers``: processes of the pool; ``jobs``: the command."""
 
     workers: int = 0
     jobs: int = 0
@@ -137,8 +137,8 @@ def run_with_kills(
     """Run a job to its end while sending SIGKILL at random moments; resume it if it was killed.
 
     Each kill waits for a number of finished items, and then for a random time in ``delay_s``.
-    So it may hit the loading of a model, an item, or the time between items. ``count``: counts the
-    finished items in OUT; default: markers. ``kill_worker``: default: kills one of the local pool.
+    So it may hit the loading of a model, an item, or the time between items. ``count`` counts the
+    finished items in OUT, by default their markers. ``kill_worker`` kills by default a local one.
     """
     count, kill_worker = count or count_done, kill_worker or _kill_a_worker
     delays, killed = random.Random(seed), Killed()
@@ -223,8 +223,8 @@ def is_worker(pid: int) -> bool:
 
 
 def list_faults(sources: Path, out: Path, clips: list[Path]) -> list[str]:
-    """List the faults of a job that ended: none if every item is listed once and has complete
-    results, and no other file is left."""
+    """Return the faults of a job that ended. It has none if every item is listed once and has
+    complete results, and no other file is left."""
     return [
         *_faults_of_items(sources, out, clips),
         *_faults_of_files(out),

@@ -79,7 +79,7 @@ PART_FRAMES = 10
 
 def do_step(task: Task, outputs: Outputs, digest: str, parts: int) -> ItemRecord:
     """Do a worker's step of a long item, without detecting anything. ``parts``: number of parts in
-    the plan; 0: the item is processed whole."""
+    the plan, or 0 if the item is processed whole."""
     assert task.piece is not None
     record = replace(record_of(task, digest, frames=0), parts=parts)
     folder = pieces.folder_of(outputs.place, task.name, record.key)

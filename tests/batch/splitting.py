@@ -34,12 +34,12 @@ SIDES = (32, 48)  # sides of the model's input
 
 
 # ----------------------------------------------------------------------
-# A model whose detections depend on every pixel of a picture and of those before it in its batch.
+# A model whose detections depend on all pixels of a picture and of earlier ones in the batch.
 
 
 class ChecksumRequest(NullRequest):
     def infer(self, n: int) -> list[NDArray[np.float32]]:
-        """Return [n, 4]: checksums of each picture and of the batch up to it, in halves each."""
+        """Return [n, 4]: checksums of each picture, and of the batch up to it, in two halves."""
         rows, values, so_far = self.slot[:n], [], n
         for row in rows:
             own = zlib.crc32(row.tobytes())
@@ -150,7 +150,7 @@ def _write_tone(container: Any, stream: Any, seconds: float) -> None:
 def make_long_video(
     path: Path, seconds: float, width: int, gop: int, *, open_gop: bool = True
 ) -> Path:
-    """Loop a real clip with a tone, and a moving dot that makes the repetitions differ."""
+    """Loop a real clip. Add a tone, and a moving dot that makes the repetitions differ."""
     gop_options = "open-gop=1:scenecut=0" if open_gop else "scenecut=40"
     clip = str(CHECKOUT / "videos" / "street.mp4")
     command = ["ffmpeg", "-v", "error", "-nostdin", "-y", "-stream_loop", "-1", "-i", clip]

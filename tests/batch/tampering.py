@@ -36,7 +36,7 @@ SETTINGS = ("--engine", "null", "--model", "dots.onnx", "--engines-dir", "engine
 ROWS = "detections.jsonl"
 LETTER = b"Dear Ada,\n"
 PATIENCE_S = 120.0
-# Names that lead out of a folder, and others that no item has.
+# Names that lead out of a folder, and names that no item has.
 OUTSIDE = (
     "../letter.txt", "../../home/victim", "/etc/passwd", "../in/a.mp4", "..", ".", "", "/", "a//b",
     "sub/../../home/x", "\x1b[2J", "\x00", "<script>alert(1)</script>", "=HYPERLINK(1)", "~",
@@ -177,7 +177,7 @@ def marker_of_another(harm: Harm) -> None:
 
 
 def marker_renamed(harm: Harm) -> None:
-    """Keep the key, but set a name that leads out of the folder or is another item's."""
+    """Keep the key, but set a name that leads out of the folder or belongs to another item."""
     document = harm.document(harm.marker)
     document["name"] = harm.random.choice((*OUTSIDE, *CLIPS))
     harm.marker.write_text(json.dumps(document))
@@ -238,7 +238,7 @@ def folder_linked(harm: Harm) -> None:
 
 
 def scratch_linked(harm: Harm) -> None:
-    """Link the scratch folders of an item to be processed again, and of its parts."""
+    """Replace the scratch folders of an item and its parts by links, and let the job process it."""
     digest = hashlib.sha256(harm.item.encode()).hexdigest()[:16]
     harm.link(harm.out / f"{SCRATCH}{digest}")
     key = harm.document(harm.marker)["key"]
@@ -594,7 +594,7 @@ def _faults_of_results(job: TamperedJob) -> Iterator[str]:
 def _faults_of_cure(
     job: TamperedJob, before: Mapping[str, str], done: subprocess.CompletedProcess[bytes]
 ) -> Iterator[str]:
-    """Follow the message: remove the damaged files and resume. All results must then exist."""
+    """Do what the message says: remove damaged files and resume. All results must then exist."""
     for path in [*job.out.glob("manifest*"), *job.out.glob("failures*")]:
         _remove(path)
     for path in (job.out / "job.json", job.out / "settings.yaml", job.out / LOCK):

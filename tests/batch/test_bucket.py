@@ -122,7 +122,7 @@ def test_job_reads_from_and_writes_to_a_store(store, tmp_path):
 
 @pytest.mark.parametrize("copy", ["whole", "without"])
 def test_another_machine_can_resume_the_job(store, tmp_path, monkeypatch, copy):
-    """The other machine has no local state. Without the stored manifest, markers are enough."""
+    """The other machine has no local state. If the manifest is missing, markers are enough."""
     for name in ("a.mp4", "b.mp4"):
         store.pipe_file(f"bucket/in/{name}", b"x")
     run(store)
@@ -140,7 +140,7 @@ def test_another_machine_can_resume_the_job(store, tmp_path, monkeypatch, copy):
     assert (back.items.skipped, pool.tried) == (3, [])
 
 
-def test_emptied_output_place_starts_a_new_job(store):
+def test_run_after_its_outputs_were_deleted_is_a_new_job(store):
     store.pipe_file("bucket/in/a.mp4", b"x")
     run(store)
     store.rm("bucket/out", recursive=True)
@@ -224,7 +224,7 @@ def list_names(store, monkeypatch, tmp_path):
     return names
 
 
-def test_keys_that_are_unsafe_as_names_are_refused(store, list_names):
+def test_objects_whose_keys_are_unsafe_file_names_are_refused(store, list_names):
     unsafe = "../up.mp4 a//b.mp4 ./a.mp4 a/../../b.mp4 c\\d.mp4 e::f.mp4".split()
     unsafe.append("a\nb.mp4")
     for key in ("good.mp4", *unsafe):

@@ -1,4 +1,4 @@
-"""A worker on a node, without Ray."""
+"""The worker that Ray runs on a node, tested without Ray."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_welcome_reports_whether_the_node_sees_the_folder_and_paths(tmp_path):
     assert send_hello(place="s3://bucket/out").sees  # there is no folder to check
 
 
-def test_welcome_reports_stores_the_node_cannot_open_but_hides_the_key(monkeypatch):
+def test_welcome_reports_stores_that_the_node_cannot_open_without_the_key(monkeypatch):
     store = fake_store(monkeypatch)
     store.pipe_file("/bucket/a.mp4", b"x")
     fields = {"place": "gs://bucket/out", "addresses": ["gs://bucket/a.mp4"]}
@@ -63,7 +63,7 @@ def test_welcome_reports_stores_the_node_cannot_open_but_hides_the_key(monkeypat
         assert "sesame" not in error
 
 
-def test_invalid_hello_is_answered_with_the_version():
+def test_reply_to_an_invalid_hello_contains_the_version():
     assert answer_to('{"other": 1}').version == __version__
 
 
@@ -101,7 +101,7 @@ def test_crash_restarts_the_process_and_close_removes_its_folder(tmp_path, monke
     worker.close()
 
 
-def test_folder_of_a_killed_worker_is_removed_by_the_next(tmp_path):
+def test_folder_of_a_killed_worker_is_removed_by_the_next_worker(tmp_path):
     folder, lock = make_folder(str(tmp_path))
     foreign = tmp_path / f"{PREFIX}of-a-job"  # without a lock file
     foreign.mkdir()

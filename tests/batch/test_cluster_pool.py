@@ -1,4 +1,4 @@
-"""A cluster's pool, if the process that talks to Ray dies, hangs or reports an error; and --on."""
+"""The pool of a cluster if the process that talks to Ray dies, hangs or fails; the option --on."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def load(one: ClusterPool, pictures=()) -> ClusterPool:
 
 
 @pytest.mark.slow
-def test_pool_reports_the_state_of_the_last_turn_and_close_removes_its_files(pool):
+def test_pool_has_the_state_of_the_last_reply_and_removes_its_files_on_close(pool):
     one = load(pool(None, Turned(), LOADED, LOADED, Turned(room=0, cores=2.0)))
     rays, token = one._rays, one._token
     assert rays.is_dir()
@@ -166,7 +166,7 @@ def test_unreachable_address_is_refused_immediately(tmp_path):
 @pytest.mark.parametrize(
     "on", ["", "Ray", "ray://", "ray://host", "ray://:1", "http://h:1", "ray:x"]
 )
-def test_invalid_value_of_on_is_refused(on):
+def test_invalid_value_of_the_option_on_is_refused(on):
     with pytest.raises(UsageError, match="ray://HOST:PORT"):
         check_on(on)
 
@@ -187,7 +187,7 @@ def test_missing_ray_is_reported_with_the_package_to_install(monkeypatch):
         ("ray://head:10001", "other:6379", "ray://head:10001"),
     ],
 )
-def test_cluster_address_comes_from_the_option_or_ray_address(on, variable, address, monkeypatch):
+def test_cluster_address_comes_from_option_or_environment(on, variable, address, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", variable)
     assert address_of(on) == address
 
@@ -206,7 +206,7 @@ def test_ray_environment_disables_uploads_and_has_a_new_token(monkeypatch):
     assert len(tokens) == 2
 
 
-def test_last_words_of_ray_omit_stack_addresses():
+def test_quoted_log_of_ray_has_no_stack_addresses():
     log = "[2026-11-23 02:19:00,047 C 1 2]  gcs.cc:1: no such cluster"
     text = f"warning\n{log}\n *** Stack\n [0x7f] f()\n"
     assert last_words(text).strip() == "gcs.cc:1: no such cluster"

@@ -77,7 +77,7 @@ def serve_turns(folder: Path, *turns: Turn, address: str | None = None) -> list[
     return answers
 
 
-def test_closing_turn_ends_the_actors_and_shuts_ray_down(ray, tmp_path):
+def test_request_to_close_ends_the_actors_and_shuts_ray_down(ray, tmp_path):
     opened, first, last = serve_turns(tmp_path, Turn(wait=0.5), Turn(wait=0, closes=True))
     assert opened is None
     assert isinstance(first, Turned)
@@ -128,7 +128,7 @@ def test_failed_import_of_ray_returns_an_error_with_the_package(tmp_path, monkey
     assert "detect-video[ray]" in str(error)
 
 
-def test_long_turn_polls_at_least_every_fifth_of_a_second(ray, tmp_path, monkeypatch):
+def test_long_request_polls_at_least_every_fifth_of_a_second(ray, tmp_path, monkeypatch):
     waits = []
     real = workers.Workers._look
     monkeypatch.setattr(

@@ -47,7 +47,7 @@ def temporary() -> Iterator[Path]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_item_of_a_killed_actor_is_retried_and_results_equal_the_local_pool(tmp_path, temporary):
+def test_results_are_the_same_as_with_the_local_pool_if_an_actor_is_killed(tmp_path, temporary):
     (tmp_path / "in/sub").mkdir(parents=True)
     for name, frames in zip(NAMES, (12, 9, 1200), strict=True):
         write_video(tmp_path / "in" / name, frames)
@@ -65,7 +65,7 @@ def test_item_of_a_killed_actor_is_retried_and_results_equal_the_local_pool(tmp_
     wait_for(has_begun, OPENING_S + PATIENCE_S, "an item")
     (folder,) = temporary.glob("dv-ray-*")
     (worker,) = [pid for pid in filter(is_worker, all_pids()) if str(folder) in command_line(pid)]
-    os.kill(worker, signal.SIGSTOP)  # so that its item is unfinished when the actor is killed
+    os.kill(worker, signal.SIGSTOP)  # its item must be unfinished when the actor is killed
     started = descendants(process.pid)
     (actor,) = [pid for pid in started if command_line(pid).startswith("ray::Worker")]
     assert worker in children_of(actor)

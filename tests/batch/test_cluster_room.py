@@ -65,8 +65,8 @@ def test_workers_of_one_node_take_different_cores(temporary):
     assert claim_cores(1, range(8), 8.0)[0] == [0]
 
 
-def test_no_cores_are_claimed_if_ray_counts_fewer_or_a_worker_needs_all(temporary):
-    assert claim_cores(2, range(8), 4.0) == (list(range(8)), [])  # a container with a quota
+def test_no_cores_are_claimed_if_ray_has_fewer_or_a_worker_needs_all(temporary):
+    assert claim_cores(2, range(8), 4.0) == (list(range(8)), [])  # a quota allows 4 of 8 cores
     assert claim_cores(2, [0, 1], 2.0) == ([0, 1], [])
     assert list(temporary.iterdir()) == []
 

@@ -114,9 +114,9 @@ def test_finished_and_failed_items_are_reported(out):
 @pytest.mark.parametrize(
     ("cores", "asked", "each"),
     [
-        (20, {"most": 2}, None),  # at most one per item
-        (8, {"workers": 2}, None),  # as requested
-        (2, {"workers": 2}, {1}),  # one core each, since two each do not fit
+        (20, {"most": 2}, None),  # at most one worker per item
+        (8, {"workers": 2}, None),  # as many workers as requested
+        (2, {"workers": 2}, {1}),  # one core per worker, since the node has only two
     ],
 )
 def test_number_of_workers_and_their_cores_fit_items_and_nodes(out, cores, asked, each):
@@ -199,7 +199,7 @@ def test_actor_that_dies_or_does_not_respond_is_replaced(out, name, error):
     assert list(job.ray.actors) == [1]
 
 
-def test_place_is_given_up_after_failed_loads(out):
+def test_lost_worker_is_not_replaced_after_failed_loads(out):
     job = ClusterJob(out, node("a"), node("b")).begin()
     job.wait_until(lambda: job.states() == ["idle"] * 2)
     job.submit("endless")
@@ -213,7 +213,7 @@ def test_place_is_given_up_after_failed_loads(out):
     assert len(job.ray.actors) == 1  # no replacement is started
 
 
-def test_place_is_given_up_if_workers_run_out_of_memory_at_start(out):
+def test_worker_is_not_replaced_if_new_workers_run_out_of_memory_at_start(out):
     job = ClusterJob(out, node("a")).begin()
     job.ray.dies_in_hello = NO_MEMORY
     job.submit("crash")
@@ -228,7 +228,7 @@ def test_place_is_given_up_if_workers_run_out_of_memory_at_start(out):
 
 
 def test_restart_waits_for_memory_to_be_released(out):
-    """The actor ends at once. The process that used the memory ends a little later."""
+    """The actor ends immediately, and the process that used the memory a little later."""
     job = ClusterJob(out, node("a")).begin()
     job.submit("endless")
     job.ray.actors[0].dead = NO_MEMORY
@@ -279,7 +279,7 @@ def test_unfit_node_ends_a_starting_job(out, change, code, message):
     assert not job.pool.is_alive()
 
 
-@pytest.mark.parametrize("gone", [False, True], ids=["for the node alone", "for all"])
+@pytest.mark.parametrize("gone", [False, True], ids=["refused to the node", "object deleted"])
 def test_node_without_access_to_a_store_ends_the_job(out, monkeypatch, gone):
     store = fake_store(monkeypatch)
     store.pipe_file("/one/b.mp4", b"x")
@@ -349,7 +349,7 @@ def test_each_worker_gets_a_gpu_unless_the_device_is_cpu(out):
     assert {(one["num_cpus"], one["num_gpus"]) for one in job.ray.placed[1:]} == {(2, 0)}
 
 
-def test_node_without_detect_video_fails_once_with_the_reason(out):
+def test_node_without_our_package_fails_once_with_the_reason(out):
     job = ClusterJob(out, node("a"))
     job.ray.dies_in_hello = "No module named 'detector.batch.cluster'"
     job.load()

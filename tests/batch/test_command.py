@@ -32,7 +32,7 @@ MODEL = ("--model", "x.cfg", "--engine", "ort", "--conf", "0.1")
 
 
 @pytest.mark.slow
-def test_job_with_resume_status_dry_run_and_prune(place):
+def test_resume_status_dry_run_and_prune_of_a_job(place):
     words = ("batch", "in", "-o", "out", *MODEL, "--workers", 2, "--one-csv")
     done = detect_video(*words, "--json", "--progress", "progress.jsonl", cwd=place)
     assert done.returncode == 7, done.stderr
@@ -96,7 +96,7 @@ def test_job_with_resume_status_dry_run_and_prune(place):
 
 
 @pytest.mark.slow
-def test_all_outputs_of_an_item_have_plain_names(place):
+def test_output_files_of_an_item_have_plain_names(place):
     save = "csv,coco,yolo,crops,overlay,player"
     done = detect_video("batch", "in/a.mp4", "-o", "out", *MODEL, "--save", save, "-q", cwd=place)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
@@ -110,7 +110,7 @@ def test_all_outputs_of_an_item_have_plain_names(place):
 @pytest.mark.slow
 def test_signal_leaves_no_partial_results_and_the_job_can_be_resumed(place):
     (place / "in/text.mp4").unlink()
-    # Minutes of work, so that it is unfinished when the signal arrives.
+    # The job needs minutes, so that it is unfinished when the signal arrives.
     loops = ("-stream_loop", "199", "-i", write_video(place / "short.mp4", 50), "-c", "copy")
     ffmpeg(*loops, place / "in/long.mp4")
     words = ("batch", "in", "-o", "out", "--workers", 1, "--quality", "small", "--engine", "ort")

@@ -140,7 +140,7 @@ def test_user_who_may_only_list_cannot_read(store, monkeypatch, tmp_path, model)
 def test_key_revoked_during_an_item_leaves_no_partial_result(
     store, monkeypatch, tmp_path, model, to
 ):
-    """The key is revoked while reading if the output is local, before writing if it is a store."""
+    """The key is revoked before writing if the output is a store, otherwise while reading."""
     monkeypatch.setattr(_ranges, "BLOCK", 1 << 14)
     monkeypatch.setattr(_ranges, "CACHED_BLOCKS", 4)
     name = f"goes-{to[-5:]}"

@@ -10,7 +10,7 @@ from tests.batch import deaths
 
 
 @pytest.mark.slow
-def test_items_that_end_their_worker_are_tried_twice_and_all_others_finish(tmp_path):
+def test_items_that_kill_their_worker_are_tried_twice_and_others_finish(tmp_path):
     deadly = deaths.make_items(tmp_path, 12, deaths.WAYS_TO_DIE)
     ended = deaths.run_job(tmp_path, "--workers", "2")
     assert deaths.list_faults(tmp_path, ended, 12, deadly) == []

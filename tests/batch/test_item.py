@@ -38,7 +38,7 @@ def task(tmp_path):
 
 
 @pytest.mark.slow
-def test_results_get_their_names_together_with_the_marker(tmp_path, model, task):
+def test_results_and_marker_get_their_final_names_together(tmp_path, model, task):
     progress, gathered = [], []
     outputs = open_outputs(str(tmp_path / "out"))
     record = process_item(
@@ -61,7 +61,7 @@ def test_results_get_their_names_together_with_the_marker(tmp_path, model, task)
     ]
     [(name, rows_exist, before)] = gathered
     assert (name, rows_exist) == (task.name, True)
-    assert not any(path.startswith("files") for path in before)  # the dataset gets its rows first
+    assert not any(path.startswith("files") for path in before)  # rows are gathered before that
 
 
 @pytest.mark.slow
@@ -109,7 +109,6 @@ def test_model_reopened_with_its_settings_has_the_same_digest(tmp_path, model):
 
 @pytest.mark.slow
 def test_resume_of_1500_items_processes_only_the_unfinished_two(tmp_path):
-    """scripts/batch_check measures the time and memory of this."""
     write_network(tmp_path)
     make_sources(tmp_path / "in", 1500)
     write_video(tmp_path / "clip.mp4", 3)

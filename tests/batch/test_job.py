@@ -49,7 +49,7 @@ def failures(tmp_path):
     return rows_of(tmp_path / "out/failures.jsonl")
 
 
-def test_each_item_is_processed_once_largest_first(job, tmp_path):
+def test_each_item_is_processed_once_beginning_with_the_largest(job, tmp_path):
     result, pool = job()
     assert pool.tried == ["dddd.mp4", "ccc.mp4", "bb.mp4", "a.mp4"]
     assert result.items == ItemCounts(done=4)
@@ -135,7 +135,7 @@ def test_exit_code_is_that_of_the_first_failure_if_all_items_fail(job):
     assert (result.exit.code, result.items.failed) == (3, 4)
 
 
-def test_unreadable_item_is_retried_only_by_resume(job, tmp_path):
+def test_unreadable_item_is_retried_only_with_resume(job, tmp_path):
     result, pool = job(lambda task, pool: refused(task) if task.name == "bb.mp4" else None)
     assert pool.tried.count("bb.mp4") == 1
     assert (result.exit.code, result.failures[0].tries) == (7, 1)
@@ -145,7 +145,7 @@ def test_unreadable_item_is_retried_only_by_resume(job, tmp_path):
     assert (result.exit.code, result.failures, failures(tmp_path)) == (0, [], [])
 
 
-def test_damaged_source_is_done_with_exit_code_7(job, tmp_path):
+def test_item_with_a_damaged_source_is_done_and_the_job_exits_7(job, tmp_path):
     def answers(task, pool):
         if task.name != "bb.mp4":
             return None
@@ -165,14 +165,14 @@ def test_damaged_source_is_done_with_exit_code_7(job, tmp_path):
         assert "found: 4 person\n4 files with objects, 0 empty" in out.getvalue()
 
 
-def test_sums_of_found_objects_include_the_names_of_empty_items():
+def test_summary_of_found_objects_names_the_items_without_any():
     items = {"a": (False, {}), "b": (True, {"car": 2}), "c": (False, None)}
     sums = Found(classes={"car": 2}, filled=1, empty=["a"], damaged=["b"], unknown=1)
     assert Found.of(items) == sums
 
 
-def test_results_placed_before_a_worker_died_are_kept(job):
-    """The worker dies after placing the results, and before reporting them."""
+def test_results_that_a_worker_wrote_before_it_died_are_kept(job):
+    """The worker writes the results and dies before it reports them."""
 
     def answers(task, pool):
         if task.name == "bb.mp4":
@@ -227,7 +227,7 @@ def test_manifest_stores_settings_and_report(job, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"no database at all, but long enough to be read"])
-def test_empty_manifest_is_rebuilt_and_damaged_one_refused(job, tmp_path, content):
+def test_empty_manifest_is_rebuilt_and_a_damaged_one_is_refused(job, tmp_path, content):
     job()
     (tmp_path / "out/manifest.sqlite").write_bytes(content)
     if not content:
@@ -293,7 +293,7 @@ def test_job_ends_if_no_worker_is_left(job):
     assert result.items.done == 0
 
 
-def test_refused_names_count_as_failed(job, tmp_path):
+def test_items_with_refused_names_count_as_failed(job, tmp_path):
     (tmp_path / "in" / "x\ny.mp4").write_bytes(b"x")
     result, pool = job()
     assert len(pool.tried) == 4
@@ -367,7 +367,7 @@ def test_refused_name_is_counted_by_one_shard(job, tmp_path):
     assert look(str(tmp_path / "out")).items == ItemCounts(done=4, failed=1)
 
 
-def test_repeated_shard_or_shard_with_another_n_needs_resume(job):
+def test_shard_that_ran_before_or_has_another_n_needs_resume(job):
     job(shard=Shard(1, 2))
     for shard in (Shard(1, 2), Shard(1, 3)):
         with pytest.raises(UsageError, match="--resume"):
@@ -419,7 +419,7 @@ def test_dry_run_lists_items_and_writes_nothing(job, tmp_path):
 # Pruning.
 
 
-def test_prune_removes_results_without_source(job, tmp_path):
+def test_prune_removes_results_whose_source_is_missing(job, tmp_path):
     job()
     (tmp_path / "in/bb.mp4").unlink()
     request = Request(sources=[], output=str(tmp_path / "out"), flags={})

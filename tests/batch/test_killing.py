@@ -1,4 +1,4 @@
-"""A job whose workers and process are killed has the results of single runs."""
+"""A job whose workers and main process are killed has the same results as single runs."""
 
 from __future__ import annotations
 

@@ -65,14 +65,14 @@ def test_paths_in_a_list_are_relative_to_the_list(tmp_path):
 @pytest.mark.parametrize(
     ("files", "sources", "expected"),
     [
-        ("in/a.mp4 in/b.bin", "in/a.mp4 in/b.bin", "a.mp4 b.bin"),  # by name: any suffix
+        ("in/a.mp4 in/b.bin", "in/a.mp4 in/b.bin", "a.mp4 b.bin"),  # a named file: any suffix
         ("i/a.mp4 i/b.mp4 j/a.mp4 j/c.mp4 k/a.mp4", "i j k", "a.mp4 b.mp4 2/a.mp4 c.mp4 3/a.mp4"),
-        ("i/a.mp4 i/2/a.mp4 j/a.mp4", "i j", "2/a.mp4 a.mp4 3/a.mp4"),  # 2/ is taken
-        ("i/a.mp4 j/a.mp4/b.mp4", "i j", "a.mp4 2/a.mp4/b.mp4"),  # a file cannot be a folder too
+        ("i/a.mp4 i/2/a.mp4 j/a.mp4", "i j", "2/a.mp4 a.mp4 3/a.mp4"),  # the name 2/ is taken
+        ("i/a.mp4 j/a.mp4/b.mp4", "i j", "a.mp4 2/a.mp4/b.mp4"),  # a.mp4 is already a file
         ("i/a.mp4 j/a.mp4/b.mp4", "j i", "a.mp4/b.mp4 2/a.mp4"),
     ],
 )
-def test_equal_names_of_two_arguments_get_a_numbered_root(tmp_path, files, sources, expected):
+def test_equal_names_of_two_sources_get_a_numbered_folder(tmp_path, files, sources, expected):
     make_sources(tmp_path, *files.split())
     assert names(*sources.split()) == expected.split()
 
@@ -118,7 +118,7 @@ def test_hostile_name_is_refused_and_other_files_are_listed(tmp_path, name):
     assert [one.tries for one in listing.refused] == [0]
 
 
-def test_names_from_a_list_cannot_leave_the_output(tmp_path):
+def test_names_from_a_list_cannot_lead_out_of_the_output_folder(tmp_path):
     make_sources(tmp_path, "in/a.mp4", "other/b.mp4")
     (tmp_path / "in/list.txt").write_text("a.mp4\n../other/b.mp4\n/../../x/../y.mp4\n")
     listing = list_sources(["in/list.txt"], "out")

@@ -68,7 +68,7 @@ def test_workers_get_adjacent_cores():
     assert share_cores([0, 1, 2, 3], 2) == [[0, 1], [2, 3]]
     assert share_cores([0, 1, 2, 3, 4], 2) == [[0, 1], [2, 3, 4]]
     assert share_cores([4], 1) == [[4]]
-    assert share_cores([0, 1], 3) == [[0, 1]] * 3  # too few cores to divide
+    assert share_cores([0, 1], 3) == [[0, 1]] * 3  # too few cores, so all workers share them
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_killed_idle_worker_is_replaced(pool, tmp_path):
     ("flag", "error", "loads"),
     [("dies", "SIGKILL", MOST_FAILED_LOADS), ("other", "has changed", 1)],
 )
-def test_place_is_given_up_after_failed_loads_or_if_the_model_has_changed(
+def test_worker_is_not_replaced_after_failed_loads_or_if_the_model_changed(
     pool, tmp_path, flag, error, loads
 ):
     made = pool()

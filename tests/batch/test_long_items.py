@@ -40,14 +40,14 @@ def items(*sizes: int) -> list[Item]:
 @pytest.mark.parametrize(
     ("sizes", "workers", "expected"),
     [
-        ([400], 2, {"0": 8}),  # each part is a quarter of a worker's share
+        ([400], 2, {"0": 8}),  # each part is a quarter of a worker's share, 200 MB
         ([400], 1, {}),
         ([400, 400, 400], 2, {"0": 3, "1": 3, "2": 3}),
-        ([100] * 8, 2, {}),  # each item is a quarter of a worker's share already
+        ([100] * 8, 2, {}),  # each item already is a quarter of a worker's share
         ([100] * 7, 2, {str(number): 2 for number in range(7)}),
         ([1000, *[10] * 100], 2, {"0": 4}),
-        ([1000, *[10] * 900], 2, {}),  # the long item starts first, and the others last longer
-        ([7, 7], 4, {}),  # too small
+        ([1000, *[10] * 900], 2, {}),  # the long item starts first and ends first
+        ([7, 7], 4, {}),  # the items are too small to divide
         ([], 2, {}),
     ],
     ids=str,
@@ -119,7 +119,7 @@ def is_step(task: Task, what: str) -> bool:
     return task.piece is not None and task.piece.do == what
 
 
-def test_long_item_is_planned_detected_in_parts_and_joined(job, tmp_path):
+def test_long_item_is_planned_then_detected_in_parts_then_joined(job, tmp_path):
     result, pool = job()
     # Two workers take items in turn.
     assert pool.tried == [LONG, "ccc.mp4", *PARTS, "bb.mp4", LONG, "a.mp4"]
@@ -127,12 +127,12 @@ def test_long_item_is_planned_detected_in_parts_and_joined(job, tmp_path):
     assert result.frames == 3 + 3 * PART_FRAMES
     assert pool.outputs.read_marker(LONG).parts == 3
     assert parts_folders(tmp_path) == []
-    # The cost of every step is counted once: of three short items, and of five steps.
+    # The cost of every step is counted once: three short items, and five steps of the long one.
     assert result.report.ledger.cpu_s == pytest.approx(0.5 * (3 + 5))
     assert result.report.between_s == pytest.approx(0.1 * (3 + 5))
 
 
-def test_label_says_which_part_or_that_parts_are_joined():
+def test_label_of_a_task_says_which_part_or_that_parts_are_joined():
     task = Task(name="a.mp4", path="", version="")
     steps = [Piece(do="plan"), Piece(do="part", number=2, of=8), Piece(do="join", of=8)]
     labels = [replace(task, piece=piece).label for piece in steps]
@@ -164,7 +164,7 @@ def test_progress_counts_parts_of_the_current_items(job):
     [("plan", [LONG, *PARTS, LONG]), ("part", [PARTS[1], LONG]), ("join", [LONG, LONG])],
 )
 def test_lost_step_is_retried_last(job, step, last):
-    """In particular, losing the worker that plans must not end in a single run of the file."""
+    """If the worker that plans is lost, the file must not be processed whole."""
 
     def answers(task, pool):
         fails = is_part(task, 2) if step == "part" else is_step(task, step)
@@ -248,7 +248,7 @@ def test_join_that_falls_back_to_a_single_run_replaces_the_parts(job, tmp_path):
     assert any(note.startswith(f"{LONG}: not split: ") for note in result.notes)
 
 
-def test_removed_joined_results_are_made_again(job, tmp_path):
+def test_joined_results_that_were_removed_are_made_again(job, tmp_path):
     def answers(task, pool):
         if not is_step(task, "join"):
             return None
@@ -293,7 +293,7 @@ def stopped(job, tmp_path):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_resume_keeps_finished_parts(job, stopped, tmp_path, workers):
-    """This also holds for one worker, although a new job with one worker divides nothing."""
+    """A new job with one worker would divide nothing, but a resumed job keeps the parts."""
     messages = []
     result, _ = job(resume=True, workers=workers, watch=Watch(say=messages.append))
     assert result.exit.code == 0

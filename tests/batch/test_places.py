@@ -55,7 +55,7 @@ def record_disk_calls(monkeypatch) -> list[str]:
 
 
 def test_marker_is_synced_before_the_folder_is_renamed(outputs, monkeypatch):
-    """Otherwise a power loss could leave a folder of finished results with an empty marker."""
+    """Otherwise a power loss could leave an empty marker in a folder of finished results."""
     events = record_disk_calls(monkeypatch)
     place_results(TASK, outputs, "d")
     assert events == ["done.json", "renamed", "a folder"]
@@ -82,7 +82,7 @@ def test_next_try_removes_files_of_a_killed_worker(outputs):
 
 
 def test_scratch_folder_is_as_deep_as_the_results_folder(outputs):
-    """Relative paths from a player to its source then stay valid after the rename."""
+    """So the relative path from a player to its video is still valid after the rename."""
     for name in ("a.mp4", "b/a.mp4", "b/c/d/a.mp4"):
         scratch = outputs.begin(name)
         assert len(scratch.parts) == len(outputs.folder(name).parts)

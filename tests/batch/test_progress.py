@@ -62,7 +62,7 @@ def test_rate_covers_the_last_minute_and_unfinished_items(tally, clock):
     for _ in range(100):
         clock.now += 10
         tally.progress(working)
-    assert tally.progress(working).fps is None  # no progress for a minute
+    assert tally.progress(working).fps is None  # no frame in the last minute
     clock.now += 10
     more = [WorkerState(worker=0, state="working", item="a", frames=170)]
     assert tally.progress(more).fps == pytest.approx(1.0, rel=0.2)
@@ -86,7 +86,7 @@ def test_steps_count_as_progress_until_they_are_taken_back(tally, clock):
     tally.take_back(20, 200)
     now = tally.progress([])
     assert (now.frames, now.eta_s) == (0, None)
-    assert now.cpu_hours == pytest.approx(1 / 3600)  # costs are never taken back
+    assert now.cpu_hours == pytest.approx(1 / 3600)  # CPU time of dropped steps still counts
     tally.finish_step(step, 100)
     tally.finish_joined(item(size=300), False, 200)
     assert (tally.progress([]).done, tally.progress([]).left) == (1, 9)
@@ -104,7 +104,7 @@ def test_report_has_totals_of_the_workers(tally):
     assert tally.report([], 40.0).cpu_share is None
 
 
-def test_place_adds_up_the_seconds_of_each_state():
+def test_place_of_a_worker_adds_up_the_seconds_of_each_state():
     place = Place(number=0, since=2.0)
     assert (place.seconds("waiting", 5.0), place.seconds("working", 5.0)) == (3.0, 0.0)
     place.enter("working", 6.0)

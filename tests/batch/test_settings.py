@@ -79,7 +79,7 @@ def test_settings_equal_themselves_after_writing_and_reading(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"job.json", "settings.yaml"}
 
 
-def test_concurrent_shards_all_get_the_settings_of_one(tmp_path):
+def test_concurrent_shards_use_the_settings_of_one_of_them(tmp_path):
     def write(number):
         return write_settings(str(tmp_path), settings(number), first=True)
 
@@ -105,8 +105,8 @@ def test_digest_depends_only_on_options_that_affect_results():
 
     assert digest("runtime", threads=4, concurrency=2, engines_dir="x") == same
     assert digest("loop", sync=True) == same
-    assert digest("network", model="/elsewhere/x.cfg") == same  # the model's hash is compared
-    assert digest("calibration", calibrate_frames=3) == same  # only int8 is calibrated
+    assert digest("network", model="/elsewhere/x.cfg") == same  # only the hash of the model counts
+    assert digest("calibration", calibrate_frames=3) == same  # no effect without int8
     others = [
         digest("runtime", batch=4),
         digest("runtime", precision="int8"),

@@ -58,7 +58,7 @@ def test_job_sorts_photos_and_videos_and_resume_restores_removed_links(tmp_path)
     assert empty.exists()
     assert os.path.samefile(vehicle, tmp_path / "in/a.png")
     marker = tmp_path / "out/files/a.png/done.json"
-    marker.write_text(marker.read_text().replace('"classes"', '"_"'))  # as in version 0.2.0
+    marker.write_text(marker.read_text().replace('"classes"', '"_"'))  # as version 0.2.0 wrote it
     vehicle.unlink()
     again = detect_video(*words, "--sort", "vehicle,other", "--resume", cwd=tmp_path)
     assert again.returncode == 0

@@ -1,4 +1,4 @@
-"""Long files in parts, whose joined outputs equal a single run's; and files that stay whole."""
+"""The joined outputs of a long file's parts equal the outputs of one run. Some files stay whole."""
 
 from __future__ import annotations
 
@@ -125,14 +125,14 @@ def test_rows_of_joined_parts_equal_one_run(
         ({}, 1),
         ({"stride": 3}, 1),
         ({"stride": 4}, 3),  # a batch is as long as a GOP
-        ({"start": "0.5", "duration": "1.31"}, 2),  # neither time is that of a frame
+        ({"start": "0.5", "duration": "1.31"}, 2),  # no frame has either of these times
         ({"start": "0.29", "stride": 5}, 2),
         ({"frames": 37}, 4),
         ({"frames": 15, "stride": 3, "start": "0.2"}, 1),
         ({"frames": 1000}, 7),
     ],
 )
-def test_outputs_are_equal_for_input_options(
+def test_outputs_are_equal_with_options_that_select_frames(
     options: dict, batch: int, folder: Path, tmp_path: Path
 ) -> None:
     saved = ("jsonl", "csv", "coco", "mot", "yolo", "player", "video")
@@ -141,7 +141,7 @@ def test_outputs_are_equal_for_input_options(
 
 
 @pytest.mark.slow
-def test_option_only_detections_gives_equal_rows(folder: Path, tmp_path: Path) -> None:
+def test_rows_are_equal_with_the_option_only_detections(folder: Path, tmp_path: Path) -> None:
     config = make_config("jsonl", "csv", only_detections=True)
     outputs = check_equal(clip(folder, "closed.mp4"), config, tmp_path)
     assert 0 < len(outputs["jsonl"].read_text().splitlines()) < 60
@@ -182,7 +182,7 @@ def check_video(joined: Path, whole: Path, firsts: list[int], folder: Path) -> N
     assert all(
         np.array_equal(one, other) for (_, one), other in zip(shown, part_pictures, strict=True)
     )
-    other, _ = decode_all(whole)  # encoded with other reference frames, so only nearly equal
+    other, _ = decode_all(whole)  # encoded from other reference frames, so nearly equal
     for (_, one), (_, two) in zip(shown, other, strict=True):
         assert np.abs(one.astype(int) - two.astype(int)).mean() < 12
 
@@ -196,7 +196,7 @@ def test_joined_overlay_equals_that_of_one_run(folder: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", NOT_SPLIT)
-def test_file_that_cannot_be_split_has_a_reason(name: str, folder: Path) -> None:
+def test_reason_is_given_for_a_file_that_cannot_be_split(name: str, folder: Path) -> None:
     result = plan(clip(folder, name), make_config("jsonl"))
     assert result.parts == ()
     assert NOT_SPLIT[name][2] in result.why_whole
@@ -214,14 +214,14 @@ def test_file_that_cannot_be_split_has_a_reason(name: str, folder: Path) -> None
         (make_config("jsonl").with_options({"repeat": True}), "only video files"),
     ],
 )
-def test_some_options_keep_a_file_whole(config: Config, reason: str, folder: Path) -> None:
+def test_file_is_not_divided_with_some_options(config: Config, reason: str, folder: Path) -> None:
     path = clip(folder, "closed.mp4")
     assert reason in why_whole(str(path), config)
     assert reason in plan(path, config).why_whole
 
 
 def test_short_file_is_not_surveyed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detector.batch.split.survey_packets", None)  # would fail
+    monkeypatch.setattr("detector.batch.split.survey_packets", None)  # a call would raise
     result = plan_parts(str(clip(folder, "closed.mp4")), make_config("jsonl"), 4)
     assert "two parts" in result.why_whole
 
@@ -393,7 +393,7 @@ def test_join_refuses_changed_results_and_truncated_rows(
 ) -> None:
     with pytest.raises(NotExactError, match=reason):
         join_changed(detected, tmp_path, part, kept, changes)
-    assert not list(tmp_path.glob("out*"))  # not even a partial file
+    assert not list(tmp_path.glob("out*"))  # also no partial file
 
 
 @pytest.mark.slow
@@ -401,8 +401,8 @@ def test_join_refuses_changed_results_and_truncated_rows(
 def test_part_with_unusable_key_frames_is_decoded_from_the_beginning(
     decoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Frames of a periodic refresh are taken for key frames. A decoder that starts at one shows
-    nothing at first, so the part is decoded from the file's beginning."""
+    """The test lets frames of a periodic refresh count as key frames. A decoder that starts at one
+    shows nothing at first, so the part is decoded from the file's beginning."""
     monkeypatch.setattr(_keys.KeyReader, "_judge_h264", lambda *_: _keys.Promise.CLEAN)
     path = write_clip(tmp_path / "in.mp4", **{"bf": "0", "x264-params": REFRESH})
     check_equal(path, make_config("jsonl", decoder=decoder), tmp_path)
@@ -450,7 +450,7 @@ def test_survey_numbers_displayed_frames_and_finds_key_frames(folder: Path) -> N
 
 
 @pytest.mark.slow
-def test_split_check_succeeds_on_six_seconds() -> None:
+def test_split_check_succeeds_on_a_video_of_six_seconds() -> None:
     """By default ``scripts/split_check`` uses a video of twenty minutes."""
     options = "--minutes 0.1 --gop 30 --width 160 --engine ort --precision fp32 --size 256x160"
     script = Path(__file__).parents[2] / "scripts" / "split_check"

@@ -62,7 +62,7 @@ def do(task: Task, model: OpenModel, outputs: LocalOutputs, piece: Piece, **more
 
 
 def do_parts(task: Task, model: OpenModel, outputs: LocalOutputs, count: int) -> list[ItemRecord]:
-    """Detect all parts, the last one first, and return their records."""
+    """Detect all parts, beginning with the last, and return their records."""
     records = [
         do(task, model, outputs, Piece(do="part", number=number, of=count))
         for number in reversed(range(count))
@@ -91,7 +91,7 @@ def run_whole(task: Task, model: OpenModel, place: Path) -> tuple[LocalOutputs, 
 
 @pytest.mark.slow
 def test_parts_are_detected_on_the_canvas_of_their_file(clip, model, outputs, monkeypatch):
-    """Parts run on the model that fits the source, not on the model at its own size."""
+    """Parts run on the model whose canvas fits the file, not on the one with the default canvas."""
     fitting, paths = checksum_model(), []
     monkeypatch.setattr(OpenModel, "loaded_for", lambda _, path: paths.append(path) or fitting)
     for request in fitting.engine.requests:
@@ -183,7 +183,7 @@ def test_damaged_parts_fall_back_to_a_single_run(clip, model, outputs, tmp_path,
         (PLAN, {"skip_still": "1%"}, "--skip-still"),
         (Piece(do="whole", why="it is so"), {}, "it is so"),
     ],
-    ids=["too short", "too few parts", "skip-still", "told to do it whole"],
+    ids=["too short", "too few parts", "skip-still", "job says whole"],
 )
 def test_undivided_item_is_processed_while_planning(clip, model, outputs, piece, options, reason):
     model.config = make_config("jsonl", **options)
@@ -209,7 +209,7 @@ def test_changed_source_raises_and_leaves_no_part(clip, model, outputs, tmp_path
     with pytest.raises(SourceError, match="changed"):
         do(task, model, outputs, Piece(do="part", number=1, of=3))
     assert [path.name for path in parts_folder(outputs).iterdir()] == [pieces.PLAN]
-    # With its new time the file counts as another item, and planning it gives a single run.
+    # With its new time, the file counts as another item, which the worker processes whole.
     assert do(task, model, outputs, PLAN).frames == 60
 
 
@@ -252,7 +252,7 @@ def test_planning_and_joining_report_progress(clip, model, outputs):
     assert set(heartbeats) == {0}
 
 
-def test_worker_without_frames_sends_heartbeats(monkeypatch):
+def test_worker_sends_heartbeats_while_it_has_no_frames(monkeypatch):
     monkeypatch.setattr(worker, "BEAT_S", 0.01)
     parent, own = Pipe()
     reporter = worker._Reporter(own)

@@ -1,5 +1,5 @@
 """Reading videos from a store and writing results to it, over connections that are cut, slow or
-refused. The store is moto's S3 server, on this machine. Also videos of web servers."""
+refused. The store is moto's S3 server, on this machine. Web servers are tested, too."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_each_byte_is_requested_about_once_and_no_copy_is_stored(
     monkeypatch.setattr(_ranges, "CACHED_BLOCKS", 6)
     path = upload(store, tmp_path, frames=100, crf="10")
     size = path.stat().st_size
-    assert size > 20 << 14  # more than the cache holds
+    assert size > 20 << 14  # the file is larger than the cache
     path.unlink()
     progress = []
     outputs = open_outputs(str(tmp_path / "out"))
@@ -214,7 +214,6 @@ def test_missing_object_or_bucket_raises_source_error(store, source, message):
 
 
 def test_playlist_in_a_store_opens_no_other_file(store, wire, tmp_path):
-    """Neither a local file nor another object is opened."""
     clip = write_video(tmp_path / "secret.ts", 3)
     for target in (str(clip), f"http://127.0.0.1:{wire.port}/videos/other.ts"):
         playlist = f"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n{target}\n#EXT-X-ENDLIST\n"

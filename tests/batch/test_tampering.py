@@ -163,7 +163,7 @@ def test_job_refuses_links_in_place_of_its_own_files(outputs, tmp_path, name):
     (tmp_path / "out" / name).symlink_to(tmp_path / "elsewhere/kept.txt")
     with pytest.raises(OutputError, match=f"{name}: is a link"), locked(outputs.place, WHOLE):
         pass
-    with pytest.raises(OutputError, match=name):  # also if the link appears after that check
+    with pytest.raises(OutputError, match=name):  # the link may also appear after the first check
         layout._open_lock(outputs.place, name)
 
 
@@ -229,7 +229,7 @@ def test_full_disk_is_reported_as_disk_full(tmp_path):
             opened.refuse([Failure(source="x", error="y" * 1_000_000, tries=0)])
 
 
-def test_too_many_open_files_is_reported_with_the_limit_to_raise(tmp_path):
+def test_error_for_too_many_open_files_names_the_limit_to_raise(tmp_path):
     message = explain(OSError(errno.EMFILE, "Too many open files"), tmp_path / "x")
     assert message.endswith("Too many open files; raise the limit: ulimit -n 4096")
 

@@ -98,7 +98,7 @@ def detect_video_anew(
 
 
 def cli_runner() -> CliRunner:
-    """Run commands in this process with separate stdout and stderr: click < 8.2 needs an option."""
+    """Return a runner that separates stdout and stderr. Before click 8.2, this needs an option."""
     mixes = "mix_stderr" in inspect.signature(CliRunner).parameters
     return CliRunner(**({"mix_stderr": False} if mixes else {}))
 

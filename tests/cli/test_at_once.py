@@ -112,14 +112,14 @@ def test_simultaneous_runs_share_store_and_runs_folder(inputs: Path, tmp_path: P
     for name in names:
         rows = (tmp_path / "runs" / name / "detections.jsonl").read_text().splitlines()
         assert [json.loads(row)["frame"] for row in rows] == list(range(6))
-    # One graph, its manifest and the layers that ran, built once.
+    # The store has one graph, its manifest, and a list of the executed layers.
     kinds = Counter(path.suffix for path in (tmp_path / "store").iterdir())
     assert kinds == {".onnx": 1, ".json": 2, "": 1}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", ["--run-dir r -o out{}/", "-o x.csv"])
-def test_only_one_simultaneous_run_gets_a_run_dir_or_an_output(
+def test_only_one_of_simultaneous_runs_gets_a_run_dir_or_an_output(
     inputs: Path, tmp_path: Path, shared: str
 ) -> None:
     """The first run lasts until all others have failed."""

@@ -1,6 +1,6 @@
 """Bad input gives one line that says what is wrong and how to fix it, and the documented exit code.
 
-No incomplete file keeps a final name.
+No incomplete file remains under its final name.
 """
 
 import os
@@ -57,7 +57,7 @@ def final_files(folder):
 
 
 def check_clip(source, model, folder):
-    """Run the command over a clip in less than 3 GB of memory, and check what it writes."""
+    """Run the command on a clip. Check its outputs, and that it used less than 3 GB of memory."""
     number = source.name[:2]
     code = 3 if number in REFUSED else 7 if number in DAMAGED else 0
     frames = WHOLE[number] if number in WHOLE else 0 if code == 3 else count_by_ffmpeg(source)
@@ -72,7 +72,7 @@ def check_clip(source, model, folder):
         assert_one_line_error(process, 3, source.name)
         assert list(folder.iterdir()) == [], "a source without a frame leaves nothing behind"
         return
-    assert process.stderr == "", "noise of a library"
+    assert process.stderr == "", "a library wrote to standard error"
     assert summary["frames"]["written"] == summary["frames"]["read"] == frames
     assert len(rows_of(folder / summary["outputs"]["jsonl"])) == frames
     pts = pts_of(folder / summary["outputs"]["video"])
@@ -85,13 +85,13 @@ def check_clip(source, model, folder):
 @pytest.mark.parametrize(
     "number", [night(one) if one == HUGE else one for one in sorted([*REFUSED, *DAMAGED, *WHOLE])]
 )
-def test_damaged_or_odd_clip_is_read_or_refused(folder, model, tmp_path, number):
+def test_damaged_or_unusual_clip_is_read_or_refused(folder, model, tmp_path, number):
     check_clip(make(folder, number), model, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.nightly  # tests/sources/test_nasty_clips.py always reads these clips
-def test_shared_damaged_or_odd_clips_are_read_or_refused(shared, model, tmp_path):
+def test_shared_damaged_or_unusual_clips_are_read_or_refused(shared, model, tmp_path):
     clips = sorted((shared / "data/videos/nasty").glob("[012]*"))
     assert len(clips) == 29
     for source in clips:
@@ -138,9 +138,9 @@ def test_wrong_arguments_are_refused_in_one_line(model, clip, tmp_path, argument
 
 
 @pytest.mark.slow
-def test_too_long_file_name_is_refused(tmp_path):
+def test_file_name_that_is_too_long_is_refused(tmp_path):
     assert_one_line_error(detect_video("x" * 5000, cwd=tmp_path), 3, "more than 255 bytes")
-    write_video(tmp_path / f"{'ü' * 125}.mp4", 3)  # 254 bytes; the session has a shorter name
+    write_video(tmp_path / f"{'ü' * 125}.mp4", 3)  # 254 bytes, so the session gets a shorter name
     process = detect_video(f"{'ü' * 125}.mp4", "--engine", "null", "-o", "short.mp4", cwd=tmp_path)
     assert (process.returncode, process.stderr) == (0, "")
     assert final_files(tmp_path) == ["short.jsonl", "short.mp4", f"{'ü' * 125}.mp4"]

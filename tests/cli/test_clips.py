@@ -75,7 +75,7 @@ def test_both_loops_give_byte_identical_rows(tmp_path, engine, settings):
 
 
 @pytest.mark.slow
-def test_piped_output_is_tables_without_progress_noise(tmp_path):
+def test_piped_output_has_tables_but_no_progress_line(tmp_path):
     process = detect_video(STREET, *QUICK, "--frames", 20, "-v", cwd=tmp_path)
     assert process.stderr == ""
     assert not {"\r", "\x1b"} & {*process.stdout}

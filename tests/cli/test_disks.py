@@ -75,7 +75,7 @@ class SyncRecorder:
         self._rename(source, target)
 
     def _name(self, source: Path, target: Path) -> None:
-        if target.suffix == ".old":  # an earlier folder that is about to be removed
+        if target.suffix == ".old":  # the replaced folder, which will be removed
             return
         self.named.append(target.name)
         for file in [source, *(source.iterdir() if source.is_dir() else ())]:
@@ -180,7 +180,7 @@ def test_run_keeps_files_wherever_its_disk_fills_up(
         codes.append(run(inputs / "in.mp4", *model, "--run-dir", "r"))
         check_disk(disk, codes[-1], users)
     assert set(codes) == {0, 6}
-    assert codes.count(6) >= 15, "most sizes fail, each at another point"
+    assert codes.count(6) >= 15, "a run must fail for most disk sizes, each time at another point"
 
 
 @pytest.mark.slow
@@ -216,7 +216,7 @@ def test_other_commands_keep_files_on_a_full_disk(
 
 @pytest.mark.slow
 def test_full_session_disk_keeps_the_outputs(inputs: Path, disk: Path, tmp_path: Path) -> None:
-    """Outputs are complete and tables are printed even if the session does not fit."""
+    """Outputs are complete and tables are printed even if the session does not fit on the disk."""
     leave_free(disk, PAGE)
     line = (inputs / "in.mp4", "--model", inputs / "x.cfg", "--save", "jsonl")
     process = detect_video(*line, "--run-dir", disk / "run", cwd=tmp_path)

@@ -30,7 +30,7 @@ from tests.live.servers import http
 
 # Options that make a documented command quick, and keep it from writing into the checkout. Other
 # commands get --frames.
-SMALL = ("--size", "160x96")  # for commands that infer many times, at any size
+SMALL = ("--size", "160x96")  # for commands that infer many times and accept any size
 SHORTER = {
     "doctor": [],
     "build": [],
@@ -63,8 +63,8 @@ def command_lines():
 ALL = list(dict.fromkeys(command_lines()))  # without repeats
 CAMERA_LINES = [line for line in ALL if re.search(r"rtsp://|cameras\.yaml|--loop", line)]
 LINES = [line for line in ALL if line not in CAMERA_LINES]
-# These commands measure for seconds and have their own tests. So we run these lines only nightly,
-# and otherwise just parse their options.
+# These commands measure for seconds and have their own tests. We run their lines only nightly;
+# other test runs just parse their options.
 LONG = [line for line in LINES if line.split()[1] in ("compare", "doctor", "profile", "tune")]
 
 
@@ -106,11 +106,11 @@ def test_documented_command_line_runs(material, tmp_path, line):
     for name in re.findall(r"\w+\.pt\b", line):
         random_checkpoint(tmp_path / name)
     words = shlex.split(line)[1:]
-    others = set(command_names()) - {"detect", *SHORTER}  # these are quick without options
+    others = set(command_names()) - {"detect", *SHORTER}  # these commands are quick without options
     short = [] if words[0] in others else SHORTER.get(words[0], ["--frames", 2])
-    if "--target" in words:  # a target that a busy machine reaches
+    if "--target" in words:  # choose a target that a busy machine reaches
         short = [*short, "--target", 1]
-    if words[0] == "report":  # the page reports on a run of one of its earlier commands
+    if words[0] == "report":  # it reports on a run that an earlier command of the page made
         run_ok("in.mp4", "--frames", 2, "--run-dir", words[1], cwd=tmp_path)
     if words[0] == "batch" and {"--resume", "--status"} & set(words):
         run_ok("batch", "videos", "-o", "out", *short, cwd=tmp_path)
@@ -201,7 +201,7 @@ NAMED = re.compile(
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 def test_named_files_exist(page):
-    """Look in the checkout and in ``detector/``. Skip patterns: names with a word in capitals."""
+    """Look in the checkout and in ``detector/``. Names with words in capitals are placeholders."""
     found = NAMED.findall(page.read_text(encoding="utf-8"))
     named = {name for name in found if not re.search("[A-Z]{3,}|[*]", name)}
     roots = (CHECKOUT, CHECKOUT / "detector")
@@ -228,7 +228,7 @@ def test_ultralytics_table_equals_the_suggestions_of_the_command():
     _, _, section = text.partition("## Coming from ultralytics")
     rows = re.findall(r"^\| (`.*) \| (`.*) \|$", section.partition("\n## ")[0], re.M)
     assert len(rows) >= 10
-    for row in rows[1:]:  # the first is about the source, which has no option
+    for row in rows[1:]:  # the first row is about the source, which has no option
         theirs, ours = (re.findall("`([^`]+)`", cell) for cell in row)
         answers = [(HABITS | WORDS)[word].split(",")[0].split(" for ")[0] for word in theirs]
         assert set(answers) == set(ours), row

@@ -13,7 +13,7 @@ from tests.outside_engines import with_engines
 
 
 @pytest.mark.slow
-def test_every_engine_is_tried_and_a_crash_reported(tmp_path):
+def test_every_engine_is_tried_and_a_crash_is_reported(tmp_path):
     process = detect_video("doctor", "--json", cwd=tmp_path, env=with_engines(tmp_path, "crashing"))
     findings = json.loads(process.stdout)
     assert process.returncode == findings["exit"]["code"] == 0, process.stderr
@@ -26,7 +26,7 @@ def test_every_engine_is_tried_and_a_crash_reported(tmp_path):
     assert "SIGSEGV" in engines_found["crashing"]["reason"]
     for engine in engines_found.values():
         assert engine["usable"] or engine["reason"]
-    assert [path.name for path in tmp_path.iterdir()] == ["outside"], "it leaves nothing"
+    assert [path.name for path in tmp_path.iterdir()] == ["outside"], "doctor left a file"
 
 
 @pytest.mark.slow

@@ -31,7 +31,6 @@ def run(source, folder, model, *options):
     ("model", "engine"), [*zip(MODELS, itertools.cycle(["ort", "torch"]), strict=False)]
 )
 def test_run_reports_family_and_input_size(tmp_path, model, engine):
-    """tests/conformance/test_families.py runs every network on every engine."""
     if model[0].endswith(".pt"):
         random_checkpoint(tmp_path / model[0])
     options = "--engine", engine, "--size", "320x192", "--frames", "6"

@@ -66,12 +66,12 @@ OVERWRITES = {
     "cfg": (*BUILD, "-o", "x.cfg"),
     "names": (*BUILD, "--names", "n.txt", "-o", "n.txt"),
     "configuration": (*BUILD, "--config", "c.yaml", "-o", "c.yaml"),
-    "calibration": (*BUILD, "--calibrate", "cal.mp4", "-o", "cal.mp4"),
+    "calibration source": (*BUILD, "--calibrate", "cal.mp4", "-o", "cal.mp4"),
     "picture of the calibration folder": (*BUILD, "--calibrate", "photos", "-o", "photos/a.png"),
     "source": ("in.mp4", *NULL, "-o", "in.mp4"),
-    "names, by detect": ("in.mp4", "--model", "x.cfg", *NULL, "--names", "n.txt", "-o", "n.txt"),
-    "calibration, by detect": ("in.mp4", *NULL, "--calibrate", "cal.mp4", "-o", "cal.mp4"),
-    "source, by profile": ("profile", "in.mp4", *NULL, "--only", "loop", "-o", "in.mp4"),
+    "names in a run": ("in.mp4", "--model", "x.cfg", *NULL, "--names", "n.txt", "-o", "n.txt"),
+    "calibration source in a run": ("in.mp4", *NULL, "--calibrate", "cal.mp4", "-o", "cal.mp4"),
+    "source of a profile": ("profile", "in.mp4", *NULL, "--only", "loop", "-o", "in.mp4"),
 }
 
 
@@ -108,7 +108,7 @@ def test_external_data_of_a_model_is_refused_as_output(here: Path) -> None:
         assert tree(here) == before
 
 
-def test_output_does_not_replace_a_later_source(here: Path) -> None:
+def test_output_does_not_replace_a_source_that_is_read_later(here: Path) -> None:
     (here / "out").mkdir()
     write_video(here / "out/in-null-detected.mp4", 3)
     before = (here / "out/in-null-detected.mp4").read_bytes()
@@ -117,7 +117,7 @@ def test_output_does_not_replace_a_later_source(here: Path) -> None:
     assert (here / "out/in-null-detected.mp4").read_bytes() == before
 
 
-def test_numbered_output_name_is_explained(here: Path) -> None:
+def test_number_in_an_output_name_is_explained(here: Path) -> None:
     words = [["in.mp4", *map(str, NULL), "--conf", conf] for conf in ("0.3", "0.4")]
     assert ["is kept:" in invoke(*one).stdout for one in words] == [False, True]
 
@@ -213,7 +213,7 @@ def test_failed_start_keeps_the_earlier_session(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_forged_list_removes_nothing_outside(here: Path) -> None:
+def test_forged_list_of_files_removes_nothing_outside_the_session(here: Path) -> None:
     run_dir = session(here / "o")
     (here / "away").mkdir()
     (here / "away/a.json").write_text("precious")
@@ -231,7 +231,7 @@ def test_eval_does_not_overwrite_the_detections(here: Path) -> None:
     run_dir = session(here / "r")
     before = tree(run_dir)["detections.jsonl"]
     scored = ("eval", "labels.json", "--detections", "r/detections.jsonl", "--run-dir", "r")
-    assert run(*scored) in (2, 3)  # 3: the detections are of another clip, if that is checked first
+    assert run(*scored) in (2, 3)  # 3 if it first checks that the detections belong to another clip
     assert tree(run_dir)["detections.jsonl"] == before
 
 
@@ -268,7 +268,7 @@ def test_dev_null_as_output_writes_nothing(here: Path) -> None:
     assert not list(here.glob("*detected*"))
 
 
-def test_dangling_link_is_written_through(here: Path) -> None:
+def test_output_to_a_dangling_link_is_written_to_its_target(here: Path) -> None:
     for link, target in (
         ("l.mp4", "there.mp4"),
         ("l.onnx", "there.onnx"),
@@ -300,7 +300,7 @@ def test_unwritable_output_is_refused_before_the_run(here: Path, output: str) ->
 
 
 @pytest.mark.slow
-def test_pipe_or_folder_is_refused_for_a_file(here: Path) -> None:
+def test_pipe_or_folder_is_refused_as_an_output_file(here: Path) -> None:
     os.mkfifo("pipe.onnx")
     session(here / "o")
     for output in ("pipe.onnx", "photos"):

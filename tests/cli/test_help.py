@@ -40,7 +40,7 @@ def test_help_imports_nothing_heavy(arguments):
     command = [sys.executable, "-X", "importtime", "-m", "detector", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     imported = {*re.findall(r"\| +(\w+)[.\w]*$", done.stderr, re.M)}
-    assert "click" in imported, "imports were recorded"
+    assert "click" in imported, "the list of imports is empty"
     assert imported & set(HEAVY) <= {"yaml"}
 
 
@@ -121,7 +121,7 @@ def test_main_help_fits_a_screen():
 
 
 @pytest.mark.parametrize("command", [(), ("detect",), ("compare",)], ids=str)
-def test_help_of_a_group_or_option(command):
+def test_help_can_be_limited_to_a_group_or_an_option(command):
     whole = help_of_words(*command, "--help", "all").output
     selection = help_of_words(*command, "--help", "selection").output
     assert "--max-det" in selection
@@ -246,8 +246,7 @@ def test_ultralytics_commands_are_translated(theirs, monkeypatch, tmp_path):
     HABITS,
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_options_of_other_programs_name_ours(words, answer, monkeypatch, tmp_path):
-    """Run in this process, since the words are refused before anything is loaded."""
+def test_error_for_an_option_of_another_program_names_ours(words, answer, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     code, message = refusal_of(words)
     assert answer in message
@@ -275,7 +274,7 @@ def refusal_of(words):
     raise AssertionError("it ran")
 
 
-def test_word_after_classes_may_be_a_source(tmp_path, monkeypatch):
+def test_word_after_a_list_of_classes_may_be_a_source(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     context = click.Context(click.Command("detect"))
     for words in (["--classes", "person", "0"], ["rtsp://a/b", "--classes", "2", "0"]):
@@ -313,7 +312,7 @@ def test_help_of_every_command_fits_a_screen(name):
         assert len(lines) <= 60 or width != 80
 
 
-def test_command_config_show_prints_value_and_origin(tmp_path):
+def test_config_show_prints_each_value_and_its_origin(tmp_path):
     own = tmp_path / "own.yaml"
     own.write_text("conf: 0.4\nsize: 320x192\n", encoding="utf-8")
     words = ["config", "show", "--config", str(own), "--iou", "0.6", "--json"]
@@ -419,7 +418,7 @@ def test_bash_uses_the_completion_script(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["in.mp4", "--confi", "1"], "detect-video --help"),  # the user did not type detect
+        (["in.mp4", "--confi", "1"], "detect-video --help"),  # the user did not type ``detect``
         (["batch", "in.mp4"], "detect-video batch --help"),
         (["models", "show"], "detect-video models show --help"),
         (["completion"], "detect-video completion --help"),

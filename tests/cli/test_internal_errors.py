@@ -42,7 +42,7 @@ def test_traceback_of_a_run_is_in_its_session(here: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("folder", ["cache", "tmp"])
-def test_traceback_outside_of_runs_is_in_the_cache_or_else_a_temporary_file(
+def test_traceback_outside_of_runs_is_in_the_cache_or_in_a_temporary_file(
     here: Path, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
     if folder == "tmp":

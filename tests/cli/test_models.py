@@ -43,7 +43,7 @@ def test_models_are_listed(tmp_path):
 
 
 @pytest.mark.slow
-def test_listed_model_figures_equal_counted_ones():
+def test_listed_figures_of_a_model_equal_our_own_counts():
     for row in listing():
         if known_model(row["name"]).path.suffix == ".cfg":
             counted = facts(ModelRequest(row["name"]))
@@ -60,8 +60,7 @@ def test_required_models_are_known():
     assert tiny.sha256 == "cf9fbfd0f6d4869b35762f56100f50ed05268084078805f0e7989efe5bb8ca87"
 
 
-def test_packaged_yolov4_tiny_equals_the_official_one(shared):
-    """Compare the layers of our description with those of the official cfg."""
+def test_packaged_yolov4_tiny_has_the_layers_of_the_official_cfg(shared):
     plans = []
     for path in (known_model("yolov4-tiny").path, shared / "data/weights/yolov4-tiny.cfg"):
         sections, _ = read_cfg(path)
@@ -129,7 +128,7 @@ def test_wrong_arguments_of_models_are_refused_in_one_line(tmp_path, arguments, 
 
 @pytest.mark.slow
 def test_run_reports_the_recognised_family(tmp_path):
-    """The family is in the summary and in the output. The file has a fixed batch of 1."""
+    """The summary and the printed text name the family. The file has a fixed batch of 1."""
     model = exports.yolox().save(tmp_path / "nano.onnx", STATED)
     process = run_ok(
         STREET, "--model", model, "--frames", 6, "--batch", 4, "--engine", "ort", cwd=tmp_path

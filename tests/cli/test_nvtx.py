@@ -67,7 +67,6 @@ def test_each_stage_call_has_one_range(tmp_path, probe, more):
 
 @pytest.mark.slow
 def test_ranges_are_closed_when_a_stage_raises(tmp_path, probe):
-    """The engine fails on the sixth inference of the run."""
     log = tmp_path / "nvtx.log"
     (tmp_path / "sitecustomize.py").write_text(
         "import detector.core.engines.null as null\n"

@@ -119,7 +119,7 @@ def test_rows_have_the_times_of_their_pictures(shots: Path, tmp_path: Path, sync
         assert list(row["times_ms"]) == ["read", "preprocess", "infer", "head", "nms"]
     infer = [row["times_ms"]["infer"] for row in rows]
     assert (infer[0], infer[2]) == (infer[1], infer[3])
-    # Their sum equals the ledger's time, except for rounding to microseconds.
+    # The times add up to the ledger's time, except for rounding to microseconds.
     assert sum(infer) == pytest.approx(1e3 * result.summary.stages["infer"].busy_s, abs=0.005)
     with open(result.summary.each[0].outputs["csv"], newline="") as file:
         head = next(csv.reader(file))
@@ -143,7 +143,7 @@ def test_csv_times_are_in_the_right_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options", [{"save": ("pictures",)}, {"output": "x.mp4", "save": ("video",)}]
 )
-def test_times_need_an_output_with_rows(options: dict) -> None:
+def test_save_times_requires_an_output_with_rows(options: dict) -> None:
     OutputPlan(OutputConfig(save_times=True), ["in.mp4"])
     OutputPlan(OutputConfig(save_times=True, output="x.csv"), ["in.mp4"])
     OutputPlan(OutputConfig(save_times=True, save=("pictures", "csv")), ["a.jpg"])
@@ -151,6 +151,6 @@ def test_times_need_an_output_with_rows(options: dict) -> None:
         OutputPlan(OutputConfig(save_times=True, **options), ["in.mp4"])
 
 
-def test_times_need_instruments() -> None:
+def test_save_times_requires_instruments() -> None:
     with pytest.raises(UsageError, match="--save-times"):
         PlanDraft.of(resolve_config(None, {"save_times": True, "instruments": False}))

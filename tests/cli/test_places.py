@@ -54,7 +54,7 @@ def test_pipe_is_read_and_a_silent_one_can_be_interrupted(tmp_path, option):
         [*COMMAND, *RUN.split(), option, "pipe"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
     )
     wait_for(lambda: handles_signals(process_at_pipe.pid))
-    time.sleep(1)  # usually it waits for the pipe by now
+    time.sleep(1)  # by now, the command usually waits for the pipe
     assert process_at_pipe.poll() is None
     process_at_pipe.send_signal(signal.SIGTERM)
     _, stderr = process_at_pipe.communicate(timeout=240)
@@ -95,7 +95,7 @@ def test_too_few_open_files_are_reported(tmp_path):
     assert_one_line_error(process, 5, "ulimit -n is 4")
 
 
-# Limits on threads do not apply to root. This account keeps only root's access to files.
+# Root has no limit on threads, so use another account, which keeps only root's access to files.
 CAPABILITIES = "-all,+dac_override,+dac_read_search"
 ANOTHER_ACCOUNT = (
     *("setpriv", "--reuid=65533", "--regid=65533", "--clear-groups"),
@@ -105,7 +105,7 @@ ANOTHER_ACCOUNT = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 3])
-def test_too_few_threads_exit_5_and_not_as_interrupted(tmp_path, threads):
+def test_too_few_threads_exit_5_and_not_130(tmp_path, threads):
     """OpenBLAS raises SIGINT if its threads cannot start."""
     if os.geteuid() or not shutil.which("setpriv"):
         pytest.skip("machine: only root can become another account")

@@ -45,8 +45,7 @@ PRINTERS = {
 
 
 @pytest.mark.slow
-def test_only_one_module_prints():
-    """A single module prints, so that all text is escaped."""
+def test_only_the_module_that_escapes_text_prints():
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         calls = {
@@ -73,7 +72,7 @@ def test_printable_escapes_control_characters():
 @pytest.mark.parametrize(
     "text", ["", "a", "=1", "'=1", "''=1", "'a", "+", "-1", "@", "\t", "\r", "a=1", "'"]
 )
-def test_csv_cell_never_starts_a_formula_and_round_trips(text):
+def test_csv_cell_is_never_a_formula_and_can_be_read_back(text):
     assert as_cell(text)[:1] not in tuple("=+-@\t\r")
     assert from_cell(as_cell(text)) == text
 
@@ -140,7 +139,9 @@ def test_unencodable_letter_is_escaped(tmp_path):
         ["profile", "--nsys", EVIL],
     ],
 )
-def test_error_with_an_evil_name_is_one_printable_line(command, tmp_path, monkeypatch):
+def test_error_with_control_characters_in_a_name_is_one_printable_line(
+    command, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     with contextlib.suppress(FileNotFoundError):
         code, output = run(command)
@@ -159,8 +160,7 @@ NAMES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
-def test_run_with_an_odd_name_can_be_reported(name, tmp_path, monkeypatch):
-    """Write the report in every format, and read the name back from the files."""
+def test_run_of_a_source_with_an_unusual_name_can_be_reported(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copy(CHECKOUT / "videos/street.mp4", name)
     code, output = run(
@@ -207,5 +207,5 @@ def test_output_is_printed_on_a_terminal_with_another_encoding(more, tmp_path):
 def test_forced_terminal_gets_live_progress(tmp_path, forced):
     write_video(tmp_path / "in.mp4", 9)
     done = run_ok("in.mp4", "--engine", "null", "--no-video", cwd=tmp_path, env=forced)
-    hides_cursor = "\x1b[?25l" in done.stdout  # rich hides it while it redraws a line
+    hides_cursor = "\x1b[?25l" in done.stdout  # rich hides the cursor while it redraws a line
     assert hides_cursor == bool(forced)

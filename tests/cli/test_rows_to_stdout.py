@@ -62,7 +62,7 @@ def test_requested_files_are_written_too(tmp_path: Path, clip: Path) -> None:
 
 
 @pytest.mark.parametrize("words", ["--json", "--save jsonl,csv", "--lead 3", "profile", "compare"])
-def test_contradicting_options_and_commands_without_rows_refuse_stdout(
+def test_stdout_is_refused_with_contradicting_options_and_by_other_commands(
     words: str, tmp_path: Path, clip: Path
 ) -> None:
     arguments = (*words.split(), clip, "--model", "none.onnx", "-o", "-")
@@ -73,8 +73,7 @@ def test_contradicting_options_and_commands_without_rows_refuse_stdout(
 
 
 @pytest.mark.slow
-def test_rows_are_written_while_the_input_is_open(tmp_path: Path, clip: Path) -> None:
-    """The first rows are written before the video ends."""
+def test_first_rows_are_written_before_the_input_ends(tmp_path: Path, clip: Path) -> None:
     data = clip.read_bytes()
     reading, writing = os.pipe()
     fork = start("-", "--engine", "null", "-o", "-", "--quiet", cwd=tmp_path, stdin=reading)
@@ -114,7 +113,7 @@ def test_each_row_is_written_immediately() -> None:
     os.close(writing)
 
 
-def test_reader_that_leaves_is_reported_once() -> None:
+def test_pipe_closed_by_its_reader_is_reported_once() -> None:
     reading, writing = os.pipe()
     left: list[str] = []
     sink = streamed(writing, left)
@@ -125,8 +124,7 @@ def test_reader_that_leaves_is_reported_once() -> None:
     os.close(writing)
 
 
-def test_full_file_contains_complete_rows(tmp_path: Path) -> None:
-    """A limit on the file's size interrupts a write."""
+def test_file_that_reached_its_size_limit_contains_complete_rows(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -190,13 +188,15 @@ def test_output_must_fit_at_least_one_source(tmp_path):
     config = OutputConfig(save=("overlay",))
     with pytest.raises(UsageError, match=r"needs a video, but .*a\.png"):
         OutputPlan(config, [pictures, pictures]).check_sources(None)
-    OutputPlan(config, [pictures, clip]).check_sources(None)  # the picture gets a note
+    OutputPlan(config, [pictures, clip]).check_sources(
+        None
+    )  # fits the clip; the picture only causes a note
     OutputPlan(config, [clip]).check_sources(None)
     with pytest.raises(UsageError, match=r"is pictures; use --save pictures,yolo$"):
         OutputPlan(OutputConfig(save=("video", "yolo")), [pictures]).check_sources(None)
 
 
-def test_error_is_a_document_with_json(tmp_path):
+def test_error_with_the_option_json_is_a_json_document(tmp_path):
     done = detect_video("nothing-*.mp4", "--json", cwd=tmp_path)
     assert json.loads(done.stdout)["exit"]["code"] == done.returncode == 3
     assert json.loads(done.stdout)["exit"]["reason"] in done.stderr

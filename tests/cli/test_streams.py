@@ -33,7 +33,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_standard_output_taken_for_rows_receives_no_other_text():
+def test_standard_output_that_is_reserved_for_rows_gets_no_other_text():
     done = python(
         "import os\n"
         "from detector.core.cli.printing import take_standard_output\n"
@@ -120,7 +120,7 @@ def test_json_document_is_alone_on_standard_output(tmp_path):
 
 
 @pytest.mark.slow
-def test_option_quiet_does_not_hide_a_damaged_source(tmp_path):
+def test_damaged_source_is_reported_even_with_quiet(tmp_path):
     clip = make(tmp_path, "05")
     process = detect_video(clip, "--engine", "null", "--quiet", "--save", "jsonl", cwd=tmp_path)
     assert process.stdout == ""

@@ -58,7 +58,7 @@ def reference(tmp_path_factory) -> list[list[dict]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", PACKAGES)
 @pytest.mark.parametrize("major", MAJORS)
-def test_detections_equal_onnx_runtimes(monkeypatch, reference, major, memory):
+def test_detections_are_the_same_as_with_onnx_runtime(monkeypatch, reference, major, memory):
     machine = install_fake_tensorrt(monkeypatch, major, memory)
     words = (STREET, *"--engine trt --no-video --batch 2 --device-memory".split(), memory)
     summary = run(*words, "--frames", 8)
@@ -68,7 +68,7 @@ def test_detections_equal_onnx_runtimes(monkeypatch, reference, major, memory):
     assert f"device memory by {memory}" in " ".join(summary["notes"])
     assert summary["fps"]["device"] > 0
     run(*words, "--frames", 1)
-    assert len(machine.fake.builds) == 1  # the plan was kept
+    assert len(machine.fake.builds) == 1  # the second run reuses the plan
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_summary_reports_whether_the_precision_took_effect(
     assert counts[0] == pytest.approx(counts[1], rel=0.1)
     if precision == "int8":
         machine.fake.int8_kernels = False
-        summary = run(*asked, "--engine-options", "level=1")  # another plan
+        summary = run(*asked, "--engine-options", "level=1")  # builds another plan
         assert "executed as fp32 100%" in summary["precision_effect"]
 
 
@@ -109,7 +109,7 @@ def test_auto_chooses_trt_with_a_reason(monkeypatch, reference):
         "cfg: yolov4-tiny-person-vehicle.cfg\nnames: the.names\nsize: 608x352\n",
     ],
 )
-def test_users_plan_with_a_yaml_file_is_read(monkeypatch, place, reference, yaml):
+def test_plan_of_the_user_with_a_yaml_file_is_read(monkeypatch, place, reference, yaml):
     """Run ``detect-video in.mp4 --engine trt --model NAME.trt --config NAME.yaml``.
 
     The plan is that of the model street, which the user has renamed and put into another folder.
@@ -165,7 +165,7 @@ def test_plan_is_loaded_on_the_chosen_gpu(monkeypatch, place, reference):
     assert_one_line(result, 5, "x.trt: a plan of TensorRT runs on a GPU: --device cpu is not a GPU")
 
 
-def test_plan_on_another_engine_names_the_fix(monkeypatch, place):
+def test_error_for_a_plan_on_another_engine_names_the_fix(monkeypatch, place):
     (place / "x.trt").write_bytes(b"ftrt")
     for engine in ("ort", "torch", "null"):
         result = invoke(STREET, "--engine", engine, "--model", "x.trt")
@@ -179,7 +179,7 @@ def test_missing_tensorrt_or_driver_exits_5(place):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("major", MAJORS)
-def test_detector_call_equals_onnx_runtimes(monkeypatch, place, major):
+def test_detector_returns_the_detections_of_onnx_runtime(monkeypatch, place, major):
     install_fake_tensorrt(monkeypatch, major)
     capture, found = cv2.VideoCapture(str(STREET)), 0
     with (

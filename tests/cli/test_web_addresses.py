@@ -143,7 +143,7 @@ def test_several_urls_have_separate_outputs(web, out):
     process = detect_video(
         *(web.url("/a.jpg"), web.url("/clip.mp4"), web.url("/gone.mp4")), *NULL, cwd=out
     )
-    assert process.returncode == 3  # as for a missing file
+    assert process.returncode == 3  # the same code as for a missing file
     assert [one["frames"]["written"] for one in summary(process)["sources"]] == [1, 50, 0]
     assert {"a-null-detected.jpg", "clip-null-detected.mp4"} <= set(os.listdir(out))
 
@@ -205,7 +205,7 @@ def test_stream_without_a_length_is_reported_as_live(tmp_path, out):
 
 
 @pytest.mark.slow
-def test_server_for_one_client_is_connected_once(tmp_path, out):
+def test_server_that_accepts_one_client_is_connected_once(tmp_path, out):
     """``ffmpeg -listen 1`` ends when its client disconnects, so we must not probe it first."""
     clip = make_clip(tmp_path / "clip.mp4")
     url = f"http://127.0.0.1:{free_port()}/x"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 DOTS = ("--model", "dots.onnx", "--engine", "ort")
 STREET = ("videos/street.mp4",)
-ENGINES = "{engines}"  # this test run's own folder of built engine files, instead of the checkout's
+ENGINES = "{engines}"  # a folder for the engine files that this test run builds
 RUN = "runs/clip-ort"
 
 
@@ -15,9 +15,9 @@ class Command:
     name: str
     argv: tuple[str, ...]
     inputs: tuple[str, ...] = ()
-    read: tuple[str, ...] = ()  # globs of files whose content is recorded, not only their name
-    near: bool = False  # a real network: its numbers differ in the last digits between CPUs
-    after: str | None = None  # name of an earlier command, in a copy of whose folder this one runs
+    read: tuple[str, ...] = ()  # globs: the content of these files is recorded, not just the name
+    near: bool = False  # the network is a real one: its last digits differ between CPUs
+    after: str | None = None  # name of an earlier command; this one runs in a copy of its folder
     needs: tuple[str, ...] = ()  # required libraries
     slow: bool = False  # takes many seconds, so it starts first
 
@@ -146,7 +146,7 @@ OTHERS = [
           ("table", ("-o", "-"), ()),
       ]),
     _detect("second-run", "clip.mkv", *DOTS, "--sync", "--no-video", "--run-dir", "runs/second", after="sync"),
-    # Not in the folder of profile, where the page exists already.
+    # This runs after second-run, since the folder of ``profile`` already contains the page.
     Command("report-html", ("report", "runs/second", "--format", "html"), after="second-run"),
     Command("diff", ("diff", RUN, "runs/second", "--json"), after="second-run"),
     Command("diff-gate", ("diff", RUN, RUN, "--max-regression", "2000%", "--json"), after="sync"),

@@ -84,7 +84,8 @@ def _alike(path: str, recorded: Any, observed: Any, command: Command) -> bool:
         and observed.startswith(MASKED)
     ):
         kinds, others = (set(one.removeprefix(MASKED).split("|")) for one in (recorded, observed))
-        # They match if they share a type. If one has only null, it is enough that both have null.
+        # Two sets of types match if they share a type other than null. If one of them contains
+        # only null, the other must contain null, too.
         values, other_values = kinds - {"null"}, others - {"null"}
         return bool(values & other_values if values and other_values else kinds & others)
     mask = mask_of(path, command.name, command.near, False)

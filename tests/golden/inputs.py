@@ -1,8 +1,8 @@
 """Input files of the command lines. Every maker writes one file, with the same pixels each time.
 
-The network ``dots.onnx`` returns three fixed boxes, scored by the largest red, green and blue of
-the picture, so rows are equal on every CPU. Clips are lossless and flat in colour, so decoded
-pixels are equal too.
+The network ``dots.onnx`` returns three fixed boxes. Their scores are computed from the picture's
+largest red, green and blue values, so rows are equal on every CPU. Clips are lossless and flat in
+colour, so decoded pixels are equal too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.models import exports
 from tests.networks import cfg_text
 
 CHECKOUT = Path(__file__).parents[2]
-SIDE, CELLS = 64, 84  # pixels of the network's input; its cells at strides 8, 16 and 32
+SIDE, CELLS = 64, 84  # side of the input in pixels; cells at strides 8, 16, 32 together
 BOXES = ((20, 30, 10, 20), (21, 30, 10, 20), (44, 20, 16, 8))  # cx, cy, w, h; the first two overlap
 WEIGHTS = ((1.0, 0.5, 0.25), (0.25, 0.9, 0.25), (0.1, 0.1, 0.8))  # weights of red, green, blue
 

@@ -31,7 +31,7 @@ class Mask:
 
 
 SENTENCE = "a sentence: its words may change, its key may not"
-TIME = "measured time, or made of it"
+TIME = "a measured time, or computed from one"
 
 MASKS = [
     Mask("keys", "environment", "the machine and its libraries"),
@@ -46,7 +46,7 @@ MASKS = [
     Mask(
         "type",
         "video.decoder",
-        "how many frames cv2 gave before its FFmpeg complained: it decodes ahead in threads",
+        "cv2 decodes ahead in threads, so it varies after how many frames FFmpeg complains",
         only="truncated",
     ),
     # ---- sentences
@@ -100,10 +100,10 @@ MASKS = [
     Mask(
         "may",
         "critical_path.frames frames",
-        "the critical path crosses as many as it happens to",
+        "the number of frames on the critical path varies",
         only="profile",
     ),
-    Mask("may", "critical_path.frames", "the critical path crosses as many as it happens to"),
+    Mask("may", "critical_path.frames", "the number of frames on the critical path varies"),
     Mask(
         "each",
         "*.samples samples changes *.changes",
@@ -137,7 +137,7 @@ MASKS = [
         "may",
         "*.gflops_s *.gbytes_s *.intensity *.utilisation *.bound gflops_s intensity utilisation "
         "bound bytes *.bytes",
-        "rates of the machine, or made of the layers that the engine chose",
+        "rates of the machine, or computed from the layers that the engine chose",
         only="profile-layers",
     ),
     Mask("keys", "counters", "the system decides whether counters may be read", only="profile"),
@@ -150,7 +150,7 @@ MASKS = [
     Mask(
         "keys",
         "overhead",
-        "passes that the system allows",
+        "contains only the passes that the system allows",
         only="profile profile-layers report-json",
     ),
     # ---- machine, versions, places
@@ -170,7 +170,7 @@ MASKS = [
     Mask(
         "keys",
         "precision_executed *.precision_executed",
-        "what the engine made of the layers on this CPU",
+        "the engine chooses the layers' precisions for this CPU",
     ),
     # ---- real networks
     Mask(

@@ -151,7 +151,7 @@ def _trace(path: Path) -> Any:
 
 
 def _table(path: Path, command: Command) -> Any:
-    """Return the rows of a CSV; only the header of a report's, which contains measurements."""
+    """Return the rows of a CSV. A report's CSV contains measurements, so return its header only."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.reader(file))
     return rows[:1] if command.name.startswith("report") else rows

@@ -14,7 +14,7 @@ from tests.golden.inputs import put
 from tests.lab.profile.budgets import with_short_budgets
 
 BY_NAME = {command.name: command for command in COMMANDS}
-# One run of each command and of each engine, in a new interpreter. The other runs are forks of a
+# For each command and each engine, one run uses a new interpreter. The other runs are forks of a
 # process that has imported everything (tests/forked.py).
 NEW_INTERPRETER = {
     "default-outputs", "engine-torch", "engine-openvino", "engine-null", "profile", "compare",
@@ -22,7 +22,7 @@ NEW_INTERPRETER = {
     "version", "no-argument", "text-as-video",
 }  # fmt: skip
 
-# These measure layers and peaks for seconds. The figures are masked, so short budgets suffice.
+# These commands measure layers and peaks for seconds. Short budgets suffice: figures are masked.
 MEASURING = {"profile-layers"}
 
 
@@ -81,7 +81,7 @@ class Runner:
             folder.mkdir()
         else:
             shutil.copytree(self._futures[command.after].result().folder, folder)
-        # A clip made again has another sha256, so a command that runs after another keeps its clip.
+        # A new clip would have another sha256, so a command with ``after`` uses the copied clip.
         for name in command.inputs if command.after is None else ():
             put(name, folder)
         before = files_in(folder)

@@ -1,4 +1,4 @@
-"""Functions of ``eval``: mapped labels and heads, frames with labels, and one session per row."""
+"""Functions of ``eval`` for mapped classes, for labels of frames, and for sessions of rows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_labels_are_mapped_to_targets():
     picture = map_labels(labels(*rows), BOUND)
     assert picture.boxes.tolist() == [A, B, A, C]  # class 4 has no target
     assert picture.class_ids.tolist() == [1, 1, 0, 1]
-    assert picture.ignored.tolist() == [False, True, False, False]  # a crowd stays one
+    assert picture.ignored.tolist() == [False, True, False, False]  # a crowd stays a crowd
     assert picture.crowd.tolist() == [False, False, True, True]
 
 
@@ -55,7 +55,7 @@ def test_labels_are_mapped_to_targets():
         ({3}, set(), 0),  # a picture labelled for an ignored class counts for nothing
     ],
 )
-def test_picture_is_scored_only_for_its_labelled_classes(labelled_classes, scored, boxes):
+def test_picture_counts_only_for_the_classes_it_was_labelled_for(labelled_classes, scored, boxes):
     labelled_classes = None if labelled_classes is None else frozenset(labelled_classes)
     picture = map_labels(labels((A, 0, False), (B, 1, False), labelled=labelled_classes), BOUND)
     assert picture.labelled == (None if scored is None else frozenset(scored))
@@ -65,7 +65,7 @@ def test_picture_is_scored_only_for_its_labelled_classes(labelled_classes, score
 def test_coco_results_have_the_ids_of_the_labels():
     dataset = Dataset("x", "coco", (), [labels()], category_ids={0: 1, 1: 3, 2: 6, 3: 2})
     scores = np.array([0.5, 0.25], np.float32)
-    boxes = np.array([[0, 0, 10.015625, 10], B], np.float32)  # scored and written with all digits
+    boxes = np.array([[0, 0, 10.015625, 10], B], np.float32)  # written with all digits
     found = Detections(boxes, scores, np.array([0, 1]), BOUND.targets)
     text, notes = list_coco_results(dataset, BOUND, [0], [found])
     assert json.loads(text) == [
@@ -108,7 +108,7 @@ def test_network_gets_a_head_with_the_mapped_classes(tmp_path, merged, needs_nms
     assert found.scores.tolist() == pytest.approx([0.6 if merged else 0.3])
 
 
-def test_impossible_class_id_is_an_error():
+def test_unknown_class_id_is_an_error():
     """Average precision needs the score of the class, and an unknown class has no score."""
     study = Study(dataset(labels((A, 0, False))), None)
     wrong = Candidates(np.float32([[10, 10, 50, 60]]), np.float32([0.9]), np.int64([-1]))
@@ -160,7 +160,7 @@ def test_each_engine_and_number_of_tiles_has_its_own_session(engines, tiles, row
             evaluation.list_configs(config, *wrong)
 
 
-def test_engine_of_a_plain_run_is_scored_too(monkeypatch):
+def test_engine_of_a_run_without_options_is_scored_too(monkeypatch):
     from detector.core.engines import _ranking
     from detector.core.run import loading
     from detector.core.run.choose import EngineChoice

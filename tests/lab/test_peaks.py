@@ -44,12 +44,12 @@ def short(monkeypatch):
     [(0, 100.0), (1000, 100.0), (10_001, 40.0), (1_000_000, 10.0), (10**9, 10.0)],
 )
 def test_bandwidth_depends_on_the_working_set(touched, rate):
-    """A smaller working set is taken to be at least as fast as a larger one."""
+    """For a smaller working set, the bandwidth is at least as high as for a larger one."""
     assert SOME.bandwidth_at(touched) == rate
     assert replace(SOME, bandwidths=()).bandwidth_at(touched) == 10.0
 
 
-def test_bandwidth_of_more_threads_is_ignored():
+def test_bandwidth_of_another_number_of_threads_is_ignored():
     wide = Bandwidth(bytes=10**9, threads=2, gbytes_s=500.0, spread=0.0)
     combined = replace(SOME, bandwidths=(*CURVE, wide))
     assert combined.bandwidth_at(100) == 100.0
@@ -64,7 +64,7 @@ def test_higher_peaks_of_two_measurements_are_kept():
         assert combined.bandwidths[0].gbytes_s == 80.0
 
 
-def test_sizes_double_up_to_the_memory_limit(monkeypatch):
+def test_measured_sizes_double_up_to_the_memory_limit(monkeypatch):
     assert caches.list_sizes(1 << 16) == [1 << 14, 1 << 15, 1 << 16]
     monkeypatch.setattr(caches, "machine_bytes", lambda: caches.MEMORY_PARTS << 15)
     assert caches.list_sizes(1 << 30) == [1 << 14, 1 << 15]
@@ -122,16 +122,16 @@ def test_convolutions_of_an_engine_are_timed(engine, precision, short):
     peaks_found = kernels.measure(engine, precision, 1, {})
     if precision == "bf16" and not openvino_has_bf16():
         precision = "fp32"  # OpenVINO runs fp32 instead if the CPU lacks bf16
-    # Reorders, pools and DequantizeLinear are not credited with the work.
+    # No reorder, pool or DequantizeLinear node counts as having done the work of a convolution.
     assert set(peaks_found) == {"fp32", precision}
     assert all(str(engines.find(engine).library) in one.by for one in peaks_found.values())
-    # A layer that seems too fast was credited with a neighbour's work. Per cycle, a core does 4096
-    # int8 operations with AMX, and 64 of float32 with one unit of AVX-512: 64 times as many.
+    # If a layer seems too fast, the work of a neighbour was counted as its own. Per cycle, a core
+    # does 4096 int8 operations with AMX, 64 times as many as of float32 with one AVX-512 unit.
     assert peaks_found[precision].gflops_s < 64 * peaks_found["fp32"].gflops_s < 1e5
 
 
 @pytest.mark.slow
-def test_dequantize_node_is_not_taken_for_the_convolution():
+def test_dequantize_node_does_not_count_as_the_convolution():
     """In an int8 graph, the DequantizeLinear after an output has the convolution's name."""
     plain = kernels.make_chain()
     names = original_names(kernels._convert(plain, "int8-u8").graph)
@@ -167,7 +167,7 @@ def test_peaks_are_measured_once(config, monkeypatch):
     assert to_json(first) == to_json(second)
     assert setups == [("fp32", 1, False)]
     peaks.find_peaks(replace(ORT, precision="int8"), config)
-    assert setups[1:] == [("int8", 1, True)]  # reuses the known bandwidths
+    assert setups[1:] == [("int8", 1, True)]  # bandwidths are known, so they are not measured again
     peaks.find_peaks(replace(ORT, threads=2), config)
     assert setups[2:] == [("fp32", 2, False)]
 

@@ -46,7 +46,7 @@ PEAKS = Peaks(gflops_s={"fp32": 100.0}, bandwidth_gbytes_s=10.0)
         ("street,yolov5n", ["street", "yolov5n"]),
         ("a.pt, b.pt,", ["a.pt", "b.pt"]),
         ("a.pt,", []),
-        ("a,b.onnx", []),  # a file
+        ("a,b.onnx", []),  # the name of one file
     ],
 )
 def test_models_are_split_at_commas(text, models, tmp_path, monkeypatch):
@@ -70,7 +70,7 @@ def test_models_are_combined_with_engines_and_precisions():
     assert [one.model for one in plan.variants()][::4] == ["x/a.pt", "b"]
 
 
-def test_settings_of_a_plain_run_have_one_row():
+def test_settings_of_a_run_without_options_have_one_row():
     plan = Rounds("in.mp4", resolve_config(None, {}), ["ort", "openvino"], ["fp32"], [2], 3)
     names = ["ort fp32 batch 2", "openvino fp32 batch 2"]
     for usual, more in ((("ort", "fp32"), []), (("ort", "int8"), ["ort int8 batch 2"])):
@@ -82,7 +82,7 @@ def test_settings_of_a_plain_run_have_one_row():
 @pytest.mark.parametrize(
     ("macs", "moved", "frames_s", "roof"),
     [
-        # 1 GFLOP at 100 GFLOP/s takes 10 ms of 20
+        # 1 GFLOP at 100 GFLOP/s takes 10 of the 20 ms of a frame
         (500_000_000, 1000, 50.0, RowRoof(share=0.5, bound="compute")),
         (1000, 100_000_000, 50.0, RowRoof(share=0.5, bound="memory")),
         (500_000_000, 1000, 5.0, RowRoof(share=0.05, bound="neither")),
@@ -94,7 +94,7 @@ def test_row_has_its_share_of_the_roofline(macs, moved, frames_s, roof):
     assert (roof_found.share, roof_found.bound) == (pytest.approx(roof.share, rel=1e-3), roof.bound)
 
 
-def test_type_without_a_peak_has_no_roofline():
+def test_row_has_no_roofline_if_its_precision_has_no_peak():
     assert place_on_roof([CountedLayer("fp8", 10, 10)], 1, 50.0, PEAKS) is None
     assert place_on_roof([], 1, 50.0, PEAKS) is None
 

@@ -46,8 +46,8 @@ def detections(frames: int, wrong_share: float = 0.0) -> list[Detections]:
 
 
 class Job:
-    """Simulated rounds of settings with known speeds. Loading the engine takes half a second.
-    ``ran``: the settings and the number of frames of each round."""
+    """Simulate rounds of settings with known speeds. Loading the engine takes half a second.
+    ``ran``: (settings, number of frames) of each round."""
 
     def __init__(self, speed, wrong_share=lambda settings: 0.0, empty=False, plain=PLAIN) -> None:
         self.now, self.ran, self.plain = 0.0, [], plain
@@ -103,7 +103,7 @@ def machine(monkeypatch):
 
 
 def speed_of(settings) -> float:
-    """Return the FPS: int8 doubles them, torch halves them, two requests of one thread each add a
+    """Return the FPS. Int8 doubles them, torch halves them, two requests of one thread each add a
     half, and fast encoding adds a tenth."""
     fps = 50.0
     fps *= 2 if settings.get("precision") == "int8" else 1
@@ -124,8 +124,8 @@ def test_fastest_value_of_each_setting_is_chosen():
     assert result.rounds == ROUNDS
 
 
-def test_other_requests_keep_engine_and_precision():
-    """Trials with other numbers of requests name the engine: self-timing does not apply to them."""
+def test_trials_with_more_requests_keep_engine_and_precision():
+    """Trials with more requests name the engine, since self-timing does not apply to them."""
     result = Job(lambda settings: 50.0 if not settings else 40.0).find()
     shapes = [one.settings for one in result.trials if "concurrency" in one.settings]
     assert shapes
@@ -161,8 +161,7 @@ def test_defaults_are_kept_if_nothing_is_faster():
     assert "50.0 FPS" in line
 
 
-def test_settings_that_win_only_sometimes_are_not_chosen():
-    """The settings are sometimes faster and sometimes slower than the defaults."""
+def test_settings_that_are_faster_only_in_some_rounds_are_not_chosen():
     speeds = itertools.cycle([60.0, 60.0, 45.0])
     result = Job(lambda settings: next(speeds) if settings else 50.0).find()
     assert result.settings == {}
@@ -196,7 +195,7 @@ def test_search_ends_in_time():
     assert job.now < 60
 
 
-def test_small_agreement_loss_is_not_a_cost(monkeypatch):
+def test_small_loss_of_agreement_is_not_a_cost(monkeypatch):
     for name, result in (("_find_trial", SimpleNamespace(error=None)), ("_loss_of", STEP * 0.4)):
         monkeypatch.setattr(Search, name, lambda *_, result=result: result)
     assert not Job(speed_of).search()._has_cost(Adjustment("engine", {}))
@@ -207,7 +206,7 @@ def test_defaults_are_compared_with_fp32_even_without_time():
     assert job.find(seconds=0.1).trials[0].agreement == 1
 
 
-def test_search_without_time_is_reported():
+def test_search_that_had_no_time_is_reported():
     result = Job(speed_of).find(seconds=1)
     assert verdict(result)[0].endswith("no other setting was tried.")
     assert ["--seconds" in note for note in result.notes] == [True]
@@ -246,7 +245,7 @@ def test_settings_given_by_the_user_are_not_changed(config, left_alone):
     assert not any(left_alone.items() <= one.settings.items() for one in result.trials)
 
 
-def test_final_comparison_alternates():
+def test_final_comparison_alternates_between_settings_and_defaults():
     job = Job(speed_of)
     job.find()
     last = [settings for settings, _ in job.ran[-2 * ROUNDS :]]
@@ -296,8 +295,8 @@ def speed_with_two_limits(settings) -> float:
 
 
 def loss_of(settings, tracked: float = 0.15) -> float:
-    """Return the share of frames with other detections. ``tracked``: the share lost by each
-    tracked frame between two inferred ones."""
+    """Return the share of frames whose detections change. ``tracked``: the share that each frame
+    adds that is tracked instead of inferred."""
     lost = {"bf16": 0.0, "fp16": 0.0, "int8": 0.02}.get(settings.get("precision"), 0.0)
     lost += SIZES.get(settings.get("size"), (1, 0.0))[1]
     lost += 0.25 * (settings.get("skip_still") is not None)
@@ -326,7 +325,7 @@ class TestTarget:
         ("target", "options", "video"),
         [
             (15, {}, "as asked"),
-            (30, {"engine": "openvino"}, "as asked"),  # loses nothing
+            (30, {"engine": "openvino"}, "as asked"),  # does not change the detections
             (34, {"precision": "bf16"}, "as asked"),
             (50, {"precision": "int8"}, "as asked"),  # loses 2%; a smaller input loses 10%
             (75, {"precision": "int8", "size": "512x288", "quality": "fast"}, "a larger file"),
@@ -362,7 +361,7 @@ class TestTarget:
         assert (result.reached, result.settings, result.after.low) == (True, {}, 20)
 
     def test_infer_every_is_chosen_if_it_costs_least(self):
-        """If boxes move evenly, tracks between inferred frames lose less than int8 does."""
+        """If boxes move evenly, tracking between inferred frames loses less agreement than int8."""
         assert "infer_every" not in tune_to_target(50).settings
         result = tune_to_target(50, wrong_share=lambda settings: loss_of(settings, 0.01))
         assert result.settings.keys() == {"engine", "precision", "infer_every"}
@@ -384,7 +383,7 @@ class TestTarget:
         assert (result.reached, result.after, len(result.trials)) == (False, None, 1)
         assert "out of reach" in verdict(result)[0]
 
-    def test_ceiling_without_inference_saves_trials(self):
+    def test_trials_that_only_speed_up_the_network_are_skipped_above_its_ceiling(self):
         """Without inference the run reaches 70 FPS, so trials that only speed up the network are
         skipped."""
 
@@ -396,7 +395,7 @@ class TestTarget:
         assert len(result.trials) < len(every.trials)
 
     @pytest.mark.slow
-    def test_target_search_respects_the_floor(self):
+    def test_target_search_respects_the_agreement_floor(self):
         result = tune_to_target(75, floor=0.97)
         assert not result.reached
         assert result.agreement >= 0.97
@@ -408,7 +407,7 @@ class TestTarget:
         assert not touched & {"size", "quality", "save", "preset", "no_video"}
         assert {one.settings.get("precision", "fp32") for one in result.trials} == {"fp32"}
 
-    def test_target_search_ends_in_time_with_the_cheapest_found(self):
+    def test_target_search_ends_in_time_with_the_cheapest_settings_found(self):
         result = tune_to_target(500, seconds=30.0)
         assert any("--seconds" in note for note in result.notes)
         assert len(result.trials) < 30
@@ -440,7 +439,7 @@ def test_invalid_target_is_refused(text):
         parse_target(text)
 
 
-def test_settings_are_formatted_as_options_and_in_short():
+def test_settings_are_formatted_as_options_and_in_a_short_form():
     settings = {"engine": "ort", "precision": "int8", "concurrency": 2, "threads": 1}
     settings |= {"size": "416x224", "save": ("overlay", "jsonl"), "no_video": True}
     assert format_options(settings).endswith("--size 416x224 --save overlay,jsonl --no-video")
@@ -469,7 +468,6 @@ def test_tune_writes_the_chosen_settings(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("target", "code"), [("1fps", 0), ("900000", 8)])
 def test_unreached_target_exits_8(tmp_path, target, code):
-    """A target that no settings reach is a failed gate."""
     run = ("--engine", "null", "--no-video", "--seconds", 4, "--target", target)
     write_video(tmp_path / "in.mp4", 60)
     done = detect_video("tune", "in.mp4", *run, "--json", cwd=tmp_path)
@@ -514,20 +512,20 @@ def test_settings_are_stored_only_on_request_and_if_faster(monkeypatch, use, spe
     assert (bool(result.settings), result.kept, stored) == (faster, None, [])
 
 
-def test_use_stores_settings_for_this_kind_of_input(monkeypatch):
+def test_option_use_stores_settings_for_this_kind_of_input(monkeypatch):
     result, [(tuning, config, _, kind)] = tune_with_stubs(monkeypatch, use=True)
     assert (result.kept, result.input_kind) == ("m.json", "1280x720 h264")
     assert (tuning.settings, config, kind) == (result.settings, DEFAULT, "1280x720 h264")
 
 
 @pytest.mark.parametrize("more", [[STREET], ["--use"], ["-o", "x.yaml"]])
-def test_undo_with_other_options_is_refused(tmp_path, more):
+def test_option_undo_with_other_options_is_refused(tmp_path, more):
     done = detect_video("tune", "--undo", *more, "--engines-dir", tmp_path, cwd=tmp_path)
     assert done.returncode == 2
     assert "--undo forgets all" in done.stderr
 
 
-def test_undo_without_stored_settings_does_nothing(tmp_path):
+def test_option_undo_without_stored_settings_does_nothing(tmp_path):
     done = detect_video("tune", "--undo", "--engines-dir", tmp_path, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "Nothing to undo" in done.stdout

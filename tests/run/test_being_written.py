@@ -66,7 +66,7 @@ def test_second_run_is_refused_before_the_engine_starts(run, tmp_path, options, 
 
 
 def test_output_of_other_settings_does_not_block_a_run(run):
-    """A run with other settings writes a file with a number, IN-detected-2.mp4."""
+    """The run with other settings writes IN-detected-2.mp4."""
     run(conf=0.5, engine="ort")
     writing = Partial(Path("in-ort-detected.mp4"))
     with pytest.raises(OutputError, match="another run"):

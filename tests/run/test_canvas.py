@@ -95,7 +95,7 @@ def input_of(result: RunResult) -> tuple[int, int]:
         (640, 480, (288, 384)),  # 4:3, without padding
         (3, 4, (384, 288)),
         (720, 576, (288, 384)),  # PAL, stored as 5:4
-        (1080, 1920, (416, 256)),  # 9:16, upright
+        (1080, 1920, (416, 256)),  # 9:16, a portrait video
         (1024, 1024, (320, 320)),
         (1000, 1001, (320, 320)),
         (1500, 1000, (256, 384)),  # 3:2: a larger canvas would not enlarge the picture
@@ -112,7 +112,7 @@ def test_canvas_follows_picture_shape(width: int, height: int, expected: tuple[i
 
 @pytest.mark.parametrize("own", [AT, (192, 320), (352, 608), (640, 640)])
 @pytest.mark.parametrize("shape", [(16, 9), (4, 3), (1, 1), (9, 16), (64, 27), (10, 1), (341, 270)])
-def test_no_other_canvas_of_equal_area_shows_the_picture_larger(
+def test_chosen_canvas_shows_the_picture_larger_than_others_of_equal_area(
     own: tuple[int, int], shape: tuple[int, int]
 ) -> None:
     height, width = input_of_shape(own, 32, *shape)
@@ -149,7 +149,7 @@ def test_other_models_keep_their_own_canvas(tmp_path: Path) -> None:
         assert SourceReading.of(config).picture_size([str(STREET)]) is None
 
 
-def test_given_size_overrides_the_shape(clips: dict[str, str]) -> None:
+def test_size_option_overrides_the_canvas_of_the_shape(clips: dict[str, str]) -> None:
     for size, expected in (("416x256", AT), ("320", (256, 320)), ("64x96", (96, 64))):
         config = make_config(size=size)
         picture = SourceReading.of(config).picture_size([clips["classic"]])
@@ -174,7 +174,7 @@ def test_run_uses_the_canvas_of_its_video(
 
 
 def test_rotated_video_uses_its_displayed_size(tmp_path: Path) -> None:
-    """The file stores 96x64 pixels; the network's input receives 64x96."""
+    """The file stores pictures of 96x64 pixels, which are displayed as 64x96."""
     path = str(write_video(tmp_path / "turned.mp4", 2, rotation=90))
     picture = SourceReading.of(make_config()).picture_size([path])
     assert picture == (64, 96)
@@ -405,7 +405,7 @@ def test_worker_keeps_recent_canvases_open(monkeypatch: pytest.MonkeyPatch) -> N
     assert engines[4, 3].closed == engines[9, 16].closed == engines[3, 4].closed == 1
 
 
-def test_given_size_applies_to_all_items(clips: dict[str, str]) -> None:
+def test_size_option_applies_to_all_items(clips: dict[str, str]) -> None:
     config, _ = ask([], {"engine": "null", "size": "320"}, None)
     model, facts = open_model(as_plain(config), [clips["classic"]], resolves=True)
     try:

@@ -72,7 +72,7 @@ def test_listening_ends_with_the_last_message():
         ("parent.close(); time.sleep(0.3); sys.exit(3)", "status 3"),
     ],
 )
-def test_death_of_a_child_is_described_in_a_line(start, code, says):
+def test_unexpected_end_of_a_child_is_described_in_one_line(start, code, says):
     child = start(code)
     with pytest.raises((EOFError, OSError)):
         receive(child.pipe, Message)

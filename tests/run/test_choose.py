@@ -131,7 +131,7 @@ both = pytest.mark.parametrize("by", ["compare", "tune"])
 BY_RANK = ("ort", "fp32", "engine ort: by rank")
 
 
-def test_choice_without_a_record_is_by_rank_and_fp32(tmp_path):
+def test_choice_without_a_record_is_the_highest_ranked_engine_in_fp32(tmp_path):
     assert choose_engine(tmp_path) == BY_RANK
     assert choose_engine(tmp_path, engine="torch") == ("torch", "fp32", None)
     assert choose_engine(tmp_path, engine="torch", precision="bf16") == ("torch", "bf16", None)
@@ -242,7 +242,7 @@ def test_newest_records_are_listed_per_model_and_kind_of_source(tmp_path):
     undo = f"delete {tmp_path / measurements.FILE} to undo it"
     tune_undo = "to undo: detect-video tune --undo"
     assert [row["undo"] for row in listed] == [undo, undo, tune_undo, tune_undo]
-    record_compare(tmp_path, DEFAULT, row("torch", "fp32", 9, 10, 11))  # nothing is faster
+    record_compare(tmp_path, DEFAULT, row("torch", "fp32", 9, 10, 11))  # not faster
     assert len(in_force.list_in_force(config(tmp_path))) == 3
     record_compare(tmp_path, DEFAULT, FASTER, sha="ef" * 32, model_input=None)
     assert (0, 0) in [row["model_input"] for row in in_force.list_in_force(config(tmp_path))]
@@ -261,11 +261,11 @@ def test_fastest_row_that_agrees_is_chosen(tmp_path):
 @pytest.mark.parametrize(
     "other",
     [
-        row("ort", "int8", 5, 6, 7),  # slower
-        row("ort", "int8", 11, 14, 20),  # the intervals touch
-        row("ort", "int8", 28, 29, 30, 0.94),  # below the budget
-        row("ort", "int8", 28, 29, 30, None),  # unknown agreement, as neither detected anything
-        row("null", "int8", 900, 900, 900),  # not an engine for auto
+        row("ort", "int8", 5, 6, 7),  # slower than the default
+        row("ort", "int8", 11, 14, 20),  # its interval touches that of the default
+        row("ort", "int8", 28, 29, 30, 0.94),  # agreement below the budget
+        row("ort", "int8", 28, 29, 30, None),  # unknown agreement, since nothing was detected
+        row("null", "int8", 900, 900, 900),  # ``auto`` never chooses this engine
         row("torch", "int8", 900, 900, 900),  # from an older version, whose torch ran int8
         row("ort", "int8", 28, 29, 30, batch=8),  # another batch size
         row("ort", "int8", 28, 29, 30, error="it crashed"),
@@ -365,7 +365,7 @@ def test_unsupported_tuned_precision_is_ignored(tmp_path):
     assert choose_config(tmp_path).tuned != {}
 
 
-def test_option_of_the_user_overrides_tuned_settings(tmp_path):
+def test_option_given_by_the_user_overrides_tuned_settings(tmp_path):
     record_tune(tmp_path)
     choice = choose_config(tmp_path, output=OutputConfig(crf=30.0))
     assert "quality" not in choice.tuned
@@ -404,7 +404,7 @@ def test_undo_removes_only_tunings_of_this_machine(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"batch": 4}, {"concurrency": 2, "threads": 1}], ids=str)
 def test_run_uses_tuned_settings(tmp_path, monkeypatch, settings):
-    """Run a real engine, since the graph contains the batch, and the engine the requests."""
+    """Run a real engine: its graph contains the batch size, and it opens the requests."""
     monkeypatch.undo()
     from detector.core.run.detect import detect
     from detector.core.run.reading import SourceReading

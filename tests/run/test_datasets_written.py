@@ -1,5 +1,5 @@
-"""The datasets of one run (COCO, YOLO labels, pictures, crops) agree: every name in them leads to a
-file, and our own readers return the same boxes."""
+"""The datasets of one run (COCO, YOLO labels, pictures, crops) agree. Every name in them leads to a
+file, and our readers return the same boxes."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_names_in_dataset_of_folder_lead_to_files(output: str) -> None:
         assert (Path(source.outputs["coco"]).parent / image["source"]).parent.samefile("in")
 
 
-def test_equal_stems_get_different_names() -> None:
+def test_pictures_with_equal_stems_get_different_names() -> None:
     """Datumaro, the reader of CVAT, treats a.jpg and a.png as one picture."""
     cut_pictures("in/a.jpg", "in/a.png")
     (source,) = run("in", save="pictures,coco").summary.each
@@ -179,7 +179,7 @@ def test_coco_names_are_relative_to_the_folder_of_the_source(
     assert all(os.path.isabs(path) and Path(path).is_file() for path in sources)
 
 
-def test_names_are_those_of_the_source_if_no_pictures_are_saved(place: Path) -> None:
+def test_names_lead_to_the_source_if_no_pictures_are_saved(place: Path) -> None:
     cut_pictures("in/a.jpg", "in/b.jpg")
     (place / "v.mp4").symlink_to(CLIP)
     pictures, video = run("in", "v.mp4", save="coco,yolo").summary.each

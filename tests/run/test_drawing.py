@@ -50,7 +50,7 @@ def run(folder: Path, **options: object) -> Path:
 def test_pictures_are_drawn_only_for_sinks_and_watchers(
     pictures, watched, kept, threads, monkeypatch
 ) -> None:
-    """``kept``: whether frames keep the decoder's planes, without a blurred class and with one."""
+    """``kept``: whether frames keep the decoder's planes, without and with a blurred class."""
     calls: list[object] = []
     sinks = [SimpleNamespace(pictures=kind, see=lambda *it: calls.append(it)) for kind in pictures]
     drawing = Drawing.of(resolve_config(None, {}))
@@ -94,8 +94,8 @@ def test_blurred_classes_are_pixelated_in_outputs_and_streams(tmp_path: Path) ->
 
 
 def distance(picture: np.ndarray, expected: np.ndarray, detections: Detections) -> float:
-    """Return the median difference inside the vehicles, in grey levels, which lines and JPEG hardly
-    affect."""
+    """Return the median difference inside the vehicles, in grey levels. Drawn lines and JPEG hardly
+    change it."""
     difference = np.abs(picture.astype(int) - expected.astype(int))
     inside = np.zeros(picture.shape[:2], np.bool_)
     for (x1, y1, x2, y2), class_id in zip(

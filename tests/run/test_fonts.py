@@ -61,7 +61,7 @@ def test_font_above_the_size_limit_is_refused(font, monkeypatch):
         open_font(str(font))
 
 
-def test_missing_pillow_is_named_with_what_to_install(font, monkeypatch):
+def test_error_without_pillow_says_what_to_install(font, monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "PIL"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delitem(sys.modules, "detector.core.stages.font", raising=False)

@@ -30,7 +30,7 @@ CLIP = CHECKOUT / "videos" / "street.mp4"
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["ort", "openvino", night("torch")])
 def test_default_job_writes_only_a_key_to_an_empty_home(tmp_path: Path, engine: str) -> None:
-    """The graph goes into the engines folder, and only the key that proves it into HOME."""
+    """The graph goes into the engines folder. HOME gets only the key that authenticates it."""
     pytest.importorskip({"ort": "onnxruntime"}.get(engine, engine))
     home, place, temporary = (tmp_path / name for name in ("home", "place", "tmp"))
     for folder in (home, place, temporary):
@@ -129,7 +129,7 @@ def test_default_folder_exists_for_any_home(
 def test_unknown_home_does_not_create_tilde_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`docker run --user 1234` has a user id without an account and without HOME."""
+    """In `docker run --user 1234`, the user id has no account, and HOME is not set."""
 
     def unknown(_: Path) -> Path:
         raise RuntimeError("Could not determine home directory.")
@@ -168,7 +168,7 @@ def as_nobody() -> Iterator[None]:
 @pytest.fixture
 def read_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Make a read-only current folder, next to a folder ``open`` that is writable for all."""
-    parent = Path(tempfile.mkdtemp())  # other accounts cannot enter pytest's folder
+    parent = Path(tempfile.mkdtemp())  # not in pytest's folder, which other accounts cannot enter
     for name, mode in (("open", 0o777), ("closed", 0o555), (".", 0o755)):
         (parent / name).mkdir(exist_ok=True)
         (parent / name).chmod(mode)

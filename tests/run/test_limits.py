@@ -56,7 +56,7 @@ def test_started_threads_end():
     assert threading.active_count() <= before
 
 
-def test_too_few_threads_are_refused_and_none_remains(monkeypatch):
+def test_too_few_threads_are_refused_and_no_thread_remains(monkeypatch):
     start, started, before = threading.Thread.start, [], threading.active_count()
 
     def start_two(thread):
@@ -143,7 +143,7 @@ def test_memory_limit_that_is_too_small_is_refused(monkeypatch, engine):
     ("groups", "files", "expected"),
     [
         ("0::/a/b\n", {"a/b/memory.max": "max", "a/memory.max": "5000"}, 5000 + 1024),
-        ("0::/a/b\n", {"memory.max": "700"}, 700 + 1024),  # in a container, its group is the root
+        ("0::/a/b\n", {"memory.max": "700"}, 700 + 1024),  # a container sees its group as root
         ("0::/a\n", {"a/memory.max": "max"}, None),
         ("4:memory:/x\n0::/\n", {"memory/x/memory.limit_in_bytes": "900"}, 900 + 1024),
         ("", {}, None),

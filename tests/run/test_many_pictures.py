@@ -107,7 +107,7 @@ def test_videos_written_by_runs_are_not_gathered(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_equal_names_keep_their_folders() -> None:
+def test_pictures_with_equal_names_keep_their_folders() -> None:
     typed = [picture("in/left/1.png"), picture("in/right/1.png"), picture("in/right/2.png")]
     expected = ["2.png", "left/1.png", "right/1.png"]
     outputs(run(*typed, save="pictures,yolo"))

@@ -48,7 +48,7 @@ def test_default_names_follow_the_source(folder, spec, expected):
     assert plan_outputs(spec) == {"pictures": expected, "jsonl": f"{expected.split('.')[0]}.jsonl"}
 
 
-def test_given_output_and_save_decide_the_names(folder):
+def test_options_output_and_save_decide_the_names(folder):
     assert plan_outputs("a.jpg", output="out/")["pictures"] == "out/a-detected.jpg"
     assert plan_outputs("a.jpg", save=("pictures",)) == {"pictures": "a-detected.jpg"}
     assert plan_outputs("a.jpg", output="x.png") == {"pictures": "x.png"}
@@ -74,7 +74,7 @@ def test_name_contains_the_requested_engine(folder):
     }
 
 
-def test_text_output_requires_mot_to_be_named(folder):
+def test_output_with_suffix_txt_requires_save_mot(folder):
     for options in ({}, {"save": ("yolo",)}):
         with pytest.raises(UsageError, match="--save mot -o x"):
             plan_outputs("in.mp4", "video", output="x.txt", **options)

@@ -86,7 +86,7 @@ def pixels_of(summary: Summary) -> object:
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_default_job_converts_no_picture_to_bgr(
+def test_default_run_converts_no_picture_to_bgr(
     clip: Path, tmp_path: Path, conversions: list[Planes], sync: bool
 ) -> None:
     kinds: Counter[type] = Counter()
@@ -194,21 +194,21 @@ def test_borrowed_picture_is_encoded_like_a_copy(kind: str, tmp_path: Path) -> N
     assert files[True].read_bytes() == files[False].read_bytes()
 
 
-def test_output_of_pictures_reads_bgr(
+def test_run_that_saves_pictures_reads_bgr(
     clip: Path, tmp_path: Path, conversions: list[Planes]
 ) -> None:
     summary = run(clip, tmp_path, save=("video", "pictures"))
     assert (pixels_of(summary), conversions) == ("bgr", [])
 
 
-def test_source_that_stays_bgr_has_a_reason(tmp_path: Path) -> None:
+def test_reason_is_given_for_a_source_that_stays_bgr(tmp_path: Path) -> None:
     path = write_video(tmp_path / "turned.mp4", 5, rotation=90)
     assert re.match("bgr: .* 90 ", pixels_of(run(path, tmp_path)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".avi", ".gif"])
-def test_formats_without_420_convert_every_picture(
+def test_video_formats_without_yuv_420_convert_every_picture(
     clip: Path, tmp_path: Path, conversions: list[Planes], suffix: str
 ) -> None:
     summary = run(clip, tmp_path, output=str(tmp_path / f"out{suffix}"))
@@ -217,7 +217,7 @@ def test_formats_without_420_convert_every_picture(
 
 
 @pytest.mark.slow
-def test_only_frames_with_detections_are_converted_for_crops(
+def test_crops_convert_only_the_frames_with_detections(
     tmp_path: Path, conversions: list[Planes]
 ) -> None:
     """Crops show the picture without drawn boxes, and the video is drawn in planes."""
@@ -305,13 +305,13 @@ def test_planes_and_bgr_give_the_same_detections_and_colours(
         for log, summary in (planes, bgr)
     )
     assert ours[0] > theirs[0], (ours, theirs)
-    # The chroma of a grey clip differs by a level or two, depending on the encoder. At 60 dB one
+    # In a grey clip, chroma differs by a level or two, depending on the encoder. At 60 dB, one
     # pixel in fifteen is off by one level.
     assert all(ours[i] > min(theirs[i] - 0.5, 60) for i in (1, 2)), (ours, theirs)
 
 
 def share_of_matches(ours: list[Detections], theirs: list[Detections]) -> float:
-    """Return the share of detections above the threshold that the other side has, too. There, the
+    """Return the share of detections above the threshold that the other side also has, where the
     score may be slightly lower."""
     count = matched = 0
     for our_frame, their_frame in zip(ours, theirs, strict=True):

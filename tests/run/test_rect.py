@@ -71,7 +71,7 @@ def test_summary_counts_shapes_and_pixels(pictures: Path, tmp_path: Path, sync: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["ort", "torch", "openvino"])
-def test_detections_with_rect_equal_a_run_of_the_picture_alone(
+def test_detections_with_rect_are_the_same_as_for_each_picture_alone(
     pictures: Path, tmp_path: Path, engine: str
 ) -> None:
     for library in {"torch": ["torch"], "openvino": ["openvino"]}.get(engine, []):
@@ -89,7 +89,7 @@ def test_detections_with_rect_equal_a_run_of_the_picture_alone(
 
 
 @pytest.mark.slow
-def test_five_shapes_with_a_head_of_maps_equal_single_pictures(tmp_path: Path) -> None:
+def test_five_shapes_with_a_head_of_maps_give_results_of_single_pictures(tmp_path: Path) -> None:
     model = str(random_checkpoint(tmp_path / "yolov5n.pt"))
     options = {"model": model, "engine": "ort", "size": "320", "threads": 1}
     (tmp_path / "cut").mkdir()
@@ -184,7 +184,7 @@ def test_least_recently_used_shape_is_closed(monkeypatch: pytest.MonkeyPatch) ->
     assert sorted(log[7:]) == ["close (128, 320)", "close (160, 320)", "close (96, 320)"]
 
 
-def test_shape_held_by_a_request_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shape_that_a_request_uses_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three requests may use a shape each, so more than MAX_OPEN are open."""
     opened, log = make_shapes(monkeypatch, most=2, requests=3)
     busy, other, _ = opened.requests
@@ -205,7 +205,7 @@ def test_shape_needed_by_two_threads_is_loaded_once(monkeypatch: pytest.MonkeyPa
     assert log == ["open (64, 320)"]
     assert not np.shares_memory(*(request.slot for request in opened.requests))
     opened.close()
-    with pytest.raises(EngineError, match="closed"):  # as if another thread closed the stream
+    with pytest.raises(EngineError, match="closed"):  # another thread may have closed the stream
         opened.prepare((64, 320))
     assert log == ["open (64, 320)", "close (64, 320)"]
 
@@ -221,7 +221,7 @@ def test_prepared_shape_is_not_closed_before_it_is_given(monkeypatch: pytest.Mon
 
     def prepared(shape: tuple[int, int]) -> None:
         prepare(shape)
-        wait([pool.submit(prepare, (128, 320))], 0.3)  # another thread's picture needs room
+        wait([pool.submit(prepare, (128, 320))], 0.3)  # another thread needs room for a shape
 
     with ThreadPoolExecutor(1) as pool:
         monkeypatch.setattr(opened, "prepare", prepared)

@@ -47,7 +47,7 @@ def test_same_settings_replace_the_output() -> None:
 @pytest.mark.parametrize(
     "other", [{"stride": 2}, {"size": "320x192"}, {"conf": 0.5}, {"hide_labels": True}], ids=str
 )
-def test_other_settings_keep_the_output(other: dict[str, object]) -> None:
+def test_output_of_other_settings_is_kept(other: dict[str, object]) -> None:
     run()
     before = Path("a-null-detected.jsonl").read_bytes()
     assert run(**other) == ["a-null-detected-2.jsonl"]
@@ -56,27 +56,27 @@ def test_other_settings_keep_the_output(other: dict[str, object]) -> None:
     assert run() == ["a-null-detected.jsonl"]
 
 
-def test_other_source_of_that_name_keeps_the_output(place: Path) -> None:
+def test_output_of_another_source_with_the_same_name_is_kept(place: Path) -> None:
     run()
     (place / "b").mkdir()
     (place / "b/a.mp4").write_bytes(CLIP.read_bytes())
     assert run("b/a.mp4") == ["a-null-detected-2.jsonl"]
 
 
-def test_foreign_file_is_kept() -> None:
+def test_file_of_another_program_is_kept() -> None:
     Path("a-null-detected.jsonl").write_text("mine")
     assert run() == ["a-null-detected-2.jsonl"]
     assert Path("a-null-detected.jsonl").read_text() == "mine"
 
 
-def test_given_file_name_is_replaced() -> None:
+def test_file_that_the_output_option_names_is_replaced() -> None:
     Path("x.jsonl").write_text("mine")
     assert run(output="x.jsonl") == ["x.jsonl"]
     assert Path("x.jsonl").read_text() != "mine"
     assert run(output="x.jsonl", stride=2) == ["x.jsonl"]
 
 
-def test_given_folder_gets_default_names() -> None:
+def test_files_in_a_given_folder_get_default_names() -> None:
     assert run(output="o/") == ["a-null-detected.jsonl"]
     assert run(output="o/", stride=2) == ["a-null-detected-2.jsonl"]
     assert not Path("a-null-detected.jsonl").exists()
@@ -89,7 +89,7 @@ def test_folders_of_pictures_follow_the_same_rules() -> None:
     assert set(run(**options, stride=2)) == {"a-null-detected-2", "a-null-detected-2.jsonl"}
 
 
-def test_output_is_replaced_if_there_are_no_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_is_replaced_without_extended_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> bytes:
         raise OSError(95, "Operation not supported")
 

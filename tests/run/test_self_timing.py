@@ -216,8 +216,8 @@ def some_boxes(count: int, conf: float) -> Detections:
         ({}, 1.0, ("openvino", "bf16")),
         ({("openvino", "bf16"): 18}, 30 / 31, ("ort", "fp32")),
         ({("openvino", "bf16"): float("nan")}, 0.0, ("ort", "fp32")),
-        ({("openvino", "bf16"): 40}, 0.0, ("ort", "fp32")),  # more than rounding explains
-        (dict.fromkeys(SPEEDS, 5), 1.0, ("openvino", "bf16")),  # compared by boxes of low scores
+        ({("openvino", "bf16"): 40}, 0.0, ("ort", "fp32")),  # rounding does not explain so many
+        (dict.fromkeys(SPEEDS, 5), 1.0, ("openvino", "bf16")),  # few: compare low scores, too
         (dict.fromkeys(SPEEDS, 0), None, ("ort", "fp32")),  # nothing to compare
     ],
     ids=["equal", "one box missing", "nan", "another network", "few boxes", "no box"],
@@ -347,7 +347,7 @@ def test_small_speedup_does_not_change_the_precision(
     [
         ((), ROUNDS, "int8"),
         ((2,), ROUNDS, "int8"),
-        ((2, 3), ROUNDS + 1, "int8"),  # 2 slow rounds of 7 matter, 2 of 8 do not
+        ((2, 3), ROUNDS + 1, "int8"),  # 2 slow rounds of 7 are too many, 2 of 8 are not
         (range(MAX_ROUNDS), ROUNDS, "fp32"),  # always slower, so nothing is unclear
         (range(0, MAX_ROUNDS, 3), MAX_ROUNDS, "fp32"),  # slow in a third of all rounds
     ],
@@ -398,7 +398,7 @@ def test_precision_without_cpu_support_is_not_timed(
 
 
 @pytest.mark.parametrize(("flag", "kind"), [("avx2", NARROW), ("avx512_vnni", "int8-u8")])
-def test_agreement_of_int8_is_that_of_this_cpu(street, ticks, tmp_path, monkeypatch, flag, kind):
+def test_agreement_of_int8_is_for_this_cpu(street, ticks, tmp_path, monkeypatch, flag, kind):
     set_flags(monkeypatch, "sse2", flag)
     timing = choose.find_timing(street, settings(tmp_path))
     known = packaged(street, "street-1").result[kind].agreement
@@ -451,7 +451,7 @@ def test_doctor_lists_the_timing(street, ticks, tmp_path):
     assert row["undo"] == f"cached in {tmp_path / 'measured.json'}"
 
 
-def test_slowly_opening_engines_are_skipped(street, ticks, tmp_path, monkeypatch):
+def test_engines_that_open_slowly_are_skipped(street, ticks, tmp_path, monkeypatch):
     open_engine = self_timing._open_engine
 
     def open_slowly(*arguments):
@@ -481,7 +481,7 @@ def test_timing_can_be_stopped(ticks, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_unwritable_folder_repeats_the_timing(street, ticks, tmp_path):
+def test_timing_is_repeated_if_its_folder_is_not_writable(street, ticks, tmp_path):
     blocked = tmp_path / "a-file"
     blocked.write_text("")
     for _ in range(2):
@@ -527,7 +527,7 @@ def test_command_and_detector_with_auto_use_the_timing(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_long_run_measures_a_custom_model_and_detector_reads_it(shared, tmp_path, monkeypatch):
+def test_detector_uses_the_timing_of_a_custom_model_in_a_long_run(shared, tmp_path, monkeypatch):
     monkeypatch.setenv(SWITCH, "1")
     monkeypatch.setattr(base, "NVIDIA_DRIVER", Path("/no/driver"))
     monkeypatch.setattr(losses, "LIMIT_S", 100.0)  # allow for a busy machine and a short clip

@@ -72,13 +72,12 @@ def test_every_loop_and_batch_gives_equal_detections(more, tmp_path, monkeypatch
             while at <= row["frame"]:
                 image, at = capture.read()[1], at + 1
             assert row["frame"] % stride == 0
-            # Planes differ from BGR by a level, so boxes near the threshold may differ.
+            # The run reads YUV and the Detector BGR, so boxes near the threshold may differ.
             assert abs(len(row["detections"]) - len(detector(image))) <= 2
 
 
 @pytest.mark.slow
 def test_small_objects_are_detected_only_with_tiles():
-    """A frame of the street fills a sixteenth of a grey picture."""
     image = cv2.VideoCapture(str(STREET)).read()[1]
     large = np.full((image.shape[0] * 2, image.shape[1] * 2, 3), 114, np.uint8)
     small = cv2.resize(image, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)

@@ -58,7 +58,7 @@ def test_invalid_time_is_refused(text: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_window_contains_the_frames_of_a_whole_run(decoder: str) -> None:
+def test_frames_of_a_window_are_the_same_as_in_a_whole_run(decoder: str) -> None:
     whole = [(f.index, f.pts, f.time_s) for f in read(decoder=decoder, frames=30)]
     part = read(decoder=decoder, start=str(whole[10][2]), duration="0.2")
     end_s = whole[10][2] + 0.2
@@ -81,7 +81,7 @@ AHEAD = [
 
 
 @pytest.mark.parametrize(("options", "frames"), AHEAD, ids=str)
-def test_number_of_frames_ahead_is_known(options: dict[str, object], frames: int) -> None:
+def test_number_of_frames_is_known_before_the_run(options: dict[str, object], frames: int) -> None:
     with SourceReading.of(resolve_config(None, {})).open(CLIP) as source:
         assert SourceReading.of(resolve_config(None, options)).frames_ahead(source.info) == frames
 

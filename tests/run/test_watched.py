@@ -16,7 +16,7 @@ STREET = str(CHECKOUT / "videos/street.mp4")
 
 
 class EverySecondFrame:
-    """A watcher that wants the first, third ... picture, and records all that it is shown."""
+    """A watcher that wants the first, third ... picture, and records the pictures that it gets."""
 
     def __init__(self) -> None:
         self.requests: list[str] = []

@@ -46,15 +46,15 @@ PLANS = (
     Plan("out", (FAR, -FAR), (0, 1, 1, 1)),
     Plan("in, stops on the line", (-FAR, FAR), (1, 0, 1, 1), stop_at=0.0),
     Plan("out, stops on the line", (FAR, -FAR), (0, 1, 1, 1), stop_at=0.0),
-    Plan("turns before it", (-FAR, -30, -FAR), (0, 0, 0, 0)),
-    Plan("stops on it and turns", (-FAR, 0, -FAR), (0, 0, 0, 0), stop_at=0.0),
-    Plan("turns before it, from behind", (FAR, 30, FAR), (0, 0, 2, 2)),
-    Plan("there and back", (-FAR, FAR, -FAR), (1, 1, 2, 2)),
-    Plan("back and there", (FAR, -FAR, FAR), (1, 1, 2, 2)),
-    Plan("past its end", (-FAR, FAR), (0, 0, 0, 0), beside=True),
+    Plan("turns before the line", (-FAR, -30, -FAR), (0, 0, 0, 0)),
+    Plan("stops on the line and turns back", (-FAR, 0, -FAR), (0, 0, 0, 0), stop_at=0.0),
+    Plan("comes from the far side and turns before the line", (FAR, 30, FAR), (0, 0, 2, 2)),
+    Plan("crosses in, then out", (-FAR, FAR, -FAR), (1, 1, 2, 2)),
+    Plan("crosses out, then in", (FAR, -FAR, FAR), (1, 1, 2, 2)),
+    Plan("passes the end of the line", (-FAR, FAR), (0, 0, 0, 0), beside=True),
     Plan("into the zone and back", (-FAR, 120, -FAR), (1, 1, 1, 1)),
 )
-PASSING = (*PLANS[:4], *PLANS[7:10])  # no turns near the line: long steps would hide them
+PASSING = (*PLANS[:4], *PLANS[7:10])  # without turns near the line, which long steps would hide
 
 
 @dataclass
@@ -75,7 +75,7 @@ def make_scene(
     angle, length = random.uniform(0, 2 * np.pi), random.uniform(700, 900)
     middle = np.array(SIZE) / 2 + random.uniform(-40, 40, 2)
     along = np.array([np.cos(angle), np.sin(angle)])
-    right = np.array([-along[1], along[0]])  # to the right hand, as y points down
+    right = np.array([-along[1], along[0]])  # points to the right of the line, since y points down
 
     def point_at(share: float, away: float) -> tuple[float, float]:
         x, y = middle + along * length * (share - 0.5) + right * away
@@ -136,7 +136,7 @@ class _Walk:
         self._hidden = self._choose_hidden()
 
     def _choose_hidden(self) -> tuple[float, float]:
-        """Return when it is hidden: while it walks straight, so that its path is predictable."""
+        """Choose when it is hidden. It then walks straight, so that its path is predictable."""
         if self._random.uniform() < 0.5:
             return (0.0, 0.0)
         i = int(self._random.integers(len(self._rows) - 1))

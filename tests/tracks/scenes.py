@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from detector.tracks.tracker import Tracker
 
-Path = Callable[[float], tuple[float, float] | None]  # time, s -> middle, pixels; None: hidden
+# Time in seconds -> middle in pixels, or None if hidden.
+Path = Callable[[float], tuple[float, float] | None]
 
 WIDTH, HEIGHT = 40.0, 100.0
 

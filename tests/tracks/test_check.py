@@ -15,7 +15,7 @@ from tests.lab.report.browser import Browser, chromium
 from tests.sources.clips import WIDTH, write_video
 from tests.waiting import wait_for
 
-Z = 1.959964  # standard deviations around the mean that hold 95% of a normal distribution
+Z = 1.959964  # 95% of a normal distribution is within this many standard deviations of the mean
 TIMES_S = [round(0.3 * number, 1) for number in range(1, 10)]
 CHECK = ("zones", "check", "in.counts.csv", "in.mp4")
 
@@ -66,7 +66,7 @@ def test_page_shows_error_rate_of_sample_and_saves_verdicts(zones_run: Path) -> 
     assert verdicts["seen"] == {"door in": 0, "door gone": 1}
     wrong = verdicts["wrong"]
     assert (wrong["k"], wrong["n"], verdicts["unsure"], verdicts["beside"]) == (1, 4, 1, 1)
-    for end in (wrong["low"], wrong["high"]):  # the ends of Wilson's interval, by its definition
+    for end in (wrong["low"], wrong["high"]):  # they solve the equation of Wilson's interval
         assert abs(end - 0.25) == pytest.approx(Z * (end * (1 - end) / 4) ** 0.5)
 
 
@@ -102,7 +102,7 @@ def test_files_that_do_not_match_are_refused(
     assert_refused(zones_run, 6, "-o", "in-check.html")
 
 
-def test_error_for_a_cameras_counts_asks_for_a_recording(zones_run: Path) -> None:
+def test_check_of_camera_counts_is_refused_and_asks_for_a_recording(zones_run: Path) -> None:
     result = detect_video(*CHECK[:2], "zone-counts-2026-11-27.csv", "in.mp4", cwd=zones_run)
     assert_one_line_error(result, 2)
     assert "recording" in result.stderr

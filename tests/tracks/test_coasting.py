@@ -1,4 +1,4 @@
-"""Test that boxes of frames that were not inferred (--infer-every) are not counted."""
+"""Test that coasting boxes are not counted: --infer-every predicts them for skipped frames."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def person(y: float, *, coasting: bool = False) -> Detections:
 
 
 def crossings(*steps: tuple[float, bool], shade: int = 0) -> list[tuple[float, str]]:
-    """Return (second, event) for ``steps``: the box's lower edge, and whether the frame coasts.
+    """Return (second, event) for ``steps``: (the box's lower edge, whether the frame is coasting).
     ``shade``: how much brighter each frame is than the one before."""
     book, events = Book("", Counter(ZoneSet((LINE,), None, "bottom", 60.0), ("person",))), []
     for i, (y, coasting) in enumerate(steps):
@@ -42,17 +42,17 @@ def crossings(*steps: tuple[float, bool], shade: int = 0) -> list[tuple[float, s
     return events
 
 
-def test_coasting_box_crosses_no_line() -> None:
+def test_coasting_box_does_not_cross_a_line() -> None:
     assert crossings((20, False), (22, False), (80, True), (25, False), (20, True)) == []
 
 
-@pytest.mark.parametrize("shade", [0, 15])  # two steps at once would be a cut
+@pytest.mark.parametrize("shade", [0, 15])  # 15: a jump of two frames would count as a cut
 def test_object_seen_again_past_the_line_has_crossed_it(shade: int) -> None:
     walk = ((20, False), (25, True), (30, False), (50, True), (80, False))
     assert crossings(*walk, shade=shade) == [(pytest.approx(0.4), "crosses")]
 
 
-def test_coasting_frame_is_not_a_best_picture() -> None:
+def test_coasting_frame_is_never_the_best_picture_of_a_track() -> None:
     best = BestPictures()
     best.add(frame(0), 0.0, person(40))
     best.add(frame(1, coasting=True), 0.1, person(45, coasting=True))

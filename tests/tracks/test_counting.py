@@ -82,7 +82,7 @@ def test_scenes_have_crossings_of_every_kind() -> None:
     assert all(sum(truth[kind] for truth in truths) >= 10 for kind in KINDS[:4])
 
 
-def test_crossing_has_direction_place_and_side() -> None:
+def test_crossing_is_reported_with_direction_place_and_side() -> None:
     _, events, _ = walk(straight(200, 400), LINE)
     assert names(events) == ["door crosses in"]
     assert (events[0].track, events[0].class_name, events[0].x) == (1, "person", 300)
@@ -128,14 +128,14 @@ def test_a_cut_ends_all_tracks() -> None:
 
 
 @pytest.mark.parametrize("error_s", [-1e-9, 0.0])
-def test_stay_is_reported_in_the_frame_that_completes_its_time(error_s: float) -> None:
+def test_stay_is_reported_in_the_first_frame_that_completes_its_duration(error_s: float) -> None:
     """Rounding may bring two frames slightly closer in time."""
     times = (1.0, 1.5, 2.0, 2.5, 3.0 + error_s)
     _, events, _ = walk([(0.5, 300.0, 200.0), *((t, 300.0, 400.0) for t in times)], YARD)
     assert names(events)[:2] == ["yard enters", "yard stays"]
 
 
-def test_visits_stays_and_seconds_add_up() -> None:
+def test_numbers_of_visits_and_stays_and_seconds_add_up() -> None:
     path = [*straight(200, 400, 2), *[(2 + i / 10, 300.0, 400.0) for i in range(40)]]
     path += [(6 + t, x, y) for t, x, y in straight(400, 200, 2)]
     counter, events, rows = walk(path, YARD, every_s=3.0)
@@ -166,7 +166,7 @@ def test_entries_equal_exits() -> None:
                 assert tally.now == 0
 
 
-def test_only_a_shapes_own_classes_count() -> None:
+def test_shape_counts_only_its_own_classes() -> None:
     counter, _, _ = walk(straight(200, 400), classes=[frozenset([1]), frozenset([0])])
     assert counter.total[0, 1].counts == {"in": 0, "out": 0}, "listed, but not seen"
     assert (0, 0) not in counter.total
@@ -178,7 +178,7 @@ def test_coordinates_as_shares_follow_the_picture_size() -> None:
     assert names(walk(straight(200, 400), line, shares=True)[1]) == ["door crosses in"]
 
 
-def test_clock_set_back_ends_tracks_and_keeps_counting() -> None:
+def test_setting_the_clock_back_ends_tracks_but_not_the_counting() -> None:
     path = [*straight(350, 400, 1), *((at, 300.0, 400.0) for at in (1000.0, 1.0, 1.5))]
     _, events, rows = walk(path, YARD, every_s=10.0)
     assert names(events).count("yard ends") == 3
@@ -190,7 +190,7 @@ def test_track_survives_a_small_step_back_of_the_clock() -> None:
     assert names(walk(path, YARD)[1]).count("yard ends") == 1
 
 
-def test_history_merges_slots_to_stay_short() -> None:
+def test_long_history_is_shortened_by_merging_slots() -> None:
     history = History(1.0)
     for i in range(5 * HISTORY):
         history.add(i, i + 1, {(0, 0): ShapeTally({"in": 1}, now=0)})
@@ -222,9 +222,9 @@ STOPS_ON_EDGE = [*straight(200, 297, 2), *[(2 + i / 10, 300, 297 + 6 * (i % 2)) 
         ([(0.0, 300, 200), (0.1, 300, 301.2)], STRIP, "enters ends"),  # deeper than its margin: 1
         ([(0.0, 300, 200), (0.1, 300, 300.5)], STRIP, ""),
         ([(0.0, 300, 280), (0.1, 300, 320)], LINE, "crosses"),  # one clear sighting is enough
-        ([(0.0, 300, 297), (0.1, 300, 320)], LINE, ""),  # first seen on it
-        ([(0.0, 520, 280), (0.1, 520, 320)], LINE, ""),  # past its end
-        ([(0.0, 300, 320), (0.1, 300, 330)], LINE, ""),  # first seen past it
+        ([(0.0, 300, 297), (0.1, 300, 320)], LINE, ""),  # first seen on the line
+        ([(0.0, 520, 280), (0.1, 520, 320)], LINE, ""),  # passes the end of the line
+        ([(0.0, 300, 320), (0.1, 300, 330)], LINE, ""),  # first seen past the line
     ],
 )
 def test_path_between_two_sightings_crosses_lines_and_zones(
@@ -246,7 +246,7 @@ def test_thin_zone_and_line_in_its_middle_count_the_same(steps: int) -> None:
 def test_time_in_a_zone_between_two_sightings_is_interpolated() -> None:
     counter, events, _ = walk([(0.0, 300, 200), (0.5, 300, 700)], YARD)
     (tally,) = counter.total.values()
-    assert tally.seconds == tally.stays[0] == pytest.approx(0.3), "300 of 500 pixels in 0.5 s"
+    assert tally.seconds == tally.stays[0] == pytest.approx(0.3), "300 of the 500 pixels are inside"
     assert (events[1].since_s, events[1].until_s) == (pytest.approx(0.2), 0.5)
 
 
@@ -281,10 +281,10 @@ CHANGES = {  # zone, first frame (UTC), interval in hours, local times at which 
     "an hour is skipped": ("Europe/Berlin", "2026-03-29T00:00", 1, "01+01 03+02 04+02 05+02"),
     "a day of 25 hours": ("Europe/Berlin", "2026-10-24T22:00", 6, "00+02 06+01 12+01 18+01 00+01"),
     "a day of 23 hours": ("Europe/Berlin", "2026-03-28T23:00", 6, "00+01 06+02 12+02 18+02 00+02"),
-    "begin in a skipped hour": ("Europe/Berlin", "2026-03-28T23:00", 2, "00+01 03+02 04+02 06+02"),
-    "zone of half hours": ("Asia/Kolkata", "2026-03-28T18:30", 12, "00+05:30 12+05:30 00+05:30"),
+    "the hour at 2 is skipped": ("Europe/Berlin", "2026-03-28T23:00", 2, "00+01 03+02 04+02 06+02"),
+    "offset of 5.5 hours": ("Asia/Kolkata", "2026-03-28T18:30", 12, "00+05:30 12+05:30 00+05:30"),
     "midnight is skipped": ("Asia/Beirut", "2026-03-27T22:00", 24, "00+02 01+03"),
-    "no divisor of a day": ("UTC", "2026-03-28T00:00", 7, "00+00 07+00 14+00 21+00 00+00 07+00"),
+    "24 is not 7 times n": ("UTC", "2026-03-28T00:00", 7, "00+00 07+00 14+00 21+00 00+00 07+00"),
 }
 
 
@@ -330,7 +330,7 @@ def test_redrawing_one_line_keeps_the_state_of_the_others() -> None:
     _, rows = update(61.0, (300, 400), (800, 450), (200, 500))
     assert rows == {"door": [1, 0], "gate": [1, 0], "pit": [1, 0, 1, 0]}
     totals = {zone.name: zone.counts["person"] for zone in totals_of("", counter)}
-    assert totals["gate"] == {"in": 2, "out": 0}, "before it was moved, and since"
+    assert totals["gate"] == {"in": 2, "out": 0}, "crossings before and after the gate was moved"
     assert totals["yard"]["ended"] == 1
     series = {(item.zone, item.class_name): item.counts for item in history_of("", counter).series}
     assert len(series) == 4, "one curve for each name"

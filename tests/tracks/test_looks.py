@@ -202,7 +202,9 @@ def test_coasting_boxes_are_dashed_in_bgr_and_yuv() -> None:
 
 @pytest.mark.parametrize("box", [(0, 0, 1, 1), (5, 5, 9, 300), (-10, -10, 700, 20)])
 @pytest.mark.parametrize("line", [1, 2, 5])
-def test_upper_side_begins_and_ends_with_a_dash(box: tuple[int, int, int, int], line: int) -> None:
+def test_upper_side_of_a_dashed_box_begins_and_ends_with_a_dash(
+    box: tuple[int, int, int, int], line: int
+) -> None:
     drawn = dashes(box, line)
     for x1, y1, x2, y2 in drawn:
         assert x1 < x2
@@ -240,9 +242,7 @@ def test_infer_every_refuses_a_tracker_of_the_caller() -> None:
 
 
 @pytest.mark.slow
-def test_infer_every_marks_frames_that_were_not_inferred(tmp_path: Path) -> None:
-    """Every third frame is inferred; the others are marked in all rows and not counted."""
-
+def test_frames_that_were_not_inferred_are_marked_and_not_counted(tmp_path: Path) -> None:
     def ran(name: str, *options: str) -> tuple[list[dict[str, Any]], dict[str, Any], Path]:
         done = detect_video(
             *(STREET, "--engine", "ort", "--precision", "fp32", "--frames", "14", *options),

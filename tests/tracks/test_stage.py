@@ -67,7 +67,7 @@ def test_tracking_is_off_by_default() -> None:
     assert [stage.name for stage in between.choose(options)] == ["track"]
 
 
-def test_low_scores_reach_only_the_tracker() -> None:
+def test_boxes_with_low_scores_reach_only_the_tracker() -> None:
     track = stage()
     ends = [track(frame(i), boxes_with(0.9, 0.15 if 5 <= i < 10 else 0.8)) for i in range(15)]
     assert [len(end) for end in ends] == [2] * 5 + [1] * 5 + [2] * 5
@@ -75,7 +75,7 @@ def test_low_scores_reach_only_the_tracker() -> None:
     assert track.close() == ["in.mp4: 2 tracks"]
 
 
-def test_head_keeps_boxes_down_to_the_trackers_threshold() -> None:
+def test_head_keeps_boxes_down_to_the_threshold_of_the_tracker() -> None:
     """With ByteTrack, the head returns boxes with scores from 0.1 on; other trackers use --conf."""
     for track, lowest in (("bytetrack", 0.1), ("sort", 1.0)):
         (choice,) = between.choose(resolve_config(None, {"track": track}).as_dict())
@@ -231,6 +231,6 @@ def test_python_api_takes_a_tracker() -> None:
 
 
 @pytest.mark.parametrize(("every", "scheduled"), [(None, False), ("1", False), ("2", True)])
-def test_infer_every_above_one_makes_a_schedule(every, scheduled):
+def test_only_infer_every_above_one_creates_a_schedule(every, scheduled):
     track = stage(**({} if every is None else {"infer_every": every}))
     assert (track.schedule is not None) == scheduled

@@ -3,7 +3,7 @@
 tests/conformance tests what all trackers have in common. ``reference.csv`` holds the boxes of
 people that the default model detected in the first 150 frames of a clip of a walking crowd, and
 the ids from roboflow's ``trackers`` 2.6.1 (Apache-2.0), with thresholds of 0.25 and otherwise its
-defaults. Its SORT and ByteTrack got frame times, its OC-SORT did not. Its ByteTrack requires an
+defaults. Its SORT and ByteTrack were given frame times, its OC-SORT was not. Its ByteTrack needs an
 overlap of 0.1 in both associations; the paper has 0.2 and 0.5.
 """
 
@@ -62,8 +62,7 @@ def test_ids_equal_those_of_another_library(name: str, monkeypatch: pytest.Monke
     assert only_ours == (111 if name == "ocsort" else 0)
 
 
-def test_low_scores_keep_a_track_only_with_bytetrack() -> None:
-    """ByteTrack keeps the track through a second with scores below the threshold."""
+def test_boxes_with_low_scores_keep_a_track_only_with_bytetrack() -> None:
     path = straight((100, 200), (60, 0))
     by_tracker = {}
     for name in ("sort", "bytetrack", "ocsort"):
@@ -101,8 +100,7 @@ def test_one_long_prediction_equals_many_short_ones(form: Form) -> None:
 
 
 @pytest.mark.parametrize("form", [CORNERS, CENTRES])
-def test_filter_equals_kalman_formulas(form: Form) -> None:
-    """Compare it with the formulas in matrix form, for each of the four coordinates."""
+def test_filter_equals_the_kalman_formulas_in_matrix_form(form: Form) -> None:
     random = np.random.default_rng(2)
     motion, box = Motion(form), np.array([[100, 100, 140, 200]], float)
     motion.add(box)

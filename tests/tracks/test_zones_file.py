@@ -25,7 +25,7 @@ from tests.tracks.test_stage import INFO
 STREET = str(CHECKOUT / "videos/street.mp4")
 LINE = "lines: {a: [[0, 0.5], [1, 0.5]]}\n"
 SQUARE = "[[0.1, 0.1], [0.9, 0.1], [0.9, 0.9], [0.1, 0.9]]"
-WRONG = {  # file -> pattern of the error, which names the place
+WRONG = {  # file -> pattern of the error, which says where in the file it is
     "": "mapping",
     "- 1": "mapping",
     "lines: 3": "lines",
@@ -108,7 +108,7 @@ def test_sections_inherit_from_the_top_level(tmp_path: Path) -> None:
     assert file.of_clip("out.mp4").point == "bottom"
 
 
-def test_points_up_to_one_are_shares_and_others_pixels(tmp_path: Path) -> None:
+def test_points_up_to_one_are_shares_and_larger_ones_are_pixels(tmp_path: Path) -> None:
     assert read_zones(write(tmp_path, LINE)).default.size == (1, 1)
     assert read_zones(write(tmp_path, "lines: {a: [[0, 0], [1, 2]]}")).default.size is None
 
@@ -216,7 +216,7 @@ SHAPES += ["lines: {a: [[0, 0]]}", f"{LINE}zones: {{a: {SQUARE}}}"]
 
 
 @pytest.mark.parametrize("drawing", SHAPES)
-def test_invalid_drawing_gets_the_error_of_the_command(drawing: str, tmp_path: Path) -> None:
+def test_invalid_drawing_raises_the_same_error_as_in_a_file(drawing: str, tmp_path: Path) -> None:
     path = str(tmp_path / "zones.yaml")
     with pytest.raises(UsageError) as error:
         read_zones(path, f"cameras:\n  front:\n{indent(drawing, '    ')}")

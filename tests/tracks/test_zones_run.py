@@ -48,7 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = detect_video(
         *(STREET, "--zones", "zones.yaml", "--engine", "ort", "--precision", "fp32"),
         *("--frames", "60", "--no-video", "-o", "out/", "--run-dir", "run", "--json"),
-        *("--decoder", "opencv"),  # the pixels that Python gets
+        *("--decoder", "opencv"),  # gives the same pixels as the Python API
         cwd=folder,
     )
     assert done.returncode == 0, done.stderr
@@ -206,7 +206,7 @@ def test_page_saves_the_file_that_the_command_names(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.net
-def test_template_shows_a_cameras_picture_and_no_password(tmp_path: Path) -> None:
+def test_template_shows_a_picture_of_the_camera_but_no_password(tmp_path: Path) -> None:
     need_rtsp()
     with rtsp({"door": Path(STREET)}, login="me:opensesame") as server:
         for _ in range(2):
@@ -230,7 +230,7 @@ def test_arrow_of_a_line_scales_with_the_picture() -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"infer_every": 3}], ids=str)
-def test_schedule_tracks_and_zones_share_one_thumbnail_per_frame(
+def test_one_thumbnail_per_frame_serves_the_schedule_tracks_and_zones(
     more: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "zones.yaml").write_text(ZONES)

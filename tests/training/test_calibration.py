@@ -85,7 +85,7 @@ def rows(*boxes):
     ("group", "cost"),
     [("coco", 0.2 + 0.5 * 0.1), ("road", 0.2)],  # road: objects without labels cost nothing
 )
-def test_missed_objects_cost_by_size_and_unmatched_boxes_by_score(group, cost):
+def test_cost_depends_on_the_size_of_missed_objects_and_the_score_of_wrong_boxes(group, cost):
     truth = truths([0, 0, 20, 20], [50, 50, 80, 80], [0, 80, 20, 100], ignored=[2])
     result = rows(([50, 50, 80, 80], 0.9), ([90, 0, 100, 10], 0.5), ([0, 80, 20, 100], 0.4))
     failure = failures.judge_failure(result, labelled(group, truth))

@@ -34,7 +34,6 @@ def outputs_of(box: list[float], moved_box: list[float], score: float, moved_sco
 
 
 def test_pictures_and_boxes_move_together():
-    """Move a white square, and compare its edges with its moved box."""
     image = torch.zeros(1, 3, *SIZE)
     image[:, :, 20:44, 30:54] = 1
     move = moves(1.1, 5.0, -3.0)
@@ -57,7 +56,7 @@ def test_score_change_costs_its_square(shift, score, cost):
     assert result == pytest.approx(cost, abs=1e-5)
 
 
-def test_box_that_does_not_move_with_the_picture_costs_by_iou():
+def test_cost_of_a_box_that_does_not_move_with_the_picture_follows_iou():
     move = moves(1.0, 12.0, 0.0)
     boxes, logits = outputs_of(OBJECT, OBJECT, 0.8, 0.8)
     logits[1] = -9.0

@@ -64,7 +64,7 @@ def write_voc(tmp_path):
     return write
 
 
-def test_voc_pixels_count_from_one_and_difficult_objects_are_ignored(write_voc):
+def test_voc_coordinates_start_at_one_and_difficult_objects_are_ignored(write_voc):
     folder = write_voc("1", ("person", 0), ("car", 1), ("bicycle", 0), ("dog", 0), ("bus", 0))
     (voc_picture,) = data.read_voc(folder)
     assert voc_picture.boxes.tolist() == [[0, 2, 10, 20]] * 4
@@ -89,7 +89,7 @@ def test_voc_skips_other_data_bases_and_missing_pictures(write_voc):
     assert list(data.read_voc(folder)) == []
 
 
-def test_traffic_trusts_the_teacher_for_unlabelled_people(tmp_path):
+def test_unlabelled_people_in_traffic_pictures_are_left_to_the_teacher(tmp_path):
     cv2.imwrite(str(tmp_path / "1.jpg"), np.zeros((30, 40, 3), np.uint8))
     document = {
         "images": [{"id": 7, "file_name": "1.jpg", "set": "traffic"}],

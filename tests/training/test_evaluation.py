@@ -13,7 +13,7 @@ from model import evaluation, steadiness
 from tests.conftest import load_program
 
 
-def test_part_without_share_is_refused(tmp_path):
+def test_averaged_weights_without_a_share_are_refused(tmp_path):
     path = tmp_path / "street.f16"
     path.touch()
     part = load_program("training/train_default").Part()
@@ -22,7 +22,7 @@ def test_part_without_share_is_refused(tmp_path):
         part.convert(str(path), None, None)
 
 
-def test_box_that_returns_within_gap_is_the_same_object():
+def test_box_that_returns_within_the_gap_is_the_same_object():
     tracks: list[steadiness.Track] = []
     box, moved = np.array([[10.0, 10, 30, 50]]), np.array([[13.0, 10, 33, 50]])
     steadiness.link(tracks, box, 0)

@@ -81,7 +81,6 @@ def test_canvas_grows_with_the_steps(tmp_path):
 
 @pytest.mark.slow
 def test_start_uses_the_average_of_a_finished_run(tmp_path):
-    """Check also that a checkpoint in the run's folder takes precedence over --start."""
     before = run(tmp_path / "first", 3)
     start = tmp_path / "first" / "checkpoint.pt"
     after = run(tmp_path / "second", 1, start=start, peak=1e-6, full_canvas=True)
@@ -97,6 +96,6 @@ def test_start_uses_the_average_of_a_finished_run(tmp_path):
     for name, expected, result in zip(names, before, after, strict=True):
         if name in trained:
             np.testing.assert_allclose(expected.numpy(), result.numpy(), rtol=1e-4, atol=1e-5)
-    again = run(tmp_path / "second", 1, start=start, peak=1.0)  # this run has already finished
+    again = run(tmp_path / "second", 1, start=start, peak=1.0)  # continues its checkpoint
     for expected, result in zip(after, again, strict=True):
         np.testing.assert_array_equal(expected.numpy(), result.numpy())

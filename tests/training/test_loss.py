@@ -40,7 +40,7 @@ def exact(box):
     return f(box).expand(1, CELLS, 4).clone()
 
 
-def test_iou_and_ciou_by_hand():
+def test_iou_and_ciou_equal_values_computed_by_hand():
     a, b = f([0, 0, 10, 10]), f([0, 0, 10, 5])
     assert iou(a, b).item() == pytest.approx(0.5)
     assert ciou(a, a).item() == pytest.approx(1.0)

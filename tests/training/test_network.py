@@ -54,7 +54,7 @@ def rows_of_training(network, picture):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("suffix", "tolerance"), [("weights", 1e-3), ("f16", 0.05)])
-def test_exported_files_give_the_same_rows(network, tmp_path, suffix, tolerance):
+def test_exported_files_give_the_same_rows_as_the_network(network, tmp_path, suffix, tolerance):
     picture = np.random.default_rng(0).integers(0, 255, (*SIZE, 3), dtype=np.uint8)
     paths = {path.suffix[1:]: path for path in export.write(network, tmp_path, 0)}
     rows = rows_of_package(paths[suffix], picture)
@@ -109,7 +109,7 @@ def test_training_step_keeps_objectness_constant(network, tmp_path):
     ("inputs", "filters", "kernel", "stride"),
     [(3, 16, 3, 2), (16, 32, 3, 2), (16, 8, 1, 1), (16, 16, 3, 1)],
 )
-def test_half_convolution_has_torchs_gradients(inputs, filters, kernel, stride):
+def test_half_precision_convolution_has_the_gradients_of_torch(inputs, filters, kernel, stride):
     torch.manual_seed(0)
     conv = torch.nn.Conv2d(inputs, filters, kernel, stride, kernel // 2).to(
         memory_format=torch.channels_last

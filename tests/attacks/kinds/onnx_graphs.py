@@ -10,7 +10,7 @@ from tests.attacks.case import Case, Kind, Limits
 from tests.attacks.inputs import ENGINES, content
 
 CODES = frozenset({0, 2, 4})
-LIMITS = Limits(cpu_s=40, memory_mb=3000)  # for refusing the named giants
+LIMITS = Limits(cpu_s=40, memory_mb=3000)  # enough to refuse the huge models among the named cases
 
 
 @cache

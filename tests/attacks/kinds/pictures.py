@@ -64,7 +64,7 @@ def make(random: Random) -> Case:
     else:
         data = damage(random, content(name), [content(other) for other in PICTURES])
     if random.random() < 0.1:
-        name = random.choice(PICTURES)  # name and content are of different formats
+        name = random.choice(PICTURES)  # the suffix does not match the format of the content
     files = {"dots.onnx": content("dots.onnx")}
     argv: list[str] = []
     if random.random() < 0.5:

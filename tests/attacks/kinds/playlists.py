@@ -1,4 +1,4 @@
-"""Playlists of a camera that lead to another host, which records its requests.
+"""Playlists of a camera that lead to another host, which records the requests it gets.
 
 The camera has a login, headers, cookies, or several of them. The other host must receive none.
 """

@@ -20,7 +20,7 @@ def make(random: Random) -> Case:
         data = damage(random, whole)
     else:
         entries = json.loads(header)
-        name = random.choice(list(entries))  # only one, so that the others are still read
+        name = random.choice(list(entries))  # change only one entry, so that others are still read
         text = json.dumps({**entries, name: damage_tree(random, entries[name])}).encode()
         text = text if random.random() < 0.6 else damage_json(random, entries)
         stated = len(text) if random.random() < 0.8 else random.choice(NUMBERS) % 2**64

@@ -1,4 +1,4 @@
-"""Damaged sessions given to ``report`` and ``diff``: session.json, spans.npz, the passes' facts."""
+"""Damaged sessions given to ``report`` and ``diff``: session.json, spans.npz, results of passes."""
 
 from __future__ import annotations
 

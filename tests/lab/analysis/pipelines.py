@@ -30,8 +30,8 @@ def shape(
 
 @dataclass(frozen=True)
 class Load:
-    """The load of a run. ``seconds[stage][number]``: duration of each call; the last read finds the
-    end of the source. ``by_writer``: the writer runs head and nms, as until version 0.2."""
+    """How long each call of a run takes: ``seconds[stage][number]``. The last read finds the end of
+    the source. ``by_writer``: the writer runs head and nms, as it did until version 0.2."""
 
     frames: int
     shape: LoopShape
@@ -40,7 +40,7 @@ class Load:
 
 
 def load(frames: int, loop: LoopShape, by_writer=False, **each: float | list[float]) -> Load:
-    """Build a load. ``each``: seconds of a stage's calls, as one number for all or as a list."""
+    """Build a load. ``each``: seconds of a stage's calls, as a list or as a number for all."""
     batches = -(-frames // loop.batch)
     seconds = {}
     for stage in STAGES:
@@ -77,7 +77,7 @@ class _Simulation:
         self.calls.append(Activity(stage, number, thread, round(start * 1e9), round(end * 1e9)))
 
     def wait(self, thread: str, when: float | None) -> None:
-        """Let a thread wait until ``when``. None means that it need not wait."""
+        """Let a thread wait until ``when``. If ``when`` is None, it does not wait."""
         self.clock[thread] = max(self.clock.get(thread, 0.0), when or 0.0)
 
     def rows(self, batch: int) -> range:
@@ -118,7 +118,7 @@ class _Simulation:
 
     def read(self, batch: int) -> None:
         """Take a request, then read a frame into a buffer for each row of the batch. The read that
-        finds the end also needs both. The batch is queued as soon as the queue has room."""
+        finds the end also needs a request and a buffer. Queue the batch once there is room."""
         if batch >= self.loop.requests:
             self.wait("reader", self.returned[batch - self.loop.requests])
         rows = self.rows(batch)

@@ -1,4 +1,4 @@
-"""The figures of eval: faster-coco-eval against our own evaluator, and cases computed by hand."""
+"""The figures of eval, compared with faster-coco-eval and with cases computed by hand."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def test_perfect_detections_have_full_precision():
     assert figures.confusion.counts == ((1, 0, 0), (0, 1, 0), (0, 0, 0))
 
 
-def test_loose_box_counts_up_to_its_overlap():
+def test_box_counts_at_iou_thresholds_up_to_its_overlap():
     figures = accuracy([labels((HERE, 0))], [found((NEAR, 0.9, 0))], NAMES)
-    assert figures.ap == pytest.approx(0.7)  # at .50 to .80, not at .85, .90, .95
+    assert figures.ap == pytest.approx(0.7)  # it counts at IoU .50 to .80, not at .85, .90 and .95
     assert figures.per_class["vehicle"].ap is None  # a class without boxes is not in the mean
 
 
-def test_ignored_box_matches_once_and_crowd_any_number():
+def test_ignored_box_matches_one_detection_and_a_crowd_any_number():
     detections = [found((FAR, 0.9, 0), (FAR, 0.8, 0), (HERE, 0.7, 0))]
     for far, ap50 in (((FAR, 0, "crowd"), 1), ((FAR, 0, "ignored"), 1 / 2), (None, 1 / 3)):
         truth = labels((HERE, 0), *([far] if far else ()))
@@ -133,7 +133,7 @@ def test_figures_without_labelled_boxes_are_none():
     assert (figures.ap, figures.ap50, figures.ap50_interval) == (None, None, (None, None))
 
 
-def test_difference_to_the_first_engine():
+def test_difference_between_two_engines():
     right = accuracy([labels((HERE, 0))], [found((HERE, 0.9, 0))], NAMES)
     wrong = accuracy([labels((HERE, 0))], [found((FAR, 0.9, 0))], NAMES)
     assert difference(wrong, right).ap50 == -1
@@ -149,7 +149,7 @@ def test_difference_to_the_first_engine():
         (labels((HERE, 0)), found((FAR, 0.9, 1)), [[0, 0, 1], [0, 0, 0], [0, 1, 0]]),
         # a detection below the threshold
         (labels((HERE, 0)), found((HERE, 0.2, 0)), [[0, 0, 1], [0, 0, 0], [0, 0, 0]]),
-        # the best score is matched first
+        # the detection with the best score is matched first
         (
             labels((HERE, 0)),
             found((HERE, 0.5, 1), (HERE, 0.9, 0)),

@@ -39,11 +39,11 @@ def judged(outcomes, wanted, scores=None):
     [
         ([HERE], [0.9], truth(HERE), [RIGHT]),
         ([FAR], [0.9], truth(HERE), [WRONG]),
-        ([HERE, HERE], [0.9, 0.8], truth(HERE), [RIGHT, WRONG]),  # a box is matched once
-        # the detection with the better score matches, although it fits worse
+        ([HERE, HERE], [0.9, 0.8], truth(HERE), [RIGHT, WRONG]),  # a box matches one detection
+        # the detection with the higher score matches, although it fits worse
         ([HERE, SHIFTED], [0.8, 0.9], truth(HERE), [RIGHT, WRONG]),
         ([HERE], [0.9], truth(SHIFTED, HERE), [RIGHT]),
-        # the best fit is matched, not the first box
+        # a detection matches the box that fits best, not the first one
         ([HERE, SHIFTED], [0.9, 0.8], truth(SHIFTED, HERE), [RIGHT, RIGHT]),
         ([HERE, HERE], [0.9, 0.8], truth(HERE, ignored=[0]), [NEITHER, WRONG]),  # matched once
         ([HERE, HERE], [0.9, 0.8], truth(HERE, crowd=[0]), [NEITHER, NEITHER]),  # matched twice
@@ -66,11 +66,11 @@ def test_overlap_equal_to_the_threshold_matches():
     assert outcomes([half], [0.9], truth(HERE), iou=0.51) == [WRONG]
 
 
-def test_ignored_boxes_are_not_wanted():
+def test_ignored_boxes_and_crowds_need_no_detection():
     assert truth(HERE, FAR, SHIFTED, ignored=[0], crowd=[1]).wanted == 1
 
 
-def test_only_the_best_hundred_of_a_picture_count():
+def test_only_the_best_hundred_detections_of_a_picture_count():
     boxes, scores = [FAR] * 100 + [HERE], [0.9] * 100 + [0.1]
     assert outcomes(boxes, scores, truth(HERE)) == [WRONG] * 100
 
@@ -84,7 +84,7 @@ def test_only_the_best_hundred_of_a_picture_count():
         ([WRONG, RIGHT], 1, 0.5),
         ([RIGHT, WRONG], 1, 1.0),  # false detections after full recall cost nothing
         ([NEITHER, RIGHT], 1, 1.0),
-        ([RIGHT], 2, 51 / 101),  # recalls 0 .. 0.50 are reached
+        ([RIGHT], 2, 51 / 101),  # the 51 recalls from 0 to 0.50 are reached
         ([RIGHT, WRONG, RIGHT], 2, (51 * 1 + 50 * 2 / 3) / 101),
         ([WRONG, RIGHT, RIGHT], 2, 2 / 3),  # the best precision at that recall or a higher one
     ],
@@ -93,7 +93,7 @@ def test_average_precision_equals_a_calculation_by_hand(rows, wanted, expected):
     assert ap.average_precision([judged(rows, wanted)]) == pytest.approx(expected)
 
 
-def test_average_precision_sorts_over_all_pictures():
+def test_average_precision_sorts_the_detections_of_all_pictures_together():
     first, second = judged([WRONG], 1, [0.3]), judged([RIGHT], 0, [0.9])
     assert ap.average_precision([first, second]) == pytest.approx(1.0)
 
@@ -124,7 +124,7 @@ def test_interval_is_reproducible_and_contains_the_figure():
     assert low < ap.average_precision(rows) < high
 
 
-def test_interval_of_equal_pictures_is_a_point():
+def test_interval_has_no_width_if_all_pictures_are_equal():
     assert ap.interval([judged([RIGHT], 1)] * 5, ap.average_precision) == (1.0, 1.0)
 
 

@@ -61,15 +61,15 @@ def test_failed_row_keeps_its_error_and_the_next_row_is_the_baseline():
 @pytest.mark.parametrize(
     ("ratios", "winner", "outcome"),
     [
-        ((1.1, 1.2, 1.3, 1.1, 1.2, 1.3), "b", "faster"),  # six rounds: 1 in 32 by chance
-        ((1.1, 1.2, 1.3, 1.1, 1.2), None, "open"),  # five rounds: 1 in 16 by chance
+        ((1.1, 1.2, 1.3, 1.1, 1.2, 1.3), "b", "faster"),  # 6 rounds agree by chance in 1 of 32
+        ((1.1, 1.2, 1.3, 1.1, 1.2), None, "open"),  # 5 rounds agree by chance in 1 of 16
         ((1.1, 1.2, 1.3, 1.1, 1.2, 0.98), None, "open"),
-        # no larger than the difference between two equal processes
+        # the rows differ no more than two equal processes do
         ((1.005, 1.006, 1.007, 1.008, 1.009, 1.01), None, "same"),
         ((0.9, 0.8, 0.7, 0.9, 0.8, 0.7), "a", "slower"),
     ],
 )
-def test_winner_must_be_faster_than_the_noise(ratios, winner, outcome):
+def test_winner_must_be_faster_by_more_than_the_noise(ratios, winner, outcome):
     base = (10, 11, 30, 12, 9, 10)[: len(ratios)]
     rates = [one * ratio for one, ratio in zip(base, ratios, strict=True)]
     comparison = document(variant("a", *base), variant("b", *rates))
@@ -136,7 +136,7 @@ def test_rows_are_comparable_only_if_everything_else_is_equal(changed, comparabl
         assert comparison.fastest == {"inference": None, "end_to_end": None}
 
 
-def test_spread_of_the_rounds_is_the_tolerance():
+def test_tolerance_of_cpu_time_is_the_spread_of_the_rounds():
     """``write`` takes 2 to 9 ms in the rounds of a, so b may exceed the median of a by 7 ms."""
     noisy = variant("a", 100, 100, 100)
     for turn, write in zip(noisy.rounds, (2.0, 4.0, 9.0), strict=True):
@@ -146,8 +146,7 @@ def test_spread_of_the_rounds_is_the_tolerance():
     assert re.match("write .* 11.10 ms .* b .* 4.00 .* a", warning)
 
 
-def test_different_numbers_of_boxes_give_a_warning():
-    """Rows that find different numbers of boxes are comparable, but with a warning."""
+def test_rows_with_different_numbers_of_boxes_are_compared_with_a_warning():
     rows = [
         variant("a", 100, 100, 100, cpu={"annotate": 1.5}),
         variant("null", 100, 100, 100, cpu={"annotate": 0.02}),
@@ -158,7 +157,7 @@ def test_different_numbers_of_boxes_give_a_warning():
     assert "0 and 222 boxes" in warning
 
 
-def test_single_round_is_neither_comparable_nor_not():
+def test_one_round_does_not_show_whether_rows_are_comparable():
     assert document(variant("a", 10), variant("b", 20), rounds=1).comparable is None
 
 
@@ -182,6 +181,6 @@ def test_row_says_if_its_precision_had_no_effect():
     assert row.precision_effect.startswith("bf16 ")
 
 
-def test_label_has_engine_precision_and_batch():
+def test_label_of_a_row_has_engine_precision_and_batch():
     assert label("ort", "fp32", 1) == "ort fp32"
     assert label("ort", "fp32", 8) == "ort fp32 batch 8"

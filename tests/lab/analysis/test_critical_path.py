@@ -54,23 +54,23 @@ def shares_of_path(run_load) -> dict[str, float]:
     }
 
 
-# The loop, the seconds per call, and the shares of the path in the steady state. A frame at the
-# start or end of the steady state may add a little of another stage.
+# The loop, the seconds per call, and each stage's share of the path in the steady state. A frame
+# at the start or end of the steady state may add a little of another stage.
 KNOWN = {
     "inference-bound": (shape(), {"read": 2, "infer": 8, "write": 3}, {"infer": 1.0}),
     "read-bound": (shape(), {"read": 8, "infer": 2, "write": 3}, {"read": 1.0}),
     "write-bound": (shape(), {"read": 1, "infer": 2, "write": 8}, {"write": 1.0}),
-    "head in the writer": (
+    "the writer runs head": (
         shape(),
         {"by_writer": True, "read": 1, "infer": 2, "head": 2, "write": 6},
         {"head": 0.25, "write": 0.75},
     ),
-    "head in the worker": (
+    "the worker runs head": (
         shape(),
         {"read": 1, "infer": 6, "head": 2, "write": 7},
         {"infer": 0.75, "head": 0.25},
     ),
-    "reader with preprocessing": (
+    "the reader preprocesses": (
         shape(),
         {"read": 6, "preprocess": 2, "infer": 2},
         {"read": 0.75, "preprocess": 0.25},
@@ -133,8 +133,8 @@ CAUSES = [
 @pytest.mark.parametrize(
     ("cause", "stage", "loop", "seconds"), CAUSES, ids=[f"{c} of {s}" for c, s, *_ in CAUSES]
 )
-def test_calls_are_bound_by_the_expected_cause(cause, stage, loop, seconds):
-    """In the middle of the run, nearly all calls of the stage wait for the same thing."""
+def test_calls_of_a_stage_wait_for_the_expected_cause(cause, stage, loop, seconds):
+    """In the middle of the run, nearly all calls of the stage wait for this cause."""
     one = load(200, loop, **seconds)
     graph = activity_graph(run_of(one), one.shape)
     middle = [
@@ -146,7 +146,7 @@ def test_calls_are_bound_by_the_expected_cause(cause, stage, loop, seconds):
 
 @pytest.mark.slow
 def test_simulated_call_starts_when_its_binding_predecessor_ends():
-    """This shows that the graph contains all rules of the loop."""
+    """If so, the graph contains all rules of the loop."""
     rng = random.Random(5)
     for _ in range(40):
         batch, workers = rng.choice([1, 2, 3]), rng.choice([1, 2])
@@ -271,7 +271,7 @@ def test_run_without_written_frames_has_no_path():
     assert _find_steady_state(activity_graph([], shape()), [5, 9]) == (5, 9)
 
 
-def test_frames_numbered_backwards_have_a_path():
+def test_frames_with_decreasing_numbers_have_a_critical_path():
     """The path goes from the first written frame to the last by time, not by number. Damaged
     recordings may contain such frames."""
     run = run_of(load(12, shape(), read=TICK, infer=2 * TICK, write=TICK))
@@ -308,7 +308,6 @@ SIZES = st.fixed_dictionaries(
 @given(SPANS, SIZES)
 @settings(STEADY, max_examples=120)
 def test_facts_of_random_spans_are_consistent(spans, loop):
-    """Use random spans in random order, as only damaged recordings contain them."""
     table = np.array(spans, np.int64)
     columns = {
         "thread": table[:, 0],

@@ -27,7 +27,7 @@ def test_system_call_on_the_path_is_subtracted_from_its_stage() -> None:
     by_name = {row.name: row for row in rows}
     assert sum(row.share for row in rows) == pytest.approx(1)
     infer, futex = by_name["infer"], by_name["futex (infer)"]
-    # Equal except for one inference, since the steady state may begin or end within an inference.
+    # Both halves are equal, except for an inference that the steady state cuts.
     assert infer.critical_path_s == pytest.approx(futex.critical_path_s, abs=0.008)
     assert futex.waiting_s == pytest.approx(0.160 - futex.critical_path_s)
     assert by_name["futex (read)"].waiting_s > 0.9 * 0.041

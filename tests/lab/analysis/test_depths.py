@@ -11,7 +11,7 @@ from tests.lab.analysis.pipelines import load, mean_depth, run_of, shape
 def test_fast_reader_fills_the_queue():
     one = load(50, shape(queue=2, requests=8, images=20), read=1, infer=8)
     queues = depths(run_of(one), one.shape)
-    assert queues[FILLED][1].max() == 3  # two in the queue, and one that waits for room
+    assert queues[FILLED][1].max() == 3  # two batches in the queue, and one that waits for room
     assert queues[RESULTS][1].max() == 1
     assert mean_depth(queues[FILLED]) > 2
 
@@ -21,7 +21,7 @@ def test_results_pile_up_before_a_slow_writer():
     assert depths(run_of(one), one.shape)[RESULTS][1].max() >= 3
 
 
-def test_plain_loop_has_one_frame_in_flight():
+def test_loop_without_overlap_has_one_frame_in_flight():
     one = load(5, shape(sync=True), read=1, infer=1, write=1)
     queues = depths(run_of(one), one.shape)
     assert list(queues) == [IN_FLIGHT]

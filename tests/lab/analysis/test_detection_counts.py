@@ -45,14 +45,14 @@ def test_reason_is_given_if_a_session_has_no_rows(tmp_path):
         b'{"source":"a","time_s":0,"detections":' + b"[" * 100_000 + b"\n",
     ],
 )
-def test_rows_before_the_damage_are_kept(tmp_path, damage):
+def test_rows_before_a_damaged_one_are_counted(tmp_path, damage):
     (tmp_path / "detections.jsonl").write_bytes(row_line(0, "car").encode() + damage)
     rows = read_rows(tmp_path)
     assert [one.by_class for one in rows.frames] == [{"car": 1}]
     assert "line 2" in (rows.left_out or "")
 
 
-def test_long_file_is_read_partly(tmp_path, monkeypatch):
+def test_long_file_of_rows_is_read_only_partly(tmp_path, monkeypatch):
     (tmp_path / "detections.jsonl").write_text("".join(row_line(at, "car") for at in range(50)))
     monkeypatch.setattr(rows_module, "MAX_BYTES", 1000)
     part = read_rows(tmp_path)

@@ -11,13 +11,13 @@ from detector.lab.analysis.layers import LAUNCHING, NO_REQUEST, WAITING, device_
     ("kernels", "host", "waits", "busy_ms", "idle", "launch_bound"),
     [
         ([(0, 10)], [(0, 2)], [], 10, {}, False),
-        # overlapping kernels of two streams, unsorted, count once
+        # unsorted kernels of two streams overlap; the overlap counts once
         ([(3, 4), (1, 3), (2, 4)], [(0, 4)], [], 3, {LAUNCHING: 1}, False),
         ([(2, 3), (8, 9)], [(0, 9)], [], 2, {LAUNCHING: 7}, True),
-        ([(0, 1), (9, 10)], [(0, 1)], [], 2, {NO_REQUEST: 8}, False),  # idle without work
+        ([(0, 1), (9, 10)], [(0, 1)], [], 2, {NO_REQUEST: 8}, False),  # no work
         ([(0, 4), (6, 10)], [(5, 6)], [], 8, {LAUNCHING: 1, NO_REQUEST: 1}, False),
         ([(2, 4)], [(0, 1), (5, 8)], [], 2, {LAUNCHING: 4, NO_REQUEST: 2}, True),
-        ([(0, 2), (4, 5)], [(2, 4)], [], 3, {LAUNCHING: 2}, False),  # busy for most of the time
+        ([(0, 2), (4, 5)], [(2, 4)], [], 3, {LAUNCHING: 2}, False),  # mostly busy
         # A host that waits launches nothing.
         ([(1, 2)], [(0, 1)], [(2, 5)], 1, {LAUNCHING: 1, WAITING: 3}, False),
         ([(4, 5)], [(0, 5)], [(1, 5)], 1, {LAUNCHING: 1, WAITING: 3}, False),  # wait in an operator

@@ -34,7 +34,6 @@ def test_verdict_of_two_runs(after, noise, verdict, fails):
 
 
 def test_diff_names_changed_settings_libraries_and_models(tmp_path):
-    """A changed threshold can make a stage much slower, so ``diff`` must show what changed."""
     about = {
         "model": "street",
         "model_sha256": "a",

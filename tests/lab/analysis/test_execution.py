@@ -31,7 +31,7 @@ def test_engine_without_layer_information_has_no_shares():
         ([("int8", 96), ("fp32", 4)], "int8 96% of MACs, fp32 4%"),
         # less than 100%, but the rest is too small to be named
         ([("int8", 9999), ("fp32", 1)], "int8 99.9% of MACs"),
-        # layers without MACs
+        # no layer has MACs, so layers are counted
         ([("bf16", 0), ("fp32", 0), ("fp32", 0)], "fp32 67% of layers, bf16 33%"),
     ],
 )

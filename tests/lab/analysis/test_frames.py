@@ -12,7 +12,7 @@ LOOPS = [shape(), shape(batch=4, images=16), shape(concurrency=2, requests=6), s
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_parts_of_a_frame_cover_its_time(loop):
-    """Calls and the waits before them cover the frame's time; calls of a batch may overlap."""
+    """Calls and the waits before them cover the frame's time. Calls of a batch may overlap."""
     one = load(23, loop, read=1, infer=3, head=0.5, write=2)
     calls = run_of(one)
     explanation = Explanation(calls, loop, RunEvidence())

@@ -43,7 +43,7 @@ def test_layer_row_has_the_expected_figures():
     assert (rows["reorder"].bound, rows["reorder"].flag) == (None, "bytes unknown")
 
 
-def test_layer_that_is_only_a_view_has_no_utilisation():
+def test_layer_that_only_makes_a_view_has_no_utilisation():
     row = layer_rows([TimedLayer("permute", "Permute", "fp32", 0.1, view=True)], PEAKS)[0]
     assert (row.bytes, row.utilisation, row.flag) == (0, None, "moves nothing")
 
@@ -98,7 +98,7 @@ def test_deviating_layer_sum_is_explained_by_its_cause(
     assert (reason is None) if why is None else (why in reason)
 
 
-def test_sum_without_a_forward_pass_does_not_deviate():
+def test_layer_sum_has_no_deviation_without_a_forward_pass():
     assert explain_sum(7.0, 7.5, 0.0, 10.5, 3.0, on_gpu=False) == (0.0, None)
 
 

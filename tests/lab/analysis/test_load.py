@@ -60,11 +60,11 @@ def run_with_load(others, write_ms=4.0, process_s=None, cores=2):
         (0.0, 1.2, True),
         (1.2, 0.0, True),
         (0.5, 0.55, False),
-        (1.2, 1.25, True),  # nearly equal, but too high for a fair comparison
+        (1.2, 1.25, True),  # nearly equal, but other programs took too much for a comparison
         (0.0, 0.0, False),
     ],
 )
-def test_loads_of_other_programs_are_compared(before, after, differs):
+def test_difference_between_the_loads_of_other_programs_is_found(before, after, differs):
     load = compare_load(run_with_load(before), run_with_load(after))
     assert load is not None
     assert load.differs is differs
@@ -148,13 +148,12 @@ def set_frame_times(folder, frame_ms):
 @pytest.mark.parametrize(
     ("after", "code"),
     [
-        ({"others": 1.2}, 0),  # other programs slowed it down
+        ({"others": 1.2}, 0),  # other programs slowed the run down
         ({"others": 1.2, "process_s": 0.4}, 8),  # the run itself used more CPU time, too
         ({"others": 0.0}, 8),
     ],
 )
-def test_gate_fails_only_for_the_runs_own_slowdown(two_runs, tmp_path, after, code):
-    """The second run took 2.5 times as long."""
+def test_gate_fails_only_if_the_run_itself_became_slower(two_runs, tmp_path, after, code):
     first = two_runs("first", others=0.0)
     second = two_runs("second", **after)
     set_frame_times(first, 10.0)
@@ -183,7 +182,7 @@ def test_rows_with_different_loads_are_not_comparable():
     found = compared(calm, busy)
     assert (found.comparable, len(found.warnings)) == (False, 1)
     assert "1.2 during b" in found.warnings[0]
-    once = beside("b", 0.0, 1.2, 0.0)  # other programs were busy in one round only
+    once = beside("b", 0.0, 1.2, 0.0)  # busy in one round of three
     assert compared(calm, once).comparable is True
     assert compared(busy, beside("c", 1.2, 1.2, 1.2)).comparable is True
     assert compared(calm, beside("c", None, None, None)).comparable is True

@@ -1,4 +1,4 @@
-"""The suggested next steps: commands that exist, and only figures that were measured."""
+"""The suggested next steps are commands that exist, with figures that were measured."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def session(folder, tmp_path):
     update_document(copy, "outputs", video="street-null-detected.mp4")
     update_document(copy, "config", "output", save=None)
     update_document(copy, "verdict", bottleneck="write")
-    update_document(copy, "fps", end_to_end=40.0)  # the same as in the facts of the passes
+    update_document(copy, "fps", end_to_end=40.0)  # as in the results of the passes
     return copy
 
 
@@ -68,17 +68,17 @@ def test_preset_is_suggested_if_preset_or_crf_was_given(given, session):
     assert "--preset ultrafast" in steps_after(session, "config", "output", **given)
 
 
-def test_smaller_input_of_the_verdict_is_suggested(session):
+def test_smaller_input_that_the_verdict_names_is_suggested(session):
     steps = steps_after(session, "verdict", bottleneck="infer", smaller_input=[192, 320])
     assert [one for one in steps if one.startswith("--size ")] == ["--size 320x192"]
 
 
 def test_larger_batch_counts_frames_and_not_tiles(session):
-    steps = steps_after(session, batch=5)  # rows of an inference with --batch 1 --tiles 2x2
+    steps = steps_after(session, batch=5)  # --batch 1 --tiles 2x2 has 5 inputs per inference
     assert [one for one in steps if one.startswith("--batch ")] == ["--batch 4"]
 
 
-def test_run_from_a_pipe_has_no_steps(session):
+def test_run_from_a_pipe_has_no_next_steps(session):
     assert steps_after(session, "video", path="-") == {}
 
 
@@ -114,7 +114,7 @@ TUNED = "tuned for 960x540 h264 (2026-11-22), 1.8 times the defaults: --precisio
         (SELF_TIMED, "auto", True),
         (TUNED, "auto", True),
         ("engine ort: onnxruntime is installed", "auto", False),  # auto chooses ort for any batch
-        (None, "openvino", False),  # already in the command
+        (None, "openvino", False),  # the command names the engine already
     ],
 )
 def test_larger_batch_names_the_engine_that_auto_chose(session, reason, engine, expected):
@@ -143,10 +143,10 @@ def test_encoding_is_suggested_only_if_writing_has_a_gain(low, suggested, sessio
     changes = [change("write free", 42.0, (low, 1.1)), change("no video", 42.0, (1.01, 1.1))]
     steps = by_option(add_passes(session, what_if={"changes": changes}))
     assert ("--quality fast" in steps) is suggested
-    # Now the run is faster than the what-if without writing.
+    # Now the run is faster than the what_if run that did not write.
     slower = steps_after(session, "fps", end_to_end=43.0).get("--quality fast")
     assert slower is None or slower.figure is None
-    assert steps["--no-video"].figure.basis == "no video"  # this change itself was measured
+    assert steps["--no-video"].figure.basis == "no video"  # the same change was measured
 
 
 def test_measured_steps_come_before_bounds(session):
@@ -164,8 +164,7 @@ def test_measured_steps_come_before_bounds(session):
         ["detect", "SOURCE", "-q"],
     ],
 )
-def test_suggested_commands_parse(session, typed):
-    """Parse each command as if it were typed."""
+def test_suggested_commands_can_be_parsed(session, typed):
     loaded = add_passes(session)
     path = loaded.document.each[0].video.path
     words = ["detect-video", *(path if word == "SOURCE" else word for word in typed)]
@@ -199,7 +198,7 @@ def test_settings_already_in_use_are_not_suggested(session):
     assert "--no-video" not in steps_after(session, outputs={})
 
 
-def test_run_without_frames_has_no_steps(session):
+def test_run_without_frames_has_no_next_steps(session):
     loaded = read_session(session)
     none = replace(loaded.document.frames, read=0, written=0)
     assert next_steps(replace(loaded, document=replace(loaded.document, frames=none))) == []
@@ -209,7 +208,7 @@ def test_run_without_frames_has_no_steps(session):
     ("noise", "expected"),
     [(0.0, 2), (0.001, 2), (0.04, 2), (0.1, 1), (0.4, 1), (0.6, 0), (30.0, 0), (float("inf"), 0)],
 )
-def test_noise_limits_the_decimals(noise, expected):
+def test_noise_limits_the_number_of_decimals(noise, expected):
     assert decimals(noise) == expected
 
 
@@ -229,7 +228,7 @@ def test_noise_is_measured_from_the_rounds(session):
         (("profile", "SOURCE", "--only", "layers", "--sync"), ("SOURCE", "--sync")),
     ],
 )
-def test_base_command_keeps_tracking_and_drops_passes(session, typed, kept):
+def test_suggested_command_keeps_tracking_and_drops_passes(session, typed, kept):
     loaded = read_session(session)
     path = loaded.document.each[0].video.path
     words = ["detect-video", *(path if word == "SOURCE" else word for word in typed)]

@@ -26,7 +26,7 @@ def layer(ms, mflops, kbytes, precision="fp32"):
 CASES = [
     # ms, MFLOPs, KB, precision -> utilisation, bound
     ("at the flat part of the roof", layer(1.0, 100, 1000), 1.0, COMPUTE),
-    ("half of the flat part", layer(2.0, 100, 1000), 0.5, COMPUTE),
+    ("half as high as the flat part", layer(2.0, 100, 1000), 0.5, COMPUTE),
     ("on the slope of the roof", layer(1.0, 10, 10_000), 1.0, MEMORY),
     ("no arithmetic", layer(4.0, 0, 10_000), 0.25, MEMORY),
     ("int8 under the higher roof of int8", layer(1.0, 200, 1000, "int8"), 0.5, COMPUTE),
@@ -46,7 +46,7 @@ def test_utilisation_and_bound_of_a_layer(row, share, bound):
     assert placed.flag is None
 
 
-def test_more_than_the_peak_is_flagged_and_not_clamped():
+def test_utilisation_above_the_peak_is_flagged_and_not_clamped():
     placed = place_layer(layer(0.5, 100, 1000), PEAKS, 0.01)
     assert placed.utilisation == pytest.approx(2.0)
     assert placed.flag == "peak under-measured"
@@ -58,7 +58,7 @@ def test_roofline_of_the_whole_model():
     placed = place_model(rows, PEAKS, forward_ms=5.0, batch=1)
     assert placed.flops == 110e6 == 2 * placed.macs
     assert placed.utilisation == pytest.approx((1.0 + 1.0) / 5.0)
-    assert placed.bound == MEMORY  # like 3 of the 4 ms
+    assert placed.bound == MEMORY  # 3 of the 4 ms are bound by memory
     assert placed.ridge == {"fp32": 10.0}
     best = max(row.utilisation for row in rows)
     mean = sum(row.utilisation * row.ms for row in rows) / sum(row.ms for row in rows)

@@ -1,4 +1,4 @@
-"""Verdicts on simulated noise, and figures from published tables."""
+"""Verdicts on simulated noise, and statistics compared with published tables."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_student_distribution_equals_the_tables(freedom, quantile):
     [
         ((), 6, 2 / 64),
         ((1,), 6, 4 / 64),
-        ((3, 5), 10, 2 * 25 / 1024),  # 25 subsets of 1..10 sum to at most 8
-        ((1, 2, 3, 4, 5, 6), 12, 0.176),  # 12 pairs, W = 21: one-sided p 0.0881
+        ((3, 5), 10, 2 * 25 / 1024),  # 25 subsets of 1..10 have a sum of at most 8
+        ((1, 2, 3, 4, 5, 6), 12, 0.176),  # 12 pairs, W = 21; the one-sided p is 0.0881
     ],
 )
 def test_p_values_of_signed_ranks_equal_the_tables(ranks_below, count, p):
@@ -47,7 +47,7 @@ def test_p_values_of_signed_ranks_equal_the_tables(ranks_below, count, p):
     assert sign_p(values) == pytest.approx(p, abs=5e-4)
 
 
-def test_normal_approximation_is_close_to_exact(monkeypatch):
+def test_normal_approximation_is_close_to_the_exact_p_value(monkeypatch):
     values = [one * (-1 if one % 3 == 0 else 1) for one in range(1, 51)]
     exact, bounds = sign_p(values), rank_interval(values, 0.05)
     monkeypatch.setattr(statistics, "MOST_EXACT", 10)
@@ -71,7 +71,7 @@ def test_holm_correction_of_known_p_values():
     assert holm([]) == []
 
 
-def test_fewest_rounds_decide_and_one_round_less_does_not():
+def test_fewest_rounds_can_decide_and_one_round_less_cannot():
     for rows in (1, 2, 3, 6, 7):
         least = fewest_rounds(rows)
         for rounds, decided in ((least, True), (least - 1, False)):
@@ -82,13 +82,13 @@ def test_fewest_rounds_decide_and_one_round_less_does_not():
 def test_interim_analyses_together_spend_the_whole_error_rate():
     assert sum(share_of_look(rounds, False) for rounds in range(1, 31)) == pytest.approx(1)
     assert share_of_look(7, False) == 0
-    for at, look in enumerate(LOOKS):  # ``look`` is the last look, after the earlier ones
+    for at, look in enumerate(LOOKS):  # the last look is at ``look`` rounds
         spent = sum(share_of_look(one, False) for one in LOOKS[:at])
         assert spent + share_of_look(look, True) == pytest.approx(1)
 
 
 def test_the_first_interim_analysis_can_decide():
-    """By chance, eight rounds point in one direction more rarely than this analysis may err."""
+    """Eight rounds agree by chance, but more rarely than this analysis may err."""
     [result] = judge([[0.1 + at / 1000 for at in range(8)]], 0.01, 0.02, share_of_look(8, False))
     assert result.outcome == "faster"
     [result] = judge([[0.011] * 8], 0.02, 0.02, 1.0)

@@ -29,7 +29,7 @@ def run(stage: str = "", frame: int = 0, extra_ms: float = 0.0, also=(0, 0.0), *
 
 def moments(calls, ready=(), blocked=(), collections=(), mhz=()):
     """Return what the kernel would report about these calls. A call computes all of its time,
-    except for its parts in ``ready`` and ``blocked``: (stage, number, ms) each."""
+    except for its parts in ``ready`` and ``blocked``, which list (stage, number, ms)."""
     ends = {one.number: one.end_ns for one in calls if one.stage == "write"}
     at = [ends[number] for number in sorted(ends)]
     threads = sorted({one.thread for one in calls})
@@ -84,7 +84,7 @@ def plant_boxes(frame, **loop):
 
 
 def plant_key(frame, **loop):
-    """Make key frame 3 slow, too, since key frames that are usually cheap explain nothing."""
+    """Make key frame 3 slow, too: if key frames are usually fast, they explain nothing."""
     calls, loop_shape = run("read", frame, 60.0, also=(3, 50.0), **loop)
     return (
         calls,
@@ -118,7 +118,7 @@ def test_planted_cause_is_named(name, loop):
 
 
 @pytest.mark.parametrize("name", ["gc", "core", "disk"])
-def test_cause_that_was_not_recorded_is_unknown(name):
+def test_cause_is_unknown_if_it_was_not_recorded(name):
     calls, loop_shape, evidence = PLANTS[name](12)
     report = Explanation(calls, loop_shape, replace(evidence, moments=None)).explain(12)
     assert report.cause.name == "unknown"
@@ -132,7 +132,7 @@ def test_cause_that_was_not_recorded_is_unknown(name):
     assert (report.boxes, report.key, report.faults) == (None, None, None)
 
 
-def test_unrecorded_thread_has_unknown_cause():
+def test_cause_is_unknown_if_the_thread_was_not_recorded():
     calls, loop_shape, evidence = plant_disk(12)
     evidence = replace(evidence, moments=replace(evidence.moments, threads={}))
     report = Explanation(calls, loop_shape, evidence).explain(12)
@@ -141,8 +141,8 @@ def test_unrecorded_thread_has_unknown_cause():
 
 
 def ledger(calls, ready=(), blocked=(), library=()):
-    """Return the calls with the ledger's figures. ``ready``, ``blocked``: (stage, number, ms) each.
-    ``library``: the same for the CPU time of the engine's threads, which is otherwise 1 ms."""
+    """Return the calls with the ledger's figures. ``ready``, ``blocked`` and ``library`` list
+    (stage, number, ms). ``library`` is CPU time of the engine's threads; it is otherwise 1 ms."""
     waited, slept, other = ({(s, n): ms for s, n, ms in each} for each in (ready, blocked, library))
     report = []
     for one in calls:
@@ -157,7 +157,7 @@ def ledger(calls, ready=(), blocked=(), library=()):
 
 @pytest.mark.parametrize("stage", ["read", "write"])
 @pytest.mark.parametrize(("held_ms", "name"), [(10.0, "disk"), (85.0, "core")])
-def test_wait_of_a_codec_for_a_core_is_not_the_disk(stage, held_ms, name):
+def test_codec_that_waits_for_a_core_is_not_reported_as_waiting_for_the_disk(stage, held_ms, name):
     """The call is blocked for 90 ms. Library threads wait for a core for ``held_ms`` of that."""
     calls, loop_shape = run(stage, 12, 90.0)
     evidence = moments(calls, blocked=[(stage, 12, 90.0)])
@@ -171,7 +171,7 @@ def test_wait_of_a_codec_for_a_core_is_not_the_disk(stage, held_ms, name):
     assert ("library" in report.cause.text) == (name == "core")
 
 
-def test_wait_for_a_core_is_found_from_the_ledger_alone():
+def test_wait_for_a_core_is_found_without_moments():
     calls, loop_shape = run("preprocess", 12, 70.0)
     report = Explanation(
         ledger(calls, ready=[("preprocess", 12, 70.0)]), loop_shape, RunEvidence()
@@ -182,7 +182,7 @@ def test_wait_for_a_core_is_found_from_the_ledger_alone():
     assert (part.cpu_ms, part.ready_ms, part.blocked_ms) == pytest.approx((1, 70, 0))
 
 
-def test_computation_in_the_engines_threads_is_more_work():
+def test_computation_in_threads_of_the_engine_has_the_cause_work():
     """The calling thread sleeps while the engine's thread pool computes."""
     calls, loop_shape = run("infer", 12, 50.0)
     slept = [("infer", number, 8.0) for number in range(FRAMES) if number != 12]
@@ -205,7 +205,7 @@ def test_ledger_and_moments_name_the_same_cause(name):
 
 
 @pytest.mark.parametrize("name", ["boxes", "key frame"])
-def test_more_boxes_and_a_key_frame_need_no_moments(name):
+def test_causes_boxes_and_key_frame_are_found_without_moments(name):
     calls, loop_shape, evidence = PLANTS[name](12)
     report = Explanation(calls, loop_shape, replace(evidence, moments=None)).explain(12)
     assert report.cause.name == name
@@ -235,7 +235,7 @@ def test_slow_clock_is_named():
     assert report.mhz < 3000
 
 
-def test_parts_add_up_to_the_frame():
+def test_parts_of_a_frame_add_up_to_its_time():
     calls, loop_shape, evidence = plant_core(12)
     explanation = Explanation(calls, loop_shape, evidence)
     for frame in explanation.frames:

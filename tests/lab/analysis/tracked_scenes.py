@@ -1,4 +1,4 @@
-"""Random scenes of labelled objects with tracks that contain errors."""
+"""Random scenes: labelled objects, and tracks with errors."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ SCENES = {
 
 
 def write_benchmark(folder: Path, benchmark: str) -> None:
-    """Write labels of two sequences as MOTChallenge has them, and files of the trackers ``a`` and
-    ``b``, as TrackEval reads them. Some objects are distractors, cars, or not considered."""
+    """Write labels of two sequences in MOTChallenge's format, and files of the trackers ``a`` and
+    ``b`` that TrackEval can read. Some objects are distractors, cars, or not considered."""
     for name in ("good", "poor"):
         generated = scene(*SCENES[name])
         labels, tracks = [], {"a": [], "b": []}

@@ -38,7 +38,7 @@ def test_run_without_findings_prints_no_line(clean: Summary) -> None:
     assert wings.closing_lines(clean, verbose=True) == []
 
 
-def test_short_form_reports_errors_only(clean: Summary) -> None:
+def test_closing_line_has_warnings_only_if_verbose(clean: Summary) -> None:
     warned = replace(clean, engine_threads=8)
     assert closing_line(warned, verbose=False) is None
     assert "more-threads-than-cores" in (closing_line(warned, verbose=True) or "")
@@ -50,7 +50,7 @@ def test_short_form_reports_errors_only(clean: Summary) -> None:
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_terminal_prints_closing_lines_once(clean: Summary, verbose: bool) -> None:
+def test_terminal_prints_each_closing_line_once(clean: Summary, verbose: bool) -> None:
     out = io.StringIO()
     print_run(SafeConsole(file=out, width=80), clean, verbose, ["audit: 1 error"])
     assert out.getvalue().splitlines().count("audit: 1 error") == 1
@@ -66,7 +66,7 @@ def test_report_lists_the_findings_of_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_several_runs_are_compared(tmp_path: Path) -> None:
+def test_figures_of_several_runs_are_compared(tmp_path: Path) -> None:
     one, two = ran(tmp_path / "one"), ran(tmp_path / "two", batch=2)
     case = gather([str(one), str(two)], {}, Machine())
     third = case.runs[str(one)]

@@ -10,7 +10,7 @@ import pytest
 from detector.lab.session.audit import Finding
 from tests.lab.audit.cases import of_files
 
-# Facts that the reports state in their text about machines, and the claimed number of pictures.
+# Facts from the text of the reports: about their machines, and the claimed number of pictures.
 FACTS = {
     "s0": ("card=T4", "peak=8.1TFLOPS", "bandwidth=320GB/s"),
     "s1": ("cores=8", "flops_per_cycle=32", "pictures=128"),
@@ -19,7 +19,7 @@ FACTS = {
     "s4": ("card=Jetson Nano",),
     "s0,s1": (),
 }
-# number of a mistake -> (tables that are audited together, rule, a table that the finding names)
+# number of a mistake -> (tables to audit together, rule, a table that the finding must name)
 FLAGGED: dict[int, tuple[str, str, str]] = {
     1: ("s0", "fps-against-latency", "s0_latency_fps"),
     2: ("s0", "first-row-cold", "s0_latency_fps"),
@@ -67,7 +67,7 @@ FLAGGED: dict[int, tuple[str, str, str]] = {
     44: ("s4", "start-up-inside", "s4_dependency_torch"),
     45: ("s4", "wait-in-asynchronous-call", "s4_dependency_torch"),
 }
-# number of a mistake -> figure that the evidence must contain, from the list of mistakes
+# number of a mistake -> figure from the list of mistakes, which the evidence must contain
 EVIDENCE = {
     1: "70.92 FPS",
     3: "3.937%",

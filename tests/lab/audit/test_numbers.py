@@ -46,11 +46,11 @@ def test_number_is_read_with_its_interval(text, value, low, high) -> None:
 @pytest.mark.parametrize(
     "text", ["", "yes", "2026-01-02", "1.2.3", "640x640", "=1+1", "9" * 80, "1e999"]
 )
-def test_text_without_a_number_reads_as_none(text) -> None:
+def test_text_without_a_number_is_read_as_none(text) -> None:
     assert POINT.read(text) is None
 
 
-def test_number_with_two_commas_has_thousands_separators() -> None:
+def test_two_commas_in_a_number_are_thousands_separators() -> None:
     assert DecimalMark(comma=True, point=True).read("1,234,567").value == 1_234_567
 
 
@@ -105,8 +105,7 @@ def test_ambiguous_number_is_not_read() -> None:
 
 @STEADY
 @given(st.floats(0.1, 1e6), st.floats(0.1, 1e6), st.integers(0, 4), st.integers(0, 4))
-def test_rounded_parts_never_contradict_their_whole(a, b, more, fewer) -> None:
-    """Results computed from rounded numbers agree with the exact results."""
+def test_results_from_rounded_numbers_agree_with_exact_results(a, b, more, fewer) -> None:
     one, two = (POINT.read(f"{value:.{n}f}") for value, n in ((a, more), (b, fewer)))
     assert (one + two).meets(exact(a + b), 1e-12)
     assert (one * two).meets(exact(a * b), 1e-12)
@@ -119,4 +118,4 @@ def test_rounded_parts_never_contradict_their_whole(a, b, more, fewer) -> None:
 def test_division_by_a_possible_zero_gives_no_finding() -> None:
     assert (exact(1) / Number(0, -1, 1)).meets(exact(1e9))
     text = "engine,inference FPS,end-to-end FPS\na,1.09,0.92\nb,10.45,4.99\nc,9.0,2 ± 2\n"
-    assert "outside-time-differs" in rules_of(of_text(text))  # between the other two rows
+    assert "outside-time-differs" in rules_of(of_text(text))  # rows a and b differ

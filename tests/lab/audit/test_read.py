@@ -49,7 +49,7 @@ def test_tables_of_a_page_are_named_by_heading_and_line() -> None:
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
-def test_csv_may_have_other_separators(separator) -> None:
+def test_csv_may_have_separators_other_than_commas(separator) -> None:
     text = f"model{separator}FPS\na{separator}40\n"
     (table,) = parse_tables(text, "t.csv", "csv")
     assert [one.value for one in table.columns[1].known] == [40]
@@ -98,7 +98,7 @@ def test_formula_is_read_as_text() -> None:
     assert table.labels == ["=cmd|calc"]
 
 
-def test_titles_are_replaced_by_the_titles_of_a_file(tmp_path: Path) -> None:
+def test_titles_in_a_file_replace_the_titles_of_columns(tmp_path: Path) -> None:
     (tmp_path / "titles.yaml").write_text("Lat.: latency (ms)\nscore: null\n")
     titles = read_titles(str(tmp_path / "titles.yaml"))
     (table,) = parse_tables("model,Lat.,score\na,5,7\n", "t.csv", "csv", titles=titles)
@@ -112,7 +112,7 @@ def test_titles_are_replaced_by_the_titles_of_a_file(tmp_path: Path) -> None:
         read_titles(str(tmp_path / "bad.yaml"))
 
 
-def test_machine_facts_come_from_a_file_and_pairs(tmp_path: Path) -> None:
+def test_machine_facts_are_read_from_a_file_and_from_pairs(tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text("cores: 8\npeak: 8.1TFLOPS\nbandwidth: 320GB/s\n")
     found = read_machine([str(tmp_path / "m.yaml"), "card=T4", "clock=3.2GHz"])
     assert (found.number("peak"), found.number("bandwidth")) == pytest.approx((8.1e12, 320e9))

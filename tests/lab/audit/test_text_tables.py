@@ -46,7 +46,7 @@ c                  14.1   70.9
 │ c     │ 14.1         │ 70.9  │
 └───────┴──────────────┴───────┘
 """,
-    "one rule": """
+    "one line of dashes": """
   model   latency (ms)   FPS
  ────────────────────────────────
   a b     6.4            156.2
@@ -56,7 +56,7 @@ c                  14.1   70.9
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_drawn_table_is_read(name) -> None:
+def test_table_drawn_in_text_is_read(name) -> None:
     (table,) = parse_tables(f"Results, of today\n{TABLES[name]}\nmore text\n", "log.txt", "text")
     assert [column.title for column in table.columns] == HEADING
     assert list(map(list, zip(*(column.texts for column in table.columns), strict=True))) == ROWS
@@ -70,7 +70,7 @@ def test_format_of_a_table_is_recognised() -> None:
         assert len(table.columns) == 3, name
 
 
-def test_line_before_the_total_and_text_below_the_table_are_not_rows() -> None:
+def test_dashes_before_the_total_and_text_below_a_table_are_not_rows() -> None:
     text = """
 -----  ----------  ----------
 name   self time   total time

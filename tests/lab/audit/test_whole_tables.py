@@ -59,7 +59,7 @@ model,loading (%),preprocessing (%),inference (%),postprocessing (%)
 small,4.69,4.48,87.59,3.24
 large,0.37,0.34,99.02,0.27
 """,
-    "a profiler's leaves, and what calls them": """
+    "functions of a profile, and their callers": """
 name,self CPU %,self CPU (ms),CPU total %,CPU total (ms),calls
 forward,0.04,1.1,99.9,2963,1
 profiler_enter,0.01,0.3,0.01,0.3,1
@@ -73,7 +73,7 @@ silu_,7.27,215.7,7.27,215.7,5700
 | a | 7.23 | 28.9 | 27.6 | 15.2 | 5 |
 | b | 86.71 | 346.8 | 330.8 | 2.42 | 5 |
 """,
-    "energy beside an idle machine": """
+    "energy compared with an idle machine": """
 tag;duration (s);package (J)
 idle;5,0;30,1
 run;5,21;79,85
@@ -83,7 +83,7 @@ model,video,inference FPS,end-to-end FPS,frames
 street,a.mp4,36.1,18.9,400
 street,b.mp4,35.8,15.0,400
 """,
-    "a first layer whose MACs are printed too coarsely to tell them from FLOPs": """
+    "a first layer whose rounded MACs could be FLOPs": """
 | type | params | MACs (G) |
 |---|---|---|
 | Conv | 648 | 0.01 |
@@ -176,7 +176,7 @@ def test_public_table_has_the_expected_findings(name: str) -> None:
     assert rules_of(of_text(text)) == expected
 
 
-def test_published_parameter_counts_equal_the_catalogue() -> None:
+def test_published_parameter_counts_are_the_same_as_in_our_catalogue() -> None:
     for name in MODELS.keys() & {*catalogue.known()}:
         figures = catalogue.known_model(name).figures
         params = figures.get("parameters_fused") or figures["parameters"]
@@ -189,13 +189,13 @@ def test_published_parameter_counts_equal_the_catalogue() -> None:
 )
 def test_first_layer_reveals_flops_labelled_as_macs(printed: str, flagged: bool) -> None:
     """The first layer has 24 filters of 3x3 on three channels, with stride 2 or 1."""
-    text = CLEAN["a first layer whose MACs are printed too coarsely to tell them from FLOPs"]
+    text = CLEAN["a first layer whose rounded MACs could be FLOPs"]
     text = text.replace("0.01", printed).replace("100x100", "640x640")
     assert ("mac-or-flop" in rules_of(of_text(text))) == flagged
 
 
 @pytest.mark.parametrize(("peak", "flagged"), [(150e9, True), (200e9, False), (300e9, True)])
-def test_given_peak_must_equal_the_peak_that_rows_imply(peak: float, flagged: bool) -> None:
+def test_given_peak_must_equal_the_peak_computed_from_the_rows(peak: float, flagged: bool) -> None:
     text = "model,utilisation (%),GFLOP/s\na,50.00,100.0\nb,25.00,50.0\n"
     assert ("peak-differs" in rules_of(of_text(text, {"peak": peak}))) == flagged
 

@@ -71,8 +71,7 @@ def test_json_contains_findings_of_a_run_and_a_table(tables: Path) -> None:
     assert {str(run), "bad.csv"} < {*names}
 
 
-def test_run_prints_audit_warnings_only_with_v(tmp_path: Path) -> None:
-    """The run uses more threads than cores."""
+def test_run_prints_warnings_of_the_audit_only_if_verbose(tmp_path: Path) -> None:
     given = [CLIP, "--engine", "ort", "--frames", 3, "--threads", 64, "--concurrency", 2]
     for words, lines_expected in ((["-v"], True), ([], False)):
         process = run_ok(*given, *words, cwd=tmp_path)

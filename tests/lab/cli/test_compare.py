@@ -44,7 +44,7 @@ def own_tmp(tmp_path):
 
 @pytest.mark.slow
 def test_rounds_continue_until_decided_or_out_of_time(tmp_path, own_tmp):
-    """The first row also runs in a second process, which is not listed as a row."""
+    """The first row also runs in a second process, which is not a row of the table."""
     until = ("--frames", 2, "--rounds", "auto", "--seconds", 1, "--no-video", "--size", "128x64")
     process = run_ok(
         *("compare", CLIP, "--engine", "null,null", *until, "--json"), cwd=tmp_path, env=own_tmp
@@ -99,17 +99,17 @@ def test_document_and_files_after_a_comparison(tmp_path, own_tmp):
     assert rows[1]["agreement"]["frames"] == 6
     if rows[0]["agreement"]["detections"]:
         assert rows[0]["agreement"]["matched"] == 1.0
-        assert rows[1]["agreement"]["matched"] > 0.99, "the batch changes nothing"
+        assert rows[1]["agreement"]["matched"] > 0.99, "batches of other sizes agree"
     assert our_temporary_files(tmp_path) == []
     measured = json.loads((tmp_path / "engines/measured.json").read_text())
     assert [row["engine"] for row in measured["measurements"][0]["rows"]] == ["ort", "ort"], (
-        "results of null are not stored"
+        "results of null were stored"
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["engines", "tmp"]
 
 
 @pytest.mark.slow
-def test_crashing_variant_does_not_affect_the_others(tmp_path, own_tmp):
+def test_variant_that_crashes_does_not_affect_the_others(tmp_path, own_tmp):
     env = {**own_tmp, **with_engines(tmp_path, "crashing")}
     process = compare(
         tmp_path, "--engine", "crashing,ort", "--precision", "fp32,bf16", "--json", env=env
@@ -158,7 +158,7 @@ def ap_of(process):
 @pytest.mark.slow
 @needs_coco_eval
 def test_labels_give_the_figures_of_eval(tmp_path):
-    """The AP does not depend on --conf, while the speed is that of the run with --conf."""
+    """The AP does not depend on --conf. The speed is that of the run with --conf."""
     options = ("--labels", LABELS, "--conf", 0.6, "--classes", "person", "--stride", 2, "--json")
     labels, ap, document = ap_of(compare(tmp_path, "--engine", "ort,null", *options))
     process = detect_video(
@@ -176,7 +176,7 @@ def test_labels_give_the_figures_of_eval(tmp_path):
     assert labels["classes"] == ["person", "vehicle"]
     assert labels["boxes"] == sum(one["boxes"] for one in actual["per_class"].values())
     confident = document["rows"][0]["agreement"]["detections"]
-    assert confident < 10, "the rounds and the agreement use --conf"
+    assert confident < 10, "the rounds and the agreement ignored --conf"
 
 
 @pytest.mark.slow

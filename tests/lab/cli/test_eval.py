@@ -1,4 +1,4 @@
-"""detect-video eval: accuracy and speed of one run, round trips of the sinks, gates, bad input."""
+"""``eval``: accuracy and speed of one run, detections that sinks wrote, gates, bad input."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def test_several_engines_show_their_difference(tmp_path):
 
 
 def test_written_detections_score_like_the_run_itself(tmp_path):
-    """``detect`` writes detections in each format. ``eval`` gives them the same figures as its own
-    run in either loop, except for rounding."""
+    """``detect`` writes detections in each format. Except for rounding, ``eval`` computes the same
+    figures from them as from its own run in either loop."""
     line = ("eval", LABELS, "--frames", 10, "--engine", "ort", "--json")
     (direct,) = figures(detect_video(*line, cwd=tmp_path))
     (in_turn,) = figures(detect_video(*line, "--sync", "--batch", 4, cwd=tmp_path))
@@ -98,7 +98,7 @@ def test_written_detections_score_like_the_run_itself(tmp_path):
         names = ("--names", "person-vehicle") if path.name.endswith(".mot.txt") else ()
         given = ("--frames", 10, "--detections", path, *names, "--json")
         (row,) = figures(detect_video("eval", LABELS, *given, cwd=tmp_path))
-        # Files have two decimals of a pixel; jsonl and csv have four of a score.
+        # Files round pixels to two decimals; jsonl and csv round scores to four.
         for key in ("ap", "ap50", "ap75"):
             assert row[key] == pytest.approx(direct[key], abs=0.01), path
             assert row[key] == pytest.approx(in_turn[key], abs=0.01), path
@@ -141,7 +141,7 @@ def test_gate_fails_below_the_minimum(tmp_path):
     assert_one_line_error(process, 8, "gate failed", "AP50", "0.999", "AP50 is 0.", "(ort)")
 
 
-def test_unreadable_picture_is_not_scored_and_another_size_than_labelled_is_noted(tmp_path):
+def test_unreadable_picture_is_not_scored_and_a_wrong_size_in_labels_is_noted(tmp_path):
     path = samples.coco(tmp_path)
     samples.picture(tmp_path / "a.jpg", 128, 96)
     (tmp_path / "b.jpg").write_bytes(b"no picture")
@@ -218,8 +218,8 @@ def test_labels_of_another_video_are_refused(tmp_path):
 # The number of threads does not change the figures, and one thread uses the least CPU time.
 ONE_THREAD = ("--threads", 1, "--concurrency", 1)
 SUBSETS = ("coco/val", "highway/valid/road", "highway/valid/overpass", "highway/valid/elevated")
-# File, NMS options of the reference, and tolerance. It allows for rounding; for yolov5n, also for
-# the rectangular inputs of the reference, while ours are square.
+# File, NMS options of the reference, and tolerance for rounding. For yolov5n, it also
+# allows for the rectangular inputs of the reference, while ours are square.
 MODELS = {
     "yolo-fastest-1.1-xl": ("yolo-fastest-1.1-xl.cfg", ("--iou", 0.45), 0.002),
     "yolox_nano": ("yolox_nano.onnx", (), 0.002),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-CANNOT = 3  # exit code of scripts/nsys_check if Debian's packages cannot be fetched
+CANNOT = 3  # exit code of scripts/nsys_check if it cannot download Debian's packages
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +30,13 @@ def recorded(shared: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_the_profiler_records_every_call_of_every_run(recorded: list[dict[str, Any]]) -> None:
+def test_nsys_records_every_call_of_every_run(recorded: list[dict[str, Any]]) -> None:
     assert [row["mode"] for row in recorded] == [
         "loop",
         "two sources",
         "two sources",
         "Python API",
-        "Python API",  # a single picture outside of the run
+        "Python API",  # a call of a Detector with a single picture, outside of the run
         "Ctrl-C",
         "engine's error",
     ]

@@ -31,7 +31,7 @@ STEPS_HEADER = "step,total_ms,count,avg_ms,std_ms,min_ms,max_ms,share,p50_ms"
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory):
     folder = tmp_path_factory.mktemp("profile")
-    # One thread, since two that wait for each other use more CPU time for the same facts.
+    # Use one thread: two that wait for each other would use more CPU time for the same results.
     done = run_ok(
         *("profile", STREET, "--frames", 12, "--engine", "ort", "--size", "160x96", "--threads", 1),
         *("--only", "loop,critical_path,what_if,memory,python", "--what-if-seconds", 1),
@@ -42,7 +42,7 @@ def profiled(tmp_path_factory):
     return folder, summary_of(done)
 
 
-def test_passes_report_their_facts(profiled):
+def test_passes_report_their_results(profiled):
     folder, document = profiled
     assert document["not_available"] == {}
     path = document["critical_path"]
@@ -82,8 +82,7 @@ for arguments in json.loads(sys.argv[2]):
 
 
 @pytest.mark.parametrize("passes", ["of this profile", "of every kind"])
-def test_session_is_rendered_without_engines_or_cv2(profiled, tmp_path, passes):
-    """Block the imports of cv2, all engines and GPU libraries."""
+def test_report_is_drawn_without_engines_gpu_libraries_or_cv2(profiled, tmp_path, passes):
     folder, document = profiled
     folder = Path(shutil.copytree(folder / "run", tmp_path / "run")).parent
     if passes == "of every kind":
@@ -145,7 +144,7 @@ def test_wrong_arguments_are_refused_in_one_line(tmp_path, arguments, code, mess
     assert_one_line_error(process, code, message)
 
 
-def test_progress_shows_each_pass_and_moments_are_optional(tmp_path):
+def test_progress_shows_each_pass_and_the_pass_moments_is_optional(tmp_path):
     done = run_ok(
         *("profile", STREET, "--frames", 6, "--engine", "null", "--no-video", "--run-dir", "run"),
         *("--only", "critical_path,layers,counters"),
@@ -189,7 +188,7 @@ def test_forbidden_counters_are_reported_and_other_passes_run(tmp_path):
 
 
 @pytest.mark.parametrize("frames", [2_000, night(20_000)])
-def test_session_size_and_memory_stay_bounded_in_a_long_run(tmp_path, frames):
+def test_long_run_has_a_bounded_session_size_and_memory(tmp_path, frames):
     clip = tmp_path / "long.mp4"
     with av.open(str(clip), "w") as container:
         stream = container.add_stream("mpeg4", rate=25)
@@ -211,6 +210,6 @@ def test_session_size_and_memory_stay_bounded_in_a_long_run(tmp_path, frames):
     assert document["frames"]["written"] == frames
     assert sum(path.stat().st_size for path in (tmp_path / "run").rglob("*")) < 2500 * frames
     memory = document["memory"]
-    # The slope is None if the sampling thread was delayed, since the frames take only a second.
+    # The frames take only a second. If the sampling thread was delayed, the slope is None.
     assert memory["slope_reason"] in (None, "the run was too short for five samples")
     assert (memory["slope_mb_per_1000_frames"] or 0.0) < 1.0

@@ -29,7 +29,7 @@ def test_slowest_frames_of_a_run_are_explained(tmp_path):
     )
     for frame in document["frames"]:
         assert sum(part["ms"] for part in frame["parts"]) == pytest.approx(frame["ms"])
-        # The ledger splits the time of each call if the kernel reports CPU times.
+        # If the kernel reports CPU times, the ledger splits the time of each call.
         cpu_times = [part["cpu_ms"] for part in frame["parts"] if part["cpu_ms"] is not None]
         assert all(ms >= 0 for ms in cpu_times)
         assert bool(cpu_times) == ("time on a core" not in document["absent"])
@@ -57,7 +57,7 @@ def test_last_run_is_explained_by_default(tmp_path):
     assert stderr.index("runs/r1") < stderr.index("runs/r2")
 
 
-def test_moments_of_a_profile_are_used(tmp_path):
+def test_why_uses_the_moments_of_a_profile(tmp_path):
     run = ("--engine", "null", "--frames", 30, "--no-video", "--run-dir", "run")
     run_ok("profile", STREET, "--only", "moments", *run, cwd=tmp_path)
     facts = json.loads((tmp_path / "run/passes/moments.json").read_text())
@@ -88,7 +88,7 @@ def test_key_frames_are_not_read_from_a_changed_file(tmp_path):
 
 
 def test_frames_without_inference_have_no_infer_part(tmp_path):
-    """With --infer-every, an inference belongs to the frames of its batch with a call of head."""
+    """With --infer-every, an inference belongs only to the frames for which head was called."""
     document = explain(read_session(ran(tmp_path, infer_every=2)), None, 100)
     assert document.frames
     for one in document.frames:

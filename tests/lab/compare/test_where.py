@@ -38,8 +38,8 @@ CLIP = CHECKOUT / "videos/street.mp4"
 
 
 def model(loud: float = 1.0) -> onnx.ModelProto:
-    """Return a network with rows [1, 256, 7]: a box in pixels and three scores. ``loud``: factor of
-    the second layer's weights; the third layer's weights are divided by it."""
+    """Return a network with rows [1, 256, 7]: a box in pixels and three scores. ``loud`` multiplies
+    the second layer's weights and divides the third layer's."""
     rng = np.random.default_rng(3)
     model = GraphBuilder("small")
     x = model.input_u8(1, SIDE, SIDE)
@@ -394,8 +394,8 @@ def test_description_names_what_could_not_be_compared():
 
 
 @pytest.mark.slow
-def test_wrong_scale_inside_the_default_model(tmp_path):
-    """Plain int8 is not a fault, but a changed scale of one layer's weights is."""
+def test_wrong_int8_scale_inside_the_default_model_is_found(tmp_path):
+    """Correct int8 is not a fault, but a changed scale of one layer's weights is."""
     flags = {"engines_dir": str(tmp_path), "size": "224x128"}
     one, other = (
         open_side(words, parse_words(words, None, flags), str(CLIP))
@@ -413,4 +413,4 @@ def test_wrong_scale_inside_the_default_model(tmp_path):
     assert result.first is not None
     assert (result.first.stage, result.first.kind) == ("graph", kinds.SCALED)
     assert result.first.what.split()[-1] in (node.name, node.name.replace("conv", "act"))
-    assert len(result.probes) < 20  # out of some hundred tensors
+    assert len(result.probes) < 20  # of several hundred tensors

@@ -54,8 +54,8 @@ def coco(
 
 
 def yolo(folder: Path, *, yaml: bool = True) -> Path:
-    """Write two pictures: a has a car in its upper left quarter and a person as a polygon, and b
-    has no labels."""
+    """Write two pictures. Picture a has a car in its upper left quarter and a person as a polygon;
+    picture b has no labels."""
     picture(folder / "images/val/a.jpg")
     picture(folder / "images/val/b.png")
     labels = folder / "labels/val"

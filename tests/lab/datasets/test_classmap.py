@@ -39,8 +39,7 @@ def test_mapping_binds_model_classes_to_labels(tmp_path):
     assert bound.notes == ()
 
 
-def test_class_with_the_name_of_a_target_belongs_to_it(tmp_path):
-    """A model with the classes person and vehicle is mapped like one with cars and lorries."""
+def test_class_named_like_a_target_belongs_to_the_target(tmp_path):
     bound = bind(mapping(tmp_path, "classes: {vehicle: car}"), ("vehicle", "person"), LABELS)
     assert (bound.targets, bound.groups, bound.label_ids) == (("vehicle",), ((0,),), {1: 0})
 
@@ -61,7 +60,7 @@ def test_packaged_mapping_coco_matches_the_names_of_darknet():
     assert (len(bound.targets), bound.merges, bound.notes) == (80, False, ())
 
 
-def test_class_that_one_side_lacks_is_not_scored(tmp_path):
+def test_class_that_only_the_model_or_the_labels_have_is_not_scored(tmp_path):
     text = "classes: {person: [person], cow: [cow], train: [train]}"
     bound = bind(mapping(tmp_path, text), MODEL, LABELS)
     assert bound.targets == ("person",)

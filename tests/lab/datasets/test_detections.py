@@ -1,4 +1,4 @@
-"""Detections that the sinks wrote are read back; wrong files are one-line errors."""
+"""Detections that the sinks wrote are read back. Wrong files raise one-line errors."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_labels_and_poses_are_not_detections(tmp_path, row, message):
 @pytest.mark.parametrize(
     "name_to_write", ["=1+1", "'=1", "@a", "-x", "\tx", "a\rb\nc\u2028d\x85e", '"', "+1"]
 )
-def test_class_names_with_special_characters_round_trip(tmp_path, name, name_to_write):
+def test_class_names_with_special_characters_are_read_back(tmp_path, name, name_to_write):
     """A spreadsheet may treat such a name as a formula, and a reader may see a line end in it."""
     dataset = datasets.open(str(samples.coco(tmp_path)))
     sink = sinks.open(name, tmp_path / f"out.{name}")
@@ -122,7 +122,7 @@ def test_list_of_results_uses_the_ids_of_the_labels(tmp_path):
     assert result.detections[1].name(0) == "car"
 
 
-def test_pictures_on_one_side_only_are_noted(tmp_path):
+def test_pictures_only_in_the_labels_or_the_detections_are_noted(tmp_path):
     dataset = datasets.open(str(samples.coco(tmp_path)))
     result = datasets.open_detections(
         str(write("coco", tmp_path, ["elsewhere/a.jpg", "elsewhere/z.jpg"])), dataset
@@ -179,7 +179,7 @@ def test_wrong_row_of_mot_is_an_error(tmp_path, labels, row, message):
         datasets.open_detections(str(tmp_path / "x.txt"), dataset, names=NAMES)
 
 
-def test_mot_rows_without_a_class_have_the_only_class(tmp_path):
+def test_mot_rows_without_a_class_get_the_only_class_of_the_labels(tmp_path):
     dataset = datasets.open(str(samples.mot(tmp_path / "set")))
     (tmp_path / "x.txt").write_text("1,7,1,1,5,5,0.5,-1,-1,-1\n")
     result = datasets.open_detections(str(tmp_path / "x.txt"), dataset, names=("car",))

@@ -29,13 +29,13 @@ def test_coco_labels_are_read(tmp_path):
     assert a.boxes.tolist() == [[1, 2, 11, 22], [30, 0, 60, 40], [5, 5, 13, 9]]
     assert (a.class_ids.tolist(), a.ignored.tolist()) == ([0, 0, 1], [False, False, True])
     assert a.crowd.tolist() == [False, True, False]
-    assert a.areas.tolist() == [150, 1200, 32]  # the third has the area of its box
+    assert a.areas.tolist() == [150, 1200, 32]  # 32 is the area of the third box
     assert (a.id, a.labelled, a.subset, a.path) == (10, None, "day", str(tmp_path / "a.jpg"))
     assert (b.labelled, len(b.boxes)) == (frozenset({1}), 0)
     dataset.check_readable()
 
 
-def test_coco_pictures_are_found_in_the_layout_of_its_archives(tmp_path):
+def test_pictures_are_found_in_the_folders_of_the_coco_archives(tmp_path):
     samples.coco(tmp_path / "annotations", pictures=())
     (tmp_path / "annotations/labels.json").rename(tmp_path / "annotations/instances_val2017.json")
     for name in ("a.jpg", "b.jpg"):
@@ -200,13 +200,13 @@ def test_corrupt_json_is_an_error(tmp_path, content, message):
         datasets.open(str(path))
 
 
-def test_missing_pictures_are_counted(tmp_path):
+def test_error_counts_the_missing_pictures(tmp_path):
     dataset = datasets.open(str(samples.coco(tmp_path, pictures=("a.jpg",))))
     with pytest.raises(SourceError, match=r"1 of .* 2 pictures.*/b.jpg"):
         dataset.check_readable()
 
 
-def test_mot_labels_need_pictures_for_a_run_only(tmp_path):
+def test_mot_labels_without_pictures_can_be_read_but_not_run(tmp_path):
     samples.mot(tmp_path)
     (tmp_path / "seqinfo.ini").write_text("[Sequence]\nimDir=nowhere\n")
     dataset = datasets.open(str(tmp_path))
@@ -229,7 +229,7 @@ POSES = "names: [person, car]\nval: images/val\nkpt_shape: %s\n"
     ],
 )
 @pytest.mark.parametrize("video", [False, True])
-def test_kpt_shape_distinguishes_keypoints_from_polygons(tmp_path, shape, keypoints, video):
+def test_kpt_shape_decides_between_keypoints_and_polygons(tmp_path, shape, keypoints, video):
     samples.yolo(tmp_path)
     (tmp_path / "data.yaml").write_text(POSES % shape)
     (tmp_path / "labels/val/a.txt").write_text(f"1 0.25 0.25 0.5 0.5 {keypoints}\n")
@@ -309,7 +309,7 @@ def test_path_that_is_not_a_dataset_raises(tmp_path):
         datasets.open(str(samples.coco(tmp_path)), images=str(Path("/nowhere")))
 
 
-def test_root_of_the_file_system_is_refused_as_pictures(tmp_path):
+def test_root_of_the_file_system_is_refused_as_a_folder_of_pictures(tmp_path):
     (tmp_path / "data.yaml").write_text("val: /\nnames: [person]\n")
     with pytest.raises(SourceError, match="root of the file"):
         datasets.open(str(tmp_path / "data.yaml"))

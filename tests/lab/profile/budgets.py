@@ -18,7 +18,7 @@ caches.EACH_S, caches.LARGEST = 0.002, 16 << 20
 
 
 def with_short_budgets(folder: Path) -> dict[str, str]:
-    """Return environment variables that shorten measurements, which only makes figures noisier."""
+    """Return environment variables that shorten measurements. Their figures are noisier."""
     package = folder / "short"
     package.mkdir(exist_ok=True)
     (package / "sitecustomize.py").write_text(

@@ -1,4 +1,4 @@
-"""A pass of ``profile`` is one file: how it is found and imported, and how its record is read."""
+"""A pass of ``profile`` is one file. Test how it is found and imported, and its stored record."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def test_pass_is_added_as_a_single_file(tmp_path):
     assert "no overhead: it only counts" in table
 
 
-def test_every_pass_declares_facts_and_disturbance():
-    """The type of its facts is listed. A pass measures its slowdown or states why it has none."""
+def test_every_pass_declares_its_results_and_its_slowdown():
+    """The type of its results is listed. A pass measures its slowdown or says why it has none."""
     for name in profile.list_passes():
         profile_pass = profile.open_pass(name)
         assert FACTS[name] is profile_pass.facts
@@ -122,7 +122,7 @@ LOOP = {
 }
 
 
-def test_pass_record_round_trips(tmp_path):
+def test_record_of_a_pass_equals_itself_after_writing_and_reading(tmp_path):
     (tmp_path / "loop.json").write_text(json.dumps(LOOP))
     record = read_pass(tmp_path / "loop.json")
     assert record.as_builtins() == LOOP

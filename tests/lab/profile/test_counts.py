@@ -22,7 +22,7 @@ from tests.lab.report.sessions import CLIP, ran
 from tests.networks import need_engine
 
 SIDE = {"street": "128x128", "yolov5n.yaml": "64x64"}
-# The published number, minus the parameters of batch norms, which are folded into convolutions.
+# The published number minus the parameters of batch norms, which we fold into convolutions.
 PARAMETERS = {"yolov5n.yaml": 1_867_405}
 
 
@@ -45,7 +45,7 @@ def occasion_of(folder, model, batch, engine="torch", sheet=None):
 
 
 def counted_by_torch(occasion):
-    """Return the FLOPs of a batch by torch.utils.flop_counter: 2 per multiply-accumulate."""
+    """Return the FLOPs of a batch that torch counts. A multiply-accumulate counts as 2."""
     from torch.utils.flop_counter import FlopCounterMode
 
     machine, batches = open_with_batches(occasion)
@@ -61,7 +61,7 @@ def counted_by_torch(occasion):
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("model", SIDE)
-def test_flops_equal_torchs_counter(tmp_path, model, batch):
+def test_flops_are_the_same_as_in_the_counter_of_torch(tmp_path, model, batch):
     occasion = occasion_of(tmp_path, model, batch)
     facts, theirs = pass_layers.measure_layers(occasion), counted_by_torch(occasion)
     assert sum(row.flops for row in facts.rows) == theirs

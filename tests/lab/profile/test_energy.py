@@ -1,5 +1,5 @@
-"""Energy from a fake RAPL folder and a fake NVML module: readings, wrapped counters, use over
-time, and the reasons for missing figures.
+"""Energy from a fake RAPL folder and a fake NVML module. Test readings, wrapped counters, the
+samples over time, and the reasons for missing figures.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def domain(root, folder, name, energy, wrap=1_000_000):
 
 
 def write(file, value):
-    """Replace the file in one step, as the kernel does: a reader never sees half of it."""
+    """Replace the file in one step, so that readers never see half of it."""
     new = file.with_name("next")
     new.write_text(f"{value}\n")
     os.replace(new, file)
@@ -69,7 +69,7 @@ def test_rapl_domains_are_found_by_name(tmp_path):
 
 
 def test_package_listed_twice_is_counted_once(tmp_path):
-    """Laptops list a package twice: through registers and through memory."""
+    """Laptops have two interfaces to the same package: through registers and through memory."""
     for way in ("intel-rapl-mmio", "intel-rapl"):
         domain(tmp_path, f"{way}:0", "package-0", 5)
         domain(tmp_path, f"{way}:0:{len(way)}", "dram", 6)
@@ -90,7 +90,7 @@ def test_sockets_are_added_and_wrapped_counters_corrected(tmp_path):
 @pytest.mark.parametrize(
     ("before", "after", "joules"), [(0, 5_000_000, 5.0), (9_000_000, 1_000_000, 2.0), (4, 4, 0.0)]
 )
-def test_joules_between_two_readings_allow_for_a_wrap(before, after, joules):
+def test_joules_between_two_readings_are_right_if_the_counter_wrapped(before, after, joules):
     assert joules_between(before, after, 10_000_000) == pytest.approx(joules)
 
 
@@ -104,7 +104,7 @@ def test_idle_power_is_subtracted():
     assert subtract_idle(used, 4.0, metered(2, package=5.0)) == pytest.approx(
         {"package": 30.0, "gpu": 8.0}
     )
-    # Less than the idle power gives 0 and not a negative value.
+    # Below the idle power, the difference is 0 and not negative.
     assert subtract_idle(used, 4.0, metered(2, package=50.0))["package"] == 0
 
 
@@ -220,14 +220,14 @@ def test_energy_of_a_run_with_fake_counters(tmp_path, powered):
 
 
 @pytest.mark.slow
-def test_gpu_counter_alone_is_enough(tmp_path, powered, monkeypatch):
+def test_energy_is_measured_if_only_the_gpu_has_a_counter(tmp_path, powered, monkeypatch):
     monkeypatch.setattr(energy, "POWERCAP", tmp_path / "nothing")
     facts = energy.meter_energy(occasion(tmp_path))
     assert facts.counters == ["gpu"]
     assert "package" not in to_builtins(facts.rows[1])
 
 
-def test_vanished_energy_counter_raises_not_here(tmp_path):
+def test_energy_counter_that_vanished_raises_not_here_error(tmp_path):
     file = domain(tmp_path, "intel-rapl:0", "package-0", 5)
     with EnergyMeter(rapl_counters(tmp_path), None) as meter:
         file.unlink()

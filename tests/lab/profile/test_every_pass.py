@@ -1,4 +1,4 @@
-"""Profiles with all passes on each engine: passes that can run here do, and figures agree.
+"""Profile with all passes on each engine: passes that can run here run, and figures agree.
 
 These tests run nightly. In other runs, test_pinned.py runs every pass, and each has its own tests.
 """
@@ -19,7 +19,7 @@ from tests.networks import need_engine, open_network
 
 STREET = CHECKOUT / "videos/street.mp4"
 ENGINES = ["ort", "torch", "openvino"]
-PATIENCE_S = 560  # for a dozen runs; a busy machine takes several times longer
+PATIENCE_S = 560  # for about twelve runs on a busy machine, which is several times slower
 pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(PATIENCE_S + 40)]
 # Passes that may be unavailable: they need a GPU, or counters of energy or of the processor.
 MACHINES = {"device", "energy", "counters"}

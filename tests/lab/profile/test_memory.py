@@ -23,7 +23,7 @@ def test_slope_shows_a_leak_but_not_an_initial_rise():
     times = np.arange(0, 10_000, 20) * MS
     leak = (100 * MB + 0.5 * MB * times / (10 * MS)).astype(np.int64)
     assert fit_growth(times, leak, written)[0] == pytest.approx(500, rel=0.01)
-    full = np.minimum(100 * MB + times // 10, 200 * MB)  # no growth after a tenth of the run
+    full = np.minimum(100 * MB + times // 10, 200 * MB)  # it grows for a tenth of the run
     assert fit_growth(times, full, written)[0] == pytest.approx(0, abs=1e-6)
 
 
@@ -38,12 +38,12 @@ def test_missing_slope_has_a_reason(frames, samples, word):
     assert word in reason
 
 
-def test_parts_add_up_to_the_peak():
+def test_parts_of_memory_add_up_to_the_peak():
     parts = add_encoder({"model": 30.0, "rest": 15.0}, {"model": 31.0, "rest": 39.0})
     assert parts == {"model": 30.0, "rest": 15.0, "drawing and encoder": 25.0}
 
 
-def test_long_series_is_thinned():
+def test_long_series_of_samples_is_shortened():
     times = np.arange(10 * MAX_SAMPLES + 3)
     assert len(thin(times, times)) <= MAX_SAMPLES
     assert thin(times[:5], times[:5]) == [(n, n) for n in range(5)]

@@ -1,4 +1,4 @@
-"""Every pass uses the settings that ``auto`` chose for the run, and reports where it differs.
+"""Every pass uses the settings that ``auto`` chose for the run, and reports any difference.
 
 Settings stored by ``tune --use`` decide engine, precision, threads, requests, batch, queue and
 encoding. A hook in ``engines.open`` records what each process opens, so that new passes are checked
@@ -90,7 +90,7 @@ sys.exit(code)
 
 
 def spying_environment(folder):
-    """Return the environment of a command that records the engines it opens, with fake counters."""
+    """Return the environment of a command that records its engines and has fake counters."""
     env = with_short_budgets(folder)
     domain = folder / "powercap/intel-rapl:0"
     domain.mkdir(parents=True)
@@ -219,7 +219,7 @@ def test_pass_measures_the_settings_of_the_run(profiled, name):
         assert unavailable[name] in record["reason"]
         return
     assert record["available"], record["reason"]
-    # The report shows the whole text, and the terminal the differences from the run.
+    # The report shows the whole text. The terminal shows only the differences from the run.
     text = record["ran"]["text"]
     differences = text.partition("like the run, ")[2]
     assert not differences or f"({differences})" in " ".join(shown.split())
@@ -251,7 +251,7 @@ def test_run_uses_the_tuned_settings(profiled):
 )
 def test_passes_use_other_options_of_the_run(tmp_path, more):
     """Passes use the run's pictures, input size, batch and other options, and the audit finds no
-    error. (``profile`` refuses --rect, which has an input size for each picture.)"""
+    error. (Not tested with --rect, which ``profile`` refuses.)"""
     passes = ("layers", "python", "memory")
     session, opened, _ = run_profile(tmp_path, "ort", "fp32", "--only", ",".join(passes), *more)
     for name in passes:
@@ -328,7 +328,7 @@ def test_pass_with_other_settings_gives_no_figures(tmp_path, field, value):
         described(tmp_path, Varies(("sync",), ""), RUN, replace(RUN, **{field: value}))
 
 
-def test_all_settings_are_pinned():
+def test_all_settings_of_the_run_are_pinned_for_passes():
     decided = resolve_config(None, {"engine": "openvino", "precision": "int8", "batch": 2})
     decided = replace(decided, calibration=replace(decided.calibration, calibrate=PACKAGED))
     pinned = pin_choices(decided, PLAIN, "cpu")

@@ -42,7 +42,7 @@ echo "5000000;;instructions;1;100.00;;" >> "$report"
 
 
 def occasion_with_perf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cycles: str) -> Occasion:
-    """Prepare a run of two frames with a fake perf, which always reports ``cycles`` cycles."""
+    """Prepare a run of two frames. The fake perf always reports ``cycles`` cycles."""
     perf = tmp_path / "bin/perf"
     perf.parent.mkdir()
     perf.write_text(COUNTING.format(folder=tmp_path, cycles=cycles))
@@ -65,7 +65,7 @@ def test_hardware_counters_are_read_from_the_run(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_missing_cycle_counter_starts_no_run(tmp_path, monkeypatch):
+def test_no_run_is_started_if_the_cycle_counter_is_missing(tmp_path, monkeypatch):
     occasion = occasion_with_perf(tmp_path, monkeypatch, "<not supported>")
     with pytest.raises(NotHereError, match="no cycle counter"):
         count_events(occasion)
@@ -87,7 +87,7 @@ PACKAGE = Path(detector.__file__).parent
         ("~", "<method 'encode' of 'av.Codec' objects>", "built-in: 'encode'"),
     ],
 )
-def test_owner_of_a_function_is_its_package(file, name, expected):
+def test_function_is_counted_for_its_package(file, name, expected):
     assert owner(file, name) == expected
 
 
@@ -100,7 +100,7 @@ def test_self_times_are_summed_by_owner():
     assert fold_by_owner(stats) == {"built-in: time.sleep": 4.0, "detector.core.stages": 0.75}
 
 
-def test_paths_are_shortened():
+def test_paths_of_functions_are_shortened():
     assert shorten_path(str(PACKAGE / "core/run/detect.py")) == "detector/core/run/detect.py"
     assert shorten_path("/x/site-packages/av/video.py") == "av/video.py"
     assert shorten_path("/usr/lib/python3.11/json/encoder.py") == "encoder.py"

@@ -82,19 +82,18 @@ def test_operator_totals_equal_torch_profiler_per_frame(tmp_path, batch):
     for row in facts.rows:  # figures that do not depend on time must be equal
         event = torch_rows[row.name]
         assert row.calls == pytest.approx(event.count / frames), row.name
-        # Allocations vary, since a pass may reuse a buffer of the previous one.
+        # The row [memory] varies, since a pass may reuse a buffer of the previous one.
         if row.name != "[memory]":
             assert row.cpu_mb == pytest.approx(event.cpu_memory_usage / MB / frames, abs=1e-3)
             own = event.self_cpu_memory_usage / MB / frames
             assert row.self_cpu_mb == pytest.approx(own, abs=1e-3)
-        # Times are per frame, like the calls.
+        # Times are per frame, like the number of calls.
         assert row.share * facts.self_ms == pytest.approx(row.self_ms), row.name
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 4])
-def test_figures_equal_the_profilers(tmp_path, batch):
-    """Compare our rows with torch's averages of the same recording."""
+def test_figures_equal_the_averages_of_torch_profiler(tmp_path, batch):
     _, machine, batches = facts_of(tmp_path, batch)
     events = profiled_by_hand(machine, batches).key_averages()
     torch_rows, frames = {str(one.key): one for one in events}, PASSES * batch

@@ -31,7 +31,7 @@ from tests.lab.report.sessions import ran
 from tests.session.documents import document
 
 STREET = CHECKOUT / "videos/street.mp4"
-UNKNOWN = 0.05  # largest share of CPU time in threads that belong to no known stage
+UNKNOWN = 0.05  # at most this share of CPU time is in threads of no known stage
 
 
 # ----------------------------------------------------------------------
@@ -81,7 +81,7 @@ def test_rounds_continue_until_the_budget_is_used(budget_s, rounds):
 
 
 def test_failed_change_does_not_affect_the_others():
-    calls = iter([1.0])  # runs once, then fails
+    calls = iter([1.0])  # the change runs once, then fails
 
     def fails_on_the_second_call() -> float:
         if (found := next(calls, None)) is None:
@@ -99,7 +99,7 @@ def test_failed_change_does_not_affect_the_others():
 @pytest.mark.parametrize(
     ("ratios", "helps"), [((1.1, 1.2, 1.3), True), ((0.99, 1.4, 1.5), False), ((1.0, 2, 2), False)]
 )
-def test_change_must_be_faster_in_every_round_to_help(ratios, helps):
+def test_change_helps_only_if_it_is_faster_in_every_round(ratios, helps):
     turns = Turns(plain=[1.0])
     for ratio in ratios:
         turns.add("a", 1.0, 1 / ratio, 1.0)
@@ -117,13 +117,13 @@ def test_few_frames_and_varying_runs_give_warnings():
 @pytest.mark.parametrize(
     ("seconds", "frames", "period_s", "chosen"),
     [
-        (60, 500, 0.01, 115),  # 5 rounds of 5 changes, plus the first two runs, are 52 runs
+        (60, 500, 0.01, 115),  # 5 rounds of 5 changes and the first two runs: 52 runs
         (60, 80, 0.01, 80),  # no more frames than the run had
         (60, 500, 0.05, 37),  # 3 rounds
-        (60, 500, 5.0, 24),  # the minimum
+        (60, 500, 5.0, 24),  # the minimum number of frames
     ],
 )
-def test_number_of_frames_fits_the_budget(seconds, frames, period_s, chosen):
+def test_number_of_frames_per_run_fits_the_time_budget(seconds, frames, period_s, chosen):
     run = document()
     written, rates = replace(run.frames, written=frames), replace(run.fps, end_to_end=1 / period_s)
     plain = SimpleNamespace(document=replace(run, frames=written, fps=rates))
@@ -172,10 +172,10 @@ def detections_of(loop, parts):
 @pytest.mark.parametrize("stage", STAGES_OF_A_PICTURE)
 @pytest.mark.parametrize("batch", [1, 5])
 def test_stand_in_repeats_the_results_of_its_stage(stage, batch):
-    """The number of frames and their detections stay the same, so later stages do the same work."""
+    """Frames and detections stay the same, so later stages do the same work."""
     with parts_of_run(batch=batch) as (loop, parts, recorded):
         replaced = stand_ins.replace_stage(parts, stage, recorded, 12)
-        in_turn = replace(loop, sync=True)  # the plain loop keeps batches in order
+        in_turn = replace(loop, sync=True)  # the loop without overlap keeps batches in order
         detections = detections_of(in_turn, replaced)
         assert len(detections) == 12
         recorded = [
@@ -280,7 +280,7 @@ def test_every_change_is_measured_or_has_a_reason(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_library_threads_of_a_real_run_are_attributed(tmp_path):
-    """The threads are a second one of ONNX Runtime, decoders of FFmpeg and encoders of x264."""
+    """These are a second thread of ONNX Runtime, FFmpeg's decoders and x264's encoders."""
     if usable_cores() < 2:
         pytest.skip("machine: one core; libraries start no threads of their own")
     flags = {
@@ -300,7 +300,7 @@ def test_library_threads_of_a_real_run_are_attributed(tmp_path):
 
 
 @pytest.mark.slow
-def test_short_run_gives_reasons_for_unmeasured_changes(tmp_path):
+def test_changes_that_a_short_run_cannot_measure_have_reasons(tmp_path):
     done = run_ok(
         *("profile", STREET, "--engine", "null", "--frames", 12, "--no-video", "--run-dir", "run"),
         *("--only", "what_if", "--what-if-seconds", 1, "--json"),

@@ -25,7 +25,7 @@ def chromium() -> str | None:
     return next((path for path in map(shutil.which, NAMES) if path), None)
 
 
-# The centre of an element, or null if a click there would hit neither it nor a child or parent.
+# The centre of an element, or null if something unrelated covers it.
 FIND_CENTRE = """(() => {
   const e = document.querySelector(%s);
   if (!e) return null;
@@ -43,7 +43,7 @@ def gone(error: RuntimeError) -> bool:
 
 
 class Browser:
-    """One tab. ``requests`` has the URLs since ``visit``, ``complaints`` the errors and logs."""
+    """One tab. ``requests``: URLs since ``visit``; ``complaints``: errors and logs."""
 
     def __init__(self, profile: Path) -> None:
         ours_in, theirs_out = os.pipe()
@@ -147,7 +147,7 @@ class Browser:
         try:
             self.call("Input.dispatchMouseEvent", type="mouseReleased", **mouse)
         except RuntimeError as error:
-            if not gone(error):  # ``gone``: the click was on a link, which opened another page
+            if not gone(error):  # if gone, the click was on a link, which opened another page
                 raise
 
     def type(self, text: str) -> None:

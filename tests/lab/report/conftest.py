@@ -1,4 +1,4 @@
-"""A browser, and the page of the module's session."""
+"""Fixtures: a browser, and the report of the module's session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions of short real runs, and invented facts of passes for every section of the report."""
+"""Sessions of short real runs, and invented results of passes for all sections of the report."""
 
 from __future__ import annotations
 

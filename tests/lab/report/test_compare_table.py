@@ -71,7 +71,7 @@ def printed_document(document, width=100):
     return out.getvalue()
 
 
-def test_all_figures_fit_100_columns():
+def test_table_with_all_figures_fits_100_columns():
     text = printed(
         variant("torch", "fp32", *(110.5, 120.5, 130.5) * 2),
         variant("openvino", "int8", *(1110.5, 1120.5, 1130.5) * 2, precision_executed=SHARES),
@@ -87,7 +87,7 @@ def test_all_figures_fit_100_columns():
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_notes_on_noise_and_low_agreement_follow_the_table():
+def test_noise_and_low_agreement_are_mentioned_below_the_table():
     text = printed(variant("a", "fp32", 10, 11, 12), variant("b", "fp32", 11, 12, 10))
     assert "beyond the noise" in text
     assert "a fp32, b fp32" in text
@@ -102,7 +102,7 @@ def test_notes_on_noise_and_low_agreement_follow_the_table():
     assert "agreement 0.800 is below the --budget of 0.95" in " ".join(text.split())
 
 
-def test_users_budget_is_kept_and_the_choice_of_a_plain_run_has_a_reason(monkeypatch):
+def test_budget_of_the_user_is_kept_and_the_choice_of_auto_has_a_reason(monkeypatch):
     def choose(config, picture):
         packaged = replace(config.calibration, budget=0.99)
         return EngineChoice(replace(config, calibration=packaged), "measured 1.6x as fast")

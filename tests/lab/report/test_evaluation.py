@@ -91,7 +91,7 @@ def test_table_of_one_engine_shows_figures_and_settings():
         assert setting in plain, setting
 
 
-def test_second_engine_shows_its_difference():
+def test_row_of_a_second_engine_shows_its_difference():
     change = evaluation.AveragePrecision(None, -0.0123, None, None, None, None)
     slower = Rates(inference=5.0, end_to_end=5.0)
     second = figures({"person": 0.5}, engine="torch", difference=change, fps=slower)
@@ -109,7 +109,7 @@ def test_best_and_worst_of_many_classes_are_listed():
     assert "class40" not in text
 
 
-def test_drawings_are_valid_xml_with_any_names():
+def test_drawings_are_valid_xml_whatever_the_class_names():
     drawn = plots(figures({'a<b & "c"': 0.5, "nothing labelled": None}))
     curves = ElementTree.fromstring(drawn["precision-recall.svg"])
     assert len(curves.findall(f"{SVG}polyline")) == 1  # a class without boxes has no curve
@@ -125,11 +125,11 @@ def test_drawings_of_many_classes_omit_names_and_numbers():
     assert sum(text.startswith("class") for text in texts) == 12
     assert texts[-1] == "and 68 more"
     matrix = ElementTree.fromstring(drawn["confusion.svg"])
-    shades = 3  # lines of text that explain the shades
+    shades = 3  # texts that explain the shades
     assert len(matrix.findall(f"{SVG}text")) == 2 + 2 * 81 + shades
 
 
-def test_file_of_detections_has_no_speed():
+def test_table_for_a_file_of_detections_has_no_speed():
     row = evaluation.FileResult(detections="out.json", **scores({"person": 0.5}))
     assert " out.json " in printed(row)
     assert "out.json: precision" in plots(row)["precision-recall.svg"]

@@ -67,7 +67,7 @@ def test_first_screen_contains_the_main_results(browser, report):
         assert 0 < browser.run(f"{element}.getBoundingClientRect().bottom") <= HEIGHT, selector
 
 
-def test_figures_on_the_first_screen_equal_the_sessions(browser, report, session):
+def test_figures_on_the_first_screen_are_the_same_as_in_the_session(browser, report, session):
     document = json.loads((session / "session.json").read_text())
     browser.open(report, DESKTOP, HEIGHT)
     cards = browser.run("[...document.querySelectorAll('.card b')].map((e) => e.dataset.value)")
@@ -94,7 +94,7 @@ def test_video_link_is_relative_to_the_page(report, session, tmp_path):
     assert "<a href" not in changed_page(session, tmp_path / "b", **apart)
 
 
-def test_long_command_is_shown_once_and_many_classes_are_folded(browser, session, tmp_path):
+def test_first_screen_fits_with_a_long_command_and_many_classes(browser, session, tmp_path):
     path = "videos/" + "a-long-name" * 9 + ".mp4"
     source = json.loads((session / "session.json").read_text())["video"]
     classes = {f"traffic light {at}": 1 for at in range(80)}
@@ -192,7 +192,7 @@ def test_layers_beyond_fifteen_are_folded_and_searchable(browser, report):
     assert browser.run(shown) == 1
     browser.open(report, DESKTOP, HEIGHT)
     browser.call("Emulation.setEmulatedMedia", media="print")
-    assert browser.run(shown) == len(LAYERS)  # all rows are printed on paper
+    assert browser.run(shown) == len(LAYERS)  # on paper, all rows are printed
     browser.call("Emulation.setEmulatedMedia", media="")
 
 

@@ -100,14 +100,14 @@ def test_timeline_of_a_short_run_is_complete(tmp_path):
 
 
 @pytest.mark.slow
-def test_doubtful_figures_have_a_warning(session, tmp_path):
+def test_unreliable_figures_have_a_warning(session, tmp_path):
     shutil.copytree(session, tmp_path / "copy")
     reasons = ["the same run varied by 88% between turns", "<7> frames are few"]
     facts = {**PASSES["what_if"], "available": True}
     for facts["doubts"] in (reasons, reasons[:1]):
         (tmp_path / "copy/passes/what_if.json").write_text(json.dumps(facts))
         shown = page(read_session(tmp_path / "copy")).decode()
-        assert shown.count(escape(reasons[0])) == 2  # once at the commands, once at the table
+        assert shown.count(escape(reasons[0])) == 2  # at the commands and at the table
         assert (
             shown.count(escape(reasons[1])) == shown.count("and 1 more") == len(facts["doubts"]) - 1
         )
@@ -123,7 +123,7 @@ def test_gain_within_the_noise_shows_only_its_interval(browser, report):
     assert values(browser, "whatif", 2) == pytest.approx(lowest)
 
 
-def test_figures_equal_the_sessions(browser, report, session):
+def test_figures_are_the_same_as_in_the_session(browser, report, session):
     document = json.loads((session / "session.json").read_text())
     frames = document["frames"]["written"]
     browser.open(report)
@@ -138,7 +138,7 @@ def test_figures_equal_the_sessions(browser, report, session):
         [1e3 * one["busy_s"] / frames for one in stages]
     )
     assert values(browser, "ledger", 3) == pytest.approx([one["p50_ms"] for one in stages])
-    marks = texts(browser, "#latency-part svg .halo")  # first for frames, then for inferences
+    marks = texts(browser, "#latency-part svg .halo")  # two for frames, two for inferences
     assert [mark.split()[0] for mark in marks] == ["p50", "p90"] * 2
     infer = document["stages"]["infer"]
     assert marks[2:] == [f"{name} {plain(infer[f'{name}_ms'])} ms" for name in ("p50", "p90")]
@@ -194,7 +194,7 @@ def test_curves_have_a_point_for_each_figure(browser, report):
     assert energy == [len(PASSES["energy"]["samples"])] * 2  # package and core
 
 
-def test_undisturbed_pass_shows_its_reason(session, tmp_path):
+def test_pass_that_does_not_slow_the_run_shows_the_reason(session, tmp_path):
     shutil.copytree(session, tmp_path / "copy")
     facts = {**PASSES["critical_path"], "available": True, "undisturbed": "nothing is run again"}
     (tmp_path / "copy/passes/critical_path.json").write_text(json.dumps(facts))
@@ -209,7 +209,7 @@ def test_utilisation_above_100_percent_is_flagged(browser, report):
     assert texts(browser, "#layers td:last-child").count("peak under-measured") == len(above)
 
 
-def test_bars_add_up_to_the_wall_time_of_threads(browser, report, session):
+def test_parts_of_a_bar_add_up_to_the_wall_time_of_its_thread(browser, report, session):
     document = json.loads((session / "session.json").read_text())
     browser.open(report)
     bars = browser.run(
@@ -329,7 +329,7 @@ def test_timeline_zooms_and_resets(browser, report):
     assert browser.run(views) == [whole, device]
     browser.click("#device-part button[data-zoom='0.5']")
     run, zoomed_device = browser.run(views)
-    assert run == whole, "the timelines zoom independently"
+    assert run == whole, "zooming one timeline changed another"
     assert zoomed_device != device
 
 
@@ -420,7 +420,7 @@ def test_layer_names_are_escaped(report):
     assert "&lt;lambda&gt;" in report.read_text()
 
 
-def test_unavailable_pass_shows_its_reason(browser, report):
+def test_unavailable_pass_shows_the_reason(browser, report):
     browser.open(report)
     assert f"not available: {PASSES['counters']['reason']}" in texts(browser, "#others td")
 

@@ -35,7 +35,7 @@ def printed_briefly(width=80, **more):
     return printed(width, verbose=False, **more)
 
 
-def test_all_facts_are_printed_with_v():
+def test_all_facts_are_printed_if_verbose():
     text = printed()
     for fact in (
         *("416x256", "640x360", "25.00", "12.50", "20.00", "80.00", "10.00", "import 0.10"),
@@ -54,7 +54,7 @@ def test_report_prints_tables_in_the_terminal(tmp_path, capsys):
 
 
 def test_short_form_prints_the_main_facts_in_order():
-    """It has detections, two rates, the ledger, bottleneck, and files; other facts need -v."""
+    """It shows detections, two rates, the ledger, the bottleneck and files. Other facts need -v."""
     text = printed_briefly()
     facts = (
         *("10 of 11 frames", "2 person", "FPS end to end", "FPS inference", "ms per frame"),
@@ -66,7 +66,7 @@ def test_short_form_prints_the_main_facts_in_order():
         assert hidden not in text
 
 
-def test_limit_that_is_not_the_busiest_stage_is_explained():
+def test_limiting_stage_that_is_not_the_busiest_is_explained():
     assert "(most to gain)" not in printed_briefly()
     reader = {**DOCUMENT["threads"]["reader"], "busy_s": 0.7}
     lines = printed_briefly(threads={**DOCUMENT["threads"], "reader": reader}).splitlines()
@@ -219,7 +219,7 @@ def test_ascii_terminal_gets_ascii_bars():
     assert "#" in out.buffer.getvalue().decode("ascii")
 
 
-def test_pictures_have_no_bottleneck():
+def test_run_on_pictures_shows_no_bottleneck():
     text = printed_briefly(140, video={**DOCUMENT["video"], "kind": "pictures"})
     assert "limits this run" not in text
     assert "ms per frame" not in text
@@ -259,13 +259,13 @@ def test_run_without_frames_prints_no_tables():
     assert "exit 7" in text
 
 
-def test_shares_are_relative_to_the_threads_wall_time():
+def test_shares_are_relative_to_the_wall_time_of_the_thread():
     rows = {row.stage: row for row in stage_rows(document(), 10)}
     assert rows["read"].share == pytest.approx(0.2 / 0.8)
     assert rows["infer"].share == pytest.approx(0.8 / 1.6)
 
 
-def test_ledger_that_does_not_add_up_is_refused():
+def test_ledger_whose_parts_do_not_add_up_is_refused():
     threads = {"reader": {**DOCUMENT["threads"]["reader"], "other_s": 0.5}}
     with pytest.raises(AssertionError, match="not add up"):
         thread_rows(document(threads=threads), 10)
@@ -332,7 +332,7 @@ def test_live_line_on_a_terminal():
     assert live._thread is None
 
 
-def test_executed_precision_is_printed_unless_plain_fp32():
+def test_executed_precision_is_printed_unless_all_layers_ran_in_fp32():
     fp32 = {"fp32": {"layers": 1.0, "macs": 1.0, "bytes": 1.0}}
     precision_facts = {
         "precision_executed": fp32,
@@ -346,7 +346,7 @@ def test_executed_precision_is_printed_unless_plain_fp32():
     )
 
 
-def test_what_if_shows_gains_with_intervals_and_doubts():
+def test_what_if_shows_gains_with_intervals_and_warnings():
     out = io.StringIO()
     doubts = ["24 frames are few"]
     facts = from_builtins(PASSES["what_if"] | {"doubts": doubts}, WhatIfFacts, "the test")

@@ -120,7 +120,7 @@ def test_trace_is_valid_with_a_flow_per_frame(tmp_path, loop):
 
 
 def test_read_at_the_end_adds_no_frame(tmp_path):
-    """The last batch has room for another frame, and older sessions record two reads at the end."""
+    """The last batch has room for one more frame. Older sessions record two reads at the end."""
     session = session_of(load(10, shape(batch=4, images=12), **SECONDS), tmp_path)
     read, columns = STAGES.index("read"), session.spans
     thread = columns["thread"][columns["stage"] == read][0]
@@ -135,15 +135,14 @@ def test_read_at_the_end_adds_no_frame(tmp_path):
     assert flows == {f"0.{frame}" for frame in range(10)}
 
 
-def test_times_are_wall_clock_microseconds(tmp_path):
-    """The call starts at 0 ns of the run, which is 4000 ns of the wall clock."""
+def test_times_are_microseconds_of_the_wall_clock(tmp_path):
+    """The call starts 0 ns after the run's start, which is at 4000 ns of the wall clock."""
     events = events_of(session_of(load(1, shape(), read=0.002), tmp_path))
     read = next(event for event in events if event["name"] == "read")
     assert (read["ts"], read["dur"]) == (4.0, 2000.0)
 
 
-def test_text_ends_with_a_line_end(tmp_path):
-    """Editors and ``cat`` expect this of text files."""
+def test_trace_and_page_end_with_a_line_end(tmp_path):
     session = session_of(load(3, shape(), read=0.5, infer=1.0), tmp_path)
     assert trace(session, compressed=False).endswith(b"}\n")
     assert page(session).endswith(b"</html>\n")

@@ -1,4 +1,4 @@
-"""The contact sheet of --save tracks: links of its pictures, and damaged rows."""
+"""The page of --save tracks: links of its pictures, and damaged rows."""
 
 from __future__ import annotations
 

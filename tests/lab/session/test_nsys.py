@@ -1,5 +1,5 @@
-"""Exports written by the tests in nsys's published schema: with all tables, with few tables,
-damaged, and with ranges of other programs."""
+"""Exports that the tests write in nsys's published schema: with all tables, with few tables,
+with damage, and with ranges of other programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STRINGS = {1: "detect-video", 2: "work", 3: "wait_input", 9: "futex", 10: "poll"
 
 def export(path, run_load, *, registered=True, mark=True, extras=True, domain="detect-video"):
     """Write an export of a simulated run and return its calls. ``registered``: refer to texts in
-    StringIds, as Python's nvtx does. ``mark``: add the loop's sizes. ``extras``: more tables."""
+    StringIds, as Python's nvtx does. ``mark``: add the loop's mark. ``extras``: more tables."""
     activities = run_of(run_load)
     texts = dict(STRINGS) | {1: domain}
     database = sqlite3.connect(path)
@@ -250,7 +250,7 @@ def test_analysis_ends_despite_cyclic_dependencies(tmp_path, change):
 
 
 @pytest.mark.parametrize(("make_file", "message"), FOREIGN)
-def test_foreign_recording_raises_one_line_usage_error(tmp_path, make_file, message):
+def test_file_without_a_recording_raises_a_one_line_usage_error(tmp_path, make_file, message):
     make_file(tmp_path / "a.sqlite")
     with pytest.raises(UsageError, match=message) as caught:
         read_nsys(tmp_path / "a.sqlite")
@@ -286,7 +286,7 @@ def test_open_ranges_are_counted_and_ignored(tmp_path):
     ]
 
 
-def test_two_runs_of_one_process_are_read_separately(tmp_path):
+def test_two_runs_in_one_process_are_read_separately(tmp_path):
     """Each run has a range "run", preceded by a mark with its own queue sizes."""
     activities = export(tmp_path / "a.sqlite", LOAD)
     end = max(one.end_ns for one in activities)
@@ -361,15 +361,14 @@ def test_ranges_outside_of_runs_are_listed_last(after_the_run):
     assert outside.process == run.process == PID
     assert outside.end_ns - outside.start_ns == 24 * MS
     assert set(outside.columns["thread_names"].tolist()) == {"main"}
-    # The mark before the run does not apply, since single pictures have no queues.
+    # The mark before the run does not apply to single pictures, which have no queues.
     assert run.loop_is_known
     assert not outside.loop_is_known
     assert outside.loop["sync"]
     assert [len(one.kernels) for one in (run, outside)] == [1, 3]
 
 
-def test_run_between_single_pictures_is_separate(tmp_path):
-    """Calls and kernels of pictures before and after the run do not belong to it."""
+def test_run_does_not_include_single_pictures_before_and_after_it(tmp_path):
     path = tmp_path / "a.sqlite"
     export_with_single_pictures(path, [-20 * MS, END + 10 * MS])
     run, outside = read_nsys(path)

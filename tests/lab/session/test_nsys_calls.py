@@ -44,7 +44,7 @@ def by_phase(rows):
     return by_name
 
 
-def test_critical_path_of_known_calls_is_the_expected_one():
+def test_critical_path_of_calls_with_known_times_is_the_expected_one():
     assert by_phase(call_rows(CALLS, WORKS, EDGES)) == {
         "start-up": {"cudaMalloc": (40, 0), OTHER: (10, 0)},
         "steady state": {
@@ -82,7 +82,7 @@ def test_synchronous_copy_has_waiting_time():
     for at, phase in enumerate(PHASES):
         edges = [0] * (at + 1) + [10 * MS] * (3 - at)
         assert by_phase(call_rows(calls, works, edges)) == {
-            # The call counts before and after the copy.
+            # The call is on the path before and after the copy.
             phase: {"cudaMemcpyAsync": (3, 9), "[memcpy DtoH]": (7, 0)}
         }
     calls = [CudaCall(THREAD, "cudaMalloc", 0, 10 * MS, 0)]
@@ -173,7 +173,7 @@ def test_export_with_cuda_calls_has_a_table_per_phase(export_with_cuda, gpu, cap
     rows = {(row["phase"], row["name"]): row for row in facts["calls"]}
     start = rows["start-up", "cudaMalloc"]
     assert start["critical_path_s"] == pytest.approx(0.04)
-    assert ("steady state", "cudaMalloc") not in rows  # called at start-up only
+    assert ("steady state", "cudaMalloc") not in rows  # it was called only at start-up
     assert rows["tear-down", "cudaFree"]["critical_path_s"] == pytest.approx(0.03)
     steady = [row for row in facts["calls"] if row["phase"] == "steady state"]
     wall = facts["critical_path"]["wall_s"]

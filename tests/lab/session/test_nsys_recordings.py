@@ -1,5 +1,5 @@
 """Real exports of Nsight Systems 2022.4.2, 2023.4.4 and 2024.2.3, written by scripts/nsys_check.
-A JSON file next to each export has the numbers of calls that the session of the run counted."""
+A JSON file next to each export has the number of calls that the run's session counted."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_worker_processes_are_separate_runs(tmp_path: Path) -> None:
         recorded_facts(runs, 3)
 
 
-def test_run_with_most_frames_is_shown(tmp_path: Path) -> None:
+def test_run_with_the_most_frames_is_shown_by_default(tmp_path: Path) -> None:
     few, many = recording("2022-loop", tmp_path)[0], recording("2023-cut-off", tmp_path)[0]
     assert many.frames > few.frames
     assert [recorded_facts(both).run for both in ([few, many], [many, few])] == [2, 1]

@@ -35,7 +35,7 @@ def save_session(folder):
     return folder
 
 
-def test_session_round_trips(tmp_path):
+def test_session_equals_itself_after_writing_and_reading(tmp_path):
     session = read_session(save_session(tmp_path / "run"))
     assert session.document == document()
     assert session.spans["stage_names"].tolist() == ["read"]
@@ -62,7 +62,7 @@ def test_session_of_an_older_version_is_read(tmp_path):
     ) == (None, None, None)
 
 
-def test_source_that_failed_to_open_has_an_empty_loop():
+def test_loop_of_a_source_that_failed_to_open_is_empty():
     assert document(loop=[*DOCUMENT["loop"], {}]).loop[1] == {}
 
 
@@ -100,7 +100,7 @@ def with_header(name, header):
 
 
 def with_invalid_letter(code):
-    """Write a one-letter name whose 32-bit code in the numpy array need not be a valid letter."""
+    """Write a name of one letter, whose 32-bit code in the numpy array need not be valid."""
     return with_column("thread_names", np.array([code], np.uint32).view("U1"))
 
 

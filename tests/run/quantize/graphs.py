@@ -17,7 +17,7 @@ SIDE = 4
 
 
 def _head(outputs: list[np.ndarray], conf: float) -> Candidates:
-    """Return a box per cell of the last output's first channel, with the value as the score."""
+    """Return a box per cell of the last output's first channel. The cell's value is the score."""
     scores = outputs[-1][0, 0]
     y, x = np.nonzero(scores >= conf)
     corners = np.stack([x, y], axis=1).astype(np.float32) * 10
@@ -62,7 +62,7 @@ def conv(
 
 
 def chain(batch: int = 1) -> Network:
-    """Make a chain of conv, Relu, a pooling without effect, conv.
+    """Make a network of four layers: conv, Relu, a pooling without effect, conv.
 
     It computes relu(x - 55), divided by 2 for plane 0 and by 4 for plane 1.
     """
@@ -76,7 +76,7 @@ def chain(batch: int = 1) -> Network:
 
 
 def branched(batch: int = 1) -> Network:
-    """Add two convolutions with leaky activations, and scale the sum to 0..1."""
+    """Add the outputs of two convolutions with leaky activations, and scale the sum to 0..1."""
     builder = GraphBuilder("tiny")
     x = builder.input_u8(batch, SIDE, SIDE)
     left = builder.add("LeakyRelu", "0.act", [conv(builder, "0.conv", x, np.eye(3))], alpha=0.1)
@@ -88,8 +88,8 @@ def branched(batch: int = 1) -> Network:
 
 
 def depthwise() -> Network:
-    """Scale the planes by 1, 1/30 and 1/1000. A depthwise convolution scales them back and adds
-    10, 20 and 30; the scaled planes are a second output."""
+    """Scale the planes by 1, 1/30 and 1/1000, which is a second output. A depthwise convolution
+    scales them back and adds 10, 20 and 30."""
     builder = GraphBuilder("tiny")
     shares = np.array([1, 1 / 30, 1 / 1000])
     small = conv(builder, "0.conv", builder.input_u8(1, SIDE, SIDE), np.diag(shares))

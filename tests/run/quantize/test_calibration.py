@@ -53,7 +53,7 @@ def calibrations_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_calibration_is_reused_for_both_kinds_and_every_batch(video: Path, tmp_path: Path) -> None:
+def test_calibration_serves_both_kinds_of_int8_and_every_batch(video: Path, tmp_path: Path) -> None:
     u8, notes = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     assert (u8.precision, u8.path) == ("int8-u8", None)
     assert "6 frames" in notes[0]
@@ -166,7 +166,7 @@ def test_packaged_calibration_has_the_agreement_measured_while_float_layers_run_
 
 @pytest.mark.slow
 def test_agreement_is_at_least_the_budget(tmp_path: Path) -> None:
-    """The calibration's agreement of int8 with fp32 equals ours on the held-out frames."""
+    """The stored agreement of int8 with fp32 equals the one on the held-out frames."""
     pictures = hold_out(
         np.random.default_rng(0).integers(0, 256, (24, SIDE, SIDE, 3)).astype(np.uint8)
     )
@@ -189,7 +189,7 @@ def test_agreement_is_at_least_the_budget(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_calibration_is_deterministic_and_round_trips() -> None:
+def test_calibration_is_deterministic_and_can_be_read_back() -> None:
     pictures = hold_out(
         np.random.default_rng(0).integers(0, 256, (7, SIDE, SIDE, 3)).astype(np.uint8)
     )
@@ -345,7 +345,7 @@ def test_file_name_and_manifest_of_a_calibration(video: Path, tmp_path: Path) ->
     ("flags", "installed", "agreement", "known"),
     [
         (["avx512_bf16"], True, 0.99, True),
-        (["avx512_bf16"], True, 0.5, False),  # below the budget
+        (["avx512_bf16"], True, 0.5, False),  # its agreement is below the budget
         (["avx512_bf16"], False, 0.99, False),
         ([], True, 0.99, False),
     ],

@@ -1,4 +1,4 @@
-"""Calibration frames: spread over the source, half of them held out, always the same."""
+"""Calibration frames are spread over the source, half of them are held out, and runs agree."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sample_numbers(total: int, count: int) -> list[int]:
         (8, 4, [0, 2, 4, 6]),
         (9, 4, [0, 2, 6, 8]),
         (250, 1, [0]),
-        (100, 2, [0, 64]),  # every 64th
+        (100, 2, [0, 64]),  # every 64th frame
     ],
 )
 def test_samples_are_spread_over_a_source_of_unknown_length(
@@ -72,7 +72,7 @@ def test_copy_of_a_video_has_the_same_digests(tmp_path: Path) -> None:
     assert frames.read_frames(str(video), RULES, 6).digest != first.digest
 
 
-def test_digest_of_a_folder_follows_its_pictures(tmp_path: Path) -> None:
+def test_digest_of_a_folder_changes_with_its_pictures(tmp_path: Path) -> None:
     import cv2
 
     for at in range(3):

@@ -28,7 +28,7 @@ def losing(**losses: float) -> Any:
     return lambda kept: 1 - sum(loss for name, loss in losses.items() if name not in kept)
 
 
-def test_no_unit_stays_float_if_plain_int8_is_enough() -> None:
+def test_no_unit_stays_float_if_int8_everywhere_is_accurate_enough() -> None:
     result = choose_float_units(UNITS, graph, losing(a=0.04), 0.95)
     assert (result.kept, result.plain, result.reached) == ([], 0.96, 0.96)
     assert result.agreements == [(0, 0.96)]
@@ -43,7 +43,6 @@ def test_only_the_worst_units_stay_float() -> None:
 
 
 def test_unit_without_effect_returns_to_int8() -> None:
-    """b comes before c in the order, but costs no agreement."""
     result = choose_float_units(UNITS, graph, losing(a=0.2, c=0.2), 0.95)
     assert [each.name for each in result.kept] == ["a", "c"]
     assert result.reached == 1
@@ -59,7 +58,8 @@ def test_most_expensive_unit_is_tried_in_int8_first() -> None:
     tried: list[frozenset[str]] = []
     result = choose_float_units(units, graph, agreement, 0.95)
     assert [each.name for each in result.kept] == ["cheap", "expensive"]
-    assert tried == [{"cheap"}, {"cheap"}]  # by the bisection, and with "expensive" in int8
+    # The first is a step of the bisection. In the second, "expensive" is tried in int8.
+    assert tried == [{"cheap"}, {"cheap"}]
 
 
 def test_all_units_stay_float_as_a_last_resort() -> None:
