@@ -29,18 +29,10 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(copy: Path, *words: str, program: str = RUN) -> subprocess.CompletedProcess[str]:
-    """Run an interpreter that finds no detect-video except the copy (-P)."""
-    command = [sys.executable, "-P", "-c", program, str(copy / "at"), *words]
+def run(copy: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run an interpreter that finds no detect-video (-P) other than the copy."""
+    command = [sys.executable, "-P", "-c", RUN, str(copy / "at"), *words]
     return subprocess.run(command, cwd=copy, capture_output=True, text=True)
-
-
-def remove(copy: Path, removed: Iterable[str]) -> None:
-    """Delete wings. Rewrite default.yaml, which would still list their options."""
-    for wing in removed:
-        shutil.rmtree(copy / "at/detector" / wing)
-    written = run(copy, program=DEFAULTS)
-    (copy / "at/cfg/default.yaml").write_text(written.stdout)
 
 
 def test_additions_equal_those_of_the_imported_wings() -> None:
