@@ -1,4 +1,4 @@
-"""YOLO-NAS, by super-gradients: model.export(...), with NMS and preprocessing in the file or not."""
+"""YOLO-NAS, by super-gradients: exported with and without NMS and preprocessing in the file."""
 
 from __future__ import annotations
 

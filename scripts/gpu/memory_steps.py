@@ -23,7 +23,7 @@ from gpu.stand_ins import AbsentError, fake_gpu
 
 
 def each_provider(slow_copies: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield each package's name with its memory provider, or with a row on why it has none."""
+    """Yield each package's name with its memory provider, or with a row that says why it failed."""
     from detector.core.engines.trt import memory as packages
 
     for name in packages.PROVIDERS:

@@ -1,5 +1,5 @@
-"""Parts of scripts/batch_check and scripts/cluster_check: timings, in turns, of ways to run many
-short clips; pictures that kill the process that opens them; and comparisons with single runs."""
+"""Parts of scripts/batch_check and scripts/cluster_check: time several ways to run short clips, run
+pictures that kill the process that opens them, and compare results with single runs."""
 
 from __future__ import annotations
 

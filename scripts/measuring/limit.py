@@ -68,7 +68,7 @@ def alone_ms(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _foreign_share(libraries: Any) -> float:
-    """Return the share of waits for a core that other processes caused, estimated from CPU times.
+    """Estimate from CPU times which share of the waits for a core was caused by other processes.
 
     The stage's own libraries caused the rest, which counts as the stage's time. If the system does
     not report CPU times, we blame other processes for all waits.

@@ -23,7 +23,7 @@ class Layout:
     cross: tuple[float, float]  # z of the cross street
     pavement: float  # width
     phase: str  # the road that has a green light: "cross" or "main"
-    mode: str  # of the light: "day", "dusk" or "overcast"
+    mode: str  # the kind of light: "day", "dusk" or "overcast"
     park: tuple[bool, bool]  # whether the far left and far right corners have trees, not houses
 
     @property
