@@ -149,7 +149,7 @@ def peers(
 JOB = Path(__file__).with_name("ultralytics_job.py")
 EXPORTERS = ("nncf", "onnx", "onnxslim")
 AS_THEIRS = ("--conf", 0.25, "--iou", 0.7)
-PICTURES = 16  # to calibrate int8, in both programs
+PICTURES = 16  # both programs calibrate int8 on this many pictures
 TORCH, THEIR_OPENVINO, THEIR_INT8, THEIR_OWN = (
     "ultralytics, torch",
     "ultralytics, OpenVINO in fp32",

@@ -97,7 +97,7 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A finished command. ``cpu_s`` includes its children; ``peak_mb``: resident memory."""
+    """A finished command. ``cpu_s`` includes its children; ``peak_mb``: most resident memory."""
 
     stdout: str
     stderr: str

@@ -48,7 +48,7 @@ class Bin:
     boxes: int
     mean: float  # mean score; NaN without a box
     right: float  # share of right boxes
-    interval: tuple[float, float]  # of ``right``, by bootstrap over pictures
+    interval: tuple[float, float]  # the interval of ``right``, by bootstrap over pictures
 
 
 def logit(scores: NDArray) -> NDArray[np.float64]:

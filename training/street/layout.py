@@ -18,7 +18,7 @@ LANE_M = 3.2
 class Layout:
     road_x: float  # centre of the main road, which runs along z
     half: float  # half the width of the main road
-    lanes: int  # in each direction
+    lanes: int  # lanes in each direction
     zebra: tuple[float, float]  # z of the near zebra crossing over the main road
     cross: tuple[float, float]  # z of the cross street
     pavement: float  # width

@@ -30,7 +30,7 @@ class Shape:
     width: float
     height: float
     wheels: tuple[float, ...]  # u of the axles
-    radius: float  # of the wheels
+    radius: float  # the radius of the wheels
     parts: tuple[Part, ...]
     lamps: tuple[float, float]  # heights of head and tail lamps
 
