@@ -1,6 +1,6 @@
-"""The first import of the programs in scripts/ and training/: run them under the checkout's .venv.
+"""Run the programs in scripts/ and training/, which import this first, under the checkout's .venv.
 
-A program started by another Python restarts under ``.venv/bin/python``, unless detect-video is
+If another Python starts a program, it restarts under ``.venv/bin/python``, unless detect-video is
 installed in that other Python. If a package is missing, the program ends with status 2 and one line
 that says what to type. ``ROOT`` is the checkout, which this module adds to ``sys.path``.
 """

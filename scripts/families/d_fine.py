@@ -1,4 +1,4 @@
-"""D-FINE: the two raw outputs, exported by transformers and optimum; and the deployed form with the
+"""D-FINE in two forms: with the two raw outputs, exported by transformers and optimum; and with the
 post-processor inside, exported by the authors' own code (d-fine-project on PyPI).
 """
 

@@ -1,5 +1,5 @@
-"""DEIMv2, by transformers 5, the only package that has a DEIM: the two raw outputs, and the deployed
-form with a second input, the picture's size."""
+"""DEIMv2, by transformers 5, the only package that has a DEIM. One file has the two raw outputs.
+The other has the deployed form, with a second input, the picture's size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EfficientDet, by the package effdet: its network alone, and inside its DetBenchPredict."""
+"""EfficientDet, by the package effdet: exported alone, and wrapped in its DetBenchPredict."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def read(picture: Path, size: tuple[int, int]) -> tuple[torch.Tensor, float, tuple[int, int]]:
-    """Apply effdet's transforms; return the input, the factor back to the picture, and the picture's size."""
+    """Apply effdet's transforms; return the input, the scale back, and the picture's size."""
     image = Image.open(picture).convert("RGB")
     resized, notes = ResizePad(size, fill_color=resolve_fill_color("mean", MEAN))(image, {})
     array = torch.from_numpy(np.array(resized)).permute(2, 0, 1)[None].float()

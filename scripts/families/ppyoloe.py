@@ -1,4 +1,4 @@
-"""PP-YOLOE+ and PicoDet, by PaddleDetection: its operators read pictures; its Trainer and paddle2onnx export.
+"""PP-YOLOE+ and PicoDet: PaddleDetection reads pictures; its Trainer and paddle2onnx export files.
 
 PP-YOLOE+ is exported with NMS, without it, and without NMS and without scaling boxes to the picture.
 """

@@ -56,7 +56,7 @@ def variant(out: Path, pictures: list[Path], name: str, classes: int | None) -> 
     sized = [at_size(out, picture, side, side) for picture in pictures]
     scale_outputs(detector, sized[0])
     rows = {picture.name: predict(detector, picture) for picture in sized}
-    background = classes if classes is not None else -1  # predict() calls it __background__
+    background = classes if classes is not None else -1  # predict() calls this class __background__
     for detections in rows.values():
         detections[:] = [detection for detection in detections if detection["class"] != background]
     threshold = threshold_of_each(rows)

@@ -1,4 +1,4 @@
-"""RT-DETR, by transformers: the two raw outputs, exported by optimum, and its authors' deployed form."""
+"""RT-DETR, by transformers: with two raw outputs, exported by optimum, and in its authors' deployed form."""
 
 from __future__ import annotations
 

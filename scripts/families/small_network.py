@@ -83,5 +83,4 @@ def best_of(
 
 
 def inside(boxes: torch.Tensor, width: float, height: float) -> torch.Tensor:
-    """Clip boxes at the edges of the picture."""
     return boxes.clamp(min=0).minimum(torch.tensor([width, height] * 2))

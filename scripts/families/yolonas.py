@@ -1,4 +1,4 @@
-"""YOLO-NAS, by super-gradients: model.export(...), with NMS and preprocessing in the file or not."""
+"""YOLO-NAS, by super-gradients: exported with and without NMS and preprocessing in the file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ REQUIREMENTS = [
     "scipy seaborn setuptools<81 sphinx sphinx-rtd-theme stringcase tensorboard "
     "termcolor==1.1.0 tqdm treelib==1.6.1 xlsxwriter",
 ]
-LICENCE = "Apache-2.0"  # of the package; Deci's weights have a licence of their own
+LICENCE = "Apache-2.0"  # the package's licence; Deci's weights have another one
 SIZE = (640, 640)
 IOU, CONFIDENCE = 0.7, 0.25  # defaults of its COCO weights
 FLAT = DetectionOutputFormatMode.FLAT_FORMAT

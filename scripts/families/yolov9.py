@@ -64,7 +64,7 @@ def main() -> None:
         export_onnx(network, (x[:1],), out / f"{name}.onnx", names, 12)
         second = (
             onnx.load(out / f"{name}.onnx").graph.output[1].name
-        )  # output1, or a number by torch
+        )  # "output1", or a number if torch named it
         path, text = out / f"{name}.onnx", DESCRIPTION.replace("MAIN", f"'{second}'")
         variants.append(write_variant(name, path, rows, threshold, text, nms_iou=IOU))
     save(out, "a small network with two branches, in the form of WongKinYiu/yolov9", variants)

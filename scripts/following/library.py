@@ -30,8 +30,8 @@ class Compared:
 
 
 def compare(footage: Footage, interpreter: Path, fps: float) -> list[Compared]:
-    """Compare on one clip. ``interpreter``: a Python that has ``trackers``. Only scores from
-    ``CONF`` on count, because outputs contain no others."""
+    """Compare on one clip. ``interpreter``: a Python that has ``trackers``. Boxes with a score
+    below ``CONF`` are left out, because outputs do not contain them."""
     boxes = watch(footage.source, conf=LOW)
     untracked = [
         replace(detections, track_ids=np.arange(len(detections)) + EACH * index)

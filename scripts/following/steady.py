@@ -79,7 +79,7 @@ def sightings(
 
 
 def labelled(footage: Footage, other: str) -> list[Row]:
-    """Measure at the recall of ``other``, another network, and at the default threshold."""
+    """Measure at the default threshold, and at the one that gives another network's recall."""
     rows = []
     theirs = watch(footage.source, model=other, conf=CONF)
     ours = watch(footage.source, conf=LEAST, max_det=300)

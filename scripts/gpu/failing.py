@@ -1,4 +1,4 @@
-"""Failing devices: refusals while loading, and the outputs of a run that fails."""
+"""Checks of devices that fail: errors while loading, and the outputs of a run that fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpu.machine import CLIP, HANDICAP
 ENGINE_FAILED = 5  # exit status
 LIMIT_MB, TOO_MANY = 128, 256  # 256 float32 pictures take 660 MB before the first layer
 LIMIT_MB_CPU, TOO_MANY_CPU = 8, 16  # smaller, because a CPU is slower
-ASSERT_AT = 40  # the inference that fails, of 80
+ASSERT_AT = 40  # number of the inference that fails; the run has 80
 IN_FLIGHT = 16  # most frames in flight when the device fails
 
 

@@ -1,4 +1,4 @@
-"""Shared parts of the steps: the GPU, the clip's pictures, an engine compared with ONNX Runtime."""
+"""Shared parts of the steps: find the GPU, read the clip, and compare engines with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _doctor() -> Row:
 
 
 def refused(what: str, why: Any) -> Row:
-    """Return a row for a refusal, which is a failure on a GPU but not in a rehearsal on a CPU."""
+    """Return a row for an engine's error, which is a failure on a GPU but not in a rehearsal."""
     return row(what, why, None if rehearsing() else False)
 
 

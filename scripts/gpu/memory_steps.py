@@ -23,7 +23,7 @@ from gpu.stand_ins import AbsentError, fake_gpu
 
 
 def each_provider(slow_copies: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield each package's name with its memory provider, or with a row on why it has none."""
+    """Yield each package's name with its memory provider, or with a row that says why it failed."""
     from detector.core.engines.trt import memory as packages
 
     for name in packages.PROVIDERS:
@@ -200,8 +200,8 @@ def wait_for_copies(provider: Any) -> tuple[bool | None, float, float]:
 
 # ---- Is all memory freed?
 
-TURNS, SETTLED = 50, 5  # the first 5 turns fill permanent caches
-MOST_MB = 8  # GPU memory that the later turns may add: less than the weights of a network
+TURNS, SETTLED = 50, 5  # an engine is opened and closed 50 times; the first 5 fill caches
+MOST_MB = 8  # GPU memory that the later times may add: less than the weights of a network
 
 
 @dataclass(frozen=True)

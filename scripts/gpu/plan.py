@@ -50,7 +50,7 @@ STEPS = (
     Step("settings", "torch_steps", "cudnn.benchmark and channels_last, on and off", 160, 40),
     Step("no_driver", "trt_steps", "every GPU hidden: exit 5 and one line", 30, 5, False),
 )
-MINUTES = 9.5  # of ten minutes; the rest is for starting and returning the machine
+MINUTES = 9.5  # the rest of ten minutes is for starting and returning the machine
 
 
 def stretched(steps: Sequence[Step], minutes: float) -> list[Step]:

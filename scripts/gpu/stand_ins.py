@@ -1,6 +1,6 @@
 """Stand-ins for a GPU in a rehearsal: the tests' fakes, and replacements of NVIDIA's tools.
 
-They are not used with a GPU; their rows are marked ``rehearsed``.
+They are not used with a GPU. Rows that come from them are marked ``rehearsed``.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ FRAMES = 40
 
 def program(*options: str) -> list[str]:
     """Return the command to profile; in a rehearsal it uses the null engine."""
-    gpu_options = ["--device", "cuda:0", "--engine-options", "graphs=0"]  # to see single kernels
+    gpu_options = ["--device", "cuda:0", "--engine-options", "graphs=0"]  # shows each kernel
     engine = ["null"] if rehearsing() else ["torch", *gpu_options]
     command = [sys.executable, "-m", "detector", str(CLIP), "--engine", *engine]
     return [*command, "--no-video", "--quiet", *options]

@@ -26,7 +26,7 @@ def video() -> Iterator[Row]:
 
 
 def drawing() -> Iterator[Row]:
-    """Compare the speed with two threads that draw ahead of the writer, and with none, in turns."""
+    """Alternate runs with and without two threads that draw ahead of the writer; compare speeds."""
     if (why := torch_lacks()) is not None:
         yield row("torch", why, None)
         return

@@ -35,9 +35,9 @@ IOU = 0.5  # lowest IoU of partners
 @dataclass(frozen=True, slots=True)
 class Row:
     """One precision. ``clips``: clip -> agreement. ``alone``: number of detections without a
-    partner, over all clips, and how many of these have one below the threshold. Only for int8:
+    partner, over all clips, and how many of them have a partner below the threshold. Only for int8:
     ``layers``: number of layers that multiply; ``float_layers``: how many of them stay float;
-    ``float_macs``: share of the MACs in these."""
+    ``float_macs``: the float layers' share of the MACs."""
 
     model: str
     precision: str
@@ -167,11 +167,11 @@ def crossings(
     a_below: Sequence[Detections],
     b_below: Sequence[Detections],
 ) -> int:
-    """Return how many detections of ``a`` or ``b`` have a partner in the other only below the
-    threshold.
+    """Return how many detections of ``a`` have a partner in ``b`` only below the threshold, or vice
+    versa.
 
-    ``*_below``: the same frames with boxes of lower scores too, best first. They begin with the
-    boxes of ``a`` or ``b``, because boxes of lower score do not affect NMS of higher ones.
+    ``*_below``: the same frames, best boxes first, with boxes below the threshold too. NMS keeps
+    the same higher boxes without the lower ones, so the boxes of ``a`` or ``b`` come first.
     """
     count = 0
     for ours, theirs, ours_below, theirs_below in zip(a, b, a_below, b_below, strict=True):

@@ -19,7 +19,7 @@ WARM_UP = 3  # inferences per request before each turn; meanwhile other engines'
 
 
 class Variant(NamedTuple):
-    """``requests``: how many run at once, each with ``threads``; 0: the engine's own choice."""
+    """``requests``: how many run at once, each on ``threads`` threads; 0: the engine chooses."""
 
     engine: str
     precision: str

@@ -42,7 +42,7 @@ START = (
     "import sys; sys.modules['openvino_telemetry'] = None; "
     "from openvino.tools.benchmark.main import main; main()"
 )
-HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}  # int8 is in the graph
+HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}  # an int8 graph has its own types
 THEIRS, HINTED, MEMORY, LOOP = (
     "benchmark_app",
     "benchmark_app, its own choice",

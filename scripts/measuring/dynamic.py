@@ -1,7 +1,7 @@
 """The effect of dynamic quantisation: int8 weights, and activations quantised in every run.
 
-The engines do not offer it. torch quantises linear and recurrent layers only, so it changes nothing
-in a network of convolutions. ONNX Runtime turns convolutions into ConvInteger. The file shrinks,
+Our engines do not offer it. torch quantises only linear and recurrent layers, so it does nothing to
+a network of convolutions. ONNX Runtime turns convolutions into ConvInteger. The file shrinks,
 but each run must measure the range of every activation and convert it, and the kernel is slow.
 ``scripts/bench dynamic`` measures that; see docs/quantisation.md.
 """

@@ -24,8 +24,9 @@ class MissingError(Exception):
 def environment(name: str, *steps: Sequence[str], check: Sequence[str] = ()) -> Path:
     """Return the Python of an environment, which is created once.
 
-    ``steps``: the packages of each call of pip. ``check``: arguments with which that Python must
-    succeed. An environment that fails is removed, and not created again. Raises MissingError.
+    ``steps``: the packages of each call of pip. ``check``: arguments for a call of the new Python
+    that must succeed. An environment that fails is removed, and not created again. Raises
+    MissingError.
     """
     folder, failed = CACHE / name, CACHE / f"{name}.failed"
     python = folder / "bin" / "python"

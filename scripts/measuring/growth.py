@@ -1,10 +1,10 @@
 """How a frame's cost grows with the size of the picture, the batch, the number of candidates and
 classes, and the length of the run.
 
-Each curve of medians is printed with the expected one, cost = a + b x**e through its ends; e = 1 is
-proportional, e = 0 constant. The measured exponent is the slope of a line through the logarithms,
-over the whole curve and over its upper half. A constant part of the cost lowers the exponent, but
-less in the upper half.
+Each curve of medians is printed next to the expected curve through its ends: cost = a + b x**e,
+where e = 1 is proportional and e = 0 is constant. The measured exponent is the slope of a line
+through the logarithms, over the whole curve and over its upper half. A constant part of the cost
+lowers the exponent, but less in the upper half.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BATCHES = (1, 2, 4, 8, 16, 32)
 CANDIDATES = (10, 30, 100, 300, 1000, 3000, 10_000)
 CLASSES = (1, 2, 5, 10, 20, 40, 80)
 LENGTHS = (300, 1000, 3000, 10_000, 30_000, 100_000)
-OBJECTS = 30  # candidates form clusters around these, as those of a network do
+OBJECTS = 30  # candidates form clusters around this many objects, as a network gives
 CELLS = 8400  # grid cells of a network with a 640x640 input
 TINY = 90  # height of the clip of long runs, whose frames cost next to nothing
 SLACK = 0.1  # how far an exponent may exceed the expected one
@@ -123,10 +123,10 @@ PARTS = ("size", "batch", "candidates", "classes", "frames")
 @click.option("--rounds", default=3)
 @quick_option
 def growth(only: tuple[str, ...], frames: int, longest: int, rounds: int, quick: bool) -> None:
-    """Measure cost per frame by size, batch, candidates, classes, length; memory of long runs.
+    """Measure how a frame's cost depends on size, batch, candidates, classes and length of the run.
 
     For size and batch, the whole command runs; for candidates and classes, only NMS and the head.
-    Long runs use the null engine on a clip of 160x90.
+    Long runs use the null engine on a clip of 160x90; their memory is measured, too.
     """
     say_machine(quick)
     if quick:

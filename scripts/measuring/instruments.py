@@ -24,7 +24,7 @@ import click
 from measuring.rounds import ROOT, machine
 
 FRAME_MS = 5.0
-AIM = 0.005  # largest share of FRAME_MS
+AIM = 0.005  # largest share of FRAME_MS that the instruments may take
 TRIES, CALLS = 30, 1000
 PAUSE_S = 0.2  # between tries, to outlast a burst of another program
 FRAMES = 200

@@ -1,5 +1,5 @@
-"""Parts of scripts/batch_check and scripts/cluster_check: timings, in turns, of ways to run many
-short clips; pictures that kill the process that opens them; and comparisons with single runs."""
+"""Parts of scripts/batch_check and scripts/cluster_check: time several ways to run short clips, run
+pictures that kill the process that opens them, and compare results with single runs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import Any
 from measuring.rounds import OURS, markdown, spread
 
 Way = Callable[[Path], Mapping[str, Any]]
-"""Creates the given folder and runs the clips. Returns the job's document; {} for a shell loop."""
+"""A function that writes a folder from the clips; returns the job's document, {} for a loop."""
 HEAD = ("way", "s, median [range]", "times the loop", "CPU s", "ms an item adds to its run")
 
 
 @dataclass
 class Timed:
-    """Timings of one way to run the clips, per round. ``besides_ms``: overhead of an item."""
+    """Timings of one way to run the clips, by round. ``besides_ms``: ms an item adds to its run."""
 
     seconds: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)

@@ -36,7 +36,7 @@ from measuring.rounds import (
 AIM = 0.90
 INFER = "infer"
 RUN, PLAIN, LEAN = "run", "lean, plain loop", "lean, overlapped"
-LEANEST = {  # one thread per request: in the plain loop, and overlapped with one request
+LEANEST = {  # one thread for the only request: in the plain loop, and in the overlapped one
     PLAIN: ("--sync", "--threads", 1),
     LEAN: ("--concurrency", 1, "--threads", 1),
 }
@@ -68,7 +68,7 @@ def alone_ms(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _foreign_share(libraries: Any) -> float:
-    """Return the share of waits for a core that other processes caused, estimated from CPU times.
+    """Estimate from CPU times which share of the waits for a core was caused by other processes.
 
     The stage's own libraries caused the rest, which counts as the stage's time. If the system does
     not report CPU times, we blame other processes for all waits.
@@ -98,9 +98,9 @@ def _ready_s(document: Any, name: str) -> float:
 
 
 def serial_ms(alone: Mapping[str, float], concurrency: int) -> dict[str, float]:
-    """Return stage -> milliseconds per frame that cannot overlap with other frames in this stage.
+    """Return stage -> milliseconds per frame, if this stage alone limited the loop.
 
-    ``concurrency``: the engine's requests, which share the time of inference.
+    ``concurrency``: the number of the engine's requests, which infer at the same time.
     """
     return {name: ms / (concurrency if name == INFER else 1) for name, ms in alone.items()}
 

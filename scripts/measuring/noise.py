@@ -19,7 +19,7 @@ from detector.lab.session.comparison import About, Comparison, Round
 
 # All in logarithms of a turn's time:
 MEMORY = 0.8  # coefficient of the autoregressive process
-STEP, WHITE = 0.015, 0.015  # standard deviations of its steps, and of white noise
+STEP, WHITE = 0.015, 0.015  # standard deviations of the process's steps, and of white noise
 DRIFT = 0.2  # largest drift from the first turn to the last
 BURST, ENTER, LEAVE = 0.3, 0.04, 0.25  # slow-down of a burst, probabilities of its start and end
 CPU_MS = {"read": 1.0, "annotate": 0.5, "write": 2.0}

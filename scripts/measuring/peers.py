@@ -149,7 +149,7 @@ def peers(
 JOB = Path(__file__).with_name("ultralytics_job.py")
 EXPORTERS = ("nncf", "onnx", "onnxslim")
 AS_THEIRS = ("--conf", 0.25, "--iou", 0.7)
-PICTURES = 16  # to calibrate int8, in both programs
+PICTURES = 16  # both programs calibrate int8 on this many pictures
 TORCH, THEIR_OPENVINO, THEIR_INT8, THEIR_OWN = (
     "ultralytics, torch",
     "ultralytics, OpenVINO in fp32",
@@ -175,7 +175,7 @@ BESIDE_ULTRALYTICS = (
 
 
 def ultralytics_python() -> tuple[Path, str]:
-    """Return the Python of its environment, and how torch was installed.
+    """Return the Python of ultralytics' environment, and how torch was installed.
 
     First we try our version of torch, with the package index's torchvision. If these two do not
     work together, we take both from the index, with CUDA's libraries (gigabytes). Raises
@@ -372,7 +372,7 @@ def transcode(source: Path, frames: int, options: Sequence[str]) -> Row:
 
 
 def read_benchmark(output: str, frames: int) -> Row:
-    """Read the times that ffmpeg reports. They exclude its start, like ours."""
+    """Read the times that ffmpeg reports. Like our figures, they exclude the program's start."""
     times = re.search(r"bench: utime=([\d.]+)s stime=([\d.]+)s rtime=([\d.]+)s", output)
     frame_counts = re.findall(r"frame=\s*(\d+)", output)
     if times is None or not frame_counts:

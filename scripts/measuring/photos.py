@@ -75,8 +75,8 @@ def program_of(commit: str) -> Command:
 @click.option("--network", default="yolov8n", help="Model of ultralytics.")
 @quick_option
 def compare_photos(commit: str, count: int, rounds: int, network: str, quick: bool) -> None:
-    """Measure pictures per second in a folder of 12-megapixel JPEGs: this version and --commit,
-    with only rows and with annotated copies; ultralytics (torch, default OpenVINO), only rows."""
+    """Measure pictures per second in a folder of 12-megapixel JPEGs. This version and --commit
+    write rows, with and without annotated copies; ultralytics (torch and OpenVINO) only rows."""
     say_machine(quick)
     count, rounds = (4, 1) if quick else (count, rounds)
     folder = photos(count)

@@ -32,7 +32,7 @@ SPIN_S = 0.0003  # sleeps end late, so the last part is a busy loop
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The effect of a sleep of ``ms``: FPS with it / without, and the ratio's 95% interval."""
+    """The effect of a sleep of ``ms``: (FPS with it) / (FPS without it), and its 95% interval."""
 
     ms: float
     frame_ms: float
@@ -43,7 +43,7 @@ class Measurement:
 
 @dataclass(slots=True)
 class Sleep:
-    """Sleeps for ``seconds``, with an error of some microseconds. If it is 0, it costs little."""
+    """Sleeps for ``seconds``, with an error of some microseconds. A sleep of 0 costs little."""
 
     seconds: float = 0.0
     clock: Callable[[], float] = time.perf_counter

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 VIDEO = Path(__file__).parents[2] / "videos/street.mp4"
-# Outputs of other libraries: these may differ. (np.exp in the head also differs, but by less.)
+# Other libraries compute these, so they may differ. (np.exp in the head also differs, but by less.)
 FOREIGN = ("PyAV's BGR", "cv2.VideoCapture's BGR", "cv2.resize", "fp32 outputs", "int8 outputs")
 CLOSE = (1.0, 0.01)  # allowed difference of two runs' detections, in pixels and in score
 

@@ -97,7 +97,7 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A finished command. ``cpu_s`` includes its children; ``peak_mb``: resident memory."""
+    """A finished command. ``cpu_s`` includes its children; ``peak_mb``: most resident memory."""
 
     stdout: str
     stderr: str
@@ -183,8 +183,8 @@ def job(
 
 
 def cpu_by_stage(summary: Mapping[str, Any], stages: Sequence[str]) -> Row:
-    """Return stage -> CPU milliseconds per frame. Our threads count in the whole run, libraries'
-    threads in the steady state. The key ``process`` has the whole process."""
+    """Return stage -> CPU ms per frame. Our threads are measured over the whole run, libraries'
+    threads only over the steady state. The key ``process`` has the whole process."""
     written, libraries = summary["frames"]["written"], summary["cpu"]["libraries"] or {"stages": {}}
     row = {"process": summary["cpu"]["process_s"] * 1e3 / written}
     for stage in stages:

@@ -4,8 +4,8 @@
     PYTHON scripts/measuring/ultralytics_job.py prepare NETWORK FOLDER HEIGHT WIDTH PICTURES
     PYTHON scripts/measuring/ultralytics_job.py predict MODEL CLIP HEIGHT WIDTH PRECISION
 
-Each prints JSON as its last line. ``PRECISION``: OpenVINO's precision, ``default`` or one of its
-hints (f32). This module imports no other module of this project.
+Each command prints JSON as its last line. ``PRECISION``: ``default``, or a precision hint of
+OpenVINO, such as f32. This module imports no other module of this project.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def _note(file: str, line: int) -> None:
     if (file, line) in _noted:
         return
     _noted.add((file, line))
-    with suppress(OSError):  # in a test with a full disk; an error here would end the tracing
+    with suppress(OSError):  # a test may fill the disk; an error here would end the tracing
         name = f"{FOLDER}/{os.environ.get(UNIT, 'none')}"
         descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.write(descriptor, f"{line} {file[len(DETECTOR) :]}\n".encode())
@@ -58,7 +58,7 @@ def _trace() -> None:
     threading.settrace(_calls)
 
 
-_units: dict[str, str] = {}  # name of a test or a test file -> unit, the number of its lines' file
+_units: dict[str, str] = {}  # name of a test or a test file -> number of the file for its lines
 
 
 def _unit(name: str) -> str:

@@ -89,7 +89,7 @@ def loss_of_ap(first: Rows, second: Rows) -> Estimate:
 
 
 def ratio_of_recall(ours: Rows, theirs: Rows) -> Estimate:
-    """Return our recall / yolox_nano's, if we may have UNMATCHED x its count of unmatched boxes."""
+    """Return our recall / yolox_nano's, if we may have UNMATCHED times as many wrong boxes."""
     pool = ap.Ranking.of(ours)
     wrong, right = (
         np.array([((row.outcomes == kind) & (row.scores >= REPORTED)).sum() for row in theirs])
@@ -98,7 +98,7 @@ def ratio_of_recall(ours: Rows, theirs: Rows) -> Estimate:
 
     def figure(times: NDArray[np.int64]) -> float:
         found_count = found_with(pool, times, UNMATCHED * float(times @ wrong))
-        return ratio(found_count, float(times @ right))  # both recalls have one denominator
+        return ratio(found_count, float(times @ right))  # both recalls have the same denominator
 
     return estimate(len(ours), figure)
 

@@ -24,7 +24,7 @@ LEAST_VISIBLE = 0.3  # a box that keeps less than this share of its area becomes
 SMALLEST = 3.0  # pixels: a box with a shorter side becomes a region to ignore
 
 Rect = tuple[int, int, int, int]  # x1, y1, x2, y2 on the canvas
-Trust = tuple[float, float]  # share of the teacher's scores that is a target: person, vehicle
+Trust = tuple[float, float]  # (person, vehicle): share of the teacher's score that is the target
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class Batch:
     owners: NDArray[np.int64]  # [T] index of the picture that a box belongs to
     taught_boxes: NDArray[np.float32]  # [B, N, 4] the teacher's boxes
     taught: NDArray[np.float32]  # [B, N, 2] the teacher's scores
-    trust: NDArray[np.float32]  # [B, N, 2] how much of these scores is a target
+    trust: NDArray[np.float32]  # [B, N, 2] which share of these scores is the target
     counts: NDArray[np.float32]  # [B, N, 2] 0 in regions to ignore, else 1
 
 
@@ -61,7 +61,7 @@ class Augmenter:
         return self.pictures[min(at, len(self.pictures) - 1)]
 
     def sample(self, rng: np.random.Generator, size: tuple[int, int], mosaic: float) -> Sample:
-        """Make a sample of ``size`` (height, width), of 4 pictures with probability ``mosaic``."""
+        """Make a sample of ``size`` (height, width). ``mosaic``: probability of 4 pictures."""
         height, width = size
         canvas = np.full((height, width, 3), GREY, np.uint8)
         if rng.random() < mosaic:

@@ -22,7 +22,7 @@ from detector.lab.analysis.accuracy import average_precision as ap
 from model.evaluation import Results
 
 COMPLETE = {"person": ("coco",), "vehicle": ("coco", "overpass")}
-# The lowest calibrated score of boxes in the fit, which thousands of lower boxes would dominate.
+# Boxes with a lower calibrated score are not in the fit: thousands of them would dominate it.
 FIT_FROM = 0.05
 ROUNDS = 50
 RIDGE = 1e-2  # keeps the fit finite if the scores separate right from wrong perfectly
@@ -48,7 +48,7 @@ class Bin:
     boxes: int
     mean: float  # mean score; NaN without a box
     right: float  # share of right boxes
-    interval: tuple[float, float]  # of ``right``, by bootstrap over pictures
+    interval: tuple[float, float]  # the interval of ``right``, by bootstrap over pictures
 
 
 def logit(scores: NDArray) -> NDArray[np.float64]:

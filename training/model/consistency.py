@@ -42,7 +42,7 @@ class Moves:
     def pictures(self, images: Tensor) -> Tensor:
         """Return the pictures [K, 3, H, W], moved; new areas repeat their border."""
         height, width = images.shape[2:]
-        # ``affine_grid`` maps backwards, from -1..1 to -1..1 between the outer edges.
+        # ``affine_grid`` maps output to input. In both, -1 and 1 are the outer edges.
         half = images.new_tensor([width / 2, height / 2])
         back = torch.zeros(len(images), 2, 3, dtype=images.dtype, device=images.device)
         back[:, 0, 0] = back[:, 1, 1] = 1 / self.zoom

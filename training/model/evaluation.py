@@ -57,8 +57,8 @@ class Labelled:
     image: NDArray[np.uint8]  # BGR
     group: str  # "coco", "road", "overpass", "elevated", "street.mp4"
     held_out: bool  # used only for final figures, not for choices
-    truths: tuple[matching.Truth | None, matching.Truth | None]  # by class; None: not labelled
-    name: str = ""  # of the file
+    truths: tuple[matching.Truth | None, matching.Truth | None]  # per class; None: not labelled
+    name: str = ""  # the file's name
 
 
 def is_held_out(name: str) -> bool:

@@ -31,7 +31,7 @@ from model.optimiser import Average, Optimisers, rate
 from model.restart import read_into
 from model.teacher import Teacher
 
-# (share of the steps, canvas (height, width) up to it). The full size comes last, at low rates.
+# (share of the steps, canvas (height, width) until then). The full size comes last, at low rates.
 PHASES = ((0.5, (160, 256)), (0.75, (192, 320)), (1.0, (256, 416)))
 MOSAIC = 0.7  # share of the samples that combine four pictures
 WITHOUT_MOSAIC = 0.12  # share of the steps, at the end, that has no mosaics

@@ -17,13 +17,13 @@ from torch.nn import functional
 from model.batches import Batch
 from model.teacher import cell_centres, cell_grid
 
-# Largest distance from a box's centre, in strides, of candidate cells inside and outside the box.
+# Candidate cells are nearer to a box's centre than this many strides: inside the box, and outside.
 NEAR, NEAREST = 1.5, 0.75
 IOU_WEIGHT = 3.0  # weight of the box relative to the class, in the cost of a pair
 CANDIDATES = 10  # most cells assigned to a box
 
 SCORE_WEIGHT, BOX_WEIGHT = 2.0, 2.5
-TAUGHT_ABOVE, TAUGHT_SHARE = 0.15, 0.5  # lowest score of teacher boxes to learn; their weight
+TAUGHT_ABOVE, TAUGHT_SHARE = 0.15, 0.5  # teacher's boxes above this score are learned, weighted
 
 
 @dataclass(slots=True)

@@ -75,7 +75,7 @@ def flicker(model: Model, video: Path, frames: int) -> list[dict]:
 
 
 def follow_boxes(model: Model, video: Path, score: float, frames: int) -> list[list[Track]]:
-    """Return, by class, the linked boxes from this score on, in the first ``frames``."""
+    """Link the boxes of at least this score in the first ``frames``; return each class's tracks."""
     tracks: list[list[Track]] = [[], []]
     for at, image in enumerate(islice(read_frames(video), frames)):
         rows = model(image)
@@ -124,8 +124,8 @@ class Frame(NamedTuple):
     """A frame of a labelled clip."""
 
     image: NDArray[np.uint8]  # BGR
-    boxes: tuple[NDArray[np.float64], ...]  # by class: the objects' boxes, xyxy [n, 4]
-    tracks: tuple[list[str], ...]  # by class: the objects' names
+    boxes: tuple[NDArray[np.float64], ...]  # for each class, the objects' boxes, xyxy [n, 4]
+    tracks: tuple[list[str], ...]  # for each class, the objects' names
 
 
 Sightings = dict[str, list[float]]
@@ -191,7 +191,7 @@ def read_tracked(path: Path) -> Iterator[Frame]:
 def referee_clip(
     video: Path, referee: Model, score: float, frames: int
 ) -> Callable[[], Iterator[Frame]]:
-    """Label a clip with the objects that a third model follows at this score; return its reader.
+    """Label a clip with the objects that a third model follows at this score; return a reader.
 
     Boxes are linked as in ``flicker``. An object has at least LEAST_FRAMES boxes; missing ones in
     between are interpolated. A third model is fair to both models that are compared.

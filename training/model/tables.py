@@ -107,7 +107,6 @@ def extra(row: Aim, rows: Sequence[Aim]) -> str:
 
 
 def plain(of_models: Mapping[str, list[Aim]]) -> dict[str, list[dict]]:
-    """Return the aims for JSON."""
     return {
         name: [
             {**asdict(row), "estimate": list(row.estimate), "verdict": row.verdict} for row in rows

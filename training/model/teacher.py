@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 STRIDES = (8, 16, 32)
 ANCHORS = ((16.0, 20.0), (44.0, 52.0), (128.0, 120.0))  # pixels, as in street.cfg
-PERSON, VEHICLES = 0, (2, 3, 5, 7)  # in COCO: person; car, motorcycle, bus, truck
+PERSON, VEHICLES = 0, (2, 3, 5, 7)  # COCO's ids of person; car, motorcycle, bus, truck
 
 
 @lru_cache(maxsize=16)

@@ -243,7 +243,7 @@ def line_up_houses(layout: Layout, rng: np.random.Generator) -> list[House]:
             wide, tall = rng.uniform(8, 16), rng.uniform(8, 22)
             houses.append(_house_across(*sorted((x, x + sign * wide)), start, tall))
             x += sign * wide
-    for x in np.arange(-120, 120, 20.0):  # at the end of the view
+    for x in np.arange(-120, 120, 20.0):  # houses at the end of the view
         houses.append(_house_across(x, x + 20, 150.0, rng.uniform(10, 28)))
     return houses
 

@@ -80,7 +80,7 @@ class Layer:
 
     def __init__(self, camera: Camera, points: np.ndarray, margin: float = 2.0) -> None:
         uv = camera.project(points)
-        # Draw up to this distance outside the frame, so that the area is the whole object's.
+        # Draw up to this distance outside the frame, so that the area is that of the whole object.
         reach = np.array([camera.width, camera.height]) * 0.35
         low = np.clip(np.floor(uv.min(0) - margin), -reach, None).astype(int)
         high = np.clip(

@@ -18,12 +18,12 @@ LANE_M = 3.2
 class Layout:
     road_x: float  # centre of the main road, which runs along z
     half: float  # half the width of the main road
-    lanes: int  # in each direction
+    lanes: int  # lanes in each direction
     zebra: tuple[float, float]  # z of the near zebra crossing over the main road
     cross: tuple[float, float]  # z of the cross street
     pavement: float  # width
     phase: str  # the road that has a green light: "cross" or "main"
-    mode: str  # of the light: "day", "dusk" or "overcast"
+    mode: str  # the kind of light: "day", "dusk" or "overcast"
     park: tuple[bool, bool]  # whether the far left and far right corners have trees, not houses
 
     @property

@@ -60,7 +60,7 @@ SHOES = [(25, 25, 28), (220, 220, 220), (40, 55, 80), (60, 60, 65)]
 class Person:
     start: np.ndarray  # x, z at t = 0
     velocity: np.ndarray  # dx, dz in m/s; zero for a person who stands
-    heading: float  # radians, 0 = away from the camera; of a walker: computed from the velocity
+    heading: float  # radians, 0 = away from the camera; follows from a velocity that is not 0
     tall: float
     phase: float
     look: dict = field(default_factory=dict)

@@ -68,7 +68,7 @@ class Scene:
         Call it in the order of frames, because the noise is one stream of random numbers.
         """
         picture = self.backdrop.picture * self._shadows(t)
-        # The number of the mover that each pixel shows; 0: none.
+        # For each pixel, the number of the mover (person or vehicle) that it shows; 0: none.
         owner = np.zeros(picture.shape[:2], np.int32)
         full_areas = {}  # number -> pixels that the mover would have if nothing hid it
         things = [(self.camera.depth(m.base(t)), 1 + i, m, None) for i, m in enumerate(self.movers)]
