@@ -153,8 +153,8 @@ def test_markdown_and_latex_escape_their_special_characters() -> None:
     assert markdown_text(table) == (
         "| a\\|b | n s |\n| --- | ---: |\n| &lt;x_1> | - |\n| 50 % & \\ | 0.12 |\n\nof c\\|d\n"
     )
-    begin, _, head, _, first, second, *_ = latex_text(table).splitlines()
-    assert begin == "\\begin{tabular}{lr}"
+    package, begin, _, head, _, first, second, *_ = latex_text(table).splitlines()
+    assert (package[:2], begin) == ("% ", "\\begin{tabular}{lr}")
     assert (head, first) == ("a|b & n s \\\\", "<x\\_1> & - \\\\")
     assert second == r"50 \% \& \textbackslash{} & 0.12 \\"
     assert "% of c|d" in latex_text(table)
