@@ -97,6 +97,8 @@ def refuse_split_lists(words: Sequence[str], sources: Sequence[str], ctx: click.
     for at, word in enumerate(words):
         if word not in LISTS:
             continue
+        if words[at + 1 : at + 2] and words[at + 1].startswith("--"):
+            raise click.UsageError(f"{word}: needs a value before {words[at + 1]}.", ctx)
         rest = itertools.takewhile(_is_bare, words[at + 2 :])
         loose = [item for item in rest if item in sources]
         others = [source for source in sources if source not in loose]

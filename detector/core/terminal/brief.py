@@ -131,6 +131,8 @@ def _describe_detections(summary: Summary) -> str:
     shown, rest = classes[:CLASSES_SHOWN], classes[CLASSES_SHOWN:]
     text = _format_count(counts.total, "detection")
     if len(classes) > 1:
+        if len(rest) == 1:
+            shown, rest = classes, []
         more = f", {sum(count for _, count in rest):,} of {len(rest)} others" if rest else ""
         text += f" ({', '.join(f'{count:,} {name}' for name, count in shown)}{more})"
     elif classes:
@@ -260,7 +262,7 @@ def _output_lines(summary: Summary) -> Iterator[str]:
 def _explain_number(path: str, paths: Sequence[str]) -> str:
     plain = re.sub(r"(-detected)-\d+(?=\.\w+$|$)", r"\1", path)
     is_kept = plain not in paths and os.path.exists(plain)
-    why = "its run had other options, or chose them itself"
+    why = "its run had other options"
     return f" ({Path(plain).name} is kept: {why})" if is_kept else ""
 
 
