@@ -198,6 +198,7 @@ HABITS = [
     (("compare", "x", "--imgsz", "640", "--half"), "detect-video compare x --size 640 --precis"),
     (("-i", "x.mp4", "-y", "o.mp4"), "use detect-video x.mp4 -o o.mp4."),
     (("in.mp4", "--classes", "0", "2"), "use --classes 0,2."),
+    (("in.mp4", "--blur", "--frames", "3"), "--blur: needs a value before --frames."),
     (("in.mp4", "--classes", "0,", "2", "--json"), "use --classes 0,2."),
     (("--classes", "person", "car", "in.mp4"), "use --classes person,car."),
     (("in.mp4", "--blur", "person", "car"), "use --blur person,car."),
