@@ -40,7 +40,7 @@ def column_of(key: str) -> int:
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory):
-    return with_passes(ran(tmp_path_factory.mktemp("full")))
+    return with_passes(ran(tmp_path_factory.mktemp("full"), concurrency=2))
 
 
 def texts(browser, selector: str) -> list[str]:
@@ -209,24 +209,26 @@ def test_utilisation_above_100_percent_is_flagged(browser, report):
     assert texts(browser, "#layers td:last-child").count("peak under-measured") == len(above)
 
 
-def test_bars_add_up_to_the_wall_time_of_threads(browser, report, session):
+def test_bars_add_up_to_the_times_of_threads_and_stages(browser, report, session):
     document = json.loads((session / "session.json").read_text())
     browser.open(report)
     bars = browser.run(
         "[...document.querySelectorAll('#ledger-part .bar')].map((bar) => "
-        "[...bar.children].map((part) => [Number(part.dataset.value), "
+        "[...bar.children].map((part) => [part.className, Number(part.dataset.value), "
         "part.getBoundingClientRect().width / bar.getBoundingClientRect().width]))"
     )
-    walls = [
-        1e3 * one["wall_s"] / document["frames"]["written"] for one in document["threads"].values()
-    ]
+    frames = document["frames"]["written"]
+    walls = [1e3 * one["wall_s"] / frames for one in document["threads"].values()]
     # If the kernel reports waits for a core, a second bar of each thread shows them.
     has_split = any(one["busy_split"] for one in document["threads"].values())
     walls = [wall for wall in walls for _ in range(1 + has_split)]
-    assert [sum(value for value, _ in bar) for bar in bars] == pytest.approx(walls)
+    assert [sum(value for _, value, _ in bar) for bar in bars] == pytest.approx(walls)
+    for name, stage in document["stages"].items():
+        shown = sum(value for bar in bars for kind, value, _ in bar if kind == name)
+        assert shown == pytest.approx(1e3 * stage["busy_s"] / frames), name
     for bar, wall in zip(bars, walls, strict=True):
-        assert [width for _, width in bar] == pytest.approx(
-            [value / wall for value, _ in bar], abs=0.002
+        assert [width for *_, width in bar] == pytest.approx(
+            [value / wall for _, value, _ in bar], abs=0.002
         )
 
 
