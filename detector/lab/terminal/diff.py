@@ -48,10 +48,12 @@ def print_diff(
         print_pieces(console, [Table("diff", CHANGES, changes), *lines])
         return
     cores = counted(load.cores, "core")
+    hidden = "neither wall times nor CPU times show the effect of a change."
+    if not load.crowded:
+        hidden = "wall times do not show the effect of a change. Compare CPU times."
     warning = (
         f"Other programs used {load.after:.1f} of {cores} during the second run and "
-        f"{load.before:.1f} during the first, so wall times do not show the effect of a "
-        "change. Compare CPU times."
+        f"{load.before:.1f} during the first, so {hidden}"
     )
     times = Table(
         "diff", [one for one in CHANGES if one.key not in ("verdict", "smallest")], changes
