@@ -16,6 +16,7 @@ from detector.core.errors import UsageError
 from detector.core.session.measured import Interval
 from detector.core.session.store import Session
 from detector.lab import profile
+from detector.lab.analysis.profile import describe_cost
 from detector.lab.profile.base import Occasion, Pass
 from detector.lab.session.passes import FACTS, LoopFacts, read_pass
 from detector.lab.session.read import SavedSession
@@ -128,6 +129,14 @@ def test_pass_record_round_trips(tmp_path):
     assert record.as_builtins() == LOOP
     assert (record.slowdown, record.seconds) == (1.5, 2.0)
     assert record.facts.instruments.median == 0.5
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [(-0.3, -0.1, "not measured"), (-0.1, 0.3, "below the noise"), (0.1, 0.2, "15.0%")],
+)
+def test_cost_of_instruments_is_positive(low, high, words):
+    assert describe_cost(Interval((low + high) / 2, low, high)).startswith(words)
 
 
 def test_unreadable_figure_makes_only_its_pass_unavailable(tmp_path, monkeypatch):
