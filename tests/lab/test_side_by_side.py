@@ -144,6 +144,8 @@ def test_table_in_markdown_has_a_heading_and_aligned_rows():
     markdown = text_of(".md")
     heads = markdown.splitlines()[0]
     assert "| size MB | size MiB | GMACs | GFLOPs |" in heads
+    assert len(set(heads.split("|")[1:])) == heads.count("|")
+    assert "| 51.0 | 50.0 | 52.0 |" in markdown
     assert all(line.count("|") == heads.count("|") for line in markdown.splitlines()[:4])
 
 
