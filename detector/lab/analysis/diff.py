@@ -14,6 +14,8 @@ from detector.lab.analysis.statistics import ALPHA, compare_means, holm
 from detector.lab.session.read import SavedSession
 
 FEWEST = 5  # samples; stages with fewer are skipped
+VAGUE = 2.0  # an interval that includes this ratio and its inverse shows nothing
+INCOMPARABLE = "cannot be compared"
 SHORTEST_MS = 1e-12  # avoids ratios of zero for calls that took no time
 
 
@@ -34,6 +36,8 @@ class RunChange:
 
     @property
     def verdict(self) -> str:
+        if self.low < 1 / VAGUE and self.high > VAGUE:
+            return INCOMPARABLE
         if self.p > ALPHA:
             return "no difference beyond the noise"
         return "slower" if self.ratio > 1 else "faster"

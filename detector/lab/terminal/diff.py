@@ -8,7 +8,7 @@ from detector.core.errors.text import counted
 from detector.core.tables import Column, Table
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import print_pieces
-from detector.lab.analysis.diff import RunChange
+from detector.lab.analysis.diff import INCOMPARABLE, RunChange
 from detector.lab.analysis.load import CpuChange, OtherLoad
 
 CHANGES = (
@@ -16,7 +16,7 @@ CHANGES = (
     Column("before", form=".3f", unit="ms", out=1),
     Column("after", form=".3f", unit="ms", out=2),
     Column("ratio", form=".3f"),
-    Column("interval", "95% interval", value=lambda one: f"{one.low:.3f} .. {one.high:.3f}"),
+    Column("interval", "95% interval", value=lambda one: _interval(one)),
     Column("verdict", "", value=lambda one: _verdict(one)),
     Column("smallest", "detects from", ".1%", out=3),
 )
@@ -30,8 +30,12 @@ CPU = (
 )
 
 
+def _interval(one: RunChange) -> str:
+    return one.verdict if one.verdict == INCOMPARABLE else f"{one.low:.3f} .. {one.high:.3f}"
+
+
 def _verdict(one: RunChange) -> str:
-    if one.verdict in ("slower", "faster"):
+    if one.verdict in ("slower", "faster", INCOMPARABLE):
         return one.verdict
     return f"no difference larger than {one.largest:.1%}"
 

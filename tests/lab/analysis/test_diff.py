@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.lab.analysis.diff import END_TO_END, change, diff, list_differences
+from detector.lab.analysis.diff import END_TO_END, INCOMPARABLE, change, diff, list_differences
 from detector.lab.session.read import SavedSession, read_session
+from detector.lab.terminal.diff import CHANGES
 from tests.lab.report.sessions import ran
 from tests.session.documents import document
 
@@ -31,6 +32,12 @@ def test_verdict_of_two_runs(after, noise, verdict, fails):
     assert result.regresses(0.05) is fails
     assert result.low <= result.ratio <= result.high
     assert result.largest == max(1 - result.low, result.high - 1)
+
+
+def test_runs_whose_times_vary_much_cannot_be_compared():
+    times = np.repeat([1.0, 40.0], 200)
+    wide = change("x", times, times)
+    assert (wide.verdict, CHANGES[-3].of(wide)) == (INCOMPARABLE, INCOMPARABLE)
 
 
 def test_diff_names_changed_settings_libraries_and_models(tmp_path):
