@@ -52,18 +52,9 @@ class RunChange:
         return self.ratio > 1 + limit and self.low > 1
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "what": self.what,
-            "before_ms": self.before,
-            "after_ms": self.after,
-            "ratio": self.ratio,
-            "low": self.low,
-            "high": self.high,
-            "verdict": self.verdict,
-            "p": self.p,
-            "largest": self.largest,
-            "smallest": self.smallest,
-        }
+        names = ("ratio", "low", "high", "verdict", "p", "largest", "smallest")
+        times = {"what": self.what, "before_ms": self.before, "after_ms": self.after}
+        return times | {name: getattr(self, name) for name in names}
 
 
 SETTINGS = (

@@ -21,13 +21,7 @@ CHANGES = (
     Column("smallest", "detects from", ".1%", out=3),
 )
 
-
-CPU = (
-    Column("what", "CPU of"),
-    Column("before", form=".3f", unit="ms", out=1),
-    Column("after", form=".3f", unit="ms", out=2),
-    Column("ratio", form=".3f"),
-)
+CPU = (Column("what", "CPU of"), *CHANGES[1:4])
 
 
 def _interval(one: RunChange) -> str:

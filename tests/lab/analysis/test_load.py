@@ -29,13 +29,9 @@ from tests.session.documents import document
 def run_with_load(others, write_ms=4.0, process_s=None, cores=2):
     base = document()
     frames = base.frames.written
-    libraries = LibraryThreads(
-        wall_s=2.0,
-        process_s=1.0,
-        unknown_s=0.0,
-        others_s=None if others is None else others * 2.0,
-        stages={},
-    )
+    seconds = {"wall_s": 2.0, "process_s": 1.0, "unknown_s": 0.0}
+    seconds["others_s"] = None if others is None else others * 2.0
+    libraries = LibraryThreads(**seconds, stages={})
     write = StageFigures(
         thread="writer",
         calls=frames,

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from detector.core.config.schema import Config
 from detector.core.session.codec import from_builtins
 from detector.lab.analysis.layers import COMPUTE, LAUNCH, MEMORY, NEITHER, place_layer, place_model
-from detector.lab.profile.base import Occasion
 from detector.lab.profile.roofline import place_on_roofline
 from detector.lab.report.parts.network import describe_roofline
 from detector.lab.session.network import LayerRow, LayersFacts, Peaks
 from detector.lab.session.passes import PassRecord
-from detector.lab.session.read import SavedSession
 from tests.lab.report.sessions import PASSES
 from tests.session.documents import DOCUMENT, document
 
@@ -80,8 +78,9 @@ def test_rates_next_to_other_programs_are_doubtful(used, device, count):
     facts = from_builtins({**PASSES["layers"], "device": device}, LayersFacts, "")
     layers = PassRecord(available=True, facts=replace(facts, peaks=PEAKS))
     run = document(verdict={**DOCUMENT["verdict"], "others_cores": used})
-    occasion = Occasion("", Config(), None, None, records={"layers": layers}, sheet=(1.0, 1.0))
-    occasion.plain = SavedSession(None, run, {})
+    plain, sheet = SimpleNamespace(document=run), lambda precision: None
+    occasion = SimpleNamespace(plain=plain, records={"layers": layers}, sheet_peaks=sheet)
+    occasion.executions = []
     placed = place_on_roofline(occasion)
     assert len(placed.doubts) == count
     assert ("unreliable: other programs" in next(describe_roofline(placed))) == bool(count)

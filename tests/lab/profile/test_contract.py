@@ -72,12 +72,8 @@ def test_pass_is_added_as_a_single_file(tmp_path):
     run = ("--frames", 3, "--engine", "null", "--no-video", "--run-dir", "run", "--json")
     shown = json.loads(command_with(folder, tmp_path, STREET, "--only", "by_hand", *run))
     record = json.loads((tmp_path / "run/passes/by_hand.json").read_text())
-    assert {key: record[key] for key in ("available", "reason", "frames", "note")} == {
-        "available": True,
-        "reason": None,
-        "frames": 3,
-        "note": "by hand",
-    }
+    expected = {"available": True, "reason": None, "frames": 3, "note": "by hand"}
+    assert record.items() >= expected.items()
     assert shown["by_hand"] == record
     assert shown["undisturbed"] == {"by_hand": "it only counts"}
     assert "by_hand" in command_with(folder, tmp_path, "--help")
@@ -97,12 +93,8 @@ def test_every_pass_declares_facts_and_disturbance():
 
 @pytest.mark.slow
 def test_only_chosen_passes_are_imported():
-    code = """
-import sys
-from detector.lab.profile import choose_passes
-choose_passes(["layers"])
-print("\\n".join(sys.modules))
-"""
+    code = "import sys; from detector.lab.profile import choose_passes as choose"
+    code += "; choose(['layers']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     imported = set(done.stdout.split())
     assert "detector.lab.profile.layers" in imported

@@ -46,15 +46,8 @@ VIDEO = ComparedVideo("in.mp4", 1280, 720, 25.0)
 def variant(engine, precision, *fps, share=0.99, **facts):
     cpu = {"read": 1.0, "annotate": 1.0, "write": 1.0}
     rounds = [Round({"inference": rate, "end_to_end": rate / 2}, cpu, 60) for rate in fps]
-    row = Variant(
-        engine,
-        precision,
-        1,
-        f"{engine} {precision}",
-        rounds=rounds,
-        frames_digest="d",
-        memory_mb=251.4,
-    )
+    more = {"rounds": rounds, "frames_digest": "d", "memory_mb": 251.4}
+    row = Variant(engine, precision, 1, f"{engine} {precision}", **more)
     row.facts = replace(FACTS, **facts)
     row.agreement = Agreement(60, 100, 100, 99, share, 0.875, 0.0125)
     return row

@@ -151,14 +151,8 @@ def test_figures_equal_the_sessions(browser, report, session):
     assert values(browser, "whatif", 4) == [
         row["fps"]["median"] for row in PASSES["what_if"]["changes"]
     ]
-    for column, name in (
-        (column_of("ms"), "ms"),
-        (column_of("share"), "share"),
-        (column_of("gflops_s"), "gflops_s"),
-        (column_of("gbytes_s"), "gbytes_s"),
-        (column_of("intensity"), "intensity"),
-    ):
-        assert values(browser, "layers", column) == [row[name] for row in BY_TIME]
+    for name in ("ms", "share", "gflops_s", "gbytes_s", "intensity"):
+        assert values(browser, "layers", column_of(name)) == [row[name] for row in BY_TIME]
     assert values(browser, "layers", column_of("mmacs")) == [row["macs"] / 1e6 for row in BY_TIME]
 
 
@@ -277,17 +271,10 @@ def test_colour_schemes_differ_and_paper_is_white(browser, report):
     browser.scheme("dark")
     dark = browser.run(look)
     assert light[0] == "rgb(255, 255, 255)"
-    assert (
-        sum(map(int, re.findall(r"\d+", dark[0])))
-        < 100
-        < 600
-        < sum(map(int, re.findall(r"\d+", dark[1])))
-    )
-    browser.call(
-        "Emulation.setEmulatedMedia",
-        media="print",
-        features=[{"name": "prefers-color-scheme", "value": "dark"}],
-    )
+    ground, ink = (sum(map(int, re.findall(r"\d+", colour))) for colour in dark)
+    assert ground < 100 < 600 < ink
+    features = [{"name": "prefers-color-scheme", "value": "dark"}]
+    browser.call("Emulation.setEmulatedMedia", media="print", features=features)
     assert browser.run(look) == light
     assert browser.run("getComputedStyle(document.querySelector('.zooming')).display") == "none"
     assert browser.pdf().startswith(b"%PDF")
@@ -350,9 +337,8 @@ def test_every_kind_of_run_has_a_report(browser, tmp_path, kind):
     assert browser.run("document.scrollingElement.scrollWidth") <= PHONE
     shown = texts(browser, "h2")
     assert any(text.startswith("Time per stage") for text in shown)
-    assert not any(
-        text.startswith(("Layers", "What if", "Critical path", "Passes")) for text in shown
-    )
+    of_passes = ("Layers", "What if", "Critical path", "Passes")
+    assert not any(text.startswith(of_passes) for text in shown)
 
 
 @pytest.mark.slow
