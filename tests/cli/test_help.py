@@ -169,6 +169,7 @@ HABITS = [
     (("in.mp4", "--show"), "use --serve 8080"),
     (("in.mp4", "--save_crop"), "use --save crops"),
     (("in.mp4", "--half"), "--precision fp16, or bf16"),
+    (("in.mp4", "--profile"), "detect-video profile in.mp4"),
     (("in.mp4", "--count"), "detect-video zones"),
     (("--list-models",), "detect-video models"),
     (("-h", "report"), "use detect-video report --help"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 from dataclasses import replace
 from types import SimpleNamespace
@@ -102,16 +103,8 @@ def test_row_has_no_roofline_if_its_precision_has_no_peak():
 def variant(model, rate, parameters, **more):
     counts = ModelCounts(model, None, (320, 640), parameters, 4 * parameters, 250_000_000)
     facts = VariantFacts(model=model, counts=counts, device="cpu")
-    rounds = [
-        Round(
-            {"inference": rate + at, "end_to_end": rate / 2},
-            {},
-            8,
-            0.0,
-            ((1e3 / rate, 5), (2e3 / rate, 1)),
-        )
-        for at in range(3)
-    ]
+    rates = [{"inference": rate + at, "end_to_end": rate / 2} for at in range(3)]
+    rounds = [Round(fps, {}, 8, 0.0, ((1e3 / rate, 5), (2e3 / rate, 1))) for fps in rates]
     return Variant("ort", "fp32", 1, f"{model} ort fp32", facts=facts, rounds=rounds, model=model)
 
 
@@ -144,6 +137,8 @@ def test_table_in_markdown_has_a_heading_and_aligned_rows():
     markdown = text_of(".md")
     heads = markdown.splitlines()[0]
     assert "| size MB | size MiB | GMACs | GFLOPs |" in heads
+    assert len(set(heads.split("|")[1:])) == heads.count("|")
+    assert "| 51.0 | 50.0 | 52.0 |" in markdown
     assert all(line.count("|") == heads.count("|") for line in markdown.splitlines()[:4])
 
 
@@ -214,12 +209,8 @@ def test_compare_two_models_on_two_engines_with_labels(tmp_path):
     )
     roof_found = summary_of(done)
     rows = roof_found["rows"]
-    assert [row["name"].split()[:2] for row in rows] == [
-        ["street", "ort"],
-        ["street", "openvino"],
-        ["yolov5n", "ort"],
-        ["yolov5n", "openvino"],
-    ]
+    pairs = itertools.product(("street", "yolov5n"), ("ort", "openvino"))
+    assert [tuple(row["name"].split()[:2]) for row in rows] == [*pairs]
     assert roof_found["reference"] == FP32_OF_EACH
     # The first row of each model is the reference for its second engine.
     assert [row["agreement"] is None for row in rows] == [True, False, True, False]

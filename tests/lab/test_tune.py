@@ -133,9 +133,8 @@ def test_trials_with_more_requests_keep_engine_and_precision():
 
 
 def test_settings_below_the_agreement_floor_are_excluded():
-    job = Job(
-        speed_of, wrong_share=lambda settings: 0.1 if settings.get("precision") == "int8" else 0
-    )
+    wrong_share = {"int8": 0.1}
+    job = Job(speed_of, lambda settings: wrong_share.get(settings.get("precision"), 0))
     result = job.find()
     assert result.settings.get("precision", "fp32") == "fp32"
     (tried,) = {one.agreement for one in result.trials if one.settings == {
@@ -145,12 +144,8 @@ def test_settings_below_the_agreement_floor_are_excluded():
 
 
 def test_agreement_is_measured_against_fp32():
-    wrong_share = {"fp32": 0.0, "int8": 0.5}
-    job = Job(
-        speed_of,
-        lambda settings: wrong_share[settings.get("precision", "int8")],
-        plain=replace(PLAIN, precision="int8"),
-    )
+    wrong_share, plain = {"fp32": 0.0, "int8": 0.5}, replace(PLAIN, precision="int8")
+    job = Job(speed_of, lambda one: wrong_share[one.get("precision", "int8")], plain=plain)
     assert job.find().trials[0].agreement == pytest.approx(0.5, abs=0.05)
 
 
@@ -180,13 +175,9 @@ def test_slower_half_is_dropped_after_each_round():
     job = Job(speed_of)
     job.find()
     axis = [format_options(settings) for settings, _ in job.ran[1:7]]
-    assert axis[:4] == [
-        "the defaults",
-        "--engine ort --precision int8",
-        "--engine torch --precision fp32",
-        "--engine torch --precision int8",
-    ]
-    assert axis[4:] == ["--engine ort --precision int8", "the defaults"]
+    first = ["the defaults", "--engine ort --precision int8"]
+    others = [f"--engine torch --precision {precision}" for precision in ("fp32", "int8")]
+    assert axis == [*first, *others, *first[::-1]]
 
 
 def test_search_ends_in_time():
@@ -377,6 +368,11 @@ class TestTarget:
         assert result.settings["stride"] == 3
         assert result.ceilings == {"inference": 70.0, "inference and video": 1000.0}
         assert not [one for one in result.trials if one.settings.get("engine") == "null"]
+
+    def test_removing_more_work_lowers_no_bound(self):
+        result = tune_to_target(150, speed=lambda settings: 50 if settings.get("no_video") else 60)
+        assert result.ceilings == {"inference": 60, "inference and video": 60}
+        assert any("--stride" in note for note in result.notes)
 
     def test_unreachable_target_is_not_searched(self):
         result = Job(speed_with_two_limits, loss_of, plain=PLAIN).find(target=1e5)

@@ -140,6 +140,8 @@ def test_fastest_engine_is_chosen_with_the_packaged_calibration(street, ticks, t
     assert "ort fp32 100, openvino int8 250, ort int8 167" in note
     assert str(tmp_path / "measured.json") in note
     assert choose_engine(street, settings(tmp_path)).notes == (), "timed twice"
+    (note,) = choose_engine(street, settings(tmp_path, threads=1)).notes
+    assert note.endswith(choice.reason)
 
 
 @pytest.mark.parametrize("changed", ["library", "machine", "engine"])

@@ -39,6 +39,7 @@ HABITS = {
     "--end": "give the length instead: --duration SECONDS (from --start)",
     "--fps": "give --stride N to read every Nth frame",
     "--count": "give lines or zones: detect-video zones in.mp4, then --zones FILE",
+    "--profile": "give the command: detect-video profile in.mp4",
     "--list-models": "give the command: detect-video models",
     "--track true": "--track",
     "--track botsort": "--track bytetrack or ocsort; no tracker compares appearances",

@@ -16,8 +16,8 @@ first of these that applies:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from detector.core.config.schema import Config
@@ -97,6 +97,8 @@ def choose(
                 kept = f"kept {by_rank.config.runtime.engine} {by_rank.config.runtime.precision}"
                 least = measurements.MIN_SPEEDUP
                 notes.append(f"{kept}: nothing else was {least:g}x as fast with enough agreement")
+        else:
+            notes += _describe_unused(network, config, by_rank)
     if hint:
         notes.append(hint if just_timed else Background(hint))
     choice = choice or by_rank
@@ -104,6 +106,16 @@ def choose(
     if search is not None:
         reason = f"{judging.describe(search)}; to undo: {UNDO}"
     return EngineChoice(choice.config, reason, tuned, tuple(notes), timed_s)
+
+
+def _describe_unused(network: Network, config: Config, by_rank: EngineChoice) -> Iterator[str]:
+    """Describe the saved choice that applies only without ``threads`` and ``concurrency``."""
+    free = replace(config, runtime=replace(config.runtime, threads=0, concurrency=0))
+    if free != config and measurements.may_time(free, network):
+        saved = measurements.find(free, network, ["compare"])
+        saved += measurements.find(free, network, ["self-timing"], own_canvas(network, free))
+        if saved and (other := judge(saved[0], free, by_rank)) is not None:
+            yield f"not with --threads or --concurrency: {str(other.reason).partition(';')[0]}"
 
 
 def find_timing(

@@ -14,6 +14,8 @@ from detector.lab.analysis.statistics import ALPHA, compare_means, holm
 from detector.lab.session.read import SavedSession
 
 FEWEST = 5  # samples; stages with fewer are skipped
+VAGUE = 2.0  # an interval that includes this ratio and its inverse shows nothing
+INCOMPARABLE = "cannot be compared"
 SHORTEST_MS = 1e-12  # avoids ratios of zero for calls that took no time
 
 
@@ -34,6 +36,8 @@ class RunChange:
 
     @property
     def verdict(self) -> str:
+        if self.low < 1 / VAGUE and self.high > VAGUE:
+            return INCOMPARABLE
         if self.p > ALPHA:
             return "no difference beyond the noise"
         return "slower" if self.ratio > 1 else "faster"
@@ -48,18 +52,9 @@ class RunChange:
         return self.ratio > 1 + limit and self.low > 1
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "what": self.what,
-            "before_ms": self.before,
-            "after_ms": self.after,
-            "ratio": self.ratio,
-            "low": self.low,
-            "high": self.high,
-            "verdict": self.verdict,
-            "p": self.p,
-            "largest": self.largest,
-            "smallest": self.smallest,
-        }
+        names = ("ratio", "low", "high", "verdict", "p", "largest", "smallest")
+        times = {"what": self.what, "before_ms": self.before, "after_ms": self.after}
+        return times | {name: getattr(self, name) for name in names}
 
 
 SETTINGS = (

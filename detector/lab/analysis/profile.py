@@ -9,8 +9,11 @@ from detector.lab.session.read import SavedSession
 
 def describe_cost(cost: Interval) -> str:
     between = f"between {cost.low:+.1%} and {cost.high:+.1%} of a frame's time"
+    if cost.high < 0:
+        reason = "the machine was too busy, the rounds differed by more than the cost can be"
+        return f"not measured: {reason} ({between})"
     if cost.low <= 0:
-        return f"too small to measure: the rounds differed by more ({between})"
+        return f"below the noise of the rounds ({between})"
     return f"{cost.median:.1%} of a frame's time ({between})"
 
 

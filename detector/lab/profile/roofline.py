@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from detector.core.analysis.verdict import describe_others
 from detector.core.errors.machine import NotHereError
 from detector.lab.analysis.layers import place_model, place_on_sheet
 from detector.lab.profile.base import Occasion, Pass
@@ -21,10 +22,13 @@ def place_on_roofline(occasion: Occasion) -> RooflineFacts:
             f"peaks are measured on the CPU, but the network ran on {layers.device}; give "
             "those of its data sheet with --peak and --bandwidth"
         )
+    document = occasion.plain.document
+    others = describe_others(document.verdict.others_cores, document.cpu.cores)
     facts = place_model(layers.rows, peaks, layers.forward_ms, layers.batch)
     return replace(
         facts,
         uncounted=layers.uncounted,
+        doubts=[others] if others and layers.device == "cpu" else [],
         sheet=None
         if sheet is None
         else place_on_sheet(layers.rows, layers.precision, sheet, layers.forward_ms),

@@ -29,31 +29,33 @@ def _input_text(row: Row) -> str | None:
     return None if row.model is None else f"{row.model.input[1]}x{row.model.input[0]}"
 
 
-def _rounded(of: Callable[[Row], Interval | None], which: str) -> Callable[[Row], Any]:
+def _rounded(of: Callable[[Row], Interval | None], which: str, least: int) -> Callable[[Row], Any]:
     def value(row: Row) -> Rounded | None:
-        rate = of(row)
-        return None if rate is None else Rounded(getattr(rate, which), decimals_of(rate))
+        if (rate := of(row)) is None:
+            return None
+        return Rounded(getattr(rate, which), max(least, decimals_of(rate)))
 
     return value
 
 
 def _rates(metric: Metric, out: int) -> Iterator[Column]:
-    for which, title, place in (
-        ("median", METRIC_TITLES[metric], 0),
-        ("low", "lowest", out),
-        ("high", "highest", out),
+    for which, word, place in (
+        ("median", "", 0),
+        ("low", " lowest", out),
+        ("high", " highest", out),
     ):
         key = f"{metric}_fps" if which == "median" else f"{metric}_fps_{which}"
-        yield Column(key, title, value=_rounded(lambda row: row.fps[metric], which), out=place)
+        value = _rounded(lambda row: row.fps[metric], which, least=1)
+        yield Column(key, METRIC_TITLES[metric] + word, value=value, out=place)
 
 
-def _latency(name: str) -> Callable[[Row], Interval | None]:
-    return lambda row: (row.latency_ms or {}).get(name)
+def _p50(row: Row) -> Interval | None:
+    return (row.latency_ms or {}).get("p50")
 
 
 def _p90(row: Row) -> Rounded | None:
     """Round p90 to the decimals of p50. Short rounds have no p90, so its own noise is unknown."""
-    p50, p90 = _latency("p50")(row), _latency("p90")(row)
+    p50, p90 = _p50(row), (row.latency_ms or {}).get("p90")
     return None if p50 is None or p90 is None else Rounded(p90.median, decimals_of(p50))
 
 
@@ -74,7 +76,7 @@ COLUMNS = (
     Column("size_mib", "size", ".2f", "MiB", value=_count("size_bytes", 2**20), out=4),
     Column("gmacs", "GMACs", ".3f", value=_count("macs", 1e9), out=5),
     Column("gflops", "GFLOPs", ".3f", value=_count("macs", 0.5e9), out=15),
-    Column("latency_p50_ms", "p50", unit="ms", value=_rounded(_latency("p50"), "median"), out=16),
+    Column("latency_p50_ms", "p50", unit="ms", value=_rounded(_p50, "median", 0), out=16),
     Column("latency_p90_ms", "p90", unit="ms", value=_p90, out=9),
     *_rates("inference", 2),
     *_rates("end_to_end", 1),

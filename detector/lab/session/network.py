@@ -203,9 +203,9 @@ class SheetRoof:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineFacts:
     """The whole model on the roofline; ``macs``, ``flops`` and ``bytes`` are per picture.
-    ``ridge``: by precision. ``peaks``: measured or, for a GPU, from the data sheet. ``sheet``: the
-    model compared with the data sheet. ``peak_under_measured``: names of layers above their
-    roofline. ``uncounted``: as in ``LayersFacts``; the sums are then too low."""
+    ``ridge``: by precision. ``peaks``: measured, or a GPU's from its data sheet (``sheet``).
+    ``peak_under_measured``: names of layers above their roofline. ``uncounted``: as in
+    ``LayersFacts``; the sums are then too low. ``doubts``: why the rates are unreliable."""
 
     macs: Count
     flops: Count
@@ -221,6 +221,7 @@ class RooflineFacts:
     sheet: SheetRoof | None = None
     peak_under_measured: Sequence[str] = ()
     uncounted: int = 0
+    doubts: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

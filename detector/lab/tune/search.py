@@ -179,9 +179,9 @@ class Search:
             note = f"fp32 failed to run ({reference_run.error}), so agreement is with the defaults"
             self.notes.append(note)
         self._reference = (defaults if reference_run.error else reference_run).detections
-        self.ceilings = {
-            name: run.fps for name, run in zip(tops, runs[len(choices) :], strict=True) if run.rates
-        }
+        for name, run in zip(tops, runs[len(choices) :], strict=True):
+            if run.rates:  # without more work, a run cannot be slower
+                self.ceilings[name] = max([run.fps, *self.ceilings.values()])
         self._keep({}, defaults)
         return defaults
 
@@ -268,10 +268,12 @@ class Search:
             self.notes.append("fp32 detected nothing, so the accuracy lost by a change is unknown")
         if defaults.fps >= near and self._holds({}):
             return {}, True
-        most = max(self.ceilings.values(), default=inf) * _stride_of(*self._changes)
-        if DOUBT * most < target:
+        most = DOUBT * max(self.ceilings.values(), default=inf)
+        if most * _stride_of(*self._changes) < target:
             self.notes.append("no change reaches it; omit --target for the fastest settings")
             return {}, False
+        if most < target:
+            self.notes.append("only sets with --stride, which skips frames, can reach it")
         best: Settings = {}
         self._share = FREE_SHARE
         for axis in ("engine", "requests"):

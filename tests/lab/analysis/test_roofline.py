@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 
+from detector.core.session.codec import from_builtins
 from detector.lab.analysis.layers import COMPUTE, LAUNCH, MEMORY, NEITHER, place_layer, place_model
-from detector.lab.session.network import LayerRow, Peaks
+from detector.lab.profile.roofline import place_on_roofline
+from detector.lab.report.parts.network import describe_roofline
+from detector.lab.session.network import LayerRow, LayersFacts, Peaks
+from detector.lab.session.passes import PassRecord
+from tests.lab.report.sessions import PASSES
+from tests.session.documents import DOCUMENT, document
 
 PEAKS = Peaks(gflops_s={"fp32": 100.0, "int8": 400.0}, bandwidth_gbytes_s=10.0)
 
@@ -60,6 +69,18 @@ def test_roofline_of_the_whole_model():
     assert placed.utilisation == pytest.approx((1.0 + 1.0) / 5.0)
     assert placed.bound == MEMORY  # 3 of the 4 ms are bound by memory
     assert placed.ridge == {"fp32": 10.0}
-    best = max(row.utilisation for row in rows)
     mean = sum(row.utilisation * row.ms for row in rows) / sum(row.ms for row in rows)
-    assert best >= mean >= placed.utilisation
+    assert max(row.utilisation for row in rows) >= mean >= placed.utilisation
+
+
+@pytest.mark.parametrize(("used", "device", "count"), [(1.2, "cpu", 1), (0, "cpu", 0), (1, "", 0)])
+def test_rates_next_to_other_programs_are_doubtful(used, device, count):
+    facts = from_builtins({**PASSES["layers"], "device": device}, LayersFacts, "")
+    layers = PassRecord(available=True, facts=replace(facts, peaks=PEAKS))
+    run = document(verdict={**DOCUMENT["verdict"], "others_cores": used})
+    plain, sheet = SimpleNamespace(document=run), lambda precision: None
+    occasion = SimpleNamespace(plain=plain, records={"layers": layers}, sheet_peaks=sheet)
+    occasion.executions = []
+    placed = place_on_roofline(occasion)
+    assert len(placed.doubts) == count
+    assert ("unreliable: other programs" in next(describe_roofline(placed))) == bool(count)

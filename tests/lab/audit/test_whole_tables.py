@@ -194,9 +194,15 @@ def test_first_layer_reveals_flops_labelled_as_macs(printed: str, flagged: bool)
     assert ("mac-or-flop" in rules_of(of_text(text))) == flagged
 
 
-@pytest.mark.parametrize(("peak", "flagged"), [(150e9, True), (200e9, False), (300e9, True)])
-def test_given_peak_must_equal_the_peak_computed_from_the_rows(peak: float, flagged: bool) -> None:
-    text = "model,utilisation (%),GFLOP/s\na,50.00,100.0\nb,25.00,50.0\n"
+@pytest.mark.parametrize(
+    ("peak", "more", "flagged"),
+    [
+        *((150e9, "", True), (200e9, "", False), (300e9, "", True)),
+        *((200e9, "c,9.00,180.0,fp32\n", True), (200e9, "c,9.00,180.0,int8\n", False)),
+    ],
+)
+def test_peak_that_rows_imply_is_checked(peak: float, more: str, flagged: bool) -> None:
+    text = f"model,utilisation (%),GFLOP/s,precision\na,50.00,100.0,fp32\nb,25.00,50.0,fp32\n{more}"
     assert ("peak-differs" in rules_of(of_text(text, {"peak": peak}))) == flagged
 
 

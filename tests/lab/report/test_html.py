@@ -40,7 +40,7 @@ def column_of(key: str) -> int:
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory):
-    return with_passes(ran(tmp_path_factory.mktemp("full")))
+    return with_passes(ran(tmp_path_factory.mktemp("full"), concurrency=2))
 
 
 def texts(browser, selector: str) -> list[str]:
@@ -151,14 +151,8 @@ def test_figures_are_the_same_as_in_the_session(browser, report, session):
     assert values(browser, "whatif", 4) == [
         row["fps"]["median"] for row in PASSES["what_if"]["changes"]
     ]
-    for column, name in (
-        (column_of("ms"), "ms"),
-        (column_of("share"), "share"),
-        (column_of("gflops_s"), "gflops_s"),
-        (column_of("gbytes_s"), "gbytes_s"),
-        (column_of("intensity"), "intensity"),
-    ):
-        assert values(browser, "layers", column) == [row[name] for row in BY_TIME]
+    for name in ("ms", "share", "gflops_s", "gbytes_s", "intensity"):
+        assert values(browser, "layers", column_of(name)) == [row[name] for row in BY_TIME]
     assert values(browser, "layers", column_of("mmacs")) == [row["macs"] / 1e6 for row in BY_TIME]
 
 
@@ -209,24 +203,26 @@ def test_utilisation_above_100_percent_is_flagged(browser, report):
     assert texts(browser, "#layers td:last-child").count("peak under-measured") == len(above)
 
 
-def test_parts_of_a_bar_add_up_to_the_wall_time_of_its_thread(browser, report, session):
+def test_bars_add_up_to_the_times_of_threads_and_stages(browser, report, session):
     document = json.loads((session / "session.json").read_text())
     browser.open(report)
     bars = browser.run(
         "[...document.querySelectorAll('#ledger-part .bar')].map((bar) => "
-        "[...bar.children].map((part) => [Number(part.dataset.value), "
+        "[...bar.children].map((part) => [part.className, Number(part.dataset.value), "
         "part.getBoundingClientRect().width / bar.getBoundingClientRect().width]))"
     )
-    walls = [
-        1e3 * one["wall_s"] / document["frames"]["written"] for one in document["threads"].values()
-    ]
+    frames = document["frames"]["written"]
+    walls = [1e3 * one["wall_s"] / frames for one in document["threads"].values()]
     # If the kernel reports waits for a core, a second bar of each thread shows them.
     has_split = any(one["busy_split"] for one in document["threads"].values())
     walls = [wall for wall in walls for _ in range(1 + has_split)]
-    assert [sum(value for value, _ in bar) for bar in bars] == pytest.approx(walls)
+    assert [sum(value for _, value, _ in bar) for bar in bars] == pytest.approx(walls)
+    for name, stage in document["stages"].items():
+        shown = sum(value for bar in bars for kind, value, _ in bar if kind == name)
+        assert shown == pytest.approx(1e3 * stage["busy_s"] / frames), name
     for bar, wall in zip(bars, walls, strict=True):
-        assert [width for _, width in bar] == pytest.approx(
-            [value / wall for value, _ in bar], abs=0.002
+        assert [width for *_, width in bar] == pytest.approx(
+            [value / wall for _, value, _ in bar], abs=0.002
         )
 
 
@@ -275,17 +271,10 @@ def test_colour_schemes_differ_and_paper_is_white(browser, report):
     browser.scheme("dark")
     dark = browser.run(look)
     assert light[0] == "rgb(255, 255, 255)"
-    assert (
-        sum(map(int, re.findall(r"\d+", dark[0])))
-        < 100
-        < 600
-        < sum(map(int, re.findall(r"\d+", dark[1])))
-    )
-    browser.call(
-        "Emulation.setEmulatedMedia",
-        media="print",
-        features=[{"name": "prefers-color-scheme", "value": "dark"}],
-    )
+    ground, ink = (sum(map(int, re.findall(r"\d+", colour))) for colour in dark)
+    assert ground < 100 < 600 < ink
+    features = [{"name": "prefers-color-scheme", "value": "dark"}]
+    browser.call("Emulation.setEmulatedMedia", media="print", features=features)
     assert browser.run(look) == light
     assert browser.run("getComputedStyle(document.querySelector('.zooming')).display") == "none"
     assert browser.pdf().startswith(b"%PDF")
@@ -348,9 +337,8 @@ def test_every_kind_of_run_has_a_report(browser, tmp_path, kind):
     assert browser.run("document.scrollingElement.scrollWidth") <= PHONE
     shown = texts(browser, "h2")
     assert any(text.startswith("Time per stage") for text in shown)
-    assert not any(
-        text.startswith(("Layers", "What if", "Critical path", "Passes")) for text in shown
-    )
+    of_passes = ("Layers", "What if", "Critical path", "Passes")
+    assert not any(text.startswith(of_passes) for text in shown)
 
 
 @pytest.mark.slow

@@ -338,6 +338,14 @@ def _durations_by_stage(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[n
     return {name: ms[start:end] for name, start, end in zip(names, [0, *ends], ends, strict=False)}
 
 
+def times_of_thread(columns: dict[str, NDArray[Any]], thread: str) -> dict[str, float]:
+    """Return stage -> milliseconds of the thread's recorded calls."""
+    own = np.isin(columns["thread"], np.flatnonzero(columns["thread_names"] == thread))
+    picked = {name: columns[name][own] for name in ("kind", "stage", "start_ns", "end_ns")}
+    durations = _durations_by_stage(columns | picked)
+    return {stage: float(ms.sum()) for stage, ms in durations.items()}
+
+
 def step_rows(columns: dict[str, NDArray[Any]]) -> list[StepRow]:
     durations = _durations_by_stage(columns)
     calls = {stage: durations[stage] for stage in in_order(durations) if stage in durations}

@@ -7,6 +7,7 @@ from functools import partial
 
 from msgspec import UNSET
 
+from detector.core.analysis.verdict import describe_others
 from detector.core.errors import EXIT_DAMAGED, EXIT_DONE
 from detector.core.session.document import Disturbances, Summary
 from detector.lab.audit.rule import Hit, rule
@@ -50,8 +51,9 @@ def cores_taken_by_others(run: Summary) -> Iterator[Hit]:
 )
 def waited_for_cores(run: Summary) -> Iterator[Hit]:
     if waits := _describe_waits(run, foreign=True):
-        others = _describe_others(run)
-        yield Hit(f"{others}threads waited for a core that other programs held: {waits}")
+        others = describe_others(run.verdict.others_cores, run.cpu.cores)
+        cause = f"{others}; " if others else ""
+        yield Hit(f"{cause}threads waited for a core that other programs held: {waits}")
 
 
 @_rule(
@@ -81,14 +83,6 @@ def _describe_waits(run: Summary, *, foreign: bool) -> str:
         if ready > MUCH * thread.busy_s and thread.busy_s > LEAST_S:
             waits.append(f"{name} waited {ready:.2f} s; its stages took {thread.busy_s:.2f} s")
     return ", ".join(waits)
-
-
-def _describe_others(run: Summary) -> str:
-    libraries = run.cpu.libraries
-    if libraries is None or libraries.others_s is None or not libraries.wall_s:
-        return ""
-    cores = libraries.others_s / libraries.wall_s
-    return f"other programs used {cores:.1f} of {run.cpu.cores} cores; "
 
 
 @_rule(

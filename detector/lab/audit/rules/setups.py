@@ -38,17 +38,18 @@ def _find_difference(setting: str, table: AuditTable) -> Iterator[Hit]:
             for row, one in enumerate(settings)
             if subject in one and one.get(setting)
         ]
-        subjects, values = {one[1] for one in stated}, {one[2] for one in stated}
-        if len(subjects) < 2 or len(values) < 2 or len(stated) < table.rows:
+        fair = {a[1] for a in stated for b in stated if a[1] != b[1] and a[2] == b[2]}
+        alone = list(dict.fromkeys(one[1] for one in stated if one[1] not in fair))
+        if len({one[1] for one in stated}) < 2 or len(stated) < table.rows or not alone:
             continue
-        pairs = [(a, b) for a in stated for b in stated if a[0] < b[0] and a[1] != b[1]]
-        if all(a[2] != b[2] for a, b in pairs):
-            shown_pairs = "; ".join(f"{one[1]}: {one[2]}" for one in stated[:4])
-            yield Hit(
-                f"{shown_pairs}: {subject} and {setting} change together in every pair of rows",
-                rows=tuple(table.labels[row] for row, *_ in stated[:6]),
-            )
-            return
+        stated.sort(key=lambda one: one[1] in fair)
+        shown_pairs = "; ".join(f"{one[1]}: {one[2]}" for one in stated[:4])
+        which = f"with {', '.join(alone[:3])}" if fair else "of rows"
+        yield Hit(
+            f"{shown_pairs}: {subject} and {setting} change together in every pair {which}",
+            rows=tuple(table.labels[row] for row, *_ in stated[:6]),
+        )
+        return
 
 
 def _make_rule(setting: str, bad: tuple[str, str], same: str) -> Rule:
@@ -59,7 +60,7 @@ def _make_rule(setting: str, bad: tuple[str, str], same: str) -> Rule:
         f"the compared rows also differ in {setting}",
         f"add a row with the same {setting} for each, or compare only rows that share it",
         partial(_find_difference, setting),
-        bad=f"{head}pytorch,{bad[0]},10\ntensorrt,{bad[1]},40\n",
+        bad=f"{head}pytorch,{bad[0]},10\nort,{bad[0]},20\ntensorrt,{bad[1]},40\n",
         clean=f"{head}pytorch,{same},10\ntensorrt,{same},25\n",
     )
 

@@ -270,28 +270,43 @@ def above_the_bandwidth(case: Case) -> Iterator[Hit]:
 def peak_differs(case: Case) -> Iterator[Hit]:
     for table in case.tables:
         used, rate = table.find(SHARE, *USED), table.find(WORK_RATE)
-        pairs = (
-            [
-                (row, two / one)
-                for row, (one, two) in enumerate(zip(used.numbers, rate.numbers, strict=True))
-                if one and two and one.value > 0.01
-            ]
-            if used and rate
-            else []
-        )
-        if len(pairs) < 2 or not all(one.meets(pairs[0][1], 0.01) for _, one in pairs):
+        if used is None or rate is None:
+            continue
+        pairs = [
+            (row, two / one)
+            for row, (one, two) in enumerate(zip(used.numbers, rate.numbers, strict=True))
+            if one and two and one.value > 0.01
+        ]
+        if len(pairs) < 2:
+            continue
+        if not all(one.meets(pairs[0][1], 0.01) for _, one in pairs):
+            yield from _find_two_peaks(table, pairs)
             continue
         implied = sum(one.value for _, one in pairs) / len(pairs)
         for peak, origin in _list_peaks(case):
             called_percent = abs(implied / peak / 100 - 1) < 0.1
             if not 0.97 < implied / peak < 1.03 and not called_percent:
                 yield Hit(
-                    f"{rate.title if rate else ''} over {used.title if used else ''} is "
-                    f"{show(implied / 1e9)} GFLOP/s in every row; the peak ({origin}) is "
-                    f"{show(peak / 1e9)}",
+                    f"{rate.title} over {used.title} is {show(implied / 1e9)} GFLOP/s in every "
+                    f"row; the peak ({origin}) is {show(peak / 1e9)}",
                     (table.name,),
                     tuple(table.labels[row] for row, _ in pairs),
                 )
+
+
+def _find_two_peaks(table: AuditTable, pairs: list[tuple[int, Number]]) -> Iterator[Hit]:
+    """Compare the peaks that rows imply, unless peaks may differ or shares depend on the bytes."""
+    settings = [table.setting(row) for row, _ in pairs]
+    for name in (kinds.PRECISION, kinds.DEVICE, kinds.THREADS):
+        if len({one.get(name) for one in settings}) > 1:
+            return
+    pairs = sorted(pairs, key=lambda pair: pair[1].value)
+    (first, low), (last, high) = pairs[0], pairs[-1]
+    on_roofline = table.all(kinds.BOUND, kinds.BANDWIDTH, BYTES) or table.find(WORK, "intensity")
+    if high.low > 1.1 * low.high and not on_roofline:
+        peaks = f"{show(low.value / 1e9)} and {show(high.value / 1e9)} GFLOP/s"
+        labels = table.labels[first], table.labels[last]
+        yield Hit(f"two rows imply peaks of {peaks}", (table.name,), labels)
 
 
 @rule(
@@ -305,20 +320,15 @@ def peak_differs(case: Case) -> Iterator[Hit]:
 )
 def peak_too_low(case: Case) -> Iterator[Hit]:
     for table in case.tables:
-        stated = [
-            (n, v) for n, (kind, v) in table.facts.items() if kind == WORK_RATE and "peak" in n
-        ]
-        clocks = {name: v for name, (kind, v) in table.facts.items() if kind == kinds.CLOCK}
-        cores = next((v.value for n, (_, v) in table.facts.items() if n == "cores"), None)
+        facts = table.facts.items()
+        cores = next((v.value for n, (_, v) in facts if n == "cores"), None)
         cores = case.machine.number("cores") or cores
-        per = next((v.value for n, (_, v) in table.facts.items() if "per cycle" in n), None)
-        stated_flops = case.machine.number("flops_per_cycle")
-        clock = case.machine.number("clock") or max(
-            (v.value for v in clocks.values()), default=None
-        )
-        for name, peak in stated:
-            flops = stated_flops or per
-            if not (cores and clock and flops):
+        per = next((v.value for n, (_, v) in facts if "per cycle" in n), None)
+        flops = case.machine.number("flops_per_cycle") or per
+        clocks = [v.value for _, (kind, v) in facts if kind == kinds.CLOCK]
+        clock = case.machine.number("clock") or max(clocks, default=None)
+        for name, (kind, peak) in facts:
+            if kind != WORK_RATE or "peak" not in name or not (cores and clock and flops):
                 continue
             best = cores * clock * flops
             if peak.high < 0.95 * best:

@@ -139,9 +139,9 @@ def passes(session: SavedSession) -> str:
 
 def _describe_slowdown(record: PassRecord) -> Share | str | None:
     """Return the slowdown; "within the noise" if the pass was as fast as the plain run."""
-    if record.slowdown is None:
-        return None
     loop = record.facts
+    if record.slowdown is None or (isinstance(loop, LoopFacts) and loop.instruments.high < 0):
+        return None
     noise = record.slowdown <= 1 or (isinstance(loop, LoopFacts) and loop.instruments.low <= 0)
     return "within the noise" if noise else Share(record.slowdown - 1)
 

@@ -205,9 +205,10 @@ def describe_roofline(facts: RooflineFacts) -> Iterator[str]:
     else:
         rate = "-" if facts.gflops_s is None else f"{facts.gflops_s:.1f}"
         share = "-" if facts.utilisation is None else f"{facts.utilisation:.1%}"
+        doubt = f" (unreliable: {'; '.join(facts.doubts)})" if facts.doubts else ""
         yield (
             f"roofline: {least}{facts.macs / 1e9:.3f} GMACs = {facts.flops / 1e9:.3f} GFLOPs "
-            f"per image, {rate} GFLOP/s, {share} of the roofline; most layer time is "
+            f"per image, {rate} GFLOP/s, {share} of the roofline{doubt}; most layer time is "
             f"{_bound_by(facts)}"
         )
         if facts.intensity is not None:

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from html import escape
 
-from detector.core.analysis.ledger import (
-    StageRow,
-    ThreadRow,
-    stage_rows,
-    thread_rows,
-    unbooked_cpu_s,
-)
+from detector.core.analysis.ledger import ThreadRow, thread_rows, unbooked_cpu_s
 from detector.core.analysis.statistics import list_statistics
 from detector.core.analysis.summary import seconds_text
 from detector.core.analysis.tables import ledger_table, rates_table, threads_table
 from detector.core.errors.text import counted
 from detector.core.session.document import SessionDocument
 from detector.core.tables import Column, Rounded, Table
+from detector.lab.analysis.loop.activities import times_of_thread
 from detector.lab.analysis.noise import decimals_of_rate
 from detector.lab.report.html import drawings
 from detector.lab.report.html.drawings import details, figure, stage_key, table, text
@@ -51,11 +45,10 @@ def ledger(session: SavedSession) -> str:
     document, frames = session.document, session.document.frames.written
     if not frames:
         return ""
-    stages = stage_rows(document, frames)
     threads = thread_rows(document, frames)
     shapes = "".join(
         figure(
-            drawings.bar(_thread_parts(thread, stages), "ms per frame") + _draw_states(thread),
+            drawings.bar(_thread_parts(thread, session), "ms per frame") + _draw_states(thread),
             f"{thread.thread}: {thread.wall_ms:.2f} ms of wall time per frame",
         )
         for thread in threads
@@ -85,15 +78,12 @@ def _outside_threads(document: SessionDocument, frames: int) -> str:
     return f"{used} Seconds: {escape(seconds_text(document))}."
 
 
-def _thread_parts(thread: ThreadRow, stages: Sequence[StageRow]) -> list[tuple[str, str, float]]:
-    """Return (CSS class, label, ms) for each part of a thread's wall time: stages, waits, rest."""
-    parts = []
-    for stage in stages:
-        threads = stage.thread.split(",")
-        if thread.thread in threads:
-            # Only infer runs in several threads, and these run no other stage.
-            ms = thread.busy_ms if len(threads) > 1 else stage.busy_ms
-            parts.append((stage.stage, stage.stage, ms))
+def _thread_parts(thread: ThreadRow, session: SavedSession) -> list[tuple[str, str, float]]:
+    """Return (CSS class, label, ms) for a thread's stages, waits and rest: all its wall time.
+    The stages share its busy time as its recorded calls do; long runs do not record all."""
+    own = times_of_thread(session.spans, thread.thread)
+    scale = thread.busy_ms / (sum(own.values()) or 1.0)
+    parts = [(stage, stage, time * scale) for stage, time in own.items() if time]
     return [
         *parts,
         ("wait", "waits for input", thread.wait_input_ms),
