@@ -203,9 +203,10 @@ class SheetRoof:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineFacts:
     """The whole model on the roofline; ``macs``, ``flops`` and ``bytes`` are per picture.
-    ``ridge``: by precision. ``peaks``: measured, or a GPU's from its data sheet (``sheet``).
-    ``peak_under_measured``: names of layers above their roofline. ``uncounted``: as in
-    ``LayersFacts``; the sums are then too low. ``doubts``: why the rates are unreliable."""
+    ``ridge``: by precision. ``peaks``: measured or, for a GPU, from the data sheet. ``sheet``: the
+    model compared with the data sheet. ``peak_under_measured``: names of layers above their
+    roofline. ``uncounted``: as in ``LayersFacts``; the sums are then too low. ``doubts``: why the
+    rates are unreliable."""
 
     macs: Count
     flops: Count
