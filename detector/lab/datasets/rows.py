@@ -44,7 +44,7 @@ class JsonlDetections(DetectionFormat):
 
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
         collector = RowCollector(path, lookup, every_picture_listed=True)
-        own: dict[str, int] = {}
+        own = {name: number for number, name in enumerate(names or ())}
         lines = read_label_text(path).split("\n")  # splitlines() would split at other characters
         for line, text in enumerate(lines, 1):
             if not text.strip():
@@ -75,7 +75,7 @@ class CsvDetections(DetectionFormat):
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
         text = read_label_text(path)
         collector = RowCollector(path, lookup, every_picture_listed=False)
-        own: dict[str, int] = {}
+        own = {name: number for number, name in enumerate(names or ())}
         for line, row in _csv_rows(path, text):
             where = f"{path}:{line}"
             try:

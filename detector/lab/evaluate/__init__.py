@@ -91,9 +91,17 @@ def evaluate(
         settings=_settings(options, configs[0]),
         mapping=mapping.path if mapping is not None else None,
         results=tuple(_add_differences(results)),
-        notes=tuple(dataset.notes),
+        notes=(*dataset.notes, *_note_unequal_classes(results)),
         exit=_exit(results, runs, options.min_ap50),
     )
+
+
+def _note_unequal_classes(results: Sequence[Result]) -> list[str]:
+    scored = [row.per_class for row in results if isinstance(row, FileResult)]
+    if len({frozenset(classes) for classes in scored}) < 2:
+        return []
+    numbers = ", ".join(str(len(classes)) for classes in scored)
+    return [f"the rows' figures are means of different classes ({numbers} classes)"]
 
 
 def _check_engines(configs: Sequence[Config]) -> None:

@@ -108,6 +108,10 @@ def score_file(
     indices = range(len(dataset.pictures))
     scored = score(dataset, bound, indices, detections)
     notes = [*bound.notes, *stored.notes]
+    if bound.notes and names is None and path.endswith((".jsonl", ".csv")):
+        notes.append(
+            f"{path} names no class that it never detects; --names FILE (the model's) adds them"
+        )
     if bound.merges:
         notes.append(
             "the classes of this file are mapped after NMS; run the model to map them before NMS"

@@ -62,6 +62,9 @@ def test_written_detections_are_read_back(tmp_path, name, kind):
         assert read.boxes == pytest.approx(written.boxes, abs=1e-4 if name == "yolo" else 1e-6)
         assert read.scores.tolist() == pytest.approx(written.scores.tolist(), abs=5e-5)
         assert [*map(read.name, range(len(read)))] == [*map(written.name, range(len(written)))]
+    if name in ("csv", "jsonl"):  # they name only the classes that were detected
+        more = datasets.open_detections(str(path), dataset, names=("bus", *NAMES))
+        assert (sorted(result.names), more.names) == (sorted(NAMES), ("bus", *NAMES))
 
 
 @pytest.mark.parametrize(
