@@ -180,7 +180,8 @@ def _lines(document: Evaluation) -> list[str]:
         if row.coco_results:
             lines.append(f"COCO's list of results, with the labels' ids: {row.coco_results}")
         if row.session:
-            lines.append(f"session: {row.session}")
+            kind = "folder" if isinstance(row, FileResult) else "session"
+            lines.append(f"{kind}: {row.session}")
     return lines
 
 
