@@ -46,9 +46,9 @@ class _Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class InputDescription(_Mapping, frozen=True):
-    """How the network's input is computed from pixels of 0 to 255: times ``scale``, minus ``mean``,
-    divided by ``deviation``. Mean and deviation are in the order of ``colour``. ``pad``: grey, or
-    red, green and blue.
+    """How the network's input is computed from pixels of 0 to 255: (pixel x ``scale`` - ``mean``) /
+    ``deviation``. Mean and deviation are in the order of ``colour``. ``pad``: the colour of the
+    padding, as one grey value, or as red, green and blue.
     """
 
     colour: Literal["rgb", "bgr"] = "rgb"
@@ -65,7 +65,7 @@ class InputDescription(_Mapping, frozen=True):
 class BoxesDescription(_Mapping, frozen=True):
     """``tensor``: an output's name, its possible names, or its number; instead of it, ``levels``
     lists one output per stride. ``columns``: see COLUMNS. ``axis``: which axis has the columns.
-    ``of``: whether fractions are of the input or of the picture."""
+    ``of``: whether fractions refer to the input or to the picture."""
 
     tensor: str | int | tuple[str, ...] | None = None
     columns: str | int | None = None
@@ -143,7 +143,7 @@ class Signs(_Mapping, frozen=True):
 
     ``words``: a regular expression for the file's metadata or name. ``operators`` must occur in the
     graph; operators in ``without`` must not. ``stem``: kernel sides of the first convolutions.
-    ``picture``, ``inputs``: names of inputs for the picture, and for the picture's size.
+    ``picture``: possible names of the input for the picture. ``inputs``: inputs for its size.
     ``normalises``: the graph subtracts a mean or divides by a deviation. ``sides``: see
     ``Evidence.sides``. ``classes``: number of class columns, including background.
     """

@@ -26,7 +26,7 @@ Size = tuple[int, int]
 
 LARGEST_SIDE = 8192  # largest side of a network's input, pixels
 STRIDE = 32  # stride of every network that declares canvases, as a test checks
-WORTH_ADVISING = 0.9  # suggest a smaller canvas only below this share of the current area
+WORTH_ADVISING = 0.9  # suggest a canvas only if its area is below this share of the current one
 
 
 def follows_source(config: Config) -> bool:

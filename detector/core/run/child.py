@@ -77,7 +77,7 @@ def _signal_name(number: int) -> str:
 
 
 def end(children: Sequence[Child], *, alone_s: float = 0.0) -> None:
-    """Wait up to ``alone_s`` for processes to exit, then send SIGTERM, and finally SIGKILL."""
+    """Wait ``alone_s`` for processes to exit by themselves, then send SIGTERM, at last SIGKILL."""
     _wait_for(children, alone_s)
     for child in children:
         child.signal(signal.SIGTERM)

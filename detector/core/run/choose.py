@@ -38,7 +38,7 @@ UNDO = "detect-video tune --undo"
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """A decision. ``config`` has ``auto`` replaced. ``tuned``: options that ``tune --use`` saved.
+    """``config`` has the choice, not ``auto``. ``tuned``: options that ``tune --use`` saved.
     ``reason``: text for the user, None if the user decided. ``timed_s``: duration of the timing."""
 
     config: Config

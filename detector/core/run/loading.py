@@ -62,11 +62,11 @@ class LoadedModel:
         self.network, self.change = change(self.network), change
 
     def close(self, runs: Sequence[SourceRun]) -> None:
-        """Close the engine after its last source. An error on closing replaces no earlier error."""
+        """Close the engine after its last source. Errors of closing do not hide earlier ones."""
         from detector.core.engines.base import translated
 
         failed = any(isinstance(run.error, EngineError) for run in runs)
-        # After an error of the engine, its device may raise any error; otherwise an EngineError.
+        # After the engine has failed, its device may raise any error here, not only EngineErrors.
         with suppress(Exception if failed else EngineError):
             self.read_layers()
             if self.shapes is not None:

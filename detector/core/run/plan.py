@@ -4,7 +4,7 @@
     PlanDraft.load  with the network   -> RunPlan: the same parts, the network, the engine and the
                                        reason for it, and which detections are kept
 
-Each file makes its part of the plan from its own options, and reports errors in them. Code with a
+Each module makes its own part from its own options, and reports errors in them. Code that has a
 ``RunPlan`` does not read options.
 """
 
@@ -96,7 +96,7 @@ class PlanDraft:
         **words: Any,
     ) -> RunPlan:
         """Load the network. ``specs``: sources; if the network's input depends on them, the first
-        that opens decides. ``picture``: width and height that decide instead. ``chosen``,
+        that opens decides its shape. ``picture``: (width, height) to use instead. ``chosen``,
         ``words``: see ``loading.load_model``. Raises UsageError, ModelError, EngineError."""
         size = None  # size of the source's pictures, if known
         if picture is None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 PRECISIONS = ("fp32", "int8", "bf16", "tf32", "fp16")
 OPENING = 0.63  # share of the total time after which no further engine is opened
 ROUNDS, ROUND_S = 7, 0.03  # number of rounds of each engine, and seconds per round
-MAX_ROUNDS = 3 * ROUNDS  # most rounds, if load of other programs leaves the result undecided
+MAX_ROUNDS = 3 * ROUNDS  # limit of rounds if the load of other programs leaves the result undecided
 
 Clock = Callable[[], float]
 

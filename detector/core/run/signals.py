@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     Handler = Callable[[int, FrameType | None], None]
 
-# SIGTERM is last, so that all signals are handled as soon as SIGTERM is.
+# SIGTERM is last: once it has a handler, all other signals have one.
 _CODES = {
     signal.SIGHUP: EXIT_HUNG_UP,
     signal.SIGINT: EXIT_INTERRUPTED,

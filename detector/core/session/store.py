@@ -365,7 +365,7 @@ def add_to_session(folder: Path, name: str, content: bytes) -> Path:
 
 
 def _list_session_names(folder: Path) -> list[str]:
-    """Return the file names that a session may have; of passes and sources, only existing ones."""
+    """Return the file names that a session may have. Files of passes and sources must exist."""
     more = [
         str(path.relative_to(folder))
         for pattern in (f"{PASSES}/*", "source-*.jsonl")

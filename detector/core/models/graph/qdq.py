@@ -250,7 +250,7 @@ def quantised_graph(
 
 def original_names(model: onnx.ModelProto) -> dict[str, str]:
     """Return renamed node -> its name in the fp32 graph. A convolution that computes an output got
-    an ending, and the DQ after it got the old name. This swaps the two names again."""
+    an ending, and the DQ after it got the old name. The result undoes both."""
     names = {node.name for node in model.graph.node}
     originals: dict[str, str] = {}
     for node in model.graph.node:

@@ -57,7 +57,7 @@ class Int8Result:
 class Calibration:
     """The document of a calibration file. ``ranges``: range of each tensor, and of each channel
     that a depthwise convolution reads. ``result``: its keys are kinds of int8 (int8-u8-front only
-    if OpenVINO ran it) and ``FLOAT_IN_BF16``, in packaged files also ``NARROW`` and bf16."""
+    if OpenVINO ran it) and ``FLOAT_IN_BF16``, in packaged files also "bf16" and ``NARROW``."""
 
     source: str
     method: str
