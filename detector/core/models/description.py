@@ -28,8 +28,8 @@ from detector.core.stages.readings import Cells, Columns, Reading
 
 PIXEL = "1/255"
 MAX_SIDE = 8192
-# Written as 4; 0-3 (inclusive); 4- (to the end); last 32; or but last 32 (all columns except
-# these). A range is not written as 1:30, because YAML reads that as the number 90.
+# Columns are written as 4, 0-3 (both included), 4- (to the end), last 32, or "but last 32" (all
+# except the last 32). A range is not written as 1:30, because YAML reads that as the number 90.
 COLUMNS = re.compile(
     r"(?P<first>\d{1,6})(?P<to>-(?P<last>\d{1,6})?)?|(?P<but>but )?last (?P<n>\d{1,6})"
 )
@@ -179,7 +179,7 @@ class Description(_Mapping, frozen=True):
 
 
 def read_description(path: Path) -> Description:
-    """Read a description. Raises ModelError that names the wrong key."""
+    """Read a description. Raises ModelError, which names the wrong key."""
     from detector.core.errors.yaml_parsing import parse_yaml  # imports yaml, which most runs skip
 
     keep("the model's description", path)

@@ -1,5 +1,5 @@
 """Run a child process and talk to it through a pipe. ``batch`` runs its workers in this way, and
-``compare`` its variants. The child ends with its parent, and its output goes to a file."""
+``compare`` runs its variants. The child ends with its parent, and its output goes to a file."""
 
 from __future__ import annotations
 

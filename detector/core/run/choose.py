@@ -75,7 +75,7 @@ def choose(
         tuned = judging.select_options(search, config)
         config = judging.apply(config, search, tuned)
         if "engine" in tuned:
-            records = []  # otherwise a comparison could replace the engine of ``tune``
+            records = []  # a comparison must not replace the engine that ``tune`` chose
     by_rank, runtime = choose_by_rank(config), config.runtime
     hint = None
     if runtime.engine in ("auto", "openvino"):

@@ -191,8 +191,8 @@ def load_model(
             engine = engines.open(name, prepared.network, prepared.options)
         trim_heap()
     with timer.phase("warmup"), natives.book_threads(INFER):
-        # Warming a request up takes a frame's time. On a CPU, requests share what first inferences
-        # set up, so we warm only as many as run at once. On a GPU, each has its own context.
+        # Warming up a request takes as long as a frame. On a CPU, requests share what the first one
+        # sets up, so we warm only as many as run at once. On a GPU, each has its own context.
         is_shared = engine.device == "cpu"
         warm = engine.requests[: engine.concurrency] if is_shared else engine.requests
         first, *_ = [request.infer(network.batch) for request in warm]

@@ -187,7 +187,7 @@ def _is_undecided(candidates: Sequence[_WarmEngine]) -> bool:
 
 
 def _list_pairs(precisions: Collection[object], runtime: RuntimeConfig) -> list[tuple[str, str]]:
-    """Return the usable pairs (engine, precision), the default first, which others must beat."""
+    """Return usable pairs (engine, precision). The first is the default, which others must beat."""
     usable = engines.why_unusable()
     first = runtime.engine
     if first == "auto":

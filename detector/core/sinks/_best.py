@@ -34,8 +34,8 @@ SHARPNESS_SIDE, SHARPNESS_HALF = 64, 100.0
 
 @dataclass(slots=True)
 class TrackRecord:
-    """``box``: xyxy in the track's best frame. ``rank``: whether the object is whole, and the
-    product."""
+    """``box``: xyxy in the track's best frame. ``rank``: whether the object is whole, and side x
+    score x sharpness."""
 
     id: int
     class_id: int

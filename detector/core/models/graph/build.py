@@ -32,7 +32,7 @@ OPSET = 17
 IR_VERSION = 8  # belongs to opset 17; old runtimes reject newer versions
 INPUT = "images"
 LIGHT_FLOATS = 4096  # shape inference does not get the values of constants with more elements
-LONGEST_VECTOR = 1 << 20  # elements; the scores of 8,400 boxes and 80 classes are 672,000
+LONGEST_VECTOR = 1 << 20  # in elements; 8,400 boxes have 672,000 scores of 80 classes
 # Operators whose output sizes depend on values of their inputs.
 BY_VALUE = frozenset(
     "ConstantOfShape Expand Tile Range Pad OneHot Resize Upsample Reshape Split".split()
@@ -307,7 +307,7 @@ def is_quantised(model: onnx.ModelProto) -> bool:
 
 
 def tail_nodes(model: onnx.ModelProto) -> set[str]:
-    """Return the nodes after the last multiplying ones (Conv, Gemm, ...). They decode boxes."""
+    """Return the nodes after the last Conv, Gemm or other multiplying node. They decode boxes."""
     needed: set[str] = set()  # tensors that a multiplying node needs
     tail = set()
     for node in reversed(model.graph.node):

@@ -96,8 +96,8 @@ def original_names(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def sensitive_nodes(model: onnx.ModelProto, kept: Set[str] = frozenset()) -> set[str]:
-    """Return the nodes that stay float32 in bfloat16: ``kept``, thin ones, the stem, and nodes
-    between these."""
+    """Return the nodes that stay float32 in bfloat16: ``kept``, thin convolutions, the stem, and
+    nodes between these."""
     nodes = {*kept, *_thin_nodes(model.graph), *_stem_nodes(model)}
     return nodes | _nodes_between(model.graph, nodes)
 

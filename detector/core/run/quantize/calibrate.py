@@ -1,4 +1,4 @@
-"""A calibration: the ranges of a network's tensors, and which nodes stay float in int8.
+"""A calibration: the ranges of a network's tensors, and which nodes stay float in its int8 graphs.
 
 One file for a model and an input size serves every batch and every kind of int8, so that all int8
 graphs of the model come from the same measurement. making.py makes the file, and

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     import onnx
 
 RANKING_FRAMES = 4  # frames on which ``rank_units`` measures errors
-TRIALS = 16  # most units that step 3 tries
+TRIALS = 16  # step 3 tries at most this many units
 MIN_SHARE = 1e-3  # a unit with a smaller share of all MACs is ranked as if it had this share
 ENGINE = "ort"  # runs the compared graphs
 OPENVINO = "openvino"  # runs graphs that ONNX Runtime refuses, and mixes int8 and bf16
-# Thresholds are the defaults, not those of the run, because one calibration serves many runs.
+# The default thresholds. The run's are not used, because one calibration serves many runs.
 SELECTION = SelectionConfig()
 
 Outputs = list[NDArray[np.float32]]  # one picture's outputs, each with a leading axis of 1

@@ -260,7 +260,7 @@ def _check_stride(net: CfgSection, stride: int, size: tuple[int, int], flag: str
         if value % stride == 0:
             continue
         nearest = max(stride, round(value / stride) * stride)
-        if flag is not None:  # --size 300 is the longest side, not a height
+        if flag is not None:  # --size 300 is the longest side: do not name a height
             raise ModelError(
                 f"{net.path}: {flag}: both sides must be multiples of {stride}, the network's "
                 f"stride; nearest to {value}: {nearest}"

@@ -297,8 +297,8 @@ def _follow_flatten(walk: _BatchAxes, node: onnx.NodeProto) -> int:
 
 
 def _follow_reshape(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    """Find the result's batch axis. The products of sides before and after it must stay the
-    same."""
+    """Find the result's batch axis. The product of the sides before it must stay the same, and so
+    must the product of those after it."""
     axis, source, target = (
         walk.only_axis(node),
         walk.shape(node.input[0]),

@@ -417,7 +417,7 @@ def _fold_into_weights(graph: ForeignGraph, start: str, order: list[int], scale:
     for node, channels in convolutions:
         weights = graph.value(node.input[1])
         assert weights is not None
-        # The new input's channel i is channel channels.index(i) of the input in training.
+        # Channel i of the new input is channel channels.index(i) of the training input.
         reordered = weights[:, np.argsort(channels)] * np.float32(scale)
         node.input[1] = graph.constant(node.input[1], reordered.astype(np.float32))
     return True
