@@ -28,8 +28,8 @@ from detector.core.stages.readings import Cells, Columns, Reading
 
 PIXEL = "1/255"
 MAX_SIDE = 8192
-# Written as 4; 0-3 (inclusive); 4- (to the end); last 32; or but last 32 (all columns except
-# these). A range is not written as 1:30, because YAML reads that as the number 90.
+# Columns are written as 4, 0-3 (both included), 4- (to the end), last 32, or "but last 32" (all
+# except the last 32). A range is not written as 1:30, because YAML reads that as the number 90.
 COLUMNS = re.compile(
     r"(?P<first>\d{1,6})(?P<to>-(?P<last>\d{1,6})?)?|(?P<but>but )?last (?P<n>\d{1,6})"
 )
@@ -46,9 +46,9 @@ class _Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class InputDescription(_Mapping, frozen=True):
-    """How the network's input is computed from pixels of 0 to 255: times ``scale``, minus ``mean``,
-    divided by ``deviation``. Mean and deviation are in the order of ``colour``. ``pad``: grey, or
-    red, green and blue.
+    """How the network's input is computed from pixels of 0 to 255: (pixel x ``scale`` - ``mean``) /
+    ``deviation``. Mean and deviation are in the order of ``colour``. ``pad``: the colour of the
+    padding, as one grey value, or as red, green and blue.
     """
 
     colour: Literal["rgb", "bgr"] = "rgb"
@@ -65,7 +65,7 @@ class InputDescription(_Mapping, frozen=True):
 class BoxesDescription(_Mapping, frozen=True):
     """``tensor``: an output's name, its possible names, or its number; instead of it, ``levels``
     lists one output per stride. ``columns``: see COLUMNS. ``axis``: which axis has the columns.
-    ``of``: whether fractions are of the input or of the picture."""
+    ``of``: whether fractions refer to the input or to the picture."""
 
     tensor: str | int | tuple[str, ...] | None = None
     columns: str | int | None = None
@@ -143,7 +143,7 @@ class Signs(_Mapping, frozen=True):
 
     ``words``: a regular expression for the file's metadata or name. ``operators`` must occur in the
     graph; operators in ``without`` must not. ``stem``: kernel sides of the first convolutions.
-    ``picture``, ``inputs``: names of inputs for the picture, and for the picture's size.
+    ``picture``: possible names of the input for the picture. ``inputs``: inputs for its size.
     ``normalises``: the graph subtracts a mean or divides by a deviation. ``sides``: see
     ``Evidence.sides``. ``classes``: number of class columns, including background.
     """
@@ -179,7 +179,7 @@ class Description(_Mapping, frozen=True):
 
 
 def read_description(path: Path) -> Description:
-    """Read a description. Raises ModelError that names the wrong key."""
+    """Read a description. Raises ModelError, which names the wrong key."""
     from detector.core.errors.yaml_parsing import parse_yaml  # imports yaml, which most runs skip
 
     keep("the model's description", path)

@@ -26,7 +26,7 @@ Size = tuple[int, int]
 
 LARGEST_SIDE = 8192  # largest side of a network's input, pixels
 STRIDE = 32  # stride of every network that declares canvases, as a test checks
-WORTH_ADVISING = 0.9  # suggest a smaller canvas only below this share of the current area
+WORTH_ADVISING = 0.9  # suggest a canvas only if its area is below this share of the current one
 
 
 def follows_source(config: Config) -> bool:
@@ -35,7 +35,7 @@ def follows_source(config: Config) -> bool:
 
 
 def find_canvas(config: Config, picture: Size | None) -> Size | None:
-    """Return (height, width) for an upright ``picture`` (width, height); None: the model's own."""
+    """Return (height, width) for a ``picture`` shown as (width, height); None: the model's own."""
     if picture is None or not follows_source(config):
         return None
     declared = declared_canvases(config)

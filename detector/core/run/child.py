@@ -1,5 +1,5 @@
 """Run a child process and talk to it through a pipe. ``batch`` runs its workers in this way, and
-``compare`` its variants. The child ends with its parent, and its output goes to a file."""
+``compare`` runs its variants. The child ends with its parent, and its output goes to a file."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _signal_name(number: int) -> str:
 
 
 def end(children: Sequence[Child], *, alone_s: float = 0.0) -> None:
-    """Wait up to ``alone_s`` for processes to exit, then send SIGTERM, and finally SIGKILL."""
+    """Wait ``alone_s`` for processes to exit by themselves, then send SIGTERM, at last SIGKILL."""
     _wait_for(children, alone_s)
     for child in children:
         child.signal(signal.SIGTERM)

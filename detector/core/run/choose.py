@@ -38,7 +38,7 @@ UNDO = "detect-video tune --undo"
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """A decision. ``config`` has ``auto`` replaced. ``tuned``: options that ``tune --use`` saved.
+    """``config`` has the choice, not ``auto``. ``tuned``: options that ``tune --use`` saved.
     ``reason``: text for the user, None if the user decided. ``timed_s``: duration of the timing."""
 
     config: Config
@@ -75,7 +75,7 @@ def choose(
         tuned = judging.select_options(search, config)
         config = judging.apply(config, search, tuned)
         if "engine" in tuned:
-            records = []  # otherwise a comparison could replace the engine of ``tune``
+            records = []  # a comparison must not replace the engine that ``tune`` chose
     by_rank, runtime = choose_by_rank(config), config.runtime
     hint = None
     if runtime.engine in ("auto", "openvino"):

@@ -87,7 +87,7 @@ class RunResult:
 class Hooks:
     loaded: Callable[[LoadedModel], None] | None = None  # called with the warm model
     source: Callable[[str], Source] | None = None  # opens a source
-    # Called with each frame, after the sinks.
+    # Called with each frame, after the sinks have written it.
     detected: Callable[[Frame, Detections], None] | None = None
     frame_times: bool = False  # whether ``detected`` gets frames with the times of their stages
     watcher: Watcher | None = None  # receives each frame after ``detected``
@@ -178,7 +178,7 @@ def _resolve(
         )
     if default_sources:
         outputs.check_sources(draft.drawing.blur)
-    # The OpenBLAS inside OpenCV starts threads on import. The loop starts a reader and a worker.
+    # Count the threads of OpenCV's OpenBLAS, which start on import, and the loop's two threads.
     check_threads(blas_threads() + (0 if draft.loop.sync else 2))
     if default_sources:
         outputs.check_permission()
@@ -191,8 +191,8 @@ def _resolve(
 
     plan = draft.load(
         timer,
-        # If a hook opens the sources, they decide the input's shape only if --size is its longest
-        # side.
+        # If a hook opens the sources, their shape sets the input's only if --size gives just the
+        # longest side.
         specs=specs if default_sources or draft.reading.longest else (),
         progress=building,
         measured=hooks.measured,
@@ -358,7 +358,7 @@ def _run_source(job: _RunJob, run: SourceRun, spec: str, number: int) -> None:
         with opened as source:
             run.info = source.info
             run.pixels = ": ".join(filter(None, (source.pixels, source.why_no_planes)))
-            if job.hashes:  # otherwise no later run asks whether it may replace the outputs
+            if job.hashes:  # without digests, all earlier outputs may be replaced
                 settings = settings_of(plan.as_asked.as_dict(), spec, plan.network.sha256)
             paths = job.outputs.paths(spec, source.info, settings)
             replaced = [path.name for path in paths.values() if os.path.lexists(path)]

@@ -1,4 +1,4 @@
-"""Decide what a run draws, and for which outputs: the style of boxes and labels, what to pixelate.
+"""Decide what a run draws, and for which outputs: the style of boxes and labels, and pixelation.
 
 ``Drawing.of`` reads the options and opens the font, so that errors appear before a model loads.
 """
@@ -98,7 +98,7 @@ class Drawing:
         )
 
     def threads(self, sinks: Sequence[Sink], watched: Callable[[], bool] | None = None) -> int:
-        """Return how many threads may draw ahead; 0 if a viewer or sink needs frames in order."""
+        """Return how many threads may draw at once; 0 if a viewer or sink needs frames in order."""
         in_order = watched is not None or any(sink.pictures == "plain" for sink in sinks)
         return 0 if in_order else drawing_threads()
 

@@ -28,10 +28,10 @@ class Least(NamedTuple):
     anonymous_mb: int  # resident memory that no file backs, so it cannot be dropped
 
 
-# With these engines, the smallest `ulimit -v` in MB (by bisection) was 525, 628, 812 and 1146, and
-# the largest RssAnon 75, 103, 109 and 253: street, 640x384, one thread, --sync, --no-video,
-# OPENBLAS_NUM_THREADS=1, Linux x86-64, November 2026, constraints.txt. The table has lower values,
-# because other versions and models may need less.
+# For these engines, bisection found 525, 628, 812 and 1146 MB as the smallest `ulimit -v`. RssAnon
+# was at most 75, 103, 109 and 253 MB. This was measured in November 2026 on Linux x86-64, with the
+# model street, 640x384, one thread, --sync, --no-video, OPENBLAS_NUM_THREADS=1 and constraints.txt.
+# The table has lower values, because other versions and models may need less.
 LEAST = {
     "null": Least(450, 50),
     "ort": Least(540, 70),
@@ -39,7 +39,7 @@ LEAST = {
     "torch": Least(980, 170),
 }
 LEAST_FILES = 5  # open files of a run besides the standard streams; no run worked with 4
-FEW_CORES = 2  # OpenCV keeps its threads if there are more cores, since we have not measured that
+FEW_CORES = 2  # with more cores OpenCV keeps its threads, since we have not measured that case
 # More threads would not help: drawing 19 boxes takes 1 ms and holds the GIL nearly all the time.
 DRAWING_THREADS = 2
 OPENCV_THREADS = "OPENCV_FOR_THREADS_NUM"  # a variable that OpenCV reads on import
@@ -100,8 +100,8 @@ def folder_is_gone() -> bool:
 
 
 def check_threads(count: int) -> None:
-    """Raise EngineError if this process cannot start ``count`` more threads. It tries to, since
-    several limits apply. Without this check, OpenBLAS may raise SIGINT on import."""
+    """Raise EngineError if this process cannot start ``count`` more threads. It starts and
+    ends them, since several limits apply. OpenBLAS may raise SIGINT if it cannot start threads."""
     gate = threading.Event()
     started: list[threading.Thread] = []
     try:
@@ -188,8 +188,8 @@ def opencv_threads(overlapped: bool) -> Iterator[None]:
 
 
 def drawing_threads() -> int:
-    """Return how many threads draw ahead of the writer. On two cores it is 0, so that the writer
-    draws itself: reader, workers and encoder keep two cores busy."""
+    """Return how many threads draw ahead of the writer. On two cores it is 0: the writer draws
+    itself, because reader, workers and encoder already keep both cores busy."""
     return max(0, min(DRAWING_THREADS, usable_cores() - FEW_CORES))
 
 

@@ -62,11 +62,11 @@ class LoadedModel:
         self.network, self.change = change(self.network), change
 
     def close(self, runs: Sequence[SourceRun]) -> None:
-        """Close the engine after its last source. An error on closing replaces no earlier error."""
+        """Close the engine after its last source. Errors of closing do not hide earlier ones."""
         from detector.core.engines.base import translated
 
         failed = any(isinstance(run.error, EngineError) for run in runs)
-        # After an error of the engine, its device may raise any error; otherwise an EngineError.
+        # After the engine has failed, its device may raise any error here, not only EngineErrors.
         with suppress(Exception if failed else EngineError):
             self.read_layers()
             if self.shapes is not None:
@@ -191,8 +191,8 @@ def load_model(
             engine = engines.open(name, prepared.network, prepared.options)
         trim_heap()
     with timer.phase("warmup"), natives.book_threads(INFER):
-        # Warming a request up takes a frame's time. On a CPU, requests share what first inferences
-        # set up, so we warm only as many as run at once. On a GPU, each has its own context.
+        # Warming up a request takes as long as a frame. On a CPU, requests share what the first one
+        # sets up, so we warm only as many as run at once. On a GPU, each has its own context.
         is_shared = engine.device == "cpu"
         warm = engine.requests[: engine.concurrency] if is_shared else engine.requests
         first, *_ = [request.infer(network.batch) for request in warm]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from detector.core.session.measured import Kind, MeasuredMachine, MeasuredRow, Measurement
 
 FILE = "measured.json"
-ENOUGH_ROUNDS = 3  # with fewer rounds, two intervals may differ by chance
+ENOUGH_ROUNDS = 3  # with fewer rounds, one row may beat another by chance
 TIMED = ("ort", "openvino")  # not torch, which is always slower and takes seconds to import
 ON_GPU = ("ort", "torch")  # without engines that would build a plan for minutes
 SWITCH = "DETECT_VIDEO_SELF_TIMING"  # environment variable; 0 turns the self-timing off
@@ -110,7 +110,7 @@ def can_run(row: MeasuredRow, record: Measurement) -> bool:
         and row.precision in engines.find(name).precisions
         and engines.why_unusable(name)[name] is None
         and row.library == library_version(name)
-        and record.calibration.calibrate_method in CALIBRATIONS  # 0.2.0 had another method
+        and record.calibration.calibrate_method in CALIBRATIONS  # version 0.2.0 had another one
         and (
             row.precision != "int8"
             or calibrate in (None, PACKAGED)
@@ -170,7 +170,7 @@ def this_machine() -> MeasuredMachine:
 
 
 def runtime_settings(config: Config, kind: Kind) -> dict[str, Any]:
-    """Return settings that change the speed of all rows. A self-timing adds the usable engines."""
+    """Return settings that change the speed of all rows, with engine versions for a self-timing."""
     runtime = config.runtime
     names = ("threads", "concurrency", "device", "device_memory")
     settings: dict[str, Any] = {name: getattr(runtime, name) for name in names}

@@ -274,7 +274,7 @@ class OutputPlan:
             raise UsageError("; ".join(unfit))
 
     def _why_unfit(self, own: Sequence[type[Sink]], spec: str) -> UsageError | None:
-        """Return why the source cannot have an output; None if it can, or cannot be opened.
+        """Return why the source cannot have the outputs; None if it can, or cannot be opened.
         ``own``: outputs with the source's own pixels."""
         needs = f"--save {own[0].name}: needs a" if own else ""
         if needs and spec == STANDARD_INPUT:
@@ -382,8 +382,8 @@ class OutputPlan:
     def paths(self, spec: str, info: SourceInfo, settings: str = "") -> dict[str, Path]:
         """Return output name -> final path, in the order in which sinks are opened.
 
-        A default name is used if it is free, or if a run with the same ``settings`` wrote it (if
-        "", any run). Raises UsageError for a file that the command reads, or a file of its session.
+        A default name is used if it is free, or if a run with the same ``settings`` wrote it; if
+        "", any run. Raises UsageError for a file that the command reads, or a file of its session.
         """
         if self._discards:
             self._choose_sinks(info.kind, info.path)

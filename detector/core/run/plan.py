@@ -4,7 +4,7 @@
     PlanDraft.load  with the network   -> RunPlan: the same parts, the network, the engine and the
                                        reason for it, and which detections are kept
 
-Each file makes its part of the plan from its own options, and reports errors in them. Code with a
+Each module makes its own part from its own options, and reports errors in them. Code that has a
 ``RunPlan`` does not read options.
 """
 
@@ -96,7 +96,7 @@ class PlanDraft:
         **words: Any,
     ) -> RunPlan:
         """Load the network. ``specs``: sources; if the network's input depends on them, the first
-        that opens decides. ``picture``: width and height that decide instead. ``chosen``,
+        that opens decides its shape. ``picture``: (width, height) to use instead. ``chosen``,
         ``words``: see ``loading.load_model``. Raises UsageError, ModelError, EngineError."""
         size = None  # size of the source's pictures, if known
         if picture is None:
@@ -128,7 +128,7 @@ class PlanDraft:
         runtime = {field.name for field in fields(RuntimeConfig)}
         tuned = {name: value for name, value in loaded.tuned.items() if name not in runtime}
         draft = PlanDraft.of(self.config.with_options(tuned)) if tuned else self
-        draft = replace(draft, tiling=self.tiling)  # the live wing changes it after ``of``
+        draft = replace(draft, tiling=self.tiling)  # which the live wing may have changed
         loaded.notes += draft.loop.lost_ranges()
         return draft.complete(loaded)
 
@@ -256,7 +256,7 @@ class RunPlan:
 
     @property
     def requests(self) -> Sequence[BatchRequest]:
-        """The engine's requests as the loop fills them. A row is one frame, even with tiles."""
+        """The engine's requests as the loop fills them: one row per frame, even with --tiles."""
         return self.tiling.requests(self.loaded.engine.requests)
 
     def between(self, info: SourceInfo) -> dict[str, Stage]:
@@ -269,7 +269,7 @@ class RunPlan:
         self, source: Source, sinks: Sequence[Sink] = (), watched: Callable[[], bool] | None = None
     ) -> Parts:
         """Return the loop's parts for one source. Frames are annotated only for sinks that show
-        them, or for a viewer. ``watched``, called for each frame, returns whether there is one."""
+        them, or for a viewer. ``watched`` is called per frame and says whether there is one."""
         from detector.core.loop.parts import Parts
 
         self.tiling.check_source(source.info, self.network)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 PRECISIONS = ("fp32", "int8", "bf16", "tf32", "fp16")
 OPENING = 0.63  # share of the total time after which no further engine is opened
 ROUNDS, ROUND_S = 7, 0.03  # number of rounds of each engine, and seconds per round
-MAX_ROUNDS = 3 * ROUNDS  # most rounds, if load of other programs leaves the result undecided
+MAX_ROUNDS = 3 * ROUNDS  # limit of rounds if the load of other programs leaves the result undecided
 
 Clock = Callable[[], float]
 
@@ -187,7 +187,7 @@ def _is_undecided(candidates: Sequence[_WarmEngine]) -> bool:
 
 
 def _list_pairs(precisions: Collection[object], runtime: RuntimeConfig) -> list[tuple[str, str]]:
-    """Return the usable pairs (engine, precision), the default first, which others must beat."""
+    """Return usable pairs (engine, precision). The first is the default, which others must beat."""
     usable = engines.why_unusable()
     first = runtime.engine
     if first == "auto":

@@ -4,7 +4,7 @@
     while a command works              raise_on_signals   ``Stopped`` ends the command. It removes
                                                           its output and ends its child processes
     while frames run                   stop_on_signals    the run finishes frames already read
-    once the exit code is decided      ignore_signals     none: the code stays
+    once the exit code is decided      ignore_signals     signals are ignored: the code stays
 
 While frames run, SIGUSR1 makes a live run read its cameras.yaml again (reload_on_signal). At other
 times, such as while a model is loaded, it does nothing.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     Handler = Callable[[int, FrameType | None], None]
 
-# SIGTERM is last, so that all signals are handled as soon as SIGTERM is.
+# SIGTERM is last: once it has a handler, all other signals have one.
 _CODES = {
     signal.SIGHUP: EXIT_HUNG_UP,
     signal.SIGINT: EXIT_INTERRUPTED,

@@ -57,7 +57,7 @@ def span_columns(
 
 @dataclass(frozen=True, slots=True)
 class _SpanBlock:
-    """Rows of one kind of span, or of gaps, in a thread. ``codes``: thread, stage, kind, source."""
+    """Spans of a kind, or gaps, in a thread. ``codes``: numbers of thread, stage, kind, source."""
 
     codes: tuple[int, int, int, int]
     rows: SpanRows | Ring | _Gaps

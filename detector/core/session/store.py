@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 LIST = ".detect-video-session"
 PID = "pid "
 TOKEN = secrets.token_hex(4)  # distinguishes processes with the same number in two containers
-PASSES = "passes"  # folder of the records of `profile`'s passes, NAME.json
+PASSES = "passes"  # folder with a record NAME.json of each pass of `profile`
 ROWS = "detections.jsonl"
 COPIED_BYTES = 1 << 20  # bytes per read when rows are copied
 ROWS_SO_FAR = "detections.partial.jsonl"  # name of the file of rows until the run has ended
@@ -105,7 +105,7 @@ class Session:
             try:
                 # Do not remove this folder at the end, because the user may want the session.
                 place = Path(tempfile.mkdtemp(prefix="detect-video-runs-"))
-            except OSError:  # report the first folder, which the user knows
+            except OSError:  # report the error of the folder that the user knows
                 raise error from reason
         session = cls._create(place / name, new=True)
         session._made_parents = [place]
@@ -365,7 +365,7 @@ def add_to_session(folder: Path, name: str, content: bytes) -> Path:
 
 
 def _list_session_names(folder: Path) -> list[str]:
-    """Return the file names that a session may have; of passes and sources, only existing ones."""
+    """Return the file names that a session may have. Files of passes and sources must exist."""
     more = [
         str(path.relative_to(folder))
         for pattern in (f"{PASSES}/*", "source-*.jsonl")

@@ -34,8 +34,8 @@ SHARPNESS_SIDE, SHARPNESS_HALF = 64, 100.0
 
 @dataclass(slots=True)
 class TrackRecord:
-    """``box``: xyxy in the track's best frame. ``rank``: whether the object is whole, and the
-    product."""
+    """``box``: xyxy in the track's best frame. ``rank``: whether the object is whole, and side x
+    score x sharpness."""
 
     id: int
     class_id: int
@@ -112,7 +112,7 @@ class BestPictures:
         whole = min(box[0], box[1], width - box[2], height - box[3]) > EDGE_PX
         most = math.sqrt(max(0.0, (box[2] - box[0]) * (box[3] - box[1])))
         most *= float(detections.scores[at])
-        if (whole, most) <= (best[0], best[1] * MIN_GAIN):  # sharpness is at most 1
+        if (whole, most) <= (best[0], best[1] * MIN_GAIN):  # no sharpness can help: it is at most 1
             return None
         value = most * _measure_sharpness(cut(image, box))
         if (whole, value) <= (best[0], best[1] * MIN_GAIN):

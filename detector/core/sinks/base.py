@@ -27,8 +27,8 @@ class Sink:
     """
 
     name: ClassVar[str]  # name of the module; also used in --save and in the summary
-    # Suffixes of the output's name. The first is the default; "" or "-labels" means a folder. The
-    # sink writes any -o FILE with one of them that has one dot, such as ".json".
+    # Suffixes of the output's name. The first is the default; "" or "-labels" means a folder. This
+    # sink writes -o FILE if FILE ends in one of them that has a single dot, such as ".json".
     suffixes: ClassVar[tuple[str, ...]]
     # The picture that the sink needs, or "none". "plain": ``see`` gets it in BGR, before boxes are
     # drawn, with the objects of --blur pixelated. "bgr": boxes are drawn into ``frame.image``.

@@ -1,6 +1,6 @@
 """Build ONNX graphs node by node, and compute shapes and MACs of any ONNX graph.
 
-Each node that we build has one output, named like the node: identifiers or digits joined by dots.
+Each node that we build has one output with the node's name: identifiers or digits joined by dots.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 OPSET = 17
-IR_VERSION = 8  # version of opset 17; old runtimes reject newer ones
+IR_VERSION = 8  # belongs to opset 17; old runtimes reject newer versions
 INPUT = "images"
 LIGHT_FLOATS = 4096  # shape inference does not get the values of constants with more elements
-LONGEST_VECTOR = 1 << 20  # elements; the scores of 8,400 boxes and 80 classes are 672,000
+LONGEST_VECTOR = 1 << 20  # in elements; 8,400 boxes have 672,000 scores of 80 classes
 # Operators whose output sizes depend on values of their inputs.
 BY_VALUE = frozenset(
     "ConstantOfShape Expand Tile Range Pad OneHot Resize Upsample Reshape Split".split()
@@ -307,7 +307,7 @@ def is_quantised(model: onnx.ModelProto) -> bool:
 
 
 def tail_nodes(model: onnx.ModelProto) -> set[str]:
-    """Return the nodes after the last multiplying ones (Conv, Gemm, ...). They decode boxes."""
+    """Return the nodes after the last Conv, Gemm or other multiplying node. They decode boxes."""
     needed: set[str] = set()  # tensors that a multiplying node needs
     tail = set()
     for node in reversed(model.graph.node):
@@ -382,7 +382,7 @@ class NodeCost(NamedTuple):
 
 
 def node_costs(model: onnx.ModelProto) -> dict[str, NodeCost]:
-    """Return the cost of each node of fixed shape except conversions, by name or first output."""
+    """Return node (name or first output) -> cost, without conversions and unknown shapes."""
     shapes = tensor_shapes(model)
     costs = {}
     for node in model.graph.node:

@@ -12,8 +12,8 @@ between the types. These stay float32:
   TensorRT for RTX has no bfloat16 kernel; and ``sensitive_nodes``.
 
 ``sensitive_nodes`` are the nodes whose results change most if they are rounded to bfloat16's eight
-bits (docs/quantisation.md, "bf16 and its mismatches"). If an engine converts a graph, it skips
-these nodes:
+bits (docs/quantisation.md, "bf16 and its mismatches"). Engines that convert a graph themselves
+also leave them in float32. They are:
 
 - Thin convolutions (depthwise ones, and the first one) and their activations, which matrix units do
   not speed up.
@@ -80,7 +80,7 @@ def operand_name(tensor: str, ending: str) -> str:
 
 def original_names(model: onnx.ModelProto) -> dict[str, str]:
     """Return renamed node -> its name in the fp32 graph. A node that computes an output got an
-    ending, and the Cast after it got the node's old name. This swaps the two names again."""
+    ending, and the Cast after it got the node's old name. The result undoes both."""
     makers = {output: node.name for node in model.graph.node for output in node.output}
     originals: dict[str, str] = {}
     for node in model.graph.node:
@@ -96,8 +96,8 @@ def original_names(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def sensitive_nodes(model: onnx.ModelProto, kept: Set[str] = frozenset()) -> set[str]:
-    """Return the nodes that stay float32 in bfloat16: ``kept``, thin ones, the stem, and nodes
-    between these."""
+    """Return the nodes that stay float32 in bfloat16: ``kept``, thin convolutions, the stem, and
+    nodes between these."""
     nodes = {*kept, *_thin_nodes(model.graph), *_stem_nodes(model)}
     return nodes | _nodes_between(model.graph, nodes)
 

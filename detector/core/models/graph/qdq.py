@@ -49,7 +49,7 @@ FUSED = ("Relu", "Clip")
 COMPUTING = ("LeakyRelu", "Sigmoid", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool")
 
 PIXELS = (0.0, 255.0)  # the range of the picture, even if the frames do not use all of it
-BIAS_TOP = 2**31 - 2**24  # largest int32 bias, with room for the products that are added
+BIAS_TOP = 2**31 - 2**24  # largest int32 bias; it leaves room for the products added to it
 
 
 # Which nodes can be int8
@@ -250,7 +250,7 @@ def quantised_graph(
 
 def original_names(model: onnx.ModelProto) -> dict[str, str]:
     """Return renamed node -> its name in the fp32 graph. A convolution that computes an output got
-    an ending, and the DQ after it got the old name. This swaps the two names again."""
+    an ending, and the DQ after it got the old name. The result undoes both."""
     names = {node.name for node in model.graph.node}
     originals: dict[str, str] = {}
     for node in model.graph.node:
@@ -468,8 +468,8 @@ def _output_axis(node: onnx.NodeProto) -> int:
 
 
 def _range_sources(wiring: Wiring) -> dict[str, str]:
-    """Return tensor -> the tensor from which its values were moved. Both need the same scale, or
-    values would be rounded twice."""
+    """Return tensor -> the tensor whose values it holds, moved or selected. Both need the same
+    scale, or values would be rounded twice."""
     sources: dict[str, str] = {}
     for node in wiring.graph.node:
         if node.op_type in MOVING and node.name in wiring.able:

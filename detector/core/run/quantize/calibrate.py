@@ -1,4 +1,4 @@
-"""A calibration: the ranges of a network's tensors, and which nodes stay float in int8.
+"""A calibration: the ranges of a network's tensors, and which nodes stay float in its int8 graphs.
 
 One file for a model and an input size serves every batch and every kind of int8, so that all int8
 graphs of the model come from the same measurement. making.py makes the file, and
@@ -57,7 +57,7 @@ class Int8Result:
 class Calibration:
     """The document of a calibration file. ``ranges``: range of each tensor, and of each channel
     that a depthwise convolution reads. ``result``: its keys are kinds of int8 (int8-u8-front only
-    if OpenVINO ran it) and ``FLOAT_IN_BF16``, in packaged files also ``NARROW`` and bf16."""
+    if OpenVINO ran it) and ``FLOAT_IN_BF16``, in packaged files also "bf16" and ``NARROW``."""
 
     source: str
     method: str

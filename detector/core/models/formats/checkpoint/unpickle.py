@@ -108,7 +108,7 @@ def is_of_newer_family(module: str) -> bool:
 
 
 TORCH_LAYERS = ("torch.nn.", "torch._C._nn")  # modules of layers and of their functions
-TASKS = {  # a newer family's model class for another task than detection -> the task
+TASKS = {  # model class of a newer family, for a task other than detection -> that task
     "ClassificationModel": "classify",
     "OBBModel": "obb",
     "PoseModel": "pose",
@@ -116,8 +116,8 @@ TASKS = {  # a newer family's model class for another task than detection -> the
     "YOLOESegModel": "segment",
 }
 
-# Opcodes that torch.save never writes. They load numbered or old-style classes, objects with a text
-# as their id, and buffers that are not in the file.
+# Opcodes that torch.save never writes. They load classes by number, old-style classes, objects
+# whose id is a text, and buffers that are not in the file.
 REFUSED = {"EXT1", "EXT2", "EXT4", "INST", "OBJ", "PERSID", "NEXT_BUFFER", "READONLY_BUFFER"}
 TEXTS = {
     "UNICODE",
@@ -173,7 +173,7 @@ class _Sealed:
 
 
 class StandIn(_Sealed):
-    """Our replacement for a function that the file names. A pickle can only call it."""
+    """Our replacement for a function that the file names. A pickle can call it, not change it."""
 
     __slots__ = ("_call",)
 
@@ -317,7 +317,7 @@ def _quote(name: str) -> str:
 def collect_names(archive: Archive, data: bytes) -> set[tuple[str, str]]:
     """Collect the names that the byte code can load, without running it. Raises ModelError."""
     try:
-        with warnings.catch_warnings(action="error"):  # invalid escapes warn; torch writes none
+        with warnings.catch_warnings(action="error"):  # Python warns of invalid escapes
             return set(_read_names(data))
     except (ValueError, IndexError, UnicodeError, Warning) as exc:  # if this is not a pickle
         reason = " ".join(str(exc).split())[:200]

@@ -24,7 +24,7 @@ MAX_FLOATS = 400_000_000  # floats in all weights: 1.6 GB; the limit of an ONNX 
 
 ALIASES = {"network": "net", "conv": "convolutional", "max": "maxpool", "avg": "avgpool"}
 
-# Keys of AlexeyAB's darknet that affect only training or its printed output.
+# Keys of AlexeyAB's darknet that affect only training or what is printed.
 TRAINING_KEYS = frozenset(
     "assisted_excitation badlabels_rejection_percentage beta_nms cbn cls_normalizer "
     "counters_per_class delta_normalizer dets_for_show dets_for_track dontload dontloadscales "
@@ -93,7 +93,7 @@ class AveragePool(Layer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route(Layer):
-    """Joins its inputs' channels; if there are groups, only group ``group_id`` of each input."""
+    """Joins the channels of its inputs; with ``groups``, only group ``group_id`` of each."""
 
     groups: int
     group_id: int
@@ -260,7 +260,7 @@ def _check_stride(net: CfgSection, stride: int, size: tuple[int, int], flag: str
         if value % stride == 0:
             continue
         nearest = max(stride, round(value / stride) * stride)
-        if flag is not None:  # --size 300 is the longest side, not a height
+        if flag is not None:  # --size 300 is the longest side: do not name a height
             raise ModelError(
                 f"{net.path}: {flag}: both sides must be multiples of {stride}, the network's "
                 f"stride; nearest to {value}: {nearest}"

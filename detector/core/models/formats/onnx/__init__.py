@@ -206,7 +206,7 @@ def _read_output_shapes(path: Path, graph: ForeignGraph) -> list[tuple[int, ...]
 def _count_macs(
     path: Path, foreign: ForeignGraph, graph: onnx.ModelProto, rules: InputRules, notes: list[str]
 ) -> tuple[int, bool]:
-    """Return a picture's MACs, and whether they are an upper bound. If they are, add a note."""
+    """Return the MACs per picture, and whether this is an upper bound. If it is, add a note."""
     from detector.core.models.formats.onnx.most_macs import most_macs
     from detector.core.models.graph.build import count_macs, uncounted
 
@@ -241,7 +241,7 @@ def _set_columns(graph: ForeignGraph, bound: Bound) -> None:
 
 
 def _count_parameters(graph: ForeignGraph) -> int:
-    """Count the values of weights, and of factors and biases per channel."""
+    """Count the values of weights, biases and factors per channel."""
     from math import prod
 
     weights: set[str] = set()
@@ -284,7 +284,7 @@ def _refuse_broken_weights(path: Path, graph: ForeignGraph) -> None:
 
 
 def _scales_fit(graph: ForeignGraph, node: onnx.NodeProto, scales: NDArray[Any]) -> bool:
-    """Return whether scales are positive, and one in total, or one for each channel or block."""
+    """Return whether scales are positive, and there is one in total, per channel or per block."""
     if not (scales > 0).all():
         return False
     shape = graph.shape(node.input[0])

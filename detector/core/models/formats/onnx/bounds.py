@@ -1,7 +1,7 @@
 """Limits for ONNX files, checked before anything is built from them.
 
 A small file may hold a huge model. An empty node takes two bytes in the file and a hundred in
-memory. Local functions that each call the next one twice double the graph each time. So we check:
+memory. If each local function calls the next one twice, each doubles the graph. So we check:
 
 ``measure_bytes``  checks the file's fields, before protobuf builds objects from them
 ``measure_graph``  checks the nodes after inlining, and all names, before onnx reads the model
@@ -152,7 +152,7 @@ def every_graph(model: onnx.ModelProto) -> Iterator[Graph]:
 
 
 def attributes_in(graph: Graph) -> Iterator[onnx.AttributeProto]:
-    """Yield the attributes of a graph's nodes (not of its subgraphs') and a function's defaults."""
+    """Yield the attributes of nodes, except those in subgraphs, and a function's default values."""
     for node in graph.node:
         yield from node.attribute
     if is_function(graph):

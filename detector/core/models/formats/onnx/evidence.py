@@ -44,7 +44,7 @@ DESCRIBE_PIXELS = (
 PAGE = f"{__address__}/blob/main/docs/models.md"
 YOLOS = re.compile(r"yolox|yolov?(5|6|7|8|9|10|11|12|26)(?!\d)|rt[-_]?detr")
 
-# Below this factor (1/255, or 1/58 with a deviation), a graph takes pixels of 0..255, else 0..1.
+# A graph with a smaller factor (1/255, or 1/58 with a deviation) takes 0..255, any other 0..1.
 LARGEST_PIXEL_FACTOR = 0.05
 
 
@@ -106,7 +106,7 @@ class Evidence(OutputShapes):
         return names is None or len(names) == classes or self.forced
 
     def stated_family(self) -> tuple[str | None, str]:
-        """Return the YOLO that the metadata or the file's name states, and which of these did."""
+        """Return the YOLO named in the metadata or the file's name, and in which of the two."""
         for text, where in (
             (self.metadata.description, "from the metadata"),
             (self.graph.name, "from the file's name"),
@@ -123,7 +123,7 @@ class Evidence(OutputShapes):
         return self.metadata.names is not None and self.metadata.stride is not None
 
     def is_yolo(self) -> bool:
-        """Return whether names or metadata show a YOLO. (RTMDet has the same shapes.)"""
+        """Return whether names or metadata show a YOLO. Shapes do not: RTMDet's are the same."""
         return self.stated_family()[0] is not None or self.has_exporter_metadata()
 
     def has_separate_boxes(self) -> bool:

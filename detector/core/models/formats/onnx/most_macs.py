@@ -1,4 +1,4 @@
-"""Bound the multiply-accumulates of a graph in which the picture decides how many rows layers have.
+"""Find an upper bound for the MACs of graphs in which a picture decides how many rows layers have.
 
 The first stage of a two-stage detector finds a number of regions that depends on the picture. The
 operators that count regions have bounds: NonZero returns at most one index per element,

@@ -160,7 +160,7 @@ def _follow_broadcast(walk: _BatchAxes, node: onnx.NodeProto) -> int:
 
 
 def _check_axis(axis: int, used: int, rank: int) -> int:
-    """Return ``axis``, the batch axis. Refuse an operator whose own axis ``used`` is the same."""
+    """Return ``axis``, the batch axis. Refuse an operator that works along it (axis ``used``)."""
     if used % rank == axis:
         raise _UnprovenError("it works along the batch axis")
     return axis
@@ -297,8 +297,8 @@ def _follow_flatten(walk: _BatchAxes, node: onnx.NodeProto) -> int:
 
 
 def _follow_reshape(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    """Find the result's batch axis. The products of sides before and after it must stay the
-    same."""
+    """Find the result's batch axis. The product of the sides before it must stay the same, and so
+    must the product of those after it."""
     axis, source, target = (
         walk.only_axis(node),
         walk.shape(node.input[0]),

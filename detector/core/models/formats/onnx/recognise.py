@@ -5,7 +5,7 @@ The evidence comes, in this order, from
     the user             --describe FILE, --family NAME
     the file's metadata  names, stride and task, as Ultralytics and older YOLOs write them
     tensors' names       those of a family in cfg/families
-    the number of rows   3 or 1 per cell of a YOLO's maps: models/layouts
+    the number of rows   YOLOs have 3 or 1 per cell of their maps (models/layouts)
 
 If the metadata does not prove a layout, a test run of the network may disprove it: scores outside
 0..1, all boxes within one pixel, fractional classes. A file that fits no layout, or several, is
@@ -61,7 +61,7 @@ class Recognition:
 def recognise(
     evidence: Evidence, *, asked: str | None = None, described: Description | None = None
 ) -> Recognition:
-    """Recognise a folded graph. Raises ModelError that shows the outputs and those expected."""
+    """Recognise a folded graph. Raises ModelError, which shows the actual and expected outputs."""
     metadata = evidence.metadata
     if described is not None:
         return _as_described(evidence, described)

@@ -3,7 +3,7 @@
 ``read`` takes these steps in this order:
 
 ``settle_outputs``      makes outputs float32 of fixed shape, with the batch as the first axis
-``simplify_operators``  gives each node one output, and each Slice bounds from 0 to the length
+``simplify_operators``  gives nodes one output, and each Slice bounds between 0 and the length
 ``put_prefix``          makes the input u8 RGB NHWC, and converts it to the network's pixels
 ``rename_all``          names nodes by paths of identifiers, and outputs like their nodes
 """
@@ -51,7 +51,7 @@ RESERVED = frozenset(
     "set_submodule shape_env share_memory state_dict to to_empty to_folder train training type "
     "xpu zero_grad".split()
 )
-# Operator -> number of an input -> the last word of its constant's name.
+# Operator -> index of an input -> last word of the name of the constant that it reads there.
 OPERANDS = {name: {1: "weight", 2: "bias"} for name in ("Conv", "ConvTranspose", "Gemm")}
 
 
@@ -393,7 +393,7 @@ def _swap_channels(graph: ForeignGraph, x: str, axis: int) -> list[onnx.NodeProt
 
 
 def _fold_into_weights(graph: ForeignGraph, start: str, order: list[int], scale: float) -> bool:
-    """Reorder and scale weights of Convs that read the picture. Return False if others read it."""
+    """Reorder and scale weights of Convs that read the picture. Return False if other nodes do."""
     orders = {start: order}
     convolutions: list[tuple[onnx.NodeProto, list[int]]] = []
     for node in graph.nodes:
@@ -417,7 +417,7 @@ def _fold_into_weights(graph: ForeignGraph, start: str, order: list[int], scale:
     for node, channels in convolutions:
         weights = graph.value(node.input[1])
         assert weights is not None
-        # The new input's channel i is channel channels.index(i) of the input in training.
+        # Channel i of the new input is channel channels.index(i) of the training input.
         reordered = weights[:, np.argsort(channels)] * np.float32(scale)
         node.input[1] = graph.constant(node.input[1], reordered.astype(np.float32))
     return True

@@ -44,8 +44,8 @@ class ConvStep(NetStep):
     plain     path, with a bias
     rep       path.rbr_dense, path.rbr_1x1 and, for equal shapes, path.rbr_identity, which inference
               adds up (RepConv)
-    implicit  path, and two vectors (``implicit_names``): one added before the convolution, and one
-              multiplied after it
+    implicit  path, and two vectors (``implicit_names``): one is added to the input of the
+              convolution, and its output is multiplied by the other
     """
 
     form: str
@@ -77,7 +77,7 @@ class ConvStep(NetStep):
 
     @property
     def identity(self) -> bool:
-        """Whether a "rep" has a third branch, which adds the input itself."""
+        """Whether a "rep" convolution has a third branch, which adds the input itself."""
         return (
             self.form == "rep" and self.stride == 1 and self.inputs[0].channels == self.out.channels
         )

@@ -47,7 +47,7 @@ Block = Callable[[ArchitectureBuilder, str, list[Value], BlockSpec], Value]
 
 
 class Entry(NamedTuple):
-    """``scaled``: the first argument is the output's channels, before the width multiple.
+    """``scaled``: the width multiple applies to the first argument, the number of channels.
     ``repeats_inside``: the block repeats only some of its parts."""
 
     block: Block
@@ -74,7 +74,7 @@ def depthwise_conv(
 
 
 def focus(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
-    """Add YOLOv5's first stem: 2x2 pixels to channels, then a block Conv at path.conv."""
+    """Add YOLOv5's first stem: move 2x2 pixels to channels, then add a Conv at path.conv."""
     return conv(builder, f"{path}.conv", [builder.fold_pixels(path, inputs[0])], spec)
 
 
