@@ -123,7 +123,7 @@ class Table:
         return not isinstance(next((one for one in values if one is not None), None), str)
 
 
-# Parts that a wing adds to the HTML report
+# Parts that other packages, such as live, add to the HTML report
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,8 +43,8 @@ class _ThreadClock:
 
 class Booking:
     """Books the engine's CPU time in one run of the loop. ``read`` takes a clock's number and
-    returns its nanoseconds. It raises OSError or OverflowError if the thread has ended or its clock
-    cannot be read."""
+    returns the clock's nanoseconds. It raises OSError or OverflowError if the thread has ended or
+    the clock cannot be read."""
 
     def __init__(self, tasks: Tasks, read: Callable[[int], int] = time.clock_gettime_ns) -> None:
         self._tasks, self._read = tasks, read
