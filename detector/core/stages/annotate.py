@@ -191,8 +191,8 @@ def _choose_colors(detections: Detections) -> NDArray[np.int64]:
 
 
 def annotate(picture: Picture, detections: Detections, style: Style = Style()) -> None:
-    """Draw each box with its label ("person 0.91") into ``picture``, in place: u8 BGR [h, w, 3], or
-    planes of YUV. Objects of ``style.blurred`` are pixelated first. The box with the best score is
+    """Draw each box with its label ("person 0.91") in place, into ``picture`` (u8 BGR [h, w, 3], or
+    planes of YUV). Objects of ``style.blurred`` are pixelated first. The box with the best score is
     drawn last, on top; labels come after all boxes."""
     height, width = size_of(picture)
     if style.blurred:

@@ -168,8 +168,8 @@ class LabelSpace:
     ) -> None:
         self._width, self._height = width, height
         self._cell = max(1, -(-max(width, height) // CELLS))
-        # Each row of cells is an integer with a bit per cell: a place is checked in a few
-        # operations, while an array would need a numpy call.
+        # Each row of cells is an integer with a bit per cell, so that checking a place
+        # takes a few operations. An array would need a numpy call.
         self._taken = [0] * (-(-height // self._cell) + 1)
         self._line = line // 2
         self._boxes: list[Sides] = boxes.tolist()

@@ -42,7 +42,7 @@ class FileBytes:
         return self._pread(max(0, stop - start), start)
 
     def every(self, start: int, step: int) -> Iterator[bytes]:
-        """Yield every ``step``-th byte from ``start`` to the end, many at a time."""
+        """Yield every ``step``-th byte from ``start`` to the end, in large parts."""
         length = READ_BYTES // step * step
         while block := self._pread(length, start):
             yield block[::step]
