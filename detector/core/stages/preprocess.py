@@ -111,7 +111,7 @@ def _resize_in_opencv(image: Image, size: tuple[int, int], nudge: float) -> Imag
 @lru_cache(maxsize=64)
 def _find_nudge(shape: tuple[int, ...], size: tuple[int, int]) -> float:
     """Return a nudge with which pictures of ``shape`` get the same pixels as with more channels,
-    but in a third of the time. Return 0 if there is none.
+    but in a third of the time. Return 0 if none is found.
 
     A nudge may change the weights of a row by 1/2048. We check with a picture of noise, in which
     that changes 1 pixel in 16.
