@@ -35,11 +35,11 @@ class Rounded(float):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column.
+    """A column of a table.
 
-    ``key``: its name in CSV, and the attribute or key of a row that it shows (``agreement.share``
-    is an attribute of an attribute), unless ``value`` reads something else from the row. ``title``:
-    its heading; the key if empty. ``form``: a Python format for its numbers; if empty, ``plain``
+    ``key``: its name in CSV. Unless there is a ``value``, which reads a row, the column shows this
+    attribute or key of a row (``agreement.share`` is an attribute of an attribute). ``title``: its
+    heading; the key if empty. ``form``: a Python format for its numbers; if empty, ``plain``
     formats them. ``unit``: the unit of its numbers. ``out``: narrow terminals omit columns in this
     order, 1 first; a column with 0 always stays. ``right``: alignment; None aligns text left and
     numbers right. ``whole``: its cells are not wrapped. ``longest``: a terminal shortens longer
@@ -123,7 +123,7 @@ class Table:
         return not isinstance(next((one for one in values if one is not None), None), str)
 
 
-# Parts that a wing adds to the HTML report
+# Parts that other packages, such as live, add to the HTML report
 
 
 @dataclass(frozen=True, slots=True)

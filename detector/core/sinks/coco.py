@@ -203,8 +203,8 @@ class CocoSink(RowsSink):
         return super().abort()
 
     def _count_fitting(self, space: int) -> int:
-        """Return how many frames fit into ``space`` bytes with their list of images. All fit if
-        the disk has room for the list."""
+        """Return how many frames to keep, so that they and their list of images need at most
+        ``space`` bytes. Keep all frames if the disk has room for the list."""
         assert self._partial is not None
         try:
             disk = os.fstatvfs(self._partial.fd)

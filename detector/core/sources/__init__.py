@@ -132,8 +132,8 @@ def open(
 
 def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
     """Return the sources of a command line. Pictures named one by one form one source, and so do
-    the pictures of a folder or pattern. ``skip`` tells which of a folder's videos to omit, and
-    which specs are outputs of an earlier run, which a shell lists if ``*.mp4`` is typed again."""
+    the pictures of a folder or pattern. ``skip`` returns whether to omit a folder's video. It
+    also helps find outputs of an earlier run, which a shell lists if ``*.mp4`` is typed again."""
     from detector.core.sources._contents import PICTURE, kind_of
 
     earlier: set[str] = set()

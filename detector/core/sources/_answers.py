@@ -59,7 +59,7 @@ class WebKind:
     error: str = ""
 
 
-# ``ffmpeg -listen 1`` sends only these headers. It serves one client, and exits after that client.
+# ``ffmpeg -listen 1`` sends only these headers. It serves one client, and then exits.
 _LISTEN_HEADERS = frozenset(("content-type", "transfer-encoding"))
 _open: dict[str, Answer] = {}
 _known: dict[str, tuple[float, WebKind]] = {}

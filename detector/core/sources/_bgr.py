@@ -27,7 +27,7 @@ BT601, BT2020, BT2020_CONSTANT = 5, 9, 10
 FORMATS = ("yuv420p", "yuvj420p")
 _DEEP_GREY = re.compile(r"(?:gray|ya)f?(?:9|\d\d)(?:le|be)")
 LIMITED, FULL = 1, 2  # FFmpeg's AVCOL_RANGE; limited: 16 is black, 235 white
-# Weights of red and blue in the luma, by matrix number. Like swscale, treat number 2 as BT.601.
+# Matrix number -> weights of red and blue in luma. Like swscale, 2 (unspecified) means BT.601.
 LUMA = {1: (0.2126, 0.0722), 2: (0.299, 0.114), 5: (0.299, 0.114), 6: (0.299, 0.114)}
 
 
@@ -81,7 +81,7 @@ def _to_bgr_as_x86(planes: list[NDArray[np.uint8]], colours: Colours) -> Image:
 
 @lru_cache(maxsize=16)
 def _compute_products(colours: Colours) -> tuple[NDArray[np.int16], ...]:
-    """Return tables of what Y adds to each channel, V to red, U and V to green, and U to blue."""
+    """Return five tables: what Y adds to all channels, V to red, U and V to green, U to blue."""
     factors = np.rint(yuv_to_rgb(colours).astype(float) * 8192).astype(int)
     levels, black = np.arange(256), 0 if colours.full_range else 16
     pairs = (factors[0, 0], black), *((factors[at], 128) for at in ((0, 2), (1, 1), (1, 2), (2, 1)))
@@ -113,7 +113,7 @@ def pixels_of(plane: Any) -> NDArray[np.uint8]:
 
 
 def nearest_matrix(picture: Any) -> int | None:
-    """Return the matrix to use if swscale refuses the picture's own; None if it accepts that."""
+    """Return a matrix to replace the picture's; None if swscale accepts the picture's own."""
     if picture.colorspace in MATRICES or picture.format.is_rgb:
         return None
     return BT2020 if picture.colorspace == BT2020_CONSTANT else BT601

@@ -1,8 +1,8 @@
 """Convert pictures with more than 8 bits per sample, as from thermal or scientific cameras.
 
-The range in use is mapped to 0..255 (``_grey.py``). For integers, it is the range of the bits that
-the largest sample needs. For floats, it is 0..1 or that of a likely depth. For low-contrast grey,
-it goes from the lowest to the highest sample.
+The range that the samples use is mapped to 0..255 (``_grey.py``). For integers, this range is
+0..2^n - 1, with the likely depth n (10 bits, 12 bits, ...). For floats, it is 0..1 or 0..2^n - 1.
+For low-contrast grey, it goes from the lowest to the highest sample.
 """
 
 from __future__ import annotations

@@ -20,13 +20,13 @@ from detector.core.types import Image
 Samples = NDArray[Any]
 DEPTHS = (8, 10, 12, 14, 16, 24, 32)  # bits per sample of cameras and of integer types
 OVERSHOOT = 2.0  # floats of 0..1 may reach this value after sharpening or enlarging
-# Grey that uses a smaller share of its range is stretched. NARROW_GUESSED: for a guessed depth.
+# Grey that uses a smaller share of its range is stretched. NARROW_GUESSED: if its depth is a guess.
 NARROW, NARROW_GUESSED = 0.1, 0.25
 NOISE = 7  # levels; grey with no more contrast is not stretched
 OUTLIERS = 0.001  # share of the samples at either end that may be dead or hot pixels
-BEYOND = 1 / 16  # samples beyond the range by at most this share of it are not outliers
+BEYOND = 1 / 16  # samples this close to the range, as a share of it, are not outliers
 SAMPLED = 1 << 18  # samples of a picture used to find outliers
-FOLLOW_SHARE = 0.05  # each picture moves a camera's range this share of the way to its own
+FOLLOW_SHARE = 0.05  # share of the way that a picture moves a camera's range to its own
 
 
 def choose_range(samples: Samples, capacity: int, setting: str | GreyRange) -> GreyRange | None:

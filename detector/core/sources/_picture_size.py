@@ -15,8 +15,8 @@ from detector.core.errors.machine import too_much
 from detector.core.sources._tiff import COMPRESSION, HEIGHT, STARTS, WIDTH, read_tiff
 
 MOST_PIXELS = 1 << 28  # 16384x16384, 0.8 GB as BGR; also the largest WebP
-# Bytes of memory per pixel while decoding, measured with OpenCV 5.0: 9 for a progressive 4:4:4 JPEG
-# (6 for coefficients, 3 for BGR), 6 to 7 for others; plus 3 for another picture in flight.
+# Bytes of memory per pixel, measured with OpenCV 5.0: decoding a progressive 4:4:4 JPEG takes 9 (6
+# for coefficients, 3 for BGR), others 6 to 7. A second picture in memory takes 3 more.
 PIXEL_BYTES = 12
 PNG = b"\x89PNG\r\n\x1a\n"
 Size = tuple[int, int]  # width, height

@@ -1,7 +1,7 @@
 """Standard input as a file that can be read once, from its first byte to its last.
 
-Bytes are kept until the second frame is requested. The input can be opened again from its first
-byte until then. A pipe may stay silent for ever, so every wait checks ``stopped``.
+Until the second frame is requested, all bytes are kept, so that the input can be opened again. A
+pipe may stay silent for ever, so every wait checks ``stopped``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class StandardInput:
         self.size = 0
         self._descriptor = descriptor
         self._digest = hashlib.sha256()
-        self._kept = bytearray()  # all bytes so far, until ``forget``
+        self._kept = bytearray()  # all bytes received before ``forget``
         self._at = 0  # position in the kept bytes
         self._keeps = True
         self._ended = False

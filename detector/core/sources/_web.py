@@ -162,8 +162,8 @@ class WebFile:
         return data
 
     def _receive(self, position: int, length: int) -> bytes:
-        """Return some bytes from ``position``. Make a new request if the open response is past it
-        or far before it."""
+        """Return some bytes from ``position``. Make a new request if the open response has passed
+        it or is far before it."""
         answer = self._answer
         if answer is None or not 0 <= position - self._received_to <= MOST_SKIPPED:
             answer = self._request_again(position)
@@ -302,8 +302,8 @@ class WebObject(RangedObject):
         super().close()
 
 
-# In ``keep_open``, the last object stays open: a run opens a source for its size, and again to read
-# it.
+# Inside ``keep_open``, the last object stays open, since a run opens a source twice: for its size,
+# and to read it.
 _lock = threading.Lock()
 _keepers = 0  # number of active ``keep_open`` blocks
 _kept: WebObject | None = None

@@ -155,7 +155,7 @@ def lay_out(width: int, height: int, detections: Detections, style: Style) -> Dr
         places.take(0, top, remark.width, remark.height)
         layout.labels.append(PlacedLabel(None, style.remark, "", YELLOW, scale, remark, 0, top))
     if labelled:
-        # Text that changed its size with each added box would flicker and miss the cache.
+        # If each added box changed the text's size, text would flicker and miss the cache.
         crowded = 1.0 if len(boxes) <= FEW else 0.87 if len(boxes) <= 24 else 0.75
         scale = round(max(0.36, scale * crowded), 3)
         unlabelled = _place_labels(layout, places, detections, scale, style)
@@ -168,7 +168,7 @@ def _mean_side(width: int, height: int) -> float:
 
 
 def _text_scale(width: int, height: int, style: Style) -> float:
-    """Return the scale. At 1280x720 it is 0.64: capitals have 9 pixels in OpenCV 5, 13 in 4."""
+    """Return the scale. At 1280x720 it is 0.64: capitals are 9 pixels high (OpenCV 4: 13)."""
     return round(max(0.4, _mean_side(width, height) / 1500) * style.font_scale, 3)
 
 
@@ -191,8 +191,8 @@ def _choose_colors(detections: Detections) -> NDArray[np.int64]:
 
 
 def annotate(picture: Picture, detections: Detections, style: Style = Style()) -> None:
-    """Draw each box with its label ("person 0.91") into ``picture``, in place: u8 BGR [h, w, 3], or
-    planes of YUV. Objects of ``style.blurred`` are pixelated first. The box with the best score is
+    """Draw each box with its label ("person 0.91") in place, into ``picture`` (u8 BGR [h, w, 3], or
+    planes of YUV). Objects of ``style.blurred`` are pixelated first. The box with the best score is
     drawn last, on top; labels come after all boxes."""
     height, width = size_of(picture)
     if style.blurred:
@@ -264,7 +264,7 @@ def dashes(box: Sequence[int], line: int) -> list[Rect]:
     """Return the outline of a box in dashes, as wide as other outlines. Each side begins and ends
     with a dash. The dashes may exceed the picture."""
     (x1, y1), (right, bottom) = _corners_of(box)
-    before, after = line // 2, line // 2 + 1  # as cv2 draws an outline around its pixels
+    before, after = line // 2, line // 2 + 1  # as far as cv2's outlines extend
     across = list(_split_side(x1 - before, right + after, line))
     down = list(_split_side(y1 - before, bottom + after, line))
     rows = [(a, y - before, b, y + after) for y in (y1, bottom) for a, b in across]

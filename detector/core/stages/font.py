@@ -38,7 +38,7 @@ class Text(NamedTuple):
 
 
 class Font:
-    """A font in memory; letters that it lacks are drawn in Pillow's own (Latin). Raises OSError if
+    """A font in memory; letters that it lacks come from Pillow's own (Latin). Raises OSError if
     ``data`` is not a scalable font (TTF, OTF, TTC)."""
 
     def __init__(self, data: bytes) -> None:
@@ -53,7 +53,7 @@ class Font:
         self._draw = lru_cache(maxsize=1024)(_Face.draw)
 
     def can_write(self, text: str) -> bool:
-        """Return whether the font has and can draw every letter."""
+        """Return whether the font has every letter and can draw it."""
         if not all(char.isspace() or self._find_face(char) for char in text):
             return False
         try:
@@ -63,8 +63,8 @@ class Font:
         return True
 
     def write(self, texts: tuple[str, ...], scale: float) -> list[Text]:
-        """Draw these texts in runs of one font each. Return the runs from left to right. Raises
-        UsageError."""
+        """Split these texts into runs of one font, and draw each. Return them from left to right.
+        Raises UsageError."""
         size = max(SMALLEST, round(EM * scale))
         gap = Text(np.empty((0, 0), np.uint8), 0, 0, round(size * 0.28))
         runs: list[Text] = []
@@ -84,7 +84,7 @@ class Font:
         return next((face for face in self._faces if face.has(char)), None)
 
     def _split_runs(self, text: str) -> list[tuple[_Face, str]]:
-        """Split text by face. Marks stay with their letter, spaces with the letter before them."""
+        """Split text by font. A mark stays with its letter, a space with the letter before it."""
         runs: list[tuple[_Face, str]] = []
         for char in text:
             if char.isspace() and not self._find_face(char):

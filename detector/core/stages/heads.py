@@ -8,8 +8,8 @@ function of the outputs of one picture (float32) and a confidence threshold, and
 candidates that reach it: boxes xyxy in network pixels, not clipped. NaN counts as below any
 threshold. Results share no memory with the outputs.
 
-``LAYOUT_dense`` is the slow, plain version for comparisons: every row, [1, N, 5 + C] float32
-of cx, cy, w, h in network pixels, objectness and class probabilities.
+``LAYOUT_dense`` is the slow, plain version for comparisons. It returns every row, as [1, N, 5 + C]
+float32: cx, cy, w, h in network pixels, objectness, class probabilities.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def sigmoid(x: Floats) -> Floats:
 
 
 def logit(p: float) -> float:
-    """Return the logit of p minus a margin, for a fast filter before the exact comparison."""
+    """Return a little less than the logit of p, for a fast filter before the exact comparison."""
     if not 0 < p < 1:
         return -np.inf if p <= 0 else 15.0
     return float(np.log(p / (1 - p))) - 1e-3
@@ -67,8 +67,8 @@ Indices = NDArray[np.intp]
 
 
 def no_candidates() -> Candidates:
-    """Return boxes [0, 4], scores [0], class ids [0]. Heads return early with them, since a numpy
-    call on an empty array also takes a microsecond, and cameras often see nothing."""
+    """Return boxes [0, 4], scores [0], class ids [0]. Heads return these early, since a numpy call
+    on an empty array also takes a microsecond, and cameras often see nothing."""
     return Candidates(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int64))
 
 
@@ -202,8 +202,8 @@ def darknet_yolo_dense(outputs: list[Floats], layers: Sequence[YoloLayer]) -> Fl
 
 @lru_cache(64)
 def _darknet_table(layers: tuple[YoloLayer, ...], sizes: Sizes) -> Floats:
-    """Return [N, 8] for every cell: column and row, anchor's width and height, width and height of
-    the cell, scale_x_y, and what the scale adds on each side."""
+    """Return [N, 8], a row for each anchor of each cell: column and row of the cell, width and
+    height of the anchor, width and height of the cell, scale_x_y, (scale_x_y - 1) / 2."""
     rows = []
     for layer, (height, width) in zip(layers, sizes, strict=True):
         y, x, a = np.indices((height, width, len(layer.anchors))).reshape(3, -1)

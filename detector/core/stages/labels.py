@@ -25,7 +25,7 @@ FONT = cv2.FONT_HERSHEY_SIMPLEX
 FONT_HEIGHT = 21.0  # pixels of a capital at scale 1.0 with OpenCV 4; with OpenCV 5, 14
 MANY_SCRIPTS = int(cv2.__version__.split(".")[0]) >= 5  # OpenCV 4 has only ASCII
 
-# A label may hide this share of the objects below it, added up over all boxes that it touches.
+# A label may hide parts of other objects. The hidden shares of these add up to at most this.
 HIDDEN_SHARE = 0.08
 # A label that hides a larger share of people's heads, in total, moves to a place that hides less.
 HEAD_SHARE = 0.04
@@ -81,7 +81,7 @@ def _write_in_opencv(text: str, scale: float, pad: int) -> NDArray[np.uint8]:
 
 def _write_in_font(font: Font, text: str, score: str, scale: float, pad: int) -> NDArray[np.uint8]:
     runs = font.write(tuple(part for part in (text, score) if part), scale)
-    # All labels have room for a digit, so that most have the same height.
+    # Every label has room for a digit, so that most labels have the same height.
     inked = [font.height(scale), *(run for run in runs if run.coverage.size)]
     top = min(run.top for run in inked)
     height = max(run.top + len(run.coverage) for run in inked) - top
@@ -168,8 +168,8 @@ class LabelSpace:
     ) -> None:
         self._width, self._height = width, height
         self._cell = max(1, -(-max(width, height) // CELLS))
-        # Each row of cells is an integer with a bit per cell: a place is checked in a few
-        # operations, while an array would need a numpy call.
+        # Each row of cells is an integer with a bit per cell, so that checking a place
+        # takes a few operations. An array would need a numpy call.
         self._taken = [0] * (-(-height // self._cell) + 1)
         self._line = line // 2
         self._boxes: list[Sides] = boxes.tolist()
@@ -283,8 +283,8 @@ def _sum_hidden(
 def _sum_all_hidden(
     objects: Sequence[Weighed], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """Return what each label hides at each of the PLACES, [n, 9]. ``starts``: its possible left
-    edges and tops, [n, 2, 4]; ``ends``: the opposite edges."""
+    """Return [n, 9]: the shares of objects that each label hides at each of the PLACES, added up.
+    ``starts``: a label's possible left edges and tops, [n, 2, 4]; ``ends``: the opposite edges."""
     hidden = np.zeros((len(starts), 4, 4), np.float32)
     x1, y1, x2, y2, per_area = np.array(objects, np.float32).reshape(-1, 5).T
     firsts, lasts = np.stack([x1, y1])[:, None], np.stack([x2, y2])[:, None]

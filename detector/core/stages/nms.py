@@ -11,7 +11,7 @@ from detector.core.stages.heads import Floats, xyxy
 from detector.core.types import Candidates, Detections
 
 # Candidates are taken in blocks of this size, best first. Each is compared with those in its block
-# and with those kept before, not with all others. 256 x 256 float32 fits in a core's L2 cache.
+# and with survivors of earlier blocks, not with all. 256 x 256 float32 fits in a core's L2 cache.
 BLOCK = 256
 
 

@@ -174,8 +174,8 @@ def pixelate_planes(planes: Planes, area: Rect, few: tuple[int, int]) -> None:
 
 @lru_cache(maxsize=512)
 def _halve(label: Label, odd_x: int, odd_y: int) -> NDArray[np.uint8]:
-    """Return a label's coverage for each 2x2 pixels, from the even pixel at or before its corner.
-    ``odd_x`` and ``odd_y``: 1 if its position is odd."""
+    """Return a label's coverage of blocks of 2x2 pixels, which begin at even pixels. ``odd_x`` and
+    ``odd_y``: 1 if the label begins at an odd pixel, in the middle of a block."""
     # Extend the label's border, which has one colour, to whole 2x2 blocks.
     right, bottom = (label.width + odd_x) % 2, (label.height + odd_y) % 2
     sides = odd_y, bottom, odd_x, right
@@ -192,5 +192,5 @@ def _blend_planes(fill: Color, ink: Color, colours: Colours) -> NDArray[np.uint8
 
 
 def _reach(line: int) -> int:
-    """Return how many pixels a cv2 line extends to either side: it draws 2 as 3, and 3 as 5."""
+    """Return how many pixels a cv2 line extends to either side. cv2 draws width 2 as 3, 3 as 5."""
     return 0 if line == 1 else (line + 1) // 2

@@ -22,12 +22,12 @@ from detector.core.types import (
 )
 
 # ``input_of_shape`` may exceed the model's own area by 5%. Inference time grows with the area, so
-# no shape should cost noticeably more than another. At 416x256 these 5% give 4:3 its exact shape of
-# 384x288 (3.8% more), and keep 16:9 unchanged (448x256 has 7.7% more).
+# no shape should cost noticeably more than another. With a model of 416x256, 4:3 gets its exact
+# shape, 384x288 (3.8% more area), and 16:9 keeps 416x256 (448x256 has 7.7% more).
 MOST_AREA = (21, 20)
-# Without this limit, a picture of 100:1 would get an input of one cell, too small for an object.
+# Without this limit, a picture of 100:1 would get an input one cell high, too low for an object.
 LEAST_CELLS = 3
-# KleidiCV leaves scaling to OpenCV if the scale misses the size by over 1e-7 pixels (cv2 5.0).
+# KleidiCV leaves scaling to OpenCV if the scaled size is off by over 1e-7 pixels (cv2 5.0).
 NUDGES = (2e-7, -2e-7, 3e-7, -3e-7)
 
 
@@ -110,11 +110,11 @@ def _resize_in_opencv(image: Image, size: tuple[int, int], nudge: float) -> Imag
 
 @lru_cache(maxsize=64)
 def _find_nudge(shape: tuple[int, ...], size: tuple[int, int]) -> float:
-    """Return a nudge with which pictures of ``shape`` get the same pixels as with more channels, in
-    a third of the time; 0 if none has this effect.
+    """Return a nudge with which pictures of ``shape`` get the same pixels as with more channels,
+    but in a third of the time. Return 0 if none is found.
 
-    A nudge may change the weights of a row by 1/2048. In a picture of noise, that changes 1 pixel
-    in 16.
+    A nudge may change the weights of a row by 1/2048. We check with a picture of noise, in which
+    that changes 1 pixel in 16.
     """
     if size[0] < 256:
         return 0
@@ -177,8 +177,8 @@ def input_of_shape(
     own: tuple[int, int], stride: int, source_width: int, source_height: int
 ) -> tuple[int, int]:
     """Return (height, width) of the input that gives a letterboxed picture the most pixels, at
-    about the area of ``own`` (height, width). Sides are multiples of ``stride``, at least
-    ``LEAST_CELLS`` of them; of equally good inputs, the smallest wins. For "centre" geometry."""
+    about the area of ``own`` (height, width). Each side is a multiple of ``stride``, at least
+    ``LEAST_CELLS`` times it. The smallest of equally good inputs wins. For "centre" geometry."""
     most = own[0] * own[1] * MOST_AREA[0] // MOST_AREA[1]
     least = LEAST_CELLS * stride
     sizes = (

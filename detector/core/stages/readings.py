@@ -11,8 +11,8 @@ Each takes the outputs of one picture (float32, a leading axis of 1) and a confi
 returns the candidates that reach it: boxes xyxy in network pixels, not clipped. NaN counts as below
 any threshold. Results share no memory with the outputs.
 
-``rows_dense`` and ``list_dense`` are the slow, plain versions for comparisons: every row,
-[1, N, 5 + C] float32 of cx, cy, w, h in network pixels, objectness and class probabilities.
+``rows_dense`` and ``list_dense`` are the slow, plain versions for comparisons. They return every
+row, as [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class probabilities.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Rows that belong to the cells of maps, in order of ``strides``, then y, x. Their box columns
-    are, by ``kind``:
+    """Rows that belong to the cells of maps, in order of ``strides``, then y, x. ``kind`` says what
+    their box columns mean:
 
     "offsets"    x and y from the cell's point, and logarithms of width and height, in cells (YOLOX)
     "linear"     the same, but with width and height instead of their logarithms (BlazeFace)
@@ -64,8 +64,8 @@ class Cells:
                  focal loss, arXiv 2006.04388)
 
     ``centre``: position of a cell's point inside the cell, 0 to 1. ``anchors``: consecutive rows
-    per cell. ``sizes``: instead of ``anchors``, the priors of a cell of each stride (SSD), in
-    pixels: one side if square, or width and height. Offsets are then in units of priors, not of
+    per cell. ``sizes``: replaces ``anchors`` by the priors (SSD) of a cell of each stride, in
+    pixels: one side of a square, or width and height. Offsets are then in units of priors, not of
     cells. ``variances``: factors on x and y, and on width and height.
     """
 

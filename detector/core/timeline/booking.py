@@ -3,12 +3,12 @@
 The kernel counts CPU time per thread, but does not know which request a thread works for. So we
 read the clocks of all of the engine's threads whenever an inference begins or ends:
 
-- A pool that one worker made (OpenMP makes one for each calling thread, and its threads keep the
-  name of their creator) works for that worker's inference alone.
+- OpenMP makes a pool for each worker that calls it, and the pool's threads keep that worker's name.
+  Their time is booked to that worker's inferences alone.
 - Time that other threads used since the last reading is split equally between the inferences in
   flight.
-- Threads still spin after an inference. If no inference is in flight, the last one gets
-  the time that they spin.
+- Threads spin for a while after an inference. If no inference is in flight, this time is booked to
+  the last one.
 
 So the sum over all inferences equals the threads' CPU time, for any number of requests.
 """
@@ -43,8 +43,8 @@ class _ThreadClock:
 
 class Booking:
     """Books the engine's CPU time in one run of the loop. ``read`` takes a clock's number and
-    returns its nanoseconds. It raises OSError or OverflowError if the thread has ended or its clock
-    cannot be read."""
+    returns the clock's nanoseconds. It raises OSError or OverflowError if the thread has ended or
+    the clock cannot be read."""
 
     def __init__(self, tasks: Tasks, read: Callable[[int], int] = time.clock_gettime_ns) -> None:
         self._tasks, self._read = tasks, read

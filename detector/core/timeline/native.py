@@ -150,7 +150,7 @@ class Burnt:
 
 
 class _ByStage(dict[str, dict[int, str]]):
-    """The threads of each stage. ``make`` returns those of a stage that is missing."""
+    """The threads of each stage. If a stage is missing, ``make`` returns its threads."""
 
     def __init__(self, make: Callable[[str], dict[int, str]]) -> None:
         self._make = make
@@ -170,7 +170,7 @@ class Natives:
     ) -> None:
         self._ids, self._times, self._names = ids, times, names
         self._lock = threading.Lock()
-        # thread -> stage that may have created it -> whether it has the name of the stage's thread
+        # thread -> stage that may have created it -> whether it has the name of that stage's thread
         self._claims: dict[int, dict[str, bool]] = {}
         self._creators: dict[int, str] = {}  # thread -> the name inherited from its creator
         self._tasks = _ByStage(self._list_threads)  # cleared when a claim changes

@@ -33,8 +33,8 @@ CAPITAL = 16.5 if MANY_SCRIPTS else FONT_HEIGHT
 # ASS's Fontsize is ascent plus descent: 1.2 em in most fonts, with capitals of 0.72 em.
 CAPITAL_OF_EM = 0.72
 PER_CAPITAL = 1.2 / CAPITAL_OF_EM
-BELOW = 0.34  # space below the baseline in Fontsizes, more than any descent
-ROW = 1.3  # minimum distance between baselines in one line, in Fontsizes
+BELOW = 0.34  # space below the baseline, in Fontsizes; no font has a larger descent
+ROW = 1.3  # least distance between the baselines of labels in one line, in Fontsizes
 BOXES, LABELS = "Boxes", "Labels"  # names of the styles
 LONGEST_NAME = 200  # characters of a class name
 
@@ -162,7 +162,7 @@ def _format_color(bgr: Color) -> str:
 
 
 def label_texts(layout: DrawnLayout, detections: Detections, per_scale: float) -> Iterator[str]:
-    """Yield lines of labels whose rows do not overlap. ``per_scale``: Fontsize at scale 1.0."""
+    """Yield lines of labels that are below each other. ``per_scale``: Fontsize at scale 1.0."""
     row_height = ROW * per_scale * max((placed.scale for placed in layout.labels), default=0)
     lines: list[list[tuple[int, PlacedLabel]]] = []
     for base, placed in sorted(
@@ -180,7 +180,7 @@ def label_texts(layout: DrawnLayout, detections: Detections, per_scale: float) -
 
 
 def font_size(font: Font | None) -> float:
-    """Return the Fontsize at scale 1.0 whose letters are as high as those of drawn labels."""
+    """Return the Fontsize that makes letters as high as in labels drawn at scale 1.0."""
     if font is None:
         return CAPITAL * PER_CAPITAL
     from detector.core.stages.font import EM

@@ -27,7 +27,7 @@ from detector.core.sinks._about import (
 
 MOST_STREAMS = 64  # limit on streams that appear while a file is read
 REFUSED = (av.FFmpegError, OSError, ValueError)  # raised by PyAV for a stream it cannot copy
-# Video packets before the first stated dts get dts from -BEFORE_S on, below all stated ones.
+# If the first video packets state no dts, they get dts from -BEFORE_S on, below all stated ones.
 BEFORE_S = 10
 REORDERED_S = 2  # longest time between storing and showing a picture
 # How long the muxer waits for streams with rare packets, such as subtitles.
@@ -50,7 +50,7 @@ class Scan(NamedTuple):
 
 
 def to_ms(ticks: int, base: Fraction) -> int:
-    """Convert a time of 0 or more like the muxer, which rounds halves up."""
+    """Convert a time of 0 or more to ms. Like the muxer, round halves up."""
     # We compute with integers, since a Fraction takes microseconds, and this runs for every frame.
     per_second = base.denominator
     return (2000 * ticks * base.numerator + per_second) // (2 * per_second)
@@ -213,8 +213,8 @@ class PacketCopier:
         shift: int,
         packets: Iterator[Any],
     ) -> None:
-        """``streams``: those of ``output``, by their index in the source. ``shift``: subtracted
-        from all times, in ticks of the video's time base."""
+        """``streams``: index in the source -> stream of ``output``. ``shift``: subtracted from all
+        times, in ticks of the video's time base."""
         self.copied = 0  # packets of the video
         self.refused = 0  # packets of the video that the muxer refused as damaged
         self.ended = False
@@ -300,7 +300,7 @@ class PacketCopier:
 
 
 def _estimate_dts(packet: Any) -> int:
-    """Return the dts. If it is missing, return a time that cannot be later."""
+    """Return the dts, or if it is missing, a lower bound of it."""
     if packet.dts is not None:
         return int(packet.dts)
     return int(packet.pts - REORDERED_S / packet.time_base)

@@ -15,8 +15,8 @@ from detector.core.types import BACK_S
 
 _NAMES = {"audio": "audio", "subtitle": "subtitle track", "data": "data track"}
 DEFAULT_RATE = 48000  # samples/s, used if the encoder does not support the source's rate
-LONGEST_SLIP_S = Fraction(1, 50)  # tolerated offset of sound without stamps
-SILENCE_S = 1  # length of a block of silence
+LONGEST_SLIP_S = Fraction(1, 50)  # where sound has no stamps, longer gaps get silence
+SILENCE_S = 1  # longest block of silence
 NEVER = Fraction(-(10**9)), Fraction(0)
 
 
@@ -25,7 +25,7 @@ class CarriedTrack:
 
     All times are exact fractions of a second on the source's clock. A damaged track ends early or
     has a gap, and ``notes`` say so. With ``preroll``, a packet that spans ``start`` or ends there
-    is kept, too, with a negative stamp, which MP4 hides with an edit list.
+    is kept, too. Its stamp is negative, and MP4 hides it with an edit list.
     """
 
     def __init__(
@@ -42,12 +42,12 @@ class CarriedTrack:
         ``BROKEN`` if the track cannot be decoded or encoded; ``output`` then gets no stream."""
         self.refused = 0  # packets refused by the decoder or the muxer
         self._ended = ""  # why the track ends before the frames do
-        self._held: Any = None  # packet or decoded frame that begins after the video frames so far
+        self._held: Any = None  # next packet or decoded frame; it begins after the video so far
         self._last_pts: int | None = None
         self._rewinds = 0  # how often the clock was set back before ``_held``
         self._left_s = Fraction(0)  # time of the last packet before the clock was set back
-        # Key: number of rewinds. Value: the end of the frames up to the next rewind, and how much
-        # earlier these frames are written.
+        # Number of rewinds -> the time at which the frames after that rewind end so far, and the
+        # seconds by which they are written earlier.
         self._positions: dict[int, tuple[Fraction, Fraction]] = {}
         self._rules = rules
         self._filled_s = Fraction(0)  # end of the output so far, if gaps are filled

@@ -71,14 +71,14 @@ class VideoFile:
         self.colours: Colours | None = None  # None if the source's pictures are BGR
         self._container: Any = None
         self._noted_tags = False
-        self._rewinds = self._behind = 0  # both of the last frame
+        self._rewinds = self._behind = 0  # the last frame's ``rewinds`` and ``behind``
         self._stream: Any = None
         self._tracks: CarriedTracks | None = None
 
     # ---- Methods that a format may override
 
     def choose_time_base(self, own: Fraction) -> Fraction:
-        """Return the seconds per tick of the written stamps. ``own``: those of the source."""
+        """Return the time base of the written stamps. ``own``: the source's time base."""
         return own
 
     def make_stamps(self, longest_gap_s: float) -> Stamps:
@@ -94,7 +94,7 @@ class VideoFile:
         raise NotImplementedError
 
     def omits(self, ticks: int) -> bool:
-        """Return whether to omit a frame because this time is too soon after the last frame."""
+        """Return whether to omit a frame at this time, since it is too soon after the last one."""
         return False
 
     def add(self, frame: Frame, joined: bool = False) -> None:

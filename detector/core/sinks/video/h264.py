@@ -24,8 +24,8 @@ from detector.core.types import Frame, Planes
 
 # Numbers of ITU-T H.273 (matrix smpte170m; primaries, transfer bt709) and FFmpeg (AVCOL_RANGE).
 BT601, BT709, LIMITED, FULL = 6, 1, 1, 2
-# MP4 stores the time between two frames, and the offset from dts to pts, in 31 bits. Its muxer
-# doubles the ticks per second of a time base until there are at least this many.
+# MP4 stores the time between two frames, and the offset from dts to pts, in 31 bits. FFmpeg's muxer
+# doubles the number of ticks per second until it is at least this.
 MP4_TICKS_PER_S = 10_000
 # If pauses may be longer than this, we use no B-frames: their offsets would span several pauses.
 SPARSE_S = 7 * 24 * 3600
@@ -51,7 +51,7 @@ QUALITIES = {
 }
 CRF = "23"  # the crf used with --preset
 TIME_BASES = {"mpegts": Fraction(1, 90_000), "flv": Fraction(1, 1000)}  # the only ones allowed
-# FFmpeg does not recognize some files of fewer packets as MPEG-TS.
+# FFmpeg may not recognize MPEG-TS in a file of fewer packets, so null packets are appended.
 TS_MIN_PACKETS, TS_NULL = 32, b"\x47\x1f\xff\x10" + b"\xff" * 184
 SOUNDS = {"mov": COPIED_IN_MOV, "mpegts": COPIED_IN_TS, "flv": COPIED_IN_FLV}
 SUBTITLES = {

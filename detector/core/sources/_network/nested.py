@@ -5,9 +5,9 @@ By itself, FFmpeg uses a playlist's options for every file that the playlist nam
 ``io_open``, which PyAV calls for each of these addresses. It chooses options for the address, and
 reads the bytes with FFmpeg's demuxer ``data``.
 
-PyAV raises an exception from a callback at the next call in this thread, which may belong to
-another container. So the callback raises none: files that cannot be opened are empty, and
-``denied``, ``failure`` and ``given_up`` report why.
+If a callback fails, PyAV raises its exception at the next call in this thread, which may belong to
+another container. So ours raises none: a file that cannot be opened is empty, and ``denied``,
+``failure`` and ``given_up`` report why.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RESOLVE_TIMEOUT_S = 5.0
 # at 6 s per segment.
 MOST_MISSING = 100
 LONGEST_KEY = 16  # bytes; a file this short may be a key, which does not prove that segments arrive
-# FFmpeg and Python parse unusual addresses differently, so this does not match unusual ones.
+# FFmpeg and Python parse unusual addresses differently, so the pattern matches none of these.
 _ORIGIN = re.compile(
     r"(?:crypto[+:])?(?P<scheme>https?)://(?:[!$-.0->@-~]*@)?"
     r"(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>\d{1,5}))?(?:[/?#][!-~]*)?",

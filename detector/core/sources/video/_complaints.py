@@ -2,8 +2,8 @@
 
 If a packet is damaged, FFmpeg often guesses the rest of the picture, returns it and only logs an
 error. PyAV can catch the log of its own FFmpeg. cv2 contains another copy of FFmpeg and has no such
-function. So we make that copy log into PyAV's: as its log callback we set ``av_vlog`` of PyAV's
-library, which has the same signature. Messages less severe than errors are discarded there in C,
+function. So we let cv2's copy log through PyAV's: its log callback becomes ``av_vlog`` of PyAV's
+library, which has the right signature. Messages less severe than errors are discarded there in C,
 without the GIL, so catching the log of an intact file costs nothing.
 """
 
@@ -28,8 +28,8 @@ HARMLESS = ("AMF_DATA_TYPE_STRING parsing failed",)
 
 
 class Complaints:
-    """Collects the errors that FFmpeg logs until ``close``. With ``names``, it keeps only those of
-    decoders and demuxers with these names."""
+    """Collects the errors that FFmpeg logs until ``close``. If ``names`` are given, it keeps only
+    the errors of these decoders and demuxers."""
 
     def __init__(self, *names: str) -> None:
         self._names = frozenset(names)
@@ -140,8 +140,8 @@ class CaughtLog:
                 _print_record(*record)
 
     def redirect_cv2(self) -> None:
-        """Send cv2's log to PyAV's. Do nothing if cv2's FFmpeg is hidden or of another version, or
-        if the user has requested its log. Call it after opening each cv2.VideoCapture."""
+        """Send cv2's log to PyAV's. Do nothing if cv2's FFmpeg is not found or has another version,
+        or if the user has requested its log. Call it after opening each cv2.VideoCapture."""
         settings = os.environ.get("OPENCV_FFMPEG_LOGLEVEL"), os.environ.get("OPENCV_FFMPEG_DEBUG")
         libraries = _find_libraries() if settings == ("-8", None) else None  # as set in ``_cv2``
         if libraries is None:

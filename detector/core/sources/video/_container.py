@@ -31,8 +31,8 @@ from detector.core.types import LONGEST_GAP_S, SourceInfo
 if TYPE_CHECKING:
     from detector.core.sources._standard_input import StandardInput
 
-CLOCK_MAY_JUMP = 0x0200  # AVFMT_TS_DISCONT: the sender may reset the clock, for example of MPEG-TS
-# Longest pause if no duration is stated, as in browsers' recordings. FFmpeg has the same limit.
+CLOCK_MAY_JUMP = 0x0200  # AVFMT_TS_DISCONT: the clock may be reset, as in MPEG-TS
+# Longest pause between frames if a file states no duration (browsers' recordings), as in FFmpeg.
 UNKNOWN_DURATION_S = 30 * 3600.0
 MOST_STREAMS = 64  # limit on streams that appear while a file is read
 FIRST_PICTURE_PACKETS = 64  # packets to search for the first picture
@@ -40,8 +40,8 @@ GREY_PICTURES = 8  # pictures used to choose the range of grey
 DEFAULT_FPS = Fraction(25)  # FFmpeg's own default for raw streams
 RAW_FLAGS = 0x0180  # AVFMT_NOTIMESTAMPS and AVFMT_GENERIC_INDEX, set by demuxers of raw streams
 IMAGE_PIPE_SUFFIX = "_pipe"  # suffix of demuxers of joined pictures, such as jpeg_pipe
-MOST_FPS = 1000  # a higher rate is a clock's resolution, such as DV's 60000
-JOINT_PACKETS = 2  # a joined recording begins at a key frame within this many packets after a gap
+MOST_FPS = 1000  # a higher stated rate is the clock's resolution, as DV's 60000
+JOINT_PACKETS = 2  # a gap is a joint of two recordings if a key frame follows this soon
 PIPE_BYTES = 1 << 16  # bytes per read of a pipe
 # With a thread per frame, these decoders detect the same damage in some runs only.
 RACY_CODECS = ("mpeg4",)
@@ -206,7 +206,7 @@ class Demuxed:
 
 
 def demux(container: Any, *streams: Any) -> Iterator[Any]:
-    """Yield the packets of streams, and an empty one of each at the end. In damaged files a new
+    """Yield the packets of streams, and an empty one for each at the end. In damaged files a new
     stream may appear, which PyAV lists only after demuxing is restarted."""
     for _ in range(MOST_STREAMS):
         try:
@@ -326,8 +326,8 @@ S = TypeVar("S", bound=SteppingSource)
 
 
 def require_frame(source: S, video: VideoInfo, check: Callable[[], None] = lambda: None) -> S:
-    """Grab the first frame and return the source. If there is none, close the source and raise the
-    error of ``check``, or else SourceError."""
+    """Grab the first frame and return the source. If there is none, close the source and raise what
+    ``check`` raises, or else SourceError."""
     try:
         if source.hold_first():
             return source
@@ -362,7 +362,7 @@ def find_rate(
     if requested is not None:
         return requested, ""
     codec = stream.codec_context
-    # From H.264's and HEVC's VUI or MPEG-2's sequence header; stream.average_rate is always 25.
+    # FFmpeg reads it from H.264's, HEVC's or MPEG-2's header; stream.average_rate is always 25.
     stated = None if codec is None else codec.framerate
     if stated and stated > MOST_FPS:
         stated = stream.guessed_rate  # MPEG-4 states a tick's duration instead

@@ -97,7 +97,7 @@ class KeyReader:
 
 
 def _is_exact_recovery(unit: bytes) -> bool:
-    """Return whether a SEI unit is an exact recovery point of 0 frames without a broken link."""
+    """Return whether a SEI unit states an exact recovery after 0 frames, without a broken link."""
     data = unit[1:].replace(b"\0\0\3", b"\0\0")
     at = 0
     while at + 2 < len(data):

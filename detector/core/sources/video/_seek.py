@@ -32,8 +32,7 @@ KEYS_BEFORE = 16  # how many earlier key frames a landing may contain
 
 @dataclass(frozen=True, slots=True)
 class LandingKey:
-    """A usable key frame. ``is_open``: whether it starts an open GOP. ``demuxed``: earlier
-    packets."""
+    """A usable key frame. ``is_open``: it starts an open GOP. ``demuxed``: packets before it."""
 
     pts: int
     is_open: bool
@@ -44,9 +43,9 @@ class LandingKey:
 class Landing:
     """The key frame to start decoding at. pts and dts are in ticks of the source's time base.
 
-    ``shown``: pts of the frames from number ``first`` up to ``wanted_pts``. ``fits``: usable key
-    frames. ``safe_pts``: if a decoder's first picture is earlier than this, the decoder began at
-    one of ``fits``.
+    ``shown``: pts of the frames from number ``first`` up to ``wanted_pts``. ``fits``: this and
+    earlier usable key frames. ``safe_pts``: if a decoder's first picture is earlier than this, the
+    decoder began at one of ``fits``.
     """
 
     key_pts: int
@@ -72,8 +71,8 @@ class Landing:
 
 @dataclass(slots=True)
 class Key:
-    """A key frame. ``leads``: the lowest pts among it and its leading pictures. ``at``: number of
-    pictures stored before it."""
+    """A key frame. ``leads``: the lowest pts of this frame and its leading pictures. ``at``:
+    number of pictures stored before it."""
 
     pts: int
     dts: int
@@ -89,8 +88,8 @@ class DoubtError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The pictures of a file according to its packets. ``shown``: their pts, rising. ``stored``:
-    their pts in stored order. ``unreferenced``: for each of these, 1 if no picture refers to it."""
+    """The pictures of a file according to its packets. ``shown``: their pts, ascending. ``stored``:
+    their pts in stored order. ``unreferenced``: in the same order, 1 if no picture refers to it."""
 
     shown: Sequence[int]
     keys: Sequence[Key]

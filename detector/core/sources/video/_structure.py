@@ -42,7 +42,7 @@ class FileBytes:
         return self._pread(max(0, stop - start), start)
 
     def every(self, start: int, step: int) -> Iterator[bytes]:
-        """Yield every ``step``-th byte from ``start`` to the end, many at a time."""
+        """Yield every ``step``-th byte from ``start`` to the end, in large parts."""
         length = READ_BYTES // step * step
         while block := self._pread(length, start):
             yield block[::step]
@@ -111,8 +111,8 @@ def _count_unread(container: Any, stream: Any, demuxed: Demuxed) -> int:
     return 0
 
 
-# Boxes whose sizes reveal a truncated file. At any other name we stop, since cameras append data
-# that is not a box.
+# Boxes whose sizes reveal a truncated file. If a name is not listed, we stop, since cameras append
+# data that is not a box.
 BOXES = (b"ftyp", b"moov", b"moof", b"mdat", b"free", b"skip", b"wide", b"udta", b"sidx", b"mfra")
 
 

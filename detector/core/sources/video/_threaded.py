@@ -104,7 +104,7 @@ class ThreadedSource(HandOverMixin, AvSource):
         super().restrict(start_s, duration_s)
 
     def check_log(self) -> None:
-        """Raise TroubleError if a decoder logged an error, even between two calls of it."""
+        """Raise TroubleError if the decoder has logged an error; only note the demuxer's errors."""
         demuxer, decoder = self.video.log_names
         for name, message in self._complaints.take():
             if name != demuxer or demuxer == decoder:

@@ -76,7 +76,7 @@ class AvSource(SteppingSource):
         self.pts = video.info.start_pts - video.ticks  # time stamp of the last grabbed picture
         self._size = size
         self._noted_turned = self._noted_size = False
-        # Shared by all pictures, since building its tables takes 2 ms, and 1.3 s for HDR.
+        # All pictures share it, since building its tables takes 2 ms, and 1.3 s for HDR.
         self._reformatter = VideoReformatter()
         self._picture: Any = None  # av.VideoFrame
         self._complaints = Complaints(*video.log_names)
@@ -183,8 +183,8 @@ class AvSource(SteppingSource):
         codec = self._stream.codec_context
         self._tally = self.set_up(codec)
         if self.info.codec == "hevc":
-            # Show and count pictures that lack a reference, instead of omitting them. With this
-            # flag, H.264's decoder would also show undecodable pictures at the start.
+            # Show and count pictures that lack a reference, instead of omitting them. Not for
+            # H.264: its decoder would also show undecodable pictures at the start.
             codec.flags |= Flags.output_corrupt
         for packet in self._packets():
             yield from self._decode_packet(packet)

@@ -114,9 +114,9 @@ class OpenCVSource(SteppingSource):
         return self._restart()
 
     def _choose_seek_number(self, landing: Landing) -> int:
-        """Return the frame number to request from cv2. cv2 assumes a constant rate, seeks to
-        CV2_SEEK_BACK frames before that number, and decodes the frames between. So we request a
-        frame just over CV2_SEEK_BACK after a key frame that is at least as far from the target."""
+        """Return the frame number to request. cv2 assumes a constant rate, seeks to CV2_SEEK_BACK
+        frames before that number, and decodes the frames between. So we choose a key frame more
+        than that before the target, and request a number just over CV2_SEEK_BACK after it."""
         rate = self._capture.get(cv2.CAP_PROP_FPS) * float(self.info.time_base)
         limit = min(landing.wanted_pts, landing.safe_pts)
         before = landing.count_before(limit)
@@ -184,7 +184,7 @@ class OpenCVSource(SteppingSource):
     def _note_pts(self) -> None:
         stated = None
         # POS_MSEC counts from the stream's first timestamp; CAP_PROP_PTS is wrong for some
-        # containers. For a later frame, 0 means no timestamp (last frames of AVI and MPEG-PS).
+        # containers. After the first frame, 0 means no timestamp (last frames of AVI, MPEG-PS).
         seconds = self._capture.get(cv2.CAP_PROP_POS_MSEC) / 1000
         if self.video.has_timestamps and (seconds != 0 or self.grabbed == 0):
             stated = round(seconds / float(self.info.time_base)) + self.info.start_pts

@@ -1,4 +1,4 @@
-"""The contract of a stage between nms and annotate."""
+"""The base class of stages that run between nms and annotate."""
 
 from __future__ import annotations
 
