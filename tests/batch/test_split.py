@@ -182,7 +182,7 @@ def check_video(joined: Path, whole: Path, firsts: list[int], folder: Path) -> N
     assert all(
         np.array_equal(one, other) for (_, one), other in zip(shown, part_pictures, strict=True)
     )
-    other, _ = decode_all(whole)  # other reference frames: nearly equal pictures
+    other, _ = decode_all(whole)  # nearly equal: the encoder used other reference frames
     for (_, one), (_, two) in zip(shown, other, strict=True):
         assert np.abs(one.astype(int) - two.astype(int)).mean() < 12
 

@@ -150,7 +150,7 @@ PAGES = sorted(
 
 
 def anchors(markdown: str) -> set[str]:
-    """Return the anchors that GitHub makes from headings: lower case, "-" for spaces."""
+    """Return GitHub's anchors of the headings: lower case, no punctuation, "-" for each space."""
     found: set[str] = set()
     for heading in re.findall(r"^#+ +(.*)$", without_code_blocks(markdown), re.M):
         words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
