@@ -38,7 +38,7 @@ sys.path += [str(CHECKOUT / "scripts"), str(CHECKOUT / "training")]
 # on.
 os.environ["DETECT_VIDEO_SELF_TIMING"] = "0"
 # OpenVINO's converter would send telemetry for each conversion, from a fork of this process. With
-# None, its import of the telemetry module fails.
+# None in sys.modules, its import of the telemetry module fails.
 sys.modules["openvino_telemetry"] = None
 
 

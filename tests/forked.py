@@ -3,7 +3,7 @@
 A short run spends most of its time on imports. The server (``python -m tests.forked``, one per
 process of pytest) does them once and starts no thread. Every command line then runs in a fork of
 it, like ``python -m detector``: a process with its own exit status, streams, folder, environment,
-signals and memory. The only difference: modules are imported and the packaged YAML is parsed.
+signals and memory. The only difference: modules and the packaged YAML are already loaded.
 
 A fork cannot test imports: which modules a command loads, and what they read from the environment
 while they load. ``tests/cli/command.py`` starts a new interpreter for these.

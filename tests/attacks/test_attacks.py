@@ -119,7 +119,7 @@ PLAIN = Case({}, ("in.mp4",))
         ({"code": -11}, ["signals"]),
         ({"code": 99}, ["other"]),
         ({"code": -6, "hang": True}, ["hangs"]),
-        ({"code": 3}, ["other"]),  # without a message
+        ({"code": 3}, ["other"]),  # no message on stderr
         ({"code": 3, "stderr": b"detect-video: no\n"}, []),
         ({"code": 3, "stderr": b"detect-video: no\nTraceback (most recent call last)"}, ["other"]),
         ({"stdout": b"a \x1b[2Jb\n"}, ["other"]),
@@ -187,7 +187,7 @@ def test_two_servers_redirect_refuse_and_record_requests():
     with two_servers(pages, wants_login=True) as received:
         own, other = received.places["own"], received.places["other"]
         away = Request(f"http://{own}/away", headers={"Authorization": f"Basic {BASIC}"})
-        with urlopen(away, timeout=PATIENCE_S) as answer:  # urllib sends the login again
+        with urlopen(away, timeout=PATIENCE_S) as answer:  # urllib sends the login to both
             assert answer.read() == f"to {other}".encode()
         with pytest.raises(HTTPError, match="401") as refused:
             urlopen(f"http://{own}/a", timeout=PATIENCE_S)
@@ -213,7 +213,7 @@ def test_replies_of_the_page_are_judged(answer, locked, expected):
     assert list(known) == []
 
 
-def test_case_fails_if_it_prints_bytes_of_a_visitor_or_an_error_of_the_page():
+def test_case_fails_if_it_prints_a_visitors_bytes_or_an_error_of_the_page():
     for text, expected in ((MARK, ["other"]), (b"error in the page: x", ["other"]), (b"hm", [])):
         outcome = Outcome([143], stdout=[b""], stderr=[text])
         assert [what for what, _ in judge_output(outcome)] == expected

@@ -53,7 +53,7 @@ def make_clips(
     nasty: bool = True,
 ) -> list[Path]:
     """Cut ``count`` clips of 8 to 24 frames out of the videos ``names``, in three folders. If
-    ``nasty``, also copy nasty videos, if narrower than 8192 pixels. Return all paths, sorted."""
+    ``nasty``, also copy the nasty videos narrower than 8192 pixels. Return all paths, sorted."""
     paths: list[Path] = []
     delays = random.Random(0)
     sources = [_pictures(videos / name, width) for name in names]
@@ -102,7 +102,7 @@ def _encode(path: Path, pictures: list[av.VideoFrame]) -> None:
         stream.width, stream.height = pictures[0].width, pictures[0].height
         stream.pix_fmt, stream.options = "yuv420p", {"preset": "ultrafast", "threads": "1"}
         for number, picture in enumerate(pictures):
-            picture.pts, picture.time_base = number, Fraction(1, 25)  # several clips may share it
+            picture.pts, picture.time_base = number, Fraction(1, 25)  # clips may share pictures
             container.mux(stream.encode(picture))
         container.mux(stream.encode(None))
 
@@ -112,7 +112,7 @@ def _encode(path: Path, pictures: list[av.VideoFrame]) -> None:
 
 @dataclass(slots=True)
 class Killed:
-    """How many processes were killed. ``workers``: processes of the pool; ``jobs``: the command."""
+    """Numbers of kills. ``workers``: processes of the pool; ``jobs``: the whole command."""
 
     workers: int = 0
     jobs: int = 0
@@ -138,7 +138,7 @@ def run_with_kills(
 
     Each kill waits for a number of finished items, and then for a random time in ``delay_s``.
     So it may hit the loading of a model, an item, or the time between items. ``count`` counts the
-    finished items in OUT, by default their markers. ``kill_worker`` kills by default a local one.
+    finished items in OUT, by default their markers. By default, a local worker is killed.
     """
     count, kill_worker = count or count_done, kill_worker or _kill_a_worker
     delays, killed = random.Random(seed), Killed()
@@ -301,9 +301,9 @@ def read_dataset(out: Path) -> dict[str, list[dict[str, Any]]]:
 def list_differences(
     out: Path, folder: Path, names: list[str], cores: list[int] | None = None
 ) -> list[str]:
-    """Return the items whose detections differ in any byte from a single run with the job's
-    settings. ``cores``: the cores of the single runs; None: all. How a decoder conceals damage
-    depends on the number of cores."""
+    """Return the items whose detections differ in any byte from those of a single run with the
+    job's settings. ``cores``: the cores of the single runs; None: all. A decoder may conceal damage
+    differently on another number of cores."""
     cores_used = sorted(os.sched_getaffinity(0)) if cores is None else cores
     different = []
     for name in names:

@@ -177,7 +177,7 @@ def marker_of_another(harm: Harm) -> None:
 
 
 def marker_renamed(harm: Harm) -> None:
-    """Keep the key, but set a name that leads out of the folder or belongs to another item."""
+    """Keep the key; change the name to one outside the folder or to that of another item."""
     document = harm.document(harm.marker)
     document["name"] = harm.random.choice((*OUTSIDE, *CLIPS))
     harm.marker.write_text(json.dumps(document))
@@ -285,7 +285,7 @@ def own_file_special(harm: Harm) -> None:
 
 
 def job_values(harm: Harm) -> None:
-    """Set an option of the workers to a value of another type, or one that leads elsewhere."""
+    """Set an option of the workers to a value of another type or to a path outside the folder."""
     path, random = harm.out / "job.json", harm.random
     document = json.loads(path.read_text())
     group = random.choice(("config", "asked", "flags"))
@@ -324,7 +324,7 @@ def manifest_no_database(harm: Harm) -> None:
 
 
 def manifest_names(harm: Harm) -> None:
-    """Give a known source a name that leads out of the folder or is another item's."""
+    """Rename a known source to a name outside the folder or to that of another item."""
     name = harm.random.choice((*OUTSIDE, "sub", "a.mp4/x", "x/y/z"))
     with suppress(UnicodeEncodeError):
         name.encode()
@@ -429,8 +429,8 @@ def manifest_refused(harm: Harm) -> None:
 
 
 def manifest_journal(harm: Harm) -> None:
-    """Forge the journal of an unfinished transaction. It names a file outside the folder, which
-    SQLite deletes after rolling the transaction back."""
+    """Forge the journal of an unfinished transaction. It names a file outside the folder.
+    SQLite would delete that file after rolling the transaction back."""
     victim = str(harm.out.parent / "letter.txt").encode()
     for path in harm.manifests():
         harm.random.choice((_journal_of_victim, _journal_of_noise, _journal_linked))(
@@ -439,7 +439,7 @@ def manifest_journal(harm: Harm) -> None:
 
 
 def _journal_of_victim(harm: Harm, path: Path, victim: bytes) -> None:
-    """Write a journal that ends as SQLite's ``writeSuperJournal`` does."""
+    """Write a journal with the end that SQLite's ``writeSuperJournal`` writes."""
     magic = bytes.fromhex("d9d505f920a163d7")
     size = harm.random.choice((512, 4096))
     head = magic + (0).to_bytes(4, "big") * 2 + (3).to_bytes(4, "big") + (size).to_bytes(4, "big")
@@ -491,7 +491,7 @@ HARMS: tuple[Callable[[Harm], None], ...] = (
 
 
 def try_case(job: TamperedJob, seed: int, number: int) -> CaseResult:
-    """Run the ``number``-th case of a seed; the kinds of harm alternate."""
+    """Run case ``number`` of a seed. The number also chooses the kind of harm."""
     random = Random(f"{seed}/tampered/{number}")
     shutil.rmtree(job.place)
     shutil.copytree(job.backup, job.place, symlinks=True)

@@ -83,7 +83,7 @@ def test_commit_replaces_earlier_objects_of_the_item(store):
     (scratch / "other.txt").write_text("x")
     outputs.commit(TASK.name, scratch, record_of(TASK, "new"))
     assert keys(store) == ["out/files/sub/a.mp4/done.json", "out/files/sub/a.mp4/other.txt"]
-    outputs.discard(TASK.name)  # keeps complete results
+    outputs.discard(TASK.name)  # complete results stay
     assert len(keys(store)) == 2
     outputs.remove(TASK.name)
     assert keys(store) == []

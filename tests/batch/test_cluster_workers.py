@@ -228,7 +228,7 @@ def test_worker_is_not_replaced_if_new_workers_run_out_of_memory_at_start(out):
 
 
 def test_restart_waits_for_memory_to_be_released(out):
-    """The actor ends immediately, and the process that used the memory a little later."""
+    """The actor ends immediately; the process that uses the memory ends a little later."""
     job = ClusterJob(out, node("a")).begin()
     job.submit("endless")
     job.ray.actors[0].dead = NO_MEMORY
@@ -279,8 +279,8 @@ def test_unfit_node_ends_a_starting_job(out, change, code, message):
     assert not job.pool.is_alive()
 
 
-@pytest.mark.parametrize("gone", [False, True], ids=["refused to the node", "object deleted"])
-def test_node_without_access_to_a_store_ends_the_job(out, monkeypatch, gone):
+@pytest.mark.parametrize("gone", [False, True], ids=["access denied", "object deleted"])
+def test_node_that_cannot_read_an_existing_object_ends_the_job(out, monkeypatch, gone):
     store = fake_store(monkeypatch)
     store.pipe_file("/one/b.mp4", b"x")
     job = ClusterJob(out, node("bad"))

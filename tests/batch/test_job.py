@@ -165,7 +165,7 @@ def test_item_with_a_damaged_source_is_done_and_the_job_exits_7(job, tmp_path):
         assert "found: 4 person\n4 files with objects, 0 empty" in out.getvalue()
 
 
-def test_summary_of_found_objects_names_the_items_without_any():
+def test_summary_of_found_objects_names_items_without_objects():
     items = {"a": (False, {}), "b": (True, {"car": 2}), "c": (False, None)}
     sums = Found(classes={"car": 2}, filled=1, empty=["a"], damaged=["b"], unknown=1)
     assert Found.of(items) == sums
@@ -367,7 +367,7 @@ def test_refused_name_is_counted_by_one_shard(job, tmp_path):
     assert look(str(tmp_path / "out")).items == ItemCounts(done=4, failed=1)
 
 
-def test_shard_that_ran_before_or_has_another_n_needs_resume(job):
+def test_shard_needs_resume_if_it_ran_before_or_the_number_of_shards_changed(job):
     job(shard=Shard(1, 2))
     for shard in (Shard(1, 2), Shard(1, 3)):
         with pytest.raises(UsageError, match="--resume"):

@@ -72,13 +72,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def clip(folder: Path, name: str) -> Path:
-    """Return a clip of the tables above; MP4 files have sound."""
+    """Return a clip that CLIPS or NOT_SPLIT describes. MP4 files have sound."""
     path = folder / name
     if not path.exists():
         codec_name, options = {**CLIPS, **NOT_SPLIT}[name][:2]
         times: list[int] | int = VARIABLE if name.startswith("variable") else 60
         sound = path.suffix == ".mp4"
-        # MPEG-2 streams have a frame rate, and no finer time base.
+        # An MPEG-2 stream has no time base that is finer than its frame interval.
         base = Fraction(1, 25 if codec_name == "mpeg2video" else 1000)
         write_clip(path, times, codec_name, sound=sound, base=base, **options)
     return path
@@ -182,7 +182,7 @@ def check_video(joined: Path, whole: Path, firsts: list[int], folder: Path) -> N
     assert all(
         np.array_equal(one, other) for (_, one), other in zip(shown, part_pictures, strict=True)
     )
-    other, _ = decode_all(whole)  # encoded from other reference frames, so nearly equal
+    other, _ = decode_all(whole)  # nearly equal: the encoder used other reference frames
     for (_, one), (_, two) in zip(shown, other, strict=True):
         assert np.abs(one.astype(int) - two.astype(int)).mean() < 12
 

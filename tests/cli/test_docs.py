@@ -2,8 +2,8 @@
 every link works, and numbers equal those in the code.
 
 A hidden comment after a number names its place in the code:
-``64 <!-- = detector.core.errors.parsing:MAX_DEPTH -->``. The number may have a unit, the name an
-attribute or a key, and the comment may end with a factor:
+``64 <!-- = detector.core.errors.parsing:MAX_DEPTH -->``. A unit may follow the number, an
+attribute or key may follow the name, and the comment may end with a factor:
 ``512 MB <!-- = detector.lab.profile.stand_ins:MAX_BYTES / 2**20 -->``.
 """
 
@@ -28,8 +28,8 @@ from tests.conftest import CHECKOUT, night
 from tests.lab.profile.budgets import with_short_budgets
 from tests.live.servers import http
 
-# Options that make a documented command quick, and keep it from writing into the checkout. Other
-# commands get --frames.
+# SHORTER: options that make a command quick and keep it from writing into the checkout. Commands
+# that are not in it get --frames.
 SMALL = ("--size", "160x96")  # for commands that infer many times and accept any size
 SHORTER = {
     "doctor": [],
@@ -63,8 +63,8 @@ def command_lines():
 ALL = list(dict.fromkeys(command_lines()))  # without repeats
 CAMERA_LINES = [line for line in ALL if re.search(r"rtsp://|cameras\.yaml|--loop", line)]
 LINES = [line for line in ALL if line not in CAMERA_LINES]
-# These commands measure for seconds and have their own tests. We run their lines only nightly;
-# other test runs just parse their options.
+# These commands spend seconds on measuring and have their own tests. Only nightly tests run their
+# lines; other test runs just parse the options.
 LONG = [line for line in LINES if line.split()[1] in ("compare", "doctor", "profile", "tune")]
 
 
@@ -150,7 +150,7 @@ PAGES = sorted(
 
 
 def anchors(markdown: str) -> set[str]:
-    """Return GitHub's anchors of the headings: lower case, no punctuation, - for each space."""
+    """Return GitHub's anchors of the headings: lower case, no punctuation, "-" for each space."""
     found: set[str] = set()
     for heading in re.findall(r"^#+ +(.*)$", without_code_blocks(markdown), re.M):
         words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
@@ -223,7 +223,7 @@ def test_tables_list_every_item():
     assert set(first_column("docs/reading.md", "and its tables")) == set(list_passes())
 
 
-def test_ultralytics_table_equals_the_suggestions_of_the_command():
+def test_ultralytics_table_agrees_with_the_hints_for_foreign_options():
     text = (CHECKOUT / "docs/usage.md").read_text(encoding="utf-8")
     _, _, section = text.partition("## Coming from ultralytics")
     rows = re.findall(r"^\| (`.*) \| (`.*) \|$", section.partition("\n## ")[0], re.M)

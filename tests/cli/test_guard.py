@@ -231,7 +231,7 @@ def test_eval_does_not_overwrite_the_detections(here: Path) -> None:
     run_dir = session(here / "r")
     before = tree(run_dir)["detections.jsonl"]
     scored = ("eval", "labels.json", "--detections", "r/detections.jsonl", "--run-dir", "r")
-    assert run(*scored) in (2, 3)  # 3 if it first checks that the detections belong to another clip
+    assert run(*scored) in (2, 3)  # 3 if it first finds that they are of another clip
     assert tree(run_dir)["detections.jsonl"] == before
 
 

@@ -28,7 +28,7 @@ from tests.waiting import wait_for
 
 CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143}
 MOMENTS = 12  # signals per command in nightly tests; other test runs send a third of them
-OUR_FILES = (".lock", ".ses", ".detect-video-session")  # complete; .ses is from onnxruntime
+OUR_FILES = (".lock", ".ses", ".detect-video-session")  # never incomplete; onnxruntime writes .ses
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +85,7 @@ def check_end(process: subprocess.Popen[str], folder: Path, number: int, handled
     if not handled and process.returncode not in (0, CODES[signal.Signals(number)]):
         return  # the interpreter turns SIGINT into a traceback and exit code 1
     if not handled and "Error processing line 1 of " in stderr:
-        return  # while Python reads .pth files, it prints an error for the signal, and continues
+        return  # Python was reading .pth files: it prints an error and continues
     assert process.returncode in (0, CODES[signal.Signals(number)]), stderr
     assert "Traceback" not in stderr + stdout, stderr
     assert "Exception" not in stderr, stderr
@@ -203,7 +203,7 @@ def test_kill_9_leaves_no_process(tmp_path, command, pause_s):
 
 @pytest.mark.slow
 def test_kill_9_while_doctor_times_encoders_leaves_no_file(tmp_path):
-    """While doctor times encoders, after it tried all engines, the file exists for two seconds."""
+    """After trying all engines, doctor times encoders; its file then exists for two seconds."""
     process = start(tmp_path, "doctor")
     while not [*tmp_path.glob("tmp/detect-video-doctor-*/drawn*")]:
         if process.poll() is not None:  # doctor ended before we saw the file, so try again

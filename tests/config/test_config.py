@@ -17,7 +17,7 @@ from tests.conftest import CHECKOUT
 from tests.one_line import one_line_error
 
 
-def test_texts_made_from_the_options_are_up_to_date():
+def test_texts_generated_from_the_options_are_up_to_date():
     command = [sys.executable, CHECKOUT / "scripts/options", "--check"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "")
@@ -131,12 +131,12 @@ SESSION = {
         ({}, {"size": "608x352"}),
     ],
 )
-def test_session_as_config_repeats_the_run_with_the_settings_of_that_run(tmp_path, flags, expected):
+def test_session_as_config_repeats_its_run_with_the_same_settings(tmp_path, flags, expected):
     session, model = tmp_path / "r/a/session.json", tmp_path / "x.onnx"
     session.parent.mkdir(parents=True)
     for path in (session, model):
         path.write_text(json.dumps(SESSION))
-    config = resolve_config(str(session), flags)  # the current folder is not that of the run
+    config = resolve_config(str(session), flags)  # the run was in another folder
     expected |= {"model": str(model)}
     assert {name: config.value(name) for name in expected} == expected
 

@@ -82,7 +82,7 @@ def pictures(seed: int, batch: int = 1, height: int = 2, width: int = 3) -> np.n
 
 
 @pytest.mark.parametrize("name", engines.names())
-def test_own_option_is_used_in_the_engines_code(name):
+def test_each_own_option_is_read_in_its_engines_code(name):
     files = {
         ".".join(["detector", *file.relative_to(PACKAGE).with_suffix("").parts]): file
         for file in (PACKAGE / "core/engines").rglob("*.py")

@@ -124,8 +124,8 @@ def test_bf16_all_runs_every_convolution_in_bf16(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("own", [{}, {"bf16": "all"}])
-def test_timed_layers_are_those_that_run(tmp_path, own):
-    """Layers are timed on a graph that is compiled again."""
+def test_timed_layers_equal_the_layers_of_a_run(tmp_path, own):
+    """To time its layers, the graph is compiled a second time."""
     network, options = small_network(tmp_path), EngineOptions(precision="bf16", own=own)
     with engines.open("openvino", network, options) as engine:
         ran = {layer.name: layer.precision for layer in engine.execution()}
@@ -306,7 +306,7 @@ def test_streams_and_threads_are_as_requested_and_not_pinned(concurrency, thread
 
 
 def test_single_runs_are_computed_from_running_means():
-    """PERF_COUNT gives the mean of all runs so far, so that a slow first run affects each mean."""
+    """PERF_COUNT gives the mean of all runs so far, so a slow first run affects every mean."""
     profiler = object.__new__(openvino_layers.OpenvinoLayerProfiler)
     profiler._sums, times = {}, []
     for profiler._runs, mean_us in enumerate((2000, 3000, 3000, 2750), 1):

@@ -134,7 +134,7 @@ with engines.open("torch", network, options) as engine:
 
 @pytest.mark.slow
 def test_onednn_log_shows_bf16_kernels():
-    """All 21 convolutions read and write bf16, channels last."""
+    """All 21 convolutions read and write bf16 in the channels-last layout."""
     if not (torch.backends.mkldnn.is_available() and abilities.has_bf16()):
         pytest.skip("machine: this CPU has no bf16, or this torch no oneDNN")
     environment = {**os.environ, "ONEDNN_VERBOSE": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -274,7 +274,7 @@ print(counters["stats"]["unique_graphs"])
 """
 
 
-# Turn off what is worthwhile only for many kernels: parallel compiler processes, precompiled
+# Turn off what saves time only if there are many kernels: parallel compiler processes, precompiled
 # headers, and a trial compilation for each set of the CPU's vector instructions.
 COMPILED_ONCE = {
     "TORCHINDUCTOR_COMPILE_THREADS": "1",

@@ -286,8 +286,8 @@ def speed_with_two_limits(settings) -> float:
 
 
 def loss_of(settings, tracked: float = 0.15) -> float:
-    """Return the share of frames whose detections change. ``tracked``: the share that each frame
-    adds that is tracked instead of inferred."""
+    """Return the share of frames whose detections change. ``tracked``: how much it
+    grows for each frame that is tracked between two inferred ones."""
     lost = {"bf16": 0.0, "fp16": 0.0, "int8": 0.02}.get(settings.get("precision"), 0.0)
     lost += SIZES.get(settings.get("size"), (1, 0.0))[1]
     lost += 0.25 * (settings.get("skip_still") is not None)

@@ -110,7 +110,7 @@ def _interrupt(server: RtspServer, what: str, moments: random.Random) -> tuple[f
 
 
 def _was_down(run: Program, name: str, began_s: float, back_s: float) -> bool:
-    """Return whether an event has a time within the outage. It is written a little later."""
+    """Return whether an event has a time within the outage; wait until it is written."""
     while True:
         is_late = time.time() > back_s + 2
         for row in run.lines(name, "events"):

@@ -38,7 +38,7 @@ PATIENCE_S = 90.0
 class Findings:
     times: int = 0
     finished: int = 0  # recordings with final names, each decoded to its end
-    pictures: int = 0  # in finished recordings
+    pictures: int = 0  # pictures in finished recordings
     damaged: int = 0  # damaged packets in these files: cameras drop data that is not read in time
     partial: int = 0  # partial recordings
     empty: int = 0  # partial recordings without a picture

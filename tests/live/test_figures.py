@@ -260,8 +260,8 @@ class TestStatus:
         assert figures.capacity == pytest.approx(0.5)
 
     def test_undecoded_pictures_count_as_dropped_for_capacity(self):
-        """Each half second one picture is detected, and three are dropped undecoded. Decoding
-        used a quarter of a core, of the half core that the program used. There are two cores."""
+        """Each half second one picture is detected, and three are dropped undecoded. The program
+        uses half a core of two, and half of that time is decoding."""
         bench = Bench("a", latest=True)
         status = start_status(
             bench, decoding=lambda: bench.clock() // 4, machine_clock=lambda: None

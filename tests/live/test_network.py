@@ -465,7 +465,7 @@ def test_lost_datagrams_damage_pictures_but_end_no_connection(tmp_path: Path, lo
 
 
 def test_ffmpeg_log_is_taken_over_and_returned(clip: Path) -> None:
-    """If other code takes FFmpeg's log, the watch says so, since it would miss a redirect."""
+    """``LogWatch`` tells whether it gets FFmpeg's messages: without them, redirects go unseen."""
     messages: list[str] = []
     with LogWatch(messages.append) as watch:
         complaints = Complaints()

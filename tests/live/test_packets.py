@@ -193,7 +193,7 @@ def test_slot_of_live_latest_keeps_the_newest(drops: Drops) -> None:
     assert drops == {NEWER: 4}
 
 
-def test_slot_of_live_every_has_four_places_and_drops_old_pictures(drops: Drops) -> None:
+def test_slot_of_live_every_holds_four_pictures_and_drops_old_ones(drops: Drops) -> None:
     slot = Slot(False, 5, drops.drop)
     for number in range(PLACES):
         slot.put(picture(number))

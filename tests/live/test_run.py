@@ -163,7 +163,7 @@ def run_during(
     ends: bool = True,
     **options,
 ):
-    """Run, and call ``action`` meanwhile. If ``ends``, end the source after it, like --duration."""
+    """Call ``action`` during a run. If ``ends``, then end the source, as --duration does."""
     failed: list[BaseException] = []
 
     def act() -> None:
@@ -452,12 +452,12 @@ def test_frames_option_ends_the_run(feeds):
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 )
 def test_signal_ends_the_run_with_its_exit_code(feeds, number, code, monkeypatch):
-    # Otherwise the signal would count as a repetition of the previous case's.
+    # In a shared history, this signal would repeat the signal of the previous case.
     monkeypatch.setattr(signals, "_history", signals._SignalHistory())
 
     def kill() -> None:
         feeds.wait_for_pictures()
-        # Before the run handles it, the signal would end the tests.
+        # If the signal came before the run handles it, it would end the tests.
         wait_for(lambda: signal.getsignal(number) != signal.SIG_DFL)
         os.kill(os.getpid(), number)
 

@@ -110,7 +110,7 @@ def start_shedding(taken: int = 1, **more: Any) -> FakeStream:
 
 
 class TestStart:
-    def test_decodes_three_times_the_pictures_taken(self) -> None:
+    def test_decodes_three_times_as_many_pictures_as_are_taken(self) -> None:
         stream = start_shedding(taken=4)
         assert stream.limit == 4 * MARGIN
         assert stream.decoded[-1] == 4 * MARGIN
@@ -122,12 +122,12 @@ class TestStart:
         ("taken", "more"),
         [
             (25, {}),  # the machine keeps up
-            (5, {}),  # a fifth is taken
+            (5, {}),  # a fifth of the pictures is taken
             (1, {"load": LoadShares(busy=0.85, decoding=0.9)}),  # slow loop, idle cores
             (1, {"load": LoadShares(busy=1.0, decoding=0.1)}),  # decoding costs little
             (1, {"load": LoadShares()}),  # the load is unknown
             (1, {"needed": True}),  # all pictures are recorded
-            (1, {"gop": round(LONGEST_S * 25) + 2}),  # there would be no picture for too long
+            (1, {"gop": round(LONGEST_S * 25) + 2}),  # groups are too long
             (0, {"gop": 10_000}),  # no second key frame ever comes
         ],
     )
@@ -160,16 +160,16 @@ class TestStart:
 
 
 class TestAdjustment:
-    def test_limit_stays_if_a_third_is_taken(self) -> None:
+    def test_limit_stays_if_a_third_of_the_pictures_is_taken(self) -> None:
         stream = start_shedding(taken=3).play(50, 3)
         assert set(stream.limits[-50:]) == {3 * MARGIN}
 
-    def test_limit_falls_if_fewer_are_taken(self) -> None:
+    def test_limit_falls_if_fewer_pictures_are_taken(self) -> None:
         stream = start_shedding(taken=4).play(10, 1)
         assert stream.limit == MARGIN
         assert stream.limits[-10:] == sorted(stream.limits[-10:], reverse=True)
 
-    def test_ends_if_most_are_taken(self) -> None:
+    def test_ends_if_most_pictures_are_taken(self) -> None:
         stream = start_shedding().play(12, 25)
         assert stream.limit is None
         steps = stream.limits[REGULAR + 4 :]

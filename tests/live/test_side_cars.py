@@ -361,7 +361,7 @@ def test_labels_are_escaped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("late", [0, 60])
 def test_clip_has_its_boxes(tmp_path: Path, late: int) -> None:
-    """The second clip starts before the first one ends, so it needs earlier boxes."""
+    """The second clip starts before the first one ends, and shows boxes of that time, too."""
     stream = make_stream(tmp_path / "camera.ts", count=200, gop=20, options={**QUICK, "bf": "0"})
     bench = Bench(tmp_path, Style(), record="none", clips=True, clip_before=3.0, clip_after=0.5)
     detected = {*range(80, 84), *range(130, 134)}
@@ -524,7 +524,7 @@ def test_lists_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cars._cars[0]._current is None
     for number in range(600):
         cars.add_detections((1400 + number) * NS // 25, one_box(number % 400), (HEIGHT, WIDTH))
-    assert len(cars._recent) == 251  # 10 s
+    assert len(cars._recent) == 251  # 10 s of results
     assert len(cars._cars[0]._lines) == 50
     assert not cars._cars[0]._waiting
     monkeypatch.setattr(side_cars, "MOST_BYTES", 2000)

@@ -18,7 +18,7 @@ from tests.memory import bytes_of
 from tests.waiting import PATIENCE_S
 
 COSTS_NS = dict(read=7, preprocess=3, infer=50, head=2, nms=1, annotate=4, write=11)
-TOLERANCE_NS = 10_000_000  # for all waits for a core together
+TOLERANCE_NS = 10_000_000  # allowed sum of all waits for a core
 
 
 def retry_while_late(test):
@@ -68,7 +68,7 @@ def test_ledger_of_the_plain_loop_is_exact_on_a_fake_clock():
 
 
 @pytest.mark.parametrize("loop", [frames_in_turn, frames_overlapped])
-@pytest.mark.parametrize("frames", [7, 8])  # the last batch of 4 is partial, then full
+@pytest.mark.parametrize("frames", [7, 8])  # the last batch of 4 is partial with 7
 def test_end_of_the_source_costs_one_read(loop, frames):
     recording = run(loop, stub_parts(frames, batch=4), Timeline(nvtx=False))
     assert recording.stages["read"].calls == frames + 1
@@ -158,7 +158,7 @@ def test_ledger_equals_the_stubs_own_records(concurrency):
 
 
 PLANTED = [
-    # the place of the delay, and the thread and the figure that must grow by it
+    # place of the delay, thread that must show it, figure of this thread that must grow
     ("infer", "worker-0", "busy_ns"),
     ("write", "writer", "busy_ns"),
     ("read", "reader", "busy_ns"),
@@ -179,7 +179,7 @@ def test_delay_planted_in_one_place_grows_only_its_figure(place, thread, figure,
         return real(queue, *arguments)
 
     timeline = Timeline(nvtx=False)
-    with monkeypatch.context() as patch:  # undone before the next try, or get would be slow twice
+    with monkeypatch.context() as patch:  # undone before the next try, or the delays would add up
         if place == "queue":
             patch.setattr(Queue, "get", slow_get)
         for _ in frames_overlapped(parts, timeline, Progress()):

@@ -1,4 +1,4 @@
-"""Layers whose number of rows depends on the picture: we count the maximum, or refuse them.
+"""Layers whose number of rows depends on the picture: we count the maximum or refuse the file.
 
 Each graph finds a box for every bright colour channel of the picture, at most three, and then
 multiplies the boxes by a matrix, like the second stage of a two-stage detector.
@@ -105,7 +105,7 @@ def test_exact_number_of_macs_is_not_called_a_bound(tmp_path):
 
 
 def grown(export: Export, sides) -> Export:
-    """Add a second stage: the mean of a table of zeros, whose number of rows ``sides`` computes
+    """Add a second stage: the mean of a table of zeros. ``sides`` computes the number of its rows
     from the number of bright elements, [1] int64."""
     boxes, number = colours_found(export)
     count = export.cut(export.add("Shape", bright(export, export.picture)), 0, 1, axis=0)

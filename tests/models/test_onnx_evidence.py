@@ -358,7 +358,7 @@ def test_ambiguous_file_is_refused_with_advice(tmp_path, case):
 
 
 @pytest.mark.parametrize("case", [*REFUSED, "a quote in a name"])
-def test_template_of_a_refused_file_is_a_description(monkeypatch, tmp_path, case):
+def test_template_for_a_refused_file_can_be_read_as_a_description(monkeypatch, tmp_path, case):
     monkeypatch.chdir(tmp_path)
     name, graph, _ = REFUSED.get(case, ('a"b: {', lambda: rows_of_six("csb"), ()))
     text = describe(ModelRequest(graph().save(tmp_path / f"{name}.onnx")))
@@ -472,7 +472,7 @@ def test_scaling_to_fractions_is_not_normalisation(factor, divides):
 
 
 def test_mean_is_subtracted_if_the_graph_only_divides(tmp_path):
-    """The graph divides by 57, one deviation for all channels. The mean is 51, or 0.2 of 255."""
+    """The graph divides all channels by 57, the deviation. The mean is 51, or 0.2 of 255."""
     export = Export()
     divided = export.add("Div", export.picture, export.const([57.0]))
     positive = export.add("Relu", divided)

@@ -266,7 +266,7 @@ def test_short_run_is_not_timed(foreign, ticks, tmp_path, monkeypatch, frames, o
 def test_timing_takes_a_twentieth_of_its_run(foreign, ticks, tmp_path, frames):
     before = ticks.now
     foreign(FakeSample(frames), settings(tmp_path, "somebody.onnx"))
-    longest = 3 * 3 * sum((0.010, 0.0095, 0.008)) + 0.2  # a round in progress is finished
+    longest = 3 * 3 * sum((0.010, 0.0095, 0.008)) + 0.2  # time to finish the current round
     allowed = LIMIT_S if frames is None else SHARE * frames * 0.010
     assert ticks.now - before <= allowed + longest
     (stored,) = measurements.read(settings(tmp_path))

@@ -38,7 +38,7 @@ HOSTILE = (
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write 128x96 pixels at 25 frames per second with B-frames, a key frame per second, sound."""
+    """Write 128x96 pixels at 25 FPS with B-frames, sound and a key frame per second."""
     path = tmp_path_factory.mktemp("clip") / "clip.mp4"
     ffmpeg(
         *("-f", "lavfi", "-i", "testsrc2=size=128x96:rate=25:duration=2"),

@@ -33,7 +33,7 @@ SOUND = ("-f", "lavfi", "-i", f"sine=duration={FRAMES / 25}")
 
 def write_parts(path: Path, encoder: Sequence[str], *parts: Sequence[str]) -> Path:
     """Encode the test picture and a sound with the options of each of ``parts``, and join the
-    results like ``cat``. A part without options continues the clock."""
+    results like ``cat``. The times of a part continue those before it by default."""
     data = b""
     for number, options in enumerate(parts):
         part = path.with_name(f"part-{path.name}")

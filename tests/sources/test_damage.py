@@ -106,7 +106,7 @@ def test_concealed_damage_is_counted(concealed, decoder):
         ("yuv420p", r"av \(\d+ frames\) then av by packets"),
     ],
 )
-def test_pyav_takes_over_before_the_damage(concealed, pixels, decoder):
+def test_pyav_takes_over_and_gives_the_frames_of_a_run_with_pyav(concealed, pixels, decoder):
     frames, source = read_all(concealed, pixels=pixels)
     alone, exact = read_all(concealed, pixels=pixels, decoder="av")
     assert re.fullmatch(decoder, source.decoder)

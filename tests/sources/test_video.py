@@ -250,7 +250,7 @@ def test_pictures_that_cv2_cannot_convert_are_read_by_pyav(folder, name, before)
     assert all(np.array_equal(frame.image, expected[frame.index]) for frame in frames)
 
 
-def test_false_alarm_gives_no_extra_frame(plain, monkeypatch):
+def test_takeover_after_a_false_alarm_gives_no_extra_frame(plain, monkeypatch):
     from detector.core.sources.video import _check, opencv
 
     expected, _ = read_all(plain)

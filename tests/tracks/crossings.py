@@ -21,7 +21,7 @@ FPS = 25
 SIZE = (1920, 1080)
 NAMES = ("person", "vehicle")
 FAR = 260.0  # every object begins and ends this many pixels from the line
-BAND = (60.0, 180.0)  # the zone's distances from the line
+BAND = (60.0, 180.0)  # distances of the zone's sides from the line
 STRIP = (70.0, 90.0)  # the same for a thin zone
 JITTER = 0.04  # share of the box's size; less than half a margin
 
@@ -54,7 +54,7 @@ PLANS = (
     Plan("passes the end of the line", (-FAR, FAR), (0, 0, 0, 0), beside=True),
     Plan("into the zone and back", (-FAR, 120, -FAR), (1, 1, 1, 1)),
 )
-PASSING = (*PLANS[:4], *PLANS[7:10])  # without turns near the line, which long steps would hide
+PASSING = (*PLANS[:4], *PLANS[7:10])  # no turns near the line: long steps would miss them
 
 
 @dataclass

@@ -292,8 +292,8 @@ def narrow_result(network: Network, calibration: Calibration, of_fp32: Reference
 def agreement_of_packaged(
     model: str, int8: CalibrationConfig, size: tuple[int, int] | None
 ) -> dict[str, float]:
-    """Return kind of int8 -> agreement with fp32 at ``size`` (height, width), with the shipped
-    calibration, on the half of its pictures that was held out to measure agreement."""
+    """Return kind of int8 -> agreement with fp32 at ``size`` (height, width). The calibration is
+    the shipped one; the pictures are the half that it held out to measure agreement."""
     from detector.core.models import ModelRequest, open_network
     from detector.core.models.graph.int8 import FRONT, KINDS, weight_top
     from detector.core.models.graph.qdq import quantised_graph

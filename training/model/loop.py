@@ -31,7 +31,7 @@ from model.optimiser import Average, Optimisers, rate
 from model.restart import read_into
 from model.teacher import Teacher
 
-# (share of the steps, canvas (height, width) until then). The full size comes last, at low rates.
+# (share of the steps, canvas (height, width) until then). Learning rates are low at full size.
 PHASES = ((0.5, (160, 256)), (0.75, (192, 320)), (1.0, (256, 416)))
 MOSAIC = 0.7  # share of the samples that combine four pictures
 WITHOUT_MOSAIC = 0.12  # share of the steps, at the end, that has no mosaics
@@ -54,7 +54,7 @@ class Options:
     workers: int = 1
     evaluate_every: int = 0  # steps; 0: at the end of each phase
     start: Path | None = None  # the checkpoint of a finished run, or shipped weights
-    peak: float = 1.0  # the highest rate, as a share of the usual one
+    peak: float = 1.0  # highest learning rate, as a share of the usual one
     full_canvas: bool = False
     canvases: tuple[tuple[int, int], ...] = ()  # height, width: one is drawn for each step
     consistency: float = 0.0  # weight of the consistency loss; 0: not computed

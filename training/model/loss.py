@@ -17,13 +17,13 @@ from torch.nn import functional
 from model.batches import Batch
 from model.teacher import cell_centres, cell_grid
 
-# Candidate cells are nearer to a box's centre than this many strides: inside the box, and outside.
+# Candidate cells are nearer to a box's centre than NEAR strides if in the box, else NEAREST.
 NEAR, NEAREST = 1.5, 0.75
 IOU_WEIGHT = 3.0  # weight of the box relative to the class, in the cost of a pair
 CANDIDATES = 10  # most cells assigned to a box
 
 SCORE_WEIGHT, BOX_WEIGHT = 2.0, 2.5
-TAUGHT_ABOVE, TAUGHT_SHARE = 0.15, 0.5  # teacher's boxes above this score are learned, weighted
+TAUGHT_ABOVE, TAUGHT_SHARE = 0.15, 0.5  # boxes are taught above this score; weight = share x score
 
 
 @dataclass(slots=True)
@@ -131,8 +131,8 @@ def assign(
 
 
 def candidates(boxes: Tensor, centres: Tensor, strides: Tensor) -> Tensor:
-    """Return [T, N]: whether the cell is inside the box and near the box's centre, or outside and
-    very near it."""
+    """Return [T, N]: whether the cell is inside the box and nearer to its centre than NEAR strides,
+    or nearer than NEAREST."""
     middle = (boxes[:, :2] + boxes[:, 2:]) / 2
     away = ((centres[None] - middle[:, None]).abs() / strides[None]).amax(-1)
     inside = (centres[None] > boxes[:, None, :2]) & (centres[None] < boxes[:, None, 2:])

@@ -193,8 +193,8 @@ def referee_clip(
 ) -> Callable[[], Iterator[Frame]]:
     """Label a clip with the objects that a third model follows at this score; return a reader.
 
-    Boxes are linked as in ``flicker``. An object has at least LEAST_FRAMES boxes; missing ones in
-    between are interpolated. A third model is fair to both models that are compared.
+    Boxes are linked as in ``flicker``. An object has at least LEAST_FRAMES boxes; boxes missing
+    in between are interpolated. A third model is fair to both models that are compared.
     """
     named = [
         [

@@ -56,7 +56,7 @@ def test_the_manifest_holds_the_key_and_the_facts(tensorrt, tmp_path):
 
 
 @pytest.mark.slow
-def test_another_gpu_builds_another_plan_with_a_note(monkeypatch, tmp_path):
+def test_second_plan_is_built_for_another_gpu_with_a_note(monkeypatch, tmp_path):
     built(install_fake_tensorrt(monkeypatch), tmp_path)
     other = install_fake_tensorrt(monkeypatch, gpus=(("Fake H100", (9, 0)),))
     ready = built(other, tmp_path)
@@ -195,7 +195,7 @@ def test_batch_size_in_a_constant_is_refused_with_the_name_of_the_node(tensorrt,
     graph.node.add(op_type="Add", name="2.add", input=["shifted", "pads"], output=["0.conv"])
     with pytest.raises(EngineError, match=r"2\.add.*--batch 2"):
         built(tensorrt, tmp_path, network, batch=2, own={"max_batch": 8})
-    built(tensorrt, tmp_path, network, batch=2)  # a plan for a fixed batch may
+    built(tensorrt, tmp_path, network, batch=2)  # a plan for a fixed batch may contain it
 
 
 @pytest.mark.parametrize(

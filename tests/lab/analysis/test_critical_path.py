@@ -54,8 +54,8 @@ def shares_of_path(run_load) -> dict[str, float]:
     }
 
 
-# The loop, the seconds per call, and each stage's share of the path in the steady state. A frame
-# at the start or end of the steady state may add a little of another stage.
+# Each row: the loop, the seconds per call, and each stage's share of the path in the steady state.
+# A frame at the start or end of the steady state may add a little of another stage.
 KNOWN = {
     "inference-bound": (shape(), {"read": 2, "infer": 8, "write": 3}, {"infer": 1.0}),
     "read-bound": (shape(), {"read": 8, "infer": 2, "write": 3}, {"read": 1.0}),

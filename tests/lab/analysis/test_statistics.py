@@ -71,7 +71,7 @@ def test_holm_correction_of_known_p_values():
     assert holm([]) == []
 
 
-def test_fewest_rounds_can_decide_and_one_round_less_cannot():
+def test_fewest_rounds_are_enough_to_decide_and_one_round_less_is_not():
     for rows in (1, 2, 3, 6, 7):
         least = fewest_rounds(rows)
         for rounds, decided in ((least, True), (least - 1, False)):
@@ -88,7 +88,7 @@ def test_interim_analyses_together_spend_the_whole_error_rate():
 
 
 def test_the_first_interim_analysis_can_decide():
-    """Eight rounds agree by chance, but more rarely than this analysis may err."""
+    """The chance that eight rounds agree is below the error rate of this analysis."""
     [result] = judge([[0.1 + at / 1000 for at in range(8)]], 0.01, 0.02, share_of_look(8, False))
     assert result.outcome == "faster"
     [result] = judge([[0.011] * 8], 0.02, 0.02, 1.0)

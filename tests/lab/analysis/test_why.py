@@ -28,8 +28,8 @@ def run(stage: str = "", frame: int = 0, extra_ms: float = 0.0, also=(0, 0.0), *
 
 
 def moments(calls, ready=(), blocked=(), collections=(), mhz=()):
-    """Return what the kernel would report about these calls. A call computes all of its time,
-    except for its parts in ``ready`` and ``blocked``, which list (stage, number, ms)."""
+    """Return what the kernel would report about these calls. A call computes all the time,
+    except for the parts in ``ready`` and ``blocked``, which list (stage, number, ms)."""
     ends = {one.number: one.end_ns for one in calls if one.stage == "write"}
     at = [ends[number] for number in sorted(ends)]
     threads = sorted({one.thread for one in calls})
@@ -84,7 +84,7 @@ def plant_boxes(frame, **loop):
 
 
 def plant_key(frame, **loop):
-    """Make key frame 3 slow, too: if key frames are usually fast, they explain nothing."""
+    """Also make key frame 3 slow: a key frame is a cause only if other key frames are slow."""
     calls, loop_shape = run("read", frame, 60.0, also=(3, 50.0), **loop)
     return (
         calls,

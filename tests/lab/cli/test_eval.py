@@ -218,8 +218,8 @@ def test_labels_of_another_video_are_refused(tmp_path):
 # The number of threads does not change the figures, and one thread uses the least CPU time.
 ONE_THREAD = ("--threads", 1, "--concurrency", 1)
 SUBSETS = ("coco/val", "highway/valid/road", "highway/valid/overpass", "highway/valid/elevated")
-# File, NMS options of the reference, and tolerance for rounding. For yolov5n, it also
-# allows for the rectangular inputs of the reference, while ours are square.
+# File, NMS options of the reference, and tolerance for rounding. For yolov5n, the tolerance
+# also covers the rectangular inputs of the reference, while ours are square.
 MODELS = {
     "yolo-fastest-1.1-xl": ("yolo-fastest-1.1-xl.cfg", ("--iou", 0.45), 0.002),
     "yolox_nano": ("yolox_nano.onnx", (), 0.002),

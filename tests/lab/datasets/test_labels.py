@@ -119,7 +119,7 @@ def test_mot_labels_of_several_sequences_are_read(tmp_path):
     assert [one.id for one in dataset.pictures] == [0, 1, 2, 3, 4]
     assert [one.frame for one in dataset.pictures] == [0, 1, 0, 1, 2]
     lookup = Lookup(dataset)
-    assert (lookup.by_frame(0), lookup.by_frame(2)) == (None, 4)  # two sequences have frame 0
+    assert (lookup.by_frame(0), lookup.by_frame(2)) == (None, 4)  # frame 0 is ambiguous
 
 
 def test_mot_labels_of_a_video_with_named_classes_are_read(tmp_path):

@@ -35,7 +35,7 @@ UNKNOWN = 0.05  # at most this share of CPU time is in threads of no known stage
 
 
 # ----------------------------------------------------------------------
-# Turns
+# The order of runs
 
 
 def test_each_change_runs_between_two_unchanged_runs():

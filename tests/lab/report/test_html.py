@@ -107,7 +107,7 @@ def test_unreliable_figures_have_a_warning(session, tmp_path):
     for facts["doubts"] in (reasons, reasons[:1]):
         (tmp_path / "copy/passes/what_if.json").write_text(json.dumps(facts))
         shown = page(read_session(tmp_path / "copy")).decode()
-        assert shown.count(escape(reasons[0])) == 2  # at the commands and at the table
+        assert shown.count(escape(reasons[0])) == 2  # once at the commands, once at the table
         assert (
             shown.count(escape(reasons[1])) == shown.count("and 1 more") == len(facts["doubts"]) - 1
         )

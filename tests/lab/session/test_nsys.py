@@ -1,4 +1,4 @@
-"""Exports that the tests write in nsys's published schema: with all tables, with few tables,
+"""Read exports that the tests write in nsys's published schema: with all tables, with few tables,
 with damage, and with ranges of other programs."""
 
 from __future__ import annotations

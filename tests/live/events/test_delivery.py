@@ -586,7 +586,7 @@ def test_snapshots_of_the_same_time_get_a_number(tmp_path):
     assert paths[2] == paths[0].replace(".jpg", "-2.jpg")
 
 
-def test_event_days_remember_a_bounded_number_of_files(tmp_path, monkeypatch):
+def test_number_of_event_files_remembered_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr("detector.live.events.days.MOST_CREATED", 3)
     days = EventDays(tmp_path)
     for day in range(5):

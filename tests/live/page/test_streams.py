@@ -55,7 +55,7 @@ def test_many_requests_read_the_figures_once_a_second():
         for _ in range(40):
             assert served.client.ask("/api/streams").status == 200
             assert served.client.ask("/metrics").status == 200
-        assert served.run.reads - before <= 2  # one read in flight, and one in the new interval
+        assert served.run.reads - before <= 2  # one in flight before, one in this interval
 
 
 def test_a_snapshot_is_the_next_picture(served, monkeypatch):
@@ -141,7 +141,7 @@ def test_stalled_reader_skips_pictures_and_is_cut_off(served):
     with served.client.stream("/api/streams/door/stream.mjpg", 4096):
         for _ in range(20):
             wait_for(lambda: served.run.step("door", noise))
-        # The encoded pictures are in kernel buffers; the others were not even encoded.
+        # Kernel buffers hold the encoded pictures. Later pictures were not even encoded.
         assert served.hub.encoded <= 4
     wait_for(lambda: served.hub.watchers() == 0)
     served.server.page.gate.stalled_s = 0.6

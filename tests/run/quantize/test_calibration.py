@@ -130,7 +130,7 @@ def largest_weight(network: Network) -> int:
     return max(int(np.abs(values.astype(np.int32)).max()) for values in arrays)
 
 
-def test_packaged_calibration_has_the_agreement_of_7_bit_weights(
+def test_note_states_the_packaged_agreement_with_7_bit_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(int8, "adds_int8_in_16_bits", lambda: True)
@@ -147,10 +147,10 @@ def test_packaged_calibration_has_the_agreement_of_7_bit_weights(
 
 
 @pytest.mark.parametrize("model", ["street", "street-1"])
-def test_packaged_calibration_has_the_agreement_measured_while_float_layers_run_in_bf16(
+def test_packaged_calibration_has_the_agreement_with_float_layers_in_bf16(
     model: str, tmp_path: Path
 ) -> None:
-    """Only "street" has the measurement; the engine reads it from the network's details."""
+    """Only the model "street" has this figure. Engines read it in ``Network.details``."""
     network = open_network(model)
     calibration = packaged(network, model)
     assert calibration is not None
@@ -359,7 +359,7 @@ def test_float_layers_in_bf16_are_measured_only_where_usable(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without OpenVINO nothing is measured in bf16; only then another CPU reuses a calibration."""
+    """Without OpenVINO, bf16 is not measured; only such a calibration serves other CPUs."""
 
     def measured(
         _: Network, ranges: object, kind: str, result: Int8Result, by: object
