@@ -69,7 +69,7 @@ class ItemRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """The fields that show whether an item is done. Parsing only these is four times as fast."""
+    """The fields of a marker that show whether the item is done: four times as fast to parse."""
 
     schema: int
     name: str
@@ -126,7 +126,7 @@ class WorkerState:
     item: str | None = None
     frames: Count = 0  # frames of that item, so far
     done: Count = 0
-    fps: Amount | None = None  # all its frames divided by its seconds with an item
+    fps: Amount | None = None  # frames of all its items, per second spent on them
     busy_share: Amount | None = None
 
 
@@ -220,9 +220,9 @@ class BatchReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The findings of all runs of the job. ``classes``: name -> number of detections. Of the items,
-    ``filled`` have detections, ``empty`` have none, ``damaged`` lost a part of the source, and
-    ``unknown`` were written by a version without counts."""
+    """The findings of all runs of the job. ``classes``: name -> number of detections. Items:
+    ``filled`` ones have detections, ``empty`` ones have none, ``damaged`` ones lost a part of the
+    source, and ``unknown`` ones were written by a version that did not count detections."""
 
     classes: dict[str, Count] = field(default_factory=dict)
     filled: Count = 0
@@ -232,8 +232,7 @@ class Found:
 
     @classmethod
     def of(cls, items: Mapping[str, tuple[bool, dict[str, int] | None]]) -> Found:
-        """Sum up ``Manifest.found``. For each item: whether it is damaged, and class -> detections,
-        if known."""
+        """Sum up the result of ``Manifest.found``: item -> (is damaged, detections by class)."""
         known = {name: classes for name, (_, classes) in items.items() if classes is not None}
         empty = sorted(name for name in known if not known[name])
         return cls(

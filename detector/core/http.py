@@ -257,7 +257,7 @@ def _authorize(url: str, login: Login, challenges: Sequence[str]) -> dict[str, s
 
 
 class _TimeLimited(HTTPConnection):
-    """A connection that limits the time for all headers. A read timeout restarts at each byte."""
+    """Limits the time for all headers together, since a read timeout restarts at each byte."""
 
     def getresponse(self) -> Any:
         late, limit_s = threading.Event(), MOST_READS * (self.timeout or 0)

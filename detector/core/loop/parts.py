@@ -180,9 +180,9 @@ def image_pool(parts: Parts) -> LendingPool[Image | None]:
 
 
 def image_count(parts: Parts) -> int:
-    """Return how many pictures may be in flight: enough for all requests and for a batch being
-    written, if ``image_bytes`` allows that, but at least one batch and a picture. Those being drawn
-    are added."""
+    """Return how many pictures may be in flight: enough for all requests and for one batch that
+    is being written. ``image_bytes`` may allow fewer, but at least one batch and a picture. One
+    picture for each drawing thread is added."""
     info, batch, batches = parts.source.info, len(parts.requests[0].slot), len(parts.requests) + 1
     if parts.schedule is not None:  # frames that are not inferred need pictures, too
         # One batch is being read, one written, and ``concurrency`` batches are in the engine.
