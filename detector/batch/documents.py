@@ -118,7 +118,7 @@ class Failure:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
     """The state of one worker. ``item``: name of the present item, and its part if it is split.
-    ``done``: number of finished items, and steps of split items. ``busy_share``: share of its
+    ``done``: how many items, or steps of split items, it has finished. ``busy_share``: share of its
     lifetime that it spent on items."""
 
     worker: Count
@@ -135,9 +135,9 @@ class BatchProgress:
     """One line of --progress; also the progress that --status shows.
 
     ``fps``: end to end, over the last minute. ``eta_s``: estimated from the remaining bytes; None
-    while it is unknown. ``core_hours``: hours of the job times its cores; ``cpu_hours``: CPU time
-    that the items used. ``parts``: number of parts of the items that are split now;
-    ``parts_done``: how many of them are done.
+    while it is unknown. ``core_hours``: duration of the job in hours, times its number of cores;
+    ``cpu_hours``: CPU time that the items used. ``parts``: how many parts the items
+    that are split now have; ``parts_done``: how many of them are done.
     """
 
     schema: int = SCHEMA
@@ -184,8 +184,8 @@ class SlowItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """One worker slot over the whole run: load + busy + idle = its lifetime. ``starts``: number of
-    processes started in it. ``items``: number of items, and of steps of split items."""
+    """One worker slot over the whole run. Loading, busy and idle seconds add up to its lifetime.
+    ``starts``: number of processes started in it. ``items``: how many items and steps it did."""
 
     worker: Count
     starts: Count
@@ -206,9 +206,9 @@ class WorkerReport:
 class BatchReport:
     """A report on a whole run of the job.
 
-    ``ledger``: sum over all items. ``between_s``: seconds in which workers had an item but did not
-    run it: they placed results or exchanged messages. ``cpu_share``: share of the workers' cores in
-    use."""
+    ``ledger``: sum over all items. ``between_s``: seconds that workers had an item but did not
+    process it: they placed results or exchanged messages. ``cpu_share``: share of the workers'
+    cores in use."""
 
     ledger: Ledger
     workers: list[WorkerReport]
@@ -268,8 +268,8 @@ class BatchResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedItems:
-    """The plan of a job: counts of items. ``changed``: done earlier from another version of the
-    source, or with other settings. ``vanished``: results whose source no longer exists."""
+    """The plan of a job: numbers of items. ``changed``: done earlier, but the source or the
+    settings have changed since. ``vanished``: results whose source no longer exists."""
 
     new: Count = 0
     changed: Count = 0

@@ -1,9 +1,9 @@
 """Find the stage that limits a run, estimate the gain if it took no time, and give advice.
 
-Stages are judged by the time that they need. This excludes the time in which their threads, or
-libraries' threads that work for them, wait for a core, so a busy machine does not change the
-verdict. A run takes as long as its slowest group of stages (``timeline.order``), or as its CPU time
-per core if that is longer.
+Stages are judged by the time that they need. Time that their threads, or libraries' threads that
+work for them, wait for a core is excluded, so a busy machine does not change the verdict. A run
+takes as long as its slowest group of stages (``timeline.order``), or as its CPU time per core if
+that is longer.
 
 The gain assumes that nothing else changes. Without a stage, a run takes as long as its slowest
 remaining group or CPU work, plus opening and closing files. The time saved is at most the time that
@@ -89,7 +89,7 @@ class FrameCosts:
 
     def groups(self, remaining: Mapping[str, float]) -> dict[str, float]:
         """Return the seconds per frame that each concurrent group needs. ``remaining``: stage ->
-        share (0 to 1) of its time left after a change; 1 for stages that are not listed."""
+        share (0 to 1) of its time that is left after a change; 1 for stages that are not listed."""
         return {
             group: sum(self.per_thread.get(name, 0) * remaining.get(name, 1) for name in names)
             for group, names in grouped(self.stages).items()
@@ -285,7 +285,7 @@ def estimate_without(times: FrameCosts, stage: str) -> float:
 
 
 def is_reliable(times: FrameCosts, remaining: Mapping[str, float]) -> bool:
-    """Return whether we can report the gain of a change that leaves ``remaining`` of the stages.
+    """Return whether we can report the gain of a change. ``remaining``: as in ``groups``.
 
     We cannot if the cores are full before or after the change: only a measurement shows how much
     faster the other stages become. (In the plain loop, only libraries' threads can fill the cores.)
@@ -312,8 +312,8 @@ def is_reliable(times: FrameCosts, remaining: Mapping[str, float]) -> bool:
 
 
 def limit_without(times: FrameCosts, stage: str) -> str | None:
-    """Return what limits a run without ``stage``: a group, CPU or FILES; None if nothing else does,
-    so that the run saves all the time of the stage."""
+    """Return what limits a run without ``stage``: a group, CPU or FILES; None if nothing does,
+    so that the run becomes shorter by the stage's whole time."""
     rest = max(0.0, times.period_s - times.ran[stage])
     if times.sync or period_without(times, stage) <= rest:
         return None

@@ -66,7 +66,7 @@ def _close_open() -> None:
 
 
 class GivenTracker(Protocol):
-    """The caller's own tracker, which assigns track ids to the objects of each frame, in order."""
+    """The caller's own tracker, which gets the frames in order and gives each object a track id."""
 
     def update(self, detections: types.Detections, frame: Frame) -> ArrayLike:
         """Return a whole number for each detection, [M]; -1 for an object without a track."""

@@ -267,7 +267,7 @@ def _note_time(track: AnyTrack, frame: Frame, stage: str) -> None:
 def _has_arrived(
     track: AnyTrack, parts: Parts, progress: Progress, images: LendingPool[Image | None], row: int
 ) -> bool:
-    """Wait for a row's picture. Return False to submit a batch not yet full, or to end the loop."""
+    """Wait for a row's picture. Return False if the batch has to end before this row."""
     if parts.hooks is None:
         return True
     while not parts.hooks.arrive(track, progress.read, row):
