@@ -3,12 +3,13 @@
     PREFIX/files/NAME/...      an item's outputs, and done.json, its marker, which is written last
     PREFIX/detections/...      the dataset
     PREFIX/job.json            the settings of all workers; written once, like settings.yaml
-    PREFIX/manifest.sqlite     a copy, refreshed every minute and at the end; failures.jsonl, too
+    PREFIX/manifest.sqlite     copied from this machine every minute and at the end
+    PREFIX/failures.jsonl      copied at the same times
 
 Object stores cannot rename and have no locks. So an item's marker is removed before any output is
 replaced, and written after all of them. An item with a marker is complete; one without a marker is
 redone. SQLite needs a local file, so the manifest and the lock are in a folder of this machine
-(``home``). A job on another machine starts from the copies; markers show the items done since.
+(``home``). A job on another machine starts from the copies, and finds later items by their markers.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from detector.core.session.codec import from_json, to_json
 from detector.core.sources._addresses import STORES, Location, parse_address
 from detector.core.sources._storage import ObjectInfo, explain, open_store, path_in_store, to_info
 
-PART_BYTES = 16 << 20  # bytes per part of an upload; files below two parts are sent whole
+PART_BYTES = 16 << 20  # bytes per part of an upload; a file below two parts is one request
 COPIED_EVERY_S = 60.0  # time between copies of a running job's own files
 VERSIONS = "copies.json"  # in home: the versions of the copies that this machine read or wrote
 JOB = "job.json"
@@ -231,8 +232,8 @@ class BucketOutputs:
     # ---- the job's own files
 
     def fetch_home(self) -> str:
-        """Create ``home`` and update it from the store. If the store has no job, files of an
-        earlier one are removed from ``home``."""
+        """Create ``home`` and update it from the store. If the store has no job, the
+        files of an earlier job are removed from ``home``."""
         home = Path(self.home)
         try:
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -313,7 +314,7 @@ class BucketOutputs:
             with _output_errors(self._base):
                 self._copy_manifest(named("manifest", ".sqlite", shard))
                 self._copy(named("failures", ".jsonl", shard))
-                if last and shard == WHOLE:  # also for --prune, which changes shards' manifests
+                if last and shard == WHOLE:  # --prune also changes the manifests of shards
                     for path in Path(self.home).glob("manifest-*.sqlite"):
                         self._copy_manifest(path.name)
         except DetectVideoError:
@@ -321,7 +322,7 @@ class BucketOutputs:
                 raise
 
     def _copy_manifest(self, name: str) -> None:
-        """Copy a manifest as of its last commit, since this process may be writing it."""
+        """Copy the last committed state of a manifest: this process may be writing to the file."""
         source = Path(self.home, name)
         if not source.exists():
             return
@@ -344,7 +345,7 @@ class BucketOutputs:
 
 
 def _state_folder(place: str) -> Path:
-    """Return the local folder of ``place``. Two endpoints may have a bucket of the same name."""
+    """Return the local folder of ``place``. Endpoints may have buckets of the same name."""
     state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     digest = hashlib.sha256(f"{endpoint}\0{place}".encode()).hexdigest()[:16]

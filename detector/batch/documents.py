@@ -69,7 +69,7 @@ class ItemRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """The fields that show whether an item is done. Parsing only these is four times as fast."""
+    """The fields of a marker that show whether the item is done: four times as fast to parse."""
 
     schema: int
     name: str
@@ -118,7 +118,7 @@ class Failure:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
     """The state of one worker. ``item``: name of the present item, and its part if it is split.
-    ``done``: number of finished items, and steps of split items. ``busy_share``: share of its
+    ``done``: how many items, or steps of split items, it has finished. ``busy_share``: share of its
     lifetime that it spent on items."""
 
     worker: Count
@@ -126,7 +126,7 @@ class WorkerState:
     item: str | None = None
     frames: Count = 0  # frames of that item, so far
     done: Count = 0
-    fps: Amount | None = None  # all its frames divided by its seconds with an item
+    fps: Amount | None = None  # frames of all its items, per second spent on them
     busy_share: Amount | None = None
 
 
@@ -135,9 +135,9 @@ class BatchProgress:
     """One line of --progress; also the progress that --status shows.
 
     ``fps``: end to end, over the last minute. ``eta_s``: estimated from the remaining bytes; None
-    while it is unknown. ``core_hours``: hours of the job times its cores; ``cpu_hours``: CPU time
-    that the items used. ``parts``: number of parts of the items that are split now;
-    ``parts_done``: how many of them are done.
+    while it is unknown. ``core_hours``: duration of the job in hours, times its number of cores;
+    ``cpu_hours``: CPU time that the items used. ``parts``: how many parts the items
+    that are split now have; ``parts_done``: how many of them are done.
     """
 
     schema: int = SCHEMA
@@ -184,8 +184,8 @@ class SlowItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """One worker slot over the whole run: load + busy + idle = its lifetime. ``starts``: number of
-    processes started in it. ``items``: number of items, and of steps of split items."""
+    """One worker slot over the whole run. Loading, busy and idle seconds add up to its lifetime.
+    ``starts``: number of processes started in it. ``items``: how many items and steps it did."""
 
     worker: Count
     starts: Count
@@ -206,9 +206,9 @@ class WorkerReport:
 class BatchReport:
     """A report on a whole run of the job.
 
-    ``ledger``: sum over all items. ``between_s``: seconds in which workers had an item but did not
-    run it: they placed results or exchanged messages. ``cpu_share``: share of the workers' cores in
-    use."""
+    ``ledger``: sum over all items. ``between_s``: seconds that workers had an item but did not
+    process it: they placed results or exchanged messages. ``cpu_share``: share of the workers'
+    cores in use."""
 
     ledger: Ledger
     workers: list[WorkerReport]
@@ -220,9 +220,9 @@ class BatchReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The findings of all runs of the job. ``classes``: name -> number of detections. Of the items,
-    ``filled`` have detections, ``empty`` have none, ``damaged`` lost a part of the source, and
-    ``unknown`` were written by a version without counts."""
+    """The findings of all runs of the job. ``classes``: name -> number of detections. Items:
+    ``filled`` ones have detections, ``empty`` ones have none, ``damaged`` ones lost a part of the
+    source, and ``unknown`` ones were written by a version that did not count detections."""
 
     classes: dict[str, Count] = field(default_factory=dict)
     filled: Count = 0
@@ -232,8 +232,7 @@ class Found:
 
     @classmethod
     def of(cls, items: Mapping[str, tuple[bool, dict[str, int] | None]]) -> Found:
-        """Sum up ``Manifest.found``. For each item: whether it is damaged, and class -> detections,
-        if known."""
+        """Sum up the result of ``Manifest.found``: item -> (is damaged, detections by class)."""
         known = {name: classes for name, (_, classes) in items.items() if classes is not None}
         empty = sorted(name for name in known if not known[name])
         return cls(
@@ -269,8 +268,8 @@ class BatchResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedItems:
-    """The plan of a job: counts of items. ``changed``: done earlier from another version of the
-    source, or with other settings. ``vanished``: results whose source no longer exists."""
+    """The plan of a job: numbers of items. ``changed``: done earlier, but the source or the
+    settings have changed since. ``vanished``: results whose source no longer exists."""
 
     new: Count = 0
     changed: Count = 0

@@ -111,7 +111,7 @@ class OpenModel:
             self._plan = PlanDraft.of(self.config).complete(replace(loaded, natives=None))
         if not is_picture:
             return self._plan
-        # Starting threads costs more than they save for a single frame.
+        # For a single frame, starting threads takes longer than they save.
         return replace(self._plan, loop=replace(self._plan.loop, sync=True))
 
     def loaded_for(self, path: str) -> LoadedModel:
@@ -345,7 +345,7 @@ def _do_step(
     gather: Gather | None,
     watch: Watched,
 ) -> ItemRecord | str:
-    """Return the step's record, or a clause with the reason for a single run ("": no note)."""
+    """Return the step's record, or why the item needs a single run ("": do not note it)."""
     if piece.do == "whole":
         return piece.why
     key = key_of(task.path, task.version, model.digest)
@@ -485,7 +485,7 @@ class _Step:
             return plan.paths(path, source.info)
 
     def _record(self, parts: int, **facts: Any) -> ItemRecord:
-        """Return this step's record. Defaults of ``facts``: no frames, and the seconds so far."""
+        """Return this step's record. ``facts`` replace its defaults, such as 0 frames."""
         task = self._task
         own = {
             "frames": 0,

@@ -254,9 +254,9 @@ class Job:
         if isinstance(event, Finished):
             self._finish(task, event.record, event.wall_s)
             return
-        # A lost worker may have placed the results before it was lost: they are complete then.
+        # A worker may be lost after it placed the results. Then the item is done.
         if event.lost and (record := self._placed(task)) is not None:
-            if record.parts:  # their costs are counted already
+            if record.parts:  # the costs of the parts are counted already
                 record = replace(record, frames=0, seconds=0.0, ledger=Ledger())
             self._finish(task, record, event.wall_s)
         elif task.is_part and not event.lost and event.exit_code != EXIT_OUTPUT:
@@ -304,7 +304,7 @@ class Job:
         self.tally.finish_step(record, share)
         if piece.do == "join":
             self._finish_joined(task)
-        # A long item's next tasks come before shorter items; a join also frees space.
+        # Queue a long item's tasks before shorter items. Joining its parts also frees disk space.
         self._todo.extendleft(reversed(following))
 
     def _finish_joined(self, task: Task) -> None:
@@ -349,7 +349,7 @@ class Job:
             return
         task = event.task
         self._take_back_parts(task)
-        # Remove earlier results, which are of another version of the source, or of other settings.
+        # Remove earlier results: they belong to another version of the source or other settings.
         with suppress(OutputError):
             self.outputs.remove(task.name)
         with suppress(OutputError):

@@ -67,7 +67,7 @@ class Listing:
 
 
 class Found(NamedTuple):
-    """A file of a SOURCE. ``relative``: path below the SOURCE. ``about``: None if not yet read."""
+    """A file of a SOURCE. ``relative``: path below the SOURCE. ``about``: None until it is read."""
 
     relative: str
     path: str
@@ -92,7 +92,7 @@ def look_at(path: str) -> ObjectInfo:
 
 def list_sources(specs: Sequence[str], output: str, known: dict[str, str] | None = None) -> Listing:
     """List the items of ``specs``. ``output``: the job's folder, whose videos are not sources.
-    ``known``: path -> name, from an earlier run; these names stay. Raises UsageError,
+    ``known``: path -> name in an earlier run, which is kept. Raises UsageError,
     SourceError."""
     listing = Listing()
     names = _Names(known or {})
@@ -138,8 +138,8 @@ def _take(found: Found, number: int, names: _Names, listing: Listing) -> None:
 
 
 class _Names:
-    """Assigns unique names. If a name is taken, or inside another, its SOURCE's number precedes
-    it."""
+    """Assigns unique names. If a name is taken, or is a path inside another item's, the number of
+    its SOURCE is put before it."""
 
     def __init__(self, known: dict[str, str]) -> None:
         self._known = known

@@ -42,7 +42,7 @@ def share_cores(cores: Sequence[int], workers: int) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Time limits in seconds. ``item``: an item's; None: no limit while it yields frames."""
+    """Time limits in seconds. ``item``: for one item; None: no limit while it yields frames."""
 
     item: float | None = None
     stall: float = STALL_S
@@ -208,8 +208,8 @@ class LocalPool(Places[_LocalPlace]):
         return place.child.describe_death("its worker", doing)
 
     def _bury(self, place: _LocalPlace, why: str) -> None:
-        """Report a dead process's item as failed, and start another process. If it had no item,
-        count a failed load."""
+        """Report a dead process's item as failed, and start another one. If the dead process had
+        no item, count a failed load."""
         self._end([place])
         if self._fail_task(place, why):
             self._launch(place)
@@ -258,6 +258,6 @@ class LocalPool(Places[_LocalPlace]):
 
 def _command_line(shared: Path, cores: Sequence[int], pipe: int) -> list[str]:
     """Return a worker's command line. It binds itself to its cores before it imports libraries,
-    because they start a thread for each core."""
+    because they start a thread for each core that they may use."""
     bind = f"hasattr(os, 'sched_setaffinity') and os.sched_setaffinity(0, {list(cores)!r}); "
     return python_command("detector.batch.worker", pipe, shared, bind)

@@ -23,8 +23,8 @@ from detector.batch.pieces import LEAST_S, folder_name
 from detector.core.errors import UsageError
 from detector.core.sources._addresses import is_address
 
-LEAST_BYTES = 8 << 20  # smaller files stay whole: two minutes of video usually have more
-MINUTE_BYTES = 1 << 20  # a minute of video rarely has less, so this bounds the number of parts
+LEAST_BYTES = 8 << 20  # smaller files stay whole; two minutes of video are usually larger
+MINUTE_BYTES = 1 << 20  # video rarely has fewer bytes a minute; bounds the number of parts
 PER_WORKER = 4  # parts per worker, so that all workers end at about the same time
 MOST_PARTS = 1 << 20  # in effect no limit
 
@@ -57,7 +57,7 @@ def parse_split(text: str | None) -> Split:
 
 
 def count_tasks(items: Sequence[Item], split: Split) -> int:
-    """Return an upper bound of the number of tasks, from file sizes. More workers would be idle."""
+    """Return the most tasks that files of these sizes may need. More workers would be idle."""
     if split.off:
         return len(items)
     if split.every:
@@ -116,14 +116,14 @@ class LongItems:
         ours: Collection[str] | None = None,
     ) -> LongItems:
         """Choose the items to split, and remove parts of earlier runs that cannot be used again.
-        ``todo``: (item, key). ``ours``: a shard's items; parts of other items are kept."""
+        ``todo``: items with their keys. ``ours``: a shard's items; keep parts of other items."""
         names = {folder_name(item.name, key): item.name for item, key in todo}
         there = pieces.sweep(place, () if split.off else names, ours)
         items = [item for item, _ in todo]
         return cls(split, choose(items, split, workers), {names[folder] for folder in there})
 
     def first(self, task: Task) -> Task:
-        """Return the first task of an item: planning, if it may be split."""
+        """Return the task that plans the item's parts, or ``task`` itself if it stays whole."""
         is_inspected = task.name in self.chosen or task.name in self.kept
         if not is_inspected or is_address(task.path):
             return task
@@ -153,7 +153,7 @@ class LongItems:
         return done_bytes, [] if item.left else [join]
 
     def finish_joined(self, task: Task) -> int:
-        """Forget a joined item. Return how many of its bytes were not counted for parts."""
+        """Forget a joined item. Return how many of its bytes are not counted yet."""
         item = self._divided.pop(task.name)
         return item.size - item.booked
 

@@ -7,8 +7,8 @@
     OUT/settings.yaml          the same settings, for --config of a single run
     OUT/failures.jsonl         the failed items; failures-2-of-4.jsonl for a shard
 
-An item is written into a hidden folder of OUT, which is renamed when it is complete, with its
-marker. So a marker proves complete results, no matter when a job is killed. ``Outputs`` is the
+An item is written into a hidden folder of OUT. When results and marker are complete, the folder is
+renamed. So a marker proves complete results, no matter when a job is killed. ``Outputs`` is the
 contract; bucket.py writes results into an object store; pieces.py keeps the parts of long items.
 """
 
@@ -63,7 +63,7 @@ class Outputs(Protocol):
         """Return whether the marker's outputs exist with their sizes."""
 
     def read_marker(self, name: str) -> ItemRecord | None:
-        """Return the marker; None if it is absent or unreadable, so that the item is not done."""
+        """Return the marker; None if it is absent or unreadable: the item is not done."""
 
     def remove(self, name: str) -> None:
         """Remove the results of an item."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from detector.core.types import SourceInfo
 
 JOINED_ENCODERS = (None, "x264", "svtav1")
-KEYS_BEFORE = 3  # key frames stored with a part's landing: more would make plan.json large
+KEYS_BEFORE = 3  # key frames to store with a part's landing; more would make plan.json large
 
 
 @dataclass(frozen=True, slots=True)

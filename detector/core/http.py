@@ -166,7 +166,7 @@ def open_url(
 ) -> BaseHTTPResponse:
     """Return the response after redirects; its ``url`` is the final address. ``login`` is sent only
     to the scheme, host and port of ``url``, if the server asks for it. ``checked``: False accepts
-    every certificate. Raises urllib's HTTPError for a refusal, or else as ``plain_errors`` does."""
+    every certificate. Raises urllib's HTTPError for a refusal; other errors as ``plain_errors``."""
     headers = {**HEADERS, **headers}
     url = address_to_send(url)
     origin = urllib3.connection_from_url(url)
@@ -257,7 +257,7 @@ def _authorize(url: str, login: Login, challenges: Sequence[str]) -> dict[str, s
 
 
 class _TimeLimited(HTTPConnection):
-    """A connection that limits the time for all headers. A read timeout restarts at each byte."""
+    """Limits the time for all headers together, since a read timeout restarts at each byte."""
 
     def getresponse(self) -> Any:
         late, limit_s = threading.Event(), MOST_READS * (self.timeout or 0)

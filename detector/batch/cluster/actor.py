@@ -50,8 +50,8 @@ class Worker:
         self._next: Task | None = None
 
     def hello(self, text: str) -> str:
-        """Return a ``Welcome`` as text: this node, and which of the job's files it can use. If the
-        job has another version, whose ``text`` cannot be parsed, describe only the node."""
+        """Return a ``Welcome`` as text: this node, and which of the job's files it can use. If
+        ``text`` is from another version and cannot be parsed, describe only the node."""
         about: dict[str, Any] = {
             "version": __version__,
             "host": socket.gethostname(),

@@ -40,7 +40,7 @@ INSTALL = "--on ray needs ray; install it with: pip install 'detect-video[ray]'"
 RAY = "ray"
 CLIENT = "ray://"
 OPENING_S = 180.0
-ANSWER_S = 60.0  # time limit of an answer, in addition to the wait that a Turn asks for
+ANSWER_S = 60.0  # time limit of an answer, after the wait that a ``Turn`` asks for
 REACHING_S = 5.0  # time limit for connecting to the cluster
 CLOSING_S = 20.0
 MOST_PATHS = 100  # how many paths each node checks
@@ -54,8 +54,8 @@ QUIET = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
 }
-# For a Ray that is started here: makes it listen on 127.0.0.1 only, not on all addresses of the
-# machine. On Windows and macOS, which the variable's name mentions, 0 is the default.
+# Makes a Ray that we start listen on 127.0.0.1 only, not on all addresses of the machine. Windows
+# and macOS are in the variable's name because 0 is the default there.
 ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 # Ray kills our process after this long without an answer of the cluster's head. The job ends
 # earlier (HEAD_S in workers.py).
@@ -105,7 +105,7 @@ class ClusterPool:
     _rays: Path | None = None
     _token: Path | None = None
     _known: Turned = field(default_factory=Turned)
-    _handed: list[Task] = field(default_factory=list)  # sent with the next turn
+    _handed: list[Task] = field(default_factory=list)  # tasks to send with the next ``Turn``
     _running: list[Task] = field(default_factory=list)
     _lost: bool = False  # whether the connection is lost
 
@@ -221,7 +221,7 @@ class ClusterPool:
         self._known = self._ask(turn, turn.wait + ANSWER_S, stops=stops)
 
     def _ask(self, message: Open | Turn, seconds: float, *, stops: bool) -> Any:
-        """Send ``message`` and wait for the answer. ``stops``: a signal ends the wait at once."""
+        """Send ``message`` and wait for the answer. ``stops``: a signal ends the wait."""
         assert self._child is not None
         pipe, until = self._child.pipe, time.monotonic() + seconds
         timeout_s = CLOSING_S if isinstance(message, Turn) and message.closes else GRACE_S
@@ -276,8 +276,8 @@ def last_words(said: str) -> str:
 
 
 def _environment(address: str | None) -> dict[str, str]:
-    """Return the environment of the process. If it starts Ray here, Ray can import this package and
-    requires a token, since other users of this machine can reach its ports."""
+    """Return the environment of our child process. If it starts Ray, Ray can import this package
+    and requires a token, since other users of this machine can reach its ports."""
     given = {name: text for name, text in os.environ.items() if name != "RAY_ADDRESS"}
     if address is not None:
         return {**given, **QUIET, **PATIENT}

@@ -1,11 +1,11 @@
 """The workers of a job on a cluster: their number, their calls, and the replacement of lost ones.
 
 Ray places an actor on a node with room, or lets it wait. Ray runs the actor's calls and reports
-which were lost and why. Ray's own restarts and retries are off, for two reasons. With
-``max_restarts`` above 0, Ray 2.60 reports a lost call only as "the actor was restarted", without
-the reason, such as low memory (scripts/cluster_check memory). And the job must count the tries of
-a lost item, requeue it last, and check for existing results. If an actor is lost, we start a new
-one in its place. Each actor has one call at a time, so it never has two items.
+which were lost and why. Ray's own restarts and retries are off, for two reasons. First,
+with ``max_restarts`` above 0, Ray 2.60 reports a lost call only as "the actor was restarted",
+without the cause, such as low memory (scripts/cluster_check memory). Second, the job itself counts
+the tries of a lost item, puts it last in the queue, and checks for existing results. If an actor is
+lost, we start a new one in its place. Each actor has one call at a time, so it never has two items.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Place(Place):
     load: Load | None = None  # the last order sent
     given: bool = False  # whether the task was sent
     processes: int = 0  # number of processes started by this actor
-    apart: bool = False  # withdrawn, or unusable because of its node: does not count as failed
+    apart: bool = False  # withdrawn, or on an unusable node; does not count as failed
 
     def is_free(self) -> bool:
         return self.state == "idle" and not self.doing
@@ -76,7 +76,7 @@ class _Place(Place):
 
 @dataclass(slots=True)
 class Workers(Places[_Place]):
-    """A job's actors. ``actor``: ``ray.remote(Worker)``. ``wanted``: the job's first message."""
+    """A job's actors. ``actor``: ``ray.remote(Worker)``. ``wanted``: the job's request."""
 
     ray: Any
     actor: Any
@@ -218,8 +218,8 @@ class Workers(Places[_Place]):
                 self._take_news(place, result)
 
     def _meet(self, place: _Place, welcome: Welcome) -> None:
-        """Record the actor's node. Give the node up if items would fail on it or have other
-        results."""
+        """Record the actor's node. Give the node up if items would fail on it or get other
+        results there."""
         place.welcome, now = welcome, self.clock()
         self._began = now if self._began is None else self._began
         place.enter("loading", now)
@@ -320,7 +320,7 @@ class Workers(Places[_Place]):
         surplus = len(standing) - self._wanted(now, len(standing))
         idle = any(p.state == "idle" and now - p.since > IDLE_S for p in standing)
         first = min((place.since for place in waiting), default=now)
-        if idle:  # a worker got no item, so none is left
+        if idle:  # a worker has waited for an item, so the queue is empty
             surplus = len(waiting)
         elif placed and self.wanted.workers is None and now - first > WAITING_S:
             surplus, self._sated = len(waiting), now + AGAIN_S
@@ -331,9 +331,9 @@ class Workers(Places[_Place]):
                 self._add_place()
 
     def _wanted(self, now: float, standing: int) -> int:
-        """Return the number of workers to request. With --workers it is that number even if it does
-        not fit, since a cluster may add nodes. Otherwise it is the number that fits on the nodes,
-        and at least one unless all nodes were given up."""
+        """Return the number of workers to request. With --workers N it is N, even if fewer fit now,
+        since a cluster may add nodes. Otherwise it is the number that fits on the nodes, but at
+        least one unless all nodes were given up."""
         room = room_of(self.need, self.nodes.found, self._avoid)
         if room != self._room:  # the number of nodes has changed
             self._room, self._sated = room, float("-inf")
@@ -396,7 +396,7 @@ def describe(error: Exception) -> str:
 
 
 def _is_open(address: str) -> bool:
-    """Return whether this machine can open the address: if not, the node is not at fault."""
+    """Return whether this machine can open the address. If not, the node is not at fault."""
     try:
         look_at(address)
     except DetectVideoError:

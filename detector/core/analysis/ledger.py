@@ -24,7 +24,7 @@ class SplitMs:
 @dataclass(frozen=True, slots=True)
 class StageRow:
     """A stage in the ledger, in milliseconds per frame. ``share``: busy share of its threads' time.
-    ``on_cpu_ms``, ``ready_ms`` and ``blocked_ms`` add up to ``busy_ms``; None if unknown.
+    ``on_cpu_ms``, ``ready_ms`` and ``blocked_ms`` add up to ``busy_ms``; they are None if unknown.
     ``cpu_ms``: CPU time, including that of libraries' threads."""
 
     stage: str
@@ -50,7 +50,7 @@ class StageRow:
 class ThreadRow:
     """A thread in the ledger, in milliseconds per frame: wall = busy + waits + preempted + other.
 
-    ``foreign``: how much (0 to 1) of its waiting for a core was caused by other programs. ``rest``:
+    ``foreign``: the share of its waits for a core that other programs caused, 0 to 1. ``rest``:
     the unexplained time (``ThreadFigures.unplaced_s``) as a share of the thread's wall time.
     """
 

@@ -1,15 +1,15 @@
 """Find the stage that limits a run, estimate the gain if it took no time, and give advice.
 
-Stages are judged by the time they need. Waits of their threads for a core do not count, nor waits
-of libraries' threads that work for them, so a busy machine does not change the verdict. A run takes
-as long as its slowest group of stages (``timeline.order``), or as its CPU time per core if that is
-longer.
+Stages are judged by the time that they need. Time that their threads, or libraries' threads that
+work for them, wait for a core is excluded, so a busy machine does not change the verdict. A run
+takes as long as its slowest group of stages (``timeline.order``), or as its CPU time per core if
+that is longer.
 
 The gain assumes that nothing else changes. Without a stage, a run takes as long as its slowest
-remaining group or CPU work, plus opening and closing files. It saves at most the time that the
-stage ran. We report the gain only if it is reliable: it must be below ``MAX_GAIN`` and within
+remaining group or CPU work, plus opening and closing files. The time saved is at most the time that
+the stage ran. We report the gain only if it is reliable: it must be below ``MAX_GAIN`` and within
 ``MAX_ERROR`` of the estimate from the times that stages need, on a machine with free cores and
-little other work. On two cores that were 90% busy, we estimated a gain of 9% and measured 66%.
+little other work. With two cores 90% busy, we estimated a gain of 9%, but measured 66%.
 
 The verdict names the stage with the largest gain and shows its share of time from the ledger.
 """
@@ -34,7 +34,7 @@ from detector.core.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS,
 
 INPUT_STAGES = (PREPROCESS, INFER, HEAD)  # their time depends on the network's input size
 CPU_FULL = 0.8  # share of all cores' time above which stages slow each other down
-# If libraries' threads explain a larger share of a stage's sleep, we attribute all of it to them.
+# If libraries' threads explain a larger share of a stage's sleep, we treat all of it as theirs.
 MOSTLY_LIBRARIES = 0.5
 ROUNDING = 1e-4  # share of a frame's time; anything smaller is a rounding error
 MAX_OTHERS = 0.05  # share of all cores; if other programs use more, we do not trust a run's times
@@ -46,7 +46,7 @@ NEGLIGIBLE = 0.005  # share of a frame's time, or gain; anything smaller counts 
 EQUAL = 0.02  # share of the FPS; gains that differ by less count as equal
 CPU = "the CPU"
 FILES = "opening and closing files"
-# Frames. Below FEW, the run's start and end weigh too much for a verdict. We recommend ENOUGH.
+# Below FEW frames, a run's start and end weigh too much for a verdict. Messages advise ENOUGH.
 FEW, ENOUGH = 30, 100
 
 NAMES = {
@@ -89,7 +89,7 @@ class FrameCosts:
 
     def groups(self, remaining: Mapping[str, float]) -> dict[str, float]:
         """Return the seconds per frame that each concurrent group needs. ``remaining``: stage ->
-        share (0 to 1) of its time left after a change; 1 for stages that are not listed."""
+        share (0 to 1) of its time that is left after a change; 1 for stages that are not listed."""
         return {
             group: sum(self.per_thread.get(name, 0) * remaining.get(name, 1) for name in names)
             for group, names in grouped(self.stages).items()
@@ -171,7 +171,7 @@ def frame_times(
     others_share = 0.0
     if cpu.libraries is not None and cpu.libraries.wall_s:
         others_share = (cpu.libraries.others_s or 0.0) / cpu.libraries.wall_s / cpu.cores
-        # The sum cannot exceed 1, but the system's clocks are coarse, and jump on VMs.
+        # The measured shares may sum to above 1: clocks are coarse, and on VMs they jump.
         others_share = min(others_share, 1.0 - process_share)
     used = infer_s / infer.busy_s if infer.busy_s else 0.0  # below 1 if calls overlap
     stage_cpu = {name: _stage_cpu_s(stage, sync) / frames for name, stage in stages.items()}
@@ -228,7 +228,7 @@ def need_s(name: str, stage: StageFigures, libraries: LibraryThreads | None) -> 
     unknown. The waits of the stage's own thread are measured. While this thread sleeps, libraries'
     threads work for it, and may wait for a core too. We look at the busiest of them. It worked or
     waited for a core during a part of the sleep; of this part, only the work counts as needed. If
-    the part is more than MOSTLY_LIBRARIES of the sleep, we treat the whole sleep alike."""
+    the part is above MOSTLY_LIBRARIES of the sleep, we apply the same ratio to the whole sleep."""
     split = stage.split
     if split is None or not stage.calls:
         return stage.busy_s
@@ -240,7 +240,7 @@ def need_s(name: str, stage: StageFigures, libraries: LibraryThreads | None) -> 
     # If several threads call the stage, the busiest library thread may work for only one of them.
     slept = min(split.blocked_s, (busiest + ready) * len(stage.threads))
     if slept > MOSTLY_LIBRARIES * split.blocked_s:
-        # In the rest of the sleep, it waits for locks held by threads that wait for a core.
+        # The rest: probably waits for locks, held by threads that wait for a core.
         slept = split.blocked_s
     needed = split.on_cpu_s + split.blocked_s - slept * ready / (busiest + ready)
     return min(stage.busy_s, max(needed, busiest))
@@ -285,12 +285,12 @@ def estimate_without(times: FrameCosts, stage: str) -> float:
 
 
 def is_reliable(times: FrameCosts, remaining: Mapping[str, float]) -> bool:
-    """Return whether we can report the gain of a change that leaves ``remaining`` of the stages.
+    """Return whether we can report the gain of a change. ``remaining``: as in ``groups``.
 
     We cannot if the cores are full before or after the change: only a measurement shows how much
     faster the other stages become. (In the plain loop, only libraries' threads can fill the cores.)
     We also cannot if the gain is above MAX_GAIN, or if closing files takes much of the run. With
-    --save crops, we computed 49%, but the run became 17% faster: the disk had worked during
+    --save crops, we computed a gain of 49% but measured 17%: the disk had worked during
     inference.
     """
     if times.others_share > MAX_OTHERS:
@@ -312,8 +312,8 @@ def is_reliable(times: FrameCosts, remaining: Mapping[str, float]) -> bool:
 
 
 def limit_without(times: FrameCosts, stage: str) -> str | None:
-    """Return what limits a run without ``stage``: a group, CPU or FILES; None if nothing else does,
-    so that the run saves all the time of the stage."""
+    """Return what limits a run without ``stage``: a group, CPU or FILES; None if nothing does,
+    so that the run becomes shorter by the stage's whole time."""
     rest = max(0.0, times.period_s - times.ran[stage])
     if times.sync or period_without(times, stage) <= rest:
         return None

@@ -58,7 +58,7 @@ _exiting = threading.Event()
 
 @atexit.register
 def _close_open() -> None:
-    """Close all Detectors; a thread in an engine or decoder would crash the exiting process."""
+    """Close all Detectors: a thread still in an engine or decoder would crash the process."""
     _exiting.set()
     for detector in list(_open):
         with suppress(EngineError):  # a broken device
@@ -66,7 +66,7 @@ def _close_open() -> None:
 
 
 class GivenTracker(Protocol):
-    """The caller's own tracker, which assigns track ids to the objects of each frame, in order."""
+    """The caller's own tracker, which gets the frames in order and gives each object a track id."""
 
     def update(self, detections: types.Detections, frame: Frame) -> ArrayLike:
         """Return a whole number for each detection, [M]; -1 for an object without a track."""
@@ -255,8 +255,8 @@ class Detector(AnswersAttributes):
     ) -> Generator[tuple[Frame, Detections], None, None]:
         """Yield every frame of a video, a picture, a folder or a glob, with its objects, in order.
 
-        A folder's pictures come first, then each of its videos. A UserWarning lists files omitted
-        for their suffix, or because they are in a subfolder. Several sources are read in turn;
+        A folder's pictures come first, then each of its videos. A UserWarning lists omitted
+        files: those with another suffix or in a subfolder. Several sources are read in turn;
         ``frame.source`` describes the frame's source, with its size and frame rate. Reading and
         inference run in other threads while the caller works. The caller may keep the frames.
         ``blur=[...]`` pixelates the objects of these classes in the frames. A source may also be a

@@ -79,7 +79,7 @@ class Detections(AnswersAttributes, types.Detections):
         self._picture: str | weakref.ref[Any] | None = None
 
     def __getstate__(self) -> tuple[Any, ...]:
-        """Return all values; a picture in memory is dropped, the path of a file is kept."""
+        """Return the values to pickle. A picture in memory is dropped, a file's path is kept."""
         path = self._picture if isinstance(self._picture, str) else None
         return (*(getattr(self, name) for name in self.__dataclass_fields__), path)
 
@@ -199,7 +199,7 @@ class Detections(AnswersAttributes, types.Detections):
         return encode(drawn, ".png")[1]
 
     def _repr_html_(self) -> str | None:
-        """Return a table for a notebook if the picture is gone. (HTML would hide the PNG.)"""
+        """Return a table if the picture is gone, else None: notebooks prefer a table to a PNG."""
         from detector.core.sinks._rows import plain_values
 
         if self._repr_png_() is not None:

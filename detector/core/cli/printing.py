@@ -1,5 +1,5 @@
-"""Print a command's output, also where standard streams are closed, full, or without a reader. A
-test finds output that bypasses this module.
+"""Print a command's output. Standard streams may be closed, full or without a reader. A test finds
+code that prints without this module.
 
 Names and messages may come from untrusted files, so we escape control characters (errors/text.py).
 Letters that the terminal's encoding lacks are escaped, too.
@@ -85,8 +85,8 @@ class _Errors(_StandardOutput):
 
 
 def check_standard_output(owners: Mapping[str, bool]) -> None:
-    """Raise UsageError if several options write to standard output, and OutputError if one does and
-    standard output is closed. ``owners``: option -> whether it writes to standard output."""
+    """Raise UsageError if several options write to standard output. Raise OutputError if one does,
+    but standard output is closed. ``owners``: option -> whether it writes to standard output."""
     writers = [option for option, writes in owners.items() if writes]
     if len(writers) > 1:
         raise UsageError(

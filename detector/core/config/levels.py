@@ -34,7 +34,7 @@ def resolve_config(
     config_file: str | None, flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
 ) -> Config:
     """Return a command's configuration. Raises UsageError with the wrong key's path. ``flags``:
-    option -> value, None if not given. ``defaults``: the command's, which override the model's."""
+    option -> value, None if not given. ``defaults``: the command's, which --config overrides."""
     return merge_levels(*collect_levels(config_file, flags, defaults))
 
 
@@ -46,7 +46,7 @@ def collect_levels(
 
     given = {name: value for name, value in flags.items() if value is not None}
     origin, content = read_level(folder() / "default.yaml")
-    # The file also lists options of wings, which may be absent.
+    # default.yaml also lists options of wings that may not be installed.
     lower = [(origin, {name: content[name] for name in content if name in option_groups()})]
     upper = [*([_read_own_file(config_file)] if config_file else []), (COMMAND_LINE, given)]
     model = merge_levels(*lower, *upper).network.model
@@ -196,7 +196,7 @@ def read_value(where: str, leaf: dataclasses.Field[Any], value: Any) -> Any:
     if high is not None and value > high:
         percent = f"; did you mean {value / 100:g}?" if high == 1.0 and 5 <= value <= 100 else ""
         raise UsageError(f"{where}: {quote(value)} is too large; must be at most {high}{percent}")
-    # An unknown engine is refused when it is loaded. By then, --json prints errors as JSON.
+    # Engines are checked later, when --json already prints errors as JSON.
     choices = choices_of(leaf) if leaf.name != "engine" else ()
     for item in (value if isinstance(value, tuple) else (value,)) if choices else ():
         if item not in choices:

@@ -16,8 +16,8 @@ from detector.core import wings
 from detector.core.config import option
 
 Group = TypeVar("Group")
-# These functions list choices by the files in our folders. They are called when help is shown or a
-# value is checked. They import no library, so that --help stays quick.
+# These functions return choices, one for each file in a folder. They are called to show help or to
+# check a value. They import no library, so that --help stays quick.
 
 
 def _engines() -> Sequence[str]:

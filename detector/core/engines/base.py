@@ -72,8 +72,8 @@ class EngineOptions:
 @dataclass(frozen=True, slots=True)
 class LayerExecution:
     """A layer as the engine ran it. ``precision``: one of ``PRECISIONS``, or u8, int32 and so on.
-    ``nodes``: the graph's nodes that were fused into it; if empty, the layer is the node of the
-    same name. ``view``: whether the layer copies no data."""
+    ``nodes``: the graph's nodes that were fused into it, or () if the layer is the one node of
+    the same name. ``view``: whether the layer copies no data."""
 
     name: str
     type: str

@@ -17,7 +17,7 @@
                              130  interrupted (Ctrl-C)
                              143  terminated
 
-A run writes its outputs if its code has no error in this table, even if a signal ends it early.
+A run writes its outputs if its code has no class in the column "error", even if a signal ends it.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from detector.core.errors import DetectVideoError, OutputError
 from detector.core.errors.writing import temporary_folder
 
 READ_BYTES = 1 << 20
-OBJECT_BYTES = 1 << 16  # PyAV's buffer for an object in a store; the object reads larger blocks
+OBJECT_BYTES = 1 << 16  # PyAV's buffer for a stored object; OpenObject itself reads larger blocks
 DESCRIPTORS = Path("/proc/self/fd")  # its entries link to open files; absent on some systems
 LARGEST_HASHED = 2 << 30  # largest file to hash, in bytes; hashing it takes about two seconds
 
@@ -163,8 +163,8 @@ _openers: dict[str, Callable[[str], OpenObject] | dict[str, Any]] = {}
 
 @contextmanager
 def hold_as(address: str, opener: Callable[[str], OpenObject] | dict[str, Any]) -> Iterator[str]:
-    """Yield a name to open during the block: the address, numbered if it is in use. ``opener``: a
-    function from the name to its object, or the arguments with which PyAV opens it."""
+    """Yield a name to open during the block: the address, or a numbered one if that is used.
+    ``opener``: a function from name to object, or the arguments with which PyAV opens it."""
     suffix = os.path.splitext(address)[1]  # FFmpeg guesses the format of raw streams from it
     names = chain([address], (f"{address}#{number}{suffix}" for number in count(2)))
     name = next(name for name in names if _openers.setdefault(name, opener) is opener)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 GB = 1 << 30
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
-# On ARM, cv2 and FFmpeg run other code than on x86, which rounds pixels differently.
+# On ARM, cv2 and FFmpeg round pixels differently than on x86, because they run other code.
 ARM64 = platform.machine() in ("aarch64", "arm64")
 
 # x86 instructions that multiply u8 by s8 and add four products in 32 bits. Without them ONNX

@@ -37,7 +37,7 @@ def whole_file(
     and is removed otherwise.
 
     A killed process leaves at most a hidden file. We follow links, so that they remain links, and
-    discard output to /dev/null. The umask decides who may read the file, or with ``private`` only
+    discard output to /dev/null. The umask decides who may read the file; with ``private``, only
     this account may. Raises OutputError for every OSError (``cure``: what the user can do), and
     UsageError if the command reads ``target``. ``ours`` skips this check, for names that the user
     did not choose and the caller has checked.

@@ -180,9 +180,9 @@ def image_pool(parts: Parts) -> LendingPool[Image | None]:
 
 
 def image_count(parts: Parts) -> int:
-    """Return how many pictures may be in flight: enough for all requests and for a batch being
-    written, if ``image_bytes`` allows that, but at least one batch and a picture. Those being drawn
-    are added."""
+    """Return how many pictures may be in flight: enough for all requests and for one batch that
+    is being written. ``image_bytes`` may allow fewer, but at least one batch and a picture. One
+    picture for each drawing thread is added."""
     info, batch, batches = parts.source.info, len(parts.requests[0].slot), len(parts.requests) + 1
     if parts.schedule is not None:  # frames that are not inferred need pictures, too
         # One batch is being read, one written, and ``concurrency`` batches are in the engine.
@@ -267,7 +267,7 @@ def _note_time(track: AnyTrack, frame: Frame, stage: str) -> None:
 def _has_arrived(
     track: AnyTrack, parts: Parts, progress: Progress, images: LendingPool[Image | None], row: int
 ) -> bool:
-    """Wait for a row's picture. Return False to submit a batch not yet full, or to end the loop."""
+    """Wait for a row's picture. Return False if the batch has to end before this row."""
     if parts.hooks is None:
         return True
     while not parts.hooks.arrive(track, progress.read, row):

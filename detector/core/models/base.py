@@ -85,7 +85,7 @@ class Network:
     made_with: str = ""  # digest of other inputs of the graph, such as a calibration
     random_seed: int | None = None
     needs_nms: bool = True  # False: the outputs hold one box per object, so --iou has no effect
-    # Advice to print when a run stops at impossible results. It is set if the meaning of the
+    # Advice to print if a run stops because results are impossible. Set if the meaning of the
     # outputs was inferred. Only then does a run check its results.
     watched: str = ""
     # The graph's precision: fp32, fp16, bf16, int8-u8 or int8-s8 (``engines.graph_precision_for``).

@@ -214,7 +214,7 @@ def settings_of(threads: int) -> Any:
     settings.inter_op_num_threads = 1
     settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     settings.log_severity_level = SILENT
-    # Spinning threads take cores from decoding and drawing, and count as our CPU time.
+    # Threads that spin would take cores from decoding and drawing, and add to our CPU time.
     settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return settings
 
@@ -250,7 +250,7 @@ OPTIMISED = "optimised.onnx"
 
 def save_graph(settings: Any, folder: str) -> Any:
     settings.optimized_model_filepath = str(Path(folder, OPTIMISED))
-    # Write the weights to a separate file. We do not read them, and they may exceed one protobuf.
+    # Write the weights to a file that we do not read: one protobuf message may be too small.
     settings.add_session_config_entry(
         "session.optimized_model_external_initializers_file_name", "weights.bin"
     )

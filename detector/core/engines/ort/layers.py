@@ -21,7 +21,7 @@ SUFFIX = "_kernel_time"
 OWN_NAME = re.compile(
     r"^(?:InsertedPrecisionFreeCast_)?(.*?)(?:_nchwc|_nhwc|_token_\d+|_quant|_q|_qlinear)*$"
 )
-COMPUTING = ("Conv", "Gemm", "MatMul")  # parts of the names of computing operators, even if fused
+COMPUTING = ("Conv", "Gemm", "MatMul")  # computing operators contain one in their name
 INTEGER = (
     "ConvInteger",
     "MatMulInteger",
@@ -85,7 +85,7 @@ def read_layers(
 
 def _precisions(graph: Any) -> Iterator[tuple[Any, str]]:
     """Yield each node and its precision: "int8" if it computes on integers, otherwise the type of
-    its first input. Before the first quantiser, bytes are the picture, so they are "u8"."""
+    its first input. Bytes before the first quantiser belong to the picture and stay "u8"."""
     types = {value.name: _name(value.type.tensor_type.elem_type) for value in graph.input}
     types |= {tensor.name: _name(tensor.data_type) for tensor in graph.initializer}
     for node in graph.node:

@@ -97,7 +97,7 @@ def _convolution(
     if (top, left) != (bottom, right):
         raise node.error(f"unequal padding {top, left, bottom, right} is not supported")
     channels = weight.shape[1] * groups, weight.shape[0]  # (in, out), or (out, in) if transposed
-    # The device "meta" avoids random weights. nn.utils.skip_init would import sympy, in 0.7 s.
+    # The device "meta" avoids random weights. nn.utils.skip_init would take 0.7 s to import sympy.
     module = kind(
         *(channels if kind is nn.Conv2d else channels[::-1]),
         kernel_size=tuple(weight.shape[2:]),

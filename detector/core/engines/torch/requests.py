@@ -169,8 +169,8 @@ _users: list[tuple[bool, bool]] = []
 
 @contextmanager
 def arithmetic(tf32: bool, benchmark: bool) -> Iterator[None]:
-    """Set how a GPU's libraries compute while the block runs, in the whole process. Blocks of other
-    threads with other settings wait. ``benchmark``: cuDNN tries its algorithms once per shape."""
+    """Set how a GPU's libraries compute while the block runs, in the whole process. Threads that
+    need other settings wait. ``benchmark``: cuDNN tries its algorithms once per shape."""
     requested = tf32, benchmark
     with _changed:
         _changed.wait_for(lambda: not _users or _users[0] == requested)
@@ -195,7 +195,7 @@ def allow_tf32(allowed: bool) -> None:
 
 def check_memory(run: Run, network: Network, device: Any, concurrency: int) -> None:
     """Run one full batch on each of ``concurrency`` streams. If GPU memory is too small, raises
-    EngineError with a batch that fits."""
+    EngineError, which names a batch that fits."""
     if fits(run, network, device, concurrency, network.batch):
         return
     # Do this outside an ``except``: the exception's traceback would keep GPU memory alive.
@@ -208,7 +208,7 @@ def fits(run: Run, network: Network, device: Any, concurrency: int, batch: int) 
     """Return whether concurrent runs of ``batch`` pictures on all streams fit in memory."""
     shape = (batch, *network.input_shape[1:])
     streams = [torch.cuda.Stream(device) for _ in range(concurrency)]
-    held: list[Any] = []  # inputs, results, and peaks
+    held: list[Any] = []  # keeps memory allocated: inputs, results, and peaks
     try:
         for stream in streams:
             with torch.cuda.stream(stream):

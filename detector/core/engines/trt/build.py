@@ -74,7 +74,7 @@ def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _free_reshapes(graph: onnx.GraphProto, batch: int, shapes: Mapping[str, Shape]) -> None:
     """If input and output of a Reshape begin with the batch, replace the batch in the shape by 0,
-    which copies that side of the input."""
+    which copies the dimension from the input."""
     from onnx import numpy_helper
 
     constants = {tensor.name: tensor for tensor in graph.initializer}

@@ -188,8 +188,8 @@ class Rtx(Edition):
 
     @staticmethod
     def _targets(gpu: Gpu | None, settings: TrtSettings) -> tuple[str, ...]:
-        """Return the targets. By default they are empty, which means 8.0 and newer. For an older
-        GPU the default is its own compute capability."""
+        """Return the compute capabilities to build for; () means 8.0 and newer. The default for an
+        older GPU is its own capability."""
         if settings.targets or gpu is None or gpu.capability >= AMPERE:
             return settings.targets
         return (capability(gpu),)

@@ -115,9 +115,9 @@ def _nodes(layer: Mapping[str, Any], known: Mapping[str, str] | None) -> list[st
 
 
 def _assign_nodes(layers: Sequence[tuple[bool, Sequence[str]]]) -> list[tuple[str, ...]]:
-    """Return the nodes of each layer. If layers share a node, the first of them that computes gets
-    it, or else the first of them. ``layers``: (whether it only moves data, its nodes) of each
-    layer."""
+    """Return the nodes of each layer. If layers share a node, it goes to the first of
+    them that computes, or to the first of them if none does. ``layers``: (whether it only moves
+    data, its nodes) of each layer."""
     owners: dict[str, int] = {}
     for moving in (False, True):
         for at, (moves, nodes) in enumerate(layers):
