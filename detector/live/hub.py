@@ -55,7 +55,7 @@ class _CameraChannel:
     due_ns: int = 0
     requested: bool = False  # a single picture was requested
     last_request_ns: int = 0
-    draw_next: bool = False  # the last result of ``wants_pictures``: the next picture has boxes
+    draw_next: bool = False  # last result of ``wants_pictures``: whether the next picture has boxes
     encoding: threading.Lock = field(default_factory=threading.Lock)
     jpegs: dict[int, bytes] = field(default_factory=dict)  # width -> JPEG
     jpegs_of: int = 0  # the number of the picture that ``jpegs`` show
