@@ -122,7 +122,7 @@ class Hub:
         channel = self._channel(camera)
         now = self._clock_ns()
         channel.draw_next = channel.requested or (
-            # Accept early pictures: with jitter, a camera at the viewer's rate would lose some.
+            # Accept pictures up to half an interval early, so that jitter does not lose any.
             channel.interval_ns is not None and now >= channel.due_ns - channel.interval_ns // 2
         )
         channel.free_unrequested(now)

@@ -141,7 +141,7 @@ class SpanRows:
         return durations
 
     def column(self, name: Column) -> NDArray[np.int64]:
-        """Return the column [N]. Without ``booked``, all values of "library" are NOT_KNOWN."""
+        """Return the column [N]. All values of "library" are NOT_KNOWN without ``booked``."""
         if name == "library" and not self._booked:
             return np.full(len(self), NOT_KNOWN)
         values = np.empty(len(self), np.int64)

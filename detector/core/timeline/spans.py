@@ -84,8 +84,8 @@ class Span:
     core during ``self_ns``. ``ready_ns``: how long it was runnable during ``off_cpu_ns``.
     ``other_threads_ns``: CPU time of the process's other threads during the calls, if the track
     observes them. ``library_ns``: time of the engine's own threads that ``booked`` assigned to the
-    calls. ``call_ns``: ``self_ns`` of the last call. Each call adds a row. The rows that
-    are kept are the first ``room`` or, with ``ring``, the last ``room``.
+    calls. ``call_ns``: ``self_ns`` of the last call. Each call adds a row. We keep the
+    first ``room`` rows or, with ``ring``, the last ``room`` rows.
     """
 
     __slots__ = (

@@ -44,7 +44,8 @@ INSTRUCTIONS: Mapping[str, Sequence[str]] = {
 
 
 class Reached(NamedTuple):
-    """A speed. ``by``: library, layer. ``spread``: (median time) / (quiet passes' median) - 1."""
+    """A measured rate. ``by``: the library and the layer that reached it. ``spread``: (median time
+    of all passes) / (median time of quiet passes) - 1."""
 
     gflops_s: float
     by: str

@@ -295,7 +295,7 @@ class _Runs:
 
     def __init__(self, windows: Iterable[Window]) -> None:
         self._starts: dict[int, list[int]] = defaultdict(list)
-        self._ends: dict[int, list[int]] = defaultdict(list)  # the latest end among runs so far
+        self._ends: dict[int, list[int]] = defaultdict(list)  # latest end up to each run
         for window in sorted(windows, key=lambda one: one.start_ns):
             for process in (window.process, UNKNOWN_PROCESS):
                 ends = self._ends[process]

@@ -78,8 +78,8 @@ class Execution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What ran in a pass. ``execution``: that of the plain run. ``measured``: the executions of the
-    pass, without duplicates; empty if nothing ran again. ``on_purpose``: fields that the pass
+    """The executions of a pass. ``execution``: that of the plain run. ``measured``: all that the
+    pass measured, without duplicates; empty if nothing ran again. ``on_purpose``: fields that it
     varies by design. ``differs_in``: all fields that differed. ``text``: a summary, such
     as "openvino int8, like the run"."""
 

@@ -26,7 +26,7 @@ MOST = 256  # connections at the same time
 MOST_PER_ADDRESS = 128  # connections from one address, which may be a proxy
 RESERVE = 32  # connections reserved for clients on this machine
 HEAD_BYTES = 16 << 10
-# Two times in seconds and a number of probes: a viewer that is gone is detected in a minute.
+# Seconds until and between probes, and the number of probes. They find a lost viewer in a minute.
 ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 Address = tuple[str, int]

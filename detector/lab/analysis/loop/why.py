@@ -25,7 +25,7 @@ from detector.lab.session.why import WhyCause, WhyFrame, WhyPart
 GC, CORE, DISK, BOXES, KEY = "gc", "core", "disk", "boxes", "key frame"
 CLOCK, WORK, OTHERS, UNKNOWN = "clock", "work", "others", "unknown"
 HALF = 0.5  # share of the excess that a cause has to account for
-MORE_BOXES, MANY = 2.0, 20  # "many boxes": at least 2 x the median, and 20 more than it
+MORE_BOXES, MANY = 2.0, 20  # at least: MORE_BOXES x the median, and MANY above it
 SLOWER_CLOCK = 0.95  # share of the median clock; a lower clock counts as a cause
 LIBRARY = "library"  # all library threads together, in MomentsFacts.threads
 
