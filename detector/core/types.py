@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Image = NDArray[np.uint8]  # [h, w, 3] BGR; [B, H, W, 3] RGB in a request's slot
-BACK_S = 1  # if pts fall by more, the clock was set back; if by less, frames are reordered
+BACK_S = 1  # pts that fall by more: the clock was set back; by less: frames are reordered
 LONGEST_GAP_S = 10.0  # default for the longest pause between two frames
 
 
@@ -111,10 +111,10 @@ class Frame:
     """One decoded picture.
 
     ``index``: its number in the source, counted from 0 before ``--stride`` drops any; for a camera,
-    counted over received pictures. ``pts``: in ticks of the source's time base, as stored (it need
-    not start at 0); ``time_s`` = pts * time_base. Neither follows jumps of the container's clock.
-    ``behind``: how many ticks that clock is ahead of ``pts``. ``rewinds``: how often it was set
-    back. ``path``: the picture's file if the source is a folder or glob, else None. ``name``: the
+    its number among received pictures. ``pts``: in ticks of the source's time base, as stored (it
+    need not start at 0); ``time_s`` = pts * time_base. Both ignore jumps of the container's clock.
+    ``behind``: how many ticks this clock is ahead of ``pts``. ``rewinds``: how often this clock was
+    set back. ``path``: the picture's file if the source is a folder or glob, else None. ``name``:
     file name, for outputs, with folders in front if two pictures of a source share it. ``picture``:
     BGR, or planes of YUV if the source was opened for them; ``image`` is BGR, converted from planes
     on first access, so do not draw into the planes after that. ``source``: set by
@@ -215,7 +215,7 @@ class SourceInfo:
     start_pts: int = 0
     frames_declared: int | None = None
     duration_s: float | None = None
-    has_computed_pts: bool = False  # from the frame rate, since a raw stream stores no pts
+    has_computed_pts: bool = False  # computed from the frame rate: a raw stream has no pts
     rotation: int = 0  # degrees, as the container states it; already applied to the frames
     mirrored: bool = False  # stored mirrored (before rotation); already undone in the frames
     codec: str = ""
@@ -463,8 +463,8 @@ class LabelledPicture:
 
     Two kinds of boxes are not targets. A box that is ``ignored`` is matched once, by IoU, and then
     counts neither as right nor as wrong. A ``crowd`` matches any number of detections, by the share
-    of the detection inside it (COCO's iscrowd). ``labelled`` holds the annotated class ids, None
-    for all: objects of other classes may have no box, so detections of them do not count.
+    of the detection inside it (COCO's iscrowd). ``labelled``: the annotated classes; None means
+    all. Objects of other classes may lack a box, so detections of these classes do not count.
     ``track_ids``: boxes of one object share an id; None if the labels have no ids.
     """
 

@@ -29,9 +29,9 @@ class Adds:
 
     ``sources``: name -> a subclass of ``sources.base.Source``. ``guest``: a ``cli.guest.Guest``,
     which takes over some runs of ``detect`` and watches the others. ``sections``: functions that
-    return a ``tables.Section`` of the HTML report for a session's document, or None. ``closing``:
-    functions that return a last line of output for a finished run's summary, or None; the second
-    argument is whether -v was given. ``tracker``: the default of --track.
+    take a session's document and return a ``tables.Section`` of the HTML report, or None.
+    ``closing``: functions that take a finished run's summary and whether -v was given, and return
+    a last line of output, or None. ``tracker``: the default of --track.
     """
 
     sources: Mapping[str, str] = field(default_factory=dict)

@@ -13,7 +13,7 @@ The decoded share is below 1 only with load shedding: dividing by it adds the sk
 If pictures are dropped for lack of time, the estimate is at most N times the share of pictures not
 dropped, because a machine that drops pictures of one camera cannot handle 1.1 cameras.
 
-It is an upper limit, because stages share cores. docs/live.md compares estimates with measurements.
+Estimates are upper limits because stages share cores. docs/live.md compares them with measurements.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class CameraTally:
     live_ns: int = 0  # today's time while the camera was live or its pictures were processed
     rate_ns: float = 0.0  # integral of the camera's rate over ``rated_ns``
     rated_ns: int = 0  # today's time with a known rate
-    # The run's counts when the day began, and at its summary; the next day counts from there.
+    # The run's counts when the day began, and at its summary, when the next day begins.
     before: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
     at_summary: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
 
@@ -126,7 +126,7 @@ class UsageSums:
             decoded=1 - self.undecoded / self.received if self.received > 0 else 1.0,
             processed=min(1.0, self.written / self.wanted) if self.wanted > 0 else 0.0,
             dropped=min(1.0, self.dropped / self.wanted) if self.wanted > 0 else 0.0,
-            # Includes time taken by a VM's host. Limited to the time that this program did not use.
+            # Other programs and a VM's host used at most the time that this program did not use.
             others=max(0.0, min(self.others_ns, cores * self.passed_ns - self.cpu_ns))
             / self.passed_ns
             / cores,
@@ -134,8 +134,8 @@ class UsageSums:
 
 
 class LiveStatus:
-    """The counters of a run. ``clock``: ns, see ``Arrival``. ``decoding`` and ``machine_clock``
-    return the CPU time, in ns, of the feeds and of all programs. ``tiles``: cameras' default."""
+    """The counters of a run. ``clock``: ns, see ``Arrival``. ``decoding``: CPU time of the
+    feeds, in ns. ``machine_clock``: CPU time of all programs. ``tiles``: cameras' default."""
 
     def __init__(
         self,

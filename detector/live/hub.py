@@ -55,7 +55,7 @@ class _CameraChannel:
     due_ns: int = 0
     requested: bool = False  # a single picture was requested
     last_request_ns: int = 0
-    draw_next: bool = False  # the last result of ``wants_pictures``: the next picture has boxes
+    draw_next: bool = False  # last result of ``wants_pictures``: whether the next picture has boxes
     encoding: threading.Lock = field(default_factory=threading.Lock)
     jpegs: dict[int, bytes] = field(default_factory=dict)  # width -> JPEG
     jpegs_of: int = 0  # the number of the picture that ``jpegs`` show
@@ -122,7 +122,7 @@ class Hub:
         channel = self._channel(camera)
         now = self._clock_ns()
         channel.draw_next = channel.requested or (
-            # Accept early pictures: with jitter, a camera at the viewer's rate would lose some.
+            # Accept pictures up to half an interval early, so that jitter does not lose any.
             channel.interval_ns is not None and now >= channel.due_ns - channel.interval_ns // 2
         )
         channel.free_unrequested(now)

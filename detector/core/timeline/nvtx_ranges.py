@@ -1,7 +1,7 @@
-"""NVTX: one push/pop range per span on its own thread, in the domain ``detect-video``.
+"""Push and pop an NVTX range for each call of a span, in the domain ``detect-video``.
 
-A range is named after its stage. The payload is the frame's or batch's number, and the category is
-the kind of span. If no tool is attached, nvtx returns a domain that does nothing. Then no range
+A range is named after its stage. Its payload is the number of the frame or batch, and its category
+is the kind of span. If no tool is attached, nvtx returns a domain that does nothing. Then no range
 object is created, and a span only pays for one ``is not None``.
 """
 
@@ -20,9 +20,9 @@ _COLORS = {"work": "green", "wait_input": "yellow", "wait_output": "orange"}
 
 
 class ThreadRange:
-    """The ranges of one span on one thread. Attributes are prebuilt (70 ns a range instead of 900)
-    and never shared between threads, since their payload changes with each push. A span sets their
-    ``payload`` and calls ``push`` with them."""
+    """Pushes the ranges of one span. Its ``attributes`` are built once, so that a range takes 70 ns
+    instead of 900. Threads do not share them, since their payload changes with each push: a span
+    sets ``attributes.payload``, then calls ``push(attributes)``."""
 
     __slots__ = ("attributes", "pop", "push")
 

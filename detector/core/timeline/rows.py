@@ -1,7 +1,7 @@
-"""The rows of a span: index, start and end of its calls, and its thread's time off a core.
-``SpanRows`` keeps the first rows, packed to some 16 bytes each, which a ``Spool`` stores on disk.
-``Ring`` keeps the last rows, in memory. A span writes into the ``Block`` of either. Both return one
-column at a time, so that the writer of a session does not hold all rows twice."""
+"""Store a row for each call of a span: its index, start, end, and its thread's time off a core.
+``SpanRows`` keeps the first rows. They are packed to some 16 bytes each and stored on disk by a
+``Spool``. ``Ring`` keeps the last rows in memory. A span writes into the ``Block`` of either. Both
+return one column at a time, so that the writer of a session does not hold all rows twice."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class SpanRows:
         return durations
 
     def column(self, name: Column) -> NDArray[np.int64]:
-        """Return the column [N]; "library" is NOT_KNOWN if nothing was booked."""
+        """Return the column [N]. All values of "library" are NOT_KNOWN without ``booked``."""
         if name == "library" and not self._booked:
             return np.full(len(self), NOT_KNOWN)
         values = np.empty(len(self), np.int64)
@@ -158,7 +158,7 @@ class _Packed:
     """Rows stored as differences, each column in the smallest type that holds it."""
 
     count: int
-    # For each column except "end": the first value, and [count - 1] steps, or [1] if all are equal.
+    # Column (not "end") -> its first value, and its steps [count - 1], or [1] if all are equal.
     steps: dict[Column, tuple[int, NDArray[np.generic] | _Stored]]
     durations: NDArray[np.generic] | _Stored  # [count]
 

@@ -48,7 +48,7 @@ class BusyMeter:
 
     def enter(self, now: int) -> None:
         with self._lock:
-            # Another thread may have counted past ``now``, which was read before taking the lock.
+            # ``now`` was read before taking the lock, and other threads may have counted past it.
             if not self._inside and now > self._since:
                 self._since = now
             self._inside += 1
@@ -56,7 +56,7 @@ class BusyMeter:
     def leave(self, now: int) -> None:
         with self._lock:
             self._inside -= 1
-            # If calls overlap, the last to get the lock need not be the last that left.
+            # The thread that gets the lock last need not be the one that left the stage last.
             self._left = max(self._left, now)
             if not self._inside and self._left > self._since:
                 self.total_ns += self._left - self._since
@@ -68,8 +68,8 @@ class BusyMeter:
             return self.total_ns + (max(0, now - self._since) if self._inside else 0)
 
 
-# In shorter intervals we assume that the thread had a core, since a check is a system call, and a
-# thread that loses its core is off it for about a millisecond (the scheduler's slice). If it was
+# In shorter intervals we assume that the thread had a core: to check costs a system call, and a
+# thread that loses its core stays off it for about a millisecond (the scheduler's slice). If it was
 # off a core after all, the next check finds that time.
 QUICK_NS = 50_000
 
@@ -84,8 +84,8 @@ class Span:
     core during ``self_ns``. ``ready_ns``: how long it was runnable during ``off_cpu_ns``.
     ``other_threads_ns``: CPU time of the process's other threads during the calls, if the track
     observes them. ``library_ns``: time of the engine's own threads that ``booked`` assigned to the
-    calls. ``call_ns``: ``self_ns`` of the last call. Each call is a row. The first ``room`` rows
-    are kept, with ``ring`` the last.
+    calls. ``call_ns``: ``self_ns`` of the last call. Each call adds a row. We keep the
+    first ``room`` rows or, with ``ring``, the last ``room`` rows.
     """
 
     __slots__ = (
@@ -213,12 +213,12 @@ class Span:
 
     @property
     def rows(self) -> SpanRows | Ring:
-        """The kept rows in order. Read them from the same threads as ``durations``."""
+        """The kept rows in order. Read them from the track's own thread, or after its end."""
         self._take()
         return self._kept
 
     def settle(self) -> None:
-        """Book work that the engine's threads did after the last call as part of that call."""
+        """Add the work that the engine's threads did after the last call to that call's work."""
         if self._booked is not None:
             self._add_late(self._booked.settle())
 
@@ -231,7 +231,7 @@ class Span:
         return self._booked is not None and self._booked.readable
 
     def _take(self) -> None:
-        """Add new durations to the histogram. Each takes 0.05 us in a full block, 0.5 us alone."""
+        """Add new durations to the histogram. In full blocks, each takes 0.05 us; alone, 0.5 us."""
         self._histogram.add_many(self._kept.take(self.calls))
 
     def durations(self) -> Histogram:
@@ -258,7 +258,7 @@ MAX_ROWS = 300_000
 
 
 class Between:
-    """Totals of the time between spans, named as in ``Span``; ``call_ns`` is all of that time."""
+    """Totals of the time between spans. ``call_ns`` is all of it; the rest is as in ``Span``."""
 
     __slots__ = ("call_ns", "off_cpu_ns", "other_threads_ns", "ready_ns")
 
@@ -344,7 +344,7 @@ class ThreadTrack:
             self._queue.close()
             self._queue = None
         if self._natives is not None:
-            for span in self.spans.values():  # while the engine's threads for this thread exist
+            for span in self.spans.values():  # while the engine still has threads for this one
                 span.settle()
             self._natives.note_thread_end()
 
@@ -417,7 +417,7 @@ class ThreadTrack:
 
 
 class FirstCall:
-    """A stage's first call on a thread. Threads that a library starts in it count for the stage."""
+    """A stage's first call on a thread. Threads that libraries then start count for this stage."""
 
     def __init__(self, span: Span, natives: Natives) -> None:
         self._span, self._booked_threads = span, natives.book_threads(span.stage)

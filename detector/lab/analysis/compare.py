@@ -1,6 +1,6 @@
 """Turn interleaved rounds of several variants into rows, and warn if they are not comparable.
 
-The interval of a row is its lowest and highest round. Ratios are taken within a round: a slow
+A row's interval goes from its slowest to its fastest round. Ratios are taken within a round: a slow
 minute of the computer slows down all variants, so it cancels out. ``statistics`` decides which
 differences count, and when a comparison may stop.
 """

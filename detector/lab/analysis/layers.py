@@ -59,7 +59,7 @@ def find_block(name: str) -> str:
 def layer_rows(layers: Sequence[TimedLayer], peaks: Peaks | None) -> list[LayerRow]:
     """Return a row for each layer, in the engine's order. ``peaks``: None if unknown."""
     total = sum(layer.ms for layer in layers)
-    # The cheapest layer does little except for its launch: its time is our estimate of a launch.
+    # The shortest layer hardly computes anything, so its time is our estimate of a launch.
     launch_ms = min((layer.ms for layer in layers if layer.ms > 0), default=0.0)
     rows = []
     for order, layer in enumerate(layers, 1):
@@ -146,7 +146,7 @@ def explain_sum(
     *,
     on_gpu: bool,
 ) -> tuple[float, str | None]:
-    """Compare the layers' sum with the forward pass (0.1: 10% more). Explain large differences.
+    """Return (layers' sum / forward pass) - 1, and an explanation if this difference is large.
 
     ``run_sum_ms``: the layers are added up within each run; this is the median of these sums.
     ``profiled_ms``: a pass under the profiler. ``outside_ms``: its part outside the layers.

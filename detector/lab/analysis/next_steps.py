@@ -136,8 +136,8 @@ def _offer_tune(document: SessionDocument) -> Iterator[NextStep]:
 
 
 def _name_auto_choice(document: SessionDocument) -> tuple[str, ...]:
-    """Return options that keep the engine if ``auto`` chose it by measuring, which depends on the
-    batch size: with another batch size, it may choose another engine."""
+    """Return options that keep an engine that ``auto`` chose by measuring. Without them, ``auto``
+    might choose another engine for a step with another batch size."""
     runtime = document.config.get("runtime", {})
     requested = {runtime.get(name) for name in ("engine", "precision")}
     reason = document.engine_reason or ""

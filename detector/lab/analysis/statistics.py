@@ -142,7 +142,7 @@ def judge(
 ) -> list[Judged]:
     """Judge each series of log ratios to one baseline. A series has a value per round. Results are
     corrected for the number of series. ``floor``: from ``noise_floor``; smaller effects are not
-    differences. ``same``: smallest share that matters; an interval within it means no difference.
+    differences. ``same``: smallest share that matters; "same" is a row whose interval is within it.
     ``share``: the part of ALPHA that this look may spend."""
     alpha = ALPHA * share
     raw = [_p_beyond(values, floor) / share for values in series]

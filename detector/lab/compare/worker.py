@@ -312,7 +312,7 @@ class _OpenVariant:
         from detector.core.run.detect import closing_session, run_opened
         from detector.core.session.store import Session
 
-        # How many cores this process used while it waited, since its last answer.
+        # How many cores this process used while it waited for this command.
         wall, cpu = (time.perf_counter() - self._since[0], time.process_time() - self._since[1])
         idle = cpu / wall if wall > SHORT_PAUSE_S else 0.0
         place = self.folder / "round"

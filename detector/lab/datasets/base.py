@@ -37,7 +37,7 @@ class Dataset:
     category_ids: dict[int, int] = field(default_factory=dict)
 
     def check_readable(self) -> None:
-        """Raise SourceError if pictures are missing, with their number and the first of them."""
+        """Raise SourceError if pictures are missing. The error names the first missing picture."""
         if self.video is not None:
             if not os.path.isfile(self.video):
                 raise SourceError(

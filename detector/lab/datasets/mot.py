@@ -2,9 +2,9 @@
 folders; or a gt.txt with a video.
 
 A row is: frame, id, x, y, w, h, considered, class, visibility. Frames and pixels count from 1. A
-row that is not considered becomes a box to ignore. A class counts as labelled in a sequence if at
-least one of its rows is considered. Class numbers are MOTChallenge's. But if CVAT's ``labels.txt``
-(one name a line) is next to the rows, they are line numbers in that file, and pixels count from 0.
+row whose ``considered`` is 0 is an ignored box. A class counts as labelled in a sequence if any of
+its rows is considered. Class numbers are MOTChallenge's. But if CVAT's ``labels.txt`` (one name a
+line) is next to the rows, class numbers are line numbers in that file, and pixels count from 0.
 Boxes may extend beyond the picture. In a file of detections, the seventh column is the score, and
 class numbers count the model's classes from 1 (-1 for a model with one class). A tracker's folder
 has SEQUENCE.txt or, as for TrackEval, data/SEQUENCE.txt for each sequence.

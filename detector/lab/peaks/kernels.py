@@ -27,7 +27,7 @@ from detector.core.run.measurements import library_version
 from detector.core.types import Candidates
 
 BUDGET_S = 1.0  # CPU seconds per core for each precision
-LOAD_FACTOR = 5  # the wall time is limited to this many times BUDGET_S, if other programs run
+LOAD_FACTOR = 5  # wall time / BUDGET_S, at most; other programs may use the cores, too
 FEWEST = WARMUP + 40  # passes, so that a quarter of them are enough for a median
 SIDE = 64  # height and width of the input
 # Channels, kernel size, and whether the map is halved first. The fastest shape differs by engine.
@@ -44,7 +44,8 @@ INSTRUCTIONS: Mapping[str, Sequence[str]] = {
 
 
 class Reached(NamedTuple):
-    """A speed. ``by``: library, layer. ``spread``: (median time) / (quiet passes' median) - 1."""
+    """A measured rate. ``by``: the library and the layer that reached it. ``spread``: (median time
+    of all passes) / (median time of quiet passes) - 1."""
 
     gflops_s: float
     by: str
@@ -59,7 +60,7 @@ def find_instructions(precision: str) -> str:
 def measure(
     engine: str, precision: str, threads: int, own: Mapping[str, str]
 ) -> dict[str, Reached]:
-    """Return executed precision -> Reached, for fp32 and, if the engine runs it, ``precision``."""
+    """Return the rates by executed precision: fp32 and, if the engine runs it, ``precision``."""
     fastest: dict[str, Reached] = {}
     for one in dict.fromkeys(("fp32", precision)):
         options = EngineOptions(

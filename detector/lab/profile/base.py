@@ -195,7 +195,7 @@ def run_again(source: str, config: Config, hooks: Hooks | None = None) -> SavedS
 
 
 class PassSampler(Generic[Sample]):
-    """Takes samples every ``every_s`` seconds in its own thread, and at both ends of ``with``."""
+    """Takes samples every ``every_s`` seconds in a thread, and when ``with`` begins and ends."""
 
     def __init__(self, take: Callable[[], Sample], every_s: float, what: str) -> None:
         self._take, self._every_s = take, every_s

@@ -1,4 +1,4 @@
-"""The document of ``compare --json``. Later runs use only its part in core/session/measured.py."""
+"""The document of ``compare --json``. Later runs use only the part in core/session/measured.py."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class _Counts:
 class ClassAccuracy(AveragePrecision, _Counts):
     """One class. ``pictures``: how many were labelled for it. ``boxes``: how many should be found.
 
-    Recall and precision are at IoU 0.5; with ``conf25``, for scores of 0.25 or more.
+    Recall and precision are at IoU 0.5; ``..._conf25`` counts only scores of 0.25 or more.
     ``ignored_boxes``: labelled boxes that count neither as missed nor as false.
     """
 

@@ -36,7 +36,7 @@ class CacheLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
-    """The highest rates that this computer reaches. Four mappings have the precision as key.
+    """The highest rates that this computer reaches. The keys of mappings are precisions.
     ``gflops_s``: GFLOP/s (int8: GOP/s). ``by``: the library and the layer that reached this rate.
     ``instructions``: the fastest that the CPU has. ``spread``: (median of all passes) / (median of
     quiet passes) - 1. ``bandwidth_gbytes_s``: rate of main memory. ``bandwidths``: rate of each

@@ -196,7 +196,7 @@ def _read_export(export: str | Path, path: str | Path) -> list[NsysRun]:
 def _list_plain_tables(database: sqlite3.Connection) -> dict[str, set[str]]:
     """Return plain tables and their columns. We omit views, virtual tables and tables with computed
     columns, since a malicious database could run code through these."""
-    # A database can give a view the "type" of a table, but not a table's "create" statement.
+    # A malicious database may call a view a "table", but a view has no "create table" statement.
     stated = {
         name
         for name, statement in database.execute("select name, sql from sqlite_master")
@@ -277,7 +277,7 @@ def _extend_to_neighbours(window: Window, windows: Sequence[Window]) -> Window:
 
 
 class Window(NamedTuple):
-    """A period of a process, usually of a run. ``outside``: only its parts that are in no run."""
+    """A period of a process, usually a run. ``outside``: it means only its parts in no run."""
 
     process: int
     start_ns: int
@@ -295,7 +295,7 @@ class _Runs:
 
     def __init__(self, windows: Iterable[Window]) -> None:
         self._starts: dict[int, list[int]] = defaultdict(list)
-        self._ends: dict[int, list[int]] = defaultdict(list)  # the latest end among runs so far
+        self._ends: dict[int, list[int]] = defaultdict(list)  # latest end up to each run
         for window in sorted(windows, key=lambda one: one.start_ns):
             for process in (window.process, UNKNOWN_PROCESS):
                 ends = self._ends[process]

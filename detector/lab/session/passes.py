@@ -1,8 +1,8 @@
 """The facts that each pass of ``profile`` writes to a session, as passes/NAME.json.
 
-Each type below connects three rooms: profile measures the facts, this room writes and reads them,
-analysis and report use them. A field is a JSON key of the same name. Sessions of earlier versions
-may lack the keys that have a default. Times end in ``_ms`` or ``_s``; shares are fractions of 1.
+The package ``profile`` measures the facts, ``session`` writes and reads them, and ``analysis`` and
+``report`` use them. A field is a JSON key of the same name. Sessions of earlier versions may lack
+the keys that have a default. Times end in ``_ms`` or ``_s``; shares are fractions of 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from detector.lab.session.network import DeviceFacts, LayersFacts, RooflineFacts
 
 Facts = TypeVar("Facts")
 
-# Fields of Execution in which a pass may differ from the run only if it declares them as varied.
+# Fields of Execution. A pass may differ from the run in these only if its ``varies`` names them.
 PINNED = ("engine", "precision", "threads", "concurrency", "batch", "model_input")
 
 
@@ -78,9 +78,9 @@ class Execution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """The executions that a pass measured. ``execution``: that of the plain run. ``measured``:
-    those of the pass, without duplicates; empty if nothing ran again. ``on_purpose``: fields that
-    the pass varies by design. ``differs_in``: all fields that differed. ``text``: a summary, such
+    """The executions of a pass. ``execution``: that of the plain run. ``measured``: all that the
+    pass measured, without duplicates; empty if nothing ran again. ``on_purpose``: fields that it
+    varies by design. ``differs_in``: all fields that differed. ``text``: a summary, such
     as "openvino int8, like the run"."""
 
     execution: Execution
@@ -122,7 +122,7 @@ class PathStage:
 @dataclass(frozen=True, slots=True)
 class CriticalPathFacts:
     """The steady state took ``wall_s`` for ``frames`` written frames. The shares of ``stages`` add
-    up to 1. Start-up is before, and tear-down after the steady state."""
+    up to 1. Start-up and tear-down are not included."""
 
     wall_s: Duration
     startup_s: Duration
@@ -248,8 +248,8 @@ class EnergyRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyFacts:
-    """``rows``: the energy of the idle period, and of the run without idle power. ``samples``: the
-    energy over time in idle period and run, idle power included."""
+    """``rows``: energy of the idle period, and of the run after subtracting idle power.
+    ``samples``: energy over time, in the idle period and the run; idle power is included."""
 
     rows: Sequence[EnergyRow]
     samples: Sequence[EnergyRow] = ()

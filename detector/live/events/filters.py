@@ -136,8 +136,8 @@ class EventFilters:
 
     def _has_room(self, key: tuple[str, str], limits: EventFilter, event: Event) -> bool:
         """Return whether ``per_minute`` allows this event. One event is reserved for each line or
-        zone that had none in the last minute. Simultaneous events share a picture, so they count
-        once."""
+        zone that had none in the last minute. For snapshots and clips, simultaneous events
+        count once, since they share a picture."""
         if limits.per_minute is None:
             return True
         now, recent = self._clock(), self._recent[key]

@@ -1,4 +1,4 @@
-"""Cameras as devices of Home Assistant, by MQTT discovery: PREFIX/device/TOPIC/CAMERA/config.
+"""Announces cameras to Home Assistant by MQTT discovery, in PREFIX/device/TOPIC/CAMERA/config.
 
 A device shows the camera's state, its last snapshot (TOPIC/CAMERA/snapshot, a JPEG), and the counts
 that mqtt.py publishes. Payload keys are Home Assistant's abbreviations:

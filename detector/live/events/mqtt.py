@@ -107,7 +107,7 @@ class MqttTarget:
         self._report_once(f"{why}; retrying")
 
     def _on_disconnect(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
-        """Report a lost connection, and again only after one that lasted ``STEADY_S``."""
+        """Report a lost connection, but not again if this one was shorter than ``STEADY_S``."""
         if self._since_s and time.monotonic() - self._since_s >= STEADY_S:
             self._reported = NOTHING
         self._since_s = 0.0

@@ -26,14 +26,14 @@ MOST = 256  # connections at the same time
 MOST_PER_ADDRESS = 128  # connections from one address, which may be a proxy
 RESERVE = 32  # connections reserved for clients on this machine
 HEAD_BYTES = 16 << 10
-# Two times in seconds and a number of probes: a viewer that is gone is detected in a minute.
+# Seconds until and between probes, and the number of probes. They find a lost viewer in a minute.
 ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 Address = tuple[str, int]
 
 
 class BoundedSocket(socket.socket):
-    """A listening socket with at most ``most`` accepted sockets, and ``each`` per address. When
+    """A listening socket with at most ``most`` accepted sockets, and ``each`` per address. If it is
     full, it closes one of the lowest ``rank``, or the new one if all others are logged in and busy.
     ``reserve`` sockets are for clients on this machine."""
 
@@ -83,7 +83,7 @@ class BoundedSocket(socket.socket):
         rank = [held.rank for held in candidates]
         if not candidates or min(rank) >= WATCHING:
             return new
-        # In the lowest rank, choose the address with most sockets, and its least recently active.
+        # Of the lowest rank, close the least recently active of the address with most sockets.
         lowest = min(rank)
         least = [held for held in candidates if held.rank == lowest]
         displaced = max(least, key=lambda held: self._block_counts[held.block])
@@ -166,7 +166,6 @@ class Connections:
             del self._open[peer]
 
     def begin_request(self, peer: Any) -> None:
-        """Cancel the deadline of the head."""
         if (connection := self._get(peer)) is not None:
             connection.expect_no_head()
             self._set_busy(peer, True)

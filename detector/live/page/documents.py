@@ -93,9 +93,9 @@ class StreamDocument(msgspec.Struct, frozen=True):
 
 
 class LiveDocument(msgspec.Struct, frozen=True):
-    """The state of a run. ``cpu_share``, ``computer_share``: shares of all cores that
-    this program uses, and all programs; null if unknown. ``stopped``: cameras of cameras.yaml that
-    a user stopped."""
+    """The state of a run. ``cpu_share``, ``computer_share``: the share of all cores that
+    this program or all programs use; null if unknown. ``stopped``: cameras of cameras.yaml that a
+    user stopped."""
 
     schema: int
     time_utc: str

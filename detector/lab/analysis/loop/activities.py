@@ -136,14 +136,14 @@ def _drop_nested(activities: list[Activity]) -> list[Activity]:
 
 
 def activity_graph(activities: Sequence[Activity], shape: LoopShape) -> ActivityGraph:
-    """Return the graph of one source's run. A missing activity has no edges."""
+    """Return the graph of one source's run. No edges lead to activities that were not recorded."""
     rules = _EdgeRules(activities, shape)
     return ActivityGraph(activities, [list(rules.edges(at)) for at in range(len(activities))])
 
 
 class Batches:
     """The frames of each batch, and which of them were inferred. Only inferred frames have a head
-    call and a row of the batch. Other frames (--infer-every, --skip-still) make a batch longer."""
+    call and a row in the network's input. Other frames (--infer-every, --skip-still) have none."""
 
     def __init__(self, activities: Sequence[Activity], shape: LoopShape) -> None:
         numbers: dict[str, set[int]] = defaultdict(set)
@@ -228,7 +228,7 @@ class _EdgeRules:
         batch = self._batches.of(frame)
         if 0 <= batch - shape.requests < len(self._returned):
             yield Edge(self._returned[batch - shape.requests], REQUEST)
-        # The previous batch found room once a worker took the batch ``queue_batches`` before it.
+        # The previous batch, k, found room in the queue when a worker took k - ``queue_batches``.
         yield from self._find_edge(
             INFER, batch - 1 - shape.queue_batches, BATCH_ROOM, at_start=True
         )

@@ -34,8 +34,8 @@ LARGER = 4  # the batch to try is this many times the run's batch
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A change that may make a run faster. ``change``: name of its what-if row. If there are
-    ``options`` (``how`` describes them), this row measures the change; else it bounds the gain.
+    """A change that may make a run faster. ``change``: name of its what-if row. With ``options``
+    (described by ``how``), this row measures the change; without, it shows the most it could gain.
     ``words``: what a user types. ``does``: effect of the words; "" if they are not offered."""
 
     change: str

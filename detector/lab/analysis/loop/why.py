@@ -25,7 +25,7 @@ from detector.lab.session.why import WhyCause, WhyFrame, WhyPart
 GC, CORE, DISK, BOXES, KEY = "gc", "core", "disk", "boxes", "key frame"
 CLOCK, WORK, OTHERS, UNKNOWN = "clock", "work", "others", "unknown"
 HALF = 0.5  # share of the excess that a cause has to account for
-MORE_BOXES, MANY = 2.0, 20  # many boxes: this multiple of the median, and this many above it
+MORE_BOXES, MANY = 2.0, 20  # at least: MORE_BOXES x the median, and MANY above it
 SLOWER_CLOCK = 0.95  # share of the median clock; a lower clock counts as a cause
 LIBRARY = "library"  # all library threads together, in MomentsFacts.threads
 
@@ -39,8 +39,8 @@ class RunEvidence:
 
 
 class ThreadTimes(NamedTuple):
-    """Milliseconds that a thread ran on a core (``cpu``) or waited for one. Spans contain the exact
-    wait. For moments, ``ready`` is an upper bound; ``spread_ready`` assumes evenly spread waits."""
+    """Milliseconds that a thread ran on a core (``cpu``) or waited for one. If these come
+    from moments, ``ready`` is an upper bound; ``spread_ready`` assumes evenly spread waits."""
 
     cpu: float
     ready: float
@@ -287,7 +287,7 @@ class Explanation:
         and a low core clock."""
         pauses, library = clock.collected(one)[0], clock.find_times(one, LIBRARY)
         disk_faults = clock.faults(one.start_ns, one.end_ns, from_disk=True)
-        # We attribute the CPU time of library threads above their usual rate to this call.
+        # If library threads used more CPU time than usual, we attribute the excess to this call.
         for_it = max(0.0, library.cpu - clock.library_rate * _ms(one))
         blocked = _ms(one) - times.cpu - times.ready - for_it - pauses - clock.held_up(one)
         if one.stage in (READ, WRITE) or disk_faults:

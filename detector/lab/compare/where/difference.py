@@ -6,16 +6,16 @@ size. Errors of different layers are independent, so that after n layers the err
 sqrt(n) (Higham, Accuracy and Stability of Numerical Algorithms, 3.1). Our networks have up to 250
 layers, and sqrt(250) = 16.
 
-    fp32   u = 2^-24. Kernels add up to 5,000 terms, each in its own order. This multiplies the
+    fp32   u = 2^-24. A kernel adds as many as 5,000 terms, in its own order. This multiplies the
            error by sqrt(5,000) = 70: 2^-24 x 70 x 16 = 7e-5
     tf32   u = 2^-11, as for fp16: 16 x 2^-11 = 0.8%
     bf16   u = 2^-8 in engines that keep activations in bf16: 16 x 2^-8 = 6%
     int8   A step is 1/255 of a range of ten rms, so rounding errs by 10/255/sqrt(12) = 1.1% of the
-           rms; for weights and activations together, by 1.6%: 16 x 1.6% = 26%
+           rms. Weights and activations together err by 1.6%: 16 x 1.6% = 26%
 
-``TOLERANCES`` are these errors, rounded (for fp32, times 14). Inside yolov5n and the default model
-no tensor differs by more than 0.19 of its size in int8 and 0.033 in bf16, and no layer increases
-the difference by more than 30%. A fault changes numbers by a tenth to a few times their size.
+``TOLERANCES`` are these errors, rounded; fp32's is 14 times as large. In yolov5n and the default
+model, no tensor differs by more than 0.19 of its size in int8 and 0.033 in bf16, and no layer makes
+the difference grow by more than 30%. A fault changes numbers by a tenth to a few times their size.
 """
 
 from __future__ import annotations
