@@ -75,8 +75,8 @@ class ZoneCounts:
                 self._add(camera, event.zone, event.class_name, is_in, self.clock())
 
     def count(self, event: Event) -> Event:
-        """Count an event. Return it with ``count``: today's crossings in its direction, or the
-        objects in the zone."""
+        """Count an event. Return it with ``count``: for a line, today's crossings in the event's
+        direction; for a zone, the objects in it now."""
         zone, kind = event.zone, event.direction or event.event
         if zone is None:
             return event

@@ -228,8 +228,7 @@ def class_ids_of(
 
 
 def listed_ids(classes: Sequence[str] | None, names: Sequence[str]) -> Sequence[int]:
-    """Return the classes with rows from the start: the ones in --classes, or all if they are
-    few."""
+    """Return the classes with rows from the start: --classes, or all if at most ``FEW``."""
     selected = class_ids("--classes", classes, names)
     if selected is not None:
         return selected

@@ -84,7 +84,7 @@ def load(
     workers=1,
     **ms,
 ):
-    """Return the costs of a run of 100 frames. ``loop_ms``: time in the loop, of the period."""
+    """Return the costs of a run of 100 frames. ``loop_ms``: part of ``period_ms`` in the loop."""
     infer_s = ms.get("infer", 0) / 10 if infer_s is None else infer_s
     loop_s = (period_ms if loop_ms is None else loop_ms) / 10
     threads = {"writer": thread(loop_s), "reader": thread(loop_s / 2)}
@@ -219,7 +219,7 @@ def test_no_gain_is_predicted_if_other_programs_are_busy(others_s):
     ("ready_s", "foreign", "crowded"),
     [(1.1, None, ("writer", 1.0)), (0.2, 0.75, ("writer", 0.05)), (0.2, 1.0, None), (0, 0.0, None)],
 )
-def test_thread_that_waited_most_because_of_our_other_threads_is_named(ready_s, foreign, crowded):
+def test_thread_that_waited_longest_for_our_other_threads_is_named(ready_s, foreign, crowded):
     threads = {
         "reader": replace(thread(1.0), ready_s=0.001, foreign_share=0.0),
         "writer": replace(thread(1.0), ready_s=ready_s, foreign_share=foreign),
