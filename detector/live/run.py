@@ -1,7 +1,7 @@
 """Runs all cameras through one engine.
 
     main thread        writes the results of the loop, and the session at the end of each day
-    reader, workers    as for files
+    reader, workers    as in a run on a file
     feeds              one or two threads per camera
     monitor            several times a second: figures, changes of cameras, a new day
 

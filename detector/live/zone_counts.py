@@ -66,7 +66,7 @@ class ZoneCounts:
             self._add(camera, event.zone, event.class_name, False, self.clock())
 
     def count_frame(self, camera: str, scene: Any) -> None:
-        """Count the events of a file's frame, at the current time."""
+        """Count the events of a file's frame as if they happened now."""
         if scene.book is not None:
             self.set_book(camera, scene.book)
         for event in scene.events:

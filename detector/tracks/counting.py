@@ -102,7 +102,7 @@ class _TrackTable:
         self.counts = np.zeros((0, 0), bool)  # whether the shape counts this class
         self.sure = np.zeros((0, 0), np.int8)  # the last clear side: 1 in, -1 out, 0 none yet
         self.away = np.zeros((0, 0))  # pixels from the line or edge; negative: side out, or outside
-        self.through = np.zeros((0, 0), bool)  # whether the path last met the line between its ends
+        self.through = np.zeros((0, 0), bool)  # whether it last crossed between the line's ends
         self.since_s = np.zeros((0, 0))  # start of the visit
         self.stayed = np.zeros((0, 0), bool)  # whether the event "stays" was returned
 

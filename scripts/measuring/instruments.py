@@ -1,4 +1,4 @@
-"""The cost of the instruments per frame: how often each of their steps runs, times its cost.
+"""The cost of the instruments per frame: for each step, its cost times the number of its runs.
 
 The difference of runs with and without instruments would be noise: passing a lock to another thread
 takes longer if that thread sleeps. Counts do not depend on the machine's load. The cost of a step
