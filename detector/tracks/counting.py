@@ -66,7 +66,7 @@ class ZoneEvent(NamedTuple):
 class ZoneCount(NamedTuple):
     """What a line or zone counted of one class in an interval; class "": none counted yet.
     ``mean``, ``most``: number of objects in a zone at once; None for a line. ``start_s``: the Unix
-    time at which ``from_s`` and ``to_s`` are 0."""
+    time when ``from_s`` and ``to_s`` are 0."""
 
     from_s: float
     to_s: float

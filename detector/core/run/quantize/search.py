@@ -38,7 +38,7 @@ TRIALS = 16  # most units that step 3 tries
 MIN_SHARE = 1e-3  # a unit with a smaller share of all MACs is ranked as if it had this share
 ENGINE = "ort"  # runs the compared graphs
 OPENVINO = "openvino"  # runs graphs that ONNX Runtime refuses, and mixes int8 and bf16
-# The default thresholds, not those of a run, because one calibration serves many runs.
+# The default thresholds, not a run's, because one calibration serves many runs.
 SELECTION = SelectionConfig()
 
 Outputs = list[NDArray[np.float32]]  # one picture's outputs, each with a leading axis of 1
