@@ -1,7 +1,7 @@
 """Runs all cameras through one engine.
 
     main thread        writes the results of the loop, and the session at the end of each day
-    reader, workers    as for files
+    reader, workers    as in a run on a file
     feeds              one or two threads per camera
     monitor            several times a second: figures, changes of cameras, a new day
 
@@ -310,8 +310,8 @@ class _LiveRun:
         parts = plan.parts(self._source)
         return replace(
             parts,
-            # More requests would let pictures go stale. One more than there are workers keeps the
-            # engine busy.
+            # One request per worker, and one more, are enough to keep the engine busy. With more,
+            # pictures would go stale.
             requests=parts.requests[: parts.concurrency + 1] if fresh else parts.requests,
             nms=self.roster.nms,
             annotate=self._router.annotate,
@@ -403,7 +403,7 @@ class _LiveRun:
         )
 
     def _info(self) -> SourceInfo:
-        """Describe the run as one source, like its first camera whose size is known."""
+        """Return a source with size, rate and codec of the first camera whose size is known."""
         info = self._source.info
         for facts in self.roster.states().values():
             if facts.width and facts.height:

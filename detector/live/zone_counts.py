@@ -66,7 +66,7 @@ class ZoneCounts:
             self._add(camera, event.zone, event.class_name, False, self.clock())
 
     def count_frame(self, camera: str, scene: Any) -> None:
-        """Count the events of a file's frame, at the current time."""
+        """Count the events of a file's frame as if they happened now."""
         if scene.book is not None:
             self.set_book(camera, scene.book)
         for event in scene.events:
@@ -75,8 +75,8 @@ class ZoneCounts:
                 self._add(camera, event.zone, event.class_name, is_in, self.clock())
 
     def count(self, event: Event) -> Event:
-        """Count an event. Return it with ``count``: today's crossings in its direction, or the
-        objects in the zone."""
+        """Count an event. Return it with ``count``: for a line, today's crossings in the event's
+        direction; for a zone, the objects in it now."""
         zone, kind = event.zone, event.direction or event.event
         if zone is None:
             return event

@@ -33,7 +33,7 @@ JUMP_S = 1.0  # a larger jump means that the wall clock was set, not adjusted gr
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Lines and zones at one frame (--zones). ``counts``: intervals that ended with this frame.
+    """Lines and zones at one frame (--zones). ``counts``: rows of intervals that this frame ended.
     ``book`` continues to count; it is None in copies and pickles."""
 
     outlines: tuple[Outline, ...]
@@ -228,8 +228,7 @@ def class_ids_of(
 
 
 def listed_ids(classes: Sequence[str] | None, names: Sequence[str]) -> Sequence[int]:
-    """Return the classes with rows from the start: the ones in --classes, or all if they are
-    few."""
+    """Return the classes with rows from the start: --classes, or all if at most ``FEW``."""
     selected = class_ids("--classes", classes, names)
     if selected is not None:
         return selected

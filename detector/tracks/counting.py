@@ -6,7 +6,7 @@ box jitter (``ZoneSet.margin`` of the box's size). So an object that waits on a 
 once, and an object that turns back on the line does not cross it. A track crosses a line if it was
 clearly on one side, is clearly on the other, and its path led through the line, not past its end.
 Between two sightings, we assume a straight path. A track ends at a cut, or after ``LOST_S`` without
-a box, where it was last seen.
+a box. It then counts as ended at the point where it was last seen.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from detector.tracks.tracker import CLOCK_S, LOST_S
 from detector.tracks.zones_file import BOTTOM, SIDES, Shape, ZoneSet
 
 LEAST_MARGIN = 1.0  # pixels
-MOST_OF_ZONE = 0.25  # largest margin, as a share of a zone's width; small zones need an inside, too
+MOST_OF_ZONE = 0.25  # largest margin, as a share of a zone's width: small zones need an inside
 SAMPLES = 17  # points on a path between two edges of a zone; odd, to include the middle
 DAY_MS = 86_400_000
 NO_CLASS = -1  # class id of a row if no class was counted yet
@@ -65,8 +65,8 @@ class ZoneEvent(NamedTuple):
 
 class ZoneCount(NamedTuple):
     """What a line or zone counted of one class in an interval; class "": none counted yet.
-    ``mean``, ``most``: number of objects in a zone at once; None for a line. ``start_s``: Unix time
-    at 0 s."""
+    ``mean``, ``most``: number of objects in a zone at once; None for a line. ``start_s``: the Unix
+    time when ``from_s`` and ``to_s`` are 0."""
 
     from_s: float
     to_s: float
@@ -102,7 +102,7 @@ class _TrackTable:
         self.counts = np.zeros((0, 0), bool)  # whether the shape counts this class
         self.sure = np.zeros((0, 0), np.int8)  # the last clear side: 1 in, -1 out, 0 none yet
         self.away = np.zeros((0, 0))  # pixels from the line or edge; negative: side out, or outside
-        self.through = np.zeros((0, 0), bool)  # whether the path last met the line between its ends
+        self.through = np.zeros((0, 0), bool)  # whether it last crossed between the line's ends
         self.since_s = np.zeros((0, 0))  # start of the visit
         self.stayed = np.zeros((0, 0), bool)  # whether the event "stays" was returned
 
@@ -202,7 +202,7 @@ class Counter:
             counted = self._classes[number]
             for class_id in sorted(self._listed if counted is None else counted):
                 self._get_tally(self.total, (number, class_id))
-            # With infinite margins, no side of a line is clear before the next sighting.
+            # With infinite margins, the side of a line stays unknown until the next sighting.
             events += self._set_sides(number, all_rows, np.full(len(all_rows), np.inf), time_s)
         self._count_present()
         return events, rows
@@ -577,7 +577,7 @@ def _merge(several: Sequence[dict[Key, ShapeTally]]) -> dict[Key, ShapeTally]:
 
 
 def outline_of(shape: Shape, of: tuple[float, float] | None, size: tuple[int, int]) -> Floats:
-    """Return the points of a line or zone in a picture of ``size``; ``of``: ``ZoneSet.size``."""
+    """Return the points of a line or zone in a picture of ``size``. ``of``: a ``ZoneSet.size``."""
     scale = (1.0, 1.0) if of is None else (size[0] / of[0], size[1] / of[1])
     return np.array(shape.points, np.float64) * scale
 

@@ -25,7 +25,7 @@ Point = tuple[float, float]
 
 SIDES = ("in", "out")  # directions: from a line's left-hand to its right-hand side, and back
 BOTTOM, CENTRE = "bottom", "centre"
-MOST_STRETCH = 0.05  # of a picture's shape: encoders round sizes, and pixels may be oblong
+MOST_STRETCH = 0.05  # aspect ratios may differ so much: encoders round sizes, pixels may be oblong
 OPTIONS = ("size", "point", "margin", "every", "classes", "start", "lines", "zones")
 MOST_SHAPES, MOST_POINTS = 100, 200
 LONGEST_NAME = 60
@@ -91,8 +91,7 @@ class ZoneSet:
         return plain, *points, self.point, self.margin
 
     def check_size(self, path: str, width: int, height: int) -> None:
-        """Raise UsageError if points lie outside a picture of this size, or refer to one of another
-        shape."""
+        """Raise UsageError if points are outside a picture of this size, or fit another shape."""
         if self.size is None:
             for shape in self.shapes:
                 _check_inside(f"{path}: {shape.name}", shape.points, (width, height))

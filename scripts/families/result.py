@@ -83,7 +83,8 @@ def threshold_of_all(rows: dict[str, list[Row]], few: int = 8, many: int = 30) -
 
 
 def threshold_of_each(rows: dict[str, list[Row]], few: int = 6, more: int = 20) -> float:
-    """Return a threshold in a gap that keeps at least ``few`` rows per picture, plus ``more``."""
+    """Return a threshold in a gap that keeps at least ``few`` rows of each picture, and on average
+    at most ``more`` further rows per picture."""
     scores_by_picture = [
         np.sort([detection["score"] for detection in detections])[::-1]
         for detections in rows.values()

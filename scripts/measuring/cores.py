@@ -72,7 +72,6 @@ def _pinned(core_ids: Sequence[int], source: Path, options: Mapping[str, Any]) -
 
 
 def flags(options: Mapping[str, Any]) -> list[str]:
-    """Return configuration options as flags of the command line."""
     arguments = []
     for name, value in options.items():
         arguments += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
@@ -89,5 +88,6 @@ def _pinned_table(
             rows = measured[f"{name}, {count} cores"]
             fps, cpu = ([row[key] for row in rows] for key in ("fps", "cpu_ms"))
             lines.append([name, str(count), *map(spread, (fps, ratios(rows, fewest, "fps"), cpu))])
-    head = ["job", "cores", "end-to-end FPS", f"times {counts[0]} core", "CPU, ms per frame"]
+    relative = f"FPS relative to {counts[0]} core"
+    head = ["job", "cores", "end-to-end FPS", relative, "CPU, ms per frame"]
     return head, lines

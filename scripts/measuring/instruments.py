@@ -1,8 +1,8 @@
-"""The cost of the instruments per frame: how often each of their steps runs, times its cost.
+"""The cost of the instruments per frame: for each step, its cost times the number of its runs.
 
-The difference of two runs would be noise, because handing a lock from thread to thread takes longer
-if a thread sleeps. Counts do not depend on the machine's load. The cost of a step hardly does,
-since it is the minimum of many tries over some seconds.
+The difference of runs with and without instruments would be noise: passing a lock to another thread
+takes longer if that thread sleeps. Counts do not depend on the machine's load. The cost of a step
+hardly does, since it is the minimum of many tries over some seconds.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def instruments(mode: str | None) -> None:
 
     Steps are counted in two runs. In the usual run, reading, inference and writing sleep, as if
     libraries' threads worked for them, and the other stages compute. In the second run every stage
-    sleeps, so that each interval ends with all possible clock reads, as on a busy machine. The cost
-    of a step is measured without a profiler, and with an NVTX tool that does nothing.
+    sleeps; then the timeline reads all clocks, as on a busy machine. The cost of a step is measured
+    twice: without a profiler, and with an NVTX tool that does nothing.
     """
     if mode:
         click.echo(json.dumps(_costs()))
@@ -94,7 +94,7 @@ def _tool() -> dict[str, str]:
 
 
 @contextmanager
-def _parts() -> Iterator[Any]:
+def _checkout_on_path() -> Iterator[Any]:
     sys.path.insert(0, str(ROOT))
     try:
         yield
@@ -104,7 +104,7 @@ def _parts() -> Iterator[Any]:
 
 def _count_steps(sleeping: Container[str]) -> dict[str, float]:
     """Return steps per frame of the threaded loop. Stages in ``sleeping`` sleep; others compute."""
-    with _parts():
+    with _checkout_on_path():
         from detector.core.loop.overlapped import frames_overlapped
         from detector.core.loop.parts import Progress
         from detector.core.timeline.native import RunQueue
@@ -130,7 +130,7 @@ def _count_steps(sleeping: Container[str]) -> dict[str, float]:
         while time.perf_counter() < until:
             pass
 
-    with _engine() as natives:
+    with _sleeping_threads() as natives:
         timeline = Timeline(cpu_clock=clock, run_queue=Counted, natives=natives)
         for _ in frames_overlapped(stub_parts(FRAMES, work=work), timeline, Progress()):
             pass
@@ -148,7 +148,7 @@ def _count_steps(sleeping: Container[str]) -> dict[str, float]:
 
 def _count_calls() -> dict[str, float]:
     """Return function calls per frame of the plain loop: with instruments minus without."""
-    with _parts():
+    with _checkout_on_path():
         from detector.core.loop.parts import Progress
         from detector.core.loop.sync import frames_in_turn
         from detector.core.timeline.timeline import OffTimeline, Timeline
@@ -177,14 +177,14 @@ def _count_calls() -> dict[str, float]:
 
 def _costs() -> dict[str, float]:
     """Return CPU microseconds of each step, the minimum of many tries."""
-    with _parts():
+    with _checkout_on_path():
         from detector.core.timeline.booking import Booking
         from detector.core.timeline.native import RunQueue
         from detector.core.timeline.spans import INFER, WAIT_INPUT, WORK, WRITE
         from detector.core.timeline.timeline import Timeline
 
     timeline = Timeline()
-    with _engine() as natives, timeline.track("writer") as track:
+    with _sleeping_threads() as natives, timeline.track("writer") as track:
 
         def span(stage: str, kind: str) -> Callable[[], None]:
             def one() -> None:
@@ -200,7 +200,7 @@ def _costs() -> dict[str, float]:
             "span": span(WRITE, WORK),
             "span of infer": span(INFER, WORK),
             "wait": span("result", WAIT_INPUT),
-            # This track has no run queue, whose cost is measured separately.
+            # This track has no run queue, so this is the cost of the CPU clock only.
             "look at the CPU clock": lambda: track.check_clocks(owner, 0),
             "look at the run queue": queue.read,
             "booking of the engine's threads": lambda: (worker.enter(), worker.leave()),
@@ -211,9 +211,9 @@ def _costs() -> dict[str, float]:
 
 
 @contextmanager
-def _engine() -> Iterator[Any]:
+def _sleeping_threads() -> Iterator[Any]:
     """Start a sleeping thread per core, like the threads that an engine's library starts."""
-    with _parts():
+    with _checkout_on_path():
         from detector.core.timeline.native import Natives
         from detector.core.timeline.spans import INFER
 

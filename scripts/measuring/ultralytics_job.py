@@ -27,7 +27,7 @@ PACKAGES = ("ultralytics", "torch", "torchvision", "openvino", "nncf", "onnx", "
 DEFAULT = "default"
 CONF, IOU = 0.25, 0.7  # ultralytics' defaults, given explicitly so that both programs use them
 WANTED = 30  # boxes per picture after NMS
-CELLS = 100  # cells per picture above the threshold, before boxes are counted
+CELLS = 100  # cells per picture above the threshold in the first step, which counts no boxes
 SEED = 0
 
 
@@ -163,7 +163,6 @@ def shift_to_wanted(yolo: Any, size: tuple[int, int], pictures: Sequence[Path]) 
 
 
 def shift_scores(model: Any, shift: float) -> None:
-    """Add ``shift`` to the logits of all classes."""
     import torch
 
     with torch.no_grad():

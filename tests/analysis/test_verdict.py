@@ -84,7 +84,7 @@ def load(
     workers=1,
     **ms,
 ):
-    """Return the costs of a run of 100 frames. ``loop_ms``: time in the loop, of the period."""
+    """Return the costs of a run of 100 frames. ``loop_ms``: part of ``period_ms`` in the loop."""
     infer_s = ms.get("infer", 0) / 10 if infer_s is None else infer_s
     loop_s = (period_ms if loop_ms is None else loop_ms) / 10
     threads = {"writer": thread(loop_s), "reader": thread(loop_s / 2)}
@@ -138,7 +138,7 @@ def test_gain_of_a_smaller_input_is_bounded_by_the_next_stage():
     assert gain_with_smaller_input(times, SMALLER) <= gain_without(times, "infer") + 1e-9
 
 
-def test_smaller_input_speeds_up_all_its_stages_in_the_plain_loop():
+def test_smaller_input_speeds_up_preprocess_and_inference_in_the_plain_loop():
     times = load(16, sync=True, read=2, preprocess=2, infer=8, write=4)
     assert judge(times).bottleneck == "infer"
     assert gain_without(times, "infer") == pytest.approx(16 / 8 - 1)
@@ -219,7 +219,7 @@ def test_no_gain_is_predicted_if_other_programs_are_busy(others_s):
     ("ready_s", "foreign", "crowded"),
     [(1.1, None, ("writer", 1.0)), (0.2, 0.75, ("writer", 0.05)), (0.2, 1.0, None), (0, 0.0, None)],
 )
-def test_thread_that_waited_most_because_of_our_other_threads_is_named(ready_s, foreign, crowded):
+def test_thread_that_waited_longest_for_our_other_threads_is_named(ready_s, foreign, crowded):
     threads = {
         "reader": replace(thread(1.0), ready_s=0.001, foreign_share=0.0),
         "writer": replace(thread(1.0), ready_s=ready_s, foreign_share=foreign),
@@ -291,8 +291,8 @@ def library(cpu_ms, busiest_ms, ready_ms, calls=100):
 
 
 NEEDS = [
-    # Three columns, all in ms. The stage's thread: time on a core, ready and blocked. The library:
-    # CPU time of all its threads, then CPU time and wait for a core of the busiest one. The need.
+    # All in ms. 1. The stage's thread: time on a core, ready and blocked. 2. The library: CPU time
+    # of all its threads; CPU time of the busiest thread, and its wait for a core. 3. The need.
     ((1, 3, 0), None, 1),
     ((1, 3, 2), None, 3),  # a disk is equally slow when other threads use the cores
     ((1, 0, 8), (8, 8, 0), 9),  # no thread waits for a core, so all time counts
@@ -305,7 +305,7 @@ NEEDS = [
 
 
 @pytest.mark.parametrize(("own", "theirs", "needed"), NEEDS)
-@pytest.mark.parametrize("calls", [100, 50])  # calls with library times, of 100
+@pytest.mark.parametrize("calls", [100, 50])  # how many of the 100 calls have library times
 def test_need_of_a_stage_excludes_waits_for_a_core(own, theirs, needed, calls):
     stage = replace(stages(write=sum(own))["write"], split=split(*own))
     threads = LibraryThreads(

@@ -115,7 +115,7 @@ class Pipe:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of attack. ``make(random)`` returns one case; equal random numbers give an equal case.
+    """A kind of attack. ``make(random)`` returns one case, the same for the same random numbers.
     ``share``: relative number of its cases in a long run. ``first``: this many cases run early, so
     that a short run includes them."""
 

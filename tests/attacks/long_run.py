@@ -20,7 +20,7 @@ from tests.attacks.running import FAILURES, Outcome, Server
 
 MOST_KEPT = 20  # failed cases kept per kind and failure; others are only counted
 GOOD = "handled"
-# The exit code came from Python or a library, and the case allows it. Also counts as handled.
+# Python or a library set the exit code, and the case allows that. The case also counts as handled.
 LIBRARY_END = "library"
 
 

@@ -45,8 +45,8 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "PYTHONFAULTHANDLER": "1",
     "PYTHONPATH": str(CHECKOUT),  # new processes run this checkout, too
-    # With a limit on file sizes, Python 3.11 would leave a truncated .pyc in the checkout: it
-    # ignores the result of write().
+    # With a limit on file sizes, Python 3.11 would leave a truncated .pyc in the checkout, because
+    # it does not notice an incomplete write.
     "PYTHONDONTWRITEBYTECODE": "1",
 }
 # Markers and locks that we leave in sessions, folders of pictures or labels, and engines/.

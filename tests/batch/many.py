@@ -1,4 +1,4 @@
-"""Fake a finished job of very many items, to measure what listing and resuming it cost.
+"""Fake a finished job of very many items, to measure the cost of listing and resuming it.
 
 ``scripts/batch_check`` fakes 100,000 items; a test fakes 1,500.
 """
@@ -44,16 +44,16 @@ def make_sources(folder: Path, count: int) -> None:
         path.write_bytes(b"x")
 
 
-def pretend_done(sources: Path, out: Path, but: int) -> None:
-    """Write markers and a manifest for all items except the last ``but``. The job in ``out`` must
-    have its settings already. For speed, nothing is synced to disk."""
+def pretend_done(sources: Path, out: Path, left: int) -> None:
+    """Write a manifest, and markers for all items except the last ``left`` ones. The job in ``out``
+    must have its settings already. For speed, nothing is synced to disk."""
     settings = read_settings(str(out))
     assert settings is not None
     items = sorted(_items(sources))
     with_keys = [(item, key_of(item.path, item.version, settings.digest)) for item in items]
     manifest = Manifest.open(out / "manifest.sqlite")
     manifest.plan(with_keys)
-    for item, key in with_keys[: len(items) - but]:
+    for item, key in with_keys[: len(items) - left]:
         record = ItemRecord(
             name=item.name,
             path=item.path,

@@ -117,7 +117,7 @@ def test_resume_of_1500_items_processes_only_the_unfinished_two(tmp_path):
         str(tmp_path / "clip.mp4"), "-o", out, "--model", str(tmp_path / "x.cfg"), *flags
     )
     assert first.document["items"]["done"] == 1
-    pretend_done(tmp_path / "in", tmp_path / "out", but=2)
+    pretend_done(tmp_path / "in", tmp_path / "out", left=2)
     again = cost_of(str(tmp_path / "in"), "-o", out, "--resume")
     items = again.document["items"]
     assert (items["skipped"], items["done"], items["failed"]) == (1498, 0, 2)  # not videos

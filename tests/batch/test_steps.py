@@ -1,5 +1,5 @@
-"""The steps that workers do for an item in parts. Together they write the results of a single run;
-if they cannot, the item gets a single run."""
+"""The steps that workers do for an item in parts. Together they write the same results as a single
+run would. If they cannot, the worker processes the item in a single run."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 every link works, and numbers equal those in the code.
 
 A hidden comment after a number names its place in the code:
-``64 <!-- = detector.core.errors.parsing:MAX_DEPTH -->``. A unit may follow the number, an
-attribute or key may follow the name, and the comment may end with a factor:
+``64 <!-- = detector.core.errors.parsing:MAX_DEPTH -->``. A unit may follow the number, an attribute
+or a key may follow the name, and the comment may end with a factor:
 ``512 MB <!-- = detector.lab.profile.stand_ins:MAX_BYTES / 2**20 -->``.
 """
 
@@ -28,9 +28,9 @@ from tests.conftest import CHECKOUT, night
 from tests.lab.profile.budgets import with_short_budgets
 from tests.live.servers import http
 
-# SHORTER: options that make a command quick and keep it from writing into the checkout. Commands
-# that are not in it get --frames.
 SMALL = ("--size", "160x96")  # for commands that infer many times and accept any size
+# Options that make a documented command quick, and keep it from writing into the checkout. Other
+# commands get --frames.
 SHORTER = {
     "doctor": [],
     "build": [],
@@ -150,7 +150,7 @@ PAGES = sorted(
 
 
 def anchors(markdown: str) -> set[str]:
-    """Return GitHub's anchors of the headings: lower case, no punctuation, "-" for each space."""
+    """Return GitHub's anchors of the headings: lower case, no punctuation, ``-`` for a space."""
     found: set[str] = set()
     for heading in re.findall(r"^#+ +(.*)$", without_code_blocks(markdown), re.M):
         words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()

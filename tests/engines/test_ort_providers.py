@@ -22,7 +22,7 @@ AZURE, CPU, OWN = (f"{name}ExecutionProvider" for name in ("Azure", "CPU", "X"))
 
 
 @pytest.fixture
-def build(monkeypatch):
+def cpu_build(monkeypatch):
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [AZURE, CPU])
 
 
@@ -40,7 +40,7 @@ def build(monkeypatch):
         ("tensorrt", {"precision": "int8"}, EngineError, "misreads .* --engine trt$"),
     ],
 )
-def test_unavailable_provider_is_refused(build, named, options, error, message):
+def test_unavailable_provider_is_refused(cpu_build, named, options, error, message):
     with pytest.raises(error, match=message):
         engines.open("ort", plus_one(), EngineOptions(own={"provider": named}, **options))
 

@@ -38,12 +38,12 @@ def test_modules_have_the_names_of_the_nodes(network):
         assert engine.execution()[2].type == "Conv2d"
         assert {layer.precision for layer in engine.execution()} == {"fp32"}
         parameters = sum(parameter.numel() for parameter in engine.module.parameters())
-        folded = sum(
+        channels = sum(
             part.out_channels
             for part in engine.module.modules()
             if isinstance(part, torch.nn.Conv2d)
         )
-        normed_channels = folded - 2 * 21  # all but those of the two heads
+        normed_channels = channels - 2 * 21  # all but those of the two heads
         # Scale, mean and variance are folded into the weights.
         assert parameters == network.parameters - 3 * normed_channels
 
@@ -67,7 +67,7 @@ def test_operators_without_a_module_are_listed_by_name():
         engines.open("torch", network)
 
 
-def test_unsupported_attribute_is_refused_by_node():
+def test_error_for_an_unsupported_attribute_names_the_node():
     from onnx import helper
 
     network = plus_one()

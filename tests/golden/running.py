@@ -22,7 +22,7 @@ NEW_INTERPRETER = {
     "version", "no-argument", "text-as-video",
 }  # fmt: skip
 
-# These commands measure layers and peaks for seconds. Short budgets suffice: figures are masked.
+# These commands spend seconds on measuring. Short budgets suffice, because figures are masked.
 MEASURING = {"profile-layers"}
 
 
@@ -61,9 +61,9 @@ class Runner:
         self._pool.shutdown(cancel_futures=True)
 
     def start(self, commands: Iterable[Command]) -> None:
-        """Start the commands in the order of the table.
+        """Start the commands in the given order, each after the command that it depends on.
 
-        A command starts after the command it depends on, so no two commands wait for each other.
+        Because of that order, waiting commands can never fill the pool and block it.
         """
         for command in commands:
             if command.after is not None:

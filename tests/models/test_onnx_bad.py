@@ -350,7 +350,7 @@ def test_external_data_is_read_and_part_of_the_digest(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"family": "rtdetr"}, "[batch, queries, 4 + classes], or 4"),
+        ({"family": "rtdetr"}, "[batch, queries, 4 + classes], or ["),
         ({"names": "two.txt"}, "holds 2 names, but m.onnx has 3 classes"),
         ({"size": (96, 96)}, "the file is fixed at 64x64"),
     ],

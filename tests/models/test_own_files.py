@@ -1,4 +1,4 @@
-"""A file that ``build`` wrote runs with --model FILE alone and has the same head."""
+"""Files written by ``build`` need no option besides --model FILE, and keep their model's head."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_built_file_has_the_same_head(tmp_path, layout):
     for one, other in zip(run_once(network, rows), run_once(again, rows), strict=True):
         np.testing.assert_array_equal(one, other)
     assert again.names not in ([], ())
-    # The description is the same, so a file built from this one runs, too.
+    # The arguments were compared above. The rest must be equal, so that a second build runs, too.
     assert json.loads(describe(again)) == json.loads(describe(network)) | {
         "arguments": json.loads(describe(again))["arguments"]
     }
@@ -100,7 +100,7 @@ def test_built_file_gives_the_same_detections_at_another_size_and_batch(tmp_path
         np.testing.assert_array_equal(found[0].scores, found[1].scores)
 
 
-def test_graph_in_the_folder_of_built_files_is_a_model(tmp_path):
+def test_graph_exported_for_an_engine_can_be_opened_as_a_model(tmp_path):
     from detector.core.engines._built.building import export
 
     model, _ = darknet(tmp_path)
@@ -182,8 +182,8 @@ def test_built_file_takes_names_but_no_family(tmp_path):
     assert "random weights (seed 3)" in open_network(path).warnings[0]
 
 
-def test_only_our_own_metadata_is_replaced():
-    network = plus_one()  # its head is not ours: no description
+def test_only_our_own_metadata_is_removed_if_no_decoder_has_the_head():
+    network = plus_one()
     network.graph.metadata_props.add(key="author", value="somebody")
     network.graph.metadata_props.add(key=KEY, value="of another graph")
     write_description(network)

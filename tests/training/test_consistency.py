@@ -1,4 +1,4 @@
-"""The consistency loss: scores and boxes that change when the picture is moved have a cost."""
+"""The consistency loss. If the picture moves, a changed score or a box that stays has a cost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def near(box: list[float]) -> torch.Tensor:
 
 
 def outputs_of(box: list[float], moved_box: list[float], score: float, moved_score: float):
-    """Return boxes and logits of two pictures that detect ``box`` and ``moved_box``."""
+    """Return boxes and logits: the first picture shows ``box``, the second ``moved_box``."""
     boxes = torch.stack([f(box).expand(CELLS, 4), f(moved_box).expand(CELLS, 4)])
     logits = torch.full((2, CELLS, 2), -9.0)
     for picture, (place, value) in enumerate(((box, score), (moved_box, moved_score))):
@@ -89,7 +89,7 @@ def test_gradients_bring_both_scores_closer():
     assert boxes.grad.abs().sum() > 0
 
 
-def test_no_pixel_moves_by_more_than_the_limit():
+def test_centre_moves_by_no_more_than_the_limit():
     drawn = random_moves(np.random.default_rng(0), 64, (352, 608))
     middle = torch.tensor([304.0, 176.0])
     distance = drawn.zoom[:, None] * middle + drawn.shift - middle

@@ -1,4 +1,4 @@
-"""Adapt a user's configuration file: relative paths, lists of class names, or a run to repeat."""
+"""Adapt a user's YAML (relative paths, lists of class names), or the session.json of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def adapt(origin: str, content: dict[str, Any], folder: Path) -> dict[str, Any]:
     YAML. Its paths may be relative to ``folder``, and its ``names`` may be a list."""
     if "schema" in content:
         parts, own = folder.resolve().parts, Path(str(content.get("session"))).parts
-        if parts[-len(own) :] == own:  # the session's path tells where its run started
+        if parts[-len(own) :] == own:  # what precedes the session's path is the run's folder
             folder = Path(*parts[: -len(own)])
         content = _repeat(origin, content)
     for group in (content, *map(content.get, ("network", "calibration", "tracking"))):

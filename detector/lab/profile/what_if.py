@@ -1,8 +1,8 @@
 """Measure the speed of a run with a stage that costs nothing, or with another loop.
 
-Each change runs between two unchanged runs, on the same first frames of the source. A run writes
-all outputs of the plain run, without instruments. It is timed from opening the source to closing
-the outputs. stand_ins.py replaces stages.
+Each change runs between two unchanged runs, on the same first frames of the source. Each run writes
+the outputs of the profiled command, and no profiler is on. It is timed from opening the source to
+closing the outputs, without the time to open the outputs. stand_ins.py replaces stages.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from detector.core.sinks.base import Sink
     from detector.core.sources.base import Source
 
-ROUNDS, MAX_ROUNDS = 3, 10  # a gain has to show in every round; too many rounds would hide it
+# A gain counts only if every round shows it, and more rounds more likely include a disturbed one.
+ROUNDS, MAX_ROUNDS = 3, 10
 USUAL_ROUNDS = 5  # the number of frames is chosen so that this many rounds fit into the budget
 MIN_FRAMES = 24  # frames of a run, even if the budget allows fewer
 
@@ -295,12 +296,12 @@ def _abort(sinks: list[Sink]) -> None:
 
 PASS = Pass(
     order=2,
-    what="runs with one stage free, or another overlap or batch size",
+    what="runs with a stage that costs nothing, with or without overlap, or with larger batches",
     facts=WhatIfFacts,
     run=measure_changes,
     undisturbed="its runs use no profiler",
     varies=Varies(
         ("sync", "batch"),
-        "also with stages replaced, without video, without overlap and with larger batches",
+        "or with one change: a replaced stage, no video, no overlap or a larger batch",
     ),
 )

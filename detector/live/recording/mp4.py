@@ -28,7 +28,7 @@ LONGEST_INDEX_S = 3600.0
 
 
 class Mp4:
-    """A file of ``tracks``: ``name.partial.mp4`` from its first fragment on, then ``name.mp4``."""
+    """Writes ``tracks`` to ``name.partial.mp4``, which is renamed to ``name.mp4`` at the end."""
 
     def __init__(self, folder: Path, name: str, tracks: Tracks, *, longest_s: float) -> None:
         self._folder, self._name = folder, name

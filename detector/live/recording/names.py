@@ -136,7 +136,7 @@ def _finish_side_cars(folder: Path) -> None:
 
 
 def find_whole_length(file: BinaryIO) -> int:
-    """Return the size up to the last complete fragment; without fragments, up to the index."""
+    """Return where the last complete fragment ends or, without fragments, where the index ends."""
     length = 0
     indexed = fragmented = filled = False
     for kind, end in _boxes(file):

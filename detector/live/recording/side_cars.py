@@ -31,8 +31,8 @@ from detector.live.recording.mp4 import Mp4
 from detector.live.recording.names import RECORDINGS, side_car
 from detector.live.recording.samples import LATEST_NS, NS, USUAL_NS, Sample
 
-# Boxes stay until the next detected picture, but at most SHORTEST_NS, or INTERVALS times the last
-# interval between pictures, if that is longer.
+# Boxes stay until the next detected picture, but no longer than SHORTEST_NS or INTERVALS times the
+# last interval between pictures, whichever is longer.
 INTERVALS, SHORTEST_NS = 2, NS
 # If a detected picture is not in the file, a picture up to this much earlier shows its boxes.
 FAR_NS = NS

@@ -99,7 +99,7 @@ class Member:
         return self.feed.camera
 
     def info(self, picture: Picture) -> SourceInfo:
-        """Return the source of a frame: a new object if its size or time base changed."""
+        """Return a frame's source: a new object if the picture's size or time base changed."""
         info = self._info
         now = (picture.width, picture.height, picture.time_base)
         if info is None or (info.width, info.height, info.time_base) != now:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from detector.core.sources._answers import OpenResponse
 
 REDIRECT = re.compile(r"Redirecting to (\S+)")
-READ_TIMEOUT_S = 3600.0  # ``Interrupt`` needs a timeout, so that PyAV checks its clock
+READ_TIMEOUT_S = 3600.0  # ``Interrupt`` can only end calls that have a timeout
 STILL_S = 1.0  # between requests of a still picture, for a camera without ``rate``
 SHORT_NS = 2 * SECOND  # a connection of JPEGs that ends sooner is treated as a still picture
 LOOK_UP_S = 0.1  # between checks of a name look-up
@@ -140,7 +140,7 @@ class NetworkFeed(PacketFeed):
         return self._open_with(self._opening, THOROUGH)
 
     def _jpegs(self, epoch: int, is_odd: bool = False) -> ErrorMeaning | None:
-        """Read JPEGs by their markers, if there are any. ``is_odd``: FFmpeg cannot parse them."""
+        """Read a response's JPEGs by their markers, if any. ``is_odd``: FFmpeg cannot parse it."""
         if not is_web(self.camera.address.whole) or self.receiving.is_cut():
             return None
         every_s = float(1 / self.camera.rate) if self.camera.rate else STILL_S

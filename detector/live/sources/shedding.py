@@ -10,7 +10,7 @@ begins only if the cores are busy, much of this program's CPU time is decoding, 
 fewer than one picture in five. It ends as soon as there is time to decode more. It never applies to
 cameras with rare key frames, which would have no picture for too long.
 
-A *section* is a group of pictures, or several if they are short.
+A *section* is a group of pictures, or several groups if they are short.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ WORTH = 0.25  # shedding begins only if decoding takes more than this share of o
 SHORTEST = 10  # a section has at least this many pictures
 # Longest group for shedding; key frames every two seconds are common, and arrive with jitter.
 LONGEST_S = 2.5
-REGULAR = 5  # shedding begins after this many groups in a row of at most LONGEST_S
-# This many sections in a row must meet the conditions; doubled each time that shedding begins.
+REGULAR = 5  # shedding begins after this many consecutive groups that last LONGEST_S or less
+# Shedding begins after so many bad sections in a row. The number doubles each time that it begins.
 BAD_SECTIONS, MOST_BAD_SECTIONS = 2, 32
 
 
@@ -51,9 +51,9 @@ class Shedding:
         self._taken, self._use, self._needed = taken, use, needed
         self.limit: int | None = None  # pictures to decode per section; None: all
         self._key_ns: int | None = None
-        self._regular = 0  # groups in a row of at most LONGEST_S
+        self._regular = 0  # consecutive groups that last LONGEST_S or less
         self._epoch = self._first = self._taken_before = self._offered = 0
-        self._bad_sections = 0  # sections in a row that met the conditions
+        self._bad_sections = 0  # consecutive sections that met all conditions for shedding
         self._sections_needed = BAD_SECTIONS
         self._cut = False  # the rest of the last group was skipped
         # The pts of the last key frame, if pictures before it are missing.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from detector.live.sources.base import CONNECTING, ENDED, LIVE, REASONS, STALLED, WAITING, FeedFacts
 
 SECOND = 1_000_000_000  # ns
-# A camera stalls after this time and this many frame intervals without a picture.
+# A camera stalls if no picture arrives for this time and for this many frame intervals.
 STALL_S, INTERVALS = 2.0, 3
 LOST_S = 10.0  # reconnect after this time without a picture
 FROZEN_S = 10.0  # frozen after this time of identical pictures; noise makes live pictures differ

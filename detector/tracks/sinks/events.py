@@ -20,8 +20,8 @@ def rounded(time_s: float) -> float:
 
 
 class SceneSink(RowsSink):
-    """Writes rows of a ``Scene``: those in the field that has the sink's name. ``columns`` and the
-    method ``cells`` describe a row. The wing live uses them, too."""
+    """Writes the rows in one field of a ``Scene``, named like the sink (``events``, ...).
+    ``columns`` and the method ``cells`` describe a row. The wing live uses them, too."""
 
     ending = ""
     # Accepted but ignored, because an object may leave in a frame without detections.

@@ -55,8 +55,8 @@ def make(random: Random) -> Case:
 
 
 def _damage_weights(random: Random, weights: bytes) -> bytes:
-    """Damage random bytes in a third of the cases; most of these files are refused. In the others,
-    set extreme weights but keep the batch norm, so that the engine gets the network."""
+    """In a third of the cases, damage random bytes; most of these files are refused. In the other
+    cases, set extreme weights but keep the batch norm, so that the engine gets the network."""
     if random.random() < 1 / 3:
         return weights[:HEADER] + damage(random, weights[HEADER:])
     changed = bytearray(weights)

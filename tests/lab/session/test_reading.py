@@ -100,7 +100,7 @@ def with_header(name, header):
 
 
 def with_invalid_letter(code):
-    """Write a name of one letter, whose 32-bit code in the numpy array need not be valid."""
+    """Write a thread name of one letter with this code; numpy also stores invalid ones."""
     return with_column("thread_names", np.array([code], np.uint32).view("U1"))
 
 

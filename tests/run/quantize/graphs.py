@@ -88,8 +88,8 @@ def branched(batch: int = 1) -> Network:
 
 
 def depthwise() -> Network:
-    """Scale the planes by 1, 1/30 and 1/1000, which is a second output. A depthwise convolution
-    scales them back and adds 10, 20 and 30."""
+    """Scale the planes by 1, 1/30 and 1/1000. The scaled planes are also the second output. A
+    depthwise convolution scales them back and adds 10, 20 and 30."""
     builder = GraphBuilder("tiny")
     shares = np.array([1, 1 / 30, 1 / 1000])
     small = conv(builder, "0.conv", builder.input_u8(1, SIDE, SIDE), np.diag(shares))

@@ -59,9 +59,10 @@ class TrtEngine(Engine):
         "workspace_mb": "GPU memory that a layer may use while it runs; default: all",
         "level": "how long TensorRT searches, 0 to 5; default: its own (3)",
         "version_compatible": "1: the plan also runs with later versions of this TensorRT major",
-        "hardware_compatible": "same: any GPU of this compute capability; ampere: any from 8.0 on",
+        "hardware_compatible": "other GPUs that run the plan; same: of this compute capability; "
+        "ampere: of 8.0 or later",
         "detailed": "0: omit the types of layers; the executed precision is then unknown",
-        "host_code": "1: let a plan start the runtime inside it; only for files that you trust",
+        "host_code": "1: run the TensorRT runtime that a plan contains; only for trusted files",
     }
     artefact = PlanBuilder("trt")
     model_suffixes: ClassVar[Sequence[str]] = (".trt", ".engine", ".plan")

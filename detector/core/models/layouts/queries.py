@@ -30,8 +30,8 @@ def queries(height: int, width: int, form: str) -> Reading:
 class Queries(Layout):
     name = "queries"
     shape = (
-        "[batch, queries, 4 + classes], or 4 + score and class, or boxes [batch, queries, 4] "
-        "and logits [batch, queries, classes]"
+        "[batch, queries, 4 + classes], or [batch, queries, 6] (box, score, class), or two: "
+        "boxes [batch, queries, 4] and logits [batch, queries, classes]"
     )
     order = 40
     usual_family = "rtdetr"
@@ -70,7 +70,7 @@ class Queries(Layout):
         return None
 
     def in_plan(self, plan: ReadyMade) -> Bound | None:
-        """Match only if the header names RT-DETR: such rows may be finished detections."""
+        """Match only if the header names RT-DETR. Otherwise, the rows may be after NMS."""
         if (table := plan.only()) is None or not self.is_named(plan):
             return None
         name, _, columns = table

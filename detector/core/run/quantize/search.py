@@ -1,9 +1,9 @@
 """Find which units (groups of nodes) must stay float so that int8 agrees with fp32.
 
 1. ``rank_units`` makes one unit at a time int8 and measures the error of the raw outputs on a few
-   frames. It ranks units by this error divided by the square root of their multiply-accumulates.
-   If two units have equal errors, the cheaper one ranks higher. (On yolo-fastest-1.1 this kept 26 %
-   of the MACs float. Ranking by error alone kept 31 %, by error per MAC 28 %.)
+   frames. It ranks units by this error divided by the square root of their multiply-accumulates
+   (MACs). If two units have equal errors, the cheaper one ranks higher. (On yolo-fastest-1.1 this
+   kept 26 % of the MACs float. Ranking by error alone kept 31 %, by error per MAC 28 %.)
 2. ``choose_float_units`` bisects that ranking. It finds how many of the worst units must stay float
    so that agreement on the held-out frames reaches the budget (the lowest agreement to accept).
 3. It then tries the most expensive of those units in int8 again, one after the other.
@@ -38,7 +38,7 @@ TRIALS = 16  # step 3 tries at most this many units
 MIN_SHARE = 1e-3  # a unit with a smaller share of all MACs is ranked as if it had this share
 ENGINE = "ort"  # runs the compared graphs
 OPENVINO = "openvino"  # runs graphs that ONNX Runtime refuses, and mixes int8 and bf16
-# The default thresholds. The run's are not used, because one calibration serves many runs.
+# The default thresholds, not a run's, because one calibration serves many runs.
 SELECTION = SelectionConfig()
 
 Outputs = list[NDArray[np.float32]]  # one picture's outputs, each with a leading axis of 1
@@ -145,7 +145,7 @@ def noise_over_signal(expected: Sequence[Outputs], actual: Sequence[Outputs]) ->
 def rank_units(
     units: Sequence[Unit], make_graph: MakeGraph, error: Score, progress: Progress = lambda *_: None
 ) -> list[Unit]:
-    """Return the units in the order of step 1, worst first."""
+    """Return the units, worst first, sorted by error relative to cost (see the module)."""
     all_macs = sum(unit.macs for unit in units) or 1
     harm = {}
     for done, unit in enumerate(units, 1):
@@ -158,9 +158,9 @@ def rank_units(
 
 @dataclass(slots=True)
 class FloatChoice:
-    """The result of a search. ``kept``: the units that stay float. ``plain``: the agreement if no
-    unit is float. ``reached``: the agreement if ``kept`` are float. ``agreements``: (number
-    of float units, agreement) of every choice measured, in order."""
+    """The result of a search. ``kept``: the units that stay float. ``plain``: the agreement with no
+    unit float. ``reached``: the agreement with ``kept`` float. ``agreements``: (number of float
+    units, agreement) of every choice measured, in order."""
 
     kept: list[Unit]
     plain: float
