@@ -302,6 +302,6 @@ PASS = Pass(
     undisturbed="its runs use no profiler",
     varies=Varies(
         ("sync", "batch"),
-        "or with one change: a replaced stage, no video, no overlap or a larger batch",
+        "also with stages replaced, without video, without overlap and with larger batches",
     ),
 )
