@@ -1,4 +1,4 @@
-"""scripts/family_check: which detections count as equal. No library is needed."""
+"""scripts/family_check: which detections count as equal. No family's library is needed."""
 
 from __future__ import annotations
 

@@ -40,10 +40,10 @@ class ItemRecord:
 
     ``key``: digest of ``path``, ``version`` and ``settings``. ``version``: size and modification
     time of the source. ``settings``: digest of the model and of all options that affect detections
-    or outputs. ``outputs``: kind -> name in the item's folder. ``exit``: the exit code of a single
-    run; 7 if a part of the source was lost. ``parts``: number of joined parts, 0 for a single run;
-    ``seconds`` and ``ledger`` are sums over all parts. ``sizes``: kind -> bytes, for outputs that
-    are files. ``classes``: name -> number of detections.
+    or outputs. ``outputs``: kind -> name in the item's folder. ``exit``: the exit code that a
+    run on this source alone would have; 7 if a part of the source was lost. ``parts``: number of
+    joined parts, 0 if the item was not split; ``seconds`` and ``ledger`` are sums over all parts.
+    ``sizes``: kind -> bytes, for outputs that are files. ``classes``: name -> number of detections.
     """
 
     schema: int = SCHEMA
@@ -69,7 +69,7 @@ class ItemRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """The fields of a marker that show whether the item is done: four times as fast to parse."""
+    """Fields of a marker that show if its item is done. Parsing only these is 4 times as fast."""
 
     schema: int
     name: str
@@ -84,8 +84,8 @@ class JobSettings:
 
     ``flags`` and ``config_file``: what the user gave. ``asked``: the resulting configuration.
     ``config``: the same with every ``auto`` resolved. ``digest``: see ``ItemRecord.settings``.
-    ``canvas``: "source" if each item's network input has the shape of its source, at about the area
-    of ``model_input``; None if all items use ``model_input``.
+    ``canvas``: "source" if each item's network input has the aspect ratio of its source, and about
+    as many pixels as ``model_input``; None if all items use ``model_input``.
     """
 
     schema: int = SCHEMA
@@ -136,8 +136,8 @@ class BatchProgress:
 
     ``fps``: end to end, over the last minute. ``eta_s``: estimated from the remaining bytes; None
     while it is unknown. ``core_hours``: duration of the job in hours, times its number of cores;
-    ``cpu_hours``: CPU time that the items used. ``parts``: how many parts the items
-    that are split now have; ``parts_done``: how many of them are done.
+    ``cpu_hours``: CPU time that the items used. ``parts``: number of parts of all items that are
+    split at present; ``parts_done``: how many of them are done.
     """
 
     schema: int = SCHEMA

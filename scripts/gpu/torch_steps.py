@@ -74,8 +74,8 @@ def chosen(folder: str) -> Row:
 
 
 def compile() -> Iterator[Row]:
-    """Check torch.compile with each precision's TF32 settings. All compilation must happen while
-    the engine is opened, and not in the threads that run it."""
+    """Check torch.compile in fp32, tf32 and fp16, of which only tf32 lets PyTorch use TF32. All
+    compilation must happen while the engine is opened, and not in the threads that run it."""
     if (why := here.torch_lacks()) is not None:
         yield row("torch.compile", why, None)
         return

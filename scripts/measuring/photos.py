@@ -35,7 +35,7 @@ HEAD = ("job", "pictures/s", "compared with", "ratio")
 
 
 def photos(count: int) -> Path:
-    """Return a folder of enlarged frames of the demo's street with noise; cached."""
+    """Return a folder of photos: enlarged frames of the street clip, with noise. It is cached."""
     import cv2
     import numpy as np
 

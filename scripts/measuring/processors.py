@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 VIDEO = Path(__file__).parents[2] / "videos/street.mp4"
-# Other libraries compute these, so they may differ. (np.exp in the head also differs, but by less.)
+# Third-party code, so the processors may differ. (np.exp in the head also differs, but by less.)
 FOREIGN = ("PyAV's BGR", "cv2.VideoCapture's BGR", "cv2.resize", "fp32 outputs", "int8 outputs")
 CLOSE = (1.0, 0.01)  # allowed difference of two runs' detections, in pixels and in score
 
 
 def stages(x86_inputs: Mapping[str, Any], frames: int) -> Iterator[tuple[str, Any]]:
-    """Yield each stage's output. ``x86_inputs``: outputs of x86, used as inputs if not empty."""
+    """Yield each stage's output. Stages start from ``x86_inputs``, if any: what x86 yielded."""
     import av
     import cv2
     from av.video.reformatter import VideoReformatter
@@ -118,7 +118,7 @@ def compare_rows(x86: Path, arm: Path) -> Iterator[tuple[str, bool]]:
     pixels, score = np.abs(pairs).max(axis=0)
     line = (
         f"{counts[0]} detections on x86, {counts[1]} on ARM64; {equal} are equal in every digit, "
-        f"all by {pixels:.2f} pixels and {score:.4f} of score"
+        f"the largest differences are {pixels:.2f} pixels and {score:.4f} in score"
     )
     yield line, counts[0] != counts[1] or pixels > CLOSE[0] or score > CLOSE[1]
 

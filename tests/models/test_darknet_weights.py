@@ -110,7 +110,7 @@ def test_weights_file_without_a_header_is_refused(cfg, data, message):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -1e38])
-def test_weights_that_are_not_finite_are_refused_by_layer(cfg, value):
+def test_error_about_weights_that_are_not_finite_names_the_layer(cfg, value):
     filters = random_weights(plan(), 3)
     filters[0].variances[2] = value  # -1e38: a negative variance
     write(cfg, stored(filters))

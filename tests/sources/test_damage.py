@@ -61,7 +61,7 @@ def test_field_without_its_partner_is_counted(folder, suffix, lost):
 
 
 def test_damaged_field_is_a_corrupt_frame(folder):
-    """Both fields are one picture, so one of them is not an additional lost frame."""
+    """Two fields make one picture, so a damaged field is a corrupt frame, not also a lost one."""
     path = folder / "noise.mkv"
     count = ODDITIES["h264-fields.mkv"](path)
     with av.open(str(path)) as container:
@@ -106,7 +106,7 @@ def test_concealed_damage_is_counted(concealed, decoder):
         ("yuv420p", r"av \(\d+ frames\) then av by packets"),
     ],
 )
-def test_pyav_takes_over_and_gives_the_frames_of_a_run_with_pyav(concealed, pixels, decoder):
+def test_decoder_that_takes_over_gives_the_frames_of_pyav_alone(concealed, pixels, decoder):
     frames, source = read_all(concealed, pixels=pixels)
     alone, exact = read_all(concealed, pixels=pixels, decoder="av")
     assert re.fullmatch(decoder, source.decoder)
@@ -146,7 +146,7 @@ def test_frames_without_their_reference_are_counted(without_reference, decoder):
 @pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["auto", "av"])
 def test_files_of_bug_reports_have_the_expected_damage(shared, decoder):
-    """HEVC with flipped bits, a damaged EBML element, both, and a camera's tag in Latin 1."""
+    """HEVC with flipped bits, with a damaged EBML element, with both; an AVI with a Latin-1 tag."""
     for name, count in {"h2.mkv": 50, "k12.mkv": 21, "k15.mkv": 11, "latin1_avi.avi": 50}.items():
         path = shared / "data/attacks" / name
         frames, source = read_all(path, decoder=decoder)
@@ -393,7 +393,7 @@ def test_damage_is_counted_after_the_log_level_was_reset(concealed):
 
 
 def test_messages_of_other_codecs_are_not_damage(folder):
-    """An encoder's error is ignored. A decoder's error makes PyAV take over if the names match."""
+    """PyAV takes over only after an error of the file's own decoder, which is h264 here."""
     path = write_video(folder / "quiet.mp4", 12)
     for name, taken_over in (("libx264", False), ("aac", False), ("h264", True)):
         with sources.open(str(path)) as source:

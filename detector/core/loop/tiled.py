@@ -1,4 +1,4 @@
-"""Requests whose rows are frames with several inputs each, for --tiles.
+"""Requests for --tiles: each row is a frame that is cut into several network inputs.
 
 ``TiledRequest``: all frames have the same number of inputs. ``MixedRequest``: each row has its own
 number. For the loop, a row of the slot is [T, H, W, 3], and a row of the outputs [T, ...].
@@ -61,7 +61,7 @@ class MixedRequest:
 
     def infer(self, n: int) -> Outputs:
         """Return float32 [n, most, ...], then ``counts`` as float32 [n]; valid until the next
-        ``infer``. Outputs for inputs that a frame does not have keep old values."""
+        ``infer``. Beyond ``counts[i]``, the outputs of row i are stale."""
         inputs = [(row, tile) for row in range(n) for tile in range(int(self.counts[row]))]
         self.device_ms = _infer_inputs(self._request, self.slot, inputs, self._outputs)
         outputs = [output[:n] for output in self._outputs]

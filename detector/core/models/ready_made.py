@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 COCO = 80  # assumed number of classes if neither the outputs nor the file state it
 # Advice if a plan's outputs are read wrongly, since --describe does not support plans.
 AS_ONNX = (
-    "give the ONNX file that it was made from, and describe its outputs: detect-video models "
-    "describe writes a file for --describe"
+    "give the ONNX file that it was made from, and describe its outputs with --describe FILE "
+    "(`detect-video models describe` writes the file)"
 )
 
 
@@ -48,8 +48,8 @@ def head_of(plan: ReadyMade) -> PlanHead:
         return PlanHead(layout.name, bound, geometry_of(described), described.pad)
     raise ModelError(
         f"{plan.path}: it does not say what its outputs mean ({plan.listed()}); give the darknet "
-        ".cfg that it was made from (cfg: x.cfg in --config, or --cfg), or the class names of a "
-        "head that decodes its rows (names: in --config, or --names)"
+        ".cfg that it was made from (--cfg, or cfg: in --config); if its outputs are boxes already "
+        "decoded, give its class names instead (--names, or names: in --config)"
     )
 
 

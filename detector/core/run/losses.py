@@ -26,12 +26,12 @@ MIN_S = 0.3  # a shorter timing could not even open one engine
 CORE_FLOPS = 1e11  # roughly the most fp32 operations of a core per second
 MIN_OBJECTS = 10  # the frames must have this many detections above the threshold
 THRESHOLDS = (0.25, 0.1, 0.05)  # thresholds for scores, tried in turn
-MAX_NOISE = 0.1  # limit of a raw output's squared noise over squared signal; rounding causes less
+MAX_NOISE = 0.1  # largest noise power / signal power of a raw output; rounding alone causes less
 
 
 @dataclass(frozen=True, slots=True)
 class KnownLosses:
-    """Losses that a model's packaged calibration records, for int8 and bf16."""
+    """Agreement of int8 and bf16 with fp32, as recorded in a model's packaged calibration."""
 
     are_known: ClassVar[bool] = True
     by_precision: dict[str | tuple[str, str], float]

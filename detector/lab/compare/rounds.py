@@ -99,7 +99,7 @@ def compare(plan: Rounds, watch: Watch) -> tuple[Comparison, list[Variant]]:
     has an ``error``. Raises SourceError or UsageError if the labels do not fit."""
     variants = plan.variants()
     judged = (plan.labels is not None) + (plan.dataset is not None)
-    turns = len(variants) + (plan.rounds is None)  # the baseline's twin has turns, too
+    turns = len(variants) + (plan.rounds is None)  # one more for the baseline's twin (_open_twin)
     steps = len(variants) * (2 + judged) + turns * plan.most_rounds + bool(plan.models)
     done = 0
 
@@ -329,8 +329,8 @@ def _check_all(
 def _run_reference(
     workers: Workers, plan: Rounds, engines: Sequence[str], first: int, sibling: Variant
 ) -> tuple[str, list[Detections]] | None:
-    """Run the model of ``sibling``, variant number ``first``, in fp32 on the first engine that can
-    run it. Return the name and detections of this run."""
+    """Run the model of ``sibling`` in fp32 on the first engine that can run it. Return the name and
+    detections of this run. ``first``: the number of ``sibling``."""
     model = sibling.model
     for number, engine in enumerate(dict.fromkeys([*engines, choose_by_rank()[0]])):
         at = -1 - number - 100 * first  # a number that no other process has

@@ -47,7 +47,7 @@ def _tif(data: bytes, width: int, height: int) -> bytes:
 
 
 def _webp(data: bytes, width: int, height: int) -> bytes:
-    """Write the size into a lossless WebP: 14 bits each, minus one, after a signature."""
+    """Write width - 1 and height - 1 into a lossless WebP: 14 bits each, after its signature."""
     at = data.index(b"VP8L") + 9
     (bits,) = struct.unpack_from("<I", data, at)
     sides = (width - 1) % 16384 | (height - 1) % 16384 << 14

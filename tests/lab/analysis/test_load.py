@@ -89,11 +89,11 @@ def test_cpu_time_of_a_stage_includes_library_threads():
         (10, 5, False),
     ],
 )
-def test_cpu_growth_that_shared_caches_explain_is_allowed(before, after, fails):
+def test_cpu_growth_within_the_effect_of_shared_caches_is_allowed(before, after, fails):
     assert CpuChange("write", before, after, 14.0).regresses(0.05) is fails
 
 
-def test_stage_that_grew_is_named_before_the_process():
+def test_most_grown_prefers_a_stage_to_the_whole_process():
     whole, write, read = (
         CpuChange(what, 4.0, after, 14.0)
         for what, after in (("the whole process", 20.0), ("write", 9.0), ("read", 6.0))

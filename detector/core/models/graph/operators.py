@@ -1,4 +1,4 @@
-"""Facts about ONNX's operators that need no graph. Nothing here imports onnx."""
+"""Properties of ONNX's operators that do not depend on a graph. Nothing here imports onnx."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOVING = (
     "DepthToSpace",
     "SpaceToDepth",
 )
-# Operators that only convert a type, or do nothing. Reports of how a network runs omit them.
+# Operators that only convert a type, or do nothing. ``build.node_costs`` omits them.
 CONVERSIONS = ("Cast", "Identity", "QuantizeLinear", "DequantizeLinear", "Constant")
 # Operators that occur only in quantised graphs.
 INTEGER = frozenset(
@@ -29,11 +29,9 @@ INTEGER = frozenset(
 )
 QUANTISED = "the file is already quantised; --precision fp32 runs it unchanged"
 
-
 # Activation functions by Darknet's names, as steps of ONNX operators. To add one, add a row. A step
 # is (name part, operator, inputs, attributes). An input is "x" (the convolution's output), the name
 # part of an earlier step, or a constant. The last step is named "act".
-
 Step = tuple[str, str, tuple[str | float, ...], dict[str, Any]]
 
 _SILU: tuple[Step, ...] = (("sigmoid", "Sigmoid", ("x",), {}), ("act", "Mul", ("x", "sigmoid"), {}))

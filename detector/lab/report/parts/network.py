@@ -39,7 +39,7 @@ from detector.lab.session.read import SavedSession
 
 MAX_LAYERS, FEW_LAYERS = 15, 5  # rows shown by default, and in short output
 MAX_OPERATORS = 15  # rows on a terminal
-OF_THE_ROOF = 3  # number of layers closest to the roofline, and of those farthest from it
+OF_THE_ROOF = 3  # show this many layers closest to the roofline, and as many farthest from it
 
 
 def as_sentence(line: str | None) -> str | None:
@@ -110,8 +110,8 @@ def layers_table(facts: LayersFacts, count: int | None = None) -> Table:
     rows = sorted(facts.rows, key=lambda row: -row.ms)[:count]
     title = (
         f"the {len(rows)} longest layers of {facts.engine} {facts.precision}, "
-        f"{counted(facts.threads, 'thread')}: all {len(facts.rows)} together take "
-        f"{facts.sum_ms:.3f} ms, a forward pass {facts.forward_ms:.3f} ms ({facts.off_by:+.1%})"
+        f"{counted(facts.threads, 'thread')}; sum of all {len(facts.rows)}: {facts.sum_ms:.3f} ms, "
+        f"{facts.off_by:+.1%} compared with a forward pass ({facts.forward_ms:.3f} ms)"
     )
     if facts.batch > 1:
         title += f"; figures of a batch of {facts.batch}"
@@ -167,7 +167,9 @@ def roofline(session: SavedSession, facts: RooflineFacts) -> str:
 
 
 def _bound_by(facts: RooflineFacts) -> str:
-    phrases = {"launch overhead": "launch overhead", "neither": "far below both limits", None: "-"}
+    if facts.bound == "neither":
+        return "neither compute-bound nor memory-bound"
+    phrases = {"launch overhead": "launch overhead", None: "-"}
     return phrases.get(facts.bound) or f"{facts.bound}-bound"
 
 
@@ -249,7 +251,6 @@ OPERATORS = (
     Column("shapes", "input shapes", whole=True, longest=40),
 )
 
-
 OF_GPU = ("device_ms", "device_total_ms", "device_avg_ms", "self_device_mb", "device_mb")
 
 
@@ -265,8 +266,8 @@ def _operators(facts: TorchFacts, name: str, rows: Sequence[Operator], title: st
 
 
 def operators_table(facts: TorchFacts) -> Table:
-    slow = f"{facts.slowdown:.2f} times as long as an unprofiled pass"
-    title = f"torch's operators over {_frames_text(facts)} ({slow}), ms and MB per frame"
+    slow = f"the fastest pass took {facts.slowdown:.2f} times as long under the profiler"
+    title = f"torch's operators over {_frames_text(facts)}, ms and MB per frame ({slow})"
     return _operators(facts, "operators", facts.rows, title).without("shapes")
 
 
@@ -294,7 +295,7 @@ def describe_torch(facts: TorchFacts) -> Iterator[Table | str]:
 def torch(session: SavedSession, facts: TorchFacts) -> str:
     note = (
         f"Milliseconds and MB per frame over {_frames_text(facts)}, as counted by "
-        "torch.profiler; negative memory was freed. The fastest pass took "
+        "torch.profiler; a negative number of MB means freed memory. The fastest pass took "
         f"{facts.slowdown:.2f} times as long under the profiler, so trust the shares but not "
         f"the rates. The session contains the trace: {facts.trace}."
     )
@@ -388,10 +389,10 @@ LAYERS_HOW = How(
 ROOFLINE = How(
     "roofline",
     "roofline",
-    "Peaks are measured on this computer with the engine's number of threads: its own "
-    "convolutions for each data type, and reading and copying of working sets. A layer's "
-    "roofline uses the bandwidth of the memory level that its data fits in. A value above "
-    "105% means that the peak was measured too low; it is not clamped.",
+    "Peaks are measured on this computer, with as many threads as the engine uses: compute with "
+    "the engine's convolutions in each data type, bandwidth by reading and copying working sets. "
+    "A layer's roofline uses the bandwidth of the memory level that its data fits in. A value "
+    "above 105% means that the peak was measured too low; it is not clamped.",
     "Instruments and passes",
 )
 TORCH = How(

@@ -128,7 +128,7 @@ def describe_pictures(facts: FramesFacts) -> list[str]:
 def describe_moments(facts: MomentsFacts) -> list[str]:
     pauses = sum(one.end_ns - one.start_ns for one in facts.collections) / 1e6
     return [
-        f"moments: {counted(len(facts.frames), 'frame')} recorded, {facts.cost_us:.0f} us each; "
+        f"moments: {counted(len(facts.frames), 'frame')} recorded in {facts.cost_us:.0f} us each; "
         f"{counted(len(facts.collections), 'garbage collection')} took {pauses:.1f} ms; "
         "`detect-video why RUN` explains slow frames"
     ]

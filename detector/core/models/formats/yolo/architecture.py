@@ -10,7 +10,7 @@ from detector.core.models.formats.checkpoint.contents import Module
 from detector.core.models.formats.yolo.description import LINEAR, Activation, YamlRow, activation_of
 
 # Limits for malicious or broken files, far above the largest published networks.
-MAX_TENSOR = 1 << 28  # floats in one value of one picture: 1 GiB
+MAX_TENSOR = 1 << 28  # floats in one tensor (a ``Value``) at batch size 1: 1 GiB
 MAX_PARAMETERS = 400_000_000  # 1.6 GB; the limit of an ONNX file is 2 GB
 MAX_STEPS = 20_000
 
@@ -42,8 +42,8 @@ class ConvStep(NetStep):
 
     normed    path.conv and path.bn
     plain     path, with a bias
-    rep       path.rbr_dense, path.rbr_1x1 and, for equal shapes, path.rbr_identity, which inference
-              adds up (RepConv)
+    rep       path.rbr_dense, path.rbr_1x1 and, if input and output have the same shape,
+              path.rbr_identity; inference adds up all of them (RepConv)
     implicit  path, and two vectors (``implicit_names``): one is added to the input of the
               convolution, and its output is multiplied by the other
     """
