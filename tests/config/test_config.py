@@ -92,7 +92,7 @@ ERRORS = [
     ({"precision": "half"}, ["runtime.precision", "did you mean fp16?"]),
     ({"batch": float("inf")}, ["runtime.batch", "a whole number"]),
     ({"engine": None}, ["runtime.engine", "needs a value"]),
-    ({"classes": ""}, ["classes: is empty"]),
+    ({"classes": ""}, ["selection.classes", "a list of words"]),
 ]
 
 

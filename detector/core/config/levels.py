@@ -188,8 +188,6 @@ def read_value(where: str, leaf: dataclasses.Field[Any], value: Any) -> Any:
         raise UsageError(f"{where}: {quote(value)} is not {_KINDS[kind]}{hint}") from None
     if value == leaf.default:
         return value
-    if value == ():
-        raise UsageError(f"{where}: is empty; give a value, or omit it")
     low, high = leaf.metadata.get("at_least"), leaf.metadata.get("at_most")
     if low is not None and value < low:
         raise UsageError(f"{where}: {quote(value)} is too small; must be at least {low}")
@@ -216,6 +214,8 @@ def _convert(kind: type, value: Any) -> Any:
     """Convert a value from YAML, or text, to ``kind``. Raises ValueError and TypeError."""
     if kind is tuple:
         items = split_list(value) if isinstance(value, str) else value
+        if items == [] and isinstance(value, str):
+            raise ValueError
         items = items if isinstance(items, (list, tuple)) else [items]
         if not all(isinstance(item, (str, int, float)) for item in items):
             raise TypeError
