@@ -394,7 +394,7 @@ def test_partial_last_picture_is_dropped(
     web: HttpServer, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     """If interrupted, FFmpeg's parser returns an incomplete picture as if it were complete."""
-    demux, over = network._demux, threading.Event()
+    demux, over = network.demux, threading.Event()
 
     def interrupted(*arguments: Any) -> Iterator[Any]:
         try:
@@ -406,7 +406,7 @@ def test_partial_last_picture_is_dropped(
         finally:
             over.set()
 
-    monkeypatch.setattr(network, "_demux", interrupted)
+    monkeypatch.setattr(network, "demux", interrupted)
     one_try = Status(time.perf_counter_ns(), Backoff(lambda: 1000.0))
     with started_feed(web.url("/mjpeg"), status=one_try) as feed:
         assert over.wait(PATIENCE_S)
