@@ -146,7 +146,7 @@ def test_failed_inference_keeps_earlier_frames(tmp_path, monkeypatch, plans, pac
     frames = session.spans["index"][session.spans["stage"] == writes]
     assert set(frames.tolist()) >= set(range(BEFORE))
     if package != "torch":  # with torch, closing makes no call that could fail
-        assert any("closing it" in note for note in session.document.notes)
+        assert any("closing the engine" in note for note in session.document.notes)
 
 
 @pytest.mark.slow
