@@ -65,8 +65,8 @@ TaskId = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the user asked for. ``flags``: options of the configuration, as typed. ``on``: local,
-    ray, or ray://HOST:PORT."""
+    """The sources and options of a job, as the user gave them. ``flags``: options of the
+    configuration. ``on``: local, ray, or ray://HOST:PORT."""
 
     sources: Sequence[str]
     output: str

@@ -160,7 +160,7 @@ def detect_live(
 
 def check_live(specs: Sequence[str], config: Config) -> None:
     """Raise the errors of cameras, options, lines and zones, as a run would, but open no camera."""
-    errors: list[DetectVideoError] = []
+    config, errors = with_drawn_zones(config), list[DetectVideoError]()
     with collect(errors):
         cameras = make_cameras(specs, config.of(LiveConfig).repeat)
         asked, network = PlanDraft.of(config), open_network(config)

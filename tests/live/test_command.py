@@ -181,3 +181,7 @@ def test_check_reports_all_errors_of_a_list_and_opens_no_camera(tmp_path):
         assert bool(done.stdout) is (errors == 0)
     assert [path.name for path in tmp_path.iterdir()] == ["cameras.yaml"]
     assert detect_video("absent.yaml", "--check", cwd=tmp_path).returncode == 3
+    (tmp_path / "live").mkdir()
+    (tmp_path / "live/zones.yaml").write_text("lines: 3")  # drawn in an earlier run, then damaged
+    (tmp_path / "cameras.yaml").write_text("cameras: ['0']")
+    assert "live/zones.yaml" in detect_video("cameras.yaml", "--check", cwd=tmp_path).stderr

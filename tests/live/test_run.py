@@ -448,6 +448,17 @@ def test_frames_option_ends_the_run(feeds):
     assert is_accounted_for(result.summary.streams[0])
 
 
+def test_run_counts_at_lines_that_were_drawn_in_an_earlier_run(feeds, tmp_path):
+    folder, said = tmp_path / "counts", []
+    folder.mkdir()
+    (folder / "zones.yaml").write_text("lines: {gate: [[0.5, 0], [0.5, 1]]}")
+    around = Observers(say=said.append)
+    options = {"around": around, "output": f"{folder}/"}
+    result = run_during(feeds, feeds.wait_for_pictures, "rtsp://a/door", **options)
+    assert [zone.name for zone in result.summary.each[0].zones] == ["gate"]
+    assert [line for line in said if "drawn earlier" in line]
+
+
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 )

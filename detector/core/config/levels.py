@@ -15,7 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from detector.core.config.schema import Config, choices_of, flag_of, option_groups, options
+from detector.core.config.schema import (
+    Config,
+    choices_of,
+    flag_of,
+    has_option,
+    option_groups,
+    options,
+)
 from detector.core.errors import UsageError
 from detector.core.errors.guard import keep
 from detector.core.errors.parsing import parse_json, quote
@@ -100,6 +107,8 @@ def with_implied(config: Config) -> Config:
     from detector.core import sinks
 
     for sink in sinks.in_order({*(config.output.save or ())} & {*sinks.names()}):
+        if absent := [name for name in sink.implies if not has_option(name)]:
+            raise UsageError(f"--save {sink.name}: needs --{absent[0]}, which is not installed")
         missing = {name: to for name, to in sink.implies.items() if config.value(name) is None}
         config = config.with_options(missing)
     return config

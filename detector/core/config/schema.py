@@ -484,7 +484,7 @@ class Config:
     def value(self, name: str, default: Any = dataclasses.MISSING) -> Any:
         """Return one option, whatever its group; ``default`` if no group has it. Raises KeyError
         without a default."""
-        if default is not dataclasses.MISSING and name not in _groups_of_options():
+        if default is not dataclasses.MISSING and not has_option(name):
             return default
         return getattr(getattr(self, _groups_of_options()[name]), name)
 
@@ -514,7 +514,8 @@ if not TYPE_CHECKING:  # adds the groups of the wings
 
 @cache
 def option_groups() -> Mapping[str, Any]:
-    """Return group -> class in the order of --help. Wings' groups are last, or follow ``after``."""
+    """Return group -> class in the order of --help. A wing's group follows the group that its class
+    names as ``after``; without ``after`` it is at the end."""
     ordered: dict[str, Any] = {}
     added = wings.options()
     for name, kind in CORE_GROUPS.items():
@@ -526,6 +527,10 @@ def option_groups() -> Mapping[str, Any]:
 @cache
 def _groups_of_options() -> Mapping[str, str]:
     return {leaf.name: group for group, leaf in options()}
+
+
+def has_option(name: str) -> bool:
+    return name in _groups_of_options()
 
 
 # Defaults of ``eval``, which are usual for average precision.

@@ -59,12 +59,14 @@ class Dataset:
 
 @dataclass(slots=True)
 class StoredDetections:
-    """Detections of a file, one entry for each picture of the dataset."""
+    """Detections of a file, one entry for each picture of the dataset. ``names_only_found``:
+    ``names`` lacks the model's classes that it never detected."""
 
     path: str
     names: tuple[str, ...]
     detections: list[Detections]
     notes: list[str] = field(default_factory=list)
+    names_only_found: bool = False
 
 
 class Format:
@@ -224,7 +226,7 @@ class RowCollector:
             self._tracked.add((at, track))
         self._rows.setdefault(at, []).append((box, score, class_id, track))
 
-    def finish(self, names: tuple[str, ...]) -> StoredDetections:
+    def finish(self, names: tuple[str, ...], only_found: bool = False) -> StoredDetections:
         """Return all detections. Raises SourceError if no picture is in the dataset."""
         dataset = self._lookup.dataset
         if self._unknown and not self._listed:
@@ -249,7 +251,7 @@ class RowCollector:
             _to_detections(self._rows.get(at, []), names, bool(self._tracked) or not self._rows)
             for at in range(len(dataset.pictures))
         ]
-        return StoredDetections(str(self._path), names, detections, notes)
+        return StoredDetections(str(self._path), names, detections, notes, only_found)
 
 
 def _to_detections(

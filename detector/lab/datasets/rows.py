@@ -66,7 +66,7 @@ class JsonlDetections(DetectionFormat):
                 for one in row.detections:
                     number = own.setdefault(one.name, len(own))
                     collector.add(at, one.box, one.score, number, where, one.track)
-        return collector.finish(tuple(own))
+        return collector.finish(tuple(own), only_found=names is None)
 
 
 class CsvDetections(DetectionFormat):
@@ -91,7 +91,7 @@ class CsvDetections(DetectionFormat):
             if at is not None:
                 number = own.setdefault(name, len(own))
                 collector.add(at, box, score, number, where, track)
-        return collector.finish(tuple(own))
+        return collector.finish(tuple(own), only_found=names is None)
 
 
 def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, str]]]:

@@ -108,7 +108,7 @@ def score_file(
     indices = range(len(dataset.pictures))
     scored = score(dataset, bound, indices, detections)
     notes = [*bound.notes, *stored.notes]
-    if bound.notes and names is None and path.endswith((".jsonl", ".csv")):
+    if bound.notes and stored.names_only_found:
         notes.append(
             f"{path} names no class that it never detects; --names FILE (the model's) adds them"
         )
