@@ -33,6 +33,7 @@ class Step:
 STEPS = (
     Step("environment", "machine", "the GPU, its driver, packages and tools", 30, 3, False),
     Step("torch", "torch_steps", "precisions, CUDA graphs: agreement with ort, FPS", 110, 15),
+    Step("ort", "ort_steps", "ONNX Runtime's CUDA provider: agreement, FPS, layers", 90, 20),
     Step("session", "session_steps", "memory, joules, busy and idle time, launches", 70, 20),
     Step("asserted", "failing", "a device-side assert keeps the session", 40, 15),
     Step("limited", "failing", "too little memory is reported at opening, in one line", 30, 10),
