@@ -76,7 +76,7 @@ def measure_bytes(path: Path, data: bytes) -> None:
 
 
 def _excess(data: bytes) -> str | None:
-    """Return which limit the file exceeds, for messages; None if it exceeds none."""
+    """Return a text for messages on the limit that the file exceeds, or None."""
     fields = structure = packed = 0
     most_fields, most_structure = raised(MAX_FIELDS), raised(MAX_STRUCTURE)
     most_packed = raised(MAX_PACKED)
