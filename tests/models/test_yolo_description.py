@@ -71,7 +71,7 @@ DETECT = [[-1], 1, "Detect", ["nc", "anchors"]]
         ({**GOOD, "backbone": [[-1, 1, "MP", []]]}, "layer 0 (MP): reads the picture"),
         (
             {**GOOD, "backbone": [[-1, 1, "ReOrg", []], [-1, 1, "ReOrg", []]]},
-            "layer 1 (ReOrg): follows a block of its kind",
+            "layer 1 (ReOrg): follows another such block",
         ),
         (
             {**GOOD, "backbone": [[-1, 1, "Conv", [8]], [-1, 1, "ReOrg", []], [-1, 1, "MP", []]]},

@@ -30,8 +30,8 @@ from detector.core.errors.reading import read_text
 from detector.core.errors.text import split_list
 from detector.core.errors.yaml_parsing import parse_yaml
 
-MAX_TEXT = 4096  # most characters of a value: the longest path that the system accepts
-COMMAND_LINE = "command line"  # origin of flags, for which messages name the flag, not the key
+MAX_TEXT = 4096  # characters of a value, as in the longest path that the system accepts
+COMMAND_LINE = "command line"  # origin of flags; messages then name the flag instead of the key
 OTHER_NAMES = {"half": "fp16", "single": "fp32"}  # other programs' names for our choices
 
 _LEAVES = {leaf.name: (group, leaf) for group, leaf in options()}
@@ -41,7 +41,7 @@ def resolve_config(
     config_file: str | None, flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
 ) -> Config:
     """Return a command's configuration. Raises UsageError with the wrong key's path. ``flags``:
-    option -> value, None if not given. ``defaults``: the command's, which --config overrides."""
+    option -> value, None if not given. ``defaults``: of the command; --config overrides them."""
     return merge_levels(*collect_levels(config_file, flags, defaults))
 
 

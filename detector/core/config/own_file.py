@@ -9,7 +9,7 @@ from typing import Any
 from detector.core.errors import UsageError
 from detector.core.errors.parsing import quote
 
-FILES = ("model", "cfg", "describe", "weights", "names", "calibrate", "zones")  # options of files
+FILES = ("model", "cfg", "describe", "weights", "names", "calibrate", "zones")  # values are paths
 
 
 def adapt(origin: str, content: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def adapt(origin: str, content: dict[str, Any], folder: Path) -> dict[str, Any]:
     YAML. Its paths may be relative to ``folder``, and its ``names`` may be a list."""
     if "schema" in content:
         parts, own = folder.resolve().parts, Path(str(content.get("session"))).parts
-        if parts[-len(own) :] == own:  # what precedes the session's path is the run's folder
+        if parts[-len(own) :] == own:  # the part before the session's path is where the run began
             folder = Path(*parts[: -len(own)])
         content = _repeat(origin, content)
     for group in (content, *map(content.get, ("network", "calibration", "tracking"))):

@@ -1,4 +1,4 @@
-"""The options of the core, with default, limits and help. WING/config.py has the options of a wing.
+"""The core's options, with default, limits and help. Options of a wing are in its WING/config.py.
 
 The command line (cli/command.py), cfg/default.yaml and the table in docs/usage.md (scripts/options)
 are made from this tree. levels.py fills it from files and flags, and checks the values.

@@ -187,7 +187,7 @@ def _constant(port: Any) -> Any:
 
 
 def _find_convolution(layer: Any) -> Any:
-    """If ``layer``, an Add, adds a bias to a convolution, return the output of the convolution."""
+    """Return the output of the convolution to which ``layer``, an Add, adds a bias, or None."""
     for data, bias in ((0, 1), (1, 0)):
         output = layer.input_value(data)
         is_convolution = OPERATORS.get(output.get_node().get_type_name()) == "Conv"

@@ -174,9 +174,9 @@ class Engine:
     model_suffixes: ClassVar[Sequence[str]] = ()
     """Suffixes of model files that only this engine reads and runs (``Network.plan``)."""
     model_kind: ClassVar[str] = ""
-    """The name of such files in messages."""
+    """The name of these model files in messages."""
     model_front_end: ClassVar[str] = ""
-    """The module whose FRONT_END (``models.base``) reads them."""
+    """The module whose FRONT_END (``models.base``) reads these model files."""
     not_timed: ClassVar[str] = "it has no profiler of its layers"
     """The reason in messages if there is no ``layer_profiler``."""
 

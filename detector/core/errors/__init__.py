@@ -17,7 +17,7 @@
                              130  interrupted (Ctrl-C)
                              143  terminated
 
-A run writes its outputs if its code has no class in the column "error", even if a signal ends it.
+If the column "error" is empty for its code, a run wrote its outputs, even if a signal ended it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import re
 
 from detector.core.errors.secrets import redact
 
-LONGEST = 2000  # most characters of a message, which may quote a name of 10 MB from a file
+LONGEST = 2000  # characters of a message at most; it may quote a name of 10 MB from a file
 
 EXIT_DONE = 0
 EXIT_INTERNAL = 1

@@ -46,7 +46,7 @@ class Address:
 
 
 def keep_command_line(words: Iterable[str], secret_paths: Collection[str]) -> None:
-    """Register the secrets of a command line. ``secret_paths``: options with secret paths."""
+    """Register a command line's secrets. ``secret_paths``: options whose paths are secret, too."""
     option = ""
     for word in words:
         if word.startswith("--") and "=" in word:

@@ -20,7 +20,7 @@ ARM64 = platform.machine() in ("aarch64", "arm64")
 EXACT_INT8 = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 # Instructions that multiply bf16, on x86 and ARM. Other CPUs convert it to fp32 and back.
 BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-# Number of cores that a cluster worker may use, if no particular cores are assigned to it.
+# The environment variable that says how many cores a cluster worker may use, if none are assigned.
 CORES_VARIABLE = "DETECT_VIDEO_CORES"
 
 

@@ -57,8 +57,8 @@ def open_own(path: Path) -> int:
 
 
 def who_else_may_write(path: Path) -> str | None:
-    """Describe another account that could change a file or folder. Return None without such an
-    account or without the path. Follows links. Ignores root, which could change our program too."""
+    """Describe another account that could change a file or folder. Return None if none could, or
+    if the path is missing. Follows links. Ignores root, which could change our program too."""
     try:
         status = path.stat()
     except OSError:
@@ -82,8 +82,8 @@ def is_roots(path: Path) -> bool:
 
 
 def _is_private_group(gid: int, path: Path) -> bool:
-    """Return whether a group contains only this account or root. On many systems every account has
-    a group of its name and the umask 002, so the group may write to the account's files."""
+    """Return whether a group contains only this account or root. On many systems an account has a
+    group of the same name and the umask 002, so that the group may write to the account's files."""
     with suppress(OSError):
         if ACL in os.listxattr(path):
             return False

@@ -20,8 +20,8 @@ _UNSAFE_IN_PAGE = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b
 
 VERBS = {"is": "are", "was": "were", "has": "have"}  # singular -> plural
 
-# Prefixes of text that spreadsheets read as a formula, so ``as_cell`` puts a quote before it. Text
-# that starts with quotes already gets one more, so that ``from_cell`` can always remove one.
+# Prefixes of text that spreadsheets read as a formula, so ``as_cell`` puts a quote before it. If
+# such text already has a quote before it, it gets another, since ``from_cell`` always removes one.
 _FORMULA = re.compile("'*[=+\\-@\t\r]")
 
 

@@ -82,8 +82,8 @@ def temporary_folder(prefix: str = "detect-video-") -> Iterator[Path]:
 def short_lived_folder(folder: Path) -> Iterator[Path]:
     """Make a folder for the block, and remove it with its content afterwards. Raises OSError.
 
-    Unlike a folder of tempfile, it is removed even if a signal arrives during the removal. If
-    removal is not permitted, it remains, while tempfile of Python 3.11 recurses without end.
+    Unlike tempfile's folders, it is removed even if a signal arrives during the removal. If the
+    removal is not permitted, the folder remains; tempfile of Python 3.11 would recurse endlessly.
     """
     try:
         folder.mkdir(mode=0o700)

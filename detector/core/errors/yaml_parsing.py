@@ -17,8 +17,8 @@ from yaml.constructor import ConstructorError, SafeConstructor
 from detector.core.errors import DetectVideoError, UsageError
 from detector.core.errors.parsing import LARGEST, MAX_DEPTH, TOO_DEEP, is_text, quote
 
-MAX_NODES = 100_000  # most values in a file; values of an anchor count again for each alias
-MAX_DIGITS = 400  # most characters of a number
+MAX_NODES = 100_000  # values in a file; the values of an anchor count again for each alias
+MAX_DIGITS = 400  # characters of a number
 TAG_PREFIX = "tag:yaml.org,2002:"
 CACHED_LENGTH = 1 << 16  # characters of the longest text whose content is cached
 CACHED_TEXTS = 64

@@ -5,8 +5,8 @@ Each module or folder of models/formats is the front end for one kind of model f
     SUFFIXES = (".cfg",)     on one line, as literals
     FRONT_END = FrontEnd(read, ...)
 
-To add a kind of model file, add such a module and its test. The suffixes are read from the modules'
-source, so that a run imports only its own front end.
+To add a kind of model file, add such a module and its test. We read the suffixes from the modules'
+source text, so that a run imports only the front end of its model.
 
 The front end also chooses the head that decodes the outputs (``Network.head``):
 
@@ -63,8 +63,8 @@ def open_network(
 
 
 def describe(request: ModelRequest, engine_front_ends: Mapping[str, str] = NO_FRONT_ENDS) -> str:
-    """Return a YAML file for --describe that explains another program's model, and marks guesses.
-    Raises ModelError, and UsageError for a model file that describes itself."""
+    """Return YAML for --describe, which explains a model that another program exported. Guesses are
+    marked. Raises ModelError, and UsageError for a model file that describes itself."""
     request, front_end = _find_front_end(request, engine_front_ends)
     if front_end.describe is None:
         raise UsageError(f"{request.path}: needs no description; such a file describes itself")

@@ -82,7 +82,7 @@ class Network:
     macs: int = 0  # multiply-accumulates of conv, gemm and matmul for one picture; FLOPs = 2 x MACs
     macs_at_most: bool = False  # ``macs`` is an upper bound: some layers depend on the picture
     sha256: str = ""  # one digest of all the model's files
-    made_with: str = ""  # digest of other inputs of the graph, such as a calibration
+    made_with: str = ""  # digest of what else the graph was made from, such as a calibration
     random_seed: int | None = None
     needs_nms: bool = True  # False: the outputs hold one box per object, so --iou has no effect
     # Advice to print if a run stops because results are impossible. Set if the meaning of the
@@ -113,7 +113,7 @@ class KnownGraphs(Protocol):
         """Set a network's graph and what was computed from it. Return False if it is unknown."""
 
     def find_description(self, name: str, key: Any) -> Any:
-        """Return the content stored under the key of a ``Network.description``; None if absent."""
+        """Return the content that was stored with this key, or None (``Network.description``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class ModelRequest:
     random_seed: int | None = None  # draw weights with this seed instead of reading a file
     size: tuple[int, int] | None = None  # (height, width) instead of the model's own
     batch: int = 1
-    family: str | None = None  # for files that do not state theirs (FrontEnd.families)
+    family: str | None = None  # of a file that does not state its family (FrontEnd.families)
     describe: Path | None = None  # a file that explains the model's input and outputs
     # For files that do not describe themselves (FrontEnd.self_describing):
     cfg: Path | None = None  # the darknet file that describes the model

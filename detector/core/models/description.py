@@ -63,9 +63,9 @@ class InputDescription(_Mapping, frozen=True):
 
 
 class BoxesDescription(_Mapping, frozen=True):
-    """``tensor``: an output's name, its possible names, or its number; instead of it, ``levels``
-    lists one output per stride. ``columns``: see COLUMNS. ``axis``: which axis has the columns.
-    ``of``: whether fractions refer to the input or to the picture."""
+    """``tensor``: an output's name, its possible names, or its number. ``levels``: one output per
+    stride, instead of ``tensor``. ``columns``: see COLUMNS. ``axis``: which axis has the columns.
+    ``of``: whether coordinates in 0..1 are fractions of the input or of the picture."""
 
     tensor: str | int | tuple[str, ...] | None = None
     columns: str | int | None = None
@@ -111,7 +111,7 @@ class ObjectnessDescription(_Mapping, frozen=True):
 
 
 class CellsDescription(_Mapping, frozen=True):
-    """The cells to which rows are relative (``Cells`` in stages/readings.py)."""
+    """The cells to which the rows' boxes are relative (``Cells`` in stages/readings.py)."""
 
     kind: Literal["offsets", "linear", "distances"]
     strides: tuple[int, ...]
@@ -160,7 +160,7 @@ class Signs(_Mapping, frozen=True):
 
 
 class Description(_Mapping, frozen=True):
-    """``layouts``: the possible layouts of a YOLO model, which the number of rows tells apart
+    """``layouts``: the possible layouts of a YOLO model; the number of rows decides between them
     (layouts/). Any other model has ``outputs``. ``names``: the classes, or a key of NAME_LISTS."""
 
     family: str

@@ -1,6 +1,6 @@
-"""The JSON description in the metadata (``KEY``) of ONNX files that we build: class names, input
-rules, and the head's arguments, which its decoder converts (layouts/base.py). We do not trust the
-file's source, so each value is checked."""
+"""The description, in JSON, in the metadata of ONNX files that we build: class names, input rules,
+and arguments of the head, as its ``Decoder`` stores them (layouts/base.py). We check each value
+that we read, since others may have written the file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 
 
 class OwnFile(msgspec.Struct, frozen=True):
-    """A parsed description. ``arguments``: the head's. ``outputs``: names, in the head's order."""
+    """A parsed description. ``arguments``: of the head. ``outputs``: names, in the head's order."""
 
     family: Text
     precision: Text

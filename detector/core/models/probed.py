@@ -35,8 +35,8 @@ def draw(height: int, width: int) -> NDArray[np.uint8]:
 def doubt_outputs(
     outputs: list[NDArray[np.float32]], reading: Reading, size: tuple[int, int], names: int | None
 ) -> str | None:
-    """Describe what makes one picture's outputs impossible if ``reading`` is right; else return
-    None. ``size``: (width, height) of the input. ``names``: the number of class names."""
+    """Return why one picture's outputs are impossible if read by ``reading``; None if they are not.
+    ``size``: (width, height) of the input. ``names``: the number of class names."""
     if reading.classes is None:
         with np.errstate(all="ignore"):
             return _doubt_rows(rows_dense(outputs, reading=reading)[0], size)
@@ -55,7 +55,7 @@ def is_dark(spread: float) -> bool:
 
 
 def doubt_pixels(spread: float) -> str | None:
-    """Describe how ``measure_spread`` contradicts the scale of the pixels; else return None."""
+    """Return how the result of ``measure_spread`` contradicts the pixels' scale, or None."""
     if not is_dark(spread) and not SPREAD[1] < spread < np.inf:
         return None
     trained, given = ("0..255", "0..1") if is_dark(spread) else ("0..1", "0..255")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from detector.core.models.formats.onnx.metadata import Metadata
 
 COCO = 80  # assumed number of classes if neither the outputs nor the file state it
-# Advice if a plan's outputs are read wrongly, since --describe does not support plans.
+# Advice if a plan's outputs are read wrongly. --describe supports ONNX files, but not plans.
 AS_ONNX = (
     "give the ONNX file that it was made from, and describe its outputs with --describe FILE "
     "(`detect-video models describe` writes the file)"
@@ -37,7 +37,7 @@ class PlanHead:
 
 
 def head_of(plan: ReadyMade) -> PlanHead:
-    """Return the head for a plan's outputs. Raises ModelError that lists them if no head fits."""
+    """Return the head for a plan's outputs. If none fits, raise ModelError and list the outputs."""
     by_rank = sorted(layouts().values(), key=lambda each: (not each.is_named(plan), each.order))
     for layout in by_rank:
         if (bound := layout.in_plan(plan)) is None:

@@ -37,8 +37,8 @@ GAP = "   "
 def brief_lines(
     console: SafeConsole, summary: Summary, closing: Sequence[str] = (), faster: Sequence[str] = ()
 ) -> Iterator[Text]:
-    """Yield the lines. ``closing``: lines from wings. ``faster``: settings that were measured to be
-    faster, to show instead of advice."""
+    """Yield the lines. ``closing``: lines from the wings (wings.py). ``faster``: settings that were
+    measured to be faster, to show instead of advice."""
     yield from map(Text, _result_lines(summary))
     if summary.frames.written:
         yield _rates_line(summary)
@@ -187,8 +187,8 @@ def _bar_lines(console: SafeConsole, summary: Summary) -> Iterator[Text]:
     limiting = None if limit is None else group_of(limit)
     rows = list(_busy_shares(summary))
     most = max((share for *_, share in rows), default=0.0)
-    # The verdict names the stage with the largest gain. Another may be busier, as the shares shown
-    # include waits for cores.
+    # The verdict names the stage whose speed-up would gain most. Another stage may have a larger
+    # share here, since the shares include waiting for cores.
     why = "" if (limiting, most) in [(row[0], row[2]) for row in rows] else " (most to gain)"
     label = max((cell_len(name) for _, name, _ in rows), default=0)
     full, empty = BLOCKS if "utf" in (console.encoding or "").lower() else ASCII_BLOCKS

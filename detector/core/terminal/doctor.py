@@ -28,7 +28,7 @@ def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
                 f"auto for {choice['model']} {width}x{height}: {choice['reason']}; {choice['undo']}"
             )
         )
-    # For models with a measurement in force, auto does not use this default.
+    # For the models listed above, auto uses what was measured instead of this default.
     scope = "auto for other models: " if findings["in_force"] and default["why"] else ""
     parts.append(Text(scope + (default["why"] or "no engine")))
     verdict = (

@@ -30,7 +30,7 @@ HEAD = f"picture, size, input: found; {' + '.join(TIMED)}"
 
 
 class PictureLines:
-    """Prints a line for each picture, above the live line of ``console`` if any, or by ``say``."""
+    """Prints a line for each picture above the live line, or by ``say`` if ``console`` is None."""
 
     def __init__(self, console: SafeConsole | None, say: Callable[[str], None]) -> None:
         self._console, self._say, self._has_heading = console, say, False

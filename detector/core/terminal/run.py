@@ -1,4 +1,4 @@
-"""Print the summary of a run: the detections, the rates, the verdict, the ledger."""
+"""Print the summary of a run: detections, rates, bottleneck, and the time of each stage."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def print_run(
     """Print the results of a run, the most important first.
 
     ``verbose`` adds percentiles, threads and the seconds of each phase. Without it, brief.py makes
-    the lines. ``closing``: lines from wings. ``faster``: settings that were measured to be faster.
-    Widens ``console`` to at least 80 columns.
+    the lines. ``closing``: lines from the wings (wings.py). ``faster``: settings that were measured
+    to be faster. Widens ``console`` to at least 80 columns.
     """
     console.width = max(console.width, NARROWEST)
     if not verbose and not streams_of(summary):

@@ -1,7 +1,7 @@
 """Find nodes that OpenVINO may silently compute differently from ONNX Runtime.
 
-We saw them with OpenVINO 2026.4.1 and ONNX Runtime 1.31.1; ``findings`` has a script for each. We
-run a file with such a node only if both libraries give the same boxes and scores in one inference.
+We saw such differences between OpenVINO 2026.4.1 and ONNX Runtime 1.31.1 (scripts: ``findings``). A
+file with such a node runs only if both libraries give the same boxes and scores in one inference.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def _counts_windows_in_padding(attributes: Mapping[str, Any], opset: int) -> boo
 
 
 def _reduces_all(attributes: Mapping[str, Any], opset: int) -> bool:
-    """Return whether OpenVINO ignores the attribute ``axes`` and reduces all axes. From opset 13 on
-    it expects them as an input; in ONNX they are an input only from opset 18 on."""
+    """Return whether OpenVINO ignores the attribute ``axes`` and reduces all axes. It expects axes
+    as an input from opset 13 on, but in ONNX they are an input only from opset 18 on."""
     return "axes" in attributes and opset >= 13
 
 
@@ -47,7 +47,7 @@ TESTS: Mapping[str, Test] = {
     "ReduceL1": _reduces_all,
     "ReduceLogSum": _reduces_all,
     "ReduceLogSumExp": _reduces_all,
-    # OpenVINO returns its input for an L2 norm over no axes.
+    # OpenVINO returns the node's input for an L2 norm over no axes.
     "ReduceL2": lambda attributes, opset: bool(attributes.get("noop_with_empty_axes")),
 }
 # OpenVINO saturates 8-bit results of these operators, but in ONNX Runtime they wrap around.

@@ -28,7 +28,7 @@ SUBGRAPH = re.compile(r"^subgraph\d+: ")
 # Layers of the runtime model that compute nothing: constants, inputs and outputs.
 PASSIVE = ("Const", "Input", "Output")
 RUNS_OF_A_MEAN = 16  # number of profiled runs after which we compile the graph again
-# These layers move or cast data. Their u8 data is the picture; in other layers it is quantised.
+# These layers move or cast data. u8 data is the picture in them, but quantised in other layers.
 LAYERS_THAT_MOVE = ("Transpose", "Reorder", "Convert", "Subgraph")
 
 
@@ -118,7 +118,7 @@ def add_hidden_nodes(
     layers: Sequence[LayerExecution], graph: onnx.GraphProto
 ) -> list[LayerExecution]:
     """If a convolution is in no layer, add it to the layer whose result it reads. Without AVX-512
-    the plugin fuses a depthwise convolution into the 1x1 one before it (openvino 2026.4)."""
+    the plugin fuses a depthwise convolution into a 1x1 convolution before it (openvino 2026.4)."""
     layer_of_node = {node: at for at, layer in enumerate(layers) for node in layer.nodes}
     makers = {name: node.name for node in graph.node for name in node.output}
     hidden: dict[str, int] = {}

@@ -250,7 +250,7 @@ OPTIMISED = "optimised.onnx"
 
 def save_graph(settings: Any, folder: str) -> Any:
     settings.optimized_model_filepath = str(Path(folder, OPTIMISED))
-    # Write the weights to a file that we do not read: one protobuf message may be too small.
+    # Write the weights to another file, since one protobuf message may be too small for them.
     settings.add_session_config_entry(
         "session.optimized_model_external_initializers_file_name", "weights.bin"
     )

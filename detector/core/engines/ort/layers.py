@@ -21,7 +21,7 @@ SUFFIX = "_kernel_time"
 OWN_NAME = re.compile(
     r"^(?:InsertedPrecisionFreeCast_)?(.*?)(?:_nchwc|_nhwc|_token_\d+|_quant|_q|_qlinear)*$"
 )
-COMPUTING = ("Conv", "Gemm", "MatMul")  # computing operators contain one in their name
+COMPUTING = ("Conv", "Gemm", "MatMul")  # operators that compute have one of these in their names
 INTEGER = (
     "ConvInteger",
     "MatMulInteger",

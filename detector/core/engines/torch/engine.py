@@ -141,7 +141,7 @@ class OpenTorch(Engine):
         import torch
 
         run: Run = torch.compile(self.module, dynamic=False, options={"freezing": True})
-        # Create it outside inference mode, or torch would compile again for ordinary tensors.
+        # Create the input outside inference mode, or torch would compile again in the first run.
         example = torch.zeros(self._input_shape, dtype=torch.uint8, device=self._device)
         with torch.inference_mode():
             run(example)

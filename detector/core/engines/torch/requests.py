@@ -213,8 +213,8 @@ def fits(run: Run, network: Network, device: Any, concurrency: int, batch: int) 
         for stream in streams:
             with torch.cuda.stream(stream):
                 before = begin_peak(device)
-                # Create it outside inference mode, as requests do, or torch would compile the
-                # module for a second kind of tensor.
+                # Create the tensor outside inference mode, as requests do, or torch would compile
+                # the module for a second kind of tensor.
                 pictures = torch.zeros(shape, dtype=torch.uint8, device=device)
                 with torch.inference_mode():
                     held += [pictures, run(pictures)]

@@ -73,8 +73,8 @@ def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _free_reshapes(graph: onnx.GraphProto, batch: int, shapes: Mapping[str, Shape]) -> None:
-    """If input and output of a Reshape begin with the batch, replace the batch in the shape by 0,
-    which copies the dimension from the input."""
+    """If input and output of a Reshape begin with the batch, replace the batch in its target shape
+    by 0, which means the size in the input."""
     from onnx import numpy_helper
 
     constants = {tensor.name: tensor for tensor in graph.initializer}
@@ -290,7 +290,7 @@ def _configure(trt: Any, config: Any, settings: TrtSettings, precision: str) -> 
         config.set_flag(trt.BuilderFlag.TF32)
     if settings.workspace_mb:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_mb * MB)
-    # NVTX and the inspector show layers' names at either level, but their types only at DETAILED.
+    # NVTX and the inspector show layers' names with both values, but types only with DETAILED.
     verbosity = trt.ProfilingVerbosity
     config.profiling_verbosity = (
         verbosity.DETAILED if settings.detailed else verbosity.LAYER_NAMES_ONLY
@@ -342,7 +342,7 @@ def _find_named_node(reason: str, graph: onnx.GraphProto) -> str:
 
 def _cache_file(target: Path, trt: Any, gpu: Gpu) -> Path:
     """Return the file of measured layer times, which make the next build on this GPU faster."""
-    # ``target`` may be in the hidden folder for files being built, inside the engines' folder.
+    # ``target`` may be in a hidden folder for unfinished files, inside the engines' folder.
     folder = target.parent.parent if target.parent.name.startswith(".") else target.parent
     name = re.sub(r"[^A-Za-z0-9]+", "-", gpu.name).strip("-") or "gpu"
     digest = hashlib.sha256(f"{trt.__version__} {gpu.name} {gpu.capability}".encode()).hexdigest()[

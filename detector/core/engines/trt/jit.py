@@ -16,7 +16,7 @@ from detector.core.engines.trt.edition import Edition
 from detector.core.engines.trt.running import TrtRequest
 from detector.core.errors import OutputError
 
-WARM_UP, TIMED = 3, 9  # numbers of runs; as NVIDIA documents, the first captures the CUDA graph
+WARM_UP, TIMED = 3, 9  # runs; the first one captures the CUDA graph (NVIDIA's documentation)
 
 
 class Contexts:

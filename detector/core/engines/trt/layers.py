@@ -37,7 +37,7 @@ TYPES = (
 )
 # Layers that only change type or format. Their precision is the type of their result.
 MOVES = ("Reformat", "Cast", "NoOp", "Quantize", "Dequantize")
-# Prefix of the names of copy layers that TensorRT inserts. The rest is the next layer's name.
+# Copy layers that TensorRT inserts are named with this prefix and the next layer's name.
 COPY = "Reformatting CopyNode"
 ONNX_NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=[\x1e\x1f]|\[ONNX Layer: |$)", re.DOTALL)
 UNKNOWN = "unknown"
@@ -115,9 +115,9 @@ def _nodes(layer: Mapping[str, Any], known: Mapping[str, str] | None) -> list[st
 
 
 def _assign_nodes(layers: Sequence[tuple[bool, Sequence[str]]]) -> list[tuple[str, ...]]:
-    """Return the nodes of each layer. If layers share a node, it goes to the first of
-    them that computes, or to the first of them if none does. ``layers``: (whether it only moves
-    data, its nodes) of each layer."""
+    """Return the nodes of each layer. A node of several layers is assigned to the first layer that
+    computes, or to the first one if all only move data. ``layers``: for each layer, (whether it
+    only moves data, its nodes)."""
     owners: dict[str, int] = {}
     for moving in (False, True):
         for at, (moves, nodes) in enumerate(layers):

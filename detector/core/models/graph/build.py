@@ -382,7 +382,7 @@ class NodeCost(NamedTuple):
 
 
 def node_costs(model: onnx.ModelProto) -> dict[str, NodeCost]:
-    """Return node (name or first output) -> cost, without conversions and unknown shapes."""
+    """Return node (name or first output) -> cost. Omits conversions and nodes of unknown shape."""
     shapes = tensor_shapes(model)
     costs = {}
     for node in model.graph.node:
@@ -396,7 +396,7 @@ def node_costs(model: onnx.ModelProto) -> dict[str, NodeCost]:
 
 
 def joint_cost(model: onnx.ModelProto, groups: Sequence[Sequence[str]]) -> list[NodeCost]:
-    """Return each group's cost if its nodes run as one layer. Tensors inside it cost nothing."""
+    """Return each group's cost if its nodes run as one layer. Tensors inside a group are free."""
     shapes, costs = tensor_shapes(model), node_costs(model)
     nodes = {node.name or node.output[0]: node for node in model.graph.node}
     readers: dict[str, set[str]] = {info.name: {""} for info in model.graph.output}

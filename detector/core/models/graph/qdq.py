@@ -171,8 +171,8 @@ def int8_units(wiring: Wiring) -> list[Unit]:
 
 def int8_nodes(wiring: Wiring, kept: Collection[str]) -> set[str]:
     """Return the nodes that are int8 if the nodes ``kept`` stay float. A node that does not
-    multiply becomes int8 only if all nodes before it or all after it are int8, or it would not be
-    faster."""
+    multiply becomes int8 only if all nodes before it or all after it are int8, since otherwise it
+    would not be faster."""
     able = [name for name in wiring.able if name not in kept]
     after_int8 = {name for name in able if wiring.multiplies(name)}
     before_int8 = set(after_int8)

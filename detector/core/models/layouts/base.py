@@ -124,7 +124,7 @@ class Layout:
         return False
 
     def doubt(self, evidence: Evidence, bound: Bound) -> str | None:
-        """Describe what in the graph contradicts this layout; else return None."""
+        """Return what in the graph contradicts this layout, or None."""
         return None
 
     def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:

@@ -2,8 +2,8 @@
 
 Reading a checkpoint runs no code from it, and does not need torch.
 
-archive.py   reads the zip file, with limits; storages -> numpy
-unpickle.py  reads the pickle, with a list of allowed names; pickle -> records
+archive.py   reads the zip file, with limits, and the stored numbers as numpy arrays
+unpickle.py  reads the pickle into plain records, and refuses names that are not in a list
 contents.py  finds tensors, description and class names in the records
 """
 

@@ -80,7 +80,7 @@ STORAGES: dict[str, str] = {  # torch class -> number type of archive.py
     "BoolStorage": "BOOL",
 }
 
-CONTAINERS: dict[tuple[str, str], type] = {  # by their names in Python 2 and 3
+CONTAINERS: dict[tuple[str, str], type] = {  # (module in Python 2 or 3, name) -> type
     ("__builtin__", "set"): set,
     ("builtins", "set"): set,
     ("__builtin__", "frozenset"): frozenset,

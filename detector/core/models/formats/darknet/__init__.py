@@ -5,8 +5,8 @@ layers.py   sections -> a CfgNetwork: the layers, checked, with their shapes
 weights.py  the convolutions' weights: from a .weights file, or random
 build.py    layers and weights -> ONNX
 
-A run that finds its graph among ``request.graphs`` imports none of these modules: a
-``CfgDescription`` is stored with the graph.
+A run that finds its graph in ``request.graphs`` imports none of these modules. A ``CfgDescription``
+is stored with the graph, and has everything else that the run needs from the cfg.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from detector.core.models.formats.darknet.weights import Filter
 
 SUFFIXES = (".cfg",)
-HASHED_BYTES = 4 << 20  # limit for a cfg; for weights, added to the size that the cfg needs
+HASHED_BYTES = 4 << 20  # limit for a cfg; for weights, the size that the cfg needs is added to it
 
 
 @dataclass(frozen=True, slots=True)

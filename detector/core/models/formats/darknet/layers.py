@@ -19,7 +19,7 @@ MAX_SIDE = 16384  # pixels, for inputs and anchors
 MAX_CHANNELS = 1 << 19  # yolo9000 has 28,269
 MAX_CLASSES = 100_000  # yolo9000 has 9,418
 # These limits are far above the largest published darknet networks.
-MAX_TENSOR = 1 << 28  # floats in one output of one layer: 1 GiB
+MAX_TENSOR = 1 << 28  # floats in the output of one layer: 1 GiB
 MAX_FLOATS = 400_000_000  # floats in all weights: 1.6 GB; the limit of an ONNX file is 2 GB
 
 ALIASES = {"network": "net", "conv": "convolutional", "max": "maxpool", "avg": "avgpool"}

@@ -22,7 +22,7 @@ BATCH_NORM_EPSILON = 1e-5  # as in AlexeyAB's darknet; the original used 1e-6
 
 @dataclass(slots=True)
 class Filter:
-    """A convolution's weights. ``scales``, ``means`` and ``variances`` are its batch norm's."""
+    """A convolution's weights. ``scales``, ``means`` and ``variances`` belong to its batch norm."""
 
     biases: NDArray[np.float32]  # [filters]
     weights: NDArray[np.float32]  # [filters, channels / groups, kernel, kernel]

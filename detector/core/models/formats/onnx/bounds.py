@@ -76,7 +76,7 @@ def measure_bytes(path: Path, data: bytes) -> None:
 
 
 def _excess(data: bytes) -> str | None:
-    """Return which limit the file exceeds, for messages; None if it exceeds none."""
+    """Return a text for messages on the limit that the file exceeds, or None."""
     fields = structure = packed = 0
     most_fields, most_structure = raised(MAX_FIELDS), raised(MAX_STRUCTURE)
     most_packed = raised(MAX_PACKED)
@@ -152,7 +152,7 @@ def every_graph(model: onnx.ModelProto) -> Iterator[Graph]:
 
 
 def attributes_in(graph: Graph) -> Iterator[onnx.AttributeProto]:
-    """Yield the attributes of nodes, except those in subgraphs, and a function's default values."""
+    """Yield attributes of nodes (not of nodes in subgraphs), and a function's default values."""
     for node in graph.node:
         yield from node.attribute
     if is_function(graph):
@@ -190,7 +190,7 @@ def _refuse_names(path: Path, model: onnx.ModelProto) -> None:
     most = raised(MAX_NAME)
     try:
         for name in _names(model):
-            if not isinstance(name, str):  # protobuf returns bytes if they are not UTF-8
+            if not isinstance(name, str):  # protobuf returns a name as bytes if it is not UTF-8
                 raise UnicodeError
             if len(name) > most:
                 raise ModelError(

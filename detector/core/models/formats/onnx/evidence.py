@@ -83,7 +83,7 @@ class Evidence(OutputShapes):
     width: int
     planar: bool
     forced: bool = False
-    suffix: str = ".onnx"  # the model file's
+    suffix: str = ".onnx"  # of the model file
     # What the file states about its input, as keys of ``InputDescription``.
     stated: Mapping[str, Any] = field(default_factory=dict)
     makers: dict[str, onnx.NodeProto] = field(init=False)

@@ -26,7 +26,7 @@ HEIGHT, WIDTH, ONE = "height", "width", "1"
 
 
 class ExtraInput(NamedTuple):
-    """``forms``: what the last axis may hold, one form per length; (): the input is a mask."""
+    """``forms``: the possible contents of the last axis; (): the input is a mask of the picture."""
 
     maker: str
     forms: tuple[tuple[str, ...], ...]

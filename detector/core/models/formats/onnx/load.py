@@ -1,4 +1,4 @@
-"""Read an ``.onnx`` file into a ForeignGraph: standard operators, one picture, opset >= 17."""
+"""Read an ``.onnx`` file into a graph that has only standard operators and opset 17 or newer."""
 
 from __future__ import annotations
 

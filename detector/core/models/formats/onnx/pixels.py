@@ -1,4 +1,4 @@
-"""Convert pixels for a graph as its family expects, except for steps that the graph contains."""
+"""Find the conversion of pixels that a model's family expects and its graph does not contain."""
 
 from __future__ import annotations
 

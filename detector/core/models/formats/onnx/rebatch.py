@@ -160,7 +160,7 @@ def _follow_broadcast(walk: _BatchAxes, node: onnx.NodeProto) -> int:
 
 
 def _check_axis(axis: int, used: int, rank: int) -> int:
-    """Return ``axis``, the batch axis. Refuse an operator that works along it (axis ``used``)."""
+    """Return ``axis``, the batch axis. Refuse an operator whose own axis, ``used``, is the same."""
     if used % rank == axis:
         raise _UnprovenError("it works along the batch axis")
     return axis

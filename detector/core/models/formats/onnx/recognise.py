@@ -4,12 +4,12 @@ The evidence comes, in this order, from
 
     the user             --describe FILE, --family NAME
     the file's metadata  names, stride and task, as Ultralytics and older YOLOs write them
-    tensors' names       those of a family in cfg/families
+    tensors' names       cfg/families lists them for some families
     the number of rows   YOLOs have 3 or 1 per cell of their maps (models/layouts)
 
-If the metadata does not prove a layout, a test run of the network may disprove it: scores outside
-0..1, all boxes within one pixel, fractional classes. A file that fits no layout, or several, is
-refused with a message that describes its outputs and what to type.
+If the metadata does not prove a layout, a test run of the network may disprove it, by scores
+outside 0..1, boxes that are all within one pixel, or fractional classes. A file that fits no
+layout, or several, is refused with a message that describes its outputs and what to type.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Recognition:
 def recognise(
     evidence: Evidence, *, asked: str | None = None, described: Description | None = None
 ) -> Recognition:
-    """Recognise a folded graph. Raises ModelError, which shows the actual and expected outputs."""
+    """Recognise a graph after ``fold``. Raises ModelError with the actual and expected outputs."""
     metadata = evidence.metadata
     if described is not None:
         return _as_described(evidence, described)
@@ -220,7 +220,7 @@ def doubt_of(evidence: Evidence, bound: Bound) -> str | None:
 
 
 def _doubt_pixels(evidence: Evidence, result: Recognition) -> str | None:
-    """Say how the first layer's output contradicts the family's pixel range; else return None."""
+    """Return how the first layer's output contradicts the family's range of pixels, or None."""
     pixels, probed = needed_pixels(evidence, result.description, described=False), evidence.probe()
     if probed is None or evidence.response is None:
         return None

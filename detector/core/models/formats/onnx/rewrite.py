@@ -3,7 +3,7 @@
 ``read`` takes these steps in this order:
 
 ``settle_outputs``      makes outputs float32 of fixed shape, with the batch as the first axis
-``simplify_operators``  gives nodes one output, and each Slice bounds between 0 and the length
+``simplify_operators``  replaces Splits by Slices, whose bounds all count from the start
 ``put_prefix``          makes the input u8 RGB NHWC, and converts it to the network's pixels
 ``rename_all``          names nodes by paths of identifiers, and outputs like their nodes
 """
@@ -36,7 +36,7 @@ MAX_PARTS = 24  # parts of a name; the deepest modules have ten
 # torchvision and MMDeploy 300.
 MAX_ROWS = 1000
 BGR = [2, 1, 0]
-PREFIX = "input"  # nodes of the prefix are named input.cast and so on
+PREFIX = "input"  # ``put_prefix`` names its nodes input.cast and so on
 # Attributes of torch.nn.Module and torch.fx.GraphModule, which are not valid names of submodules.
 RESERVED = frozenset(
     "T_destination add_module add_submodule apply bfloat16 buffers call_super_init children code "
@@ -277,10 +277,10 @@ def _resolve_bounds(graph: ForeignGraph, node: onnx.NodeProto) -> None:
 
 
 def put_prefix(graph: ForeignGraph, pixels: Pixels, *, planar: bool) -> None:
-    """Add our input (u8 RGB NHWC), a Cast, Transpose, channel order and scale before the graph.
+    """Put our input (u8 RGB NHWC) before the graph, then nodes for type, axes, channels and scale.
 
-    ``planar``: the graph reads NCHW. Order and scale are folded into the first convolutions, unless
-    their weights have half precision (1/255 would round to zero) or a mean is subtracted.
+    ``planar``: the graph reads NCHW. The order of channels and the scale are folded into the first
+    convolutions, unless weights are float16 (small ones would become zero) or a mean is subtracted.
     """
     from onnx import TensorProto, helper
 
@@ -393,7 +393,7 @@ def _swap_channels(graph: ForeignGraph, x: str, axis: int) -> list[onnx.NodeProt
 
 
 def _fold_into_weights(graph: ForeignGraph, start: str, order: list[int], scale: float) -> bool:
-    """Reorder and scale weights of Convs that read the picture. Return False if other nodes do."""
+    """Reorder and scale weights of the picture's Convs. Return False if other nodes read it."""
     orders = {start: order}
     convolutions: list[tuple[onnx.NodeProto, list[int]]] = []
     for node in graph.nodes:

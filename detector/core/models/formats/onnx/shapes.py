@@ -63,7 +63,7 @@ GROWING = frozenset(
     "Expand Tile Range Pad OneHot MatMul Gemm ConstantOfShape EyeLike GatherND GatherElements "
     "Gather Constant".split()
 )
-# Cost per element, and largest number of elements, of other operators, which run in Python.
+# Other operators run in Python: their cost per element, and the most elements that we fold.
 SLOW, SLOW_ELEMENTS = 1000, 4096
 OPEN_END = np.iinfo(np.int32).max  # exporters write "to the end" as the largest int32 or int64
 # Operators that do not depend on the input size, in addition to the element-wise ones.
@@ -194,7 +194,7 @@ def fold_once(graph: ForeignGraph, work: int, kept: Set[str] = frozenset()) -> t
     nodes: list[onnx.NodeProto] = []
     alias: dict[str, str] = {}
     changed = False
-    # A branch may read a tensor of the outer graph by name. If there is one, we rename nothing.
+    # A branch may read any tensor of the outer graph by name, so with branches we rename nothing.
     has_branches = any(node.op_type in CONTROL_FLOW for node in graph.nodes)
     shapes: dict[str, Dims] = {}  # output of a Shape -> the shape that it holds, as far as known
     replaceable = () if has_branches else ("Identity", "Dropout")
@@ -233,7 +233,7 @@ def fold_once(graph: ForeignGraph, work: int, kept: Set[str] = frozenset()) -> t
 def _gather_sides(
     graph: ForeignGraph, node: onnx.NodeProto, shapes: dict[str, Dims]
 ) -> NDArray[Any] | None:
-    """Return what a Gather takes from a known shape. A Shape node's result joins ``shapes``."""
+    """Return what a Gather takes from a known shape. Add the result of a Shape to ``shapes``."""
     if any(name in graph.outputs for name in node.output):
         return None
     if node.op_type == "Shape" and (dims := graph.dims.get(node.input[0])) is not None:

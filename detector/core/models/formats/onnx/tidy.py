@@ -16,8 +16,8 @@ STANDARD = ("", "ai.onnx")
 
 
 def tidy(model: onnx.ModelProto) -> None:
-    """Sort nodes, unify the standard domain's name, and remove inner tensors' shapes, negative
-    dimensions, and names of outputs' dimensions."""
+    """Sort nodes, and unify the standard domain's name. Remove shapes of inner tensors, negative
+    dimensions of inputs and outputs, and names of the dimensions of outputs."""
     for entry in model.opset_import:
         entry.domain = "" if entry.domain in STANDARD else entry.domain
     for graph in every_graph(model):

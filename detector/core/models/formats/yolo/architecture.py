@@ -287,7 +287,7 @@ class ArchitectureBuilder:
         """Return ``x`` with 2x2 blocks of pixels as channels. Only a convolution can read it."""
         assert self.row is not None
         if x.folded is not None:
-            raise self.row.error("follows a block of its kind; put a convolution between them")
+            raise self.row.error("follows another such block; put a convolution between the two")
         if x.height % 2 or x.width % 2:
             raise self.row.error(f"halves a {x.size} map, but both sides must be even")
         return Value(path, 4 * x.channels, x.height // 2, x.width // 2, folded=x)

@@ -317,7 +317,7 @@ Anchors = list[tuple[tuple[float, float], ...]]
 
 @dataclass(slots=True)
 class Design:
-    """Builds the architecture for any input size. ``anchors``: the weights file's, if any."""
+    """Builds the architecture for any input size. ``anchors``: from the weights file, if any."""
 
     description: YamlNetwork
     modules: Mapping[str, Module] = field(default_factory=dict)

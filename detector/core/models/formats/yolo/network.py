@@ -56,7 +56,7 @@ PICTURE_SCALE = 1 / 255  # u8 pixels to 0..1
 
 
 def network_of_contents(contents: Contents, digest: bytes, request: ModelRequest) -> Network:
-    """Build the network by the description in the weights file, or else by a packaged one."""
+    """Build the network from the description in the weights file, or else from a packaged one."""
     if contents.description is not None:
         description = parse_description(contents.description, str(request.path))
     else:

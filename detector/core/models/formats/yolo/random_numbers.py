@@ -29,7 +29,7 @@ from detector.core.models.graph.build import INPUT
 PROBE_CELLS = 4  # side of the coarsest map for the small picture
 # Root mean square of hidden layers. At this scale SiLU is nearly a ReLU, so errors do not grow.
 RMS = 4.0
-OBJECTNESS = -4.0  # bias with which some dozens of cells reach a threshold, as in a street scene
+OBJECTNESS = -4.0  # bias; some dozens of cells then get a high score, as in a street scene
 # Factors and shifts are rounded, so that a seed gives the same weights on all computers, although
 # computed outputs differ in their last bits.
 FACTOR_STEPS, SHIFT_STEPS = 8, 64  # factor: steps per doubling; shift: steps per 1
