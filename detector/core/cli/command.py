@@ -99,8 +99,8 @@ def config_options(
     without: Collection[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> list[click.Option]:
-    """Make click options of the configuration's. ``groups``: the groups to include (none: all);
-    ``but``: groups to exclude. ``only`` and ``without`` name single options in the same way. An
+    """Make click options for options of the configuration. ``groups``: groups to include (none:
+    all); ``but``: groups to exclude. ``only`` and ``without``: the same for single options. An
     option that the user does not give is None; the help shows its value in ``defaults``."""
     own = defaults or {}
     return [

@@ -110,7 +110,7 @@ def can_run(row: MeasuredRow, record: Measurement) -> bool:
         and row.precision in engines.find(name).precisions
         and engines.why_unusable(name)[name] is None
         and row.library == library_version(name)
-        and record.calibration.calibrate_method in CALIBRATIONS  # version 0.2.0 had another one
+        and record.calibration.calibrate_method in CALIBRATIONS  # 0.2.0 had another method, too
         and (
             row.precision != "int8"
             or calibrate in (None, PACKAGED)

@@ -76,7 +76,7 @@ def _was_widened(samples: Samples) -> bool:
 
 
 def find_ends(samples: Samples) -> tuple[float, float]:
-    """Return the lowest and the largest sample, ignoring outliers; NaN if none is finite."""
+    """Return the lowest and the highest sample, ignoring outliers; NaN if none is finite."""
     some = samples.reshape(-1)[:: max(1, samples.size // SAMPLED) | 1]
     known, some = np.isfinite(samples), some[np.isfinite(some)]
     if not some.size:

@@ -54,7 +54,7 @@ class Booking:
         self._workers: dict[str, EngineCaller] = {}
         self._inside = 0  # inferences in flight
         self._rest_ns = 0  # remainder of the division, carried to the next reading
-        self._each_ns = 0  # what an inference would have got so far that was in flight all the time
+        self._each_ns = 0  # what an inference in flight since the start would have got so far
         self._last: EngineCaller | None = None  # the worker whose inference ended last
         self.readable = False  # whether any of these clocks can be read
 

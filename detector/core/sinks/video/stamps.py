@@ -13,7 +13,7 @@ class Stamps:
     written one nominal duration after the last frame (counted in ``replaced``).
 
     ``reach``: the most ticks that ``reach_frames`` consecutive frames may span in the container. A
-    longer pause is shortened so that they span 3/4 of ``reach`` (counted in ``shortened``).
+    longer pause is shortened so that the frames span 3/4 of ``reach`` (counted in ``shortened``).
     """
 
     def __init__(
