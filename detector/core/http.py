@@ -166,7 +166,7 @@ def open_url(
 ) -> BaseHTTPResponse:
     """Return the response after redirects; its ``url`` is the final address. ``login`` is sent only
     to the scheme, host and port of ``url``, if the server asks for it. ``checked``: False accepts
-    every certificate. Raises urllib's HTTPError for a refusal; other errors as ``plain_errors``."""
+    every certificate. Raises urllib's HTTPError for a refusal, and what ``plain_errors`` raises."""
     headers = {**HEADERS, **headers}
     url = address_to_send(url)
     origin = urllib3.connection_from_url(url)

@@ -37,13 +37,13 @@ class Rounded(float):
 class Column:
     """A column of a table.
 
-    ``key``: its name in CSV. Unless there is a ``value``, which reads a row, the column shows this
-    attribute or key of a row (``agreement.share`` is an attribute of an attribute). ``title``: its
-    heading; the key if empty. ``form``: a Python format for its numbers; if empty, ``plain``
-    formats them. ``unit``: the unit of its numbers. ``out``: narrow terminals omit columns in this
-    order, 1 first; a column with 0 always stays. ``right``: alignment; None aligns text left and
-    numbers right. ``whole``: its cells are not wrapped. ``longest``: a terminal shortens longer
-    cells in the middle. ``absent``: the text for None.
+    ``key``: its name in CSV, and the attribute or key of a row that it shows (``agreement.share``
+    is an attribute of an attribute). ``value``: a function that returns what to show for a row,
+    instead of ``key``. ``title``: its heading; None: the key. ``form``: a Python format for its
+    numbers; if empty, ``plain`` formats them. ``unit``: the unit of its numbers. ``out``: narrow
+    terminals omit columns in this order, 1 first; a column with 0 always stays. ``right``:
+    alignment; None aligns text left and numbers right. ``whole``: its cells are not wrapped.
+    ``longest``: a terminal shortens longer cells in the middle. ``absent``: the text for None.
     """
 
     key: str

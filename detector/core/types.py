@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Image = NDArray[np.uint8]  # [h, w, 3] BGR; [B, H, W, 3] RGB in a request's slot
-BACK_S = 1  # pts that fall by more: the clock was set back; by less: frames are reordered
+BACK_S = 1  # if pts fall by more, the clock was set back; if by less, frames are reordered
 LONGEST_GAP_S = 10.0  # default for the longest pause between two frames
 
 
@@ -97,8 +97,8 @@ AnyPicture = Picture | Reduced
 class FrameTimes:
     """How long each stage took for one frame, if requested (--save-times, -v).
 
-    ``ms``: finished stage -> milliseconds. Frames of a batch are inferred together, and each frame
-    counts 1/``batch`` of that time. ``input``: height and width of the network's input.
+    ``ms``: finished stage -> milliseconds. Frames of a batch are inferred together, so 1/``batch``
+    of that time is counted for each. ``input``: height and width of the network's input.
     """
 
     input: tuple[int, int]
@@ -219,7 +219,7 @@ class SourceInfo:
     rotation: int = 0  # degrees, as the container states it; already applied to the frames
     mirrored: bool = False  # stored mirrored (before rotation); already undone in the frames
     codec: str = ""
-    sample_aspect_ratio: Fraction = Fraction(1)  # the displayed picture's
+    sample_aspect_ratio: Fraction = Fraction(1)  # of the picture as displayed
     stream: int | None = None  # index of its video stream among all streams of the container
     has_audio: bool = False
     has_subtitles: bool = False

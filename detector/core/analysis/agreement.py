@@ -17,8 +17,8 @@ from detector.core.types import Detections
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How well two sides' boxes match. ``share``: 2 x matched / (reference + other), or 1.0 without
-    boxes. The means are of matched pairs; NaN without pairs. Score differences are absolute."""
+    """How well the boxes of two sides match. ``share``: 2 x matched / (reference + other), or 1.0
+    without boxes. The means over matched pairs are NaN without pairs. Differences are absolute."""
 
     frames: int
     reference: int

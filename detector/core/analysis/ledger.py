@@ -23,7 +23,7 @@ class SplitMs:
 
 @dataclass(frozen=True, slots=True)
 class StageRow:
-    """A stage in the ledger, in milliseconds per frame. ``share``: busy share of its threads' time.
+    """A stage in the ledger, in milliseconds per frame. ``share``: busy time / its threads' time.
     ``on_cpu_ms``, ``ready_ms`` and ``blocked_ms`` add up to ``busy_ms``; they are None if unknown.
     ``cpu_ms``: CPU time, including that of libraries' threads."""
 
@@ -50,7 +50,7 @@ class StageRow:
 class ThreadRow:
     """A thread in the ledger, in milliseconds per frame: wall = busy + waits + preempted + other.
 
-    ``foreign``: the share of its waits for a core that other programs caused, 0 to 1. ``rest``:
+    ``foreign``: how much (0 to 1) of its waiting for a core was caused by other programs. ``rest``:
     the unexplained time (``ThreadFigures.unplaced_s``) as a share of the thread's wall time.
     """
 
@@ -69,7 +69,7 @@ class ThreadRow:
 
     @property
     def preempted_ms(self) -> float:
-        """Time that the thread waited for a core between stages and waits; 0 if unknown."""
+        """Time between stages and waits, spent waiting for a core; 0 if unknown."""
         return 0.0 if self.other is None else self.other.ready_ms
 
     @property
@@ -96,7 +96,7 @@ class ThreadRow:
 
 
 def stage_cpu_s(summary: Summary, name: str) -> float:
-    """Return a stage's CPU seconds including libraries' threads (with --sync, all threads)."""
+    """Return a stage's CPU seconds, with libraries' threads (with --sync, with all threads)."""
     stage = summary.stages[name]
     inside = summary.cpu.stages_include_libraries
     return stage.cpu_s + (0.0 if inside else stage.library_cpu_s or 0.0)

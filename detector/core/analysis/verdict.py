@@ -1,15 +1,15 @@
 """Find the stage that limits a run, estimate the gain if it took no time, and give advice.
 
-Stages are judged by the time that they need. Time that their threads, or libraries' threads that
-work for them, wait for a core is excluded, so a busy machine does not change the verdict. A run
-takes as long as its slowest group of stages (``timeline.order``), or as its CPU time per core if
-that is longer.
+Stages are judged by the time that they need. It excludes waits for a core, both of their own
+threads and of libraries' threads that work for them, so a busy machine does not change the verdict.
+A run takes as long as its slowest group of stages (``timeline.order``), or as its CPU time per core
+if that is longer.
 
 The gain assumes that nothing else changes. Without a stage, a run takes as long as its slowest
 remaining group or CPU work, plus opening and closing files. The time saved is at most the time that
-the stage ran. We report the gain only if it is reliable: it must be below ``MAX_GAIN`` and within
-``MAX_ERROR`` of the estimate from the times that stages need, on a machine with free cores and
-little other work. With two cores 90% busy, we estimated a gain of 9%, but measured 66%.
+the stage ran. We report the gain only if it is reliable: the machine has free cores and little
+other work, and the gain is below ``MAX_GAIN`` and within ``MAX_ERROR`` of an estimate from the
+times that stages need. With two cores 90% busy, we estimated a gain of 9%, but measured 66%.
 
 The verdict names the stage with the largest gain and shows its share of time from the ledger.
 """
@@ -34,13 +34,13 @@ from detector.core.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS,
 
 INPUT_STAGES = (PREPROCESS, INFER, HEAD)  # their time depends on the network's input size
 CPU_FULL = 0.8  # share of all cores' time above which stages slow each other down
-# If libraries' threads explain a larger share of a stage's sleep, we treat all of it as theirs.
+# If libraries' threads explain more than this share of a stage's sleep, we assume they explain all.
 MOSTLY_LIBRARIES = 0.5
 ROUNDING = 1e-4  # share of a frame's time; anything smaller is a rounding error
 MAX_OTHERS = 0.05  # share of all cores; if other programs use more, we do not trust a run's times
 MAX_ERROR = 0.1  # share of the FPS; we report a gain only if the estimate is this close
-# We do not report larger gains. If a stage is missing, others get faster too (warmer caches). This
-# saves up to another 0.3 of the stage's time (scripts/gain_check), which would exceed MAX_ERROR.
+# We report no larger gain. Without a stage, the others get faster too (warmer caches), by up to 0.3
+# of that stage's time (scripts/gain_check), which would exceed MAX_ERROR for larger gains.
 MAX_GAIN = 0.25
 NEGLIGIBLE = 0.005  # share of a frame's time, or gain; anything smaller counts as 0
 EQUAL = 0.02  # share of the FPS; gains that differ by less count as equal
@@ -226,9 +226,9 @@ def _ran_s(name: str, stage: StageFigures, infer_s: float) -> float:
 def need_s(name: str, stage: StageFigures, libraries: LibraryThreads | None) -> float:
     """Return the seconds that a stage's calls needed, excluding waits for a core; ``busy_s`` if
     unknown. The waits of the stage's own thread are measured. While this thread sleeps, libraries'
-    threads work for it, and may wait for a core too. We look at the busiest of them. It worked or
-    waited for a core during a part of the sleep; of this part, only the work counts as needed. If
-    the part is above MOSTLY_LIBRARIES of the sleep, we apply the same ratio to the whole sleep."""
+    threads work for it, and may wait for a core too. We look at the busiest of them, which worked
+    or waited for a core in a part of the sleep, and exclude its waits. If that part is above
+    MOSTLY_LIBRARIES of the sleep, we assume the same ratio of work to waits in the whole sleep."""
     split = stage.split
     if split is None or not stage.calls:
         return stage.busy_s
@@ -240,7 +240,7 @@ def need_s(name: str, stage: StageFigures, libraries: LibraryThreads | None) -> 
     # If several threads call the stage, the busiest library thread may work for only one of them.
     slept = min(split.blocked_s, (busiest + ready) * len(stage.threads))
     if slept > MOSTLY_LIBRARIES * split.blocked_s:
-        # The rest: probably waits for locks, held by threads that wait for a core.
+        # The rest of the sleep was probably spent on locks, held by threads that wait for a core.
         slept = split.blocked_s
     needed = split.on_cpu_s + split.blocked_s - slept * ready / (busiest + ready)
     return min(stage.busy_s, max(needed, busiest))
@@ -255,14 +255,14 @@ def period_with(times: FrameCosts, remaining: Mapping[str, float]) -> float:
     """Return the least possible seconds per frame. ``remaining``: as in ``groups``."""
     saved_s = sum(times.ran.get(name, 0) * (1 - share) for name, share in remaining.items())
     rest = max(0.0, times.period_s - saved_s)
-    if times.sync:  # codecs' threads work in the background, but need their CPU time in any case
+    if times.sync:  # codecs' threads work in the background, but a run takes at least its CPU time
         return max(rest, times.outside_s + _cpu_s(times, remaining)) if times.others_known else rest
     return max(rest, explained_s(times, remaining))
 
 
 def explained_s(times: FrameCosts, remaining: Mapping[str, float]) -> float:
-    """Return the seconds per frame that the remaining needs explain: the slowest group's, or the
-    CPU time per core if that is longer. In the plain loop, all needs add up."""
+    """Return the seconds per frame that a run takes if each stage takes the time that it needs: the
+    slowest group's time, or the CPU time per core if longer; in the plain loop, the sum of all."""
     if times.sync:
         needs = (seconds * remaining.get(name, 1) for name, seconds in times.stages.items())
         return times.outside_s + sum(needs)
@@ -280,7 +280,7 @@ def _cpu_s(times: FrameCosts, remaining: Mapping[str, float]) -> float:
 
 
 def estimate_without(times: FrameCosts, stage: str) -> float:
-    """Return the growth of end-to-end FPS if ``stage`` took no time, estimated from the needs."""
+    """Return the growth of end-to-end FPS without ``stage``, estimated with ``explained_s``."""
     return _growth(explained_s(times, {}), explained_s(times, {stage: 0.0}))
 
 
@@ -389,7 +389,7 @@ def judge(times: FrameCosts | None, choices: Choices = Choices()) -> Verdict:
 
 def _stage_to_change(times: FrameCosts) -> str | None:
     """Return the longest stage of the slowest group, or another stage if its gain is larger. Return
-    None if no stage ran. Only the needs decide, so other programs do not change the result."""
+    None if no stage ran. Only the times needed decide, so other programs do not change this."""
     groups = times.groups({})
     slowest = max(groups, key=lambda group: groups[group])
     candidates = times.stages if times.sync else grouped(times.stages)[slowest]

@@ -201,9 +201,10 @@ class Detector(AnswersAttributes):
 
         A picture is u8 BGR [h, w, 3], as ``cv2.imread`` returns it, the path of a picture file, or
         a PIL picture, whose EXIF rotation is not applied (``ImageOps.exif_transpose`` does that).
-        The picture is not changed. A list runs in batches of the Detector's ``batch``. ``conf`` and
-        ``classes`` apply to this call only. Several threads may call one Detector; one call runs at
-        a time. Raises UsageError for other values, and SourceError for a file that cannot be read.
+        The picture is not changed. A list is split into batches of the size ``batch`` (an option of
+        the Detector). ``conf`` and ``classes`` apply to this call only. Several threads may call
+        one Detector; their calls run in turn. Raises UsageError for other values, and SourceError
+        for a file that cannot be read.
         """
         _refuse_unknown(foreign, "detector", FOR_A_CALL)
         with python_words(KEYWORDS):

@@ -112,7 +112,8 @@ class Detections(AnswersAttributes, types.Detections):
             [(name, id, score, *box) for name, id, score, box in plain_values(self)],
             columns=COLUMNS[COLUMNS.index("class") :],
         )
-        numbers = dict.fromkeys(table.columns[2:], "float64")  # needed by pandas.concat if empty
+        # An empty table needs these types for pandas.concat.
+        numbers = dict.fromkeys(table.columns[2:], "float64")
         table = table.astype({"class": str, "class_id": "int64", **numbers})
         if self.track_ids is not None:
             table["track"] = pandas.array(self.track_list(), dtype="Int64")
@@ -199,7 +200,7 @@ class Detections(AnswersAttributes, types.Detections):
         return encode(drawn, ".png")[1]
 
     def _repr_html_(self) -> str | None:
-        """Return a table if the picture is gone, else None: notebooks prefer a table to a PNG."""
+        """Return a table if the picture is gone, else None, so that notebooks show the PNG."""
         from detector.core.sinks._rows import plain_values
 
         if self._repr_png_() is not None:

@@ -1,6 +1,6 @@
 """Rewrite the command line's option names in messages as Python keywords.
 
-The checks are the command's: ``--max-det: 0 is too small`` becomes ``max_det: 0 is too small``.
+We use the command's checks, so ``--max-det: 0 is too small`` must become ``max_det: 0 is ...``.
 """
 
 from __future__ import annotations

@@ -99,8 +99,9 @@ def config_options(
     without: Collection[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> list[click.Option]:
-    """Make options of the configuration; None if not given. ``groups``, ``but``: groups to include,
-    exclude; ``only``, ``without``: options likewise. ``defaults``: values that the help shows."""
+    """Make click options for options of the configuration. ``groups``: groups to include (none:
+    all); ``but``: groups to exclude. ``only`` and ``without``: the same for single options. An
+    option that the user does not give is None; the help shows its value in ``defaults``."""
     own = defaults or {}
     return [
         _click_option(option_groups()[group].title, leaf, own.get(leaf.name, leaf.default))
@@ -129,7 +130,7 @@ def _click_option(title: str, leaf: dataclasses.Field[Any], default: Any) -> cli
             bare=meta.get("bare"),
             **shown,
         )
-    # --no-sync undoes --sync of a lower level. An option named no_... has no such flag.
+    # --no-sync undoes ``sync: true`` of a file. An option named no_... has no such flag.
     if not leaf.name.startswith("no_"):
         names = [f"{names[0]}/--no-{names[0].removeprefix('--')}"]
     return GroupedOption(

@@ -84,7 +84,7 @@ class DefaultGroup(click.Group):
         return known
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete words. List files first, because bash drops items before files."""
+        """Complete words. List files first, because bash drops what is listed before them."""
         detect = self._detect()
         items = super().shell_complete(ctx, incomplete)
         items += detect.shell_complete(click.Context(detect), incomplete)

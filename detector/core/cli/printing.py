@@ -1,5 +1,5 @@
-"""Print a command's output. Standard streams may be closed, full or without a reader. A test finds
-code that prints without this module.
+"""Print a command's output, even if a standard stream is closed, full, or without a reader. A test
+fails if other code prints without this module.
 
 Names and messages may come from untrusted files, so we escape control characters (errors/text.py).
 Letters that the terminal's encoding lacks are escaped, too.

@@ -31,8 +31,7 @@ Known = Callable[[str], Mapping[str, bool]]
 def write_ours(
     words: Sequence[str], known: Known, ctx: click.Context, command: str = "detect"
 ) -> str:
-    """Return ``use detect-video in.mp4 --size 640.``, then the options we lack. Raises
-    UsageError."""
+    """Return ``use detect-video in.mp4 --size 640.`` and the options we lack. Raises UsageError."""
     line = _TranslatedLine(known, ctx, command)
     rest = [*words]
     while rest:

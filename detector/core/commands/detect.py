@@ -97,7 +97,7 @@ def command(
     rows_to = take_standard_output() if owners["--output -"] and not taken else None
     if owners["--events -"]:
         quiet = True  # standard output gets only events
-    # Importing rich takes 1/20 of the start-up time. It is imported later if no live line is shown.
+    # Importing rich takes 1/20 of the start-up time, so do it now only if there may be a live line.
     may_draw = sys.stdout.isatty() or not FORCED.isdisjoint(os.environ)
     console = terminal(piped_width=80) if may_draw and not (as_json or quiet) else None
     drawn_on = console if console is not None and console.is_terminal else None

@@ -6,9 +6,9 @@
     drawing threads        draw ahead of annotate, if ``Parts.drawers`` is set
 
 Requests and pictures come from pools. Filled batches wait in a bounded queue, results in a queue
-that restores order. In steady state nothing is allocated per frame: the pool holds the pictures of
-one batch more than there are requests. If a stage fails, every queue closes, the threads end and
-are joined, and the caller gets the stage's own error.
+that restores order. In steady state nothing is allocated per frame: the pool holds pictures for a
+batch in each request, and for one more batch. If a stage fails, every queue closes, the threads end
+and are joined, and the caller gets the stage's own error.
 """
 
 from __future__ import annotations

@@ -90,13 +90,13 @@ class FrameSink(Protocol):
 class LoopHooks:
     """What the loop calls for a source whose pictures arrive in real time."""
 
-    # Waits for a picture: (track, picture's number in this run, batch's row) -> whether ``read``
-    # may be called. Returns within a second. False for row 0 means "not yet", and the loop
-    # calls again; False for a later row submits the batch before it is full.
+    # (track, picture's number in this run, row of the batch) -> whether ``read`` may be called.
+    # Waits for a picture, at most a second. If it returns False for row 0, the loop calls it
+    # again; for a later row, the loop submits the batch before it is full.
     arrive: Callable[[AnyTrack, int, int], bool]
     # Take pictures only when a worker is free for them, so that none goes stale in a queue.
     fresh: bool = False
-    # Frame, detections in source pixels -> the detections to keep. Called in the source's order.
+    # (frame, detections in source pixels) -> detections to keep. Called in the source's order.
     keep: Callable[[Frame, Detections], Detections] = lambda frame, detections: detections
     # Decides whether to call ``annotate`` for this frame.
     wanted: Callable[[Frame], bool] = lambda frame: True
@@ -113,7 +113,7 @@ class Parts:
     source: FrameSource
     requests: Sequence[BatchRequest]
     concurrency: int
-    # picture, row of the slot -> position in the row
+    # (picture, row of the slot to fill) -> the picture's position in the row
     preprocess: Callable[[AnyPicture, Image], Fit]
     head: Callable[[Outputs], Any]  # outputs of one picture, each [1, ...] -> Candidates
     nms: Callable[[Any], Any]  # candidates -> Detections in network pixels; the fit maps them back
@@ -180,9 +180,9 @@ def image_pool(parts: Parts) -> LendingPool[Image | None]:
 
 
 def image_count(parts: Parts) -> int:
-    """Return how many pictures may be in flight: enough for all requests and for one batch that
-    is being written. ``image_bytes`` may allow fewer, but at least one batch and a picture. One
-    picture for each drawing thread is added."""
+    """Return how many pictures may be in flight: enough for all requests and for one batch that is
+    being written. If ``image_bytes`` is too small for that, as many as fit, but at least one batch
+    and one picture. One picture for each drawing thread is added."""
     info, batch, batches = parts.source.info, len(parts.requests[0].slot), len(parts.requests) + 1
     if parts.schedule is not None:  # frames that are not inferred need pictures, too
         # One batch is being read, one written, and ``concurrency`` batches are in the engine.
@@ -278,7 +278,7 @@ def _has_arrived(
 
 
 def infer(track: AnyTrack, parts: Parts, batch: Batch) -> None:
-    """Run a batch through its request; in frames of cameras, record when it began and ended."""
+    """Infer a batch. In frames of cameras, record when the inference began and ended."""
     hooks = parts.hooks
     began = hooks.clock() if hooks is not None else 0
     if batch.rows:

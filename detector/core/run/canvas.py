@@ -35,7 +35,7 @@ def follows_source(config: Config) -> bool:
 
 
 def find_canvas(config: Config, picture: Size | None) -> Size | None:
-    """Return (height, width) for a ``picture`` shown as (width, height); None: the model's own."""
+    """Return the input's (height, width) for a picture (width, height); None: the model's own."""
     if picture is None or not follows_source(config):
         return None
     declared = declared_canvases(config)

@@ -96,8 +96,8 @@ def _wait_for(children: Sequence[Child], seconds: float) -> None:
 
 
 def python_command(module: str, pipe: int, folder: Path | None, first: str = "") -> list[str]:
-    """Return a ``child_command`` that calls the module's ``main`` with the pipe's descriptor. See
-    ``child_command`` for ``folder`` and ``first``."""
+    """Return a command line that calls the module's ``main`` with the pipe's descriptor. ``folder``
+    and ``first``: see ``child_command``."""
     text = None if folder is None else str(folder)
     return child_command(f"from {module} import main; main({pipe})", text, first)
 

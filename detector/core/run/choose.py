@@ -1,14 +1,14 @@
 """Choose engine, precision and options for ``auto``, and explain the choice. ``choose`` uses the
 first of these that applies:
 
-1. The newer result of ``compare --use`` and ``tune --use``. A row of a comparison replaces
-   the choice by rank only if its slowest round beat that choice's fastest round, and its detections
-   agree with fp32 within the budget. The options that ``tune`` found apply only to the kind of
-   source that ``tune`` ran on, and only if the user set neither engine, precision nor batch. Other
-   options that the user sets take precedence.
+1. The newer result of ``compare --use`` and ``tune --use``. A row of a comparison counts only if
+   its slowest round was faster than the fastest round of choice 3, and its detections agree with
+   fp32 within the budget. The options that ``tune`` found apply only to the kind of source that
+   ``tune`` ran on, and only if the user set neither engine, precision nor batch. Other options
+   that the user sets take precedence.
 2. The model's timing at its first run on this machine (``self_timing``), judged like a comparison.
-   It counts only if its choice makes inference at least 1.2 times as fast.
-3. The first engine by rank that is usable here, with fp32.
+   It counts only if inference becomes at least 1.2 times as fast as with choice 3.
+3. The choice by rank: the first engine in a fixed order that is usable here, with fp32.
 
 ``measurements`` decides which records are valid.
 """
@@ -38,7 +38,7 @@ UNDO = "detect-video tune --undo"
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """``config`` has the choice, not ``auto``. ``tuned``: options that ``tune --use`` saved.
+    """``config``: has the choice instead of ``auto``. ``tuned``: options that ``tune`` saved.
     ``reason``: text for the user, None if the user decided. ``timed_s``: duration of the timing."""
 
     config: Config

@@ -191,8 +191,8 @@ def _resolve(
 
     plan = draft.load(
         timer,
-        # If a hook opens the sources, their shape sets the input's only if --size gives just the
-        # longest side.
+        # If a hook opens the sources, they decide the shape of the input only if --size gives just
+        # its longest side.
         specs=specs if default_sources or draft.reading.longest else (),
         progress=building,
         measured=hooks.measured,
@@ -358,7 +358,7 @@ def _run_source(job: _RunJob, run: SourceRun, spec: str, number: int) -> None:
         with opened as source:
             run.info = source.info
             run.pixels = ": ".join(filter(None, (source.pixels, source.why_no_planes)))
-            if job.hashes:  # without digests, all earlier outputs may be replaced
+            if job.hashes:  # otherwise ``paths`` may replace the outputs of any earlier run
                 settings = settings_of(plan.as_asked.as_dict(), spec, plan.network.sha256)
             paths = job.outputs.paths(spec, source.info, settings)
             replaced = [path.name for path in paths.values() if os.path.lexists(path)]

@@ -100,8 +100,8 @@ def folder_is_gone() -> bool:
 
 
 def check_threads(count: int) -> None:
-    """Raise EngineError if this process cannot start ``count`` more threads. It starts and
-    ends them, since several limits apply. OpenBLAS may raise SIGINT if it cannot start threads."""
+    """Raise EngineError if this process cannot start ``count`` more threads. (OpenBLAS may raise
+    SIGINT if it cannot.) Several limits apply, so we find out by starting and ending threads."""
     gate = threading.Event()
     started: list[threading.Thread] = []
     try:
@@ -156,7 +156,7 @@ def keep_blas_alone() -> None:
 
 def trim_heap() -> None:
     """Return freed memory to the system: 8 MB after the default model has been loaded."""
-    # Import ctypes late: its libffi 3.5 keeps a file open, which could become a standard stream.
+    # Import ctypes late: its libffi 3.5 keeps a file open, perhaps with a standard stream's number.
     import ctypes
 
     with suppress(AttributeError):

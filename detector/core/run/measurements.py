@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 FILE = "measured.json"
 ENOUGH_ROUNDS = 3  # with fewer rounds, one row may beat another by chance
 TIMED = ("ort", "openvino")  # not torch, which is always slower and takes seconds to import
-ON_GPU = ("ort", "torch")  # without engines that would build a plan for minutes
+ON_GPU = ("ort", "torch")  # not the engines that would take minutes to build a plan
 SWITCH = "DETECT_VIDEO_SELF_TIMING"  # environment variable; 0 turns the self-timing off
 # A self-timing changes a choice only if inference gets at least MIN_SPEEDUP times as fast. If
 # agreement with fp32 was measured on the run's frames, it must be at least MIN_AGREEMENT.
@@ -110,7 +110,7 @@ def can_run(row: MeasuredRow, record: Measurement) -> bool:
         and row.precision in engines.find(name).precisions
         and engines.why_unusable(name)[name] is None
         and row.library == library_version(name)
-        and record.calibration.calibrate_method in CALIBRATIONS  # version 0.2.0 had another one
+        and record.calibration.calibrate_method in CALIBRATIONS  # 0.2.0 had another method, too
         and (
             row.precision != "int8"
             or calibrate in (None, PACKAGED)

@@ -261,8 +261,7 @@ class OutputPlan:
                 sink.check_options(sink.suffixes[0], given)
 
     def check_sources(self, blur: Sequence[str] | None) -> None:
-        """Refuse outputs that no source can have, and unblurred copies of sources if ``blur`` is
-        given."""
+        """Refuse outputs that no source can have, and with ``blur`` unblurred copies of sources."""
         own = [sink for sink in map(sinks.find, self._save or ()) if sink.untouched]
         if blur and own:
             raise UsageError(
@@ -382,8 +381,9 @@ class OutputPlan:
     def paths(self, spec: str, info: SourceInfo, settings: str = "") -> dict[str, Path]:
         """Return output name -> final path, in the order in which sinks are opened.
 
-        A default name is used if it is free, or if a run with the same ``settings`` wrote it; if
-        "", any run. Raises UsageError for a file that the command reads, or a file of its session.
+        A default name is used if it is free, or if a run with the same ``settings`` wrote it (any
+        run, if ``settings`` is empty). Raises UsageError for a file that the command reads, or a
+        file of its session.
         """
         if self._discards:
             self._choose_sinks(info.kind, info.path)

@@ -128,7 +128,7 @@ class PlanDraft:
         runtime = {field.name for field in fields(RuntimeConfig)}
         tuned = {name: value for name, value in loaded.tuned.items() if name not in runtime}
         draft = PlanDraft.of(self.config.with_options(tuned)) if tuned else self
-        draft = replace(draft, tiling=self.tiling)  # which the live wing may have changed
+        draft = replace(draft, tiling=self.tiling)  # the live wing may have changed the tiling
         loaded.notes += draft.loop.lost_ranges()
         return draft.complete(loaded)
 

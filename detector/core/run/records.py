@@ -42,8 +42,8 @@ def write_records(
 ) -> WrittenRecords:
     """Write summary and session files. If no source opened, remove the session instead.
 
-    ``seconds``: the time of each phase. ``stop_code``: a signal's exit code, or None. ``finish``:
-    adds to the summary."""
+    ``seconds``: the time of each phase. ``stop_code``: a signal's exit code, or None. ``finish``: a
+    function that adds to the summary."""
     from detector.core.analysis.summary import session_document, summarize
     from detector.core.session.codec import from_builtins
     from detector.core.session.document import Clocks, Environment, SpanCounts

@@ -74,8 +74,8 @@ class Shapes:
     ) -> None:
         """Use ``first``, whose owner closes it. ``load`` opens the models of other shapes."""
         self.longest = longest_side(first.network, config)
-        # Shapes, count and pixels of all pictures so far; count and seconds of later model loads.
-        self._shapes: set[Size] = set()
+        self._shapes: set[Size] = set()  # the input shapes of all pictures so far
+        # Number and pixels of these pictures; number and seconds of model loads after the first.
         self._pictures, self._pixels, self._made, self._made_s = 0, 0, 0, 0.0
         self._network, self._config, self._load = first.network, config, load
         own = first.network.input.height, first.network.input.width

@@ -94,8 +94,7 @@ class Tiling:
         return tile_size(*picture, *self.grid)
 
     def check(self, picture: tuple[int, int] | None, network: Network) -> None:
-        """Raise UsageError if tiles of this picture would be enlarged by more than
-        ``MAX_ENLARGEMENT``."""
+        """Raise UsageError if tiles of this picture would be enlarged over ``MAX_ENLARGEMENT``."""
         if self.grid is None or picture is None:
             return
         rules, (width, height) = network.input, self.tile_size(picture) or picture

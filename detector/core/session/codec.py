@@ -78,7 +78,7 @@ def from_builtins(content: Any, kind: type[Document], origin: str | Path) -> Doc
 
     try:
         return msgspec.convert(content, kind)
-    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # or a key is not UTF-8
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter: a key is not UTF-8
         raise UsageError(f"{origin}: damaged, or written by another version: {error}") from error
 
 

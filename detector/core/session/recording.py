@@ -151,7 +151,7 @@ class ThreadSum:
         )
 
     def _foreign_share(self, burnt: Burnt | None) -> float | None:
-        """Return other programs' share of the core time used by them and our other threads."""
+        """Return other programs' share of the core time that they and our other threads used."""
         if burnt is None or burnt.others_ns is None or not self.wall_ns:
             return None
         own = self.cpu_ns * min(1.0, burnt.wall_ns / self.wall_ns)

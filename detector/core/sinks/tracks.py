@@ -18,7 +18,7 @@ from detector.core.sinks._best import ROWS, BestPictures, TrackRecord
 from detector.core.sinks._folder import FolderSink
 from detector.core.types import Detections, Frame, Image, SourceInfo
 
-# A session stores the longest tracks' pictures: how many at most; their longer side in pixels.
+# A session stores pictures of the longest tracks: how many at most, and the longer side in pixels.
 MOST_SHOWN, SHOWN_SIDE = 120, 200
 STEP_S = 1 / 30  # time between pictures of a folder; trackers assume it, too
 

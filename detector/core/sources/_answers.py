@@ -94,7 +94,7 @@ def remark_of(spec: str) -> str:
 
 
 def is_file(spec: str) -> bool:
-    """Return whether ``spec`` is a web address, possibly a refused one, but not a live stream."""
+    """Return whether ``spec`` is a web address, even a refused one, that is not a live stream."""
     return is_web(spec) and identify(spec).kind != LIVE
 
 

@@ -20,8 +20,8 @@ def is_web(text: str) -> bool:
 
 
 class NamedPictures(str):
-    """Several pictures named one by one, as when a shell expands ``*.jpg``. The text is the
-    folder."""
+    """Several pictures named one by one, as when a shell expands ``*.jpg``. The text of this str is
+    the folder that contains them."""
 
     paths: tuple[str, ...]
     note = ""

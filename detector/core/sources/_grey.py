@@ -24,9 +24,9 @@ OVERSHOOT = 2.0  # floats of 0..1 may reach this value after sharpening or enlar
 NARROW, NARROW_GUESSED = 0.1, 0.25
 NOISE = 7  # levels; grey with no more contrast is not stretched
 OUTLIERS = 0.001  # share of the samples at either end that may be dead or hot pixels
-BEYOND = 1 / 16  # samples this close to the range, as a share of it, are not outliers
+BEYOND = 1 / 16  # share of the range; samples this close to either end of it are not outliers
 SAMPLED = 1 << 18  # samples of a picture used to find outliers
-FOLLOW_SHARE = 0.05  # share of the way that a picture moves a camera's range to its own
+FOLLOW_SHARE = 0.05  # a camera's range moves by this share of the way to each picture's range
 
 
 def choose_range(samples: Samples, capacity: int, setting: str | GreyRange) -> GreyRange | None:
@@ -71,13 +71,12 @@ def bits_in_use(samples: Samples, capacity: int) -> int:
 
 
 def _was_widened(samples: Samples) -> bool:
-    """Return whether 16 bits hold 8-bit values: all lower bytes are 0, or all equal the upper
-    byte."""
+    """Return whether 16 bits hold 8-bit values: lower bytes are all 0, or equal the upper bytes."""
     return not int(np.bitwise_or.reduce(samples, axis=None)) & 255 or not (samples % 257).any()
 
 
 def find_ends(samples: Samples) -> tuple[float, float]:
-    """Return the lowest and the largest sample, ignoring outliers; NaN if none is finite."""
+    """Return the lowest and the highest sample, ignoring outliers; NaN if none is finite."""
     some = samples.reshape(-1)[:: max(1, samples.size // SAMPLED) | 1]
     known, some = np.isfinite(samples), some[np.isfinite(some)]
     if not some.size:

@@ -62,8 +62,8 @@ class OpenPictures(SteppingSource):
         self._names = _make_output_names(paths)
         self.pts = -1
         self.left_out = ""  # reported at the end, after the notes on single pictures
-        # A note without its numbers -> the first picture with that note and the full note; how many
-        # other pictures have the note; the note's index in ``notes``.
+        # A note without its numbers -> (the first picture with this note, the full note); how many
+        # other pictures have it; its index in ``notes``.
         self._noted: dict[str, tuple[tuple[str, str], int, int]] = {}
         # Pictures decoded or being decoded, the next one first.
         self._ahead: deque[tuple[int, Pending[Read]]] = deque()

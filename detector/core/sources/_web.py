@@ -162,8 +162,8 @@ class WebFile:
         return data
 
     def _receive(self, position: int, length: int) -> bytes:
-        """Return some bytes from ``position``. Make a new request if the open response has passed
-        it or is far before it."""
+        """Return some bytes from ``position``. Make a new request if the open response is past this
+        position or far before it."""
         answer = self._answer
         if answer is None or not 0 <= position - self._received_to <= MOST_SKIPPED:
             answer = self._request_again(position)

@@ -180,7 +180,7 @@ class Source:
 
     @classmethod
     def open_arriving(cls, spec: str, reading: Any) -> Source:
-        """Open a source that ``arrives``, with a ``SourceReading``. Raises as ``open``."""
+        """Open a source that ``arrives``, with a ``SourceReading``. Raises the same as ``open``."""
         raise NotImplementedError
 
     def arrive(self, track: ThreadTrack | OffTrack, index: int, row: int) -> bool:
@@ -188,7 +188,7 @@ class Source:
         raise NotImplementedError
 
     def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
-        """Limit the frames to ``duration_s`` from ``start_s`` after the beginning. Call it before
+        """Skip the first ``start_s`` seconds, and read only ``duration_s`` seconds. Call it before
         ``read``. Raises SourceError if no frame remains, UsageError if frames have no time."""
         raise UsageError(
             f"{self.info.path}: --start and --duration are for sources with a clock; omit them"

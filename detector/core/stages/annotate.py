@@ -92,8 +92,7 @@ class Style:
 
 
 class PlacedLabel(NamedTuple):  # a frozen dataclass takes four times as long to create
-    """A label and its top left corner, pixels. ``number``: its detection's index; None: a
-    remark."""
+    """A label and its top left corner, pixels. ``number``: its detection's; None: a remark."""
 
     number: int | None
     text: str  # the class name, or "" if only the score fits

@@ -146,11 +146,11 @@ def _sample(char: str) -> Image:
 
 
 # Places for a label, best first: above the box at its left or right corner, below it, next to it,
-# then inside. Each combines the index of one of four left edges (at the box's left edge, at its
-# right edge, right of it, left of it) with that of one of four tops (above the box, below it, at
-# its top edge, at its bottom edge).
+# then inside. Each place is (number of a left edge, number of a top). The four left edges: at the
+# box's left edge, at its right edge, right of it, left of it. The four tops: above the box, below
+# it, at its top edge, at its bottom edge.
 PLACES = ((0, 0), (1, 0), (0, 1), (1, 1), (2, 2), (3, 2), (0, 2), (1, 2), (0, 3))
-# The box's corner at each place: (right?, bottom?).
+# For each place, which corner of the box it is at: (right?, bottom?).
 CORNERS = tuple((left in (1, 2), top in (1, 3)) for left, top in PLACES)
 
 

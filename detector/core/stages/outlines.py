@@ -21,8 +21,7 @@ INK: Color = (0, 0, 0)
 def draw_outlines(
     picture: Picture, outlines: Sequence[Outline], line: int, scale: float, font: Font | None = None
 ) -> None:
-    """Draw each line and polygon, then their texts. ``line``: width, pixels; ``scale``: text
-    size."""
+    """Draw lines and polygons, then their texts. ``line``: width, pixels; ``scale``: text size."""
     height, width = size_of(picture)
     strokes = [stroke for outline in outlines for stroke in outline.strokes]
     if isinstance(picture, Planes):

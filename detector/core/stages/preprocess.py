@@ -22,12 +22,12 @@ from detector.core.types import (
 )
 
 # ``input_of_shape`` may exceed the model's own area by 5%. Inference time grows with the area, so
-# no shape should cost noticeably more than another. With a model of 416x256, 4:3 gets its exact
-# shape, 384x288 (3.8% more area), and 16:9 keeps 416x256 (448x256 has 7.7% more).
+# no shape should cost noticeably more than another. With a model of 416x256, a picture of 4:3 gets
+# 384x288, its exact shape (3.8% more area); 16:9 gets 416x256, since 448x256 has 7.7% more.
 MOST_AREA = (21, 20)
 # Without this limit, a picture of 100:1 would get an input one cell high, too low for an object.
 LEAST_CELLS = 3
-# KleidiCV leaves scaling to OpenCV if the scaled size is off by over 1e-7 pixels (cv2 5.0).
+# Pixels. If the scaled size is off by over 1e-7 pixels, KleidiCV leaves scaling to OpenCV (5.0).
 NUDGES = (2e-7, -2e-7, 3e-7, -3e-7)
 
 
@@ -110,8 +110,8 @@ def _resize_in_opencv(image: Image, size: tuple[int, int], nudge: float) -> Imag
 
 @lru_cache(maxsize=64)
 def _find_nudge(shape: tuple[int, ...], size: tuple[int, int]) -> float:
-    """Return a nudge with which pictures of ``shape`` get the same pixels as with more channels,
-    but in a third of the time. Return 0 if none is found.
+    """Return a nudge with which ``_resize_in_opencv`` gives the same pixels as with 0, in a third
+    of the time. Return 0 if none is found.
 
     A nudge may change the weights of a row by 1/2048. We check with a picture of noise, in which
     that changes 1 pixel in 16.
@@ -189,7 +189,7 @@ def input_of_shape(
 
     def rank(size: tuple[int, int]) -> tuple[int, int]:
         height, width = size
-        # The picture's scale times both of its sides: an integer, so that no rounding decides.
+        # Compare the scale, multiplied by both sides of the picture to make it an integer.
         return min(width * source_height, height * source_width), -height * width
 
     return max(sizes, key=rank, default=own)

@@ -64,9 +64,9 @@ class Cells:
                  focal loss, arXiv 2006.04388)
 
     ``centre``: position of a cell's point inside the cell, 0 to 1. ``anchors``: consecutive rows
-    per cell. ``sizes``: replaces ``anchors`` by the priors (SSD) of a cell of each stride, in
-    pixels: one side of a square, or width and height. Offsets are then in units of priors, not of
-    cells. ``variances``: factors on x and y, and on width and height.
+    per cell. ``sizes``: used instead of ``anchors`` for SSD. For each stride, it lists a cell's
+    priors, in pixels: one side of a square, or width and height. Offsets are then in units of
+    priors, not of cells. ``variances``: factors on x and y, and on width and height.
     """
 
     kind: str
@@ -158,7 +158,7 @@ def _select(
     scores = view(outputs, reading.scores)
     threshold = np.float32(conf)
     geometric = reading.objectness_mean == "geometric"
-    lowest = conf * conf if geometric else conf  # each of the two numbers is at most 1
+    lowest = conf * conf if geometric else conf  # both numbers are at most 1, so each needs this
     least = np.float32(logit(lowest) if reading.values == "logits" else lowest)
     if reading.objectness is not None:  # drops most rows before we read their classes
         objectness = view(outputs, reading.objectness)[:, 0]

@@ -54,7 +54,7 @@ class Booking:
         self._workers: dict[str, EngineCaller] = {}
         self._inside = 0  # inferences in flight
         self._rest_ns = 0  # remainder of the division, carried to the next reading
-        self._each_ns = 0  # running sum of the shares that each inference in flight gets
+        self._each_ns = 0  # what an inference in flight since the start would have got so far
         self._last: EngineCaller | None = None  # the worker whose inference ended last
         self.readable = False  # whether any of these clocks can be read
 

@@ -170,7 +170,7 @@ class Natives:
     ) -> None:
         self._ids, self._times, self._names = ids, times, names
         self._lock = threading.Lock()
-        # thread -> stage that may have created it -> whether it has the name of that stage's thread
+        # thread -> (stage that may have created it -> whether it has that stage's thread's name)
         self._claims: dict[int, dict[str, bool]] = {}
         self._creators: dict[int, str] = {}  # thread -> the name inherited from its creator
         self._tasks = _ByStage(self._list_threads)  # cleared when a claim changes
@@ -281,8 +281,8 @@ class Natives:
 
 
 def _find_creator(claims: Mapping[str, bool]) -> str | None:
-    """Return the stage that created a thread: the only one that may have, or the only one whose own
-    thread has the same name."""
+    """Return the stage that created a thread: the only stage that may have created it, or the only
+    one whose own thread has the same name."""
     likely = [stage for stage, named in claims.items() if named or len(claims) == 1]
     return likely[0] if len(likely) == 1 else None
 

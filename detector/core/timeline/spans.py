@@ -77,15 +77,15 @@ QUICK_NS = 50_000
 class Span:
     """Context manager around each call of a stage, or each wait of one kind, on one thread.
 
-    A track makes one per stage and kind, so that a call costs two clock reads and allocates
+    A track makes one span per stage and kind, so that a call costs two clock reads and allocates
     nothing. Time in nested spans counts for the innermost only. A stage cannot nest in itself.
 
     ``self_ns``: time of all calls, without nested spans. ``off_cpu_ns``: how long the thread had no
     core during ``self_ns``. ``ready_ns``: how long it was runnable during ``off_cpu_ns``.
     ``other_threads_ns``: CPU time of the process's other threads during the calls, if the track
     observes them. ``library_ns``: time of the engine's own threads that ``booked`` assigned to the
-    calls. ``call_ns``: ``self_ns`` of the last call. Each call adds a row. We keep the
-    first ``room`` rows or, with ``ring``, the last ``room`` rows.
+    calls. ``call_ns``: ``self_ns`` of the last call. Each call adds a row. We keep the first
+    ``room`` rows or, with ``ring``, the last.
     """
 
     __slots__ = (
@@ -218,7 +218,7 @@ class Span:
         return self._kept
 
     def settle(self) -> None:
-        """Add the work that the engine's threads did after the last call to that call's work."""
+        """Count what the engine's threads did after the last call as work of that call."""
         if self._booked is not None:
             self._add_late(self._booked.settle())
 
@@ -231,7 +231,7 @@ class Span:
         return self._booked is not None and self._booked.readable
 
     def _take(self) -> None:
-        """Add new durations to the histogram. In full blocks, each takes 0.05 us; alone, 0.5 us."""
+        """Add new durations to the histogram. Each takes 0.5 us alone, 0.05 us in a full block."""
         self._histogram.add_many(self._kept.take(self.calls))
 
     def durations(self) -> Histogram:
@@ -344,7 +344,7 @@ class ThreadTrack:
             self._queue.close()
             self._queue = None
         if self._natives is not None:
-            for span in self.spans.values():  # while the engine still has threads for this one
+            for span in self.spans.values():  # the engine still has the threads of this thread
                 span.settle()
             self._natives.note_thread_end()
 

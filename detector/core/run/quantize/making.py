@@ -55,11 +55,11 @@ if TYPE_CHECKING:
 def make_calibration(
     network: Network, settings: CalibrationConfig, folder: Path, progress: BuildProgress
 ) -> tuple[Calibration, list[str]]:
-    """Return the calibration on the source of ``--calibrate``, saved or new, and notes."""
+    """Return a calibration made on the source of ``--calibrate``, now or earlier, with notes."""
     source = str(settings.calibrate)
     sources.refuse_pipe(source, "calibration reads its source more than once")
     with sources.open(source, frames=1):
-        pass  # raise an error before making anything if the source cannot be opened
+        pass  # if the source cannot be opened, raise the error before anything is made
     made = building.build_once(
         folder,
         file_stem(network),
@@ -166,7 +166,7 @@ def float_in_bf16(
     int8_result: Int8Result,
     reference: Reference,
 ) -> Int8Result | None:
-    """Return the result with float layers in bf16, or None if OpenVINO cannot run the graph."""
+    """Measure ``int8_result`` with its float layers in bf16; None if OpenVINO cannot run that."""
     graph = quantised_graph(network.graph, ranges, set(int8_result.kept), kind, weight_top(kind))
     share = _agreement_if_it_runs(reference.by_openvino(kind, "bf16"), graph)
     return None if share is None else replace(int8_result, agreement=share, runs=1)
@@ -188,7 +188,7 @@ def _search_kinds(
     budget: float,
     progress: Progress,
 ) -> dict[str, Int8Result]:
-    """Find the units that stay float in each kind. They also stay float in the kinds after it."""
+    """Find the units that stay float in each kind. They also stay float in all later kinds."""
     units = int8_units(Wiring(network.graph))
     results: dict[str, Int8Result] = {}
     ranking: list[Unit] | None = None
@@ -225,7 +225,7 @@ def _choose_few_frames(frames: Frames) -> NDArray[np.uint8]:
 def _graph_maker(
     network: Network, ranges: Mapping[str, Range], kind: str, always_float: Sequence[Unit]
 ) -> MakeGraph:
-    """Return a function: units that stay float, besides ``always_float`` -> quantised graph."""
+    """Return a function that quantises the graph. It takes more units that are to stay float."""
     return lambda float_units: quantised_graph(
         network.graph,
         ranges,

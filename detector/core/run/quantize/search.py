@@ -109,8 +109,7 @@ class Reference:
         return replace(self, slots=slots, outputs=own, detections=detections(self.network, own))
 
     def by_openvino(self, kind: str, float_type: str) -> Reference:
-        """Return a reference that runs int8 graphs with OpenVINO, and their float layers in
-        ``float_type``."""
+        """Return a reference that runs int8 graphs in OpenVINO, float layers in ``float_type``."""
         options = {"precision": "int8", "concurrency": 1, "own": {"float": float_type}}
         network = replace(self.network, precision=kind)
         return replace(self, network=network, engine=OPENVINO, options=options)

@@ -70,7 +70,7 @@ Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
 """
 
 
-@lru_cache(maxsize=1024)  # labels repeat, as a class name has at most a hundred scores
+@lru_cache(maxsize=1024)  # labels repeat: a class name has at most a hundred different scores
 def escape(text: str) -> str:
     """Replace the characters that would start an ASS override or end the line."""
     text = text[:LONGEST_NAME].translate(_UNSAFE)
@@ -162,7 +162,7 @@ def _format_color(bgr: Color) -> str:
 
 
 def label_texts(layout: DrawnLayout, detections: Detections, per_scale: float) -> Iterator[str]:
-    """Yield lines of labels that are below each other. ``per_scale``: Fontsize at scale 1.0."""
+    """Yield lines, each of labels one below another. ``per_scale``: Fontsize at scale 1.0."""
     row_height = ROW * per_scale * max((placed.scale for placed in layout.labels), default=0)
     lines: list[list[tuple[int, PlacedLabel]]] = []
     for base, placed in sorted(
@@ -217,8 +217,7 @@ def _format_labels(
 
 
 def _make_text(placed: PlacedLabel, detections: Detections) -> str:
-    """Return a label with the full class name, since players' fonts may have letters that ours
-    lacks."""
+    """Return a label with the full class name, since players' fonts may have more letters."""
     text = placed.text
     if text and placed.number is not None:
         text = detections.name(placed.number)

@@ -27,7 +27,7 @@ from detector.core.sinks._about import (
 
 MOST_STREAMS = 64  # limit on streams that appear while a file is read
 REFUSED = (av.FFmpegError, OSError, ValueError)  # raised by PyAV for a stream it cannot copy
-# If the first video packets state no dts, they get dts from -BEFORE_S on, below all stated ones.
+# If the first video packets have no dts, we give them dts from -BEFORE_S on, below all stated dts.
 BEFORE_S = 10
 REORDERED_S = 2  # longest time between storing and showing a picture
 # How long the muxer waits for streams with rare packets, such as subtitles.

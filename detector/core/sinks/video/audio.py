@@ -46,8 +46,8 @@ class CarriedTrack:
         self._last_pts: int | None = None
         self._rewinds = 0  # how often the clock was set back before ``_held``
         self._left_s = Fraction(0)  # time of the last packet before the clock was set back
-        # Number of rewinds -> the time at which the frames after that rewind end so far, and the
-        # seconds by which they are written earlier.
+        # Number of rewinds -> where the frames after that rewind end so far, in the source's time,
+        # and how many seconds earlier than in the source they are written.
         self._positions: dict[int, tuple[Fraction, Fraction]] = {}
         self._rules = rules
         self._filled_s = Fraction(0)  # end of the output so far, if gaps are filled

@@ -43,7 +43,7 @@ class VideoFile:
         crf: int | None,
         audio: bool,
     ) -> None:
-        """``format``: FFmpeg's name of the muxer. None for another option means its default."""
+        """``format``: FFmpeg's name of the muxer. In the other options, None means the default."""
         self.sent = 0  # frames given to the encoder
         self.notes: list[str] = []
         self.muxer_options: dict[str, str] = {}

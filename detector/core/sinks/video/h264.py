@@ -25,7 +25,7 @@ from detector.core.types import Frame, Planes
 # Numbers of ITU-T H.273 (matrix smpte170m; primaries, transfer bt709) and FFmpeg (AVCOL_RANGE).
 BT601, BT709, LIMITED, FULL = 6, 1, 1, 2
 # MP4 stores the time between two frames, and the offset from dts to pts, in 31 bits. FFmpeg's muxer
-# doubles the number of ticks per second until it is at least this.
+# doubles the ticks per second until there are at least this many.
 MP4_TICKS_PER_S = 10_000
 # If pauses may be longer than this, we use no B-frames: their offsets would span several pauses.
 SPARSE_S = 7 * 24 * 3600
@@ -171,8 +171,8 @@ class H264File(YuvFile):
             self.options["x264-params"] = "chromaloc=2" if own is None else f"chromaloc=2:{own}"
         stream = super().add_stream(container, height, width)
         if height * width <= HUGE_PIXELS:
-            # With a thread per frame, ``encode`` returns before the picture is encoded. With PyAV's
-            # default, a thread per slice, it waits for the end, at 0.75 to 0.85 of the FPS.
+            # With a thread per frame, ``encode`` returns before the picture is encoded. PyAV's
+            # default is a thread per slice: ``encode`` then waits, at 0.75 to 0.85 of the FPS.
             stream.codec_context.thread_type = "FRAME"
             stream.codec_context.thread_count = min(MOST_THREADS, max(1, usable_cores() * 3 // 2))
         return stream

@@ -12,8 +12,8 @@ class Stamps:
     If a pts is not later than the last one, or more than ``longest_gap_s`` later, its frame is
     written one nominal duration after the last frame (counted in ``replaced``).
 
-    ``reach``: ticks that ``reach_frames`` consecutive frames may span in the container. If a pause
-    exceeds it, the pause is shortened: the frames then span 3/4 of it (counted in ``shortened``).
+    ``reach``: the most ticks that ``reach_frames`` consecutive frames may span in the container. A
+    longer pause is shortened so that the frames span 3/4 of ``reach`` (counted in ``shortened``).
     """
 
     def __init__(

@@ -6,8 +6,8 @@ By itself, FFmpeg uses a playlist's options for every file that the playlist nam
 reads the bytes with FFmpeg's demuxer ``data``.
 
 If a callback fails, PyAV raises its exception at the next call in this thread, which may belong to
-another container. So ours raises none: a file that cannot be opened is empty, and ``denied``,
-``failure`` and ``given_up`` report why.
+another container. So our callback never fails: a file that cannot be opened is empty, and
+``denied``, ``failure`` and ``given_up`` report why.
 """
 
 from __future__ import annotations

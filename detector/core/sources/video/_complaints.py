@@ -140,8 +140,8 @@ class CaughtLog:
                 _print_record(*record)
 
     def redirect_cv2(self) -> None:
-        """Send cv2's log to PyAV's. Do nothing if cv2's FFmpeg is not found or has another version,
-        or if the user has requested its log. Call it after opening each cv2.VideoCapture."""
+        """Send cv2's log to PyAV's. Do nothing if cv2's FFmpeg is not found or is of another major
+        version, or if the user has requested its log. Call it after each new cv2.VideoCapture."""
         settings = os.environ.get("OPENCV_FFMPEG_LOGLEVEL"), os.environ.get("OPENCV_FFMPEG_DEBUG")
         libraries = _find_libraries() if settings == ("-8", None) else None  # as set in ``_cv2``
         if libraries is None:

@@ -41,14 +41,14 @@ DEFAULT_FPS = Fraction(25)  # FFmpeg's own default for raw streams
 RAW_FLAGS = 0x0180  # AVFMT_NOTIMESTAMPS and AVFMT_GENERIC_INDEX, set by demuxers of raw streams
 IMAGE_PIPE_SUFFIX = "_pipe"  # suffix of demuxers of joined pictures, such as jpeg_pipe
 MOST_FPS = 1000  # a higher stated rate is the clock's resolution, as DV's 60000
-JOINT_PACKETS = 2  # a gap is a joint of two recordings if a key frame follows this soon
+JOINT_PACKETS = 2  # a gap joins two recordings if a key frame is among this many packets after it
 PIPE_BYTES = 1 << 16  # bytes per read of a pipe
 # With a thread per frame, these decoders detect the same damage in some runs only.
 RACY_CODECS = ("mpeg4",)
 
 
 def _name_side_data(kind: type[SideDataType], number: Any) -> SideDataType:
-    """Return a member for side data that PyAV does not know. PyAV would list none without it."""
+    """Return a member for side data that PyAV does not know, without which PyAV would list none."""
     unnamed = object.__new__(kind)
     unnamed._name_, unnamed._value_ = f"UNNAMED_{number}", number
     return unnamed
@@ -179,7 +179,7 @@ class Demuxed:
     packets: int = 0
     keys: int = 0  # number of key frames
     gaps: int = 0  # number of packets after which data is missing, according to the demuxer
-    last_gap: int | None = None  # number of the last of these packets
+    last_gap: int | None = None  # the last such packet, counting all packets from 1
     end: int = 0  # position in the file at which the last packet ends
     largest_offset: int = 0  # largest difference of a packet's pts and dts, in ticks
     first_dts: int | None = None
@@ -206,7 +206,7 @@ class Demuxed:
 
 
 def demux(container: Any, *streams: Any) -> Iterator[Any]:
-    """Yield the packets of streams, and an empty one for each at the end. In damaged files a new
+    """Yield the packets of streams, and at the end an empty packet for each. In damaged files a new
     stream may appear, which PyAV lists only after demuxing is restarted."""
     for _ in range(MOST_STREAMS):
         try:
@@ -362,7 +362,7 @@ def find_rate(
     if requested is not None:
         return requested, ""
     codec = stream.codec_context
-    # FFmpeg reads it from H.264's, HEVC's or MPEG-2's header; stream.average_rate is always 25.
+    # FFmpeg reads this rate from H.264, HEVC and MPEG-2 headers; stream.average_rate is always 25.
     stated = None if codec is None else codec.framerate
     if stated and stated > MOST_FPS:
         stated = stream.guessed_rate  # MPEG-4 states a tick's duration instead

@@ -28,8 +28,8 @@ class Stretch:
 
 
 class PartSource(Source):
-    """``first_digest``: hash of the first frame. ``behind_digest``: hash of the next part's
-    first."""
+    """``first_digest``: hash of this part's first frame. ``behind_digest``: hash of the first frame
+    of the next part."""
 
     def __init__(self, source: Source, stretch: Stretch) -> None:
         """``source`` must not have been read. Raises SourceError if the part has no frames."""

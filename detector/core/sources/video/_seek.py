@@ -43,7 +43,7 @@ class LandingKey:
 class Landing:
     """The key frame to start decoding at. pts and dts are in ticks of the source's time base.
 
-    ``shown``: pts of the frames from number ``first`` up to ``wanted_pts``. ``fits``: this and
+    ``shown``: pts of the frames from number ``first`` up to ``wanted_pts``. ``fits``: this one and
     earlier usable key frames. ``safe_pts``: if a decoder's first picture is earlier than this, the
     decoder began at one of ``fits``.
     """

@@ -1,8 +1,8 @@
 """Find packets that need no decoding because no frame selected by the stride depends on them.
 
-Between two clean key frames (``_keys.Promise``), packets are needed up to that of the last selected
-frame. An H.264 picture to which no other refers (``nal_ref_idc`` 0, ITU-T H.264, 7.4.1) is only
-needed if it is selected itself.
+Between two clean key frames (``_keys.Promise``), no packet after the last selected frame is needed.
+An H.264 picture to which no other refers (``nal_ref_idc`` 0, ITU-T H.264, 7.4.1) is only needed if
+it is selected itself.
 """
 
 from __future__ import annotations

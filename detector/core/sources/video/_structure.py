@@ -50,7 +50,7 @@ class FileBytes:
 
 
 def find_damage(container: Any, stream: Any, demuxed: Demuxed) -> str:
-    """Describe damage to the file after its packets were ``demuxed``; "" if there is none."""
+    """Describe the damage to a file whose packets were ``demuxed``; "" if there is none."""
     is_piped = container.file is not None and open_object(container.name) is None
     size = 0 if is_piped else _read_size(container)
     if not is_piped and size <= 0:

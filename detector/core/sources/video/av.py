@@ -76,7 +76,7 @@ class AvSource(SteppingSource):
         self.pts = video.info.start_pts - video.ticks  # time stamp of the last grabbed picture
         self._size = size
         self._noted_turned = self._noted_size = False
-        # All pictures share it, since building its tables takes 2 ms, and 1.3 s for HDR.
+        # All pictures share one reformatter: building its tables takes 2 ms, and 1.3 s for HDR.
         self._reformatter = VideoReformatter()
         self._picture: Any = None  # av.VideoFrame
         self._complaints = Complaints(*video.log_names)

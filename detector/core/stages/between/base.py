@@ -54,8 +54,7 @@ class Stage(ABC):
 
     @classmethod
     def lowest_conf(cls, settings: Any) -> float:
-        """Return the lowest score that the stage needs. The stage must drop detections below
-        --conf."""
+        """Return the lowest score that the stage needs. It must drop detections below --conf."""
         return 1.0
 
     @classmethod
