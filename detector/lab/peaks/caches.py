@@ -1,7 +1,7 @@
 """Measure the bandwidth at which threads read and write working sets in caches and memory.
 
-The roof is the faster of two kernels: the maximum over an array (numpy) and a copy (C library).
-Both loop in compiled code: for a small set, a timed pass reads the set many times.
+The bandwidth is that of the faster of two kernels: the maximum of an array (numpy) and a copy (C
+library). A timed pass goes over a small set many times.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _time(
 
 
 def find_levels(curve: Sequence[Bandwidth], threads: int) -> list[CacheLevel]:
-    """Return the caches, each with the rate of sets that half fill it or more, and the memory."""
+    """Return each cache with the best rate of sets that fill half of it or more, then memory."""
     own = [one for one in curve if one.threads == threads]
     levels = []
     for name, size, shared in read_cache_sizes():

@@ -37,8 +37,8 @@ DISPLAY_NAMES = {PROGRAM: "busy thread", REQUEST: "free request", IMAGE: "free i
 
 @dataclass(frozen=True, slots=True)
 class LoopShape:
-    """The limits of a loop. ``requests`` and ``images`` are the sizes of its two pools. At most
-    ``queue_batches`` filled batches wait for a worker, and ``results`` results for the writer."""
+    """The limits of a loop. ``requests`` and ``images``: sizes of its two pools. ``queue_batches``:
+    how many filled batches may wait for a worker. ``results``: how many may wait for the writer."""
 
     batch: int
     concurrency: int
