@@ -175,7 +175,7 @@ def _p_beyond(values: Sequence[float], floor: float) -> float:
 
 
 def _smallest_effect(values: Sequence[float], alpha: float, floor: float) -> float:
-    """Return the least detectable effect (a share). A 2/3 interval spans two standard errors."""
+    """Return the least detectable effect (a share). A 2/3 interval is about two standard errors."""
     normal = NormalDist()
     if len(values) < 2 or _find_critical_sum(len(values), alpha) < 0:
         return math.inf

@@ -2,7 +2,7 @@
 
 The first measurement takes three seconds for each thread count up to the run's (1, 2, 4, ...), and
 one or two seconds for each engine and precision. If layers are faster than these peaks allow, we
-measure again and keep the higher rates.
+measure again and keep the higher rates, since a disturbance can only lower a measured peak.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ SMALLEST, LARGEST = 16 << 10, 1 << 30  # bytes of the working sets of all thread
 EACH_S = 0.04
 LOAD_FACTOR = 4  # the wall time is limited to this many times EACH_S, if other programs run
 FEWEST = 5  # passes of each kernel and size
-PASS_BYTES = 8 << 20  # least bytes of a timed pass: 50 us, a thousand times the clock's resolution
+PASS_BYTES = 8 << 20  # least bytes of a pass: 50 us of work, a thousand ticks of the clock
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 MEMORY_PARTS = 8  # the largest set takes at most the machine's memory divided by this
 

@@ -47,7 +47,7 @@ def find_curve(config: Config, key: Mapping[str, Any]) -> Sequence[Bandwidth] | 
 
 
 def find_alike(config: Config, key: Mapping[str, Any], types: Collection[str]) -> Iterator[Peaks]:
-    """Yield other records with this number of threads; those of other engines without peaks."""
+    """Yield other records with this number of threads. Peaks of other engines are omitted."""
     for known, peaks in _read_records(config):
         if known == key or not _agree(known, key, ALIKE):
             continue

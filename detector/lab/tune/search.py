@@ -4,8 +4,8 @@ Settings are measured like the rows of ``compare``: each in its own process, wit
 in alternating rounds (``compare/rounds.py``).
 
 1. Try changes without a loss, one group of options (axis) after another: engine and precision; then
-   requests, threads and batch; then, if there is no target, queue and encoding. After each round
-   the slower half is dropped (successive halving; Jamieson and Talwalkar, arXiv:1502.07943).
+   requests, threads and batch; then, without a target, queue and encoding. After each round the
+   slower half is dropped (successive halving; Jamieson and Talwalkar, arXiv:1502.07943).
 2. If a target is not reached, try the best settings with each single change that has a cost. Then
    try sets of these changes, the cheapest first. A set is tried if a run without inference reaches
    the target, and (speed of the best settings) x (gains of the set) is at least REACH x target;

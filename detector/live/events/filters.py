@@ -45,7 +45,7 @@ class EventFilter:
     kinds: tuple[str, ...] | None = option(None, "Kinds of events.", choices=base.EVENTS)
     classes: tuple[str, ...] | None = option(None, "Names or ids of classes.")
     zones: tuple[str, ...] | None = option(None, "Names of lines and zones.")
-    view: bool | None = option(None, "Whether to send that objects appear in or leave the view.")
+    view: bool | None = option(None, "Whether to send events of the view, without line or zone.")
     stay: float = option(0.0, "Least seconds, for kinds in TIMED.", at_least=0.0, at_most=86400.0)
     hours: tuple[str, ...] | None = option(None, "Times of the local day: 22:00-06:00.")
     per_minute: int | None = option(None, "Most events of a camera in any minute.", at_least=1)

@@ -13,7 +13,7 @@ from detector.lab.audit.numbers import Number, exact, show, total
 from detector.lab.audit.rule import Hit, rule
 from detector.lab.audit.tables import AuditColumn, AuditTable, ms, percent
 
-# Columns with a word of NOT_PARTS are not shares of one whole. Those of NOT_SUMS are not added up.
+# Words in titles of columns. NOT_PARTS: not shares of one whole. NOT_SUMS: cells are not added up.
 NOT_PARTS = (
     "util*",
     "cpu",
