@@ -57,7 +57,7 @@ def parse_split(text: str | None) -> Split:
 
 
 def count_tasks(items: Sequence[Item], split: Split) -> int:
-    """Return the most tasks that files of these sizes may need. More workers would be idle."""
+    """Return the most tasks that files of these sizes may need, and so the most useful workers."""
     if split.off:
         return len(items)
     if split.every:

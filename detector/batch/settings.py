@@ -1,7 +1,7 @@
 """The settings of a job: resolved once, stored in OUT/job.json, used by every worker.
 
-The first worker loads the model and resolves ``auto``. From then on engine, precision, canvas,
-batch, threads and requests have fixed values, for all workers and for later runs of the job.
+The first worker loads the model and resolves ``auto``. From then on engine, precision, canvas (the
+size of the network's input), batch, threads and requests are fixed, also for later runs of the job.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from detector.core.errors.writing import temporary_folder
 from detector.core.run.signals import Stop, stop_on_signals
 from detector.core.sources._addresses import is_address, local_path
 
-PICTURES = 20  # at most this many sources are tried, in order, to find the shape of the canvas
+PICTURES = 20  # at most this many sources are tried, in order, to find the network input's shape
 TOKEN = ".detect-video-cluster"  # a hidden file in OUT: a node that can read it sees the same OUT
 UNWATCHED = Watch()
 

@@ -53,7 +53,7 @@ class CameraTally:
     live_ns: int = 0  # today's time while the camera was live or its pictures were processed
     rate_ns: float = 0.0  # integral of the camera's rate over ``rated_ns``
     rated_ns: int = 0  # today's time with a known rate
-    # The run's counts when the day began, and at its summary, when the next day begins.
+    # The run's counts when the day began, and at the day's summary; the next day begins with these.
     before: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
     at_summary: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
 

@@ -25,7 +25,7 @@ Point = tuple[float, float]
 
 SIDES = ("in", "out")  # directions: from a line's left-hand to its right-hand side, and back
 BOTTOM, CENTRE = "bottom", "centre"
-MOST_STRETCH = 0.05  # aspect ratios may differ so much: encoders round sizes, pixels may be oblong
+MOST_STRETCH = 0.05  # aspect ratios may differ by this share: rounded sizes, oblong pixels
 OPTIONS = ("size", "point", "margin", "every", "classes", "start", "lines", "zones")
 MOST_SHAPES, MOST_POINTS = 100, 200
 LONGEST_NAME = 60

@@ -1,1 +1,1 @@
-"""Turn a session's figures into facts, with pure functions; facts check their own sums."""
+"""Pure functions that turn a session's figures into facts, and check that sums of facts agree."""

@@ -50,7 +50,7 @@ IDLE_SHARE = 0.02
 @dataclass(slots=True)
 class Variant:
     """One variant and its results. If it has none, ``error`` and ``exit_code`` say why. ``facts``:
-    what its open engine reports. ``frames_digest``: hash of all decoded pictures."""
+    what its process reports of the model and engine. ``frames_digest``: hash of all pictures."""
 
     engine: str
     precision: str
@@ -238,8 +238,8 @@ def _row(variant: Variant, base: Variant | None, verdict: dict[Metric, Decision 
 
 
 def _find_contenders(ran: Sequence[Variant], metric: Metric, share: float) -> tuple[str, ...]:
-    """List the row with the highest median, and all rows that may be as fast. The tests need no
-    correction, since a winner has to pass all of them (Berger, Technometrics 24, 1982)."""
+    """List the row with the highest median, and all rows that may be as fast. The number of tests
+    needs no correction, since a winner has to pass all (Berger, Technometrics 24, 1982)."""
     ranked = sorted(
         (one for one in ran if _fps(one, metric)), key=lambda one: -median(_fps(one, metric))
     )
@@ -304,7 +304,7 @@ def _count_calls(variant: Variant) -> int:
 
 
 def _percentile(calls: Sequence[tuple[float, int]], p: int) -> float | None:
-    """Return the nearest-rank percentile of (milliseconds, count); None if too few calls."""
+    """Return the nearest-rank percentile of (milliseconds, count) pairs; None for few calls."""
     left = sum(count for _, count in calls)
     if left < SAMPLE_FLOORS[p]:
         return None

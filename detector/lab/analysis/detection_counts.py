@@ -17,7 +17,7 @@ OTHERS = "other classes"
 
 @dataclass(frozen=True, slots=True)
 class ClassCount:
-    """Detections of a class. ``share``: their part of all detections. ``a_frame``: their mean."""
+    """Detections of a class. ``share``: of all detections. ``a_frame``: mean number per frame."""
 
     name: str
     count: int

@@ -18,7 +18,7 @@ MOST_SAMPLES = 1000  # a longer series is shortened by adding up adjacent sample
 @dataclass(frozen=True, slots=True)
 class Metered:
     """Readings of all energy counters. ``times_ns`` [N]: time of each, on the spans' clock.
-    ``joules``: tag -> energy [N] since the first reading. ``at``: when that was (s since 1970)."""
+    ``joules``: tag -> energy [N] since the first reading, which was ``at`` (s since 1970)."""
 
     at: float
     times_ns: NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""The network's facts: layers, the roofline that places them, and a GPU's busy and idle time."""
+"""Facts about the network: its layers and their roofline, and a GPU's busy and idle time."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def find_block(name: str) -> str:
 def layer_rows(layers: Sequence[TimedLayer], peaks: Peaks | None) -> list[LayerRow]:
     """Return a row for each layer, in the engine's order. ``peaks``: None if unknown."""
     total = sum(layer.ms for layer in layers)
-    # The shortest layer hardly computes anything, so its time is our estimate of a launch.
+    # The shortest layer hardly computes anything, so its time is our estimate of a launch's time.
     launch_ms = min((layer.ms for layer in layers if layer.ms > 0), default=0.0)
     rows = []
     for order, layer in enumerate(layers, 1):
@@ -148,8 +148,8 @@ def explain_sum(
 ) -> tuple[float, str | None]:
     """Return (layers' sum / forward pass) - 1, and an explanation if this difference is large.
 
-    ``run_sum_ms``: the layers are added up within each run; this is the median of these sums.
-    ``profiled_ms``: a pass under the profiler. ``outside_ms``: its part outside the layers.
+    ``run_sum_ms``: the sum of the layers of one run, as median over the runs. ``profiled_ms``: a
+    pass under the profiler. ``outside_ms``: the part of ``profiled_ms`` outside the layers.
     """
     if not forward_ms:
         return 0.0, None
@@ -158,7 +158,7 @@ def explain_sum(
         return off, None
     if sum_ms < (1 - TOLERANCE) * run_sum_ms:
         reason = (
-            "other work interrupted some layers; medians hide that; within each run the sums agree"
+            "other work interrupted some layers; medians omit that, sums within a run include it"
         )
     elif off_in_runs > 0:
         cost = f"a profiled pass takes {profiled_ms / forward_ms - 1:+.1%}"
@@ -192,13 +192,13 @@ def describe_outside(facts: LayersFacts) -> str | None:
 
 # The roofline (Williams, Waterman, Patterson 2009), with peaks measured on this computer
 #
-# A layer of intensity I (FLOPs per byte) can run at min(peak of its precision, I x bandwidth). Its
-# bandwidth is that of the cache that holds its working set, or of the memory. Below the ridge point
-# memory is the limit, above it arithmetic. Small layers reach neither: launching them takes longer.
+# A layer of intensity I (FLOPs per byte) can run at min(peak of its precision, I x bandwidth). The
+# bandwidth is that of the cache that holds the working set, or of memory. Memory is the limit if I
+# is below peak / bandwidth (the ridge point). Small layers reach no limit: launching takes longer.
 
 COMPUTE, MEMORY, LAUNCH = "compute", "memory", "launch overhead"
 NEITHER = "neither"
-ABOVE = 1.05  # share of the roof; over 1, as a layer's median is compared with a peak's best run
+ABOVE = 1.05  # a larger share of the roof means that the peak was measured too low; 5% is chance
 LEAST_SHARE = 0.1  # share of the roof; a layer that reaches less is limited by something else
 
 
@@ -253,7 +253,7 @@ def place_model(
 def place_on_sheet(
     rows: Sequence[LayerRow], precision: str, sheet: Peaks, forward_ms: float
 ) -> SheetRoof | None:
-    """Compare the forward pass with a data sheet's roof; None if nothing was counted or timed."""
+    """Compare the forward pass with a data sheet's peaks; None if nothing was counted or timed."""
     flops, moved = sum(row.flops for row in rows), sum(row.bytes for row in rows)
     if not (flops and moved and forward_ms):
         return None

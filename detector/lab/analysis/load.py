@@ -14,18 +14,18 @@ from detector.core.analysis.ledger import stage_cpu_s
 from detector.core.analysis.verdict import MAX_OTHERS
 from detector.core.session.document import Summary
 
-# Next to one or two programs that only compute, on two cores, a stage above 0.5 ms needed up to 11%
-# more CPU time for the same work (scripts/load_check; AMD EPYC). We allow a little more.
+# While one or two other programs computed on the same two cores, stages longer than 0.5 ms needed
+# up to 11% more CPU time for equal work (scripts/load_check; AMD EPYC). We allow a little more.
 SHARED_CACHES = 0.15
-# Share of all cores. If others use more, even CPU times are unreliable: next to other detectors on
-# 72% of two cores, two equal runs used 34 and 44 ms of CPU per frame, a stage up to 48% more.
+# If other programs use a larger share of the cores, even CPU times are unreliable: while detectors
+# used 72% of two cores, two equal runs took 34 and 44 ms of CPU per frame, a stage up to 48% more.
 CROWDED = 0.5
 MATERIAL = 0.02  # share of the CPU time per frame; smaller growth changes no conclusion
 
 
 @dataclass(frozen=True, slots=True)
 class OtherLoad:
-    """How many of the ``cores`` other programs used on average during each run."""
+    """Mean number of the ``cores`` that were busy with other programs during each run."""
 
     before: float
     after: float
@@ -75,7 +75,7 @@ class CpuChange:
 
 
 def others_cores(summary: Summary) -> float | None:
-    """Return how many of this run's cores other programs used on average; None if unknown."""
+    """Return the mean number of this run's cores that other programs used; None if unknown."""
     libraries = summary.cpu.libraries
     if libraries is None or libraries.others_s is None or not libraries.wall_s:
         return None

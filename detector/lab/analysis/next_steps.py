@@ -32,8 +32,8 @@ MEASURED, AT_MOST = "measured", "at most"
 @dataclass(frozen=True, slots=True)
 class Figure:
     """End-to-end FPS with a change. ``kind``: MEASURED, or AT_MOST if the run omitted the stage
-    that the change makes cheaper. ``basis``: the what-if row. ``apart``: FPS of the fastest minus
-    the slowest round. ``helps``: the change was faster in every round."""
+    that the change makes cheaper. ``basis``: the what-if row. ``apart``: FPS of the fastest round
+    minus FPS of the slowest. ``helps``: the change was faster in every round."""
 
     fps: float
     kind: str

@@ -4,8 +4,8 @@ Rounds: In each round every variant has one turn, in a new random order. If two 
 the sign of the logarithm of their ratio is a coin toss: drift, bursts and autocorrelated noise only
 change the logarithm's size. So the random order makes Wilcoxon's signed-rank test keep its level,
 whatever the noise is (Fisher, The Design of Experiments, 1935; randomized multiple interleaved
-trials: Abedi and Brecht, ICPE 2017). Its interval is Hodges and Lehmann's (Ann. Math. Statist. 34,
-1963).
+trials: Abedi and Brecht, ICPE 2017). The ratio's interval is by Hodges and Lehmann (Ann. Math.
+Statist. 34, 1963).
 
 Looks: A look is an interim analysis. Each of ``LOOKS`` spends an equal share of ALPHA, the simplest
 spending function (Lan and DeMets, Biometrika 70, 1983). This Bonferroni bound holds for dependent
@@ -14,8 +14,8 @@ looks, too. Holm's method corrects for several rows (Scand. J. Statist. 6, 1979)
 Runs: The mean of an autocorrelated series, such as the times of one run's frames, is estimated
 from a few long blocks, with Student's t (Ibragimov and Mueller, J. Bus. Econ. Statist. 28,
 2010): the test keeps its level even if blocks differ in their noise. Two runs are further apart in
-time than two blocks of one run. We assume that drift between two runs is as large as between two
-blocks (1/f noise has equal power in each octave; Keshner, Proc. IEEE 70, 1982).
+time than two blocks of one run, but we assume that they drift no more than two blocks do (1/f noise
+has equal power in each octave; Keshner, Proc. IEEE 70, 1982).
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def judge(
 ) -> list[Judged]:
     """Judge each series of log ratios to one baseline. A series has a value per round. Results are
     corrected for the number of series. ``floor``: from ``noise_floor``; smaller effects are not
-    differences. ``same``: smallest share that matters; "same" is a row whose interval is within it.
+    differences. ``same``: smallest share that matters; a row with its interval inside is "same".
     ``share``: the part of ALPHA that this look may spend."""
     alpha = ALPHA * share
     raw = [_p_beyond(values, floor) / share for values in series]
@@ -175,7 +175,7 @@ def _p_beyond(values: Sequence[float], floor: float) -> float:
 
 
 def _smallest_effect(values: Sequence[float], alpha: float, floor: float) -> float:
-    """Return the least detectable effect (a share). A 2/3 interval gives the standard error."""
+    """Return the least detectable effect (a share). A 2/3 interval is about two standard errors."""
     normal = NormalDist()
     if len(values) < 2 or _find_critical_sum(len(values), alpha) < 0:
         return math.inf

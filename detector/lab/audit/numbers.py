@@ -34,7 +34,7 @@ AMBIGUOUS = re.compile(r"\d{1,3},\d{3}")
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number and its bounds. They come from its rounding or, if ``spread``, a ± or a range."""
+    """A number, and its bounds from its rounding or, if ``spread``, from a ± or a range."""
 
     value: float
     low: float
@@ -62,7 +62,7 @@ class Number:
         return self * Number(1 / other.value, 1 / other.high, 1 / other.low)
 
     def meets(self, other: Number, slack: float = 0.0) -> bool:
-        """Return whether both may be the same number. ``slack``: tolerance as a share."""
+        """Return whether both numbers may be the same. ``slack``: tolerance as a share."""
         allowed = slack * max(abs(self.value), abs(other.value)) if slack else 0.0
         return self.low - allowed <= other.high and other.low - allowed <= self.high
 

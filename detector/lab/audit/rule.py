@@ -28,8 +28,8 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule. ``over``: the argument of ``find``: "table", "all" (a ``Case``), "run" (``Summary``)
-    or "comparison" (``Comparison``). ``bad``, ``clean``: examples in Markdown or CSV. ``machine``:
+    """A rule. ``over``: what ``find`` gets, a "table", "all" (a ``Case``), a "run" (``Summary``) or
+    a "comparison" (``Comparison``). ``bad``, ``clean``: examples in Markdown or CSV. ``machine``:
     facts that the examples need."""
 
     id: str

@@ -18,7 +18,7 @@ TOTAL_WORDS = re.compile(r"\b(?:total|whole|sum|overall|all|end.to.end)\b", re.I
 
 @dataclass(frozen=True)
 class AuditColumn:
-    """A column. ``texts``: cleaned cells. ``numbers``: in the base unit, None without a number."""
+    """A column. ``texts``: cleaned cells. ``numbers``: their numbers in the base unit, or None."""
 
     title: str
     meaning: Meaning

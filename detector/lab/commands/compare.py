@@ -68,7 +68,7 @@ MAPPING = click.option(
     default="8",
     show_default=True,
     help="Rounds; every variant runs once in each. auto: until each row is found faster, slower or "
-    "equal; the first row then runs twice in each.",
+    "equal; the first row then runs twice in each round.",
 )
 @click.option(
     "--seconds",

@@ -28,8 +28,8 @@ def command(
 ) -> None:
     """Compare two saved sessions: RUN_A before, RUN_B after.
 
-    Default: the newest two in runs/. If other programs used more of the cores in one of them, its
-    timings are inflated; the gate then checks CPU time, or if they used most cores, nothing.
+    Default: the newest two in runs/. If other programs used more of the cores during one of the
+    runs, --max-regression checks CPU times instead of wall times; if they used most cores, nothing.
     """
     from detector.core.errors import GateError, UsageError
     from detector.lab.analysis.diff import END_TO_END, diff, list_differences

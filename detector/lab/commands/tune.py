@@ -48,7 +48,7 @@ OWN, OWN_FLAGS = ("--target", "--seconds", "--floor", "-o", "--output"), ("--jso
     "--floor",
     metavar="A",
     type=click.FloatRange(0, 1),
-    help="Minimum agreement with fp32: twice the matched boxes divided by the boxes of both. "
+    help="Minimum agreement with fp32: twice the matched boxes divided by all boxes of both runs. "
     "Default: 0.97, or 0 with --target.",
 )
 @click.option(

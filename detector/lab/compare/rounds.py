@@ -349,7 +349,7 @@ def _run_reference(
 
 def _judge(workers: Workers, at: int, variant: Variant, labels: Labels) -> None:
     """Compute a variant's average precision. This runs after all rounds, so that it affects neither
-    their times nor the memory peak. Errors here become notes."""
+    the rounds' times nor the memory peak. Errors here become notes."""
     facts, memory_mb = variant.facts, variant.memory_mb
     assert facts is not None
     bound = labels.bind(facts.class_names)

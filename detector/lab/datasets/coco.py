@@ -1,5 +1,5 @@
-"""COCO: one json with images, annotations and categories. We read labels, detections of our own
-sink, and plain lists of results.
+"""COCO: one json with images, annotations and categories. We read labels, detections that our sink
+wrote, and plain lists of results.
 
 We add keys to COCO's: ``images[].frame_index`` (or a name like ``in.mp4#12``) makes a picture a
 frame of a video. ``images[].labelled`` names the classes for which the picture was labelled.

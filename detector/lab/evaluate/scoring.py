@@ -110,7 +110,7 @@ def score_file(
     notes = [*bound.notes, *stored.notes]
     if bound.notes and stored.names_only_found:
         notes.append(
-            f"{path} names no class that it never detects; --names FILE (the model's) adds them"
+            f"{path} lacks the names of undetected classes; add --names FILE (the model's names)"
         )
     if bound.merges:
         notes.append(

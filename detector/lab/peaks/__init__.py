@@ -1,8 +1,8 @@
 """Measure this computer's peaks: bandwidths of caches and memory, and the speed of kernels.
 
 The first measurement takes three seconds for each thread count up to the run's (1, 2, 4, ...), and
-one or two seconds for each engine and precision. We measure again if layers are above the roof,
-since a peak is a maximum: a second measurement can only raise it.
+one or two seconds for each engine and precision. If layers are faster than these peaks allow, we
+measure again and keep the higher rates, since a disturbance can only lower a measured peak.
 """
 
 from __future__ import annotations

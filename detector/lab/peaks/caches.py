@@ -1,7 +1,7 @@
 """Measure the bandwidth at which threads read and write working sets in caches and memory.
 
-The roof is the faster of two kernels: the maximum over an array (numpy) and a copy (C library).
-Both loop in compiled code: for a small set, a timed pass reads the set many times.
+The bandwidth is that of the faster of two kernels: the maximum of an array (numpy) and a copy (C
+library). A timed pass goes over a small set many times.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SMALLEST, LARGEST = 16 << 10, 1 << 30  # bytes of the working sets of all thread
 EACH_S = 0.04
 LOAD_FACTOR = 4  # the wall time is limited to this many times EACH_S, if other programs run
 FEWEST = 5  # passes of each kernel and size
-PASS_BYTES = 8 << 20  # least bytes of a timed pass: 50 us, a thousand times the clock's resolution
+PASS_BYTES = 8 << 20  # least bytes of a pass: 50 us of work, a thousand ticks of the clock
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 MEMORY_PARTS = 8  # the largest set takes at most the machine's memory divided by this
 
@@ -104,7 +104,7 @@ def _time(
 
 
 def find_levels(curve: Sequence[Bandwidth], threads: int) -> list[CacheLevel]:
-    """Return the caches, each with the rate of sets that half fill it or more, and the memory."""
+    """Return each cache with the best rate of sets that fill half of it or more, then memory."""
     own = [one for one in curve if one.threads == threads]
     levels = []
     for name, size, shared in read_cache_sizes():

@@ -28,7 +28,7 @@ from detector.core.types import Candidates
 
 BUDGET_S = 1.0  # CPU seconds per core for each precision
 LOAD_FACTOR = 5  # wall time / BUDGET_S, at most; other programs may use the cores, too
-FEWEST = WARMUP + 40  # passes, so that a quarter of them are enough for a median
+FEWEST = WARMUP + 40  # passes; their fastest quarter is then enough for a median
 SIDE = 64  # height and width of the input
 # Channels, kernel size, and whether the map is halved first. The fastest shape differs by engine.
 LAYERS = ((64, 3, False), (64, 3, False), (128, 3, True), (128, 3, False), (128, 3, False),

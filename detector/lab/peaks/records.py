@@ -19,7 +19,7 @@ FILE = "peaks.json"
 # Increase this number if the measurement changes, so that older figures are ignored.
 SCHEMA = 3
 KEPT = 50  # records
-ALIKE = ("machine", "threads", "looked")  # if keys agree in these, records share bandwidths
+ALIKE = ("machine", "threads", "looked")  # records whose keys agree in these share bandwidths
 
 
 def make_key(engine: str, precision: str, threads: int, own: Mapping[str, str]) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def find_curve(config: Config, key: Mapping[str, Any]) -> Sequence[Bandwidth] | 
 
 
 def find_alike(config: Config, key: Mapping[str, Any], types: Collection[str]) -> Iterator[Peaks]:
-    """Yield other records for as many threads. Records of other engines come without peaks."""
+    """Yield other records with this number of threads. Peaks of other engines are omitted."""
     for known, peaks in _read_records(config):
         if known == key or not _agree(known, key, ALIKE):
             continue

@@ -24,7 +24,7 @@ Batch = NDArray[np.uint8]
 
 def open_with_batches(occasion: Occasion) -> tuple[LoadedModel, list[Batch]]:
     """Return the run's loaded model, with its engine closed again, and batches of the first frames.
-    Its options fix the number of threads of the run, since a single request would get all cores."""
+    Its options contain the run's number of threads; otherwise one request would get all cores."""
     plan = resolve(occasion.config, specs=[occasion.source])
     machine = plan.loaded
     occasion.executions.append(execution_of(machine))

@@ -13,7 +13,7 @@ TOO_MUCH = 0.02  # share of a frame's time; the user is warned of a higher cost
 
 def measure_instruments(occasion: Occasion) -> LoopFacts:
     off, on = [], []
-    for _ in range(ROUNDS):  # alternating, so that a slow minute affects both
+    for _ in range(ROUNDS):  # alternating, so that a slow minute affects both kinds of run
         off.append(_frame_ms(occasion.rerun(instruments=False, nvtx=False)))
         on.append(_frame_ms(occasion.rerun()))
     shares = [with_them / without - 1 for with_them, without in zip(on, off, strict=True)]

@@ -45,7 +45,7 @@ def describe_replacement(stage: str) -> str:
 
 @dataclass(slots=True)
 class RecordedRows:
-    """The recorded results. ``outputs`` has an item per batch; the other lists, one per picture."""
+    """The recorded results: in ``outputs`` one per batch, in the other lists one per picture."""
 
     frames: list[Frame] = field(default_factory=list)
     rows: list[tuple[Image, Fit]] = field(default_factory=list)

@@ -22,7 +22,7 @@ Shares = dict[str, PrecisionShare]
 @dataclass(frozen=True)
 class RowAgreement:
     """The agreement of a row's detections with those of the reference, on the same pictures.
-    ``matched``: 2 x pairs / (all detections of both), at IoU 0.5; null without detections.
+    ``matched``: 2 x pairs / (detections of both rows), at IoU 0.5; null without detections.
     ``mean_iou``, ``mean_score_diff``: means over the pairs; null without pairs.
     """
 

@@ -277,7 +277,7 @@ def _extend_to_neighbours(window: Window, windows: Sequence[Window]) -> Window:
 
 
 class Window(NamedTuple):
-    """A period of a process, usually a run. ``outside``: it means only its parts in no run."""
+    """A period of a process, usually a run. ``outside``: only its parts in no run count."""
 
     process: int
     start_ns: int
@@ -418,7 +418,7 @@ class _Export:
         }
 
     def ranges(self) -> Iterator[Row]:
-        """Yield our ranges by start. A range's kind is its category's name, from another event."""
+        """Yield our ranges by start. Their kinds are names of categories, from other events."""
         kinds = {}
         for domain, tid, category, text in self._events(
             "domainId, n.globalTid, n.category", CATEGORY

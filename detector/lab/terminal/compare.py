@@ -229,7 +229,7 @@ def _winners(document: Comparison, decided: bool) -> list[str]:
             return (
                 [] if decided else [f"too few rounds; use --rounds {ROUNDS_FOR_A_WINNER} or more"]
             )
-    # Rows that the rounds cannot separate have no list of the fastest: it would seem to do so.
+    # After too few rounds a list of the fastest would seem to separate rows, so none is printed.
     few = any(one and one.low is None for row in document.rows for one in row.verdict.values())
     return [_sentence(document, one) for one in METRICS if document.fastest[one] or not few]
 

@@ -27,7 +27,7 @@ FEW_CALLS = 3  # system calls of a stage
 
 
 def print_profile(console: SafeConsole, session: SavedSession, *, short: bool = False) -> None:
-    """Print all facts of all passes. ``short``: only the most useful, and the names of the rest."""
+    """Print all facts. ``short``: print the most useful ones, and name what is not shown."""
     pieces: list[Table | str] = []
     omitted = ["threads and percentiles"]
     for name, record in session.passes.items():

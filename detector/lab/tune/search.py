@@ -3,14 +3,14 @@
 Settings are measured like the rows of ``compare``: each in its own process, with all its outputs,
 in alternating rounds (``compare/rounds.py``).
 
-1. Try changes without a loss, one axis after another: engine and precision; then requests, threads
-   and batch; without a target also queue and encoding. After each round the slower half is dropped
-   (successive halving; Jamieson and Talwalkar, arXiv:1502.07943).
+1. Try changes without a loss, one group of options (axis) after another: engine and precision; then
+   requests, threads and batch; then, without a target, queue and encoding. After each round the
+   slower half is dropped (successive halving; Jamieson and Talwalkar, arXiv:1502.07943).
 2. If a target is not reached, try the best settings with each single change that has a cost. Then
-   try sets of these changes, the cheapest first. A set is tried if the speed of the best settings
-   x the set's gains is at least REACH x target (gains need not multiply), and a run without
-   inference reaches the target. Of two sets, the cheaper one loses less agreement with fp32 (in
-   steps of STEP, from the defaults), or changes the video less (``VIDEO``), or has fewer options.
+   try sets of these changes, the cheapest first. A set is tried if a run without inference reaches
+   the target, and (speed of the best settings) x (gains of the set) is at least REACH x target;
+   REACH is below 1, since gains need not multiply. Of two sets, the cheaper one loses less
+   agreement with fp32 (in steps of STEP), else changes the video less, else has fewer options.
 3. In a final, the best settings alternate with the defaults. In every round they must reach the
    target or, without one, beat the fastest round of the defaults. If they miss a target, the next
    set gets a final. After the time limit, at most LATE sets get a final: the cheapest that reached
@@ -41,7 +41,7 @@ TRIAL_S = 0.8  # length of a round in trials
 FEWEST_FRAMES, MOST_FRAMES = 16, 400
 MOST_OPEN = 6  # processes at the same time, since each has the network in memory
 LEAST_ROUNDS, ROUNDS = 3, 6  # in finals; by chance, all 6 have the same winner in 1 of 32 cases
-FINAL_FACTOR = 2  # final rounds are longer, since start and end slow short ones (61 FPS, not 75)
+FINAL_FACTOR = 2  # final rounds are longer, as start and end slow short ones (61 instead of 75 FPS)
 FINAL_SHARE = 0.3  # share of the time that is left for the final
 FREE_SHARE = 0.35  # with a target, share of the time for changes without a loss
 STEP = 0.005  # least difference in agreement; a round has too few frames to show less
@@ -180,7 +180,7 @@ class Search:
             self.notes.append(note)
         self._reference = (defaults if reference_run.error else reference_run).detections
         for name, run in zip(tops, runs[len(choices) :], strict=True):
-            if run.rates:  # without more work, a run cannot be slower
+            if run.rates:  # each run omits more work than the one before, so it cannot be slower
                 self.ceilings[name] = max([run.fps, *self.ceilings.values()])
         self._keep({}, defaults)
         return defaults

@@ -16,10 +16,10 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
 CONNACK, PUBLISH, PUBACK, SUBACK, PINGRESP = 0x20, 0x30, 0x40, 0x90, 0xD0  # packet types
 QOS = 0x06  # the bits of a PUBLISH header that hold its QoS
-# Most bytes of a packet, without and with a subscription. (Some brokers send messages to anyone.)
+# Most bytes of a packet, without a subscription (some brokers send messages anyway) and with one.
 LONGEST, LONGEST_SUBSCRIBED = 64 << 10, 512 << 10
 WINDOW_S = 10.0
-MOST_PACKETS = 10_000  # in WINDOW_S; far more than there are acknowledgements of a full queue
+MOST_PACKETS = 10_000  # in WINDOW_S; a full queue causes far fewer acknowledgements
 
 
 class Client(paho.Client):

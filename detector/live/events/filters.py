@@ -45,11 +45,11 @@ class EventFilter:
     kinds: tuple[str, ...] | None = option(None, "Kinds of events.", choices=base.EVENTS)
     classes: tuple[str, ...] | None = option(None, "Names or ids of classes.")
     zones: tuple[str, ...] | None = option(None, "Names of lines and zones.")
-    view: bool | None = option(None, "Whether objects that appear in and leave the view count.")
-    stay: float = option(0.0, "Least seconds, of kinds in TIMED.", at_least=0.0, at_most=86400.0)
+    view: bool | None = option(None, "Whether to send events of the view, without line or zone.")
+    stay: float = option(0.0, "Least seconds, for kinds in TIMED.", at_least=0.0, at_most=86400.0)
     hours: tuple[str, ...] | None = option(None, "Times of the local day: 22:00-06:00.")
     per_minute: int | None = option(None, "Most events of a camera in any minute.", at_least=1)
-    run_end: bool = option(False, "Whether events of the run's own planned end count.")
+    run_end: bool = option(False, "Whether to send the events that the run's planned end causes.")
 
     def matches(self, event: Event) -> bool:
         if event.event not in (self.kinds or ()) or not self._is_time(event.time_s):

@@ -33,7 +33,7 @@ Address = tuple[str, int]
 
 
 class BoundedSocket(socket.socket):
-    """A listening socket with at most ``most`` accepted sockets, and ``each`` per address. If it is
+    """A listening socket that accepts up to ``most`` sockets, and ``each`` per address. If it is
     full, it closes one of the lowest ``rank``, or the new one if all others are logged in and busy.
     ``reserve`` sockets are for clients on this machine."""
 

@@ -33,7 +33,7 @@ SHORTEST = 10  # a section has at least this many pictures
 # Longest group for shedding; key frames every two seconds are common, and arrive with jitter.
 LONGEST_S = 2.5
 REGULAR = 5  # shedding begins after this many consecutive groups that last LONGEST_S or less
-# Shedding begins after so many bad sections in a row. The number doubles each time that it begins.
+# Shedding begins after this many consecutive sections that meet its conditions; then it doubles.
 BAD_SECTIONS, MOST_BAD_SECTIONS = 2, 32
 
 

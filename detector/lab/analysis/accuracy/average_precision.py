@@ -213,7 +213,7 @@ def interval(
 class Ranking:
     """All detections of a class, sorted by score. A bootstrap sample only changes their weights."""
 
-    right: NDArray[np.bool_]  # [m] for each detection
+    right: NDArray[np.bool_]  # [m] whether each detection matches a label
     wrong: NDArray[np.bool_]
     picture: NDArray[np.int64]  # [m] index of its picture
     wanted: NDArray[np.int64]  # [n] labelled boxes in each picture
@@ -240,7 +240,7 @@ class Ranking:
 
 
 def samples(pictures: int) -> list[NDArray[np.int64]]:
-    """Return how often each bootstrap sample draws each picture. ``interval`` uses these, too."""
+    """Return how often each bootstrap sample draws each picture. ``interval`` draws the same."""
     rng = np.random.default_rng(SEED)
     return [
         np.bincount(rng.integers(0, pictures, pictures), minlength=pictures)

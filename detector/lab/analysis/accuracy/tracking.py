@@ -33,7 +33,7 @@ Numbers = NDArray[np.int64]
 
 
 class TrackedFrame(NamedTuple):
-    """One frame: labelled objects and tracks as numbers from 0, and the IoU of their boxes."""
+    """One frame: its labelled objects and its tracks, numbered from 0, and their boxes' IoU."""
 
     objects: Numbers  # [n]
     tracks: Numbers  # [m]

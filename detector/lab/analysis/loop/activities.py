@@ -37,8 +37,8 @@ DISPLAY_NAMES = {PROGRAM: "busy thread", REQUEST: "free request", IMAGE: "free i
 
 @dataclass(frozen=True, slots=True)
 class LoopShape:
-    """The limits of a loop. ``requests`` and ``images`` are the sizes of its two pools. At most
-    ``queue_batches`` filled batches wait for a worker, and ``results`` results for the writer."""
+    """The limits of a loop. ``requests`` and ``images``: sizes of its two pools. ``queue_batches``:
+    how many filled batches may wait for a worker. ``results``: how many may wait for the writer."""
 
     batch: int
     concurrency: int
@@ -228,7 +228,7 @@ class _EdgeRules:
         batch = self._batches.of(frame)
         if 0 <= batch - shape.requests < len(self._returned):
             yield Edge(self._returned[batch - shape.requests], REQUEST)
-        # The previous batch, k, found room in the queue when a worker took k - ``queue_batches``.
+        # The queue got room for the previous batch, k, when a worker took k - ``queue_batches``.
         yield from self._find_edge(
             INFER, batch - 1 - shape.queue_batches, BATCH_ROOM, at_start=True
         )
@@ -240,7 +240,7 @@ class _EdgeRules:
             is_row = (PREPROCESS, last) in self._places
             yield from self._find_edge(PREPROCESS if is_row else READ, last, DATA)
         if at in self._previous:
-            # The queue had room for this worker's last result when the writer took an earlier one.
+            # The queue got room for this worker's last result when the writer took an earlier one.
             last = self._batches.of_call(self._activities[self._previous[at]])
             if (earlier := self._hand_overs.get(last - self._shape.results)) is not None:
                 yield Edge(earlier[1], RESULT_ROOM, at_start=True)

@@ -115,7 +115,7 @@ def critical_path(graph: ActivityGraph) -> CriticalPath | None:
 
 
 def _find_steady_state(graph: ActivityGraph, written: list[int]) -> tuple[int, int]:
-    """Return when the first frame was done, and the last one before the last read began."""
+    """Return the end of the first frame, and of the last frame done before the last read began."""
     reads = [one.start_ns for one in graph.activities if one.stage == READ]
     until = max(reads, default=max(written))
     inside = [when for when in written if when <= until]

@@ -34,8 +34,8 @@ LARGER = 4  # the batch to try is this many times the run's batch
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A change that may make a run faster. ``change``: name of its what-if row. With ``options``
-    (described by ``how``), this row measures the change; without, it shows the most it could gain.
+    """A change that may make a run faster. ``change``: name of its what-if row. The row measures
+    the change if there are ``options`` (``how`` describes them), else the most it could gain.
     ``words``: what a user types. ``does``: effect of the words; "" if they are not offered."""
 
     change: str
@@ -57,7 +57,7 @@ def list_candidates(document: SessionDocument) -> list[Candidate]:
     if (smaller := document.verdict.smaller_input) is not UNSET:
         height, width = smaller
         fewer = 1 - width * height / (document.model_input[0] * document.model_input[1])
-        does = f"{fewer:.0%} fewer pixels, trained for; may miss small objects"
+        does = f"{fewer:.0%} fewer pixels, a trained size; may miss small objects"
         candidates.append(Candidate("", ("--size", f"{width}x{height}"), does))
     return candidates
 
@@ -88,7 +88,7 @@ def _write_less(document: SessionDocument) -> Iterator[Candidate]:
 @dataclass(frozen=True, slots=True)
 class Turns:
     """Seconds per frame. ``plain``: all unchanged runs, in order. ``changed``: runs of each change.
-    ``around``: mean of the plain runs before and after each such run. ``failed``: the reasons."""
+    ``around``: mean of the plain runs before and after a changed run. ``failed``: the reasons."""
 
     plain: list[float] = field(default_factory=list)
     changed: dict[str, list[float]] = field(default_factory=dict)

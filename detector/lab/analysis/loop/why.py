@@ -25,7 +25,7 @@ from detector.lab.session.why import WhyCause, WhyFrame, WhyPart
 GC, CORE, DISK, BOXES, KEY = "gc", "core", "disk", "boxes", "key frame"
 CLOCK, WORK, OTHERS, UNKNOWN = "clock", "work", "others", "unknown"
 HALF = 0.5  # share of the excess that a cause has to account for
-MORE_BOXES, MANY = 2.0, 20  # at least: MORE_BOXES x the median, and MANY above it
+MORE_BOXES, MANY = 2.0, 20  # many boxes: at least MORE_BOXES x the median, and median + MANY
 SLOWER_CLOCK = 0.95  # share of the median clock; a lower clock counts as a cause
 LIBRARY = "library"  # all library threads together, in MomentsFacts.threads
 
@@ -39,8 +39,8 @@ class RunEvidence:
 
 
 class ThreadTimes(NamedTuple):
-    """Milliseconds that a thread ran on a core (``cpu``) or waited for one. If these come
-    from moments, ``ready`` is an upper bound; ``spread_ready`` assumes evenly spread waits."""
+    """Milliseconds that a thread ran on a core (``cpu``) or waited for one. If they come from
+    moments (one row a frame), ``ready`` is an upper bound; ``spread_ready`` assumes even waits."""
 
     cpu: float
     ready: float
@@ -172,7 +172,7 @@ class Explanation:
         return _ms(one) - self.medians[one.stage]
 
     def _find_delaying_call(self, frame: int) -> int:
-        """Return the call with the largest excess among this frame's and those it waited for."""
+        """Return the call with most excess among this frame's calls and those they waited for."""
         best, since = self._calls[frame][0], self.activities[self._calls[frame][0]].start_ns
         for stage, wait_ms, at in self._waits_of(frame):
             calls = [at]

@@ -1,4 +1,4 @@
-"""Mistakes in our own runs. A run is checked for them as it ends; no other rules are imported."""
+"""Mistakes in our own runs. Every run is checked for these, and only these, as it ends."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from detector.lab.audit.numbers import Number, exact, show, total
 from detector.lab.audit.rule import Hit, rule
 from detector.lab.audit.tables import AuditColumn, AuditTable, ms, percent
 
-# Words in titles of columns: NOT_PARTS are not shares of one whole, NOT_SUMS cannot be added up.
+# Words in titles of columns. NOT_PARTS: not shares of one whole. NOT_SUMS: cells are not added up.
 NOT_PARTS = (
     "util*",
     "cpu",

@@ -13,7 +13,7 @@ layers, and sqrt(250) = 16.
     int8   A step is 1/255 of a range of ten rms, so rounding errs by 10/255/sqrt(12) = 1.1% of the
            rms. Weights and activations together err by 1.6%: 16 x 1.6% = 26%
 
-``TOLERANCES`` are these errors, rounded; fp32's is 14 times as large. In yolov5n and the default
+``TOLERANCES`` are these errors, rounded; for fp32, 14 times the error. In yolov5n and the default
 model, no tensor differs by more than 0.19 of its size in int8 and 0.033 in bf16, and no layer makes
 the difference grow by more than 30%. A fault changes numbers by a tenth to a few times their size.
 """

@@ -106,7 +106,7 @@ def _fit_shift(a: Array, b: Array, inner: tuple[slice, slice] | None) -> tuple[f
     grey, other = (one[part].mean(axis=2)[2:-2, 2:-2] for one in (a, b))
     if min(grey.shape) < 8:
         return None
-    # Smooth both, since interpolation blurs the picture that it shifts.
+    # Smooth both pictures: if one was shifted, interpolation has already blurred that one.
     grey, other = (cv2.GaussianBlur(one, (0, 0), 1.5) for one in (grey, other))
     down, right = np.gradient(grey)
     slopes = np.stack([-right.ravel(), -down.ravel()], axis=1)

@@ -199,7 +199,7 @@ def _run(side: Side, slots: Sequence[Image]) -> list[list[Array]]:
 def _worst_output(
     mine: Sequence[Sequence[Array]], theirs: Sequence[Sequence[Array]], tolerance: float
 ) -> tuple[int, int, Deviation]:
-    """Return (frame, output, deviation) of the first output that differs; if none, of the worst."""
+    """Return (frame, output, deviation) of the first output that differs or, if none, the worst."""
     measured = []
     for at, (ours, others) in enumerate(zip(mine, theirs, strict=True)):
         if len(ours) != len(others):
@@ -282,7 +282,7 @@ class _TensorSearch:
         return self.describe(point)
 
     def scan(self) -> StageDifference | None:
-        """Find a faulty layer if the outputs agree. A coarse tolerance may hide a layer's fault."""
+        """Find a layer whose fault the coarse tolerance hides, so that the outputs still agree."""
         if self._tolerance <= tolerance_of("fp32") or not self._points:
             return None
         self._step("all tensors")

@@ -389,8 +389,8 @@ LAYERS_HOW = How(
 ROOFLINE = How(
     "roofline",
     "roofline",
-    "Peaks are measured on this computer, with as many threads as the engine uses: compute with "
-    "the engine's convolutions in each data type, bandwidth by reading and copying working sets. "
+    "Peaks are measured on this computer, with as many threads as the engine uses: the peak of "
+    "compute by convolutions of the engine, that of bandwidth by reading and copying arrays. "
     "A layer's roofline uses the bandwidth of the memory level that its data fits in. A value "
     "above 105% means that the peak was measured too low; it is not clamped.",
     "Instruments and passes",
