@@ -37,8 +37,8 @@ def read(picture: Path, size: tuple[int, int]) -> tuple[torch.Tensor, float, tup
 
 
 def find(bench: Any, picture: Path, size: tuple[int, int], clip: bool) -> list[Row]:
-    """Detect. ``clip``: pass the picture's size, as the package's evaluation does; then boxes are
-    cut off at its edges before NMS, which changes some results."""
+    """Detect. ``clip``: pass the picture's size, as the package's evaluation does. The package then
+    clips boxes to the picture before NMS, which changes some results."""
     x, scale, shape = read(picture, size)
     notes = {
         "img_scale": torch.tensor([scale]),
