@@ -171,7 +171,7 @@ def crossings(
     versa.
 
     ``a_below``, ``b_below``: the detections of the same frames at a lower threshold, best first.
-    Lower boxes do not change which higher ones NMS keeps, so those of ``a`` or ``b`` come first.
+    Lower boxes do not change which higher ones NMS keeps, so the boxes of ``a`` or ``b`` are first.
     """
     count = 0
     for ours, theirs, ours_below, theirs_below in zip(a, b, a_below, b_below, strict=True):

@@ -97,7 +97,7 @@ def compare_with_single_runs(
     out: Path, folder: Path, cores: Sequence[int], count: int = 0, seed: int = 0
 ) -> list[str]:
     """Compare ``count`` finished items (0: all) with runs without batch, written to ``folder``. If
-    items differ, run them again on a worker's ``cores``; return those that still differ."""
+    items differ, run them again on a worker's ``cores``; return the items that still differ."""
     from tests.batch.killing import list_differences
 
     files = out / "files"

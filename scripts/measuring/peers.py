@@ -59,7 +59,7 @@ class Pair(NamedTuple):
 def compare(
     rows: Mapping[str, Sequence[Row]], pairs: Sequence[Pair], where: str
 ) -> list[list[str]]:
-    """Return the table's rows, for the pairs of which both variants ran."""
+    """Return the table's rows, for pairs whose variants both ran."""
     table = []
     for ours, theirs, aim in pairs:
         if ours not in rows or theirs not in rows:
