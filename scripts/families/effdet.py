@@ -53,7 +53,7 @@ def find(bench: Any, picture: Path, size: tuple[int, int], clip: bool) -> list[R
 class Traceable(torch.nn.Module):
     """DetBenchPredict for one picture; torch cannot export its scripted loop over a batch.
 
-    It does not pad the result to 100 rows: the graph would store the number of padded rows.
+    It does not pad the result to 100 rows: the graph would store the number of added rows.
     ``edge``: side of the input; if given, boxes are clipped to it before NMS.
     """
 
