@@ -1,8 +1,8 @@
-"""Run the programs in scripts/ and training/, which import this first, under the checkout's .venv.
+"""Restart programs of scripts/ and training/, which import this first, under the checkout's .venv.
 
-If another Python starts a program, it restarts under ``.venv/bin/python``, unless detect-video is
-installed in that other Python. If a package is missing, the program ends with status 2 and one line
-that says what to type. ``ROOT`` is the checkout, which this module adds to ``sys.path``.
+A program that already runs there, or in a Python with detect-video installed, does not restart. If
+a package is missing, the program ends with status 2 and one line that says what to type. ``ROOT``
+is the checkout, which this module adds to ``sys.path``.
 """
 
 from __future__ import annotations  # Debian 11's Python 3.9 also runs this file

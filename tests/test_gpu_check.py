@@ -208,7 +208,7 @@ REHEARSED = {  # step -> least number of rehearsed rows, and a text that one of 
     "gil": (3, "cuda-python: Python runs during a wait for an event"),
     "memory": (3, "torch: 2 threads x 20 x 1 MB and back: the same bytes"),
     "leaks": (7, "trt: opened and closed 50 times, GPU memory: +0.0 MB"),
-    "compile": (3, "graphs compiled after it, 2 threads: 0"),
+    "compile": (3, "graphs compiled after loading, by 2 threads: 0"),
     "tensorrt": (15, "the cached plan is used: 3 plans, then 3, the same files"),
     "trace": (1, "has the loop's range"),
     "video": (4, "--encoder nvenc: refused in one line without a GPU"),

@@ -19,7 +19,7 @@ SIZE = (640, 480)
 
 
 def family(two_stage: bool) -> Family:
-    """Make a model. ``two_stage``: whether queries are the encoder's best positions, refined by layers."""
+    """Make a model. ``two_stage``: queries are the encoder's best positions; layers refine boxes."""
     from transformers import (
         DeformableDetrConfig,
         DeformableDetrForObjectDetection,

@@ -37,8 +37,8 @@ def read(picture: Path, size: tuple[int, int]) -> tuple[torch.Tensor, float, tup
 
 
 def find(bench: Any, picture: Path, size: tuple[int, int], clip: bool) -> list[Row]:
-    """Detect. ``clip``: pass the picture's size, as the package's evaluation does; then boxes are
-    cut off at its edges before NMS, which changes some results."""
+    """Detect. ``clip``: pass the picture's size, as the package's evaluation does. The package then
+    clips boxes to the picture before NMS, which changes some results."""
     x, scale, shape = read(picture, size)
     notes = {
         "img_scale": torch.tensor([scale]),
@@ -53,7 +53,7 @@ def find(bench: Any, picture: Path, size: tuple[int, int], clip: bool) -> list[R
 class Traceable(torch.nn.Module):
     """DetBenchPredict for one picture; torch cannot export its scripted loop over a batch.
 
-    It does not pad the result to 100 rows: the graph would store the number of padded rows.
+    It does not pad the result to 100 rows: the graph would store the number of added rows.
     ``edge``: side of the input; if given, boxes are clipped to it before NMS.
     """
 

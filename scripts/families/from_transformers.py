@@ -23,8 +23,8 @@ from result import (
 from tracing import export_onnx
 
 ALL = 1e-6  # a threshold that keeps all results of post_process_object_detection
-# Parts of a --describe file: the two raw outputs of RT-DETR and similar models, and their deployed
-# form.
+# Parts of --describe files for RT-DETR and similar models: RAW for exports with their two raw
+# outputs, DEPLOYED for exports that include the post-processor.
 RAW = """\
 outputs:
   boxes: {tensor: pred_boxes, form: cxcywh, unit: fraction}
@@ -59,7 +59,7 @@ names: {names}
 
 
 def describe(family: str, about: str, scores: str, names: str = "coco-91") -> str:
-    """Return a description. ``scores``: the content of the logits tensor."""
+    """Return a description. ``scores``: how it declares the content of the logits tensor."""
     return DESCRIPTION.format(family=family, about=about, scores=scores, names=names)
 
 
@@ -109,8 +109,8 @@ def small_hgnet() -> dict[str, Any]:
 @dataclass
 class Family:
     """A model with its processor. ``classes`` and ``boxes``: the last layers of the two heads,
-    whose random weights are scaled to spread scores and boxes. ``scale_logits`` takes ``rate`` and
-    ``deviation`` for the class logits."""
+    whose random weights are scaled to spread scores and boxes. ``rate`` and ``deviation``: see
+    ``scale_logits``, which scales the class logits."""
 
     name: str
     model: Any
@@ -170,8 +170,8 @@ class Pair(torch.nn.Module):
 
 
 class Deployed(torch.nn.Module):
-    """A model as exported by RT-DETR's tools/export_onnx.py and its descendants: with the
-    post-processor. The second input is the picture's (width, height), and boxes are in its pixels."""
+    """A model with its post-processor, as RT-DETR's tools/export_onnx.py and its descendants export
+    it. The second input is the picture's (width, height); boxes are in pixels of the picture."""
 
     def __init__(self, model: Any, queries: int) -> None:
         super().__init__()

@@ -104,7 +104,7 @@ def variant(out: Path, pictures: list[Path], name: str, file: str, levels: bool)
         with torch.no_grad():
             layer.bias[classes:] += 5
     rows = {picture.name: find(network, picture, config) for picture in sized}
-    threshold = threshold_of_all(rows, 2, 12)  # few, because its NMS keeps only 100 boxes
+    threshold = threshold_of_all(rows, 2, 12)  # few, because NanoDet's NMS keeps only 100 boxes
     exported = Levels(network) if levels else network
     outputs = exported.names() if levels else ["output"]
     example = torch.randn(1, 3, size[1], size[0])

@@ -44,7 +44,7 @@ class Ssd(torch.nn.Module):
         self.branch = branch
 
     def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return boxes 0..1, labels from 1, and scores, after a softmax with the background."""
+        """Return boxes 0..1, labels from 1, and scores: a softmax over background and classes."""
         boxes, logits = self.branch(image)
         sides = torch.tensor([image.shape[3], image.shape[2]] * 2)
         scores = logits[0].softmax(-1)[:, 1:]

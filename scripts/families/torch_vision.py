@@ -65,7 +65,8 @@ def scale_outputs(
 
 
 def set_norms_on(model: Any, pictures: list[Path]) -> None:
-    """Use one batch of all pictures: a single picture's smallest maps have no variance."""
+    """Set the statistics of norms from one batch of all pictures: the smallest feature maps of a
+    single picture have no variance."""
     set_norms(model, lambda: model([tensor(picture) for picture in pictures]))
 
 
@@ -156,8 +157,7 @@ def variant(
     network, scores, sides = make(name)
     network.eval()
     sized = [at_size(out, picture, *SIZE) for picture in pictures]
-    # RetinaNet and FCOS give enough detections without this.
-    if make is not dense:
+    if make is not dense:  # RetinaNet and FCOS give enough detections without this
         set_norms_on(network, sized)
     randomise_boxes(sides)
     scale_outputs(network, scores, sized, rate, deviation)

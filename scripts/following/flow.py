@@ -1,7 +1,7 @@
-"""Optical flow compared with the tracks' motion, in frames without inference.
+"""Compare ways to place boxes in frames without inference: optical flow, tracks, and no motion.
 
-Flow moves the last inferred boxes by the median motion of 20 points (pyramidal Lucas-Kanade, on
-pictures of half the size).
+Optical flow moves the last inferred boxes by the median motion of 20 points in each (pyramidal
+Lucas-Kanade, on pictures of half the size).
 """
 
 from __future__ import annotations

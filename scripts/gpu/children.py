@@ -18,7 +18,7 @@ from gpu.findings import Row, row
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts/gpu_check"
-UNTIL = "DETECT_VIDEO_GPU_CHECK_UNTIL"  # time.monotonic() when the step ends
+UNTIL = "DETECT_VIDEO_GPU_CHECK_UNTIL"  # has the time.monotonic() when the step must end
 KILLED = -signal.SIGKILL
 
 _running: set[int] = set()  # ids of the sessions that this process started

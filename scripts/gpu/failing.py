@@ -21,7 +21,7 @@ IN_FLIGHT = 16  # most frames in flight when the device fails
 
 
 def limited() -> Iterator[Row]:
-    """Check that a batch of 256 in 128 MB fails in one line that suggests a batch that fits."""
+    """Check that a batch of 256 in 128 MB fails with one line, which suggests a batch that fits."""
     if (why := here.torch_lacks()) is not None:
         yield row("torch", why, None)
         return

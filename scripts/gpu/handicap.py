@@ -13,7 +13,7 @@ from typing import Any
 
 
 def lend_memory(megabytes: int) -> None:
-    """Limit torch's memory. On a CPU, make ``requests.fits`` check the pictures' float32 size."""
+    """Limit torch's memory. On a CPU, only the size of float32 pictures is compared with it."""
     import torch
 
     from detector.core.engines.torch import requests

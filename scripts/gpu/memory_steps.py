@@ -153,7 +153,7 @@ def _one_wait(wait: Callable[[], object]) -> tuple[bool | None, float, float]:
             ticks.append(time.perf_counter())
             time.sleep(TICK_S)
 
-    # Let no other thread take the GIL between the wait and the clock.
+    # Let no other thread take the GIL between the end of the wait and the reading of the clock.
     usual_s = sys.getswitchinterval()
     sys.setswitchinterval(1000)
     try:
@@ -201,7 +201,7 @@ def wait_for_copies(provider: Any) -> tuple[bool | None, float, float]:
 # ---- Is all memory freed?
 
 TURNS, SETTLED = 50, 5  # an engine is opened and closed 50 times; the first 5 fill caches
-MOST_MB = 8  # GPU memory that the later times may add: less than the weights of a network
+MOST_MB = 8  # GPU memory that the other 45 may add in all: less than the weights of a network
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def session() -> Iterator[Row]:
         yield from device_rows("fp32", graphs.get("device") or {})
         launched = (eager["device"]["idle_ms"], graphs["device"]["idle_ms"])
         sums = [sum(idle.values()) for idle in launched]
-        value = f"{sums[0]:.2f} ms idle of eager mode, {sums[1]:.2f} ms with graphs"
+        value = f"{sums[0]:.2f} ms idle in eager mode, {sums[1]:.2f} ms with graphs"
         yield row("device: CUDA graphs leave less idle time", value, sums[1] < sums[0])
 
 

@@ -74,8 +74,8 @@ def chosen(folder: str) -> Row:
 
 
 def compile() -> Iterator[Row]:
-    """Check torch.compile in fp32, tf32 and fp16, of which only tf32 lets PyTorch use TF32. All
-    compilation must happen while the engine is opened, and not in the threads that run it."""
+    """Check torch.compile in fp32, tf32 (where PyTorch may use TF32) and fp16. All compilation must
+    happen while the engine is opened, and not in the threads that run it."""
     if (why := here.torch_lacks()) is not None:
         yield row("torch.compile", why, None)
         return
@@ -107,7 +107,7 @@ def compiled(
     value = f"{largest:.2g}, at most {limit}"
     yield row(f"torch {name}: raw outputs against ort fp32", value, largest <= limit)
     yield row(f"torch {name}: graphs compiled while loading", loaded, loaded == 1)
-    yield row(f"torch {name}: graphs compiled after it, 2 threads", later, later == 0)
+    yield row(f"torch {name}: graphs compiled after loading, by 2 threads", later, later == 0)
     if not rehearsing():
         ms = statistics.median(times)
         yield row(f"torch {name}: speed", f"{fps:.0f} FPS, {ms:.3f} ms device")
@@ -147,7 +147,7 @@ def trace() -> Iterator[Row]:
         event_waits = sum(count for name, count in calls.items() if "EventSynchronize" in name)
         what = f"trace of {engine}{name}"
         if rehearsing():
-            yield row(f"{what}: has the loop's range; calls of CUDA", len(calls), not calls)
+            yield row(f"{what}: has the loop's range; CUDA calls in it", len(calls), not calls)
             continue
         yield row(f"{what}: calls of CUDA", dict(sorted(calls.items())), bool(calls))
         yield row(f"{what}: waits for the whole device", device_waits or "none", not device_waits)

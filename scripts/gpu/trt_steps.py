@@ -75,7 +75,7 @@ def built(edition: Edition, variants: Variants) -> Iterator[Row]:
         if edition.records_graphs:
             yield from compiled_again(engine, folder)
         if rehearsing():
-            yield row(f"detect-video --engine {engine}", "another process, without the fake", None)
+            yield row(f"detect-video --engine {engine}", "its process would lack the fake", None)
         else:
             yield here.command(engine, "fp16", folder, "--precision", "fp16")
         plan = next(Path(folder).glob("*.plan")).read_bytes()
@@ -91,7 +91,7 @@ def compiled_again(engine: str, folder: str) -> Iterator[Row]:
     the engine chose single kernels or a CUDA graph."""
     for file in Path(folder).glob("*.jit*"):
         file.unlink()
-    for cache_state in ("without its cache", "with it"):
+    for cache_state in ("without its cache", "with its cache"):
         start = time.perf_counter()
         with here.opened(engine, folder, device="cuda:0").engine as opened:
             seconds, notes = time.perf_counter() - start, " ".join(opened.notes)
@@ -142,8 +142,8 @@ def layers(engine: str, folder: str) -> Iterator[Row]:
         engine, machine.network, machine.options, slots, 2 if rehearsing() else 50
     )
     total = sum(layer.median_ms for layer in timed.layers)
-    forward = f"a forward pass {timed.forward_ms:.3f} ms with its copies"
-    value = f"{len(timed.layers)} take {total:.3f} ms, {forward}"
+    forward = f"a forward pass with its copies takes {timed.forward_ms:.3f} ms"
+    value = f"{len(timed.layers)} layers take {total:.3f} ms, {forward}"
     yield row(f"{engine} fp16: layer times", value, bool(np.isfinite(total) and total > 0))
     unknown = [layer.name for layer in timed.layers if layer.precision == "unknown"]
     yield row(

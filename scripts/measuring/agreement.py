@@ -170,8 +170,8 @@ def crossings(
     """Return how many detections of ``a`` have a partner in ``b`` only below the threshold, or vice
     versa.
 
-    ``*_below``: the same frames, best boxes first, with boxes below the threshold too. NMS keeps
-    the same higher boxes without the lower ones, so the boxes of ``a`` or ``b`` come first.
+    ``a_below``, ``b_below``: the detections of the same frames at a lower threshold, best first.
+    Lower boxes do not change which higher ones NMS keeps, so the boxes of ``a`` or ``b`` are first.
     """
     count = 0
     for ours, theirs, ours_below, theirs_below in zip(a, b, a_below, b_below, strict=True):

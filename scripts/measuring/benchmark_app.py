@@ -60,7 +60,7 @@ def read_fps(output: str) -> float:
 
 
 def others_share(summary: Mapping[str, Any]) -> float:
-    """Return the share of the process's CPU time used by stages other than inference, 0 to 1.
+    """Return which share of the process's CPU time stages other than inference took, 0 to 1.
 
     The times of library threads cover only the steady state, so we extrapolate them to the run.
     """
@@ -111,7 +111,7 @@ def cells(rows: Mapping[str, Sequence[Row]]) -> list[str]:
 @click.option("--requests", type=int, help="Requests in flight.  [default: the cores]")
 @click.option("--threads", default=1, help="Per request.")
 @click.option("--frames", default=300, help="Frames of runs with the loop.")
-@click.option("--seconds", default=10, help="Per run from memory.")
+@click.option("--seconds", default=10, help="Length of each run on pictures in memory.")
 @click.option("--rounds", default=5)
 @quick_option
 def benchmark_app(
@@ -126,9 +126,8 @@ def benchmark_app(
 ) -> None:
     """Compare the openvino engine with benchmark_app, on the graph that the engine compiles.
 
-    benchmark_app gets the same requests, threads and precision. Our engine first infers
-    pictures in memory, then in the whole loop with --no-video, whose other stages use the same
-    cores.
+    benchmark_app gets the same requests, threads and precision. Our engine first infers pictures in
+    memory, and then runs in the whole loop (--no-video), whose other stages use the same cores.
     """
     say_machine(quick)
     frames, rounds, seconds = (QUICK_FRAMES, 1, 2) if quick else (frames, rounds, seconds)

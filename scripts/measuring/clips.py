@@ -1,5 +1,5 @@
-"""Clips of any height for measurements, made by ffmpeg from the demo's street and cached; and the
-quality of a video compared with its source."""
+"""Make clips of any height for measurements: ffmpeg scales the clip of the demo. They are cached.
+Also measure the quality of a video, compared with its source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BENCH = SHARED / "videos/bench_720p.mp4"  # 200 frames of people, then 200 of tr
 BENCH_FRAMES = 400
 # Type of --clip: absolute, because the measured program runs in an empty folder.
 GIVEN_CLIP = click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path)
-# Roughly the quality that cameras and phones record, at a few times the bit rate of a film.
+# About the quality that cameras and phones record: a few times the bit rate of a film.
 ENCODED = ("-c:v", "libx264", "-preset", "veryfast", "-crf", "20", "-g", "50", "-an")
 
 
@@ -34,7 +34,7 @@ def clip(height: int, frames: int) -> Path:
 
 
 def street_clip(height: int, frames: int) -> Path:
-    """Return the demo's street, scaled to this height, and repeated to exactly this many frames.
+    """Return the demo's clip, scaled to this height, and repeated to exactly this many frames.
 
     Raises ClickException.
     """

@@ -1,4 +1,4 @@
-"""The cost of drawing boxes, labels and trails: here, in an older version, and in supervision."""
+"""The cost of drawing boxes, labels and trails in this version, an older one, and supervision."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from measuring.rounds import ROOT, Row
 
 COMMIT = "3cb269d"  # the last commit before the work on drawing
 JOB = Path(__file__).with_name("drawing_job.py")
-FRAMES, DRAWN = 160, 120  # only the last frames are drawn, when trails have their full length
+FRAMES, DRAWN = 160, 120  # of 160 frames, only the last 120 are drawn: there, trails are complete
 FIELDS = ("boxes", "scores", "class_ids", "names", "track_ids", "trails")
 
 

@@ -38,7 +38,7 @@ BATCHES = (1, 2, 4, 8, 16, 32)
 CANDIDATES = (10, 30, 100, 300, 1000, 3000, 10_000)
 CLASSES = (1, 2, 5, 10, 20, 40, 80)
 LENGTHS = (300, 1000, 3000, 10_000, 30_000, 100_000)
-OBJECTS = 30  # candidates form clusters around this many objects, as a network gives
+OBJECTS = 30  # candidates form clusters around this many objects, as in a network's output
 CELLS = 8400  # grid cells of a network with a 640x640 input
 TINY = 90  # height of the clip of long runs, whose frames cost next to nothing
 SLACK = 0.1  # how far an exponent may exceed the expected one
@@ -186,7 +186,7 @@ def by_batch(frames: int, rounds: int, quick: bool) -> None:
         return _cost(STREET, *options, "--batch", batch, "--no-video")
 
     measured = _turns(run_with, BATCHES, rounds, warm_up=0 if quick else 1)
-    curve = Curve("ort fp32, no video", "batch", 0.0, "a batch is as many times the work")
+    curve = Curve("ort fp32, no video", "batch", 0.0, "a batch of N frames is N times the work")
     click.echo("\n" + curve_table(curve, measured))
     click.echo("Memory grows with the batch: each request holds its pictures and outputs.")
 
@@ -256,7 +256,7 @@ def by_candidates(rounds: int) -> None:
             f"NMS, candidates around {OBJECTS} objects",
             False,
             1.0,
-            "each is compared with the boxes kept so far, about 30, and with its block",
+            "each is compared with about 30 kept boxes and with the candidates in its block",
         ),
         (
             "NMS, each candidate is a separate object",

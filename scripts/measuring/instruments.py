@@ -1,8 +1,8 @@
 """The cost of the instruments per frame: for each step, its cost times the number of its runs.
 
-The difference of runs with and without instruments would be noise: passing a lock to another thread
-takes longer if that thread sleeps. Counts do not depend on the machine's load. The cost of a step
-hardly does, since it is the minimum of many tries over some seconds.
+We do not subtract runs without instruments from runs with them, because the result would be noise:
+passing a lock to another thread takes longer if that thread sleeps. Counts do not depend on the
+machine's load, and the cost of a step hardly does, as the minimum of many tries over some seconds.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _count_steps(sleeping: Container[str]) -> dict[str, float]:
 
 
 def _count_calls() -> dict[str, float]:
-    """Return function calls per frame of the plain loop: with instruments minus without."""
+    """Return how many function calls per frame the instruments add to the plain loop."""
     with _checkout_on_path():
         from detector.core.loop.parts import Progress
         from detector.core.loop.sync import frames_in_turn

@@ -18,16 +18,16 @@ from measuring.rounds import OURS, markdown, spread
 
 Way = Callable[[Path], Mapping[str, Any]]
 """A function that writes a folder from the clips; returns the job's document, {} for a loop."""
-HEAD = ("way", "s, median [range]", "times the loop", "CPU s", "ms an item adds to its run")
+HEAD = ("way", "s, median [range]", "times the loop", "CPU s", "ms per item besides its run")
 
 
 @dataclass
 class Timed:
-    """Timings of one way to run the clips, by round. ``besides_ms``: ms an item adds to its run."""
+    """Timings of one way to run the clips, by round."""
 
     seconds: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
-    besides_ms: list[float] = field(default_factory=list)
+    besides_ms: list[float] = field(default_factory=list)  # time per item in addition to its run
 
     def times(self, loop: Timed) -> list[float]:
         """Return the speed relative to ``loop`` in each round."""
@@ -96,8 +96,8 @@ def check_deaths(folder: Path, count: int, *options: str, left_s: float = 0.0) -
 def compare_with_single_runs(
     out: Path, folder: Path, cores: Sequence[int], count: int = 0, seed: int = 0
 ) -> list[str]:
-    """Compare ``count`` finished items (0: all) with single runs, which are written to ``folder``.
-    Run items that differ again on a worker's ``cores``; return the items that still differ."""
+    """Compare ``count`` finished items (0: all) with runs without batch, written to ``folder``. If
+    items differ, run them again on a worker's ``cores``; return the items that still differ."""
     from tests.batch.killing import list_differences
 
     files = out / "files"

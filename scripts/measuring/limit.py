@@ -98,7 +98,7 @@ def _ready_s(document: Any, name: str) -> float:
 
 
 def serial_ms(alone: Mapping[str, float], concurrency: int) -> dict[str, float]:
-    """Return stage -> milliseconds per frame, if this stage alone limited the loop.
+    """Return stage -> milliseconds per frame of a loop that only this stage limits.
 
     ``concurrency``: the number of the engine's requests, which infer at the same time.
     """

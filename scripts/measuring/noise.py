@@ -57,7 +57,7 @@ class FakeWorkers:
 
 
 def simulate(seed: int, slower: dict[int, float], rows: int = 2) -> Comparison:
-    """Compare variants by the real rounds and checks. All are equal, except those in ``slower``."""
+    """Run the real comparison on simulated variants. All are equal, except those in ``slower``."""
     plan = Rounds("", Config(), ["ort"] * rows, ["fp32"], [1], None, seconds=1e9)
     plan.dice.seed(seed)
     variants = plan.variants()

@@ -59,7 +59,7 @@ class Pair(NamedTuple):
 def compare(
     rows: Mapping[str, Sequence[Row]], pairs: Sequence[Pair], where: str
 ) -> list[list[str]]:
-    """Return the table's rows for those pairs that ran."""
+    """Return the table's rows, for pairs whose variants both ran."""
     table = []
     for ours, theirs, aim in pairs:
         if ours not in rows or theirs not in rows:
@@ -97,7 +97,7 @@ class Settings:
         return interleave(variants, self.rounds, warm_up=0 if self.quick else 1)
 
     def whole_clip(self, height: int) -> Path:
-        """Return a clip to run as a whole: ultralytics cannot stop earlier."""
+        """Return a clip to use in full, because ultralytics cannot stop earlier."""
         if height == 720 and BENCH.is_file() and not self.quick:
             return BENCH
         return street_clip(height, self.frames)
@@ -227,7 +227,7 @@ def beside_ultralytics(settings: Settings) -> list[list[str]]:
 
 def network_size(width: int, height: int, longest: int = 640, stride: int = 32) -> tuple[int, int]:
     """Return (height, width) of a network's input for a picture of this size, such as 384x640 for
-    16:9. In torch this is ultralytics' default; exports need it as an option."""
+    16:9. ultralytics chooses it by default with torch, but exports need it as an option."""
     scale = longest / max(width, height)
     sides = (-(-round(side * scale) // stride) * stride for side in (height, width))
     return next(sides), next(sides)
@@ -299,7 +299,7 @@ def _ours(source: Path, *options: Any) -> Row:
 # ffmpeg: decoding and encoding only
 
 FFMPEG_HEIGHTS = (720, 1080)
-NULL = ("--engine", "null", "--model", "street-1")  # the smallest input, since ffmpeg needs none
+NULL = ("--engine", "null", "--model", "street-1")  # the smallest input: ffmpeg prepares none
 BESIDE_FFMPEG = (
     Pair("null engine, video", "ffmpeg, decoded and encoded", 0.90),
     Pair("null engine, superfast", "ffmpeg, superfast", 0.90),

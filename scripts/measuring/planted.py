@@ -23,10 +23,8 @@ from detector.lab.analysis.statistics import ALPHA, rank_interval
 
 SHARE = "NOISE_CHECK_SHARE"  # share of a frame's time that each inference sleeps
 RESULT = "NOISE_CHECK_RESULT"  # path of the file for the measurement
-PLAIN, PAIRS = (
-    5,
-    10,
-)  # rounds to measure a frame's time, then pairs of rounds with and without sleep
+# Number of rounds that measure a frame's time, and of pairs of rounds with and without the sleep.
+PLAIN, PAIRS = 5, 10
 SPIN_S = 0.0003  # sleeps end late, so the last part is a busy loop
 
 
@@ -79,7 +77,7 @@ def plant(
 
 
 def hook() -> None:
-    """Plant the sleep in `compare`'s process of the second variant, whose folder is called 1."""
+    """Plant the sleep in the process of `compare` that runs the second variant, in folder 1."""
     share = float(os.environ.get(SHARE, 0))
     if not share:
         return

@@ -23,7 +23,8 @@ CLOSE = (1.0, 0.01)  # allowed difference of two runs' detections, in pixels and
 
 
 def stages(x86_inputs: Mapping[str, Any], frames: int) -> Iterator[tuple[str, Any]]:
-    """Yield each stage's output. Stages start from ``x86_inputs``, if any: what x86 yielded."""
+    """Yield each stage's output. ``x86_inputs``: what x86 yielded; if given, stages start from it,
+    so that differences do not add up."""
     import av
     import cv2
     from av.video.reformatter import VideoReformatter

@@ -27,7 +27,7 @@ PACKAGES = ("ultralytics", "torch", "torchvision", "openvino", "nncf", "onnx", "
 DEFAULT = "default"
 CONF, IOU = 0.25, 0.7  # ultralytics' defaults, given explicitly so that both programs use them
 WANTED = 30  # boxes per picture after NMS
-CELLS = 100  # cells per picture above the threshold in the first step, which counts no boxes
+CELLS = 100  # cells per picture that the first step lifts above the threshold, before any NMS
 SEED = 0
 
 

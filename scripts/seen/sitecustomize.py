@@ -84,7 +84,7 @@ if FOLDER:
 
         @pytest.hookimpl(wrapper=True)
         def pytest_fixture_setup(fixturedef: Any, request: Any) -> Generator[None, Any, Any]:
-            """Attribute the lines of a file's fixture to every test of the file."""
+            """Attribute the lines of a fixture that tests share to every test of its file."""
             if fixturedef.scope == "function":
                 return (yield)
             before = _enter(_unit(request.node.nodeid.split("::")[0]))

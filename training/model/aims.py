@@ -58,7 +58,7 @@ def draws(things: int) -> list[NDArray[np.int64]]:
 
 
 def estimate(things: int, figure: Callable[[NDArray[np.int64]], float]) -> Estimate:
-    """Return a figure and its interval. ``figure`` computes it from the draws of each thing."""
+    """Return a figure and its interval. ``figure`` gets how often each thing is drawn."""
     drawn = np.array([figure(times) for times in draws(things)])
     value = figure(np.ones(things, np.int64))
     return Estimate(value, *ap.percentiles(drawn[np.isfinite(drawn)].tolist() or [np.nan]))
@@ -89,7 +89,7 @@ def loss_of_ap(first: Rows, second: Rows) -> Estimate:
 
 
 def ratio_of_recall(ours: Rows, theirs: Rows) -> Estimate:
-    """Return our recall / yolox_nano's. We may have UNMATCHED times as many wrong boxes."""
+    """Return our recall / yolox_nano's, ours with at most UNMATCHED times its wrong boxes."""
     pool = ap.Ranking.of(ours)
     wrong, right = (
         np.array([((row.outcomes == kind) & (row.scores >= REPORTED)).sum() for row in theirs])

@@ -3,10 +3,10 @@
 The class logit is scaled and shifted by two numbers, from a logistic regression that predicts from
 a box's score whether the box is right. The order of a class's boxes, and so AP, does not change.
 
-Only pictures with complete labels tell whether a box is wrong. These are the pictures of COCO and,
-for vehicles, of overpass, whose labels are nearly complete. The labels of road and elevated have
-gaps, so boxes of unlabelled objects would count as errors and lower the scores. The rendered street
-has complete labels, but resembles training pictures, so its scores are better than on photographs.
+Only pictures with complete labels tell whether a box is wrong. The set coco has them, and for
+vehicles the set overpass almost has them. The sets road and elevated have gaps in their labels: a
+box of an unlabelled object would count as an error and lower the scores. The rendered street has
+complete labels, but resembles training pictures, so its scores are better than on photographs.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ CLASSES = {
 # Similar to vehicles, but not in the class: detecting one is neither right nor wrong.
 IGNORED = ("bicycle", "bike", "train")
 SIDE = 512  # longest side of a picture in memory, in pixels; larger pictures are shrunk
-SIDE_RENDERED = 640  # for rendered pictures, since they teach cars that are a few pixels wide
-WEBP_QUALITY = 60  # all pictures and the teacher take less than 60 MiB
+SIDE_RENDERED = 640  # for rendered pictures, because some of their cars are a few pixels wide
+WEBP_QUALITY = 60  # at this quality, all pictures and the teacher take less than 60 MiB
 
-# Cells without an assigned label learn this share of the teacher's score: (person, vehicle).
+# Target score of cells without an assigned label, as a share of the teacher's: (person, vehicle).
 TRUST = {
     "coco": (0.5, 0.5),  # completely labelled; some trust compensates for missed objects
     "overpass": (1.0, 0.5),
@@ -45,7 +45,7 @@ class Picture:
     image: NDArray[np.uint8]  # RGB [h, w, 3]
     boxes: NDArray[np.float32]  # [n, 4] xyxy in pixels of the image
     classes: NDArray[np.int64]  # [n] 0 person, 1 vehicle
-    ignored: NDArray[np.bool_]  # [n] in this region the class is neither right nor wrong
+    ignored: NDArray[np.bool_]  # [n] True: detecting the class here is neither right nor wrong
     kind: str  # a key of TRUST
     weight: float  # how often the picture is drawn, relative to others
 
@@ -53,8 +53,8 @@ class Picture:
 def sampling_weight(split: str, kind: str, classes: Iterable[int]) -> float:
     """Return the weight of a picture. It is higher for pictures with vehicles, which are rare.
 
-    Traffic has many similar pictures. With these weights, a sixth of the samples comes from it if
-    ``--traffic`` has 3000 pictures, and a tenth from rendered streets.
+    If ``--traffic`` has 3000 pictures, which resemble each other, a sixth of the samples are from
+    traffic and a tenth from rendered streets.
     """
     vehicle = 1 in classes
     if kind == "rendered":

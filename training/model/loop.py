@@ -31,10 +31,10 @@ from model.optimiser import Average, Optimisers, rate
 from model.restart import read_into
 from model.teacher import Teacher
 
-# (share of the steps, canvas (height, width) until then). Learning rates are low at full size.
+# (share of the steps after which a phase ends, canvas (height, width)). Rates are low at full size.
 PHASES = ((0.5, (160, 256)), (0.75, (192, 320)), (1.0, (256, 416)))
 MOSAIC = 0.7  # share of the samples that combine four pictures
-WITHOUT_MOSAIC = 0.12  # share of the steps, at the end, that has no mosaics
+WITHOUT_MOSAIC = 0.12  # this share of the steps, at the end, has no mosaics
 CLIP = 10.0  # gradients are clipped to this norm
 CHECKPOINT_S = 180
 LOG_EVERY = 20  # steps

@@ -17,13 +17,14 @@ from torch.nn import functional
 from model.batches import Batch
 from model.teacher import cell_centres, cell_grid
 
-# Candidate cells are nearer to a box's centre than NEAR strides if in the box, else NEAREST.
+# Largest distance of a cell from the centre of a box, in strides; see ``candidates``.
 NEAR, NEAREST = 1.5, 0.75
 IOU_WEIGHT = 3.0  # weight of the box relative to the class, in the cost of a pair
 CANDIDATES = 10  # most cells assigned to a box
 
 SCORE_WEIGHT, BOX_WEIGHT = 2.0, 2.5
-TAUGHT_ABOVE, TAUGHT_SHARE = 0.15, 0.5  # boxes are taught above this score; weight = share x score
+# The teacher's boxes with a score above TAUGHT_ABOVE are targets; weight = TAUGHT_SHARE x score.
+TAUGHT_ABOVE, TAUGHT_SHARE = 0.15, 0.5
 
 
 @dataclass(slots=True)

@@ -191,7 +191,7 @@ def _weight_gradient_stride_1(gradient: Tensor, x: Tensor) -> Tensor:
 def _weight_gradient_stride_2(gradient: Tensor, x: Tensor) -> Tensor:
     """Return the weight gradient of a 3x3 kernel with stride 2, for even sides.
 
-    Each tap reads every second pixel, which is one of four pictures of half the size.
+    The pixels that a tap reads, every second in both directions, are one of four ``quarters``.
     """
     height, width = gradient.shape[2] + 1, gradient.shape[3] + 1
     padded = functional.pad(x, (1, 1, 1, 1)).permute(0, 2, 3, 1)

@@ -1,8 +1,7 @@
 """Restart training from shipped weights, whose batch normalisation is folded into convolutions.
 
 Training needs a separate batch normalisation. So we measure the mean and variance of every
-convolution's output on training pictures, and set the normalisation such that the network computes
-the same as the weights.
+convolution's output on training pictures, and set a normalisation that changes no result.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def read_frames(video: Path) -> Iterator[NDArray[np.uint8]]:
 
 
 def link(tracks: list[Track], boxes: NDArray, frame: int) -> None:
-    """Add every box to the track with the largest IoU; the remaining boxes start new tracks."""
+    """Add boxes to the tracks with the largest IoU, at least LINK_IOU; others start new tracks."""
     recent = [track for track in tracks if frame - track.last <= GAP]
     last = np.array([track.seen[track.last] for track in recent]).reshape(-1, 4)
     ious = overlaps(last, boxes)

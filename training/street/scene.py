@@ -275,7 +275,7 @@ def make_traffic(layout: Layout, duration: float, rng: np.random.Generator) -> l
 def _park_vehicles(layout: Layout, rng: np.random.Generator, lights: bool) -> list[Vehicle]:
     vehicles = []
     z = layout.cross[1] + layout.pavement * 0.5
-    for sign in (-1.0, 1.0):  # each parks with two wheels on the cross street's far pavement
+    for sign in (-1.0, 1.0):  # left and right; two wheels are on the cross street's far pavement
         x = layout.half + rng.uniform(9, 14)
         while x < 34 and rng.random() < 0.55:
             spot = np.array([layout.road_x + sign * x, 0, z - layout.pavement * 0.5 + 0.6])
