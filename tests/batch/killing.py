@@ -138,7 +138,7 @@ def run_with_kills(
 
     Each kill waits for a number of finished items, and then for a random time in ``delay_s``.
     So it may hit the loading of a model, an item, or the time between items. ``count`` counts the
-    finished items in OUT, by default their markers. By default, a local worker is killed.
+    finished items in OUT (by default, their markers). By default, a local worker is killed.
     """
     count, kill_worker = count or count_done, kill_worker or _kill_a_worker
     delays, killed = random.Random(seed), Killed()

@@ -40,9 +40,9 @@ UNSET = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3")
 class Wire:
     """A proxy that passes bytes between clients and a server, and counts the server's bytes.
 
-    ``cut_at``: cut a connection after this many bytes from the server. This happens ``cuts`` times;
-    ``ended`` counts them. ``dead``: close new connections at once. ``pause_s``: seconds to
-    wait before each 16 KB.
+    ``cut_at``: cut a connection once it has passed on this many bytes from the server. ``cuts``:
+    how many more connections to cut. ``ended``: how many were cut. ``dead``: close new connections
+    at once. ``pause_s``: seconds to wait before each 16 KB.
     """
 
     def __init__(self, port: int) -> None:

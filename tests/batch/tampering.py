@@ -238,7 +238,7 @@ def folder_linked(harm: Harm) -> None:
 
 
 def scratch_linked(harm: Harm) -> None:
-    """Replace the scratch folders of an item and its parts by links, and let the job process it."""
+    """Replace the scratch folders of an item and of its parts by links. Remove its results."""
     digest = hashlib.sha256(harm.item.encode()).hexdigest()[:16]
     harm.link(harm.out / f"{SCRATCH}{digest}")
     key = harm.document(harm.marker)["key"]
@@ -439,7 +439,7 @@ def manifest_journal(harm: Harm) -> None:
 
 
 def _journal_of_victim(harm: Harm, path: Path, victim: bytes) -> None:
-    """Write a journal with the end that SQLite's ``writeSuperJournal`` writes."""
+    """Write a journal that ends with the record that SQLite's ``writeSuperJournal`` writes."""
     magic = bytes.fromhex("d9d505f920a163d7")
     size = harm.random.choice((512, 4096))
     head = magic + (0).to_bytes(4, "big") * 2 + (3).to_bytes(4, "big") + (size).to_bytes(4, "big")

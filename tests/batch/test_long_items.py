@@ -1,5 +1,5 @@
 """Which items are split into parts, and how a job handles parts that are lost, fail or are resumed.
-The pool has no processes; test_steps.py tests the work of its workers."""
+The pool here has no processes; test_steps.py tests what real workers do."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def items(*sizes: int) -> list[Item]:
     ],
     ids=str,
 )
-def test_long_items_are_divided_if_others_would_wait_for_them(sizes, workers, expected):
+def test_long_items_are_divided_if_other_workers_would_wait_for_them(sizes, workers, expected):
     assert choose(items(*sizes), Split(), workers) == expected
     assert choose(items(*sizes), Split(off=True), workers) == {}
 

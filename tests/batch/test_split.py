@@ -251,7 +251,7 @@ def test_damage_found_while_decoding_prevents_the_join(
 ) -> None:
     """Only decoding reveals damage inside a picture.
 
-    Zeros are not a valid CAVLC code, while CABAC may decode any bytes.
+    The clip uses CAVLC, in which the zeros are no valid code. CABAC may decode any bytes.
     """
     path, config = clip(folder, "vlc.mp4"), make_config("jsonl", decoder=decoder)
     with av.open(str(path)) as container:
@@ -401,8 +401,8 @@ def test_join_refuses_changed_results_and_truncated_rows(
 def test_part_with_unusable_key_frames_is_decoded_from_the_beginning(
     decoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The test lets frames of a periodic refresh count as key frames. A decoder that starts at one
-    shows nothing at first, so the part is decoded from the file's beginning."""
+    """The test lets frames of a periodic refresh count as key frames. A decoder that starts at such
+    a frame shows nothing at first, so the part is decoded from the file's beginning."""
     monkeypatch.setattr(_keys.KeyReader, "_judge_h264", lambda *_: _keys.Promise.CLEAN)
     path = write_clip(tmp_path / "in.mp4", **{"bf": "0", "x264-params": REFRESH})
     check_equal(path, make_config("jsonl", decoder=decoder), tmp_path)

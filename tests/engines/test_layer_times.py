@@ -62,7 +62,7 @@ def test_quantised_convolutions_keep_their_names(engine, tmp_path):
 
 
 @pytest.mark.parametrize("engine", TIMED)
-def test_layers_of_a_batch_have_the_names_of_its_convolutions(engine):
+def test_layers_at_batch_size_3_have_the_names_of_their_convolutions(engine):
     timed = times_of(engine, plus_one(batch=3))
     assert {"0.conv", "1.conv"} <= set(covered(timed.layers))
 

@@ -260,7 +260,7 @@ def test_changed_separate_weights_are_detected_and_written_again(tmp_path, folde
     assert weights.read_bytes() == whole
 
 
-# ---- plans, built once per key (for calibrations: tests/run/quantize/test_calibration.py)
+# ---- plans (tests/run/quantize/test_calibration.py does the same with calibrations)
 
 
 KEY = {"engine": "x", "level": 3}

@@ -255,7 +255,7 @@ def test_boxes_of_a_silent_detector_disappear(tmp_path: Path) -> None:
 def test_an_empty_result_ends_the_boxes(
     free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The boxes end even if the side-car exceeds its share of the video's bytes."""
+    """The boxes end even if the boxes file exceeds its share of the video's bytes."""
     monkeypatch.setattr(side_cars, "FREE_BYTES", free)
     monkeypatch.setattr(side_cars, "SHARE", 0.0)
     stream = make_stream(tmp_path / "camera.ts", count=30, options={**QUICK, "bf": "0"})

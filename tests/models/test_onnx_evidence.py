@@ -201,8 +201,8 @@ def test_file_is_read_if_something_proves_its_outputs(tmp_path, case):
 
 @pytest.mark.parametrize(("columns", "family"), [(4, "rfdetr"), (91, "rfdetr-coco")])
 def test_rf_detr_gets_imagenet_pixels_and_has_no_background_class(tmp_path, columns, family):
-    """Three classes and the background have four columns, like boxes. The 91 columns for COCO have
-    no background. The network gets normalised colours: (colour - mean) / deviation."""
+    """Three classes and the background make four columns, as many as boxes have. COCO's 91 columns
+    include no background. The network gets normalised colours: (colour - mean) / deviation."""
     path = rf_detr(columns).save(tmp_path / "inference_model.onnx")
     network = open_network(path)
     assert (network.family, network.input.geometry) == (family, "stretch")
@@ -661,7 +661,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_wrong_description_is_refused_by_its_key(tmp_path, text):
+def test_refusal_of_a_wrong_description_names_the_key(tmp_path, text):
     path = rows_of_six("csb").save(tmp_path / "m.onnx")
     assert WRONG[text] in refusal(path, describe=described(tmp_path, text))
 

@@ -1,4 +1,4 @@
-"""Plans with Ultralytics' header. Shapes decide the head. The header gives names and sizes."""
+"""Plans with Ultralytics' header. Output shapes decide the head; the header has names and sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Videos read as YUV planes: why some are BGR instead, and that other readers agree."""
+"""Videos are read as YUV planes, or as BGR for a stated reason. All readers give equal frames."""
 
 from __future__ import annotations
 

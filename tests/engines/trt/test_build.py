@@ -195,7 +195,7 @@ def test_batch_size_in_a_constant_is_refused_with_the_name_of_the_node(tensorrt,
     graph.node.add(op_type="Add", name="2.add", input=["shifted", "pads"], output=["0.conv"])
     with pytest.raises(EngineError, match=r"2\.add.*--batch 2"):
         built(tensorrt, tmp_path, network, batch=2, own={"max_batch": 8})
-    built(tensorrt, tmp_path, network, batch=2)  # a plan for a fixed batch may contain it
+    built(tensorrt, tmp_path, network, batch=2)  # a plan for a fixed batch may contain its size
 
 
 @pytest.mark.parametrize(

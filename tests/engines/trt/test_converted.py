@@ -1,5 +1,5 @@
-"""Graphs that ``--precision fp16``, ``bf16`` and ``int8`` convert for TensorRT. The tests run the
-model ``street`` on frames of its clip, street.mp4."""
+"""Graphs that are converted for TensorRT with ``--precision fp16``, ``bf16`` or ``int8``. The tests
+run the model ``street`` on frames of its clip, street.mp4."""
 
 from __future__ import annotations
 

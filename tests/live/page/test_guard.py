@@ -77,7 +77,7 @@ class GuardedApp:
         ((("sec-fetch-site", "none"),), "", 200),
     ],
 )
-def test_head_above_a_limit_or_with_duplicates_is_refused(headers, query, status):
+def test_request_head_above_a_limit_or_with_duplicates_is_refused(headers, query, status):
     assert GuardedApp().ask(*headers, query=query) == status
 
 

@@ -359,7 +359,7 @@ def test_float_layers_in_bf16_are_measured_only_where_usable(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without OpenVINO, bf16 is not measured; only such a calibration serves other CPUs."""
+    """Without OpenVINO, bf16 is not measured, so CPUs with and without it share a calibration."""
 
     def measured(
         _: Network, ranges: object, kind: str, result: Int8Result, by: object
