@@ -102,7 +102,7 @@ def _encode(path: Path, pictures: list[av.VideoFrame]) -> None:
         stream.width, stream.height = pictures[0].width, pictures[0].height
         stream.pix_fmt, stream.options = "yuv420p", {"preset": "ultrafast", "threads": "1"}
         for number, picture in enumerate(pictures):
-            picture.pts, picture.time_base = number, Fraction(1, 25)  # clips may share pictures
+            picture.pts, picture.time_base = number, Fraction(1, 25)  # clips share pictures
             container.mux(stream.encode(picture))
         container.mux(stream.encode(None))
 

@@ -46,7 +46,7 @@ def items(*sizes: int) -> list[Item]:
         ([100] * 8, 2, {}),  # each item already is a quarter of a worker's share
         ([100] * 7, 2, {str(number): 2 for number in range(7)}),
         ([1000, *[10] * 100], 2, {"0": 4}),
-        ([1000, *[10] * 900], 2, {}),  # the long item starts first and ends first
+        ([1000, *[10] * 900], 2, {}),  # the long item ends before the last short ones
         ([7, 7], 4, {}),  # the items are too small to divide
         ([], 2, {}),
     ],

@@ -124,7 +124,7 @@ def test_rows_of_joined_parts_equal_one_run(
     [
         ({}, 1),
         ({"stride": 3}, 1),
-        ({"stride": 4}, 3),  # a batch is as long as a GOP
+        ({"stride": 4}, 3),  # a batch covers 12 frames, as many as a GOP
         ({"start": "0.5", "duration": "1.31"}, 2),  # no frame has either of these times
         ({"start": "0.29", "stride": 5}, 2),
         ({"frames": 37}, 4),
@@ -442,7 +442,7 @@ def test_survey_numbers_displayed_frames_and_finds_key_frames(folder: Path) -> N
     assert survey.find_landing(survey.shown[12]) is None
     landing = survey.find_landing(survey.shown[30])
     assert landing is not None
-    assert landing.number(landing.key_pts) == 12  # one GOP earlier
+    assert landing.number(landing.key_pts) == 12  # one GOP before that of frame 30
     assert landing.safe_pts < survey.shown[24]
     assert landing.number(landing.wanted_pts) == 30
     assert landing.number(landing.wanted_pts + 1) is None

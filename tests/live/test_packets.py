@@ -91,7 +91,7 @@ def test_backlog_drops_whole_groups(eager: bool, gop: int, left: list[int], drop
     if not eager or gop > 1:
         assert drained == left
     else:
-        assert len(drained) <= 14  # half a second
+        assert len(drained) <= 14  # at most half a second is left
 
 
 def test_backlog_of_one_group_is_dropped_up_to_the_next_key_frame(drops: Drops) -> None:

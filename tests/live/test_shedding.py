@@ -275,7 +275,7 @@ class ClipFeed(PacketFeed):
         )
         self.clip, self.shown = clip, list[tuple[Picture, int]]()
         self.arrived, self.over = threading.Event(), threading.Event()
-        self.decoding, self.late = 0, list[int]()  # number of the packet; delays in packets
+        self.decoding, self.late = 0, list[int]()  # packet being decoded; delays in packets
 
     def receive_all(self) -> None:
         epoch = self.status.connect(self.clock())

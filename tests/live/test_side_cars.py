@@ -178,7 +178,7 @@ def test_boxes_are_shown_with_their_picture(
         assert size_of(side_car(path)) == (WIDTH, HEIGHT)
         for at_s, number in pictures(path):
             assert shown_at(lines, at_s) == [number // every * every], (path, at_s, number)
-            assert shown_at(lines, round(at_s, 3)) == [number // every * every]  # milliseconds
+            assert shown_at(lines, round(at_s, 3)) == [number // every * every]  # also in whole ms
             numbers.append(number)
     assert numbers == list(range(130))
     assert {path.suffix for path in bench.folder.iterdir()} == {".mp4", ".ass"}

@@ -86,7 +86,7 @@ def dets_and_labels(**more) -> Export:
 
 
 def rf_detr(columns: int = 4, **more) -> Export:
-    """Make RF-DETR with a GridSample: dets in 0..1, and logits whose last column is background."""
+    """Make RF-DETR with a GridSample: dets in 0..1, and logits. The last of 4 is background."""
     export = Export(**more)
     zero = export.sampled_zero()
     colours = export.add("Add", export.colours(), zero)
@@ -155,7 +155,7 @@ READ = {
         "ssd_12",
         zoo_ssd,
         "ssd-zoo",
-        # normalised: (.6 - .485) / .229
+        # The score is the normalised red: (.6 - .485) / .229.
         [("person", 0.502, BOTH[0]), ("car", 0.502, BOTH[1])],
     ),
     "TensorFlow's SSD": (
@@ -342,7 +342,7 @@ REFUSED = {
     ),
     "keypoints": ("best", keypoints, ("yolov8", "are 4 + 1 + 51", "the last 51", "keypoints")),
     "keypoints named by the file": ("yolov8n-pose", keypoints, ("keypoints",)),
-    "unsplit keypoints": ("best", one_piece(keypoints), ("scores of 40", "0..1", "keypoints")),
+    "keypoints in one piece": ("best", one_piece(keypoints), ("scores of 40", "0..1", "keypoints")),
     "rotated boxes": ("yolov8n-obb", angles, ("are 4 + 3 + 1", "an angle")),
     "rotated boxes in 0..1": ("best", lambda: angles(0.7), ("are 4 + 3 + 1", "an angle")),
 }

@@ -266,11 +266,11 @@ ROUND = 1 << 33  # ticks of MPEG's clock
         ("mpegts", [ROUND - 9, 5], [ROUND - 9, ROUND + 5], 0),
         ("mpegts", [ROUND - 1, 1, ROUND - 2, 2], [ROUND - 1, ROUND + 1, ROUND + 11, ROUND + 21], 1),
         ("mpegts", [200, 0, 9], [200, 210, 219], 1),  # another recording follows
-        ("mpegts", [0, 1000, 2011, 2020], [0, 1000, 1010, 1019], 1),  # above 10 s it is a jump
+        ("mpegts", [0, 1000, 2011, 2020], [0, 1000, 1010, 1019], 1),  # a gap above 10 s is a jump
         ("mpegts", [0, 10, 5000, 20, 30], [0, 10, 20, 30, 40], 1),  # an outlier
         ("mpegts", [0, 10, 5, 15, 35], [0, 10, 20, 30, 35], 1),  # out of order
         ("mpegts", [7, 7, 7], [7, 17, 27], 1),
-        ("mpegts", [99, *range(39, 200, 10), 230], [*range(99, 270, 10), 300], 1),  # an overlap
+        ("mpegts", [99, *range(39, 200, 10), 230], [*range(99, 270, 10), 300], 1),  # parts overlap
         ("mov", [1 << 40, 0], [1 << 40, (1 << 40) + 10], 1),
         ("flv", [(1 << 32) - 1, 1], [(1 << 32) - 1, (1 << 32) + 1], 0),
     ],
