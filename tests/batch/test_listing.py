@@ -96,7 +96,7 @@ def test_job_outputs_are_not_listed_as_sources(tmp_path):
     assert [item.name for item in list_sources(["in/**"], "in/out").items] == ["a.mp4"]
 
 
-def test_link_loops_are_not_followed(tmp_path):
+def test_loops_of_links_are_not_followed(tmp_path):
     make_sources(tmp_path, "in/sub/a.mp4")
     (tmp_path / "in/sub/up").symlink_to(tmp_path / "in")
     (tmp_path / "in/loop.mp4").symlink_to("loop.mp4")

@@ -57,7 +57,7 @@ def test_long_items_are_divided_if_other_workers_would_wait_for_them(sizes, work
     assert choose(items(*sizes), Split(off=True), workers) == {}
 
 
-def test_split_with_seconds_divides_every_item():
+def test_option_split_with_seconds_divides_every_item():
     every = parse_split("30")
     assert every == Split(least_s=30.0, every=True)
     assert set(choose(items(1, 100), every, 2)) == {"0", "1"}

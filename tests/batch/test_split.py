@@ -292,7 +292,7 @@ def test_av1_parts_are_joined(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_file_that_changes_its_size_is_not_split(tmp_path: Path) -> None:
+def test_video_whose_picture_size_changes_is_not_split(tmp_path: Path) -> None:
     for size in ("64x48", "96x64"):
         pictures = f"testsrc2=size={size}:rate=25:duration=2"
         ffmpeg(

@@ -315,7 +315,7 @@ def write_ssd(path: Path) -> None:
     openvino.save_model(model, path, compress_to_fp16=False)
 
 
-def test_xml_path_opens_and_dynamic_sizes_come_from_metadata(tmp_path):
+def test_ir_opens_by_its_xml_path_and_gets_dynamic_sizes_from_metadata(tmp_path):
     folder = write(tmp_path, exports.anchor_free(batch="batch", side="side"))
     assert found_in(folder / "yolov8n.xml") == GREEN
     network = open_network(str(folder / "yolov8n.xml"), batch=3)
@@ -413,7 +413,7 @@ def test_damaged_folder_is_refused_in_one_line(tmp_path, damage, message):
     assert message in refusal(str(folder))
 
 
-def test_other_size_or_batch_than_the_fixed_one_is_refused(tmp_path):
+def test_size_or_batch_that_differs_from_the_fixed_one_is_refused(tmp_path):
     folder = write(tmp_path, exports.anchor_free())
     with pytest.raises(ModelError, match="fixed at 64x64"):
         open_network(str(folder), size=(96, 96))

@@ -167,7 +167,7 @@ def test_slice_that_torch_does_not_support_is_refused():
             OPERATORS["Slice"](OnnxNode(proto, given))
 
 
-def test_unsupported_node_is_refused_by_name():
+def test_refusal_of_an_unsupported_node_names_the_node():
     from detector.core.engines.torch.graph import graph_module
 
     pooled, reduced = Sketch(), Sketch()

@@ -244,7 +244,7 @@ def test_fake_functions_have_the_arguments_of_cuda_python(tmp_path):
     assert real["handle"] == 1234
 
 
-def test_torch_has_the_names_that_its_memory_package_uses():
+def test_torch_has_the_names_that_our_memory_package_for_it_uses():
     """The CPU build of torch also has these names, although they work only on a GPU."""
     torch = pytest.importorskip("torch", reason="machine: torch is not installed")
     assert "blocking" in inspect.signature(torch.cuda.Event.__new__).parameters

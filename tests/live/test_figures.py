@@ -152,7 +152,7 @@ class TestCapacity:
         assert capacity(shed) == pytest.approx(capacity(whole))
 
     @pytest.mark.parametrize("more", [{"cameras": 0}, {"processed": 0.0}])
-    def test_capacity_without_load_is_unknown(self, more):
+    def test_capacity_is_unknown_without_cameras_or_pictures(self, more):
         assert capacity(self.load(**more)) is None
         assert "capacity is unknown" in sentence(self.load(**more))
 

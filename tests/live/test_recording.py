@@ -349,7 +349,7 @@ def test_mjpeg_pictures_are_shown_at_their_arrival_times(tmp_path: Path, tenths:
     assert times == pytest.approx([number * tenths / 10 for number in range(20)], abs=1e-3, rel=0)
 
 
-def test_codec_unsupported_by_mp4_is_recorded_as_drawn_pictures(tmp_path: Path) -> None:
+def test_camera_whose_codec_mp4_lacks_is_recorded_as_drawn_pictures(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.webm", codec="libvpx", count=5)
     bench = Bench(tmp_path)
     bench.play(stream)

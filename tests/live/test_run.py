@@ -353,7 +353,7 @@ def test_dead_camera_sends_a_down_event_and_later_an_up_event(feeds):
     assert [json.loads(line)["event"] for line in lines] == [event for event, _ in of_b]
 
 
-def test_wait_disables_the_start_timeout(feeds):
+def test_option_wait_disables_the_start_timeout(feeds):
     result = run("rtsp://a/dead", start_timeout=1.0, wait=True, duration="1.5")
     assert result.exit_code == 3
     assert "--wait" not in str(result.errors[0])

@@ -211,7 +211,7 @@ def test_text_stays_below_a_tenth_of_the_video(
 @pytest.mark.parametrize(
     ("step", "every", "lines"), [(0.0, 1, 4), (0.25, 1, 4), (4.0, 1, 100), (0.0, 20, 3)]
 )
-def test_lines_last_while_nothing_moves(
+def test_lines_of_a_boxes_file_last_while_nothing_moves(
     step: float, every: int, lines: int, tmp_path: Path
 ) -> None:
     """Boxes that move by less than a line's width are written once a second."""

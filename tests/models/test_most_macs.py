@@ -84,7 +84,7 @@ COUNTED = {"plain": (plain, 3 * 16), "cut": (cut, 5 * 16), "best": (best, 2 * 16
 
 
 @pytest.mark.parametrize("case", COUNTED)
-def test_rows_that_depend_on_the_picture_count_at_their_maximum(tmp_path, case):
+def test_maximum_number_of_rows_counts_if_the_picture_decides_the_number(tmp_path, case):
     make, macs = COUNTED[case]
     path = make(Export()).save(tmp_path / "m.onnx")
     network = open_network(path, family="torchvision")

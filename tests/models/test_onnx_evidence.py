@@ -701,7 +701,7 @@ def test_corrected_template_runs(tmp_path):
         zoo_ssd,
     ],
 )
-def test_description_of_a_known_file_reads_it_the_same_way(tmp_path, graph):
+def test_known_file_is_read_the_same_way_with_a_description(tmp_path, graph):
     path = graph().save(tmp_path / "m.onnx", {} if graph is zoo_ssd else STATED)
     text = describe(ModelRequest(path))
     assert "is recognised as" in text

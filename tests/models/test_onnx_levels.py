@@ -193,7 +193,7 @@ WITH_PRIORS = {
 
 
 @pytest.mark.parametrize("case", WITH_PRIORS)
-def test_priors_equal_plain_arithmetic(tmp_path, case):
+def test_boxes_from_priors_equal_plain_arithmetic(tmp_path, case):
     side, (boxes, scores), priors, variances, grow = WITH_PRIORS[case]
     heads = {boxes: (6, "Softplus"), scores: (1, "")}
     gain = 20 if case == "BlazeFace" else 1

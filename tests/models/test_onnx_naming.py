@@ -153,7 +153,7 @@ def test_nms_or_end2end_in_the_metadata_means_final_boxes():
 
 
 @pytest.mark.parametrize("task", ["segment", "pose", "obb", "classify"])
-def test_other_tasks_are_refused_by_name(task):
+def test_refusal_of_another_task_names_the_task(task):
     with pytest.raises(ModelError, match=f"'{task}'"):
         read_metadata("m.onnx", {"task": task})
 

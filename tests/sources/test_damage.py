@@ -424,7 +424,7 @@ def test_damage_of_one_source_is_not_counted_in_another(concealed, folder):
 
 
 @pytest.mark.slow
-def test_random_damage_ends_in_frames_or_one_error(folder):
+def test_file_with_random_damage_gives_frames_or_one_error(folder):
     path = write_video(folder / "any.mkv", 12)
     whole = path.read_bytes()
     for seed in range(20):
@@ -440,8 +440,8 @@ def test_random_damage_ends_in_frames_or_one_error(folder):
         assert len(frames) == 12 or source.damaged, seed
 
 
-def test_late_stream_does_not_end_demuxing():
-    """PyAV 18 raises IndexError for a late stream, and continues when we demux again."""
+def test_stream_that_appears_late_does_not_end_demuxing():
+    """PyAV 18 raises IndexError for such a stream, and continues when we demux again."""
 
     class Container:
         packets = iter([1, 2, IndexError(), 3, IndexError()])

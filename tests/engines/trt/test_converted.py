@@ -178,7 +178,7 @@ def test_precision_without_effect_is_reported(
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("major", MAJORS)
-def test_converted_graph_runs_a_range_of_batches(
+def test_converted_graph_runs_a_range_of_batch_sizes(
     monkeypatch, network, inputs, place, major, precision
 ):
     """One plan runs batches of 1 to 4. A batch has the same outputs as its pictures alone."""

@@ -165,7 +165,7 @@ def test_invalid_device_is_refused(machine, place, device, message):
 
 
 @pytest.mark.slow
-def test_plan_runs_only_batches_in_its_range(machine, place):
+def test_plan_runs_only_batch_sizes_in_its_range(machine, place):
     file = place / "rows.plan"
     file.write_bytes(plan_of(machine, rows_model(batch="batch"), batches=(1, 4)))
     for batch in (1, 3, 4):
@@ -225,7 +225,7 @@ def test_refusal_of_a_plan_with_a_second_input_lists_its_tensors(machine, place)
         ),
     ],
 )
-def test_file_that_is_not_a_plan_is_refused_by_name(machine, place, data, message):
+def test_refusal_of_a_file_that_is_not_a_plan_names_the_file(machine, place, data, message):
     (place / "bad.trt").write_bytes(data)
     with pytest.raises(ModelError, match=message) as caught:
         open_network(str(place / "bad.trt"), cfg=str(place / "t.cfg"))
