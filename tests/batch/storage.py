@@ -134,8 +134,8 @@ def google_server(bucket: str) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def _reserved_port() -> Iterator[int]:
-    """Reserve a port for a server that sets SO_REUSEADDR, like those of http.server, so that no
-    other program gets it while the server starts."""
+    """Reserve a port, so that no other program gets it while a server starts. The server must set
+    SO_REUSEADDR, as those of http.server do."""
     with socket.socket() as reserved:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))
@@ -179,7 +179,7 @@ class Keys(NamedTuple):
 
 
 class Guard:
-    """Manages users of moto's server, which checks the rights of each request after ``close``."""
+    """Manages users of moto's server. After ``close``, it checks the rights of each request."""
 
     def __init__(self, port: int) -> None:
         import boto3

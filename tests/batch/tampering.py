@@ -352,7 +352,7 @@ def manifest_types(harm: Harm) -> None:
 
 
 def manifest_states(harm: Harm) -> None:
-    """Set all items done or not done, or give them other items' keys."""
+    """Mark all items as done or as not done, or give them the keys of other items."""
     harm.sql(
         harm.random.choice(
             (
@@ -464,7 +464,7 @@ def failures_changed(harm: Harm) -> None:
 
 
 def parts_made_up(harm: Harm) -> None:
-    """Forge parts of an item, as a killed job leaves them, with a damaged plan."""
+    """Forge the parts of an item that a killed job would leave, with a damaged plan."""
     key = str(harm.document(harm.marker)["key"])
     folder = harm.out / folder_name(harm.item, key)
     (folder / "part-0").mkdir(parents=True)

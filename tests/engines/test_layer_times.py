@@ -82,7 +82,7 @@ def test_compiled_torch_has_no_layer_times():
         OpenTorch.layer_profiler(plus_one(), EngineOptions(own={"compile": "1"}))
 
 
-def test_torch_layer_times_add_up_to_the_pass():
+def test_torch_layer_times_add_up_to_the_forward_pass():
     """A slow layer's time is only in its own row, and nearly no time is outside the layers."""
     need_engine("torch")
     from detector.core.engines.torch.engine import OpenTorch

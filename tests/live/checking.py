@@ -123,7 +123,7 @@ def _was_down(run: Program, name: str, began_s: float, back_s: float) -> bool:
 
 def _rows(folder: Path, name: str, since: dict[Path, int]) -> Iterator[tuple[float, float]]:
     """Yield (arrival as Unix seconds, age in ms) of each new row. ``since``: path -> bytes already
-    read, which this updates."""
+    read; this function updates it."""
     for path in sorted((folder / "live" / name).glob("detections-*.jsonl")):
         with path.open("rb") as file:
             file.seek(since.get(path, 0))

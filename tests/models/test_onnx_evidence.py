@@ -511,7 +511,7 @@ def branches_on_boxes(nothing: float = 1.0, branch: bool = True) -> Export:
 
 
 def branches(export: Export, boxes: str, nothing: float) -> dict:
-    """Return an If's branches: an empty constant, or the boxes, moved away and back."""
+    """Return the branches of an If: an empty constant, and the boxes moved away and back."""
 
     def graph(name, nodes, output):
         info = helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None)
