@@ -135,7 +135,7 @@ def google_server(bucket: str) -> Iterator[dict[str, str]]:
 @contextmanager
 def _reserved_port() -> Iterator[int]:
     """Reserve a port, so that no other program gets it while a server starts. The server must set
-    SO_REUSEADDR, as those of http.server do."""
+    SO_REUSEADDR, as the servers of http.server do."""
     with socket.socket() as reserved:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))
@@ -179,7 +179,7 @@ class Keys(NamedTuple):
 
 
 class Guard:
-    """Manages users of moto's server. After ``close``, it checks the rights of each request."""
+    """Manages users of moto's server. It checks the rights of each request after ``close``."""
 
     def __init__(self, port: int) -> None:
         import boto3

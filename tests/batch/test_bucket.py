@@ -1,4 +1,4 @@
-"""Jobs whose sources and results are in an object store. A store in memory stands in for Google's;
+"""Jobs whose sources and results are in an object store. A store in memory replaces Google's;
 test_storage.py uses a server."""
 
 from __future__ import annotations

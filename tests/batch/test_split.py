@@ -251,7 +251,7 @@ def test_damage_found_while_decoding_prevents_the_join(
 ) -> None:
     """Only decoding reveals damage inside a picture.
 
-    The clip uses CAVLC, in which the zeros are no valid code. CABAC may decode any bytes.
+    The clip uses CAVLC, where zeros are not a valid code. CABAC may decode any bytes.
     """
     path, config = clip(folder, "vlc.mp4"), make_config("jsonl", decoder=decoder)
     with av.open(str(path)) as container:

@@ -106,7 +106,7 @@ def test_device_follows_lines_and_cameras_of_the_run(run, tmp_path):
     wait_for(lambda: "x/door/snapshot" in latest_values(subscriber))
     publish(target, cameras=("other",), name="other")
     wait_for(lambda: devices(subscriber, "other"))
-    # The broker retains no values of the absent camera except those of its lines and zones.
+    # For the absent camera, the broker retains only the values of lines and zones.
     wait_for(
         lambda: all(
             "/zone/" in t for t, p in latest_values(subscriber).items() if p and "/door/" in t
