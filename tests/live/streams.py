@@ -1,4 +1,4 @@
-"""Make streams of cameras with PyAV, whose pictures hold their numbers. Make frames of cameras."""
+"""Make streams of cameras (with PyAV) whose pictures hold their numbers, and frames of cameras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test that options of cameras are refused for files, as users would expect alerts in vain."""
+"""Test that options of cameras are refused for files. Users would wait for alerts in vain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small graphs with the outputs of each family's exports, whose answers are known.
+"""Small graphs with the outputs of each family's exports. Their answers are known.
 
 The scores of classes 0, 1 and 2 are the picture's largest red, green and blue in 0..1. (YOLOX reads
 BGR in 0..255, so its classes are blue, green, red.) Boxes are constant.

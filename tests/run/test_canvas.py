@@ -1,4 +1,4 @@
-"""The network's canvas follows the shape of the source, in runs, with cameras and in batches."""
+"""The canvas (the network's input size) follows the shape of files, cameras and batch items."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs in YUV planes: no conversion to BGR, the same detections, better colours."""
+"""Runs that read YUV planes: no conversion to BGR, the same detections, better colours."""
 
 from __future__ import annotations
 
