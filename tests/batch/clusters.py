@@ -34,7 +34,7 @@ class Clock:
 
 @dataclass
 class FakeActor:
-    """An actor of the fake Ray ``ray``. An item's name decides how it ends."""
+    """An actor of the fake Ray. The name of an item decides how the item ends."""
 
     number: int
     options: dict[str, Any]
@@ -146,7 +146,7 @@ class Answer:
 
 
 class FakeRay:
-    """A fake ``ray``, ``ray.remote(Worker)`` and cluster. ``full``: other jobs use all cores."""
+    """Stands in for ``ray``, ``ray.remote(Worker)`` and a cluster. ``full``: no core is free."""
 
     def __init__(self, out: Path, clock: Clock, *nodes: Node) -> None:
         self.out, self.clock = str(out), clock

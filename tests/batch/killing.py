@@ -102,7 +102,7 @@ def _encode(path: Path, pictures: list[av.VideoFrame]) -> None:
         stream.width, stream.height = pictures[0].width, pictures[0].height
         stream.pix_fmt, stream.options = "yuv420p", {"preset": "ultrafast", "threads": "1"}
         for number, picture in enumerate(pictures):
-            picture.pts, picture.time_base = number, Fraction(1, 25)  # clips may share pictures
+            picture.pts, picture.time_base = number, Fraction(1, 25)  # clips share pictures
             container.mux(stream.encode(picture))
         container.mux(stream.encode(None))
 
@@ -138,7 +138,7 @@ def run_with_kills(
 
     Each kill waits for a number of finished items, and then for a random time in ``delay_s``.
     So it may hit the loading of a model, an item, or the time between items. ``count`` counts the
-    finished items in OUT, by default their markers. By default, a local worker is killed.
+    finished items in OUT (by default, their markers). By default, a local worker is killed.
     """
     count, kill_worker = count or count_done, kill_worker or _kill_a_worker
     delays, killed = random.Random(seed), Killed()

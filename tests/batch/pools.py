@@ -1,6 +1,5 @@
 """A pool without processes, for tests of the job, and a worker process without a model, for tests
-of the local pool.
-"""
+of the local pool."""
 
 from __future__ import annotations
 

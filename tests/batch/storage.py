@@ -40,9 +40,9 @@ UNSET = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3")
 class Wire:
     """A proxy that passes bytes between clients and a server, and counts the server's bytes.
 
-    ``cut_at``: cut a connection after this many bytes from the server. This happens ``cuts`` times;
-    ``ended`` counts them. ``dead``: close new connections at once. ``pause_s``: seconds to
-    wait before each 16 KB.
+    ``cut_at``: cut a connection once it has passed on this many bytes from the server. ``cuts``:
+    how many more connections to cut. ``ended``: how many were cut. ``dead``: close new connections
+    at once. ``pause_s``: seconds to wait before each 16 KB.
     """
 
     def __init__(self, port: int) -> None:
@@ -134,8 +134,8 @@ def google_server(bucket: str) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def _reserved_port() -> Iterator[int]:
-    """Reserve a port for a server that sets SO_REUSEADDR, like those of http.server, so that no
-    other program gets it while the server starts."""
+    """Reserve a port, so that no other program gets it while a server starts. The server must set
+    SO_REUSEADDR, as the servers of http.server do."""
     with socket.socket() as reserved:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))
@@ -179,7 +179,7 @@ class Keys(NamedTuple):
 
 
 class Guard:
-    """Manages users of moto's server, which checks the rights of each request after ``close``."""
+    """Manages users of moto's server. It checks the rights of each request after ``close``."""
 
     def __init__(self, port: int) -> None:
         import boto3

@@ -238,7 +238,7 @@ def folder_linked(harm: Harm) -> None:
 
 
 def scratch_linked(harm: Harm) -> None:
-    """Replace the scratch folders of an item and its parts by links, and let the job process it."""
+    """Replace the scratch folders of an item and of its parts by links. Remove its results."""
     digest = hashlib.sha256(harm.item.encode()).hexdigest()[:16]
     harm.link(harm.out / f"{SCRATCH}{digest}")
     key = harm.document(harm.marker)["key"]
@@ -352,7 +352,7 @@ def manifest_types(harm: Harm) -> None:
 
 
 def manifest_states(harm: Harm) -> None:
-    """Set all items done or not done, or give them other items' keys."""
+    """Mark all items as done or as not done, or give them the keys of other items."""
     harm.sql(
         harm.random.choice(
             (
@@ -439,7 +439,7 @@ def manifest_journal(harm: Harm) -> None:
 
 
 def _journal_of_victim(harm: Harm, path: Path, victim: bytes) -> None:
-    """Write a journal with the end that SQLite's ``writeSuperJournal`` writes."""
+    """Write a journal that ends with the record that SQLite's ``writeSuperJournal`` writes."""
     magic = bytes.fromhex("d9d505f920a163d7")
     size = harm.random.choice((512, 4096))
     head = magic + (0).to_bytes(4, "big") * 2 + (3).to_bytes(4, "big") + (size).to_bytes(4, "big")
@@ -464,7 +464,7 @@ def failures_changed(harm: Harm) -> None:
 
 
 def parts_made_up(harm: Harm) -> None:
-    """Forge parts of an item, as a killed job leaves them, with a damaged plan."""
+    """Forge the parts of an item that a killed job would leave, with a damaged plan."""
     key = str(harm.document(harm.marker)["key"])
     folder = harm.out / folder_name(harm.item, key)
     (folder / "part-0").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Results in a store, and jobs that list and resume from one. An in-memory store replaces Google's;
+"""Jobs whose sources and results are in an object store. A store in memory replaces Google's;
 test_storage.py uses a server."""
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ def test_objects_whose_keys_are_unsafe_file_names_are_refused(store, list_names)
     assert {one.exit_code for one in listing.refused} == {2}
 
 
-def test_folders_globs_and_single_objects_are_listed(store, list_names):
+def test_folders_and_globs_and_single_objects_are_listed(store, list_names):
     for key in ("cam1/a.mp4", "cam1/b.txt", "cam2/day/a.mp4", "x/cam3/a.mp4"):
         store.pipe_file(f"bucket/in/{key}", b"x")
     everything = ["cam1/a.mp4", "cam2/day/a.mp4", "x/cam3/a.mp4"]
@@ -256,7 +256,7 @@ def test_folders_globs_and_single_objects_are_listed(store, list_names):
         assert list_names(*(f"gs://bucket/{spec}" for spec in specs))[0] == names
 
 
-def test_list_may_contain_addresses(store, list_names, tmp_path):
+def test_list_of_sources_may_contain_addresses_of_a_store(store, list_names, tmp_path):
     for key in ("in/cam1/a.mp4", "in/cam2/day/b.mp4"):
         store.pipe_file(f"bucket/{key}", b"x")
     make_sources(tmp_path / "here", "c.mp4")

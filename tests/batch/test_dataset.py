@@ -99,7 +99,7 @@ def test_documented_queries_run(out, monkeypatch, number):
     assert connection(out, monkeypatch).execute(queries()[number]).fetchall()
 
 
-def test_gathering_an_item_again_replaces_its_rows(out, tmp_path):
+def test_writing_an_item_again_replaces_its_rows_in_the_dataset(out, tmp_path):
     import pyarrow.parquet
 
     again = write_rows(tmp_path / "rows.jsonl", [["person", 0.4]])

@@ -1,4 +1,4 @@
-"""Processing of one item, which leaves complete results or none, and resuming very many items."""
+"""Process one item, which leaves complete results or none. Resume a job of very many items."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_results_and_marker_get_their_final_names_together(tmp_path, model, task
     ]
     [(name, rows_exist, before)] = gathered
     assert (name, rows_exist) == (task.name, True)
-    assert not any(path.startswith("files") for path in before)  # rows are gathered before that
+    assert not any(path.startswith("files") for path in before)  # the dataset gets the rows first
 
 
 @pytest.mark.slow

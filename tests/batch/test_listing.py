@@ -65,7 +65,7 @@ def test_paths_in_a_list_are_relative_to_the_list(tmp_path):
 @pytest.mark.parametrize(
     ("files", "sources", "expected"),
     [
-        ("in/a.mp4 in/b.bin", "in/a.mp4 in/b.bin", "a.mp4 b.bin"),  # a named file: any suffix
+        ("in/a.mp4 in/b.bin", "in/a.mp4 in/b.bin", "a.mp4 b.bin"),  # a file may have any suffix
         ("i/a.mp4 i/b.mp4 j/a.mp4 j/c.mp4 k/a.mp4", "i j k", "a.mp4 b.mp4 2/a.mp4 c.mp4 3/a.mp4"),
         ("i/a.mp4 i/2/a.mp4 j/a.mp4", "i j", "2/a.mp4 a.mp4 3/a.mp4"),  # the name 2/ is taken
         ("i/a.mp4 j/a.mp4/b.mp4", "i j", "a.mp4 2/a.mp4/b.mp4"),  # a.mp4 is already a file
@@ -96,7 +96,7 @@ def test_job_outputs_are_not_listed_as_sources(tmp_path):
     assert [item.name for item in list_sources(["in/**"], "in/out").items] == ["a.mp4"]
 
 
-def test_link_loops_are_not_followed(tmp_path):
+def test_loops_of_links_are_not_followed(tmp_path):
     make_sources(tmp_path, "in/sub/a.mp4")
     (tmp_path / "in/sub/up").symlink_to(tmp_path / "in")
     (tmp_path / "in/loop.mp4").symlink_to("loop.mp4")

@@ -135,7 +135,7 @@ def test_workers_are_limited_to_the_number_of_items(pool, tmp_path):
 @pytest.mark.parametrize(
     ("limits", "message"), [({"item": 0.3}, "--item-timeout 0.3"), ({"stall": 0.3}, "no frame")]
 )
-def test_hanging_worker_is_killed_at_its_limit(pool, tmp_path, limits, message):
+def test_hanging_worker_is_killed_at_its_time_limit(pool, tmp_path, limits, message):
     made = pool(**limits)
     submit(made, task(tmp_path, "hang"))
     process = made._places[0].child.process.pid

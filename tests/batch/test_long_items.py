@@ -1,5 +1,5 @@
 """Which items are split into parts, and how a job handles parts that are lost, fail or are resumed.
-The pool has no processes; test_steps.py tests the work of its workers."""
+The pool here has no processes; test_steps.py tests what real workers do."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ def items(*sizes: int) -> list[Item]:
         ([100] * 8, 2, {}),  # each item already is a quarter of a worker's share
         ([100] * 7, 2, {str(number): 2 for number in range(7)}),
         ([1000, *[10] * 100], 2, {"0": 4}),
-        ([1000, *[10] * 900], 2, {}),  # the long item starts first and ends first
+        ([1000, *[10] * 900], 2, {}),  # the long item ends before the last short ones
         ([7, 7], 4, {}),  # the items are too small to divide
         ([], 2, {}),
     ],
     ids=str,
 )
-def test_long_items_are_divided_if_others_would_wait_for_them(sizes, workers, expected):
+def test_long_items_are_divided_if_other_workers_would_wait_for_them(sizes, workers, expected):
     assert choose(items(*sizes), Split(), workers) == expected
     assert choose(items(*sizes), Split(off=True), workers) == {}
 
 
-def test_split_with_seconds_divides_every_item():
+def test_option_split_with_seconds_divides_every_item():
     every = parse_split("30")
     assert every == Split(least_s=30.0, every=True)
     assert set(choose(items(1, 100), every, 2)) == {"0", "1"}

@@ -124,7 +124,7 @@ def test_rows_of_joined_parts_equal_one_run(
     [
         ({}, 1),
         ({"stride": 3}, 1),
-        ({"stride": 4}, 3),  # a batch is as long as a GOP
+        ({"stride": 4}, 3),  # a batch covers 12 frames, as many as a GOP
         ({"start": "0.5", "duration": "1.31"}, 2),  # no frame has either of these times
         ({"start": "0.29", "stride": 5}, 2),
         ({"frames": 37}, 4),
@@ -251,7 +251,7 @@ def test_damage_found_while_decoding_prevents_the_join(
 ) -> None:
     """Only decoding reveals damage inside a picture.
 
-    Zeros are not a valid CAVLC code, while CABAC may decode any bytes.
+    The clip uses CAVLC, where zeros are not a valid code. CABAC may decode any bytes.
     """
     path, config = clip(folder, "vlc.mp4"), make_config("jsonl", decoder=decoder)
     with av.open(str(path)) as container:
@@ -292,7 +292,7 @@ def test_av1_parts_are_joined(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_file_that_changes_its_size_is_not_split(tmp_path: Path) -> None:
+def test_video_whose_picture_size_changes_is_not_split(tmp_path: Path) -> None:
     for size in ("64x48", "96x64"):
         pictures = f"testsrc2=size={size}:rate=25:duration=2"
         ffmpeg(
@@ -401,8 +401,8 @@ def test_join_refuses_changed_results_and_truncated_rows(
 def test_part_with_unusable_key_frames_is_decoded_from_the_beginning(
     decoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The test lets frames of a periodic refresh count as key frames. A decoder that starts at one
-    shows nothing at first, so the part is decoded from the file's beginning."""
+    """The test lets frames of a periodic refresh count as key frames. A decoder that starts at such
+    a frame shows nothing at first, so the part is decoded from the file's beginning."""
     monkeypatch.setattr(_keys.KeyReader, "_judge_h264", lambda *_: _keys.Promise.CLEAN)
     path = write_clip(tmp_path / "in.mp4", **{"bf": "0", "x264-params": REFRESH})
     check_equal(path, make_config("jsonl", decoder=decoder), tmp_path)
@@ -442,7 +442,7 @@ def test_survey_numbers_displayed_frames_and_finds_key_frames(folder: Path) -> N
     assert survey.find_landing(survey.shown[12]) is None
     landing = survey.find_landing(survey.shown[30])
     assert landing is not None
-    assert landing.number(landing.key_pts) == 12  # one GOP earlier
+    assert landing.number(landing.key_pts) == 12  # one GOP before that of frame 30
     assert landing.safe_pts < survey.shown[24]
     assert landing.number(landing.wanted_pts) == 30
     assert landing.number(landing.wanted_pts + 1) is None

@@ -37,7 +37,7 @@ def pictures(network: Network, seed: int) -> np.ndarray:
 def quantised(
     network: Network, folder: Path, keep: tuple[str, ...] = (), activations: str = "QUInt8"
 ) -> Network:
-    """Quantise a network. ``keep``: convolutions that stay float, and so do their activations."""
+    """Quantise a network. ``keep``: convolutions that stay float, like their activations."""
     import onnx
     from onnxruntime.quantization import (
         CalibrationDataReader,
@@ -70,8 +70,8 @@ def quantised(
 
 
 def run_as_written(model, inputs: np.ndarray) -> np.ndarray:
-    """Compute the first output in ONNX Runtime, each node separately. No nodes are fused to run in
-    an int8 kernel, whose sums of 16 bits may saturate on a CPU without VNNI."""
+    """Compute the first output in ONNX Runtime, each node separately. Fused nodes would run in an
+    int8 kernel, whose sums of 16 bits may saturate on a CPU without VNNI."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -39,7 +39,7 @@ def test_engine_class_can_be_read_without_its_library(name):
 
 
 @pytest.mark.parametrize("name", ["openvino", "ort"])
-def test_unloadable_graph_raises_one_line(tmp_path, capfd, name):
+def test_unloadable_graph_raises_an_error_of_one_line(tmp_path, capfd, name):
     need_engine(name)
     network, damaged = plus_one(), plus_one()
     with engines.open(name, network) as engine:
@@ -84,7 +84,7 @@ print(*{"torch", "onnx", "onnxruntime", "cv2", "yaml"} & {*sys.modules})
 
 
 @pytest.mark.slow
-def test_choosing_an_engine_imports_little_of_the_others():
+def test_choosing_an_engine_imports_little_of_other_engines():
     """``auto`` loads its choice, the declarations of engines that it ranks higher, and the check
     for an NVIDIA driver. Listing engines imports no engine."""
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Built graphs and executed layers are reused until something that they depend on changes."""
+"""Built graphs and lists of executed layers are reused until what they depend on changes."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_quantised_convolutions_keep_their_names(engine, tmp_path):
 
 
 @pytest.mark.parametrize("engine", TIMED)
-def test_layers_of_a_batch_have_the_names_of_its_convolutions(engine):
+def test_layers_at_batch_size_3_have_the_names_of_their_convolutions(engine):
     timed = times_of(engine, plus_one(batch=3))
     assert {"0.conv", "1.conv"} <= set(covered(timed.layers))
 
@@ -82,7 +82,7 @@ def test_compiled_torch_has_no_layer_times():
         OpenTorch.layer_profiler(plus_one(), EngineOptions(own={"compile": "1"}))
 
 
-def test_torch_layer_times_add_up_to_the_pass():
+def test_torch_layer_times_add_up_to_the_forward_pass():
     """A slow layer's time is only in its own row, and nearly no time is outside the layers."""
     need_engine("torch")
     from detector.core.engines.torch.engine import OpenTorch

@@ -161,7 +161,7 @@ def test_temporary_file_for_marking_precise_layers_is_removed(tmp_path, monkeypa
         np.testing.assert_array_equal(outputs[0], picture.transpose(0, 3, 1, 2) + 1)
 
 
-def test_missing_temporary_folder_raises_one_line(tmp_path, monkeypatch):
+def test_missing_temporary_folder_raises_an_error_of_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     with pytest.raises(OutputError, match=r"missing.*set TMPDIR") as caught:
         engines.open("openvino", plus_one(), EngineOptions(precision="bf16"))
@@ -250,7 +250,7 @@ def test_float_layers_of_an_int8_graph_are_bf16_if_the_loss_is_known(
     assert compiling.hint_of(network, EngineOptions(precision=precision, own=own)) == hint
 
 
-def test_note_states_the_known_agreement():
+def test_note_on_bf16_states_the_known_agreement_with_fp32():
     network = SimpleNamespace(details={"int8": {"float_in_bf16": 0.98164}})
     note = compiling._float_note(network, "bf16", "this CPU")
     assert "agreement then: 0.981" in note

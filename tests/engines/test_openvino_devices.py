@@ -1,5 +1,5 @@
 """Intel's devices, tested on a CPU: OpenVINO's virtual devices, and a fake GPU. The fake GPU is
-the CPU's plugin under another name. OpenVINO accepts only names that contain "CPU".
+the CPU's plugin under the name "GPUCPU", as OpenVINO accepts only names that contain "CPU".
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ GREEN = [("green", 0.8, box) for box in BOTH]
 def write(
     folder: Path, export: exports.Export, *, half: bool = False, text: str = METADATA
 ) -> Path:
-    """Write ``NAME_openvino_model/`` with NAME.xml, NAME.bin and, with a text, metadata.yaml."""
+    """Write a folder with .xml, .bin and, unless ``text`` is empty, metadata.yaml with ``text``."""
     inside = folder / "yolov8n_openvino_model"
     inside.mkdir()
     convert(export, inside / "yolov8n.xml", half=half)
@@ -187,7 +187,7 @@ INSIDE = {
 @pytest.mark.parametrize("case", INSIDE)
 @pytest.mark.parametrize("folds", [False, True])
 def test_preprocessing_in_the_file_is_not_repeated(tmp_path, case, folds):
-    """``folds``: OpenVINO moves the preprocessing into the weights of the first convolution."""
+    """``folds``: whether OpenVINO moves the preprocessing into the first convolution's weights."""
     export = exports.anchor_free(pixels="convolved" if folds else "")
     path = convert(export, tmp_path / "yolov8n.xml", INSIDE[case])
     (tmp_path / "yolov8n.names").write_text("red\ngreen\nblue\n")
@@ -198,7 +198,7 @@ def test_preprocessing_in_the_file_is_not_repeated(tmp_path, case, folds):
     assert found_in(path, describe=str(description)) == GREEN
 
 
-def test_weights_for_0_to_255_are_refused_unless_described(tmp_path):
+def test_weights_for_pixels_of_0_to_255_are_refused_unless_described(tmp_path):
     """Old versions of Model Optimizer folded the scale into the weights without saying so."""
     export = exports.anchor_free(pixels="convolved", scale=1 / 255)
     path = convert(export, tmp_path / "yolov8n.xml")
@@ -315,7 +315,7 @@ def write_ssd(path: Path) -> None:
     openvino.save_model(model, path, compress_to_fp16=False)
 
 
-def test_xml_path_opens_and_dynamic_sizes_come_from_metadata(tmp_path):
+def test_ir_opens_by_its_xml_path_and_gets_dynamic_sizes_from_metadata(tmp_path):
     folder = write(tmp_path, exports.anchor_free(batch="batch", side="side"))
     assert found_in(folder / "yolov8n.xml") == GREEN
     network = open_network(str(folder / "yolov8n.xml"), batch=3)
@@ -353,7 +353,7 @@ def test_rows_identified_by_metadata_are_not_probed(tmp_path, monkeypatch):
     assert open_network(str(folder)).names == ("red", "green", "blue")
 
 
-def test_misread_ir_error_says_how_to_describe_it(tmp_path):
+def test_error_for_a_misread_ir_says_how_to_describe_it(tmp_path):
     """The probe before the run cannot notice that the user's names are wrong. Only the run can."""
     export = rows_of_six("bsc")
     folder = write(tmp_path, export, text="")
@@ -413,7 +413,7 @@ def test_damaged_folder_is_refused_in_one_line(tmp_path, damage, message):
     assert message in refusal(str(folder))
 
 
-def test_other_size_or_batch_than_the_fixed_one_is_refused(tmp_path):
+def test_size_or_batch_that_differs_from_the_fixed_one_is_refused(tmp_path):
     folder = write(tmp_path, exports.anchor_free())
     with pytest.raises(ModelError, match="fixed at 64x64"):
         open_network(str(folder), size=(96, 96))

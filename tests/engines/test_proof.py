@@ -260,7 +260,7 @@ def test_changed_separate_weights_are_detected_and_written_again(tmp_path, folde
     assert weights.read_bytes() == whole
 
 
-# ---- plans, built once per key (for calibrations: tests/run/quantize/test_calibration.py)
+# ---- plans (tests/run/quantize/test_calibration.py does the same with calibrations)
 
 
 KEY = {"engine": "x", "level": 3}
@@ -491,7 +491,7 @@ def test_files_of_root_need_no_proof(folder, tmp_path, monkeypatch):
     assert UNPROVED in str(proof.why_not(path, manifest))
     monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
     assert proof.why_not(path, manifest) is None
-    tamper_both(path)  # root's files need the digest in their name, too
+    tamper_both(path)  # root's files, too, must match the digest in their name
     assert "to another file" in str(proof.why_not(path, store.read_manifest(path)))
     os.chown(folder, NOBODY, NOBODY)
     assert UNPROVED in str(proof.why_not(path, manifest))

@@ -75,7 +75,7 @@ def test_same_graph_of_another_family_rewrites_the_manifest(tmp_path):
     assert store.read_manifest(other.path)["family"] == "another"
 
 
-def test_another_batch_size_or_weight_gives_another_file(tmp_path):
+def test_another_batch_size_or_other_weights_give_another_file(tmp_path):
     other_weight = plus_one()
     other_weight.graph.graph.initializer[1].raw_data = b"\0" * 12
     paths = {
@@ -85,14 +85,14 @@ def test_another_batch_size_or_weight_gives_another_file(tmp_path):
     assert len(paths) == 4
 
 
-def test_name_with_odd_characters_stays_in_the_folder(tmp_path):
+def test_file_whose_name_has_odd_characters_stays_in_the_folder(tmp_path):
     network = plus_one()
     network.name = "../../etc/a b\n"
     assert Path(export(network, tmp_path).path).parent == tmp_path
 
 
 @pytest.mark.parametrize("place", ["file", "file/below"])
-def test_unwritable_folder_error_names_the_option(tmp_path, place):
+def test_error_for_an_unwritable_folder_names_the_option(tmp_path, place):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match=r"written.*--engines-dir") as caught:
         export(plus_one(), tmp_path / place)
@@ -124,7 +124,7 @@ def test_valid_file_in_an_unwritable_folder_is_used(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("build", [lambda folder: export(plus_one(), folder), build_here])
-def test_file_built_by_another_run_meanwhile_is_used(tmp_path, monkeypatch, build):
+def test_file_that_another_run_built_meanwhile_is_used(tmp_path, monkeypatch, build):
     locked, others = building._locked, []
 
     @contextmanager

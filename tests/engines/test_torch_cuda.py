@@ -344,8 +344,8 @@ def test_memory_trial_and_run_use_the_same_kind_of_tensor(fakes):
 
 
 class FakeMemory:
-    """Memory in bytes, as torch's allocator reports it. A run needs ``need`` bytes at its peak and
-    keeps ``kept``. The rest is then free for every other stream."""
+    """Memory in bytes, as torch's allocator reports it. A picture needs ``need`` bytes at the peak
+    of its run, and ``kept`` bytes after it. Other streams can then use the difference."""
 
     def __init__(self, total: int, need: int, kept: int) -> None:
         self.total, self.need, self.kept = total, need, kept

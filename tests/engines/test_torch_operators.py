@@ -167,7 +167,7 @@ def test_slice_that_torch_does_not_support_is_refused():
             OPERATORS["Slice"](OnnxNode(proto, given))
 
 
-def test_unsupported_node_is_refused_by_name():
+def test_refusal_of_an_unsupported_node_names_the_node():
     from detector.core.engines.torch.graph import graph_module
 
     pooled, reduced = Sketch(), Sketch()
@@ -179,7 +179,7 @@ def test_unsupported_node_is_refused_by_name():
 
 
 @pytest.mark.parametrize("axis", [-1, 2])
-def test_layer_normalization(axis):
+def test_layer_normalization_equals_the_formula(axis):
     """Compare with the formula, since ONNX Runtime 1.20 has an error of 7e-4 here."""
     import torch
 
@@ -198,7 +198,7 @@ def test_layer_normalization(axis):
 
 @pytest.mark.parametrize("corners", [0, 1])
 @pytest.mark.parametrize("mode", ["linear", "nearest"])
-def test_grid_sample(mode, corners):
+def test_grid_sample_equals_onnxruntime(mode, corners):
     import onnxruntime as ort
     import torch
 

@@ -46,8 +46,8 @@ FILES_THAT_USE_OBJECTS = {"engine.py", "build.py", "layers.py", "running.py", "p
 
 def names_used(module: str = "trt") -> dict[str, set[str]]:
     """Map each class ("" for the module) to the names of its attributes that the sources use, such
-    as trt.X.Y, config.z or self._context.w. ``module``: the variable that holds the module: trt,
-    or rtx in code that is only for TensorRT for RTX."""
+    as trt.X.Y, config.z or self._context.w. ``module``: the variable that holds the module. It is
+    rtx in code that is only for TensorRT for RTX."""
     found: dict[str, set[str]] = {}
     for file in SOURCES:
         for node in ast.walk(ast.parse(file.read_text())):
@@ -71,7 +71,7 @@ def dotted(node: ast.expr) -> list[str]:
     return [node.id] if isinstance(node, ast.Name) else ["?"]
 
 
-def test_function_names_used_finds_names_of_every_kind():
+def test_search_for_used_names_finds_names_of_every_kind():
     used = names_used()
     assert {"Builder", "OnnxParser", "Runtime", "ILogger", "IProgressMonitor", "Dims"} <= used[""]
     assert used["NetworkDefinitionCreationFlag"] == {"STRONGLY_TYPED"}
@@ -100,7 +100,7 @@ def overloads(doc: str | None) -> set[tuple[str, ...]]:
     return {tuple(re.findall(r"(?:^|, )(\w+): ", text)) for text in signatures}
 
 
-def test_tensorrt_for_rtx_has_every_name() -> None:
+def test_tensorrt_for_rtx_has_every_name_that_the_engine_uses() -> None:
     own = names_used("rtx")
     assert "INVALID" in own["EngineValidity"]
     for used in (names_used(), own):
@@ -170,7 +170,7 @@ print(json.dumps({"version": trt.__version__, "missing": missing, "docs": docs,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("major", MAJORS)
-def test_real_bindings_have_every_name(tmp_path, major):
+def test_real_bindings_have_every_name_that_the_engine_uses(tmp_path, major):
     environment = unpack_bindings(major, tmp_path)
     used = {owner: sorted(names) for owner, names in names_used().items()}
     done = subprocess.run(
@@ -244,7 +244,7 @@ def test_fake_functions_have_the_arguments_of_cuda_python(tmp_path):
     assert real["handle"] == 1234
 
 
-def test_torch_has_the_names_that_its_memory_package_uses():
+def test_torch_has_the_names_that_our_memory_package_for_it_uses():
     """The CPU build of torch also has these names, although they work only on a GPU."""
     torch = pytest.importorskip("torch", reason="machine: torch is not installed")
     assert "blocking" in inspect.signature(torch.cuda.Event.__new__).parameters

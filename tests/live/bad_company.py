@@ -71,10 +71,10 @@ def check_broker(folder: Path, kind: str, seconds: float) -> PeerOutcome:
 
 def check_readers(folder: Path, readers: int, minutes: float) -> tuple[PeerOutcome, list[Sample]]:
     """Run with ``readers`` slow readers of each kind. Also return samples, one per second."""
-    outcome = PeerOutcome(f"{readers} visitors of each way")
+    outcome = PeerOutcome(f"{readers} clients of each kind")
     with watched_run(folder, "--serve", "127.0.0.1:0") as program:
         with slow_readers(page_port(program), readers) as crowd:
-            program.watch(min(30.0, 20 * minutes))  # all are connected, and some were cut off
+            program.watch(min(30.0, 20 * minutes))  # meanwhile all connect, and some are cut off
             place = len(program.samples)
             outcome.fps = best_rate(program, 60 * minutes)
             samples = program.samples[place:]

@@ -38,9 +38,9 @@ LOGIN = "admin:sw0rdf1sh"
 @dataclass(slots=True)
 class Recoveries:
     """``seen``: how often an event reported the outage while it lasted. ``back_s``: seconds from
-    the server's return (for a stall: just before it resumed) to the arrival of the next picture
-    that got a row; None if no picture came in time. ``quiet_ms``, ``disturbed_ms``: 99th percentile
-    of the ages of each other camera, before and during the faults of the first one."""
+    the server's restart or the end of its stall to the arrival of the next picture that got a row;
+    None if no picture came in time. ``quiet_ms`` and ``disturbed_ms``: 99th percentile of the ages
+    of each camera without faults, before and during the faults of the first camera."""
 
     seen: Counter[str] = field(default_factory=Counter)
     back_s: dict[str, list[float | None]] = field(
@@ -123,7 +123,7 @@ def _was_down(run: Program, name: str, began_s: float, back_s: float) -> bool:
 
 def _rows(folder: Path, name: str, since: dict[Path, int]) -> Iterator[tuple[float, float]]:
     """Yield (arrival as Unix seconds, age in ms) of each new row. ``since``: path -> bytes already
-    read, which this updates."""
+    read; this function updates it."""
     for path in sorted((folder / "live" / name).glob("detections-*.jsonl")):
         with path.open("rb") as file:
             file.seek(since.get(path, 0))
@@ -154,8 +154,8 @@ def _p99(folder: Path, name: str, start: float, end: float) -> float:
 
 @dataclass(slots=True)
 class Ages:
-    """``busy_ms``: time between taking a picture and its result. ``differences_ms``: age by the
-    clock in the picture minus age by arrival."""
+    """``busy_ms``: times from when a picture was taken to its result. ``differences_ms``: age by
+    the clock in the picture minus age by arrival."""
 
     fps: float
     frames: int

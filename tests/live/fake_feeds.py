@@ -48,7 +48,7 @@ class FullCores(CpuLoad):
 
 
 class FakeFeed(Feed):
-    """``arrives`` adds a picture whose pixels hold its number; ``latest`` keeps only the last."""
+    """``arrives`` adds a picture whose pixels hold its number. ``latest``: keep only the newest."""
 
     def __init__(self, camera: Camera, wake: Callable[[], None], clock, latest: bool = False):
         self.camera, self.wake, self.clock, self.latest = camera, wake, clock, latest

@@ -25,8 +25,8 @@ NAMES = ("cam0", "cam1")
 MODES = ("copy", "annotated")
 MINUTES = "0.05"  # length of a recording: 3 s
 KEEP_GB = 0.004
-# Seconds of video allowed above the limit: half a minute since the last check, one file, and the
-# burst when a stopped run resumes.
+# Seconds of video that may be kept above the limit: half a minute between two checks, one file, and
+# the burst after a stopped run resumes.
 MORE_S = 60.0
 CLIP_S = 10.0
 EARLIEST_S, LATEST_S = 0.3, 12.0  # a process is killed at an age between these

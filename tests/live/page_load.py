@@ -79,8 +79,8 @@ def check_page(
     engine: str,
     report: Callable[[Pair], None],
 ) -> Outcome:
-    """Run four cameras that together need half of what this machine detects. Phases with and
-    without the load alternate, and every second pair begins with the load."""
+    """Run four cameras that together need half of this machine's capacity. Phases with and without
+    the load alternate, and every second pair begins with the load."""
     idle = measure_ages(10.0, 8.0, engine, "latest", 5.0)
     most = 1e3 / (sum(idle.busy_ms) / len(idle.busy_ms))
     rate = round(min(FPS, most / 2 / CAMERAS), 2)
@@ -146,7 +146,7 @@ def count_rows(program: Program, names: list[str]) -> int:
 
 @contextmanager
 def frozen_browser(port: int) -> Iterator[None]:
-    """Show the page in Chromium for some seconds, then stop its processes for the block."""
+    """Show the page in Chromium for some seconds. Then freeze Chromium while the block runs."""
     if chromium() is None:
         yield
         return

@@ -2,9 +2,9 @@
 
     servers' namespace ── wire (TUN) ── relay, a process ── wire (TUN) ── the program's namespace
 
-The relay passes on every IP packet with a delay. The kernel drops and counts packets at both ends,
-by nftables' ``numgen random`` or iptables' ``statistic``. The machine's own network is not changed.
-It needs root.
+The relay passes on every IP packet with a delay. The kernel drops and counts packets at both ends;
+rules of nftables (``numgen random``) or iptables (``statistic``) tell it to. The machine's own
+network is not changed. All this needs root.
 
     python -m tests.live.poor_network relay NAMESPACE NAMESPACE DELAY_MS JITTER_MS ORDERED
     python -m tests.live.poor_network mjpeg ADDRESS
@@ -313,7 +313,7 @@ def judge(outcome: Outcome, program: Program) -> list[str]:
             wrong.append(f"{camera.name}: no picture")
         if camera.corrupt and not outcome.weather.loss and outcome.weather.ordered:
             wrong.append(f"{camera.name}: {camera.corrupt} corrupt pictures without packet loss")
-    # Of more than 50 lost packets, some belonged to this camera, and each damages a picture.
+    # If more than 50 packets were lost, some belonged to this camera and damaged its pictures.
     udp = by_name["udp"]
     if outcome.weather.loss and lost > 50 and not udp.corrupt + udp.no_key:
         wrong.append(f"udp: {lost} packets were lost, and no picture counts as corrupt")

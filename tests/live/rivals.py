@@ -1,6 +1,6 @@
 """Measure other programs that read many streams, with this project's detector as their callback.
 
-Each has its own environment and is used as its documentation says:
+Each program has its own environment and is used as its documentation says:
 ``ultralytics.data.loaders.LoadStreams`` yields one picture of every stream at a time, and
 ``inference.InferencePipeline.init_with_custom_logic`` calls a function with new pictures.
 
@@ -28,7 +28,7 @@ from measuring.environments import MissingError, environment
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"ultralytics": "ultralytics", "inference": "inference"}
 TITLES = {"ultralytics": "ultralytics LoadStreams", "inference": "inference InferencePipeline"}
-# What the detector needs besides numpy and cv2, which the other programs need, too.
+# What the detector needs besides numpy and cv2, which come with the other programs.
 OURS = ("click", "pyyaml", "nvtx", "onnxruntime", "onnx", "rich", "msgspec", "av")
 START_S = 120.0  # time limit for the first picture of all streams
 WARM_S = 3.0
@@ -36,8 +36,8 @@ WARM_S = 3.0
 
 @dataclass(slots=True)
 class Result:
-    """``fps``: pictures per second of a stream that the detector gets, as a mean over streams.
-    ``age_ms``: p50 and p99 of the times since the program grabbed a picture, as it reports them."""
+    """``fps``: pictures per second that the detector gets from one stream (mean over the streams).
+    ``age_ms``: p50 and p99 of the age of a picture, from when the program says it grabbed it."""
 
     fps: float
     slowest_fps: float
@@ -172,7 +172,7 @@ def main(name: str, seconds: float, engine: str, urls: list[str]) -> None:
     run = {"ultralytics": run_ultralytics, "inference": run_inference}[name]
     version = run(detector, urls, counts)
     print(json.dumps(counts.result(version)), flush=True)
-    os._exit(0)  # their reading threads never end
+    os._exit(0)  # the program's reading threads never end
 
 
 if __name__ == "__main__":

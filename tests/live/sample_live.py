@@ -1,4 +1,4 @@
-"""A sample camera that sends pictures while it has a viewer. Damage does not end its run."""
+"""A sample camera for the conformance tests. It sends pictures while it has a viewer."""
 
 from __future__ import annotations
 

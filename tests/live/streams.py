@@ -1,4 +1,4 @@
-"""Streams of cameras, made with PyAV, whose pictures hold their numbers; and frames of cameras."""
+"""Make streams of cameras (with PyAV) whose pictures hold their numbers, and frames of cameras."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def make_stream(
 def make_stream_of_sizes(
     folder: Path, codec: str, sizes: Sequence[tuple[int, int]], count: int, **more: Any
 ) -> Path:
-    """Make a byte stream of ``count`` pictures of each size, as of a camera that changes size."""
+    """Make a byte stream like that of a camera that changes size: ``count`` pictures of each."""
     suffix = ".h264" if codec == "libx264" else ".mjpeg"
     path = folder / f"sizes{suffix}"
     with path.open("wb") as file:

@@ -1,4 +1,4 @@
-"""Test that options of cameras are refused for files, as users would expect alerts in vain."""
+"""Test that options of cameras are refused for files. Users would wait for alerts in vain."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_options_that_are_turned_off_or_also_apply_to_files_are_accepted():
     refuse_camera_options([__file__], config(**off), off)
 
 
-def test_command_refuses_before_it_loads_anything(tmp_path: Path):
+def test_option_of_cameras_is_refused_before_anything_is_loaded(tmp_path: Path):
     (tmp_path / "in.mp4").write_bytes(b"never read")
     process = detect_video("in.mp4", "--webhook", "https://host/Pa55word", cwd=tmp_path)
     assert_one_line_error(process, 2, "--webhook is for cameras; add --loop")

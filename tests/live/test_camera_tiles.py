@@ -45,14 +45,14 @@ def test_tiles_of_a_camera_override_those_of_the_run():
     run.check(camera("e", tiles="3x3"))
 
 
-def test_equal_tiles_need_no_mixed_requests():
+def test_equal_tiles_of_all_cameras_need_no_mixed_requests():
     run = open_tiles(camera("a"), tiles="2x2")
     assert not run.differ
     with pytest.raises(UsageError, match="start"):
         run.check(camera("b", tiles="none"))
 
 
-# Requests with several inputs per picture.
+# Mixed requests: a picture has one input or, with tiles, several.
 
 
 class DoublingRequest:

@@ -57,7 +57,7 @@ def test_wait_returns_within_a_second_so_that_the_loop_can_stop():
 
 
 class TestWindow:
-    """How long a batch waits: two cameras with 25 FPS, and one picture of ``a`` has arrived."""
+    """How long a batch waits for camera ``b`` (25 FPS) once a picture of ``a`` has arrived."""
 
     @staticmethod
     def bench(busy: float) -> Bench:

@@ -50,7 +50,7 @@ class TestAges:
         parts = split_age(make_arrival(decoded=0), 50 * MS)  # decoding time unknown
         assert (parts["decoding"], sum(parts.values())) == (0, 50 * MS)
 
-    def test_result_and_its_parts_and_outputs_have_percentiles(self):
+    def test_ages_of_the_result_its_parts_and_outputs_have_percentiles(self):
         ages = FrameAges(0)
         for age in range(1, 301):
             arrival = make_arrival(result=age, inferred=age, began=0, decoded=0, taken=0)
@@ -152,7 +152,7 @@ class TestCapacity:
         assert capacity(shed) == pytest.approx(capacity(whole))
 
     @pytest.mark.parametrize("more", [{"cameras": 0}, {"processed": 0.0}])
-    def test_capacity_without_load_is_unknown(self, more):
+    def test_capacity_is_unknown_without_cameras_or_pictures(self, more):
         assert capacity(self.load(**more)) is None
         assert "capacity is unknown" in sentence(self.load(**more))
 

@@ -71,7 +71,7 @@ def test_hub_copies_the_pooled_picture():
 
 
 def test_picture_without_a_preceding_request_is_not_kept():
-    """Such a picture may not be drawn on yet, and so show what --blur should hide."""
+    """Nothing is drawn on such a picture, so it could show what --blur should hide."""
     hub = Hub()
     hub.request_picture("door")
     hub.show(frame("door", picture(0)), NOTHING)
@@ -200,5 +200,5 @@ def test_new_subscriber_gets_the_latest_events():
         (1920, 7680, 1920),
     ],
 )
-def test_width_is_rounded_up_to_the_sizes(requested, width, expected):
+def test_requested_width_is_rounded_up_to_a_fixed_width(requested, width, expected):
     assert fit_width(requested, width) == expected

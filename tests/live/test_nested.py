@@ -186,7 +186,7 @@ def test_finished_playlist_is_read_as_a_file(
 def test_playlist_without_any_segment_raises_after_the_limit(
     web: WebServer, login: str | None
 ) -> None:
-    """The run opens it twice: to probe the source, and to read its pictures."""
+    """The run opens the playlist twice: to probe the source, and to read its pictures."""
     lines = [line for at in range(1000) for line in ("#EXTINF:1,", f"{at}.ts")]
     web.put("/film.m3u8", hls(*lines), login=login)
     with pytest.raises(SourceError, match=f"{MOST_MISSING} segments in a row.*404"):
@@ -302,7 +302,7 @@ def test_unclosed_container_does_not_abort_the_process(
         ("http://evil.lan#@cam.lan:8080/x.ts", False),
         ("http://evil.lan?@cam.lan:8080/x.ts", False),
         ("http://evil.lan\\@cam.lan:8080/x.ts", False),
-        ("http://cam.lan:80\t80/x.ts", False),  # Python: 8080, FFmpeg: 80
+        ("http://cam.lan:80\t80/x.ts", False),  # port 8080 in Python, 80 in FFmpeg
         ("http://cam.lan:8080x/x.ts", False),
         ("http://cam.lan:8080.evil.lan/x.ts", False),
         ("http://cam\u212a.lan:8080/x.ts", False),

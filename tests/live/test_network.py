@@ -264,7 +264,7 @@ def check_silence(web: HttpServer, feed: NetworkFeed) -> None:
 
 
 @pytest.mark.usefixtures("short_limits")
-def test_mjpeg_changes_size_freezes_and_falls_silent(web: HttpServer) -> None:
+def test_mjpeg_feed_survives_a_new_size_a_frozen_picture_and_silence(web: HttpServer) -> None:
     web.login = "me:S3cret99"
     with started_feed(web.url("/mjpeg", "me:S3cret99")) as feed:
         late_us: list[float] = []
@@ -332,7 +332,7 @@ def test_missing_accelerator_falls_back_to_the_cpu(web: HttpServer) -> None:
             assert len(take(feed, 3)) == 3
 
 
-def test_feed_that_sheds_survives_a_stall_and_a_restart(clip: Path) -> None:
+def test_feed_that_sheds_load_survives_a_stall_and_a_restart(clip: Path) -> None:
     """The test takes no picture until the second connection is up."""
     with (
         servers.rtsp({"c": clip}) as server,
@@ -362,7 +362,7 @@ def test_feed_that_sheds_survives_a_stall_and_a_restart(clip: Path) -> None:
 
 
 @pytest.mark.usefixtures("short_limits")
-def test_mjpeg_feed_that_sheds_freezes_and_falls_silent(web: HttpServer) -> None:
+def test_mjpeg_feed_that_sheds_load_survives_a_frozen_picture_and_silence(web: HttpServer) -> None:
     terms = {"cpu_load": FullCores()}
     with started_feed(web.url("/mjpeg"), every=False, terms=terms) as feed:
         wait_for(lambda: feed.facts().dropped.get(UNDECODED, 0) > 20)
@@ -374,7 +374,7 @@ def test_mjpeg_feed_that_sheds_freezes_and_falls_silent(web: HttpServer) -> None
     assert is_balanced(feed)
 
 
-def test_live_latest_gives_the_newest_picture(web: HttpServer) -> None:
+def test_feed_gives_the_newest_picture_with_the_policy_latest(web: HttpServer) -> None:
     web.fps = 100
     with started_feed(web.url("/mjpeg"), every=False) as feed:
         wait_for(lambda: feed.facts().received >= 30)

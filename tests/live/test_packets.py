@@ -91,7 +91,7 @@ def test_backlog_drops_whole_groups(eager: bool, gop: int, left: list[int], drop
     if not eager or gop > 1:
         assert drained == left
     else:
-        assert len(drained) <= 14  # half a second
+        assert len(drained) <= 14  # at most half a second is left
 
 
 def test_backlog_of_one_group_is_dropped_up_to_the_next_key_frame(drops: Drops) -> None:
@@ -183,7 +183,7 @@ def numbers(slot: Slot, now_ms: int = 0) -> list[int]:
     return taken
 
 
-def test_slot_of_live_latest_keeps_the_newest(drops: Drops) -> None:
+def test_slot_keeps_only_the_newest_picture_with_the_policy_latest(drops: Drops) -> None:
     slot = Slot(True, 5, drops.drop)
     for number in range(5):
         assert slot.has_room()
@@ -193,7 +193,7 @@ def test_slot_of_live_latest_keeps_the_newest(drops: Drops) -> None:
     assert drops == {NEWER: 4}
 
 
-def test_slot_of_live_every_holds_four_pictures_and_drops_old_ones(drops: Drops) -> None:
+def test_slot_holds_four_pictures_and_drops_old_ones_with_the_policy_every(drops: Drops) -> None:
     slot = Slot(False, 5, drops.drop)
     for number in range(PLACES):
         slot.put(picture(number))
@@ -204,7 +204,7 @@ def test_slot_of_live_every_holds_four_pictures_and_drops_old_ones(drops: Drops)
     assert slot.has_room()
 
 
-def test_slot_of_live_every_keeps_its_last_picture_at_any_age() -> None:
+def test_slot_keeps_its_last_picture_at_any_age_with_the_policy_every() -> None:
     slot = Slot(False, 1, Drops().drop)
     slot.put(picture(0))
     assert numbers(slot, now_ms=60_000) == [0]

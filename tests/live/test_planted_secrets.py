@@ -67,7 +67,7 @@ cameras:
 @pytest.mark.net
 @pytest.mark.slow
 @pytest.mark.parametrize("webhook", ["env:HOOK", "@hook"])
-def test_webhook_of_file_or_variable_is_not_revealed(tmp_path: Path, webhook: str) -> None:
+def test_webhook_url_from_a_file_or_variable_is_not_revealed(tmp_path: Path, webhook: str) -> None:
     with servers.http() as camera, servers.http() as receiver:
         address = receiver.url(f"/{HOOK}")
         (tmp_path / "hook").write_text(f"{address}\n")

@@ -154,7 +154,7 @@ def test_thread_writes_clips_of_drawn_pictures(tmp_path: Path, make_recorder: An
     assert numbers_in(tmp_path) == list(range(43))  # from a key frame to 0.5 s after picture 30
 
 
-def test_failed_item_does_not_affect_others(
+def test_failed_picture_does_not_affect_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_recorder: Any, notices: list[str]
 ) -> None:
     recorder = make_recorder()
@@ -372,7 +372,7 @@ def test_new_file_gets_a_name_that_no_file_has(tmp_path: Path) -> None:
 
 @pytest.fixture
 def remaining(tmp_path: Path) -> Callable[[], list[str]]:
-    """Make ten hourly recordings of 1 MB of two cameras, and files that are not ours."""
+    """Make ten hourly recordings of two cameras, 1 MB each, and files that are not ours."""
     for number in range(10):
         folder = tmp_path / ("a", "b")[number % 2] / "video"
         folder.mkdir(parents=True, exist_ok=True)
@@ -417,7 +417,7 @@ def test_retention_checks_folders_every_half_minute(
     retention = Retention(tmp_path, 4.5 / 24, None, utc=lambda: now[0], clock=lambda: now[0])
     retention.sweep_if_due()
     assert remaining() == ALL[5:]
-    for after, left in ((29, 5), (31, 5), (600 + 1800 + 31, 6)):  # one file ends at 17:10
+    for after, left in ((29, 5), (31, 5), (600 + 1800 + 31, 6)):  # a file ended at 17:10
         now[0] = START_S + 9 * 3600 + after
         retention.sweep_if_due()
         assert remaining() == ALL[left:]

@@ -1,4 +1,4 @@
-"""Test which pictures recordings have, by the numbers in the pictures, without threads or waits."""
+"""Test which pictures recordings contain. Numbers are drawn into the pictures. No thread runs."""
 
 from __future__ import annotations
 
@@ -349,7 +349,7 @@ def test_mjpeg_pictures_are_shown_at_their_arrival_times(tmp_path: Path, tenths:
     assert times == pytest.approx([number * tenths / 10 for number in range(20)], abs=1e-3, rel=0)
 
 
-def test_codec_unsupported_by_mp4_is_recorded_as_drawn_pictures(tmp_path: Path) -> None:
+def test_camera_whose_codec_mp4_lacks_is_recorded_as_drawn_pictures(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.webm", codec="libvpx", count=5)
     bench = Bench(tmp_path)
     bench.play(stream)
@@ -448,7 +448,7 @@ def run_with_detections(
 def test_clip_has_the_requested_seconds(tmp_path: Path, late: int) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=400, gop=20, options={"bf": "0"})
     bench = clips_bench(tmp_path, "copy")
-    # The detection in 130 extends the clip of 110. The second clip begins in a new group.
+    # The detection in picture 130 extends the clip of 110. The second clip begins in a new group.
     run_with_detections(bench, stream, {110, 130, 300}, late)
     files = bench.files()
     first, last = 110 - 25, 130 + 37  # 1 s before, 1.5 s after

@@ -194,7 +194,7 @@ def is_accounted_for(stream) -> bool:
 
 
 def test_missing_camera_is_reported_once_per_error(feeds):
-    """A new error is printed. A new time of the next attempt alone is not."""
+    """A new error is printed. A change of only the time of the next attempt is not."""
     lines: list[str] = []
 
     def change() -> None:
@@ -290,7 +290,7 @@ def text_of(summary: Summary, verbose: bool = True) -> str:
     return console.file.getvalue()
 
 
-def test_decoding_is_printed_after_the_ledger(feeds):
+def test_cost_of_decoding_is_printed_after_the_ledger(feeds):
     summary = run_during(feeds, feeds.wait_for_pictures, "rtsp://a/door").summary
     frames = summary.frames.written
     beside = DecodingFigures(threads=2, calls=9, busy_s=frames * 0.00325, cpu_s=frames * 0.002)
@@ -301,14 +301,14 @@ def test_decoding_is_printed_after_the_ledger(feeds):
     assert [row.stage for row in rows] == [row.stage for row in stage_rows(summary, frames)]
 
 
-def test_decoding_of_a_day_excludes_earlier_days():
+def test_cost_of_decoding_on_a_day_excludes_earlier_days():
     first = DecodingSums({"a": 5, "b": 3}, 4_000_000_000, 2_000_000_000)
     second = DecodingSums({"a": 9, "b": 3, "c": 1}, 5_000_000_000, 2_500_000_000)
     day = second.since(first)
     assert (day.threads, day.calls, day.busy_s, day.cpu_s) == (2, 5, 1.0, 0.5)
 
 
-def test_run_with_sync_counts_its_waits(feeds):
+def test_run_with_sync_counts_its_waits_for_cameras(feeds):
     result = run_during(feeds, feeds.wait_until_idle, "rtsp://a/door", sync=True)
     assert result.exit_code == 0
     assert is_accounted_for(result.summary.streams[0])
@@ -353,7 +353,7 @@ def test_dead_camera_sends_a_down_event_and_later_an_up_event(feeds):
     assert [json.loads(line)["event"] for line in lines] == [event for event, _ in of_b]
 
 
-def test_wait_disables_the_start_timeout(feeds):
+def test_option_wait_disables_the_start_timeout(feeds):
     result = run("rtsp://a/dead", start_timeout=1.0, wait=True, duration="1.5")
     assert result.exit_code == 3
     assert "--wait" not in str(result.errors[0])
@@ -463,7 +463,7 @@ def test_run_counts_at_lines_that_were_drawn_in_an_earlier_run(feeds, tmp_path):
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 )
 def test_signal_ends_the_run_with_its_exit_code(feeds, number, code, monkeypatch):
-    # In a shared history, this signal would repeat the signal of the previous case.
+    # Each case has its own history, as a signal soon after another counts as its repetition.
     monkeypatch.setattr(signals, "_history", signals._SignalHistory())
 
     def kill() -> None:

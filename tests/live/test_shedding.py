@@ -275,7 +275,7 @@ class ClipFeed(PacketFeed):
         )
         self.clip, self.shown = clip, list[tuple[Picture, int]]()
         self.arrived, self.over = threading.Event(), threading.Event()
-        self.decoding, self.late = 0, list[int]()  # packet number; lags of pictures, in packets
+        self.decoding, self.late = 0, list[int]()  # packet being decoded; delays in packets
 
     def receive_all(self) -> None:
         epoch = self.status.connect(self.clock())
@@ -331,7 +331,7 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     kinds: dict[str, dict[str, Any]] = {
         "plain.mp4": {},
         "b_frames.mp4": {"b_frames": 2},
-        # Open groups: the first pictures displayed of each refer to the previous group.
+        # Open groups: the first displayed pictures of a group refer to the previous group.
         "open.mkv": {"b_frames": 2, "codec": "mpeg2video", "gop": 12},
     }
     return {

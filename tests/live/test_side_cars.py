@@ -178,7 +178,7 @@ def test_boxes_are_shown_with_their_picture(
         assert size_of(side_car(path)) == (WIDTH, HEIGHT)
         for at_s, number in pictures(path):
             assert shown_at(lines, at_s) == [number // every * every], (path, at_s, number)
-            assert shown_at(lines, round(at_s, 3)) == [number // every * every]  # milliseconds
+            assert shown_at(lines, round(at_s, 3)) == [number // every * every]  # also in whole ms
             numbers.append(number)
     assert numbers == list(range(130))
     assert {path.suffix for path in bench.folder.iterdir()} == {".mp4", ".ass"}
@@ -211,7 +211,7 @@ def test_text_stays_below_a_tenth_of_the_video(
 @pytest.mark.parametrize(
     ("step", "every", "lines"), [(0.0, 1, 4), (0.25, 1, 4), (4.0, 1, 100), (0.0, 20, 3)]
 )
-def test_lines_last_while_nothing_moves(
+def test_lines_of_a_boxes_file_last_while_nothing_moves(
     step: float, every: int, lines: int, tmp_path: Path
 ) -> None:
     """Boxes that move by less than a line's width are written once a second."""
@@ -255,7 +255,7 @@ def test_boxes_of_a_silent_detector_disappear(tmp_path: Path) -> None:
 def test_an_empty_result_ends_the_boxes(
     free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The boxes end even if the side-car exceeds its share of the video's bytes."""
+    """The boxes end even if the boxes file exceeds its share of the video's bytes."""
     monkeypatch.setattr(side_cars, "FREE_BYTES", free)
     monkeypatch.setattr(side_cars, "SHARE", 0.0)
     stream = make_stream(tmp_path / "camera.ts", count=30, options={**QUICK, "bf": "0"})

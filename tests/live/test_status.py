@@ -43,7 +43,7 @@ def test_backoff_waits_as_go2rtc_does_and_for_minutes_after_a_wrong_login() -> N
 
 
 @pytest.mark.parametrize(("drawn", "expected"), [(0.0, 0.8), (0.5, 1.0), (1.0, 1.2)])
-def test_jitter_is_a_fifth_up_and_down(drawn: float, expected: float) -> None:
+def test_jitter_changes_the_wait_by_up_to_a_fifth(drawn: float, expected: float) -> None:
     assert Backoff(lambda: drawn).wait_s() == pytest.approx(expected)
 
 

@@ -1,4 +1,4 @@
-"""Small graphs with the outputs of each family's exports, whose answers are known.
+"""Small graphs with the outputs of each family's exports. Their answers are known.
 
 The scores of classes 0, 1 and 2 are the picture's largest red, green and blue in 0..1. (YOLOX reads
 BGR in 0..255, so its classes are blue, green, red.) Boxes are constant.
@@ -31,9 +31,10 @@ class Export:
         pixels: str = "",
         scale: float = 1.0,
     ) -> None:
-        """``pixels`` is the kind of input. "": 0..1. "baked": 0..255, scaled by 1/255 inside. "u8",
-        "u8-nhwc": bytes, scaled inside. "chw": no batch axis. "normalised": a mean is subtracted
-        inside. "turned", "flipped": BGR becomes RGB. "convolved": a convolution by ``scale``."""
+        """``pixels``: the kind of input. "": 0..1. "baked": 0..255; the graph scales it by 1/255.
+        "u8", "u8-nhwc": bytes, which it also scales. "chw": no batch axis. "normalised": it first
+        normalises. "turned", "flipped": it turns BGR into RGB. "convolved": it multiplies by
+        ``scale`` in a convolution."""
         from onnx import TensorProto, helper
 
         self.kind = getattr(TensorProto, kind)
@@ -65,7 +66,7 @@ class Export:
             self.picture = self.add("Mul", self.picture, self.const([1 / 255]))
         if pixels.startswith("u8"):
             self.picture = self.add("Div", self.picture, self.const([255.0]))
-        if pixels == "normalised":  # normalise and undo it, which keeps the colours
+        if pixels == "normalised":  # undo the normalisation afterwards, so that colours stay known
             mean, deviation = ([[[[v]] for v in (a, b, c)]] for a, b, c in IMAGENET)
             self.picture = self.add("Sub", self.picture, self.const(mean))
             self.picture = self.add("Div", self.picture, self.const(deviation))
@@ -185,7 +186,7 @@ def decoded(count: int = 3 * CELLS, objectness: float = 0.5, **more) -> Export:
 
 
 def anchor_free(rows: bool = False, twins: bool = False, cells: int = CELLS, **more) -> Export:
-    """Make YOLOv8, 9 or 11: [B, 4 + 3, cells]. ``twins``: the same box twice, a pixel apart."""
+    """Make YOLOv8, 9 or 11: [B, 4 + 3, cells]. ``twins``: two equal boxes, one shifted a pixel."""
     export = Export(**more)
     boxes = [BOXES[0], (21.0, *BOXES[0][1:])] if twins else list(BOXES)
     colours = export.colours()
@@ -227,7 +228,7 @@ def best_cells(slices: bool = False, **more) -> Export:
 
 
 def nms_inside(**more) -> Export:
-    """Make YOLOv7 with ONNX's NMS: [K, 7] (batch, box, class, score), K known only at run time."""
+    """Make YOLOv7 with ONNX's NMS: [K, 7] (batch, box, class, score). Only a run determines K."""
     export = Export(**more)
     colours = export.colours()
     boxes = export.table(colours, [CORNERS[0], CORNERS[0], CORNERS[1]], 8)
@@ -330,7 +331,7 @@ def queries(joined: bool = False, numbered: bool = False, **more) -> Export:
 
 def deployed(batch: int | str = 1, name: str = "orig_target_sizes", **more) -> Export:
     """Make RT-DETR, D-FINE or DEIM as their own exporters do: labels, boxes, scores. Boxes are in
-    pixels of a size (width, height) from a second input. A query gives a detection per class.
+    pixels of a picture whose size is a second input. A query gives a detection per class.
 
     Lengths after TopK are computed from shapes, so shape inference does not even find the rank.
     """

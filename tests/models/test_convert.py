@@ -66,7 +66,7 @@ def tiny(batch: int = 1, scale: float = 0.1, decode: bool = False) -> Network:
 
 
 def by_reference(network: Network) -> list[np.ndarray]:
-    """Run ONNX's reference evaluator, which rounds exactly as types require, on white pictures."""
+    """Run white pictures in ONNX's reference evaluator, which rounds exactly as types require."""
     from onnx.reference import ReferenceEvaluator
 
     return ReferenceEvaluator(network.graph).run(
@@ -117,7 +117,7 @@ def test_outputs_keep_names_shapes_and_type(precision: str, name: str) -> None:
 
 
 def test_picture_is_cast_directly_to_fp16_but_not_to_bf16() -> None:
-    """The cast to bf16 comes after the first convolution, which is thin."""
+    """The cast to bf16 comes after the first convolution, which stays float32."""
     fp16, bf16 = (
         [(node.name, node.attribute[0].i) for node in graph.node if node.op_type == "Cast"]
         for graph in (convert_to_halves(tiny(), each).graph.graph for each in HALF)

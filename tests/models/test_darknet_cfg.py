@@ -38,7 +38,7 @@ def test_an_empty_value_means_the_default():
     assert sections[0].integer("channels", 3) == 3
 
 
-def test_first_of_repeated_keys_counts_as_in_darknet():
+def test_first_of_repeated_keys_applies_as_in_darknet():
     sections, warnings = parse_cfg("[net]\nbatch=1\nwidth=8\nbatch=64\nwidth=8\n", "x.cfg")
     assert sections[0].integer("batch") == 1
     [warning] = warnings

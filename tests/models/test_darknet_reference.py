@@ -18,7 +18,7 @@ CASES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "seed", "reference"), CASES)
-def test_dense_decode_of_the_raw_heads_equals_the_reference(shared, name, seed, reference):
+def test_boxes_decoded_from_all_cells_equal_the_reference(shared, name, seed, reference):
     """The reference holds boxes in 0..1, and objectness x class probability."""
     folder = shared / "data/weights"
     network = open_network(str(folder / f"{name}.cfg"), random_seed=seed)

@@ -84,7 +84,7 @@ COUNTED = {"plain": (plain, 3 * 16), "cut": (cut, 5 * 16), "best": (best, 2 * 16
 
 
 @pytest.mark.parametrize("case", COUNTED)
-def test_rows_that_depend_on_the_picture_count_at_their_maximum(tmp_path, case):
+def test_maximum_number_of_rows_counts_if_the_picture_decides_the_number(tmp_path, case):
     make, macs = COUNTED[case]
     path = make(Export()).save(tmp_path / "m.onnx")
     network = open_network(path, family="torchvision")
@@ -136,13 +136,13 @@ def dark_elements(export: Export, count: str) -> str:
 
 
 def slice_from_count(export: Export, count: str) -> str:
-    """Return 10^8 x the length of a Slice n..12,288; n is the number of bright elements."""
+    """Return 10^8 x the length of a Slice that starts at ``count`` and ends at 12,288."""
     ramp = export.add("Slice", export.const(np.zeros(ROWS)), count, export.ints(ROWS))
     return export.add("Mul", export.add("Shape", ramp), export.ints(10**8))
 
 
 def through_a_float(export: Export, count: str) -> str:
-    """Return 10^12 / (1 + n), computed as a float."""
+    """Return 10^12 / (1 + count), computed as a float."""
     more = export.add("Add", export.add("Cast", count, to=1), export.const([1.0]))
     return export.add("Cast", export.add("Div", export.const([1e12]), more), to=7)
 
@@ -153,13 +153,13 @@ def if_none(export: Export, count: str) -> str:
 
 
 HOSTILE = {
-    "n^3 rows": (cube, r"takes 7\.6e\+15 multiply-accumulates"),
-    "n x 10^8 rows": (millions, r"takes 5\.0e\+15 multiply-accumulates"),
+    "cube of the count": (cube, r"takes 7\.6e\+15 multiply-accumulates"),
+    "count x 10^8": (millions, r"takes 5\.0e\+15 multiply-accumulates"),
     "rows from values": (by_values, "nothing in the file limits how many rows"),
-    "N - n rows": (dark_elements, "nothing in the file limits how many rows"),
-    "rows from a slice n to N": (slice_from_count, "nothing in the file limits how many rows"),
-    "1 / n rows": (through_a_float, "nothing in the file limits how many rows"),
-    "many rows if n = 0": (if_none, "nothing in the file limits how many rows"),
+    "number of dark elements": (dark_elements, "nothing in the file limits how many rows"),
+    "length of a slice from count": (slice_from_count, "nothing in the file limits how many rows"),
+    "10^12 / (1 + count)": (through_a_float, "nothing in the file limits how many rows"),
+    "many rows if the count is 0": (if_none, "nothing in the file limits how many rows"),
 }
 
 

@@ -378,7 +378,7 @@ def test_message_for_one_dynamic_side_states_only_the_fixed_side(tmp_path, side,
 
 
 def test_user_may_name_the_family(tmp_path):
-    """The graph has arithmetic, so [1, 84, 8] is not YOLOX. YOLOv8 would have 4 + 3 columns."""
+    """[1, 84, 8] is not YOLOX, since the graph has arithmetic, nor YOLOv8 with 4 + 3 columns."""
     path = exports.decoded(count=84).save(tmp_path / "m.onnx", STATED)
     with pytest.raises(ModelError, match="family was not"):
         open_network(path)

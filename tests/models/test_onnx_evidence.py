@@ -86,7 +86,7 @@ def dets_and_labels(**more) -> Export:
 
 
 def rf_detr(columns: int = 4, **more) -> Export:
-    """Make RF-DETR with a GridSample: dets in 0..1, and logits whose last column is background."""
+    """Make RF-DETR with a GridSample: dets in 0..1, and logits. The last of 4 is background."""
     export = Export(**more)
     zero = export.sampled_zero()
     colours = export.add("Add", export.colours(), zero)
@@ -155,7 +155,7 @@ READ = {
         "ssd_12",
         zoo_ssd,
         "ssd-zoo",
-        # normalised: (.6 - .485) / .229
+        # The score is the normalised red: (.6 - .485) / .229.
         [("person", 0.502, BOTH[0]), ("car", 0.502, BOTH[1])],
     ),
     "TensorFlow's SSD": (
@@ -201,8 +201,8 @@ def test_file_is_read_if_something_proves_its_outputs(tmp_path, case):
 
 @pytest.mark.parametrize(("columns", "family"), [(4, "rfdetr"), (91, "rfdetr-coco")])
 def test_rf_detr_gets_imagenet_pixels_and_has_no_background_class(tmp_path, columns, family):
-    """Three classes and the background have four columns, like boxes. The 91 columns for COCO have
-    no background. The network gets normalised colours: (colour - mean) / deviation."""
+    """Three classes and the background make four columns, as many as boxes have. COCO's 91 columns
+    include no background. The network gets normalised colours: (colour - mean) / deviation."""
     path = rf_detr(columns).save(tmp_path / "inference_model.onnx")
     network = open_network(path)
     assert (network.family, network.input.geometry) == (family, "stretch")
@@ -342,7 +342,7 @@ REFUSED = {
     ),
     "keypoints": ("best", keypoints, ("yolov8", "are 4 + 1 + 51", "the last 51", "keypoints")),
     "keypoints named by the file": ("yolov8n-pose", keypoints, ("keypoints",)),
-    "unsplit keypoints": ("best", one_piece(keypoints), ("scores of 40", "0..1", "keypoints")),
+    "keypoints in one piece": ("best", one_piece(keypoints), ("scores of 40", "0..1", "keypoints")),
     "rotated boxes": ("yolov8n-obb", angles, ("are 4 + 3 + 1", "an angle")),
     "rotated boxes in 0..1": ("best", lambda: angles(0.7), ("are 4 + 3 + 1", "an angle")),
 }
@@ -511,7 +511,7 @@ def branches_on_boxes(nothing: float = 1.0, branch: bool = True) -> Export:
 
 
 def branches(export: Export, boxes: str, nothing: float) -> dict:
-    """Return an If's branches: an empty constant, or the boxes, moved away and back."""
+    """Return the branches of an If: an empty constant, and the boxes moved away and back."""
 
     def graph(name, nodes, output):
         info = helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None)
@@ -661,7 +661,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_wrong_description_is_refused_by_its_key(tmp_path, text):
+def test_refusal_of_a_wrong_description_names_the_key(tmp_path, text):
     path = rows_of_six("csb").save(tmp_path / "m.onnx")
     assert WRONG[text] in refusal(path, describe=described(tmp_path, text))
 
@@ -701,7 +701,7 @@ def test_corrected_template_runs(tmp_path):
         zoo_ssd,
     ],
 )
-def test_description_of_a_known_file_reads_it_the_same_way(tmp_path, graph):
+def test_known_file_is_read_the_same_way_with_a_description(tmp_path, graph):
     path = graph().save(tmp_path / "m.onnx", {} if graph is zoo_ssd else STATED)
     text = describe(ModelRequest(path))
     assert "is recognised as" in text

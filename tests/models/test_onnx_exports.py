@@ -219,7 +219,7 @@ def test_unused_input_is_dropped(tmp_path):
         ("images2", [1, 3, SIDE, SIDE], "FLOAT"),
     ],
 )
-def test_any_other_input_is_refused_by_name(tmp_path, name, dims, kind):
+def test_refusal_of_any_other_input_names_the_input(tmp_path, name, dims, kind):
     path = _scaled(name, dims, kind, [0, 0, 0, 0]).save(tmp_path / "m.onnx", STATED)
     message = refusal(path)
     assert f"{name} {kind.lower()} {dims}".replace("'", "") in message or (

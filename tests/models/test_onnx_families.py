@@ -144,7 +144,7 @@ def test_best_cells_run_on_openvino(tmp_path, slices):
     assert sorted(detect(path, engine="openvino")) == detect(path) == GREEN
 
 
-def test_operator_that_torch_lacks_is_refused_by_name(tmp_path):
+def test_refusal_of_an_operator_that_torch_lacks_names_the_operator(tmp_path):
     pytest.importorskip("torch", reason="machine: torch is not installed")
     from detector.core.errors import EngineError
 

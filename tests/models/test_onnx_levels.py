@@ -33,8 +33,8 @@ def pyramid(export: Export, levels: int) -> list[str]:
 
 
 def levels(heads, strides=(8, 16, 32), anchors=1, form="rows", gain=1, **more):
-    """Make outputs for each stride. ``heads``: an output's name, without stride -> its columns and
-    its last operator. ``form``: "rows" [1, N, columns], "flat" [N, columns], "maps"
+    """Make outputs for each stride. ``heads``: name of an output without its stride -> number
+    of columns and last operator. ``form``: "rows" [1, N, columns], "flat" [N, columns], "maps"
     [1, channels, H, W], or "joined", one output of all rows."""
     export = Export(opset=11, **more)
     maps = pyramid(export, len(strides))
@@ -193,7 +193,7 @@ WITH_PRIORS = {
 
 
 @pytest.mark.parametrize("case", WITH_PRIORS)
-def test_priors_equal_plain_arithmetic(tmp_path, case):
+def test_boxes_from_priors_equal_plain_arithmetic(tmp_path, case):
     side, (boxes, scores), priors, variances, grow = WITH_PRIORS[case]
     heads = {boxes: (6, "Softplus"), scores: (1, "")}
     gain = 20 if case == "BlazeFace" else 1

@@ -146,14 +146,14 @@ def test_metadata_is_parsed_or_ignored(entries, expected, tmp_path, monkeypatch)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nms_or_end2end_marks_outputs_as_finished():
+def test_nms_or_end2end_in_the_metadata_means_final_boxes():
     stated = ({}, {"nms": "True"}, {"end2end": "True"}, {"nms": "True", "end2end": "True"})
     found = [read_metadata("m.onnx", entries).finished for entries in stated]
     assert found == [False, True, True, True]
 
 
 @pytest.mark.parametrize("task", ["segment", "pose", "obb", "classify"])
-def test_other_tasks_are_refused_by_name(task):
+def test_refusal_of_another_task_names_the_task(task):
     with pytest.raises(ModelError, match=f"'{task}'"):
         read_metadata("m.onnx", {"task": task})
 

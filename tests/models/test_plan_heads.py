@@ -1,4 +1,4 @@
-"""Plans with Ultralytics' header. Shapes decide the head. The header gives names and sizes."""
+"""TensorRT plans with Ultralytics' header. Output shapes, or else the header, decide the head."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def test_failed_download_says_where_to_put_the_file(describe, reason, page):
         ({"url": None}, "m: nothing to pull: it is part of the package"),
     ],
 )
-def test_model_that_cannot_be_pulled_says_why(describe, more, message):
+def test_error_for_a_model_that_cannot_be_pulled_says_why(describe, more, message):
     describe(**more)
     with pytest.raises(ModelError, match=message):
         pull("m")
@@ -202,7 +202,7 @@ def test_second_pull_at_the_same_time_is_refused(describe):
             pull("m")
 
 
-def test_missing_model_says_how_to_pull_it(describe):
+def test_error_for_a_missing_model_says_how_to_pull_it(describe):
     target = describe()
     reason = refusal("m")
     assert "models pull m" in reason

@@ -377,7 +377,7 @@ def test_seed_determines_the_network():
 
 
 def test_class_random_numbers_folds_pictures_like_focus():
-    """Ultralytics' Focus takes even columns before odd columns, and in both, even rows first."""
+    """Ultralytics' Focus takes even columns first. In all columns, it takes even rows first."""
     x = np.arange(3 * 4 * 6, dtype=np.float32).reshape(3, 4, 6)
     values = SimpleNamespace(_values={"picture": x})
     folded = SimpleNamespace(name="f", folded=SimpleNamespace(name="picture"))

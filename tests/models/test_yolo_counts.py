@@ -79,7 +79,7 @@ def test_packaged_descriptions_have_stride_32_or_64():
 
 
 @pytest.mark.slow
-def test_documented_table_has_these_figures():
+def test_table_in_the_docs_has_the_counted_figures():
     text = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")
     for name, side, parameters_m, gflops in PUBLISHED:
         network = architecture_of(name, side)

@@ -1,4 +1,4 @@
-"""Descriptions of impossible networks are refused in one line, by file and layer."""
+"""Descriptions of impossible networks are refused in one line, which names file and layer."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ DETECT = [[-1], 1, "Detect", ["nc", "anchors"]]
         ),
     ],
 )
-def test_wrong_description_is_refused_by_layer(tmp_path, values, message):
+def test_refusal_of_a_wrong_description_names_the_layer(tmp_path, values, message):
     path = tmp_path / "t.yaml"
     path.write_text(values if isinstance(values, str) else yaml.safe_dump(values))
     reason = refusal(str(path), random_seed=1)

@@ -1,4 +1,4 @@
-"""The network's canvas follows the shape of the source, in runs, with cameras and in batches."""
+"""The canvas (the network's input size) follows the shape of files, cameras and batch items."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_canvas_follows_picture_shape(width: int, height: int, expected: tuple[i
 
 @pytest.mark.parametrize("own", [AT, (192, 320), (352, 608), (640, 640)])
 @pytest.mark.parametrize("shape", [(16, 9), (4, 3), (1, 1), (9, 16), (64, 27), (10, 1), (341, 270)])
-def test_chosen_canvas_shows_the_picture_larger_than_others_of_equal_area(
+def test_chosen_canvas_shows_a_larger_picture_than_other_canvases_of_equal_area(
     own: tuple[int, int], shape: tuple[int, int]
 ) -> None:
     height, width = input_of_shape(own, 32, *shape)

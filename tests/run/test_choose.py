@@ -404,7 +404,7 @@ def test_undo_removes_only_tunings_of_this_machine(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"batch": 4}, {"concurrency": 2, "threads": 1}], ids=str)
 def test_run_uses_tuned_settings(tmp_path, monkeypatch, settings):
-    """Run a real engine: its graph contains the batch size, and it opens the requests."""
+    """Run a real engine, since its graph contains the batch size, and it opens the requests."""
     monkeypatch.undo()
     from detector.core.run.detect import detect
     from detector.core.run.reading import SourceReading

@@ -26,7 +26,7 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_undisturbed_run_reports_none(system: Path) -> None:
+def test_undisturbed_run_reports_no_disturbance(system: Path) -> None:
     assert disturbances.DisturbanceMonitor().end() is None
 
 
@@ -47,7 +47,7 @@ def test_disturbance_during_the_run_is_reported(system, file, text, field, value
     assert getattr(report, field) == value
 
 
-def test_system_without_these_files_reports_none(system: Path) -> None:
+def test_system_without_these_files_reports_no_disturbance(system: Path) -> None:
     for path in (*system.glob("*[!p]"), system / "group/cpu.stat"):
         if path.is_file():
             path.unlink()

@@ -1,4 +1,4 @@
-"""--font: invalid fonts are refused before a model is loaded; names that lack glyphs are noted."""
+"""--font: invalid fonts are refused early, and class names that lack glyphs are noted."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def test_unwritable_requested_session_raises_an_error(read_only: Path) -> None:
     assert list((read_only / "open").iterdir()) == []
 
 
-def test_file_named_runs_raises_output_error(
+def test_file_in_place_of_the_folder_runs_raises_output_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

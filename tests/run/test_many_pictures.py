@@ -1,4 +1,4 @@
-"""Pictures by name, by pattern and together with videos: sources, outputs, reduced decoding."""
+"""Pictures given by name, by pattern or with videos: their sources, outputs, reduced decoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs in YUV planes: no conversion to BGR, the same detections, better colours."""
+"""Runs that read YUV planes: no conversion to BGR, the same detections, better colours."""
 
 from __future__ import annotations
 
@@ -311,7 +311,7 @@ def test_planes_and_bgr_give_the_same_detections_and_colours(
 
 
 def share_of_matches(ours: list[Detections], theirs: list[Detections]) -> float:
-    """Return the share of detections above the threshold that have a match on the other side, even
+    """Return the share of detections above the threshold that have a match in the other list, even
     if the match is below the threshold."""
     count = matched = 0
     for our_frame, their_frame in zip(ours, theirs, strict=True):

@@ -89,7 +89,7 @@ def test_detections_with_rect_are_the_same_as_for_each_picture_alone(
 
 
 @pytest.mark.slow
-def test_five_shapes_with_a_head_of_maps_give_results_of_single_pictures(tmp_path: Path) -> None:
+def test_output_maps_of_five_shapes_give_the_results_of_single_pictures(tmp_path: Path) -> None:
     model = str(random_checkpoint(tmp_path / "yolov5n.pt"))
     options = {"model": model, "engine": "ort", "size": "320", "threads": 1}
     (tmp_path / "cut").mkdir()

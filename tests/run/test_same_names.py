@@ -82,7 +82,7 @@ def test_files_in_a_given_folder_get_default_names() -> None:
     assert not Path("a-null-detected.jsonl").exists()
 
 
-def test_folders_of_pictures_follow_the_same_rules() -> None:
+def test_output_folders_of_pictures_follow_the_same_rules() -> None:
     options = {"save": ("pictures", "jsonl")}
     assert set(run(**options)) == {"a-null-detected", "a-null-detected.jsonl"}
     assert set(run(**options)) == {"a-null-detected", "a-null-detected.jsonl"}

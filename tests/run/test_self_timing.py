@@ -218,8 +218,8 @@ def some_boxes(count: int, conf: float) -> Detections:
         ({}, 1.0, ("openvino", "bf16")),
         ({("openvino", "bf16"): 18}, 30 / 31, ("ort", "fp32")),
         ({("openvino", "bf16"): float("nan")}, 0.0, ("ort", "fp32")),
-        ({("openvino", "bf16"): 40}, 0.0, ("ort", "fp32")),  # rounding does not explain so many
-        (dict.fromkeys(SPEEDS, 5), 1.0, ("openvino", "bf16")),  # few: compare low scores, too
+        ({("openvino", "bf16"): 40}, 0.0, ("ort", "fp32")),  # twice as many boxes, not by rounding
+        (dict.fromkeys(SPEEDS, 5), 1.0, ("openvino", "bf16")),  # few boxes: compare low scores, too
         (dict.fromkeys(SPEEDS, 0), None, ("ort", "fp32")),  # nothing to compare
     ],
     ids=["equal", "one box missing", "nan", "another network", "few boxes", "no box"],

@@ -37,7 +37,7 @@ def write_video(
     rotation: int = 0,
     **options: str,
 ) -> Path:
-    """Write frames at ``ticks`` (a list, in 1/1000 s). If it is a number, write so many at 25/s.
+    """Write a video. ``ticks``: the times of its frames in ms, or the number of frames at 25/s.
     ``rotation``: degrees; if not 0, stored pixels have an aspect of 4:3. ``options``: options of
     the encoder."""
     times = [40 * n for n in range(ticks)] if isinstance(ticks, int) else ticks

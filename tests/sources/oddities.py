@@ -33,7 +33,7 @@ SOUND = ("-f", "lavfi", "-i", f"sine=duration={FRAMES / 25}")
 
 def write_parts(path: Path, encoder: Sequence[str], *parts: Sequence[str]) -> Path:
     """Encode the test picture and a sound with the options of each of ``parts``, and join the
-    results like ``cat``. The times of a part continue those before it by default."""
+    results like ``cat``. By default, the times of a part continue those of the part before."""
     data = b""
     for number, options in enumerate(parts):
         part = path.with_name(f"part-{path.name}")
@@ -72,7 +72,7 @@ def open_gop(path: Path, *options: str) -> int:
 
 
 def longer_sound(path: Path) -> int:
-    """Write a container with the duration of its audio track, which is longer than the video."""
+    """Write a container whose duration is that of its audio track, which outlasts the video."""
     sound = ["-f", "lavfi", "-i", "sine=duration=3", "-c:a", "aac"]
     ffmpeg(*PICTURES, *sound, "-pix_fmt", "yuv420p", "-c:v", "libx264", path)
     return FRAMES

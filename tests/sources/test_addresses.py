@@ -1,4 +1,4 @@
-"""Addresses that are read, and refusals of others, which do not show their secrets."""
+"""Addresses that are read, and others that are refused without showing their secrets."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_master_playlist_has_the_kind_of_its_first_variant(web, variant, expecte
 
 
 @pytest.mark.parametrize("length", [2**31 - 1, 2**63 - 1, 2**64 - 1, 9_999_999_999])
-def test_absurd_content_length_means_live(web, length):
+def test_address_with_an_absurd_content_length_is_live(web, length):
     url = web.put("/fake", TS, kind="video/mp2t", length=(str(length),), ranges=False)
     assert identify(url).kind == LIVE
 

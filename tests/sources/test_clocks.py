@@ -137,7 +137,7 @@ def test_joined_recordings_have_continuous_time(name: str, tmp_path: Path) -> No
     assert "-an" in encoder or 1.5 < last_s["audio"] < 1.65
 
 
-def test_start_applies_to_standard_input(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_option_start_works_for_standard_input(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reading = SourceReading.of(resolve_config(None, {"start": "1"}))
     with standard_input(clip, monkeypatch), reading.open("-") as source:
         assert [frame.index for frame in source] == list(range(25, 50))

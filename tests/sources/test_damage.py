@@ -266,11 +266,11 @@ ROUND = 1 << 33  # ticks of MPEG's clock
         ("mpegts", [ROUND - 9, 5], [ROUND - 9, ROUND + 5], 0),
         ("mpegts", [ROUND - 1, 1, ROUND - 2, 2], [ROUND - 1, ROUND + 1, ROUND + 11, ROUND + 21], 1),
         ("mpegts", [200, 0, 9], [200, 210, 219], 1),  # another recording follows
-        ("mpegts", [0, 1000, 2011, 2020], [0, 1000, 1010, 1019], 1),  # above 10 s it is a jump
+        ("mpegts", [0, 1000, 2011, 2020], [0, 1000, 1010, 1019], 1),  # a gap above 10 s is a jump
         ("mpegts", [0, 10, 5000, 20, 30], [0, 10, 20, 30, 40], 1),  # an outlier
         ("mpegts", [0, 10, 5, 15, 35], [0, 10, 20, 30, 35], 1),  # out of order
         ("mpegts", [7, 7, 7], [7, 17, 27], 1),
-        ("mpegts", [99, *range(39, 200, 10), 230], [*range(99, 270, 10), 300], 1),  # an overlap
+        ("mpegts", [99, *range(39, 200, 10), 230], [*range(99, 270, 10), 300], 1),  # parts overlap
         ("mov", [1 << 40, 0], [1 << 40, (1 << 40) + 10], 1),
         ("flv", [(1 << 32) - 1, 1], [(1 << 32) - 1, (1 << 32) + 1], 0),
     ],
@@ -424,7 +424,7 @@ def test_damage_of_one_source_is_not_counted_in_another(concealed, folder):
 
 
 @pytest.mark.slow
-def test_random_damage_ends_in_frames_or_one_error(folder):
+def test_file_with_random_damage_gives_frames_or_one_error(folder):
     path = write_video(folder / "any.mkv", 12)
     whole = path.read_bytes()
     for seed in range(20):
@@ -440,8 +440,8 @@ def test_random_damage_ends_in_frames_or_one_error(folder):
         assert len(frames) == 12 or source.damaged, seed
 
 
-def test_late_stream_does_not_end_demuxing():
-    """PyAV 18 raises IndexError for a late stream, and continues when we demux again."""
+def test_stream_that_appears_late_does_not_end_demuxing():
+    """PyAV 18 raises IndexError for such a stream, and continues when we demux again."""
 
     class Container:
         packets = iter([1, 2, IndexError(), 3, IndexError()])

@@ -1,4 +1,4 @@
-"""Videos read as YUV planes: why some are BGR instead, and that other readers agree."""
+"""Videos are read as YUV planes, or as BGR for a stated reason. All readers give equal frames."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_pictures_give_bgr(folder: Path) -> None:
 
 @pytest.mark.parametrize("start", ["0", "0.3", "0.5", "0.9"])
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_start_gives_the_frames_of_a_whole_run(folder: Path, decoder: str, start: str) -> None:
+def test_option_start_gives_frames_of_a_whole_run(folder: Path, decoder: str, start: str) -> None:
     path = folder / "keys.mp4"
     if not path.exists():
         write_video(path, 60, g="12", bf="2")

@@ -118,7 +118,7 @@ def test_rate_is_refused_for_a_file_with_timestamps(tmp_path: Path) -> None:
         sources.open(str(path), choice=Choice(rate=Fraction(30)))
 
 
-def test_rate_and_track_are_refused_for_pictures(tmp_path: Path) -> None:
+def test_options_rate_and_video_track_are_refused_for_pictures(tmp_path: Path) -> None:
     path = make(tmp_path / "a.png", Fraction(25), "-frames:v", "1")
     for choice, flag in ((Choice(rate=Fraction(30)), "--rate"), (Choice(track=2), "--video-track")):
         with pytest.raises(UsageError, match=f"{flag} is for videos"):

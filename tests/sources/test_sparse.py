@@ -64,7 +64,7 @@ def test_stride_gives_the_frames_of_a_full_read(
     assert share == f"{len(decoded) / 60:.0%}"
 
 
-def test_stride_of_key_frames_decodes_nothing_else(clip: Path, decoded: list[int]) -> None:
+def test_stride_that_hits_key_frames_decodes_nothing_else(clip: Path, decoded: list[int]) -> None:
     assert [number for number, *_ in read(clip, 12)] == [0, 12, 24, 36, 48]
     assert len(decoded) == 5
 
@@ -75,7 +75,7 @@ def test_frame_limit_disables_sparse_decoding(clip: Path, decoded: list[int]) ->
     assert len(decoded) < 60
 
 
-def test_start_disables_sparse_decoding(clip: Path) -> None:
+def test_option_start_disables_sparse_decoding(clip: Path) -> None:
     whole = read(clip)
     at = whole[20][1]
     assert read(clip, 5, start=at) == whole[20::5]

@@ -25,8 +25,8 @@ _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 @dataclass
 class Page:
     """A response. ``length``: whether to state the length, or the values to state. ``cut``: byte of
-    the file at which connections end; ``cuts``: number of connections that end there; ``silent``:
-    stay open until it is set."""
+    the file at which connections end. ``cuts``: how many connections end there. ``silent``: an
+    event until which they stay open."""
 
     data: bytes = b""
     kind: str = "application/octet-stream"

@@ -1,4 +1,4 @@
-"""Fixtures with fake TensorRT in every major version. ``machine`` also has every kind of memory."""
+"""Fixtures with a fake TensorRT of every major version; ``machine`` adds every memory package."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_tf32_is_a_flag_of_the_builder(tensorrt, tmp_path):
     assert [made["tf32"] for made in tensorrt.fake.builds] == [False, True]
 
 
-def test_range_of_batches_is_one_plan_with_two_profiles(tensorrt, tmp_path):
+def test_range_of_batch_sizes_is_one_plan_with_two_profiles(tensorrt, tmp_path):
     built(tensorrt, tmp_path, own={"max_batch": 8})
     assert [profile["images"] for profile in tensorrt.fake.builds[0]["profiles"]] == [
         [[1, 2, 3, 3]] * 3,
@@ -195,7 +195,7 @@ def test_batch_size_in_a_constant_is_refused_with_the_name_of_the_node(tensorrt,
     graph.node.add(op_type="Add", name="2.add", input=["shifted", "pads"], output=["0.conv"])
     with pytest.raises(EngineError, match=r"2\.add.*--batch 2"):
         built(tensorrt, tmp_path, network, batch=2, own={"max_batch": 8})
-    built(tensorrt, tmp_path, network, batch=2)  # a plan for a fixed batch may contain it
+    built(tensorrt, tmp_path, network, batch=2)  # a plan for a fixed batch may contain its size
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ ZEROS = ", ".join(["0"] * 18)
         ("q = QuantizeLinear<output_dtype = 3>(f, scale) y = DequantizeLinear(q, scale)", None),
     ],
 )
-def test_node_that_cannot_be_built_is_refused_by_name(tensorrt, nodes, message):
+def test_refusal_of_a_node_that_cannot_be_built_names_the_node(tensorrt, nodes, message):
     constants = "float scale = {0.5}, uint8 u8 = {0}, int8 s8 = {0}, int64[1] k = {3841}"
     constants += f", int64[1] size = {{4000}}, int64[1, 2, 3, 3] zeros = {{{ZEROS}}}"
     head = f"(uint8[1, 2, 3, 3] u) => (float[1, 2, 3, 3] y) <{constants}>"
@@ -293,7 +293,7 @@ def spoiled(data: bytes) -> bytes:
         (lambda data: b"PK\3\4" + data[4:], r"not a TensorRT plan: it begins with b'PK"),
     ],
 )
-def test_a_corrupt_plan_is_refused_by_name(tensorrt, tmp_path, change, message):
+def test_refusal_of_a_corrupt_plan_names_the_file(tensorrt, tmp_path, change, message):
     ready = built(tensorrt, tmp_path)
     file = Path(ready.options.artefact)
     file.write_bytes(change(file.read_bytes()))
@@ -303,7 +303,7 @@ def test_a_corrupt_plan_is_refused_by_name(tensorrt, tmp_path, change, message):
     assert tensorrt.device.allocations == {}
 
 
-def test_a_plan_of_another_gpu_or_version_is_refused_by_name(monkeypatch, tmp_path):
+def test_refusal_of_a_plan_of_another_gpu_or_version_names_the_file(monkeypatch, tmp_path):
     ready = built(install_fake_tensorrt(monkeypatch, 10), tmp_path)
     for major, gpus, message in (
         (10, (("Fake H100", (9, 0)),), "it was built for another GPU"),

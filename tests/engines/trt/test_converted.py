@@ -1,5 +1,5 @@
-"""Graphs that ``--precision fp16``, ``bf16`` and ``int8`` convert for TensorRT. The tests run the
-model ``street`` on frames of its clip, street.mp4."""
+"""Graphs that are converted for TensorRT with ``--precision fp16``, ``bf16`` or ``int8``. The tests
+run the model ``street`` on frames of its clip, street.mp4."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_precision_without_effect_is_reported(
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("major", MAJORS)
-def test_converted_graph_runs_a_range_of_batches(
+def test_converted_graph_runs_a_range_of_batch_sizes(
     monkeypatch, network, inputs, place, major, precision
 ):
     """One plan runs batches of 1 to 4. A batch has the same outputs as its pictures alone."""

@@ -118,6 +118,6 @@ class FailingDriver:
 
 
 @pytest.mark.parametrize("fails", ["cuDeviceGet", "cuDeviceGetName", "cuDeviceTotalMem_v2"])
-def test_failing_driver_call_is_named(fails):
+def test_error_names_the_failing_call_of_the_driver(fails):
     with pytest.raises(driver.DriverError, match=f"^{fails}: error 2$"):
         driver._gpu(FailingDriver(fails), 0)

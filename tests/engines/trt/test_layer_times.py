@@ -68,7 +68,7 @@ def test_layer_times_are_medians_over_the_counted_runs(tensorrt):
     assert (timed.counted, timed.forward_ms > 0, timed.profiled_ms > 0) == (5, True, True)
 
 
-def test_request_of_a_run_has_no_profiler_after_layer_times(machine):
+def test_run_has_no_profiler_after_layer_times_were_measured(machine):
     with opened() as engine:
         times_of(plus_one())
         engine.requests[0].infer(1)
@@ -126,7 +126,7 @@ def test_layer_times_of_a_foreign_plan_show_its_details(tensorrt, tmp_path, verb
         assert timed.notes[1].startswith(f"{file} was built without")
 
 
-def test_own_plans_without_details_name_the_option(tensorrt):
+def test_note_on_own_plans_without_details_names_the_option(tensorrt):
     timed = times_of(plus_one(), own={"detailed": "0"})
     assert "detailed=0" in timed.notes[1]
     assert timed.layers[-1].nodes == ("1.conv",)
@@ -147,7 +147,7 @@ def test_profiler_without_layers_raises_engine_error(tensorrt, monkeypatch, meth
 
 
 @pytest.mark.slow
-def test_failed_attach_leaves_nothing_on_the_device(tensorrt, monkeypatch):
+def test_failure_to_attach_the_profiler_leaves_no_device_memory(tensorrt, monkeypatch):
     from detector.core.engines.trt.running import TrtRequest
 
     def failing(self, profiler):

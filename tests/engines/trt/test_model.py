@@ -77,7 +77,7 @@ def test_cfg_and_names_next_to_the_plan_are_found(machine, place):
     assert open_network(file).names == ("class0", "class1")
 
 
-def test_cfg_that_does_not_fit_the_plan_is_refused_with_its_tensors(machine, place):
+def test_refusal_of_a_cfg_that_does_not_fit_lists_the_tensors(machine, place):
     file = plan_file(machine, place)
     (place / "other.cfg").write_text(
         CFG.replace("classes=2", "classes=3").replace("filters=14", "filters=16")
@@ -165,7 +165,7 @@ def test_invalid_device_is_refused(machine, place, device, message):
 
 
 @pytest.mark.slow
-def test_plan_runs_only_batches_in_its_range(machine, place):
+def test_plan_runs_only_batch_sizes_in_its_range(machine, place):
     file = place / "rows.plan"
     file.write_bytes(plan_of(machine, rows_model(batch="batch"), batches=(1, 4)))
     for batch in (1, 3, 4):
@@ -198,7 +198,7 @@ def test_cfg_for_a_model_that_needs_none_is_refused(place):
         open_network(str(place / "t.cfg"), random_seed=1, cfg="x.cfg")
 
 
-def test_plan_with_a_second_input_is_refused_with_its_tensors(machine, place):
+def test_refusal_of_a_plan_with_a_second_input_lists_its_tensors(machine, place):
     file = place / "two.trt"
     tensors = "(float[1, 3, 2, 3] images, float[1] extra) => (float[1, 3, 2, 3] y)"
     file.write_bytes(plan_of(machine, parsed(f"{tensors} {{ [a] y = Mul(images, extra) }}")))
@@ -225,7 +225,7 @@ def test_plan_with_a_second_input_is_refused_with_its_tensors(machine, place):
         ),
     ],
 )
-def test_file_that_is_not_a_plan_is_refused_by_name(machine, place, data, message):
+def test_refusal_of_a_file_that_is_not_a_plan_names_the_file(machine, place, data, message):
     (place / "bad.trt").write_bytes(data)
     with pytest.raises(ModelError, match=message) as caught:
         open_network(str(place / "bad.trt"), cfg=str(place / "t.cfg"))

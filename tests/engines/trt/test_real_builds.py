@@ -28,8 +28,8 @@ REFUSED = {
     for precision in PRECISIONS
     if precision != "int8"
 }
-# Tests outside the nightly run build every form of output in every precision. Whole networks take
-# seconds, so these are built in only one precision, except our own street, which is built in all.
+# Outside the nightly run, every form of output and the model street are built in all precisions.
+# The other whole networks take seconds, so each is built in only one.
 TURNS = [name for name in GRAPHS if not name.endswith("-export") and name != "street"]
 CASES = [
     (name, precision)

@@ -1,4 +1,4 @@
-"""Check devices, a JSON list of payloads on standard input, against Home Assistant's own schemas.
+"""Check payloads of devices (JSON on standard input) against Home Assistant's own schemas.
 
 python3.13 -m venv ha && ha/bin/pip install homeassistant   # tried with 2026.2.3
 DETECT_VIDEO_HOME_ASSISTANT=ha/bin/python scripts/test -k published_schema

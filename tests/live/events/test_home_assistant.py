@@ -94,7 +94,7 @@ def test_device_follows_lines_and_cameras_of_the_run(run, tmp_path):
     assert {entity_id for entity_id in changing if entity_id[0] != "-"} == after
     assert {entity_id[1:] for entity_id in changing - after} == first - after != set()
     target.close()
-    # The next run has no gate, and then no camera of this name.
+    # The next run has the line road instead of gate, and later another camera instead of door.
     target = HomeAssistant(f"mqtt://127.0.0.1:{port}/x", prefix="ha")
     wait_for(lambda: target._known_devices)
     publish(target, ROAD)
@@ -106,7 +106,7 @@ def test_device_follows_lines_and_cameras_of_the_run(run, tmp_path):
     wait_for(lambda: "x/door/snapshot" in latest_values(subscriber))
     publish(target, cameras=("other",), name="other")
     wait_for(lambda: devices(subscriber, "other"))
-    # Of the absent camera, the broker retains only the values of lines and zones.
+    # For the absent camera, the broker retains only the values of lines and zones.
     wait_for(
         lambda: all(
             "/zone/" in t for t, p in latest_values(subscriber).items() if p and "/door/" in t

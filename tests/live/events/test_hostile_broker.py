@@ -23,7 +23,7 @@ from tests.waiting import wait_for
 
 pytest.importorskip("paho.mqtt")
 pytestmark = [pytest.mark.net, pytest.mark.slow]
-MOST_MB = 60  # growth with all kinds of brokers; one that fills the memory would add hundreds of MB
+MOST_MB = 60  # allowed growth of memory; a broker that fills the memory would add hundreds of MB
 
 
 def memory_mb() -> float:

@@ -66,7 +66,7 @@ class FakeRun:
             bottleneck="Inference limits this run: it is at work 91% of the time.",
             engine_age_s=0.02,
         )
-        self.reads = 0  # times that the figures were read
+        self.reads = 0  # how often the figures were read
         self.numbers = dict.fromkeys(cameras, 0)
         self.hub.figures_from(self.figures)
 

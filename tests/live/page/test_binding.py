@@ -108,7 +108,7 @@ def test_address_of_another_machine_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["starlette", "uvicorn", "prometheus_client"])
-def test_missing_library_error_names_the_extra(monkeypatch, name):
+def test_error_for_a_missing_library_names_the_extra_to_install(monkeypatch, name):
     """Forget the server's modules first, as a user's process has not imported them yet."""
     for module in [one for one in sys.modules if one.startswith("detector.live.page.")]:
         monkeypatch.delitem(sys.modules, module)

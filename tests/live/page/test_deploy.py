@@ -1,4 +1,4 @@
-"""Test that the files of deploy/ and docs/deploy.md match each other, the options and metrics."""
+"""Test that deploy/ and docs/deploy.md match each other and the program's options and metrics."""
 
 from __future__ import annotations
 

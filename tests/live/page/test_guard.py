@@ -77,7 +77,7 @@ class GuardedApp:
         ((("sec-fetch-site", "none"),), "", 200),
     ],
 )
-def test_head_above_a_limit_or_with_duplicates_is_refused(headers, query, status):
+def test_request_head_above_a_limit_or_with_duplicates_is_refused(headers, query, status):
     assert GuardedApp().ask(*headers, query=query) == status
 
 
@@ -97,7 +97,7 @@ def test_other_methods_do_not_reach_the_application(method):
         (None, (b"a" * 8000, b"b" * (guard.BODY_BYTES - 7999)), 413),
     ],
 )
-def test_body_is_passed_whole_or_refused(declared, pieces, status):
+def test_request_body_is_passed_whole_or_refused(declared, pieces, status):
     guarded = GuardedApp()
     headers = () if declared is None else (("content-length", declared),)
     assert guarded.ask(*headers, method="POST", pieces=pieces) == status

@@ -143,7 +143,7 @@ def test_only_recordings_can_be_downloaded(folder):
         assert limit.status == 422
 
 
-def test_recordings_of_one_second_are_ordered_by_number(folder):
+def test_recordings_that_begin_in_the_same_second_are_ordered_by_number(folder):
     names = [f"20261122T170000Z{end}.mp4" for end in ("", "-2", "-10")]
     for name in names:
         (folder / "door/video" / name).write_bytes(b"x")

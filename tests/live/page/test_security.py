@@ -298,7 +298,7 @@ def test_invalid_parameters_are_refused(shared_page, path, status):
     assert shared_page.client.ask(path).status == status
 
 
-def test_large_or_malformed_head_is_refused(served):
+def test_large_or_malformed_request_head_is_refused(served):
     head = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
     answer = served.client.raw(head + b"X-Long: " + b"x" * 40_000 + b"\r\n\r\n")
     assert answer.split()[1] in (b"400", b"431")
@@ -317,7 +317,7 @@ def test_connections_with_slow_request_heads_are_closed(served):
         for connection in slow:
             with suppress(OSError):
                 connection.sendall(b"b")
-        # Other clients are served meanwhile, but a slow test thread may get no answer.
+        # Other clients are served meanwhile, but the server may cut off this test if it is slow.
         with suppress(OSError, HTTPException):
             assert served.client.ask("/healthz").status == 200
         return served.server.connections.cut >= 20
@@ -348,7 +348,7 @@ def test_idle_connection_is_closed_after_a_response(served):
             return b"ok" in until_closed(connection)
         return False
 
-    wait_for(answered_then_ended)  # repeated, as a slow thread may get no answer
+    wait_for(answered_then_ended)  # repeated, as this thread may be too slow for head_s
 
 
 def test_slow_bodies_are_refused(served):

@@ -115,7 +115,7 @@ def test_pictures_of_all_cameras_come_in_one_response(served):
     assert cameras == {"door", "gate"}
 
 
-def test_head_request_for_a_stream_ends(served):
+def test_http_head_request_for_a_stream_ends(served):
     for path in ("/api/events", "/api/pictures", "/api/streams/door/stream.mjpg"):
         answer = served.client.ask(path, "HEAD")
         assert (answer.status, answer.body) == (200, b"")

@@ -232,7 +232,7 @@ def test_output_that_a_convolution_reads_keeps_name_and_values(kind: str) -> Non
         np.testing.assert_allclose(output, 101, atol=2.1)  # a step of s8 is 2
 
 
-def test_one_calibration_serves_every_batch() -> None:
+def test_one_calibration_serves_every_batch_size() -> None:
     one, three = chain(), chain(3)
     pictures = np.random.default_rng(0).integers(0, 256, three.input_shape).astype(np.uint8)
     singly = replace(one, graph=quantised_graph(one.graph, RANGES, (), "int8-u8"))

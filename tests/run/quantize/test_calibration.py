@@ -53,7 +53,7 @@ def calibrations_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_calibration_serves_both_kinds_of_int8_and_every_batch(video: Path, tmp_path: Path) -> None:
+def test_calibration_serves_both_int8_kinds_at_any_batch_size(video: Path, tmp_path: Path) -> None:
     u8, notes = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     assert (u8.precision, u8.path) == ("int8-u8", None)
     assert "6 frames" in notes[0]
@@ -350,7 +350,7 @@ def test_file_name_and_manifest_of_a_calibration(video: Path, tmp_path: Path) ->
         ([], True, 0.99, False),
     ],
 )
-def test_float_layers_in_bf16_are_measured_only_where_usable(
+def test_float_layers_in_bf16_are_measured_only_where_bf16_is_usable(
     flags: list[str],
     installed: bool,
     agreement: float,
@@ -359,7 +359,7 @@ def test_float_layers_in_bf16_are_measured_only_where_usable(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without OpenVINO, bf16 is not measured; only such a calibration serves other CPUs."""
+    """Without OpenVINO, bf16 is not measured, so CPUs with and without it share a calibration."""
 
     def measured(
         _: Network, ranges: object, kind: str, result: Int8Result, by: object

@@ -1,4 +1,4 @@
-"""Calibration frames are spread over the source, half of them are held out, and runs agree."""
+"""Calibration frames are spread over the source. Every second one is held out."""
 
 from __future__ import annotations
 
