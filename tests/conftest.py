@@ -34,8 +34,8 @@ pytest_plugins = ["tests.cpu_times"]
 CHECKOUT = Path(__file__).parents[1]
 # These folders come last, so that their modules do not hide others.
 sys.path += [str(CHECKOUT / "scripts"), str(CHECKOUT / "training")]
-# Self-timing takes seconds, and its choice of engine depends on the machine. Its own tests turn it
-# on.
+# Runs do not time the engines to choose one: it takes seconds, and the result depends on the
+# machine. The tests of this self-timing turn it on.
 os.environ["DETECT_VIDEO_SELF_TIMING"] = "0"
 # OpenVINO's converter would send telemetry for each conversion, from a fork of this process. With
 # None in sys.modules, its import of the telemetry module fails.

@@ -410,7 +410,7 @@ def test_documented_example_file_runs(tmp_path):
         (lambda one: one(PICTURE).absent, "no attribute 'absent'$"),
     ],
 )
-def test_error_for_an_attribute_of_another_library_names_ours(use, answer):
+def test_error_for_an_attribute_of_another_library_names_our_attribute(use, answer):
     with Detector(engine="null") as detector:
         with pytest.raises((AttributeError, DetectVideoError), match=answer):
             use(detector)

@@ -99,8 +99,8 @@ def load(
 
 TABLE = [
     # period, stages in ms, bottleneck, gain if it were free, gain if inference were free
-    (10, {"read": 2, "infer": 10, "write": 4}, "infer", 1.5, 1.5),  # next limit: write, 10 / 4
-    (10, {"read": 2, "infer": 4, "write": 10}, "write", 1.5, 0.0),  # next limit: infer, 10 / 4
+    (10, {"read": 2, "infer": 10, "write": 4}, "infer", 1.5, 1.5),  # 10 / 4 - 1: write is next
+    (10, {"read": 2, "infer": 4, "write": 10}, "write", 1.5, 0.0),  # 10 / 4 - 1: infer is next
     (10, {"read": 10, "infer": 4, "write": 5}, "read", 1.0, 0.0),
     (10, {"infer": 5, "annotate": 4, "write": 6}, "write", 1.0, 0.0),  # the writer: 4 + 6
     (10, {"infer": 5, "nms": 5, "write": 6}, "infer", 10 / 6 - 1, 10 / 6 - 1),  # a worker: 5 + 5
@@ -425,7 +425,7 @@ def test_sentence_names_the_next_limit_and_bounds_the_gain():
     sentence = judge(load(10, read=8.4, infer=9.4)).sentence
     assert "94.0% of its time in `infer`" in sentence
     assert "1.19x" in sentence
-    assert "Inference limits" in judge(load(10, read=10, infer=10)).sentence  # equally slow
+    assert "Inference limits" in judge(load(10, read=10, infer=10)).sentence  # both are slow
 
 
 @pytest.mark.parametrize(

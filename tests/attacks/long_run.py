@@ -20,7 +20,7 @@ from tests.attacks.running import FAILURES, Outcome, Server
 
 MOST_KEPT = 20  # failed cases kept per kind and failure; others are only counted
 GOOD = "handled"
-# Python or a library set the exit code, and the case allows that. The case also counts as handled.
+# Counts cases that Python or a library ended, as the case allows. They also count as handled.
 LIBRARY_END = "library"
 
 
@@ -159,11 +159,11 @@ class LongRun:
 
 
 def schedule(kinds: Collection[Kind]) -> Iterator[tuple[Kind, int]]:
-    """Yield (kind, number) without end, by shares. Kinds with ``first`` get more cases early on."""
+    """Yield (kind, number of its case) without end. Kinds get cases in proportion to their
+    ``share``, but a kind gets more until it has had its ``first`` cases."""
     numbers = {kind.name: 0 for kind in kinds}
     weights = {kind.name: max(kind.share, kind.first / FIRST_CASES * 100) for kind in kinds}
     while True:
-        # Until a kind has had its ``first`` cases, its share counts as larger.
         kind = min(
             kinds,
             key=lambda one: (
@@ -175,7 +175,7 @@ def schedule(kinds: Collection[Kind]) -> Iterator[tuple[Kind, int]]:
         numbers[kind.name] += 1
 
 
-FIRST_CASES = 4000  # after this many cases of all kinds, each kind has had its ``first``
+FIRST_CASES = 4000  # after this many cases in total, each kind has had its ``first`` cases
 
 
 def keep(folder: Path, case: Case, outcome: Outcome, about: dict[str, object]) -> None:

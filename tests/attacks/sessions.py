@@ -1,4 +1,4 @@
-"""Damaged and hostile sessions, made from a real one by a seed.
+"""Damaged and hostile versions of a real session; a seed selects the damage.
 
 ``cases`` yields (name, files to replace in a valid session). ``attack`` replaces them, runs every
 command that reads a session (in this process), and returns the problems. To run thousands of cases:

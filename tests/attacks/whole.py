@@ -13,8 +13,8 @@ from pathlib import Path
 def why_incomplete(root: Path, name: str) -> str | None:
     """Return why ROOT/NAME is incomplete; None if it is complete or a temporary file.
 
-    The suffix selects the check. Since ``-o`` may give it another suffix (``report RUN -o x.csv``
-    writes a page), a file also counts as complete if a check by its content succeeds.
+    The suffix selects the check. A file also counts as complete if a check by its content succeeds,
+    since ``-o`` may give a file another suffix (``report RUN -o x.csv`` writes a page).
     """
     path = root / name
     check = _CHECKS.get(path.suffix.lower())

@@ -1,4 +1,4 @@
-"""Times per picture: a line for each with -v, and fields of rows with --save-times."""
+"""Times per picture: -v prints a line for each picture, and --save-times adds fields to rows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_line_has_sizes_objects_and_times() -> None:
     assert "4 persons, 1 bus" in unmeasured
 
 
-def test_each_picture_but_no_frame_of_a_video_has_a_line() -> None:
+def test_pictures_have_lines_and_frames_of_a_video_have_none() -> None:
     printed: list[str] = []
     lines = PictureLines(None, printed.append)
     for name in ("a.jpg", "b.jpg"):

@@ -45,7 +45,7 @@ PRINTERS = {
 
 
 @pytest.mark.slow
-def test_only_the_module_that_escapes_text_prints():
+def test_no_module_prints_except_the_one_that_escapes_text():
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         calls = {

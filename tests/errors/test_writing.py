@@ -1,4 +1,4 @@
-"""Files get their final name only when complete; locks and temporary folders."""
+"""Writing files, which get their final name only when complete; locks and temporary folders."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ LETTERS = re.compile(r"[A-Za-z]+")
 # A line break in the list of stages, which is longer if a stage was slow.
 FOLD = re.compile(r"(?<=\.\d) *\n +(?=[a-z]+ \d)")
 PACKAGE = Path(__file__).parents[2] / "detector"
-MISSING_SHARE = 0.2  # share of words that may be missing: dropped columns, notes on noise
+MISSING_SHARE = 0.2  # share of words that may be missing, as of dropped columns or notes on noise
 MISSING_SHARE_VARIED = 0.4  # higher, since a short run of cameras prints other sentences
 OPTIONAL_STARTS = ("warning", "Other programs")  # beginnings of optional lines
 MASKS = [

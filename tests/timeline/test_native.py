@@ -106,7 +106,7 @@ def test_thread_in_two_open_stages_belongs_to_the_caller_whose_name_it_has():
 
 
 def test_ended_pool_is_counted_and_its_thread_ids_can_be_reused():
-    """OpenMP gives each calling thread a pool of its own; both pools end with the run."""
+    """OpenMP gives each calling thread a pool of threads; both pools end with the run."""
     system = System()
     natives = system.natives()
     with natives.book_threads(INFER):

@@ -28,7 +28,7 @@ def run(stage: str = "", frame: int = 0, extra_ms: float = 0.0, also=(0, 0.0), *
 
 
 def moments(calls, ready=(), blocked=(), collections=(), mhz=()):
-    """Return what the kernel would report about these calls. A call computes all the time,
+    """Return what the pass ``moments`` would record of these calls. A call computes all the time,
     except for the parts in ``ready`` and ``blocked``, which list (stage, number, ms)."""
     ends = {one.number: one.end_ns for one in calls if one.stage == "write"}
     at = [ends[number] for number in sorted(ends)]
