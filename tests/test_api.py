@@ -153,7 +153,7 @@ def test_close_closes_every_engine_and_refuses_further_calls(monkeypatch, close)
     detector([image, image.transpose(1, 0, 2)])
     close(detector)
     close(detector)
-    assert len(closed) == 3  # one for each shape, and the first one, which is square
+    assert len(closed) == 3  # an engine for each shape, and the first engine, which is square
     for call in (lambda: detector(image), lambda: next(detector.stream("in.mp4"))):
         with pytest.raises(DetectVideoError, match="closed"):
             call()

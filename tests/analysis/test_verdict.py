@@ -131,7 +131,7 @@ def test_smaller_input_of_the_model_is_suggested():
 
 
 def test_gain_of_a_smaller_input_is_bounded_by_the_next_stage():
-    """With the smaller input, inference takes 5.8 ms; writing takes 8."""
+    """With the smaller input, inference takes 5.8 ms, and writing takes 8 ms."""
     times = load(10, read=2, infer=10, write=8)
     assert gain_with_smaller_input(times, SMALLER) == pytest.approx(10 / 8 - 1)
     assert "1.25x the FPS at best" in judge(times, SMALLER).sentence
@@ -425,7 +425,7 @@ def test_sentence_names_the_next_limit_and_bounds_the_gain():
     sentence = judge(load(10, read=8.4, infer=9.4)).sentence
     assert "94.0% of its time in `infer`" in sentence
     assert "1.19x" in sentence
-    assert "Inference limits" in judge(load(10, read=10, infer=10)).sentence  # both are slow
+    assert "Inference limits" in judge(load(10, read=10, infer=10)).sentence  # equally slow
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ from tests.attacks.running import FAILURES, Outcome, Server
 
 MOST_KEPT = 20  # failed cases kept per kind and failure; others are only counted
 GOOD = "handled"
-# Counts cases that Python or a library ended, as the case allows. They also count as handled.
+# Counts cases that ended with an exit code of Python or of a library, which they allow. Such a case
+# also counts as handled.
 LIBRARY_END = "library"
 
 
@@ -64,7 +65,8 @@ class LongRun:
     def run(
         self, kinds: Collection[Kind], until: float, workers: int, most: int | None = None
     ) -> None:
-        """Run cases in the order of ``schedule`` until ``until`` (monotonic) or ``most`` cases."""
+        """Run cases in the order of ``schedule``: at most ``most``, and until the monotonic clock
+        shows ``until``."""
         self.tallies = {kind.name: Tally() for kind in kinds}
         cases = schedule(kinds)
         taken = 0

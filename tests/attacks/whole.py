@@ -127,5 +127,5 @@ _BEGINNINGS = {
     b"{": _document,
     b"\x1f\x8b": _gzip,
     b"PK": _zip,
-    b"\x08": _onnx,  # its first field: the version of the format
+    b"\x08": _onnx,  # tag of an ONNX model's first field: the format's version
 }

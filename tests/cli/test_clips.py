@@ -1,4 +1,4 @@
-"""``detect`` on whole clips: frames, pts and codec; both loops write the same rows."""
+"""``detect`` on whole clips reads every frame and keeps pts and codec. Both loops give equal rows."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Conformance of every stage between nms and annotate; a new file in their folder is included.
+"""Conformance of every stage between nms and annotate, including any added later.
 
 BestStage exists only in these tests. It takes part in whole runs, although loop, ledger, session,
 verdict, critical path and what-if know nothing but its declaration.

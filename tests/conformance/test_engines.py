@@ -158,7 +158,7 @@ def test_infer_does_not_change_its_slot(name):
         np.testing.assert_array_equal(request.slot, inputs)
 
 
-def test_outputs_stay_valid_until_the_same_request_infers_again(case):
+def test_outputs_stay_valid_until_the_requests_next_infer(case):
     with engines.open(case.name, plus_one(), case.options(requests=3)) as engine:
         inputs = [pictures(seed) for seed in range(3)]
         results = []

@@ -1,4 +1,4 @@
-"""Conformance of every source; a new source is included."""
+"""Conformance of every source, including any added later."""
 
 from __future__ import annotations
 

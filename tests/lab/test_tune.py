@@ -369,7 +369,7 @@ class TestTarget:
         assert result.ceilings == {"inference": 70.0, "inference and video": 1000.0}
         assert not [one for one in result.trials if one.settings.get("engine") == "null"]
 
-    def test_removing_more_work_lowers_no_bound(self):
+    def test_ceiling_does_not_fall_if_more_work_is_removed(self):
         result = tune_to_target(150, speed=lambda settings: 50 if settings.get("no_video") else 60)
         assert result.ceilings == {"inference": 60, "inference and video": 60}
         assert any("--stride" in note for note in result.notes)

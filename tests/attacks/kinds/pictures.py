@@ -35,7 +35,7 @@ def _bmp(data: bytes, width: int, height: int) -> bytes:
 
 
 def _tif(data: bytes, width: int, height: int) -> bytes:
-    """Overwrite width and height, the entries 256 and 257 of the first directory."""
+    """Overwrite width and height, which are entries 256 and 257 of the first directory."""
     changed = bytearray(data)
     (at,) = struct.unpack_from("<I", data, 4)
     (count,) = struct.unpack_from("<H", data, at)
