@@ -1,4 +1,4 @@
-"""``detect`` on whole clips reads every frame and keeps pts and codec. Both loops give equal rows."""
+"""``detect`` reads all frames of whole clips, with pts and codec; both loops write equal rows."""
 
 import json
 import subprocess

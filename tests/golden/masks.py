@@ -46,7 +46,7 @@ MASKS = [
     Mask(
         "type",
         "video.decoder",
-        "cv2 decodes ahead in threads, so the frame at which FFmpeg complains varies",
+        "cv2 decodes ahead in threads, so FFmpeg's complaint comes at a different frame each time",
         only="truncated",
     ),
     # ---- sentences

@@ -380,7 +380,7 @@ class TestTarget:
         assert "out of reach" in verdict(result)[0]
 
     def test_trials_that_only_speed_up_the_network_are_skipped_above_its_ceiling(self):
-        """Without inference the run reaches only 70 FPS."""
+        """The run reaches only 70 FPS without inference."""
 
         def without_ceilings(settings):
             return None if settings.get("engine") == "null" else speed_with_two_limits(settings)

@@ -118,7 +118,7 @@ def test_all_audio_tracks_keep_language_title_and_default_flag(
     assert_all_tags(tags(out))
     with av.open(str(out)) as container:
         metadata = container.streams.audio[1].metadata
-    assert metadata.get("title", metadata.get("name")) == "Comments"  # MP4 stores it as its name
+    assert metadata.get("title", metadata.get("name")) == "Comments"  # in MP4, it is a name
     if (source, target) != ("two.mp4", "a.webm"):
         (begin,) = [times[0] for times in packet_times(folder / source, "video")]
         expected = packet_times(folder / source, "audio")

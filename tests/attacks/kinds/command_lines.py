@@ -25,7 +25,7 @@ SOURCES = (
     "gopher://127.0.0.1:1/x", "srt://127.0.0.1:1/x", "in.mp4/x", "x" * 300, "\udcff.mp4",
     "in.mp4\n", "loop",
 )  # fmt: skip
-# Cases run in forks, which load no engine's library. So the engine is null or an unknown name.
+# Cases run in forks, which load no engine's library. The engine is therefore null or unknown.
 OPTION_VALUES = {
     "engine": ("null", "null", "null", "null", "null,null", "nul", "", "NULL"),
     "model": ("dots.onnx", "dots.onnx", "dots.onnx", "m.cfg", "m.weights", "street",

@@ -105,7 +105,7 @@ def test_equal_rows_get_the_verdict_equal():
 
 @pytest.mark.slow
 def test_false_alarms_stay_below_the_error_rate_without_a_margin(monkeypatch):
-    """Turn the noise margin off. With the whole error rate for each look, 7 would be alarms."""
+    """Turn the noise margin off. If each look spent the whole error rate, the sum would be 7."""
     monkeypatch.setattr(compare, "noise_floor", lambda equal: 0.0)
     assert sum(alarms(simulate(seed, {})) for seed in range(50, 100)) == 2
 

@@ -59,7 +59,7 @@ def test_each_change_runs_between_two_unchanged_runs():
     assert (infer.frame_ratio.low, infer.frame_ratio.high) == pytest.approx((0.5, 0.5))
     assert (read.fps_ratio.low, read.fps_ratio.high) == pytest.approx((1, 1))
     assert infer.helps
-    # The change doubles the FPS of the unchanged runs, of which the median one is the 8th run.
+    # The change doubles the FPS of the median unchanged run, which is the 8th run.
     assert infer.fps.median == pytest.approx(2 / 1.8)
     assert infer.frame_ms.median == pytest.approx(0.5e3 * 1.8)
 
