@@ -119,7 +119,7 @@ def test_rows_have_the_times_of_their_pictures(shots: Path, tmp_path: Path, sync
         assert list(row["times_ms"]) == ["read", "preprocess", "infer", "head", "nms"]
     infer = [row["times_ms"]["infer"] for row in rows]
     assert (infer[0], infer[2]) == (infer[1], infer[3])
-    # The times add up to the ledger's time, except for rounding to microseconds.
+    # The times add up to the stage's time in the summary, except for rounding to microseconds.
     assert sum(infer) == pytest.approx(1e3 * result.summary.stages["infer"].busy_s, abs=0.005)
     with open(result.summary.each[0].outputs["csv"], newline="") as file:
         head = next(csv.reader(file))

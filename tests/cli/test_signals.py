@@ -38,7 +38,7 @@ def default_sigint() -> Iterator[None]:
 
 
 def start(folder: Path, *arguments: object) -> subprocess.Popen[str]:
-    """Start the command in its own session, so that its processes can be found."""
+    """Start the command in its own process session, so that its processes can be found."""
     (folder / "tmp").mkdir(exist_ok=True)
     return subprocess.Popen(
         [*COMMAND, *map(str, arguments)],

@@ -79,7 +79,7 @@ class StubSource:
 
 
 class StubRequest:
-    """A request whose "network" returns the slot's first byte, which reveals mixed-up rows."""
+    """A request whose "network" returns the first byte of each row, which reveals mixed-up rows."""
 
     device_ms: float | None = None
 

@@ -21,7 +21,7 @@ FRAMES = 23
 
 
 class Repeating:
-    """A tracker that repeats the last detections in coasting frames."""
+    """A tracker that repeats the last detections in frames that are not inferred (coasting)."""
 
     last = None
 

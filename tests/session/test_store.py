@@ -1,4 +1,4 @@
-"""The session's folder."""
+"""The session: the folder in which a run stores its results."""
 
 import json
 import os

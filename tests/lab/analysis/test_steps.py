@@ -1,4 +1,4 @@
-"""Percentiles of recorded calls are defined as in the ledger."""
+"""Percentiles of recorded calls agree with the ledger, in which a run counts its calls."""
 
 from array import array
 

@@ -141,8 +141,8 @@ def test_cause_is_unknown_if_the_thread_was_not_recorded():
 
 
 def ledger(calls, ready=(), blocked=(), library=()):
-    """Return the calls with the ledger's figures. ``ready``, ``blocked`` and ``library`` list
-    (stage, number, ms). ``library`` is CPU time of the engine's threads; it is otherwise 1 ms."""
+    """Return the calls with times as every run counts them. ``ready``, ``blocked`` and ``library``
+    list (stage, number, ms). ``library``: CPU time of the engine's threads, otherwise 1 ms."""
     waited, slept, other = ({(s, n): ms for s, n, ms in each} for each in (ready, blocked, library))
     report = []
     for one in calls:
