@@ -1,4 +1,4 @@
-"""Options are parsed, boxes are matched and linked, and a picture's shape decides the input size."""
+"""Options are parsed, boxes are matched and linked; a picture's shape decides the input size."""
 
 from __future__ import annotations
 
