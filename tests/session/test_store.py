@@ -1,4 +1,4 @@
-"""The session: the folder in which a run stores its results."""
+"""The session: a run's folder, with its results."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Percentiles of recorded calls agree with the ledger, in which a run counts its calls."""
+"""Percentiles of recorded calls agree with the ledger, the sums that a run keeps."""
 
 from array import array
 
