@@ -147,7 +147,7 @@ def module(name: str, parts: Mapping[str, Any] | None = None, **values: Any) -> 
 
 
 def whole_model(tensors: Mapping[str, Any], description: Any, **more: Any) -> Any:
-    """Return a network as YOLOv5 saves it, of one ``Conv`` and one ``Detect``."""
+    """Return a network of one ``Conv`` and one ``Detect``, in the form that YOLOv5 saves."""
     layers = "torch.nn.modules"
     conv = {"conv": module(f"{layers}.conv.Conv2d", weight=tensors["model.0.conv.weight"])}
     norm = {name.rsplit(".", 1)[1]: array for name, array in tensors.items() if ".bn." in name}
@@ -161,7 +161,7 @@ def whole_model(tensors: Mapping[str, Any], description: Any, **more: Any) -> An
 
 
 def random_checkpoint(path: Path) -> Path:
-    """Write a state dict with random weights of the packaged network named like ``path``."""
+    """Write random weights as a state dict, for the packaged network with the name of ``path``."""
     description, _ = read_description(catalogue.folder() / "yolo" / f"{path.stem}.yaml")
     return saved(path, random_tensors(Design(description).architecture(2048, 2048)))
 

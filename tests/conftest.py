@@ -34,8 +34,8 @@ pytest_plugins = ["tests.cpu_times"]
 CHECKOUT = Path(__file__).parents[1]
 # These folders come last, so that their modules do not hide others.
 sys.path += [str(CHECKOUT / "scripts"), str(CHECKOUT / "training")]
-# Self-timing takes seconds, and its choice of engine depends on the machine. Its own tests turn it
-# on.
+# Runs do not time the engines to choose one: it takes seconds, and the result depends on the
+# machine. The tests of this self-timing turn it on.
 os.environ["DETECT_VIDEO_SELF_TIMING"] = "0"
 # OpenVINO's converter would send telemetry for each conversion, from a fork of this process. With
 # None in sys.modules, its import of the telemetry module fails.
@@ -70,7 +70,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect nightly tests, and mark those that start a browser, which takes seconds, as slow."""
+    """Deselect nightly tests. Mark tests that start a browser as slow, since this takes seconds."""
     if not config.getoption("--nightly"):
         nightly = [item for item in items if item.get_closest_marker("nightly")]
         config.hook.pytest_deselected(items=nightly)

@@ -29,7 +29,7 @@ def cpu_seconds() -> float:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Measure set-up, call and tear-down. A module's fixture counts for its first test."""
+    """Measure set-up, call and tear-down. A module's fixture counts for the first test using it."""
     item.stash[STARTED] = cpu_seconds()
     return (yield)
 

@@ -49,7 +49,7 @@ AT_START = dict(os.environ)
 # variable requires a new interpreter. ``become`` handles PYTHONPATH.
 READ_LATE = re.compile(
     "HOME|XDG_.*|TMPDIR|COLUMNS|LINES|PYTHONPATH|NVTX_(?!DISABLE).*|FORGE_.*|DETECT_VIDEO_.*|PYTEST_.*"
-    "|KINETO_LOG_LEVEL"  # set by a pass
+    "|KINETO_LOG_LEVEL"  # set by a pass of ``profile``
     "|_DETECT_VIDEO_COMPLETE|COMP_WORDS|COMP_CWORD"  # set by shells for completion
 )
 
@@ -149,7 +149,7 @@ class Fork:
         return self._streams[1].data.decode(errors="replace")
 
     def stop_reading(self) -> None:
-        """Close our end of its standard output, as ``| head`` does, and wait until it is closed."""
+        """Close our end of the command's stdout, as ``| head`` does, and wait for that."""
         self._streams[0].leave()
 
     def kill(self) -> None:
@@ -357,7 +357,7 @@ def main(path: str, libraries: list[str]) -> None:
     gc.collect()
     gc.freeze()  # keeps the pages of these objects shared between forks
     # OpenBLAS starts its threads on import, ends them before a fork, and starts them again when
-    # needed. Threads of other libraries would be missing in a fork, which could wait for them.
+    # needed. Threads of other libraries would be missing in a fork, which might wait for them.
     if fork() == 0:
         os._exit(0)
     os.wait()

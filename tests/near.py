@@ -3,8 +3,8 @@
     python -m tests.near --changed REVISION
     python -m tests.near --wing lab
 
-Tests see a change if they import the changed code or belong to its room. This is for quick checks
-during work; only the full run covers code that depends on the change indirectly.
+Tests see a change if they import the changed code or are in the test folder of its package. This is
+for quick checks during work; only the full run covers code that the change affects indirectly.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def test_close_closes_every_engine_and_refuses_further_calls(monkeypatch, close)
     detector([image, image.transpose(1, 0, 2)])
     close(detector)
     close(detector)
-    assert len(closed) == 3  # one for each shape, and the first one, which is square
+    assert len(closed) == 3  # an engine for each shape, and the first engine, which is square
     for call in (lambda: detector(image), lambda: next(detector.stream("in.mp4"))):
         with pytest.raises(DetectVideoError, match="closed"):
             call()
@@ -410,7 +410,7 @@ def test_documented_example_file_runs(tmp_path):
         (lambda one: one(PICTURE).absent, "no attribute 'absent'$"),
     ],
 )
-def test_error_for_an_attribute_of_another_library_names_ours(use, answer):
+def test_error_for_an_attribute_of_another_library_names_our_attribute(use, answer):
     with Detector(engine="null") as detector:
         with pytest.raises((AttributeError, DetectVideoError), match=answer):
             use(detector)

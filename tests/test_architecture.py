@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md, the maps of wings and CONTRIBUTING.md match the source."""
+"""ARCHITECTURE.md of the core, those of the wings (maps) and CONTRIBUTING.md match the source."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ REHEARSED = {  # step -> least number of rehearsed rows, and a text that one of 
 }
 
 
-# Without --nightly, only a run and steps that need no GPU are rehearsed.
+# Steps that are rehearsed without --nightly: one that runs the program, two that need no GPU.
 BY_DAY = ("video", "gil", "no_driver")
 
 

@@ -1,5 +1,5 @@
-"""Rules for the source: a room imports only lower floors, and files have good names and a limited
-length.
+"""Rules for the source: files have good names and a limited length. A room (a folder or module
+directly in the core or in a wing) imports only rooms on lower floors of ARCHITECTURE.md.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ FORBIDDEN_LIBRARIES = {  # libraries that a room must not import, not even insid
     "lab/commands": {*ENGINES, "cv2", "av"},
     "batch/commands": {*ENGINES, "cv2", "av"},
 }
-# Words of wings -> the core's files that still contain them. The lists may only get shorter.
+# Words that belong to wings -> files of the core that still contain them. Do not add files.
 WING_WORDS = {
     rf"detector\.({'|'.join(WINGS)})": "",
     "bytetrack|ocsort": "api/__init__ cli/translating config/elsewhere",
@@ -191,7 +191,7 @@ def targets(file: Path, package: Path, files: dict[str, Path]) -> Iterator[str]:
 
 
 def reachable(start: str, imported: dict[str, set[str]]) -> set[str]:
-    """Return the files that ``start`` imports, also indirectly; ``start`` itself if in a cycle."""
+    """Return the files that ``start`` imports, also indirectly. In a cycle, add ``start``."""
     reached: set[str] = set()
     pending = [start]
     while pending:

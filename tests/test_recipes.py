@@ -110,10 +110,10 @@ def test_new_field_of_an_event_is_in_json_and_openapi(copy: Path) -> None:
 
 
 def test_conformance_tests_include_new_parts_and_find_an_unused_option(copy: Path) -> None:
-    words = "tallies or drawer or edges or nearest or own_option_is_read"
+    words = "tallies or drawer or edges or nearest or options_of_an_engine_are_read"
     output = run(copy, *PYTEST, "-rA", "tests/conformance", "-k", words, expected=1)
     failed = re.findall(r"^FAILED \S+\.py::(\S+)", output, re.MULTILINE)
-    assert failed == ["test_each_own_option_is_read_in_its_engines_code[null]"], output[-3000:]
+    assert failed == ["test_options_of_an_engine_are_read_in_its_code[null]"], output[-3000:]
     passed = "\n".join(re.findall(r"^PASSED (\S+)", output, re.MULTILINE))
     assert all(name in passed for name in ("tallies", "drawer", "edges", "nearest")), output[-3000:]
 

@@ -107,7 +107,7 @@ def test_cells_have_the_decimals_of_their_value_or_column() -> None:
     assert Column("x").text(1234.4) == "1234"
 
 
-def test_methods_pick_without_and_first_return_parts_of_a_table() -> None:
+def test_part_of_a_table_can_be_selected() -> None:
     assert [one.key for one in TABLE.pick("note", "name").columns] == ["note", "name"]
     assert [one.key for one in TABLE.without("half", "note").columns] == ["name", "ms", "share"]
     assert TABLE.first(1).rows == ROWS[:1]

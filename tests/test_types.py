@@ -162,7 +162,7 @@ def test_repr_omits_long_fields() -> None:
         assert not [name for name in names if f"{name}=" in repr(long)]
 
 
-def test_later_times_of_a_new_arrival_are_0():
+def test_times_of_steps_that_an_arrival_has_not_reached_are_0():
     arrival = Arrival("door", 1, 5, 1.0)
     moments = (arrival.decoded_ns, arrival.taken_ns, arrival.began_ns, arrival.inferred_ns)
     assert (*moments, arrival.result_ns) == (0, 0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""The core runs without the wings, and each wing without the others."""
+"""The core runs without the wings (packages like detector/lab), each wing without the others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(copy: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=copy, capture_output=True, text=True)
 
 
-def test_additions_equal_those_of_the_imported_wings() -> None:
+def test_additions_are_those_that_the_wings_declare() -> None:
     imported = [importlib.import_module(f"detector.{name}.wing").ADDS for name in sorted(WINGS)]
     assert list(wings.additions()) == imported
 

@@ -51,7 +51,7 @@ def test_matched_boxes_are_counted(a: list[Row], b: list[Row], matched: int, sha
 
 
 def test_pairs_with_the_best_overlap_are_matched_first() -> None:
-    """Both boxes of ``b`` overlap the first box of ``a`` by over half, the second one more."""
+    """Both boxes of ``b`` overlap the first box of ``a`` by over half, but ``b[1]`` fits better."""
     a = frame((0, 0, 10, 10, 0.9, 0), (0, 3, 10, 13, 0.8, 0))
     b = frame((0, 3, 10, 13, 0.7, 0), (0, 0, 10, 9, 0.6, 0))
     assert [(i, j) for i, j, _ in match_pairs(a, b)] == [(1, 0), (0, 1)]

@@ -99,8 +99,8 @@ def load(
 
 TABLE = [
     # period, stages in ms, bottleneck, gain if it were free, gain if inference were free
-    (10, {"read": 2, "infer": 10, "write": 4}, "infer", 1.5, 1.5),  # next limit: write, 10 / 4
-    (10, {"read": 2, "infer": 4, "write": 10}, "write", 1.5, 0.0),  # next limit: infer, 10 / 4
+    (10, {"read": 2, "infer": 10, "write": 4}, "infer", 1.5, 1.5),  # 10 / 4 - 1: write is next
+    (10, {"read": 2, "infer": 4, "write": 10}, "write", 1.5, 0.0),  # 10 / 4 - 1: infer is next
     (10, {"read": 10, "infer": 4, "write": 5}, "read", 1.0, 0.0),
     (10, {"infer": 5, "annotate": 4, "write": 6}, "write", 1.0, 0.0),  # the writer: 4 + 6
     (10, {"infer": 5, "nms": 5, "write": 6}, "infer", 10 / 6 - 1, 10 / 6 - 1),  # a worker: 5 + 5
@@ -131,7 +131,7 @@ def test_smaller_input_of_the_model_is_suggested():
 
 
 def test_gain_of_a_smaller_input_is_bounded_by_the_next_stage():
-    """With the smaller input, inference takes 5.8 ms; writing takes 8."""
+    """With the smaller input, inference takes 5.8 ms, and writing takes 8 ms."""
     times = load(10, read=2, infer=10, write=8)
     assert gain_with_smaller_input(times, SMALLER) == pytest.approx(10 / 8 - 1)
     assert "1.25x the FPS at best" in judge(times, SMALLER).sentence

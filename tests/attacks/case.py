@@ -23,9 +23,9 @@ class Limits:
     """The limits of a case and of its environment. None means unlimited.
 
     A case that exceeds ``wall_s``, ``cpu_s`` or ``memory_mb`` fails. The other fields restrict the
-    environment: ``address_space_mb``, ``file_bytes`` (RLIMIT_FSIZE), ``open_files`` and
-    ``stack_kb`` by setrlimit; ``disk_bytes`` by a file system of that size at the current folder if
-    root may mount one, otherwise by RLIMIT_FSIZE.
+    environment. ``address_space_mb``, ``file_bytes`` (RLIMIT_FSIZE), ``open_files`` and
+    ``stack_kb`` are set by setrlimit. ``disk_bytes`` is the size of a file system at the current
+    folder if root may mount one, otherwise it replaces ``file_bytes``.
     """
 
     wall_s: float = 60.0
@@ -115,7 +115,7 @@ class Pipe:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of attack. ``make(random)`` returns one case, the same for the same random numbers.
+    """A kind of attack. ``make(random)`` returns a case; equal random numbers give equal cases.
     ``share``: relative number of its cases in a long run. ``first``: this many cases run early, so
     that a short run includes them."""
 
@@ -186,7 +186,7 @@ def on_engine(case: Case, engine: str, clip: bytes) -> Case | None:
         memory_mb=case.limits.memory_mb + ENGINE_MB,
         address_space_mb=None,
     )
-    # 5: the engine cannot run the model; 4: no head can read its outputs.
+    # Exit code 5: the engine cannot run the model. 4: no head can read the model's outputs.
     codes = case.codes | {4, 5, 7}
     return replace(case, files=files, argv=tuple(argv), codes=codes, limits=limits, fresh=True)
 

@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing of the program's own binary readers, by atheris (libFuzzer).
 
-The fuzzer keeps inputs that reach new branches of the reader and damages them further, which gets
-it past checks that stop purely random damage. Each reader runs in its own process; an undocumented
+The fuzzer keeps inputs that reach new branches of the reader and damages them further. This passes
+checks that would stop purely random damage. Each reader runs in its own process; an undocumented
 error ends the process, and the input is kept.
 
     pip install 'detect-video[fuzz]'
@@ -37,8 +37,8 @@ INSTRUMENTED = [
 ]
 TIMEOUT_S, MEMORY_MB, LONGEST = 20, 2048, 20_000
 MOST_KEPT = 5  # failed inputs that are kept for each reader
-# libFuzzer reads its peak memory from the kernel, which includes the time before exec, when the
-# process is a copy of its parent. The parent is therefore a small shell and not the whole attack.
+# libFuzzer reads its peak memory from the kernel. The peak includes the time before exec, when the
+# process is still a copy of its parent. We make the parent a small shell, not this whole program.
 SMALL_PARENT = ("sh", "-c", '"$@"; exit $?', "sh")
 
 Read = Callable[[bytes], object]

@@ -1,4 +1,4 @@
-"""The valid files that attacks damage: small, made once per process, as bytes."""
+"""The bytes of small valid files, which attacks damage. Each is made once per process."""
 
 from __future__ import annotations
 

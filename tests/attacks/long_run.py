@@ -20,7 +20,8 @@ from tests.attacks.running import FAILURES, Outcome, Server
 
 MOST_KEPT = 20  # failed cases kept per kind and failure; others are only counted
 GOOD = "handled"
-# Python or a library set the exit code, and the case allows that. The case also counts as handled.
+# Counts cases that ended with an exit code of Python or of a library, which they allow. Such a case
+# also counts as handled.
 LIBRARY_END = "library"
 
 
@@ -64,7 +65,8 @@ class LongRun:
     def run(
         self, kinds: Collection[Kind], until: float, workers: int, most: int | None = None
     ) -> None:
-        """Run cases in the order of ``schedule`` until ``until`` (monotonic) or ``most`` cases."""
+        """Run cases in the order of ``schedule``: at most ``most``, and until the monotonic clock
+        shows ``until``."""
         self.tallies = {kind.name: Tally() for kind in kinds}
         cases = schedule(kinds)
         taken = 0
@@ -159,11 +161,11 @@ class LongRun:
 
 
 def schedule(kinds: Collection[Kind]) -> Iterator[tuple[Kind, int]]:
-    """Yield (kind, number) without end, by shares. Kinds with ``first`` get more cases early on."""
+    """Yield (kind, number of its case) without end. Kinds get cases in proportion to their
+    ``share``, but a kind gets more until it has had its ``first`` cases."""
     numbers = {kind.name: 0 for kind in kinds}
     weights = {kind.name: max(kind.share, kind.first / FIRST_CASES * 100) for kind in kinds}
     while True:
-        # Until a kind has had its ``first`` cases, its share counts as larger.
         kind = min(
             kinds,
             key=lambda one: (
@@ -175,7 +177,7 @@ def schedule(kinds: Collection[Kind]) -> Iterator[tuple[Kind, int]]:
         numbers[kind.name] += 1
 
 
-FIRST_CASES = 4000  # after this many cases of all kinds, each kind has had its ``first``
+FIRST_CASES = 4000  # after this many cases in total, each kind has had its ``first`` cases
 
 
 def keep(folder: Path, case: Case, outcome: Outcome, about: dict[str, object]) -> None:

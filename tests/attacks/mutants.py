@@ -86,7 +86,7 @@ class Outcome:
 
     @property
     def verdicts(self) -> tuple[str, ...]:
-        """Return the difference from ffmpeg's reading; empty if they agree."""
+        """Return how our reading differs from ffmpeg's; nothing if both agree."""
         damaged = self.exit != EXIT_DONE
         differences = {
             "fewer frames than ffmpeg": self.our_frames < self.their_frames,
@@ -119,7 +119,7 @@ def make_mutants(folder: Path, each: int, names: list[str]) -> Iterator[tuple[Pa
 
 
 def read_by_ffmpeg(path: Path) -> tuple[int, tuple[str, ...]]:
-    # One thread, since with several ffmpeg's MPEG-4 decoder complains in some runs only.
+    # Use one thread: with several threads, ffmpeg's MPEG-4 decoder complains only in some runs.
     command = ["ffmpeg", "-v", "error", "-nostdin", "-threads", "1", "-i", path, "-map", "0:v:0"]
     command += ["-fps_mode", "passthrough", "-f", "framecrc", "-"]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)

@@ -445,7 +445,7 @@ CHANGES: dict[str, Change] = {
 
 
 # ----------------------------------------------------------------------
-# Named cases: neighbouring files, and bytes
+# Named cases: files next to the model, and damaged bytes
 
 
 def with_external_data(

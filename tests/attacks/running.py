@@ -168,7 +168,7 @@ class Server:
         env: dict[str, str | None] = {
             "DETECT_VIDEO_SELF_TIMING": "0",
             **ENVIRONMENT,
-            # Importing detector sets this; a fork gets a new environment after the import.
+            # Importing detector sets this, but forks get their environment after the import.
             "ORT_DISABLE_TELEMETRY": None if case.fresh else "1",
             "HOME": str(self.root / "home"),
             "TMPDIR": str(self.root / "tmp"),
@@ -199,7 +199,7 @@ class Server:
         return reply
 
     def _run_again(self, case: Case, outcome: Outcome) -> None:
-        """Check that the same command succeeds afterwards."""
+        """Check that the same command, now undisturbed, ends with a code of ``case.again``."""
         assert case.again is not None
         free = replace(case.limits, file_bytes=None, disk_bytes=None, open_files=None)
         if case.limits.disk_bytes is not None:

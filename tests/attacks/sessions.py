@@ -1,4 +1,4 @@
-"""Damaged and hostile sessions, made from a real one by a seed.
+"""Damaged and hostile versions of a real session; a seed selects the damage.
 
 ``cases`` yields (name, files to replace in a valid session). ``attack`` replaces them, runs every
 command that reads a session (in this process), and returns the problems. To run thousands of cases:
@@ -73,7 +73,7 @@ LOOP = "loop batch=1 concurrency=1 requests=4 images=5 queue_batches=2 results=3
 
 
 def cases(session: Path, seed: int) -> Iterator[Case]:
-    """Yield the named cases, and then random ones without end, which depend only on the seed."""
+    """Yield the named cases, then random cases without end. The seed alone decides these."""
     yield from named(session)
     random = Random(seed)
     files = {str(path.relative_to(session)): path.read_bytes() for path in _files(session)}

@@ -1,6 +1,6 @@
 """Two web servers for cases with pages: the camera's own, and another that must receive no secret.
 
-Both serve the same pages, in which ``{own}`` and ``{other}`` become their addresses. A page that
+Both serve the same pages, in which their addresses replace ``{own}`` and ``{other}``. A page that
 begins with ``->`` is a redirect. The first server sets a cookie for a client that logs in.
 """
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.attacks.case import Case
 
 TOKEN = "correct-horse-battery-staple-0009"
-CAMERA = b"orchard"  # never shown without the token
+CAMERA = b"orchard"  # a camera's name; the page must not show it to clients without the token
 MARK = b"Xyzzy9"  # part of every request; the run must not print it
 PATIENCE_S = 60.0
 READ_S, MOST_READ = 0.4, 200_000

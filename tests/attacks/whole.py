@@ -13,8 +13,8 @@ from pathlib import Path
 def why_incomplete(root: Path, name: str) -> str | None:
     """Return why ROOT/NAME is incomplete; None if it is complete or a temporary file.
 
-    The suffix selects the check. Since ``-o`` may give it another suffix (``report RUN -o x.csv``
-    writes a page), a file also counts as complete if a check by its content succeeds.
+    The suffix selects the check. A file also counts as complete if a check by its content succeeds,
+    since ``-o`` may give a file another suffix (``report RUN -o x.csv`` writes a page).
     """
     path = root / name
     check = _CHECKS.get(path.suffix.lower())
@@ -127,5 +127,5 @@ _BEGINNINGS = {
     b"{": _document,
     b"\x1f\x8b": _gzip,
     b"PK": _zip,
-    b"\x08": _onnx,  # its first field: the version of the format
+    b"\x08": _onnx,  # tag of an ONNX model's first field: the format's version
 }

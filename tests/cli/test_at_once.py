@@ -1,4 +1,4 @@
-"""Eight simultaneous runs that share a store, a folder or an output. Each exits as documented.
+"""Eight simultaneous runs that share a folder or an output. Each exits as documented.
 
 The processes are forks of one that has done the imports, and they start at the same time.
 """
@@ -98,7 +98,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_simultaneous_runs_share_store_and_runs_folder(inputs: Path, tmp_path: Path) -> None:
-    """The store is empty, sessions have default names, and each run has its own outputs."""
+    """The store of engine files is empty, sessions have default names, outputs are separate."""
     write_video(tmp_path / "in.mp4", 6)
     shared = ["in.mp4", "--model", str(inputs / "x.cfg"), "--engine", "ort", "--threads", "1"]
     own = [["-o", f"out{number}/"] for number in range(RUNS)]

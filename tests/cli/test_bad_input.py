@@ -224,7 +224,7 @@ def start_and_wait_for_rows(arguments, cwd):
 @pytest.mark.slow
 @pytest.mark.parametrize("loop", [[], ["--sync"]])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signal_completes_the_written_files(model, long_clip, tmp_path, number, code, loop):
+def test_written_files_are_complete_after_a_signal(model, long_clip, tmp_path, number, code, loop):
     process = start_and_wait_for_rows([long_clip, "--model", model, "--json", *loop], tmp_path)
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=PATIENCE_S)

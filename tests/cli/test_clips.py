@@ -1,4 +1,4 @@
-"""``detect`` on whole clips: frames, pts and codec; both loops write the same rows."""
+"""``detect`` reads all frames of whole clips, with pts and codec; both loops write equal rows."""
 
 import json
 import subprocess

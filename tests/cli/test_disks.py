@@ -215,8 +215,8 @@ def test_other_commands_keep_files_on_a_full_disk(
 
 
 @pytest.mark.slow
-def test_full_session_disk_keeps_the_outputs(inputs: Path, disk: Path, tmp_path: Path) -> None:
-    """Outputs are complete and tables are printed even if the session does not fit on the disk."""
+def test_outputs_survive_a_full_session_disk(inputs: Path, disk: Path, tmp_path: Path) -> None:
+    """The session does not fit on its disk. Outputs are complete and tables are printed."""
     leave_free(disk, PAGE)
     line = (inputs / "in.mp4", "--model", inputs / "x.cfg", "--save", "jsonl")
     process = detect_video(*line, "--run-dir", disk / "run", cwd=tmp_path)

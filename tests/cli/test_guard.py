@@ -117,7 +117,7 @@ def test_output_does_not_replace_a_source_that_is_read_later(here: Path) -> None
     assert (here / "out/in-null-detected.mp4").read_bytes() == before
 
 
-def test_number_in_an_output_name_is_explained(here: Path) -> None:
+def test_run_that_numbers_its_output_says_that_the_earlier_file_is_kept(here: Path) -> None:
     words = [["in.mp4", *map(str, NULL), "--conf", conf] for conf in ("0.3", "0.4")]
     assert ["is kept:" in invoke(*one).stdout for one in words] == [False, True]
 
@@ -231,7 +231,7 @@ def test_eval_does_not_overwrite_the_detections(here: Path) -> None:
     run_dir = session(here / "r")
     before = tree(run_dir)["detections.jsonl"]
     scored = ("eval", "labels.json", "--detections", "r/detections.jsonl", "--run-dir", "r")
-    assert run(*scored) in (2, 3)  # 3 if it first finds that they are of another clip
+    assert run(*scored) in (2, 3)  # 3: first finds that the detections are of another clip
     assert tree(run_dir)["detections.jsonl"] == before
 
 

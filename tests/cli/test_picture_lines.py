@@ -1,4 +1,4 @@
-"""Times per picture: a line for each with -v, and fields of rows with --save-times."""
+"""Times per picture: -v prints a line for each picture, and --save-times adds fields to rows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_line_has_sizes_objects_and_times() -> None:
     assert "4 persons, 1 bus" in unmeasured
 
 
-def test_each_picture_but_no_frame_of_a_video_has_a_line() -> None:
+def test_pictures_have_lines_and_frames_of_a_video_have_none() -> None:
     printed: list[str] = []
     lines = PictureLines(None, printed.append)
     for name in ("a.jpg", "b.jpg"):
@@ -119,7 +119,7 @@ def test_rows_have_the_times_of_their_pictures(shots: Path, tmp_path: Path, sync
         assert list(row["times_ms"]) == ["read", "preprocess", "infer", "head", "nms"]
     infer = [row["times_ms"]["infer"] for row in rows]
     assert (infer[0], infer[2]) == (infer[1], infer[3])
-    # The times add up to the ledger's time, except for rounding to microseconds.
+    # The times add up to the stage's time in the summary, except for rounding to microseconds.
     assert sum(infer) == pytest.approx(1e3 * result.summary.stages["infer"].busy_s, abs=0.005)
     with open(result.summary.each[0].outputs["csv"], newline="") as file:
         head = next(csv.reader(file))

@@ -1,4 +1,4 @@
-"""Unusual folders, devices and tight limits: a documented exit code and one line, no hang."""
+"""Unusual folders, devices and tight limits cause a documented exit code and one line, no hang."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ ANOTHER_ACCOUNT = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 3])
-def test_too_few_threads_exit_5_and_not_130(tmp_path, threads):
+def test_run_with_too_few_threads_exits_5_and_not_130(tmp_path, threads):
     """OpenBLAS raises SIGINT if its threads cannot start."""
     if os.geteuid() or not shutil.which("setpriv"):
         pytest.skip("machine: only root can become another account")

@@ -45,7 +45,7 @@ PRINTERS = {
 
 
 @pytest.mark.slow
-def test_only_the_module_that_escapes_text_prints():
+def test_no_module_prints_except_the_one_that_escapes_text():
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         calls = {
@@ -60,7 +60,7 @@ def test_only_the_module_that_escapes_text_prints():
     }
 
 
-def test_printable_escapes_control_characters():
+def test_function_printable_escapes_control_characters():
     assert printable("naïve 视频 [x] \\n") == "naïve 视频 [x] \\n"
     shown = printable(EVIL)
     assert shown.isprintable()

@@ -182,7 +182,7 @@ def test_two_videos_in_one_pipe_are_refused() -> None:
         OutputPlan(config, ["a.mp4", "b.mp4"], streams=True)
 
 
-def test_output_must_fit_at_least_one_source(tmp_path):
+def test_output_that_suits_none_of_the_sources_is_refused(tmp_path):
     cv2.imwrite(str(tmp_path / "a.png"), np.zeros((8, 8, 3), np.uint8))
     pictures, clip = str(tmp_path / "a.png"), str(write_video(tmp_path / "in.mp4", 2))
     config = OutputConfig(save=("overlay",))
@@ -190,7 +190,7 @@ def test_output_must_fit_at_least_one_source(tmp_path):
         OutputPlan(config, [pictures, pictures]).check_sources(None)
     OutputPlan(config, [pictures, clip]).check_sources(
         None
-    )  # fits the clip; the picture only causes a note
+    )  # possible for the clip; the picture only causes a note
     OutputPlan(config, [clip]).check_sources(None)
     with pytest.raises(UsageError, match=r"is pictures; use --save pictures,yolo$"):
         OutputPlan(OutputConfig(save=("video", "yolo")), [pictures]).check_sources(None)

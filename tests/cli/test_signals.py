@@ -38,7 +38,7 @@ def default_sigint() -> Iterator[None]:
 
 
 def start(folder: Path, *arguments: object) -> subprocess.Popen[str]:
-    """Start the command in its own session, so that its processes can be found."""
+    """Start the command in its own process session, so that its processes can be found."""
     (folder / "tmp").mkdir(exist_ok=True)
     return subprocess.Popen(
         [*COMMAND, *map(str, arguments)],
@@ -203,7 +203,7 @@ def test_kill_9_leaves_no_process(tmp_path, command, pause_s):
 
 @pytest.mark.slow
 def test_kill_9_while_doctor_times_encoders_leaves_no_file(tmp_path):
-    """After trying all engines, doctor times encoders; its file then exists for two seconds."""
+    """doctor tries all engines, then times encoders. Only then its file exists, for two seconds."""
     process = start(tmp_path, "doctor")
     while not [*tmp_path.glob("tmp/detect-video-doctor-*/drawn*")]:
         if process.poll() is not None:  # doctor ended before we saw the file, so try again

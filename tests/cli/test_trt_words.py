@@ -126,7 +126,7 @@ def test_plan_of_the_user_with_a_yaml_file_is_read(monkeypatch, place, reference
     config = ("--config", name.with_suffix(".yaml"))
     summary = run(STREET, "--engine", "trt", *plan, *config, "--frames", 8)
     assert_same(rows(summary["outputs"]["jsonl"]), reference)
-    # A YAML next to the plan is found without an option, and so is the engine.
+    # Without options, the program finds the YAML next to the plan, and chooses the engine.
     summary = run(STREET, *plan, "--frames", 1)
     assert summary["engine_reason"].startswith("engine trt: the only one")
 

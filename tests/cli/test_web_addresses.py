@@ -205,7 +205,7 @@ def test_stream_without_a_length_is_reported_as_live(tmp_path, out):
 
 
 @pytest.mark.slow
-def test_server_that_accepts_one_client_is_connected_once(tmp_path, out):
+def test_server_for_a_single_client_gets_only_one_connection(tmp_path, out):
     """``ffmpeg -listen 1`` ends when its client disconnects, so we must not probe it first."""
     clip = make_clip(tmp_path / "clip.mp4")
     url = f"http://127.0.0.1:{free_port()}/x"

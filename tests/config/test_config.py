@@ -1,4 +1,4 @@
-"""Levels of configuration have precedence, types and limits. Errors suggest the nearest key."""
+"""Options from several levels (defaults, file, command line): precedence, types, limits, errors."""
 
 import dataclasses
 import json

@@ -1,5 +1,5 @@
-"""Conformance of every rule of ``audit``: it fires on its bad example and not on its clean one.
-A new rule is included."""
+"""Conformance of every rule of ``audit``, including any added later: it fires on its bad example
+and not on its clean one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Conformance of every stage between nms and annotate; a new file in their folder is included.
+"""Conformance of every stage between nms and annotate, including any added later.
 
-BestStage exists only in these tests. They use it in whole runs, in which loop, ledger, session,
-verdict, critical path and what-if know only its declaration.
+BestStage exists only in these tests. It takes part in whole runs, although loop, ledger, session,
+verdict, critical path and what-if know nothing but its declaration.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def test_run_includes_the_stage(
         for edge in edges
     )
     path = critical_path(graph)
-    if sync and path is not None:  # one thread: every call of the steady state is on the path
+    if sync and path is not None:  # there is only one thread, so the path has all steady calls
         assert "best" in path.stages
 
 

@@ -22,8 +22,8 @@ from tests.test_house import PACKAGE, reachable, targets
 from tests.waiting import PATIENCE_S, wait_for
 
 COMPUTING = [name for name in engines.names() if name != "null"]
-# Every engine in every precision for which it takes the fp32 graph. Tests of precisions that need a
-# converted or quantised graph are in tests/run.
+# Pairs of an engine and a precision for which the engine is given the fp32 graph. Tests of
+# precisions that need a converted or quantised graph are in tests/run.
 CASES = [
     (name, precision)
     for name in COMPUTING
@@ -82,7 +82,7 @@ def pictures(seed: int, batch: int = 1, height: int = 2, width: int = 3) -> np.n
 
 
 @pytest.mark.parametrize("name", engines.names())
-def test_each_own_option_is_read_in_its_engines_code(name):
+def test_options_of_an_engine_are_read_in_its_code(name):
     files = {
         ".".join(["detector", *file.relative_to(PACKAGE).with_suffix("").parts]): file
         for file in (PACKAGE / "core/engines").rglob("*.py")
@@ -100,7 +100,7 @@ def test_each_own_option_is_read_in_its_engines_code(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 2, 5])
 def test_full_and_partial_batches_give_the_known_answers(case, batch):
-    """The slot's unfilled rows do not change the answers."""
+    """Unfilled rows of the request's input array (its slot) do not change the answers."""
     with engines.open(case.name, plus_one(batch), case.options(batch=batch, requests=1)) as engine:
         request = engine.requests[0]
         for n in [*range(1, batch + 1), 1]:

@@ -71,11 +71,11 @@ def run_batches(engine: str, network: Network, pictures: np.ndarray) -> dict[int
     scope="module", params=[*NETWORKS, *map(night, LARGE)], ids="{0[0]}-{0[1]}-{0[2]}".format
 )
 def case(request: pytest.FixtureRequest) -> Case:
-    """Share a case among all tests of a network, since the largest one has 600 MB of weights."""
+    """Share a case among all tests of a network: the largest network has 600 MB of weights."""
     model, height, width = request.param
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(np.random, "RandomState", FastRandom)
-        # A probe picture decides the scale of weights. Here 2x2 of the coarsest cells are enough.
+        # Outputs for a probe picture decide the scale of weights. Here 2x2 cells are enough.
         patch.setattr(yolo_network, "PROBE_CELLS", 2)
         network = open_network(model, random_seed=0, size=(height, width), batch=2)
     pictures = np.random.default_rng(0).integers(0, 256, (2, height, width, 3), np.uint8)

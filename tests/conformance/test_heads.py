@@ -1,4 +1,4 @@
-"""Conformance of the head of every layout in the table; a new layout is included."""
+"""Conformance of the head of every layout in the table, including any added later."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ every_layout = pytest.mark.parametrize("layout", layouts().values(), ids=list(la
 
 
 def draw(bound: Bound, shapes: list[tuple[int, ...]], seed: int) -> list[np.ndarray]:
-    """Draw outputs as a network may give them: probabilities, boxes in the input, class numbers."""
+    """Return random outputs in valid ranges: probabilities, boxes in the input, class numbers."""
     rng = np.random.default_rng(seed)
     reading = bound.reading
     raw = reading is None or reading.values != "probabilities" or reading.cells is not None
@@ -103,7 +103,7 @@ def check_candidates(
 
 
 def check_rows(case: Case, conf: float) -> None:
-    """Compare the candidates with the dense rows: boxes in network pixels, scores, classes."""
+    """Compare the candidates with the rows that the head's dense form gives for all boxes."""
     candidates = check_candidates(case, conf)
     assert ((candidates.class_ids >= 0) & (candidates.class_ids < CLASSES)).all()
     before = [output.copy() for output in case.outputs]

@@ -1,4 +1,4 @@
-"""Conformance of every sink in the folder; a new file there is included."""
+"""Conformance of every sink in the folder, including any added later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conformance of every source; a new source is included."""
+"""Conformance of every source, including any added later."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_claims_never_raises_and_accepts_only_specs_of_the_declared_form(
         assert not claimed or re.fullmatch(kind.form, spec, re.IGNORECASE | re.DOTALL), spec
 
 
-def test_only_one_source_of_an_order_claims_a_spec(kind: type[Source], sample: Sample) -> None:
+def test_no_two_sources_of_equal_order_claim_a_spec(kind: type[Source], sample: Sample) -> None:
     kind.check_spec(sample.spec)
     with sample.around():
         assert sources.find_claiming(sample.spec) is kind

@@ -101,7 +101,7 @@ def test_every_statistic_is_in_schema_and_report(one, session, outputs) -> None:
 def test_plain_run_measures_most_statistics(session) -> None:
     absent = {one.name for one in list_statistics() if one.of(session.document) is None}
     rare = {"fps", "memory", "decoding", "capacity", "disturbed", "input_shapes"}
-    assert {name.split("/")[0] for name in absent - {"detections/empty"}} <= rare  # it needs photos
+    assert {name.split("/")[0] for name in absent - {"detections/empty"}} <= rare
     assert "fps/end_to_end" not in absent
 
 

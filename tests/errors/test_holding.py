@@ -52,8 +52,8 @@ def test_replaced_clip_is_read_to_its_end_and_noted(tmp_path: Path, decoder: str
     assert any("replaced" in note for note in result.summary.notes)
 
 
-def test_name_to_open_is_valid_until_the_last_block_that_holds_it_ends(tmp_path: Path) -> None:
-    """The inner of two blocks may make the name, and end before the outer block uses the name."""
+def test_name_to_open_is_valid_until_all_blocks_that_hold_the_file_end(tmp_path: Path) -> None:
+    """An inner block may make the name, and end before the outer block uses the name."""
     clip = write_video(tmp_path / "in.mp4", 9)
     with hold(str(clip)) as held:
         with hold(str(clip)):

@@ -81,7 +81,7 @@ def test_signal_interrupts_reading_a_pipe(tmp_path):
         signal.signal(signal.SIGALRM, before)
 
 
-def test_check_regular_accepts_only_regular_or_missing_files(tmp_path):
+def test_only_regular_or_missing_files_pass_check_regular(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "absent"):

@@ -1,4 +1,4 @@
-"""Files get their final name only when complete; locks and temporary folders."""
+"""Writing files, which get their final name only when complete; locks and temporary folders."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class SyncLog:
 
 
 @pytest.mark.parametrize("by", [write_whole, put_in_place])
-def test_content_is_synced_then_renamed_then_the_folder_synced(tmp_path, monkeypatch, by):
+def test_content_is_synced_before_the_rename_and_the_folder_after_it(tmp_path, monkeypatch, by):
     log = SyncLog(monkeypatch)
     if by is write_whole:
         write_whole(tmp_path / "x.json", b"whole")

@@ -262,7 +262,7 @@ def fake_cuda_python(  # noqa: C901
 def fake_torch(  # noqa: C901
     device: Device,
 ) -> dict[str, ModuleType]:
-    """Fake what our memory provider uses of torch. Copies use this thread's current stream."""
+    """Fake the parts of torch that our code uses. Copies use this thread's current stream."""
     current = threading.local()
 
     class Tensor:

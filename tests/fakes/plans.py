@@ -19,7 +19,7 @@ def plan_of(
     verbosity: str | None = None,
 ) -> bytes:
     """Build a plan of an ONNX model. ``batches``: the range of a dynamic first dimension.
-    ``portable``: include a runtime. ``verbosity``: details of the layers to keep; default: names.
+    ``portable``: include a runtime. ``verbosity``: details of layers to keep (None: only names).
     """
     trt = machine.trt
     log = make_log(trt)

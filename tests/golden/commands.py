@@ -16,8 +16,8 @@ class Command:
     argv: tuple[str, ...]
     inputs: tuple[str, ...] = ()
     read: tuple[str, ...] = ()  # globs: the content of these files is recorded, not just the name
-    near: bool = False  # the network is a real one: its last digits differ between CPUs
-    after: str | None = None  # name of an earlier command; this one runs in a copy of its folder
+    near: bool = False  # the network is real: the last digits of its outputs depend on the CPU
+    after: str | None = None  # the command after which this one runs, in a copy of that folder
     needs: tuple[str, ...] = ()  # required libraries
     slow: bool = False  # takes many seconds, so it starts first
 

@@ -22,7 +22,7 @@ from tests.models import exports
 from tests.networks import cfg_text
 
 CHECKOUT = Path(__file__).parents[2]
-SIDE, CELLS = 64, 84  # side of the input in pixels; cells at strides 8, 16, 32 together
+SIDE, CELLS = 64, 84  # side of the input in pixels; number of cells at strides 8, 16 and 32
 BOXES = ((20, 30, 10, 20), (21, 30, 10, 20), (44, 20, 16, 8))  # cx, cy, w, h; the first two overlap
 WEIGHTS = ((1.0, 0.5, 0.25), (0.25, 0.9, 0.25), (0.1, 0.1, 0.8))  # weights of red, green, blue
 

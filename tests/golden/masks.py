@@ -31,7 +31,7 @@ class Mask:
 
 
 SENTENCE = "a sentence: its words may change, its key may not"
-TIME = "a measured time, or computed from one"
+TIME = "a measured time, or a figure computed from one"
 
 MASKS = [
     Mask("keys", "environment", "the machine and its libraries"),
@@ -39,14 +39,14 @@ MASKS = [
         "keys",
         "environment.libraries environment.cpu.flags cpu.features cpu.precision cpu.meaning "
         "threads.settings media.*.* gpu.gpus counters.rapl engines.*.precisions",
-        "as many as the machine has",
+        "the number of entries depends on the machine",
         only="doctor",
     ),
-    Mask("any", "*", "doctor: what the machine has; its keys are what is recorded", only="doctor"),
+    Mask("any", "*", "doctor reports what the machine has: record only the keys", only="doctor"),
     Mask(
         "type",
         "video.decoder",
-        "cv2 decodes ahead in threads, so it varies after how many frames FFmpeg complains",
+        "cv2 decodes ahead in threads, so FFmpeg's complaint comes at a different frame each time",
         only="truncated",
     ),
     # ---- sentences
@@ -91,9 +91,9 @@ MASKS = [
     Mask("may", "*.bottleneck bottleneck *.verdict", "follows from the times"),
     Mask("type", "*.comparable comparable others.differs", "follows from the noise"),
     Mask("type", "others.cores", "the machine", only="diff-gate"),
-    Mask("keys", "not_measured what_if.not_measured", "small stages: follows from the times"),
-    Mask("type", "rounds what_if.rounds", "as many as there was time for", only="profile"),
-    Mask("type", "what_if.rounds", "as many as there was time for"),
+    Mask("keys", "not_measured what_if.not_measured", "the times decide which ones are small"),
+    Mask("type", "rounds what_if.rounds", "rounds are repeated while time is left", only="profile"),
+    Mask("type", "what_if.rounds", "rounds are repeated while time is left"),
     Mask("keys", "fastest.*", "follows from the times"),
     Mask("each", "critical_path.stages", "the critical path lists the stages that cost time"),
     Mask("each", "stages", "in passes/critical_path.json", only="profile"),
@@ -107,10 +107,10 @@ MASKS = [
     Mask(
         "each",
         "*.samples samples changes *.changes",
-        "as many as there was time for, or as there are stages on the path",
+        "their number depends on the time, or on the stages of the critical path",
     ),
-    Mask("each", "threads", "as many workers as the engine has requests: a matter of cores"),
-    Mask("type", "*.thread", "names of as many workers as the engine has requests"),
+    Mask("each", "threads", "the number of workers depends on the number of cores"),
+    Mask("type", "*.thread", "the number of workers, which are named, depends on the cores"),
     Mask(
         "may",
         "cpu.* *.cpu.* *.memory_mb *_mb *_mb_per_1000_frames *.slope_* gpu.* *.gpu.available",
@@ -119,18 +119,18 @@ MASKS = [
     Mask(
         "may",
         "engine_threads *.engine_threads threads *.threads concurrency *.concurrency",
-        "the engine's choice by the number of cores",
+        "the engine chooses them by the number of cores",
     ),
     Mask(
         "keys",
         "*.parts_mb parts_mb peaks *.peaks ridge *.ridge *.peak_under_measured "
         "peak_under_measured gpu *.gpu",
-        "peaks of the machine",
+        "the machine's peak rates and memory",
     ),
     Mask(
         "each",
         "layers.rows layers.by_type layers.by_block rows by_type by_block",
-        "engines fuse layers as the CPU allows",
+        "which layers an engine fuses depends on the CPU",
         only="profile-layers",
     ),
     Mask(
@@ -161,7 +161,7 @@ MASKS = [
     ),
     Mask("type", "*.recipe recipe", "a digest of our own code's files and their dates"),
     Mask("may", "config.runtime.engines_dir", "where this test run keeps built files"),
-    Mask("may", "spans.seen spans.kept", "a queue's waits are spans: as many as there were"),
+    Mask("may", "spans.seen spans.kept", "waits for a queue are spans; their number varies"),
     Mask(
         "type",
         "clip_sha256.* model_sha256 *.model_sha256 sha256 *.sha256 *_sha256 graph_sha256",
@@ -201,8 +201,8 @@ MASKS = [
 NAMES = [
     # pattern in a path or a file name, its replacement, reason
     (r"-[0-9a-f]{12}(?=\.|$)", "-DIGEST", "a graph's digest changes with the version of onnx"),
-    (r"worker-\d+", "worker-N", "as many workers as there are requests"),
-    (r"^\.ses.*|.*/\.ses.*", ".ses", "onnxruntime 1.31 leaves a file of its own"),
+    (r"worker-\d+", "worker-N", "the number of workers varies"),
+    (r"^\.ses.*|.*/\.ses.*", ".ses", "onnxruntime 1.31 leaves such a file"),
 ]
 
 # Rows of real networks.

@@ -20,7 +20,7 @@ WIDTH = 80
 SCREENS = Path(__file__).with_name("screens")
 DOTS = ("--model", "dots.onnx", "--engine", "ort", "--engines-dir", "engines")
 RUN = ("clip.mkv", *DOTS, "--frames", "6")
-# Each runs in its own folder with clip.mkv, videos/clip.mkv and dots.onnx.
+# Name of a screen -> commands to run in a folder with clip.mkv, videos/clip.mkv and dots.onnx.
 COMMANDS = {
     "run": [RUN],
     "output": [(*RUN, "-o", "out.mp4"), (*RUN, "-o", "out.mp4")],
@@ -42,7 +42,7 @@ LETTERS = re.compile(r"[A-Za-z]+")
 # A line break in the list of stages, which is longer if a stage was slow.
 FOLD = re.compile(r"(?<=\.\d) *\n +(?=[a-z]+ \d)")
 PACKAGE = Path(__file__).parents[2] / "detector"
-MISSING_SHARE = 0.2  # share of words that may be missing: dropped columns, notes on noise
+MISSING_SHARE = 0.2  # share of words that may be missing: columns and notes on noise may be absent
 MISSING_SHARE_VARIED = 0.4  # higher, since a short run of cameras prints other sentences
 OPTIONAL_STARTS = ("warning", "Other programs")  # beginnings of optional lines
 MASKS = [

@@ -42,7 +42,7 @@ def test_labels_are_mapped_to_targets():
     picture = map_labels(labels(*rows), BOUND)
     assert picture.boxes.tolist() == [A, B, A, C]  # class 4 has no target
     assert picture.class_ids.tolist() == [1, 1, 0, 1]
-    assert picture.ignored.tolist() == [False, True, False, False]  # a crowd stays a crowd
+    assert picture.ignored.tolist() == [False, True, False, False]  # a crowd is not ignored
     assert picture.crowd.tolist() == [False, False, True, True]
 
 

@@ -126,7 +126,7 @@ def test_convolutions_of_an_engine_are_timed(engine, precision, short):
     assert set(peaks_found) == {"fp32", precision}
     assert all(str(engines.find(engine).library) in one.by for one in peaks_found.values())
     # If a layer seems too fast, the work of a neighbour was counted as its own. Per cycle, a core
-    # does 4096 int8 operations with AMX, 64 times as many as of float32 with one AVX-512 unit.
+    # does 4096 int8 operations with AMX, and 64 float32 operations with one AVX-512 unit.
     assert peaks_found[precision].gflops_s < 64 * peaks_found["fp32"].gflops_s < 1e5
 
 

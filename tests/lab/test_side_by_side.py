@@ -1,4 +1,4 @@
-"""Comparing several models: combinations, references of the agreement, and table formats."""
+"""Comparing several models: their rows, the reference for each row's agreement, table formats."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_models_are_combined_with_engines_and_precisions():
     assert [one.model for one in plan.variants()][::4] == ["x/a.pt", "b"]
 
 
-def test_settings_of_a_run_without_options_have_one_row():
+def test_usual_settings_of_a_run_have_exactly_one_row():
     plan = Rounds("in.mp4", resolve_config(None, {}), ["ort", "openvino"], ["fp32"], [2], 3)
     names = ["ort fp32 batch 2", "openvino fp32 batch 2"]
     for usual, more in ((("ort", "fp32"), []), (("ort", "int8"), ["ort int8 batch 2"])):
@@ -119,8 +119,8 @@ def document():
 
 def test_csv_has_sizes_counts_and_rates():
     (first, _) = csv.DictReader(io.StringIO(text_of(".csv")))
-    assert float(first["size_mb"]) == pytest.approx(28.92)  # MB ...
-    assert float(first["size_mib"]) == pytest.approx(27.58, abs=0.01)  # ... differ from MiB
+    assert float(first["size_mb"]) == pytest.approx(28.92)  # MB, not MiB
+    assert float(first["size_mib"]) == pytest.approx(27.58, abs=0.01)
     assert float(first["gflops"]) == 2 * float(first["gmacs"]) == 0.5
     assert (first["input"], first["model"]) == ("640x320", "a")
     assert [first[f"inference_fps{which}"] for which in ("", "_low", "_high")] == ["51", "50", "52"]

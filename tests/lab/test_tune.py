@@ -125,7 +125,7 @@ def test_fastest_value_of_each_setting_is_chosen():
 
 
 def test_trials_with_more_requests_keep_engine_and_precision():
-    """Trials with more requests name the engine, since self-timing does not apply to them."""
+    """They name the engine, since ``auto`` may choose another one for more requests."""
     result = Job(lambda settings: 50.0 if not settings else 40.0).find()
     shapes = [one.settings for one in result.trials if "concurrency" in one.settings]
     assert shapes
@@ -286,8 +286,8 @@ def speed_with_two_limits(settings) -> float:
 
 
 def loss_of(settings, tracked: float = 0.15) -> float:
-    """Return the share of frames whose detections change. ``tracked``: how much it
-    grows for each frame that is tracked between two inferred ones."""
+    """Return the share of frames whose detections change. ``tracked``: growth of this share for
+    each frame that is tracked between two inferred ones."""
     lost = {"bf16": 0.0, "fp16": 0.0, "int8": 0.02}.get(settings.get("precision"), 0.0)
     lost += SIZES.get(settings.get("size"), (1, 0.0))[1]
     lost += 0.25 * (settings.get("skip_still") is not None)
@@ -369,7 +369,7 @@ class TestTarget:
         assert result.ceilings == {"inference": 70.0, "inference and video": 1000.0}
         assert not [one for one in result.trials if one.settings.get("engine") == "null"]
 
-    def test_removing_more_work_lowers_no_bound(self):
+    def test_ceiling_does_not_fall_if_more_work_is_removed(self):
         result = tune_to_target(150, speed=lambda settings: 50 if settings.get("no_video") else 60)
         assert result.ceilings == {"inference": 60, "inference and video": 60}
         assert any("--stride" in note for note in result.notes)
@@ -380,8 +380,7 @@ class TestTarget:
         assert "out of reach" in verdict(result)[0]
 
     def test_trials_that_only_speed_up_the_network_are_skipped_above_its_ceiling(self):
-        """Without inference the run reaches 70 FPS, so trials that only speed up the network are
-        skipped."""
+        """The run reaches only 70 FPS without inference."""
 
         def without_ceilings(settings):
             return None if settings.get("engine") == "null" else speed_with_two_limits(settings)

@@ -79,7 +79,7 @@ class StubSource:
 
 
 class StubRequest:
-    """A request whose "network" returns the slot's first byte, which reveals mixed-up rows."""
+    """A request whose "network" returns the first byte of each row, which reveals mixed-up rows."""
 
     device_ms: float | None = None
 
@@ -135,7 +135,7 @@ def stub_parts(
     fail: dict[str, int] | None = None,
     **more,
 ) -> Parts:
-    """Build stub stages. Each calls ``work(name)``; ``fail``: stage -> frame at which it raises."""
+    """Build stages that call ``work(name)``. ``fail``: stage -> frame at which the stage raises."""
     fail = fail or {}
 
     def stage(name, function):

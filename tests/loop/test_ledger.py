@@ -74,7 +74,7 @@ def test_end_of_the_source_costs_one_read(loop, frames):
     assert recording.stages["read"].calls == frames + 1
 
 
-def test_time_between_stages_is_counted_as_other_only():
+def test_time_between_stages_counts_only_as_other_time():
     clock = FakeClock()
     parts = stub_parts(10, requests=1, work=lambda name: clock.sleep(COSTS_NS[name]))
     timeline = Timeline(clock, clock, nvtx=False)

@@ -137,7 +137,7 @@ def test_head_and_nms_run_in_parallel_in_the_workers():
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_steady_state_spans_first_to_last_written_frame(sync):
+def test_steady_state_lasts_from_the_first_to_the_last_written_frame(sync):
     class Marked(OffTimeline):
         def mark(self):
             marks.append(progress.written)
@@ -209,7 +209,7 @@ def test_put_waits_while_the_queue_is_full():
     thread.join(10)
 
 
-def test_put_into_a_queue_with_room_is_not_a_wait():
+def test_put_into_a_queue_with_room_does_not_count_as_a_wait():
     timeline = Timeline()
     track = timeline.track("t")
     queue = Queue("queue", 2)

@@ -21,7 +21,7 @@ FRAMES = 23
 
 
 class Repeating:
-    """A tracker that repeats the last detections in coasting frames."""
+    """A tracker that repeats the last detections in frames that are not inferred (coasting)."""
 
     last = None
 
@@ -86,7 +86,7 @@ def test_still_frames_reuse_results_with_a_schedule(loop):
     parts = scheduled_parts(every, 1, 4, 2, still=Stillness(0.0))
     pairs, progress = consume(parts, loop)
     inferred = range(0, FRAMES, every)
-    results = {}  # frame -> the frame whose result it has; each picture is a level brighter
+    results = {}  # frame -> the frame whose result it has. Pictures get brighter by a level.
     for i in inferred:
         last = results.get(i - every, 0)
         results[i] = i if i - last >= changes else last

@@ -1,4 +1,4 @@
-"""The session's folder."""
+"""The session: a run's folder, with its results."""
 
 import json
 import os

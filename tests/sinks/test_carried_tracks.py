@@ -118,7 +118,7 @@ def test_all_audio_tracks_keep_language_title_and_default_flag(
     assert_all_tags(tags(out))
     with av.open(str(out)) as container:
         metadata = container.streams.audio[1].metadata
-    assert metadata.get("title", metadata.get("name")) == "Comments"  # MP4 stores it as its name
+    assert metadata.get("title", metadata.get("name")) == "Comments"  # in MP4, it is a name
     if (source, target) != ("two.mp4", "a.webm"):
         (begin,) = [times[0] for times in packet_times(folder / source, "video")]
         expected = packet_times(folder / source, "audio")
@@ -212,7 +212,7 @@ def test_overlay_keeps_tracks_flags_languages_and_tags(
     assert tracks(tmp_path / "a.mkv", "subtitle") == [*subtitles, ("ass", "und", True)]
     assert any("mov_text" in note for note in notes) == (not subtitles)
     assert_all_tags(tags(tmp_path / "a.mkv"))
-    # A video with drawn boxes does not need the track that draws them, too.
+    # b.mkv has boxes in its pictures, so it must not have the subtitles that draw them.
     run(tmp_path / "a.mkv", tmp_path / "b.mkv")
     with av.open(str(tmp_path / "b.mkv")) as container:
         titles = [stream.metadata.get("title") for stream in container.streams.subtitles]

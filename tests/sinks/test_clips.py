@@ -49,7 +49,7 @@ TABLE = [
     ({1}, "0.12", [(0, 4)]),  # the video begins within the lead
     ({28}, "0.12", [(25, 29)]),  # the video ends within the lead
     ({10, 12}, "0.12", [(7, 15)]),
-    ({10, 17}, "0.12", [(7, 20)]),  # leads that meet are one clip
+    ({10, 17}, "0.12", [(7, 20)]),  # two clips that meet become one
     ({10, 18}, "0.12", [(7, 13), (15, 21)]),
     (set(range(30)), "0.12", [(0, 29)]),
     ({5}, "99", [(0, 29)]),

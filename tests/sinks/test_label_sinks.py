@@ -74,7 +74,7 @@ def test_yolo_files_are_exact(scores: bool, tmp_path: Path) -> None:
     }
 
 
-def test_labels_of_a_picture_with_the_name_classes_are_renamed(tmp_path: Path) -> None:
+def test_label_file_of_a_picture_named_classes_gets_another_name(tmp_path: Path) -> None:
     path = write_labels("yolo", tmp_path, (make_frame(0, path="classes.jpg"), one_person()))
     assert (path / "classes.txt").read_text().startswith("person\n")
     assert (path / "classes-2.txt").exists()

@@ -115,7 +115,7 @@ def test_subtitles_last_as_long_as_their_picture(clip: Path, tmp_path: Path) -> 
     assert times == [(40 * i, 40 * i + 40) for i in range(1, FRAMES, 2)]
 
 
-def test_start_between_key_frames_copies_from_the_key_frame(clip: Path, tmp_path: Path) -> None:
+def test_copy_begins_at_the_last_key_frame_before_the_start(clip: Path, tmp_path: Path) -> None:
     notes = save(clip, tmp_path / "x.mkv", input={"start": "1.4", "duration": "0.2"})
     assert len(notes) == 1
     assert "0.400 s before" in notes[0]
@@ -277,7 +277,7 @@ def test_libass_draws_like_us(line_width: int, grey: Path, tmp_path: Path) -> No
     outlines = bare.copy()
     annotate(outlines, many(6), Style(line_width=line_width, labels=False))
     drawn = (outlines != bare).any(2)
-    # Letters differ, as the fonts do, but few are on the outlines.
+    # The fonts differ, so letters differ, but few letters are on the outlines.
     near = np.abs(shown.astype(int) - ours).max(2) <= 40
     assert near[drawn].mean() >= 0.97
     layout = lay_out(640, 360, many(6), style)

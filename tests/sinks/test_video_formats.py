@@ -179,7 +179,7 @@ def test_crf_decides_the_size(suffix: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
 def test_quality_decides_the_size_and_keeps_every_frame(suffix: str, tmp_path: Path) -> None:
-    """Write moving texture, of which a slower encoder saves more bytes."""
+    """Write moving texture: a slower encoder saves more bytes there."""
     noise = np.random.default_rng(2).integers(0, 255, (160, 200, 3), np.uint8)
     image = cv2.GaussianBlur(noise, (0, 0), 2)
     sizes = []

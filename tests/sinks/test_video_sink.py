@@ -185,7 +185,7 @@ def test_weeks_between_frames_are_kept(suffix: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("days", "note"), [(6, True), (30, True), (0.3, True), (0.06, False)])
-@pytest.mark.parametrize("longest", [6.5, 40.0])  # days; B-frames are off from a week on
+@pytest.mark.parametrize("longest", [6.5, 40.0])  # days; B-frames are off if a week or more
 def test_pause_that_mp4_cannot_store_is_shortened(
     days: float, note: bool, longest: float, tmp_path: Path
 ) -> None:

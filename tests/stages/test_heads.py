@@ -1,4 +1,4 @@
-"""Heads of maps with anchors (darknet's and YOLOv5's), compared with plain loops."""
+"""Heads that decode maps with anchors (darknet's and YOLOv5's), compared with plain loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resizing and drawing in YUV planes, compared with the same in BGR."""
+"""Resizing and drawing in YUV planes, compared with the same operations in BGR."""
 
 from __future__ import annotations
 

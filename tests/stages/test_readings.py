@@ -194,7 +194,7 @@ def test_logits_of_queries_pass_through_a_sigmoid():
     logits = np.array([[[0.0, 2.0]]], np.float32)
     candidates = read_rows([logits, boxes], 0.25, reading=LOGITS)
     np.testing.assert_allclose(candidates.boxes, [[36, 16, 60, 48]] * 2)
-    assert candidates.class_ids.tolist() == [0, 1]  # both of one query, as in RT-DETR's own code
+    assert candidates.class_ids.tolist() == [0, 1]  # a query may give both, as in RT-DETR's code
     np.testing.assert_allclose(candidates.scores, [0.5, 1 / (1 + math.exp(-2))], rtol=1e-6)
 
 

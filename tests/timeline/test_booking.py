@@ -52,7 +52,7 @@ def test_lone_inference_gets_all_time_since_loading():
 
 
 def test_concurrent_inferences_share_each_interval_equally():
-    """A runs alone for 10, both for 20, B alone for 7: A gets 20, B gets 17."""
+    """A runs alone for 10 ns, A and B for 20 ns, B alone for 7 ns: A gets 20 ns, B gets 17 ns."""
     engine = Engine(t1="")
     a, b = engine.workers()
     a.enter()
@@ -167,7 +167,7 @@ def test_unknown_library_time_is_none_and_not_zero(monkeypatch):
     assert dict(span_columns([timeline])[0])["library_ns"].tolist() == [NOT_KNOWN]
 
 
-def test_time_added_late_survives_packing():
+def test_library_time_added_after_its_row_is_kept_when_rows_are_packed():
     rows = SpanRows(BLOCK + 2, booked=True)
     block = rows.block
     for number in range(BLOCK + 2):

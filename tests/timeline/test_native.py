@@ -102,11 +102,11 @@ def test_thread_in_two_open_stages_belongs_to_the_caller_whose_name_it_has():
     system.threads |= {10**9 + 1: Times(20 * MS, 0), 10**9 + 2: Times(3 * MS, 0)}
     burnt = natives.between(first, mark(system, {}, 23 * MS))
     assert {name: stage.cpu_ns for name, stage in burnt.stages.items()} == {WRITE: 20 * MS}
-    assert burnt.unknown_ns == 3 * MS  # its name is not a caller's
+    assert burnt.unknown_ns == 3 * MS  # no caller has the thread's name
 
 
 def test_ended_pool_is_counted_and_its_thread_ids_can_be_reused():
-    """OpenMP gives each calling thread a pool of its own; both pools end with the run."""
+    """OpenMP gives each calling thread a pool of threads; both pools end with the run."""
     system = System()
     natives = system.natives()
     with natives.book_threads(INFER):

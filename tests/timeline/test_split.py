@@ -1,4 +1,4 @@
-"""A thread's time is split into time on a core, ready, and blocked. All clocks are fakes."""
+"""A thread's time is split: on a core, ready (waiting for one), blocked. All clocks are fakes."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ NAMES = ("person", "vehicle")
 FAR = 260.0  # every object begins and ends this many pixels from the line
 BAND = (60.0, 180.0)  # distances of the zone's sides from the line
 STRIP = (70.0, 90.0)  # the same for a thin zone
-JITTER = 0.04  # share of the box's size; less than half a margin
+JITTER = 0.04  # share of the box's size; less than half of ``ZoneSet.margin``
 
 Floats = NDArray[np.float64]
 Row = tuple[float, float, float]  # seconds, share along the line, pixels away from it
@@ -162,7 +162,7 @@ class _Walk:
 @dataclass(frozen=True)
 class Faults:
     """``missed``: share of boxes not found. ``noise``: standard deviation of a box's edges, as a
-    share of its size. ``false``: boxes per frame without an object."""
+    share of its size. ``false``: mean number of boxes per frame that show no object."""
 
     missed: float = 0.0
     noise: float = 0.0

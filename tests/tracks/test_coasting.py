@@ -46,7 +46,7 @@ def test_coasting_box_does_not_cross_a_line() -> None:
     assert crossings((20, False), (22, False), (80, True), (25, False), (20, True)) == []
 
 
-@pytest.mark.parametrize("shade", [0, 15])  # 15: a jump of two frames would count as a cut
+@pytest.mark.parametrize("shade", [0, 15])  # 15: over two frames, it would count as a cut
 def test_object_seen_again_past_the_line_has_crossed_it(shade: int) -> None:
     walk = ((20, False), (25, True), (30, False), (50, True), (80, False))
     assert crossings(*walk, shade=shade) == [(pytest.approx(0.4), "crosses")]

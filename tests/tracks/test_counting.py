@@ -124,7 +124,7 @@ def test_a_cut_ends_all_tracks() -> None:
     assert names(counter.end()) == ["yard ends"]
     events, _ = counter.update(ids + 1, np.zeros(1, np.int64), box, 0.1, SIZE)
     assert names(events) == ["yard appears"]
-    assert next(iter(counter.total.values())).most == 1, "the two tracks were never in it together"
+    assert next(iter(counter.total.values())).most == 1, "the two tracks were not in it at once"
 
 
 @pytest.mark.parametrize("error_s", [-1e-9, 0.0])
@@ -135,7 +135,7 @@ def test_stay_is_reported_in_the_first_frame_that_completes_its_duration(error_s
     assert names(events)[:2] == ["yard enters", "yard stays"]
 
 
-def test_numbers_of_visits_and_stays_and_seconds_add_up() -> None:
+def test_visits_stays_and_seconds_add_up() -> None:
     path = [*straight(200, 400, 2), *[(2 + i / 10, 300.0, 400.0) for i in range(40)]]
     path += [(6 + t, x, y) for t, x, y in straight(400, 200, 2)]
     counter, events, rows = walk(path, YARD, every_s=3.0)
@@ -200,7 +200,7 @@ def test_long_history_is_shortened_by_merging_slots() -> None:
 
 
 OUTER, INNER = ((300, 100), (300, 300), (100, 300), (100, 100)), ((120, 100), (120, 280))
-U = Shape("u", (*OUTER, *INNER, (280, 280), (280, 100)), False)  # 20 pixels wide
+U = Shape("u", (*OUTER, *INNER, (280, 280), (280, 100)), False)  # strokes of 20 pixels
 STRIP = Shape("kerb", ((100, 300), (500, 300), (500, 304), (100, 304)), False)
 STOPS_ON_EDGE = [*straight(200, 297, 2), *[(2 + i / 10, 300, 297 + 6 * (i % 2)) for i in range(40)]]
 
@@ -213,13 +213,13 @@ STOPS_ON_EDGE = [*straight(200, 297, 2), *[(2 + i / 10, 300, 297 + 6 * (i % 2)) 
         ([(0.0, 300, 200), None, None, (0.9, 300, 700)], YARD, "enters leaves"),
         ([(0.0, 300, 200), None, None, (0.9, 300, 700)], LINE, "crosses"),
         ([(0.0, 90, 340), (0.1, 140, 290)], YARD, "enters leaves"),  # cuts a corner, 7 pixels deep
-        ([(0.0, 99, 303), (0.1, 103, 299)], YARD, ""),  # grazes it
+        ([(0.0, 99, 303), (0.1, 103, 299)], YARD, ""),  # touches a corner
         ([(0.0, 50, 200), (0.1, 350, 200)], U, "enters leaves enters leaves"),
         ([(0.0, 110, 200), (0.1, 290, 200)], U, "appears leaves enters ends"),
         ([(0.0, 110, 200), (0.1, 350, 200)], U, "appears leaves enters leaves"),
         ([(0.0, 50, 290), (0.1, 102, 290), (0.2, 298, 290), (0.3, 350, 290)], U, "enters leaves"),
         (STOPS_ON_EDGE, STRIP, "enters ends"),
-        ([(0.0, 300, 200), (0.1, 300, 301.2)], STRIP, "enters ends"),  # deeper than its margin: 1
+        ([(0.0, 300, 200), (0.1, 300, 301.2)], STRIP, "enters ends"),  # 1.2 deep, margin: 1
         ([(0.0, 300, 200), (0.1, 300, 300.5)], STRIP, ""),
         ([(0.0, 300, 280), (0.1, 300, 320)], LINE, "crosses"),  # one clear sighting is enough
         ([(0.0, 300, 297), (0.1, 300, 320)], LINE, ""),  # first seen on the line

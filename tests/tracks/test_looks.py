@@ -79,7 +79,7 @@ def test_each_camera_and_connection_has_its_own_schedule() -> None:
 
 
 # ----------------------------------------------------------------------
-# Boxes that tracks predict for the other frames.
+# Boxes that tracks predict for frames that are not inferred.
 
 
 @pytest.mark.parametrize("name", names())

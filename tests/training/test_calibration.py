@@ -1,4 +1,4 @@
-"""A calibrated score is the share of right boxes; the worst pictures are drawn."""
+"""Calibrated scores, which are the share of boxes that are right, and sheets of worst pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options are parsed; boxes are matched and linked; each picture gets its canvas."""
+"""Options are parsed, boxes are matched and linked; a picture's shape decides the input size."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_box_that_returns_within_the_gap_is_the_same_object():
     tracks: list[steadiness.Track] = []
     box, moved = np.array([[10.0, 10, 30, 50]]), np.array([[13.0, 10, 33, 50]])
     steadiness.link(tracks, box, 0)
-    steadiness.link(tracks, moved, steadiness.GAP)  # still the same
+    steadiness.link(tracks, moved, steadiness.GAP)  # the same object
     steadiness.link(tracks, box, 2 * steadiness.GAP + 1)  # too late
     assert [(track.first, track.last, track.frames) for track in tracks] == [
         (0, steadiness.GAP, 2),

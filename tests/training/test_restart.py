@@ -42,7 +42,7 @@ def test_restarted_network_computes_the_same_as_its_weights():
     assert not all(torch.allclose(norm.running_var, torch.ones(())) for norm in norms)
 
 
-def test_each_step_draws_a_reproducible_canvas(tmp_path):
+def test_canvas_of_each_step_is_random_but_reproducible(tmp_path):
     canvases = ((288, 512), (384, 640))
     options = Options(tmp_path, steps=40, canvases=canvases)
     drawn = [size_at(step, options) for step in range(40)]

@@ -25,7 +25,7 @@ SOURCES = (
     "gopher://127.0.0.1:1/x", "srt://127.0.0.1:1/x", "in.mp4/x", "x" * 300, "\udcff.mp4",
     "in.mp4\n", "loop",
 )  # fmt: skip
-# Cases run in forks, so the engines are null, which needs no library, and unknown names.
+# Cases run in forks, which load no engine's library. The engine is therefore null or unknown.
 OPTION_VALUES = {
     "engine": ("null", "null", "null", "null", "null,null", "nul", "", "NULL"),
     "model": ("dots.onnx", "dots.onnx", "dots.onnx", "m.cfg", "m.weights", "street",
@@ -124,8 +124,8 @@ def make(random: Random) -> Case:
     if random.random() < 0.05:
         flags.append(random.choice(("--nothing", "-", "-x", "--js", "--conf=")))
     if command in ALWAYS_ADDED:
-        # These come last, to override other values: no fork may load an engine's library, and no
-        # file may be built in the checkout's own folder.
+        # These options come last, so they override earlier ones. They keep forks from loading an
+        # engine's library and from building a file in the checkout's own folder.
         flags += [*ALWAYS_ADDED[command], *ENGINES]
     if command in ("", "detect", "profile", "eval") and random.random() < 0.6:
         flags = ["--model", "dots.onnx", *flags]

@@ -105,7 +105,7 @@ def make(random: Random) -> Case:
 def _library_codes(limits: Limits) -> set[int]:
     """Return the exit codes of a process if Python, NumPy or OpenCV fails to load.
 
-    1: failed before our first line; 127: failed to link; SIGSEGV or SIGABRT: no stack for a thread.
+    1: error before our first line. 127: linker error. SIGSEGV, SIGABRT: no memory for a stack.
     """
     small = (limits.address_space_mb or 9999) <= 1000 or (limits.open_files or 99) <= 24
     return {1, 127, -6, -11} if small else set()

@@ -1,4 +1,4 @@
-"""Damaged fonts of ``--font``, and class names in scripts that they may lack."""
+"""Damaged fonts for ``--font``, and class names with letters that the fonts may lack."""
 
 from __future__ import annotations
 

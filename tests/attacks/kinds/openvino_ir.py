@@ -9,7 +9,7 @@ from tests.attacks.case import Case, Kind
 from tests.attacks.inputs import ENGINES, content
 from tests.attacks.mutate import damage, damage_text
 
-# 5 if OpenVINO is not installed, or fails to run the model.
+# Exit code 5: OpenVINO is not installed, or fails to run the model.
 CODES = frozenset({0, 2, 4, 5})
 METADATA = (
     "task: detect\nstride: 32\nimgsz: [64, 64]\nnames: {0: a, 1: b, 2: c}\nargs: {nms: false}\n"

@@ -17,7 +17,7 @@ LIMITS = Limits(
 SIDES = (0, 1, 48, 4000, 20000, 32767, 65500, 65535, 2**20, 2**31 - 1, 2**32 - 1)
 
 
-# Valid headers that state a size other than that of the data after them.
+# These functions write a valid header that states another size than the data after it has.
 
 
 def _png(data: bytes, width: int, height: int) -> bytes:
@@ -35,7 +35,7 @@ def _bmp(data: bytes, width: int, height: int) -> bytes:
 
 
 def _tif(data: bytes, width: int, height: int) -> bytes:
-    """Overwrite width and height, the entries 256 and 257 of the first directory."""
+    """Overwrite width and height, which are entries 256 and 257 of the first directory."""
     changed = bytearray(data)
     (at,) = struct.unpack_from("<I", data, 4)
     (count,) = struct.unpack_from("<H", data, at)

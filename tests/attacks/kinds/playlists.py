@@ -1,6 +1,6 @@
 """Playlists of a camera that lead to another host, which records the requests it gets.
 
-The camera has a login, headers, cookies, or several of them. The other host must receive none.
+The camera has a login, headers or cookies, or several of these. The other host must get none.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from tests.attacks.inputs import session, tree
 from tests.attacks.mutate import damage, damage_json
 
 CODES = frozenset({0, 2})
-# Files that `report` adds to a session, and the session's list of files, which then names them.
+# Files that `report` adds to a session, and the list of a session's files, to which it adds them.
 ADDED_FILES = ("report.html", "profile.json", "trace.json.gz")
 LIST = ".detect-video-session"
 MAY_CHANGE = frozenset(f"run/{name}" for name in (*ADDED_FILES, LIST))

@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP at random moments, one to three of them."""
+"""One to three signals (SIGINT, SIGTERM or SIGHUP) at random moments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulated runs: compute when each call of a loop starts and ends from given durations.
+"""Simulated runs: from given durations, compute when each call of a loop starts and ends.
 
 The times depend only on earlier batches, so one pass over the batches is enough.
 ``test_real_run_obeys_the_graph`` checks the same rules against real runs of the loop.

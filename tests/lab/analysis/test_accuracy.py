@@ -45,13 +45,13 @@ def test_perfect_detections_have_full_precision():
     assert figures.confusion.counts == ((1, 0, 0), (0, 1, 0), (0, 0, 0))
 
 
-def test_box_counts_at_iou_thresholds_up_to_its_overlap():
+def test_detection_is_right_at_iou_thresholds_up_to_its_overlap():
     figures = accuracy([labels((HERE, 0))], [found((NEAR, 0.9, 0))], NAMES)
-    assert figures.ap == pytest.approx(0.7)  # it counts at IoU .50 to .80, not at .85, .90 and .95
+    assert figures.ap == pytest.approx(0.7)  # right at IoU .50 to .80, wrong at .85, .90 and .95
     assert figures.per_class["vehicle"].ap is None  # a class without boxes is not in the mean
 
 
-def test_ignored_box_matches_one_detection_and_a_crowd_any_number():
+def test_ignored_box_matches_one_detection_and_crowd_matches_any_number():
     detections = [found((FAR, 0.9, 0), (FAR, 0.8, 0), (HERE, 0.7, 0))]
     for far, ap50 in (((FAR, 0, "crowd"), 1), ((FAR, 0, "ignored"), 1 / 2), (None, 1 / 3)):
         truth = labels((HERE, 0), *([far] if far else ()))

@@ -145,8 +145,8 @@ def test_calls_of_a_stage_wait_for_the_expected_cause(cause, stage, loop, second
 
 
 @pytest.mark.slow
-def test_simulated_call_starts_when_its_binding_predecessor_ends():
-    """If so, the graph contains all rules of the loop."""
+def test_simulated_call_starts_when_the_last_of_its_predecessors_is_ready():
+    """This shows that the graph contains all rules of the loop."""
     rng = random.Random(5)
     for _ in range(40):
         batch, workers = rng.choice([1, 2, 3]), rng.choice([1, 2])

@@ -16,7 +16,7 @@ def test_system_call_on_the_path_is_subtracted_from_its_stage() -> None:
     activities = run_of(LOAD)
     path = critical_path(activity_graph(activities, LOAD.shape))
     assert path is not None
-    # A system call takes half of every inference and of every read. Reads are not critical.
+    # A system call takes half of every inference and of every read. Reads are not on the path.
     calls = [
         (one.thread, "futex", one.start_ns, (one.start_ns + one.end_ns) // 2)
         for one in activities
@@ -27,7 +27,7 @@ def test_system_call_on_the_path_is_subtracted_from_its_stage() -> None:
     by_name = {row.name: row for row in rows}
     assert sum(row.share for row in rows) == pytest.approx(1)
     infer, futex = by_name["infer"], by_name["futex (infer)"]
-    # Both halves are equal, except for an inference that the steady state cuts.
+    # Half of an inference is the system call, except where the steady state begins or ends.
     assert infer.critical_path_s == pytest.approx(futex.critical_path_s, abs=0.008)
     assert futex.waiting_s == pytest.approx(0.160 - futex.critical_path_s)
     assert by_name["futex (read)"].waiting_s > 0.9 * 0.041

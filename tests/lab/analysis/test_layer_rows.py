@@ -120,7 +120,7 @@ def test_gpu_forward_pass_includes_copies():
         ("", ""),
     ],
 )
-def test_block_of_a_layer_name(name, block):
+def test_layer_name_determines_the_block(name, block):
     assert find_block(name) == block
 
 

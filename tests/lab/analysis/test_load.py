@@ -141,7 +141,7 @@ def set_frame_times(folder, frame_ms):
     [
         ({"others": 0.8}, 0),  # other programs slowed it down
         ({"others": 0.8, "process_s": 0.4}, 8),  # the run itself used more CPU time, too
-        ({"others": 1.2, "process_s": 0.4}, 0),  # other programs may cause even that
+        ({"others": 1.2, "process_s": 0.4}, 0),  # other programs may explain this, too
         ({"others": 0.0}, 8),
     ],
 )

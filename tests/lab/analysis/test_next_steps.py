@@ -118,7 +118,7 @@ TUNED = "tuned for 960x540 h264 (2026-11-22), 1.8 times the defaults: --precisio
     ],
 )
 def test_larger_batch_names_the_engine_that_auto_chose(session, reason, engine, expected):
-    """Self-timing and tuning of batch 1 do not apply to batch 4, where auto would take ort fp32."""
+    """The engine was chosen by timing or tuning at batch 1; at batch 4, auto takes ort fp32."""
     precision = "auto" if engine == "auto" else "int8"
     update_document(session, "config", "runtime", engine=engine, precision=precision)
     update_document(session, engine="openvino", precision="int8", engine_reason=reason)

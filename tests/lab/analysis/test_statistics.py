@@ -82,7 +82,7 @@ def test_fewest_rounds_are_enough_to_decide_and_one_round_less_is_not():
 def test_interim_analyses_together_spend_the_whole_error_rate():
     assert sum(share_of_look(rounds, False) for rounds in range(1, 31)) == pytest.approx(1)
     assert share_of_look(7, False) == 0
-    for at, look in enumerate(LOOKS):  # the last look is at ``look`` rounds
+    for at, look in enumerate(LOOKS):  # if the last look is after ``look`` rounds
         spent = sum(share_of_look(one, False) for one in LOOKS[:at])
         assert spent + share_of_look(look, True) == pytest.approx(1)
 

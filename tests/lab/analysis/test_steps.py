@@ -1,4 +1,4 @@
-"""Percentiles of recorded calls are defined as in the ledger."""
+"""Percentiles of recorded calls agree with the ledger, the sums that a run keeps."""
 
 from array import array
 

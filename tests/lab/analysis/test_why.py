@@ -28,7 +28,7 @@ def run(stage: str = "", frame: int = 0, extra_ms: float = 0.0, also=(0, 0.0), *
 
 
 def moments(calls, ready=(), blocked=(), collections=(), mhz=()):
-    """Return what the kernel would report about these calls. A call computes all the time,
+    """Return what the pass ``moments`` would record of these calls. A call computes all the time,
     except for the parts in ``ready`` and ``blocked``, which list (stage, number, ms)."""
     ends = {one.number: one.end_ns for one in calls if one.stage == "write"}
     at = [ends[number] for number in sorted(ends)]
@@ -141,8 +141,8 @@ def test_cause_is_unknown_if_the_thread_was_not_recorded():
 
 
 def ledger(calls, ready=(), blocked=(), library=()):
-    """Return the calls with the ledger's figures. ``ready``, ``blocked`` and ``library`` list
-    (stage, number, ms). ``library`` is CPU time of the engine's threads; it is otherwise 1 ms."""
+    """Return the calls with times as every run counts them. ``ready``, ``blocked`` and ``library``
+    list (stage, number, ms). ``library``: CPU time of the engine's threads, otherwise 1 ms."""
     waited, slept, other = ({(s, n): ms for s, n, ms in each} for each in (ready, blocked, library))
     report = []
     for one in calls:

@@ -1,4 +1,4 @@
-"""``why`` on real sessions, with the pass moments and without it."""
+"""``why`` on real sessions, with and without results of profile's pass ``moments``."""
 
 from __future__ import annotations
 

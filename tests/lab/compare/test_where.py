@@ -142,8 +142,8 @@ def resized_by_area():
 
 
 def with_engine(change):
-    """Return a side whose engine replaces the network's output with ``change(output, previous)``,
-    where ``previous`` is the output of the call before. Other tensors are not changed."""
+    """Return a side of the comparison whose engine gives ``change(output, previous)`` instead of
+    ``output``, where ``previous`` is the output of the call before. Other tensors are unchanged."""
 
     @contextmanager
     def open_changed(network):

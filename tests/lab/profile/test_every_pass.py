@@ -1,6 +1,5 @@
-"""Profile with all passes on each engine: passes that can run here run, and figures agree.
-
-These tests run nightly. In other runs, test_pinned.py runs every pass, and each has its own tests.
+"""Profile with all passes on each engine: all passes run that this machine allows, and figures
+agree. These tests run nightly. In other runs, test_pinned.py runs every pass.
 """
 
 from __future__ import annotations

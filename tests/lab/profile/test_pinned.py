@@ -166,7 +166,7 @@ def profiled(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def profiled_torch(tmp_path_factory):
-    """Run the passes that need torch as the engine."""
+    """Run the passes that need --engine torch."""
     return run_profile(tmp_path_factory.mktemp("torch"), "torch", "fp32", "--only", "torch,device")
 
 
@@ -309,7 +309,7 @@ def test_description_names_what_ran_and_its_differences(tmp_path):
     damaged = replace(RUN, decoder="av")
     session = SavedSession(tmp_path, PLAIN, {})
     occasion = Occasion("", Config(), Session(tmp_path), session, executions=[damaged])
-    assert occasion.describe_ran(NO_DIFFERENCE).differs_in == ()  # the run has no decoder
+    assert occasion.describe_ran(NO_DIFFERENCE).differs_in == ()  # the run recorded no decoder
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_all_settings_of_the_run_are_pinned_for_passes():
     [
         (None, "outputs/"),
         ("out/", "outputs/"),
-        ("clip.webm", "outputs/clip.webm"),  # VP9 takes several times as long as H.264
+        ("clip.webm", "outputs/clip.webm"),  # not MP4: VP9 takes several times as long
         ("there/rows.jsonl", "outputs/rows.jsonl"),
         ("/dev/null", None),
     ],

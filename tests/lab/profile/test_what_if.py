@@ -59,7 +59,7 @@ def test_each_change_runs_between_two_unchanged_runs():
     assert (infer.frame_ratio.low, infer.frame_ratio.high) == pytest.approx((0.5, 0.5))
     assert (read.fps_ratio.low, read.fps_ratio.high) == pytest.approx((1, 1))
     assert infer.helps
-    # The FPS are the gain, 2, times the FPS of the median unchanged run, which is the 8th run.
+    # The change doubles the FPS of the median unchanged run, which is the 8th run.
     assert infer.fps.median == pytest.approx(2 / 1.8)
     assert infer.frame_ms.median == pytest.approx(0.5e3 * 1.8)
 
@@ -117,7 +117,7 @@ def test_few_frames_and_varying_runs_give_warnings():
 @pytest.mark.parametrize(
     ("seconds", "frames", "period_s", "chosen"),
     [
-        (60, 500, 0.01, 115),  # 5 rounds of 5 changes and the first two runs: 52 runs
+        (60, 500, 0.01, 115),  # 52 runs: two, then 5 rounds of 5 changes
         (60, 80, 0.01, 80),  # no more frames than the run had
         (60, 500, 0.05, 37),  # 3 rounds
         (60, 500, 5.0, 24),  # the minimum number of frames

@@ -226,7 +226,7 @@ def test_bars_add_up_to_the_times_of_threads_and_stages(browser, report, session
         )
 
 
-def test_click_on_a_heading_sorts_and_a_second_one_reverses(browser, report):
+def test_click_on_a_heading_sorts_and_a_second_click_reverses(browser, report):
     browser.open(report)
     head = f"#layers th:nth-child({column_of('ms') + 1}) button"
     expected = sorted(row["ms"] for row in LAYERS)

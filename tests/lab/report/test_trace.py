@@ -120,7 +120,7 @@ def test_trace_is_valid_with_a_flow_per_frame(tmp_path, loop):
 
 
 def test_read_at_the_end_adds_no_frame(tmp_path):
-    """The last batch has room for one more frame. Older sessions record two reads at the end."""
+    """The last batch is not full, so this read could pass for a frame. Old sessions have two."""
     session = session_of(load(10, shape(batch=4, images=12), **SECONDS), tmp_path)
     read, columns = STAGES.index("read"), session.spans
     thread = columns["thread"][columns["stage"] == read][0]

@@ -1,4 +1,4 @@
-"""The dependency table by CUDA call, from calls with a known path and from written exports."""
+"""The dependency table of CUDA calls: of calls whose critical path is known, and of exports."""
 
 from __future__ import annotations
 
