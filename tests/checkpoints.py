@@ -128,8 +128,8 @@ def saved(path: Path, content: Any, byte_order: str = "<", **more: bytes) -> Pat
 
 
 def module(name: str, parts: Mapping[str, Any] | None = None, **values: Any) -> Any:
-    """Return an instance of the nn.Module class of that full name. Arrays among ``values`` are its
-    parameters or buffers."""
+    """Return an instance of the nn.Module class with the full name ``name``. Arrays among
+    ``values`` are its parameters or buffers."""
     home, _, kind = name.rpartition(".")
     made = foreign(home, kind)()
     arrays = {key: value for key, value in values.items() if isinstance(value, np.ndarray)}
@@ -161,7 +161,7 @@ def whole_model(tensors: Mapping[str, Any], description: Any, **more: Any) -> An
 
 
 def random_checkpoint(path: Path) -> Path:
-    """Write random weights as a state dict, for the packaged network with the name of ``path``."""
+    """Write a state dict of random weights for the packaged network whose name ``path`` has."""
     description, _ = read_description(catalogue.folder() / "yolo" / f"{path.stem}.yaml")
     return saved(path, random_tensors(Design(description).architecture(2048, 2048)))
 

@@ -105,7 +105,7 @@ def test_no_runtime_environment_is_uploaded(ray, tmp_path, address):
     assert ray.init_options["log_to_driver"] is False
 
 
-def test_failed_connection_returns_an_engine_error_with_the_address(ray, tmp_path):
+def test_failed_connection_returns_an_engine_error_that_names_the_address(ray, tmp_path):
     ray.error = RuntimeError("Version mismatch: the cluster has\n Ray 2.1")
     (error,) = serve_turns(tmp_path, address="head:6379")
     assert isinstance(error, EngineError)
@@ -113,7 +113,7 @@ def test_failed_connection_returns_an_engine_error_with_the_address(ray, tmp_pat
     assert not (tmp_path / "r").exists()
 
 
-def test_failed_import_of_ray_returns_an_error_with_the_package(tmp_path, monkeypatch):
+def test_failed_import_of_ray_returns_an_error_that_names_the_extra(tmp_path, monkeypatch):
     real = builtins.__import__
 
     def without_ray(name: str, *rest: Any) -> Any:
@@ -128,7 +128,7 @@ def test_failed_import_of_ray_returns_an_error_with_the_package(tmp_path, monkey
     assert "detect-video[ray]" in str(error)
 
 
-def test_long_request_polls_at_least_every_fifth_of_a_second(ray, tmp_path, monkeypatch):
+def test_long_turn_polls_ray_at_least_every_fifth_of_a_second(ray, tmp_path, monkeypatch):
     waits = []
     real = workers.Workers._look
     monkeypatch.setattr(

@@ -40,7 +40,7 @@ NORMAL_PRIORITY = {"RAY_worker_niceness": "0"}
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """A temporary folder with a short path, since Ray puts sockets into it."""
+    """A temporary folder. Ray puts sockets into it, whose paths must be short."""
     with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 

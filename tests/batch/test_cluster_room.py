@@ -37,7 +37,7 @@ def test_number_of_cores_and_gpus_that_a_worker_needs(runtime, nodes, workers, n
     assert need_of(config(**runtime), nodes, workers) == need
 
 
-def test_room_counts_the_workers_that_fit_on_all_nodes():
+def test_room_is_the_number_of_workers_that_the_nodes_can_hold():
     nodes = [node("a", 5), node("b", 1), node("g", 8, 1)]
     assert room_of(Need(2), nodes) == 2 + 0 + 4
     assert room_of(Need(2), nodes, {"id-g"}) == 2
@@ -65,7 +65,7 @@ def test_workers_of_one_node_take_different_cores(temporary):
     assert claim_cores(1, range(8), 8.0)[0] == [0]
 
 
-def test_no_cores_are_claimed_if_ray_has_fewer_or_a_worker_needs_all(temporary):
+def test_no_cores_are_claimed_if_a_quota_limits_ray_or_a_worker_needs_all(temporary):
     assert claim_cores(2, range(8), 4.0) == (list(range(8)), [])  # a quota allows 4 of 8 cores
     assert claim_cores(2, [0, 1], 2.0) == ([0, 1], [])
     assert list(temporary.iterdir()) == []

@@ -119,7 +119,7 @@ def test_finished_and_failed_items_are_reported(out):
         (2, {"workers": 2}, {1}),  # one core per worker, since the node has only two
     ],
 )
-def test_number_of_workers_and_their_cores_fit_items_and_nodes(out, cores, asked, each):
+def test_workers_and_their_cores_are_limited_by_items_option_and_node(out, cores, asked, each):
     job = ClusterJob(out, node("a", cores), **asked).begin()
     job.wait_until(lambda: job.states() == ["idle"] * 2)
     assert len(job.ray.placed) == 2

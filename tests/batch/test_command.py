@@ -32,7 +32,7 @@ MODEL = ("--model", "x.cfg", "--engine", "ort", "--conf", "0.1")
 
 
 @pytest.mark.slow
-def test_resume_status_dry_run_and_prune_of_a_job(place):
+def test_options_resume_status_dry_run_and_prune(place):
     words = ("batch", "in", "-o", "out", *MODEL, "--workers", 2, "--one-csv")
     done = detect_video(*words, "--json", "--progress", "progress.jsonl", cwd=place)
     assert done.returncode == 7, done.stderr

@@ -85,7 +85,7 @@ REFUSED = ("wrong secret", "unknown key", "invalid token", "nothing allowed", "n
 
 
 @pytest.mark.parametrize("user", REFUSED)
-def test_refused_credentials_raise_with_the_variable_to_set(store, monkeypatch, tmp_path, user):
+def test_error_for_refused_keys_names_the_variable_to_set(store, monkeypatch, tmp_path, user):
     keys = store.users[user]
     store.log_in(monkeypatch, keys, tmp_path)
     with pytest.raises(SourceError) as listing:
@@ -140,7 +140,7 @@ def test_user_who_may_only_list_cannot_read(store, monkeypatch, tmp_path, model)
 def test_key_revoked_during_an_item_leaves_no_partial_result(
     store, monkeypatch, tmp_path, model, to
 ):
-    """The key is revoked before writing if the output is a store, otherwise while reading."""
+    """With a folder as output, the key is revoked while reading; with a store, before writing."""
     monkeypatch.setattr(_ranges, "BLOCK", 1 << 14)
     monkeypatch.setattr(_ranges, "CACHED_BLOCKS", 4)
     name = f"goes-{to[-5:]}"

@@ -79,7 +79,7 @@ def test_pyarrow_reads_all_sources_as_one_dataset(out):
     assert "cam1/tüesday 100%.mp4" in table.column("source").to_pylist()
 
 
-def test_one_csv_has_every_detection(tmp_path):
+def test_csv_of_all_items_has_every_detection(tmp_path):
     detections = {**ITEMS, "=x": [["=y", 1]]}
     files = [
         (name, write_rows(tmp_path / f"{at}", detections[name]))

@@ -89,7 +89,7 @@ def test_unreadable_source_raises_and_leaves_no_result(tmp_path, model, task, co
 @pytest.mark.parametrize(
     ("hook", "error"), [("gather", OutputError("disk full")), ("watch", SystemExit(143))]
 )
-def test_failed_dataset_or_terminated_worker_leaves_no_result(tmp_path, model, task, hook, error):
+def test_failed_gather_or_terminated_worker_leaves_no_result(tmp_path, model, task, hook, error):
     hooks = {hook: Mock(side_effect=error)}
     with pytest.raises(type(error)):
         process_item(task, model, open_outputs(str(tmp_path / "out")), **hooks)
@@ -120,5 +120,5 @@ def test_resume_of_1500_items_processes_only_the_unfinished_two(tmp_path):
     pretend_done(tmp_path / "in", tmp_path / "out", left=2)
     again = cost_of(str(tmp_path / "in"), "-o", out, "--resume")
     items = again.document["items"]
-    assert (items["skipped"], items["done"], items["failed"]) == (1498, 0, 2)  # not videos
+    assert (items["skipped"], items["done"], items["failed"]) == (1498, 0, 2)  # neither is a video
     assert again.document["exit"]["code"] == 7

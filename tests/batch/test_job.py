@@ -171,9 +171,7 @@ def test_summary_of_found_objects_names_items_without_objects():
     assert Found.of(items) == sums
 
 
-def test_results_that_a_worker_wrote_before_it_died_are_kept(job):
-    """The worker writes the results and dies before it reports them."""
-
+def test_results_are_kept_if_the_worker_dies_before_it_reports_them(job):
     def answers(task, pool):
         if task.name == "bb.mp4":
             place_results(task, pool.outputs, pool.digest)
@@ -207,7 +205,7 @@ def test_resume_trusts_markers_and_rebuilds_a_missing_manifest(job, tmp_path, mi
     assert look(str(tmp_path / "out")).items == ItemCounts(done=4)
 
 
-def test_resume_writes_the_dataset_once_pyarrow_is_installed(job, tmp_path, monkeypatch):
+def test_resume_writes_the_dataset_after_pyarrow_was_installed(job, tmp_path, monkeypatch):
     pytest.importorskip("pyarrow", reason="machine: pyarrow is not installed")
     result, _ = job()
     assert any("pyarrow" in note for note in result.notes)
@@ -260,7 +258,7 @@ def test_signal_drops_the_current_item_and_resume_processes_it(job, tmp_path):
 def test_job_ends_after_max_failures(job):
     result, _ = job(lambda task, pool: refused(task), most_failures=1)
     assert result.exit.code == 3
-    assert (result.items.failed, result.items.left) == (3, 1)  # two were already running
+    assert (result.items.failed, result.items.left) == (3, 1)  # the third was already running
     assert job(resume=True)[0].items.done == 4
 
 
@@ -308,7 +306,7 @@ def test_second_job_in_the_same_folder_is_refused(job, tmp_path):
 
 
 def test_job_killed_during_a_transaction_can_be_resumed(job, tmp_path):
-    """The next reader rolls back the journal that SQLite left next to the manifest."""
+    """SQLite leaves a journal, from which the next reader restores the manifest."""
     job()
     path = tmp_path / "out/manifest.sqlite"
     code = (

@@ -132,7 +132,7 @@ def test_long_item_is_planned_then_detected_in_parts_then_joined(job, tmp_path):
     assert result.report.between_s == pytest.approx(0.1 * (3 + 5))
 
 
-def test_label_of_a_task_says_which_part_or_that_parts_are_joined():
+def test_label_of_a_task_has_the_number_of_its_part_or_says_joining():
     task = Task(name="a.mp4", path="", version="")
     steps = [Piece(do="plan"), Piece(do="part", number=2, of=8), Piece(do="join", of=8)]
     labels = [replace(task, piece=piece).label for piece in steps]
@@ -232,7 +232,7 @@ def test_item_is_counted_once_if_its_worker_is_lost_after_joining(job):
 
 
 def test_join_that_falls_back_to_a_single_run_replaces_the_parts(job, tmp_path):
-    """The worker that joins processes the item whole instead, and adds a note."""
+    """Instead of joining the parts, the worker processes the item whole and adds a note."""
 
     def answers(task, pool):
         if not is_step(task, "join"):
@@ -379,7 +379,7 @@ def test_next_try_removes_files_of_an_unfinished_part(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_part_without_its_record_is_not_done(tmp_path):
+def test_part_with_a_damaged_record_is_not_done(tmp_path):
     (tmp_path / "part-0").mkdir()
     (tmp_path / "part-0" / pieces.RECORD).write_text("{")
     assert pieces.read_record(tmp_path, 0) is None

@@ -126,7 +126,7 @@ def test_file_at_the_output_path_is_refused(tmp_path):
         ([Shard(1, 3), Shard(2, 3)], [WHOLE, Shard(1, 3), Shard(1, 2)]),
     ],
 )
-def test_only_different_shards_of_the_same_total_may_run_together(tmp_path, running, refused):
+def test_only_different_shards_with_the_same_n_may_run_together(tmp_path, running, refused):
     place = str(tmp_path)
     assert not is_running(place)
     with ExitStack() as locks:

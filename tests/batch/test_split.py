@@ -141,7 +141,7 @@ def test_outputs_are_equal_with_options_that_select_frames(
 
 
 @pytest.mark.slow
-def test_rows_are_equal_with_the_option_only_detections(folder: Path, tmp_path: Path) -> None:
+def test_rows_are_equal_if_only_frames_with_objects_get_rows(folder: Path, tmp_path: Path) -> None:
     config = make_config("jsonl", "csv", only_detections=True)
     outputs = check_equal(clip(folder, "closed.mp4"), config, tmp_path)
     assert 0 < len(outputs["jsonl"].read_text().splitlines()) < 60
@@ -251,7 +251,7 @@ def test_damage_found_while_decoding_prevents_the_join(
 ) -> None:
     """Only decoding reveals damage inside a picture.
 
-    The clip uses CAVLC, where zeros are not a valid code. CABAC may decode any bytes.
+    The clip uses CAVLC, in which a run of zeros is invalid. A CABAC decoder may accept any bytes.
     """
     path, config = clip(folder, "vlc.mp4"), make_config("jsonl", decoder=decoder)
     with av.open(str(path)) as container:
@@ -270,10 +270,11 @@ def test_damage_found_while_decoding_prevents_the_join(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [["-ss", "0.9"], ["-movflags", "frag_keyframe+empty_moov"]])
-def test_edit_list_or_fragments_give_equal_rows(
+def test_file_with_an_edit_list_or_fragments_gives_equal_rows(
     options: list[str], folder: Path, tmp_path: Path
 ) -> None:
-    """The edit list hides the first frames of a GOP; the fragments replace the index."""
+    """With -ss, ffmpeg writes an edit list, which hides a GOP's first frames. Fragments replace the
+    file's index."""
     path = tmp_path / "in.mp4"
     before, after = (options, []) if options[0] == "-ss" else ([], options)
     ffmpeg(*before, "-i", clip(folder, "closed.mp4"), "-c", "copy", *after, path)
@@ -357,7 +358,7 @@ def detected(folder: Path) -> tuple[Path, Config, tuple[Part, ...], Path]:
 def join_changed(
     detected, tmp_path: Path, part: int, kept: int | None, changes: dict[str, object]
 ) -> None:
-    """Join the parts after changing the result of one and truncating its rows to ``kept`` bytes."""
+    """Change one part's result, truncate the part's rows to ``kept`` bytes, and join all parts."""
     path, config, parts, folder = detected
     folders = [folder / f"done-{part.number}" for part in parts]
     changed = tmp_path / "changed"
@@ -433,7 +434,7 @@ def test_joined_video_keeps_its_times_in_each_container(folder: Path, tmp_path: 
         assert decode_all(target)[1] == [], suffix
 
 
-def test_survey_numbers_displayed_frames_and_finds_key_frames(folder: Path) -> None:
+def test_survey_finds_key_frames_and_the_display_number_of_frames(folder: Path) -> None:
     video = probe(str(clip(folder, "open.mp4")))
     survey = survey_packets(video)
     assert len(survey.shown) == 60

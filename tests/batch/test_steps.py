@@ -1,5 +1,5 @@
-"""The steps that workers do for an item in parts. Together they write the same results as a single
-run would. If they cannot, the worker processes the item in a single run."""
+"""The steps that workers do for an item that is split into parts. Together the steps write what a
+single run would. If that is impossible, the worker processes the item in a single run."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_damaged_parts_fall_back_to_a_single_run(clip, model, outputs, tmp_path,
     ],
     ids=["too short", "too few parts", "skip-still", "job says whole"],
 )
-def test_undivided_item_is_processed_while_planning(clip, model, outputs, piece, options, reason):
+def test_planning_step_processes_an_undivided_item(clip, model, outputs, piece, options, reason):
     model.config = make_config("jsonl", **options)
     record = do(task_of(clip), model, outputs, piece)
     assert (record.parts, record.frames) == (0, 60)
@@ -209,7 +209,7 @@ def test_changed_source_raises_and_leaves_no_part(clip, model, outputs, tmp_path
     with pytest.raises(SourceError, match="changed"):
         do(task, model, outputs, Piece(do="part", number=1, of=3))
     assert [path.name for path in parts_folder(outputs).iterdir()] == [pieces.PLAN]
-    # With its new time, the file counts as another item, which the worker processes whole.
+    # A file that changed since it was listed is not divided: the worker processes it whole.
     assert do(task, model, outputs, PLAN).frames == 60
 
 

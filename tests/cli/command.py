@@ -113,8 +113,8 @@ def invoke(*arguments: object) -> Result:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let interpreters started in this block die from SIGINT and SIGHUP, even if pytest ignores
-    them (background job, nohup). Ignored signals are inherited, but handled ones are not."""
+    """Let interpreters started in this block die from SIGINT and SIGHUP, even if pytest runs in the
+    background or under nohup. A child process inherits ignored signals, but not handlers."""
     interrupted = signal.signal(signal.SIGINT, signal.default_int_handler)
     hung_up = signal.signal(signal.SIGHUP, lambda *_: None)
     try:

@@ -1,4 +1,4 @@
-"""Bad input gives one line that says what is wrong and how to fix it, and the documented exit code.
+"""Bad input gives the documented exit code, and one line that says what is wrong and how to fix it.
 
 No incomplete file remains under its final name.
 """

@@ -102,7 +102,7 @@ def test_file_is_synced_before_it_gets_its_name(
         " data.yaml in-null-detected.mp4 in-null-detected.csv in-null-detected.coco.json x.onnx"
     )
     assert {*final.split()} <= set(recorder.named)
-    assert any(name.startswith("x-32x32-b1-") for name in recorder.named), "the graph in the store"
+    assert any(name.startswith("x-32x32-b1-") for name in recorder.named), "the store has no graph"
 
 
 def test_recorder_detects_an_unsynced_rename(
@@ -164,7 +164,7 @@ def check_disk(disk: Path, code: int, users: dict[Path, bytes]) -> None:
 
 
 @pytest.mark.slow
-def test_run_keeps_files_wherever_its_disk_fills_up(
+def test_run_keeps_files_at_whatever_point_its_disk_is_full(
     inputs: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(disk)
@@ -215,8 +215,9 @@ def test_other_commands_keep_files_on_a_full_disk(
 
 
 @pytest.mark.slow
-def test_outputs_survive_a_full_session_disk(inputs: Path, disk: Path, tmp_path: Path) -> None:
-    """The session does not fit on its disk. Outputs are complete and tables are printed."""
+def test_outputs_are_complete_if_the_session_does_not_fit_on_its_disk(
+    inputs: Path, disk: Path, tmp_path: Path
+) -> None:
     leave_free(disk, PAGE)
     line = (inputs / "in.mp4", "--model", inputs / "x.cfg", "--save", "jsonl")
     process = detect_video(*line, "--run-dir", disk / "run", cwd=tmp_path)

@@ -29,8 +29,8 @@ from tests.lab.profile.budgets import with_short_budgets
 from tests.live.servers import http
 
 SMALL = ("--size", "160x96")  # for commands that infer many times and accept any size
-# Options that make a documented command quick, and keep it from writing into the checkout. Other
-# commands get --frames.
+# Options that make a documented command quick. ``detect`` gets --frames, and commands that are not
+# listed here get no option.
 SHORTER = {
     "doctor": [],
     "build": [],
@@ -69,7 +69,7 @@ LONG = [line for line in LINES if line.split()[1] in ("compare", "doctor", "prof
 
 
 def test_documents_contain_command_lines():
-    assert len(LINES) >= 20  # fewer if the pattern paired the wrong code fences
+    assert len(LINES) >= 20  # a pattern that pairs the wrong code fences finds fewer
     assert len(CAMERA_LINES) >= 5
 
 
@@ -216,7 +216,7 @@ def first_column(page: str, heading: str) -> list[str]:
     return [name for cell in cells for name in re.findall(r"\w+", cell)]
 
 
-def test_tables_list_every_item():
+def test_tables_list_every_exit_code_output_and_pass():
     codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
     assert {int(code) for code in first_column("docs/usage.md", "## Exit codes")} == codes
     assert set(first_column("docs/usage.md", "## Outputs")) == set(sinks.names())

@@ -1,4 +1,4 @@
-"""No output overwrites a file that a command reads, a session, or a user's file."""
+"""No output overwrites a session, a user's file, or a file that the command reads."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_run_dir_with_other_files_can_be_reused(here: Path) -> None:
     session(here / "o")
     assert (here / "o/thesis.txt").read_text() == "precious"
     assert not (here / "o/report.html").exists(), "the report of the earlier run is removed"
-    # Files of the user with one of our names are kept, even if they were created later.
+    # A user's file with one of our names is kept, even if the user creates it after the run.
     (here / "o/report.html").write_text("mine")
     assert run("report", "o") == 6
     assert (here / "o/report.html").read_text() == "mine"
@@ -231,7 +231,7 @@ def test_eval_does_not_overwrite_the_detections(here: Path) -> None:
     run_dir = session(here / "r")
     before = tree(run_dir)["detections.jsonl"]
     scored = ("eval", "labels.json", "--detections", "r/detections.jsonl", "--run-dir", "r")
-    assert run(*scored) in (2, 3)  # 3: first finds that the detections are of another clip
+    assert run(*scored) in (2, 3)  # 3: eval sees first that the detections are of another clip
     assert tree(run_dir)["detections.jsonl"] == before
 
 

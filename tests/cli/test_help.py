@@ -144,7 +144,7 @@ def test_file_after_help_does_not_change_the_help(tmp_path, monkeypatch):
     assert help_of_words("--help", "in.mp4").output == help_of_words("--help").output
 
 
-def test_every_option_has_a_short_text():
+def test_every_option_has_a_short_help_text():
     for _, leaf in options():
         assert 3 <= len(short_of(leaf)) <= 50, leaf.name
         assert "{" not in short_of(leaf)

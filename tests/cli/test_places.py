@@ -1,4 +1,4 @@
-"""Unusual folders, devices and tight limits cause a documented exit code and one line, no hang."""
+"""With unusual folders, devices and limits, a command ends as documented, with at most one line."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_tight_limits_and_unusual_folders_end_as_documented(tmp_path, before, ar
 
 
 def test_too_few_open_files_are_reported(tmp_path):
-    """Four files are the standard streams and one more. ``-S`` skips `site`, which may need two."""
+    """Four files are the standard streams and one more. ``-S`` skips `site`, which may open two."""
     process = shell(
         tmp_path, f"export PYTHONPATH={CHECKOUT}; ulimit -n 4", "--version", python="-S"
     )

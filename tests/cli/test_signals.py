@@ -1,6 +1,5 @@
 """Signals at any moment of a command: documented exit codes, no tracebacks, no incomplete files, no
-processes left.
-"""
+processes left."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from tests.sources.clips import pts_of, write_video
 from tests.waiting import wait_for
 
 CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143}
-MOMENTS = 12  # signals per command in nightly tests; other test runs send a third of them
+MOMENTS = 12  # signals per run in nightly tests; other tests and commands get fewer
 OUR_FILES = (".lock", ".ses", ".detect-video-session")  # never incomplete; onnxruntime writes .ses
 
 
@@ -53,8 +52,8 @@ def start(folder: Path, *arguments: object) -> subprocess.Popen[str]:
 
 
 def half_files(folder: Path) -> list[str]:
-    """Return all files that are neither inputs nor complete. onnxruntime leaves a file .ses of its
-    own in the folder of temporary files."""
+    """Return the partial, temporary and hidden files that a command left. The file .ses, which
+    onnxruntime leaves in the temporary folder, does not count."""
     # os.walk continues if a folder is deleted meanwhile.
     files = (Path(where, name) for where, _, names in os.walk(folder) for name in names)
     paths = (path.relative_to(folder) for path in files if path.is_file())
@@ -69,7 +68,7 @@ def half_files(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT, signal.SIGTERM])
 def test_signal_at_the_start_of_a_command(number: signal.Signals) -> None:
-    """SIGUSR1 (``systemctl reload``) ends nothing; a live run handles it once it reads cameras."""
+    """SIGUSR1 (``systemctl reload``) is ignored until a live run reads cameras and handles it."""
     code = (
         "import os, sys, types; from detector.__main__ import main; "
         "sys.modules['detector.core.cli'] = types.SimpleNamespace("
@@ -203,7 +202,7 @@ def test_kill_9_leaves_no_process(tmp_path, command, pause_s):
 
 @pytest.mark.slow
 def test_kill_9_while_doctor_times_encoders_leaves_no_file(tmp_path):
-    """doctor tries all engines, then times encoders. Only then its file exists, for two seconds."""
+    """doctor tries all engines, and then times encoders with a file that exists for two seconds."""
     process = start(tmp_path, "doctor")
     while not [*tmp_path.glob("tmp/detect-video-doctor-*/drawn*")]:
         if process.poll() is not None:  # doctor ended before we saw the file, so try again
@@ -253,7 +252,7 @@ def test_ignored_signal_stays_ignored(tmp_path, number):
     assert (process.returncode, stderr) == (0, "")
 
 
-def test_error_caused_by_a_signal_exits_with_its_code(monkeypatch):
+def test_error_caused_by_a_signal_exits_with_the_code_of_the_signal(monkeypatch):
     history = signals._SignalHistory()  # a separate history, so that later tests see no signal
     monkeypatch.setattr(signals, "_history", history)
 

@@ -110,7 +110,7 @@ def test_closed_pipe_on_standard_output_exits_0(tmp_path, arguments):
 
 @pytest.mark.slow
 def test_json_document_is_alone_on_standard_output(tmp_path):
-    """With a log level, cv2 logs to standard output."""
+    """If OPENCV_LOG_LEVEL is set, cv2 logs to standard output."""
     write_video(tmp_path / "in.mp4", 3)
     arguments = "in.mp4 --engine null --decoder opencv --json"
     process = shell(tmp_path, arguments, "", OPENCV_LOG_LEVEL="DEBUG")

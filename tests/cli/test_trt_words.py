@@ -109,7 +109,7 @@ def test_auto_chooses_trt_with_a_reason(monkeypatch, reference):
         "cfg: yolov4-tiny-person-vehicle.cfg\nnames: the.names\nsize: 608x352\n",
     ],
 )
-def test_plan_of_the_user_with_a_yaml_file_is_read(monkeypatch, place, reference, yaml):
+def test_plan_that_a_yaml_file_describes_is_read(monkeypatch, place, reference, yaml):
     """Run ``detect-video in.mp4 --engine trt --model NAME.trt --config NAME.yaml``.
 
     The plan is that of the model street, which the user has renamed and put into another folder.

@@ -162,7 +162,7 @@ def config(**given):
     return merge_levels((COMMAND_LINE, given)), given
 
 
-def test_camera_option_makes_an_address_a_camera_without_a_request(web):
+def test_address_with_a_camera_option_is_a_camera_without_a_request(web):
     for given in ({"policy": "latest"}, {"record": "copy"}, {"wait": True}, {"repeat": True}):
         assert reads_cameras([web.url("/clip.mp4"), web.url("/watch")], *config(**given))
     assert web.requests == []
@@ -218,7 +218,7 @@ def test_server_for_a_single_client_gets_only_one_connection(tmp_path, out):
 
 
 def listens(pid: int) -> bool:
-    """Return whether a process has a socket. Connecting would use up its only connection."""
+    """Return whether the process has a socket. To connect would use up its only connection."""
     with suppress(FileNotFoundError):  # the process closed a file meanwhile
         folder = Path(f"/proc/{pid}/fd")
         return any(os.readlink(one).startswith("socket:") for one in folder.iterdir())

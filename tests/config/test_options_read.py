@@ -15,12 +15,13 @@ import pytest
 from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
 
-# Limits for a run on a video, and for a run on a camera (``_LIVE``). ``FILES``: how many files may
-# read options. ``RETURNS``: how often a file may read again after another file has read. Most
+# Limits for a run on a video, and for a run on a camera (``_LIVE``). ``FILES``: how many source
+# files may read options. ``RETURNS``: how often reads may return to an earlier file. Most
 # returns happen while the engine is chosen, since that replaces ``auto`` in the options.
 FILES, RETURNS = 15, 9
 FILES_LIVE, RETURNS_LIVE = 20, 13
-# Record each read as (file, whether the loop had begun). Reads to copy or document do not count.
+# Record each read as (source file, whether the loop had begun). Reads in core/config/, which copies
+# and documents all options, do not count.
 READS = """
 import atexit, dataclasses, json, os, sys
 from detector.core.config import schema

@@ -94,7 +94,7 @@ def test_options_of_an_engine_are_read_in_its_code(name):
     reached = own.union(*(reachable(one, arrows) for one in own)) - {"detector.core.engines"}
     text = "".join(files[one].read_text(encoding="utf-8") for one in reached)
     own_options = engines.find(name).own_options
-    assert [one for one in own_options if text.count(f'"{one}"') < 2] == [], "only declared"
+    assert [one for one in own_options if text.count(f'"{one}"') < 2] == [], "declared but not read"
 
 
 @pytest.mark.slow
@@ -158,7 +158,7 @@ def test_infer_does_not_change_its_slot(name):
         np.testing.assert_array_equal(request.slot, inputs)
 
 
-def test_outputs_stay_valid_until_the_requests_next_infer(case):
+def test_outputs_stay_valid_until_their_request_infers_again(case):
     with engines.open(case.name, plus_one(), case.options(requests=3)) as engine:
         inputs = [pictures(seed) for seed in range(3)]
         results = []
@@ -198,7 +198,7 @@ def test_requests_in_several_threads_do_not_mix(case, concurrency):
 
 
 @pytest.mark.slow
-def test_random_network_agrees_with_torch_in_fp32(case):
+def test_each_precision_agrees_with_torch_in_fp32_on_a_random_network(case):
     """The tolerance grows with the precision's rounding error. Boxes are compared in fp32 only."""
     pytest.importorskip("torch", reason="machine: torch is not installed")
     network = open_network("yolov4-tiny-person-vehicle", random_seed=7, size=(64, 96), batch=2)

@@ -87,7 +87,7 @@ def check_candidates(
     before = [output.copy() for output in outputs]
     candidates = case.head(outputs, conf)
     for output, copy in zip(outputs, before, strict=True):
-        np.testing.assert_array_equal(output, copy, "the outputs belong to the engine")
+        np.testing.assert_array_equal(output, copy, "the head changed the engine's outputs")
     count = len(candidates.scores)
     assert candidates.boxes.shape == (count, 4)
     assert candidates.scores.shape == candidates.class_ids.shape == (count,)
@@ -98,7 +98,7 @@ def check_candidates(
     assert (candidates.scores >= np.float32(conf)).all()
     for output in outputs:
         for part in (candidates.boxes, candidates.scores, candidates.class_ids):
-            assert not np.shares_memory(part, output), "the engine will overwrite it"
+            assert not np.shares_memory(part, output), "it is in memory that the engine overwrites"
     return candidates
 
 
@@ -109,8 +109,8 @@ def check_rows(case: Case, conf: float) -> None:
     before = [output.copy() for output in case.outputs]
     rows = case.dense(case.outputs)
     for output, copy in zip(case.outputs, before, strict=True):
-        np.testing.assert_array_equal(output, copy, "the outputs belong to the engine")
-        assert not np.shares_memory(rows, output), "the engine will overwrite it"
+        np.testing.assert_array_equal(output, copy, "the head changed the engine's outputs")
+        assert not np.shares_memory(rows, output), "it is in memory that the engine overwrites"
     assert rows.dtype == np.float32
     assert rows.shape[::2] == (1, 5 + CLASSES)
     scores = rows[0, :, 4:5] * rows[0, :, 5:]
@@ -153,7 +153,7 @@ def check_pixels(case: Case) -> None:
 
 
 def check_damaged_outputs(case: Case) -> None:
-    """Check that NaN and infinities count as below any threshold, in one row or in all rows."""
+    """Check that boxes and scores stay finite if some or all outputs are NaN, infinite or huge."""
     for value in (np.nan, np.inf, -np.inf, 3e38, -3e38):
         check_candidates(case, 0.1, [np.full(s, value, np.float32) for s in case.shapes])
         damaged = [output.copy() for output in case.outputs]

@@ -139,7 +139,7 @@ def test_full_session_has_every_part(part, sessions) -> None:
     if part.facts is LayersFacts:
         pieces = _pieces(part, sessions["whole"])
         assert any("0.7" in piece for piece in pieces if isinstance(piece, str)), (
-            "time outside the layers"
+            "the time outside the layers is missing"
         )
     if part.facts is not None:
         assert part.draw(sessions["one frame"]) == "", "its pass did not run"

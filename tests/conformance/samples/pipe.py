@@ -1,4 +1,4 @@
-"""A video that is sent to standard input again for each opening."""
+"""A video that is sent to standard input each time the source is opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A video on a web server, as a batch job names it."""
+"""A video on a web server, opened as in a batch job."""
 
 from __future__ import annotations
 

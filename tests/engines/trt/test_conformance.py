@@ -35,7 +35,7 @@ test_slots_and_outputs_have_the_declared_shapes_and_types = (
     conformance.test_slots_and_outputs_have_the_declared_shapes_and_types
 )
 test_infer_does_not_change_its_slot = conformance.test_infer_does_not_change_its_slot
-test_outputs_stay = conformance.test_outputs_stay_valid_until_the_requests_next_infer
+test_outputs_stay = conformance.test_outputs_stay_valid_until_their_request_infers_again
 test_requests_in_several_threads_do_not_mix = (
     conformance.test_requests_in_several_threads_do_not_mix
 )
