@@ -1,12 +1,12 @@
-"""Pause threads at random, as on a machine busy with other programs, so that tests which depend on
-timing fail.
+"""Pause threads at random, as on a busy machine, so that tests which depend on timing fail.
 
     PYTHONPATH=$PWD/scripts/stalling scripts/test tests/live
 
 Each Python process imports this at its start: pytest, and the programs that tests start. Each of
 their threads pauses about every STALL_EVERY_S seconds (1) for up to STALL_LONGEST_S (0.5), at a
-call or a return in detector/ or tests/. With 0.3 and 1.2 s, programs run at a third of their speed,
-so tests that exceed 90 s do not count. A single run without failures proves little: repeat it.
+call or a return in detector/ or tests/. With 0.3 and 1.2 s, programs run at a third of their speed.
+Then ignore tests that fail only because they waited for something for 90 s (PATIENCE_S). A single
+run without failures proves little: repeat it.
 """
 
 from __future__ import annotations

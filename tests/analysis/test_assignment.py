@@ -25,7 +25,7 @@ def test_assignment_has_the_largest_sum(shape: tuple[int, int], share: float) ->
     random = np.random.default_rng(7)
     for _ in range(20):
         gains = random.uniform(0, 1, shape) * (random.uniform(size=shape) < share)
-        gains -= 0.1 * (random.uniform(size=shape) < 0.2)  # such pairs are never assigned
+        gains -= 0.1 * (random.uniform(size=shape) < 0.2)  # pairs without gain are never assigned
         rows, columns = assign(gains)
         assert len(set(rows.tolist())) == len(rows)
         assert len(set(columns.tolist())) == len(columns)
@@ -35,8 +35,8 @@ def test_assignment_has_the_largest_sum(shape: tuple[int, int], share: float) ->
 
 
 def test_large_matrix_gives_the_planted_best_pairs() -> None:
-    """The gain of each pair that is not planted is reduced by its ``loss``. Adding a number to a
-    whole row or column does not change which pairs are best."""
+    """Only the planted pairs have no ``loss``. ``prices`` adds one number to each row and one to
+    each column, so the best pairs stay the same."""
     random = np.random.default_rng(3)
     for n in (60, 100):
         best = random.permutation(n)

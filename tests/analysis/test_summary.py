@@ -51,7 +51,7 @@ def source(written, device_ms):
         ([(0, None)], None, None),
     ],
 )
-def test_device_fps_divides_the_frames_by_the_devices_own_time(runs, total, each):
+def test_device_fps_is_frames_per_second_of_device_time(runs, total, each):
     summary = summarize(SETTINGS, [source(*run) for run in runs], {}, None)
     assert summary.fps.device == total
     if each is not None:
@@ -141,7 +141,7 @@ def test_share_is_100_percent_only_if_nothing_is_missing(share, text):
 
 
 def test_detections_of_all_sources_are_counted_by_class_name():
-    """Class 7 is counted by its number: there may be fewer names than classes."""
+    """Class 7 has no name, so it is counted under its number."""
     first, second = source(1, None), source(1, None)
     first.by_class.update({0: 3, 7: 1})
     second.by_class.update({0: 2})

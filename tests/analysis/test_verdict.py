@@ -164,9 +164,9 @@ def test_no_smaller_input_is_suggested(ms, choices):
     [
         # on one core, 9 ms of CPU time remain, although no thread is busy for more than 5 ms
         (load(14, cores=1, read=4, infer=5, write=5), 14 / 9 - 1),
-        # 90 of 100 ms are outside the loop, so no stage can gain 900%
+        # 90 of 100 ms are outside the loop: without inference, they and 7 ms of writing remain
         (load(100, loop_ms=10, read=1, infer=8, write=7), 100 / 97 - 1),
-        # 2 of 10 ms belong to no stage: without 1 ms of inference, 9 ms remain, not 7
+        # inference takes only 1 of 10 ms, so 9 ms remain, although writing needs only 7
         (load(10, infer=1, write=7), 10 / 9 - 1),
     ],
 )
@@ -176,7 +176,7 @@ def test_gain_without_inference_is_limited_by_other_work(times, gain):
 
 
 def test_two_requests_at_once_halve_the_inference_time():
-    """One request always runs, but each worker waits a third of the time for the slow writer."""
+    """At least one request always runs. Each worker waits a third of the time for the writer."""
     times = load(9.2, infer=12, infer_s=0.9, workers=2, write=9)
     assert times.stages["infer"] == pytest.approx(9e-3)  # the time that inference FPS are based on
     assert judge(times).bottleneck == "write"
@@ -192,7 +192,7 @@ def test_null_engine_has_no_gain():
 
 @pytest.mark.parametrize(
     ("process_cpu_s", "others_s", "cores"),
-    [(1.6, 0, None), (1.61, 0, "1.6"), (2.2, 0.1, "2.0")],  # in the last case, clocks are coarse
+    [(1.6, 0, None), (1.61, 0, "1.6"), (2.2, 0.1, "2.0")],  # last: coarse clocks show 2.3 s
 )
 def test_cores_count_as_full_if_more_than_four_fifths_are_busy(process_cpu_s, others_s, cores):
     """The run takes one second on two cores."""
@@ -231,7 +231,7 @@ def test_thread_that_waited_longest_for_our_other_threads_is_named(ready_s, fore
 
 
 def test_no_gain_is_predicted_if_stages_do_not_explain_the_period():
-    """The stages explain 7 of 10 ms per frame; the other 3 ms may or may not remain."""
+    """The stages explain 7 of 10 ms per frame. Without a stage, the other 3 ms may also shrink."""
     facts = judge(load(10, infer=1, write=7))
     assert facts.bottleneck == "write"
     assert facts.gain_if_free == {}
@@ -321,8 +321,8 @@ def test_need_of_a_stage_excludes_waits_for_a_core(own, theirs, needed, calls):
 
 def load_with_waits(others, **stretched):
     """Return the load of a run in which the writer and its encoder use most CPU time. ``others``:
-    cores used by other programs. ``stretched``: stage -> milliseconds that its own thread and its
-    library's busiest thread wait for a core."""
+    cores used by other programs. ``stretched``: stage -> milliseconds that its own thread waits for
+    a core; its library's busiest thread waits as long."""
     of_stages = {"read": 1, "infer": 2, "write": 2}
     theirs = {"infer": 2, "write": 5}
     stretched_stages = {}
@@ -408,7 +408,7 @@ def test_sentence_suggests_compare_only_if_inference_is_slowest(stage):
     assert ("`detect-video compare`" in sentence) == (stage == "infer")
 
 
-def test_format_with_a_single_encoding_gets_no_encoding_options():
+def test_no_encoding_option_is_suggested_for_a_format_with_one_encoding():
     choices = Choices(outputs=("video",), encodings=False)
     sentence = judge(load(10, infer=2, write=8), choices).sentence
     assert set(re.findall(r"--[a-z-]+", sentence)) == {"--no-video"}

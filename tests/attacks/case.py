@@ -24,8 +24,8 @@ class Limits:
 
     A case that exceeds ``wall_s``, ``cpu_s`` or ``memory_mb`` fails. The other fields restrict the
     environment. ``address_space_mb``, ``file_bytes`` (RLIMIT_FSIZE), ``open_files`` and
-    ``stack_kb`` are set by setrlimit. ``disk_bytes`` is the size of a file system at the current
-    folder if root may mount one, otherwise it replaces ``file_bytes``.
+    ``stack_kb`` are set by setrlimit. For ``disk_bytes``, root mounts a file system of this size at
+    the current folder. If it cannot be mounted, ``disk_bytes`` replaces ``file_bytes``.
     """
 
     wall_s: float = 60.0
@@ -46,17 +46,17 @@ class Case:
     ``Pipe`` a named pipe.
     ``argv``: the arguments of detect-video, with relative paths. ``codes``: the accepted exit
     codes; a negative one is a signal. ``env``: variables to set; None unsets one.
-    ``fresh``: run in a new process, not in a fork of the server. ``signals``: (seconds after the
+    ``fresh``: run in a new process, not in a fork of server.py. ``signals``: (seconds after the
     command begins, number). ``stdout``: "file", "full" (/dev/full) or "broken" (a pipe without a
     reader).
-    ``closed``: descriptors closed by the caller. ``copies``: how many run at once, in one folder.
-    ``one_of``: a code that at least one of the copies must have. ``again``: afterwards the same
-    command line runs once more, undisturbed, and must end with one of these codes.
-    ``may_change``: files that the command line names as its own outputs. ``modes``: path -> mode;
-    ``owners``: path -> user id, if root runs the attacks;
+    ``closed``: descriptors to close before the command. ``copies``: how many processes run the
+    command at once in one folder. ``one_of``: at least one of them must end with this code.
+    ``again``: afterwards the same command line runs once more, undisturbed, and must end with one
+    of these codes. ``may_change``: files that the command line names as its own outputs.
+    ``modes``: path -> mode. ``owners``: path -> user id, if root runs the attacks.
     ``plain_user``: take away root's right to ignore modes (fresh processes only).
-    ``pages``: path -> what two web servers send (see ``two_servers``); their addresses are put into
-    the files. ``wants_login``: the first server requires a login.
+    ``pages``: path -> what two web servers send (see ``two_servers``); their addresses replace
+    ``{own}`` and ``{other}`` in .yaml files. ``wants_login``: the first server requires a login.
     ``visits``: what visitors of the case's page send (see ``visitors``); ``{port}`` in ``argv`` is
     the page's port.
     ``digests``: path -> sha256 that the file must have afterwards. ``says``: words that must be

@@ -1,8 +1,8 @@
 """Coverage-guided fuzzing of the program's own binary readers, by atheris (libFuzzer).
 
-The fuzzer keeps inputs that reach new branches of the reader and damages them further. This passes
-checks that would stop purely random damage. Each reader runs in its own process; an undocumented
-error ends the process, and the input is kept.
+The fuzzer keeps inputs that reach new branches of the reader and damages them further. So it gets
+past checks that reject purely random damage. Each reader runs in its own process. An error that is
+not documented ends the process, and its input is kept.
 
     pip install 'detect-video[fuzz]'
 """
@@ -119,7 +119,7 @@ def _arrays(contents: Any) -> None:
 
 
 def _pickle(folder: Path) -> Read:
-    """Read a damaged pickle inside a valid zip, since random damage would break its checksums."""
+    """Read a damaged pickle inside a valid zip. Damage to the zip itself would break checksums."""
     read_file = _checkpoint(folder)
     with zipfile.ZipFile(io.BytesIO(inputs.content("state.pt"))) as file:
         entries = [(one.filename, file.read(one)) for one in file.infolist()]

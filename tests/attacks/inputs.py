@@ -1,4 +1,4 @@
-"""The bytes of small valid files, which attacks damage. Each is made once per process."""
+"""The bytes of small valid files, for attacks to damage. Each file is made once per process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CLIPS = {
 OPTIONS = {"fragmented.mp4": {"movflags": "frag_keyframe+empty_moov"}}
 FRAMES = 8
 PICTURES = ("p.png", "p.jpg", "p.webp", "p.tif", "p.bmp", "p.heic")
-ENGINES = ("--engines-dir", "../engines")  # not in the current folder, where every file is checked
+ENGINES = ("--engines-dir", "../engines")  # outside the case's folder, whose files are checked
 NULL = ("--model", "dots.onnx", "--engine", "null", *ENGINES)
 
 
@@ -60,7 +60,7 @@ def content(name: str) -> bytes:
 
 
 def _hevc(path: Path) -> None:
-    """Encode HEVC with x265's log disabled by its own options."""
+    """Encode HEVC. Only x265's own options silence its log."""
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx265", 25, {"x265-params": "log-level=none:bframes=2"})
         stream.width, stream.height, stream.pix_fmt = 96, 64, "yuv420p"
@@ -207,7 +207,7 @@ _MAKERS: dict[str, Callable[[Path], object]] = {
 
 @cache
 def session() -> Mapping[str, bytes]:
-    """Return path -> content of the session of a run on two sources, with results of every pass."""
+    """Return the files of a session with two sources and all passes, as path -> content."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         for name in ("in.mp4", "dots.onnx"):

@@ -1,4 +1,4 @@
-"""Run all kinds for some minutes on several servers; print a table and keep failed cases."""
+"""Run attacks of all kinds for minutes on several servers; print a table, and keep failed cases."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.attacks.inputs import content
 from tests.attacks.kinds import find_all
 from tests.attacks.running import FAILURES, Outcome, Server
 
-MOST_KEPT = 20  # failed cases kept per kind and failure; others are only counted
+MOST_KEPT = 20  # failed cases kept per kind and failure; further ones are only counted
 GOOD = "handled"
-# Counts cases that ended with an exit code of Python or of a library, which they allow. Such a case
-# also counts as handled.
+# Counts cases that ended with an exit code of Python or of a library. These cases allow that code,
+# so they also count as handled.
 LIBRARY_END = "library"
 
 
@@ -65,8 +65,8 @@ class LongRun:
     def run(
         self, kinds: Collection[Kind], until: float, workers: int, most: int | None = None
     ) -> None:
-        """Run cases in the order of ``schedule``: at most ``most``, and until the monotonic clock
-        shows ``until``."""
+        """Run cases in the order of ``schedule``. Stop after ``most`` cases, or when the monotonic
+        clock shows ``until``."""
         self.tallies = {kind.name: Tally() for kind in kinds}
         cases = schedule(kinds)
         taken = 0

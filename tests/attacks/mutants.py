@@ -3,8 +3,8 @@
     python -m tests.attacks.mutants            # the figures of docs/reading.md, from 300 mutants
     python -m tests.attacks.mutants --list     # every mutant that differs, and where its file is
 
-A mutant is one of ten small videos, damaged once by a fixed seed. The reference is ``ffmpeg -v
-error``: how many frames it decodes, and which lines it writes to standard error.
+A mutant is one of ten small videos with random damage, the same in each run. The reference is
+``ffmpeg -v error``: how many frames it decodes, and which lines it writes to standard error.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ DAMAGES = (flip_bits, overwrite, blank, cut_off, cut_out)
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one mutant. ``exit``: the exit code of a run that reads it."""
+    """The result of one mutant. ``exit``: the exit code with which our run on it would end."""
 
     path: Path
     seed: str
@@ -173,7 +173,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--list", action="store_true", help="name each mutant that differs")
     parser.add_argument("--each", type=int, default=30, help="mutants of each seed [30]")
-    parser.add_argument("--decoder", default="auto", help="ours: auto, av or opencv [auto]")
+    parser.add_argument("--decoder", default="auto", help="our decoder: auto, av or opencv [auto]")
     parser.add_argument("--folder", type=Path, help="keep the files here")
     parser.add_argument("seeds", nargs="*", help=f"of {', '.join(SEEDS)} [all]")
     arguments = parser.parse_args()

@@ -153,7 +153,7 @@ def damage_text(random: Random, text: str, words: Sequence[str] = ()) -> bytes:
 
 
 def _change_word(random: Random, line: str, known: Sequence[str]) -> str:
-    """Replace one word or number of a line; keep the characters between them."""
+    """Replace, double or remove one word of a line, or one run of characters between words."""
     pieces: list[str] = []
     for sign in line:
         if pieces and (sign.isalnum() or sign in "._-+") == (

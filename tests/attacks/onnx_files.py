@@ -81,7 +81,7 @@ def cases(seed: int) -> Iterator[tuple[str, Files]]:
 
 
 def known(names: Collection[str] | None = None) -> Iterator[tuple[str, Files]]:
-    """Yield one case for each class of damage, always the same. ``names``: yield only these."""
+    """Yield the named cases, one for each class of damage. ``names``: yield only these."""
     for name, change in CHANGES.items():
         if names is None or name in names:
             yield name, {"m.onnx": changed(change)}
@@ -171,7 +171,7 @@ def _constant(model: onnx.ModelProto, name: str, values: np.ndarray) -> str:
 def _before_the_output(
     model: onnx.ModelProto, operator: str, inputs: list[str], **attributes: object
 ) -> None:
-    """Insert a node and add its largest value to the output, so that it is not optimized away."""
+    """Insert a node, and add its maximum to the output, so that the node is not optimized away."""
     end = model.graph.node.pop()
     model.graph.node.append(helper.make_node(operator, inputs, ["made"], **attributes))
     model.graph.node.append(helper.make_node("Cast", ["made"], ["float"], to=TensorProto.FLOAT))

@@ -189,7 +189,7 @@ def _send(copies: Mapping[int, Any], number: int) -> None:
 
 
 def collect_left() -> list[str]:
-    """Wait for the processes that the case left behind. Kill any that still run, and name them."""
+    """Wait for the processes that the case left behind. After GRACE_S, kill and name the rest."""
     deadline, named, ended = time.monotonic() + GRACE_S, [], set[int]()
     while True:
         try:

@@ -1,7 +1,7 @@
 """Damaged and hostile versions of a real session; a seed selects the damage.
 
-``cases`` yields (name, files to replace in a valid session). ``attack`` replaces them, runs every
-command that reads a session (in this process), and returns the problems. To run thousands of cases:
+``cases`` yields (name, files to replace in a valid session). In this process, ``attack`` replaces
+them, runs every command that reads a session, and returns the problems. To run thousands of cases:
 
     python -m tests.attacks.sessions --cases 3000 --seed 7
 """
@@ -73,7 +73,7 @@ LOOP = "loop batch=1 concurrency=1 requests=4 images=5 queue_batches=2 results=3
 
 
 def cases(session: Path, seed: int) -> Iterator[Case]:
-    """Yield the named cases, then random cases without end. The seed alone decides these."""
+    """Yield the named cases, then random cases without end. The seed decides the random cases."""
     yield from named(session)
     random = Random(seed)
     files = {str(path.relative_to(session)): path.read_bytes() for path in _files(session)}
@@ -231,7 +231,7 @@ def _named_archives(data: bytes) -> Iterator[Case]:
     yield "spans.npz: a bomb", {"spans.npz": npz(bomb)}
     yield "spans.npz: many other members", {"spans.npz": npz(columns, other=np.zeros(10))}
     yield "spans.npz: a pickle", {"spans.npz": b"\x80\x04cos\nsystem\n(S'true'\ntR."}
-    # Sizes and methods in the archive's own directory.
+    # Change sizes and methods of the first entry in the archive's central directory.
     place = data.index(b"PK\x01\x02")
     for offset, kind, value in (
         (8, "encrypted", b"\x01\x00"),
@@ -342,7 +342,7 @@ def attack(session: Path, intact: Path, case: Case) -> list[str]:
 
 
 def _session(session: Path, intact: Path) -> list[str]:
-    """Run the commands until one refuses the session, since all would then refuse it."""
+    """Run the commands until one refuses the session, since the rest would refuse it, too."""
     with tempfile.TemporaryDirectory() as out:
         commands = [["report", str(session), "--format", "table"]]
         commands += [

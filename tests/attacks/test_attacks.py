@@ -1,4 +1,4 @@
-"""A few fixed cases of the attacks, and tests that each of their checks can fail.
+"""A few fixed cases of the attacks, and tests that each check of the attacks can fail.
 
 ``scripts/attack --minutes 30 --seed N`` is the long run.
 """
@@ -293,7 +293,7 @@ def test_run_beyond_its_time_limit_is_a_hang(server):
 
 
 @pytest.mark.slow
-def test_failure_that_was_kept_fails_again(tmp_path, server):
+def test_kept_case_fails_again_in_the_same_way(tmp_path, server):
     case = Case({"a.txt": b"x"}, ("a.txt",), codes=frozenset({99}))
     outcome = server.run(case)
     long_run.keep(tmp_path / "kept", case, outcome, {"kind": "made"})
@@ -305,7 +305,7 @@ def test_failure_that_was_kept_fails_again(tmp_path, server):
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [1, pytest.param(10, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", sorted(name for name in find_all() if COUNTS.get(name, 2)))
-def test_few_cases_of_each_kind_pass(server, name, times):
+def test_a_few_cases_of_each_kind_pass(server, name, times):
     kind = find_all()[name]
     failures = []
     for number in range(times * COUNTS.get(name, 2)):

@@ -1,11 +1,11 @@
-"""A short run of ``python -m tests.attacks.mutants``: damaged videos never end with exit code 0."""
+"""A short run of ``mutants.py``: no exit code 0 if frames are lost or ffmpeg reports damage."""
 
 import pytest
 
 from tests.attacks.mutants import DAMAGES, SEEDS, attack
 
 DECODERS = ("auto", "av")
-# The other verdicts are differences between FFmpeg's versions; docs/reading.md explains each.
+# The other verdicts come from differences between FFmpeg's versions (see docs/reading.md).
 UNREPORTED = {"ffmpeg complains, exit 0", "frames lost, exit 0"}
 
 

@@ -27,6 +27,6 @@ def test_undamaged_session_passes(sessions):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [80, pytest.param(400, marks=pytest.mark.nightly)])
-def test_damaged_sessions_end_with_a_report_or_one_line(sessions, count):
+def test_damaged_sessions_give_a_report_or_a_one_line_error(sessions, count):
     selected = islice(cases(sessions[0], SEED), count)
     assert [wrong for case in selected for wrong in attack(*sessions, case)] == []

@@ -1,7 +1,7 @@
 """Two web servers for cases with pages: the camera's own, and another that must receive no secret.
 
 Both serve the same pages, in which their addresses replace ``{own}`` and ``{other}``. A page that
-begins with ``->`` is a redirect. The first server sets a cookie for a client that logs in.
+begins with ``->`` is a redirect. The camera's server sets a cookie if a request has a secret.
 """
 
 from __future__ import annotations

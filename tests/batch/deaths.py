@@ -1,8 +1,8 @@
 """Deadly items, which end the process that opens them. Some call abort(), like a bug in a library;
 some send SIGKILL, like the kernel's out-of-memory killer; some allocate more than the memory limit.
 
-``scripts/batch_check deaths`` and ``scripts/cluster_check deaths`` run them among a thousand items,
-and a test among a few.
+``scripts/batch_check deaths`` and ``scripts/cluster_check deaths`` put them among a thousand items;
+a test puts them among a few.
 """
 
 from __future__ import annotations

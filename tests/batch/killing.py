@@ -136,9 +136,9 @@ def run_with_kills(
 ) -> Killed:
     """Run a job to its end while sending SIGKILL at random moments; resume it if it was killed.
 
-    Each kill waits for a number of finished items, and then for a random time in ``delay_s``.
-    So it may hit the loading of a model, an item, or the time between items. ``count`` counts the
-    finished items in OUT (by default, their markers). By default, a local worker is killed.
+    Each kill waits for a number of finished items, and then for a random time in ``delay_s``. It
+    may come while a model loads, during an item, or between items. ``count`` counts the finished
+    items in OUT (by default, their markers). By default, ``kill_worker`` kills a local worker.
     """
     count, kill_worker = count or count_done, kill_worker or _kill_a_worker
     delays, killed = random.Random(seed), Killed()
@@ -280,7 +280,7 @@ def _faults_of_dataset(out: Path) -> Iterator[str]:
         expected[partition(str(out), record["name"]).name] = record["detections"]
     present = {path.name for path in (out / FOLDER).iterdir()}
     for name in present ^ expected.keys():
-        yield f"{FOLDER}/{name}: a partition without item, or missing"
+        yield f"{FOLDER}/{name}: a partition without an item, or an item without it"
     for name in present & expected.keys():
         (file,) = (out / FOLDER / name).iterdir()
         rows = pyarrow.parquet.read_metadata(file).num_rows

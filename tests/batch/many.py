@@ -98,7 +98,7 @@ def cost_of(*words: str) -> Cost:
     with process:
         assert process.stdout is not None
         text = b""
-        # The kernel's peak, which it reports at exit, would include the workers.
+        # Poll the peak, because the peak that the kernel reports at exit would include the workers.
         while block := _read_for(process.stdout.fileno(), 0.02):
             text += block.strip(b"\0")
             peak_kb = max(peak_kb, _peak_kb(process.pid))

@@ -1,5 +1,5 @@
-"""A pool without processes, for tests of the job, and a worker process without a model, for tests
-of the local pool."""
+"""For tests of the job: a pool without processes. For tests of the local pool: a worker process
+without a model."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def do_step(task: Task, outputs: Outputs, digest: str, parts: int) -> ItemRecord
 
 
 class FakePool:
-    """A pool that processes an item when the job waits for events. ``answers``: gets each task, and
-    returns its final event, or None to process it. ``parts``: number of parts of a planned item."""
+    """Processes an item when the job waits for events. ``answers``: called with each task; returns
+    the task's final event, or None to have it processed. ``parts``: parts of a planned item."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class FakePool:
             return [event]
         try:
             return [Finished(task, 0, self.do(task), 0.6)]
-        except FileNotFoundError:  # the item has been processed whole, which drops its parts
+        except FileNotFoundError:  # the item was processed whole meanwhile, and its parts dropped
             return [refused(task, error="the plan of its parts is missing")]
 
     def do(self, task: Task) -> ItemRecord:

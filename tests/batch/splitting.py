@@ -1,6 +1,5 @@
-"""Tools for ``scripts/split_check`` and for tests of videos that are detected in parts: clips, a
-model whose detections depend on every pixel, and functions that read outputs.
-"""
+"""Tools for ``scripts/split_check`` and for tests of detection in parts of a video: clips, a model
+whose detections depend on every pixel, and functions that read outputs."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ SIDES = (32, 48)  # sides of the model's input
 
 class ChecksumRequest(NullRequest):
     def infer(self, n: int) -> list[NDArray[np.float32]]:
-        """Return [n, 4]: CRC-32 of each picture, and of the batch up to it, in 16-bit halves."""
+        """Return [n, 4]: two CRC-32s in 16-bit halves: of each picture, and of the batch so far."""
         rows, values, so_far = self.slot[:n], [], n
         for row in rows:
             own = zlib.crc32(row.tobytes())

@@ -40,9 +40,9 @@ UNSET = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3")
 class Wire:
     """A proxy that passes bytes between clients and a server, and counts the server's bytes.
 
-    ``cut_at``: cut a connection once it has passed on this many bytes from the server. ``cuts``:
-    how many more connections to cut. ``ended``: how many were cut. ``dead``: close new connections
-    at once. ``pause_s``: seconds to wait before each 16 KB.
+    ``cut_at``: cut a connection after this many bytes from the server. ``cuts``: how many more
+    connections to cut. ``ended``: how many were cut. ``dead``: close new connections at once.
+    ``pause_s``: seconds to wait before each 16 KB.
     """
 
     def __init__(self, port: int) -> None:
@@ -119,7 +119,7 @@ def s3_server() -> Iterator[int]:
             yield port
 
 
-# By default gcsfs asks for the kind of bucket by gRPC, which the server does not support.
+# By default gcsfs asks by gRPC what kind of bucket it is; the emulator does not support gRPC.
 GOOGLE = {"GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
 
 
@@ -179,7 +179,7 @@ class Keys(NamedTuple):
 
 
 class Guard:
-    """Manages users of moto's server. It checks the rights of each request after ``close``."""
+    """Manages users of moto's server. After ``close``, that server checks each request's rights."""
 
     def __init__(self, port: int) -> None:
         import boto3

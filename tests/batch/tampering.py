@@ -2,7 +2,7 @@
 
 Each case changes the folder of a finished job and then runs a command on it. The command must end
 with a documented exit code and one line, must change nothing outside the folder, and must not count
-damaged items as done. ``scripts/batch_check tampered`` runs hundreds of cases, and a test a few.
+damaged items as done. ``scripts/batch_check tampered`` runs hundreds of cases; a test runs a few.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def marker_of_another(harm: Harm) -> None:
 
 
 def marker_renamed(harm: Harm) -> None:
-    """Keep the key; change the name to one outside the folder or to that of another item."""
+    """Change the marker's name to a path outside the folder or to an item's name; keep its key."""
     document = harm.document(harm.marker)
     document["name"] = harm.random.choice((*OUTSIDE, *CLIPS))
     harm.marker.write_text(json.dumps(document))
@@ -324,7 +324,7 @@ def manifest_no_database(harm: Harm) -> None:
 
 
 def manifest_names(harm: Harm) -> None:
-    """Rename a known source to a name outside the folder or to that of another item."""
+    """Rename an item in the manifest: to a path outside the folder, or to a name of no item."""
     name = harm.random.choice((*OUTSIDE, "sub", "a.mp4/x", "x/y/z"))
     with suppress(UnicodeEncodeError):
         name.encode()
@@ -352,7 +352,7 @@ def manifest_types(harm: Harm) -> None:
 
 
 def manifest_states(harm: Harm) -> None:
-    """Mark all items as done or as not done, or give them the keys of other items."""
+    """Mark one or all items as done, or all as not done; give them wrong keys; or delete them."""
     harm.sql(
         harm.random.choice(
             (
@@ -378,7 +378,7 @@ def manifest_paths(harm: Harm) -> None:
 
 
 def manifest_schema(harm: Harm) -> None:
-    """Add triggers, or replace tables with views or tables of the same name."""
+    """Add a trigger or a column, rename a column, or drop a table, perhaps with a replacement."""
     harm.sql(
         *harm.random.choice(
             (

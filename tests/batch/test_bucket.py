@@ -1,4 +1,4 @@
-"""Jobs whose sources and results are in an object store. A store in memory replaces Google's;
+"""Jobs whose sources and results are in an object store. Here, a store in memory replaces Google's.
 test_storage.py uses a server."""
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def test_another_machine_can_resume_the_job(store, tmp_path, monkeypatch, copy):
     assert (back.items.skipped, pool.tried) == (3, [])
 
 
-def test_run_after_its_outputs_were_deleted_is_a_new_job(store):
+def test_run_after_the_outputs_were_deleted_is_a_new_job(store):
     store.pipe_file("bucket/in/a.mp4", b"x")
     run(store)
     store.rm("bucket/out", recursive=True)

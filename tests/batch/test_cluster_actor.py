@@ -44,7 +44,7 @@ def test_welcome_reports_whether_the_node_sees_the_folder_and_paths(tmp_path):
     assert send_hello(place="s3://bucket/out").sees  # there is no folder to check
 
 
-def test_welcome_reports_stores_that_the_node_cannot_open_without_the_key(monkeypatch):
+def test_welcome_reports_stores_that_cannot_be_opened_and_hides_the_key(monkeypatch):
     store = fake_store(monkeypatch)
     store.pipe_file("/bucket/a.mp4", b"x")
     fields = {"place": "gs://bucket/out", "addresses": ["gs://bucket/a.mp4"]}

@@ -1,4 +1,4 @@
-"""The pool of a cluster if the process that talks to Ray dies, hangs or fails. The option --on."""
+"""A cluster's pool, also if its process that talks to Ray dies, hangs or fails; the option --on."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Harm:
         self.files[self.manifest] = json.dumps({**self.read_manifest(), **changed}).encode()
 
     def poison(self) -> str:
-        """Give the graph other weights; return its digest."""
+        """Give the graph other weights; return its new digest."""
         import onnx
 
         model = onnx.load_from_string(self.files[self.graph])

@@ -124,8 +124,8 @@ def make(random: Random) -> Case:
     if random.random() < 0.05:
         flags.append(random.choice(("--nothing", "-", "-x", "--js", "--conf=")))
     if command in ALWAYS_ADDED:
-        # These options come last, so they override earlier ones. They keep forks from loading an
-        # engine's library and from building a file in the checkout's own folder.
+        # These options come last, so they override earlier ones. A fork then loads no engine's
+        # library, and writes no engine file into the checkout.
         flags += [*ALWAYS_ADDED[command], *ENGINES]
     if command in ("", "detect", "profile", "eval") and random.random() < 0.6:
         flags = ["--model", "dots.onnx", *flags]
@@ -140,8 +140,8 @@ def make(random: Random) -> Case:
 
 
 def _own_outputs(argv: tuple[str, ...]) -> set[str]:
-    """Return the case's files that the command line names as an output or as its session, and the
-    user's files that it names with -o."""
+    """Return the files that the command line may change: the case's files at or below its outputs
+    and session, and the user's files that it names with -o."""
     flags = [*pairwise(argv), *(tuple(word.split("=", 1)) for word in argv if "=" in word)]
     outputs = {value for word, value in flags if word in ("-o", "--output")}
     folders = {value for word, value in flags if word == "--run-dir"}

@@ -88,7 +88,7 @@ def make(random: Random) -> Case:
             more["env"] = {**more["env"], **random.choice(VARIABLES)}
     elif choice < 6:
         more["limits"] = Limits(**random.choice(LOW_LIMITS))
-        # With limits this low, the interpreter or a library may fail before our first line.
+        # With limits this low, the interpreter or a library may fail before our code runs.
         more["codes"] = HANDLED | _library_codes(more["limits"])
     elif choice < 7:
         more["closed"] = random.choice(((0,), (1,), (2,), (0, 1), (1, 2), (0, 1, 2)))

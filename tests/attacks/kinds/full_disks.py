@@ -1,4 +1,4 @@
-"""A disk that gets full: a run exits with 0, or with 6 and one line, and leaves no partial file."""
+"""A disk that gets full: a run exits with 0, or with 6 and a message; it leaves no partial file."""
 
 from __future__ import annotations
 

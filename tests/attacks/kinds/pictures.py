@@ -17,7 +17,7 @@ LIMITS = Limits(
 SIDES = (0, 1, 48, 4000, 20000, 32767, 65500, 65535, 2**20, 2**31 - 1, 2**32 - 1)
 
 
-# These functions write a valid header that states another size than the data after it has.
+# These functions write a valid header, but with a width and height that the data does not have.
 
 
 def _png(data: bytes, width: int, height: int) -> bytes:

@@ -1,6 +1,6 @@
 """Playlists of a camera that lead to another host, which records the requests it gets.
 
-The camera has a login, headers or cookies, or several of these. The other host must get none.
+The camera has secrets (a login, headers, cookies), of which the other host must receive none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Damaged .safetensors files: the header as a document, its length, and the bytes."""
+"""Damaged .safetensors files: values in the header, its stated length, or any bytes."""
 
 from __future__ import annotations
 

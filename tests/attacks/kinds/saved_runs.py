@@ -15,7 +15,7 @@ from tests.attacks.inputs import session, tree
 from tests.attacks.mutate import damage, damage_json
 
 CODES = frozenset({0, 2})
-# Files that `report` adds to a session, and the list of a session's files, to which it adds them.
+# `report` adds ADDED_FILES to a session, and enters them in LIST, the session's list of its files.
 ADDED_FILES = ("report.html", "profile.json", "trace.json.gz")
 LIST = ".detect-video-session"
 MAY_CHANGE = frozenset(f"run/{name}" for name in (*ADDED_FILES, LIST))

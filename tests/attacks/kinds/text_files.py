@@ -10,7 +10,7 @@ from tests.attacks import texts
 from tests.attacks.case import Case, Kind
 from tests.attacks.inputs import ENGINES, content
 
-# Flags override the file, so that a damaged output path cannot lead out of the case's folder.
+# These flags override the damaged config, whose paths could lead out of the case's folder.
 RUN = ("in.mp4", "--engine", "null", *ENGINES, "-o", "out/", "--run-dir", "mine", "--frames", "2")
 NULL = ("--model", "dots.onnx", "--engine", "null", *ENGINES)
 MODEL_CODES = frozenset({0, 2, 4})

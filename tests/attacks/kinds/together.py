@@ -1,4 +1,4 @@
-"""Eight runs at once with the same outputs: at least one succeeds, the others report why not."""
+"""Eight runs at once with the same outputs: at least one succeeds; the rest report an error."""
 
 from __future__ import annotations
 
