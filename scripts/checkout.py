@@ -1,4 +1,4 @@
-"""Restart programs of scripts/ and training/, which import this first, under the checkout's .venv.
+"""Programs of scripts/ and training/ import this first: it restarts them in the checkout's .venv.
 
 A program that already runs there, or in a Python with detect-video installed, does not restart. If
 a package is missing, the program ends with status 2 and one line that says what to type. ``ROOT``

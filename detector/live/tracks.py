@@ -3,8 +3,8 @@
 DIR/CAMERA/tracks/YYYY-MM-DD/000012-person.jpg
 DIR/CAMERA/tracks/YYYY-MM-DD/tracks.jsonl
 
-All tracks end at midnight, because ids restart. Another run on the same day writes into the same
-folder; if a name exists, the new name gets a number.
+All tracks end at midnight, when ids restart. Another run on the same day writes into the same
+folder. If a file name is taken, the new name gets a number.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class WatchedFiles:
             self._running = _RunningFile(name, info, progress, timeline, expected, self._clock())
             self._samples, self._last = [], None
             began_s = time.time()
-            # The time stands still, so that counts do not restart at midnight.
+            # This clock stands still, so that counts do not restart at midnight.
             self._zones = ZoneCounts(clock=lambda: began_s)
             self._inferred = (0, self._clock())
         if self._line is not None:

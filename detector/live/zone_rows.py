@@ -1,6 +1,6 @@
 """Writes CSV rows about counting lines and zones (--zones).
 
-``CAMERA/zone-events-YYYY-MM-DD.csv`` and ``CAMERA/zone-counts-YYYY-MM-DD.csv``, by local days.
+Each local day has ``CAMERA/zone-events-YYYY-MM-DD.csv`` and ``CAMERA/zone-counts-YYYY-MM-DD.csv``.
 """
 
 from __future__ import annotations

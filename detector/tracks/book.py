@@ -27,7 +27,7 @@ from detector.tracks.counting import (
 from detector.tracks.cuts import Cuts
 from detector.tracks.zones_file import Shape, ZoneSet, ZonesFile
 
-FEW = 10  # if a model has at most this many classes, all have rows from the start
+FEW = 10  # if a model has at most this many classes, all have rows of counts from the start
 JUMP_S = 1.0  # a larger jump means that the wall clock was set, not adjusted gradually
 
 
@@ -171,7 +171,7 @@ def _check_cameras(file: ZonesFile) -> None:
 
 
 def outlines(counter: Counter, size: tuple[int, int]) -> tuple[Outline, ...]:
-    """Return each line with an arrow towards "in", and each zone, with their counts."""
+    """Return outlines of zones, and of lines with an arrow towards "in", labelled with counts."""
     drawn = []
     for number in counter.active:
         shape = counter.zones.shapes[number]
@@ -228,7 +228,7 @@ def class_ids_of(
 
 
 def listed_ids(classes: Sequence[str] | None, names: Sequence[str]) -> Sequence[int]:
-    """Return the classes with rows from the start: --classes, or all if at most ``FEW``."""
+    """Return the classes with rows from the start: --classes, or else all, if at most ``FEW``."""
     selected = class_ids("--classes", classes, names)
     if selected is not None:
         return selected

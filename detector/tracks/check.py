@@ -88,7 +88,7 @@ def read_crossings(counts: str, video: str) -> list[Crossing]:
         if row["event"] == "crosses":
             crossings.append({**row, "place": f"{row['zone']} {row['side'] or row['direction']}"})
     if not crossings:
-        raise UsageError(f"{counts}: nothing crossed a line; do they lie across the objects' path?")
+        raise UsageError(f"{counts}: nothing crossed a line; do the lines cross the objects' path?")
     counted = sum((Counter(row) for row in _read_rows(counts, (), SIDES)), Counter[str]())
     if counted != Counter(crossing["direction"] for crossing in crossings):
         raise UsageError(f"{counts}: its sums differ from those of {events}; count again")
@@ -129,13 +129,13 @@ class Footage:
         for crossing in crossings:
             place = crossing["place"]
             if place not in self.places:
-                raise UsageError(f"{zones}: has no {place}; give theirs with --zones FILE")
+                raise UsageError(f"{zones}: has no {place}; use --zones FILE, as when counting")
             if crossing["x"] > size[0] or crossing["y"] > size[1]:
                 raise UsageError(f"{video}: smaller than the counted video; give that one")
         self.show(crossings[-1]["time_s"] + np.zeros(1))  # raises if the video is too short
 
     def show_around(self, crossing: Crossing) -> dict[str, Any]:
-        """Add pictures to a crossing: a quarter of the frame, mostly above the crossing point."""
+        """Return a crossing with pictures of a quarter of the frame, mostly above its point."""
         width, height = self._size
         left = int(min(max(crossing["x"] - width / 4, 0), width / 2))
         top = int(min(max(crossing["y"] - height / 3, 0), height / 2))

@@ -1,12 +1,12 @@
 """Count what tracks do: crossings of lines, visits and times in zones, objects present.
 
 Each box has a reference point: the middle of its lower edge, where an object stands on the ground,
-or its centre. A track changes sides only once its point is past the line or edge by more than the
-box jitter (``ZoneSet.margin`` of the box's size). So an object that waits on a line crosses it
-once, and an object that turns back on the line does not cross it. A track crosses a line if it was
-clearly on one side, is clearly on the other, and its path led through the line, not past its end.
+or its centre. Boxes jitter, so a track changes sides only once its point is past the line or edge
+by a margin, a share (``ZoneSet.margin``) of the box's size. So an object that waits on a line
+crosses it once, and an object that turns back on the line does not cross it. A track crosses a line
+if it was clearly on one side, is clearly on the other, and its path met the line between its ends.
 Between two sightings, we assume a straight path. A track ends at a cut, or after ``LOST_S`` without
-a box. It then counts as ended at the point where it was last seen.
+a box. The track then counts as ended at the point where it was last seen.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from detector.tracks.tracker import CLOCK_S, LOST_S
 from detector.tracks.zones_file import BOTTOM, SIDES, Shape, ZoneSet
 
 LEAST_MARGIN = 1.0  # pixels
-MOST_OF_ZONE = 0.25  # largest margin, as a share of a zone's width: small zones need an inside
+MOST_OF_ZONE = 0.25  # largest margin for entering, as a share of a zone's width: zones may be small
 SAMPLES = 17  # points on a path between two edges of a zone; odd, to include the middle
 DAY_MS = 86_400_000
 NO_CLASS = -1  # class id of a row if no class was counted yet
@@ -48,7 +48,7 @@ Wall = tuple[float, bool]  # the wall clock at a frame; whether it was set since
 class ZoneEvent(NamedTuple):
     """What one object did at a line or zone (--zones): it "crosses" a line; it "enters", "leaves"
     or "stays" in a zone, "appears" or "ends" there. ``x``, ``y``: the object's reference point,
-    pixels. ``since_s``, ``until_s``: its visit to the zone, if the visit ended or is long."""
+    pixels. ``since_s``, ``until_s``: its visit so far, if it "leaves", "ends" or "stays"."""
 
     time_s: float  # time of the frame that made the event certain
     zone: str  # name of the line or zone
@@ -66,7 +66,7 @@ class ZoneEvent(NamedTuple):
 class ZoneCount(NamedTuple):
     """What a line or zone counted of one class in an interval; class "": none counted yet.
     ``mean``, ``most``: number of objects in a zone at once; None for a line. ``start_s``: the Unix
-    time when ``from_s`` and ``to_s`` are 0."""
+    time at 0 s of ``from_s`` and ``to_s``, if known."""
 
     from_s: float
     to_s: float
@@ -92,17 +92,17 @@ class ShapeTally:
 
 
 class _TrackTable:
-    """A row per track; arrays of two dimensions have a column per shape."""
+    """Arrays with a row per track; ``counts`` and those below have a column per shape."""
 
     def __init__(self) -> None:
         self.ids = np.zeros(0, np.int64)
         self.classes = np.zeros(0, np.int64)
         self.points = np.zeros((0, 2))
         self.seen_s = np.zeros(0)
-        self.counts = np.zeros((0, 0), bool)  # whether the shape counts this class
+        self.counts = np.zeros((0, 0), bool)  # whether the shape counts the track's class
         self.sure = np.zeros((0, 0), np.int8)  # the last clear side: 1 in, -1 out, 0 none yet
         self.away = np.zeros((0, 0))  # pixels from the line or edge; negative: side out, or outside
-        self.through = np.zeros((0, 0), bool)  # whether it last crossed between the line's ends
+        self.through = np.zeros((0, 0), bool)  # whether the path last met the line between its ends
         self.since_s = np.zeros((0, 0))  # start of the visit
         self.stayed = np.zeros((0, 0), bool)  # whether the event "stays" was returned
 
@@ -202,7 +202,7 @@ class Counter:
             counted = self._classes[number]
             for class_id in sorted(self._listed if counted is None else counted):
                 self._get_tally(self.total, (number, class_id))
-            # With infinite margins, the side of a line stays unknown until the next sighting.
+            # With infinite margins, a track's side of a line stays unknown until its next sighting.
             events += self._set_sides(number, all_rows, np.full(len(all_rows), np.inf), time_s)
         self._count_present()
         return events, rows
@@ -216,8 +216,8 @@ class Counter:
         size: tuple[int, int],
         wall: Wall | None = None,
     ) -> tuple[list[ZoneEvent], list[ZoneCount]]:
-        """Return the events up to the frame at ``time_s``, and the finished intervals. ``ids`` [N]
-        from 1, -1: no track; ``boxes`` xyxy [N, 4]; ``size``: width and height of the picture.
+        """Return the events up to the frame at ``time_s``, and the finished intervals. ``ids`` [N]:
+        from 1, or -1: no track; ``boxes`` xyxy [N, 4]; ``size``: width and height of the picture.
         ``wall``: the clock of the intervals; None: the frames' clock."""
         ended: list[ZoneEvent] = []
         if self.time_s is not None and time_s < self.time_s - LOST_S:  # the clock restarts
@@ -340,7 +340,7 @@ class Counter:
         least = np.minimum(margins, MOST_OF_ZONE * self._widths[number])
         side = (now > least).astype(np.int8) - (now < -margins)
         length, to_edge = np.linalg.norm(points - before, axis=1), np.abs(was) + np.abs(now)
-        # Only a path that is this long can meet an edge, or leave the margin and return.
+        # A shorter path can neither meet an edge, nor leave the margin and return.
         between = (length >= to_edge) | ((side == 0) & (length + to_edge > 2 * least))
         turned = (side != 0) & (side != table.sure[rows, number])
         events = []
@@ -523,8 +523,8 @@ class Counter:
 
 
 def _find_next_mark(at_s: float, every_s: float) -> float:
-    """Return when the local clock next shows midnight or, counted from there, a multiple of
-    ``every_s``."""
+    """Return the next time after ``at_s`` at which the local clock shows midnight, or a multiple of
+    ``every_s`` after midnight."""
     at, every = round(at_s * 1000), round(every_s * 1000)
     past = _local_ms(at) % DAY_MS
     end = at + min(every - past % every, DAY_MS - past)
@@ -636,7 +636,7 @@ def _sides(
 
 
 def _estimate_width(outline: Floats) -> float:
-    """Return the approximate width of a zone: for a rectangle, its shorter side or less."""
+    """Return the approximate width of a zone: for a rectangle, half to all of its shorter side."""
     if len(outline) == 2:
         return 0.0
     after = np.roll(outline, -1, axis=0)

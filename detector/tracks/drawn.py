@@ -39,7 +39,7 @@ def put_drawing(path: str, camera: str, drawing: str) -> tuple[ZonesFile, str, s
     new_content = {**content, "cameras": {**cameras, camera: {**(own or {}), **drawn}}}
     head, parsed = text.partition(MARK)[0].rstrip(), None
     written = f"{head}\n{MARK}{_dump({'cameras': new_content['cameras']})}".lstrip()
-    with suppress(UsageError):  # a user's own ``cameras`` would be a second one
+    with suppress(UsageError):  # fails if the user's text has ``cameras``, too
         parsed = parse_yaml(written, path)
     if parsed != new_content:
         written = str(_dump(new_content))

@@ -76,7 +76,7 @@ class Tracker(ABC):
     def end(self) -> None:
         self._end_others(np.zeros(len(self), bool))
 
-    # Methods for frames that are not inferred. They change no track.
+    # Methods that predict boxes (--infer-every, --smooth). They change no track.
 
     def seen(self) -> Numbers:
         """Return the tracks seen in the last frame, in boxes that score at least ``conf``."""

@@ -25,7 +25,7 @@ Point = tuple[float, float]
 
 SIDES = ("in", "out")  # directions: from a line's left-hand to its right-hand side, and back
 BOTTOM, CENTRE = "bottom", "centre"
-MOST_STRETCH = 0.05  # aspect ratios may differ by this share: rounded sizes, oblong pixels
+MOST_STRETCH = 0.05  # aspect ratios may differ by this share (rounded sizes, oblong pixels)
 OPTIONS = ("size", "point", "margin", "every", "classes", "start", "lines", "zones")
 MOST_SHAPES, MOST_POINTS = 100, 200
 LONGEST_NAME = 60
@@ -91,7 +91,7 @@ class ZoneSet:
         return plain, *points, self.point, self.margin
 
     def check_size(self, path: str, width: int, height: int) -> None:
-        """Raise UsageError if points are outside a picture of this size, or fit another shape."""
+        """Raise UsageError if points are outside the picture, or ``size`` has other proportions."""
         if self.size is None:
             for shape in self.shapes:
                 _check_inside(f"{path}: {shape.name}", shape.points, (width, height))
@@ -115,7 +115,7 @@ class ZonesFile:
         return self.cameras.get(name, self.default)
 
     def of_clip(self, source: str) -> ZoneSet:
-        """Return the first section that fits a file's name or path. Raises UsageError."""
+        """Return the first section that fits the clip, or else the top level. Raises UsageError."""
         name = Path(source).name
         fitting = (
             zones

@@ -27,7 +27,7 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def read(picture: Path, size: tuple[int, int]) -> tuple[torch.Tensor, float, tuple[int, int]]:
-    """Apply effdet's transforms; return the input, the scale back, and the picture's size."""
+    """Apply effdet's transforms; return input, factor from input to picture, picture's size."""
     image = Image.open(picture).convert("RGB")
     resized, notes = ResizePad(size, fill_color=resolve_fill_color("mean", MEAN))(image, {})
     array = torch.from_numpy(np.array(resized)).permute(2, 0, 1)[None].float()
@@ -53,7 +53,7 @@ def find(bench: Any, picture: Path, size: tuple[int, int], clip: bool) -> list[R
 class Traceable(torch.nn.Module):
     """DetBenchPredict for one picture; torch cannot export its scripted loop over a batch.
 
-    It does not pad the result to 100 rows: the graph would store the number of added rows.
+    It does not pad the result to 100 rows: the export would fix how many rows are added.
     ``edge``: side of the input; if given, boxes are clipped to it before NMS.
     """
 
@@ -113,7 +113,7 @@ def main() -> None:
         kept_rows = above(rows, threshold)
         file = f"effdet-{form}.onnx"
         variants.append(Variant(name, file, threshold, kept_rows, description))
-    # Export last: afterwards, the package's scripted functions gave other boxes (PyTorch 2.14).
+    # Export last: an export changes the boxes of the package's scripted functions (PyTorch 2.14).
     x = read(sized[0], size)[0]
     levels = [f"{kind}_{level}" for kind in ("class", "box") for level in range(3, 8)]
     export_onnx(made, x, out / "effdet-raw.onnx", levels, 17)
@@ -127,7 +127,7 @@ def main() -> None:
 DESCRIPTION = """\
 version: 1
 family: efficientdet
-about: EfficientDet with its detections finished; licence Apache-2.0; source effdet (PyPI)
+about: EfficientDet with decoding and NMS in the graph; licence Apache-2.0; source effdet (PyPI)
 input:
   {mean: [0.485, 0.456, 0.406], deviation: [0.229, 0.224, 0.225], align: top-left, rounding: down,
    pad: [124, 116, 104]}

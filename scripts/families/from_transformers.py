@@ -59,7 +59,7 @@ names: {names}
 
 
 def describe(family: str, about: str, scores: str, names: str = "coco-91") -> str:
-    """Return a description. ``scores``: how it declares the content of the logits tensor."""
+    """Return a description. ``scores``: the keys that say what the tensor logits contains."""
     return DESCRIPTION.format(family=family, about=about, scores=scores, names=names)
 
 

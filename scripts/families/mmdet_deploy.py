@@ -149,7 +149,7 @@ def variant(out: Path, pictures: list[Path], name: str) -> Variant:
             inference_detector(network, str(picture))
 
     network.eval()
-    # Random weights give nearly equal scores: scale them, so that there are some detections.
+    # Random weights give nearly equal scores. Scale the weights, so that there are detections.
     set_norms(network, run)
     classes, boxes = (
         getattr(network.bbox_head, part) for part in OUTPUT_LAYERS[name.removesuffix("-caffe")]
@@ -183,7 +183,7 @@ def main() -> None:
     variants = []
     for name in MODELS:
         variants.append(variant(out, pictures, name))
-        # Save after each model, so that a later crash keeps the earlier ones.
+        # Save after each model, so that a crash does not lose the earlier results.
         save(out, "mmdet 3.3.0, mmdeploy 1.3.1, random weights; NMS by torchvision", variants)
 
 

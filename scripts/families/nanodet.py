@@ -109,7 +109,7 @@ def variant(out: Path, pictures: list[Path], name: str, file: str, levels: bool)
     outputs = exported.names() if levels else ["output"]
     example = torch.randn(1, 3, size[1], size[0])
     options = {"input_names": ["data"], "keep_initializers_as_inputs": True}
-    # like tools/export_onnx.py, which also runs onnxsim
+    # like tools/export_onnx.py, but without its run of onnxsim
     export_onnx(exported, example, out / f"{name}.onnx", outputs, 11, **options)
     (out / f"{name}.yaml").write_text(
         DESCRIPTION.format(

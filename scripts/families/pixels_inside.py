@@ -1,6 +1,6 @@
 """Files that preprocess pixels themselves: they take bytes or NHWC, scale by 1/255 or subtract a mean.
 
-All contain the same network, with YOLOv8's outputs, after layers that exporters or users prepend.
+Each has the same network, with YOLOv8's outputs, behind layers that exporters or users prepend.
 """
 
 from __future__ import annotations

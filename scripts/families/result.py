@@ -22,7 +22,7 @@ Row = dict[str, Any]  # box: x1, y1, x2, y2 in pixels of the picture; score; cla
 
 @dataclass
 class Variant:
-    """One exported file and the library's detections with it.
+    """One exported file, and what the library detects with the same weights.
 
     ``onnx`` and ``describe`` (a description in YAML, if needed): names in OUT. ``nms_iou``: the IoU
     threshold if NMS is not part of the file. ``pictures``: picture's name in OUT -> detections.

@@ -16,7 +16,7 @@ MOST_BYTES = 64 << 20  # largest picture
 MOST_PREAMBLE = 1 << 20  # bytes of a response before its first picture
 CHUNK = 1 << 16
 SHOWN = 60  # bytes of the preamble that are reported
-CHECK_S = 0.05  # between checks whether to stop
+CHECK_S = 0.05  # between calls of ``is_stopped``
 WITHOUT_LENGTH = frozenset((0x01, *range(0xD0, 0xD8)))  # markers without a length
 SCAN, END, FILL = 0xDA, 0xD9, 0xFF
 _AFTER_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]", re.DOTALL)
@@ -24,7 +24,7 @@ HEAD = b"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n"
 
 
 class Jpegs:
-    """A file that PyAV reads as ``mpjpeg``. It calls ``request`` at most once per ``every_s``."""
+    """A file that PyAV reads as ``mpjpeg``. ``request`` is called at most once per ``every_s``."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Jpegs:
             self.preamble = self._data[: min(length, SHOWN)].decode("ascii", "replace").strip()
 
     def _find_end(self) -> tuple[int, bool]:
-        """Return the end of the first picture, and whether it has its end marker."""
+        """Return where the picture at the start of ``_data`` ends, and whether it is whole."""
         at, data = len(BEGIN), self._data
         while self._ensure(at + 2):
             marker = data[at + 1]

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from detector.core.sources._answers import OpenResponse
 
 REDIRECT = re.compile(r"Redirecting to (\S+)")
-READ_TIMEOUT_S = 3600.0  # ``Interrupt`` can only end calls that have a timeout
+READ_TIMEOUT_S = 3600.0  # ``Interrupt`` ends calls earlier, but only calls with a timeout
 STILL_S = 1.0  # between requests of a still picture, for a camera without ``rate``
 SHORT_NS = 2 * SECOND  # a connection of JPEGs that ends sooner is treated as a still picture
 LOOK_UP_S = 0.1  # between checks of a name look-up
@@ -71,7 +71,7 @@ class NetworkFeed(PacketFeed):
     _look_up: LookUp | None = None
     _probed: OpenResponse | None = None  # the open response of an earlier probe
     _redirect_host: str | None = None  # another host to which the camera redirects
-    _first: NestedFile | None = None  # the first response, if we, not FFmpeg, open URLs
+    _first: NestedFile | None = None  # the first response, if we open URLs instead of FFmpeg
     _nested: NestedOpener | None = None
     _multipart_error = ""  # FFmpeg's message about a malformed multipart
 
@@ -140,7 +140,7 @@ class NetworkFeed(PacketFeed):
         return self._open_with(self._opening, THOROUGH)
 
     def _jpegs(self, epoch: int, is_odd: bool = False) -> ErrorMeaning | None:
-        """Read a response's JPEGs by their markers, if any. ``is_odd``: FFmpeg cannot parse it."""
+        """Read a response's JPEGs, or return None. ``is_odd``: FFmpeg cannot parse the response."""
         if not is_web(self.camera.address.whole) or self.receiving.is_cut():
             return None
         every_s = float(1 / self.camera.rate) if self.camera.rate else STILL_S
@@ -170,7 +170,7 @@ class NetworkFeed(PacketFeed):
         return None
 
     def _take_probed(self) -> OpenResponse | None:
-        """Return a probe's open response, because some servers accept only one connection."""
+        """Reuse a probe's open response, because some servers accept only one connection."""
         if not is_web(self.camera.address.whole):
             return None
         from detector.core.sources._answers import take_open_response
@@ -182,7 +182,7 @@ class NetworkFeed(PacketFeed):
 
     @property
     def _is_personal(self) -> bool:
-        """True if options identify the user. FFmpeg would also send them to redirects' targets."""
+        """True if options identify the user. FFmpeg would send these to redirects' targets, too."""
         return not PERSONAL.isdisjoint(self.camera.options)
 
     def _options(self, opening: FFmpegOptions, probing: dict[str, str]) -> dict[str, str]:
@@ -210,7 +210,7 @@ class NetworkFeed(PacketFeed):
             elif self._has_login:
                 return self._open_without_redirects(options)
         if "io_open" in arguments:
-            options["http_persistent"] = "0"  # otherwise FFmpeg would expect its own connection
+            options["http_persistent"] = "0"  # FFmpeg can only reuse connections that it opened
         container = self._open_container(arguments, options)
         return arguments["io_open"].keep(container) if "io_open" in arguments else container
 
@@ -236,7 +236,7 @@ class NetworkFeed(PacketFeed):
     def _guard(
         self, address: str, options: dict[str, str], follows: bool = False
     ) -> dict[str, Any]:
-        """Return arguments of ``av.open`` that keep login and options at the address's host."""
+        """Return arguments of ``av.open``. Only the address's host gets the login and options."""
         if self._first is not None:
             self._first.close()
         self._nested = NestedOpener(address, options, READ_TIMEOUT_S, follows)
@@ -258,7 +258,7 @@ class NetworkFeed(PacketFeed):
             for packet in demux(container, streams):
                 if self.stopping.is_set():
                     break
-                if not self.receiving.is_cut():  # otherwise the packet may be incomplete
+                if not self.receiving.is_cut():  # after a cut, the packet may be incomplete
                     self.receive(packet, codec, epoch, video.index)
         finally:
             for listener in self.listeners:
@@ -280,7 +280,7 @@ class NetworkFeed(PacketFeed):
         return explain(failure or error, timed_out=self.was_cut)
 
     def _denied(self) -> ErrorMeaning | None:
-        """Explain a missing segment, or a refusal by another host, to which we sent no login."""
+        """Explain missing segments, or that another host refused access: it gets no login."""
         nested = self._nested
         if nested is None or (nested.denied is None and not nested.given_up):
             return None

@@ -36,7 +36,7 @@ def is_held_back(demuxer: str, codec: str) -> bool:
 
 
 class PacketFeed(ThreadedFeed):
-    may_shed = False  # skips decoding if the machine is overloaded
+    may_shed = False  # may skip decoding if the machine is overloaded
     was_cut = False  # the decoding thread interrupted a read that got no data
     is_shown = False  # a picture of this connection was decoded
 
@@ -101,7 +101,7 @@ class PacketFeed(ThreadedFeed):
             listener.opened(streams, *self._previous)
 
     def receive(self, packet: Any, codec: Any, epoch: int, video: int) -> None:
-        """Stamp and queue a packet as soon as FFmpeg returns it. ``video``: the stream's index."""
+        """Pass a new packet to the listeners; stamp and queue it if it is of stream ``video``."""
         is_video = packet.stream_index == video
         arrived_ns, utc_s = now = self.clock(), self.utc()
         if is_video:
@@ -139,7 +139,7 @@ class PacketFeed(ThreadedFeed):
                     self._pass_on(list(self._decoder.flush(item)), item.codec, track)
 
     def _decode_or_skip(self, item: Received, damage_log: DamageLog, track: Track) -> None:
-        """Decode a packet, or skip it to shed load. At a group's limit, skip its later packets."""
+        """Decode a packet, or skip it to shed load. At the limit, skip the rest of its group."""
         shedding, number = self._shedding, item.stamp.number
         if shedding.admits(item.stamp, item.is_key, item.packet.pts):
             with track.span(READ, number):
@@ -179,7 +179,7 @@ class PacketFeed(ThreadedFeed):
                 self._shedding.count_offered()
 
     def _watch(self, blocked: bool = False) -> None:
-        """Detect stalls. ``blocked``: decoding waits for the loop, so the camera is not stalled."""
+        """Detect stalls; cut a lost connection, unless ``blocked``: decoding waits for the loop."""
         now_ns, state = self.clock(), self.status.state
         if now_ns - self._watched_ns > SUSPENDED_NS:
             self.status.ignore_silence(now_ns)

@@ -16,7 +16,7 @@ from detector.live.sources.base import LAG, NO_KEY, UNDECODED
 
 EAGER_LAG_S = 0.5  # with ``eager``, a longer lag makes the queue jump to a newer key frame
 MOST_BYTES = 256 << 20  # limit for one camera's packets
-MOST_KEYLESS = 400  # after this many packets without a key frame, they are decoded anyway
+MOST_KEYLESS = 400  # after this many packets without a key frame, packets are decoded anyway
 
 
 @dataclass(slots=True)

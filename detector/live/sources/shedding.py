@@ -1,9 +1,9 @@
 """Sheds load: decodes only part of a camera's stream if decoding takes time that detection needs.
 
-With --live latest, all pictures are decoded, so that the newest one is always ready. If the loop
-takes few of them, most of that CPU time is wasted. Then we decode only the first pictures of each
+Normally, --live latest decodes all pictures, so that the newest one is always ready. If the loop
+takes few pictures, most of that CPU time is wasted. Then we decode only the first pictures of each
 group, about three for each picture that the loop takes. The rest, up to the next key frame, is
-skipped, because a picture depends on earlier ones of its group.
+skipped, because a picture depends on earlier pictures of its group.
 
 Shedding makes results older, because there is no newer picture until the next key frame. So it
 begins only if the cores are busy, much of this program's CPU time is decoding, and the loop takes
@@ -30,17 +30,17 @@ FULL = 0.9  # shedding begins above this load of the cores
 ROOM = 0.75  # decode more pictures below this load of the cores
 WORTH = 0.25  # shedding begins only if decoding takes more than this share of our CPU time
 SHORTEST = 10  # a section has at least this many pictures
-# Longest group for shedding; key frames every two seconds are common, and arrive with jitter.
+# Longest group for shedding. Key frames every two seconds are common; the rest is for jitter.
 LONGEST_S = 2.5
 REGULAR = 5  # shedding begins after this many consecutive groups that last LONGEST_S or less
-# Shedding begins after this many consecutive sections that meet its conditions; then it doubles.
+# Shedding begins after this many consecutive sections that meet its conditions. Each time, the
+# number doubles, up to the second value.
 BAD_SECTIONS, MOST_BAD_SECTIONS = 2, 32
 
 
 class Shedding:
-    """Decides which packets of a camera are decoded. ``begin`` and ``arrive`` run in the receiving
-    thread. ``taken`` returns how many pictures the loop took, ``needed`` whether all must be
-    decoded."""
+    """Decides which packets to decode. ``begin`` and ``arrive`` run in the receiving thread.
+    ``taken`` returns how many pictures the loop took, ``needed`` whether all must be decoded."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Shedding:
         self._bad_sections = 0  # consecutive sections that met all conditions for shedding
         self._sections_needed = BAD_SECTIONS
         self._cut = False  # the rest of the last group was skipped
-        # The pts of the last key frame, if pictures before it are missing.
+        # The pts of the last key frame, if the rest of the group before it was skipped.
         self._key_pts: int | None = None
 
     def begin(self) -> None:
@@ -118,7 +118,7 @@ class Shedding:
             self._sections_needed = min(2 * self._sections_needed, MOST_BAD_SECTIONS)
 
     def _adjust(self, limit: int, arrived: int, taken: int) -> None:
-        """Raise the limit if most pictures were taken or the load is low; lower it if few were."""
+        """Raise the limit if the load is low or most pictures were taken. Lower it if few were."""
         if 2 * taken > self._offered or self._use().busy < ROOM:
             limit += max(1, limit // 2)
             self.limit = None if limit >= arrived else limit

@@ -53,7 +53,7 @@ class Slot:
             )
 
     def take(self, now_ns: int) -> Picture | None:
-        """Drop pictures that are too old, but not the last one. Return the oldest that is left."""
+        """Drop pictures that are too old, except the newest one. Return the oldest that is left."""
         with self._changed:
             oldest_ns = now_ns - self._max_age_ns
             while len(self._pictures) > 1 and self._pictures[0].arrival.arrived_ns < oldest_ns:
@@ -81,7 +81,7 @@ class Slot:
             return True
         if self._due_ns is None or arrived_ns - self._due_ns > self._interval_ns:
             self._due_ns = arrived_ns  # the first picture, or the first after a gap
-        # Accept early pictures: with jitter, a camera of this rate must not lose any.
+        # Accept early pictures, so that a camera of exactly this rate loses none to jitter.
         if arrived_ns + self._interval_ns // 4 < self._due_ns:
             return False
         self._due_ns += self._interval_ns

@@ -20,7 +20,7 @@ def rounded(time_s: float) -> float:
 
 
 class SceneSink(RowsSink):
-    """Writes the rows in one field of a ``Scene``, named like the sink (``events``, ...).
+    """Writes the rows of the ``Scene`` field that has the sink's name (``events`` or ``counts``).
     ``columns`` and the method ``cells`` describe a row. The wing live uses them, too."""
 
     ending = ""

@@ -3,9 +3,9 @@
 
 - momentum (OCM), which prefers boxes in the track's direction;
 - recovery (OCR), which matches a track without a box by its last detected box;
-- re-update (ORU): when a lost track is matched again, its filter is reset to its state when the
-  track was lost, and then updated along a straight line to the new box. This discards the errors of
-  predictions.
+- re-update (ORU): when a lost track is matched again, its filter returns to the state that it had
+  when the track was lost, and is updated from there along a straight line to the new box. This
+  discards the errors of predictions.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class OcsortTracker(Tracker):
         )
 
     def _re_update(self, row: int, box: Floats) -> None:
-        """Reset the filter of a recovered track to when it was lost; update it up to ``box``."""
+        """Reset a recovered track's filter to its state at the loss; update it up to ``box``."""
         frames, motion = int(self.missed[row]), self.motion
         assert self._time_s is not None
         steps = (self._time_s - self.seen_s[row]) / STEP_S / frames
