@@ -35,7 +35,7 @@ NOT_MEASURED = {
     "video/frames_declared",
     "video/duration_s",
     "video/rotation",
-    # The report shows these together, as one fact.
+    # These are measured, but the report shows only results that combine them.
     "cpu/libraries/wall_s",
     "cpu/libraries/process_s",
     "cpu/libraries/unknown_s",

@@ -1,4 +1,4 @@
-"""The GPU side of torch without a GPU: fakes of torch.cuda's streams and events log our calls.
+"""The GPU code of our engine torch, without a GPU: fake streams and events log our calls.
 
 Tensors are on the CPU, and no GPU kernel runs.
 """
@@ -26,7 +26,7 @@ from detector.core.engines.torch.engine import OpenTorch, read_switches  # noqa:
 class Fakes:
     def __init__(self) -> None:
         self.log: list[str] = []
-        self.broken = ""  # the error of every later call
+        self.broken = ""  # if not empty, query() raises this error
         self.current: list[FakeStream] = []
         self.streams: list[FakeStream] = []
 
@@ -390,7 +390,7 @@ def test_memory_trial_assumes_simultaneous_peaks(fakes, monkeypatch, total, at_o
 
 
 def test_freed_peak_memory_is_held_on_a_gpu(monkeypatch):
-    """The trial allocates memory that a run frees after its peak, so that no other run uses it."""
+    """A run frees memory after its peak. The trial takes this memory, so no other run uses it."""
     device, calls = torch.device("cuda:1"), []
     statistics = {"memory_allocated": 700, "max_memory_allocated": 1000}
     for name, value in statistics.items():

@@ -239,7 +239,7 @@ class IExecutionContext:
         return True
 
     def report_to_profiler(self) -> bool:
-        """Report the last run unless runs are reported at once. False: no profiler or no run."""
+        """Report the last run, unless it was reported at once. False: no profiler, or no run."""
         if self.profiler is None or (not self._timed and not self.enqueue_emits_profile):
             return False
         if not self.enqueue_emits_profile:

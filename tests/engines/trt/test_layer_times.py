@@ -186,7 +186,7 @@ def test_profile_command_shows_layer_times(tensorrt, tmp_path, monkeypatch):
     assert sum(row["macs"] for row in layers["rows"]) == layers["macs"]
     assert sum(row["ms"] for row in layers["rows"]) == pytest.approx(layers["sum_ms"])
     assert {row["precision"] for row in layers["rows"] if row["macs"]} == {"fp16"}
-    assert len(tensorrt.fake.builds) == 1, "run, plain and profiled engine share a plan"
+    assert len(tensorrt.fake.builds) == 1, "the run and both timed engines share one plan"
     assert "cuda:0" in document["not_available"]["roofline"]
     table = CliRunner().invoke(cli, ["report", "run", "--format", "table"]).stdout
     assert "layers of trt fp16" in table
