@@ -19,7 +19,7 @@ from detector.lab.report.page import page
 from detector.lab.session.read import SavedSession, read_session
 from tests.lab.report.sessions import ran
 
-# Numbers that are not measured: they are the same in every run of one command line.
+# Numbers that are not measured: they are the same in every run of the same command line.
 NOT_MEASURED = {
     "schema",
     "batch",

@@ -245,7 +245,7 @@ def test_engine_is_asked_again_if_its_precision_options_or_version_change(tmp_pa
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"schema": 2, "executed": 5}', '{"schema": 2, "executed": {"KEY": 5}}']
 )
-def test_invalid_layers_file_is_replaced_by_one_new_measurement(tmp_path, text):
+def test_invalid_layers_file_is_replaced_after_asking_the_engine_once(tmp_path, text):
     engine, path = FakeEngine(), str(tmp_path / "x.onnx")
     key = executed._hash_settings(engine, {})
     text = text.replace("KEY", key)

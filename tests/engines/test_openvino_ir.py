@@ -280,7 +280,7 @@ def test_ssd_of_open_model_zoo_runs_with_and_without_description(tmp_path):
 
 
 def write_ssd(path: Path) -> None:
-    """Write an SSD with BGR input. Its boxes are cells of 16 pixels, and scores are red - blue."""
+    """Write an SSD with BGR input. Its boxes are cells of 16 pixels; a score is red - blue."""
     import openvino
     from openvino import opset8 as op
 

@@ -57,7 +57,7 @@ def pair(given, scale="fine", zero="three", name=""):
 
 
 def remaining(*nodes, **rest):
-    """Return the tensors that are still quantised, and the graph."""
+    """Remove needless pairs; return the tensors that are still quantised, and the graph."""
     from onnx import checker
 
     after = remove_needless_pairs(graph_of(*nodes, **rest))

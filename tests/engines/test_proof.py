@@ -471,7 +471,7 @@ def test_a_folder_of_another_account_is_not_used(folder, cache):
 
 
 @root_only
-def test_group_writable_folder_is_used_only_for_the_accounts_own_group(folder):
+def test_group_writable_folder_is_used_only_if_the_group_is_our_own(folder):
     folder.mkdir()
     folder.chmod(0o775)
     assert choice(folder) == (folder, None)  # root's own group

@@ -41,7 +41,7 @@ def test_file_is_built_once_and_then_reused(tmp_path):
     ) == [".json", ".onnx"]
 
 
-def test_manifest_describes_the_source(tmp_path):
+def test_manifest_describes_the_network_and_its_file(tmp_path):
     import onnx
 
     network = plus_one(batch=2)

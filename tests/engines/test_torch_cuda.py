@@ -144,7 +144,7 @@ def test_request_has_its_own_stream_and_waits_only_for_its_event(fakes):
     assert not np.shares_memory(one.infer(1)[0], two.infer(1)[0])
 
 
-def test_run_happens_on_the_requests_stream(fakes):
+def test_run_happens_on_the_stream_of_its_request(fakes):
     seen = []
 
     def run(given):
@@ -179,7 +179,7 @@ def test_launch_waits_for_a_run_with_other_arithmetic_settings(fakes):
     assert seen == [(True, True, True), (False, False, False)]
 
 
-def test_captured_graph_replays_into_the_requests_buffers(fakes):
+def test_captured_graph_replays_into_the_buffers_of_its_request(fakes):
     static = torch.zeros(1, 3, 2, 3), torch.zeros(1, 3, 1, 1)
     addresses = []
 

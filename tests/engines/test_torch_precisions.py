@@ -287,7 +287,7 @@ COMPILED_ONCE = {
 @pytest.mark.nightly  # the compiler takes a quarter of a minute
 def test_compiled_network_gives_the_same_answers_in_threads(tmp_path):
     """Use another process, since the compiler emits deprecation warnings and leaves threads
-    running. Both precisions share this process, because importing the compiler takes seconds.
+    running. Both precisions share that process, because importing the compiler takes seconds.
     """
     try:
         abilities.check_compiler(torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""Files that a command reads or keeps are not overwritten, under any name."""
+"""Files that a command reads or has reserved are not overwritten, under any name."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_run_has_no_profiler_after_layer_times_were_measured(machine):
 
 @pytest.mark.slow
 def test_profiled_run_is_started_without_waiting_for_it(tensorrt, monkeypatch):
-    """We ask TensorRT for the times only after the run."""
+    """We ask TensorRT for the times only after the run has ended."""
     pending = []
     start = tensorrt.trt.IExecutionContext.execute_async_v3
 

@@ -11,7 +11,7 @@ from tests.known_answers import plus_one
 
 
 @pytest.mark.slow
-def test_execution_lists_the_precision_of_each_nodes_layer(tensorrt):
+def test_execution_lists_each_node_with_the_precision_of_its_layer(tensorrt):
     with engines.open("trt", plus_one(), EngineOptions(precision="tf32")) as engine:
         layers = {layer.name: layer for layer in engine.execution()}
     assert layers["0.conv"].type == "CaskConvolution"
