@@ -34,7 +34,7 @@ pytest_plugins = ["tests.cpu_times"]
 CHECKOUT = Path(__file__).parents[1]
 # These folders come last, so that their modules do not hide others.
 sys.path += [str(CHECKOUT / "scripts"), str(CHECKOUT / "training")]
-# Runs do not time the engines to choose one: it takes seconds, and the result depends on the
+# In tests, runs choose an engine without timing the engines, which takes seconds and depends on the
 # machine. The tests of this self-timing turn it on.
 os.environ["DETECT_VIDEO_SELF_TIMING"] = "0"
 # OpenVINO's converter would send telemetry for each conversion, from a fork of this process. With
@@ -115,11 +115,11 @@ def own_secrets() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def own_environment() -> Iterator[None]:
-    """Undo what imports change: ray sets variables, so that a fork would differ from a new
-    interpreter. torch can turn off a thread's subnormal numbers, so that other tests would fail.
+    """After each module, restore the variables that imports set: with those of ray, a fork would
+    differ from a new interpreter. Fail if torch has turned off this thread's subnormal numbers.
 
     Keep the variables that our import of cv2 sets. Without them, we would assume that the user
-    requested cv2's log, and could not detect damage from it."""
+    requested cv2's log. Then we would not read the log, and miss the damage that it reports."""
     before = dict(os.environ)
     yield
     set_once = {"OPENCV_FFMPEG_LOGLEVEL", "OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT"}
@@ -180,7 +180,7 @@ def _never_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
     reason = reason.removeprefix("Skipped: ")
     if not reason.startswith("machine:"):
         report.outcome = "failed"
-        report.longrepr = f"skipped, but DETECT_VIDEO_NO_SKIP forbids to skip tests: {reason}"
+        report.longrepr = f"skipped, but DETECT_VIDEO_NO_SKIP forbids skipping tests: {reason}"
 
 
 def _skipped_for_a_program(report: pytest.TestReport, error: BaseException | None) -> None:

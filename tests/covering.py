@@ -1,6 +1,6 @@
-"""Covering arrays: few rows of a product of parameters that contain every pair of values.
+"""Covering arrays: a few rows of a product of parameters, in which every pair of values occurs.
 
-Most faults depend on one value or on a pair, so these rows suffice to find them.
+Most faults depend on one value or on a pair of values, so these rows suffice to find them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ Row = tuple[int, ...]
 
 
 def covering(*lists: Iterable[Any], together: int = 2) -> list[tuple[Any, ...]]:
-    """Return rows of the product of ``lists`` that contain every combination of the values of any
-    ``together`` lists.
+    """Return rows of the product of ``lists``. For any ``together`` of the lists, every combination
+    of their values is in a row.
 
     The algorithm is greedy: it always adds a row that contains the most missing combinations.
     """

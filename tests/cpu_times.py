@@ -1,4 +1,4 @@
-"""A pytest plugin that lists the CPU seconds of tests, and the unmarked tests that are not fast.
+"""A pytest plugin that measures the CPU seconds of each test, and lists the slow tests at the end.
 
 We count CPU seconds, so that a busy machine does not make a test look slow. Processes that the test
 started and waited for are included. No test fails because of its time: the lists show which tests

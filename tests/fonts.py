@@ -1,5 +1,5 @@
 """Make fonts whose letters are bars of known width, so that tests can recognize drawn text.
-Define ``needs_libass``, a mark for tests."""
+``needs_libass`` skips tests without an ffmpeg that has libass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CAPITAL = 700  # height of every bar, in units
 
 def make_font(widths: dict[str, int], em: int = EM) -> bytes:
     """Make a TrueType font. Each letter is a solid bar of the width in ``widths``, in units,
-    followed by a gap of 100 units. Missing letters are drawn as a square of 500."""
+    followed by a gap of 100 units. A missing letter is a bar of 500."""
     bars = [500, *(widths[char] for char in sorted(widths))]
     glyphs = [_bar(width) for width in bars]
     offsets = [sum(map(len, glyphs[:i])) for i in range(len(glyphs) + 1)]

@@ -1,7 +1,7 @@
 """Run the command in a fork of a server that has already done the imports.
 
 A short run spends most of its time on imports. The server (``python -m tests.forked``, one per
-process of pytest) does them once and starts no thread. Every command line then runs in a fork of
+process of pytest) imports once and starts no thread. Every command line then runs in a fork of
 it, like ``python -m detector``: a process with its own exit status, streams, folder, environment,
 signals and memory. The only difference: modules and the packaged YAML are already loaded.
 
@@ -45,8 +45,8 @@ NEED_TORCH = "detector.core.engines.torch."
 LENGTH = struct.Struct("!Q")
 MEASURED = "COVERAGE_PROCESS_START"  # if set, each fork measures coverage, for scripts/branches
 AT_START = dict(os.environ)
-# A fork may change these variables, which are only read when needed. A difference in any other
-# variable requires a new interpreter. ``become`` handles PYTHONPATH.
+# These variables may differ in a fork, since they are only read when needed. If another variable
+# differs, a new interpreter is needed. ``become`` handles PYTHONPATH.
 READ_LATE = re.compile(
     "HOME|XDG_.*|TMPDIR|COLUMNS|LINES|PYTHONPATH|NVTX_(?!DISABLE).*|FORGE_.*|DETECT_VIDEO_.*|PYTEST_.*"
     "|KINETO_LOG_LEVEL"  # set by a pass of ``profile``
@@ -149,14 +149,14 @@ class Fork:
         return self._streams[1].data.decode(errors="replace")
 
     def stop_reading(self) -> None:
-        """Close our end of the command's stdout, as ``| head`` does, and wait for that."""
+        """Close our end of the command's stdout, as ``| head`` does, and wait until it closes."""
         self._streams[0].leave()
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
     def __del__(self) -> None:
-        # If a test fails before it waits, it leaves an open socket, which would fail the next test.
+        # A test that fails before it waits leaves the socket open, which would fail the next test.
         self._connection.close()
 
     def poll(self) -> int | None:
@@ -295,7 +295,7 @@ def _leave(running: dict[int, socket.socket], path: str) -> NoReturn:
 
 
 def fork() -> int:
-    """Call ``os.fork`` without its warning about threads: ``main`` has checked for them."""
+    """Call ``os.fork`` without its warning about threads: ``main`` checks that there are none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()

@@ -149,7 +149,7 @@ def test_buffer_is_filled_or_left_unchanged(kind: type[Source], sample: Sample) 
             assert source.read(np.empty(shape, np.uint8)) is None
 
 
-def test_planes_hold_the_same_pictures(kind: type[Source], sample: Sample) -> None:
+def test_yuv_planes_hold_the_same_pictures(kind: type[Source], sample: Sample) -> None:
     with opened(kind, sample) as source:
         plain = read_all(source)
     for pixels in set(kind.gives) - {"bgr"}:

@@ -19,7 +19,7 @@ from detector.lab.report.page import page
 from detector.lab.session.read import SavedSession, read_session
 from tests.lab.report.sessions import ran
 
-# Numbers that are not measured: they are the same in every run of one command line.
+# Numbers that are not measured: they are the same in every run of the same command line.
 NOT_MEASURED = {
     "schema",
     "batch",
@@ -35,7 +35,7 @@ NOT_MEASURED = {
     "video/frames_declared",
     "video/duration_s",
     "video/rotation",
-    # The report shows these together, as one fact.
+    # These are measured, but the report shows only results that combine them.
     "cpu/libraries/wall_s",
     "cpu/libraries/process_s",
     "cpu/libraries/unknown_s",

@@ -1,4 +1,4 @@
-"""Every tracker of ``--track``, including any added later, on scenes of known truth."""
+"""Every tracker of ``--track``, including any added later, on scenes whose objects we define."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_ids_survive_a_gap_of_up_to_a_second(name: str, gap_s: float, count: int
 
 @ALL
 def test_long_hidden_object_gets_a_new_id(name: str) -> None:
-    """An object hidden for over a second gets another id, and never another object's."""
+    """An object that was hidden for over a second gets a new id, which no other object has."""
     paths = [hidden(straight((100, 200), (40, 0)), 1, 2.5), straight((100, 420), (40, 0))]
     ids = ids_of(find(name)(CONF), paths, np.arange(0, 4, 1 / 30).tolist())
     assert [len(track) for track in ids] == [2, 1]
@@ -121,7 +121,7 @@ def test_ids_are_new_after_the_end_of_a_scene_or_if_the_clock_is_set_back(
 
 
 @ALL
-def test_repeated_or_earlier_time_keeps_the_id(name: str) -> None:
+def test_repeated_or_slightly_earlier_time_keeps_the_id(name: str) -> None:
     ids = ids_of(find(name)(CONF), [straight((100, 200), (5, 0))], [0, 0.1, 0.1, 0.05, 0.2, 0.3])
     assert ids == [[1]]
 
@@ -138,4 +138,4 @@ def test_memory_stays_flat(name: str) -> None:
         tracker.update(boxes, np.full(n, 0.9), np.zeros(n, np.int64), i / 30)
         most = max(most, len(tracker))
     assert tracker.begun > 500
-    assert most <= 10 * 12  # the tracks of the last two seconds
+    assert most <= 10 * 12  # two seconds have 12 sets of 10 boxes

@@ -37,7 +37,7 @@ def pictures(network: Network, seed: int) -> np.ndarray:
 def quantised(
     network: Network, folder: Path, keep: tuple[str, ...] = (), activations: str = "QUInt8"
 ) -> Network:
-    """Quantise a network. ``keep``: convolutions that stay float, like their activations."""
+    """Quantise a network. ``keep``: convolutions that stay float, with their activations."""
     import onnx
     from onnxruntime.quantization import (
         CalibrationDataReader,
@@ -71,7 +71,7 @@ def quantised(
 
 def run_as_written(model, inputs: np.ndarray) -> np.ndarray:
     """Compute the first output in ONNX Runtime, each node separately. Fused nodes would run in an
-    int8 kernel, whose sums of 16 bits may saturate on a CPU without VNNI."""
+    int8 kernel, whose 16-bit sums may saturate on a CPU without VNNI."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

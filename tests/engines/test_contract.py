@@ -32,7 +32,7 @@ def test_engine_class_can_be_read_without_its_library(name):
     assert set(engine.devices) <= {"cpu", "cuda", "gpu", "npu"}
     assert all(suffix.startswith(".") for suffix in engine.model_suffixes)
     assert bool(engine.model_suffixes) == bool(engine.model_front_end)
-    # Runs with other engines read these attributes from the source text, without an import.
+    # A run with another engine reads these attributes from the source text, without an import.
     for attribute in ("library", "auto", "gain", "model_suffixes", "model_front_end"):
         literal = engines.read_attribute(name, attribute)
         assert (literal or getattr(Engine, attribute)) == getattr(engine, attribute)
@@ -101,7 +101,7 @@ def test_choosing_an_engine_imports_little_of_other_engines():
 
 @pytest.mark.slow
 def test_new_file_becomes_an_engine(tmp_path):
-    """Help, doctor, errors and conformance tests include the engine without any other edit."""
+    """The help, doctor, errors and conformance tests list the engine without any other edit."""
     env = with_engines(tmp_path, "newcomer")
     help_text = " ".join(
         detect_video_anew("detect", "--help", cwd=tmp_path, env=env).stdout.split()

@@ -120,7 +120,7 @@ def test_graph_is_not_reused_for_another_seed_size_or_batch(cfg, folder, options
     assert opened(cfg, folder, **options).path is None
 
 
-def test_graph_is_not_reused_if_layers_names_or_code_change(cfg, folder, monkeypatch):
+def test_graph_is_not_reused_if_the_cfg_or_class_names_or_code_change(cfg, folder, monkeypatch):
     export(opened(cfg, folder), folder)
     cfg.with_suffix(".names").write_text("other\n")
     assert opened(cfg, folder).path is None
@@ -230,7 +230,7 @@ def test_engine_is_asked_for_layers_once(tmp_path):
     assert engine.asked == 1
 
 
-def test_engine_is_asked_again_if_precision_option_or_version_changes(tmp_path, monkeypatch):
+def test_engine_is_asked_again_if_its_precision_options_or_version_change(tmp_path, monkeypatch):
     path = str(tmp_path / "x.onnx")
     layers_of(FakeEngine(), path)
     other, own, later = FakeEngine("int8"), FakeEngine(), FakeEngine()
@@ -245,7 +245,7 @@ def test_engine_is_asked_again_if_precision_option_or_version_changes(tmp_path, 
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"schema": 2, "executed": 5}', '{"schema": 2, "executed": {"KEY": 5}}']
 )
-def test_invalid_layers_file_is_replaced_by_one_new_measurement(tmp_path, text):
+def test_invalid_layers_file_is_replaced_after_asking_the_engine_once(tmp_path, text):
     engine, path = FakeEngine(), str(tmp_path / "x.onnx")
     key = executed._hash_settings(engine, {})
     text = text.replace("KEY", key)
@@ -258,7 +258,7 @@ def test_invalid_layers_file_is_replaced_by_one_new_measurement(tmp_path, text):
     assert engine.asked == 1
 
 
-def test_number_of_kept_entries_is_limited(tmp_path):
+def test_layers_file_keeps_a_limited_number_of_entries(tmp_path):
     path = str(tmp_path / "x.onnx")
     for number in range(executed.KEPT + 3):
         layers_of(FakeEngine(), path, {"level": str(number)})
@@ -266,7 +266,7 @@ def test_number_of_kept_entries_is_limited(tmp_path):
     assert len(entries) == executed.KEPT
 
 
-def test_layers_are_not_stored_on_a_gpu_or_without_a_file(tmp_path):
+def test_layers_are_not_stored_for_a_gpu_or_without_a_graph_file(tmp_path):
     gpu = FakeEngine()
     gpu.device = "cuda:0"
     for engine, path in ((gpu, str(tmp_path / "x.onnx")), (FakeEngine(), None)):

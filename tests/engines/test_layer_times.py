@@ -83,7 +83,7 @@ def test_compiled_torch_has_no_layer_times():
 
 
 def test_torch_layer_times_add_up_to_the_forward_pass():
-    """A slow layer's time is only in its own row, and nearly no time is outside the layers."""
+    """A slow layer's time is only in its own row, and nearly all time is in some row."""
     need_engine("torch")
     from detector.core.engines.torch.engine import OpenTorch
     from detector.core.engines.torch.layers import TorchLayerProfiler

@@ -116,7 +116,7 @@ def test_requested_precision_is_executed_if_the_cpu_has_it(tmp_path, request, pr
 
 
 @pytest.mark.usefixtures("cpu_with_bf16")
-def test_bf16_all_runs_every_convolution_in_bf16(tmp_path):
+def test_option_bf16_all_runs_every_convolution_in_bf16(tmp_path):
     options = EngineOptions(precision="bf16", own={"bf16": "all"})
     with engines.open("openvino", small_network(tmp_path), options) as engine:
         assert convolutions(engine) == dict.fromkeys(CONVOLUTIONS, "bf16")
@@ -125,7 +125,7 @@ def test_bf16_all_runs_every_convolution_in_bf16(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("own", [{}, {"bf16": "all"}])
 def test_timed_layers_equal_the_layers_of_a_run(tmp_path, own):
-    """To time its layers, the graph is compiled a second time."""
+    """To time the layers, we compile the graph a second time."""
     network, options = small_network(tmp_path), EngineOptions(precision="bf16", own=own)
     with engines.open("openvino", network, options) as engine:
         ran = {layer.name: layer.precision for layer in engine.execution()}
@@ -184,7 +184,7 @@ def test_fp16_is_refused_if_the_plugin_would_run_another_type(monkeypatch, able,
 
 
 def test_openvino_ignores_the_f16_hint_on_a_cpu_without_fp16(openvino):
-    """OpenVINO replaces the hint by another type without an error, so we refuse fp16 instead."""
+    """OpenVINO replaces the hint by another type without an error, so we refuse fp16 ourselves."""
     core = openvino.Core()
     model = core.read_model(plus_one().graph.SerializeToString())
     runs = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f16"}).get_property(
@@ -305,7 +305,7 @@ def test_streams_and_threads_are_as_requested_and_not_pinned(concurrency, thread
     assert masks == [before] * len(masks)
 
 
-def test_single_runs_are_computed_from_running_means():
+def test_time_of_each_run_is_computed_from_running_means():
     """PERF_COUNT gives the mean of all runs so far, so a slow first run affects every mean."""
     profiler = object.__new__(openvino_layers.OpenvinoLayerProfiler)
     profiler._sums, times = {}, []

@@ -195,7 +195,7 @@ def test_a_precision_that_the_device_does_not_list_is_refused(gpu, monkeypatch):
         ("fp16", "f16", None, "does not report in which types Arc computes"),
     ],
 )
-def test_the_executed_type_is_read_back(precision, hint, actual, note):
+def test_executed_type_is_read_from_the_compiled_model(precision, hint, actual, note):
     def unsupported():
         raise RuntimeError("not supported")
 

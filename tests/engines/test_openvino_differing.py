@@ -31,7 +31,7 @@ def bytes_between(operator, *inputs):
     ]
 
 
-# Nodes before the last convolution, and whether OpenVINO 2026.4.1 computes them differently.
+# Opset, nodes before the last convolution, whether OpenVINO 2026.4.1 computes them differently.
 CASES = {
     "antialias": (18, [("Resize", ["x", "", "half"], HALF | {"antialias": 1}), BACK], True),
     "no-antialias": (18, [("Resize", ["x", "", "half"], HALF), BACK], False),
@@ -41,8 +41,8 @@ CASES = {
     "mean-with-padding": (19, [("AveragePool", ["x"], MEAN), BACK], True),
     "reduce-l1": (17, [("ReduceL1", ["x"], {"axes": [1]}), ("Add", ["x", "map"], {})], True),
     "reduce-l2": (17, [("ReduceL2", ["x"], {"axes": [1]}), ("Add", ["x", "map"], {})], False),
-    "reduce-none": (18, [("ReduceL2", ["x"], {"noop_with_empty_axes": 1})], True),
-    "bytes": (17, bytes_between("Sub", "byte"), True),
+    "reduce-no-axes": (18, [("ReduceL2", ["x"], {"noop_with_empty_axes": 1})], True),
+    "bytes-subtracted": (17, bytes_between("Sub", "byte"), True),
     "bytes-multiplied": (17, bytes_between("Mul", "one"), False),
     "roi-align-max": (17, [("RoiAlign", ["x", "rois", "zeros"], LARGEST), BACK], True),
 }  # fmt: skip

@@ -276,11 +276,11 @@ def test_ssd_of_open_model_zoo_runs_with_and_without_description(tmp_path):
         with Detector(str(path), **options) as detector:
             found = detector(image)
         assert np.allclose(found.boxes, [[32, 32, 64, 48]], atol=1e-3)
-        assert found.class_ids.tolist() == [0], "class 1 of the file, as class 0 is the background"
+        assert found.class_ids.tolist() == [0], "class 0 of the file, the background, is dropped"
 
 
 def write_ssd(path: Path) -> None:
-    """Write an SSD with BGR input. Its boxes are cells of 16 pixels, and scores are red - blue."""
+    """Write an SSD with BGR input. Its boxes are cells of 16 pixels; a score is red - blue."""
     import openvino
     from openvino import opset8 as op
 
@@ -327,7 +327,7 @@ def test_ir_opens_by_its_xml_path_and_gets_dynamic_sizes_from_metadata(tmp_path)
 
 
 def test_list_of_six_unexplained_columns_is_refused(tmp_path):
-    """SSD, PaddleDetection and YOLOv10 all return six columns. ONNX files are refused, too."""
+    """SSD, PaddleDetection and YOLOv10 all return six columns. Such ONNX files are refused, too."""
     from openvino import convert_model, save_model
 
     exports.finished(batch=1).save(tmp_path / "x.onnx")
@@ -374,7 +374,7 @@ def _other_weights(folder: Path) -> None:
     (folder / "yolov8n.bin").write_bytes(b"short")
 
 
-def _no_xml(folder: Path) -> None:
+def _junk_xml(folder: Path) -> None:
     (folder / "yolov8n.xml").write_text("junk")
 
 
@@ -387,7 +387,7 @@ def _another_task(folder: Path) -> None:
     (folder / "metadata.yaml").write_text("task: segment\n")
 
 
-def _no_yaml(folder: Path) -> None:
+def _junk_yaml(folder: Path) -> None:
     (folder / "metadata.yaml").write_text("names: {0: [\n")
 
 
@@ -400,10 +400,10 @@ def _two_models(folder: Path) -> None:
     [
         (_no_weights, "yolov8n.bin"),
         (_other_weights, "damaged"),
-        (_no_xml, "not an OpenVINO IR"),
+        (_junk_xml, "not an OpenVINO IR"),
         (_half_an_xml, "damaged"),
         (_another_task, "segment"),
-        (_no_yaml, "metadata.yaml"),
+        (_junk_yaml, "metadata.yaml"),
         (_two_models, "2 models: other.xml, yolov8n.xml"),
     ],
 )
@@ -429,7 +429,7 @@ def test_refusal_of_other_engines_and_int8_says_what_to_use(tmp_path):
         Detector(str(folder), precision="int8")
 
 
-def test_command_models_show_describes_ir_and_build_refuses_it(tmp_path):
+def test_ir_is_accepted_by_models_show_and_refused_by_build(tmp_path):
     folder = write(tmp_path, exports.anchor_free())
     shown = detect_video("models", "show", folder, "--json", cwd=tmp_path)
     facts = json.loads(shown.stdout)

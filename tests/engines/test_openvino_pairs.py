@@ -15,8 +15,8 @@ INPUT, WIDE = [1, 8, 4, 4], [1, 16, 4, 4]
 
 
 def graph_of(*nodes, outputs=("y",), shape=INPUT):
-    """Return a model with the input x, float32 [1, 8, 4, 4]. Its pairs can use the scales "fine"
-    and "coarse" and the zero point "three". "also fine" and "also three" repeat these values."""
+    """Return a model with the input x, float32 [1, 8, 4, 4]. Its pairs can use the scales "fine",
+    "coarse" and "also fine" (equals "fine"), and the equal zero points "three" and "also three"."""
     from onnx import TensorProto, helper, numpy_helper
 
     values = {
@@ -57,7 +57,7 @@ def pair(given, scale="fine", zero="three", name=""):
 
 
 def remaining(*nodes, **rest):
-    """Return the tensors that are still quantised, and the graph."""
+    """Remove needless pairs; return the tensors that are still quantised, and the graph."""
     from onnx import checker
 
     after = remove_needless_pairs(graph_of(*nodes, **rest))

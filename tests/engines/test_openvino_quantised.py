@@ -78,7 +78,7 @@ def test_conversion_to_float_removes_only_the_rounding(activations, tmp_path):
 
 @pytest.mark.parametrize("activations", KINDS)
 def test_results_agree_with_onnx_runtime(activations, tmp_path):
-    """Compile several times, since a misreading by OpenVINO occurs at random."""
+    """Compile several times, since OpenVINO misreads such a graph at random, not each time."""
     network = foreign(tmp_path, activations)
     assert openvino_quantised.is_wide(network.graph) == activations.endswith("16")
     expected, _ = run("ort", network)
@@ -91,7 +91,7 @@ def test_results_agree_with_onnx_runtime(activations, tmp_path):
 
 
 def spoil(model):
-    """Make all scores nearly 0. OpenVINO does this if it misreads a Concat."""
+    """Make all scores nearly 0, as they are if OpenVINO misreads a Concat."""
     from onnx import numpy_helper
 
     spoiled = openvino_quantised.to_float(model)

@@ -51,7 +51,7 @@ def test_every_node_is_in_one_layer(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [(), ("4.conv",), ("0.conv", "1.conv"), tuple(CONVOLUTIONS)])
-def test_int8_reports_float_convolutions(tmp_path, keep):
+def test_convolutions_that_stay_float_in_int8_are_reported(tmp_path, keep):
     network = small_network(tmp_path)
     int8 = quantised(network, tmp_path, keep=keep)
     precisions, listed = execution(int8, "int8")
@@ -129,7 +129,7 @@ def test_missing_cuda_is_noted_only_if_there_is_a_gpu(without_cuda, monkeypatch,
 
 
 def patch_session(monkeypatch, providers_of):
-    """Let sessions report ``providers_of(requested)`` as providers, and fail if that raises."""
+    """Let sessions report ``providers_of(requested)``. If that raises, opening a session fails."""
     real = onnxruntime.InferenceSession
 
     def session(source, settings, providers, enable_fallback, disabled_optimizers):

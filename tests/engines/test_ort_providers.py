@@ -1,4 +1,4 @@
-"""ONNX Runtime's execution providers: this build's providers run, others are refused."""
+"""ONNX Runtime's execution providers: those in this build run, all others are refused."""
 
 from __future__ import annotations
 

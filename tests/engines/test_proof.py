@@ -26,7 +26,7 @@ from tests.networks import open_network
 
 NOBODY = 65534
 UNPROVED = "lacks proof that this account wrote it"
-root_only = pytest.mark.skipif(os.geteuid() != 0, reason="machine: only root gives files away")
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="machine: only root can change owners")
 
 
 @pytest.fixture(autouse=True)
@@ -221,7 +221,7 @@ def test_folder_copied_from_another_account_is_built_again(folder, tmp_path, mon
 
 
 def test_graph_sealed_with_another_key_is_sealed_again_silently(folder, tmp_path, monkeypatch):
-    """The file equals the graph that was just built. This keeps files of older versions usable."""
+    """The file equals a new build, so we trust it. This keeps files of older versions usable."""
     with monkeypatch.context() as patched:
         another_account(patched, tmp_path)
         export(plus_one(), folder)
@@ -359,7 +359,7 @@ def test_key_is_made_once_and_is_private(folder, cache):
     key = (cache / proof.KEY).read_bytes()
     assert len(key) == proof.KEY_BYTES
     assert (mode(cache / proof.KEY), mode(cache)) == (0o600, 0o700)
-    proof.keys.clear()  # forget the key, as a new process has to read it
+    proof.keys.clear()  # from here on the key must be read, as in a new process
     assert find(folder) is not None
     export(plus_one(2), folder)
     assert (cache / proof.KEY).read_bytes() == key
@@ -427,7 +427,7 @@ def test_a_key_of_another_account_is_neither_used_nor_replaced(folder, cache):
     assert (cache / proof.KEY).read_bytes() == before
 
 
-# ---- folders and files of others
+# ---- folders and files of other accounts
 
 
 def choice(folder: Path) -> tuple[Path, str | None]:
@@ -471,7 +471,7 @@ def test_a_folder_of_another_account_is_not_used(folder, cache):
 
 
 @root_only
-def test_group_writable_folder_is_used_only_for_the_accounts_own_group(folder):
+def test_group_writable_folder_is_used_only_if_the_group_is_our_own(folder):
     folder.mkdir()
     folder.chmod(0o775)
     assert choice(folder) == (folder, None)  # root's own group
@@ -482,7 +482,7 @@ def test_group_writable_folder_is_used_only_for_the_accounts_own_group(folder):
 
 @root_only
 def test_files_of_root_need_no_proof(folder, tmp_path, monkeypatch):
-    """A container image or an administrator made these files, and could also change the program."""
+    """Root, who made these files (as administrator or in an image), can also change the program."""
     path = Path(export(plus_one(), folder).path)
     for place in (folder, path, path.with_suffix(".json")):
         place.chmod(place.stat().st_mode | 0o055)

@@ -41,7 +41,7 @@ def test_file_is_built_once_and_then_reused(tmp_path):
     ) == [".json", ".onnx"]
 
 
-def test_manifest_describes_the_source(tmp_path):
+def test_manifest_describes_the_network_and_its_file(tmp_path):
     import onnx
 
     network = plus_one(batch=2)
@@ -68,7 +68,7 @@ def test_manifest_describes_the_source(tmp_path):
 
 
 def test_same_graph_of_another_family_rewrites_the_manifest(tmp_path):
-    """A file may have the same graph with --family yolov5 and with --family yolov8."""
+    """One model file may give the same graph with --family yolov5 and with --family yolov8."""
     first = export(plus_one(), tmp_path)
     other = export(replace(plus_one(), family="another"), tmp_path)
     assert (other.path, other.notes) == (first.path, ())
@@ -85,7 +85,7 @@ def test_another_batch_size_or_other_weights_give_another_file(tmp_path):
     assert len(paths) == 4
 
 
-def test_file_whose_name_has_odd_characters_stays_in_the_folder(tmp_path):
+def test_network_with_a_path_as_its_name_is_written_into_the_folder(tmp_path):
     network = plus_one()
     network.name = "../../etc/a b\n"
     assert Path(export(network, tmp_path).path).parent == tmp_path

@@ -1,4 +1,4 @@
-"""torch runs ordinary modules named after the layers, so that torch's own tools work on them."""
+"""Engine torch runs ordinary modules named after the layers, so torch's own tools work on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPU side of torch without a GPU: fakes of torch.cuda's streams and events log our calls.
+"""The GPU code of our engine torch, without a GPU: fake streams and events log our calls.
 
 Tensors are on the CPU, and no GPU kernel runs.
 """
@@ -26,7 +26,7 @@ from detector.core.engines.torch.engine import OpenTorch, read_switches  # noqa:
 class Fakes:
     def __init__(self) -> None:
         self.log: list[str] = []
-        self.broken = ""  # the error of every later call
+        self.broken = ""  # if not empty, query() raises this error
         self.current: list[FakeStream] = []
         self.streams: list[FakeStream] = []
 
@@ -144,7 +144,7 @@ def test_request_has_its_own_stream_and_waits_only_for_its_event(fakes):
     assert not np.shares_memory(one.infer(1)[0], two.infer(1)[0])
 
 
-def test_run_happens_on_the_requests_stream(fakes):
+def test_run_happens_on_the_stream_of_its_request(fakes):
     seen = []
 
     def run(given):
@@ -179,7 +179,7 @@ def test_launch_waits_for_a_run_with_other_arithmetic_settings(fakes):
     assert seen == [(True, True, True), (False, False, False)]
 
 
-def test_captured_graph_replays_into_the_requests_buffers(fakes):
+def test_captured_graph_replays_into_the_buffers_of_its_request(fakes):
     static = torch.zeros(1, 3, 2, 3), torch.zeros(1, 3, 1, 1)
     addresses = []
 
@@ -390,7 +390,7 @@ def test_memory_trial_assumes_simultaneous_peaks(fakes, monkeypatch, total, at_o
 
 
 def test_freed_peak_memory_is_held_on_a_gpu(monkeypatch):
-    """The trial allocates memory that a run frees after its peak, so that no other run uses it."""
+    """A run frees memory after its peak. The trial takes this memory, so no other run uses it."""
     device, calls = torch.device("cuda:1"), []
     statistics = {"memory_allocated": 700, "max_memory_allocated": 1000}
     for name, value in statistics.items():

@@ -1,4 +1,4 @@
-"""The torch module of each ONNX operator gives the same bits as onnxruntime."""
+"""The torch module of each ONNX operator gives the same result as onnxruntime."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_grid_sample_equals_onnxruntime(mode, corners):
 
 
 @pytest.mark.slow
-def test_grid_sample_of_a_bf16_map_that_is_not_contiguous():
+def test_grid_sample_accepts_a_bf16_map_that_is_not_contiguous():
     """RT-DETR gets such a map by splitting [batch, positions, heads x channels] into heads."""
     import torch
 

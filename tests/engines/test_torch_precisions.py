@@ -53,7 +53,7 @@ def test_layers_after_the_last_convolution_stay_float32():
         request = engine.requests[0]
         request.slot[:] = 99
         decoded = request.infer(1)[2].ravel()[0]
-        assert decoded == np.float32(100) * np.float32(0.001), "not rounded to bf16"
+        assert decoded == np.float32(100) * np.float32(0.001), "must not be rounded to bf16"
 
 
 def test_constant_that_bf16_and_float32_layers_read_is_kept_in_both_types():
@@ -73,7 +73,7 @@ def test_constant_that_bf16_and_float32_layers_read_is_kept_in_both_types():
 
 
 @pytest.mark.slow
-def test_bf16_all_runs_every_layer_in_bf16(network):
+def test_option_bf16_all_runs_every_layer_in_bf16(network):
     with engines.open("torch", network, ALL) as engine:
         convolutions = {layer.precision for layer in engine.execution() if layer.type == "Conv2d"}
         others = {layer.precision for layer in engine.execution() if layer.type != "Conv2d"}
@@ -150,7 +150,7 @@ def test_onednn_log_shows_bf16_kernels():
         ]
         assert source.startswith("src:bf16:")
         assert result.startswith("dst:bf16:")
-        assert "acdb" in source  # NHWC, in oneDNN's words
+        assert "acdb" in source  # oneDNN's name for NHWC
         assert "acdb" in result
 
 
@@ -218,7 +218,7 @@ def test_memory_layout_does_not_change_results(network, own):
             np.testing.assert_allclose(output, expected, atol=1e-4)
 
 
-def test_channels_last_skips_constants_of_other_dimensions():
+def test_channels_last_skips_constants_that_are_not_4d():
     """torch refuses the layout channels_last for a constant of five dimensions."""
     from onnx import TensorProto, helper, numpy_helper
 
@@ -287,7 +287,7 @@ COMPILED_ONCE = {
 @pytest.mark.nightly  # the compiler takes a quarter of a minute
 def test_compiled_network_gives_the_same_answers_in_threads(tmp_path):
     """Use another process, since the compiler emits deprecation warnings and leaves threads
-    running. Both precisions share this process, because importing the compiler takes seconds.
+    running. Both precisions share that process, because importing the compiler takes seconds.
     """
     try:
         abilities.check_compiler(torch.device("cpu"))

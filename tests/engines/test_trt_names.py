@@ -46,8 +46,8 @@ FILES_THAT_USE_OBJECTS = {"engine.py", "build.py", "layers.py", "running.py", "p
 
 def names_used(module: str = "trt") -> dict[str, set[str]]:
     """Map each class ("" for the module) to the names of its attributes that the sources use, such
-    as trt.X.Y, config.z or self._context.w. ``module``: the variable that holds the module. It is
-    rtx in code that is only for TensorRT for RTX."""
+    as trt.X.Y, config.z or self._context.w. ``module``: the variable that holds the module, "rtx"
+    in code that is only for TensorRT for RTX, otherwise "trt"."""
     found: dict[str, set[str]] = {}
     for file in SOURCES:
         for node in ast.walk(ast.parse(file.read_text())):
@@ -95,7 +95,7 @@ def resolve(place, owner: str):
 
 
 def overloads(doc: str | None) -> set[tuple[str, ...]]:
-    """Return a method's parameters, from the signatures that pybind11 writes into its docstring."""
+    """Return the parameters of each signature that pybind11 writes into a method's docstring."""
     signatures = re.findall(r"^(?:\d+\. )?\w+\((self.*)\) -> ", doc or "", re.M)
     return {tuple(re.findall(r"(?:^|, )(\w+): ", text)) for text in signatures}
 
@@ -244,7 +244,7 @@ def test_fake_functions_have_the_arguments_of_cuda_python(tmp_path):
     assert real["handle"] == 1234
 
 
-def test_torch_has_the_names_that_our_memory_package_for_it_uses():
+def test_torch_has_the_names_that_we_use_for_device_memory():
     """The CPU build of torch also has these names, although they work only on a GPU."""
     torch = pytest.importorskip("torch", reason="machine: torch is not installed")
     assert "blocking" in inspect.signature(torch.cuda.Event.__new__).parameters

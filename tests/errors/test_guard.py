@@ -1,4 +1,4 @@
-"""Files that a command reads or keeps are not overwritten, under any name."""
+"""Files that a command reads or has reserved are not overwritten, under any name."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_message_names_both_paths_and_the_cure(model: Path, open_guard: None) ->
 
 
 def test_files_are_kept_until_their_block_ends(model: Path) -> None:
-    keep("the model", model)  # outside
+    keep("the model", model)  # no effect outside a block
     with guarded():
         assert not refused(model)
         keep("the model", model)
@@ -98,7 +98,7 @@ def test_reserved_names_are_refused_before_the_files_exist(
         assert refused(tmp_path / "run.json")
 
 
-def test_list_of_kept_files_is_read_once_at_the_first_check(model: Path, open_guard: None) -> None:
+def test_list_of_kept_files_is_read_once_when_it_is_needed(model: Path, open_guard: None) -> None:
     calls = []
 
     def paths() -> list[Path]:

@@ -72,7 +72,7 @@ def test_name_to_open_is_valid_until_all_blocks_that_hold_the_file_end(tmp_path:
 
 
 @pytest.mark.parametrize("grows", [True, False])
-def test_digest_is_that_of_the_final_file(tmp_path: Path, grows: bool) -> None:
+def test_digest_includes_what_is_appended_during_the_run(tmp_path: Path, grows: bool) -> None:
     clip = write_video(tmp_path / "in.mkv", 12)
 
     def append() -> None:

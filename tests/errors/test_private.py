@@ -22,7 +22,7 @@ from detector.core.errors.private import (
 )
 
 NOBODY = 65534
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="machine: only root may give files away")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="machine: only root can change owners")
 
 
 def fails(call: Callable[..., object], *arguments: object) -> bool:

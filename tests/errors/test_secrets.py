@@ -1,4 +1,4 @@
-"""Secrets are hidden in all output, in every encoding of them."""
+"""Secrets are hidden in all output, however they are encoded."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_failed_write_raises_output_error_with_name_and_cure(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
-# ---- order of syncs, for power loss
+# ---- order of syncs, so that a power loss does no harm
 
 
 class SyncLog:

@@ -1,8 +1,8 @@
 """Import TensorRT's real bindings without a GPU, to compare their names and signatures with the
 fakes. Stubs replace the libraries that the bindings load.
 
-scripts/test puts the wheels (1.3 MB) into .venv/wheels. They need ten C symbols, which are never
-called.
+scripts/test puts the wheels (1.3 MB) into .venv/wheels. The bindings need ten C symbols, which are
+never called.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def find_wheel(pattern: str) -> Path:
 
 
 def unpack_bindings(major: int, folder: Path) -> dict[str, str]:
-    """Return the environment in which a child imports ``tensorrt_bindings`` from the folder."""
+    """Unpack the bindings, make the stubs, and return an environment that finds both."""
     with zipfile.ZipFile(find_wheel(BINDINGS[major])) as archive:
         archive.extractall(folder)
     source = folder / "stub.c"

@@ -3,8 +3,8 @@
 Only the device can read its addresses, and no GPU reads another GPU's memory. Access beyond an
 allocation is an error. Copies and runs are queued. They execute in stream order when a caller waits
 for an event or the stream. So a host array that is read too early is stale, and one that is
-overwritten too early corrupts the upload. Contexts are current per thread. Durations, parallel
-streams and a GPU's arithmetic are not simulated.
+overwritten too early corrupts the upload. Each thread has its own current context. Durations,
+parallel streams and a GPU's arithmetic are not simulated.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Stream:
 
 
 class Event:
-    """An event whose time is a number of ticks; ``ms_since`` returns the ticks between two."""
+    """An event whose time is a number of ticks; ``ms_since``: ticks between two events."""
 
     def __init__(self) -> None:
         self.at: int | None = None

@@ -20,13 +20,13 @@ MAJORS = (10, 11)
 def install_fake_tensorrt(
     monkeypatch, major: int = 11, memory: str = "cuda-python", **gpu
 ) -> SimpleNamespace:
-    """Install fakes of the driver, of TensorRT (``major`` may be ``RTX_MAJOR``) and a CUDA package.
+    """Install fakes of the driver, of TensorRT, and of the CUDA package ``memory``.
 
-    ``gpu``: total (bytes of memory), and options of ``Libcuda``. Skip the test if TensorRT for
-    RTX is not installed.
+    ``major``: version of TensorRT, or ``RTX_MAJOR``. ``gpu``: total (bytes of memory), and options
+    of ``Libcuda``. Skip the test if TensorRT for RTX is not installed.
     """
     pytest.importorskip("tensorrt_rtx", reason="tensorrt_rtx is not installed")
-    from tests.fakes.tensorrt_module import make_module  # needs the real library, so first
+    from tests.fakes.tensorrt_module import make_module  # imports the real library
 
     device = Device(gpu.pop("total", 1 << 30))
     libcuda = Libcuda(device, **gpu)

@@ -1,5 +1,5 @@
-"""Parse and build with the real TensorRT for RTX, which needs no GPU for that. Graph and settings
-are added to the plan, since the fake runtime computes from them.
+"""Parse and build with the real TensorRT for RTX, which needs no GPU for that. Append the graph and
+the settings to the plan, since the fake runtime computes from them.
 
 We fake only features of TensorRT that TensorRT for RTX 1.7.1.116 ignores with a warning (timing
 cache, hardware compatibility) or cannot build (plans that include a runtime: no libnvinfer_lean).
@@ -110,7 +110,7 @@ def _settings(network: Any, config: Any, profiles: list[Any]) -> dict[str, Any]:
 
 
 class IBuilderConfig:
-    """The real builder config of TensorRT for RTX, with the settings that only TensorRT has."""
+    """The real builder config of TensorRT for RTX, plus the settings that only TensorRT has."""
 
     __slots__ = ("_portable", "_profiles", "_real", "_timings", "hardware_compatibility_level")
 

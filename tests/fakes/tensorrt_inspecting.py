@@ -2,8 +2,8 @@
 
 The JSON has the form of real listings. Names are joined by " + ". "Metadata" has the graph's nodes
 between control characters. Copies that TensorRT inserts have an empty "Metadata", and a name that
-contains another layer's name. Q and DQ are a "Reformat" of origin "QDQ", unless an integer kernel
-includes them.
+contains another layer's name. Each Q or DQ is a layer "Reformat" of origin "QDQ", unless an integer
+kernel includes it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def layers_of(engine: Any) -> list[dict[str, Any]]:
 
 
 def _fused(model: Any, int8_kernels: bool) -> Iterator[list[Any]]:
-    """Yield groups of nodes that become one layer: a convolution with its weights' DQ, the
+    """Yield the nodes of each layer: one node, or a convolution with its weights' DQ, the
     activation after it, and with integer kernels the Q and DQ around it."""
     constants = {tensor.name for tensor in model.graph.initializer}
     makers = {name: node for node in model.graph.node for name in node.output}

@@ -239,7 +239,7 @@ class IExecutionContext:
         return True
 
     def report_to_profiler(self) -> bool:
-        """Report the last run unless runs are reported at once. False: no profiler or no run."""
+        """Report the last run, unless it was reported at once. False: no profiler, or no run."""
         if self.profiler is None or (not self._timed and not self.enqueue_emits_profile):
             return False
         if not self.enqueue_emits_profile:
@@ -272,7 +272,7 @@ def _compute(context: Any, addresses: dict[str, int], handle: int) -> None:
         feeds[name] = data.view(kind).reshape(shape).copy()
     names = [info.name for info in engine._model.graph.output]
     for name, result in zip(names, engine._session.run(names, feeds), strict=True):
-        if engine._facts["tf32"] and result.dtype == np.float32:  # 10 bits of mantissa
+        if engine._facts["tf32"] and result.dtype == np.float32:  # TF32 has 10 mantissa bits
             bits = np.ascontiguousarray(result).view(np.uint32) & np.uint32(0xFFFFE000)
             result = bits.view(np.float32)
         output = np.ascontiguousarray(result).reshape(-1).view(np.uint8)

@@ -1,4 +1,4 @@
-"""The command lines that are recorded, as data."""
+"""The command lines whose results are recorded in tests/golden."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Command:
     name: str
     argv: tuple[str, ...]
     inputs: tuple[str, ...] = ()
-    read: tuple[str, ...] = ()  # globs: the content of these files is recorded, not just the name
+    read: tuple[str, ...] = ()  # globs of files whose content is recorded, not only their names
     near: bool = False  # the network is real: the last digits of its outputs depend on the CPU
-    after: str | None = None  # the command after which this one runs, in a copy of that folder
+    after: str | None = None  # run after this command, in a copy of its folder
     needs: tuple[str, ...] = ()  # required libraries
     slow: bool = False  # takes many seconds, so it starts first
 
@@ -146,7 +146,7 @@ OTHERS = [
           ("table", ("-o", "-"), ()),
       ]),
     _detect("second-run", "clip.mkv", *DOTS, "--sync", "--no-video", "--run-dir", "runs/second", after="sync"),
-    # This runs after second-run, since the folder of ``profile`` already contains the page.
+    # Not after ``profile``, whose folder already contains the page.
     Command("report-html", ("report", "runs/second", "--format", "html"), after="second-run"),
     Command("diff", ("diff", RUN, "runs/second", "--json"), after="second-run"),
     Command("diff-gate", ("diff", RUN, RUN, "--max-regression", "2000%", "--json"), after="sync"),

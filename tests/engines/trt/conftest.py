@@ -1,4 +1,4 @@
-"""Fixtures with a fake TensorRT of every major version; ``machine`` adds every memory package."""
+"""Fixtures with a fake TensorRT of each major version; ``machine`` also varies the CUDA package."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from tests.models.test_onnx_levels import NANODET, YUNET, levels
 from tests.networks import open_network
 
 PRECISIONS = {"fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "int8": "int8-s8"}
-# Each graph has two plans: a fixed batch for two GPUs, and a range of batches for any GPU.
+# Two plans of each graph: batch 1 for two compute capabilities, and batches 1 to 8 for any GPU.
 PLANS = (("1", (1, 1), "8.6+12.0"), ("1..8", (1, 8), ""))
 SEED = 3
 SIDE = (192, 192)
@@ -100,7 +100,7 @@ GRAPHS: dict[str, MakeNetwork] = {
 
 
 def build(name: str, precision: str, folder: Path, times: int = 1) -> Iterator[Built]:
-    """Build every plan of a graph in a precision. Build each ``times`` times, to compare the bytes.
+    """Build every plan of a graph in a precision, each ``times`` times, to compare the bytes.
 
     Bytes may differ, since the library orders the layers of parallel branches at random.
     """
@@ -158,7 +158,7 @@ def print_table() -> None:
     same = sum(row.same_bytes for row in built)
     print(
         f"\n{len(GRAPHS)} graphs, {len(rows)} plans: {len(built)} built, "
-        f"{len(rows) - len(built)} refused; {same} of {len(built)} have the same bytes twice"
+        f"{len(rows) - len(built)} refused; {same} of {len(built)} had the same bytes both times"
     )
 
 

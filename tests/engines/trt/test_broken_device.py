@@ -1,4 +1,4 @@
-"""After a failure, a device refuses every call, even to free its memory. We report the first error
+"""After a failure, a device may refuse even calls that free its memory. We report the first error
 and free what can still be freed.
 """
 

@@ -102,7 +102,7 @@ def test_own_options_reach_the_builder(tensorrt, tmp_path):
     made = tensorrt.fake.builds[0]
     assert (made["workspace"], made["level"], made["portable"]) == (64 << 20, 1, True)
     assert (made["hardware"], made["verbosity"]) == ("AMPERE_PLUS", "LAYER_NAMES_ONLY")
-    # The plan may start its own runtime, since we built it.
+    # The plan contains a runtime, which may start, since we built the plan.
     with engines.open("trt", ready.network, ready.options) as engine:
         assert {layer.precision for layer in engine.execution()} == {"unknown"}
 
@@ -159,7 +159,7 @@ def test_every_run_of_a_plan_shows_the_warnings_of_its_build(tensorrt, tmp_path)
     assert len(tensorrt.fake.builds) == 1
 
 
-def test_log_of_an_open_engine_is_not_a_note_of_the_build(tensorrt, tmp_path):
+def test_warning_about_a_second_logger_is_not_a_note(tensorrt, tmp_path):
     beside = tensorrt.trt.Builder(make_log(tensorrt.trt))
     notes = built(tensorrt, tmp_path).notes
     assert not [note for note in notes if "logger" in note], beside
@@ -275,7 +275,7 @@ def test_refusal_of_a_node_that_cannot_be_built_names_the_node(tensorrt, nodes, 
         opened(network).close()
 
 
-def test_too_little_memory_for_a_layer_names_the_option(tensorrt, tmp_path):
+def test_error_for_a_layer_that_lacks_memory_names_the_option(tensorrt, tmp_path):
     with pytest.raises(EngineError, match=r"within workspace limit.* workspace_mb than 1, or none"):
         built(tensorrt, tmp_path, open_network("street-1"), own={"workspace_mb": 1})
 

@@ -1,4 +1,4 @@
-"""Conformance of engines trt and rtx on the fakes, with every kind of device memory and no GPU."""
+"""Conformance of engines trt and rtx on the fakes, with every CUDA package, without a GPU."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_auto_chooses_trt_unless_the_cpu_is_requested(monkeypatch):
 
 
 class FailingDriver:
-    """A libcuda with one function that returns error 2 and has no name for it."""
+    """A libcuda in which the function ``fails`` returns error 2, and cuGetErrorName fails, too."""
 
     def __init__(self, fails: str) -> None:
         self._codes = {fails: 2, "cuGetErrorName": 1}

@@ -1,5 +1,5 @@
-"""A GPU that dies during a run: from one call on, every call of the package that accesses it fails,
-even calls that free memory. The run ends with exit code 5 and keeps all earlier frames.
+"""A GPU that dies during a run. From then on, every call of the package for device memory fails,
+even a call that frees memory. The run ends with exit code 5 and keeps all earlier frames.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def test_run_has_no_profiler_after_layer_times_were_measured(machine):
 
 @pytest.mark.slow
 def test_profiled_run_is_started_without_waiting_for_it(tensorrt, monkeypatch):
-    """We ask TensorRT for the times only after the run."""
+    """We ask TensorRT for the times only after the run has ended."""
     pending = []
     start = tensorrt.trt.IExecutionContext.execute_async_v3
 
@@ -186,7 +186,7 @@ def test_profile_command_shows_layer_times(tensorrt, tmp_path, monkeypatch):
     assert sum(row["macs"] for row in layers["rows"]) == layers["macs"]
     assert sum(row["ms"] for row in layers["rows"]) == pytest.approx(layers["sum_ms"])
     assert {row["precision"] for row in layers["rows"] if row["macs"]} == {"fp16"}
-    assert len(tensorrt.fake.builds) == 1, "run, plain and profiled engine share a plan"
+    assert len(tensorrt.fake.builds) == 1, "the run and both timed engines share one plan"
     assert "cuda:0" in document["not_available"]["roofline"]
     table = CliRunner().invoke(cli, ["report", "run", "--format", "table"]).stdout
     assert "layers of trt fp16" in table

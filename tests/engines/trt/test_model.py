@@ -1,4 +1,4 @@
-"""TensorRT plans of other programs: how to describe them, and messages without a description."""
+"""TensorRT plans that other programs built: which options describe them, and what is refused."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tests.known_answers import plus_one
 
 
 @pytest.mark.slow
-def test_execution_lists_the_precision_of_each_nodes_layer(tensorrt):
+def test_execution_lists_each_node_with_the_precision_of_its_layer(tensorrt):
     with engines.open("trt", plus_one(), EngineOptions(precision="tf32")) as engine:
         layers = {layer.name: layer for layer in engine.execution()}
     assert layers["0.conv"].type == "CaskConvolution"
@@ -79,7 +79,7 @@ def test_node_in_several_layers_counts_only_in_the_first_that_computes():
 
 
 def test_foreign_plan_keeps_the_names_of_its_nodes():
-    """We have no graph to compare with. Other exporters' names contain slashes and brackets."""
+    """We have no graph with the names. Other exporters' names contain slashes and brackets."""
     kept = "[ONNX Layer: /model.22/cv2.0/Conv]\x1f[ONNX Layer: /act[1]/Mul]"
     [row] = layers_of({"Layers": [layer("x", Metadata=kept)]}, None)
     assert row.nodes == ("/model.22/cv2.0/Conv", "/act[1]/Mul")

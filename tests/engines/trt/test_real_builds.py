@@ -28,8 +28,8 @@ REFUSED = {
     for precision in PRECISIONS
     if precision != "int8"
 }
-# Outside the nightly run, every form of output and the model street are built in all precisions.
-# The other whole networks take seconds, so each is built in only one.
+# Outside the nightly run, the small exports and the model street are built in all precisions. Each
+# other network takes seconds, so it is built in only one precision.
 TURNS = [name for name in GRAPHS if not name.endswith("-export") and name != "street"]
 CASES = [
     (name, precision)

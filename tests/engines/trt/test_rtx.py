@@ -157,7 +157,7 @@ def test_cuda_graph_is_used_if_it_is_faster(with_graph, without, graphs):
     [
         ({"graphs": "1"}, ["WHOLE_GRAPH_CAPTURE"] * 2),
         ({"graphs": "0"}, ["DISABLED"] * 2),
-        ({}, ["DISABLED", "WHOLE_GRAPH_CAPTURE", "DISABLED"]),  # the graph is tried, but not faster
+        ({}, ["DISABLED", "WHOLE_GRAPH_CAPTURE", "DISABLED"]),  # a graph is tried, but not faster
     ],
 )
 def test_contexts_use_the_requested_graph_strategy(machine, own, strategies):

@@ -41,7 +41,7 @@ def test_each_request_has_a_stream_of_its_own(machine):
 
 @pytest.mark.slow
 def test_request_waits_only_for_its_own_stream(machine):
-    """When this request's result is ready, the work of the other stream is still pending."""
+    """When the first request's result is ready, the second request's upload is still pending."""
     with engines.open("trt", plus_one(), EngineOptions(requests=2)) as engine:
         first, second = engine.requests
         with first._memory.active():
