@@ -1,5 +1,5 @@
-"""torchvision's detectors: SSD300, SSDLite, RetinaNet, FCOS and Faster R-CNN, exported as its
-documentation says; resize, normalisation and NMS are in the file.
+"""torchvision's detectors: SSD300, SSDLite, RetinaNet, FCOS and Faster R-CNN, exported as
+torchvision's documentation says. The graphs include resize, normalisation and NMS.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def detect(model: Any, picture: Path) -> list[Row]:
 def scale_outputs(
     model: Any, layers: list[Any], pictures: list[Path], rate: float, deviation: float
 ) -> None:
-    """Scale the outputs of ``layers``, the last ones of the class scores."""
+    """Scale the outputs of ``layers``, the last layers before the class scores."""
 
     def values(layer: Any) -> torch.Tensor:
         outputs: list[torch.Tensor] = []
@@ -65,8 +65,8 @@ def scale_outputs(
 
 
 def set_norms_on(model: Any, pictures: list[Path]) -> None:
-    """Set the statistics of norms from one batch of all pictures: the smallest feature maps of a
-    single picture have no variance."""
+    """Set the batch norms' statistics from one batch of all pictures, because the smallest feature
+    maps of a single picture have no variance."""
     set_norms(model, lambda: model([tensor(picture) for picture in pictures]))
 
 
@@ -113,7 +113,7 @@ def two_stages(name: str) -> tuple[Any, list[Any], list[Any]]:
 
 
 Maker = Callable[[str], tuple[Any, list[Any], list[Any]]]
-# name, maker, order of the outputs, axes of the input, rate and deviation of the class scores
+# name, maker, order of the outputs, number of input axes, rate and deviation for ``scale_logits``
 MODELS: list[tuple[str, Maker, list[str], int, float, float]] = [
     ("ssdlite320_mobilenet_v3_large", ssd, ["boxes", "scores", "labels"], 4, 0.5, 2.5),
     ("ssd300_vgg16", ssd, ["boxes", "scores", "labels"], 3, 0.5, 2.5),

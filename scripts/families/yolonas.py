@@ -31,7 +31,7 @@ from super_gradients.training import models  # noqa: E402
 from super_gradients.training.processing import processing  # noqa: E402
 from weights import scale_outputs  # noqa: E402
 
-# --no-deps, because Python 3.11 and later cannot install the pins: numpy 1.23, onnxruntime 1.15.0.
+# --no-deps: Python >= 3.11 cannot install super-gradients' pins (numpy 1.23, onnxruntime 1.15.0).
 REQUIREMENTS = [
     "super-gradients==3.7.1 data-gradients==0.3.2 torchmetrics==0.8 albumentations==1.3.1 "
     "--no-deps",
@@ -43,7 +43,7 @@ REQUIREMENTS = [
 ]
 LICENCE = "Apache-2.0"  # the package's licence; Deci's weights have another one
 SIZE = (640, 640)
-IOU, CONFIDENCE = 0.7, 0.25  # defaults of its COCO weights
+IOU, CONFIDENCE = 0.7, 0.25  # super-gradients' defaults for its COCO weights
 FLAT = DetectionOutputFormatMode.FLAT_FORMAT
 FILES: dict[str, dict[str, Any]] = {
     "batch": {},
@@ -71,8 +71,8 @@ def network(sized: list[Path]) -> Any:
 
 
 def find(model: Any, picture: Path, confidence: float) -> list[Row]:
-    """Run the package's predict() without resizing, which the exported files leave to users."""
-    model._get_pipeline.cache_clear()  # it caches a fused copy of the network
+    """Run the package's predict() without resizing, because exported files do not resize either."""
+    model._get_pipeline.cache_clear()  # _get_pipeline caches a fused copy of the network
     prediction = model.predict(
         str(picture),
         iou=IOU,

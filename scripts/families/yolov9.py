@@ -1,7 +1,7 @@
-"""YOLOv9 with both branches, in the form that its own repository exports (GPL, so we use none of its code).
+"""A network with an auxiliary and a main branch, in the form that YOLOv9's own repository exports.
 
 Its author writes: "the output of yolov9 models are aux prediction and main prediction respectively"
-(WongKinYiu/yolov9, issue 21). We export a small network of our own with two such branches.
+(WongKinYiu/yolov9, issue 21). YOLOv9 is GPL, so we export a small network of our own instead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SIDE, CLASSES, IOU = 320, 80, 0.45
 
 
 class Dual(torch.nn.Module):
-    """Returns auxiliary and main rows, [1, 4 + classes, cells]: centre, size, probabilities."""
+    """Returns auxiliary rows and main rows [1, 4 + classes, cells]: centre, size, probabilities."""
 
     def __init__(self, aux: Branch, main: Branch) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def main() -> None:
         export_onnx(network, (x[:1],), out / f"{name}.onnx", names, 12)
         second = (
             onnx.load(out / f"{name}.onnx").graph.output[1].name
-        )  # "output1", or a number if torch named it
+        )  # "output1", or the number that torch gave it
         path, text = out / f"{name}.onnx", DESCRIPTION.replace("MAIN", f"'{second}'")
         variants.append(write_variant(name, path, rows, threshold, text, nms_iou=IOU))
     save(out, "a small network with two branches, in the form of WongKinYiu/yolov9", variants)

@@ -26,7 +26,7 @@ from yolox.utils import postprocess, replace_module  # noqa: E402
 REQUIREMENTS = [
     "torch torchvision onnx onnxruntime onnxsim setuptools<81 wheel ninja loguru psutil "
     "pycocotools scikit-image tabulate tensorboard thop tqdm opencv-python-headless",
-    "yolox==0.3.0 --no-deps --no-build-isolation",  # compiles an operator of its evaluation
+    "yolox==0.3.0 --no-deps --no-build-isolation",  # compiles C++ for YOLOX's evaluation
 ]
 LICENCE = "Apache-2.0"
 FORMS = (("raw", False, False), ("decoded", True, False), ("raw, any batch", False, True))
@@ -79,7 +79,7 @@ def export(model: Any, path: Path, size: tuple[int, int], decode: bool, batch: b
 def variants(out: Path, pictures: list[Path], name: str) -> list[Variant]:
     experiment = get_exp(None, name)
     size = experiment.test_size
-    # Keep pictures of other shapes, too: YOLOX's letterbox uses the same filter as ours.
+    # Also detect in the original pictures: YOLOX's letterbox resizes with the same filter as ours.
     all_pictures = pictures + [at_size(out, picture, size[1], size[0]) for picture in pictures]
     model = network(experiment, all_pictures)
     rows = {

@@ -1,7 +1,7 @@
 """Compare ways to place boxes in frames without inference: optical flow, tracks, and no motion.
 
-Optical flow moves the last inferred boxes by the median motion of 20 points in each (pyramidal
-Lucas-Kanade, on pictures of half the size).
+Optical flow (pyramidal Lucas-Kanade, on pictures of half the size) moves each box of the previous
+frame by the median motion of 20 points in that box.
 """
 
 from __future__ import annotations

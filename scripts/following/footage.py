@@ -52,7 +52,7 @@ def sequences(shared: Path) -> list[Footage]:
 
 
 def read_labels(path: Path) -> list[LabelledPicture]:
-    """Read COCO's JSON with a ``track_id``. Objects that are barely visible become ignored ones."""
+    """Read COCO's JSON with a ``track_id``. Barely visible objects are marked as ignored."""
     document = json.loads(path.read_text(encoding="utf-8"))
     names = {one["id"]: one["name"] for one in document["categories"]}
     rows: dict[int, list[dict[str, Any]]] = {one["id"]: [] for one in document["images"]}

@@ -18,7 +18,7 @@ from following.footage import Footage
 from following.steady import watch
 
 CONF, LOW = 0.25, 0.1  # lowest score that starts a track; lowest that ByteTrack uses
-EACH = 100_000  # offset between the ids of two classes; no class has as many ids
+EACH = 100_000  # offset between the ids of two classes or frames; none has as many ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Compared:
 
 
 def compare(footage: Footage, interpreter: Path, fps: float) -> list[Compared]:
-    """Compare on one clip. ``interpreter``: a Python that has ``trackers``. Boxes with a score
-    below ``CONF`` are left out, because outputs do not contain them."""
+    """Compare on one clip. ``interpreter``: a Python that has ``trackers``. Trackers get all
+    boxes, but only those with a score of ``CONF`` or more count: the program writes only those."""
     boxes = watch(footage.source, conf=LOW)
     untracked = [
         replace(detections, track_ids=np.arange(len(detections)) + EACH * index)

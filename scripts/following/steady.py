@@ -1,8 +1,8 @@
 """The steadiness of drawn boxes: flicker, as the model card defines it (docs/model-street.md), and
 how far --smooth lags behind motion.
 
-Flicker is the share of frames without a box between an object's first and last box. Labels identify
-objects if there are any; otherwise boxes are linked by their overlap, as in
+Flicker is the share of frames without a box between an object's first and last box. In labelled
+footage, the labels identify the objects. In other clips, boxes are linked by their overlap, as in
 ``training/model/steadiness.py``, which computed the card's figures.
 """
 
@@ -26,7 +26,7 @@ from model import steadiness
 from model.evaluation import find_truths
 
 CONF = 0.25
-LEAST = 0.01  # lowest score considered in the search for the threshold of equal recall
+LEAST = 0.01  # ``labelled`` looks for the threshold of equal recall from this score upwards
 ANY_SCORE = 1e-6  # a threshold that every drawn box passes
 
 
@@ -39,7 +39,7 @@ class Row:
     objects: int
     recall: float | None  # None without labels
     flicker: float
-    jitter: float | None = None  # see ``jitter``
+    jitter: float | None = None  # see the function ``jitter``
 
 
 def watch(source: str, **options: Any) -> list[Detections]:
@@ -79,7 +79,7 @@ def sightings(
 
 
 def labelled(footage: Footage, other: str) -> list[Row]:
-    """Measure at the default threshold, and at the one that gives another network's recall."""
+    """Measure at the default threshold, and at one that gives the recall of network ``other``."""
     rows = []
     theirs = watch(footage.source, model=other, conf=CONF)
     ours = watch(footage.source, conf=LEAST, max_det=300)
@@ -153,8 +153,8 @@ def unlabelled(clip: Path, other: str) -> list[Row]:
 
 
 def lag(speed: float, fps: float = 25.0, size: tuple[float, float] = (40.0, 100.0)) -> float:
-    """Return how many pixels --smooth lags behind a box that moves at ``speed`` pixels per second:
-    the mean over the last of 4 seconds, with exact boxes."""
+    """Return how many pixels --smooth lags behind a box that moves at ``speed`` pixels per second,
+    if detection is exact: the mean over the last second of four."""
     from detector.tracks.steady import Steady
     from detector.tracks.trackers.bytetrack import BytetrackTracker
 

@@ -18,7 +18,7 @@ from gpu.findings import Row, row
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts/gpu_check"
-UNTIL = "DETECT_VIDEO_GPU_CHECK_UNTIL"  # has the time.monotonic() when the step must end
+UNTIL = "DETECT_VIDEO_GPU_CHECK_UNTIL"  # variable with the time.monotonic() when a step must end
 KILLED = -signal.SIGKILL
 
 _running: set[int] = set()  # ids of the sessions that this process started
@@ -38,7 +38,7 @@ def in_child(
     command: Sequence[str], name: str, seconds: float, tell: Callable[[Row], None]
 ) -> bool:
     """Run a step; return False if it was stopped after ``seconds``. ``tell`` gets each row at once,
-    so that findings survive a later crash, which becomes a row, too."""
+    so that rows survive a later crash of the step. The crash becomes a row, too."""
     environment = {**child_environment(), UNTIL: str(time.monotonic() + seconds)}
     with tempfile.TemporaryFile("w+") as stderr:
         child = subprocess.Popen(
@@ -83,7 +83,7 @@ def in_child(
 
 
 def kill_session(leader: int) -> None:
-    """Kill all processes of a session: the step and its children in any group."""
+    """Kill all processes of a session: the step and its children in all process groups."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue

@@ -1,4 +1,4 @@
-"""Checks of devices that fail: errors while loading, and the outputs of a run that fails."""
+"""Checks with a device that fails: while a model is loaded, and in the middle of a run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Run detect-video on a handicapped device.
 
 `handicap.py memory MB ...` limits torch's memory. `handicap.py assert N ...` makes the Nth
-inference fail on the device. `handicap.py drawers N ...` draws on N threads ahead of the writer.
+inference fail on the device. `handicap.py drawers N ...` lets N threads draw ahead of the writer.
 Each needs its own process: after a failed CUDA assertion, every later call of the process fails.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def lend_memory(megabytes: int) -> None:
-    """Limit torch's memory. On a CPU, only the size of float32 pictures is compared with it."""
+    """Limit torch's memory. On a CPU, only float32 pictures count towards the limit."""
     import torch
 
     from detector.core.engines.torch import requests

@@ -90,7 +90,7 @@ def _doctor() -> Row:
 
 
 def refused(what: str, why: Any) -> Row:
-    """Return a row for an engine's error, which is a failure on a GPU but not in a rehearsal."""
+    """Return a row for an engine's error. On a GPU it is a failure, but not in a rehearsal."""
     return row(what, why, None if rehearsing() else False)
 
 
@@ -104,7 +104,7 @@ def opened(engine: str, folder: str, **options: Any) -> Any:
 
 
 def pictures(machine: Any, count: int = 0) -> list[Any]:
-    """Return the clip's first 64 frames (2 in a rehearsal), as the network's input."""
+    """Return the clip's first ``count`` frames (0: 64, or 2 in a rehearsal) as network inputs."""
     import numpy as np
 
     from detector.core import sources
@@ -129,7 +129,7 @@ def outputs_of(machine: Any, inputs: list[Any]) -> list[Any]:
 
 
 def difference(ours: list[Any], theirs: list[Any]) -> float:
-    """Return the largest difference between raw outputs, relative to the output's largest value."""
+    """Return the largest difference of raw outputs, relative to the largest value in ``theirs``."""
     import numpy as np
 
     pairs = [
@@ -176,7 +176,7 @@ def variant(
     from detector.core.errors import DetectVideoError
 
     what = f"{engine} {name}"
-    # In a rehearsal, a fake driver may provide a fake GPU.
+    # In a rehearsal, has_gpu() is true while a fake driver provides a fake GPU.
     device_name = "cuda:0" if has_gpu() else device()
     try:
         machine = opened(engine, folder, device=device_name, **options)

@@ -130,8 +130,8 @@ def gil() -> Iterator[Row]:
 def runs_meanwhile(
     wait: Callable[[], object], prepare: Callable[[], object] = lambda: None
 ) -> tuple[bool | None, float, float]:
-    """Return whether another thread ran during the wait (None if it was too short), the wait's
-    seconds, and the longest time without a tick of that thread.
+    """Return whether another thread ran during the wait (None if the wait was too short), the
+    wait's seconds, and the longest time without a tick of that thread.
 
     One tick in the middle of a wait proves that the thread ran. A wait without ticks proves little,
     since other programs may use the cores: we ``prepare`` and measure again, up to ``TRIES`` times.

@@ -1,4 +1,4 @@
-"""ONNX Runtime on the GPU: agreement with its CPU results in each precision, FPS and layers."""
+"""ONNX Runtime on the GPU: FPS, layer times, and agreement of each precision with its CPU fp32."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpu.findings import Row, rehearsing, row
 from gpu.machine import CLIP
 
 PRECISIONS = (("fp32", 1e-3), ("tf32", 1e-2), ("fp16", 2e-2))
-"""Name and largest allowed difference of raw outputs from fp32 on the CPU."""
+"""Name of a precision; how far its raw outputs may differ from those of fp32 on the CPU."""
 
 
 def ort() -> Iterator[Row]:

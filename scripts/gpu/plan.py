@@ -19,8 +19,8 @@ Tell = Callable[[Row], None]
 @dataclass(frozen=True)
 class Step:
     """A step. ``group``: the module in this folder that has the function ``name``. ``budget_s``:
-    its time limit. ``least_s``: it is skipped if less time is left. ``needs_gpu``: it is skipped
-    without a GPU, except in a rehearsal."""
+    the step's time limit. ``least_s``: the step is skipped if less time is left. ``needs_gpu``: the
+    step is skipped without a GPU, except in a rehearsal."""
 
     name: str
     group: str
@@ -35,9 +35,9 @@ STEPS = (
     Step("torch", "torch_steps", "precisions, CUDA graphs: agreement with ort, FPS", 110, 15),
     Step("ort", "ort_steps", "ONNX Runtime's CUDA provider: agreement, FPS, layers", 90, 20),
     Step("session", "session_steps", "memory, joules, busy and idle time, launches", 70, 20),
-    Step("asserted", "failing", "a device-side assert keeps the session", 40, 15),
+    Step("asserted", "failing", "a device-side assert does not lose the session", 40, 15),
     Step("limited", "failing", "too little memory is reported at opening, in one line", 30, 10),
-    Step("nsys", "tool_steps", "a recording of nsys read by profile --nsys, kernels too", 80, 25),
+    Step("nsys", "tool_steps", "profile --nsys reads a recording, with kernels", 80, 25),
     Step("gil", "memory_steps", "Python runs while a thread waits for an event", 30, 8),
     Step("memory", "memory_steps", "bytes to the device and back by each provider", 20, 5),
     Step("leaks", "memory_steps", "opened and closed 50 times: memory and handles", 60, 15),
@@ -78,7 +78,7 @@ def table(steps: Sequence[Step], seconds: float) -> Iterator[str]:
 
 
 Start = Callable[[Step, float, Tell], bool]
-"""(step, seconds, receiver of its rows) -> whether it ended before its limit."""
+"""(step, its time limit in s, receiver of its rows) -> whether the step ended before the limit."""
 
 
 def go_through(

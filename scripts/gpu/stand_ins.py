@@ -97,7 +97,7 @@ def fake_nvml(folder: Path) -> str:
 
 
 def add_kernels(database: str) -> int:
-    """Add one kernel in each ``infer`` range to an export of nsys; return their number."""
+    """Add a kernel to each ``infer`` range of an nsys export; return how many were added."""
     import sqlite3
     from contextlib import closing
 

@@ -1,4 +1,4 @@
-"""NVIDIA's profilers: Nsight Systems records our ranges, Nsight Compute knows our metrics."""
+"""NVIDIA's profilers: Nsight Systems records our ranges, Nsight Compute measures their kernels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FRAMES = 40
 
 def program(*options: str) -> list[str]:
     """Return the command to profile; in a rehearsal it uses the null engine."""
-    gpu_options = ["--device", "cuda:0", "--engine-options", "graphs=0"]  # shows each kernel
+    gpu_options = ["--device", "cuda:0", "--engine-options", "graphs=0"]  # graphs hide kernels
     engine = ["null"] if rehearsing() else ["torch", *gpu_options]
     command = [sys.executable, "-m", "detector", str(CLIP), "--engine", *engine]
     return [*command, "--no-video", "--quiet", *options]

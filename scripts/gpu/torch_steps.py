@@ -1,4 +1,4 @@
-"""PyTorch: agreement, speed, the time of compilation, device-wide waits, and the best settings."""
+"""PyTorch: agreement, speed, when it compiles, device-wide waits, and the best settings."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def chosen(folder: str) -> Row:
 
 
 def compile() -> Iterator[Row]:
-    """Check torch.compile in fp32, tf32 (where PyTorch may use TF32) and fp16. All compilation must
-    happen while the engine is opened, and not in the threads that run it."""
+    """Check torch.compile in fp32, tf32 and fp16. All compilation must happen while the engine is
+    opened, and none in the threads that run it."""
     if (why := here.torch_lacks()) is not None:
         yield row("torch.compile", why, None)
         return

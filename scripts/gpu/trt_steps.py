@@ -36,7 +36,7 @@ TRT: Variants = (
 
 
 def tensorrt() -> Iterator[Row]:
-    """Check TensorRT, if the full library (from NVIDIA's own index) is installed."""
+    """Check the full TensorRT library (from NVIDIA's own index), if it is installed."""
     yield from _step(FULL, TRT)
 
 
@@ -212,7 +212,7 @@ print(choose_by_rank()[0])
 
 
 def no_driver() -> Iterator[Row]:
-    """Hide every GPU: our code must not start TensorRT or crash, but exit with 5 and one line."""
+    """Hide every GPU. Our code must then exit with 5 and one line, and must not start TensorRT."""
     hidden = {"CUDA_VISIBLE_DEVICES": ""}
     with tempfile.TemporaryDirectory() as folder:
         code, out, err = run([sys.executable, "-c", NO_DRIVER], 120, cwd=folder, **hidden)

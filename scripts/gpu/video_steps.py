@@ -1,4 +1,4 @@
-"""Decoding and encoding by NVDEC and NVENC, and drawing threads."""
+"""Decoding by NVDEC, encoding by NVENC, and threads that draw ahead of the writer."""
 
 from __future__ import annotations
 

@@ -28,16 +28,16 @@ from detector.core.types import Detections
 from measuring.rounded import rounded
 
 PRECISIONS = (*HALVES, "int8")
-BELOW = 0.2  # lowest score of a partner, as a share of the threshold
-IOU = 0.5  # lowest IoU of partners
+BELOW = 0.2  # share of the threshold down to which an unmatched detection may find a partner
+IOU = 0.5  # lowest IoU of such a partner
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One precision. ``clips``: clip -> agreement. ``alone``: number of detections without a
-    partner, over all clips, and how many of them have a partner below the threshold. Only for int8:
-    ``layers``: number of layers that multiply; ``float_layers``: how many of them stay float;
-    ``float_macs``: the float layers' share of the MACs."""
+    """One precision. ``clips``: clip -> agreement. ``alone``: in all clips, number of
+    detections without a partner, and for how many of them the other side has one below the
+    threshold. Only for int8: ``layers``: number of layers that multiply; ``float_layers``: how many
+    of them stay float; ``float_macs``: the float layers' share of the MACs."""
 
     model: str
     precision: str
@@ -58,11 +58,11 @@ def rows(
     precisions: Sequence[str] = PRECISIONS,
     engines_too: Sequence[str] = (),
 ) -> Iterator[Row]:
-    """Yield rows for fp16, bf16, and each kind of int8: with every layer in int8, then with the
-    float layers that the search chose.
+    """Yield a row for fp16, one for bf16, and two for each kind of int8: first with every layer in
+    int8, then with those layers in float that the search chose.
 
-    After fp16 and bf16 come rows of the engines in ``engines_too`` (NAME, or NAME:OPTION=VALUE)
-    that support the precision on this machine.
+    fp16 and bf16 are each followed by a row for every engine in ``engines_too`` (NAME, or
+    NAME:OPTION=VALUE) that supports the precision on this machine.
     """
     network = open_network(ModelRequest(model, weights=weights and Path(weights)))
     references = {clip.name: _reference(network, clip, count) for clip in clips}
@@ -171,7 +171,7 @@ def crossings(
     versa.
 
     ``a_below``, ``b_below``: the detections of the same frames at a lower threshold, best first.
-    Lower boxes do not change which higher ones NMS keeps, so the boxes of ``a`` or ``b`` are first.
+    They begin with the boxes of ``a`` or ``b``, since only better boxes can make NMS drop a box.
     """
     count = 0
     for ours, theirs, ours_below, theirs_below in zip(a, b, a_below, b_below, strict=True):

@@ -60,7 +60,7 @@ def read_fps(output: str) -> float:
 
 
 def others_share(summary: Mapping[str, Any]) -> float:
-    """Return which share of the process's CPU time stages other than inference took, 0 to 1.
+    """Return the share (0 to 1) of the process's CPU time that was not spent on inference.
 
     The times of library threads cover only the steady state, so we extrapolate them to the run.
     """
@@ -193,7 +193,7 @@ def _variants(
 
 
 def calibration(name: str, precision: str) -> tuple[Any, ...]:
-    """Return the calibration options; empty except for int8 of a model other than street."""
+    """Return the options that calibrate int8; the street models and other precisions need none."""
     if precision != "int8" or name.startswith("street"):
         return ()
     return ("--calibrate", STREET, "--calibrate-frames", 16)

@@ -1,4 +1,4 @@
-"""Make clips of any height for measurements: ffmpeg scales the clip of the demo. They are cached.
+"""Make clips of any height for measurements: ffmpeg scales the demo's clip, and results are cached.
 Also measure the quality of a video, compared with its source."""
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ ENCODED = ("-c:v", "libx264", "-preset", "veryfast", "-crf", "20", "-g", "50", "
 
 
 def clip(height: int, frames: int) -> Path:
-    """Return a 16:9 clip of this height with at least this many frames.
+    """Return a 16:9 clip of this height with at least this many frames. Raises ClickException.
 
-    At 720 lines that is the shared clip, if it exists; else ``street_clip``. Raises ClickException.
+    It is the shared clip if that exists and fits (720 lines, 400 frames), else ``street_clip``.
     """
     if height == 720 and frames <= BENCH_FRAMES and BENCH.is_file():
         return BENCH
@@ -46,7 +46,7 @@ def street_clip(height: int, frames: int) -> Path:
 
 
 def looped_copy(height: int, frames: int) -> Path:
-    """Return a long clip that repeats the packets of a short one, which is fast to make."""
+    """Return a long clip that repeats the packets of a short one: copying them is fast."""
     path = CACHE / "clips" / f"copied-{height}p-{frames}.mp4"
     if not path.is_file():
         _make(path, [*_looped(street_clip(height, 300)), "-frames:v", str(frames), "-c", "copy"])
@@ -85,7 +85,7 @@ def ffmpeg_version() -> str:
 def fidelity(written: Path, source: Path, frames: int, read_options: Sequence[str] = ()) -> Row:
     """Return luma PSNR (dB) and SSIM of a video compared with the first frames of its source.
 
-    ffmpeg compares picture by picture in order, ignoring times. ``psnr`` is inf if they are equal.
+    ffmpeg compares the nth pictures, whatever their times. ``psnr`` is inf if all are equal.
     ``read_options``: ffmpeg's input options for ``source``.
     """
     inputs = "".join(
@@ -110,7 +110,7 @@ def fidelity(written: Path, source: Path, frames: int, read_options: Sequence[st
 
 
 def read_fidelity(output: str) -> Row:
-    """Read the last output of ffmpeg's filters. Raises ClickException if there is none."""
+    """Read the results that ffmpeg's filters print. Raises ClickException if there are none."""
     psnr, ssim = re.search(r"PSNR y:(\S+)", output), re.search(r"SSIM .*All:(\S+)", output)
     if psnr is None or ssim is None:
         raise click.ClickException(f"ffmpeg compared nothing: {output[-300:]}")

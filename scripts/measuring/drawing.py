@@ -17,7 +17,7 @@ from measuring.rounds import ROOT, Row
 
 COMMIT = "3cb269d"  # the last commit before the work on drawing
 JOB = Path(__file__).with_name("drawing_job.py")
-FRAMES, DRAWN = 160, 120  # of 160 frames, only the last 120 are drawn: there, trails are complete
+FRAMES, DRAWN = 160, 120  # only the last 120 of 160 frames are drawn: their trails are complete
 FIELDS = ("boxes", "scores", "class_ids", "names", "track_ids", "trails")
 
 
@@ -47,7 +47,7 @@ def drawing(commit: str, rounds: int) -> None:
 
     110 frames of a street with about 20 objects are timed, after 10 to warm up. In the table,
     "planes" are pictures in YUV 4:2:0, which encoders take, and "bgr" are BGR. Labels show class
-    and score, and with trails also ids.
+    and score; if trails are drawn, labels also show ids.
     """
     rounds_of.say_machine()
     clip = street_clip(1080, FRAMES)

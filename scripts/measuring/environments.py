@@ -25,7 +25,7 @@ def environment(name: str, *steps: Sequence[str], check: Sequence[str] = ()) -> 
     """Return the Python of an environment, which is created once.
 
     ``steps``: the packages of each call of pip. ``check``: arguments for a call of the new Python
-    that must succeed. An environment that fails is removed, and not created again. Raises
+    that must succeed. If that call fails, the environment is removed, and not created again. Raises
     MissingError.
     """
     folder, failed = CACHE / name, CACHE / f"{name}.failed"

@@ -1,10 +1,10 @@
 """How a frame's cost grows with the size of the picture, the batch, the number of candidates and
 classes, and the length of the run.
 
-Each curve of medians is printed next to the expected curve through its ends: cost = a + b x**e,
-where e = 1 is proportional and e = 0 is constant. The measured exponent is the slope of a line
-through the logarithms, over the whole curve and over its upper half. A constant part of the cost
-lowers the exponent, but less in the upper half.
+Each curve of medians is printed next to the expected curve through its first and last points:
+cost = a + b x**e, where e = 1 is proportional and e = 0 is constant. The measured exponent is the
+slope of a line through the logarithms, of the whole curve and of its upper half. A constant part
+of the cost lowers the exponent, but less in the upper half.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def slope(points: Mapping[float, float]) -> float:
 
 
 class Curve(NamedTuple):
-    """A curve. ``expected``: largest allowed exponent. ``x_of``: variant's number -> x."""
+    """A curve. ``expected``: largest allowed exponent. ``x_of``: number in the table -> x."""
 
     title: str
     what: str
@@ -118,7 +118,7 @@ PARTS = ("size", "batch", "candidates", "classes", "frames")
 
 @click.command()
 @click.option("--only", type=click.Choice(PARTS), multiple=True, help="[default: all]")
-@click.option("--frames", default=300, help="Frames of the other runs.")
+@click.option("--frames", default=300, help="Frames per run, for size and batch.")
 @click.option("--longest", default=LENGTHS[-1], help="Frames of the long run.")
 @click.option("--rounds", default=3)
 @quick_option
@@ -192,7 +192,7 @@ def by_batch(frames: int, rounds: int, quick: bool) -> None:
 
 
 def by_length(longest: int, rounds: int) -> None:
-    """Run on one long clip; shorter runs stop earlier."""
+    """Run on one long clip; each run reads only its number of frames."""
     source = looped_copy(TINY, longest)
     resident_by_length: dict[int, list[float]] = {}
 
@@ -275,7 +275,7 @@ def by_candidates(rounds: int) -> None:
 
 
 def candidates(count: int, apart: bool) -> Any:
-    """Return boxes of two classes: clusters around objects, or, if ``apart``, a grid."""
+    """Return boxes of two classes: a grid if ``apart`` is true, else clusters around objects."""
     import numpy as np
 
     from detector.core.types import Candidates

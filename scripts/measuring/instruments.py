@@ -2,7 +2,7 @@
 
 We do not subtract runs without instruments from runs with them, because the result would be noise:
 passing a lock to another thread takes longer if that thread sleeps. Counts do not depend on the
-machine's load, and the cost of a step hardly does, as the minimum of many tries over some seconds.
+machine's load. A step's cost hardly does: it is the minimum of many tries over some seconds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AIM = 0.005  # largest share of FRAME_MS that the instruments may take
 TRIES, CALLS = 30, 1000
 PAUSE_S = 0.2  # between tries, to outlast a burst of another program
 FRAMES = 200
-LONG_S = 2e-4  # a stage call long enough for the CPU clock to be read
+LONG_S = 2e-4  # length of a stage's call, so that the timeline reads the CPU clock
 STAGES = ("read", "preprocess", "infer", "head", "nms", "annotate", "write")
 SLEEPING = ("read", "infer", "write")
 STEPS = (

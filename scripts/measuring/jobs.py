@@ -17,7 +17,7 @@ from typing import Any
 from measuring.rounds import OURS, markdown, spread
 
 Way = Callable[[Path], Mapping[str, Any]]
-"""A function that writes a folder from the clips; returns the job's document, {} for a loop."""
+"""(folder) -> the job's document, or {} for a loop. Writes the clips' results to the folder."""
 HEAD = ("way", "s, median [range]", "times the loop", "CPU s", "ms per item besides its run")
 
 
@@ -96,8 +96,8 @@ def check_deaths(folder: Path, count: int, *options: str, left_s: float = 0.0) -
 def compare_with_single_runs(
     out: Path, folder: Path, cores: Sequence[int], count: int = 0, seed: int = 0
 ) -> list[str]:
-    """Compare ``count`` finished items (0: all) with runs without batch, written to ``folder``. If
-    items differ, run them again on a worker's ``cores``; return the items that still differ."""
+    """Compare ``count`` finished items (0: all) with single runs, which write to ``folder``. Repeat
+    the runs of items that differ on a worker's ``cores``; return the items that still differ."""
     from tests.batch.killing import list_differences
 
     files = out / "files"

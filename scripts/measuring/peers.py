@@ -97,7 +97,7 @@ class Settings:
         return interleave(variants, self.rounds, warm_up=0 if self.quick else 1)
 
     def whole_clip(self, height: int) -> Path:
-        """Return a clip to use in full, because ultralytics cannot stop earlier."""
+        """Return a clip that is run to its end, because ultralytics cannot stop earlier."""
         if height == 720 and BENCH.is_file() and not self.quick:
             return BENCH
         return street_clip(height, self.frames)
@@ -299,7 +299,7 @@ def _ours(source: Path, *options: Any) -> Row:
 # ffmpeg: decoding and encoding only
 
 FFMPEG_HEIGHTS = (720, 1080)
-NULL = ("--engine", "null", "--model", "street-1")  # the smallest input: ffmpeg prepares none
+NULL = ("--engine", "null", "--model", "street-1")  # smallest input: ffmpeg has no preprocessing
 BESIDE_FFMPEG = (
     Pair("null engine, video", "ffmpeg, decoded and encoded", 0.90),
     Pair("null engine, superfast", "ffmpeg, superfast", 0.90),
@@ -388,7 +388,7 @@ def read_benchmark(output: str, frames: int) -> Row:
 
 LAB_MODEL = "yolov4-tiny-person-vehicle"
 LAB_CONF = 0.95
-# Comparing with the lab's fp32 is fair only if int8 of trained networks is this close to fp32.
+# Our int8 may be compared with the lab's fp32 only if int8 of trained networks agrees this well.
 LICENCE = 0.90
 LICENSED_BY = ("weights/yolo-fastest-1.1-xl.cfg", "weights/yolov5n.pt")
 LAB = "the lab's loop, torch fp32"

@@ -3,7 +3,7 @@
 A sleep in each call of the engine makes a frame longer by the whole sleep only if no other thread
 uses that time to catch up. With video encoding, or an engine thread per core, the codecs' threads
 catch up: on two busy cores they worked for 0.5 to 0.7 ms of each 2 ms sleep, and hid that part. So
-the check has one engine thread and no video, and this process measures the effect on its frames.
+the check has one engine thread and no video, and the process that sleeps measures the effect.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any
 
 from detector.lab.analysis.statistics import ALPHA, rank_interval
 
-SHARE = "NOISE_CHECK_SHARE"  # share of a frame's time that each inference sleeps
-RESULT = "NOISE_CHECK_RESULT"  # path of the file for the measurement
-# Number of rounds that measure a frame's time, and of pairs of rounds with and without the sleep.
+SHARE = "NOISE_CHECK_SHARE"  # environment variable: each sleep as a share of a frame's time
+RESULT = "NOISE_CHECK_RESULT"  # environment variable: path of the file for the measurement
+# Rounds that measure a frame's time; then pairs of rounds, one with the sleep and one without.
 PLAIN, PAIRS = 5, 10
 SPIN_S = 0.0003  # sleeps end late, so the last part is a busy loop
 

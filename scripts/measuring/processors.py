@@ -1,7 +1,7 @@
 """The stages of a run on two processors, for scripts/arm_check.
 
-python -m measuring.processors stages OUT FRAMES [X86]   run the stages, on inputs from the file X86
-python -m measuring.processors compare X86 ARM64         compare two such files
+python -m measuring.processors stages OUT FRAMES [X86]   write outputs; take inputs from file X86
+python -m measuring.processors compare X86 ARM64         compare two files of outputs
 python -m measuring.processors rows X86 ARM64            compare the rows of two runs
 """
 
@@ -23,8 +23,8 @@ CLOSE = (1.0, 0.01)  # allowed difference of two runs' detections, in pixels and
 
 
 def stages(x86_inputs: Mapping[str, Any], frames: int) -> Iterator[tuple[str, Any]]:
-    """Yield each stage's output. ``x86_inputs``: what x86 yielded; if given, stages start from it,
-    so that differences do not add up."""
+    """Yield each stage's output. ``x86_inputs``: the outputs on x86, or {}. Stages start from
+    them, so that differences do not add up."""
     import av
     import cv2
     from av.video.reformatter import VideoReformatter

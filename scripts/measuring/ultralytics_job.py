@@ -27,7 +27,7 @@ PACKAGES = ("ultralytics", "torch", "torchvision", "openvino", "nncf", "onnx", "
 DEFAULT = "default"
 CONF, IOU = 0.25, 0.7  # ultralytics' defaults, given explicitly so that both programs use them
 WANTED = 30  # boxes per picture after NMS
-CELLS = 100  # cells per picture that the first step lifts above the threshold, before any NMS
+CELLS = 100  # cells per picture that ``spread_scores`` lifts above the threshold, before any NMS
 SEED = 0
 
 
@@ -147,7 +147,7 @@ def spread_scores(model: Any, pictures: Sequence[Any]) -> None:
 def shift_to_wanted(yolo: Any, size: tuple[int, int], pictures: Sequence[Path]) -> float:
     """Return the shift of the scores that gives ``WANTED`` boxes per picture after NMS.
 
-    Boxes of lower score do not affect NMS of higher ones, so one run with a low threshold gives the
+    Only boxes of higher score can make NMS drop a box. So one run with a low threshold gives the
     boxes of every higher threshold.
     """
     cutoffs = []
@@ -261,8 +261,8 @@ def predict(model: Path, clip: Path, size: tuple[int, int], precision: str) -> d
 
 
 def watch_openvino(precision: str, compiled: list[Any]) -> None:
-    """Append each compiled model to ``compiled``, and set OpenVINO's precision, for which
-    ultralytics has no option. By default OpenVINO uses bf16 on CPUs that have it."""
+    """Let OpenVINO append each model that it compiles to ``compiled``, and set its precision, for
+    which ultralytics has no option. By default OpenVINO uses bf16 on CPUs that have it."""
     import openvino
 
     class Watched(openvino.Core):

@@ -1,7 +1,7 @@
 """Record which lines of detector/ each test runs, also in the processes that it starts.
 
-``scripts/mutate`` puts this folder on PYTHONPATH, and passes this module to pytest as a plugin
-(PYTEST_DONT_REWRITE, because it is imported before pytest).
+``scripts/mutate`` puts this folder on PYTHONPATH, and passes this module to pytest as a plugin.
+PYTEST_DONT_REWRITE tells pytest not to rewrite this module, which is imported before pytest.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _trace() -> None:
     threading.settrace(_calls)
 
 
-_units: dict[str, str] = {}  # name of a test or a test file -> number of the file for its lines
+_units: dict[str, str] = {}  # name of a test or a test file -> the file in FOLDER for its lines
 
 
 def _unit(name: str) -> str:
