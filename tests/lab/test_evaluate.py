@@ -1,4 +1,4 @@
-"""Functions of ``eval`` for mapped classes, for labels of frames, and for sessions of rows."""
+"""Functions of ``eval`` that map classes, match labels to frames, and list a session per row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from detector.lab.evaluate.scoring import list_coco_results, map_labels
 from detector.lab.evaluate.study import Study
 
 A, B, C = [0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]
-BOUND = ClassPairs(  # labels: person, car, bus, bicycle
+BOUND = ClassPairs(  # classes of the labels: person, car, bus, bicycle
     ("person", "vehicle"), ((0,), (2, 3)), {0: 0, 1: 1, 2: 1}, {3: 1}
 )
 
@@ -42,7 +42,7 @@ def test_labels_are_mapped_to_targets():
     picture = map_labels(labels(*rows), BOUND)
     assert picture.boxes.tolist() == [A, B, A, C]  # class 4 has no target
     assert picture.class_ids.tolist() == [1, 1, 0, 1]
-    assert picture.ignored.tolist() == [False, True, False, False]  # a crowd is not ignored
+    assert picture.ignored.tolist() == [False, True, False, False]  # a crowd stays a crowd
     assert picture.crowd.tolist() == [False, False, True, True]
 
 
@@ -71,7 +71,7 @@ def test_coco_results_have_the_ids_of_the_labels():
     assert json.loads(text) == [
         {"image_id": 0, "category_id": 1, "bbox": [0, 0, 10.015625, 10], "score": 0.5}
     ]
-    assert ["vehicle" in note for note in notes] == [True]  # cars and buses
+    assert ["vehicle" in note for note in notes] == [True]  # it merges cars and buses
     dataset.category_ids = {}
     assert list_coco_results(dataset, BOUND, [0], [found]) == ("", ())
 
@@ -109,7 +109,7 @@ def test_network_gets_a_head_with_the_mapped_classes(tmp_path, merged, needs_nms
 
 
 def test_unknown_class_id_is_an_error():
-    """Average precision needs the score of the class, and an unknown class has no score."""
+    """Average precision needs a score per class, and an unknown class has none."""
     study = Study(dataset(labels((A, 0, False))), None)
     wrong = Candidates(np.float32([[10, 10, 50, 60]]), np.float32([0.9]), np.int64([-1]))
     rows = np.zeros((1, 1, 5 + 4), np.float32)
@@ -160,7 +160,7 @@ def test_each_engine_and_number_of_tiles_has_its_own_session(engines, tiles, row
             evaluation.list_configs(config, *wrong)
 
 
-def test_engine_of_a_run_without_options_is_scored_too(monkeypatch):
+def test_engine_that_a_plain_run_chooses_is_scored_too(monkeypatch):
     from detector.core.engines import _ranking
     from detector.core.run import loading
     from detector.core.run.choose import EngineChoice
@@ -193,7 +193,7 @@ def test_missing_engine_raises_before_any_run(monkeypatch):
         evaluation._check_engines(evaluation.list_configs(Config(), ["ort", "other"]))
 
 
-def test_defaults_of_a_command_override_the_package_but_not_the_config_file(tmp_path):
+def test_command_defaults_override_package_defaults_but_not_the_config_file(tmp_path):
     (tmp_path / "c.yaml").write_text("iou: 0.3\n")
     defaults = {"conf": 0.001, "iou": 0.65, "max_det": 300}
     selection = resolve_config(str(tmp_path / "c.yaml"), {"max_det": 7}, defaults).selection

@@ -125,7 +125,7 @@ def test_convolutions_of_an_engine_are_timed(engine, precision, short):
     # No reorder, pool or DequantizeLinear node counts as having done the work of a convolution.
     assert set(peaks_found) == {"fp32", precision}
     assert all(str(engines.find(engine).library) in one.by for one in peaks_found.values())
-    # If a layer seems too fast, the work of a neighbour was counted as its own. Per cycle, a core
+    # If a layer seems faster than the CPU, its neighbour's work was counted, too. Per cycle, a core
     # does 4096 int8 operations with AMX, and 64 float32 operations with one AVX-512 unit.
     assert peaks_found[precision].gflops_s < 64 * peaks_found["fp32"].gflops_s < 1e5
 
@@ -173,7 +173,7 @@ def test_peaks_are_measured_once(config, monkeypatch):
 
 
 def test_higher_measurement_of_another_precision_raises_the_peak(config, monkeypatch):
-    """The lower of two measurements was disturbed. All engines share the bandwidths."""
+    """Other programs only lower a rate, so the higher of two counts. Engines share bandwidths."""
     reached = {"fp32": {"fp32": 5.0}, "int8": {"fp32": 3.0, "int8": 9.0}}
     monkeypatch.setattr(
         peaks,

@@ -192,7 +192,7 @@ def test_small_loss_of_agreement_is_not_a_cost(monkeypatch):
     assert not Job(speed_of).search()._has_cost(Adjustment("engine", {}))
 
 
-def test_defaults_are_compared_with_fp32_even_without_time():
+def test_defaults_are_compared_with_fp32_even_if_no_time_is_left():
     job = Job(speed_of, plain=replace(PLAIN, precision="int8"))
     assert job.find(seconds=0.1).trials[0].agreement == 1
 
@@ -380,7 +380,7 @@ class TestTarget:
         assert "out of reach" in verdict(result)[0]
 
     def test_trials_that_only_speed_up_the_network_are_skipped_above_its_ceiling(self):
-        """The run reaches only 70 FPS without inference."""
+        """Even without inference the run reaches only 70 FPS, less than the target."""
 
         def without_ceilings(settings):
             return None if settings.get("engine") == "null" else speed_with_two_limits(settings)

@@ -19,11 +19,12 @@ from tests.live.page_load import measure, page_port
 from tests.live.program import Program, Sample, write_cameras
 from tests.live.servers import make_clip, rtsp
 
-RATE = 5.0  # pictures per second: few, so that a busy machine can detect all of them
+RATE = 5.0  # pictures per second: few, so that a busy machine can process all of them
 CAMERA = "cam0"
 LEAST_RATE = 0.9  # share of RATE
 MOST_GROWN_MB = 24.0
 STAY_S = 40  # how long clients stay; the page cuts off a client that reads nothing for 20 s
+# What a client requests, and what it reads of the response.
 WAYS = ("stream.mjpg, a byte a second", "stream.mjpg, nothing", "pictures, nothing",
         "events, nothing")  # fmt: skip
 
@@ -159,8 +160,8 @@ class Crowd:
             self.over.wait(0.5)
 
     def _hold_open(self, connection: socket.socket, reads: bool) -> None:
-        """Hold the connection until it is cut off. A client that does not read does not notice,
-        so it leaves after some time."""
+        """Hold the connection until it is cut off. A client that does not read cannot notice
+        that, so it leaves after ``STAY_S``."""
         for _ in range(STAY_S):
             if self.over.wait(1.0) or (reads and not connection.recv(1)):
                 return

@@ -1,4 +1,4 @@
-"""Measure how cameras recover, and compare ages with a clock in the pictures.
+"""Measure how cameras recover, and compare the ages of pictures with a clock drawn in them.
 
 ``scripts/live_check`` uses this. Each server is a separate process. The measurements take minutes
 and need an otherwise idle machine, so they are not tests.
@@ -37,10 +37,10 @@ LOGIN = "admin:sw0rdf1sh"
 
 @dataclass(slots=True)
 class Recoveries:
-    """``seen``: how often an event reported the outage while it lasted. ``back_s``: seconds from
-    the server's restart or the end of its stall to the arrival of the next picture that got a row;
-    None if no picture came in time. ``quiet_ms`` and ``disturbed_ms``: 99th percentile of the ages
-    of each camera without faults, before and during the faults of the first camera."""
+    """``seen``: outages that an event reported while they lasted. ``back_s``: seconds from the
+    server's restart, or from the end of its stall, to the next picture that has a row; None if no
+    picture came in time. The first camera has the faults; ``quiet_ms`` and ``disturbed_ms`` are the
+    99th percentile of picture ages before and during these faults, for each of the others."""
 
     seen: Counter[str] = field(default_factory=Counter)
     back_s: dict[str, list[float | None]] = field(
@@ -110,7 +110,7 @@ def _interrupt(server: RtspServer, what: str, moments: random.Random) -> tuple[f
 
 
 def _was_down(run: Program, name: str, began_s: float, back_s: float) -> bool:
-    """Return whether an event has a time within the outage; wait until it is written."""
+    """Return whether an event reported the outage while it lasted; wait up to 2 s for the event."""
     while True:
         is_late = time.time() > back_s + 2
         for row in run.lines(name, "events"):
@@ -154,8 +154,8 @@ def _p99(folder: Path, name: str, start: float, end: float) -> float:
 
 @dataclass(slots=True)
 class Ages:
-    """``busy_ms``: times from when a picture was taken to its result. ``differences_ms``: age by
-    the clock in the picture minus age by arrival."""
+    """``busy_ms``: time from when the loop took a picture to its result. ``differences_ms``:
+    from the time drawn in a picture to its arrival, which is no part of its age."""
 
     fps: float
     frames: int
@@ -167,7 +167,7 @@ class Ages:
 
     @property
     def bound_ms(self) -> float:
-        """The limit for ages: three intervals of the camera and one inference."""
+        """The limit for ages: three times the interval between pictures, plus one inference."""
         return 3e3 / self.fps + quantile(self.inference_ms, 0.5)
 
 

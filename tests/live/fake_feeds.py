@@ -48,7 +48,7 @@ class FullCores(CpuLoad):
 
 
 class FakeFeed(Feed):
-    """``arrives`` adds a picture whose pixels hold its number. ``latest``: keep only the newest."""
+    """``arrives`` adds pictures that hold their numbers. ``latest``: keep only the newest."""
 
     def __init__(self, camera: Camera, wake: Callable[[], None], clock, latest: bool = False):
         self.camera, self.wake, self.clock, self.latest = camera, wake, clock, latest
@@ -60,7 +60,7 @@ class FakeFeed(Feed):
         self.connects, self.epoch, self.started, self.stopped = 1, 1, 0, 0
         self.pictures: deque[Picture] = deque()
         self.ends_in_time = True
-        self.lock = threading.Lock()  # taking or dropping a picture and counting it is atomic
+        self.lock = threading.Lock()  # a picture is added or removed and counted in one step
 
     def start(self) -> None:
         self.started += 1

@@ -146,7 +146,7 @@ def _never_read(visit: Visit) -> None:
 
 
 def _ask_for_an_older_version(visit: Visit) -> None:
-    """Refuse the protocol version, then disconnect. paho reconnects at once, in its callback."""
+    """Refuse the protocol version, then leave. paho reconnects in its callback, in vain."""
     visit.read()
     visit.send(b"\x20\x02\x00\x01")
 

@@ -25,8 +25,8 @@ NAMES = ("cam0", "cam1")
 MODES = ("copy", "annotated")
 MINUTES = "0.05"  # length of a recording: 3 s
 KEEP_GB = 0.004
-# Seconds of video that may be kept above the limit: half a minute between two checks, one file, and
-# the burst after a stopped run resumes.
+# Retention may exceed its limit by this many seconds of video: those recorded in the half minute
+# between two of its checks, one unfinished file, and a burst when a stopped run resumes.
 MORE_S = 60.0
 CLIP_S = 10.0
 EARLIEST_S, LATEST_S = 0.3, 12.0  # a process is killed at an age between these
@@ -42,7 +42,7 @@ class Findings:
     damaged: int = 0  # damaged packets in these files: cameras drop data that is not read in time
     partial: int = 0  # partial recordings
     empty: int = 0  # partial recordings without a picture
-    adopted: int = 0  # partial recordings that the next run renamed; retention removed others
+    adopted: int = 0  # partial recordings that the next run renamed and retention has not removed
     removed: int = 0  # finished recordings that retention removed
     lines: int = 0  # rows and events at the end, which all parse as JSON
     cut: int = 0  # incomplete last lines, because of a kill
@@ -63,7 +63,7 @@ class Folder:
         ]
 
     def check(self, killed: bool) -> None:
-        """Check every file. ``killed``: allow partial recordings and cut last lines."""
+        """Check every file. ``killed``: allow partial recordings and incomplete last lines."""
         self._check_recordings(killed)
         self.findings.lines = 0
         for path in sorted(self.out.glob("*/*.jsonl")):
@@ -130,7 +130,7 @@ class Folder:
             try:
                 json.loads(line)
             except ValueError:
-                self.findings.wrong.append(f"{path.name}: no line of JSON: {line[:80]!r}")
+                self.findings.wrong.append(f"{path.name}: this line is not JSON: {line[:80]!r}")
         self.findings.lines += len(lines)
 
     def check_size(self) -> None:

@@ -111,7 +111,7 @@ def kill_once(
     folder: Path, stream: Path, alive_s: float, ready: Callable[[], bool] = lambda: True
 ) -> list[Loss]:
     """Record for ``alive_s`` seconds and until ``ready``, kill, and read everything. Raises
-    AssertionError if a file does not play or a picture before the last second is missing."""
+    AssertionError if rows are missing, or if finishing a partial file loses pictures."""
     command = [sys.executable, "-m", "tests.live.killing", str(folder), str(stream)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

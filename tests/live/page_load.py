@@ -64,7 +64,7 @@ class Pair:
 
 @dataclass(slots=True)
 class Outcome:
-    most: float  # pictures per second that this machine detects, one at a time
+    most: float  # pictures per second that this machine can process, one at a time
     rate: float  # pictures per second requested from all cameras together
     browser: bool
     pairs: list[Pair] = field(default_factory=list)

@@ -2,9 +2,9 @@
 
     servers' namespace ── wire (TUN) ── relay, a process ── wire (TUN) ── the program's namespace
 
-The relay passes on every IP packet with a delay. The kernel drops and counts packets at both ends;
-rules of nftables (``numgen random``) or iptables (``statistic``) tell it to. The machine's own
-network is not changed. All this needs root.
+The relay passes on every IP packet, and delays those to the program. At both ends, the kernel
+counts arriving packets and drops some, by rules of nftables (``numgen random``) or iptables
+(``statistic``). The machine's own network is not changed. All this needs root.
 
     python -m tests.live.poor_network relay NAMESPACE NAMESPACE DELAY_MS JITTER_MS ORDERED
     python -m tests.live.poor_network mjpeg ADDRESS
@@ -134,7 +134,7 @@ def namespaces(weather: Weather) -> Iterator[tuple[str, str]]:
 
 
 def start_own(running: ExitStack, prefix: tuple[str, ...], *words: str) -> str:
-    """Start this module in a process until ``running`` is closed, and return its first line."""
+    """Run this module in a process until ``running`` is closed. Return the first line it prints."""
     process = subprocess.Popen(
         [*prefix, sys.executable, "-m", "tests.live.poor_network", *words],
         cwd=ROOT, stdout=subprocess.PIPE, text=True,

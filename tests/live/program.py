@@ -37,7 +37,7 @@ class Sample:
 class Program:
     """A running detect-video with its own folder. ``prefix``: the start of its command line, such
     as ``ip netns exec NAME``. ``environment`` is added to our own. Unless ``options`` contain
-    ``--json``, it prints each change of a camera to standard error."""
+    ``--json``, the program prints each change of a camera's state to standard error."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Program:
         try:
             self.exit_code = self.process.wait(60)
         except subprocess.TimeoutExpired as error:
-            raise ProgramEndedError(f"it goes on 60 s after SIGTERM: {self.errors()}") from error
+            raise ProgramEndedError(f"still running 60 s after SIGTERM: {self.errors()}") from error
         self.end_s = time.monotonic() - requested_s
         try:
             last = max(self.summaries(), key=lambda path: path.stat().st_mtime_ns)

@@ -37,7 +37,7 @@ WARM_S = 3.0
 @dataclass(slots=True)
 class Result:
     """``fps``: pictures per second that the detector gets from one stream (mean over the streams).
-    ``age_ms``: p50 and p99 of the age of a picture, from when the program says it grabbed it."""
+    ``age_ms``: p50 and p99 of a picture's age, by the time stamp that the program gave it."""
 
     fps: float
     slowest_fps: float

@@ -46,7 +46,7 @@ def make_clip(
     options: Mapping[str, str] = STEADY,
     noise: bool = False,
 ) -> Path:
-    """Make a video whose pictures show their numbers. ``noise``: add noise, which costs bytes."""
+    """Make a video whose pictures show their numbers. ``noise``: add noise, for a larger file."""
     kind = ("clip", pictures, fps, size, gop, b_frames, codec, *sorted(options.items()), noise)
 
     def encode() -> None:
@@ -174,7 +174,7 @@ def rtsp(
 ) -> Iterator[RtspServer]:
     need_rtsp()
     server = RtspServer(mounts, login)
-    with socket.socket() as reserved:  # no other program can take the port after a kill
+    with socket.socket() as reserved:  # so that no other program takes the port after a kill
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))
         server.port = reserved.getsockname()[1]

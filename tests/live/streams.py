@@ -1,4 +1,4 @@
-"""Make streams of cameras (with PyAV) whose pictures hold their numbers, and frames of cameras."""
+"""Make camera streams (with PyAV), whose pictures show their own numbers, and single frames."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def make_stream(
     b_frames: int | None = None,
     noise: bool = False,
 ) -> Path:
-    """Make a video whose pictures show their numbers. ``noise``: add noise, which costs bytes."""
+    """Make a video whose pictures show their numbers. ``noise``: add noise, for a larger file."""
     with av.open(str(path), "w") as container:
         options = dict(options or {})
         if codec == "libx264":
@@ -109,7 +109,7 @@ def make_stream(
 def make_stream_of_sizes(
     folder: Path, codec: str, sizes: Sequence[tuple[int, int]], count: int, **more: Any
 ) -> Path:
-    """Make a byte stream like that of a camera that changes size: ``count`` pictures of each."""
+    """Make the byte stream of a camera that changes its size: ``count`` pictures per size."""
     suffix = ".h264" if codec == "libx264" else ".mjpeg"
     path = folder / f"sizes{suffix}"
     with path.open("wb") as file:

@@ -1,4 +1,4 @@
-"""Test the folders of cameras: one run locks each, and no output follows a link."""
+"""Test the folders of cameras: a run locks each of them, and no output follows a link."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -32,7 +32,7 @@ def test_camera_state_is_printed_once() -> None:
     assert not camera_lines.has_reported("door", "nothing listens")
 
 
-def test_backlog_dropped_with_the_policy_every_is_reported_once() -> None:
+def test_dropped_backlog_is_reported_once_under_policy_every() -> None:
     fault_lines: list[str] = []
     camera_lines = CameraLines(print, fault_lines.append, 2.0)
     for now_s, lag in ((0, 0), (1, 10), (2, 20), (CAUGHT_UP_S, 30)):
@@ -46,7 +46,7 @@ def test_backlog_dropped_with_the_policy_every_is_reported_once() -> None:
     assert len(fault_lines) == 2, "it had caught up"
 
 
-def test_no_dropped_backlog_is_reported_with_the_policy_latest() -> None:
+def test_dropped_backlog_is_not_reported_under_policy_latest() -> None:
     fault_lines: list[str] = []
     CameraLines(print, fault_lines.append, None).report(dropped(10), 0)
     assert fault_lines == []

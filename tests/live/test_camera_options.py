@@ -1,4 +1,4 @@
-"""Test that options of cameras are refused for files. Users would wait for alerts in vain."""
+"""Test that options of cameras are refused for files, where alerts would never come."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ cameras:
     assert (roof.name, roof.address.whole) == ("roof", "http://me:x%20y@h/2")
 
 
-UNSUPPORTED = [  # raises SourceError, as on the command line
+UNSUPPORTED = [  # each raises SourceError, as on the command line
     ("cameras: {a: 'srt://h:1'}", "a.url: srt://h:1: SRT cannot be read"),
     ("cameras: {a: 'gopher://h/1'}", "is not a supported kind"),
     ("cameras: {a: 'file:///etc/passwd'}", "is not a supported kind"),
@@ -202,7 +202,6 @@ def test_lists_and_addresses_can_be_combined(tmp_path: Path) -> None:
 
 
 def test_source_that_is_not_a_camera_is_refused(tmp_path: Path) -> None:
-
     assert not is_camera_list(write_list(tmp_path, "conf: 0.4"))
     assert not is_camera_list(str(tmp_path / "absent.yaml"))
     with pytest.raises(UsageError, match="--loop"):

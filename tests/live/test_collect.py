@@ -38,7 +38,7 @@ def test_camera_with_many_pictures_does_not_delay_others():
     assert sorted(names[:3]) == sorted(names[3:]) == ["a", "b", "greedy"]
 
 
-def test_wait_for_a_picture_is_recorded_as_wait_input():
+def test_time_without_a_picture_is_recorded_as_wait_input():
     bench = Bench("a")
     timeline = Timeline(clock=bench.clock, cpu_clock=lambda: 0, nvtx=False)
     bench.while_waiting[30] = lambda: bench.feeds["a"].arrives()
@@ -252,7 +252,7 @@ class TestGivingUp:
 
     @pytest.mark.parametrize("names", ["a", "abc"])
     def test_ends_if_no_camera_sends_a_picture(self, names):
-        """The message has each camera's error, or else its address."""
+        """The message has each camera's error, or the address of a camera without an error."""
         bench = self.bench(*names)
         bench.feeds["a"].error = None
         assert self.ends_at_s(bench) == pytest.approx(20.0, abs=0.5)

@@ -103,7 +103,7 @@ def test_run_with_a_missing_camera_counts_the_others(tmp_path, clip):
     assert report.returncode == 0, report.stderr
 
 
-def test_record_url_is_recorded_while_url_is_detected(tmp_path, clip):
+def test_record_url_is_recorded_while_detection_runs_on_url(tmp_path, clip):
     main = make_clip(tmp_path / "main.mp4", size=(640, 360))
     with rtsp({"sub": clip, "main": main}) as server:
         (tmp_path / "cameras.yaml").write_text(
@@ -150,8 +150,8 @@ def test_missing_webcam_is_reported_once(tmp_path):
 
 
 def test_age_from_python_agrees_with_the_clock_in_the_picture():
-    """The age by arrival differs from the age by the clock in the picture only by the transit time,
-    which is short for at least one picture, also on a busy machine."""
+    """A picture's arrival minus the time drawn in it is its transit time. On a busy machine many
+    pictures are late, so the shortest transit counts."""
     with http() as web, Detector(engine="null", nvtx=False) as detector:
         differences = []
         for frame, _ in detector.stream(web.url("/mjpeg")):
@@ -170,7 +170,7 @@ def test_check_reports_all_errors_of_a_list_and_opens_no_camera(tmp_path):
     wrong = [
         "{name: a b, url: 'rtsp://u:${NOT_SET}@127.0.0.1:1/1', rate: fast}",  # three errors
         "{name: c, uri: 'rtsp://127.0.0.1:1/2'}",
-        "{name: d, url: 'rtsp://127.0.0.1:1/3', classes: [persn]}",
+        "{name: d, url: 'rtsp://127.0.0.1:1/3', classes: [persn]}",  # found only in a valid list
     ]
     for entries, errors in ((wrong, 4), (["0"], 0), (wrong[-1:], 1)):
         (tmp_path / "cameras.yaml").write_text(f"cameras: [{', '.join(entries)}]")

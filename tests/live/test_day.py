@@ -151,7 +151,7 @@ class Feed(FakeFeed):
 
 
 class Recorder:
-    """A stand-in for the recorder and its thread: records, and sweeps about once a minute."""
+    """A stand-in for the recorder and its thread. ``sweep`` is called four times an hour."""
 
     def __init__(self, folder: Path, clocks: FakeClocks, notices: list[str]) -> None:
         self.clocks, self.folder = clocks, folder / "yard/video"
@@ -227,7 +227,7 @@ class Rig:
         return [Output(name, sink, self.folder) for name, sink in sinks.items()]
 
     def turn(self) -> None:
-        """End the day as the monitor does after midnight: begin another loop with new stages."""
+        """On a new day, end the old one and begin a loop with new stages, as the monitor does."""
         if (day := format_day(self.clocks.utc_s)) != self.day:
             self.end_day()
             self.day = day

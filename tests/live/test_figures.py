@@ -131,7 +131,7 @@ class TestCapacity:
         assert stated < load.cameras
 
     def test_picture_in_flight_does_not_count_as_dropped(self):
-        """The camera has 1 FPS: 4 of 5 pictures are written, and the last one is being detected."""
+        """The camera has 1 FPS: 4 of 5 pictures are written, and the last one is in inference."""
         load = self.load(cameras=1, stages={"infer": 0.2}, cpu=0.1, processed=0.8)
         assert "dropped" not in sentence(load)
         assert capacity(load) == pytest.approx(4.0)
@@ -202,7 +202,7 @@ def process(bench: Bench, status: LiveStatus, count: int = 1, took_ms: float = 0
 
 
 def run_live(bench: Bench, status: LiveStatus, times: int, detected: int) -> None:
-    """Let two pictures arrive every half second, ``times`` times; process ``detected`` of them."""
+    """``times`` times, let two pictures arrive, process ``detected`` of them, and wait 0.5 s."""
     for _ in range(times):
         bench.feeds["a"].arrives(2)
         process(bench, status, detected)
@@ -251,7 +251,7 @@ class TestStatus:
         assert status.live_ns == 10_000 * MS
 
     def test_capacity_is_halved_if_half_of_the_pictures_are_dropped(self):
-        """When two pictures arrive together, only the newer one is detected."""
+        """When two pictures arrive together, only the newer one is processed."""
         bench = Bench("a", latest=True)
         status = start_status(bench)
         run_live(bench, status, 10, 1)
@@ -260,8 +260,8 @@ class TestStatus:
         assert figures.capacity == pytest.approx(0.5)
 
     def test_undecoded_pictures_count_as_dropped_for_capacity(self):
-        """Each half second one picture is detected, and three are dropped undecoded. The program
-        uses half a core of two, and half of that time is decoding."""
+        """Each half second, one picture is processed and three are dropped undecoded. The program
+        keeps one of two cores busy half of the time, and half of that is decoding."""
         bench = Bench("a", latest=True)
         status = start_status(
             bench, decoding=lambda: bench.clock() // 4, machine_clock=lambda: None

@@ -24,7 +24,7 @@ from tests.session.documents import document
 def session_of(run_load, tmp_path, waits=()) -> SavedSession:
     """Return the session that a run of these durations would save.
 
-    ``waits``: (thread, what, kind, start, end).
+    ``waits``: (thread, what, kind, start, end), in nanoseconds.
     """
     activities = run_of(run_load)
     threads = sorted({a.thread for a in activities})
@@ -120,7 +120,7 @@ def test_trace_is_valid_with_a_flow_per_frame(tmp_path, loop):
 
 
 def test_read_at_the_end_adds_no_frame(tmp_path):
-    """The last batch is not full, so this read could pass for a frame. Old sessions have two."""
+    """The last batch has room for one more frame. Old sessions have two such reads at the end."""
     session = session_of(load(10, shape(batch=4, images=12), **SECONDS), tmp_path)
     read, columns = STAGES.index("read"), session.spans
     thread = columns["thread"][columns["stage"] == read][0]
@@ -136,7 +136,7 @@ def test_read_at_the_end_adds_no_frame(tmp_path):
 
 
 def test_times_are_microseconds_of_the_wall_clock(tmp_path):
-    """The call starts 0 ns after the run's start, which is at 4000 ns of the wall clock."""
+    """The read begins at 0 ns of perf_counter, which is 4000 ns of the wall clock."""
     events = events_of(session_of(load(1, shape(), read=0.002), tmp_path))
     read = next(event for event in events if event["name"] == "read")
     assert (read["ts"], read["dur"]) == (4.0, 2000.0)

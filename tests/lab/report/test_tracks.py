@@ -40,7 +40,7 @@ def row(track: int, **more: object) -> str:
     return json.dumps({**fields, **more})
 
 
-def test_picture_links_to_its_moment_in_the_video(plain, tmp_path):
+def test_picture_links_to_its_moment_in_the_video_or_else_to_its_file(plain, tmp_path):
     outputs = {"tracks": str(tmp_path / "out #1"), "video": str(tmp_path / "a b.mp4")}
     for number, own in enumerate((outputs, {"tracks": outputs["tracks"]})):
         folder = tmp_path / str(number)
@@ -60,12 +60,12 @@ def test_picture_links_to_its_moment_in_the_video(plain, tmp_path):
         (row(1, jpeg="!"), 1),
         (row(1, jpeg=base64.b64encode(b"<svg/>").decode()), 1),
         (row(1, name="<script>"), 2),
-        ("{", 0),
+        ("{", 0),  # an invalid row omits all pictures of the source
         (row(0), 0),
         (row(1, first_s="x"), 0),
     ],
 )
-def test_damaged_rows_are_skipped(text, pictures, plain, tmp_path):
+def test_damaged_pictures_are_omitted_and_names_are_escaped(text, pictures, plain, tmp_path):
     drawn = sheet(plain, tmp_path, row(2), text, tracks="t")
     assert drawn.count("<img") == pictures
     assert drawn

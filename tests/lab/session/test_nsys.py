@@ -26,7 +26,7 @@ STRINGS = {1: "detect-video", 2: "work", 3: "wait_input", 9: "futex", 10: "poll"
 
 def export(path, run_load, *, registered=True, mark=True, extras=True, domain="detect-video"):
     """Write an export of a simulated run and return its calls. ``registered``: refer to texts in
-    StringIds, as Python's nvtx does. ``mark``: add the loop's mark. ``extras``: more tables."""
+    StringIds, as Python's nvtx does. ``mark``: mark the loop's sizes. ``extras``: add tables."""
     activities = run_of(run_load)
     texts = dict(STRINGS) | {1: domain}
     database = sqlite3.connect(path)
@@ -128,7 +128,7 @@ def test_recording_is_read_with_all_tables(tmp_path, registered):
     assert facts["loop_is_known"]
     assert facts["loop"]["requests"] == LOAD.shape.requests
     assert facts["waits"] == {"worker-0": {"batch": pytest.approx(activities[1].end_ns / 1e9)}}
-    # Only the part of a call within a stage counts. Calls on other programs' threads are ignored.
+    # Of a system call, only the part within a stage counts. Calls on other threads are ignored.
     assert facts["blocked"] == {
         "annotate": {"futex": pytest.approx(1e-6)},
         "write": {"futex": pytest.approx(0.001)},
@@ -250,7 +250,7 @@ def test_analysis_ends_despite_cyclic_dependencies(tmp_path, change):
 
 
 @pytest.mark.parametrize(("make_file", "message"), FOREIGN)
-def test_file_without_a_recording_raises_a_one_line_usage_error(tmp_path, make_file, message):
+def test_damaged_or_foreign_file_raises_a_one_line_usage_error(tmp_path, make_file, message):
     make_file(tmp_path / "a.sqlite")
     with pytest.raises(UsageError, match=message) as caught:
         read_nsys(tmp_path / "a.sqlite")
@@ -322,8 +322,8 @@ SINGLE = ("preprocess", "infer", "head", "nms")
 
 
 def export_with_single_pictures(path, at, *, run=True, kernels=True, ranges=SINGLE):
-    """Export a run in a range "run", and single pictures that begin at these moments (ns). Their
-    calls take a millisecond each on the main thread, and every picture has a kernel."""
+    """Export a run with its range named "run", and single pictures that begin at the times ``at``
+    (ns). A picture has calls of a millisecond each on the main thread, and one kernel."""
     export(path, LOAD, extras=False)
     columns = "(start, end, eventType, globalTid, domainId, category, int64Value, textId)"
     insert = f"insert into NVTX_EVENTS {columns} values (?,?,?,?,5,?,?,?)"

@@ -1,4 +1,4 @@
-"""The dependency table of CUDA calls: of calls whose critical path is known, and of exports."""
+"""The dependency table of CUDA calls: for calls with a known critical path, and for exports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.lab.session.test_nsys import LOAD, PROCESS, export, recording
 MS = 1_000_000
 THREAD = PROCESS + 1
 
-# One inference: two launches, a copy back, and the wait for it.
+# One inference: two launches, a copy back, and the wait for that copy.
 CALLS = [
     CudaCall(THREAD, "cudaMalloc", 0, 40 * MS, 0),
     CudaCall(THREAD, "cudaLaunchKernel", 50 * MS, 51 * MS, 1),
@@ -112,8 +112,8 @@ def test_analysis_ends_for_calls_without_duration():
 
 
 def add_cuda(path, last, gpu=True):
-    """Add a process that allocates before its run, launches kernels during it, and frees memory at
-    the end. Names have the version of the API as a suffix, as nsys writes them."""
+    """Add CUDA calls that allocate memory before the run, launch kernels during it, and free memory
+    after it. As in nsys's exports, their names end in the version of the API."""
     names = {
         60: "cudaMalloc_v3020",
         61: "cudaLaunchKernel_v7000",
@@ -179,7 +179,7 @@ def test_export_with_cuda_calls_has_a_table_per_phase(export_with_cuda, gpu, cap
     wall = facts["critical_path"]["wall_s"]
     assert sum(row["critical_path_s"] for row in steady) == pytest.approx(wall)
     waits = rows["steady state", "cudaStreamSynchronize"]
-    assert (waits["waiting_s"] > 0.015) is gpu  # 2 ms of each of ten calls
+    assert (waits["waiting_s"] > 0.015) is gpu  # 2 ms in each of ten calls
     assert (("steady state", "conv_kernel") in rows) is gpu
     print_recorded(terminal(piped_width=100), from_builtins(facts, NsysDocument, "the document"))
     printed = capsys.readouterr().out

@@ -100,7 +100,7 @@ def with_header(name, header):
 
 
 def with_invalid_letter(code):
-    """Write a thread name of one letter with this code; numpy also stores invalid codes."""
+    """Write a thread name that is one letter with this code point, which may be invalid."""
     return with_column("thread_names", np.array([code], np.uint32).view("U1"))
 
 

@@ -24,7 +24,7 @@ def check(text: str) -> set[str]:
         platform = entity.pop("platform")
         platforms.add(platform)
         if not entity:
-            continue  # an empty entity removes it
+            continue  # without other keys, the payload removes this entity
         config = discovery.MQTTDiscoveryPayload(entity)
         config["device"], config["origin"] = device["device"], device["origin"]
         discovery._merge_common_device_options(config, device)

@@ -286,7 +286,7 @@ def test_webhook_retries_an_overloaded_receiver():
 
 
 @pytest.mark.parametrize("status", [302, 404])
-def test_webhook_follows_no_redirect(status, notices):
+def test_webhook_neither_follows_a_redirect_nor_retries_a_404(status, notices):
     with receiver() as (server, url):
         server.answers = [status]
         post_and_lose(f"{url}/first", notices)
@@ -516,7 +516,7 @@ def test_wrong_broker_login_is_reported_and_counted(tmp_path, notices):
 
 
 def test_acknowledgement_while_publishing_does_not_deadlock():
-    """paho calls back on its own thread while it holds the lock that publish waits for."""
+    """paho's thread calls ``_on_publish`` while it holds the lock for which ``publish`` waits."""
     pytest.importorskip("paho.mqtt")
     target = MqttTarget("mqtt://127.0.0.1:1/x")
     client, ended = target._client, []

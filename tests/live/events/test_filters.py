@@ -67,12 +67,12 @@ def passed(event_filters: EventFilters, receiver: str = WEBHOOK) -> str:
         ("webhook: {hours: 08:00-24:00}", "crosses leaves down"),
     ],
 )
-def test_filter_passes_matching_events_and_counts_the_others(
+def test_filter_passes_matching_events_and_counts_all(
     text: str, names: str, tmp_path: Path, local_time
 ) -> None:
     event_filters = filters(tmp_path, text)
     assert passed(event_filters) == names
-    assert sum(event_filters.counts.values()) == len(EVENTS), "events held back are counted"
+    assert sum(event_filters.counts.values()) == len(EVENTS), "every event is counted"
 
 
 def test_default_filters_depend_on_zones_and_receiver(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_default_filters_depend_on_zones_and_receiver(tmp_path: Path) -> None:
     unzoned, zoned = filters(tmp_path, "", ()), filters(tmp_path, "")
     assert (passed(unzoned), passed(unzoned, SNAPSHOTS)) == (" ".join(EVENTS), "crosses appears")
     assert passed(zoned, CLIPS) == "crosses"
-    assert zoned.line() == f"events held back: 1 from clips ({NO_ZONE})", "nobody set a filter"
+    assert zoned.line() == f"events held back: 1 from clips ({NO_ZONE})", "held back by default"
 
 
 def test_planned_end_of_a_run_sends_no_camera_down_event(tmp_path: Path) -> None:

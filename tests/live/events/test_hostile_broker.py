@@ -32,7 +32,7 @@ def memory_mb() -> float:
 
 
 class Attempt:
-    """An event target with an event to send to a broker of one kind."""
+    """A hostile broker of the given kind, and an event target that sends one event to it."""
 
     def __init__(self, kind: str, make: Callable[..., MqttTarget]) -> None:
         self.kind, self.notices, self.broker = kind, [], HostileBroker(kind)
@@ -74,7 +74,7 @@ def test_hostile_brokers_neither_kill_threads_nor_fill_memory(monkeypatch, make,
         if len({*attempt.notices}) < len(attempt.notices)
     }
     assert repeated == {}
-    assert all(len(attempt.notices) <= 2 for attempt in attempts), "one lost, one refused"
+    assert all(len(attempt.notices) <= 2 for attempt in attempts), "one of a loss, one of a refusal"
 
 
 def test_lost_connection_is_reported_again_if_it_was_steady(monkeypatch, notices):

@@ -32,7 +32,7 @@ def test_each_object_appears_and_leaves_with_its_id() -> None:
     assert summarize(rules.update(frame(0.1), tracked(1, 2))) == ["appears person 2 2"]
     assert summarize(rules.update(frame(1.0), tracked(2))) == []
     left = rules.update(frame(2.1), tracked(2))
-    # 2 s after its last sighting; one object is left.
+    # Object 1 was last seen 2 s ago. One object remains.
     assert summarize(left) == ["leaves person 1 1"]
     assert left[0].since_s == START_S
     assert summarize(rules.update(frame(4.2), tracked())) == ["leaves person 2 0"]

@@ -1,4 +1,4 @@
-"""Fixtures that serve the page, of a fake run or of a real one."""
+"""Fixtures that serve the page of a fake run or of a real one."""
 
 from __future__ import annotations
 

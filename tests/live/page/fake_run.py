@@ -49,7 +49,7 @@ def stream(name: str, **facts: object) -> StreamFigures:
 
 
 class FakeRun:
-    """Cameras whose figures can be set, and that show one picture at a time."""
+    """Cameras whose figures a test sets, and whose pictures it shows one at a time."""
 
     def __init__(self, *cameras: str) -> None:
         self.hub = Hub()

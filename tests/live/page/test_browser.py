@@ -21,7 +21,7 @@ from tests.live.page.test_streams import FakeControls
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.net, pytest.mark.browser, pytest.mark.slow]
-# window.death: the times of all figures until the page showed that the camera is lost.
+# window.death: the times of all figures that came until the page showed the lost camera.
 NOTE_LOSS = """(() => {
   const card = document.querySelector("#camera-gate");
   new MutationObserver(() => {

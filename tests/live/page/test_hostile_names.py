@@ -93,5 +93,5 @@ def test_report_and_files_keep_hostile_names_as_text(folder, browser):
     with rows.open(newline="") as file:
         fields = [field for row in csv.reader(file) for field in row]
     assert NAMES[0] in fields
-    assert f"'{NAMES[1]}" in fields  # no spreadsheet takes it for a formula
+    assert f"'{NAMES[1]}" in fields  # with the apostrophe it is no formula
     assert not [field for field in fields if field.startswith(("=", "+", "@"))]

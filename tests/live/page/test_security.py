@@ -109,7 +109,7 @@ def test_login_form_gives_a_session_cookie(locked):
     assert RIGHT not in cookie
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
-    assert "Secure" not in cookie  # a browser would not send it back over http
+    assert "Secure" not in cookie  # browsers send Secure cookies only over https
     session = Client(locked.server.port, {"Cookie": cookie.partition(";")[0]})
     page = session.ask("/")
     assert page.status == 200
@@ -118,7 +118,7 @@ def test_login_form_gives_a_session_cookie(locked):
     assert session.ask("/api/streams").status == 401
     assert locked.client.ask("/", headers={"Cookie": f"{COOKIE}={RIGHT}"}).status == 303
     behind = login(locked.client, Host="cam.example.org", Origin="https://cam.example.org")
-    assert "Secure" in behind.headers["set-cookie"]  # a proxy ends TLS
+    assert "Secure" in behind.headers["set-cookie"]  # the browser talks https to a proxy
 
 
 def test_wrong_logins_are_limited_and_the_right_token_passes(locked, monkeypatch):
@@ -148,7 +148,7 @@ def test_wrong_logins_are_limited_and_the_right_token_passes(locked, monkeypatch
         "&&&",
     ],
 )
-def test_oversized_login_form_is_answered_400_or_403(locked, body):
+def test_malformed_or_oversized_login_form_is_answered_400_or_403(locked, body):
     answer = locked.client.ask("/login", "POST", body, FORM)
     assert answer.status in (400, 403)
     assert locked.server.page.gate.requests.get(500, 0) == 0
@@ -164,7 +164,7 @@ def test_oversized_login_form_is_answered_400_or_403(locked, body):
         ("localhost:{port}", 200),
         ("LOCALHOST", 200),
         ("[::1]:{port}", 200),
-        ("evil.example:{port}", 421),  # DNS rebinding: its owner points it at 127.0.0.1
+        ("evil.example:{port}", 421),  # DNS rebinding: the name's owner points it at 127.0.0.1
         ("127.0.0.1.evil.example", 421),
         ("localhost.evil.example", 421),
         ("192.168.1.5:{port}", 421),  # not a loopback address
@@ -317,7 +317,7 @@ def test_connections_with_slow_request_heads_are_closed(served):
         for connection in slow:
             with suppress(OSError):
                 connection.sendall(b"b")
-        # Other clients are served meanwhile, but the server may cut off this test if it is slow.
+        # Other clients are served meanwhile. If this machine is slow, they may be cut off, too.
         with suppress(OSError, HTTPException):
             assert served.client.ask("/healthz").status == 200
         return served.server.connections.cut >= 20
@@ -395,7 +395,7 @@ def test_number_of_streams_is_bounded(served, monkeypatch):
 
 
 class BoundedListener:
-    """A bounded socket that accepts connections from chosen addresses."""
+    """A BoundedSocket to which a test connects from addresses of its choice."""
 
     def __init__(self, **bounds):
         self.bounded = BoundedSocket(socket.create_server(("127.0.0.1", 0)))
