@@ -67,7 +67,7 @@ class DoublingRequest:
         return [2.0 * self.slot[:n, 0, 0, :1].astype(np.float32)]
 
 
-@pytest.mark.parametrize(("batch", "calls"), [(1, [1]), (3, [3, 3, 1, 1]), (16, [7, 1])], ids=str)
+@pytest.mark.parametrize(("batch", "calls"), [(1, [1] * 5), (3, [3, 3, 1]), (16, [7])])
 def test_mixed_request_infers_the_given_number_of_inputs_per_row(batch, calls):
     inner = DoublingRequest(batch)
     request = MixedRequest(inner, 5)
@@ -81,8 +81,7 @@ def test_mixed_request_infers_the_given_number_of_inputs_per_row(batch, calls):
     for row, count in enumerate(counts):
         assert output[row, :count, 0].tolist() == [2.0 * (10 * row + at) for at in range(count)]
     assert request.device_ms == 2.0 * len(inner.calls)
-    assert sum(inner.calls) == sum(counts)
-    assert len(inner.calls) == -(-sum(counts) // batch)
+    assert inner.calls == calls
 
 
 # Whole runs.

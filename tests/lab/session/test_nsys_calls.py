@@ -191,7 +191,7 @@ def test_export_without_cuda_has_no_table_of_calls(tmp_path, capsys):
     facts = recording(tmp_path / "a.sqlite")
     assert facts["calls"] == []
     print_recorded(terminal(piped_width=100), from_builtins(facts, NsysDocument, "it"))
-    assert "by call of CUDA" not in capsys.readouterr().out
+    assert "by CUDA call" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
