@@ -21,7 +21,7 @@ def facts_of(pid: int) -> list[str]:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process runs. A zombie does not count; without an init, zombies remain."""
+    """Return whether a process runs. A zombie, which stays if no init reaps it, does not count."""
     facts = facts_of(pid)
     return bool(facts) and facts[STATE] != "Z"
 

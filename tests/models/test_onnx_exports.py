@@ -38,7 +38,7 @@ def test_nodes_in_any_order_are_sorted(tmp_path):
     assert detect(changed(path, reverse)) == GREEN
 
 
-def test_half_precision_file_with_casts_after_all_other_nodes_is_read(tmp_path):
+def test_half_precision_file_with_casts_out_of_order_is_read(tmp_path):
     """Converters to float16 keep float32 inputs and outputs and append the Casts."""
     from onnx import TensorProto, helper
 
@@ -55,7 +55,7 @@ def test_half_precision_file_with_casts_after_all_other_nodes_is_read(tmp_path):
         graph.node.append(
             helper.make_node("Cast", ["half_out"], ["output0"], name="graph_output_cast_0", to=1)
         )
-        graph.node.insert(0, graph.node.pop())  # the last Cast comes first
+        graph.node.insert(0, graph.node.pop())  # move the output's Cast to the front
         del graph.value_info[:]
 
     path = exports.anchor_free(kind="FLOAT16").save(tmp_path / "yolov8n.onnx", STATED)
@@ -92,7 +92,7 @@ def test_a_branch_may_read_the_output_of_a_later_node(tmp_path):
 
 
 def test_long_formulas_for_sizes_are_accepted(tmp_path):
-    """yolo export dynamic=True writes 1,234 characters for a side that inference finds anyway."""
+    """yolo export dynamic=True names an axis with 1,234 characters. Its size is inferred anyway."""
     from onnx import helper
 
     def label(model):
@@ -110,7 +110,7 @@ def test_long_formulas_for_sizes_are_accepted(tmp_path):
 
 
 def test_output_without_a_stated_shape_is_inferred(tmp_path):
-    """Shape inference does not even find the rank before constants are folded."""
+    """Before constants are folded, shape inference cannot find even the number of axes."""
 
     def forget(model):
         for info in model.graph.output:
@@ -136,7 +136,7 @@ def test_outputs_of_the_official_exporters_are_read(tmp_path, batch, engine):
 
 
 def _scaled(name: str, dims: list, kind: str, take: list[int]) -> exports.Export:
-    """Make a YOLOv10 whose boxes are multiplied by (sides given by an extra input) / 64."""
+    """Make a YOLOv10 that multiplies boxes by an extra input. Sides are first divided by 64."""
     export = exports.Export()
     colours = export.colours()
     sides = export.add("Cast", export.add_input(name, dims, kind), to=1)
@@ -173,7 +173,7 @@ def test_input_for_the_picture_size_is_set(tmp_path, name, dims, kind, take):
 
 
 def test_width_and_height_are_not_mixed_up(tmp_path):
-    """For a 64x32 picture, graphs that expect width and height get [64, 32], others [32, 64]."""
+    """A 64x32 picture's size is [64, 32] for graphs that expect the width first, else [32, 64]."""
     from detector.core.models.formats.onnx.inputs import fix_sizes
     from detector.core.models.formats.onnx.load import read_graph
 
@@ -219,7 +219,7 @@ def test_unused_input_is_dropped(tmp_path):
         ("images2", [1, 3, SIDE, SIDE], "FLOAT"),
     ],
 )
-def test_refusal_of_any_other_input_names_the_input(tmp_path, name, dims, kind):
+def test_any_other_input_is_refused_by_its_name(tmp_path, name, dims, kind):
     path = _scaled(name, dims, kind, [0, 0, 0, 0]).save(tmp_path / "m.onnx", STATED)
     message = refusal(path)
     assert f"{name} {kind.lower()} {dims}".replace("'", "") in message or (

@@ -1,4 +1,4 @@
-"""Every output layout is recognised, run and decoded, by a small graph with known answers."""
+"""Every output layout is recognised, run and decoded. Small graphs have known answers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ EVERY = [
     for name, score in (("green", 0.8), ("red", 0.6), ("blue", 0.4))
     for box in BOTH
 ]
-TWINS = [("blue", 0.6, BOTH[0])] * 2  # NMS does not run again
+TWINS = [("blue", 0.6, BOTH[0])] * 2  # equal boxes stay: NMS does not run again
 CASES = [
     # name, graph, family, layout, detections
     ("yolov5", exports.decoded, "yolov5", "decoded", [("green", 0.4, box) for box in BOTH]),
@@ -77,7 +77,7 @@ CASES = [
     ("yolov10s", exports.best_cells, "yolov10", "end-to-end", GREEN),
     ("yolo26n", exports.finished, "yolo26", "end-to-end", TWINS),
     ("yolov8-nms", exports.finished, "yolov8", "end-to-end", TWINS),
-    # three boxes, two of them equal: the NMS inside leaves two per class, and we keep them all
+    # three boxes, two of them equal: the graph's own NMS leaves two per class; we keep these
     ("yolov7-nms", exports.nms_inside, "yolov7", "end-to-end", EVERY),
     ("yolov8-padded", exports.padded, "yolov8", "end-to-end", EVERY),
     ("parts", exports.parts, "yolov10", "end-to-end", PARTS),
@@ -144,7 +144,7 @@ def test_best_cells_run_on_openvino(tmp_path, slices):
     assert sorted(detect(path, engine="openvino")) == detect(path) == GREEN
 
 
-def test_refusal_of_an_operator_that_torch_lacks_names_the_operator(tmp_path):
+def test_operator_that_torch_lacks_is_named_in_the_refusal(tmp_path):
     pytest.importorskip("torch", reason="machine: torch is not installed")
     from detector.core.errors import EngineError
 
@@ -154,7 +154,7 @@ def test_refusal_of_an_operator_that_torch_lacks_names_the_operator(tmp_path):
 
 
 @pytest.mark.slow
-def test_finished_boxes_keep_their_class_filter_and_limit(tmp_path):
+def test_classes_max_det_and_conf_also_filter_final_boxes(tmp_path):
     path = exports.parts().save(tmp_path / "m.onnx", STATED)
     assert [name for name, *_ in detect(path, classes=["blue"])] == ["blue"]
     assert [name for name, *_ in detect(path, max_det=1)] == ["green"]
@@ -164,7 +164,7 @@ def test_finished_boxes_keep_their_class_filter_and_limit(tmp_path):
 
 @pytest.mark.parametrize("stated", [{"args": "{'nms': True}"}, {"end2end": "True"}, {}])
 def test_ambiguous_rows_are_final_boxes_if_the_metadata_says_so(tmp_path, stated):
-    """84 rows of 6 may also be a YOLOX of one class. Only metadata shows that they are final."""
+    """84 rows of 6 also fit a YOLOX of one class. Only metadata shows that the boxes are final."""
     path = exports.finished(count=84).save(tmp_path / "m.onnx", {**STATED, **stated})
     if stated:
         assert open_network(path).details["layout"] == "end-to-end"
@@ -200,7 +200,7 @@ def test_yolox_is_recognised_and_decoded(tmp_path, decode, engine):
     # The input is u8 RGB, but the graph expects BGR, so red is class 2.
     [(first, score, _), *_] = found = detect(path, bright(), engine=engine, iou=1.0, max_det=100)
     assert (first, score) == ("red", pytest.approx(0.881, abs=1e-3))
-    assert len(found) == 64, "one box a cell of the first map"
+    assert len(found) == 64, "one box for each cell of the first map"
     boxes = [box for _, _, box in found]
     assert [0.0, 0.0, 12.0, 12.0] in boxes  # two cells wide around the centre of cell 0, clipped
     assert [36.0, 20.0, 52.0, 36.0] in boxes  # cell x 5, y 3: centre 44, 28
@@ -208,7 +208,7 @@ def test_yolox_is_recognised_and_decoded(tmp_path, decode, engine):
 
 @pytest.mark.parametrize("arithmetic", ["QuantizeLinear", "Mul"])
 def test_int8_yolox_is_recognised_as_raw(tmp_path, arithmetic):
-    """The scales around convolutions do not decode boxes, so the rows are raw."""
+    """Int8 files multiply by scales. This does not decode boxes, so the rows are still raw."""
     import onnx
 
     export = exports.yolox()
@@ -218,7 +218,7 @@ def test_int8_yolox_is_recognised_as_raw(tmp_path, arithmetic):
         last.input[0] = export.add(
             "DequantizeLinear", export.add(arithmetic, raw, step, zero), step, zero
         )
-    else:  # the form of a dynamically quantised network after its ConvInteger
+    else:  # dynamically quantised networks have such a Mul after ConvInteger
         last.input[0] = export.add("Mul", raw, export.const(1))
     export.nodes.append(export.nodes.pop(export.nodes.index(last)))
     path = export.save(tmp_path / "yolox_nano.onnx")
@@ -277,7 +277,7 @@ def test_dynamic_export_takes_another_size(tmp_path):
 
 
 def test_shape_computations_are_folded(tmp_path):
-    """Exporters write Shape, Gather and Concat for a dynamic Reshape; none of them remains."""
+    """Exporters compute the target of a Reshape from the input's shape. We make it a constant."""
     export = exports.Export(batch="batch", side="side")
     shape = export.add("Shape", "images")
     batch = export.add("Gather", shape, export.ints(0), axis=0)

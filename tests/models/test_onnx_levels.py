@@ -88,7 +88,7 @@ CONF = 0.5
 NANODET = {"cls_pred_stride_": (3, "Sigmoid"), "dis_pred_stride_": (32, "")}
 YUNET = {"cls_": (1, "Sigmoid"), "obj_": (1, "Sigmoid"), "bbox_": (4, ""), "kps_": (10, "")}
 CASES = {
-    # case: file, heads, strides, more arguments of ``levels`` and ``by_distances``, pixels
+    # case: file, heads, strides, arguments of ``levels`` and of ``by_distances``, pixels from bytes
     "NanoDet": (
         "m",
         NANODET,
@@ -244,7 +244,7 @@ def test_levels_that_do_not_fit_are_refused(tmp_path, old, new, message):
         open_network(path, describe=described(tmp_path, DESCRIBED.replace(old, new)))
 
 
-def test_undescribed_levels_are_refused_with_matching_families(tmp_path):
+def test_refusal_of_undescribed_levels_lists_matching_families(tmp_path):
     heads = {"4": (1, "Sigmoid"), "45": (4, "Relu"), "46": (10, "")}
     path = levels(heads, anchors=2, form="flat").save(tmp_path / "model.onnx")
     reason = refusal(path)

@@ -1,4 +1,4 @@
-"""Node names of other exporters are converted to our rule; metadata is never executed."""
+"""Node names of other exporters are changed to fit our rule; metadata is never executed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def named(*given: tuple[str, str]) -> list[str]:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        # the only node of its module has the module's name
+        # a node that is alone in its module gets the module's name
         ([("/model.6/m.0/cv2/conv/Conv", "Conv")], ["model.6.m.0.cv2.conv"]),
         # two nodes of one module keep different names
         (
@@ -43,7 +43,7 @@ def named(*given: tuple[str, str]) -> list[str]:
         ([("Conv_41", "Conv"), ("Mul_43", "Mul")], ["Conv_41", "Mul_43"]),
         # a node without a name gets that of its output
         ([("", "Conv")], ["out0"]),
-        # punctuation, leading digits, keywords, names of torch's modules, our prefix
+        # punctuation, a leading digit, keywords, an attribute of torch's modules, our prefix
         (
             [
                 ("a-b c", "Conv"),
@@ -91,7 +91,7 @@ def test_every_output_is_named_like_its_node(tmp_path):
 
 @pytest.mark.parametrize("kind", ["FLOAT", "FLOAT16"])
 def test_tensors_named_like_the_prefix_do_not_collide(tmp_path, kind):
-    """Names with our prefix do not clash with attributes of torch's modules, either."""
+    """Our own names, such as input.cast, do not clash with attributes of torch's modules."""
     export = exports.yolox(kind=kind)
     names = dict(zip(export.nodes[0].output, ["input.transpose"], strict=True)) | {
         export.constants[0].name: "images"

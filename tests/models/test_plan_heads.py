@@ -1,4 +1,4 @@
-"""TensorRT plans with Ultralytics' header. Output shapes, or else the header, decide the head."""
+"""TensorRT plans. If their output shapes fit several heads, Ultralytics' header decides."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def machine(request, monkeypatch):
 
 
 def cells_answer(classes: int = 3, rows: bool = False) -> np.ndarray:
-    """Return [1, 4 + classes, cells]: two cells, one with a low score. ``rows``: transposed."""
+    """Return [1, 4 + classes, cells] or its transpose. Two cells have boxes, one a low score."""
     answer = np.zeros((1, 4 + classes, CELLS), np.float32)
     answer[0, :4, 5] = answer[0, :4, 9] = BOX
     answer[0, 4 + 1, 5], answer[0, 4, 9] = 0.75, 0.125
@@ -81,7 +81,7 @@ def found_in(network, engine_options=None):
         (finished_answer(), {"names": NAMES, "end2end": True}, "plan (end-to-end)", 2, False),
         # The shape alone shows that these are finished detections.
         (finished_answer(), {"names": NAMES}, "plan (end-to-end)", 2, False),
-        # There are as many rows as cells. Only the header shows that these are not two classes.
+        # These rows also fit cells with two classes. Only the header shows that they are finished.
         (finished_answer(CELLS), {"names": NAMES, "end2end": True}, "plan (end-to-end)", 2, False),
     ],
     ids=["anchor-free", "rows", "nms", "end2end", "shape", "cells"],
@@ -107,7 +107,7 @@ def test_header_or_shape_gives_head(machine, tmp_path, answer, header, family, c
 
 
 def test_number_of_rows_distinguishes_one_class_from_finished_detections(machine, tmp_path):
-    """[1, N, 6] holds rows of one class if N is 3 per cell, else finished detections."""
+    """[1, N, 6] has one class if N is 3 times the number of cells, else finished detections."""
     names = {"names": {"0": "ant"}}
     rows = np.zeros((1, 3 * CELLS, 6), np.float32)
     rows[0, 7] = [*BOX, 0.75, 1]
@@ -122,14 +122,14 @@ def test_number_of_rows_distinguishes_one_class_from_finished_detections(machine
     ("ends", "model", "names", "class_id"),
     [
         ([0.25, 0.75], "RT-DETR-l", ["ant", "bee"], 1),
-        # Rows end in score and class, since the header does not name two classes.
+        # The header does not name two classes, so the last two values are score and class.
         ([0.75, 2], "rtdetr-l", ["ant", "bee", "cow"], 2),
     ],
 )
 def test_description_distinguishes_rt_detr_from_finished_detections(
     machine, tmp_path, ends, model, names, class_id
 ):
-    """The header's description decides what [1, 300, 6] means. Boxes are in 0..1 of the input."""
+    """The header's description decides what [1, 300, 6] means. Boxes are fractions of the input."""
     answer = np.zeros((1, 300, 6), np.float32)
     answer[0, 3] = [*(np.array(BOX) / SIDE), *ends]
     header = {
@@ -150,7 +150,7 @@ def test_description_distinguishes_rt_detr_from_finished_detections(
 
 
 def test_bare_plan_of_yolov4_has_corners_and_scores(machine, tmp_path):
-    """A bare plan has no header. trtexec builds one from an export of pytorch-YOLOv4."""
+    """A bare plan has no header. trtexec would write it from an export of pytorch-YOLOv4."""
     import onnx
 
     exported = exports.corners().save(tmp_path / "yolov4.onnx")
@@ -189,7 +189,7 @@ def test_classes_of_a_bare_plan_are_numbers_or_cocos_names(machine, tmp_path):
         ((1.0, 20.0), {"names": NAMES, "stride": 32}, None),  # names and stride are proof
     ],
 )
-def test_unproved_rows_of_a_plan_are_probed(machine, tmp_path, factors, header, message):
+def test_rows_are_probed_unless_a_header_proves_them(machine, tmp_path, factors, header, message):
     answer = cells_answer()
     answer[:, :4] *= factors[0]
     answer[:, 4:] *= factors[1]
@@ -243,14 +243,14 @@ def test_unfit_header_is_refused_in_one_line(machine, tmp_path, header, message)
 @pytest.mark.parametrize(
     "names", [None, {"0": "ant", "2": "bee"}, {"names": {}}, 7, "['ant', 'bee', 'cat']"]
 )
-def test_invalid_names_count_as_absent(machine, tmp_path, names):
+def test_names_may_be_a_list_as_text_and_invalid_names_count_as_absent(machine, tmp_path, names):
     network = open_network(file_of(machine, tmp_path, cells_answer(), {**HEADER, "names": names}))
     listed = "cat" in str(names)
     assert network.names == (("ant", "bee", "cat") if listed else ("class0", "class1", "class2"))
 
 
 def test_names_are_ordered_by_number(machine, tmp_path):
-    """ "10" comes before "2" as text."""
+    """As text, 10 comes before 2."""
     names = {str(at): f"class of {at}" for at in sorted(range(12), key=str)}
     network = open_network(file_of(machine, tmp_path, cells_answer(12), {**HEADER, "names": names}))
     assert network.names == tuple(f"class of {at}" for at in range(12))

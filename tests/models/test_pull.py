@@ -152,7 +152,7 @@ def test_wrong_or_too_long_download_is_removed(describe, page, content, message)
     assert list(target.parent.iterdir()) == []
 
 
-def test_download_restarts_if_the_partial_file_is_longer(describe, server, page):
+def test_download_restarts_if_the_partial_file_is_too_long(describe, server, page):
     """The server has another file now, refuses the range, and gets a request for the whole file."""
     target = describe()
     target.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Each block's graph equals plain numpy code that folds nothing. Names and counts are right."""
+"""Each block's outputs equal those of plain numpy code. Names and counts are right."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.models.plain_yolo import (
 from tests.networks import open_network, refusal
 
 ENGINES = ("ort", "torch")
-ANCHORS = [[4, 4, 6, 5]]  # two anchors; with one class a head has 12 channels
+ANCHORS = [[4, 4, 6, 5]]  # two anchors and one class make 12 channels in a head
 
 
 def described(rows: list, head: str = "Detect", **more) -> dict:
@@ -259,7 +259,7 @@ def test_checkpoint_states_activation_and_epsilon(tmp_path):
     pictures = np.random.default_rng(5).integers(0, 256, (1, 8, 8, 3), np.uint8)
     network = open_network(str(path), size=(8, 8))
     (raw,) = run_once(network, pictures)
-    variance = tensors["model.0.bn.running_var"] + 0.5 - 1e-3  # Plain adds 1e-3
+    variance = tensors["model.0.bn.running_var"] + 0.5 - 1e-3  # ``Plain`` itself adds 1e-3
     plain = Plain(
         {**tensors, "model.0.bn.running_var": variance}, lambda x: np.where(x > 0, x, 0.3 * x)
     )
@@ -296,7 +296,7 @@ def test_folded_checkpoint_gives_the_same_outputs(tmp_path, run):
         from onnx import numpy_helper
 
         folded[tensor.name] = numpy_helper.to_array(tensor)
-    # The graph's weights are for u8 pixels.
+    # The graph divides its first weights by 255, for u8 pixels.
     folded["model.0.conv.weight"] = folded["model.0.conv.weight"] * 255
     saved(tmp_path / "t.pt", folded)
     again = open_network(str(tmp_path / "t.yaml"), size=(8, 8))
@@ -377,7 +377,7 @@ def test_seed_determines_the_network():
 
 
 def test_class_random_numbers_folds_pictures_like_focus():
-    """Ultralytics' Focus takes even columns first. In all columns, it takes even rows first."""
+    """Focus joins even columns, then odd columns; of each, the even rows, then the odd rows."""
     x = np.arange(3 * 4 * 6, dtype=np.float32).reshape(3, 4, 6)
     values = SimpleNamespace(_values={"picture": x})
     folded = SimpleNamespace(name="f", folded=SimpleNamespace(name="picture"))

@@ -36,7 +36,7 @@ PUBLISHED = [  # name, side, fused parameters in M, GFLOPs
     ("yolov7-e6", 1280, 97.2, 515.2),
     ("yolov7-e6e", 1280, 151.7, 843.2),
 ]
-EXACT = {  # parameters (as stored, fused), as the original projects print them
+EXACT = {  # parameters (as stored, after fusing) that the original projects print
     "yolov5n": (1_872_157, 1_867_405),
     "yolov5s": (7_235_389, 7_225_885),
     "yolov5m": (21_190_557, 21_172_173),

@@ -1,4 +1,4 @@
-"""Decoded outputs of YOLOv5n and YOLOv7-tiny equal the original programs' (REFERENCE.md)."""
+"""Decoded outputs of YOLOv5n and YOLOv7-tiny equal those of the original code (REFERENCE.md)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from detector.core import engines
 from tests.known_answers import run_once
 from tests.networks import need_engine, open_network
 
-CASES = [  # boxes within 1e-3 of the input's size, scores within 1e-4
+CASES = [  # boxes may differ by 1e-3 of the input's size, scores by 1e-4
     ("yolov5n", "yolov5n_reference.npz", "input_320", "output_320"),
     ("yolov5n", "yolov5n_reference.npz", "input_640x384", "output_640x384"),
     ("yolov7-tiny-random", "yolov7-tiny-random_reference.npz", "input", "output"),

@@ -24,7 +24,7 @@ def length(export: Export) -> str:
 
 
 def rows() -> np.ndarray:
-    """Return [ROWS, 7] (picture, box, score, class), sorted by class; the best used row is last."""
+    """Return [ROWS, 7] (picture, box, score, class). The last of the USED rows is the best."""
     table = np.zeros((ROWS, 7))
     table[:, 1:5] = CORNERS[0]
     table[:, 5] = 0.1
@@ -43,7 +43,7 @@ def flat_list() -> Export:
 
 
 def batch_list() -> Export:
-    """Make format BATCH: a list padded with -1 by amounts that the graph computes."""
+    """Make format BATCH: a list padded with -1. The graph computes the amounts of padding."""
     export = Export()
     zero, used = export.ints(0), length(export)
     missing = export.add("Sub", export.ints(ROWS), used)
@@ -69,7 +69,7 @@ def batch_list() -> Export:
 
 
 def raw(several: bool = False) -> Export:
-    """Make an export with postprocessing=False: boxes, and the sigmoid of joined convolutions."""
+    """Make an export with postprocessing=False: boxes, and scores from joined convolutions."""
     export = Export()
     boxes = export.table(export.colours(), [CORNERS[0]], CELLS)
     export.out("1140", boxes)

@@ -36,6 +36,6 @@ def test_cpu_time_of_inferences_equals_that_of_the_engine_threads(tmp_path, engi
     assert len(booked) == stage["calls"] == 24
     assert booked.min() >= 0
     assert booked.sum() / 1e9 == pytest.approx(stage["library_cpu_s"], abs=1e-3)
-    # The sum is at least their CPU time in the steady state, and at most that in the whole run.
+    # At least the engine threads' CPU time in the steady state, at most that in the whole run.
     steady = cpu["libraries"]["stages"].get("infer", {"cpu_s": 0.0})["cpu_s"]
     assert steady - TICK_S <= stage["library_cpu_s"] <= cpu["library_threads_s"] + TICK_S

@@ -149,7 +149,7 @@ def test_other_models_keep_their_own_canvas(tmp_path: Path) -> None:
         assert SourceReading.of(config).picture_size([str(STREET)]) is None
 
 
-def test_size_option_overrides_the_canvas_of_the_shape(clips: dict[str, str]) -> None:
+def test_size_option_overrides_the_canvas_of_the_source(clips: dict[str, str]) -> None:
     for size, expected in (("416x256", AT), ("320", (256, 320)), ("64x96", (96, 64))):
         config = make_config(size=size)
         picture = SourceReading.of(config).picture_size([clips["classic"]])
@@ -193,12 +193,12 @@ def test_first_of_several_sources_decides_the_canvas(clips: dict[str, str], tmp_
     assert picture == (240, 240)
 
 
-def test_pictures_keep_the_canvas_of_the_model(
+def test_image_files_keep_the_canvas_of_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(tmp_path / "square.png")
     assert cv2.imwrite(path, np.zeros((64, 64, 3), np.uint8))
-    monkeypatch.setattr(SourceReading, "open", None)  # opening would decode a picture
+    monkeypatch.setattr(SourceReading, "open", None)  # no picture is decoded only for its size
     for spec in (path, str(tmp_path)):
         assert SourceReading.of(make_config()).picture_size([spec]) is None
 

@@ -42,7 +42,7 @@ def start(tmp_path):
 
 
 def test_messages_keep_secrets_readable(monkeypatch):
-    """A worker needs the password in its source; only printed and stored text hides passwords."""
+    """A worker needs the password of its source. Only printed and stored text hides passwords."""
     monkeypatch.setattr(secrets, "_pattern", None)
     secrets.keep_secret("sesame-open-sesame")
     child, parent = Pipe()

@@ -374,7 +374,7 @@ def test_option_given_by_the_user_overrides_tuned_settings(tmp_path):
 
 def test_newest_tuning_of_the_kind_applies(tmp_path):
     record_tune(tmp_path)
-    record_tune(tmp_path, settings={"queue_batches": 4, "turbo": True})  # turbo: unknown
+    record_tune(tmp_path, settings={"queue_batches": 4, "turbo": True})  # turbo is unknown
     record_tune(tmp_path, kind="640x360 h264", settings={"queue_batches": 2})
     choice = choose_config(tmp_path)
     assert dict(choice.tuned) == {"queue_batches": 4}
@@ -404,7 +404,7 @@ def test_undo_removes_only_tunings_of_this_machine(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"batch": 4}, {"concurrency": 2, "threads": 1}], ids=str)
 def test_run_uses_tuned_settings(tmp_path, monkeypatch, settings):
-    """Run a real engine, since its graph contains the batch size, and it opens the requests."""
+    """Use a real engine, because its graph has the batch size, and it opens the requests."""
     monkeypatch.undo()
     from detector.core.run.detect import detect
     from detector.core.run.reading import SourceReading

@@ -1,4 +1,4 @@
-"""We write no hidden files, and an unwritable home folder does not stop a run."""
+"""A run writes only a key into HOME, and an unwritable HOME does not stop it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_default_job_writes_only_a_key_to_an_empty_home(tmp_path: Path, engine: 
 
 @pytest.fixture
 def unwritable(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A default folder below a file, which even root cannot create."""
+    """Make a default folder that even root cannot create, since it is below a file."""
     folder = Path("/dev/null/detect-video/engines")
     monkeypatch.setattr(store, "default_folder", lambda: folder)
     store.temporary_folder.cache_clear()
@@ -111,7 +111,7 @@ def test_temporary_folder_is_removed_at_exit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("home", [None, "/dev/null", "/nonexistent"])
-def test_default_folder_exists_for_any_home(
+def test_default_folder_is_chosen_for_any_home(
     monkeypatch: pytest.MonkeyPatch, home: str | None
 ) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

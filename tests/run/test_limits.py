@@ -143,7 +143,7 @@ def test_memory_limit_that_is_too_small_is_refused(monkeypatch, engine):
     ("groups", "files", "expected"),
     [
         ("0::/a/b\n", {"a/b/memory.max": "max", "a/memory.max": "5000"}, 5000 + 1024),
-        ("0::/a/b\n", {"memory.max": "700"}, 700 + 1024),  # a container sees its group as root
+        ("0::/a/b\n", {"memory.max": "700"}, 700 + 1024),  # for a container, its own group is /
         ("0::/a\n", {"a/memory.max": "max"}, None),
         ("4:memory:/x\n0::/\n", {"memory/x/memory.limit_in_bytes": "900"}, 900 + 1024),
         ("", {}, None),

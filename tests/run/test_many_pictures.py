@@ -147,7 +147,7 @@ def test_several_pictures_into_one_file_are_refused(place: Path) -> None:
     assert sorted(os.listdir()) == ["P", "out.jsonl", "runs", "v.mp4"]
 
 
-def test_other_pictures_of_a_folder_keep_earlier_outputs() -> None:
+def test_run_of_other_pictures_of_a_folder_keeps_earlier_outputs() -> None:
     a, b, c = (picture(f"P/{name}.png") for name in "abc")
     outputs(run(a, b, save="pictures"))
     outputs(run(a, c, save="pictures"))
@@ -223,7 +223,7 @@ def test_jpegs_are_reduced_unless_an_output_shows_them(
 
 
 def check_decoding(spec: str, options: dict[str, object], shown: bool) -> None:
-    """Compare the detections with those of --full-decode, and the size of decoded pictures."""
+    """Check the decoded size, and compare the detections with those of --full-decode."""
     results: list[list[Detections]] = []
     for full_decode in (False, True):
         per_frame: list[Detections] = []
@@ -276,7 +276,7 @@ def test_motion_jpeg_is_reduced_unless_an_output_shows_it(
         ((8000, 4500), None, False, 8),
         ((1280, 1062), None, False, 2),
         ((4000, 3000), (2, 2), False, 2),
-        ((16000, 12000), (2, 2), False, 2),  # tiles begin at even pixels
+        ((16000, 12000), (2, 2), False, 2),  # tiles begin at even pixels, so at most 2
         ((3000, 4000), None, True, 4),  # 608 high: 4000 / 608 / 1.5 = 4.4
         ((2000, 3600), None, True, 2),
     ],

@@ -82,7 +82,7 @@ def test_output_with_suffix_txt_requires_save_mot(folder):
     assert plan_outputs("in.mp4", "video", output="x.mot.txt") == {"mot": "x.mot.txt"}
 
 
-def test_digest_covers_requested_settings_only():
+def test_digest_covers_only_settings_that_decide_the_content():
     def digest(**options):
         return settings_of(resolve_config(None, options).as_dict(), "in.mp4", "0" * 64)
 

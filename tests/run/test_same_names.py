@@ -69,7 +69,7 @@ def test_file_of_another_program_is_kept() -> None:
     assert Path("a-null-detected.jsonl").read_text() == "mine"
 
 
-def test_file_that_the_output_option_names_is_replaced() -> None:
+def test_file_given_by_the_output_option_is_replaced() -> None:
     Path("x.jsonl").write_text("mine")
     assert run(output="x.jsonl") == ["x.jsonl"]
     assert Path("x.jsonl").read_text() != "mine"

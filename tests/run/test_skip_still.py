@@ -85,7 +85,7 @@ def test_detector_refuses_skip_still_for_a_camera():
         next(detector.stream("rtsp://127.0.0.1:9/none"))
 
 
-def test_equal_pictures_are_all_inferred(clip, tmp_path, monkeypatch):
+def test_equal_image_files_are_all_inferred(clip, tmp_path, monkeypatch):
     for number in range(3):
         cv2.imwrite(str(tmp_path / f"{number}.png"), cv2.VideoCapture(str(clip)).read()[1])
     summary = run(tmp_path / "*.png", tmp_path, monkeypatch, "0.5%", "jsonl")

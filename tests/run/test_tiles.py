@@ -58,7 +58,7 @@ def test_tiles_smaller_than_the_input_are_refused_before_the_engine_opens(
     [{}, {"sync": True}, {"batch": 5}, {"batch": 3}, {"batch": 11, "sync": True}, {"stride": 2}],
     ids=str,
 )
-def test_every_loop_and_batch_gives_equal_detections(more, tmp_path, monkeypatch):
+def test_every_loop_and_batch_finds_nearly_as_many_objects_as_detector(more, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     usual = {"engine": "ort", "precision": "fp32", "tiles": "2x2", "frames": 6, "size": "448x256"}
     summary = detect([str(STREET)], options(tmp_path, **usual, **more)).summary

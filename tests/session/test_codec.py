@@ -68,7 +68,7 @@ def test_only_regular_files_up_to_a_size_are_read(tmp_path):
     assert read_file(tmp_path / "large", most_bytes=5) == b"12345"
 
 
-def test_slowdown_in_a_pass_of_the_user_must_be_a_number(tmp_path):
+def test_slowdown_in_a_users_pass_file_must_be_a_number(tmp_path):
     path = tmp_path / "mine.json"
     path.write_text('{"available": true, "slowdown": 1.5, "answer": 42}')
     assert read_pass(path) == PassRecord(available=True, facts={"slowdown": 1.5, "answer": 42})

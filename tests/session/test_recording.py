@@ -124,7 +124,7 @@ def test_library_cpu_time_is_scaled_to_calls_outside_the_steady_state() -> None:
         0,
         stage.figures().split,
     )
-    assert stage.figures().library_cpu_s is None  # the threads' owner is unknown
+    assert stage.figures().library_cpu_s is None  # library threads were not measured
     assert StageSum(calls=5).figures().split is None
 
 

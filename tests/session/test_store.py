@@ -40,7 +40,7 @@ def test_reused_folder_holds_one_run_and_keeps_the_users_files(tmp_path):
 
 
 def test_empty_rows_leave_no_file(tmp_path):
-    """Every frame has a row, so an empty file means that its rows were removed again."""
+    """Every frame has a row, so the file is empty only if a failed copy was undone."""
     session = Session.create(str(tmp_path / "r"), "x")
     rows = tmp_path / "a.jsonl"
     rows.write_text("")

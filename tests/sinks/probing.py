@@ -72,7 +72,7 @@ class FinishedZones:
 
 
 def with_scene(detections: Detections, i: int) -> Detections:
-    """Add a line that the first object crosses at frame ``i``. An interval ends with this frame."""
+    """Add a line that the first object crosses at frame ``i``, and the count of this frame."""
     event = ZoneEvent(i / 25, "gate", "crosses", "in", "person", i + 1, 16.0, 41.0)
     count = ZoneCount(i / 25, (i + 1) / 25, "gate", "person", {"in": 1, "out": 0}, None, None)
     scene = Scene((), (event,), (count,), FinishedZones())

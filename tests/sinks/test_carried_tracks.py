@@ -1,4 +1,4 @@
-"""Copies of a source's audio, subtitles, data tracks, tags and time code along with the frames."""
+"""A source's audio, subtitles, data tracks, tags and time code are copied into the outputs."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def packet_times(path: Path, kind: str) -> list[list[float]]:
 
 
 COPIED = [
-    # source, output, its audio codec
+    # source, output, the output's audio codec
     ("two.mp4", "a.mp4", "aac"),
     ("two.mp4", "a.mov", "aac"),
     ("two.mp4", "a.mkv", "aac"),
@@ -118,7 +118,7 @@ def test_all_audio_tracks_keep_language_title_and_default_flag(
     assert_all_tags(tags(out))
     with av.open(str(out)) as container:
         metadata = container.streams.audio[1].metadata
-    assert metadata.get("title", metadata.get("name")) == "Comments"  # in MP4, it is a name
+    assert metadata.get("title", metadata.get("name")) == "Comments"  # MP4 stores it as a name
     if (source, target) != ("two.mp4", "a.webm"):
         (begin,) = [times[0] for times in packet_times(folder / source, "video")]
         expected = packet_times(folder / source, "audio")
@@ -253,7 +253,7 @@ def test_joined_parts_have_all_tracks(folder: Path, tmp_path: Path) -> None:
 
 
 def timecode_of(path: Path) -> str:
-    """Return the time code with two digits per number, unlike QuickTime's at some frame rates."""
+    """Return the time code with two digits per number. QuickTime has fewer at some frame rates."""
     probed = probe(path)
     places = [probed["format"], *probed["streams"]]
     stored = {key.lower(): text for place in places for key, text in place.get("tags", {}).items()}
@@ -298,7 +298,7 @@ def test_unsupported_time_code_is_noted(tmp_path: Path) -> None:
                                  ("a.mp4", "bin_data", ".mp4")]
 )  # fmt: skip
 def test_data_tracks_are_kept_or_noted(source, kind, kept, tmp_path: Path) -> None:
-    """Copy data tracks as drones (KLV) and action cameras (GPMF in MP4) write them."""
+    """Drones (KLV) and action cameras (GPMF in MP4) write such tracks."""
     with av.open(str(tmp_path / source), "w") as file:
         video = file.add_stream("libx264", rate=10)
         video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"

@@ -95,7 +95,7 @@ def test_encoder_x264_equals_the_default(tmp_path: Path) -> None:
     assert (tmp_path / "a.mp4").read_bytes() == (tmp_path / "b.mp4").read_bytes()
 
 
-def test_refused_suffix_error_lists_the_suffixes_of_the_encoder() -> None:
+def test_error_for_a_refused_suffix_lists_those_of_the_encoder() -> None:
     with pytest.raises(UsageError, match=r"\.ts .* \.mp4, \.m4v, \.mkv"):
         OutputPlan(OutputConfig(output="x.ts", encoder="svtav1"), ["in.mp4"])
 

@@ -36,7 +36,7 @@ def write_labels(name: str, folder: Path, *pairs: Any, **options: Any) -> Path:
 
 @pytest.mark.parametrize(("one_class", "column"), [(False, ("1,1", "2,1")), (True, ("-1,-1",) * 2)])
 def test_mot_file_is_exact(tmp_path: Path, one_class: bool, column: tuple[str, str]) -> None:
-    """TrackEval and motmetrics read ten columns, pixels counted from 1, and at most one class."""
+    """TrackEval and motmetrics read ten columns, count pixels from 1 and expect a single class."""
     sink = open_sink("mot", tmp_path, one_class=one_class)
     sink.write(make_frame(0), Detections.empty())
     sink.write(make_frame(4), two_objects())
@@ -120,7 +120,7 @@ def test_coco_file_is_exact(tmp_path: Path) -> None:
 
 
 def test_coco_results_match_their_dataset(tmp_path: Path) -> None:
-    """The results list of ``COCO(...).loadRes`` uses the dataset's ids."""
+    """The list of results, for ``COCO(...).loadRes``, has the ids of the dataset."""
     path = write_labels(
         "coco",
         tmp_path,

@@ -125,7 +125,7 @@ def test_copy_begins_at_the_last_key_frame_before_the_start(clip: Path, tmp_path
     assert sorted(times) == [(400 + 40 * i, 440 + 40 * i) for i in range(5)]
     shown = [time for time, _ in packets(tmp_path / "x.mkv")]
     assert sorted(shown)[:15] == [Fraction(i, 25) for i in range(15)]
-    assert len(shown) <= 15 + 3  # plus the references of the last pictures
+    assert len(shown) <= 15 + 3  # plus pictures that the last ones refer to
     begin, end = (
         packets(tmp_path / "x.mkv", "audio")[0][0],
         packets(tmp_path / "x.mkv", "audio")[-1][0],
@@ -260,7 +260,7 @@ def test_libass_draws_like_us(line_width: int, grey: Path, tmp_path: Path) -> No
     names = tuple(f"class {i}" for i in range(9))
 
     def many(index: int) -> Detections:
-        """Return more than twelve objects: in such a crowd, ambiguous labels mark a corner."""
+        """Return more than ``FEW`` objects, so that ambiguous labels get a thick corner."""
         boxes = [[40 * i + index, 20 + 30 * i, 40 * i + 90, 90 + 25 * i] for i in range(9)]
         boxes += [[0, 0, 60, 15], [580, 0, 640, 60], [0, 280, 70, 360], [560, 300, 640, 360]]
         boxes += [[0, 150, 30, 220], [300, 330, 400, 360]]
@@ -294,7 +294,7 @@ def test_libass_draws_like_us(line_width: int, grey: Path, tmp_path: Path) -> No
 @pytest.mark.slow
 @needs_libass
 def test_libass_keeps_text_inside_its_label(grey: Path, tmp_path: Path) -> None:
-    """White letters stay inside the labels: invisible drawings reserve the space in any font."""
+    """White letters stay inside the labels in any font: invisible drawings reserve the space."""
 
     def corners(index: int) -> Detections:
         boxes = [[5, 0, 100, 60], [300, 30, 380, 90], [200, 150, 280, 200], [500, 300, 639, 359]]

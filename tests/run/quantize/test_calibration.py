@@ -1,4 +1,4 @@
-"""A run in int8 calibrates once and reuses the result, or its error names the command to type."""
+"""A run in int8 calibrates once and reuses the result. Errors name the command to type."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_note_states_the_packaged_agreement_with_7_bit_weights(
 
 
 @pytest.mark.parametrize("model", ["street", "street-1"])
-def test_packaged_calibration_has_the_agreement_with_float_layers_in_bf16(
+def test_packaged_calibration_states_the_agreement_if_float_layers_run_in_bf16(
     model: str, tmp_path: Path
 ) -> None:
     """Only the model "street" has this figure. Engines read it in ``Network.details``."""
@@ -166,7 +166,7 @@ def test_packaged_calibration_has_the_agreement_with_float_layers_in_bf16(
 
 @pytest.mark.slow
 def test_agreement_is_at_least_the_budget(tmp_path: Path) -> None:
-    """The stored agreement of int8 with fp32 equals the one on the held-out frames."""
+    """The stored agreement of int8 with fp32 is that of the held-out frames."""
     pictures = hold_out(
         np.random.default_rng(0).integers(0, 256, (24, SIDE, SIDE, 3)).astype(np.uint8)
     )
@@ -220,7 +220,7 @@ def test_calibration_of_another_network_is_not_used(
         quantize.quantize_network(changed, "int8-u8", config(None), tmp_path)
 
 
-def test_scales_per_channel_require_a_calibration_with_openvino(
+def test_scales_per_channel_require_a_calibration_made_with_openvino(
     video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("openvino")
@@ -345,7 +345,7 @@ def test_file_name_and_manifest_of_a_calibration(video: Path, tmp_path: Path) ->
     ("flags", "installed", "agreement", "known"),
     [
         (["avx512_bf16"], True, 0.99, True),
-        (["avx512_bf16"], True, 0.5, False),  # its agreement is below the budget
+        (["avx512_bf16"], True, 0.5, False),  # the agreement in bf16 is below the budget
         (["avx512_bf16"], False, 0.99, False),
         ([], True, 0.99, False),
     ],
@@ -359,7 +359,7 @@ def test_float_layers_in_bf16_are_measured_only_where_bf16_is_usable(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without OpenVINO, bf16 is not measured, so CPUs with and without it share a calibration."""
+    """Without OpenVINO, bf16 is not measured, so CPUs with and without bf16 share a calibration."""
 
     def measured(
         _: Network, ranges: object, kind: str, result: Int8Result, by: object

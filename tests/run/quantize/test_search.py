@@ -24,7 +24,7 @@ def graph(kept: Sequence[Unit]) -> Any:
 
 
 def losing(**losses: float) -> Any:
-    """Return a function that computes the agreement. Each unit in int8 costs a fixed share."""
+    """Return a function that computes the agreement: 1 minus the losses of all units in int8."""
     return lambda kept: 1 - sum(loss for name, loss in losses.items() if name not in kept)
 
 
@@ -49,7 +49,7 @@ def test_unit_without_effect_returns_to_int8() -> None:
 
 
 def test_most_expensive_unit_is_tried_in_int8_first() -> None:
-    """The bisection keeps the first two units. Then each is tried in int8, expensive ones first."""
+    """The bisection leaves two units float. Each is then tried in int8, the expensive one first."""
     units = [unit("cheap", 10), unit("expensive", 1000), unit("third"), unit("fourth")]
 
     def agreement(kept: frozenset[str]) -> float:
@@ -58,7 +58,7 @@ def test_most_expensive_unit_is_tried_in_int8_first() -> None:
     tried: list[frozenset[str]] = []
     result = choose_float_units(units, graph, agreement, 0.95)
     assert [each.name for each in result.kept] == ["cheap", "expensive"]
-    # The first is a step of the bisection. In the second, "expensive" is tried in int8.
+    # First as a step of the bisection, then to try "expensive" in int8.
     assert tried == [{"cheap"}, {"cheap"}]
 
 
