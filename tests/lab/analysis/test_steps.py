@@ -1,4 +1,4 @@
-"""Percentiles of recorded calls agree with the ledger, the sums that a run keeps."""
+"""Percentiles of recorded calls agree with those of the ledger, which uses a histogram."""
 
 from array import array
 
