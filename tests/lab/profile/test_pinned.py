@@ -354,7 +354,7 @@ def test_all_settings_of_the_run_are_pinned_for_passes():
     [
         (None, "outputs/"),
         ("out/", "outputs/"),
-        ("clip.webm", "outputs/clip.webm"),  # not MP4: VP9 takes several times as long
+        ("clip.webm", "outputs/clip.webm"),  # WebM stays WebM: VP9 is several times slower
         ("there/rows.jsonl", "outputs/rows.jsonl"),
         ("/dev/null", None),
     ],
