@@ -131,7 +131,7 @@ def test_identity_switch_halves_idf1() -> None:
 
 
 LABEL = labelled_picture(BOX, ONE)
-THREE_FRAMES = {  # the labels and tracks of each frame; idf1, mota, objects, tracks
+THREE_FRAMES = {  # labels and tracks of each frame; expected (idf1, mota, objects, tracks)
     "ignored object": (
         labelled_picture(BOTH, np.array([1, 2]), ignored=[2]),
         tracked_frame(BOTH, np.array([7, 8])),

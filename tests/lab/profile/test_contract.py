@@ -83,7 +83,7 @@ def test_pass_is_added_as_a_single_file(tmp_path):
 
 
 def test_every_pass_declares_its_results_and_its_slowdown():
-    """FACTS lists the type of its results. A pass measures its slowdown or says why it has none."""
+    """FACTS names the type of its results. It measures its slowdown or says why it has none."""
     for name in profile.list_passes():
         profile_pass = profile.open_pass(name)
         assert FACTS[name] is profile_pass.facts
