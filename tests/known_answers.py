@@ -99,7 +99,7 @@ def plain_conv(
 
 
 def darknet_maxpool(x: NDArray, kernel: int, stride: int, padding: int) -> NDArray:
-    """Pool x [c, h, w] like darknet's forward_maxpool_layer, which ignores padding."""
+    """Pool x [c, h, w] like darknet's forward_maxpool_layer, which skips padded pixels."""
     channels, height, width = x.shape
     out_height, out_width = ((side + padding - kernel) // stride + 1 for side in (height, width))
     out = np.full((channels, out_height, out_width), -np.inf)

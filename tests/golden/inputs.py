@@ -1,8 +1,8 @@
-"""Input files of the command lines. Every maker writes one file, with the same pixels each time.
+"""Inputs of the recorded command lines. Each maker writes a file or folder with fixed pixels.
 
-The network ``dots.onnx`` returns three fixed boxes. Their scores are computed from the picture's
-largest red, green and blue values, so rows are equal on every CPU. Clips are lossless and flat in
-colour, so decoded pixels are equal too.
+The network ``dots.onnx`` returns three fixed boxes. It computes their scores from the picture's
+largest red, green and blue values, so the scores are equal on every CPU. The .mkv clips are
+lossless and flat in colour, so their decoded pixels are equal, too.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ Kinds of masks for the value at a path (``rows.0.fps.inference``; ``*`` matches 
 type  only its JSON type is compared
 may   like ``type``, but null is accepted: the machine decides whether there is a value
 keys  only the key must exist: its type and content depend on the machine
-each  a list or object of similar elements, whose number varies: one of them is compared
+each  a list or object of similar elements, whose number varies: only their types are compared
 near  a number within a tolerance
-any   only the keys below it are compared
+any   only the keys below the path are compared
 
-NAMES are parts of keys and of file names that are replaced.
+NAMES lists parts of keys and of file names that are replaced.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ MASKS = [
     Mask("may", "*.bottleneck bottleneck *.verdict", "follows from the times"),
     Mask("type", "*.comparable comparable others.differs", "follows from the noise"),
     Mask("type", "others.cores", "the machine", only="diff-gate"),
-    Mask("keys", "not_measured what_if.not_measured", "the times decide which ones are small"),
+    Mask("keys", "not_measured what_if.not_measured", "the times decide which stages are short"),
     Mask("type", "rounds what_if.rounds", "rounds are repeated while time is left", only="profile"),
     Mask("type", "what_if.rounds", "rounds are repeated while time is left"),
     Mask("keys", "fastest.*", "follows from the times"),
     Mask("each", "critical_path.stages", "the critical path lists the stages that cost time"),
-    Mask("each", "stages", "in passes/critical_path.json", only="profile"),
+    Mask("each", "stages", "critical_path.stages, in passes/critical_path.json", only="profile"),
     Mask(
         "may",
         "critical_path.frames frames",
@@ -110,7 +110,7 @@ MASKS = [
         "their number depends on the time, or on the stages of the critical path",
     ),
     Mask("each", "threads", "the number of workers depends on the number of cores"),
-    Mask("type", "*.thread", "the number of workers, which are named, depends on the cores"),
+    Mask("type", "*.thread", "worker threads are numbered; the cores decide how many there are"),
     Mask(
         "may",
         "cpu.* *.cpu.* *.memory_mb *_mb *_mb_per_1000_frames *.slope_* gpu.* *.gpu.available",
@@ -177,14 +177,14 @@ MASKS = [
         "near",
         "*.ap *.ap50 *.ap75 *.ap_small *.ap_medium *.ap_large *.recall *.recall_conf25 "
         "*.precision_conf25 *.ap50_interval.*",
-        "the last digits of a network differ between CPUs",
+        "the last digits of a network's outputs differ between CPUs",
         near=True,
         within=0.05,
     ),
     Mask(
         "keys",
         "*.ap50_interval *.curves *.confusion.counts results.0.ap50_interval",
-        "the last digits of a network differ between CPUs",
+        "the last digits of a network's outputs differ between CPUs",
         near=True,
     ),
     Mask(
@@ -207,8 +207,8 @@ NAMES = [
 
 # Rows of real networks.
 BOX_PX, SCORE, BORDER = 0.5, 0.01, 0.02
-"""Tolerances of boxes (pixels) and scores between AVX2, AVX-512 and AMX. Boxes with scores within
-BORDER of the threshold may be absent.
+"""How far boxes (pixels) and scores may differ between CPUs with AVX2, AVX-512 and AMX. A box whose
+score is within BORDER of the threshold may be absent.
 """
 
 

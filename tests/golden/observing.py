@@ -167,8 +167,8 @@ def _arrays(path: Path, command: Command) -> Any:
 
 
 def _picture(path: Path, command: Command) -> Any:
-    """Return the size of a picture. For lossless files, add the sha256 of the pixels, since lines,
-    text and the boxes of our test networks are exact."""
+    """Return the size of a picture. For a PNG of a test network, add the sha256 of the pixels: its
+    boxes, lines and text are the same on every machine."""
     image = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
     size = "x".join(map(str, image.shape))
     if path.suffix != ".png" or command.near:

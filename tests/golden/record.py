@@ -34,7 +34,7 @@ def main(names: list[str]) -> None:
 
 
 def as_text(document: dict) -> str:
-    """Format JSON with one line per key of a flat document, and per row, for readable diffs."""
+    """Format JSON for readable diffs: a line for each row and for each key of a flat document."""
     lines = []
     for key, value in document.items():
         if isinstance(value, dict) and key == "content":

@@ -1,7 +1,7 @@
 """Every recorded command line still behaves the same: exit code, keys, rows, file names, pictures.
 
-We compare only the command line and files; masks.py says what we skip and why. After a deliberate
-change, ``python -m tests.golden.record NAME`` rewrites the recording (record.py).
+masks.py says which values we do not compare, and why. After a deliberate change,
+``python -m tests.golden.record NAME`` rewrites the recording (record.py).
 """
 
 from __future__ import annotations

@@ -34,16 +34,16 @@ COMMANDS = {
     "doctor": [("doctor", "--quick", "--engines-dir", "engines")],
 }
 # For these commands we compare only the words, since the width of measured numbers decides which
-# columns a table has and where it wraps. A word that is broken at a line end counts as a new word.
+# columns a table has and where it wraps. A word broken at a line end is noticed: it is a new word.
 TABLES = ("live", "batch", "compare", "profile", "tune")
 # Commands whose words depend on timing and load: new words pass if they occur in the program.
 VARIED = ("live", "batch", "tune", "compare", "profile")
 LETTERS = re.compile(r"[A-Za-z]+")
-# A line break in the list of stages, which is longer if a stage was slow.
+# A line break in the list of stages: a slow stage makes the list longer, so that it wraps.
 FOLD = re.compile(r"(?<=\.\d) *\n +(?=[a-z]+ \d)")
 PACKAGE = Path(__file__).parents[2] / "detector"
 MISSING_SHARE = 0.2  # share of words that may be missing: columns and notes on noise may be absent
-MISSING_SHARE_VARIED = 0.4  # higher, since a short run of cameras prints other sentences
+MISSING_SHARE_VARIED = 0.4  # higher for VARIED, whose words depend on timing and load
 OPTIONAL_STARTS = ("warning", "Other programs")  # beginnings of optional lines
 MASKS = [
     (r"[█░]+", "BAR"),

@@ -161,7 +161,7 @@ def test_exit_code_equals_that_of_the_default_job(monkeypatch, job, code):
 
 
 @pytest.mark.slow
-def test_printed_findings_show_gpu_counters_and_forced_settings(monkeypatch):
+def test_printed_findings_show_gpus_and_counters_and_forced_settings(monkeypatch):
     able = {"fp32": None, "bf16": None, "int8": "no int8 here"}
     replace_children(monkeypatch, {"error": None, "precisions": able, "seconds": 0.1})
     findings = doctor.examine(Config())
@@ -214,7 +214,7 @@ def test_no_usable_engine_exits_5(monkeypatch):
 
 
 @pytest.mark.parametrize(("given", "code"), [(None, 0), ("engines-of-mine", 6)])
-def test_read_only_default_engines_folder_only_warns(tmp_path, monkeypatch, given, code):
+def test_unwritable_default_engines_folder_gives_only_a_warning(tmp_path, monkeypatch, given, code):
     """A run replaces the default folder by a temporary one, but exits 6 for a requested folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(doctor.store, "is_writable", lambda place: place == tmp_path)
@@ -232,7 +232,7 @@ def test_read_only_current_folder_exits_6(monkeypatch):
 
 
 def test_crashing_library_is_reported_as_exit_5(monkeypatch):
-    # sh -P -c ... ends with an error, and prints no JSON.
+    # The child is now sh -P -c ..., which ends with an error and prints no JSON.
     monkeypatch.setattr(sys, "executable", "/bin/sh")
     result = attempt.try_in_child("ort")
     assert result["exit_code"] == 5

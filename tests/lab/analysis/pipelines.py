@@ -117,7 +117,7 @@ class _Simulation:
                 self.write("writer", batch)
 
     def read(self, batch: int) -> None:
-        """Take a request, then read a frame into a buffer for each row of the batch. The read that
+        """Take a request, and for each row of the batch read a frame into a buffer. The read that
         finds the end also needs a request and a buffer. Queue the batch once there is room."""
         if batch >= self.loop.requests:
             self.wait("reader", self.returned[batch - self.loop.requests])

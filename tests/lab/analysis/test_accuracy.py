@@ -1,4 +1,4 @@
-"""The figures of eval, compared with faster-coco-eval and with cases computed by hand."""
+"""Compare eval's figures, by faster-coco-eval, with our own evaluator and calculations by hand."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_library_and_our_evaluator_agree_at_iou_50(seed):
     assert low < figures.ap50 < high
 
 
-def test_no_detections_have_zero_precision():
+def test_average_precision_without_detections_is_zero():
     figures = accuracy([labels((HERE, 0))], [Detections.empty()], NAMES)
     assert (figures.ap, figures.ap50_interval) == (0, (0, 0))
     assert figures.per_class["person"].precision_conf25 is None

@@ -86,7 +86,7 @@ def test_only_the_best_hundred_detections_of_a_picture_count():
         ([NEITHER, RIGHT], 1, 1.0),
         ([RIGHT], 2, 51 / 101),  # the 51 recalls from 0 to 0.50 are reached
         ([RIGHT, WRONG, RIGHT], 2, (51 * 1 + 50 * 2 / 3) / 101),
-        ([WRONG, RIGHT, RIGHT], 2, 2 / 3),  # the best precision at that recall or a higher one
+        ([WRONG, RIGHT, RIGHT], 2, 2 / 3),  # the best precision at this or a higher recall
     ],
 )
 def test_average_precision_equals_a_calculation_by_hand(rows, wanted, expected):

@@ -145,7 +145,7 @@ def test_calls_of_a_stage_wait_for_the_expected_cause(cause, stage, loop, second
 
 
 @pytest.mark.slow
-def test_simulated_call_starts_when_the_last_of_its_predecessors_is_ready():
+def test_simulated_call_starts_as_soon_as_its_predecessors_allow():
     """This shows that the graph contains all rules of the loop."""
     rng = random.Random(5)
     for _ in range(40):
@@ -179,8 +179,8 @@ def test_simulated_call_starts_when_the_last_of_its_predecessors_is_ready():
     ids=str,
 )
 def test_real_run_obeys_the_graph(tmp_path, flags):
-    """No call starts before its predecessors in the graph end. We skip edges from the start of a
-    call: a thread that waits for room may continue just before the call that made room."""
+    """No call starts before its predecessors in the graph end. We skip edges from a call's start:
+    it makes room in a queue, and the thread that waits for room may continue just before it."""
     session = read_session(ran(tmp_path, frames=40, save=("jsonl",), **flags))
     graph = activity_graph(activities_of(session.spans), LoopShape.of(session.document.loop[0]))
     edges = [
@@ -253,7 +253,7 @@ def test_activities_are_read_from_columns():
         "stage": np.array([0, 1, 2, 0, 2]),
         "index": np.array([4, 4, 4, 9, 5]),
         "start_ns": np.array([20, 0, 10, 0, 22]),
-        "end_ns": np.array([30, 20, 15, 5, 25]),  # the last call ran within the first
+        "end_ns": np.array([30, 20, 15, 5, 25]),  # the last call, within the first, is omitted
         "thread_names": np.array(["reader", "worker-0"]),
         "stage_names": np.array(["read", "request", "infer"]),
     }
@@ -272,8 +272,8 @@ def test_run_without_written_frames_has_no_path():
 
 
 def test_frames_with_decreasing_numbers_have_a_critical_path():
-    """The path goes from the first written frame to the last by time, not by number. Damaged
-    recordings may contain such frames."""
+    """Damaged recordings may contain such frames. The path goes from the frame that was written
+    first to the one that was written last, whatever their numbers."""
     run = run_of(load(12, shape(), read=TICK, infer=2 * TICK, write=TICK))
     backwards = [one._replace(number=11 - one.number) for one in run if one.number < 12]
     path = critical_path(activity_graph(backwards, shape()))

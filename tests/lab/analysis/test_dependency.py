@@ -52,4 +52,4 @@ def test_nested_calls_are_counted_once() -> None:
     ]
     names = {row.name for row in dependency_rows(path, activities, calls, {}, {})}
     assert not any(name.startswith("inner") for name in names)
-    assert "infer" not in names  # the outer call takes all of its time
+    assert "infer" not in names  # the outer call takes all of an inference's time

@@ -100,7 +100,7 @@ def test_rare_classes_share_a_curve():
     assert curves_of_run.curves[OTHERS] == [(0.0, 80 - CURVES)]
 
 
-def test_curve_of_several_sources_counts_frames():
+def test_curve_of_several_sources_is_over_frames_instead_of_seconds():
     rows = frames(5, car=1) + [ClassCounts("b.mp4", at / 25, {"car": 1}) for at in range(5)]
     curves_of_run = count_over_time(SessionRows(rows))
     assert curves_of_run.unit == "frame"

@@ -14,7 +14,7 @@ from detector.lab.analysis.layers import LAUNCHING, NO_REQUEST, WAITING, device_
         # unsorted kernels of two streams overlap; the overlap counts once
         ([(3, 4), (1, 3), (2, 4)], [(0, 4)], [], 3, {LAUNCHING: 1}, False),
         ([(2, 3), (8, 9)], [(0, 9)], [], 2, {LAUNCHING: 7}, True),
-        ([(0, 1), (9, 10)], [(0, 1)], [], 2, {NO_REQUEST: 8}, False),  # no work
+        ([(0, 1), (9, 10)], [(0, 1)], [], 2, {NO_REQUEST: 8}, False),  # nothing to launch
         ([(0, 4), (6, 10)], [(5, 6)], [], 8, {LAUNCHING: 1, NO_REQUEST: 1}, False),
         ([(2, 4)], [(0, 1), (5, 8)], [], 2, {LAUNCHING: 4, NO_REQUEST: 2}, True),
         ([(0, 2), (4, 5)], [(2, 4)], [], 3, {LAUNCHING: 2}, False),  # mostly busy

@@ -1,4 +1,4 @@
-"""A run is slower if it differs by more than noise, a regression if it also exceeds the limit."""
+"""A run is slower if the difference exceeds the noise. Beyond the limit it is a regression."""
 
 from __future__ import annotations
 

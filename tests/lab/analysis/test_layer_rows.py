@@ -179,9 +179,9 @@ def test_data_sheet_values_are_parsed(peak, bandwidth, expected):
 @pytest.mark.parametrize(
     ("peak", "bandwidth", "forward_ms", "bound"),
     [
-        (100.0, 100.0, 2.0, "compute"),  # 51 % of the peak, 4.6 % of the bandwidth
+        (100.0, 100.0, 2.0, "compute"),  # 51% of the peak, 4.5% of the bandwidth
         (100.0, 5.0, 2.0, "memory"),
-        (8100.0, 320.0, 2.0, "neither"),  # at most 3.9 % of either limit
+        (8100.0, 320.0, 2.0, "neither"),  # at most 1.4% of either limit
     ],
 )
 def test_data_sheet_decides_what_bounds_the_model(peak, bandwidth, forward_ms, bound):

@@ -118,7 +118,7 @@ TUNED = "tuned for 960x540 h264 (2026-11-22), 1.8 times the defaults: --precisio
     ],
 )
 def test_larger_batch_names_the_engine_that_auto_chose(session, reason, engine, expected):
-    """The engine was chosen by timing or tuning at batch 1; at batch 4, auto takes ort fp32."""
+    """Timing or tuning chose the engine at batch 1. At batch 4, auto would choose ort fp32."""
     precision = "auto" if engine == "auto" else "int8"
     update_document(session, "config", "runtime", engine=engine, precision=precision)
     update_document(session, engine="openvino", precision="int8", engine_reason=reason)
@@ -139,7 +139,7 @@ def test_change_must_be_faster_in_every_round_to_be_suggested(ratio, suggested, 
 
 
 @pytest.mark.parametrize(("low", "suggested"), [(0.99, False), (1.02, True)])
-def test_encoding_is_suggested_only_if_writing_has_a_gain(low, suggested, session):
+def test_faster_encoding_is_suggested_only_if_writing_costs_time(low, suggested, session):
     changes = [change("write free", 42.0, (low, 1.1)), change("no video", 42.0, (1.01, 1.1))]
     steps = by_option(add_passes(session, what_if={"changes": changes}))
     assert ("--quality fast" in steps) is suggested
@@ -149,7 +149,7 @@ def test_encoding_is_suggested_only_if_writing_has_a_gain(low, suggested, sessio
     assert steps["--no-video"].figure.basis == "no video"  # the same change was measured
 
 
-def test_measured_steps_come_before_bounds(session):
+def test_steps_with_measured_gains_come_before_upper_bounds(session):
     kinds = [step.figure.kind if step.figure else "" for step in next_steps(add_passes(session))]
     exact = [kind == MEASURED for kind in kinds]
     assert exact == sorted(exact, reverse=True)

@@ -88,7 +88,7 @@ def test_interim_analyses_together_spend_the_whole_error_rate():
 
 
 def test_the_first_interim_analysis_can_decide():
-    """The chance that eight rounds agree is below the error rate of this analysis."""
+    """Eight rounds agree by chance less often than the error rate of this analysis allows."""
     [result] = judge([[0.1 + at / 1000 for at in range(8)]], 0.01, 0.02, share_of_look(8, False))
     assert result.outcome == "faster"
     [result] = judge([[0.011] * 8], 0.02, 0.02, 1.0)
@@ -105,7 +105,7 @@ def test_equal_rows_get_the_verdict_equal():
 
 @pytest.mark.slow
 def test_false_alarms_stay_below_the_error_rate_without_a_margin(monkeypatch):
-    """Turn the noise margin off. If each look spent the whole error rate, the sum would be 7."""
+    """Turn the noise margin off. Spending the whole error rate at each look would give 7 alarms."""
     monkeypatch.setattr(compare, "noise_floor", lambda equal: 0.0)
     assert sum(alarms(simulate(seed, {})) for seed in range(50, 100)) == 2
 

@@ -1,4 +1,4 @@
-"""HOTA, IDF1, MOTA, switches and fragmentations, compared with TrackEval and by hand."""
+"""HOTA, IDF1, MOTA, switches and fragmentations, checked against TrackEval and by hand."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def figures(result: TrackAccuracy) -> tuple[float | None, ...]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("benchmark", TRACKEVAL_OF_FILES)
-def test_figures_of_the_files_of_trackers_equal_trackeval(tmp_path: Path, benchmark: str) -> None:
+def test_figures_from_tracker_files_equal_trackeval(tmp_path: Path, benchmark: str) -> None:
     pytest.importorskip("faster_coco_eval", reason="machine: faster-coco-eval is not installed")
     write_benchmark(tmp_path, benchmark)
     trackers = tuple(str(tmp_path / f"trackers/{name}") for name in "ab")
@@ -131,7 +131,7 @@ def test_identity_switch_halves_idf1() -> None:
 
 
 LABEL = labelled_picture(BOX, ONE)
-THREE_FRAMES = {  # the labels and tracks of each frame; idf1, mota, objects, tracks
+THREE_FRAMES = {  # labels and tracks of each frame; expected (idf1, mota, objects, tracks)
     "ignored object": (
         labelled_picture(BOTH, np.array([1, 2]), ignored=[2]),
         tracked_frame(BOTH, np.array([7, 8])),
@@ -145,7 +145,7 @@ THREE_FRAMES = {  # the labels and tracks of each frame; idf1, mota, objects, tr
 
 
 @pytest.mark.parametrize("case", THREE_FRAMES)
-def test_figures_with_boxes_that_do_not_count(case: str) -> None:
+def test_figures_of_ignored_unmatched_or_missing_boxes(case: str) -> None:
     labels, tracks, expected = THREE_FRAMES[case]
     result = track_accuracy([labels] * 3, [tracks] * 3)
     assert (result.idf1, result.mota, result.objects, result.tracks) == expected

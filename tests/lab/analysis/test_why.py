@@ -141,8 +141,8 @@ def test_cause_is_unknown_if_the_thread_was_not_recorded():
 
 
 def ledger(calls, ready=(), blocked=(), library=()):
-    """Return the calls with times as every run counts them. ``ready``, ``blocked`` and ``library``
-    list (stage, number, ms). ``library``: CPU time of the engine's threads, otherwise 1 ms."""
+    """Return the calls with the off-CPU times that every run records. ``ready``, ``blocked`` and
+    ``library`` list (stage, number, ms). ``library``: CPU time of the engine's threads, or 1 ms."""
     waited, slept, other = ({(s, n): ms for s, n, ms in each} for each in (ready, blocked, library))
     report = []
     for one in calls:
@@ -158,7 +158,7 @@ def ledger(calls, ready=(), blocked=(), library=()):
 @pytest.mark.parametrize("stage", ["read", "write"])
 @pytest.mark.parametrize(("held_ms", "name"), [(10.0, "disk"), (85.0, "core")])
 def test_codec_that_waits_for_a_core_is_not_reported_as_waiting_for_the_disk(stage, held_ms, name):
-    """The call is blocked for 90 ms. Library threads wait for a core for ``held_ms`` of that."""
+    """The call is blocked for 90 ms. For ``held_ms`` of them, library threads wait for a core."""
     calls, loop_shape = run(stage, 12, 90.0)
     evidence = moments(calls, blocked=[(stage, 12, 90.0)])
     ends = call(calls, stage, 12).end_ns
@@ -182,7 +182,7 @@ def test_wait_for_a_core_is_found_without_moments():
     assert (part.cpu_ms, part.ready_ms, part.blocked_ms) == pytest.approx((1, 70, 0))
 
 
-def test_computation_in_threads_of_the_engine_has_the_cause_work():
+def test_cause_is_work_if_threads_of_the_engine_compute():
     """The calling thread sleeps while the engine's thread pool computes."""
     calls, loop_shape = run("infer", 12, 50.0)
     slept = [("infer", number, 8.0) for number in range(FRAMES) if number != 12]
@@ -197,7 +197,7 @@ def test_computation_in_threads_of_the_engine_has_the_cause_work():
 
 
 @pytest.mark.parametrize("name", ["gc", "disk"])
-def test_ledger_and_moments_name_the_same_cause(name):
+def test_cause_from_moments_stays_the_same_with_times_of_the_ledger(name):
     calls, loop_shape, evidence = PLANTS[name](12)
     blocked = [("write", 12, 90.0)] if name == "disk" else []
     report = Explanation(ledger(calls, blocked=blocked), loop_shape, evidence).explain(12)
@@ -205,7 +205,7 @@ def test_ledger_and_moments_name_the_same_cause(name):
 
 
 @pytest.mark.parametrize("name", ["boxes", "key frame"])
-def test_causes_boxes_and_key_frame_are_found_without_moments(name):
+def test_boxes_and_key_frame_are_found_as_causes_without_moments(name):
     calls, loop_shape, evidence = PLANTS[name](12)
     report = Explanation(calls, loop_shape, replace(evidence, moments=None)).explain(12)
     assert report.cause.name == name

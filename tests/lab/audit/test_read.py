@@ -128,7 +128,7 @@ def test_invalid_machine_fact_is_refused(given) -> None:
         read_machine([given])
 
 
-def test_paths_of_other_kinds_are_refused(tmp_path: Path) -> None:
+def test_folders_and_files_without_tables_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"a": 1}')
     (tmp_path / "broken.json").write_text("{")
     for path in ("x.json", "broken.json", "x.exe", "."):

@@ -9,7 +9,7 @@ from detector.lab.audit.case import Case, audit
 from detector.lab.audit.read import parse_tables
 
 HEADING, ROWS = ["model", "latency (ms)", "FPS"], [["a b", "6.4", "156.2"], ["c", "14.1", "70.9"]]
-# Output of tabulate 0.9 (grid, simple, plain, orgtbl), rich 14 (HEAVY_HEAD, SIMPLE), pandas 2.3.
+# Output of tabulate 0.9 (grid, simple, plain, orgtbl) and of rich 14 (HEAVY_HEAD, SIMPLE).
 TABLES = {
     "grid": """
 +---------+----------------+-------+

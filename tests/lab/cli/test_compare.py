@@ -99,7 +99,7 @@ def test_document_and_files_after_a_comparison(tmp_path, own_tmp):
     assert rows[1]["agreement"]["frames"] == 6
     if rows[0]["agreement"]["detections"]:
         assert rows[0]["agreement"]["matched"] == 1.0
-        assert rows[1]["agreement"]["matched"] > 0.99, "batches of other sizes agree"
+        assert rows[1]["agreement"]["matched"] > 0.99, "another batch size changed the boxes"
     assert our_temporary_files(tmp_path) == []
     measured = json.loads((tmp_path / "engines/measured.json").read_text())
     assert [row["engine"] for row in measured["measurements"][0]["rows"]] == ["ort", "ort"], (
@@ -158,7 +158,7 @@ def ap_of(process):
 @pytest.mark.slow
 @needs_coco_eval
 def test_labels_give_the_figures_of_eval(tmp_path):
-    """The AP does not depend on --conf. The speed is that of the run with --conf."""
+    """--conf does not change the AP. The rounds and the agreement use it."""
     options = ("--labels", LABELS, "--conf", 0.6, "--classes", "person", "--stride", 2, "--json")
     labels, ap, document = ap_of(compare(tmp_path, "--engine", "ort,null", *options))
     process = detect_video(

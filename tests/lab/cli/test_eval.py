@@ -85,7 +85,7 @@ def test_several_engines_show_their_difference(tmp_path):
 
 def test_written_detections_score_like_the_run_itself(tmp_path):
     """``detect`` writes detections in each format. Except for rounding, ``eval`` computes the same
-    figures from them as from its own run in either loop."""
+    figures from them as from a run of its own, with or without --sync."""
     line = ("eval", LABELS, "--frames", 10, "--engine", "ort", "--json")
     (direct,) = figures(detect_video(*line, cwd=tmp_path))
     (in_turn,) = figures(detect_video(*line, "--sync", "--batch", 4, cwd=tmp_path))
@@ -218,8 +218,8 @@ def test_labels_of_another_video_are_refused(tmp_path):
 # The number of threads does not change the figures, and one thread uses the least CPU time.
 ONE_THREAD = ("--threads", 1, "--concurrency", 1)
 SUBSETS = ("coco/val", "highway/valid/road", "highway/valid/overpass", "highway/valid/elevated")
-# File, NMS options of the reference, and tolerance for rounding. For yolov5n, the tolerance
-# also covers the rectangular inputs of the reference, while ours are square.
+# File, NMS options of the reference, and tolerance for rounding. The tolerance of yolov5n is
+# larger, since inputs of the reference are rectangular, and ours are square.
 MODELS = {
     "yolo-fastest-1.1-xl": ("yolo-fastest-1.1-xl.cfg", ("--iou", 0.45), 0.002),
     "yolox_nano": ("yolox_nano.onnx", (), 0.002),

@@ -38,8 +38,8 @@ CLIP = CHECKOUT / "videos/street.mp4"
 
 
 def model(loud: float = 1.0) -> onnx.ModelProto:
-    """Return a network with rows [1, 256, 7]: a box in pixels and three scores. ``loud`` multiplies
-    the second layer's weights and divides the third layer's."""
+    """Return a network with the output [1, 256, 7]: rows of a box in pixels and three scores.
+    ``loud`` multiplies the second layer's weights and divides the third layer's."""
     rng = np.random.default_rng(3)
     model = GraphBuilder("small")
     x = model.input_u8(1, SIDE, SIDE)
@@ -298,7 +298,7 @@ def test_planted_fault_is_named(fault):
 
 
 def test_fault_on_a_side_branch_is_found():
-    """The main branch agrees but its sum with the side branch differs, so the search goes back."""
+    """The main branch agrees, but the sum of both branches differs: the search must go back."""
     rng = np.random.default_rng(5)
     graph_builder = GraphBuilder("branches")
     x = graph_builder.input_u8(1, SIDE, SIDE)

@@ -71,8 +71,8 @@ def yolo(folder: Path, *, yaml: bool = True) -> Path:
 
 
 def mot(folder: Path, frames: int = 2, *, info: bool = True) -> Path:
-    """Write a sequence with a pedestrian in both frames, an ignored pedestrian in the first frame,
-    and an ignored car in the second."""
+    """Write a sequence. Its first two frames show a pedestrian; the first frame also has an ignored
+    pedestrian, and the second an ignored car."""
     for frame in range(frames):
         picture(folder / f"img1/{frame + 1:06d}.jpg")
     (folder / "gt").mkdir(parents=True)

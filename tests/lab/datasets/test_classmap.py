@@ -39,7 +39,7 @@ def test_mapping_binds_model_classes_to_labels(tmp_path):
     assert bound.notes == ()
 
 
-def test_class_named_like_a_target_belongs_to_the_target(tmp_path):
+def test_model_class_with_the_name_of_a_target_belongs_to_it(tmp_path):
     bound = bind(mapping(tmp_path, "classes: {vehicle: car}"), ("vehicle", "person"), LABELS)
     assert (bound.targets, bound.groups, bound.label_ids) == (("vehicle",), ((0,),), {1: 0})
 

@@ -125,7 +125,7 @@ def test_list_of_results_uses_the_ids_of_the_labels(tmp_path):
     assert result.detections[1].name(0) == "car"
 
 
-def test_pictures_only_in_the_labels_or_the_detections_are_noted(tmp_path):
+def test_pictures_missing_from_the_labels_or_the_detections_are_noted(tmp_path):
     dataset = datasets.open(str(samples.coco(tmp_path)))
     result = datasets.open_detections(
         str(write("coco", tmp_path, ["elsewhere/a.jpg", "elsewhere/z.jpg"])), dataset
@@ -182,7 +182,7 @@ def test_wrong_row_of_mot_is_an_error(tmp_path, labels, row, message):
         datasets.open_detections(str(tmp_path / "x.txt"), dataset, names=NAMES)
 
 
-def test_mot_rows_without_a_class_get_the_only_class_of_the_labels(tmp_path):
+def test_mot_rows_without_a_class_get_the_only_class_name_given(tmp_path):
     dataset = datasets.open(str(samples.mot(tmp_path / "set")))
     (tmp_path / "x.txt").write_text("1,7,1,1,5,5,0.5,-1,-1,-1\n")
     result = datasets.open_detections(str(tmp_path / "x.txt"), dataset, names=("car",))
@@ -210,7 +210,7 @@ ROW = "1,7,1,1,5,5,0.5,-1,-1,-1\n"
 
 
 @pytest.mark.parametrize("files", [("one.txt", "two.txt"), ("data/one.mot.txt", "data/two.txt")])
-def test_folder_has_the_tracks_of_each_sequence(tmp_path, files):
+def test_folder_of_tracks_has_a_file_for_each_sequence(tmp_path, files):
     for name in ("one", "two"):
         samples.mot(tmp_path / "gt" / name)
     for file in files:

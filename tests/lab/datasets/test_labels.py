@@ -1,4 +1,4 @@
-"""Labels in three formats become the same Dataset. Errors in files are one line with the fix."""
+"""Labels in three formats are read as a Dataset. Errors in files are one line with the fix."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_error_counts_the_missing_pictures(tmp_path):
         dataset.check_readable()
 
 
-def test_mot_labels_without_pictures_can_be_read_but_not_run(tmp_path):
+def test_mot_labels_can_be_read_without_pictures_but_a_run_needs_them(tmp_path):
     samples.mot(tmp_path)
     (tmp_path / "seqinfo.ini").write_text("[Sequence]\nimDir=nowhere\n")
     dataset = datasets.open(str(tmp_path))

@@ -1,4 +1,4 @@
-"""Shorter measurements for the passes that repeat them."""
+"""Shorten passes that repeat a measurement for a time or a number of rounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ caches.EACH_S, caches.LARGEST = 0.002, 16 << 20
 
 
 def with_short_budgets(folder: Path) -> dict[str, str]:
-    """Return environment variables that shorten measurements. Their figures are noisier."""
+    """Return environment variables that shorten the passes, which makes their figures noisier."""
     package = folder / "short"
     package.mkdir(exist_ok=True)
     (package / "sitecustomize.py").write_text(

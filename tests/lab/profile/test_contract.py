@@ -83,7 +83,7 @@ def test_pass_is_added_as_a_single_file(tmp_path):
 
 
 def test_every_pass_declares_its_results_and_its_slowdown():
-    """The type of its results is listed. A pass measures its slowdown or says why it has none."""
+    """FACTS names the type of its results. It measures its slowdown or says why it has none."""
     for name in profile.list_passes():
         profile_pass = profile.open_pass(name)
         assert FACTS[name] is profile_pass.facts
@@ -115,7 +115,7 @@ LOOP = {
 }
 
 
-def test_record_of_a_pass_equals_itself_after_writing_and_reading(tmp_path):
+def test_record_of_a_pass_does_not_change_when_read_and_written(tmp_path):
     (tmp_path / "loop.json").write_text(json.dumps(LOOP))
     record = read_pass(tmp_path / "loop.json")
     assert record.as_builtins() == LOOP
@@ -127,11 +127,11 @@ def test_record_of_a_pass_equals_itself_after_writing_and_reading(tmp_path):
     ("low", "high", "words"),
     [(-0.3, -0.1, "not measured"), (-0.1, 0.3, "below the noise"), (0.1, 0.2, "15.0%")],
 )
-def test_cost_of_instruments_is_positive(low, high, words):
+def test_cost_of_instruments_is_shown_only_if_above_the_noise(low, high, words):
     assert describe_cost(Interval((low + high) / 2, low, high)).startswith(words)
 
 
-def test_unreadable_figure_makes_only_its_pass_unavailable(tmp_path, monkeypatch):
+def test_infinite_figure_makes_its_pass_unavailable(tmp_path, monkeypatch):
     facts = LoopFacts([1.0], [1.0], Interval(math.inf, 0.0, 0.0), None, 1.0)
     profile_pass = Pass(order=0, what="", facts=LoopFacts, run=lambda occasion: facts)
     monkeypatch.setattr(profile, "open_pass", lambda name: profile_pass)

@@ -1,4 +1,4 @@
-"""Counts of the network's layers compared with torch's counter, for batches of 1 and 4."""
+"""The layers' FLOPs, compared with torch's counter for batches of 1 and 4."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def occasion_of(folder, model, batch, engine="torch", sheet=None):
 
 
 def counted_by_torch(occasion):
-    """Return the FLOPs of a batch that torch counts. A multiply-accumulate counts as 2."""
+    """Return torch's count of FLOPs for a batch. A multiply-accumulate counts as 2."""
     from torch.utils.flop_counter import FlopCounterMode
 
     machine, batches = open_with_batches(occasion)

@@ -1,5 +1,5 @@
-"""Energy from a fake RAPL folder and a fake NVML module. Test readings, wrapped counters, the
-samples over time, and the reasons for missing figures.
+"""Energy from a fake RAPL folder and a fake NVML module: readings, wrapped counters, samples over
+time, and the reasons for missing figures.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def test_long_series_is_merged_into_fewer_samples():
     assert sum(row.package for row in rows) == pytest.approx(measured.total()["package"])
 
 
-# Joules between two readings, independent of the time between them.
+# Each reading adds these joules, however much time has passed.
 STEPS = {"package": 2.0, "core": 1.5, "dram": 0.2}
 GPU_STEP = 3.0
 
@@ -227,7 +227,7 @@ def test_energy_is_measured_if_only_the_gpu_has_a_counter(tmp_path, powered, mon
     assert "package" not in to_builtins(facts.rows[1])
 
 
-def test_energy_counter_that_vanished_raises_not_here_error(tmp_path):
+def test_energy_counter_that_vanishes_during_a_run_is_an_error(tmp_path):
     file = domain(tmp_path, "intel-rapl:0", "package-0", 5)
     with EnergyMeter(rapl_counters(tmp_path), None) as meter:
         file.unlink()

@@ -1,5 +1,5 @@
-"""Profile with all passes on each engine: all passes run that this machine allows, and figures
-agree. These tests run nightly. In other runs, test_pinned.py runs every pass.
+"""Profile with all passes on each engine: those that this machine allows run, and figures agree.
+These tests run nightly. In other runs, test_pinned.py runs every pass.
 """
 
 from __future__ import annotations

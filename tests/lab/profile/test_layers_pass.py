@@ -49,7 +49,7 @@ def test_passes_give_the_reason_if_the_engine_has_no_layers(tmp_path):
 
 @pytest.mark.slow
 def test_layers_are_timed_with_the_threads_of_the_run(tmp_path):
-    """By default, an engine with a single request uses both cores. Its layers would then be faster
+    """By default, an engine with a single request uses all cores. Its layers would then be faster
     than the peak that was measured with one thread."""
     folder = ran(tmp_path, engine="ort", frames=2, concurrency=2)
     plain = read_session(folder)

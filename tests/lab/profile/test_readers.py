@@ -1,4 +1,4 @@
-"""Reading the output of perf and cProfile, and the runs under perf."""
+"""Runs under perf, and reading the output of perf and cProfile."""
 
 from __future__ import annotations
 

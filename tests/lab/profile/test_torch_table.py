@@ -1,4 +1,4 @@
-"""The table of torch operators compared with torch.profiler, for batches of 1 and 4."""
+"""The table of torch operators, compared with torch.profiler for batches of 1 and 4."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def profiled_by_hand(machine, batches):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 4])
-def test_operator_totals_equal_torch_profiler_per_frame(tmp_path, batch):
+def test_operator_totals_per_frame_equal_those_of_torch_profiler(tmp_path, batch):
     facts, machine, batches = facts_of(tmp_path, batch)
     profiler = profiled_by_hand(machine, batches)
     torch_rows = {str(one.key): one for one in profiler.key_averages()}

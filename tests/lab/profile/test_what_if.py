@@ -1,4 +1,4 @@
-"""The pass what_if: pinned threads, alternating runs, and stand-ins with recorded results."""
+"""The pass what_if: the order of its runs, stand-ins with recorded results, and the whole pass."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_few_frames_and_varying_runs_give_warnings():
 @pytest.mark.parametrize(
     ("seconds", "frames", "period_s", "chosen"),
     [
-        (60, 500, 0.01, 115),  # 52 runs: two, then 5 rounds of 5 changes
+        (60, 500, 0.01, 115),  # 52 runs: 2, then 5 rounds of 10
         (60, 80, 0.01, 80),  # no more frames than the run had
         (60, 500, 0.05, 37),  # 3 rounds
         (60, 500, 5.0, 24),  # the minimum number of frames
@@ -280,7 +280,7 @@ def test_every_change_is_measured_or_has_a_reason(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_library_threads_of_a_real_run_are_attributed(tmp_path):
-    """These are a second thread of ONNX Runtime, FFmpeg's decoders and x264's encoders."""
+    """The threads are ONNX Runtime's second one, FFmpeg's decoders and x264's encoders."""
     if usable_cores() < 2:
         pytest.skip("machine: one core; libraries start no threads of their own")
     flags = {

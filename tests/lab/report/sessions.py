@@ -81,7 +81,7 @@ def change(
     return {
         "change": name,
         "stage": stage,
-        "how": "outputs computed before, in turn" if stage else "one plain loop",
+        "how": "precomputed outputs in rotation" if stage else "one plain loop",
         "fps": {"median": fps, "low": 40 * low, "high": 40 * high},
         "frame_ms": {"median": 1e3 / fps, "low": 25 / high, "high": 25 / low},
         "fps_ratio": {"median": fps / 40, "low": low, "high": high},

@@ -83,7 +83,7 @@ def test_table_with_all_figures_fits_100_columns():
 def test_noise_and_low_agreement_are_mentioned_below_the_table():
     text = printed(variant("a", "fp32", 10, 11, 12), variant("b", "fp32", 11, 12, 10))
     assert "cannot separate these rows; use --rounds 6" in text
-    assert "beyond the noise" not in text, "a list of the fastest seems to separate rows"
+    assert "beyond the noise" not in text, "equal rows are listed as the fastest"
     busy = replace(variant("b", "fp32", 11, 12, 10), frames_digest="other")
     lines = [line for line in printed(variant("a", "fp32", 10, 11, 12), busy).splitlines() if line]
     assert [line.split(":")[0] for line in lines[-2:]] == ["3 rounds", "no winner"]

@@ -107,7 +107,7 @@ def test_unreliable_figures_have_a_warning(session, tmp_path):
     for facts["doubts"] in (reasons, reasons[:1]):
         (tmp_path / "copy/passes/what_if.json").write_text(json.dumps(facts))
         shown = page(read_session(tmp_path / "copy")).decode()
-        assert shown.count(escape(reasons[0])) == 2  # once at the commands, once at the table
+        assert shown.count(escape(reasons[0])) == 2  # next to the commands and next to the table
         assert (
             shown.count(escape(reasons[1])) == shown.count("and 1 more") == len(facts["doubts"]) - 1
         )
@@ -370,7 +370,7 @@ def test_pictures_of_the_slowest_frames_are_embedded(browser, tmp_path):
 
 @pytest.mark.parametrize("file", ["../secret.jpg", "{secret}", "link.jpg", "text.jpg", "a\0b", "."])
 def test_page_embeds_only_pictures_of_the_session(session, tmp_path, file):
-    """An untrusted session could name any file that the user who draws the page may read."""
+    """Otherwise, an untrusted session could embed any file that the user may read."""
     folder = shutil.copytree(session, tmp_path / "run")
     secret = tmp_path / "secret.jpg"
     secret.write_bytes(b"\xff\xd8 a secret")

@@ -17,7 +17,7 @@ PASS_PARTS = [pass_part for pass_part in part.list_parts() if pass_part.says]
 
 @pytest.fixture
 def printed(monkeypatch):
-    """Return a function that prints a line for each stub pass. The pass energy is unavailable."""
+    """Return a function that prints a line for each stub pass. ``energy`` is unavailable."""
 
     def text_of_pass(pass_part, text):
         return lambda facts: [f"<{pass_part.name}: {text}>"]

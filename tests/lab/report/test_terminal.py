@@ -226,7 +226,7 @@ def test_run_on_pictures_shows_no_bottleneck():
     assert "end to end" in text
 
 
-def test_frames_are_written_only_with_picture_outputs():
+def test_frames_are_called_written_only_with_picture_outputs():
     for outputs, word in (
         ({}, "detected"),
         ({"jsonl": "x.jsonl", "crops": "x/"}, "detected"),
