@@ -40,7 +40,7 @@ def test_each_request_gets_only_one_picture():
     newest = hub.newest("door")
     assert newest is not None
     assert newest.number == before + 1
-    assert not show_next(hub, "gate")  # the request was for the other camera
+    assert not show_next(hub, "gate")  # the request was for "door"
 
 
 def test_picture_is_encoded_once_for_each_width():
@@ -60,7 +60,7 @@ def test_picture_is_encoded_once_for_each_width():
     hub.leave(watch)
 
 
-def test_hub_copies_the_pooled_picture():
+def test_hub_keeps_a_copy_because_the_run_reuses_the_memory():
     hub = Hub()
     hub.request_picture("door")
     hub.wants_pictures("door")
@@ -70,8 +70,8 @@ def test_hub_copies_the_pooled_picture():
     assert hub.newest("door").image.any()
 
 
-def test_picture_without_a_preceding_request_is_not_kept():
-    """Nothing is drawn on such a picture, so it could show what --blur should hide."""
+def test_picture_is_not_kept_if_wants_pictures_was_not_called_before_it():
+    """Then nothing was drawn on the picture, so it could show what --blur should hide."""
     hub = Hub()
     hub.request_picture("door")
     hub.show(frame("door", picture(0)), NOTHING)
@@ -119,7 +119,7 @@ def test_jitter_loses_no_pictures():
     assert taken >= 245
 
 
-def test_unrequested_picture_is_released():
+def test_picture_is_released_after_a_while_without_requests():
     clock = Clock(1_000_000_000)
     hub = Hub(clock)
     hub.request_picture("door")

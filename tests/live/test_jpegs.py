@@ -95,7 +95,7 @@ def test_truncated_picture_does_not_affect_others() -> None:
     assert read_all(data) == [PICTURES[0], PICTURES[2]]
 
 
-def test_endless_data_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_in_endless_data_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jpegs, "MOST_BYTES", 100_000)
     for piece in (b"\0" * 1000, Random(1).randbytes(1000), b"\xff\xd8\xff\xda\0\2" + b"\0" * 1000):
         taken = itertools.count()
@@ -106,7 +106,7 @@ def test_endless_data_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
         stream = Jpegs(Endless, 0.0, bool)  # type: ignore[arg-type]
         assert not stream.find_first()
-        assert next(taken) < 1200, "it gives up after a megabyte"
+        assert next(taken) < 1200, "it gives up after MOST_PREAMBLE, a megabyte"
         assert len(stream._data) < 200_000
 
 
@@ -126,7 +126,7 @@ def test_malformed_multipart_is_read_with_a_note(web: HttpServer, name: str) -> 
         wait_for(lambda: feed.facts().received >= 12)
         facts = feed.facts()
         assert (facts.connects, facts.error) == (1, None)
-        if name != "length much too large":  # there the response ends before FFmpeg complains
+        if name != "length much too large":  # its response ends before FFmpeg complains
             assert "by JPEG's own markers" in facts.note
     finally:
         feed.stop(PATIENCE_S)
@@ -138,7 +138,7 @@ def test_malformed_multipart_is_read_with_a_note(web: HttpServer, name: str) -> 
     ("path", "kind"),
     [("/snap.jpg", "image/jpeg"), ("/cgi", "application/octet-stream"), ("/jpg", "image/jpg")],
 )
-def test_still_picture_is_requested_at_the_rate(web: HttpServer, path: str, kind: str) -> None:
+def test_still_picture_is_requested_at_its_rate(web: HttpServer, path: str, kind: str) -> None:
     web.pages[path] = kind, PICTURES[0]
     feed = start_feed(web, path, rate=20)
     try:

@@ -98,7 +98,7 @@ def test_accelerator_of_the_camera_is_passed_on(
 @pytest.mark.parametrize("b_frames", [0, 2])
 def test_pictures_stay_in_order_over_a_restart(tmp_path: Path, b_frames: int) -> None:
     clip = make_clip(tmp_path / "c.mp4", pictures=12, fps=100, gop=6, b_frames=b_frames)
-    terms = Terms(every=True, max_age_s=PATIENCE_S)  # none is dropped if this thread is slow
+    terms = Terms(every=True, max_age_s=PATIENCE_S)  # a slow test drops no picture
     feed = make_feed(Camera("c", FILE, Address(str(clip))), terms)
     feed.start()
     taken: list[Picture] = []
@@ -112,7 +112,7 @@ def test_pictures_stay_in_order_over_a_restart(tmp_path: Path, b_frames: int) ->
 
     wait_for(take)
     assert feed.facts().state == LIVE
-    assert len({picture.time_base for picture in taken}) == 1  # at a restart, too
+    assert len({picture.time_base for picture in taken}) == 1  # restarts do not change it
     assert feed.stop(PATIENCE_S)
     assert burnt == [at % 12 for at in range(len(burnt))]
     assert [picture.number for picture in taken] == list(range(len(taken)))
@@ -131,7 +131,7 @@ def test_file_without_video_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rotation", [90, 180, 270])
-def test_looped_file_is_rotated_like_a_file(tmp_path: Path, rotation: int) -> None:
+def test_looped_file_is_rotated_as_if_it_were_played_once(tmp_path: Path, rotation: int) -> None:
     path = write_video(tmp_path / "turned.mp4", rotation=rotation)
     with sources.open(str(path)) as source:
         expected = source.read(None)

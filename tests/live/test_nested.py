@@ -1,4 +1,4 @@
-"""Test requests to other hosts that a playlist names. Both servers log every request."""
+"""Test requests to a second host that a playlist names. The servers of both log every request."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_playlist_that_later_names_another_host_leaks_no_secret(
 def test_login_and_session_cookie_stay_at_their_host(
     web: WebServer, other: WebServer, segments: dict[str, bytes]
 ) -> None:
-    """The server sets a cookie at login and redirects the playlist to another of its own paths."""
+    """The server redirects the playlist to another path of its own, where it sets a cookie."""
     fill(segments, web, other, login=LOGIN)
     web.put("/live.m3u8", status=302, login=LOGIN, headers={"Location": "/deep/list.m3u8"})
     session = {"Set-Cookie": "session=S3cretSes9; path=/"}
@@ -157,7 +157,7 @@ def test_login_and_session_cookie_stay_at_their_host(
 def test_cookie_of_a_redirect_stays_at_its_host(
     web: WebServer, other: WebServer, segments: dict[str, bytes], path: str
 ) -> None:
-    """FFmpeg itself would keep such a cookie and send it, for segments and for streams."""
+    """FFmpeg itself would send such a cookie to the other host, for a segment or a stream."""
     fill(segments, web, other)
     away = {"Location": other.url("/a.ts"), "Set-Cookie": "session=S3cretSes9; path=/"}
     web.put("/away.ts", status=302, login=LOGIN, headers=away)
@@ -186,12 +186,12 @@ def test_finished_playlist_is_read_as_a_file(
 def test_playlist_without_any_segment_raises_after_the_limit(
     web: WebServer, login: str | None
 ) -> None:
-    """The run opens the playlist twice: to probe the source, and to read its pictures."""
+    """No segment exists. FFmpeg may request each one twice, the second time with the login."""
     lines = [line for at in range(1000) for line in ("#EXTINF:1,", f"{at}.ts")]
     web.put("/film.m3u8", hls(*lines), login=login)
     with pytest.raises(SourceError, match=f"{MOST_MISSING} segments in a row.*404"):
         sources.open(web.url("/film.m3u8", login))
-    assert sum(path.endswith(".ts") for path, _ in web.requests) in (100, 200)  # 200 with a login
+    assert sum(path.endswith(".ts") for path, _ in web.requests) in (100, 200)
 
 
 def test_missing_segments_are_skipped_up_to_a_limit(
@@ -245,7 +245,7 @@ def test_refusal_by_another_host_mentions_the_playlist(
 def test_playlist_address_in_latin_1_is_read_without_traceback(
     web: WebServer, segments: dict[str, bytes], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """PyAV would print the traceback of a second exception in a callback."""
+    """If our callback raised a second exception, PyAV would print its traceback."""
     fill(segments, web)
     lines = ["#EXTINF:1,", "a.ts", "#EXTINF:1,", "http://\xff/a.ts", "#EXTINF:1,", "\xfe\xe9.ts"]
     data = hls(*lines, "#EXTINF:1,", "\xe9.ts", "#EXTINF:1,", "a.ts").decode().encode("latin-1")

@@ -86,7 +86,7 @@ def started_feed(url: str, every: bool = True, **more: Any) -> Iterator[NetworkF
     options = more.pop("options", {})
     status = more.pop("status", None) or Status(time.perf_counter_ns(), ShortBackoff())
     camera = Camera("cam", NETWORK, Address(url), options=options)
-    terms = {"max_age_s": PATIENCE_S, **more.pop("terms", {})}  # slow tests drop no pictures
+    terms = {"max_age_s": PATIENCE_S, **more.pop("terms", {})}  # a slow test drops no pictures
     feed = NetworkFeed(camera, Terms(every=every, **terms), status=status, **more)
     feed.start()
     try:
@@ -244,7 +244,7 @@ def test_silent_server_times_out_and_feed_can_be_stopped(scheme: str) -> None:
             wait_for(lambda: "not answer" in (feed.facts().error or ""))
         with started_feed(url, terms={"start_timeout_s": 3 * PATIENCE_S}) as feed:
             wait_for(lambda: feed.facts().state == CONNECTING)
-            time.sleep(0.1)  # by now it usually waits for a response
+            time.sleep(0.1)  # by now the feed usually waits for a response
             assert feed.stop(PATIENCE_S)
 
 
@@ -450,7 +450,7 @@ def test_damaged_picture_is_counted_and_not_shown(clip: Path) -> None:
 
 @pytest.mark.parametrize("lost", [0.01, 0.05])
 def test_lost_datagrams_damage_pictures_but_end_no_connection(tmp_path: Path, lost: float) -> None:
-    """Noise fills dozens of datagrams per picture, so most losses damage the middle of one."""
+    """A noisy picture fills dozens of datagrams, so most losses damage the middle of a picture."""
     noisy = make_clip(tmp_path / "noisy.mp4", size=(640, 360), noise=True)
     port = servers.free_port()
     with (
@@ -465,7 +465,7 @@ def test_lost_datagrams_damage_pictures_but_end_no_connection(tmp_path: Path, lo
 
 
 def test_ffmpeg_log_is_taken_over_and_returned(clip: Path) -> None:
-    """``LogWatch`` tells whether it gets FFmpeg's messages: without them, redirects go unseen."""
+    """``LogWatch`` must know whether it gets FFmpeg's messages, because they show redirects."""
     messages: list[str] = []
     with LogWatch(messages.append) as watch:
         complaints = Complaints()
@@ -540,7 +540,7 @@ class RtspStub(threading.Thread):
 
 
 def test_rtsp_login_stays_at_its_host() -> None:
-    """Without our check, FFmpeg logs in at the second host with the password for the first."""
+    """FFmpeg itself, which is tried first, sends the password for the first host to the second."""
     refuse = ["401 Unauthorized", 'WWW-Authenticate: Basic realm="x"']
 
     def redirect(request: str) -> list[str]:
@@ -552,7 +552,7 @@ def test_rtsp_login_stays_at_its_host() -> None:
 
     with closing(RtspStub(lambda _: refuse)) as other, closing(RtspStub(redirect)) as first:
         url = f"rtsp://me:S3cret99@localhost:{first.port}/x"
-        with pytest.raises(av.error.FFmpegError):  # without our check, the password leaks
+        with pytest.raises(av.error.FFmpegError):
             av.open(url, timeout=(PATIENCE_S, PATIENCE_S), options={"rtsp_transport": "tcp"})
         assert any("Authorization" in request for request in other.requests)
         other.requests.clear()
@@ -586,7 +586,7 @@ def test_twenty_restarts_leak_no_threads_or_files(clip: Path) -> None:
 
         def as_before() -> bool:
             threads, files = threads_and_files()
-            return threads <= most_threads and files <= some_files + 1  # or fewer
+            return threads <= most_threads and files <= some_files + 1
 
         wait_for(as_before)
 

@@ -1,4 +1,4 @@
-"""Test which packets and pictures a feed's queue and slot drop, and for which reason."""
+"""Test which packets a feed's queue drops, which pictures its slot drops, and the reasons."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_packets_before_the_first_key_frame_are_dropped(drops: Drops) -> None:
     assert drops == {NO_KEY: 10}
 
 
-def test_stream_without_key_frames_is_decoded_after_a_limit(drops: Drops) -> None:
+def test_stream_without_key_frames_is_decoded_after_hundreds_of_packets(drops: Drops) -> None:
     queue = PacketQueue(5, False, drops.drop)
     fill(queue, range(1, MOST_KEYLESS + 3), MOST_KEYLESS * 2)
     assert drain(queue) == [MOST_KEYLESS + 1, MOST_KEYLESS + 2]
@@ -75,10 +75,10 @@ def test_stream_without_key_frames_is_decoded_after_a_limit(drops: Drops) -> Non
 @pytest.mark.parametrize(
     ("eager", "gop", "left"),
     [
-        (False, 50, list(range(100, 127))),  # --live every: after 5 s, drop up to a key frame
-        (False, 10, list(range(120, 127))),  # up to the newest key frame
-        (True, 50, list(range(100, 127))),  # --live latest: when a newer key frame arrives
-        (True, 1, [126]),  # MJPEG: only the newest, after half a second
+        (False, 50, list(range(100, 127))),  # --live every: at a lag of 5 s, drop up to a key frame
+        (False, 10, list(range(120, 127))),  # the same; the newest key frame is 120
+        (True, 50, list(range(100, 127))),  # --live latest: drop at each new key frame
+        (True, 1, [126]),  # MJPEG: each half second, keep only the newest
     ],
 )
 def test_backlog_drops_whole_groups(eager: bool, gop: int, left: list[int], drops: Drops) -> None:
@@ -106,8 +106,8 @@ def test_backlog_of_one_group_is_dropped_up_to_the_next_key_frame(drops: Drops) 
 
 
 @pytest.mark.parametrize("waiting", [4, 9, 14])
-def test_packets_are_dropped_up_to_the_next_key_frame(waiting: int, drops: Drops) -> None:
-    """This applies to queued packets and to packets that arrive later."""
+def test_drop_group_drops_packets_up_to_the_next_key_frame(waiting: int, drops: Drops) -> None:
+    """It drops packets that are queued and, if these hold no key frame, later ones."""
     queue = PacketQueue(5, False, drops.drop)
     fill(queue, range(waiting), 10)
     for _ in range(3):
@@ -121,7 +121,7 @@ def test_packets_are_dropped_up_to_the_next_key_frame(waiting: int, drops: Drops
     assert drops == {UNDECODED: 7}
 
 
-def test_dropped_group_ends_with_its_connection(drops: Drops) -> None:
+def test_drop_group_ends_with_the_connection(drops: Drops) -> None:
     queue = PacketQueue(5, True, drops.drop)
     fill(queue, range(5), 10)
     queue.get(0)
@@ -135,7 +135,7 @@ def test_dropped_group_ends_with_its_connection(drops: Drops) -> None:
     assert drops == {UNDECODED: 4, NO_KEY: 5}
 
 
-def test_dropped_group_without_an_end_has_a_limit(drops: Drops) -> None:
+def test_drop_group_ends_after_hundreds_of_packets_without_a_key_frame(drops: Drops) -> None:
     queue = PacketQueue(3600, True, drops.drop)
     fill(queue, range(1), 1)
     queue.get(0)

@@ -48,7 +48,7 @@ from tests.waiting import PATIENCE_S, wait_for
 
 @pytest.fixture
 def make_recorder(tmp_path: Path, notices: list[str]) -> Callable[..., CameraRecorder]:
-    """Make recorders whose clock stays at the first picture, so that no camera is silent."""
+    """Make recorders whose clock stands at the first picture, so that no camera seems silent."""
 
     def make(name: str = "yard", mode: str = "annotated", **more: Any) -> CameraRecorder:
         quality, kind = more.pop("quality", Quality()), more.pop("kind", "network")
@@ -111,7 +111,7 @@ def test_slow_encoder_drops_pictures_without_blocking(
     monkeypatch.setattr(
         recorder._recording, "handle", lambda item: (resume.wait(PATIENCE_S), handle(item))
     )
-    write_frames(recorder, 1)  # now the encoder is busy with it
+    write_frames(recorder, 1)  # this picture keeps the encoder busy
     for number in range(1, 100):
         recorder.write(frame_at(number, 100 + number / 25), Detections.empty())
     assert recorder.counts()["dropped"] == 91  # 8 are queued
@@ -220,7 +220,7 @@ def test_time_outside_the_range_of_names_is_clamped() -> None:
 
 
 def cut_file(tmp_path: Path) -> bytes:
-    """Return the content of a partial file that a kill left after 2 s: 4 fragments."""
+    """Return the content of a partial file as a kill after 2 s would leave it: 4 fragments."""
     bench = Bench(tmp_path / "made", record="annotated")
     bench.draw(range(50))
     current = bench.recording.segments._file.path
@@ -280,7 +280,7 @@ def test_kill_while_finishing_a_file_loses_no_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Finishing writes the index, then turns the fragments into one body. The test copies the file
-    before, during and after each write, as a kill would leave it. (The last write of 8 bytes is
+    before, during and after each write, as a kill would leave it. (The last write, of 8 bytes, is
     atomic.)"""
     bench = Bench(tmp_path / "made", record="annotated")
     bench.draw(range(25))
@@ -423,7 +423,7 @@ def test_retention_checks_folders_every_half_minute(
         assert remaining() == ALL[left:]
 
 
-def test_no_limits_remove_no_recording(tmp_path: Path, remaining: Callable[[], list[str]]) -> None:
+def test_without_limits_all_files_stay(tmp_path: Path, remaining: Callable[[], list[str]]) -> None:
     Retention(tmp_path, None, None).sweep_if_due()
     Retention(tmp_path / "absent", 1, 1).sweep()
     assert remaining() == ALL
@@ -444,7 +444,7 @@ YEARS = 365 * 24.0
         ((YEARS, 4.4, 10), (YEARS, 0.3, 0)),  # never corrected
         ((-60 * YEARS, 4.4, 10), (-60 * YEARS, 0.3, 0)),
         ((YEARS, 2, 10), "again", (YEARS, 2, 10), (YEARS, 0.7, 0)),
-        ((YEARS, 2, 10), "again", (0, 0, 3)),  # the names have the true times
+        ((YEARS, 2, 10), "again", (0, 0, 3)),  # by the right clock, 7 are too old
         ((0, 0, 5), (YEARS, 1, 4), (0, 0.1, 4)),
         ((-2 * YEARS, 2, 10), "again", (-2 * YEARS, 2, 10), "again", (-2 * YEARS, 0.7, 0)),
     ],

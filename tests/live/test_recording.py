@@ -128,7 +128,7 @@ def test_drawn_pictures_keep_their_arrival_times(tmp_path: Path) -> None:
     bench = Bench(tmp_path, record="annotated")
     for number, at in enumerate((100.0, 100.04, 101.5, 101.52, 104.0)):
         bench.draw(range(number, number + 1), at)
-    bench.recording._write(Sample(1, b"", 104 * NS, 104 * NS, 0, False, 104 * NS, 0.0))  # no sound
+    bench.recording._write(Sample(1, b"", 104 * NS, 104 * NS, 0, False, 104 * NS, 0.0))  # ignored
     times = [at for _, at in packets_of(bench.files()[0], "video")]
     assert times == pytest.approx([0, 0.04, 1.5, 1.52, 4.0], abs=1e-4)
 
@@ -238,7 +238,7 @@ def test_drawn_pictures_of_alternating_sizes_share_files(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("codec", ["libx264", "mjpeg"])
 def test_copy_of_alternating_sizes_has_all_pictures(tmp_path: Path, codec: str) -> None:
-    """Sizes come from each picture, or from the parameter sets before it."""
+    """In MJPEG, each picture states its size; in H.264, the parameter sets before it do."""
     sizes = [(WIDTH * 2, HEIGHT * 2), (WIDTH, HEIGHT)] * 6
     both = make_stream_of_sizes(tmp_path, codec, sizes, 5)
     bench = Bench(tmp_path)
@@ -349,7 +349,7 @@ def test_mjpeg_pictures_are_shown_at_their_arrival_times(tmp_path: Path, tenths:
     assert times == pytest.approx([number * tenths / 10 for number in range(20)], abs=1e-3, rel=0)
 
 
-def test_camera_whose_codec_mp4_lacks_is_recorded_as_drawn_pictures(tmp_path: Path) -> None:
+def test_camera_with_a_codec_unknown_to_mp4_is_recorded_as_drawn_pictures(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.webm", codec="libvpx", count=5)
     bench = Bench(tmp_path)
     bench.play(stream)
@@ -390,7 +390,7 @@ def test_drawn_pictures_have_the_cameras_sound(tmp_path: Path, heap_s: float) ->
 
 
 def test_sound_with_repeated_time_stamps_is_dropped(tmp_path: Path) -> None:
-    """If the camera's clock is set back by half a second, sound of that time is dropped."""
+    """If the camera's clock is set back, sound is dropped until its times exceed those written."""
     stream = make_stream(tmp_path / "camera.nut", codec="mjpeg", sound="pcm_alaw", count=50)
     with av.open(str(stream)) as container:
         (source,) = container.streams.audio
@@ -448,7 +448,7 @@ def run_with_detections(
 def test_clip_has_the_requested_seconds(tmp_path: Path, late: int) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=400, gop=20, options={"bf": "0"})
     bench = clips_bench(tmp_path, "copy")
-    # The detection in picture 130 extends the clip of 110. The second clip begins in a new group.
+    # The detection in picture 130 extends the clip of 110. Clips begin at key frames, 20 apart.
     run_with_detections(bench, stream, {110, 130, 300}, late)
     files = bench.files()
     first, last = 110 - 25, 130 + 37  # 1 s before, 1.5 s after
@@ -526,7 +526,7 @@ def test_ring_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert clips.short == 1
 
 
-def test_longer_files_keep_no_index_in_memory(tmp_path: Path) -> None:
+def test_very_long_files_keep_no_index_in_memory(tmp_path: Path) -> None:
     """Files of more than an hour stay fragmented, and play."""
     bench = Bench(tmp_path, record="annotated", segment=mp4.LONGEST_INDEX_S / 60 + 1)
     bench.draw(range(60))

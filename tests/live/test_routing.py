@@ -130,13 +130,13 @@ def test_each_camera_has_its_own_masks_and_classes():
     assert router.keep(frame("persons"), DETECTIONS).class_ids.tolist() == [0]
 
 
-def test_masked_objects_are_still_hidden():
+def test_objects_that_are_not_kept_are_still_blurred():
     outputs = Outputs()
     outputs.router.keep(frame("masked"), DETECTIONS)
     assert outputs.hidden == [[0, 1]]
     outputs.router.open(camera("all"), None, None)
     outputs.router.keep(frame("all"), DETECTIONS)
-    assert outputs.hidden == [[0, 1]], "objects that are kept are hidden when they are drawn"
+    assert outputs.hidden == [[0, 1]], "if all objects are kept, drawing blurs them"
 
 
 @pytest.mark.parametrize(("drawn", "wanted"), [(False, False), (True, False), (False, True)])
@@ -175,7 +175,7 @@ def test_removed_camera_is_closed_and_reported():
     assert [(event.camera, event.event) for event in outputs.events] == [("persons", "gone")]
     outputs.process(frame("persons", 1))  # a frame in flight
     assert outputs.sinks["persons"].frames == []
-    assert len(outputs.status.outputs) == 1, "it counts as processed"
+    assert len(outputs.status.outputs) == 1, "the frame counts as processed"
     assert len(outputs.events) == 1, "a removed camera sends no events"
     outputs.router.close()
     outputs.router.close()
@@ -192,7 +192,7 @@ def test_camera_states_become_events():
     assert outputs.events[-1].event == "gone"
 
 
-def test_output_counts_survive_a_reopened_camera() -> None:
+def test_output_counts_since_the_last_call_include_a_closed_output() -> None:
     done = {"written": 0, "bytes": 0}
 
     def make(camera, feed):
@@ -205,7 +205,7 @@ def test_output_counts_survive_a_reopened_camera() -> None:
     assert router.counts() == {"door": {"jsonl": {"written": 3, "bytes": 300}}}
     done.update(written=5, bytes=500)
     router.close_camera("door")
-    router.open(camera("door"), None, None)  # its counts restart at 0
+    router.open(camera("door"), None, None)  # the new output counts from 0
     done.update(written=1, bytes=100)
     assert router.counts() == {"door": {"jsonl": {"written": 3, "bytes": 300}}}
     router.close()

@@ -194,7 +194,7 @@ def is_accounted_for(stream) -> bool:
 
 
 def test_missing_camera_is_reported_once_per_error(feeds):
-    """A new error is printed. A change of only the time of the next attempt is not."""
+    """A new error is printed. If only the time of the next attempt changes, nothing is printed."""
     lines: list[str] = []
 
     def change() -> None:
@@ -463,7 +463,7 @@ def test_run_counts_at_lines_that_were_drawn_in_an_earlier_run(feeds, tmp_path):
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 )
 def test_signal_ends_the_run_with_its_exit_code(feeds, number, code, monkeypatch):
-    # Each case has its own history, as a signal soon after another counts as its repetition.
+    # A signal soon after another one counts as its repetition, so each case has its own history.
     monkeypatch.setattr(signals, "_history", signals._SignalHistory())
 
     def kill() -> None:
@@ -473,7 +473,7 @@ def test_signal_ends_the_run_with_its_exit_code(feeds, number, code, monkeypatch
         os.kill(os.getpid(), number)
 
     before = signal.getsignal(number)
-    signal.signal(number, signal.SIG_DFL)  # pytest may have been started with it ignored
+    signal.signal(number, signal.SIG_DFL)  # in case pytest was started with it ignored
     try:
         result = run_during(feeds, kill, "rtsp://a/door", ends=False)
     finally:

@@ -194,7 +194,7 @@ class TestAdjustment:
         assert stream.play(2, 1).limit is None
 
     def test_ends_if_key_frames_stop(self) -> None:
-        """The queue admits a packet after hundreds without a key frame (intra refresh)."""
+        """After hundreds of packets without a key frame (intra refresh), the queue admits one."""
         stream = start_shedding()
         assert stream.shedding.is_exhausted()
         assert stream.shedding.admits(Stamp(stream.arrived + 400, 1, 0, 0.0), False)
@@ -216,7 +216,7 @@ class TestAdjustment:
         covering([10, 25, 50], [0.01, 0.05, 0.1], [0.5, 1.5, 4.0, 20.0]),
     )
     def test_limit_settles_at_every_load(self, gop: int, decoding: float, load: float) -> None:
-        """In a group's time, the machine decodes first, then detects in the time that is left.
+        """While a group arrives, the machine decodes, and then detects in the time that is left.
         ``load``: the time that all pictures would need, relative to the group's time. Decoding a
         picture costs ``decoding``, and detecting it costs 1 - ``decoding``."""
         stream, room = FakeStream(gop=gop), gop / load
@@ -358,7 +358,7 @@ def test_pictures_decoded_after_a_skipped_group_are_intact(
     numbers = [picture.number for picture, _ in feed.shown]
     assert numbers == sorted(set(numbers))
     assert dropped[NEWER] >= len(numbers) - 1
-    assert max(feed.late) < SHORTEST - LEAST, "no picture came out with the next group"
+    assert max(feed.late) < SHORTEST - LEAST, "every picture came out before the next group"
 
 
 @pytest.mark.parametrize(
@@ -380,7 +380,7 @@ def test_every_picture_is_decoded_if_shedding_is_not_needed(
 
 
 def test_only_a_silent_camera_is_disconnected() -> None:
-    """Pictures that wait for a slow loop, or a stopped process, do not end a connection."""
+    """Neither pictures that wait for a slow loop nor a suspended process end a connection."""
     waits, late, silent, stood = (True, 1, 1), (False, 0, 1), (False, 1, 1), (False, 1, 10**12)
     for case in (waits, late, silent, stood):
         feed, (blocked, feed._decoded_epoch, absent_ns) = ClipFeed(Path("unread")), case
@@ -392,7 +392,7 @@ def test_only_a_silent_camera_is_disconnected() -> None:
         assert feed.facts().stalls == (case is not stood)
 
 
-def test_only_cameras_on_the_network_are_shed() -> None:
+def test_only_cameras_on_the_network_shed_load() -> None:
     camera = Camera("c", FILE, Address("x.mp4"))
     assert NetworkFeed.may_shed
     assert not LoopedFeed(camera, Terms(), status=Status(0)).may_shed

@@ -211,10 +211,10 @@ def test_text_stays_below_a_tenth_of_the_video(
 @pytest.mark.parametrize(
     ("step", "every", "lines"), [(0.0, 1, 4), (0.25, 1, 4), (4.0, 1, 100), (0.0, 20, 3)]
 )
-def test_lines_of_a_boxes_file_last_while_nothing_moves(
+def test_boxes_are_written_once_a_second_while_nothing_moves(
     step: float, every: int, lines: int, tmp_path: Path
 ) -> None:
-    """Boxes that move by less than a line's width are written once a second."""
+    """Boxes that move by less than their outline's width are written once a second."""
 
     def still(number: int) -> Detections:
         x = 40 + step * (number % 2)
@@ -361,7 +361,7 @@ def test_labels_are_escaped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("late", [0, 60])
 def test_clip_has_its_boxes(tmp_path: Path, late: int) -> None:
-    """The second clip starts before the first one ends, and shows boxes of that time, too."""
+    """The clips overlap, so the boxes of the first clip are also in the second one."""
     stream = make_stream(tmp_path / "camera.ts", count=200, gop=20, options={**QUICK, "bf": "0"})
     bench = Bench(tmp_path, Style(), record="none", clips=True, clip_before=3.0, clip_after=0.5)
     detected = {*range(80, 84), *range(130, 134)}

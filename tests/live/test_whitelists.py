@@ -1,4 +1,4 @@
-"""Test the lists of formats and protocols that we allow FFmpeg. A test fails if a list is missing.
+"""Test the lists of formats and protocols that FFmpeg may use. Without one of them, tests fail.
 
 Some sources below use only allowed protocols, so only the list of formats refuses them.
 """

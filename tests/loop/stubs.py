@@ -18,7 +18,7 @@ INFO = SourceInfo("stub", "video", 8, 8, Fraction(25), Fraction(1, 25))
 
 
 class FakeClock:
-    """A clock for one thread that advances only when a test sleeps."""
+    """A clock for one thread, which only ``sleep`` advances."""
 
     def __init__(self) -> None:
         self.now = 1_000

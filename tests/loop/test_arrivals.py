@@ -47,7 +47,7 @@ def test_first_row_is_polled_until_it_arrives(loop):
     hooks = LoopHooks(lambda track, index, row: next(polls) % 3 == 2)
     parts = stub_parts(2, hooks=hooks)
     assert len(list(loop(parts, OffTimeline(), Progress()))) == 2
-    assert next(polls) == 9, "three polls for each of two pictures, and for the end"
+    assert next(polls) == 9, "three polls for each of two pictures, and three for the end"
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -137,7 +137,7 @@ def test_arrival_records_its_moments_in_order(loop):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_the_hooks_called_keep_and_wanted_receive_the_frame(loop):
+def test_frame_is_passed_to_the_hooks_keep_and_wanted(loop):
     drawn = []
 
     def keep(frame, detections):

@@ -68,7 +68,7 @@ def test_ledger_of_the_plain_loop_is_exact_on_a_fake_clock():
 
 
 @pytest.mark.parametrize("loop", [frames_in_turn, frames_overlapped])
-@pytest.mark.parametrize("frames", [7, 8])  # the last batch of 4 is partial with 7
+@pytest.mark.parametrize("frames", [7, 8])  # with 7, the last batch of 4 is partial
 def test_end_of_the_source_costs_one_read(loop, frames):
     recording = run(loop, stub_parts(frames, batch=4), Timeline(nvtx=False))
     assert recording.stages["read"].calls == frames + 1
@@ -140,7 +140,7 @@ def test_ledger_equals_the_stubs_own_records(concurrency):
     for stage in STAGES:
         rows = (columns["stage"] == names.index(stage)) & (columns["kind"] == 0)
         # The last read finds the end and records nothing. Starts and ends are sorted separately,
-        # because a worker may be preempted between the start of its span and its own record.
+        # because a worker may be preempted when its span has begun, before the stub notes it.
         starts, ends = (sorted(columns[at][rows].tolist())[:40] for at in ("start_ns", "end_ns"))
         own = zip(*map(sorted, zip(*notes.spans[stage], strict=True)), strict=True)
         for start, (noted_start, noted_end), end in zip(starts, own, ends, strict=True):
@@ -169,7 +169,7 @@ PLANTED = [
 
 @pytest.mark.parametrize(("place", "thread", "figure"), PLANTED)
 @retry_while_late
-def test_delay_planted_in_one_place_grows_only_its_figure(place, thread, figure, monkeypatch):
+def test_delay_in_a_place_raises_only_the_figure_of_that_place(place, thread, figure, monkeypatch):
     """Delay one place by 4 ms in each of 30 frames. Other threads show the delay as waiting."""
     notes, frames, delay = Notes(), 30, 4e-3
     parts = stub_parts(frames, work=lambda name: notes.work(name, delay if name == place else 0))

@@ -41,7 +41,7 @@ def expected(frames):
     ("batch", "concurrency", "requests", "queue", "frames", "drawers"), COMBINATIONS
 )
 def test_small_sizes_keep_all_frames(batch, concurrency, requests, queue, frames, drawers, loop):
-    """Some cases have fewer requests than concurrency + queue + 1. Memory holds one picture."""
+    """Requests may be fewer than concurrency + queue + 1. Memory holds a batch and one picture."""
     jitter = random.Random(batch * 1000 + concurrency * 100 + requests * 10 + frames)
 
     def work(name):

@@ -55,7 +55,7 @@ def consume(parts, loop, timeline=None):
     covering([1, 2, 3], [1, 2], [1, 2, 5], [1, 1 << 20], [2, 5], together=3),
 )
 def test_every_small_combination_keeps_all_frames(batch, concurrency, requests, image_bytes, every):
-    """Include a memory limit that is just enough for a picture."""
+    """With ``image_bytes`` 1, memory holds one picture more than a batch."""
     parts = scheduled_parts(every, batch, requests, concurrency, image_bytes=image_bytes)
     pairs, progress = consume(parts, frames_overlapped)
     assert pairs == [(i, float(i - i % every), i % every > 0) for i in range(FRAMES)]
@@ -70,7 +70,7 @@ def test_every_small_combination_keeps_all_frames(batch, concurrency, requests, 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("batch", [1, 2, 4])
 def test_batches_are_filled_with_inferred_frames(loop, batch):
-    """A partial batch costs as much as a full one, so batches skip the other frames."""
+    """A partial batch costs as much as a full one, so frames that coast take no row."""
     timeline, every = Timeline(), 3
     consume(scheduled_parts(every, batch, 4, 1), loop, timeline)
     counts = work_calls(timeline)

@@ -31,10 +31,10 @@ class Export:
         pixels: str = "",
         scale: float = 1.0,
     ) -> None:
-        """``pixels``: the kind of input. "": 0..1. "baked": 0..255; the graph scales it by 1/255.
-        "u8", "u8-nhwc": bytes, which it also scales. "chw": no batch axis. "normalised": it first
-        normalises. "turned", "flipped": it turns BGR into RGB. "convolved": it multiplies by
-        ``scale`` in a convolution."""
+        """``pixels``: the kind of input. "": 0..1. "baked": 0..255, which the graph divides by 255.
+        "u8", "u8-nhwc": bytes, which it also divides. "chw": no batch axis. In the other kinds,
+        the graph changes pixels in 0..1. "normalised": by ImageNet's normalisation. "turned",
+        "flipped": from BGR to RGB. "convolved": by ``scale``, in a convolution."""
         from onnx import TensorProto, helper
 
         self.kind = getattr(TensorProto, kind)
@@ -186,7 +186,7 @@ def decoded(count: int = 3 * CELLS, objectness: float = 0.5, **more) -> Export:
 
 
 def anchor_free(rows: bool = False, twins: bool = False, cells: int = CELLS, **more) -> Export:
-    """Make YOLOv8, 9 or 11: [B, 4 + 3, cells]. ``twins``: two equal boxes, one shifted a pixel."""
+    """Make YOLOv8, 9 or 11: [B, 4 + 3, cells]. ``twins``: two boxes of one size, a pixel apart."""
     export = Export(**more)
     boxes = [BOXES[0], (21.0, *BOXES[0][1:])] if twins else list(BOXES)
     colours = export.colours()
@@ -307,8 +307,8 @@ def parts(count: int = 100, **more) -> Export:
 
 
 def queries(joined: bool = False, numbered: bool = False, **more) -> Export:
-    """Make RT-DETR: boxes in 0..1, and logits (10 x colour - 5). ``joined``: one output of boxes
-    and the colours as scores. ``numbered``: one output of boxes, best score and its class.
+    """Make RT-DETR: boxes in 0..1, and logits (10 x colour - 5). ``joined``: one output, boxes
+    and the colours as scores. ``numbered``: one output, boxes with their best score and its class.
     """
     export = Export(**more)
     zero = export.sampled_zero()

@@ -83,7 +83,7 @@ def test_unlisted_name_is_refused(tmp_path, package, name):
     assert not canary.exists()
 
 
-def test_dangerous_names_are_reported_before_a_newer_family(tmp_path):
+def test_dangerous_names_are_reported_instead_of_a_newer_family(tmp_path):
     content = [foreign("a", f"f{at}") for at in range(5)] + [
         foreign("ultralytics.nn.tasks", "DetectionModel")
     ]
@@ -381,7 +381,7 @@ def test_damaged_pickles_raise_our_error_or_are_read(tmp_path):
 
 
 def imported_for(path: Path) -> str:
-    """Return the modules named in a checkpoint that are imported after opening it."""
+    """Return the modules that opening a checkpoint imports, of packages that checkpoints name."""
     code = (
         "import sys; from detector.core.models import ModelRequest, open_network; "
         f"print(open_network(ModelRequest({str(path)!r})).parameters, "

@@ -126,7 +126,7 @@ def test_picture_is_cast_directly_to_fp16_but_not_to_bf16() -> None:
     assert bf16[:2] == [("input.cast", FLOAT), ("0.conv_bf16", HALF["bf16"])]
 
 
-def test_thin_convolutions_stay_float32_in_bf16_only() -> None:
+def test_thin_convolutions_stay_float32_only_in_bf16() -> None:
     """Convolutions with few input channels per group are thin; the others become bfloat16."""
     builder = GraphBuilder("tiny")
     x = builder.input_u8(1, 2, 2)
@@ -166,7 +166,7 @@ def chain(*widths: int) -> Network:
         ((8,) * 13, 3),  # three layers: 152 of 792, less than a fifth
     ],
 )
-def test_the_stem_stays_float32_in_bf16_only(widths: tuple[int, ...], kept: int) -> None:
+def test_the_stem_stays_float32_only_in_bf16(widths: tuple[int, ...], kept: int) -> None:
     """The stem is the first layers with their activations, up to a fifth of the MACs."""
     network = chain(*widths)
     types = types_of(convert_to_halves(network, "bf16"))

@@ -116,7 +116,7 @@ def test_first_of_repeated_keys_applies_as_in_darknet():
         (GOOD.replace("filters=7", "filters=7\nstride=16"), "x.cfg:3: input height 8"),
     ],
 )
-def test_error_names_the_line_of_the_mistake(text: str, message: str):
+def test_error_mentions_the_line_of_the_mistake(text: str, message: str):
     with pytest.raises(ModelError) as caught:
         plan(text)
     error = str(caught.value)

@@ -65,7 +65,7 @@ def test_random_weights_equal_the_reference_recipe():
     [
         (0, 2, struct.pack("<q", 9)),  # every file since 2016
         (1, 0, struct.pack("<q", 9)),
-        (0, 1, struct.pack("<i", 9)),  # older: four bytes less
+        (0, 1, struct.pack("<i", 9)),  # older files: four bytes less
     ],
 )
 def test_header_may_have_a_counter_of_4_or_8_bytes(cfg, major, minor, seen):
@@ -110,7 +110,7 @@ def test_weights_file_without_a_header_is_refused(cfg, data, message):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -1e38])
-def test_error_about_weights_that_are_not_finite_names_the_layer(cfg, value):
+def test_error_about_weights_that_are_not_finite_mentions_the_layer(cfg, value):
     filters = random_weights(plan(), 3)
     filters[0].variances[2] = value  # -1e38: a negative variance
     write(cfg, stored(filters))

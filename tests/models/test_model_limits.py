@@ -1,5 +1,5 @@
-"""Limits against hostile model files are ten times what exporters write. One environment variable
-raises all of them, and every refusal names it."""
+"""Limits against hostile model files are at least ten times what exporters write. One environment
+variable raises all of them, and every refusal names it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LARGEST = [
 
 
 @pytest.mark.parametrize(("limit", "largest", "where"), LARGEST, ids=lambda value: str(value)[:40])
-def test_each_limit_is_ten_times_what_a_real_file_has(limit, largest, where):
+def test_each_limit_is_at_least_ten_times_what_a_real_file_has(limit, largest, where):
     assert limit >= 10 * largest, where
 
 
@@ -100,7 +100,7 @@ def darknet_sections(folder):
         darknet_sections,
     ],
 )
-def test_refusal_names_the_variable_that_raises_the_limit(tmp_path, make):
+def test_refusal_mentions_the_variable_that_raises_the_limit(tmp_path, make):
     assert how_to_raise() in refusal(
         make(tmp_path), **({"random_seed": 0} if "darknet" in make.__name__ else {})
     )
@@ -116,7 +116,7 @@ def test_variable_raises_every_limit(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("most", "read"), [(7, True), (6, False)])
 def test_node_limit_counts_nodes_inside_each_call_of_a_function(tmp_path, monkeypatch, most, read):
-    """Count two calls of a function of two nodes, and one more node."""
+    """There are 7 nodes: 2 calls of a function, 2 nodes in each call, and one more node."""
     from onnx import helper
 
     opset = helper.make_opsetid("", 17)

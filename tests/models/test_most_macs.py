@@ -84,7 +84,7 @@ COUNTED = {"plain": (plain, 3 * 16), "cut": (cut, 5 * 16), "best": (best, 2 * 16
 
 
 @pytest.mark.parametrize("case", COUNTED)
-def test_maximum_number_of_rows_counts_if_the_picture_decides_the_number(tmp_path, case):
+def test_macs_are_counted_for_the_maximum_number_of_rows(tmp_path, case):
     make, macs = COUNTED[case]
     path = make(Export()).save(tmp_path / "m.onnx")
     network = open_network(path, family="torchvision")
@@ -105,7 +105,7 @@ def test_exact_number_of_macs_is_not_called_a_bound(tmp_path):
 
 
 def grown(export: Export, sides) -> Export:
-    """Add a second stage: the mean of a table of zeros. ``sides`` computes the number of its rows
+    """Add a second stage: the mean of a table of zeros. ``sides`` computes the table's length
     from the number of bright elements, [1] int64."""
     boxes, number = colours_found(export)
     count = export.cut(export.add("Shape", bright(export, export.picture)), 0, 1, axis=0)
@@ -171,7 +171,7 @@ def test_file_with_unlimited_work_is_refused(tmp_path, case):
         open_network(path, family="torchvision")
 
 
-def test_topk_of_all_rows_is_accepted(tmp_path):
+def test_table_with_a_row_for_each_bright_element_is_accepted(tmp_path):
     path = grown(Export(), lambda export, count: count).save(tmp_path / "m.onnx")
     network = open_network(path, family="torchvision")
     assert network.macs == ROWS * 64 * 64 + 3 * 16

@@ -378,7 +378,7 @@ def test_message_for_one_dynamic_side_states_only_the_fixed_side(tmp_path, side,
 
 
 def test_user_may_name_the_family(tmp_path):
-    """[1, 84, 8] is not YOLOX, since the graph has arithmetic, nor YOLOv8 with 4 + 3 columns."""
+    """Raw YOLOX has this shape, [1, 84, 8], but no arithmetic. YOLOv8 has 4 + 3 columns."""
     path = exports.decoded(count=84).save(tmp_path / "m.onnx", STATED)
     with pytest.raises(ModelError, match="family was not"):
         open_network(path)
@@ -392,8 +392,8 @@ def test_user_may_name_the_family(tmp_path):
 
 
 def test_named_family_does_not_make_finished_boxes_raw(tmp_path):
-    """[1, 300, 6] holds finished boxes with any --family, and not rows of YOLOv5 or YOLOv8. But
-    [1, 7, 90] is accepted as a YOLOv8 with unusual maps."""
+    """With any --family, [1, 300, 6] is read as finished boxes, never as raw rows. But [1, 7, 90]
+    is read as YOLOv8 if the user says so, although YOLOv8 has 84 cells at 64x64."""
     path = exports.finished().save(tmp_path / "m.onnx")
     for family in ("yolov5", "yolov7", "yolov8", "yolox"):
         assert open_network(path, family=family).details["layout"] == "end-to-end"

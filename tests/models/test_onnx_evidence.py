@@ -86,7 +86,7 @@ def dets_and_labels(**more) -> Export:
 
 
 def rf_detr(columns: int = 4, **more) -> Export:
-    """Make RF-DETR with a GridSample: dets in 0..1, and logits. The last of 4 is background."""
+    """Make RF-DETR with a GridSample: dets in 0..1, and logits (of 4, the last is background)."""
     export = Export(**more)
     zero = export.sampled_zero()
     colours = export.add("Add", export.colours(), zero)
@@ -221,8 +221,8 @@ def test_rf_detr_gets_imagenet_pixels_and_has_no_background_class(tmp_path, colu
 
 
 def transformer(head: str, kernel: int, **more) -> Export:
-    """Make one query with logits 2, 0, 1 and a box. ``head``: how its last layer computes the box.
-    All files of this kind have these names and shapes.
+    """Make one query with logits 2, 0, 1 and a box. ``head``: how the last layer computes it.
+    The files of all families like DETR have these names and shapes.
     """
     export = Export(**more)
     stem = export.add("Conv", "images", export.const(np.zeros((1, 3, kernel, kernel))))
@@ -661,7 +661,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_refusal_of_a_wrong_description_names_the_key(tmp_path, text):
+def test_refusal_of_a_wrong_description_mentions_the_key(tmp_path, text):
     path = rows_of_six("csb").save(tmp_path / "m.onnx")
     assert WRONG[text] in refusal(path, describe=described(tmp_path, text))
 

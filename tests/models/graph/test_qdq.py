@@ -186,7 +186,7 @@ def test_kept_nodes_are_unchanged(kind: str) -> None:
     after = quantised_graph(before, RANGES, {"0.conv", "0.act"}, kind)
     assert readers(after)["0.conv"] == readers(before)["0.conv"]
     assert readers(after)["0.act"] == readers(before)["0.act"]
-    # The DequantizeLinear after a convolution that makes an output has the output's name.
+    # If a convolution makes an output, the DequantizeLinear after it has the output's name.
     assert readers(after)["2.conv_raw" if kind == "int8-u8" else "2.conv"][0].endswith("_dq")
     found = constants(after)
     assert np.array_equal(found["0.conv.weight"], constants(before)["0.conv.weight"])

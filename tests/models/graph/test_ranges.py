@@ -44,7 +44,7 @@ def test_ranges_do_not_depend_on_the_batch(method: str) -> None:
 
 @pytest.mark.slow
 def test_a_single_outlier_is_cut_off() -> None:
-    """There is one white point in hundreds of pictures of noise between 0 and 15."""
+    """One value is 255, in 700 pictures of noise between 0 and 15."""
     pictures = np.random.default_rng(0).integers(0, 16, (700, SIDE, SIDE, 3)).astype(np.uint8)
     pictures[350, 0, 0, 0] = 255
     network = branched()

@@ -10,7 +10,7 @@ from detector.core.models.graph.qdq import Wiring, float_share, int8_nodes, int8
 from tests.run.quantize.graphs import SIDE, branched, chain, conv, network_of
 
 
-def test_unit_includes_the_only_readers_of_a_convolution() -> None:
+def test_unit_includes_the_nodes_that_only_its_convolution_feeds() -> None:
     found = int8_units(Wiring(chain().graph))
     assert [unit.nodes for unit in found] == [
         ("input.transpose",),
@@ -44,7 +44,7 @@ def test_macs_are_for_one_picture() -> None:
         ({"0.conv", "0.act", "1.conv", "1.act", "3.conv"}, {"2.shortcut", "input.transpose"}),
         ({"3.conv"}, set()),  # the sum reads int8 tensors
         ({"0.conv", "0.act", "1.conv", "1.act"}, {"input.transpose"}),  # an int8 node reads the sum
-        # If only one reader of the picture is int8, it gets its own Q and DQ.
+        # If one of the picture's two readers is float, only the other one gets Q and DQ.
         ({"0.conv", "0.act"}, {"input.transpose"}),
         ({"0.conv", "0.act", "3.conv"}, {"2.shortcut", "input.transpose"}),
     ],
