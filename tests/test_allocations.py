@@ -36,5 +36,5 @@ def test_annotate_allocates_no_large_buffer():
         np.arange(50) % 3,
         ("a", "b", "c"),
     )
-    # The small buffers for fifty labels add up to this. No single buffer is above 64 KB.
+    # Fifty labels need many small buffers, at most 256 KB in all. No single buffer is above 64 KB.
     assert growth(lambda: annotate(image, detections)) < 4 * LIMIT_BYTES

@@ -123,7 +123,7 @@ def test_process_writes_the_same_files_as_the_command(tmp_path):
     assert len(crossed) == sum(sum(one.values()) for one in line.counts.values()) > 0
 
 
-def test_process_refuses_cameras_custom_trackers_and_unknown_suffixes(tmp_path):
+def test_process_refuses_a_camera_or_custom_tracker_or_unknown_suffix(tmp_path):
     tracker = SimpleNamespace(update=lambda *_: [])
     with Detector(engine="null") as detector, Detector(engine="null", track=tracker) as followed:
         for call, message in (
@@ -343,7 +343,7 @@ def test_close_waits_for_the_current_inference_and_refuses_the_next(entry):
 
 
 def test_close_returns_during_an_inference_of_the_same_thread():
-    """A signal handler may call it in this way."""
+    """A signal handler may call ``close`` in this way."""
     detector = Detector(engine="null")
     detector._plan.loaded.engine.requests[-1].infer = lambda n: detector.close()
     with pytest.raises(TypeError):  # infer returned no outputs

@@ -25,7 +25,7 @@ def test_path_of_a_picture_is_read(tmp_path):
         np.testing.assert_array_equal(as_image(path), IMAGE)
 
 
-def test_glob_video_and_camera_raise_and_suggest_stream(tmp_path):
+def test_error_for_a_glob_or_video_or_camera_suggests_stream(tmp_path):
     for name in "ab":
         cv2.imwrite(str(tmp_path / f"{name}.png"), IMAGE)
     writer = cv2.VideoWriter(str(tmp_path / "c.avi"), cv2.VideoWriter.fourcc(*"MJPG"), 25, (64, 48))

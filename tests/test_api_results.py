@@ -165,7 +165,7 @@ def no_detections() -> Detections:
 
 @pytest.fixture(params=["stand-in", pytest.param("real", marks=pytest.mark.slow)])
 def supervision(request, monkeypatch, tmp_path):
-    """Provide supervision's Detections: the stand-in, and the real ones if they are installed."""
+    """Provide the library supervision: a stand-in, and the real one if it is installed."""
     if request.param == "stand-in":
         monkeypatch.setitem(sys.modules, "supervision", supervision_module)
         return supervision_module

@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md of the core, those of the wings (maps) and CONTRIBUTING.md match the source."""
+"""CONTRIBUTING.md and each ARCHITECTURE.md match the source. A wing's is called its map here."""
 
 from __future__ import annotations
 

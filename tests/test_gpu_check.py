@@ -107,7 +107,7 @@ def test_steps_exist_and_correctness_comes_before_speed():
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_killed_check_leaves_valid_files_and_sigterm_leaves_no_process(tmp_path, number):
-    """Run a step that would take a minute, with a child process."""
+    """Run a step that waits for its child process, a tool that does not end."""
     tool = tmp_path / "nsys"
     tool.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 1000\n")
     tool.chmod(0o755)
@@ -199,7 +199,7 @@ def test_without_a_gpu_the_script_exits_77(tmp_path):
 # ---- steps with stand-ins
 
 NO_TOOLS = ("nsys", "ncu")
-REHEARSED = {  # step -> least number of rehearsed rows, and a text that one of them must contain
+REHEARSED = {  # step -> least number of rehearsed rows, and a text that the output must contain
     "environment": (0, "detect-video doctor: exit 0"),
     "torch": (5, "torch bf16: raw outputs against ort fp32"),
     "session": (6, "energy: joules of the GPU, run: "),

@@ -111,9 +111,9 @@ def test_encoder_error_keeps_finished_pictures(
 NAMES = [
     # source paths -> names in the folder
     (["a/x.jpg", "b/x.jpg", "c/x.jpg"], ["x-2.jpg", "x-3.jpg", "x.jpg"]),
-    (["a/x.jpg", "a/x-2.jpg", "b/x.jpg"], ["x-2.jpg", "x-3.jpg", "x.jpg"]),  # x-2 is a source
+    (["a/x.jpg", "a/x-2.jpg", "b/x.jpg"], ["x-2.jpg", "x-3.jpg", "x.jpg"]),  # a source is named x-2
     (["x.jpg", "x.png"], ["x.jpg", "x.png"]),
-    (["x.gif", "noname"], ["noname.png", "x.png"]),  # formats that OpenCV cannot write exactly
+    (["x.gif", "noname"], ["noname.png", "x.png"]),  # PNG if OpenCV cannot write the format exactly
     ([None, None], ["frame_000000.jpg", "frame_000001.jpg"]),  # frames of a video
     (["视频.jpg", os.fsdecode(b"caf\xe9.png")], sorted(["视频.jpg", os.fsdecode(b"caf\xe9.png")])),
 ]
@@ -194,7 +194,7 @@ def test_files_moved_one_by_one_are_synced(tmp_path: Path, sync_log: list[str]) 
 
 
 @pytest.mark.parametrize("name", ["../mine/a.png", "link/a.png", "/mine/a.png", "link"])
-def test_foreign_manifest_cannot_delete_files_outside(tmp_path: Path, name: str) -> None:
+def test_foreign_manifest_cannot_delete_files_elsewhere(tmp_path: Path, name: str) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/a.png").write_text("mine")
     (tmp_path / "out").mkdir()
@@ -272,7 +272,7 @@ def test_empty_current_folder_is_filled_in_place(
     before = folder.stat().st_ino
     save(folder, "in/a.png")
     assert listed(folder) == ["a.png"]
-    assert folder.stat().st_ino == before  # or a shell in this folder would lose it
+    assert folder.stat().st_ino == before  # the same folder: a shell may be in it
     monkeypatch.chdir(tmp_path)
 
 

@@ -64,7 +64,7 @@ def test_names_cannot_end_the_script(tmp_path: Path) -> None:
     assert "default-src 'none'" in text
 
 
-def test_option_only_detections_keeps_rows_of_empty_frames(tmp_path: Path) -> None:
+def test_rows_of_empty_frames_are_kept_despite_only_detections(tmp_path: Path) -> None:
     sink = open_sink(
         "player", tmp_path / "x.html", {"only_detections": True}, path=str(tmp_path / "in.mp4")
     )
@@ -105,7 +105,7 @@ def test_browser_draws_the_boxes_of_the_displayed_picture(tmp_path: Path) -> Non
         browser.close()
 
 
-# Evaluates to the drawn columns at row 36 of the picture, below the labels.
+# Evaluates to the x of each drawn pixel in row 36 of the picture, which is below the labels.
 DRAWN_COLUMNS = """(() => {
   const c = document.getElementById('canvas'), v = document.getElementById('video');
   const fit = Math.min(c.width / v.videoWidth, c.height / v.videoHeight);

@@ -1,4 +1,4 @@
-"""JSONL and CSV: the content of the lines, and that the file never contains part of a line."""
+"""JSONL and CSV: content of the lines, and which lines remain after a kill or on a full disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write_rows(name: str, folder: Path, *written: Any, **info: Any) -> str:
 
 
 def test_json_line_is_exact(tmp_path: Path) -> None:
-    """float32 cannot represent 0.91 and 1.234 exactly."""
+    """Numbers are rounded: float32 cannot represent 0.91 and 1.234 exactly."""
     assert write_rows("jsonl", tmp_path, (make_frame(0), one_person())) == (
         '{"source":"in.mp4","frame":0,"pts":0,"time_base":"1/12800","time_s":0.0,"detections":'
         '[{"class":"person","class_id":0,"score":0.91,"box":[1.23,2.0,30.5,41.0]}]}\n'
@@ -134,7 +134,7 @@ def test_kill_9_leaves_whole_lines(name: str, tmp_path: Path) -> None:
     assert not path.exists()
     lines = (tmp_path / f"out.partial.{name}").read_text().splitlines(keepends=True)
     if not lines[-1].endswith("\n"):
-        lines.pop()  # one write may be cut between two pages
+        lines.pop()  # a kill may cut a write between two memory pages
     assert len(lines) > 200
     if name == "jsonl":
         assert [json.loads(line)["frame"] for line in lines] == list(range(len(lines)))

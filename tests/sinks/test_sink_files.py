@@ -122,7 +122,7 @@ def test_foreign_file_with_the_temporary_name_is_kept(name: str, kind: str, tmp_
     sink = open_sink(name, target(name, tmp_path))
     write(sink)
     with pytest.raises(OutputError, match="another run"):
-        open_sink(name, target(name, tmp_path))  # the first writer locked the alternative name
+        open_sink(name, target(name, tmp_path))  # out.partial-2 is locked by the first writer
     sink.close()
     assert os.path.samestat(os.lstat(foreign), before)
     assert (tmp_path / "thesis").read_text() == "precious"
@@ -188,7 +188,7 @@ def test_folder_with_the_target_name_is_refused(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", sinks.names())
 def test_missing_permission_is_reported(name: str, tmp_path: Path) -> None:
-    """Root may write anywhere except into /proc, so we try that, too."""
+    """Try /proc, too: even root cannot write there."""
     with pytest.raises(OutputError, match="cannot write"):
         open_sink(name, target(name, Path("/proc")))
     if os.geteuid() != 0:

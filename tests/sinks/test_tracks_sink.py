@@ -73,7 +73,7 @@ def test_best_picture_of_two_is_kept(why, boxes, best, tmp_path):
     assert row["box"] == list(boxes[best][1:])
 
 
-def test_sharper_picture_is_kept_unless_cut_by_the_border(tmp_path):
+def test_sharper_picture_is_kept_if_both_or_neither_are_cut_by_the_border(tmp_path):
     pairs = [(textured(0, level=2), detections_of((1, 0, 0.9, *BOX))),
              (textured(1), detections_of((1, 0, 0.9, *BOX)))]  # fmt: skip
     assert save(tmp_path / "out", *pairs)[1][0]["best_frame"] == 1
@@ -83,7 +83,7 @@ def test_sharper_picture_is_kept_unless_cut_by_the_border(tmp_path):
     assert save(tmp_path / "cut", *pairs)[1][0]["best_frame"] == 0
 
 
-def test_picture_is_the_undrawn_box_with_a_margin(tmp_path):
+def test_picture_is_cut_out_with_a_margin_before_boxes_are_drawn(tmp_path):
     frame, detections = textured(3), detections_of((12, 0, 0.9, *BOX))
     plain = frame.image.copy()
     sink = open_sink("tracks", tmp_path / "out")
@@ -94,7 +94,7 @@ def test_picture_is_the_undrawn_box_with_a_margin(tmp_path):
     picture = cv2.imread(str(tmp_path / "out/000012-person.jpg"))
     expected = plain[44:116, 46:94]
     assert picture.shape == expected.shape
-    assert np.abs(picture.astype(int) - expected).mean() < 30  # JPEG of noise
+    assert np.abs(picture.astype(int) - expected).mean() < 30  # JPEG changes noise a lot
 
 
 def test_file_names_are_safe_and_unique(tmp_path):

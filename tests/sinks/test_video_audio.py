@@ -52,7 +52,7 @@ def codecs(path: Path) -> dict[str, str]:
 SOURCES = [
     # file, encoder, codec of the output
     ("aac.mp4", ["-c:a", "aac"], "aac"),
-    # ADTS headers must become an MP4 description; the clock starts at 1.4 s.
+    # ADTS headers must become one description in the MP4. The source's clock starts at 1.4 s.
     ("aac.ts", ["-c:a", "aac"], "aac"),
     ("mp3.mkv", ["-c:a", "libmp3lame"], "mp3"),
     ("ac3.mkv", ["-c:a", "ac3"], "ac3"),
@@ -113,7 +113,7 @@ def test_sound_is_copied_or_encoded_for_the_container(
     assert rewrite(source, out, first=30).notes == []
     assert codecs(out)["audio"] == expected
     (flash, beep), (source_flash, source_beep) = flash_and_beep(out), flash_and_beep(source)
-    assert beep - flash == pytest.approx(source_beep - source_flash, abs=0.04)  # a frame
+    assert beep - flash == pytest.approx(source_beep - source_flash, abs=0.04)  # one frame at 25/s
 
 
 def test_late_sound_keeps_its_position_in_avi(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_near_start_does_not_seek() -> None:
 
 @pytest.mark.slow
 def test_sound_packets_are_interleaved_with_frames(tmp_path: Path) -> None:
-    """Sound is at most the encoder's look-ahead away from the frames of its time."""
+    """In file order, times of sound and picture differ at most by the encoder's look-ahead."""
     source = beeping_clip(tmp_path / "in.mp4", "-c:a", "aac", seconds=20)
     rewrite(source, tmp_path / "out.mp4")
     with av.open(str(tmp_path / "out.mp4")) as container:
@@ -253,7 +253,7 @@ def test_sound_that_cannot_be_opened_is_noted(content: bytes | None, tmp_path: P
 def test_track_that_fails_midway_is_cut_and_noted(
     encoder: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copied track fails while it is read, an encoded one when its channels change."""
+    """A copied track fails when it is read, and an encoded track when its channels change."""
     source = beeping_clip(tmp_path / "in.mov", "-c:a", encoder)
     read_items = CarriedTrack._read_items
 

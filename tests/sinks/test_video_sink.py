@@ -72,7 +72,7 @@ def test_frame_buffer_may_be_overwritten_after_write(tmp_path: Path) -> None:
 
 
 def test_x264_uses_frame_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With slices, which PyAV chooses by default, we would wait for every frame."""
+    """With threads for slices, PyAV's default, we would wait for every frame."""
     opened: list[Any] = []
     add = H264File.add_stream
     monkeypatch.setattr(
@@ -118,7 +118,7 @@ def test_timestamps_are_exact(
 
 
 def test_time_base_of_days_is_shortened(tmp_path: Path) -> None:
-    """A damaged AVI states 25/8388609 frames per second; MP4's timescale is at least 1."""
+    """A damaged AVI states one frame in 8388609/25 s. A tick of MP4 is at most 1 s."""
     base = Fraction(8388609, 25)
     write_video(tmp_path / "x.mp4", frames_at([0, 1, 2, 3]), time_base=base, fps=1 / base)
     times = read_times(tmp_path / "x.mp4")
@@ -149,8 +149,7 @@ def test_invalid_timestamps_are_replaced_and_noted(
 
 @pytest.mark.slow
 def test_long_pause_is_kept_if_read_from_mp4_and_dropped_if_from_ts(tmp_path: Path) -> None:
-    """A recorded talk shows one slide for 30 s. In MPEG-TS such a gap means a new clock. (FFmpeg
-    does not probe enough of this file to learn its size, so cv2 cannot read it.)"""
+    """A recorded talk shows one slide for 30 s. In MPEG-TS such a gap means a new clock."""
     pauses = {}
     for name in ("a.mp4", "a.ts"):
         source = tmp_path / name
@@ -185,7 +184,7 @@ def test_weeks_between_frames_are_kept(suffix: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("days", "note"), [(6, True), (30, True), (0.3, True), (0.06, False)])
-@pytest.mark.parametrize("longest", [6.5, 40.0])  # days; B-frames are off if a week or more
+@pytest.mark.parametrize("longest", [6.5, 40.0])  # days; from a week on, B-frames are off
 def test_pause_that_mp4_cannot_store_is_shortened(
     days: float, note: bool, longest: float, tmp_path: Path
 ) -> None:

@@ -28,7 +28,7 @@ WHOLE = {  # number -> count of frames
     **{"09": 40, "10": 40, "11": 1, "16": 40, "19": 30, "24": 48, "25": 30, "28": 3, "29": 15},
 }
 HUGE, AV1 = "28", "16"
-KINDS = ["made", night("real")]  # test_nasty_clips.py reads the real clips in every run of tests
+KINDS = ["made", night("real")]  # without --nightly, only test_nasty_clips.py reads real clips
 # In milliseconds: 25 frames per second, then 5, then 62.5.
 VARIABLE = [*range(0, 800, 40), *range(960, 3960, 200), *range(3776, 4176, 16)]
 
@@ -51,7 +51,7 @@ def truncated(path: Path, share: float, *options: str) -> None:
 
 
 def corrupt_midstream(path: Path) -> None:
-    """Overwrite one byte in 37 between 40 % and 55 % of the file. FFmpeg then refuses packets and
+    """Change every 37th byte between 40 % and 55 % of the file, so that FFmpeg refuses packets and
     conceals damage in pictures. The structure of a Matroska file is damaged, too."""
     clusters = ("-cluster_time_limit", "400") if path.suffix == ".mkv" else ()
     whole = encode(path, *clusters).read_bytes()
@@ -82,7 +82,7 @@ def audio_first(path: Path) -> None:
 
 
 def change_of_size(path: Path) -> None:
-    blurred = ("-vf", "boxblur=4,hue=s=0.3")  # readers that scale use different filters
+    blurred = ("-vf", "boxblur=4,hue=s=0.3")  # hides that readers scale with different filters
     later = (*blurred, "-output_ts_offset", "1.333333")
     larger = encode(path.with_name("larger.ts"), *later, size="240x136", frames=30)
     path.write_bytes(encode(path, *blurred, frames=30).read_bytes() + larger.read_bytes())

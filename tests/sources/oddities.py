@@ -1,4 +1,4 @@
-"""Healthy videos whose packets and frames do not correspond, made by the ``ffmpeg`` command.
+"""Healthy videos in which one packet is not always one frame, made by the ``ffmpeg`` command.
 
 If no available encoder makes an oddity (field pairs, packed B-frames), we write its bits here.
 """
@@ -58,7 +58,7 @@ def cut_front(whole: Path, path: Path, packets: int) -> None:
 
 
 def open_gop(path: Path, *options: str) -> int:
-    """Write a video that begins with a key frame whose leading pictures refer to earlier ones."""
+    """Write a video that begins with a key frame whose leading pictures refer to missing ones."""
     whole = path.with_name(f"whole-{path.name}")
     ffmpeg(*PICTURES, "-pix_fmt", "yuv420p", *options, whole)
     with av.open(str(whole)) as container:

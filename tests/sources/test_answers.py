@@ -55,13 +55,13 @@ def web():
 @pytest.mark.parametrize(
     ("path", "kind", "data", "stated", "expected"),
     [
-        # With a length and a type other than a picture, it is a file, whatever its name.
+        # The length is stated, and the type is no picture's: a file, whatever its name.
         ("/clip.mp4", "video/mp4", AT_ONCE, True, FILE),
         ("/clip", BINARY, AT_ONCE, True, FILE),
         ("/video.ts", "video/mp2t", TS, True, FILE),
         ("/x", "text/html", AT_ONCE, True, FILE),  # a server that does not know the suffix
         ("/x.mjpeg", "video/x-motion-jpeg", JPEG * 3, True, FILE),
-        # No length: it is live if the format states no end.
+        # The length is not stated: live if the format states no end.
         ("/live.ts", "video/mp2t", TS, False, LIVE),
         ("/live", BINARY, FRAGMENTED, False, LIVE),
         ("/live.webm", "video/webm", WEBM + b"\x01" + b"\xff" * 7 + bytes(99), False, LIVE),
@@ -175,7 +175,7 @@ def test_unreachable_server_is_judged_by_the_address(monkeypatch):
 
 @pytest.mark.slow
 def test_certificate_is_required_for_files_only(tmp_path: Path):
-    """Cameras' self-signed certificates prove nothing, so requests to cameras contain no secret."""
+    """If a certificate is not trusted, we ask again without checking it, but send no secret."""
     data = write_video(tmp_path / "a.mp4").read_bytes()
     with web_server(make_certificate(tmp_path)) as web:
         web.put("/a", data)

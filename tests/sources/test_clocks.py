@@ -73,14 +73,14 @@ def test_note_converts_start_to_the_clock_of_the_source(tmp_path: Path) -> None:
     assert f"{begins:.3f} s: --start 0.400 s is {begins + 0.4:.3f}" in notes[0]
 
 
-def test_start_after_the_end_is_refused_with_both_times(clip: Path) -> None:
+def test_start_after_the_end_is_refused_with_the_end_in_both_clocks(clip: Path) -> None:
     with pytest.raises(SourceError) as caught:
         read(clip, "auto", "bgr", start="3601.5")
     assert "1.960 s" in str(caught.value)
     assert ("on its clock" in str(caught.value)) == ("late" in clip.name)
 
 
-def test_number_of_frames_ahead_is_known(clip: Path) -> None:
+def test_number_of_frames_to_read_is_estimated(clip: Path) -> None:
     config = resolve_config(None, {"start": "1", "duration": "0.5"})
     with sources.open(str(clip)) as source:
         assert SourceReading.of(config).frames_ahead(source.info) in (12, 13)

@@ -61,7 +61,7 @@ def test_field_without_its_partner_is_counted(folder, suffix, lost):
 
 
 def test_damaged_field_is_a_corrupt_frame(folder):
-    """Two fields make one picture, so a damaged field is a corrupt frame, not also a lost one."""
+    """Two fields make one picture, so a damaged field is one corrupt frame and no lost frame."""
     path = folder / "noise.mkv"
     count = ODDITIES["h264-fields.mkv"](path)
     with av.open(str(path)) as container:
@@ -106,7 +106,7 @@ def test_concealed_damage_is_counted(concealed, decoder):
         ("yuv420p", r"av \(\d+ frames\) then av by packets"),
     ],
 )
-def test_decoder_that_takes_over_gives_the_frames_of_pyav_alone(concealed, pixels, decoder):
+def test_switching_decoders_gives_the_same_frames_as_pyav_alone(concealed, pixels, decoder):
     frames, source = read_all(concealed, pixels=pixels)
     alone, exact = read_all(concealed, pixels=pixels, decoder="av")
     assert re.fullmatch(decoder, source.decoder)
@@ -256,7 +256,7 @@ def test_times_increase_after_a_clock_overflow(folder):
         assert (source.damaged, source.notes) == (False, [])
 
 
-ROUND = 1 << 33  # ticks of MPEG's clock
+ROUND = 1 << 33  # ticks until MPEG's clock overflows
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_timestamps_that_jump_are_replaced(demuxer, stored, expected, places):
     assert [note.split()[6] for note in notes] == [str(places)] * bool(places)
 
 
-# MPEG-TS stores the service's name, the others a title; neither is UTF-8.
+# MPEG-TS stores the name of a service, the other formats store a title. Here, both are Latin-1.
 TAGGED = {
     "a.avi": "mpeg4",
     "a.flv": "flv",

@@ -91,7 +91,7 @@ def largest_difference(image: Image, expected: NDArray) -> int:
 @pytest.mark.parametrize(
     ("bits", "channels", "suffix"), covering([8, 10, 12, 14], ["grey", "colour"], [".png", ".tif"])
 )
-def test_bits_in_use_are_stretched_with_a_note(
+def test_samples_that_use_few_of_16_bits_are_stretched_with_a_note(
     bits: int, channels: str, suffix: str, tmp_path: Path
 ) -> None:
     shown = shades() if channels == "colour" else shades()[..., 2]
@@ -325,7 +325,7 @@ def test_tiff_that_cv2_misreads_is_refused(data: bytes, why: str, tmp_path: Path
         sources.open(str(tmp_path / "a.tif"))
 
 
-def test_folder_has_one_note_per_kind(tmp_path: Path) -> None:
+def test_equal_notes_on_pictures_of_a_folder_are_joined(tmp_path: Path) -> None:
     for number in range(4):
         cv2.imwrite(str(tmp_path / f"{number}.png"), np.rint(shades() * 4095).astype(np.uint16))
     cv2.imwrite(str(tmp_path / "4.png"), np.rint(shades() * 255).astype(np.uint8))

@@ -57,7 +57,7 @@ def test_golomb_numbers_are_read(number):
 
 
 def test_sps_with_scaling_lists_is_read_completely():
-    """An SPS of the High profile has eight scaling lists: the value 8, then repetitions of it."""
+    """An SPS of the High profile may have eight scaling lists. Each list here repeats one value."""
     head = Bits().u(8, 100).u(8, 0).u(8, 40).ue(0, 1, 0, 0).u(1, 0).u(1, 1)
     for _ in range(8):
         head.u(1, 1).ue(0).ue(16)  # +0, then -8, which means: repeat the last value

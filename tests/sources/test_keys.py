@@ -1,4 +1,4 @@
-"""What key frames promise about later frames, according to their bytes."""
+"""The bytes of a key frame tell what it promises about later frames."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def reader(codec: str, extradata: bytes = b"") -> KeyReader:
     ("codec", "data", "promise"),
     [
         ("h264", SPS + IDR, CLEAN),
-        # Bits of a recovery point: frames (Exp-Golomb), exact, broken link, two more, a stop bit.
+        # Bits of a recovery point: count of frames (Exp-Golomb), exact, broken link, 2 more, stop.
         ("h264", sei(b"\6\1\xc4") + SLICE, OPEN),  # 0 frames, exact
         ("h264", sei(USER_DATA, b"\6\1\xc4") + SLICE, OPEN),
-        ("h264", sei(b"\5\xff\1" + b"a" * 256, b"\6\1\xc4") + SLICE, OPEN),  # after 256 bytes
+        ("h264", sei(b"\5\xff\1" + b"a" * 256, b"\6\1\xc4") + SLICE, OPEN),  # after 256 other bytes
         ("h264", sei(b"\6\1\x84") + SLICE, NONE),  # not exact
         ("h264", sei(b"\6\1\xe4") + SLICE, NONE),  # broken link
         ("h264", sei(b"\6\2\x11\x10") + SLICE, NONE),  # 7 frames: a gradual refresh

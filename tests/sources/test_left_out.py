@@ -125,7 +125,7 @@ def mark(*names: str) -> None:
         pytest.skip("machine: the folder for tests has no extended attributes")
 
 
-def test_outputs_that_an_unquoted_pattern_names_again_are_skipped() -> None:
+def test_earlier_outputs_that_an_unquoted_pattern_matches_are_skipped() -> None:
     make("a.mp4", "a-detected.mp4", "a-detected-detected.mp4", "b.mp4", "c-detected.mp4")
     mark("a-detected.mp4", "a-detected-detected.mp4", "c-detected.mp4")
     typed = sorted(map(str, Path().glob("*.mp4")))
@@ -173,7 +173,7 @@ def test_skipped_files_are_noted_in_the_summary() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".tga", ".sgi", ".pcx", ".dpx", ".exr", ".xwd"])
-def test_pictures_that_opencv_does_not_read_are_pictures(suffix: str) -> None:
+def test_picture_that_opencv_cannot_read_is_read_by_ffmpeg(suffix: str) -> None:
     assert suffix in FFMPEG_PICTURES
     image = np.zeros((24, 32, 3), np.uint8)
     image[:12, :16] = (10, 100, 200)

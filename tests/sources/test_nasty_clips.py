@@ -1,4 +1,4 @@
-"""The nasty clips, made here and real: compare with FFmpeg's counts and PyAV's timestamps."""
+"""Nasty clips, made here or real, compared with FFmpeg's counts and PyAV's timestamps."""
 
 import re
 import subprocess

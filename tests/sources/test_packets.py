@@ -1,4 +1,4 @@
-"""Packets of a file for which the decoder returned no frame."""
+"""Packets for which the decoder returned no frame."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FRAMES = 24
     [
         (FRAMES, FRAMES - 1, 0, 0),
         (10, 9, 14, 14),  # the decoder stopped early
-        (10, None, 14, 14),  # the same, but pts jumped
+        (10, None, 14, 14),  # the same, but pts jumped, so the last one is unknown
         (10, FRAMES - 1, 14, 0),  # the decoder reached the end, but skipped some
         (20, FRAMES - 3, 4, 2),
     ],

@@ -97,7 +97,7 @@ def test_frames_that_cannot_be_in_flight_together_are_refused(tmp_path, monkeypa
         frame = source.info.width * source.info.height * 3
     monkeypatch.setattr(
         machine, "machine_bytes", lambda: 5 * frame
-    )  # room for 2 frames in flight, and almost 3 for decoding
+    )  # batch 1 needs 2 frames in flight, and 8/3 of a frame for decoding
     config = Config(runtime=RuntimeConfig(batch=batch))
     if fits:
         SourceReading.of(config).open(str(path)).close()

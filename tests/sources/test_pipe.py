@@ -220,7 +220,7 @@ UNREADABLE = {
         ),
         "-: ",
     ),
-    # FFmpeg's concat demuxer recognizes its lists by the first line, and considers names safe.
+    # FFmpeg's concat demuxer recognizes such a list by its first line, and opens the files in it.
     "a list of files": (lambda clip: f"ffconcat version 1.0\nfile {clip.name}\n".encode(), "-: "),
     "noise": (lambda clip: np.random.default_rng(1).bytes(300_000), "FFmpeg"),
     "raw pictures": (lambda clip: bytes(range(256)) * 2000, "raw video .* -f matroska"),
@@ -274,7 +274,7 @@ def test_calibration_refuses_a_pipe(pipe: Any) -> None:
 
 
 def test_output_cannot_overwrite_the_input(tmp_path: Path, clip: Path) -> None:
-    """``- < in.mkv -o in.mkv``"""
+    """The command is ``detect-video - -o own.mkv < own.mkv``."""
     path = remux(clip, "own.mkv")
     before = path.read_bytes()
     with path.open("rb") as stdin:

@@ -327,7 +327,7 @@ def test_change_of_format_within_a_stream_is_followed(
 
 @pytest.mark.slow
 def test_change_of_size_is_noted_once(tmp_path: Path) -> None:
-    """A reader that takes over later reads from the beginning and meets the change again."""
+    """A reader that takes over begins at the first frame, so it meets the change a second time."""
     clip = write_parts(tmp_path / "both.ts", H264, (), LARGER)
     with sources.open(str(clip), pixels="yuv420p", decoder="auto") as source:
         assert isinstance(source, _threaded.ThreadedSource)
@@ -362,7 +362,7 @@ def test_mutated_files_give_the_frames_of_decoding_packet_by_packet(folder: Path
 @pytest.mark.parametrize("kind", KINDS)
 def test_nasty_clips_give_the_same_frames(request: pytest.FixtureRequest, kind: str) -> None:
     as_planes, paths = 0, clips(kind, request)
-    if kind == "real":  # frames were lost silently in three of them
+    if kind == "real":  # three of them once lost frames silently
         paths += sorted((request.getfixturevalue("shared") / "data/attacks").glob("*[0-9].mkv"))
     for path in paths:
         exact_frames, exact = read_all(path, decoder="av", pixels="bgr")

@@ -139,7 +139,7 @@ def test_packets_before_an_open_gop_are_still_needed() -> None:
     assert clean.packet_mask.tolist() == [True, *[False] * 4, *[True] * 5]
 
 
-def test_no_packet_is_skipped_for_hidden_pictures_or_small_gains() -> None:
+def test_hidden_pictures_or_a_small_gain_disable_sparse_decoding() -> None:
     keys, stored = [key(0)], list(range(20))
     assert choose_packets(survey(keys, stored, set(), packets=21), 4) is None
     assert choose_packets(survey(keys, stored, {19}), 2) is None

@@ -93,7 +93,7 @@ def test_reopened_source_sends_no_new_request(web, tmp_path):
 
 @pytest.mark.parametrize("response", ["ranges", "plain"])
 def test_seek_backwards_or_far_ahead_sends_a_request(web, response):
-    """Small gaps are read and skipped. Without ranges, there is only one request."""
+    """A small gap ahead is read through instead. Without ranges, there is only one request."""
     data, far = np.random.default_rng(0).bytes(3 * _web.MOST_SKIPPED), _web.MOST_SKIPPED
     with closing(_web.WebFile(_web.WebPlace(web.put("/x", data, **RESPONSES[response])))) as file:
         for at, requests in ((0, 1), (5, 1), (3, 2), (4 + far, 2), (6 + 2 * far, 3), (2, 4)):
@@ -314,7 +314,7 @@ def test_finished_playlist_is_read_like_a_file(web, tmp_path, more):
     for path in (tmp_path / "hls").iterdir():
         web.put(f"/{path.name}", path.read_bytes())
     frames, source = read_all(web.url("/film.m3u8"))
-    for frame, expected in zip(frames, read_all(clip)[0], strict=True):  # their clocks differ
+    for frame, expected in zip(frames, read_all(clip)[0], strict=True):  # timestamps differ
         np.testing.assert_array_equal(frame.image, expected.image)
     assert (source.info.kind, source.info.duration_s) == ("video", 4.0)
     assert not source.damaged

@@ -24,9 +24,9 @@ _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 @dataclass
 class Page:
-    """A response. ``length``: whether to state the length, or the values to state. ``cut``: byte of
-    the file at which connections end. ``cuts``: how many connections end there. ``silent``: an
-    event until which they stay open."""
+    """A response. ``length``: whether to state the length, or which lengths to state. ``cut``: byte
+    of the file at which sending stops, in the next ``cuts`` connections. ``silent``: such a
+    connection stays open until this event."""
 
     data: bytes = b""
     kind: str = "application/octet-stream"

@@ -115,7 +115,7 @@ def marked_corners(boxes: list[tuple[int, int, int, int]], classes: list[int]) -
         ("inside a larger box", (480, 360, 60, 40, 1), False),
     ],
 )
-def test_ambiguous_label_in_a_crowd_marks_its_corner(
+def test_box_with_an_ambiguous_label_in_a_crowd_has_a_thick_corner(
     why: str, other: tuple[int, int, int, int, int], ambiguous: bool
 ) -> None:
     """Boxes of a class have the same colour, so thick lines show to which box the label belongs."""
@@ -139,7 +139,7 @@ def test_label_is_placed_above_or_below_or_beside_or_inside_in_this_order() -> N
     assert [at and at[:2] for at in placed] == expected
 
 
-def test_label_touches_its_box_at_its_corner() -> None:
+def test_label_touches_a_corner_of_its_box() -> None:
     numbers = np.random.default_rng(4)
     corners = numbers.uniform(0, (600, 440), (120, 2))
     boxes = np.hstack([corners, corners + numbers.uniform(3, 160, (120, 2))])

@@ -13,7 +13,7 @@ def dense(*rows):
     return np.array([rows], np.float32)
 
 
-def test_box_yields_each_class_with_the_best_score_of_its_group():
+def test_box_yields_each_group_with_the_best_score_of_its_members():
     candidates = map_classes(dense([10, 10, 4, 6, 0.5, 0.8, 0.2, 0.6, 0.9]), 0.05, GROUPS)
     assert candidates.boxes.tolist() == [[8, 7, 12, 13]] * 2
     assert (

@@ -158,13 +158,13 @@ def test_drawing_in_planes_equals_bgr(count: int, colours: Colours) -> None:
     style = Style(remark="a remark")
     annotate(planes, detections, style)
     annotate(image, detections, style)
-    assert lay_out(320, 180, detections, style).dots or count < 40  # all shapes are drawn
+    assert lay_out(320, 180, detections, style).dots or count < 40  # 40 boxes also have dots
     # Brightness is exact except at the edges of dots, which are anti-aliased differently.
     difference = np.abs(planes.y - yuv_of(image, colours)[..., 0])
     assert (difference > 1.5).mean() < 0.001
     blocks = planes_of(image, colours)
     for ours, theirs in ((planes.u, blocks.u), (planes.v, blocks.v)):
-        # A chroma pixel half covered by a line has the line's colour here, and the mean in BGR.
+        # A chroma pixel half covered by a line has the line's colour in planes, the mean in BGR.
         assert np.abs(ours.astype(int) - theirs).mean() < 12
 
 

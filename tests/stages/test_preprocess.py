@@ -56,8 +56,8 @@ def test_letterbox_equals_its_definition(geometry, shape):
     assert (slot[0] == 7).all(), "another row of the slot is written to"
 
 
-# Sizes for which resize uses the first of NUDGES; a later one, since the first changes a row; none,
-# since the picture is too narrow to show such a change. The last size is half of the picture.
+# For the first size, resize uses a nudge. For the second it uses none, since each of NUDGES would
+# change a row; the third is too narrow to try them; the last is half of the picture.
 @pytest.mark.skipif(preprocess.ARM64, reason="machine: x86's cv2.resize is the reference")
 @pytest.mark.parametrize("size", [(416, 234), (416, 62), (16, 155), (320, 180)])
 @pytest.mark.parametrize("shape", [(360, 640), (360, 640, 3), (415, 866)])

@@ -158,7 +158,7 @@ def test_end_to_end_detections_are_returned_unchanged(form):
     assert not np.shares_memory(candidates.boxes, outputs[0])
 
 
-def test_nms_without_iou_still_sorts_limits_and_filters_classes():
+def test_nms_without_iou_still_sorts_and_cuts_detections_and_filters_by_class():
     candidates = read_list(
         [np.array([[[0, 0, 9, 9, s, c] for s, c in ((0.3, 0), (0.9, 1), (0.5, 0))]], np.float32)],
         0.25,
@@ -194,7 +194,7 @@ def test_logits_of_queries_pass_through_a_sigmoid():
     logits = np.array([[[0.0, 2.0]]], np.float32)
     candidates = read_rows([logits, boxes], 0.25, reading=LOGITS)
     np.testing.assert_allclose(candidates.boxes, [[36, 16, 60, 48]] * 2)
-    assert candidates.class_ids.tolist() == [0, 1]  # a query may give both, as in RT-DETR's code
+    assert candidates.class_ids.tolist() == [0, 1]  # one query may give both classes, as in RT-DETR
     np.testing.assert_allclose(candidates.scores, [0.5, 1 / (1 + math.exp(-2))], rtol=1e-6)
 
 
@@ -273,7 +273,7 @@ def test_transposed_scores_match_boxes_in_rows():
     np.testing.assert_array_equal(candidates.boxes, boxes[0])
 
 
-def test_list_with_a_count_and_labels_from_one_is_read():
+def test_list_with_a_count_and_labels_that_start_at_1_is_read():
     """As in TensorFlow, boxes are y x y x in 0..1, and rows after the count are invalid."""
     boxes = np.array([[[0.25, 0.5, 0.5, 1.0], [0, 0, 1, 1]]], np.float32)
     outputs = [boxes, np.float32([[0.9, 0.9]]), np.float32([[1, 3]]), np.float32([1])]
@@ -298,7 +298,7 @@ def class_ids_of(classes, scores, **more):
     return read_list([table[None]], 0.25, reading=reading).class_ids.tolist()
 
 
-def test_class_ids_below_the_first_name_are_kept_as_invalid():
+def test_invalid_class_ids_are_kept_and_background_is_dropped():
     assert class_ids_of([0, 1, 2], [0.9, 0.8, 0.7], first_class=1) == [-1, 0, 1]
     assert class_ids_of([0, 1, 2], [0.9, 0.8, 0.7], first_class=1, background="first") == [0, 1]
     assert class_ids_of([0, 1, -1], [0.9, 0.8, 0.7], first_class=1, background="first") == [0, -2]

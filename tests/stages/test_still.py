@@ -76,7 +76,7 @@ def test_tiled_frame_is_compared_by_its_whole_picture():
     assert not still.is_still(frame(), np.stack([slot(200), slot(1)]), FIT)
 
 
-def test_cameras_connections_and_letterboxes_are_compared_separately():
+def test_frames_of_other_cameras_or_connections_or_letterboxes_are_not_compared():
     still = Stillness(0.0)
     assert not still.is_still(frame("a"), slot(1), FIT)
     assert not still.is_still(frame("b"), slot(1), FIT)
