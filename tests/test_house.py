@@ -16,8 +16,8 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "detector"
 
 WINGS = ("lab", "live", "batch", "tracks")
-# Highest first: the floors in ARCHITECTURE.md of the core, and those of the lab. A room imports
-# only lower floors and itself, not other rooms on its floor. A wing imports the core and itself.
+# The floors of the core and of the lab, highest first, as in ARCHITECTURE.md. A room imports only
+# rooms on lower floors, none on its own floor. A wing imports the core, but no other wing.
 LEVELS = {
     "core": [
         ("commands",),
@@ -40,7 +40,7 @@ LEVELS = {
         ("wing",),
     ],
 }
-ALLOWED_ROOMS = {  # rooms of the core that a room may import, if not all lower ones
+ALLOWED_ROOMS = {  # room -> the only rooms of the core that it may import
     "core/loop": {"stages", "timeline", "types"},
     "core/analysis": {"session", "tables", "timeline", "types", "errors"},
     "core/terminal": {"analysis", "session", "tables", "timeline", "types", "errors"},
@@ -96,7 +96,7 @@ def nodes_of(file: Path, _: int) -> list[ast.Import | ast.ImportFrom | ast.Class
 
 
 def imports(file: Path, package: Path) -> list[tuple[str, int]]:
-    """Return the full name and line of each module and name that a file imports anywhere.
+    """Return (full name, line) of everything that a file imports, also inside functions.
 
     Relative imports are resolved; imports for type checkers count, too.
     """
@@ -182,7 +182,7 @@ def circles(package: Path) -> list[list[str]]:
 def targets(file: Path, package: Path, files: dict[str, Path]) -> Iterator[str]:
     """Yield the files that a file imports.
 
-    ``from detector.core.engines._built import store`` is store.py, not the package.
+    ``from detector.core.engines._built import store`` imports store.py, not __init__.py.
     """
     for name, _ in imports(file, package):
         home = name if name in files else name.rpartition(".")[0]
@@ -191,7 +191,7 @@ def targets(file: Path, package: Path, files: dict[str, Path]) -> Iterator[str]:
 
 
 def reachable(start: str, imported: dict[str, set[str]]) -> set[str]:
-    """Return the files that ``start`` imports, also indirectly. In a cycle, add ``start``."""
+    """Return the files that ``start`` imports, directly or not. A cycle leads back to ``start``."""
     reached: set[str] = set()
     pending = [start]
     while pending:
@@ -221,7 +221,7 @@ def test_circular_imports_are_found(tmp_path: Path) -> None:
 
 
 def test_class_names_of_the_core_are_unique() -> None:
-    """Only a subclass may have the name of its base, as the API's ``Detections`` does."""
+    """The exception: a subclass may have its base's name, like the API's ``Detections``."""
     homes: dict[str, list[str]] = {}
     for file in PACKAGE.rglob("*.py"):
         for node in nodes_of(file, file.stat().st_mtime_ns):

@@ -1,4 +1,4 @@
-"""HTTP beyond urllib3: where logins may go, redirects, endless headers, proxies."""
+"""HTTP that urllib3 leaves to us: where logins may go, redirects, endless headers, proxies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SENT_LOGIN = "me:S3cret:Pw/ä"
 
 @pytest.mark.parametrize("block", [b"X-Endless: ", b"HTTP/1.1 100 Continue\r\n\r\n"])
 def test_endless_response_headers_time_out(block):
-    """A socket's timeout starts again with each byte, and http.client accepts a truncated head."""
+    """A read timeout starts again at each byte. If we hang up, http.client accepts the cut head."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def trickle():

@@ -23,7 +23,7 @@ def detections_of(*rows: tuple[str, float, int]) -> Detections:
 
 
 def count_crossings(a_below: Detections, b_below: Detections) -> int:
-    """Count crossings of the threshold 0.25 between two lists of detections, best first."""
+    """Count crossings of the threshold 0.25. The lists also have boxes below it, best first."""
     above = [detections_of(*rows_above(one)) for one in (a_below, b_below)]
     return crossings([above[0]], [above[1]], [a_below], [b_below])
 
@@ -79,7 +79,7 @@ def test_variants_alternate_after_a_discarded_warm_up_round():
 @pytest.mark.parametrize(
     ("serial", "lean_ms", "fps", "by"),
     [
-        ({"infer": 4.0, "write": 10.0}, 16.0, 100.0, "write"),  # all on 2 cores: 8 ms
+        ({"infer": 4.0, "write": 10.0}, 16.0, 100.0, "write"),  # CPU time / 2 cores: 8 ms
         ({"infer": 4.0, "write": 5.0}, 16.0, 125.0, "all cores"),
     ],
 )
@@ -90,9 +90,9 @@ def test_limit_is_the_slowest_stage_or_all_cores(serial, lean_ms, fps, by):
 @pytest.mark.parametrize(
     ("others_s", "ready_s", "ms"),
     [
-        (None, 1.0, 10.0),  # half of the time, it waited for other programs
-        (0.0, 1.0, 20.0),  # without other programs, it waited for its own libraries
-        (None, 9.0, 5.0),  # several threads waited; at least the CPU time / 2 cores
+        (None, 1.0, 10.0),  # unknown: all waiting is blamed on other programs
+        (0.0, 1.0, 20.0),  # no other program ran: the stage waited for its libraries
+        (None, 9.0, 5.0),  # several threads waited at once: at least CPU time / 2 cores is left
     ],
 )
 def test_alone_ms_excludes_waiting_for_other_programs(others_s, ready_s, ms):

@@ -1,4 +1,4 @@
-"""The recipes of CONTRIBUTING.md, carried out in a copy: new parts are offered, used and tested."""
+"""CONTRIBUTING.md's recipes, followed in a copy of the checkout: new parts are used and tested."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.conftest import CHECKOUT
 
 pytestmark = pytest.mark.slow
 
-# Each block begins with NEW FILE < FILE TO COPY, or with a file to edit. Replacements follow.
+# Each block begins with NEW FILE < FILE TO COPY, or with a file to edit. Then: OLD => NEW.
 EDITS = r"""
 detector/core/sinks/tallies.py < detector/core/sinks/csv.py
     class CsvSink => class TalliesSink

@@ -22,7 +22,7 @@ def iou(a, b):
 
 def borderline(item, others):
     """Return whether rounding may make a box appear or vanish, because its score is near the
-    threshold, or an IoU near the NMS limit."""
+    threshold, or its IoU with another box is near the NMS limit."""
     if item["score"] < 0.25 + 0.01:
         return True
     same_class = [
@@ -60,7 +60,7 @@ def alike(one, other):
 
 
 def by_size(results):
-    """Group the reference's photos by their --size (for yolov5n, there are many)."""
+    """Group the reference's photos by their --size. Only yolov5n has several sizes."""
     groups = {}
     for name, expected in results.items():
         _, _, height, width = expected["input_shape"]

@@ -1,4 +1,4 @@
-"""The sizes of packages and the imports of a run are within scripts/budgets.yaml."""
+"""The sizes of packages and the imports of a run are within the budgets of scripts/budgets.yaml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/founding-studies.md has the commands, old tables and mistakes of scripts/studies."""
+"""docs/founding-studies.md has scripts/studies' commands, the old tables, and their mistakes."""
 
 from __future__ import annotations
 

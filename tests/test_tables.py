@@ -98,7 +98,7 @@ def test_widest_column_wraps_if_no_column_may_be_dropped() -> None:
     assert "12.346" in words(text)
 
 
-def test_cells_have_the_decimals_of_their_value_or_column() -> None:
+def test_decimals_of_a_value_override_those_of_its_column() -> None:
     column = Column("x", form=".4f")
     assert column.text(Rounded(12.345, 1)) == "12.3"
     assert column.text(Share(0.125)) == "12.5%"

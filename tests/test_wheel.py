@@ -111,7 +111,7 @@ def test_type_checker_reports_only_the_wrong_calls(site, tmp_path, checker):
 
 
 def test_editable_install_is_a_path_file(tmp_path):
-    """Type checkers do not run import finders, which setuptools uses for scattered packages."""
+    """For packages in several folders, setuptools uses import finders; type checkers run none."""
     source = tmp_path / "source"
     source.mkdir()
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE"):

@@ -1,4 +1,4 @@
-"""The core runs without the wings (packages like detector/lab), each wing without the others."""
+"""The core runs without wings (packages like detector/lab), and each wing runs without others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def run(copy: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run an interpreter that finds no detect-video (-P) other than the copy."""
+    """Run the copy of detect-video. -P: the current folder is not searched for another one."""
     command = [sys.executable, "-P", "-c", RUN, str(copy / "at"), *words]
     return subprocess.run(command, cwd=copy, capture_output=True, text=True)
 

@@ -19,7 +19,7 @@ A, B = "worker-0", "worker-1"
 
 
 class Engine:
-    """Fake threads with CPU clocks. ``makers``: thread id -> name of the thread that made it."""
+    """Fake threads with CPU clocks. t1="x": the thread named x made the thread with id 1."""
 
     def __init__(self, **makers: str) -> None:
         self.makers = {int(task[1:]): maker for task, maker in makers.items()}

@@ -27,7 +27,7 @@ def test_quantiles_are_within_one_percent(values, q):
 @pytest.mark.slow
 @STEADY
 @given(st.lists(st.integers(0, 10**9), max_size=50), st.lists(st.integers(0, 10**9), max_size=50))
-def test_merged_histogram_equals_one_of_all_values(first, second):
+def test_merged_histogram_equals_a_histogram_of_all_values(first, second):
     merged = filled(first)
     merged.merge(filled(second))
     both = filled(first + second)

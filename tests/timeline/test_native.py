@@ -85,7 +85,7 @@ def test_thread_that_started_in_two_open_stages_is_unknown():
 
 
 def test_thread_in_two_open_stages_belongs_to_the_caller_whose_name_it_has():
-    """A second worker's first infer lasts while the writer's first write starts the encoder."""
+    """The writer's first write starts the encoder while a second worker is in its first infer."""
     system = System()
     names = {None: "worker-1", 10**9 + 1: "python", 10**9 + 2: "av:h264:df0"}
     natives = Natives(
@@ -106,7 +106,7 @@ def test_thread_in_two_open_stages_belongs_to_the_caller_whose_name_it_has():
 
 
 def test_ended_pool_is_counted_and_its_thread_ids_can_be_reused():
-    """OpenMP gives each calling thread a pool of threads; both pools end with the run."""
+    """OpenMP gives each calling thread a pool of threads, which ends with that thread."""
     system = System()
     natives = system.natives()
     with natives.book_threads(INFER):

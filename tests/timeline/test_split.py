@@ -1,4 +1,4 @@
-"""A thread's time is split: on a core, ready (waiting for one), blocked. All clocks are fakes."""
+"""A thread's time is split: on a core, waiting for a core (ready), blocked. Clocks are fakes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MS = 1000 * US
 
 
 class Kernel:
-    """Clocks of a fake thread. ``looks``: readings of CPU time. ``reads``: of ready time."""
+    """Clocks of a fake thread. ``looks`` counts readings of CPU time, ``reads`` of ready time."""
 
     def __init__(self) -> None:
         self.wall = self.cpu = self.ready = 0
@@ -74,7 +74,7 @@ def test_time_inside_and_between_spans_is_split():
     assert kernel.closed == 1
 
 
-def test_nested_spans_are_split_apart():
+def test_outer_span_does_not_count_the_time_of_a_nested_span():
     kernel = Kernel()
     timeline = kernel.timeline()
     with timeline.track("main") as track, track.span(READ, 0):

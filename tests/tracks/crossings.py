@@ -54,7 +54,7 @@ PLANS = (
     Plan("passes the end of the line", (-FAR, FAR), (0, 0, 0, 0), beside=True),
     Plan("into the zone and back", (-FAR, 120, -FAR), (1, 1, 1, 1)),
 )
-PASSING = (*PLANS[:4], *PLANS[7:10])  # no turns near the line: long steps would miss them
+PASSING = (*PLANS[:4], *PLANS[7:10])  # without turns near the line, which long steps would miss
 
 
 @dataclass
@@ -136,7 +136,7 @@ class _Walk:
         self._hidden = self._choose_hidden()
 
     def _choose_hidden(self) -> tuple[float, float]:
-        """Choose when it is hidden. It then walks straight, so that its path is predictable."""
+        """Choose when the object is hidden: while it walks straight, so its path is predictable."""
         if self._random.uniform() < 0.5:
             return (0.0, 0.0)
         i = int(self._random.integers(len(self._rows) - 1))
@@ -176,7 +176,7 @@ def count(
     scene: Scene, tracker: Tracker | None, faults: Faults = EXACT, seed: int = 0, stride: int = 1
 ) -> Counter:
     """Pass the boxes of a whole scene through a tracker and a counter. ``tracker`` None: use the
-    true ids, without faults."""
+    true ids; ``faults`` must be ``EXACT``."""
     counter, random = Counter(scene.places, NAMES), np.random.default_rng(seed)
     for time_s, exact, kinds, true_ids in scene.frames[::stride]:
         detected = random.uniform(size=len(exact)) >= faults.missed

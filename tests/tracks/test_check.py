@@ -1,4 +1,4 @@
-"""Test ``zones check``: the page on which a person judges crossings, and its errors."""
+"""Test ``zones check``: the page on which a person judges crossings, and refused files."""
 
 from __future__ import annotations
 

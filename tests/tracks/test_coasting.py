@@ -30,7 +30,7 @@ def person(y: float, *, coasting: bool = False) -> Detections:
 
 
 def crossings(*steps: tuple[float, bool], shade: int = 0) -> list[tuple[float, str]]:
-    """Return (second, event) for ``steps``: (the box's lower edge, whether the frame is coasting).
+    """Return (time_s, event) of all events. A step: (the box's lower edge, whether it is coasting).
     ``shade``: how much brighter each frame is than the one before."""
     book, events = Book("", Counter(ZoneSet((LINE,), None, "bottom", 60.0), ("person",))), []
     for i, (y, coasting) in enumerate(steps):
@@ -46,7 +46,7 @@ def test_coasting_box_does_not_cross_a_line() -> None:
     assert crossings((20, False), (22, False), (80, True), (25, False), (20, True)) == []
 
 
-@pytest.mark.parametrize("shade", [0, 15])  # 15: over two frames, it would count as a cut
+@pytest.mark.parametrize("shade", [0, 15])  # 15 is no cut; 30, in two frames, is
 def test_object_seen_again_past_the_line_has_crossed_it(shade: int) -> None:
     walk = ((20, False), (25, True), (30, False), (50, True), (80, False))
     assert crossings(*walk, shade=shade) == [(pytest.approx(0.4), "crosses")]

@@ -89,7 +89,7 @@ def test_crossing_is_reported_with_direction_place_and_side() -> None:
     assert 2.0 < events[0].time_s < 2.2, "reported once it has clearly passed the line"
     assert names(walk(straight(400, 200), LINE)[1]) == ["door crosses out"]
     assert names(walk(straight(200, 400, x=520), LINE)[1]) == [], "past the line's end"
-    # Events name the side once a side is not called "in" or "out".
+    # Events name the side only if the line has other names than "in" and "out".
     for sides, side in ((("in", "away"), "in"), (("in", "out"), "")):
         assert walk(straight(200, 400), replace(LINE, sides=sides))[1][0].side == side
 
@@ -276,7 +276,7 @@ def test_each_interval_has_a_row_for_each_known_class(listed: Sequence[int]) -> 
     assert sum({row.from_s: row.frames for row in rows}.values()) == len(path)
 
 
-CHANGES = {  # zone, first frame (UTC), interval in hours, local times at which intervals begin
+CHANGES = {  # time zone, first frame (UTC), hours per interval, local times when intervals begin
     "an hour occurs twice": ("Europe/Berlin", "2026-10-25T00:00", 1, "02+02 02+01 03+01 04+01"),
     "an hour is skipped": ("Europe/Berlin", "2026-03-29T00:00", 1, "01+01 03+02 04+02 05+02"),
     "a day of 25 hours": ("Europe/Berlin", "2026-10-24T22:00", 6, "00+02 06+01 12+01 18+01 00+01"),
@@ -284,7 +284,7 @@ CHANGES = {  # zone, first frame (UTC), interval in hours, local times at which 
     "the hour at 2 is skipped": ("Europe/Berlin", "2026-03-28T23:00", 2, "00+01 03+02 04+02 06+02"),
     "offset of 5.5 hours": ("Asia/Kolkata", "2026-03-28T18:30", 12, "00+05:30 12+05:30 00+05:30"),
     "midnight is skipped": ("Asia/Beirut", "2026-03-27T22:00", 24, "00+02 01+03"),
-    "24 is not 7 times n": ("UTC", "2026-03-28T00:00", 7, "00+00 07+00 14+00 21+00 00+00 07+00"),
+    "7 does not divide 24": ("UTC", "2026-03-28T00:00", 7, "00+00 07+00 14+00 21+00 00+00 07+00"),
 }
 
 

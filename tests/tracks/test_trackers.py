@@ -58,7 +58,7 @@ def test_ids_equal_those_of_another_library(name: str, monkeypatch: pytest.Monke
             same += 1
     assert same > 1500
     assert tracker.begun == len(theirs)
-    # If a track reappears, our OC-SORT gives it its id at once, theirs after three more frames.
+    # If a track reappears, our OC-SORT restores its id at once; theirs waits three more frames.
     assert only_ours == (111 if name == "ocsort" else 0)
 
 

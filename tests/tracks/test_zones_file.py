@@ -25,7 +25,7 @@ from tests.tracks.test_stage import INFO
 STREET = str(CHECKOUT / "videos/street.mp4")
 LINE = "lines: {a: [[0, 0.5], [1, 0.5]]}\n"
 SQUARE = "[[0.1, 0.1], [0.9, 0.1], [0.9, 0.9], [0.1, 0.9]]"
-WRONG = {  # file -> pattern of the error, which says where in the file it is
+WRONG = {  # content of the file -> pattern of the error, which names the wrong place
     "": "mapping",
     "- 1": "mapping",
     "lines: 3": "lines",
@@ -108,7 +108,7 @@ def test_sections_inherit_from_the_top_level(tmp_path: Path) -> None:
     assert file.of_clip("out.mp4").point == "bottom"
 
 
-def test_points_up_to_one_are_shares_and_larger_ones_are_pixels(tmp_path: Path) -> None:
+def test_coordinates_up_to_1_are_shares_and_larger_ones_are_pixels(tmp_path: Path) -> None:
     assert read_zones(write(tmp_path, LINE)).default.size == (1, 1)
     assert read_zones(write(tmp_path, "lines: {a: [[0, 0], [1, 2]]}")).default.size is None
 

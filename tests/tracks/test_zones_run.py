@@ -144,7 +144,7 @@ def test_lines_are_drawn_in_frames_without_objects() -> None:
 
 
 @pytest.mark.slow
-def test_zones_template_draws_nothing_and_replaces_no_file(tmp_path: Path) -> None:
+def test_zones_template_has_no_shapes_and_replaces_no_file(tmp_path: Path) -> None:
     for _ in range(2):
         assert detect_video("zones", STREET, cwd=tmp_path).returncode == 0
     expected = {f"street-zones{n}{end}" for n in ("", "-2") for end in (".yaml", ".html")}
@@ -230,7 +230,7 @@ def test_arrow_of_a_line_scales_with_the_picture() -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"infer_every": 3}], ids=str)
-def test_one_thumbnail_per_frame_serves_the_schedule_tracks_and_zones(
+def test_each_frame_has_one_thumbnail_for_schedule_and_tracks_and_zones(
     more: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "zones.yaml").write_text(ZONES)

@@ -1,4 +1,4 @@
-"""Calibrated scores, which are the share of boxes that are right, and sheets of worst pictures."""
+"""Calibrated scores: half of the boxes with score .5 are right. Sheets of the worst pictures."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def rows(*boxes):
 
 @pytest.mark.parametrize(
     ("group", "cost"),
-    [("coco", 0.2 + 0.5 * 0.1), ("road", 0.2)],  # road: objects without labels cost nothing
+    [("coco", 0.2 + 0.5 * 0.1), ("road", 0.2)],  # road: boxes without an object cost nothing
 )
 def test_cost_depends_on_the_size_of_missed_objects_and_the_score_of_wrong_boxes(group, cost):
     truth = truths([0, 0, 20, 20], [50, 50, 80, 80], [0, 80, 20, 100], ignored=[2])

@@ -1,4 +1,4 @@
-"""The consistency loss. If the picture moves, a changed score or a box that stays has a cost."""
+"""The consistency loss: if a picture moves, boxes must move with it, and scores must not change."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from model import evaluation, steadiness
 from tests.conftest import load_program
 
 
-def test_averaged_weights_without_a_share_are_refused(tmp_path):
+def test_weights_to_average_need_a_share(tmp_path):
     path = tmp_path / "street.f16"
     path.touch()
     part = load_program("training/train_default").Part()

@@ -110,7 +110,7 @@ def test_labels_override_the_teacher():
     assert scores[..., 1].max() > 0.9
     assert bool(
         (weights[scores[..., 1] == 0.4] == 0.2).all()
-    )  # cells where only the teacher sees an object have half the weight
+    )  # where only the teacher sees an object, the weight is half of the teacher's score
 
 
 def test_ignored_region_costs_nothing():

@@ -1,9 +1,9 @@
 """The aims for the next version of the default model, each with its interval.
 
 Most aims are ratios to yolox_nano. Their intervals come from a paired bootstrap: each sample draws
-pictures (for flicker: objects), and both models are judged on the same draw. Such an interval is
-narrower than separate ones, because a hard picture is hard for both. The true interval is wider,
-because frames of one camera resemble each other.
+pictures (for flicker: objects), and both models are judged on the same draw. This narrows the
+interval, because a picture that is hard for one model is also hard for the other. The true interval
+is wider, because frames of one camera resemble each other.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Aim:
 
     @property
     def verdict(self) -> str:
-        """Describe whether the value reaches the limit, and whether the interval excludes it."""
+        """Describe whether the value reaches the limit: "not sure" if the interval contains it."""
         value, low, high = self.estimate
         if np.isnan(value):
             return "not measured"
@@ -89,7 +89,7 @@ def loss_of_ap(first: Rows, second: Rows) -> Estimate:
 
 
 def ratio_of_recall(ours: Rows, theirs: Rows) -> Estimate:
-    """Return our recall / yolox_nano's, ours with at most UNMATCHED times its wrong boxes."""
+    """Return our recall / yolox_nano's. We may have UNMATCHED times as many wrong boxes."""
     pool = ap.Ranking.of(ours)
     wrong, right = (
         np.array([((row.outcomes == kind) & (row.scores >= REPORTED)).sum() for row in theirs])
@@ -104,7 +104,7 @@ def ratio_of_recall(ours: Rows, theirs: Rows) -> Estimate:
 
 
 def found_with(pool: ap.Ranking, times: NDArray[np.int64], unmatched: float) -> int:
-    """Return the number of right boxes at the lowest score with up to ``unmatched`` wrong boxes."""
+    """Return how many boxes are right at the lowest score with up to ``unmatched`` wrong ones."""
     weights = times[pool.picture]
     end = int(np.searchsorted(np.cumsum(pool.wrong * weights), unmatched, side="right"))
     return int((pool.right * weights)[:end].sum())

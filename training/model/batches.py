@@ -49,7 +49,7 @@ class Batch:
 
 
 class Augmenter:
-    """Draws pictures by weight and makes one training sample of one or four of them."""
+    """Chooses pictures at random, by weight, and makes a training sample from one or four."""
 
     def __init__(self, pictures: list[Picture]) -> None:
         self.pictures = pictures
@@ -70,8 +70,8 @@ class Augmenter:
             scales = (0.5, 1.3)
         else:
             rects, scales = [(0, 0, width, height)], (0.7, 1.7)
-        # On a small canvas, show a crop instead of much smaller objects, so that what the network
-        # learns there also holds at full size.
+        # On a small canvas, enlarge the picture, which crops it. Then objects are almost as large
+        # as at full size, so what the network learns also holds there.
         boost = max(1.0, FULL_WIDTH / width) ** 0.7
         parts = []
         for rect in rects:
@@ -213,7 +213,7 @@ def contains(rect, points: NDArray[np.float32]) -> NDArray[np.bool_]:
 def batches(
     make: Callable[[int], Batch], start: int, stop: int, threads: int, ahead: int
 ) -> Iterator[Batch]:
-    """Yield ``make(i)`` for i in start..stop in order, while threads make the next ``ahead``."""
+    """Yield ``make(i)`` for i in range(start, stop), while threads make the next ``ahead``."""
     with ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[Batch]] = deque()
         try:

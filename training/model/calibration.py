@@ -110,7 +110,7 @@ def fit(scores: NDArray, right: NDArray[np.bool_]) -> Calibration:
 
 def reliability(rows: Sequence[matching.Matches]) -> list[Bin]:
     """Return the reliability diagram as a table of BINS rows, lowest scores first."""
-    counts = np.zeros((len(rows), BINS, 3))  # boxes, sum of the scores, right ones
+    counts = np.zeros((len(rows), BINS, 3))  # boxes, sum of their scores, right boxes
     for at, row in enumerate(rows):
         judged = row.outcomes != matching.NEITHER
         scores, right = row.scores[judged], row.outcomes[judged] == matching.RIGHT
@@ -128,7 +128,7 @@ def reliability(rows: Sequence[matching.Matches]) -> list[Bin]:
 
 
 def calibration_error(bins: Sequence[Bin]) -> float:
-    """Return the mean difference of score and share of right boxes, weighted by boxes."""
+    """Return how far a bin's mean score is from its share of right boxes, averaged over boxes."""
     filled = [row for row in bins if row.boxes]
     return sum(row.boxes * abs(row.mean - row.right) for row in filled) / sum(
         row.boxes for row in filled

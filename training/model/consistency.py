@@ -18,7 +18,7 @@ from torch.nn import functional
 from model.loss import Tensors, candidates, iou
 from model.teacher import cell_centres, cell_grid
 
-MOVED = 4  # pictures per batch: a quarter of the usual 16
+MOVED = 4  # pictures per batch that are shown twice; a batch usually has 16
 FARTHEST = 12.0  # longest move of the centre, in pixels; the smallest cells are 8 wide
 ZOOM = 0.05  # largest zoom, in and out
 SMALLEST = 4.0  # shortest side of an object in the loss, in pixels
@@ -27,9 +27,9 @@ BOX_WEIGHT = 0.5  # weight of boxes relative to scores
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """x' = zoom * x + dx and y' = zoom * y + dy, in pixels, for each of the first pictures [K]."""
+    """x' = zoom * x + dx and y' = zoom * y + dy, in pixels, for each of the first K pictures."""
 
-    zoom: Tensor
+    zoom: Tensor  # [K]
     shift: Tensor  # [K, 2]: dx, dy
 
     def to(self, device: str) -> Moves:
@@ -40,13 +40,13 @@ class Moves:
         return boxes * self.zoom[owners, None] + self.shift[owners].repeat(1, 2)
 
     def pictures(self, images: Tensor) -> Tensor:
-        """Return the pictures [K, 3, H, W], moved; new areas repeat their border."""
+        """Return the pictures [K, 3, H, W], moved. Areas that come into view repeat the border."""
         height, width = images.shape[2:]
         # ``affine_grid`` maps output to input. In both, -1 and 1 are the outer edges.
         half = images.new_tensor([width / 2, height / 2])
         back = torch.zeros(len(images), 2, 3, dtype=images.dtype, device=images.device)
         back[:, 0, 0] = back[:, 1, 1] = 1 / self.zoom
-        centre = (self.zoom[:, None] - 1) * half + self.shift  # where the middle goes
+        centre = (self.zoom[:, None] - 1) * half + self.shift  # how far the middle moves
         back[:, :, 2] = -centre / half / self.zoom[:, None]
         grid = functional.affine_grid(back, list(images.shape), align_corners=False)
         return functional.grid_sample(images, grid, padding_mode="border", align_corners=False)

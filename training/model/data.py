@@ -29,7 +29,7 @@ WEBP_QUALITY = 60  # at this quality, all pictures and the teacher take less tha
 
 # Target score of cells without an assigned label, as a share of the teacher's: (person, vehicle).
 TRUST = {
-    "coco": (0.5, 0.5),  # completely labelled; some trust compensates for missed objects
+    "coco": (0.5, 0.5),  # completely labelled; half trust, since some objects were missed
     "overpass": (1.0, 0.5),
     "voc": (0.5, 1.0),  # people are labelled, and vehicles except lorries
     "traffic": (1.0, 1.0),  # people and distant vehicles are not labelled
@@ -53,8 +53,8 @@ class Picture:
 def sampling_weight(split: str, kind: str, classes: Iterable[int]) -> float:
     """Return the weight of a picture. It is higher for pictures with vehicles, which are rare.
 
-    If ``--traffic`` has 3000 pictures, which resemble each other, a sixth of the samples are from
-    traffic and a tenth from rendered streets.
+    Traffic pictures resemble each other, so their weight is low: with 3000 of them (``--traffic``),
+    a sixth of the samples are from traffic and a tenth from rendered streets.
     """
     vehicle = 1 in classes
     if kind == "rendered":
@@ -202,7 +202,7 @@ def render_streets(seeds: Iterable[int], seconds: int = 8) -> Iterator[Picture]:
 
 
 def pack(pictures: Iterable[Picture], extra: dict[str, bytes], target: Path) -> None:
-    """Write one zip of WebP pictures, a json of their labels, and the files in ``extra``."""
+    """Write a zip that has WebP pictures, a json of their labels, and the files in ``extra``."""
     partial = target.with_name(target.name + ".part")
     rows = []
     with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:

@@ -43,7 +43,7 @@ def write_weights(network: Street, target: Path, seen: int) -> None:
 
 
 def weights_from_checkpoint(path: Path, cfg: Path) -> Path:
-    """Write the moving average in a checkpoint as street.weights next to it."""
+    """Write street.weights next to a checkpoint, from the moving average that it contains."""
     state = torch.load(path, map_location="cpu", weights_only=True)
     network = Street(read_layers(cfg))
     network.load_state_dict(state["average"])

@@ -31,14 +31,14 @@ from model.optimiser import Average, Optimisers, rate
 from model.restart import read_into
 from model.teacher import Teacher
 
-# (share of the steps after which a phase ends, canvas (height, width)). Rates are low at full size.
+# (share of the steps at the phase's end, canvas (height, width)). The last has low learning rates.
 PHASES = ((0.5, (160, 256)), (0.75, (192, 320)), (1.0, (256, 416)))
 MOSAIC = 0.7  # share of the samples that combine four pictures
 WITHOUT_MOSAIC = 0.12  # this share of the steps, at the end, has no mosaics
 CLIP = 10.0  # gradients are clipped to this norm
 CHECKPOINT_S = 180
 LOG_EVERY = 20  # steps
-STATISTICS = 12  # number of batches from which folded normalisations are recomputed
+STATISTICS = 12  # batches on which folded normalisations are measured again
 
 Judge = Callable[[Street], dict[str, Any]]  # returns entries of the log
 
@@ -56,7 +56,7 @@ class Options:
     start: Path | None = None  # the checkpoint of a finished run, or shipped weights
     peak: float = 1.0  # highest learning rate, as a share of the usual one
     full_canvas: bool = False
-    canvases: tuple[tuple[int, int], ...] = ()  # height, width: one is drawn for each step
+    canvases: tuple[tuple[int, int], ...] = ()  # (height, width); each step uses a random one
     consistency: float = 0.0  # weight of the consistency loss; 0: not computed
 
 
@@ -179,7 +179,7 @@ def is_evaluation_due(step: int, options: Options) -> bool:
 
 
 def judge_of(labelled: Path, size: tuple[int, int], device: str) -> Judge:
-    """Return a function that evaluates a network on the validation pictures not held out."""
+    """Return a function that evaluates a network on validation pictures that are not held out."""
     shown = [picture for picture in evaluation.read_validation(labelled) if not picture.held_out]
 
     def judge(network: Street) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from model.teacher import cell_centres, cell_grid
 
 # Largest distance of a cell from the centre of a box, in strides; see ``candidates``.
 NEAR, NEAREST = 1.5, 0.75
-IOU_WEIGHT = 3.0  # weight of the box relative to the class, in the cost of a pair
+IOU_WEIGHT = 3.0  # weight of overlap relative to class score, in the cost of a cell for a box
 CANDIDATES = 10  # most cells assigned to a box
 
 SCORE_WEIGHT, BOX_WEIGHT = 2.0, 2.5
@@ -132,8 +132,8 @@ def assign(
 
 
 def candidates(boxes: Tensor, centres: Tensor, strides: Tensor) -> Tensor:
-    """Return [T, N]: whether the cell is inside the box and nearer to its centre than NEAR strides,
-    or nearer than NEAREST."""
+    """Return [T, N]: whether a cell is nearer to the centre of the box than NEAREST strides, or, if
+    it is inside the box, nearer than NEAR strides."""
     middle = (boxes[:, :2] + boxes[:, 2:]) / 2
     away = ((centres[None] - middle[:, None]).abs() / strides[None]).amax(-1)
     inside = (centres[None] > boxes[:, None, :2]) & (centres[None] < boxes[:, None, 2:])

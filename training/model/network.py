@@ -1,11 +1,11 @@
 """street.cfg as a torch module that can be trained.
 
-Batch normalisation stays separate. On a CPU the convolutions can run in bf16, with our own
+Batch normalisation is not folded. On a CPU the convolutions can run in bf16, with our own weight
 gradient. With AVX-512 bf16, oneDNN's forward pass and input gradient take 0.4 of the fp32 time, but
-its bf16 weight gradient takes 1 to 20 times the fp32 time. For 1x1 kernels, its fp32 weight
+its bf16 weight gradient takes 1 to 20 times the fp32 time. For 1x1 kernels, even its fp32 weight
 gradient takes 4 times as long as a matrix product (torch 2.13, AMD Zen 4, 2 threads). So we compute
-the weight gradient as one matrix product for each tap of the kernel. If the picture is padded and
-its channels are last, each tap reads the same rows at a constant offset, without copies.
+the weight gradient as one matrix product for each tap of the kernel. In a padded picture whose
+channels are last, a tap reads the rows from its own offset on, so nothing is copied.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def _weight_gradient_stride_1(gradient: Tensor, x: Tensor) -> Tensor:
 def _weight_gradient_stride_2(gradient: Tensor, x: Tensor) -> Tensor:
     """Return the weight gradient of a 3x3 kernel with stride 2, for even sides.
 
-    The pixels that a tap reads, every second in both directions, are one of four ``quarters``.
+    A tap reads every second pixel in both directions: one of the four ``quarters``.
     """
     height, width = gradient.shape[2] + 1, gradient.shape[3] + 1
     padded = functional.pad(x, (1, 1, 1, 1)).permute(0, 2, 3, 1)

@@ -75,7 +75,7 @@ def flicker(model: Model, video: Path, frames: int) -> list[dict]:
 
 
 def follow_boxes(model: Model, video: Path, score: float, frames: int) -> list[list[Track]]:
-    """Link the boxes of at least this score in the first ``frames``; return each class's tracks."""
+    """Link boxes with this score or more in the first ``frames`` frames; return tracks by class."""
     tracks: list[list[Track]] = [[], []]
     for at, image in enumerate(islice(read_frames(video), frames)):
         rows = model(image)
@@ -96,7 +96,7 @@ def read_frames(video: Path) -> Iterator[NDArray[np.uint8]]:
 
 
 def link(tracks: list[Track], boxes: NDArray, frame: int) -> None:
-    """Add boxes to the tracks with the largest IoU, at least LINK_IOU; others start new tracks."""
+    """Add a box to the track with the best IoU, if at least LINK_IOU; otherwise start a track."""
     recent = [track for track in tracks if frame - track.last <= GAP]
     last = np.array([track.seen[track.last] for track in recent]).reshape(-1, 4)
     ious = overlaps(last, boxes)
@@ -254,7 +254,7 @@ def follow(model: Model, frames: Iterable[Frame]) -> dict[str, Sightings]:
 
 
 def score_of_recall(sightings: Sightings, found: int) -> float:
-    """Return the score at which objects have boxes in ``found`` frames, but at least CONFIDENCE."""
+    """Return the score that gives ``found`` boxes in all frames together, at least CONFIDENCE."""
     scores = sorted((score for track in sightings.values() for score in track), reverse=True)
     return max(scores[found - 1], CONFIDENCE) if 0 < found <= len(scores) else CONFIDENCE
 

@@ -148,7 +148,7 @@ def flicker(of_models: Mapping[str, Mapping[tuple[str, str], Steadiness]]) -> It
 def reliability(
     before: Sequence[calibration.Bin], after: Sequence[calibration.Bin]
 ) -> Iterator[str]:
-    """Yield one row per tenth of the score: as stored, and calibrated."""
+    """Yield one row per tenth of the score. ``before``: scores as stored; ``after``: calibrated."""
 
     def cells(row: calibration.Bin) -> list[object]:
         mean = "-" if np.isnan(row.mean) else f"{row.mean:.2f}"

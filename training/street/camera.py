@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 
 SUBPIXEL = 4  # fractional bits of cv2's drawing functions
-NEAR = 0.4  # metres; closer points are clamped to it, outside the picture
+NEAR = 0.4  # metres; nearer points are projected as if at this depth
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Camera:
         return float(self.axes[2] @ (np.asarray(point, float) - self.eye))
 
     def ground(self, scale: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return x, z and distance of the ground at each pixel, and whether the pixel shows ground.
+        """Return x, z and depth of the ground at each pixel, and whether the pixel shows ground.
 
         The pixels are those of a picture ``scale`` times larger.
         """
@@ -80,7 +80,7 @@ class Layer:
 
     def __init__(self, camera: Camera, points: np.ndarray, margin: float = 2.0) -> None:
         uv = camera.project(points)
-        # Draw up to this distance outside the frame, so that the area is that of the whole object.
+        # Also draw up to this far outside the frame: scene.py needs the area of the whole object.
         reach = np.array([camera.width, camera.height]) * 0.35
         low = np.clip(np.floor(uv.min(0) - margin), -reach, None).astype(int)
         high = np.clip(

@@ -60,7 +60,7 @@ SHOES = [(25, 25, 28), (220, 220, 220), (40, 55, 80), (60, 60, 65)]
 class Person:
     start: np.ndarray  # x, z at t = 0
     velocity: np.ndarray  # dx, dz in m/s; zero for a person who stands
-    heading: float  # radians, 0 = away from the camera; follows from a velocity that is not 0
+    heading: float  # radians, 0 = away from the camera; computed from the velocity if moving
     tall: float
     phase: float
     look: dict = field(default_factory=dict)
@@ -281,8 +281,8 @@ class _Figure:
     def outline(self, levels: list[tuple[float, float, float]]) -> np.ndarray:
         """Return the silhouette of stacked ellipses.
 
-        A level is a position between pelvis (0) and neck (1), and half the width and depth of the
-        ellipse, in body heights.
+        A level is a position, from 0 (pelvis) to 1 (neck), then half of the ellipse's width and
+        half of its depth, in body heights.
         """
         pelvis, neck = self.at["pelvis"], self.at["neck"]
         c, s = np.cos(self.turn), np.sin(self.turn)

@@ -275,7 +275,7 @@ def make_traffic(layout: Layout, duration: float, rng: np.random.Generator) -> l
 def _park_vehicles(layout: Layout, rng: np.random.Generator, lights: bool) -> list[Vehicle]:
     vehicles = []
     z = layout.cross[1] + layout.pavement * 0.5
-    for sign in (-1.0, 1.0):  # left and right; two wheels are on the cross street's far pavement
+    for sign in (-1.0, 1.0):  # left and right; vehicles have two wheels on the pavement
         x = layout.half + rng.uniform(9, 14)
         while x < 34 and rng.random() < 0.55:
             spot = np.array([layout.road_x + sign * x, 0, z - layout.pavement * 0.5 + 0.6])
@@ -302,10 +302,10 @@ def _drive_lane(
     lights: bool,
     mean_gap: float,
 ) -> list[Vehicle]:
-    """Fill a lane from ``head`` back to ``tail`` and drive it by the intelligent-driver model.
+    """Fill a lane with vehicles from ``head`` back to ``tail``, and simulate how they drive.
 
     ``head``, ``tail`` and ``stop`` (the line of a red light) are in metres along the lane. The
-    model: Treiber, Hennecke and Helbing 2000, https://arxiv.org/abs/cond-mat/0002177
+    intelligent-driver model: Treiber et al. 2000, https://arxiv.org/abs/cond-mat/0002177
     """
     names, odds = list(SHAPES), [0.24, 0.24, 0.14, 0.2, 0.06, 0.05, 0.035, 0.035]
     forward = np.array([np.sin(heading), 0, np.cos(heading)])
