@@ -15,7 +15,7 @@ import os
 
 from detector.core import __version__
 
-# Not imported from typing, which would delay the handling of signals (run/signals.py).
+# Importing typing here would delay the handling of signals (core/run/signals.py).
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # type checkers and editors see the real types instead of Any
     from detector.core.api import Detector
@@ -23,8 +23,8 @@ if TYPE_CHECKING:  # type checkers and editors see the real types instead of Any
     from detector.core.errors import DetectVideoError
     from detector.core.types import Frame
 
-# Otherwise ONNX Runtime queues telemetry and writes a device id into the user's cache as soon as it
-# is imported, before we can call its disable_telemetry_events().
+# Without this, ONNX Runtime queues telemetry and writes a device id into the user's cache as soon
+# as it is imported, before we can call its disable_telemetry_events().
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __all__ = ["DetectVideoError", "Detections", "Detector", "Frame", "__version__"]

@@ -2,14 +2,14 @@
 
     PREFIX/files/NAME/...      an item's outputs, and done.json, its marker, which is written last
     PREFIX/detections/...      the dataset
-    PREFIX/job.json            the settings of all workers; written once, like settings.yaml
+    PREFIX/job.json            the settings of all workers; written at the start, like settings.yaml
     PREFIX/manifest.sqlite     copied from this machine every minute and at the end
     PREFIX/failures.jsonl      copied at the same times
 
 Object stores cannot rename and have no locks. So an item's marker is removed before any output is
 replaced, and written after all of them. An item with a marker is complete; one without a marker is
 redone. SQLite needs a local file, so the manifest and the lock are in a folder of this machine
-(``home``). A job on another machine starts from the copies, and finds later items by their markers.
+(``home``). A job on another machine starts from the copies. Markers show what was done since then.
 """
 
 from __future__ import annotations
@@ -292,7 +292,7 @@ class BucketOutputs:
         return settings
 
     def _create(self, place: Location, data: bytes) -> bool:
-        """Create an object; return False if it exists. Overwrite it if the store cannot check."""
+        """Create an object; return False if it exists. If the store cannot check, overwrite it."""
         path = path_in_store(place)
         try:
             self._store.pipe_file(path, data, mode="create")
@@ -345,7 +345,7 @@ class BucketOutputs:
 
 
 def _state_folder(place: str) -> Path:
-    """Return the local folder of ``place``. Endpoints may have buckets of the same name."""
+    """Return the local folder of ``place`` and its endpoint: endpoints may share bucket names."""
     state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     digest = hashlib.sha256(f"{endpoint}\0{place}".encode()).hexdigest()[:16]

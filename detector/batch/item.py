@@ -46,8 +46,8 @@ Watched = Callable[[int], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
     """A step of an item that may be split. ``plan``: divide it into up to ``most`` parts of at
-    least ``least_s`` seconds; ``part``: detect part ``number`` of ``of``; ``join``: join all parts;
-    ``whole``: process it in a single run, and note the reason ``why``."""
+    least ``least_s`` seconds; ``part``: detect part ``number`` (0 to ``of`` - 1); ``join``: join
+    all parts; ``whole``: process it in a single run, and note the reason ``why``."""
 
     do: Literal["plan", "part", "join", "whole"]
     number: int = 0
@@ -91,7 +91,7 @@ class OpenModel:
     """A model on a warm engine. ``digest``: a digest of all settings that decide the results.
 
     ``loaded``: the model at its own input size. ``has_shape_of_source``: whether each item gets an
-    input in the shape of its source; the last ``MOST_CANVASES`` such models stay open.
+    input in the shape of its source. Models for the last ``MOST_CANVASES`` shapes stay open.
     """
 
     config: Config

@@ -1,7 +1,7 @@
 """Join the parts of a file into the outputs of a single run.
 
-Detections go through the sinks of a run, frame by frame, so rows, datasets and overlays equal those
-of a single run byte for byte. The video is made from the packets of the parts
+Detections go through the same sinks as in a single run, frame by frame. So rows, datasets and
+overlays equal those of a single run byte for byte. The video is made from the packets of the parts
 (``sinks/video/joined.py``), with the source's sound. Before an output gets its name, we check that
 every frame occurs once and in order, and that adjacent parts decoded the same picture at the joint.
 """
@@ -105,18 +105,18 @@ def _remove(left: Path | None) -> None:
 
 def _check(parts: Sequence[Part], results: Sequence[PartResult]) -> None:
     if not parts or len(parts) != parts[0].of or len(results) != len(parts):
-        raise NotExactError(f"{len(results)} parts of {parts[0].of if parts else 0} exist")
+        raise NotExactError(f"{len(results)} of {parts[0].of if parts else 0} parts exist")
     for part, result in zip(parts, results, strict=True):
         where = f"part {part.number + 1} of {part.of}"
         if (result.number, result.of) != (part.number, part.of):
-            raise NotExactError(f"{where} is a different one")
+            raise NotExactError(f"{where} is stored as part {result.number + 1} of {result.of}")
         if result.damaged:
             raise NotExactError(f"{where} is damaged, so the item needs a single run")
         if result.frames != part.frames:
             raise NotExactError(f"{where} gave {counted(result.frames, 'frame')} of {part.frames}")
         same = ("names", "remark", "blurred", "width", "height")
         if any(getattr(result, name) != getattr(results[0], name) for name in same):
-            raise NotExactError(f"{where} has another model, or another frame size")
+            raise NotExactError(f"{where} has another model, or another frame size, than part 1")
     for before, after in pairwise(results):
         if not before.behind_digest or before.behind_digest != after.first_digest:
             raise NotExactError(
@@ -145,12 +145,12 @@ def _replay(
     opened: Sequence[Sink],
     watch: Callable[[], None],
 ) -> np.ndarray:
-    """Write every frame to the sinks of rows. Return each frame's number and pts, int64 [n, 2]."""
+    """Write each frame to all sinks except the video's. Return (number, pts) rows, int64 [n, 2]."""
     from detector.core.sinks.video.joined import JoinedVideoSink
 
     writing = [sink for sink in opened if not isinstance(sink, JoinedVideoSink)]
     size = (results[0].height, results[0].width, 3)
-    blank = np.broadcast_to(np.uint8(0), size)  # sinks of rows read only its size
+    blank = np.broadcast_to(np.uint8(0), size)  # these sinks read only its size
     frames, stride = array("q"), config.input.stride
     for part, result, folder in zip(parts, results, folders, strict=True):
         where, expected = f"part {part.number + 1} of {part.of}", part.first

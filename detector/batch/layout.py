@@ -67,8 +67,8 @@ def locked(place: str, shard: Shard) -> Iterator[None]:
                 raise OutputError(f"{place}: --shard {shard.number}/{shard.of} is already running")
             if other := _other_division(place, shard):
                 raise OutputError(
-                    f"{place}: a shard with another N ({other}) is running here; all shards that "
-                    "run at once need the same N"
+                    f"{place}: shard {other} is running here; all shards that run at once need the "
+                    "same N in --shard I/N"
                 )
         yield
     finally:

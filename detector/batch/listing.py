@@ -43,7 +43,7 @@ class Item(NamedTuple):
 @dataclass(slots=True)
 class Listing:
     """The items of a job. ``refused``: paths that cannot be items, with the reason. ``silent``:
-    arguments that matched nothing. ``left_out``: number of other files, by suffix."""
+    arguments that matched nothing. ``left_out``: number of files of other kinds, by suffix."""
 
     items: list[Item] = field(default_factory=list)
     refused: list[Failure] = field(default_factory=list)
@@ -138,8 +138,8 @@ def _take(found: Found, number: int, names: _Names, listing: Listing) -> None:
 
 
 class _Names:
-    """Assigns unique names. If a name is taken, or is a path inside another item's, the number of
-    its SOURCE is put before it."""
+    """Assigns unique names. If a name is taken, or is above or below another (``a`` and ``a/b``),
+    the number of its SOURCE is put before it."""
 
     def __init__(self, known: dict[str, str]) -> None:
         self._known = known

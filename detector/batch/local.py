@@ -208,7 +208,7 @@ class LocalPool(Places[_LocalPlace]):
         return place.child.describe_death("its worker", doing)
 
     def _bury(self, place: _LocalPlace, why: str) -> None:
-        """Report a dead process's item as failed, and start another one. If the dead process had
+        """Report a dead process's item as failed, and start a new process. If the dead one had
         no item, count a failed load."""
         self._end([place])
         if self._fail_task(place, why):
@@ -257,7 +257,7 @@ class LocalPool(Places[_LocalPlace]):
 
 
 def _command_line(shared: Path, cores: Sequence[int], pipe: int) -> list[str]:
-    """Return a worker's command line. It binds itself to its cores before it imports libraries,
-    because they start a thread for each core that they may use."""
+    """Return a worker's command line. The worker binds itself to its cores before it imports
+    libraries, because libraries start a thread for each core that they may use."""
     bind = f"hasattr(os, 'sched_setaffinity') and os.sched_setaffinity(0, {list(cores)!r}); "
     return python_command("detector.batch.worker", pipe, shared, bind)

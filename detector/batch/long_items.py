@@ -57,7 +57,7 @@ def parse_split(text: str | None) -> Split:
 
 
 def count_tasks(items: Sequence[Item], split: Split) -> int:
-    """Return the most tasks that files of these sizes may need, and so the most useful workers."""
+    """Return how many tasks these files need at most. More workers would have nothing to do."""
     if split.off:
         return len(items)
     if split.every:
@@ -86,8 +86,8 @@ def choose(items: Sequence[Item], split: Split, workers: int) -> dict[str, int]:
 
 @dataclass(slots=True)
 class Divided:
-    """An item that is split. ``of``: how many parts it has; ``left``: indexes of the unfinished
-    parts. ``size``: bytes of the item; ``booked``: bytes that are counted as done."""
+    """An item that is split. ``parts``: how many parts it has; ``left``: numbers of the
+    unfinished parts. ``size``: bytes of the item; ``booked``: bytes that are counted as done."""
 
     size: int
     parts: int

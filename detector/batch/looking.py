@@ -42,7 +42,7 @@ def look(place: str) -> BatchResult:
     for path in paths:
         with Manifest.reading(path) as manifest:
             for row in manifest.rows():
-                # Several shards' manifests may list an item. It is done if it is done in any.
+                # Several shards' manifests may list an item. It is done if any of them says so.
                 if row.state == DONE or states.get(row.name) not in (FAILED, DONE):
                     states[row.name] = row.state
             more, more_s = manifest.work()

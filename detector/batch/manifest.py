@@ -31,7 +31,7 @@ Fact = TypeVar("Fact", JobSettings, BatchProgress, BatchReport)
 MANIFEST = "manifest"
 VERSION = 1
 TODO, DONE, FAILED = "todo", "done", "failed"
-FOUND = "found/"  # prefix of the fact with an item's counts by class; its name follows
+FOUND = "found/"  # "found/NAME" is the fact with the counts by class of the item NAME
 _FACTS: dict[type[Any], str] = {
     JobSettings: "settings",
     BatchProgress: "progress",
@@ -275,7 +275,7 @@ class Manifest:
         ]
 
     def found(self) -> dict[str, tuple[bool, dict[str, int] | None]]:
-        """Return done item -> (whether it is damaged, its number of detections by class)."""
+        """Return the done items: name -> (is damaged, detections by class; None if not counted)."""
         with self._errors():
             rows = self._connection.execute(
                 "SELECT items.name, damaged, value FROM items LEFT JOIN facts "

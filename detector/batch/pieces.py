@@ -1,6 +1,6 @@
 """The parts of a long item on disk, while a job processes it.
 
-    OUT/.detect-video-parts-NAME-KEY/   digest of the item's name, start of the item's key
+    OUT/.detect-video-parts-NAME-KEY/   NAME: digest of the item's name; KEY: start of its key
         plan.json                       where the file is cut (split.py)
         part-3/                         a finished part (part.py), and record.json, its marker
         part-3.1a2b3c4d/                an unfinished part
@@ -60,7 +60,7 @@ def drop(place: str, name: str) -> None:
 
 def sweep(place: str, keep: Collection[str], names: Collection[str] | None) -> set[str]:
     """Remove folders of parts that are not in ``keep``. Return the folders of ``keep`` that exist.
-    ``names``: a shard's items, to remove only their parts; None: all items."""
+    ``names``: the items whose parts may be removed (a shard's); None: all items."""
     found = find_folders(place)
     ours = None if names is None or not found else tuple(map(_all_of, names))
     kept = {name for name in found if name in keep and not os.path.islink(f"{place}/{name}")}
@@ -83,7 +83,7 @@ def read_record(folder: Path, number: int) -> ItemRecord | None:
 
 
 def begin_part(folder: Path, number: int) -> Path:
-    """Return an empty folder for a part, without the files of earlier tries."""
+    """Return a new path for the folder of a part. Remove the folders of earlier tries."""
     for path in folder.glob(f"part-{number}.*"):
         shutil.rmtree(path, ignore_errors=True)
     return folder / f"part-{number}.{secrets.token_hex(4)}"

@@ -57,7 +57,7 @@ class Outputs(Protocol):
     def has_marker(self, name: str) -> bool: ...
 
     def is_done(self, name: str, key: str) -> bool:
-        """Return whether the marker has this key. In a local folder the outputs must exist, too."""
+        """Return whether a marker exists. In a local folder, its key and outputs are checked."""
 
     def is_whole(self, record: ItemRecord | Seal) -> bool:
         """Return whether the marker's outputs exist with their sizes."""
@@ -100,8 +100,8 @@ def open_outputs(place: str) -> Outputs:
 
 
 def open_home(place: str) -> str:
-    """Return the local folder of the job's own files. If ``place`` is an address, update it from
-    the store. Raises OutputError, and UsageError for an address that cannot be written."""
+    """Return the local folder of the job's own files. If ``place`` is an address, update this
+    folder from the store. Raises OutputError; UsageError for an address that cannot be written."""
     if is_address(place := local_path(place)):
         from detector.batch.bucket import BucketOutputs
 

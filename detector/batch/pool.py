@@ -46,7 +46,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A place in the pool stays empty, because its workers cannot load the model."""
+    """A place in the pool stays empty: no worker can load the model there, or Ray is lost."""
 
     worker: int
     error: str

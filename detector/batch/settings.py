@@ -186,7 +186,7 @@ def _as_yaml(settings: JobSettings) -> str:
     if settings.canvas == OF_SOURCE:
         height, width = settings.model_input
         head += (
-            "# size: null: each source gets a canvas of its own shape, with about the area of\n"
-            f"# {width}x{height}.\n"
+            "# size: null means that each source gets a canvas of its own shape, with about the\n"
+            f"# area of {width}x{height}.\n"
         )
     return head + str(yaml.safe_dump(settings.config, sort_keys=False, allow_unicode=False))

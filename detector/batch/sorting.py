@@ -52,7 +52,7 @@ def sort_sources(outputs: Outputs, done: Iterable[ManifestRow], order: Sequence[
 
 
 def sort_source(folder: Path, name: str, path: str, wanted: str) -> str:
-    """Link or copy the source to ``wanted``, unless it is in a class's folder. Return its class."""
+    """Link or copy the source into ``wanted``, unless a class's folder has it. Return the class."""
     from detector.core.run.outputs import mark_settings
 
     target = folder / wanted / name

@@ -263,7 +263,7 @@ def _why_no_joint(survey: Survey) -> str:
     return f"it has {counted(len(usable), 'key frame')}, and none where a part could start"
 
 
-# The stored plan. With it all workers, and a job that is continued later, use the same parts.
+# The stored plan. All workers use it, and so does a job that is continued later.
 
 
 @dataclass(frozen=True, slots=True)

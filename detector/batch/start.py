@@ -168,8 +168,7 @@ def _local_pool(
 
 
 def default_workers(cores: int, config: Config) -> int:
-    """Return the default: one worker per two cores; one with a GPU, as each loads a model onto
-    it."""
+    """Return one worker per two cores. With a GPU return 1: each worker loads a model onto it."""
     runtime = config.runtime
     on_gpu = runtime.engine == "trt" or runtime.device.startswith("cuda")
     if on_gpu or (runtime.device == "auto" and NVIDIA_DRIVER.exists()):
@@ -192,7 +191,7 @@ def check_begin(request: Request, home: str) -> JobSettings | None:
     if request.prune and request.shard != WHOLE:
         raise UsageError("--prune checks all results; use it without --shard")
     joins = request.shard != WHOLE and not own.exists()
-    for path in Path(home).glob(f"{MANIFEST}*.sqlite"):  # all must have this shard's N
+    for path in Path(home).glob(f"{MANIFEST}*.sqlite"):  # all manifests must have this shard's N
         joins = joins and path.stem.endswith(f"-of-{request.shard.of}")
     if not (request.resume or joins):
         raise UsageError(

@@ -187,7 +187,7 @@ def _is_folder(place: Location) -> bool:
 
 def _look_at(places: Sequence[Location]) -> Iterator[BucketObject]:
     """Request the facts of each object, several at a time. Raises SourceError if the store refuses
-    our credentials for all of the first chunk."""
+    our credentials for every object of the first chunk."""
     is_first = True
     if not places:
         return

@@ -139,7 +139,7 @@ def _print_found(console: SafeConsole, found: Found) -> None:
     parts = [f"{objects:,} {name}" for name, objects in ordered[:MOST_CLASSES]]
     more = [f"{len(ordered) - MOST_CLASSES} more classes"] if len(ordered) > MOST_CLASSES else []
     console.print(Text(f"found: {', '.join([*parts, *more]) or 'nothing'}"))
-    old = f", {found.unknown} of an older version, not counted" if found.unknown else ""
+    old = f", {found.unknown} by an older version that counted no objects" if found.unknown else ""
     filled = counted(found.filled, "file")
     console.print(Text(f"{filled} with objects, {len(found.empty)} empty{old}"))
 

@@ -383,7 +383,7 @@ def test_join_of_unchanged_results_writes_the_rows(detected, tmp_path: Path) -> 
         (1, None, {"corrupt": 1}, "is damaged"),
         (1, None, {"frames": 11}, "gave 11 frames"),
         (1, None, {"width": 98}, "another frame size"),
-        (1, None, {"number": 0}, "is a different one"),
+        (1, None, {"number": 0}, "is stored as part 1 of"),
         (1, 0, {}, "rows"),
         (1, 50, {}, "rows"),
         (1, -3, {}, "rows"),

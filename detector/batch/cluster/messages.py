@@ -39,7 +39,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
-    """The first message. ``address``: the cluster's; None: start Ray here with ``cores`` cores."""
+    """The first message. If ``address`` is None, Ray is started here, with ``cores`` cores."""
 
     address: str | None
     cores: int
@@ -74,8 +74,8 @@ class Turned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """The files that a node must be able to read: ``token_file`` in ``place``, which contains
-    ``token``, and some sources (``paths``, ``addresses``)."""
+    """What a node must be able to read: sources and files of options (``paths``, ``addresses``),
+    and ``token_file``, which is in ``place`` and contains ``token``."""
 
     place: str
     token_file: str = ""

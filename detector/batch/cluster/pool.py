@@ -54,8 +54,8 @@ QUIET = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
 }
-# Makes a Ray that we start listen on 127.0.0.1 only, not on all addresses of the machine. Windows
-# and macOS are in the variable's name because 0 is the default there.
+# With this, a Ray that we start listens on 127.0.0.1 only, not on all addresses of the machine. The
+# variable's name has Windows and macOS because 0 is the default there.
 ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 # Ray kills our process after this long without an answer of the cluster's head. The job ends
 # earlier (HEAD_S in workers.py).
@@ -267,8 +267,8 @@ class ClusterPool:
 
 
 def last_words(said: str) -> str:
-    """Return the last line of Ray's log, or the end of the output if it has no such line. After the
-    last line Ray may print a long stack of addresses."""
+    """Return the last line of Ray's log, or the end of the output if it has no such line. Ray may
+    print a long stack of addresses after that line."""
     logged = [line for line in said.splitlines() if LOG_LINE.match(line)]
     if logged:
         return LOG_LINE.sub("", logged[-1])[:LAST_WORDS]
@@ -276,8 +276,8 @@ def last_words(said: str) -> str:
 
 
 def _environment(address: str | None) -> dict[str, str]:
-    """Return the environment of our child process. If it starts Ray, Ray can import this package
-    and requires a token, since other users of this machine can reach its ports."""
+    """Return the environment of our child process. If the child starts Ray, add the path of this
+    package, and a token: other users of this machine can reach Ray's ports."""
     given = {name: text for name, text in os.environ.items() if name != "RAY_ADDRESS"}
     if address is not None:
         return {**given, **QUIET, **PATIENT}

@@ -92,7 +92,7 @@ def _open(wanted: Open) -> Workers:
 
 
 class WatchedNodes:
-    """The cluster's nodes. A thread reads them: the call hangs if Ray's head does not answer."""
+    """The cluster's nodes. A thread reads them: ``ray.nodes()`` hangs if Ray's head is silent."""
 
     def __init__(self, ray: Any) -> None:
         self.found: Sequence[Node] = ()

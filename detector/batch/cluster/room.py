@@ -26,7 +26,7 @@ def need_of(
     config: Mapping[str, Mapping[str, Any]], nodes: Sequence[Node], workers: int | None = None
 ) -> Need:
     """Return what one worker needs. For inference on a GPU: one GPU and its share of the node's
-    cores. Otherwise --threads cores; by default two, or one if ``workers`` with two do not fit."""
+    cores. Otherwise --threads cores; by default two, or one if not all ``workers`` fit with two."""
     runtime = config["runtime"]
     with_gpu = [node for node in nodes if node.gpus >= 1]
     device = runtime["device"]

@@ -196,7 +196,7 @@ class Workers(Places[_Place]):
             self.sleep(seconds)
             return
         ready, _ = self.ray.wait(list(awaited), num_returns=1, timeout=seconds)
-        if ready:  # others may be ready at the same time
+        if ready:  # other answers may be ready, too
             ready, _ = self.ray.wait(list(awaited), num_returns=len(awaited), timeout=0)
         yield from (awaited[answer] for answer in ready)
 
@@ -266,7 +266,7 @@ class Workers(Places[_Place]):
             place.failed_loads = 0
 
     def _lose(self, place: _Place, why: str) -> None:
-        """Report the item of an actor that is gone or silent as failed, and start another actor."""
+        """An actor is gone or silent: report its item as failed, and start another actor."""
         # Count a failed load only if the actor was loading: actors that wait for a node may be lost
         # any number of times. Running out of memory always counts.
         loads = place.state == "loading" or NO_MEMORY in why

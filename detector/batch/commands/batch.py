@@ -72,8 +72,8 @@ PROGRESS_EVERY_S = 1.0
 @click.option(
     "--split",
     metavar="auto|off|S",
-    help="Split long files into parts for several workers: the few that would delay the rest "
-    "(auto, the default), none (off), or all, into parts of about S seconds.",
+    help="Split long files into parts for several workers: auto (the default) splits the few that "
+    "would delay the rest, off none, and S all, into parts of about S seconds.",
 )
 @click.option(
     "--max-failures",
@@ -100,7 +100,7 @@ PROGRESS_EVERY_S = 1.0
 @click.option(
     "--sort",
     metavar="empty,CLASS,...",
-    help="Link each file into OUT/sorted/CLASS; CLASS is the first of these that it has, or other.",
+    help="Link each file into OUT/sorted/CLASS; CLASS is its first class in this list, or other.",
 )
 @click.option("--status", is_flag=True, help="Show the progress of the job in OUT.")
 @click.option("--prune", is_flag=True, help="Delete results whose source no longer exists.")

@@ -96,7 +96,7 @@ class ThreadRow:
 
 
 def stage_cpu_s(summary: Summary, name: str) -> float:
-    """Return a stage's CPU seconds, with libraries' threads (with --sync, with all threads)."""
+    """Return a stage's CPU seconds, including libraries' threads (with --sync, all threads)."""
     stage = summary.stages[name]
     inside = summary.cpu.stages_include_libraries
     return stage.cpu_s + (0.0 if inside else stage.library_cpu_s or 0.0)

@@ -1,7 +1,7 @@
 """Find the stage that limits a run, estimate the gain if it took no time, and give advice.
 
-Stages are judged by the time that they need. It excludes waits for a core, both of their own
-threads and of libraries' threads that work for them, so a busy machine does not change the verdict.
+Stages are judged by the time that they need. It excludes all waits for a core, also those of
+libraries' threads that work for a stage. So a busy machine does not change the verdict.
 A run takes as long as its slowest group of stages (``timeline.order``), or as its CPU time per core
 if that is longer.
 
@@ -226,8 +226,8 @@ def _ran_s(name: str, stage: StageFigures, infer_s: float) -> float:
 def need_s(name: str, stage: StageFigures, libraries: LibraryThreads | None) -> float:
     """Return the seconds that a stage's calls needed, excluding waits for a core; ``busy_s`` if
     unknown. The waits of the stage's own thread are measured. While this thread sleeps, libraries'
-    threads work for it, and may wait for a core too. We look at the busiest of them, which worked
-    or waited for a core in a part of the sleep, and exclude its waits. If that part is above
+    threads work for it, and may wait for a core too. We look at the busiest of them: it worked or
+    waited for a core in a part of the sleep. We exclude its waits. If that part is above
     MOSTLY_LIBRARIES of the sleep, we assume the same ratio of work to waits in the whole sleep."""
     split = stage.split
     if split is None or not stage.calls:
@@ -389,7 +389,7 @@ def judge(times: FrameCosts | None, choices: Choices = Choices()) -> Verdict:
 
 def _stage_to_change(times: FrameCosts) -> str | None:
     """Return the longest stage of the slowest group, or another stage if its gain is larger. Return
-    None if no stage ran. Only the times needed decide, so other programs do not change this."""
+    None if no stage ran. The choice depends only on needed times, so not on other programs."""
     groups = times.groups({})
     slowest = max(groups, key=lambda group: groups[group])
     candidates = times.stages if times.sync else grouped(times.stages)[slowest]

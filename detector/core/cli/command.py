@@ -101,7 +101,7 @@ def config_options(
 ) -> list[click.Option]:
     """Make click options for options of the configuration. ``groups``: groups to include (none:
     all); ``but``: groups to exclude. ``only`` and ``without``: the same for single options. An
-    option that the user does not give is None; the help shows its value in ``defaults``."""
+    option that the user does not give is None. ``defaults``: values that only the help shows."""
     own = defaults or {}
     return [
         _click_option(option_groups()[group].title, leaf, own.get(leaf.name, leaf.default))

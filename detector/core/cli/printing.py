@@ -78,7 +78,7 @@ class _StandardOutput(io.FileIO):
 
 
 class _Errors(_StandardOutput):
-    """Standard error as bytes. Errors are ignored, since there is nowhere left to report them."""
+    """Standard error as bytes. Failed writes are ignored: there is nowhere left to report them."""
 
     def _complain(self, error: OSError) -> None:
         pass

@@ -63,7 +63,7 @@ class _TranslatedLine:
         dashed = word.startswith("-") and word != "-"
         option = ("" if dashed else "--") + name.replace("_", "-")
         follows = self._known.get(option, option not in SWITCHES)
-        # ``save_txt`` is an option. A word without a dash or underscore may name a file.
+        # ``save_txt`` or ``half`` turns an option on. Other words may name a file.
         is_on = not follows and (option in SWITCHES or "_" in name) and not os.path.lexists(word)
         assigned = equals and name.isidentifier() and not os.path.lexists(word)
         if assigned and name in ("mode", "task"):
