@@ -253,7 +253,7 @@ def test_float_layers_of_an_int8_graph_are_bf16_if_the_loss_is_known(
 def test_note_on_bf16_states_the_known_agreement_with_fp32():
     network = SimpleNamespace(details={"int8": {"float_in_bf16": 0.98164}})
     note = compiling._float_note(network, "bf16", "this CPU")
-    assert "agreement then: 0.981" in note
+    assert "agreement with fp32: 0.981" in note
 
 
 @pytest.mark.parametrize(

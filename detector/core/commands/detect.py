@@ -51,7 +51,7 @@ VERBOSE = click.Option(
 CHECK = click.Option(
     ["--check"],
     is_flag=True,
-    help="Report all errors in lists of cameras, options and --zones, and open no camera.",
+    help="Report all errors in camera lists, in options and in --zones. Open no camera.",
 )
 
 
@@ -134,7 +134,7 @@ def command(
         width = 140 if verbose else 80
         closing = wings.closing_lines(result.summary, verbose)
         print_run(console or terminal(piped_width=width), result.summary, verbose, closing)
-    elif result.exit_code == EXIT_DAMAGED:  # explain the code even with --quiet
+    elif result.exit_code == EXIT_DAMAGED:  # explain this exit code even with --quiet
         for source in result.summary.each:
             if source.exit.code == EXIT_DAMAGED:
                 _say(f"{source.video.path}: exit {EXIT_DAMAGED}: {source.exit.reason}")
@@ -144,7 +144,7 @@ def command(
 
 
 def _concerns_wings(specs: Sequence[str], config: Config, given: Container[str]) -> bool:
-    """Return False if all sources are plain files and no option is for cameras or the page."""
+    """Return whether a source is not a plain file, or an option for cameras or the page is set."""
     from detector.core import wings
     from detector.core.config.schema import options
     from detector.core.run.inputs import is_camera

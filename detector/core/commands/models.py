@@ -21,7 +21,7 @@ SHOWN = ("weights", "names", "family", "describe", "random_weights", "size", "ba
 def list_models(as_json: bool) -> None:
     """List the known models.
 
-    Shows family, input, parameters, MACs, FLOPs, licence, and what each still needs.
+    Shows family, input, parameters, MACs, FLOPs, licence, and what is missing to run each model.
     """
     from detector.core.jobs.models import listing
     from detector.core.terminal.models import print_models
@@ -53,7 +53,7 @@ def show(model: str, as_json: bool, **flags: Any) -> None:
 def pull(name: str, quiet: bool) -> None:
     """Download a known model's official file.
 
-    Prints its licence first and saves it in the cache. An interrupted download resumes.
+    Prints the licence, then saves the file in the cache. An interrupted download resumes.
     """
     from detector.core.models import pull as pulling
     from detector.core.models.catalogue import known_model

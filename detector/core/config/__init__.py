@@ -10,11 +10,11 @@ def option(default: Any, help: str, metavar: str | None = None, **extra: Any) ->
     """Return a field of the configuration tree, which also becomes a command-line option.
 
     ``help`` is the long text. The short text, of one line, is ``short`` if given, otherwise the
-    first sentence of ``help``. ``common``: --help alone shows the option; ``--help all`` shows all.
+    first sentence of ``help``. ``common``: plain --help shows the option; ``--help all`` shows all.
 
     Keys of ``extra``: ``choices``: words or a function that lists them. ``at_least``, ``at_most``:
-    limits, which numbers must have. ``flags``: flags other than ``--name``. ``hidden``: not in
-    --help. ``bare``: the value if the flag has none. ``also``: another type, accepted by the Python
-    API. ``secret_path``: the path in the option's address is secret.
+    limits; every number needs both. ``flags``: flags other than ``--name``. ``hidden``: not in
+    --help. ``bare``: the value if the flag is given without one. ``also``: another type that the
+    Python API accepts. ``secret_path``: if the option is an address, its path is secret.
     """
     return field(default=default, metadata={"help": help, "metavar": metavar, **extra})

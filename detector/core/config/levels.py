@@ -30,8 +30,8 @@ from detector.core.errors.reading import read_text
 from detector.core.errors.text import split_list
 from detector.core.errors.yaml_parsing import parse_yaml
 
-MAX_TEXT = 4096  # characters of a value, as in the longest path that the system accepts
-COMMAND_LINE = "command line"  # origin of flags; messages then name the flag instead of the key
+MAX_TEXT = 4096  # characters of a value; also Linux's limit on the length of a path
+COMMAND_LINE = "command line"  # origin of flags; messages about them name the flag, not the key
 OTHER_NAMES = {"half": "fp16", "single": "fp32"}  # other programs' names for our choices
 
 _LEAVES = {leaf.name: (group, leaf) for group, leaf in options()}
@@ -135,7 +135,7 @@ def read_level(path: str | Path) -> tuple[str, dict[str, Any]]:
 
 
 def _flatten(origin: str, level: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield (option, value) of a level. Its options may be in groups or at the top."""
+    """Yield (option, value) of a level. Its options may be in groups or at the top level."""
     for key, value in level.items():
         if key in option_groups() and isinstance(value, Mapping | None):
             for name, leaf in (value or {}).items():
@@ -220,7 +220,7 @@ def _parse_type(leaf: dataclasses.Field[Any]) -> tuple[type, bool]:
 
 
 def _convert(kind: type, value: Any) -> Any:
-    """Convert a value from YAML, or text, to ``kind``. Raises ValueError and TypeError."""
+    """Convert text, or a value from YAML, to ``kind``. Raises ValueError and TypeError."""
     if kind is tuple:
         items = split_list(value) if isinstance(value, str) else value
         if items == [] and isinstance(value, str):

@@ -16,8 +16,8 @@ from detector.core import wings
 from detector.core.config import option
 
 Group = TypeVar("Group")
-# These functions return choices, one for each file in a folder. They are called to show help or to
-# check a value. They import no library, so that --help stays quick.
+# Each of these functions returns the choices of an option. They are called to show help or to check
+# a value. They import no library, so that --help stays quick.
 
 
 def _engines() -> Sequence[str]:
@@ -176,7 +176,7 @@ class RuntimeConfig:
 CALIBRATIONS = ("minmax", "percentile")
 
 
-PACKAGED = "packaged"  # value of --calibrate for the calibration of the default model
+PACKAGED = "packaged"  # --calibrate packaged: the calibration that comes with the default model
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,7 +477,7 @@ class Config:
         return {group: content[group] for group in option_groups()}
 
     def of(self, kind: type[Group]) -> Group:
-        """Return the group of this class. Raises StopIteration if its wing is not installed."""
+        """Return the group of class ``kind``. Raises StopIteration if its wing is not installed."""
         values = (getattr(self, group) for group in option_groups())
         return next(value for value in values if isinstance(value, kind))
 
@@ -514,8 +514,8 @@ if not TYPE_CHECKING:  # adds the groups of the wings
 
 @cache
 def option_groups() -> Mapping[str, Any]:
-    """Return group -> class in the order of --help. A wing's group follows the group that its class
-    names as ``after``; without ``after`` it is at the end."""
+    """Return group -> class in the order of --help. If the class of a wing's group has ``after``,
+    the group follows the core's group of that name; otherwise it is at the end."""
     ordered: dict[str, Any] = {}
     added = wings.options()
     for name, kind in CORE_GROUPS.items():

@@ -38,7 +38,7 @@ RESIZE_TYPES = {
     "fit_to_window_letterbox": {"fit": "letterbox", "align": "centre"},
 }
 SLICE_INPUTS = (0, 1, 2, 4, 3)  # ONNX has the axes before the steps
-PREPROCESSING = "preprocessing_0"  # PrePostProcessor's prefix for its layers and weights
+PREPROCESSING = "preprocessing_0"  # key in the rt_info of what PrePostProcessor added or changed
 REVERSED = "Gather_"  # prefix of weights that PrePostProcessor.reverse_channels() changed
 
 
@@ -153,7 +153,7 @@ def output_names(model: Any) -> list[str]:
 
 
 def dims_of(port: Any) -> Dims:
-    """Return a tensor's dimensions (a dynamic one is None), or () if its rank is dynamic too."""
+    """Return a tensor's dimensions (None: dynamic), or () if even their number is dynamic."""
     shape = port.get_partial_shape()
     if shape.rank.is_dynamic:
         return ()
@@ -187,7 +187,7 @@ def _constant(port: Any) -> Any:
 
 
 def _find_convolution(layer: Any) -> Any:
-    """Return the output of the convolution to which ``layer``, an Add, adds a bias, or None."""
+    """Return the output of the convolution whose bias ``layer``, an Add, adds; None for others."""
     for data, bias in ((0, 1), (1, 0)):
         output = layer.input_value(data)
         is_convolution = OPERATORS.get(output.get_node().get_type_name()) == "Conv"
@@ -214,8 +214,8 @@ def read_stated_input(info: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _numbers(text: str | None) -> tuple[float, ...] | None:
-    """Parse one number or three, and return three. Return None for any other text or a negative
-    number."""
+    """Parse one number or three, and return three. Return None for any other text, and for
+    numbers below 0 or of 1e6 and more."""
     try:
         numbers = tuple(float(word) for word in (text or "").split())
     except ValueError:

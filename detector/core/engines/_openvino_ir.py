@@ -101,8 +101,8 @@ FRONT_END = FrontEnd(read, (*family_names(), *ALIASES), describe=describe, self_
 
 
 class IrPort(NamedTuple):
-    """An output for the head. It joins the model's outputs at the indexes ``numbers``. ``shape``
-    includes the batch."""
+    """An output for the head: the joined outputs of the model that have the indexes ``numbers``.
+    ``shape`` includes the batch."""
 
     numbers: tuple[int, ...]
     shape: tuple[int, ...]

@@ -17,7 +17,7 @@
                              130  interrupted (Ctrl-C)
                              143  terminated
 
-If the column "error" is empty for its code, a run wrote its outputs, even if a signal ended it.
+If a code has no entry in the column "error", the run wrote its outputs, even after a signal.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 STOPPED_CODES = (EXIT_HUNG_UP, EXIT_INTERRUPTED, EXIT_TERMINATED)
 
-LOGGED = "traceback: "  # start of an exception's note that names the file with the traceback
+LOGGED = "traceback: "  # prefix of an exception's note; the path of the traceback's file follows
 
 
 class DetectVideoError(Exception):

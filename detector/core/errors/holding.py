@@ -114,8 +114,8 @@ _entering = threading.Lock()
 
 @contextmanager
 def hold(path: str, suffix: str | None = None) -> Iterator[HeldFile | None]:
-    """Keep ``path`` open during the block. Yield None if it cannot be opened; reading it reports
-    why. ``suffix``: that of the name that libraries open; None: the suffix of ``path``."""
+    """Keep ``path`` open during the block. Yield None if it cannot be opened; later reads
+    report why. ``suffix``: that of the name that libraries open; None: the suffix of ``path``."""
     if not os.path.isfile(path):
         yield None
         return
@@ -192,8 +192,8 @@ def how_to_open(path: str) -> dict[str, Any]:
 
 
 def bad_tags() -> dict[str, str]:
-    """Return the argument that makes PyAV replace invalid UTF-8 in tags. PyAV 19 does not need it:
-    it decodes such bytes to surrogates, which ``printable`` and ``utf8`` handle."""
+    """Return the argument that makes PyAV replace invalid UTF-8 in tags. PyAV 19 needs no
+    argument: it decodes such bytes to surrogates, which ``printable`` and ``utf8`` handle."""
     import av
 
     return {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}

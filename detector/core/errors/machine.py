@@ -20,7 +20,7 @@ ARM64 = platform.machine() in ("aarch64", "arm64")
 EXACT_INT8 = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 # Instructions that multiply bf16, on x86 and ARM. Other CPUs convert it to fp32 and back.
 BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-# The environment variable that says how many cores a cluster worker may use, if none are assigned.
+# This environment variable limits the cores of a cluster worker that claimed no particular cores.
 CORES_VARIABLE = "DETECT_VIDEO_CORES"
 
 
@@ -101,7 +101,7 @@ def container_limit(proc: Path = PROC, root: Path = CGROUPS) -> int | None:
 
 
 def _read_limits(root: Path, path: str, name: str) -> list[int]:
-    """Return the limits of a cgroup and its parents. In a container, ``root`` may be the cgroup."""
+    """Return the limits of a cgroup and its parents. In a container, ``root`` may be our cgroup."""
     group = root / path.lstrip("/")
     limits = []
     for folder in {root, group, *group.parents}:

@@ -155,7 +155,7 @@ def test_every_run_of_a_plan_shows_the_warnings_of_its_build(tensorrt, tmp_path)
     for _ in range(2):
         *_, first, _, _, _, last, more = built(tensorrt, tmp_path).notes
         assert (first, last) == ("TensorRT warns: one", "TensorRT warns: w")
-        assert more == "TensorRT warns 2 times more"
+        assert more == "TensorRT: 2 more warnings"
     assert len(tensorrt.fake.builds) == 1
 
 

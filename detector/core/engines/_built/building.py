@@ -1,5 +1,5 @@
-"""Build the files that engines need: each only once, unless it is damaged. One lock guards the
-folder. store.py finds the files and explains their names and manifests."""
+"""Build the files that engines need. Each is built only once, unless it is damaged. One lock guards
+the folder. store.py finds the files; its docstring explains their names and manifests."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def _write_document(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def _clear_path(path: Path) -> None:
-    """Remove a link, pipe or socket, such as another account's link to a user's file."""
+    """Remove a link, pipe or socket: another account may have put a link to a user's file here."""
     if path.is_symlink() or path.is_fifo() or path.is_socket():
         path.unlink()
 

@@ -46,7 +46,7 @@ def _keep(path: Path, key: bytes) -> bytes:
         raise OSError(f"{path.parent}: {others}")
     if os.path.lexists(path):
         if (first := proof.read_key(path)) is not None:
-            return first  # another run has created this key since ``proof.find_key``
+            return first  # another run has created it since ``proof.find_key`` found none
         _refuse_foreign(path)
         path.unlink()  # it is truncated, a link, or other accounts can read it
     temporary = path.with_name(f"{HIDDEN}{secrets.token_hex(8)}")
@@ -71,5 +71,5 @@ def _keep(path: Path, key: bytes) -> bytes:
 
 def _refuse_foreign(path: Path) -> None:
     owner = path.lstat().st_uid
-    if owner != os.geteuid():  # sudo may keep the user's HOME; root must not replace that key
+    if owner != os.geteuid():  # under sudo, HOME may be the user's; that user's key must stay
         raise OSError(f"{path}: belongs to another account")

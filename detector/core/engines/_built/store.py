@@ -3,13 +3,13 @@
 Every file has a manifest next to it. The manifest has the digest of the file, and a proof that a
 run of this account wrote it (``proof``). A file is used only if digest and proof are right
 (``proof.why_not``), so another account that writes to the folder can at most make us build again.
-Files and folders that another account could change are not used at all.
+Besides, we use no file or folder that another account could change.
 
     yolov4-tiny-416x416-b1-0123456789ab.onnx            a graph; 12 digits of its own sha256
     yolov4-tiny-416x416-b1-0123456789ab.json            its manifest, with the digest of its sources
     yolov4-tiny-416x416-b1-trt-fp16-ab0123456789.plan   an engine's own file; 12 digits of the
-                                                        sha256 of its key
-    yolov4-tiny-416x416-b1-trt-fp16-ab0123456789.json   its manifest, with the whole key
+                                                        sha256 of all facts that it depends on
+    yolov4-tiny-416x416-b1-trt-fp16-ab0123456789.json   its manifest, with these facts as its "key"
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _preferred_folder(given: str | None) -> Path:
 
 
 def is_writable(folder: Path) -> bool:
-    """Return whether a file can be created in ``folder``, or its nearest existing parent."""
+    """Return whether a file can be created in ``folder`` or in its nearest existing parent."""
     if has_no_home(folder):
         return False
     place = folder.absolute()
@@ -118,7 +118,7 @@ def read_kept(folder: Path, name: str) -> dict[str, Any] | None:
 
 
 def why_not_kept(folder: Path, name: str) -> str | None:
-    """Return why ``read_kept`` ignores an existing file, as ``measured.json: ...``, or None."""
+    """Return a line on why ``read_kept`` ignores an existing file, or None if it does not."""
     path = folder / name
     reason = _read_document(path)[1] if os.path.lexists(path) else None
     return None if reason is None else f"{path}: {reason}, not used"
@@ -194,7 +194,7 @@ class Graphs:
     folder: Path
 
     def load(self, network: Network) -> bool:
-        """Use the stored graph that has the network's recipe and a proved manifest, if any."""
+        """Use the network's stored graph if it has a valid proof. Return whether it is used."""
         wanted = recipe(network)
         with suppress(OSError):
             for path in sorted(self.folder.glob(f"{glob.escape(stem(network))}-*.onnx")):

@@ -92,8 +92,8 @@ class OpenvinoEngine(Engine):
     own_options = {
         "mode": "throughput (default): several requests at once, few threads each; latency: one "
         "request on all threads",
-        "float": "type of layers left in float by int8: fp32, bf16, fp16, auto (default): bf16 if "
-        "the CPU has it and the calibration measured its loss, else fp32",
+        "float": "type of layers that int8 leaves in float: fp32, bf16, fp16 or auto (default), "
+        "which is bf16 if the CPU has it and the calibration measured its loss, else fp32",
         "through": "hetero: what the device cannot run goes to the CPU",
         "cache": "1 (default on gpu and npu): keep the compiled model; 0: compile at every start",
     } | BF16_OPTION

@@ -66,7 +66,7 @@ DRIVERS = ("libigdrcl", "libze_intel", "libigc", "libigdfcl")
 
 
 def loaded_drivers(maps: Path = Path("/proc/self/maps")) -> dict[str, list[int]]:
-    """Return file -> [size, time] of Intel's drivers in this process. Updates change these."""
+    """Return file -> [size, time] of Intel's drivers in this process. An update changes both."""
     try:
         lines = maps.read_text().splitlines()
         paths = sorted({Path(line.split(maxsplit=5)[-1]) for line in lines if "/" in line})

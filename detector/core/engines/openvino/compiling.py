@@ -15,7 +15,7 @@ from detector.core.models.base import Network
 from detector.core.types import Background
 
 # Precision -> OpenVINO's hint for the type of float layers. In an int8 graph, Q/DQ nodes mark the
-# quantised layers; the others are float (``hint_of``). The device chooses if we give no hint.
+# quantised layers; the others are float (``hint_of``). Without a hint, the device would choose.
 HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32"}
 TYPES = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
 IN_FLOAT = "openvino computes in float"  # key in the details of a network that must run in float
@@ -34,7 +34,7 @@ class Compilation(NamedTuple):
     threads: int
 
     def settings(self, core: Any) -> dict[str, Any]:
-        """Return the properties that the device supports. HETERO, a virtual device, takes all."""
+        """Return the properties that the device supports; for HETERO, a virtual device, all."""
         target, many = self.target, self.streams > 1
         properties: dict[str, Any] = {
             "PERFORMANCE_HINT": "THROUGHPUT" if many else "LATENCY",
@@ -114,7 +114,7 @@ def _float_in_bf16(network: Network) -> float | None:
 def _float_note(network: Network, hint: str, where: str) -> str:
     agreement = _float_in_bf16(network) if hint == "bf16" else None
     # Round down, as the line about the choice of the engine does.
-    then = f" (agreement then: {int(agreement * 1000) / 1000:.3f})" if agreement else ""
+    then = f" (agreement with fp32: {int(agreement * 1000) / 1000:.3f})" if agreement else ""
     return Background(
         f"engine openvino: the layers that int8 leaves in float run in {TYPES[hint]} on {where}"
         f"{then}; --engine-options float=fp32 keeps them in fp32"
@@ -147,7 +147,7 @@ def notes_of(compiled: Any, compilation: Compilation, precision: str) -> list[st
 
 
 def executed_types(compiled: Any) -> set[str] | None:
-    """Return the float types that OpenVINO reports, or None. HETERO reports them per layer."""
+    """Return the float types that OpenVINO reports, or None. HETERO reports one type per layer."""
     with suppress(RuntimeError):
         return {compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()}
     with suppress(RuntimeError):

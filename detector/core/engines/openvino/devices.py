@@ -104,7 +104,7 @@ def list_offers() -> list[Offer]:
 
 
 def refusal(precision: str, device: str) -> str | None:
-    """Return why a device cannot compute in a precision. (OpenVINO would silently use another.)"""
+    """Return why a device lacks a precision. (OpenVINO would silently use another precision.)"""
     try:
         with translated("openvino", ASKING):
             core = open_core()

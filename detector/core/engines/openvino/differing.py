@@ -1,7 +1,7 @@
 """Find nodes that OpenVINO may silently compute differently from ONNX Runtime.
 
-We saw such differences between OpenVINO 2026.4.1 and ONNX Runtime 1.31.1 (scripts: ``findings``). A
-file with such a node runs only if both libraries give the same boxes and scores in one inference.
+We saw such differences between OpenVINO 2026.4.1 and ONNX Runtime 1.31.1 (``findings/``). A file
+with such a node runs only if both libraries give the same boxes and scores in one inference.
 """
 
 from __future__ import annotations

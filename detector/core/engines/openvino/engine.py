@@ -1,4 +1,4 @@
-"""The open engine openvino: a compiled graph, and a stream (threads) per concurrent request."""
+"""The open engine openvino: a compiled graph, and a group of threads per concurrent request."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class OpenOpenvino(Engine):
 
     def _check_quantised(self, core: Any, compilation: Compilation, requests: int) -> list[str]:
         """Compile a quantised graph again in float if its outputs differ from ONNX Runtime's.
-        Return notes."""
+        Return notes. Raises EngineError if outputs differ in float too."""
         network, name = compilation.network, compilation.network.name
         expected = run_reference(network)
         if is_unlike(network, expected, self.requests[: self.concurrency]):

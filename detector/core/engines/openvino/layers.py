@@ -28,7 +28,7 @@ SUBGRAPH = re.compile(r"^subgraph\d+: ")
 # Layers of the runtime model that compute nothing: constants, inputs and outputs.
 PASSIVE = ("Const", "Input", "Output")
 RUNS_OF_A_MEAN = 16  # number of profiled runs after which we compile the graph again
-# These layers move or cast data. u8 data is the picture in them, but quantised in other layers.
+# These layers only move or cast data. In them, u8 data is the picture; elsewhere it is quantised.
 LAYERS_THAT_MOVE = ("Transpose", "Reorder", "Convert", "Subgraph")
 
 

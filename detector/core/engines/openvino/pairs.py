@@ -88,7 +88,7 @@ class _Pairs:
         }
 
     def find_needless(self) -> dict[str, str]:
-        """Return a map from the output of each needless pair to its input."""
+        """Return a map from the output of each needless pair to the input of the pair."""
         replaced = {}
         for quantize in self._graph.node:
             if quantize.op_type != "QuantizeLinear":

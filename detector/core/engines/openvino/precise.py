@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 from detector.core.errors.writing import temporary_folder
 
-# Suffix of a convolution's name in OpenVINO. Its bias is added by a layer with the node's own name.
+# Suffix of a convolution's name in OpenVINO: the layer that adds the bias has the node's own name.
 WITHOUT_BIASES = "/WithoutBiases"
 PASSIVE = ("Const", "Parameter", "Result")
 

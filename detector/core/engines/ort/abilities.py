@@ -9,8 +9,8 @@ WITH_CUDA = "pip uninstall onnxruntime, then pip install onnxruntime-gpu"
 
 ON_GPU_ONLY = {
     "tf32": "it needs a GPU",
-    # With the model street in fp16, ONNX Runtime cast on each edge, ran all 47 convolutions in
-    # fp32, and was not faster. In bf16, it ran none of the convolutions.
+    # With the model street in fp16, ONNX Runtime inserted a cast on each edge, ran all 47
+    # convolutions in fp32, and was not faster. In bf16, it ran none of the convolutions.
     "fp16": "ONNX Runtime computes an fp16 graph in fp32 on a CPU, with casts",
 }
 

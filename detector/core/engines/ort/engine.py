@@ -114,7 +114,7 @@ class OpenOrt(Engine):
             self.notes.append(f"engine ort runs on the CPU: {abilities.why_no_cuda()}")
         with translated("ort", "load the graph"):
             settings = settings_of(self.threads)
-            # A memory pattern would allocate one more block next to the first run's arena.
+            # With memory patterns, later runs would allocate a block besides the first run's arena.
             settings.enable_mem_pattern = False
             return open_session(network, settings, [CPU]), "cpu"
 

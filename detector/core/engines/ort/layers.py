@@ -2,8 +2,8 @@
 
 ONNX Runtime fuses and renames nodes and changes their layout, without recording their origin. But
 each new name contains the name of one of our nodes (``0.act_nchwc``, ``3.conv_token_7``). The graph
-shows the other origins: a convolution that appears in no name was fused into the activation after
-it, and so on.
+shows where our other nodes went: a convolution that no name contains was fused into the activation
+after it, and so on.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ END = "ExecutionProvider"
 OTHER_NAMES = {"directml": "dml", "trt": "tensorrt"}
 DEVICES = ("cpu", "cuda")  # providers to select by --device, not by provider=
 ON_CPU = ("azure", "acl", "dnnl", "openvino", "xnnpack")
-# Provider -> suffix of the PyPI package (onnxruntime-SUFFIX) that has it.
 PACKAGED = ("cann", "migraphx", "openvino", "qnn")
+# Provider -> suffix of the PyPI package (onnxruntime-SUFFIX) that has it.
 PACKAGES = {"tensorrt": "gpu", "dml": "directml", **{name: name for name in PACKAGED}}
 
 

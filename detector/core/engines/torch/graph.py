@@ -58,7 +58,7 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
                 path = f"constants.{name}.value"
                 attach(root, path, torch.tensor(constants[name]))
                 values[name] = graph.get_attr(path)
-        # The first output in use gets the node's name; the others are numbered.
+        # The module of the first output in use gets the node's name; later names are numbered.
         path = proto.name
         parts = module if isinstance(module, list) else [module]
         if not read.isdisjoint(proto.output[len(parts) :]):

@@ -19,7 +19,7 @@ class ToType(nn.Module):
 
 
 class Permute(nn.Module):
-    """Permute dimensions, as a view or (``copies``) a copy. An empty order reverses all of them."""
+    """Permute dimensions, as a view, or a copy if ``copies``. An empty order reverses them all."""
 
     copies = False
 
@@ -131,7 +131,7 @@ class Called(nn.Module):
 
 
 class Reshape(nn.Module):
-    """A reshape as in ONNX: a side of 0 is kept, and a side of -1 is inferred."""
+    """A reshape as in ONNX: 0 stands for the input's side, and -1 for an inferred side."""
 
     def __init__(self, shape: list[int]) -> None:
         super().__init__()

@@ -252,7 +252,7 @@ def _gather_elements(node: OnnxNode) -> Made:
 
 
 def _gather_computed(node: OnnxNode) -> Made:
-    """Convert Gather with computed indexes. Their dimensions replace the axis in the result."""
+    """Convert Gather with computed indexes. In the result, their dimensions replace the axis."""
     axis = node.attributes.get("axis", 0)
 
     def gather(x: Tensor, at: Tensor) -> Tensor:

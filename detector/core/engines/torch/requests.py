@@ -205,7 +205,7 @@ def check_memory(run: Run, network: Network, device: Any, concurrency: int) -> N
 
 
 def fits(run: Run, network: Network, device: Any, concurrency: int, batch: int) -> bool:
-    """Return whether concurrent runs of ``batch`` pictures on all streams fit in memory."""
+    """Return whether ``concurrency`` simultaneous runs of ``batch`` pictures fit in memory."""
     shape = (batch, *network.input_shape[1:])
     streams = [torch.cuda.Stream(device) for _ in range(concurrency)]
     held: list[Any] = []  # keeps memory allocated: inputs, results, and peaks

@@ -89,7 +89,7 @@ def _free_reshapes(graph: onnx.GraphProto, batch: int, shapes: Mapping[str, Shap
             values = np.array([0, *shape[1:]], np.int64)
             graph.initializer.append(numpy_helper.from_array(values, name))
             node.input[1] = name
-            del node.attribute[:]  # with allowzero, 0 would not copy
+            del node.attribute[:]  # with allowzero, 0 would be a size
 
 
 def _has_open_batch(info: onnx.ValueInfoProto) -> bool:
@@ -290,7 +290,7 @@ def _configure(trt: Any, config: Any, settings: TrtSettings, precision: str) -> 
         config.set_flag(trt.BuilderFlag.TF32)
     if settings.workspace_mb:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_mb * MB)
-    # NVTX and the inspector show layers' names with both values, but types only with DETAILED.
+    # NVTX and the inspector always show layers' names, but types only with DETAILED.
     verbosity = trt.ProfilingVerbosity
     config.profiling_verbosity = (
         verbosity.DETAILED if settings.detailed else verbosity.LAYER_NAMES_ONLY

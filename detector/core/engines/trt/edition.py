@@ -23,8 +23,8 @@ AMPERE = (8, 0)  # the first compute capability with tf32 and bf16
 
 @dataclass(frozen=True)
 class Edition:
-    """A library. ``magic``: first bytes of a plan. ``packages``: its pip package; {} stands for
-    CUDA's major version."""
+    """A library. ``magic``: first bytes of a plan. ``packages``: the name of its pip package;
+    {} stands for CUDA's major version."""
 
     engine: str
     module: str
@@ -106,7 +106,7 @@ class Edition:
         return engine.create_execution_context()
 
     def create_cache(self, engine: Any, known: bytes | None) -> Any:
-        """Return a cache for the code that loading a plan compiles; None if it compiles none."""
+        """Return a cache for the code compiled when a plan is loaded; None if none is compiled."""
         return None
 
 
@@ -168,7 +168,7 @@ class Rtx(Edition):
         return f"TensorRT for RTX runs on {able} (GeForce and RTX GPUs); use --engine trt or torch"
 
     def gpu_to_build_on(self, device: str) -> Gpu | None:
-        """Return the GPU that will run the plan, or None, since a build does not need a GPU."""
+        """Return the GPU that will run the plan; None without a driver: a build needs no GPU."""
         return None if driver.absent() is not None else self.require_gpu(device)
 
     def key(self, gpu: Gpu | None, settings: TrtSettings) -> dict[str, Any]:
@@ -277,7 +277,7 @@ class PlanHeader:
     targets: tuple[str, ...]
 
 
-# NVIDIA does not document this. We derived it from plans that 1.7.1.116 built for each target.
+# NVIDIA does not document the header. We derived it from plans of 1.7.1.116 for each target.
 HEADER = re.compile(rb"vtrt.{4}\x02\0\0\0.{4}(.{8})(.{4})vtrt(.{4})", re.DOTALL)
 
 

@@ -128,7 +128,7 @@ class OpenTrt(Engine):
             open_request(graphs)
 
     def _check_outputs(self, tensors: list[PlanTensor]) -> list[str]:
-        """Return output names in the network's order. Raises EngineError if the tensors differ."""
+        """Return output names in the network's order. Raises EngineError for unexpected tensors."""
         network = self._network
         shapes = {tensor.name: at_batch(tensor, network.batch) for tensor in tensors}
         types = {tensor.name: tensor.dtype for tensor in tensors}

@@ -1,5 +1,5 @@
 """Front end for plans (.trt, .engine, .plan) of TensorRT or TensorRT for RTX that other programs
-built. A darknet .cfg or a YAML file next to a plan describes its outputs and names its classes."""
+built. Next to a plan, a darknet .cfg describes its outputs, .names its classes, or .yaml both."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def make_log(trt: Any) -> Any:
             """Return the first warnings, each once, as lines for the user."""
             notes = [f"TensorRT warns: {warning}" for warning in self._warnings]
             more = len(notes) - WARNINGS
-            return [*notes[:WARNINGS], *([f"TensorRT warns {more} times more"] if more > 0 else [])]
+            return [*notes[:WARNINGS], *([f"TensorRT: {more} more warnings"] if more > 0 else [])]
 
     return KeptLog()
 

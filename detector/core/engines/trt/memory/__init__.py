@@ -69,7 +69,7 @@ class DeviceMemory(Protocol):
 
 @contextmanager
 def ending_with(undo: Callable[[], object]) -> Iterator[None]:
-    """Call ``undo`` at the end of the block. If both fail, the error of the block is raised."""
+    """Call ``undo`` at the end of the block. An error of the block hides an error of ``undo``."""
     try:
         yield
     except BaseException:
