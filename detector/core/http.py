@@ -128,7 +128,7 @@ def _read_head(response: BaseHTTPResponse, start: int) -> Answer:
             raise ConnectionError(
                 "the server compressed a part of a file; it must send it as stored"
             )
-        return Answer(response, 0, None, False)  # lengths and ranges count encoded bytes
+        return Answer(response, 0, None, False)  # the server states compressed lengths
     length = _read_length(response)
     stated = response.headers.get("Content-Range", "")
     if response.status == 206 and (match := _RANGE.fullmatch(stated)) is not None:
@@ -144,7 +144,7 @@ def _read_head(response: BaseHTTPResponse, start: int) -> Answer:
 
 
 def _read_length(response: BaseHTTPResponse) -> int | None:
-    """Return the stated length; None if absent or above LARGEST, as for an endless stream."""
+    """Return the stated length; None if it is absent or above LARGEST (an endless stream)."""
     # at most one value: urllib3 rejects responses with two different ones
     stated = set(response.headers.getlist("Content-Length"))
     if not stated or response.chunked:
@@ -165,8 +165,8 @@ def open_url(
     checked: bool = True,
 ) -> BaseHTTPResponse:
     """Return the response after redirects; its ``url`` is the final address. ``login`` is sent only
-    to the scheme, host and port of ``url``, if the server asks for it. ``checked``: False accepts
-    every certificate. Raises urllib's HTTPError for a refusal, and what ``plain_errors`` raises."""
+    to the scheme, host and port of ``url``, if the server asks for it. ``checked=False`` accepts
+    every certificate. Raises urllib's HTTPError if the status is not 2xx; see ``plain_errors``."""
     headers = {**HEADERS, **headers}
     url = address_to_send(url)
     origin = urllib3.connection_from_url(url)
@@ -235,7 +235,7 @@ def _send(url: str, headers: dict[str, str], timeout_s: float, checked: bool) ->
         headers=headers,
         redirect=False,
         preload_content=False,
-        # the caller counts bytes and resumes where the response ended
+        # a short response is no error: the caller requests the rest
         enforce_content_length=False,
     )
 

@@ -49,10 +49,10 @@ def read_bytes(
     error: type[DetectVideoError] = UsageError,
     cure: str = "check the path",
 ) -> bytes:
-    """Return the content, at most ``limit`` bytes, of a file, or of a pipe or device that ends.
+    """Return the content of a file, or of a pipe or device that ends.
 
     ``what``: the expected content, with its article ("a list of names"). Raises ``error`` if the
-    file cannot be read (``cure``: what the user can do), is too large, or is a silent pipe.
+    file cannot be read (``cure``: what the user can do), exceeds ``limit`` bytes, or stays silent.
     """
     try:
         # Without O_NONBLOCK, even opening a pipe would block until it has a writer.
@@ -99,7 +99,7 @@ def _read(file: int, limit: int) -> bytes | None:
     blocks: list[bytes] = []
     length = 0
     while True:
-        # POLLHUP without POLLIN means that the last writer closed the pipe: the next read is empty.
+        # A poll also ends if the last writer has closed the pipe (POLLHUP); the next read is empty.
         if not ready.poll(SILENCE_S * 1000):
             raise TimeoutError
         try:

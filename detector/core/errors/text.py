@@ -1,7 +1,7 @@
 """Make untrusted text printable: names of files, classes and layers, metadata, messages.
 
 Control characters steer a terminal, a bidi override disguises a name, and a spreadsheet reads text
-that starts with ``=`` as a formula. JSON documents keep such text, escaped as JSON does. Secrets
+that starts with ``=`` as a formula. JSON documents keep such text, with JSON's escapes. Secrets
 are never shown (secrets.py).
 """
 
@@ -20,8 +20,8 @@ _UNSAFE_IN_PAGE = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b
 
 VERBS = {"is": "are", "was": "were", "has": "have"}  # singular -> plural
 
-# Prefixes of text that spreadsheets read as a formula, so ``as_cell`` puts a quote before it. If
-# such text already has a quote before it, it gets another, since ``from_cell`` always removes one.
+# Beginnings of text that spreadsheets read as a formula. ``as_cell`` puts a quote before such text,
+# even if there is a quote already, since ``from_cell`` always removes one.
 _FORMULA = re.compile("'*[=+\\-@\t\r]")
 
 

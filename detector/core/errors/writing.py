@@ -36,11 +36,11 @@ def whole_file(
     """Yield a temporary path next to ``target``. The file becomes ``target`` if the block succeeds,
     and is removed otherwise.
 
-    A killed process leaves at most a hidden file. We follow links, so that they remain links, and
-    discard output to /dev/null. The umask decides who may read the file; with ``private``, only
-    this account may. Raises OutputError for every OSError (``cure``: what the user can do), and
-    UsageError if the command reads ``target``. ``ours`` skips this check, for names that the user
-    did not choose and the caller has checked.
+    A killed process leaves at most a hidden file. If ``target`` is a link, it remains one, and the
+    file that it points to is replaced. Output to /dev/null is discarded. The umask decides who may
+    read the file; with ``private``, only this account may. Raises OutputError for every OSError
+    (``cure``: what the user can do), and UsageError if the command reads ``target``. ``ours`` skips
+    the latter, for a name that the user did not choose, or that the caller has checked.
     """
     if not ours:
         refuse_kept(target, cure)
@@ -130,9 +130,9 @@ def put_in_place(temporary: Path, target: Path, file: int | None = None) -> None
 
 
 def has_permission(path: str | Path, mode: int = os.W_OK | os.X_OK) -> bool:
-    """Return whether this process has these permissions (``os.access``) for ``path``, by default
-    the permissions to create files in a folder. We check the effective user, since only that check
-    considers capabilities that a container or service granted."""
+    """Return whether this process has the permissions ``mode`` (``os.access``) for ``path``. The
+    default is what creating files in a folder needs. We check the effective user, since only that
+    check considers capabilities that a container or service granted."""
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
@@ -162,7 +162,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_hidden_files(folder: Path) -> None:
-    """Remove files that killed processes left. No other process may write to ``folder`` now."""
+    """Remove files that killed processes left. Call it while nobody else writes to ``folder``."""
     for path in folder.glob(HIDDEN + "[0-9a-f]" * 8 + "*"):
         path.unlink(missing_ok=True)
 
@@ -207,7 +207,7 @@ def _hidden_name(target: Path, prefix: str) -> Path:
 
 
 def is_output(path: str) -> bool:
-    """Return whether a run wrote or is writing this path, by its extended attributes."""
+    """Return whether extended attributes show that a run wrote, or is writing, this path."""
     try:
         return any(name.startswith(MARK) for name in os.listxattr(path))
     except OSError:

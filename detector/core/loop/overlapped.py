@@ -3,11 +3,11 @@
     one reader thread      read, preprocess into a free request's slot
     worker threads         infer, head, nms; as many as the engine's concurrency
     the caller's thread    annotate, write, in the source's order
-    drawing threads        draw ahead of annotate, if ``Parts.drawers`` is set
+    drawing threads        draw ahead of the caller's thread, if ``Parts.drawers`` is set
 
 Requests and pictures come from pools. Filled batches wait in a bounded queue, results in a queue
-that restores order. In steady state nothing is allocated per frame: the pool holds pictures for a
-batch in each request, and for one more batch. If a stage fails, every queue closes, the threads end
+that restores order. In steady state nothing is allocated per frame: the pool has pictures for the
+batches of all requests and one more batch. If a stage fails, every queue closes, the threads end
 and are joined, and the caller gets the stage's own error.
 """
 
@@ -72,7 +72,7 @@ class _LoopThreads:
         self._requests: LendingPool[BatchRequest] = LendingPool("request", parts.requests)
         self._filled: Queue[Batch] = Queue("batch", parts.queue_batches)
         self._done: InOrder[Batch] = InOrder("result", results_ahead(parts))
-        # A token for each idle worker. Only if ``fresh`` is set does the reader wait for a token.
+        # A token for each idle worker. The reader waits for a token only if ``fresh`` is set.
         self._fresh = parts.hooks is not None and parts.hooks.fresh
         self._idle: LendingPool[None] = LendingPool("worker", [None] * parts.concurrency)
         self._channels = (self.images, self._requests, self._idle, self._filled, self._done)

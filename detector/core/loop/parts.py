@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Outputs = list[NDArray[np.float32]]
 Pairs = Iterator[tuple[Frame, Detections]]
 IMAGE_BYTES = 512 << 20
-SHAPE = "shape"  # name of the reader's wait while an input of another shape is prepared
+SHAPE = "shape"  # name of the span in which the reader prepares an input of another shape
 
 
 class FrameSource(Protocol):
@@ -64,11 +64,11 @@ class ShapedInputs(Protocol):
         """Prepare the shape for this picture. This takes as long as loading a model."""
 
     def give(self, request: Any, picture: AnyPicture) -> Callable[[Outputs], Any]:
-        """Set a free request's slot to the picture's shape; return the head for its outputs."""
+        """Give a free request a slot of the picture's shape; return the head for this shape."""
 
 
 class FrameInputs(Protocol):
-    """The number of network inputs of each frame, if cameras differ (``tiles``)."""
+    """The number of network inputs of each frame, if cameras differ in ``tiles``."""
 
     def give(self, frame: Frame, request: Any, row: int) -> Callable[[AnyPicture, Image], Fit]:
         """Set how many inputs the frame in this row has; return the function that fills the row."""
@@ -126,7 +126,7 @@ class Parts:
     sinks: Sequence[FrameSink] = ()
     # Limit of filled batches that wait for a worker, and of results that wait for their turn.
     queue_batches: int = 2
-    # Limit of all pictures in flight. One batch and one picture are always allowed.
+    # Limit of all pictures in flight. A batch and one more picture are always allowed.
     image_bytes: int = IMAGE_BYTES
     # None for sources that never make the loop wait.
     hooks: LoopHooks | None = None
@@ -181,8 +181,8 @@ def image_pool(parts: Parts) -> LendingPool[Image | None]:
 
 def image_count(parts: Parts) -> int:
     """Return how many pictures may be in flight: enough for all requests and for one batch that is
-    being written. If ``image_bytes`` is too small for that, as many as fit, but at least one batch
-    and one picture. One picture for each drawing thread is added."""
+    being written. If ``image_bytes`` is too small for that, as many as fit, but at least a batch
+    and one more picture. Each drawing thread adds one picture."""
     info, batch, batches = parts.source.info, len(parts.requests[0].slot), len(parts.requests) + 1
     if parts.schedule is not None:  # frames that are not inferred need pictures, too
         # One batch is being read, one written, and ``concurrency`` batches are in the engine.
@@ -206,8 +206,8 @@ def fill(
 ) -> Batch | None:
     """Read and preprocess until the slot is full or the source ends. Return None if no frame was
     left. Rows keep the source's order; spans carry the frame's number in this run, from 0. Frames
-    that are not inferred take no row. With cameras a batch has at most as many frames as rows, so
-    that frames without inference do not wait until the rows are full."""
+    that are not inferred take no row. With cameras, a batch has at most as many frames as the slot
+    has rows, so that frames without inference do not wait until the rows are full."""
     batch, max_frames = Batch(number, progress.read, request, [], []), len(request.slot)
     if parts.hooks is None:
         max_frames = longest_batch(max_frames, len(images))

@@ -39,7 +39,7 @@ class _Channel:
 
 
 class LendingPool(_Channel, Generic[T]):
-    """A pool of reusable items. Later stages return them, so waiting for one is ``wait_output``."""
+    """A pool of items that later stages return; a wait for an item counts as ``wait_output``."""
 
     def __init__(self, name: str, items: Iterable[T]) -> None:
         super().__init__(name)

@@ -1,7 +1,7 @@
 """Requests for --tiles: each row is a frame that is cut into several network inputs.
 
 ``TiledRequest``: all frames have the same number of inputs. ``MixedRequest``: each row has its own
-number. For the loop, a row of the slot is [T, H, W, 3], and a row of the outputs [T, ...].
+number. With T inputs per frame, the slot's rows are [T, H, W, 3], and the outputs' rows [T, ...].
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class MixedRequest:
 def _infer_inputs(
     request: BatchRequest, slot: Image, inputs: Sequence[tuple[int, int]], outputs: Outputs
 ) -> float | None:
-    """Infer the inputs (row, tile) of ``slot`` in batches of the engine, and write the results to
-    ``outputs``, which the first call allocates. Return the device's milliseconds if it reports any.
-    """
+    """Infer the inputs (row, tile) of ``slot``, as many at once as the engine's batch holds. Write
+    the results to ``outputs``, which the first call allocates. Return the total of the device's
+    milliseconds, or None if it does not report them."""
     batch, times = len(request.slot), []
     for start in range(0, len(inputs), batch):
         part = inputs[start : start + batch]

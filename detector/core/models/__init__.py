@@ -14,7 +14,7 @@ The front end also chooses the head that decodes the outputs (``Network.head``):
     .yaml, .pt, .safetensors   the head of YOLOv5 and YOLOv7: formats/yolo/network.py
     .onnx                      the head of the outputs' layout (layouts/), which
                                formats/onnx/recognise.py finds
-    .trt, .engine, .plan       as for .onnx; ready_made.py finds the layout from shapes and header
+    .trt, .engine, .plan       as for .onnx; ready_made.py finds the layout by the file's tensors
     .xml                       as for .onnx; engines/_openvino_ir.py finds the layout
 """
 

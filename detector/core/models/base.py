@@ -133,7 +133,7 @@ class ModelRequest:
     cfg: Path | None = None  # the darknet file that describes the model
     class_names: tuple[str, ...] = ()  # listed in the configuration, instead of in a file
     trusted: bool = False  # code in the file may run
-    device: str = "auto"  # the device that will run the model; only it can read a TensorRT plan
+    device: str = "auto"  # the device that will run the model; a TensorRT plan is read on it
     graphs: KnownGraphs | None = None  # graphs that were built before; None: always build
 
     @property

@@ -84,7 +84,7 @@ class KnownModel:
 
 
 def folder() -> Path:
-    """Return the folder ``cfg``. It is in an installed package, or next to it in a checkout."""
+    """Return the folder ``cfg``. If installed, it is in the package; in a checkout, next to it."""
     installed = Path(__file__).parents[2] / "cfg"
     return installed if installed.is_dir() else Path(__file__).parents[3] / "cfg"
 
@@ -162,7 +162,7 @@ def _read_download(path: Path, values: dict[str, Any], stored: Path | None) -> D
     if "url" not in values:
         return None
     if stored is None:
-        raise ModelError(f"{path}: url: needs the key 'file', its name in the cache")
+        raise ModelError(f"{path}: url: needs the key 'file', the file's name in the cache")
     size = values.get("bytes")
     return Download(
         url=str(values["url"]),

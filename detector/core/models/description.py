@@ -143,8 +143,8 @@ class Signs(_Mapping, frozen=True):
 
     ``words``: a regular expression for the file's metadata or name. ``operators`` must occur in the
     graph; operators in ``without`` must not. ``stem``: kernel sides of the first convolutions.
-    ``picture``: possible names of the input for the picture. ``inputs``: inputs for its size.
-    ``normalises``: the graph subtracts a mean or divides by a deviation. ``sides``: see
+    ``picture``: possible names of the input for the picture. ``inputs``: names of the inputs for
+    its size. ``normalises``: the graph subtracts a mean or divides by a deviation. ``sides``: see
     ``Evidence.sides``. ``classes``: number of class columns, including background.
     """
 
@@ -241,7 +241,7 @@ def _check_cells(path: Path, outputs: OutputsDescription) -> None:
         raise ModelError(
             f"{path}: outputs.cells: bins, anchors and strides must be whole numbers of at least "
             "1, centre 0 to 1, variances above 0; sizes is a list for each stride, of numbers "
-            "above 0, without anchors or distances"
+            "above 0, and cannot be combined with anchors or distances"
         )
     for name in ("boxes", "scores", "objectness"):
         part = getattr(outputs, name)

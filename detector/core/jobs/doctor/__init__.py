@@ -30,7 +30,7 @@ CV2_PACKAGES = (
 
 
 def codecs() -> dict[str, Any]:
-    """Return what cv2 and PyAV support, and warnings, such as two packages that contain cv2."""
+    """Return what cv2 and PyAV support, and warnings, such as that two packages contain cv2."""
     installed = [name for name in CV2_PACKAGES if version_of(name)]
     report: dict[str, Any] = {
         "cv2": _describe_cv2(),

@@ -1,5 +1,5 @@
-"""Try an engine, the default job or the encoders in a child process, so that a crash does not end
-this one. The child runs ``main`` with one word, and prints its results as JSON on its last line."""
+"""Try an engine, the default job or the encoders in a child process, so that this process survives
+a crash. The child runs ``main`` with one word, and prints its results as JSON on its last line."""
 
 from __future__ import annotations
 

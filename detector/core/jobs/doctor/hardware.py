@@ -15,7 +15,7 @@ RAPL = Path("/sys/class/powercap")
 
 
 def readable_counters(rapl: Path = RAPL) -> dict[str, Any]:
-    """Return which counters of the kernel are readable. ``rapl``: energy of each zone.
+    """Return which counters of the kernel are readable. ``rapl``: zone -> its energy.
     ``schedstat``: waits for a core. ``perf_event_paranoid``: above 2, only root can use perf."""
     return {
         "rapl": {

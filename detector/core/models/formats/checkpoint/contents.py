@@ -29,8 +29,8 @@ class Module:
 
 @dataclass(slots=True)
 class Contents:
-    """A network in a file. ``tensors``: name in the state dict -> tensor. ``modules``: path ->
-    module; {} if the file holds only tensors. ``description``: the network's YAML as stored."""
+    """A network in a file. ``tensors``: name in the state dict -> tensor. ``modules``: place in the
+    network -> module; {} if the file has only tensors. ``description``: the network's YAML."""
 
     origin: str  # path of the file, for messages
     tensors: Mapping[str, StoredTensor]

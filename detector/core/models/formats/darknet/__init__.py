@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from detector.core.models.formats.darknet.weights import Filter
 
 SUFFIXES = (".cfg",)
-HASHED_BYTES = 4 << 20  # limit for a cfg; for weights, the size that the cfg needs is added to it
+HASHED_BYTES = 4 << 20  # most bytes of a cfg, and of weights beyond the size that the cfg needs
 
 
 @dataclass(frozen=True, slots=True)

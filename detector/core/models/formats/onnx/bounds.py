@@ -76,7 +76,7 @@ def measure_bytes(path: Path, data: bytes) -> None:
 
 
 def _excess(data: bytes) -> str | None:
-    """Return a text for messages on the limit that the file exceeds, or None."""
+    """Return which limit the file exceeds, as text for a message; None if it exceeds none."""
     fields = structure = packed = 0
     most_fields, most_structure = raised(MAX_FIELDS), raised(MAX_STRUCTURE)
     most_packed = raised(MAX_PACKED)
@@ -170,7 +170,7 @@ def subgraphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
 
 
 def measure_graph(path: Path, model: onnx.ModelProto) -> None:
-    """Raise ModelError for too many nodes, also after inlining, and for invalid names."""
+    """Raise ModelError for invalid names, recursive functions, or too many nodes once inlined."""
     _refuse_names(path, model)
     functions = {_key(each.domain, each.name, each.overload): each for each in model.functions}
     if len(functions) != len(model.functions):

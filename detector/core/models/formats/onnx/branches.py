@@ -88,7 +88,8 @@ def _returns_empty(branch: onnx.GraphProto) -> bool:
 
 
 def _add_row_of_zeros(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.NodeProto:
-    """Return a Pad that adds a row of zeros. No coordinate is below 0, so the maximum stays."""
+    """Add a row of zeros to what ``node`` reads, and return the Pad that does so. No coordinate is
+    below 0, so the maximum stays the same."""
     rank = len(graph.dims[node.input[0]])
     pads = np.zeros(2 * rank, np.int64)
     pads[rank] = 1  # after the last row

@@ -44,15 +44,14 @@ outputs:
 
 
 def describe_graph(path: Path, evidence: Evidence, family: str | None) -> str:
-    """Return as YAML the description by which we read the file, or a template. Raises
-    ModelError."""
+    """Return YAML: the description that fits the file, or else a template. Raises ModelError."""
     try:
         result = recognise(evidence, asked=family)
     except ModelError as exc:
         return _fill_template(evidence, str(exc))
     head = f"# {path.name} is recognised as {result.description.family} ({result.why}).\n"
     pixels = input_of(evidence, result.description)
-    if evidence.pixel_steps().swaps_channels:  # a description states the order that this file needs
+    if evidence.pixel_steps().swaps_channels:  # this file needs the opposite of its family's order
         pixels = msgspec.structs.replace(pixels, colour="rgb" if pixels.colour == "bgr" else "bgr")
     layouts = () if result.description.outputs else (result.kind,)
     described = msgspec.structs.replace(result.description, input=pixels, layouts=layouts)

@@ -44,7 +44,7 @@ DESCRIBE_PIXELS = (
 PAGE = f"{__address__}/blob/main/docs/models.md"
 YOLOS = re.compile(r"yolox|yolov?(5|6|7|8|9|10|11|12|26)(?!\d)|rt[-_]?detr")
 
-# A graph with a smaller factor (1/255, or 1/58 with a deviation) takes 0..255, any other 0..1.
+# A graph that scales pixels by less (1/255, or 1/58 with a deviation) takes 0..255, others 0..1.
 LARGEST_PIXEL_FACTOR = 0.05
 
 
@@ -106,7 +106,7 @@ class Evidence(OutputShapes):
         return names is None or len(names) == classes or self.forced
 
     def stated_family(self) -> tuple[str | None, str]:
-        """Return the YOLO named in the metadata or the file's name, and in which of the two."""
+        """Return the YOLO that the metadata or the file's name states, and which of the two."""
         for text, where in (
             (self.metadata.description, "from the metadata"),
             (self.graph.name, "from the file's name"),
@@ -143,7 +143,7 @@ class Evidence(OutputShapes):
         return DESCRIBE_OUTPUTS.format(f"{self.graph.name}{self.suffix}")
 
     def ends_in_class(self, name: str, columns: int) -> bool:
-        """Return whether rows of six end with a score and a class number, not with two scores."""
+        """Return whether rows of six numbers end in a score and a class, not in two scores."""
         if columns != 6:
             return False
         if not self.fits_names(2):
@@ -231,7 +231,7 @@ class Evidence(OutputShapes):
         return widths if columns in (0, sum(widths)) else []
 
     def find_joined_part(self, name: str, width: int) -> int | None:
-        """Return the column at which the first joined part of ``width`` begins; None if unknown."""
+        """Return the column at which an output's first part of this width begins, or None."""
         node = self.maker(name)
         if node is None or node.op_type != "Concat" or attributes_of(node)["axis"] not in (1, -1):
             return None
@@ -371,7 +371,7 @@ class Evidence(OutputShapes):
         )
 
     def _run(self, names: list[str], picture: NDArray[Any]) -> dict[str, NDArray[Any]] | None:
-        """Run the graph and return tensors ``names``, or None if it fails (the engine says why)."""
+        """Run the graph; return tensors ``names``, or None if it fails: an engine will say why."""
         import onnxruntime
         from onnx import helper
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class ForeignGraph:
     """``dims``, ``types``: shape and type of every tensor, from the latest ``infer``. ``sizes``:
-    inputs for the picture's size. ``declared``: outputs' shapes as the file states them. They are
-    used if inference fails (``uses_declared``), and are empty at another size or batch."""
+    inputs for the picture's size. ``declared``: shapes of outputs as the file states them; {} if
+    we change size or batch. ``uses_declared``: outputs that use them because inference failed."""
 
     name: str
     opset: int

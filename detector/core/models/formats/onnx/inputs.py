@@ -1,4 +1,4 @@
-"""Find which input of a graph is the picture, and make the others constant.
+"""Find which input of a graph is the picture, and make inputs for its size constant.
 
 Some exporters add an input for the size of the picture, to scale boxes or to know the padding. Our
 pictures have the size of the network's input, so ``fix_sizes`` makes an extra input of known name

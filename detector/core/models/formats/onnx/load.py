@@ -195,8 +195,8 @@ def _raise_opset(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _restore_coordinates(model: onnx.ModelProto) -> None:
-    """Make each Resize multiply coordinates by the scale and round down, like Upsample and Resize
-    of opset 10. When onnx 1.23.2 converts these, it uses later opsets' defaults, which differ."""
+    """Make each Resize divide its result's coordinates by the scale and round down, as in opset 10.
+    When onnx 1.23.2 converts Upsample or Resize, it uses later opsets' defaults, which differ."""
     from onnx import helper
 
     for node in model.graph.node:

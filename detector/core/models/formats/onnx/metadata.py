@@ -20,7 +20,7 @@ MAX_STRIDE = 2048
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Missing keys are None, empty or False. ``imgsz``: (height, width)."""
+    """A value that the file lacks is None, "" or False. ``imgsz``: (height, width)."""
 
     description: str = ""
     names: tuple[str, ...] | None = None
@@ -85,9 +85,9 @@ def _parse_names(value: object) -> tuple[str, ...] | None:
         value = [numbered[key] for key in range(len(numbered))]
     if not isinstance(value, list | tuple) or not 0 < len(value) <= MAX_CLASSES:
         return None
-    # Unprintable characters are removed, since names go into tables, file names and pictures.
     if any(isinstance(name, list | tuple | dict | set) for name in value):
         return None
+    # Unprintable characters are removed, since names go into tables, file names and pictures.
     printable = [
         "".join(c for c in str(name)[:MAX_NAME] if c.isprintable()).strip() for name in value
     ]

@@ -5,10 +5,10 @@ operators that count regions have bounds: NonZero returns at most one index per 
 NonMaxSuppression and TopK at most one per box. We infer shapes in a copy of the graph in which each
 of these operators returns its maximum number of rows, with unknown values.
 
-These shapes are upper bounds only if no size falls when a count rises. So we compute values from
-counts only through operators whose results never fall either (``RISING``). Other values, and sizes
+These shapes are upper bounds only if no size falls when a count rises. So we follow counts only
+through operators whose results never fall when a count rises (``RISING``). Other values, and sizes
 that depend on them, stay unknown. A file with unknown sizes is refused. A Reshape keeps the number
-of elements; we assume that it divides them among the axes as it does for the maximum.
+of elements; we assume that with fewer elements, no axis of its result is longer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from detector.core.models.graph.build import node_macs, uncounted
 if TYPE_CHECKING:
     import onnx
 
-# Operators whose results shape inference computes if later shapes depend on them.
+# Shape inference computes the results of these operators if later shapes depend on them.
 FOLLOWED = frozenset("Add Sub Mul Cast Concat Gather Slice Squeeze Unsqueeze Size".split())
 MAX_BOUND = 1 << 40  # rows; a larger bound counts as no bound
 COUNTING = ("NonZero", "NonMaxSuppression", "TopK", "Compress", "Unique")
@@ -92,7 +92,7 @@ def _with_maximal_counts(graph: ForeignGraph) -> ForeignGraph:
 
 
 def _hide_values(copy: ForeignGraph, graph: ForeignGraph, kept: Set[str]) -> bool:
-    """Make the values of ``kept`` unknown in the copy; return False if a shape is unknown."""
+    """Make the values of ``kept`` unknown in the copy. Return False if this is not possible."""
     from onnx import TensorProto
 
     copy.types = graph.types

@@ -93,8 +93,8 @@ def rebatch(graph: ForeignGraph, new: int) -> None:
         except _UnprovenError as why:
             raise ModelError(
                 f"{graph.name}: the file is fixed at batch {old}, and node "
-                f"{node.name or node.output[0]} ({node.op_type}) may not treat {new} pictures "
-                f"separately: {why}; use --batch {old}, or export it with a dynamic batch"
+                f"{node.name or node.output[0]} ({node.op_type}) is not known to treat {new} "
+                f"pictures separately: {why}; use --batch {old}, or export it with a dynamic batch"
             ) from None
     dims[0].dim_value = new
     graph.infer()
@@ -345,7 +345,7 @@ def _follow_pad(walk: _BatchAxes, node: onnx.NodeProto) -> int:
     axis, rank = walk.only_axis(node), len(walk.shape(node.input[0]))
     pads = walk.numbers(node.input[1])
     if len(pads) != 2 * rank or pads[axis] or pads[rank + axis]:
-        raise _UnprovenError("it adds to the batch axis")
+        raise _UnprovenError("it pads the batch axis")
     return axis
 
 

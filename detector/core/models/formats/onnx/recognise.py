@@ -45,7 +45,7 @@ RAW_MAPS = (
     "with decoded boxes (Ultralytics: yolo export format=onnx; YOLOv5: export.py in eval mode; "
     "YOLOv7: export.py --grid; effdet: DetBenchPredict; SSD: its detections)"
 )
-FEW = 12  # a table with more rows than this may belong to one stride
+FEW = 12  # a table with more rows than this may be the output for one stride
 MASK_SCALE = 4  # a segmentation model's masks are smaller than the input by this factor
 ALIASES = {"yolov11": "yolo11", "yolov12": "yolo12", "yolov26": "yolo26", "rt-detr": "rtdetr"}
 
@@ -205,7 +205,7 @@ def _by_layout(evidence: Evidence) -> Recognition | None:
 
 
 def doubt_of(evidence: Evidence, bound: Bound) -> str | None:
-    if bound.joined:  # one output per stride: a description or the outputs' names prove it
+    if bound.joined:  # one output per stride: stated by a description, or by the outputs' names
         return None
     assert bound.reading is not None
     if (results := evidence.probe()) is None:

@@ -51,7 +51,7 @@ RESERVED = frozenset(
     "set_submodule shape_env share_memory state_dict to to_empty to_folder train training type "
     "xpu zero_grad".split()
 )
-# Operator -> index of an input -> last word of the name of the constant that it reads there.
+# Operator -> number of an input -> last word of our name for the constant at this input.
 OPERANDS = {name: {1: "weight", 2: "bias"} for name in ("Conv", "ConvTranspose", "Gemm")}
 
 
@@ -150,8 +150,8 @@ def _fix_length(graph: ForeignGraph, name: str, x: str) -> list[onnx.NodeProto]:
     if len(unknown) != 1 or len(dims) > 3 or any(side != 1 for side in known[: unknown[0]]):
         shown = ["?" if side is None else side for side in dims]
         raise ModelError(
-            f"{graph.name}: output {name} {shown} depends on the picture in more than the number "
-            "of detections; export it with fixed shapes"
+            f"{graph.name}: output {name} {shown}: the picture decides more than the number of "
+            "detections; export it with fixed shapes"
         )
     axis, rank = unknown[0], len(dims)
     pads = [0] * 2 * rank
@@ -393,7 +393,7 @@ def _swap_channels(graph: ForeignGraph, x: str, axis: int) -> list[onnx.NodeProt
 
 
 def _fold_into_weights(graph: ForeignGraph, start: str, order: list[int], scale: float) -> bool:
-    """Reorder and scale weights of the picture's Convs. Return False if other nodes read it."""
+    """Adapt the weights of the Convs that read the picture. Return False if other nodes read it."""
     orders = {start: order}
     convolutions: list[tuple[onnx.NodeProto, list[int]]] = []
     for node in graph.nodes:

@@ -233,7 +233,7 @@ def fold_once(graph: ForeignGraph, work: int, kept: Set[str] = frozenset()) -> t
 def _gather_sides(
     graph: ForeignGraph, node: onnx.NodeProto, shapes: dict[str, Dims]
 ) -> NDArray[Any] | None:
-    """Return what a Gather takes from a known shape. Add the result of a Shape to ``shapes``."""
+    """For a Shape, add its result to ``shapes``. For a Gather, return what it takes from them."""
     if any(name in graph.outputs for name in node.output):
         return None
     if node.op_type == "Shape" and (dims := graph.dims.get(node.input[0])) is not None:

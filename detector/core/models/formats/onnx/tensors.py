@@ -24,7 +24,7 @@ from detector.core.models.formats.onnx.foreign import type_name
 if TYPE_CHECKING:
     import onnx
 
-MAX_RANK = 32  # dimensions; the limit of numpy 1
+MAX_RANK = 32  # dimensions; the limit of numpy 1.x
 MAX_SIDE = 1 << 40
 MAX_DIGITS = 18  # in an offset or a length
 SHARED = 10  # on average, at most this many tensors may share a byte of a file

@@ -44,8 +44,8 @@ class ConvStep(NetStep):
     plain     path, with a bias
     rep       path.rbr_dense, path.rbr_1x1 and, if input and output have the same shape,
               path.rbr_identity; inference adds up all of them (RepConv)
-    implicit  path, and two vectors (``implicit_names``): one is added to the input of the
-              convolution, and its output is multiplied by the other
+    implicit  path, and two vectors (``implicit_names``): the first is added to the input of the
+              convolution, and the second multiplies its output
     """
 
     form: str

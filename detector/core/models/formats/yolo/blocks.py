@@ -36,7 +36,7 @@ CHANNEL_STEP = 8  # scaled channels are rounded up to a multiple of this
 
 
 class BlockSpec(NamedTuple):
-    """A row with its output ``channels`` and ``repeats`` after scaling by the two multiples."""
+    """A row with its output ``channels`` and ``repeats``, scaled by width and depth multiples."""
 
     row: YamlRow
     channels: int
@@ -74,7 +74,7 @@ def depthwise_conv(
 
 
 def focus(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
-    """Add YOLOv5's first stem: move 2x2 pixels to channels, then add a Conv at path.conv."""
+    """Add the stem of YOLOv5 before v6: move 2x2 pixels to channels, then a Conv at path.conv."""
     return conv(builder, f"{path}.conv", [builder.fold_pixels(path, inputs[0])], spec)
 
 
@@ -230,7 +230,7 @@ def sppcspc(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: 
 def rep_conv(
     builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec
 ) -> Value:
-    """Add a 3x3 convolution with 1x1 and identity branches. Arguments: channels, 3, stride."""
+    """Add a 3x3 convolution with 1x1 and identity branches. Arguments: channels, kernel, stride."""
     row = spec.row
     if row.integer(1, 3) != 3 or row.integer(3, 1, low=0) != 1:
         raise row.error("only kernel 3 with padding 1 is supported")
