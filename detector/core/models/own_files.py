@@ -1,6 +1,6 @@
-"""The description, in JSON, in the metadata of ONNX files that we build: class names, input rules,
-and arguments of the head, as its ``Decoder`` stores them (layouts/base.py). We check each value
-that we read, since others may have written the file."""
+"""ONNX files that we build describe themselves, as JSON in their metadata: class names, input
+rules, and the arguments that the head's ``Decoder`` stores (layouts/base.py). We check each value
+that we read, since another program may have written the file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OwnFile(msgspec.Struct, frozen=True):
     family: Text
     precision: Text
     geometry: str
-    pad_value: int | tuple[int, int, int]  # grey, or red, green and blue; limits: ``_convert``
+    pad_value: int | tuple[int, int, int]  # grey, or red, green, blue; ``_convert`` checks limits
     stride: Annotated[int, Meta(ge=1, le=MAX_STRIDE)]
     names: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=MAX_CLASSES)]
     outputs: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=3 * MAX_LAYERS)]

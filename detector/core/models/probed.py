@@ -35,7 +35,7 @@ def draw(height: int, width: int) -> NDArray[np.uint8]:
 def doubt_outputs(
     outputs: list[NDArray[np.float32]], reading: Reading, size: tuple[int, int], names: int | None
 ) -> str | None:
-    """Return why one picture's outputs are impossible if read by ``reading``; None if they are not.
+    """Return why one picture's outputs, read by ``reading``, are impossible; None if they are not.
     ``size``: (width, height) of the input. ``names``: the number of class names."""
     if reading.classes is None:
         with np.errstate(all="ignore"):

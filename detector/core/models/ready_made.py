@@ -59,7 +59,7 @@ def find_sibling(path: Path, suffix: str) -> Path | None:
 
 
 def metadata_of(path: Path, header: Mapping[str, Any]) -> Metadata:
-    """Parse Ultralytics' metadata from a header. Raises ModelError for another task."""
+    """Parse Ultralytics' metadata from a header. Raises ModelError unless the task is detection."""
     from detector.core.models.formats.onnx.metadata import read_metadata
 
     texts = {

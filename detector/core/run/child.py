@@ -120,7 +120,7 @@ def receive(pipe: Connection, kind: type[Message]) -> Message:
 
 
 def open_pipe(number: int) -> Connection:
-    """Open the child's end of the pipe, which its own children do not inherit."""
+    """Open the child's end of the pipe, so that the child's own children do not inherit it."""
     os.set_inheritable(number, False)
     return Connection(os.dup(number))
 

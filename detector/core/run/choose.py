@@ -1,7 +1,7 @@
 """Choose engine, precision and options for ``auto``, and explain the choice. ``choose`` uses the
 first of these that applies:
 
-1. The newer result of ``compare --use`` and ``tune --use``. A row of a comparison counts only if
+1. The newer result: of ``compare --use`` or of ``tune --use``. A row of a comparison counts only if
    its slowest round was faster than the fastest round of choice 3, and its detections agree with
    fp32 within the budget. The options that ``tune`` found apply only to the kind of source that
    ``tune`` ran on, and only if the user set neither engine, precision nor batch. Other options
@@ -109,7 +109,7 @@ def choose(
 
 
 def _describe_unused(network: Network, config: Config, by_rank: EngineChoice) -> Iterator[str]:
-    """Describe the saved choice that applies only without ``threads`` and ``concurrency``."""
+    """Describe a saved choice that --threads or --concurrency turns off."""
     free = replace(config, runtime=replace(config.runtime, threads=0, concurrency=0))
     if free != config and measurements.may_time(free, network):
         saved = measurements.find(free, network, ["compare"])

@@ -61,7 +61,7 @@ class Live(Protocol):
 
 
 class Watcher(Protocol):
-    """Gets every frame in the writer's thread, with boxes drawn if ``wants_pictures`` is true."""
+    """Gets every frame in the writer's thread, with boxes drawn if ``wants_pictures`` says so."""
 
     def wants_pictures(self, camera: str) -> bool: ...
 

@@ -150,7 +150,7 @@ class Drawing:
     def label_notes(
         self, names: Sequence[str], sinks: Sequence[Sink], class_ids: Iterable[int]
     ) -> list[str]:
-        """Return notes on class names that labels cannot show, and on --smooth without effect."""
+        """Return notes on class names that labels cannot show, and on a --smooth without effect."""
         from detector.core.sinks.base import DRAWN
 
         if self.smooth and not any(s.pictures in DRAWN or "style" in s.options for s in sinks):

@@ -35,7 +35,7 @@ def gather_sources(specs: Sequence[str]) -> list[str]:
 
 
 def keep_inputs(config: Config, specs: Sequence[str] = ()) -> None:
-    """Protect sources, model files and calibration from outputs. Raises UsageError for a camera."""
+    """Keep outputs from replacing sources, model or calibration. Raises UsageError for a camera."""
     from detector.core import models
     from detector.core.run.canvas import model_request
 

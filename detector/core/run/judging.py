@@ -83,7 +83,7 @@ def _is_better(row: MeasuredRow, default: Interval, budget: float) -> bool:
 
 
 def apply(config: Config, record: Measurement, options: Mapping[str, Any]) -> Config:
-    """Return the configuration with a record's options, and for int8 with its calibration."""
+    """Return the configuration with a record's options, and for int8 the record's calibration."""
     config = config.with_options(options)
     if options.get("precision") != "int8" or config.calibration.calibrate is not None:
         return config

@@ -156,7 +156,7 @@ def keep_blas_alone() -> None:
 
 def trim_heap() -> None:
     """Return freed memory to the system: 8 MB after the default model has been loaded."""
-    # Import ctypes late: its libffi 3.5 keeps a file open, perhaps with a standard stream's number.
+    # Import ctypes late: libffi 3.5 keeps a file open, perhaps with number 0, 1 or 2 if it is free.
     import ctypes
 
     with suppress(AttributeError):

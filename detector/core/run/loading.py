@@ -41,7 +41,7 @@ class LoadedModel:
     original: Network | None = None  # network before any conversion, for the costs of layers
     natives: Natives | None = None  # observes the engine's threads
     tuned: Mapping[str, Any] = field(default_factory=dict)  # options that ``tune --use`` saved
-    # The configuration with engine, precision and calibration instead of ``auto``, and ``tuned``.
+    # The configuration with the chosen engine, precision and calibration, and the tuned options.
     config: Config | None = None
     shapes: Shapes | None = None  # with --rect: the inputs of other shapes
     # The function given to ``change_network``. It must also change networks of other shapes.
@@ -58,7 +58,7 @@ class LoadedModel:
             self.engine.__exit__(kind, error, trace)
 
     def change_network(self, change: Callable[[Network], Network]) -> None:
-        """Change the network (its head) for every input shape."""
+        """Apply ``change``, which replaces the head, to the networks of all input shapes."""
         self.network, self.change = change(self.network), change
 
     def close(self, runs: Sequence[SourceRun]) -> None:

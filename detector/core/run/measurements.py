@@ -120,7 +120,7 @@ def can_run(row: MeasuredRow, record: Measurement) -> bool:
 
 
 def why_not_read(config: Config) -> list[str]:
-    """Return a line if the file is ignored since another account or another version wrote it."""
+    """Return a line if the file is ignored because another account or version wrote it."""
     file = path(config)
     reason = store.why_not_kept(file.parent, FILE)
     content = store.read_kept(file.parent, FILE)
@@ -170,7 +170,7 @@ def this_machine() -> MeasuredMachine:
 
 
 def runtime_settings(config: Config, kind: Kind) -> dict[str, Any]:
-    """Return settings that change the speed of all rows, with engine versions for a self-timing."""
+    """Return the settings that change all speeds, and for a self-timing the engines' versions."""
     runtime = config.runtime
     names = ("threads", "concurrency", "device", "device_memory")
     settings: dict[str, Any] = {name: getattr(runtime, name) for name in names}

@@ -261,7 +261,7 @@ class OutputPlan:
                 sink.check_options(sink.suffixes[0], given)
 
     def check_sources(self, blur: Sequence[str] | None) -> None:
-        """Refuse outputs that no source can have, and with ``blur`` unblurred copies of sources."""
+        """Refuse outputs no source can have and, with ``blur``, unblurred copies of sources."""
         own = [sink for sink in map(sinks.find, self._save or ()) if sink.untouched]
         if blur and own:
             raise UsageError(
@@ -296,7 +296,7 @@ class OutputPlan:
 
     @property
     def beside_stream(self) -> bool:
-        """True if files are written in addition to the rows of -o -."""
+        """True if files are written in addition to what -o - writes."""
         return self._save is not None and bool({*self._save} - {"jsonl", "csv", self.streamed})
 
     def may_write(self) -> bool:

@@ -71,8 +71,8 @@ def remove_folder_of_dead_parent() -> None:
     if _child.folder is None:
         return
     if _child.terminated:
-        # The kernel sends SIGTERM when the thread of the parent that started us ends. If the parent
-        # was killed, its other threads may end a moment later.
+        # The kernel sends SIGTERM when the parent's thread that started us ends. If the parent was
+        # killed, its other threads may end a moment later.
         _wait_for_parents_end(THREAD_GRACE_S)
     if os.getppid() == _child.parent:
         return

@@ -269,7 +269,7 @@ class RunPlan:
         self, source: Source, sinks: Sequence[Sink] = (), watched: Callable[[], bool] | None = None
     ) -> Parts:
         """Return the loop's parts for one source. Frames are annotated only for sinks that show
-        them, or for a viewer. ``watched`` is called per frame and says whether there is one."""
+        them, or for a viewer. ``watched``, called per frame, says whether there is a viewer."""
         from detector.core.loop.parts import Parts
 
         self.tiling.check_source(source.info, self.network)

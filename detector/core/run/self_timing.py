@@ -176,8 +176,8 @@ def time_engines(
 
 
 def _is_undecided(candidates: Sequence[_WarmEngine]) -> bool:
-    """Return whether the medians of some engines are fast enough, but their intervals overlap that
-    of the first engine."""
+    """Return whether some medians are fast enough to replace the first engine, but the intervals of
+    all these engines overlap the first engine's."""
     if not candidates:
         return False
     first, *others = (_inner_interval(candidate.fps) for candidate in candidates)

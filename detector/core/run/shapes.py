@@ -75,7 +75,7 @@ class Shapes:
         """Use ``first``, whose owner closes it. ``load`` opens the models of other shapes."""
         self.longest = longest_side(first.network, config)
         self._shapes: set[Size] = set()  # the input shapes of all pictures so far
-        # Number and pixels of these pictures; number and seconds of model loads after the first.
+        # Number of pictures, pixels of their inputs; models loaded after the first, and seconds.
         self._pictures, self._pixels, self._made, self._made_s = 0, 0, 0, 0.0
         self._network, self._config, self._load = first.network, config, load
         own = first.network.input.height, first.network.input.width

@@ -1,8 +1,8 @@
 """Handle SIGHUP, SIGINT and SIGTERM. Their effect depends on the phase of a command:
 
     from the first line of main        leave_on_signals   the process ends at once: nothing is open
-    while a command works              raise_on_signals   ``Stopped`` ends the command. It removes
-                                                          its output and ends its child processes
+    while a command works              raise_on_signals   ``Stopped`` ends the command, which
+                                                          removes its output and ends its children
     while frames run                   stop_on_signals    the run finishes frames already read
     once the exit code is decided      ignore_signals     signals are ignored: the code stays
 

@@ -26,7 +26,7 @@ NONE = "none"
 @dataclass(frozen=True, slots=True)
 class Tiling:
     """A division of frames into tiles. ``grid``: (columns, rows); None: one input. ``most``: if
-    cameras differ, the most inputs of any camera's frame; otherwise 0."""
+    cameras have their own tiles, the most inputs that a frame can have; otherwise 0."""
 
     grid: tuple[int, int] | None = None
     most: int = 0

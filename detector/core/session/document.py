@@ -101,7 +101,7 @@ class StageFigures:
     """All calls of one stage. ``thread``: names of its threads, comma-separated. ``split``: parts
     of ``busy_s``. ``library_cpu_s``: CPU time, in the whole run, of the threads that libraries run
     for the stage. ``library_ready_s``: how long the busiest of these threads waited for a core.
-    The last three are None if the system does not report them."""
+    ``split`` and the ``library`` times are None if the system does not report them."""
 
     thread: str
     calls: Count
@@ -324,7 +324,7 @@ class StreamSummary:
     own clock; None if it sends no times. ``output_counts``: kind of output -> counts of written
     pictures or rows, of those lost to a full disk, and of bytes. A recording also counts what it
     dropped because encoding or the disk was too slow, samples that MP4 refused, failed items, and
-    finished files, whose size is its ``bytes``.
+    finished files. A recording's ``bytes`` are the size of these files.
     """
 
     name: str

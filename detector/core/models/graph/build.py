@@ -1,6 +1,6 @@
 """Build ONNX graphs node by node, and compute shapes and MACs of any ONNX graph.
 
-Each node that we build has one output with the node's name: identifiers or digits joined by dots.
+Each node that we build and its only output have one name: identifiers or digits joined by dots.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OPSET = 17
 IR_VERSION = 8  # belongs to opset 17; old runtimes reject newer versions
 INPUT = "images"
 LIGHT_FLOATS = 4096  # shape inference does not get the values of constants with more elements
-LONGEST_VECTOR = 1 << 20  # in elements; 8,400 boxes have 672,000 scores of 80 classes
+LONGEST_VECTOR = 1 << 20  # in elements; the scores of 8,400 boxes for 80 classes are 672,000
 # Operators whose output sizes depend on values of their inputs.
 BY_VALUE = frozenset(
     "ConstantOfShape Expand Tile Range Pad OneHot Resize Upsample Reshape Split".split()
@@ -123,7 +123,7 @@ class GraphBuilder:
         )
 
     def activation(self, stem: str, kind: str, x: str, slope: float | None = None) -> str:
-        """Add one of ``ACTIVATIONS``; names begin with ``stem``. ``slope``: that of "leaky"."""
+        """Add the nodes of ``ACTIVATIONS[kind]``, named STEM.PART. ``slope``: for "leaky" only."""
         tensors = {"x": x}
         for part, operator, inputs, attributes in ACTIVATIONS[kind]:
             if kind == "leaky" and slope is not None:
@@ -262,8 +262,8 @@ def check_model(model: onnx.ModelProto, *, unfinished: bool) -> None:
 
 
 def _needs_values(graph: onnx.GraphProto) -> bool:
-    """Return whether shape inference should compute values. It should if shapes are missing, unless
-    a long Range could take all memory."""
+    """Return whether shape inference should also compute the tensors' values: if shapes are missing
+    and no long vector (of a Range) can take all memory."""
     dims: dict[str, list[int | None]] = {}
     for info in (*graph.input, *graph.value_info, *graph.output):
         tensor = info.type.tensor_type
@@ -327,7 +327,7 @@ def count_macs(model: onnx.ModelProto) -> int:
 
 
 def parameters_of(model: onnx.ModelProto) -> dict[str, int]:
-    """Return weight -> number of values, without constants that training does not change."""
+    """Return constant -> number of values, for the constants that training changes."""
     constants = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Constant":
@@ -343,7 +343,7 @@ def parameters_of(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def uncounted(model: onnx.ModelProto) -> list[str]:
-    """List the nodes whose MACs depend on the picture."""
+    """List the multiplying nodes whose shapes, and so their MACs, depend on the picture."""
     shapes = tensor_shapes(model)
     return [
         node.name

@@ -3,17 +3,17 @@
 Each node reads one float type, so that strongly typed engines accept the graph; Casts convert
 between the types. These stay float32:
 
-- The outputs, which keep their names. A node that computed an output gets the ending ``_fp16`` or
-  ``_bf16``, and the Cast after it gets the node's old name.
+- The outputs, which keep their names: a half-precision node that computes an output is renamed
+  with the ending ``_fp16`` or ``_bf16``, and the Cast after it gets its old name.
 - The tail: all nodes after the last convolution, Gemm or MatMul. They decode boxes, which half
-  precision would round to half a pixel. Float32 is as fast there.
+  precision would round to half a pixel. It would be no faster there.
 - Nodes whose constants do not fit into float16, and operators that ONNX defines for float32 only.
 - For bfloat16: the conversion from u8, which goes through float32; ConvTranspose, for which
   TensorRT for RTX has no bfloat16 kernel; and ``sensitive_nodes``.
 
 ``sensitive_nodes`` are the nodes whose results change most if they are rounded to bfloat16's eight
 bits (docs/quantisation.md, "bf16 and its mismatches"). Engines that convert a graph themselves
-also leave them in float32. They are:
+also leave these nodes in float32. They are:
 
 - Thin convolutions (depthwise ones, and the first one) and their activations, which matrix units do
   not speed up.
@@ -79,8 +79,8 @@ def operand_name(tensor: str, ending: str) -> str:
 
 
 def original_names(model: onnx.ModelProto) -> dict[str, str]:
-    """Return renamed node -> its name in the fp32 graph. A node that computes an output got an
-    ending, and the Cast after it got the node's old name. The result undoes both."""
+    """Return new name -> old name of renamed nodes. If a node computes an output, the conversion
+    added an ending to its name and gave its old name to a new Cast. The result swaps the two."""
     makers = {output: node.name for node in model.graph.node for output in node.output}
     originals: dict[str, str] = {}
     for node in model.graph.node:
@@ -125,7 +125,7 @@ def _thin_nodes(graph: onnx.GraphProto) -> set[str]:
 
 
 def _stem_nodes(model: onnx.ModelProto) -> set[str]:
-    """Return the first nodes, with at most ``STEM`` of all MACs; set() if they have no MACs."""
+    """Return the first nodes, with at most ``STEM`` of all MACs; set() if none has MACs."""
     shapes = tensor_shapes(model)
     skipped = set(uncounted(model))
     macs = {
@@ -321,7 +321,7 @@ class _HalvesWriter:
         return bool((np.abs(values[np.isfinite(values)]) <= np.finfo(np.float16).max).all())
 
     def _may_be_half(self, node: onnx.NodeProto, at: int) -> bool:
-        """Return whether ONNX allows a half as input ``at`` (not as a Resize's ``scales``)."""
+        """Return whether ONNX allows a half as input ``at`` (never as a Resize's ``scales``)."""
         from onnx import defs
 
         if node.domain not in ("", "ai.onnx") or not defs.has(node.op_type, self.opset):

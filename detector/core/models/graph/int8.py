@@ -12,6 +12,6 @@ NARROW_TOP = 64  # the sum of two products with u8 fits in 16 bits: 2 * 255 * 64
 
 def weight_top(kind: str) -> int:
     """Return the largest int8 weight that this CPU can use. AVX2 adds products in 16 bits, which
-    8-bit weights overflow. Agreement with fp32 is then 0.92; it is 0.97 with 7-bit weights. CPUs
+    8-bit weights overflow: agreement with fp32 is 0.92 with 8-bit and 0.97 with 7-bit weights. CPUs
     that add in 32 bits reach 0.98 with 8 bits (``training/evaluate_default --agreement``)."""
     return NARROW_TOP if kind != "int8-s8" and adds_int8_in_16_bits() else WEIGHT_TOP

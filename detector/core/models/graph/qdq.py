@@ -9,11 +9,11 @@ int8-u8  Activations are u8 with a zero point. Q and DQ are before and after eac
          ONNX Runtime and OpenVINO run it in an integer kernel. Biases are int32.
 int8-s8  Activations are s8 and symmetric. Q and DQ are only before convolutions, Gemm and MatMul:
          TensorRT does not support zero points, moves Q and DQ itself, and fuses an activation only
-         if no Q or DQ is before it. Biases are float32.
+         if no Q or DQ is before the activation. Biases are float32.
 int8-u8-front  For OpenVINO on a CPU. Like int8-u8, but Q and DQ are only before int8 nodes, so that
          inputs of float nodes and the outputs are not rounded. The input of a depthwise
          convolution has a scale per channel, since the ranges of its channels differ up to a
-         thousandfold. ONNX Runtime rejects that, and TensorRT supports only one scale.
+         thousandfold. ONNX Runtime and TensorRT accept only one scale for an input.
 
 In all kinds weights are s8 and symmetric, with a scale per output channel. They have 7 bits for a
 CPU that adds products in 16 bits.
@@ -43,8 +43,8 @@ from detector.core.models.graph.ranges import Range, channel_name
 if TYPE_CHECKING:
     import onnx
 
-# Operators that may be int8 besides MULTIPLYING. ONNX Runtime has an integer kernel for them, or
-# removes Q and DQ around them: a Q that clips at the same value replaces a Relu or Clip before it.
+# Operators that may be int8, besides MULTIPLYING and MOVING. ONNX Runtime drops a Relu or Clip if
+# the Q after it clips at the same value. It has integer kernels for COMPUTING.
 FUSED = ("Relu", "Clip")
 COMPUTING = ("LeakyRelu", "Sigmoid", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool")
 
@@ -115,7 +115,7 @@ class Wiring:
         if node.op_type in MULTIPLYING:
             if computed != [node.input[0]] or node.input[1] not in self.constants:
                 return False
-            # A vector has no output channels; ONNX Runtime has no kernel for stacked matrices.
+            # A vector has no output channels; for stacked matrices ONNX Runtime has no kernel.
             return node.op_type != "MatMul" or self.constants[node.input[1]] == 2
         if node.op_type == "Resize":
             return _get_attribute(node, "mode") == b"nearest"
@@ -140,8 +140,8 @@ def why_not_int8(model: onnx.ModelProto) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Nodes that are int8 or float together: a multiplying node and those that read only its
-    results (activation, pooling), or a node that joins several tensors and the nodes after it."""
+    """Nodes that are int8 or float together. The first node multiplies or joins several tensors.
+    The other nodes (activation, pooling) read only tensors of this unit."""
 
     name: str  # name of the first node
     nodes: tuple[str, ...]
@@ -249,8 +249,8 @@ def quantised_graph(
 
 
 def original_names(model: onnx.ModelProto) -> dict[str, str]:
-    """Return renamed node -> its name in the fp32 graph. A convolution that computes an output got
-    an ending, and the DQ after it got the old name. The result undoes both."""
+    """Return new name -> old name of renamed nodes. If an int8 node computes an output, its
+    name got an ending, and a new DQ got its old name. The result swaps the two."""
     names = {node.name for node in model.graph.node}
     originals: dict[str, str] = {}
     for node in model.graph.node:
@@ -261,14 +261,14 @@ def original_names(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def u8_scale(low: float, high: float) -> tuple[np.float32, int]:
-    """Return scale and zero point of u8, in which 0 is exact."""
+    """Return the scale and the zero point that make u8 cover a range and represent 0 exactly."""
     low, high = min(low, 0.0), max(high, 0.0)
     scale = np.float32((high - low) / 255) or np.float32(1)
     return scale, int(np.clip(round(-low / float(scale)), 0, 255))
 
 
 def s8_scale(low: float, high: float) -> np.float32:
-    """Return the scale of s8 with zero point 0."""
+    """Return the scale with which s8 covers a range, with 0 as zero point."""
     return np.float32(max(abs(low), abs(high)) / 127) or np.float32(1)
 
 
@@ -468,7 +468,7 @@ def _output_axis(node: onnx.NodeProto) -> int:
 
 
 def _range_sources(wiring: Wiring) -> dict[str, str]:
-    """Return tensor -> the tensor whose values it holds, moved or selected. Both need the same
+    """Return tensor -> the tensor from which its values were moved or selected. Both need the same
     scale, or values would be rounded twice."""
     sources: dict[str, str] = {}
     for node in wiring.graph.node:

@@ -28,7 +28,7 @@ class AnchorFree(Layout):
     usual_family = "yolov8"
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
-        """Accept any number of cells if the user names the family: the maps may be unusual."""
+        """Accept any number of cells if the user names the family: its strides may be unusual."""
         if evidence.has_separate_boxes():
             return None
         branches = []
@@ -60,7 +60,7 @@ class AnchorFree(Layout):
         return None
 
     def doubt(self, evidence: Evidence, bound: Bound) -> str | None:
-        """Report outputs whose columns are joined from more than a box and scores."""
+        """Report an output in which the graph joins more than a box and class scores."""
         if (classes := bound.classes) is None:
             return None
         parts = evidence.joined_widths(bound.outputs[0], 4 + classes)
@@ -80,7 +80,7 @@ class AnchorFree(Layout):
 
 
 def _main_branch(evidence: Evidence, branches: list[Bound]) -> Bound:
-    """Return the branch that detects (cv4 or cv5). YOLOv9 has a second one for training."""
+    """Return the branch for detection (cv4 or cv5). YOLOv9 has another branch for training."""
     if len(branches) == 1:
         return branches[0]
     words = [evidence.names_before(branch.outputs[0]) for branch in branches]

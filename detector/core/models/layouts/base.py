@@ -1,4 +1,4 @@
-"""The types of layouts: declaration (``Layout``), match (``Bound``), reader (``Decoder``)."""
+"""``Layout`` declares a layout, ``Bound`` matches it with a file, ``Decoder`` decodes outputs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Shape = tuple[int, ...]
 
 
 class Decoder:
-    """A head, ``dense`` (which decodes every row), and how our files store the arguments of both.
-    ``watched``: whether runs check for impossible results, because the reading is not proved."""
+    """Decodes outputs with ``head`` or, for every row, ``dense``. Stores their arguments in files.
+    ``watched``: runs look for impossible results, since nothing proves that the head is right."""
 
     name: str
     head: Callable[..., Any]
@@ -35,11 +35,11 @@ class Decoder:
         return partial(self.head, **arguments), partial(self.dense, **arguments)
 
     def store(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments for JSON, with lengths independent of the network's input size."""
+        """Return the arguments for JSON, without the input size, which a later run may change."""
         raise NotImplementedError
 
     def restore(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments that ``store`` stored. Raises ValueError that says what is wrong."""
+        """Return the arguments that ``store`` stored. Raises ValueError if they are invalid."""
         raise NotImplementedError
 
     def at_size(self, arguments: Mapping[str, Any], rules: InputRules) -> Mapping[str, Any]:
@@ -65,7 +65,7 @@ class Bound:
 
     ``reading``: how the outputs are read; None if ``decoder`` with ``arguments`` reads them.
     ``bare``: outputs without a batch axis. ``family``: decides the input's pixels if the file names
-    no family. ``joined``: outputs that are each joined from several, one per stride.
+    no family. ``joined``: new output -> the outputs, one per stride, that it joins.
     """
 
     reading: Reading | None

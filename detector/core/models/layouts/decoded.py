@@ -39,7 +39,7 @@ class Decoded(Layout):
             )
             if evidence.pyramid(rows, 3, WITH_TINY) or forced:
                 return self.bind(decoded(), (name,), columns - 5)
-            # With one box per cell, it is a decoded YOLOX (with Exp) or a YOLOv6 (by its name).
+            # One box per cell: a decoded YOLOX (shown by an Exp) or a YOLOv6 (shown by its name).
             if (
                 evidence.pyramid(rows, 1)
                 and (evidence.has_operator("Exp") or evidence.stated_family()[0] == "yolov6")

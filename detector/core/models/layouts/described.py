@@ -35,7 +35,7 @@ PIXELS = (1.0, 1.0)
 
 
 class ReadingDecoder(Decoder):
-    """Stores readings. ``listed``: they are finished detections, without a column per class."""
+    """Decodes with a ``Reading``. ``listed``: outputs are detections with a class column."""
 
     arguments = ("reading",)
 

@@ -70,7 +70,7 @@ class EndToEnd(Layout):
         return None
 
     def _match_parts(self, evidence: Evidence, names: list[str]) -> Bound | None:
-        """Match boxes [B, K, 4] with scores and classes [B, K], or [B, K, 5] with classes."""
+        """Match boxes [B, K, 4], scores and classes, or boxes with scores [B, K, 5] and classes."""
         dims = evidence.dims
         wide = [name for name in names if len(dims(name)) == 3 and dims(name)[2] in (4, 5)]
         flat = [name for name in names if len(dims(name)) == 2 and dims(name)[1] != 1]
@@ -91,7 +91,7 @@ class EndToEnd(Layout):
         return None
 
     def in_plan(self, plan: ReadyMade) -> Bound | None:
-        """Match only if the header, the file name or class names show that it is a YOLO."""
+        """Match only if the header, the file name or class names show a YOLO."""
         if (table := plan.only()) is None:
             return None
         name, rows, columns = table

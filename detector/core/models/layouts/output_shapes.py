@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 Dims = tuple[int | None, ...]
 """A shape; None for a side that is known only at run time."""
 
-MAX_DETECTIONS = 3000  # rows in a list of detections after NMS; small maps may have fewer cells
+MAX_DETECTIONS = 3000  # most rows of a list of detections after NMS; small maps can have fewer, too
 
 # Strides of a network's maps, from the largest map to the smallest; P2 and P6 models have one more.
 PYRAMIDS = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def queries(height: int, width: int, form: str) -> Reading:
-    """Read one output, "joined" [B, Q, 4 + C] or "numbered" [B, Q, 6] (box, score, class), or two:
-    scores [B, Q, C], as "logits" or "probabilities", and boxes [B, Q, 4]."""
+    """Read one output, "joined" [B, Q, 4 + C] or "numbered" [B, Q, 6] (box, score, class). With
+    "logits" or "probabilities", read two outputs: scores [B, Q, C] and boxes [B, Q, 4]."""
     unit = (float(width), float(height))
     if form == "numbered":
         return Reading(Columns(0, 0, 4), Columns(0, 4, 1), unit=unit, classes=Columns(0, 5, 1))
     if form == "joined":
         return Reading(Columns(0, 0, 4), Columns(0, 4), unit=unit)
-    # RT-DETR's own code takes the best of all pairs of a query and a class.
+    # Like RT-DETR's own code, allow several classes for one query.
     return Reading(Columns(1, 0, 4), Columns(0), unit=unit, values=form, several=True)
 
 
@@ -39,7 +39,7 @@ class Queries(Layout):
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
         named = evidence.stated_family()[0] == "rtdetr" or evidence.forced
-        # RT-DETR begins with 3x3 convolutions. Others (7x7 or patches) need normalised input.
+        # RT-DETR's first kernels are 3x3. DETRs with 7x7 kernels or patches need normalised input.
         similar = evidence.has_operator("GridSample") and (
             evidence.has_exporter_metadata() or evidence.stem() == {3}
         )
@@ -70,7 +70,7 @@ class Queries(Layout):
         return None
 
     def in_plan(self, plan: ReadyMade) -> Bound | None:
-        """Match only if the header names RT-DETR. Otherwise, the rows may be after NMS."""
+        """Match only if the header names RT-DETR. Other plans' rows may be after NMS."""
         if (table := plan.only()) is None or not self.is_named(plan):
             return None
         name, _, columns = table

@@ -5,7 +5,7 @@ depth_multiple: 0.33         # factor for the repeats of each block
 width_multiple: 0.50         # factor for the channels of each block
 anchors: [[w,h, w,h, ...], ...]       # in pixels, one list per detection layer
 backbone: [[from, repeats, block, [arguments]], ...]   # from: -1 (the previous row) or a row number
-head: [...]                  # further rows, numbered from the end of backbone
+head: [...]                  # further rows; their numbers continue those of backbone
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from detector.core.errors.parsing import quote
 from detector.core.errors.reading import read_bytes
 from detector.core.errors.yaml_parsing import parse_yaml
 
-MAX_ROWS = 1000  # yolov7-e6e, the longest published one, has 262
+MAX_ROWS = 1000  # yolov7-e6e, the longest published description, has 262
 MAX_CLASSES = 10_000
 MAX_ANCHOR = 16_384  # pixels
 KEYS = ("nc", "depth_multiple", "width_multiple", "anchors", "backbone", "head")
@@ -68,7 +68,7 @@ SILU, LINEAR = Activation("silu"), Activation("linear")
 
 @dataclass(frozen=True, slots=True)
 class YamlRow:
-    """One row of a description. The getters raise ModelError with the file and the row."""
+    """One row of a description. The getters raise ModelError, which names file and row."""
 
     origin: str
     index: int
@@ -151,7 +151,7 @@ class _StoredNetwork(msgspec.Struct):
 
 
 def parse_description(values: Any, origin: str) -> YamlNetwork:
-    """Check the ``values`` of a YAML file or a checkpoint. Raises ModelError."""
+    """Check and convert the ``values`` of a YAML file or a checkpoint. Raises ModelError."""
     if not isinstance(values, Mapping) or not {"nc", "backbone", "head"} <= values.keys():
         raise ModelError(
             f"{origin}: does not describe a network; it needs the keys {', '.join(KEYS)}; see "

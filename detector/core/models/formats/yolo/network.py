@@ -224,7 +224,7 @@ class YoloGraph:
             assert step.groups == 1
             weight, scale = spread_over_pixels(weight), 2
         if (x.folded or x).name == INPUT:
-            # Folding 1/255 is exact, since zero padding stays zero and the bias is added later.
+            # 1/255 can move into the weights: zero padding stays 0, and the bias is added later.
             weight = weight * PICTURE_SCALE
         out = self.builder.conv(
             step.node,
@@ -240,9 +240,9 @@ class YoloGraph:
 
 def spread_over_pixels(weight: Floats) -> Floats:
     """Convert the weights of a convolution that reads 2x2 pixels as channels, [out, 4*c, k, k], to
-    those of an equivalent one that reads the pixels themselves, [out, c, 2k, 2k].
+    those of an equivalent convolution of the pixels themselves, [out, c, 2k, 2k].
 
-    The channels hold the pixels (row, column) 0,0 1,0 0,1 1,1, as in YOLOX's Focus (Apache-2.0).
+    Channels hold pixels (row, column) 0,0, then 1,0, 0,1, 1,1, as in YOLOX's Focus (Apache-2.0).
     """
     outs, channels, kernel, _ = weight.shape
     wide = np.zeros((outs, channels // 4, 2 * kernel, 2 * kernel), weight.dtype)

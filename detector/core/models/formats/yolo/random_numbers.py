@@ -26,13 +26,13 @@ from detector.core.models.formats.yolo.architecture import (
 from detector.core.models.formats.yolo.weights import FoldedConv
 from detector.core.models.graph.build import INPUT
 
-PROBE_CELLS = 4  # side of the coarsest map for the small picture
-# Root mean square of hidden layers. At this scale SiLU is nearly a ReLU, so errors do not grow.
+PROBE_CELLS = 4  # height and width of the coarsest map for the small picture
+# Root mean square of hidden layers. At this scale SiLU is nearly a ReLU, so deviations do not grow.
 RMS = 4.0
-OBJECTNESS = -4.0  # bias; some dozens of cells then get a high score, as in a street scene
-# Factors and shifts are rounded, so that a seed gives the same weights on all computers, although
-# computed outputs differ in their last bits.
-FACTOR_STEPS, SHIFT_STEPS = 8, 64  # factor: steps per doubling; shift: steps per 1
+OBJECTNESS = -4.0  # its bias; some dozens of cells then get a high score, as in a street scene
+# Computers differ in the last bits of the outputs. We round the factors and shifts that we compute
+# from outputs, so that a seed gives the same weights everywhere.
+FACTOR_STEPS, SHIFT_STEPS = 8, 64  # steps per doubling of a factor; steps per 1 of a shift
 
 Floats = NDArray[np.float32]
 KINDS: dict[str, Callable[[Floats, float], Floats]] = {
@@ -43,7 +43,7 @@ KINDS: dict[str, Callable[[Floats, float], Floats]] = {
 
 
 class RandomNumbers:
-    """Random weights. ``probe``: the architecture with an input of PROBE_CELLS x stride."""
+    """Random weights. ``probe``: the architecture at an input side of PROBE_CELLS x stride."""
 
     def __init__(self, probe: Architecture, seed: int) -> None:
         self._stream = np.random.RandomState(seed)

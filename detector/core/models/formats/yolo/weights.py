@@ -13,7 +13,7 @@ from detector.core.errors import ModelError
 from detector.core.models.formats.checkpoint.contents import BUFFERS, Contents
 from detector.core.models.formats.yolo.architecture import Architecture, ConvStep
 
-EPSILON = 1e-3  # in both families' batch norms, unless a checkpoint's module states another value
+EPSILON = 1e-3  # of YOLOv5's and YOLOv7's batch norms, unless a checkpoint's module states another
 
 Floats = NDArray[np.float64]
 
@@ -114,7 +114,7 @@ class StoredNumbers:
         return FoldedConv(weight, bias)
 
     def _fold_implicit(self, step: ConvStep) -> FoldedConv:
-        """Fold multiply * (W (x + add) + b), which is exact because the convolution is 1x1."""
+        """Fold multiply * (W (x + add) + b) into W and b, which is exact for a 1x1 kernel."""
         weight, bias = self._read_plain(step.path, step.stored_shape)
         added, multiplied = step.implicit_names
         if added not in self.contents.tensors:
@@ -165,7 +165,7 @@ class StoredNumbers:
                 )
 
     def check_all_read(self, architecture: Architecture) -> None:
-        """Raise ModelError for a tensor that no layer read, unless it is only for training."""
+        """Raise ModelError for a tensor that no layer read, unless it is used only in training."""
         for_training = tuple(
             f"{step.path}." for step in architecture.convolutions if step not in architecture.needed
         )
