@@ -1,6 +1,6 @@
 """The types of engines/measured.json, written by ``compare --use``, ``tune --use`` and self-timing.
 
-They are separate from the other types of ``compare``, because every run reads this file.
+They are separate from the other types of ``compare``, because every run imports this module.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Interval:
 @dataclass(frozen=True)
 class MeasuredRow:
     """The figures of one set of options. ``library``: name and version of the engine's library.
-    ``options``: name -> value. ``agreement`` with the detections of fp32: 0 to 1."""
+    ``options``: name -> value. ``agreement``: with the detections of fp32, from 0 to 1."""
 
     engine: str
     precision: str
@@ -68,7 +68,7 @@ class Measurement:
 
     ``settings``: runtime settings that affect speed; all rows share them. A search has two rows: a
     run with the options that it found, and a run with the defaults. ``input_kind``: the kind of
-    source that was searched; None for other measurements.
+    source for which a search found options; None for other measurements.
     """
 
     kind: Kind

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class SourceRun:
     """The result of one source. ``cut``: number of detections that --max-det dropped. ``partial``:
-    files that a failed run left. ``live_s``: how long a camera was live; its rates refer to it."""
+    files that a failed run left. ``live_s``: how long a camera was live; used for its rates."""
 
     spec: str
     timeline: Timeline | OffTimeline
@@ -124,7 +124,7 @@ class RunSettings:
     cores: int
     sync: bool
     notes: list[str]
-    # The given option for encoding the video, and its value; None if the user gave none.
+    # The option for encoding the video that the user gave, and its value; None if there is none.
     encoding: tuple[str, str] | None = None
     layers: tuple[ExecutedLayer, ...] = ()  # empty if the engine does not report its layers
     # Height and width of the next smaller input that the model was trained for, if any.

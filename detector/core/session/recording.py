@@ -30,7 +30,7 @@ from detector.core.timeline.timeline import OffTimeline, Timeline
 
 @dataclass(slots=True)
 class SplitSum:
-    """How a thread spent some of its time, in ns: on a core, ready but waiting for one, blocked."""
+    """How a thread spent some time, in ns: on a core, ready but waiting for a core, or blocked."""
 
     on_cpu_ns: int = 0
     ready_ns: int = 0
@@ -151,7 +151,7 @@ class ThreadSum:
         )
 
     def _foreign_share(self, burnt: Burnt | None) -> float | None:
-        """Return other programs' share of the core time that they and our other threads used."""
+        """Return other programs' share of the core time that all threads but this one used."""
         if burnt is None or burnt.others_ns is None or not self.wall_ns:
             return None
         own = self.cpu_ns * min(1.0, burnt.wall_ns / self.wall_ns)
@@ -246,7 +246,7 @@ def merge_recordings(recordings: Iterable[TimelineSums]) -> TimelineSums:
 
 
 def _add_burnt(first: Burnt, second: Burnt) -> Burnt:
-    """Add up two sources that ran in turn. The number of threads is the larger of the two."""
+    """Add up two sources that ran one after the other. Keep the larger number of threads."""
     others = (
         None
         if first.others_ns is None or second.others_ns is None

@@ -20,8 +20,8 @@ def span_columns(
 ) -> tuple[Iterator[tuple[str, NDArray[Any]]], int, int]:
     """Return the columns of spans.npz with their names, the number of spans, and the number kept.
 
-    Each column is computed when it is read, so only one is in memory at a time. ``thread``,
-    ``stage`` and ``kind`` are indexes into the columns of their names. ``off_cpu_ns`` is the time
+    Each column is computed when it is read, so only one is in memory at a time. ``thread`` contains
+    indexes into ``thread_names``, and so on for ``stage`` and ``kind``. ``off_cpu_ns`` is the time
     off a core, of which ``ready_ns`` was spent waiting for a core. ``library_ns`` is the CPU time
     of the engine's own threads for the call. These three times exclude nested spans, and are
     NOT_KNOWN if the system does not report them. A gap between top-level spans is a row of kind
@@ -57,7 +57,7 @@ def span_columns(
 
 @dataclass(frozen=True, slots=True)
 class _SpanBlock:
-    """Spans of a kind, or gaps, in a thread. ``codes``: numbers of thread, stage, kind, source."""
+    """A thread's spans of a stage and kind, or its gaps. ``codes``: thread, stage, kind, source."""
 
     codes: tuple[int, int, int, int]
     rows: SpanRows | Ring | _Gaps
@@ -94,7 +94,7 @@ class _Gaps:
 
 
 def _merge_blocks(blocks: list[_SpanBlock]) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield the columns of all blocks in the types of the file, with rows sorted by start."""
+    """Yield the columns of all blocks, in the file's data types, with rows sorted by start."""
     sizes = [len(block.rows) for block in blocks]
     starts = _join_column(np.int64, sizes, _read_column(blocks, "start"))
     order = np.argsort(starts, kind="stable").astype(np.uint32)
@@ -144,7 +144,7 @@ def _encode_name(names: list[str], name: str) -> int:
 def _find_gaps(
     lives: NDArray[np.int64], blocks: Sequence[_SpanBlock], complete: bool
 ) -> NDArray[np.int64]:
-    """Return [G, 2] int64: start and end of each gap in ``lives`` that no row of ``blocks`` covers.
+    """Return [G, 2] int64, start and end: each part of ``lives`` that no row of ``blocks`` covers.
     Return no gaps unless ``complete``, because a span that was not kept would look like a gap."""
     if not len(lives) or not complete:
         return np.zeros((0, 2), np.int64)

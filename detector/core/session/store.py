@@ -86,8 +86,8 @@ class Session:
         """Use ``run_dir`` itself, or create runs/NAME (NAME-2, NAME-3, ... if it exists).
         ``or_temporary``: use a temporary folder if ``runs`` cannot be written.
 
-        Nothing in the folder changes before ``begin``. Raises OutputError if the folder has files
-        that are not ours, and UsageError if this command reads a file in it.
+        Only the list changes before ``begin``. Raises OutputError if the folder has files that are
+        not ours, and UsageError if this command reads a file in it.
         """
         if run_dir:
             return cls._create(Path(run_dir), new=False)
@@ -147,7 +147,7 @@ class Session:
         while True:
             lock = _open_list(folder)
             if not take_lock(lock):
-                for _ in range(20):  # the lock's new owner may not have written its number yet
+                for _ in range(20):  # its new owner may not have written the pid yet
                     if writer := _last_writer(lock):
                         break
                     time.sleep(0.01)
@@ -195,7 +195,7 @@ class Session:
                 )
 
     def begin(self) -> None:
-        """Remove an earlier run's files. Call this once there is something to write."""
+        """Remove an earlier run's files. Call this as soon as there is something to write."""
         if self._begun or self._lock < 0:
             return
         self._begun = True
@@ -319,7 +319,7 @@ class Session:
             ) from error
 
     def finish_rows(self) -> None:
-        """Give the rows of all sources their final name, if there are any."""
+        """Give the file with all sources' rows its final name, if it has rows."""
         rows = self.path(ROWS_SO_FAR)
         if not rows.exists():
             return
@@ -365,7 +365,7 @@ def add_to_session(folder: Path, name: str, content: bytes) -> Path:
 
 
 def _list_session_names(folder: Path) -> list[str]:
-    """Return the file names that a session may have. Files of passes and sources must exist."""
+    """Return the files that a session may have, and its existing files of passes and sources."""
     more = [
         str(path.relative_to(folder))
         for pattern in (f"{PASSES}/*", "source-*.jsonl")
@@ -400,7 +400,7 @@ def _process() -> str:
 
 
 def _last_writer(lock: int) -> str:
-    """Return the number and token of the last process in the list, or "" without one."""
+    """Return the number and token of the last process in the list; "" if the list has none."""
     lines = os.fsdecode(os.pread(lock, os.fstat(lock).st_size, 0)).split("\n")
     writers = [line.removeprefix(PID) for line in lines if line.startswith(PID)]
     return writers[-1] if writers and writers[-1].strip() else ""

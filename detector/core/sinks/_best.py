@@ -112,7 +112,7 @@ class BestPictures:
         whole = min(box[0], box[1], width - box[2], height - box[3]) > EDGE_PX
         most = math.sqrt(max(0.0, (box[2] - box[0]) * (box[3] - box[1])))
         most *= float(detections.scores[at])
-        if (whole, most) <= (best[0], best[1] * MIN_GAIN):  # no sharpness can help: it is at most 1
+        if (whole, most) <= (best[0], best[1] * MIN_GAIN):  # not better even with a sharpness of 1
             return None
         value = most * _measure_sharpness(cut(image, box))
         if (whole, value) <= (best[0], best[1] * MIN_GAIN):
@@ -148,7 +148,7 @@ class BestPictures:
             record = TrackRecord(track, class_id, name, frame.index, time_s, frame.index, time_s)
             self._tracks[track] = record
         better = None if self._better is None else self._better[at]
-        if better is None and record.picture is None:  # ``see`` compared it with an ended track
+        if better is None and record.picture is None:  # ``see`` compared with a track now ended
             better = self._compare(frame.image, detections, at, track)
         record.last_frame, record.last_s = frame.index, time_s
         record.frames += 1

@@ -7,8 +7,8 @@
 - The folder contains other files, or is the working directory or a mount point: files are moved
   into it one by one, and only replace files of the same name from an earlier run.
 
-Other files are never replaced: ``add`` refuses their names. Files may be in subfolders, but not in
-links to folders.
+We never replace a file that we did not write: ``add`` refuses its name. Our files may be in
+subfolders, but not in links to folders.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class FolderSink(Sink):
 
     def _move_into(self, partial: Path, target: Path) -> None:
         known = self._read_manifest(target)
-        with open(target / self.manifest, "ab") as listed:  # before the files, as in ``add``
+        with open(target / self.manifest, "ab") as listed:  # list the names first, as in ``add``
             for name in self._written:
                 if name not in known:
                     listed.write(os.fsencode(name) + b"\n")

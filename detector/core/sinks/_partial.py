@@ -111,7 +111,7 @@ class Partial:
 
 
 def refuse_being_written(target: Path) -> None:
-    """Raise OutputError if another run is writing ``target``. The test takes a shared lock for a
+    """Raise OutputError if another run is writing ``target``. The check takes a shared lock for a
     moment, so that two callers do not block each other."""
     real = Path(os.path.realpath(target))
     for name in {f"{real.stem}.partial{real.suffix}", f"{real.name}.partial"}:  # file, or folder

@@ -46,7 +46,7 @@ class RowStream:
         while data and self.is_read:
             try:
                 data = data[os.write(self.descriptor, data) :]
-            except BlockingIOError:  # our parent process has made it non-blocking
+            except BlockingIOError:  # our parent made the descriptor non-blocking
                 self._is_ready(None)
             except OSError as error:
                 if error.errno in GONE_ERRNOS:

@@ -27,10 +27,10 @@ class Sink:
     """
 
     name: ClassVar[str]  # name of the module; also used in --save and in the summary
-    # Suffixes of the output's name. The first is the default; "" or "-labels" means a folder. This
-    # sink writes -o FILE if FILE ends in one of them that has a single dot, such as ".json".
+    # Suffixes of the output's name. The first is the default; "" or "-labels" means a folder. For
+    # -o FILE, this sink is chosen if the end of FILE from its last dot (".json") is one of them.
     suffixes: ClassVar[tuple[str, ...]]
-    # The picture that the sink needs, or "none". "plain": ``see`` gets it in BGR, before boxes are
+    # The picture that the sink needs, or "none". "plain": BGR, passed to ``see`` before boxes are
     # drawn, with the objects of --blur pixelated. "bgr": boxes are drawn into ``frame.image``.
     # "yuv420p": boxes are drawn into ``frame.picture``, which is planes or BGR. --no-video skips
     # sinks that need boxes drawn.
@@ -38,7 +38,7 @@ class Sink:
     one_picture: ClassVar[tuple[str, ...]] = ()  # the suffixes that mean a single picture
     ending: ClassVar[str] = "-detected"  # default name: IN + ending + suffix
     kinds: ClassVar[tuple[str, ...]] = ("video", "pictures")  # kinds of sources that it accepts
-    alone: ClassVar[bool] = True  # whether -o FILE with its suffix writes only FILE
+    alone: ClassVar[bool] = True  # whether -o FILE replaces the default outputs
     # Sinks are opened, written and closed by ascending ``order``. Small rows come first, so that
     # they are complete if the video fills the disk.
     order: ClassVar[int] = 0

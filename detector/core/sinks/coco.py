@@ -185,7 +185,7 @@ class CocoSink(RowsSink):
         return super().close()
 
     def abort(self) -> Path | None:
-        """Keep the frames that fit on the disk with their list of images; delete the results."""
+        """Keep as many frames as fit on the disk with their list of images; delete the results."""
         self._results.discard()
         self._add_last_image()
         if self._partial is None or not self._images:
@@ -203,8 +203,8 @@ class CocoSink(RowsSink):
         return super().abort()
 
     def _count_fitting(self, space: int) -> int:
-        """Return how many frames to keep, so that they and their list of images need at most
-        ``space`` bytes. Keep all frames if the disk has room for the list."""
+        """Return how many frames to keep: all if the disk has room for the list of images, else as
+        many as fit into ``space`` bytes together with their list."""
         assert self._partial is not None
         try:
             disk = os.fstatvfs(self._partial.fd)

@@ -36,7 +36,7 @@ class CropsSink(FolderSink):
         self._crops = [cut(image, box).copy() for box in detections.found().boxes.tolist()]
 
     def _take_crops(self, frame: Frame, detections: Detections) -> list[Image]:
-        """Return a frame's crops. If ``see`` was not called, the frame has no boxes drawn."""
+        """Return a frame's crops. If ``see`` was not called, cut them here: no boxes were drawn."""
         if self._crops is None and len(detections.found()):
             self.see(frame.image, detections)
         crops, self._crops = self._crops or [], None
@@ -62,7 +62,7 @@ class CropsSink(FolderSink):
 
 
 def cut(image: Image, box: list[float]) -> Image:
-    """Return the part of a picture in a box, rounded outward, at least one pixel."""
+    """Return the part of a picture inside a box: whole pixels, rounded outward, at least one."""
     height, width = image.shape[:2]
     x1, y1, x2, y2 = box
     left = min(max(math.floor(x1), 0), width - 1)

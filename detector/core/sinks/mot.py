@@ -39,7 +39,7 @@ class MotSink(RowsSink):
     def close(self) -> Path:
         if self._last_class and self._partial is not None:
             self.notes.append(
-                f"{self.path}: column 8 is the class, but MOTChallenge has only one and TrackEval "
-                "refuses more; write one with --classes NAME"
+                f"{self.path}: column 8 is the class, but MOTChallenge has a single class and "
+                "TrackEval refuses more; select a class with --classes NAME"
             )
         return super().close()

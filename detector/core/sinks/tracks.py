@@ -20,7 +20,7 @@ from detector.core.types import Detections, Frame, Image, SourceInfo
 
 # A session stores pictures of the longest tracks: how many at most, and the longer side in pixels.
 MOST_SHOWN, SHOWN_SIDE = 120, 200
-STEP_S = 1 / 30  # time between pictures of a folder; trackers assume it, too
+STEP_S = 1 / 30  # assumed time between pictures of a folder, as in the trackers
 
 
 class TracksSink(FolderSink):

@@ -81,7 +81,7 @@ def refuse_pipe(spec: str, why: str) -> None:
 
 @contextmanager
 def keep_open(specs: Sequence[str]) -> Iterator[None]:
-    """Keep the bytes received from an address during the block, so that reopening reuses them."""
+    """Keep the bytes received from an address during the block, for when it is opened again."""
     if not any(map(is_web, specs)):
         yield
         return
@@ -132,8 +132,8 @@ def open(
 
 def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
     """Return the sources of a command line. Pictures named one by one form one source, and so do
-    the pictures of a folder or pattern. ``skip`` returns whether to omit a folder's video. It
-    also helps find outputs of an earlier run, which a shell lists if ``*.mp4`` is typed again."""
+    the pictures of a folder or pattern. ``skip`` returns whether a file is an earlier output. Such
+    videos of a folder are omitted, and such ``specs`` if a shell lists them beside their source."""
     from detector.core.sources._contents import PICTURE, kind_of
 
     earlier: set[str] = set()

@@ -1,4 +1,4 @@
-"""Parse addresses of objects in stores and on web servers, and explain why others are refused."""
+"""Parse addresses of objects in stores and on web servers, and explain refusals."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def parse_address(text: str) -> Location:
     """Parse an address. Raises UsageError for an unknown scheme, a chain or a secret."""
     match = _SCHEME.fullmatch(text)
     scheme = match["scheme"].lower() if match else ""
-    shown = Address(text).shown  # also registers its secrets, so that messages hide them
+    shown = Address(text).shown  # ``Address`` registers secrets, so that messages hide them
     if match is None or scheme not in SCHEMES:
         raise UsageError(
-            f"{shown}: batch reads files, s3://, gs://, http:// and https:// only; mount it, or "
-            "copy it and give that folder"
+            f"{shown}: batch reads files, s3://, gs://, http:// and https:// only; mount the "
+            "store, or copy its files to a folder"
         )
     rest = match["rest"]
     host, _, key = rest.partition("/")

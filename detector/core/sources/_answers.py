@@ -67,7 +67,7 @@ _lock = threading.Lock()
 
 
 def identify(spec: str) -> WebKind:
-    """Ask the server what an address is, and cache the result."""
+    """Ask the server which kind of content is at an address, and cache the result."""
     with _lock:
         cached = _known.get(spec)
     if cached is not None and time.monotonic() < cached[0]:
@@ -94,7 +94,7 @@ def remark_of(spec: str) -> str:
 
 
 def is_file(spec: str) -> bool:
-    """Return whether ``spec`` is a web address, even a refused one, that is not a live stream."""
+    """Return whether ``spec`` is a web address that is not a live stream; True if it is refused."""
     return is_web(spec) and identify(spec).kind != LIVE
 
 

@@ -27,7 +27,7 @@ BT601, BT2020, BT2020_CONSTANT = 5, 9, 10
 FORMATS = ("yuv420p", "yuvj420p")
 _DEEP_GREY = re.compile(r"(?:gray|ya)f?(?:9|\d\d)(?:le|be)")
 LIMITED, FULL = 1, 2  # FFmpeg's AVCOL_RANGE; limited: 16 is black, 235 white
-# Matrix number -> weights of red and blue in luma. Like swscale, 2 (unspecified) means BT.601.
+# Matrix number -> weights of red and blue in luma. As in swscale, 2 (unspecified) means BT.601.
 LUMA = {1: (0.2126, 0.0722), 2: (0.299, 0.114), 5: (0.299, 0.114), 6: (0.299, 0.114)}
 
 

@@ -155,8 +155,8 @@ def to_8_bits(
 ) -> tuple[Image, str]:
     """Convert samples [h, w] or [h, w, 3] to u8 BGR; also return a note on the conversion.
 
-    ``cut``: truncate 16 bits to 8, as cv2 does for PNG; by default round. ``inverted``: the largest
-    sample is black. ``capacity``: bits per sample, if fewer than the type has.
+    ``cut``: truncate 16 bits to 8, as cv2 does for PNG; by default, round colours. ``inverted``:
+    the largest sample is black. ``capacity``: bits per sample, if fewer than the type has.
     """
     grey = samples
     if samples.ndim == 3 and not (samples[..., 1:] != samples[..., :1]).any():

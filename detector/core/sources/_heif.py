@@ -1,5 +1,5 @@
-"""Decode HEIF and AVIF pictures (ISO/IEC 23008-12) that are grids of tiles, cropped, rotated or
-mirrored, as described by the file's boxes."""
+"""Decode HEIF and AVIF pictures (ISO/IEC 23008-12) whose boxes state that they are grids of tiles,
+or are cropped, rotated or mirrored."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _list_properties(ipma: bytes, number: int) -> list[int]:
 
 
 def decode_tiles(path: str, grid: HeifItem) -> Image:
-    """Decode to upright u8 BGR [h, w, 3]. Raises SourceError if tiles do not make up the grid."""
+    """Decode to upright u8 BGR [h, w, 3]. Raises SourceError if tiles do not fill the grid."""
     decoded: dict[int, Image] = {}
     reformatter, columns = VideoReformatter(), 1
     with suppress(av.error.FFmpegError), av.open(name_to_open(path), **bad_tags()) as container:

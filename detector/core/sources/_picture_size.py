@@ -1,4 +1,4 @@
-"""Read the size that a picture claims before decoding it, and refuse sizes that are too large.
+"""Before a picture is decoded, read the size that it claims, and refuse it if that is too large.
 
 A JPEG of one kilobyte can claim 32767x32767 pixels. libjpeg fills missing parts with grey, so
 decoding it takes 6 GB of memory and most of a minute. For a PNG, cv2 allocates as much memory as
@@ -16,7 +16,7 @@ from detector.core.sources._tiff import COMPRESSION, HEIGHT, STARTS, WIDTH, read
 
 MOST_PIXELS = 1 << 28  # 16384x16384, 0.8 GB as BGR; also the largest WebP
 # Bytes of memory per pixel, measured with OpenCV 5.0: decoding a progressive 4:4:4 JPEG takes 9 (6
-# for coefficients, 3 for BGR), others 6 to 7. A second picture in memory takes 3 more.
+# for coefficients, 3 for BGR), other files 6 to 7. A second picture in memory takes 3 more.
 PIXEL_BYTES = 12
 PNG = b"\x89PNG\r\n\x1a\n"
 Size = tuple[int, int]  # width, height

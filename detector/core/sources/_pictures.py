@@ -303,7 +303,7 @@ def _decode(data: NDArray[np.uint8], choice: Choice) -> Read:
 
 
 def _decode_reduced(data: NDArray[np.uint8], choice: Choice) -> Reduced | None:
-    """Decode a JPEG fast at a reduced size; None for other formats, or if none is requested."""
+    """Decode a JPEG fast at a reduced size; None for other formats or full size."""
     from detector.core.sources._picture_size import claimed_size
 
     if data[:2].tobytes() != JPEG or (size := claimed_size(data.tobytes())) is None:

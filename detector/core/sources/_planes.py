@@ -31,8 +31,8 @@ kind_of = attrgetter(*TAGS, "format.name", "width", "height")
 
 
 def why_no_planes(picture: Any) -> str:
-    """Return why a video must be read as BGR, or "". ``picture``: its first one; None if it comes
-    late."""
+    """Return why a video must be read as BGR, or "". ``picture``: the video's first picture; None
+    if that comes late."""
     if picture is None:
         return "its first picture comes late"
     name = picture.format.name

@@ -14,8 +14,8 @@ from detector.core.errors.secrets import keep_secret
 from detector.core.sources._addresses import STORES, Location, credentials_of
 
 CONNECT_S, SILENT_S = 20.0, 30.0  # timeouts: for connecting, and while no byte arrives
-# Retries by the libraries. With ours (_ranges.py) they take less than the 300 s after which the
-# watchdog stops a worker, so the worker can still report that the server is silent.
+# How often a library tries. With our own retries (_ranges.py), this takes less than the 300 s after
+# which the watchdog stops a worker, so the worker can still report that the server is silent.
 TRIES = 2
 # Errors by name, so that botocore and google.auth need not be imported.
 CREDENTIAL_ERRORS = (

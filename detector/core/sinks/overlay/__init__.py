@@ -52,7 +52,7 @@ class OverlaySink(Sink):
 
         try:
             with closing(SourceCopy(spec)) as source:
-                if source.videos == 1:  # with several, we do not know yet which one will be read
+                if source.videos == 1:  # with several, the choice is not known yet
                     source.scan(CHECKED_FIRST)
         except UnreadableError:
             return

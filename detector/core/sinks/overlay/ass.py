@@ -1,12 +1,12 @@
 """Format the boxes and labels of one picture as lines of ASS subtitles, which players draw.
 
 A picture has one line of boxes, and usually one or two of labels. A line for each box would be
-simpler, but VLC shows no line if there are many. Two properties of libass, which tests check, make
-few lines possible:
+simpler, but VLC shows no line if there are many. Two properties of libass, which tests check, let
+us use few lines:
 
-- Drawings in one line are placed side by side. Each of ours is as wide as the picture, and the k-th
-  is drawn k widths to the left, so that they overlap, each in its own colour. So no drawing may
-  extend beyond the picture.
+- Drawings in one line are placed side by side. Each of ours has one colour and is as wide as the
+  picture. We shift the k-th by k widths to the left, so that all overlap. A drawing that extended
+  beyond the picture would move the later ones.
 - An invisible drawing in front of a text sets where the text begins and, with \\pbo, how high its
   row is, whatever font the player uses.
 """
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from detector.core.stages.font import Font
 
 FAMILY = "sans-serif"  # without an attached font, the player uses its own
-# Height of a capital at scale 1.0, in pixels. OpenCV 5 draws 14 pixels, but with 16.5 even a wide
-# font (DejaVu Sans) fits the label backgrounds.
+# Height of a capital at scale 1.0, in pixels. OpenCV 5 draws 14 pixels. At 16.5, even a wide font
+# (DejaVu Sans) still fits the label backgrounds.
 CAPITAL = 16.5 if MANY_SCRIPTS else FONT_HEIGHT
 # ASS's Fontsize is ascent plus descent: 1.2 em in most fonts, with capitals of 0.72 em.
 CAPITAL_OF_EM = 0.72
@@ -162,7 +162,7 @@ def _format_color(bgr: Color) -> str:
 
 
 def label_texts(layout: DrawnLayout, detections: Detections, per_scale: float) -> Iterator[str]:
-    """Yield lines, each of labels one below another. ``per_scale``: Fontsize at scale 1.0."""
+    """Yield lines, each for labels at different heights. ``per_scale``: Fontsize at scale 1.0."""
     row_height = ROW * per_scale * max((placed.scale for placed in layout.labels), default=0)
     lines: list[list[tuple[int, PlacedLabel]]] = []
     for base, placed in sorted(
@@ -217,7 +217,7 @@ def _format_labels(
 
 
 def _make_text(placed: PlacedLabel, detections: Detections) -> str:
-    """Return a label with the full class name, since players' fonts may have more letters."""
+    """Return a label with the full class name: a player's font may have letters that ours lacks."""
     text = placed.text
     if text and placed.number is not None:
         text = detections.name(placed.number)

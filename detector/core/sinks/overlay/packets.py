@@ -307,8 +307,8 @@ def _estimate_dts(packet: Any) -> int:
 
 
 def packets_from(source: SourceCopy, first_pts: int | None) -> tuple[int, Iterator[Any]]:
-    """Return the pts of the last key frame at or before ``first_pts`` and the packets from there
-    on; for None, return 0 and all packets. Reads from the start, because the index may be wrong."""
+    """Return the pts of the last key frame at or before ``first_pts``, and the packets from there
+    on. For None, return 0 and all packets. Does not seek, because the file's index may be wrong."""
     packets = demux(source.container, source.streams)
     if first_pts is None:
         return 0, packets
@@ -330,6 +330,6 @@ def packets_from(source: SourceCopy, first_pts: int | None) -> tuple[int, Iterat
             break
     if key is None:
         raise UnfitError("has no key frame before the first picture that was read")
-    # Omit leading pictures, shown before the key frame, since they would lack references.
+    # Omit pictures stored after the key frame but shown before it: they would lack references.
     following = chain(held, packets)
     return key, (one for one in following if one.stream.index != video or one.pts >= key)

@@ -197,8 +197,8 @@ class VideoSink(Sink):
 
 
 def _check_encoder(suffix: str, format: VideoFormat, options: Mapping[str, Any]) -> None:
-    """Raise UsageError if --encoder conflicts with the format or --preset, OutputError if it does
-    not run here."""
+    """Raise UsageError if --encoder conflicts with the format or --preset. Raise OutputError if the
+    encoder does not run here."""
     name = options.get("encoder")
     if name is None:
         return

@@ -15,7 +15,7 @@ from detector.core.types import BACK_S
 
 _NAMES = {"audio": "audio", "subtitle": "subtitle track", "data": "data track"}
 DEFAULT_RATE = 48000  # samples/s, used if the encoder does not support the source's rate
-LONGEST_SLIP_S = Fraction(1, 50)  # where sound has no stamps, longer gaps get silence
+LONGEST_SLIP_S = Fraction(1, 50)  # in sound without stamps, longer gaps are filled with silence
 SILENCE_S = 1  # longest block of silence
 NEVER = Fraction(-(10**9)), Fraction(0)
 
@@ -38,16 +38,16 @@ class CarriedTrack:
         rules: SoundRules,
         preroll: bool,
     ) -> None:
-        """``packets``: the packets of ``source``, in order; None: the next is not read yet. Raises
+        """``packets`` yields the packets of ``source``, or None while the next is not read. Raises
         ``BROKEN`` if the track cannot be decoded or encoded; ``output`` then gets no stream."""
         self.refused = 0  # packets refused by the decoder or the muxer
         self._ended = ""  # why the track ends before the frames do
-        self._held: Any = None  # next packet or decoded frame; it begins after the video so far
+        self._held: Any = None  # next packet or decoded frame, which begins after the video so far
         self._last_pts: int | None = None
         self._rewinds = 0  # how often the clock was set back before ``_held``
         self._left_s = Fraction(0)  # time of the last packet before the clock was set back
-        # Number of rewinds -> where the frames after that rewind end so far, in the source's time,
-        # and how many seconds earlier than in the source they are written.
+        # Number of rewinds -> (end of the frames written since then, on the source's clock; by how
+        # many seconds their packets are moved to earlier times).
         self._positions: dict[int, tuple[Fraction, Fraction]] = {}
         self._rules = rules
         self._filled_s = Fraction(0)  # end of the output so far, if gaps are filled
@@ -124,7 +124,7 @@ class CarriedTrack:
                 break
             self._held = None
             end_s, earlier_s = self._positions.get(self._rewinds, NEVER)
-            if begin_s < end_s:  # otherwise it is after a recording's last frame
+            if begin_s < end_s:  # else the item is after a recording's last frame
                 yield from self._move(item, earlier_s)
 
     def _peek(self) -> Any:

@@ -14,7 +14,7 @@ from detector.core.types import Image, Picture, Planes
 
 
 class Canvas:
-    """A YUV 4:2:0 picture used for all frames, since x264 copies it. BGR becomes limited BT.601.
+    """A YUV 4:2:0 picture reused for all frames: x264 copies it. BGR becomes limited-range BT.601.
 
     ``size``: [h, w] of the incoming pictures. ``even``: [h, w] of the encoded picture, filled by
     repeating the last column and row. ``lent``: the encoder may read a decoder's picture if nothing

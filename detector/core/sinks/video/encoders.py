@@ -65,7 +65,7 @@ class SvtAv1File(H264File):
 
 
 class NvencFile(H264File):
-    """H.264 by an NVIDIA GPU. Its presets are p1 (fastest) to p7, its constant quality ``cq``."""
+    """H.264 by an NVIDIA GPU. Its presets are p1 (fastest) to p7, its quality option is ``cq``."""
 
     encoder = "h264_nvenc"
     lent = False

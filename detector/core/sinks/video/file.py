@@ -94,7 +94,7 @@ class VideoFile:
         raise NotImplementedError
 
     def omits(self, ticks: int) -> bool:
-        """Return whether to omit a frame at this time, since it is too soon after the last one."""
+        """Return whether a frame at this time is too soon after the last one, and is omitted."""
         return False
 
     def add(self, frame: Frame, joined: bool = False) -> None:

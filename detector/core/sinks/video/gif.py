@@ -14,7 +14,7 @@ from detector.core.sinks.video.stamps import Stamps
 from detector.core.types import Frame
 
 HUNDREDTH = Fraction(1, 100)
-SHORTEST = 2  # hundredths of a second per frame; browsers slow down shorter ones
+SHORTEST = 2  # hundredths of a second per frame; browsers slow down shorter frames
 LONGEST_S = 600.0  # between two frames; the format stores hundredths in 16 bits
 
 

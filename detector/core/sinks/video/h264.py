@@ -106,7 +106,7 @@ class YuvFile(VideoFile):
         picture, own = frame.picture, self.colours
         if own is None:
             return self._canvas.fill(frame.image)
-        # The file states the first picture's range and matrix, so others are converted to these.
+        # The file states the first picture's range and matrix; convert later pictures to these.
         if not isinstance(picture, Planes) or picture.colours[3:] != own[3:]:
             picture = planes_of(frame.image, own)
         return self._canvas.fill(picture)
@@ -155,7 +155,7 @@ class H264File(YuvFile):
             options = {"preset": self.preset, "crf": CRF}
         if self.crf is not None:
             options["crf"] = str(self.crf)
-        # Only planes from the decoder have closed captions, so we drop captions for consistency.
+        # Only planes from the decoder have closed captions. For consistency, we always drop these.
         options["a53cc"] = "0"
         return options
 

@@ -1,9 +1,9 @@
 """Join separately encoded parts into one H.264 video, without re-encoding.
 
 We use the packets of the parts and their order, but not their times. We compute the times from the
-source's time stamps, as in a video of one run, and copy the sound from the source. Like x264, we
-set a packet's dts to the pts of the picture shown ``delay`` places earlier. Every part begins with
-an IDR picture and all have the same parameter sets, so the result is a valid stream.
+source's time stamps, as in a video of one run, and copy the sound from the source. As in x264, the
+n-th packet's dts is the pts of the picture shown as number n - ``delay``. Every part begins with an
+IDR picture and all have the same parameter sets, so the result is a valid stream.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ class Stamps:
     If a pts is not later than the last one, or more than ``longest_gap_s`` later, its frame is
     written one nominal duration after the last frame (counted in ``replaced``).
 
-    ``reach``: the most ticks that ``reach_frames`` consecutive frames may span in the container. A
-    longer pause is shortened so that the frames span 3/4 of ``reach`` (counted in ``shortened``).
+    ``reach``: the most ticks that ``reach_frames`` consecutive frames may span in the container. If
+    they would span more, the last pause is cut so that they span 3/4 of it (see ``shortened``).
     """
 
     def __init__(

@@ -108,7 +108,7 @@ class CarriedTracks:
         return {track.stream.index: _take_all(track) for track in self._reader.tracks}
 
     def _seek_before(self, stream: Any, start: Moment) -> None:
-        """Seek to shortly before the first frame. If that fails, all is read from the start."""
+        """Seek to shortly before the first frame. If that fails, stay at the file's start."""
         rewinds, start_s = start
         if not rewinds and start_s - (stream.start_time or 0) * stream.time_base > SEEK_IF_LATER_S:
             with suppress(*BROKEN):

@@ -24,7 +24,7 @@ SPEEDS = {
 
 
 class Vp9File(YuvFile):
-    """A VP9 video. Its sound is Opus or Vorbis, the only codecs that WebM allows."""
+    """A VP9 video. Its sound is Opus or Vorbis, the only sound codecs that WebM allows."""
 
     encoder = "libvpx-vp9"
     sound = SoundRules(

@@ -1,4 +1,4 @@
-"""Open the files that a playlist refers to, without sending them another host's secrets.
+"""Open the files that a playlist refers to, without sending one host's secrets to another host.
 
 By itself, FFmpeg uses a playlist's options for every file that the playlist names (variants, keys,
 ``EXT-X-MAP``, segments), on any host, at every refresh. So we give PyAV a ``NestedOpener`` as
@@ -86,7 +86,7 @@ class NestedFile:
     """A file for PyAV with the bytes at an address. In playlists, non-ASCII bytes become %XX."""
 
     def __init__(self, container: Any, note_arrival: Callable[[bool], None]) -> None:
-        """``note_arrival``: called when the first bytes arrive, with True if it is a segment."""
+        """``note_arrival``: called when the first bytes arrive, with True for a segment."""
         self._container, self._note_arrival = container, note_arrival
         self._packets = container.demux()
         self._rest = b""
@@ -196,7 +196,7 @@ class NestedOpener:
         return BytesIO()
 
     def options_for(self, url: str, options: Mapping[str, str]) -> dict[str, str]:
-        """Return FFmpeg's options for ``url``. ``options``: what the demuxer set for it."""
+        """Return FFmpeg's options for ``url``. ``options``: set for ``url`` by the demuxer."""
         is_own = self._is_own(url)
         personal = PERSONAL & self._options.keys() if is_own else frozenset()
         return {

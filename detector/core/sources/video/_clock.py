@@ -18,7 +18,7 @@ class Clock:
 
     If a stamp is not later than the last one, or later by more than the longest allowed pause, its
     frame is placed one frame's duration after the last frame. After a large jump, all later stamps
-    are shifted. After a small step back, stamps are replaced until they are later again.
+    are shifted. After a small step back, stamps are replaced until they pass the last frame's.
     ``jumps``: number of jumps and steps back.
     """
 
@@ -53,7 +53,7 @@ class Clock:
             self._rewinds += gap < -self._back_ticks
         if self._replaced == 1:
             self.jumps += 1
-            # Replace the last note on jumps. A reader that has handed over may have written it.
+            # Replace the last note on jumps, which the reader before this one may have written.
             notes[:] = [note for note in notes if not note.startswith(JUMPS)]
             places = counted(self.jumps, "place")
             notes.append(f"{JUMPS}{places}, as in joined recordings; times were made continuous")

@@ -1,4 +1,4 @@
-"""Catch the errors that FFmpeg logs while it reads, since nothing else reveals a concealed picture.
+"""Catch the errors that FFmpeg logs while it reads, since nothing else reveals some damage.
 
 If a packet is damaged, FFmpeg often guesses the rest of the picture, returns it and only logs an
 error. PyAV can catch the log of its own FFmpeg. cv2 contains another copy of FFmpeg and has no such
@@ -148,7 +148,7 @@ class CaughtLog:
             return
         cv2_library, av_library = libraries
         if _address(cv2_library.av_vlog).value == _address(av_library.av_vlog).value:
-            av.logging.set_level(av.logging.get_level())  # one library: restore its callback
+            av.logging.set_level(av.logging.get_level())  # same library: restore its callback
         else:
             cv2_library.av_log_set_callback(_address(av_library.av_vlog))
             self._redirected = cv2_library

@@ -1,4 +1,4 @@
-"""Read a video file's metadata with PyAV, decoding only its first picture."""
+"""Read a video file's metadata with PyAV: from its headers, and from a few decoded pictures."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ RACY_CODECS = ("mpeg4",)
 
 
 def _name_side_data(kind: type[SideDataType], number: Any) -> SideDataType:
-    """Return a member for side data that PyAV does not know, without which PyAV would list none."""
+    """Return an enum member for side data unknown to PyAV. Without it, PyAV lists no side data."""
     unnamed = object.__new__(kind)
     unnamed._name_, unnamed._value_ = f"UNNAMED_{number}", number
     return unnamed
