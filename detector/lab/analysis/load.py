@@ -18,7 +18,7 @@ from detector.core.session.document import Summary
 # up to 11% more CPU time for equal work (scripts/load_check; AMD EPYC). We allow a little more.
 SHARED_CACHES = 0.15
 # If other programs use a larger share of the cores, even CPU times are unreliable: while detectors
-# used 72% of two cores, two equal runs took 34 and 44 ms of CPU per frame, a stage up to 48% more.
+# used 72% of two cores, equal runs took 34 and 44 ms of CPU per frame; stages varied by up to 48%.
 CROWDED = 0.5
 MATERIAL = 0.02  # share of the CPU time per frame; smaller growth changes no conclusion
 
