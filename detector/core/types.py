@@ -190,8 +190,8 @@ def size_of(picture: AnyPicture) -> tuple[int, int]:
 
 
 class PipedTrack(Protocol):
-    """A sound or subtitle track of a source that can be read only once. Its packets arrive while
-    frames are read."""
+    """A sound, subtitle or data track of a source that can be read only once. Its packets arrive
+    while frames are read."""
 
     stream: Any  # the PyAV stream in the source's container
     ended: bool  # all packets have arrived; ``take`` returns the rest
@@ -227,7 +227,7 @@ class SourceInfo:
     tags: dict[str, str] = field(default_factory=dict)  # the container's tags: title, location...
     # longest pause between two frames; a longer one counts as damage
     longest_gap_s: float = LONGEST_GAP_S
-    # Sound and subtitle tracks, if the file cannot be opened a second time to read them.
+    # Sound, subtitle and data tracks, if the file cannot be opened a second time to read them.
     tracks: tuple[PipedTrack, ...] = field(default=(), compare=False, repr=False)
 
 

@@ -283,8 +283,8 @@ def _sum_hidden(
 def _sum_all_hidden(
     objects: Sequence[Weighed], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """Return [n, 9]: the shares of objects that each label hides at each of the PLACES, added up.
-    ``starts``: a label's possible left edges and tops, [n, 2, 4]; ``ends``: the opposite edges."""
+    """Return [n, 9]: ``_sum_hidden`` for each label at each of the PLACES. ``starts``: a label's
+    possible left edges and tops, [n, 2, 4]; ``ends``: the opposite edges."""
     hidden = np.zeros((len(starts), 4, 4), np.float32)
     x1, y1, x2, y2, per_area = np.array(objects, np.float32).reshape(-1, 5).T
     firsts, lasts = np.stack([x1, y1])[:, None], np.stack([x2, y2])[:, None]

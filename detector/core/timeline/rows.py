@@ -131,7 +131,7 @@ class SpanRows:
         return min(self.block.taken, self._room)
 
     def take(self, calls: int) -> NDArray[np.int64]:
-        """Return ``Block.take_durations``. Pack the block if it is full."""
+        """Return the result of ``Block.take_durations``. Pack the block if it is full."""
         durations = self.block.take_durations(calls)
         if len(durations) and not calls % BLOCK and (room_left := self._room - calls + BLOCK) > 0:
             columns = {name: self.block.column(name)[:room_left] for name in COLUMNS}

@@ -68,7 +68,7 @@ class BusyMeter:
             return self.total_ns + (max(0, now - self._since) if self._inside else 0)
 
 
-# In shorter intervals we assume that the thread had a core: to check costs a system call, and a
+# In shorter intervals we assume that the thread had a core: a check costs a system call, and a
 # thread that loses its core stays off it for about a millisecond (the scheduler's slice). If it was
 # off a core after all, the next check finds that time.
 QUICK_NS = 50_000

@@ -292,7 +292,7 @@ SHEET = "data sheet"
 
 
 def parse_sheet(peak: str | None, bandwidth: str | None) -> tuple[float, float] | None:
-    """Return GFLOP/s and GB/s. Raises UsageError if only one is given."""
+    """Return GFLOP/s and GB/s; None if neither is given. Raises UsageError if only one is."""
     if peak is None and bandwidth is None:
         return None
     if peak is None or bandwidth is None:

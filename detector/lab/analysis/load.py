@@ -66,7 +66,8 @@ class CpuChange:
         return self.after / self.before if self.before else float("inf")
 
     def regresses(self, limit: float) -> bool:
-        """Return whether it grew by more than ``limit`` (0.05 = 5%) plus ``SHARED_CACHES``."""
+        """Return whether CPU time grew by more than ``limit`` (0.05 = 5%) plus ``SHARED_CACHES``,
+        and by more than ``MATERIAL``."""
         allowed = self.before * (1 + limit + SHARED_CACHES)
         return self.after > allowed and self.after - self.before > MATERIAL * self.all_ms
 

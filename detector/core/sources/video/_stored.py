@@ -42,8 +42,7 @@ def open_stored(
 
 
 class StoredStepping(SteppingSource):
-    """A mix-in that keeps the object open while it is read. Subclasses list it before the class of
-    their reader."""
+    """Keeps the object open while it is read. Subclasses list this mix-in before their reader."""
 
     _object: RangedObject
     _stack: ExitStack

@@ -52,7 +52,7 @@ class DecodeTally:
             return
         sent = _Sent(self._number, packet.pts, must_show, self._rule.at_open_gop, field)
         self._last = sent
-        # The mark must be a new object: PyAV deletes a mark with any packet that carries it.
+        # The mark must be a new object: PyAV forgets it when any packet that carries it is freed.
         packet.opaque = self._waiting[self._number] = sent
         oldest = next(iter(self._waiting))
         if oldest < self._number - LONGEST_DELAY:

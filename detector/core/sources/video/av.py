@@ -324,8 +324,8 @@ def _seek_to_key(container: Any, stream: Any, landing: Landing) -> LandingKey | 
 
 
 class HandOverMixin(SteppingSource):
-    """A mix-in for fast readers: when one fails, PyAV continues packet by packet. Subclasses list
-    it before the class of their reader. ``_successor``: the PyAV source after the hand-over."""
+    """Lets PyAV continue packet by packet when a fast reader fails. Subclasses list this mix-in
+    before their reader. ``_successor``: the PyAV source after the hand-over."""
 
     _successor: AvSource | None = None
 
