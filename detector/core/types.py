@@ -113,7 +113,7 @@ class Frame:
     ``index``: its number in the source, counted from 0 before ``--stride`` drops any; for a camera,
     its number among received pictures. ``pts``: in ticks of the source's time base, as stored (it
     need not start at 0); ``time_s`` = pts * time_base. Both ignore jumps of the container's clock.
-    ``behind``: how many ticks this clock is ahead of ``pts``. ``rewinds``: how often this clock was
+    ``behind``: how many ticks ``pts`` is behind that clock. ``rewinds``: how often that clock was
     set back. ``path``: the picture's file if the source is a folder or glob, else None. ``name``:
     file name, for outputs, with folders in front if two pictures of a source share it. ``picture``:
     BGR, or planes of YUV if the source was opened for them; ``image`` is BGR, converted from planes
@@ -190,8 +190,8 @@ def size_of(picture: AnyPicture) -> tuple[int, int]:
 
 
 class PipedTrack(Protocol):
-    """A sound or subtitle track of a source that can be read only once. Its packets arrive while
-    frames are read."""
+    """A sound, subtitle or data track of a source that can be read only once. Its packets arrive
+    while frames are read."""
 
     stream: Any  # the PyAV stream in the source's container
     ended: bool  # all packets have arrived; ``take`` returns the rest
@@ -227,7 +227,7 @@ class SourceInfo:
     tags: dict[str, str] = field(default_factory=dict)  # the container's tags: title, location...
     # longest pause between two frames; a longer one counts as damage
     longest_gap_s: float = LONGEST_GAP_S
-    # Sound and subtitle tracks, if the file cannot be opened a second time to read them.
+    # Sound, subtitle and data tracks, if the file cannot be opened a second time to read them.
     tracks: tuple[PipedTrack, ...] = field(default=(), compare=False, repr=False)
 
 
@@ -461,11 +461,11 @@ class Detections:
 class LabelledPicture:
     """The labelled objects of one picture or one video frame.
 
-    Two kinds of boxes are not targets. A box that is ``ignored`` is matched once, by IoU, and then
-    counts neither as right nor as wrong. A ``crowd`` matches any number of detections, by the share
-    of the detection inside it (COCO's iscrowd). ``labelled``: the annotated classes; None means
-    all. Objects of other classes may lack a box, so detections of these classes do not count.
-    ``track_ids``: boxes of one object share an id; None if the labels have no ids.
+    Two kinds of boxes are not targets: a detection that matches such a box counts neither as right
+    nor as wrong. An ``ignored`` box matches one detection, by IoU. A ``crowd`` (COCO's iscrowd)
+    matches any number, by the share of each that is inside it. ``labelled``: the annotated classes;
+    None means all. Objects of other classes may lack a box, so detections of these classes do not
+    count. ``track_ids``: boxes of one object share an id; None if the labels have no ids.
     """
 
     id: int  # its id in the label file, otherwise its index in the list

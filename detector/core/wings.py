@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Adds:
-    """What a wing adds. Each value is "MODULE:NAME", imported at its first use.
+    """What a wing adds. Each value except ``tracker`` is "MODULE:NAME", imported at its first use.
 
     ``sources``: name -> a subclass of ``sources.base.Source``. ``guest``: a ``cli.guest.Guest``,
     which takes over some runs of ``detect`` and watches the others. ``sections``: functions that
@@ -74,7 +74,7 @@ def load(place: str) -> Any:
 
 @cache
 def list_files(*folders: str) -> tuple[str, ...]:
-    """Return the sorted names of the modules in a package's folders (``*__path__``), but not
+    """Return the sorted names of the modules in a package's folders (``*__path__``), except
     ``base`` and names that start with "_". Cached, since a run calls it dozens of times."""
     names = sorted(info.name for info in pkgutil.iter_modules(folders))
     return tuple(name for name in names if name != "base" and not name.startswith("_"))

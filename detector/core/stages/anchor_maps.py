@@ -73,7 +73,7 @@ def anchor_maps_dense(outputs: list[Floats], layers: Sequence[AnchoredLayer]) ->
 
 @lru_cache(64)
 def _anchored_table(layers: tuple[AnchoredLayer, ...], sizes: Sizes) -> Floats:
-    """Return [N, 5] per cell: column - 0.5, row - 0.5, anchor's width and height, stride."""
+    """Return [N, 5] for each anchor's cells: column - 0.5, row - 0.5, anchor's w and h, stride."""
     rows = []
     for layer, (height, width) in zip(layers, sizes, strict=True):
         a, y, x = np.indices((len(layer.anchors), height, width)).reshape(3, -1)

@@ -92,7 +92,7 @@ class Style:
 
 
 class PlacedLabel(NamedTuple):  # a frozen dataclass takes four times as long to create
-    """A label and its top left corner, pixels. ``number``: its detection's; None: a remark."""
+    """A label and its top left corner, pixels. ``number``: of the detection; None for a remark."""
 
     number: int | None
     text: str  # the class name, or "" if only the score fits
@@ -284,8 +284,8 @@ def _middle_of_dot(box: Sequence[int], radius: int) -> tuple[int, int]:
 def _place_labels(
     layout: DrawnLayout, places: LabelSpace, detections: Detections, scale: float, style: Style
 ) -> list[int]:
-    """Add the labels of all boxes, best score first, and their corners. Return the boxes for which
-    not even the name or the score alone fits."""
+    """Add the labels of all boxes, best score first, and their corners. Return the boxes where
+    neither the name alone nor the score alone fits."""
     ids, shades, boxes = detections.class_ids.tolist(), layout.shades, layout.boxes
     font, crowded = style.font, len(boxes) > FEW
     first = {class_id: i for i, class_id in reversed(list(enumerate(ids)))}

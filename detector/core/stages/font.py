@@ -38,8 +38,8 @@ class Text(NamedTuple):
 
 
 class Font:
-    """A font in memory; letters that it lacks come from Pillow's own (Latin). Raises OSError if
-    ``data`` is not a scalable font (TTF, OTF, TTC)."""
+    """A font in memory. Letters that it lacks come from Pillow's own font (Latin). Raises OSError
+    if ``data`` is not a scalable font (TTF, OTF, TTC)."""
 
     def __init__(self, data: bytes) -> None:
         sample = ImageFont.truetype(BytesIO(data), SAMPLE)
@@ -63,8 +63,8 @@ class Font:
         return True
 
     def write(self, texts: tuple[str, ...], scale: float) -> list[Text]:
-        """Split these texts into runs of one font, and draw each. Return them from left to right.
-        Raises UsageError."""
+        """Split these texts into runs of one font. Return the drawn runs from left to right. Raises
+        UsageError."""
         size = max(SMALLEST, round(EM * scale))
         gap = Text(np.empty((0, 0), np.uint8), 0, 0, round(size * 0.28))
         runs: list[Text] = []

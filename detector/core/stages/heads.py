@@ -4,9 +4,9 @@
     anchor_maps   maps [1, A*(5+C), h, w], raw     YOLOv5, YOLOv7 (anchor_maps.py)
 
 A: anchors; C: classes. readings.py reads all other outputs by their description. Each layout is a
-function of the outputs of one picture (float32) and a confidence threshold, and returns the
-candidates that reach it: boxes xyxy in network pixels, not clipped. NaN counts as below any
-threshold. Results share no memory with the outputs.
+function of the outputs of one picture (float32) and a confidence threshold. It returns the
+candidates that reach the threshold: boxes xyxy in network pixels, not clipped. NaN counts as below
+any threshold. Results share no memory with the outputs.
 
 ``LAYOUT_dense`` is the slow, plain version for comparisons. It returns every row, as [1, N, 5 + C]
 float32: cx, cy, w, h in network pixels, objectness, class probabilities.
@@ -29,7 +29,7 @@ Floats = NDArray[np.float32]
 # Limit on logarithms of sizes. The square of e^30 times any anchor fits in float32, and no picture
 # has a side of e^30 pixels.
 MAX_LOG_SIZE = np.float32(30)
-FEW_CLASSES = 8  # with at most this many, finding a cell's best class is faster than copying it
+FEW_CLASSES = 8  # with so few, finding a cell's best class is faster than copying the cell
 
 
 def sigmoid(x: Floats) -> Floats:

@@ -1,8 +1,8 @@
 """Place labels in a picture full of boxes, and draw their text.
 
-A label never hides another label or its own object. It hides a face only if no other place is free.
-Each label tries places around its box, with less and less text, and takes the first free one. If
-none is free, a dot marks the box if it fits; the box's colour still shows the class.
+A label hides no other label and only small parts of objects. It hides a face only if no other place
+is free. Each label tries places around its box, with less and less text, and takes the first free
+one. If none is free, a dot marks the box if it fits; the box's colour still shows the class.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FONT = cv2.FONT_HERSHEY_SIMPLEX
 FONT_HEIGHT = 21.0  # pixels of a capital at scale 1.0 with OpenCV 4; with OpenCV 5, 14
 MANY_SCRIPTS = int(cv2.__version__.split(".")[0]) >= 5  # OpenCV 4 has only ASCII
 
-# A label may hide parts of other objects. The hidden shares of these add up to at most this.
+# A label may hide parts of objects. The hidden shares of these objects add up to at most this.
 HIDDEN_SHARE = 0.08
 # A label that hides a larger share of people's heads, in total, moves to a place that hides less.
 HEAD_SHARE = 0.04
@@ -146,7 +146,7 @@ def _sample(char: str) -> Image:
 
 
 # Places for a label, best first: above the box at its left or right corner, below it, next to it,
-# then inside. Each place is (number of a left edge, number of a top). The four left edges: at the
+# then inside. Each place has the index of a left edge and of a top. The four left edges: at the
 # box's left edge, at its right edge, right of it, left of it. The four tops: above the box, below
 # it, at its top edge, at its bottom edge.
 PLACES = ((0, 0), (1, 0), (0, 1), (1, 1), (2, 2), (3, 2), (0, 2), (1, 2), (0, 3))
@@ -269,7 +269,7 @@ def _select_near(
 def _sum_hidden(
     objects: Sequence[Weighed], left: float, top: float, right: float, bottom: float
 ) -> float:
-    """Return the sum, over all objects, of the share that an area hides."""
+    """Return the share of each object that this area hides, summed over all objects."""
     hidden = 0.0
     for x1, y1, x2, y2, per_area in objects:
         across = (x2 if x2 < right else right) - (x1 if x1 > left else left)
@@ -283,8 +283,8 @@ def _sum_hidden(
 def _sum_all_hidden(
     objects: Sequence[Weighed], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """Return [n, 9]: the shares of objects that each label hides at each of the PLACES, added up.
-    ``starts``: a label's possible left edges and tops, [n, 2, 4]; ``ends``: the opposite edges."""
+    """Return [n, 9]: ``_sum_hidden`` for each label at each of the PLACES. ``starts``: a label's
+    possible left edges and tops, [n, 2, 4]; ``ends``: the opposite edges."""
     hidden = np.zeros((len(starts), 4, 4), np.float32)
     x1, y1, x2, y2, per_area = np.array(objects, np.float32).reshape(-1, 5).T
     firsts, lasts = np.stack([x1, y1])[:, None], np.stack([x2, y2])[:, None]

@@ -110,12 +110,12 @@ def map_classes(dense: Floats, conf: float, groups: Sequence[Sequence[int]]) -> 
     """Return candidates whose classes are mapped before NMS. This is the head of ``eval``.
 
     Average precision needs every class of a box. A class may combine several classes of the model
-    (vehicle: car, bus, truck, motorcycle); it then needs the highest of their scores. If classes
-    were mapped after NMS, a lorry detected as truck and as bus would count twice.
+    (vehicle: car, bus, truck, motorcycle); its score is then the highest of theirs. If classes were
+    mapped after NMS, a lorry detected as truck and as bus would count twice.
 
     ``dense``: [1, N, 5 + C]: cx, cy, w, h in network pixels, objectness, class probabilities (not
-    multiplied). ``groups``: the model's ids for each mapped class. A candidate is a row and mapped
-    class whose objectness x highest probability reaches ``conf``; sorted by rows, then classes.
+    multiplied). ``groups``: the model's ids for each mapped class. A candidate is a pair (row,
+    mapped class) whose objectness x highest probability reaches ``conf``; sorted by row and class.
     """
     rows = dense[0]
     rows = rows[rows[:, 4] >= np.float32(conf)]  # probabilities are at most 1; drops NaN, too

@@ -118,7 +118,7 @@ def draw_dot(planes: Planes, middle: Point, radius: int, shade: Shade) -> None:
 def draw_trails(
     planes: Planes, trails: Sequence[NDArray[np.float32]], colours: Sequence[Shade], line: int
 ) -> None:
-    """Draw a line through each trail's points [n, 2], pixels. Only its brightness is smoothed."""
+    """Draw a line through each trail's points [n, 2], pixels. Only brightness is smoothed."""
     for points, shade in zip(simplify(trails, line, SHIFT), colours, strict=False):
         cv2.polylines(planes.y, [points], False, shade.y, line, cv2.LINE_AA, SHIFT)
         half = [(points - (1 << SHIFT - 1)) >> 1]

@@ -7,9 +7,9 @@ numbers mean. Each family of detectors has one, and a YAML file can describe ano
     read_rows   a score for each class in every row          YOLO, DETR, PP-YOLOE, NanoDet ...
     read_list   finished detections, each with its class     NMS inside, or none needed
 
-Each takes the outputs of one picture (float32, a leading axis of 1) and a confidence threshold, and
-returns the candidates that reach it: boxes xyxy in network pixels, not clipped. NaN counts as below
-any threshold. Results share no memory with the outputs.
+Each takes the outputs of one picture (float32, a leading axis of 1) and a confidence threshold. It
+returns the candidates that reach the threshold: boxes xyxy in network pixels, not clipped. NaN
+counts as below any threshold. Results share no memory with the outputs.
 
 ``rows_dense`` and ``list_dense`` are the slow, plain versions for comparisons. They return every
 row, as [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class probabilities.
@@ -65,7 +65,7 @@ class Cells:
 
     ``centre``: position of a cell's point inside the cell, 0 to 1. ``anchors``: consecutive rows
     per cell. ``sizes``: used instead of ``anchors`` for SSD. For each stride, it lists a cell's
-    priors, in pixels: one side of a square, or width and height. Offsets are then in units of
+    priors in pixels, each the side of a square or (width, height). Offsets are then in units of
     priors, not of cells. ``variances``: factors on x and y, and on width and height.
     """
 
@@ -139,8 +139,8 @@ def _drop_background(scores: Floats, background: str) -> Floats:
 
 @np.errstate(invalid="ignore", over="ignore")  # ``are_finite`` drops inf and NaN
 def read_rows(outputs: list[Floats], conf: float, *, reading: Reading) -> Candidates:
-    """Return the rows whose best class score reaches ``conf``, in order; with ``reading.several``
-    one candidate for each such class. A score includes the objectness, if any."""
+    """Return the rows whose best class score reaches ``conf``, in order; with ``reading.several``,
+    a candidate for each class that reaches it. A score includes the objectness, if any."""
     at, class_ids, scores = _select(outputs, conf, reading)
     if not len(at):
         return no_candidates()
@@ -158,7 +158,7 @@ def _select(
     scores = view(outputs, reading.scores)
     threshold = np.float32(conf)
     geometric = reading.objectness_mean == "geometric"
-    lowest = conf * conf if geometric else conf  # both numbers are at most 1, so each needs this
+    lowest = conf * conf if geometric else conf  # both factors are at most 1: each must reach it
     least = np.float32(logit(lowest) if reading.values == "logits" else lowest)
     if reading.objectness is not None:  # drops most rows before we read their classes
         objectness = view(outputs, reading.objectness)[:, 0]

@@ -110,7 +110,7 @@ class FrameTiles:
         return self.fill(picture, slot, self._grid)
 
     def fill(self, picture: AnyPicture, slot: Image, grid: tuple[int, int] | None) -> TiledFit:
-        """Fill the first inputs of ``slot``, as many as this ``grid`` has."""
+        """Fill the first inputs of ``slot``, as many as this ``grid`` needs."""
         height, width = size_of(picture)
         if grid is None:
             fit = self._preprocess(picture, slot[0])
@@ -122,7 +122,7 @@ class FrameTiles:
 
 
 def each_given_tile(head: Callable[[Outputs], Candidates]) -> Callable[[Outputs], list[Candidates]]:
-    """Return a head like ``each_tile``, for outputs that end with the frame's number of inputs."""
+    """Return a head like that of ``each_tile``, but the last output is the number of inputs."""
 
     def heads(outputs: Outputs) -> list[Candidates]:
         *given, counts = outputs
@@ -132,7 +132,7 @@ def each_given_tile(head: Callable[[Outputs], Candidates]) -> Callable[[Outputs]
 
 
 def each_tile(head: Callable[[Outputs], Candidates]) -> Callable[[Outputs], list[Candidates]]:
-    """Return a head for a frame's inputs: outputs [1, T, ...] become T candidates."""
+    """Return a head for a frame's T inputs. From outputs [1, T, ...] it makes T ``Candidates``."""
 
     def heads(outputs: Outputs) -> list[Candidates]:
         count = outputs[0].shape[1]
@@ -170,7 +170,7 @@ def join_tiles(
     max_det: int,
     conf: float = 0.0,
 ) -> Detections:
-    """Join the inputs' detections into those of one picture, best first, by the module's rule.
+    """Join the inputs' detections, by the rule above, into those of one picture, best first.
     ``found``: detections of each input, in pixels of the whole picture; ``shown``: the inputs'
     regions. ``agnostic``, ``max_det`` and ``conf``: see ``nms``."""
     boxes = np.concatenate([each.boxes for each in found])

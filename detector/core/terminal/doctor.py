@@ -47,7 +47,7 @@ def _in_lines(findings: dict[str, Any]) -> Iterator[RenderableType]:
 
 
 def _engine_lines(findings: dict[str, Any]) -> Iterator[RenderableType]:
-    """Yield a line for each engine. Below it, yield why it cannot run, and its other devices."""
+    """Yield a line for each engine, then lines that say why it cannot run or list its devices."""
     rows = [("engine", "usable", "precisions", list[str]()), *_engine_rows(findings)]
     first, second = (max(len(row[at]) for row in rows) for at in (0, 1))
     for name, usable, precisions, reasons in rows:

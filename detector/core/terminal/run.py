@@ -20,7 +20,7 @@ from detector.core.terminal.console import SafeConsole
 NARROWEST = 80
 CLASSES_SHOWN = 8
 PICTURES = frozenset({"video", "pictures"})  # outputs that hold whole frames
-# Reason why a received picture was not inferred (sources.live.base) -> text after the count.
+# Why a received picture was not inferred (live/sources/base.py) -> text after the count.
 DROPPED = {
     "newer": "replaced by newer ones",
     "undecoded": "not decoded for lack of time",

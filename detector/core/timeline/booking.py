@@ -54,7 +54,7 @@ class Booking:
         self._workers: dict[str, EngineCaller] = {}
         self._inside = 0  # inferences in flight
         self._rest_ns = 0  # remainder of the division, carried to the next reading
-        self._each_ns = 0  # what an inference in flight since the start would have got so far
+        self._each_ns = 0  # what would be booked to an inference that was in flight all the time
         self._last: EngineCaller | None = None  # the worker whose inference ended last
         self.readable = False  # whether any of these clocks can be read
 
@@ -63,7 +63,7 @@ class Booking:
         with self._lock:
             if not self._workers:
                 self._book()  # loading and warm-up belong to no call
-            self._listed = None  # list them again: this thread may have created some
+            self._listed = None  # list the clocks again: this worker may have created threads
             return self._workers.setdefault(name, EngineCaller(self))
 
     def _book(self) -> None:

@@ -52,8 +52,8 @@ def times_of(task: int | None = None) -> Times | None:
 
 
 class RunQueue:
-    """How long the thread that opens it was runnable without a core: the second number of the
-    thread's schedstat (Linux, Documentation/scheduler/sched-stats.rst), in nanoseconds. The kernel
+    """Reads how long the thread that opened it was runnable without a core: the second number of
+    its schedstat (Linux, Documentation/scheduler/sched-stats.rst), in nanoseconds. The kernel
     updates it when the thread gets a core, so the thread always reads its own exact value. The file
     stays open: reading takes 1 us, opening 10 us. Raises OSError if the file is absent."""
 
@@ -170,12 +170,12 @@ class Natives:
     ) -> None:
         self._ids, self._times, self._names = ids, times, names
         self._lock = threading.Lock()
-        # thread -> (stage that may have created it -> whether it has that stage's thread's name)
+        # thread -> (stage that may have created it -> whether it is named like the stage's thread)
         self._claims: dict[int, dict[str, bool]] = {}
         self._creators: dict[int, str] = {}  # thread -> the name inherited from its creator
         self._tasks = _ByStage(self._list_threads)  # cleared when a claim changes
         self._ours: set[int] = set()
-        # Times of all threads when one of ours ended, since it and others may be gone later.
+        # Times of all threads when one of ours ended: that thread and others may be gone later.
         self._times_at_ends: dict[int, Times] = {}
 
     def forget_gone(self) -> None:
@@ -222,7 +222,7 @@ class Natives:
             )
 
     def note_thread_end(self) -> None:
-        """Read all times for a thread of ours that is about to end. Call it on that thread."""
+        """Read the times of all threads. A thread of ours calls this just before it ends."""
         with self._lock:
             self._ours.add(threading.get_native_id())
             self._times_at_ends |= self._all_times()
@@ -233,7 +233,7 @@ class Natives:
 
     def mark(self, calls: Mapping[str, int]) -> Mark:
         """Read all clocks, repeat this if it took long, and return the quickest reading. In a slow
-        reading the caller lost its core, and that moment's CPU time would belong to no thread."""
+        reading the caller lost its core, and CPU time used meanwhile would belong to no thread."""
         readings = [self._read_clocks(calls)]
         while readings[-1][0] > QUICK_READING_NS and len(readings) < MAX_READINGS:
             readings.append(self._read_clocks(calls))

@@ -1,4 +1,4 @@
-"""Store a row for each call of a span: its index, start, end, and its thread's time off a core.
+"""Store a row for each call of a span: index, start, end, and the time of its thread off a core.
 ``SpanRows`` keeps the first rows. They are packed to some 16 bytes each and stored on disk by a
 ``Spool``. ``Ring`` keeps the last rows in memory. A span writes into the ``Block`` of either. Both
 return one column at a time, so that the writer of a session does not hold all rows twice."""
@@ -131,7 +131,7 @@ class SpanRows:
         return min(self.block.taken, self._room)
 
     def take(self, calls: int) -> NDArray[np.int64]:
-        """Return ``Block.take_durations``. Pack the block if it is full."""
+        """Return the result of ``Block.take_durations``. Pack the block if it is full."""
         durations = self.block.take_durations(calls)
         if len(durations) and not calls % BLOCK and (room_left := self._room - calls + BLOCK) > 0:
             columns = {name: self.block.column(name)[:room_left] for name in COLUMNS}

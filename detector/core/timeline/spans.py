@@ -68,7 +68,7 @@ class BusyMeter:
             return self.total_ns + (max(0, now - self._since) if self._inside else 0)
 
 
-# In shorter intervals we assume that the thread had a core: to check costs a system call, and a
+# In shorter intervals we assume that the thread had a core: a check costs a system call, and a
 # thread that loses its core stays off it for about a millisecond (the scheduler's slice). If it was
 # off a core after all, the next check finds that time.
 QUICK_NS = 50_000
@@ -218,7 +218,7 @@ class Span:
         return self._kept
 
     def settle(self) -> None:
-        """Count what the engine's threads did after the last call as work of that call."""
+        """Add to the last call what the engine's threads have done since it ended."""
         if self._booked is not None:
             self._add_late(self._booked.settle())
 
@@ -258,7 +258,7 @@ MAX_ROWS = 300_000
 
 
 class Between:
-    """Totals of the time between spans. ``call_ns`` is all of it; the rest is as in ``Span``."""
+    """Totals of the time between spans. ``call_ns`` is all of it; the others are as in ``Span``."""
 
     __slots__ = ("call_ns", "off_cpu_ns", "other_threads_ns", "ready_ns")
 
@@ -344,13 +344,13 @@ class ThreadTrack:
             self._queue.close()
             self._queue = None
         if self._natives is not None:
-            for span in self.spans.values():  # the engine still has the threads of this thread
+            for span in self.spans.values():  # while the engine's threads for this thread exist
                 span.settle()
             self._natives.note_thread_end()
 
     def check_clocks(self, owner: Span | Between, passed: int) -> None:
-        """Add to ``owner`` the time that the thread was off a core in the ``passed`` nanoseconds up
-        to ``last``, and the part of it in which the thread was ready, not blocked in a call.
+        """Add to ``owner`` how long the thread was off a core in the ``passed`` nanoseconds up to
+        ``last``, and how much of that time it was ready, not blocked in a call.
 
         The clocks are read after the interval. Time that they count after its end, such as while
         they were read, is left for the next reading.

@@ -31,9 +31,9 @@ class Timeline:
 
     ``cpu_clock`` is the thread's own CPU time. With ``process_clock``, as in the plain loop, a
     stage's CPU time includes that of the process's other threads during its calls. ``run_queue``
-    opens the count of the calling thread's waits for a core. ``natives`` observes libraries'
-    threads; None: not observed. For each stage and kind of wait ``max_rows`` rows are kept: the
-    first rows, in a file in ``folder`` if given, or with ``ring`` the last rows.
+    opens the count of how long the calling thread waited for a core. ``natives`` observes
+    libraries' threads, unless it is None. For each stage and kind of wait ``max_rows`` rows are
+    kept: the first rows, in a file in ``folder`` if given, or with ``ring`` the last rows.
     """
 
     def __init__(

@@ -77,7 +77,7 @@ def label(engine: str, precision: str, batch: int, model: str | None = None) -> 
 def place_on_roof(
     layers: Sequence[CountedLayer], batch: int, inputs_s: float, peaks: Peaks
 ) -> RowRoof | None:
-    """Return the share of the roofline that all layers reach; None if a peak is unknown."""
+    """Return the share of the roofline that the layers together reach; None if unknown."""
     batch_ms = 1e3 * batch / inputs_s
     by_limit = {COMPUTE: 0.0, MEMORY: 0.0}
     for layer in layers:

@@ -22,8 +22,8 @@ SHORTEST_MS = 1e-12  # avoids ratios of zero for calls that took no time
 @dataclass(frozen=True, slots=True)
 class RunChange:
     """``ratio``: after / before, with its 95% interval (``low``, ``high``). ``p``: p value of the
-    test for a difference; a stage's is corrected for the number of stages tested. ``smallest``:
-    the least effect that the test detects in 9 of 10 cases."""
+    test for a difference; that of a stage is corrected for the number of stages. ``smallest``: the
+    least effect that the test detects in 9 of 10 cases."""
 
     what: str
     before: float

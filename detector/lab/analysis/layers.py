@@ -158,7 +158,7 @@ def explain_sum(
         return off, None
     if sum_ms < (1 - TOLERANCE) * run_sum_ms:
         reason = (
-            "other work interrupted some layers; medians omit that, sums within a run include it"
+            "other work interrupted some layers: a run's sum includes that time, medians omit it"
         )
     elif off_in_runs > 0:
         cost = f"a profiled pass takes {profiled_ms / forward_ms - 1:+.1%}"
@@ -277,7 +277,7 @@ FACTORS = {"k": 1e-6, "M": 1e-3, "G": 1.0, "T": 1e3, "P": 1e6}
 
 
 def parse_rate(text: str, units: Sequence[str], option: str) -> float:
-    """Return "8.1TFLOPS" or "320 GB/s" in billions per second. Raises UsageError."""
+    """Convert "8.1TFLOPS" or "320 GB/s" to billions per second. Raises UsageError."""
     match = QUANTITY.fullmatch(text)
     with suppress(ValueError):
         if match and match[3].lower() in units and (value := float(match[1])) > 0:
@@ -292,7 +292,7 @@ SHEET = "data sheet"
 
 
 def parse_sheet(peak: str | None, bandwidth: str | None) -> tuple[float, float] | None:
-    """Return GFLOP/s and GB/s. Raises UsageError if only one is given."""
+    """Return GFLOP/s and GB/s; None if neither is given. Raises UsageError if only one is."""
     if peak is None and bandwidth is None:
         return None
     if peak is None or bandwidth is None:
@@ -335,7 +335,7 @@ Interval = tuple[float, float]
 """Start and end, in ms."""
 
 LONGEST = 20  # number of gaps listed
-DRAWN = 400  # a drawing shows at most this many intervals of the host, and of the device
+DRAWN = 400  # a drawing shows at most this many intervals of the host, and as many of the device
 LAUNCHING, NO_REQUEST = "the host was preparing or launching", "nothing was asked of it"
 WAITING = "the host waited for the GPU"
 

@@ -18,7 +18,7 @@ from detector.core.session.document import Summary
 # up to 11% more CPU time for equal work (scripts/load_check; AMD EPYC). We allow a little more.
 SHARED_CACHES = 0.15
 # If other programs use a larger share of the cores, even CPU times are unreliable: while detectors
-# used 72% of two cores, two equal runs took 34 and 44 ms of CPU per frame, a stage up to 48% more.
+# used 72% of two cores, equal runs took 34 and 44 ms of CPU per frame; stages varied by up to 48%.
 CROWDED = 0.5
 MATERIAL = 0.02  # share of the CPU time per frame; smaller growth changes no conclusion
 
@@ -66,7 +66,8 @@ class CpuChange:
         return self.after / self.before if self.before else float("inf")
 
     def regresses(self, limit: float) -> bool:
-        """Return whether it grew by more than ``limit`` (0.05 = 5%) plus ``SHARED_CACHES``."""
+        """Return whether CPU time grew by more than ``limit`` (0.05 = 5%) plus ``SHARED_CACHES``,
+        and by more than ``MATERIAL``."""
         allowed = self.before * (1 + limit + SHARED_CACHES)
         return self.after > allowed and self.after - self.before > MATERIAL * self.all_ms
 

@@ -76,7 +76,7 @@ def test_rows_without_peaks_have_rates_but_no_bound():
     [
         (9.5, 9.8, 10.5, 0.7, None),
         (10.9, 11.0, 11.5, 0.5, None),
-        (7.0, 9.8, 10.5, 0.7, "sums within a run include it"),
+        (7.0, 9.8, 10.5, 0.7, "a run's sum includes that time"),
         (3.0, 8.7, 10.5, 0.7, "other work interrupted"),
         (11.2, 10.9, 11.5, 0.5, "the profiler adds time inside the layers"),
         (7.0, 7.5, 11.0, 3.5, "takes 11.000 ms, of which 3.500 ms are outside"),

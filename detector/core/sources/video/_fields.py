@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-HEAD = 4096  # bytes of a packet searched for its first slice
+HEAD = 4096  # bytes of a packet that are searched for its first slice
 SLICE_HEAD = 32  # bytes of a slice that contain the numbers we read
 SLICES, SPS = (1, 2, 5), 7
 # Profiles whose parameter set contains chroma format, depths and scaling lists.
@@ -30,7 +30,7 @@ class FieldReader:
     """Reads the fields of a stream. Call ``read`` for all packets in order."""
 
     def __init__(self, codec: str, extradata: bytes, length_bytes: int) -> None:
-        """``length_bytes``: width of the length before each NAL unit; 0 for start codes."""
+        """``length_bytes``: width of the length before a NAL unit; 0: units follow start codes."""
         mpeg = ("mpeg1video", "mpeg2video")
         self._read = self._read_h264 if codec == "h264" else _read_mpeg2 if codec in mpeg else None
         self._length_bytes = length_bytes
@@ -61,7 +61,7 @@ class FieldReader:
                 try:
                     self._sequence = _Sequence.read(unit)
                     self.knows = True
-                except (IndexError, ValueError):  # damaged: keep the previous one
+                except (IndexError, ValueError):  # damaged: keep the previous set
                     continue
 
     def units(self, packet: Any) -> Iterator[bytes]:

@@ -1,9 +1,9 @@
 """Find out, without decoding, what a key frame promises to a decoder that starts there.
 
-Containers mark three kinds of packets as key frames. After an IDR picture, no picture refers to
-earlier ones. After an I picture of an open GOP, its leading pictures (stored after it, shown before
-it) do refer to earlier ones. A periodic refresh only completes the picture after some frames. We
-tell the three apart by the packet's bytes.
+Containers mark three kinds of packets as key frames. No picture stored after an IDR picture refers
+to a picture before it. The leading pictures of an open GOP (stored after its I picture, shown
+before it) do refer to pictures before it. With periodic refresh, the picture is complete only some
+frames later. We tell the three apart by the packet's bytes.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _is_exact_recovery(unit: bytes) -> bool:
     at = 0
     while at + 2 < len(data):
         numbers = []
-        for _ in range(2):  # payload type and size: each the sum of 255s and a last, smaller byte
+        for _ in range(2):  # payload type, size: each is a sum of bytes, all 255 except the last
             number = 0
             while at < len(data) and data[at] == 255:
                 number, at = number + 255, at + 1

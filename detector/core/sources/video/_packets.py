@@ -1,7 +1,8 @@
 """Decide by a packet's first bytes, without decoding, whether it must show a picture.
 
-Not every packet shows one: VP8 and VP9 store hidden pictures, an encoder may repeat a picture with
-a few bytes, and a recording that begins with an open GOP has leading pictures without references.
+Not every packet shows one: VP8 and VP9 store hidden pictures; a few bytes may only say that the
+last picture repeats; a recording that begins with an open GOP lacks the pictures that its leading
+pictures refer to.
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from detector.core.sources.video._fields import FieldReader
 
-# Like FFmpeg, we assume that an MPEG-4 packet of at most this many bytes only repeats a picture
-# (N-VOP).
+# Like FFmpeg, we take an MPEG-4 packet of at most this many bytes for a repeated picture (N-VOP).
 LARGEST_N_VOP = 19
 H264_SLICES = range(1, 6)
 HEVC_SLICES, HEVC_SKIPPED_LEADING = range(32), (8, 9)  # the latter: RASL pictures
-MOST_REFERENCES = 16  # limit on the pictures that a picture refers to, in H.264 and HEVC
-HEAD = 4096  # bytes of a packet searched for the first slice before the rest is read
+MOST_REFERENCES = 16  # a picture of H.264 or HEVC refers to at most this many pictures
+HEAD = 4096  # bytes of a packet that are searched for a slice before the rest is read
 
 
 class PictureRule:
@@ -62,7 +62,7 @@ class PictureRule:
         return 0 < self._packets_of_open_gop <= MOST_REFERENCES
 
     def must_show(self, packet: Any) -> bool:
-        """Return whether this packet must show a picture. If none is decoded, a picture is lost."""
+        """Return whether this packet must show a picture: if none is decoded, one was lost."""
         is_leading = self._is_leading(packet)
         self._packets_of_open_gop += is_leading or self._packets_of_open_gop > 0
         if is_leading:

@@ -112,7 +112,7 @@ class PipedSource(AvSource):
         return frame
 
     def finish_at_limit(self) -> None:
-        """Read the rest of the sound: a file may store it after the frames it belongs to."""
+        """Read the rest of the sound, which a file may store later than its pictures."""
         super().finish_at_limit()
         tracks = [track for track in self._tracks if track.requested]
         sounds = [track for track in tracks if track.stream.type == "audio"]

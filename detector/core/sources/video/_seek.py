@@ -1,8 +1,8 @@
-"""Find where to start decoding so that the frames from a given time on are those of a full decode.
+"""Find where to start decoding so that frames from a given time on equal those of a full decode.
 
 If the last key frame before the time starts an open GOP, an earlier one is used. A frame's number
-is found by counting the packets that show an earlier picture. If any packet may or may not show a
-picture, the file is decoded from its beginning.
+is found by counting the packets that show an earlier picture. If it is unclear whether some packet
+shows a picture, the file is decoded from its beginning.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class LandingKey:
 class Landing:
     """The key frame to start decoding at. pts and dts are in ticks of the source's time base.
 
-    ``shown``: pts of the frames from number ``first`` up to ``wanted_pts``. ``fits``: this one and
-    earlier usable key frames. ``safe_pts``: if a decoder's first picture is earlier than this, the
-    decoder began at one of ``fits``.
+    ``shown``: pts of the frames from number ``first`` up to ``wanted_pts``. ``fits``: usable key
+    frames up to this one. ``safe_pts``: a decoder whose first picture is earlier than this began
+    at one of ``fits``.
     """
 
     key_pts: int
@@ -71,7 +71,7 @@ class Landing:
 
 @dataclass(slots=True)
 class Key:
-    """A key frame. ``leads``: the lowest pts of this frame and its leading pictures. ``at``:
+    """A key frame. ``leads``: the lowest pts among this frame and its leading pictures. ``at``:
     number of pictures stored before it."""
 
     pts: int

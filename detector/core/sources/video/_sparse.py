@@ -47,7 +47,7 @@ class Sparse:
 
 
 def plan_sparse(video: VideoInfo, stride: int) -> Sparse | None:
-    """Plan what to decode for every ``stride``-th frame; None: everything."""
+    """Return what to decode for every ``stride``-th frame; None: everything."""
     try:
         return choose_packets(survey_packets(video), stride)
     except (DoubtError, av.error.FFmpegError):

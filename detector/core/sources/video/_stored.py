@@ -1,4 +1,4 @@
-"""Read a video in an object store or on a web server with PyAV, by ranges. In a batch job, a lost
+"""With PyAV, read a video from an object store or a web server by ranges. In a batch job, a lost
 connection is an error rather than the end of the video (``RangedObject.keeps_part``)."""
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ def open_stored(
 
 
 class StoredStepping(SteppingSource):
-    """A mix-in that keeps the object open while it is read. List it before the reader among the
-    bases."""
+    """Keeps the object open while it is read. Subclasses list this mix-in before their reader."""
 
     _object: RangedObject
     _stack: ExitStack

@@ -82,7 +82,7 @@ def find_damaged_bytes(container: Any) -> str:
             size = os.fstat(file.fileno()).st_size
             return check(FileBytes(partial(os.pread, file.fileno()), size))
     except IndexError:
-        return CUT_OFF  # it ends inside an element's header, or was cut while we were reading
+        return CUT_OFF  # the file ends in an element's header, or was cut while we were reading
 
 
 def _read_size(container: Any) -> int:
@@ -91,7 +91,7 @@ def _read_size(container: Any) -> int:
 
 
 def _is_disordered(stream: Any, demuxed: Demuxed) -> bool:
-    """Return whether a pts and a dts differ by far more than the video's duration."""
+    """Return whether a packet's pts and dts differ by far more than the video's duration."""
     longest = max(demuxed.last_dts - (demuxed.first_dts or 0), stream.duration or 0)
     return demuxed.packets > 2 and demuxed.largest_offset > 2 * longest
 
@@ -111,7 +111,7 @@ def _count_unread(container: Any, stream: Any, demuxed: Demuxed) -> int:
     return 0
 
 
-# Boxes whose sizes reveal a truncated file. If a name is not listed, we stop, since cameras append
+# Boxes whose sizes reveal a truncated file. The check stops at any other name, since cameras append
 # data that is not a box.
 BOXES = (b"ftyp", b"moov", b"moof", b"mdat", b"free", b"skip", b"wide", b"udta", b"sidx", b"mfra")
 

@@ -11,7 +11,7 @@ from detector.core.types import ReadCounts
 if TYPE_CHECKING:
     from detector.core.sources.video._fields import Field
 
-# A decoder delays a picture by at most this many packets. An older packet yields no picture.
+# A decoder returns the picture of a packet after at most this many further packets, or never.
 LONGEST_DELAY = 64
 
 
@@ -29,8 +29,8 @@ class DecodeTally:
     """Follows each packet through the decoder by a mark, which PyAV copies to its picture.
 
     A packet without a picture is *bad* if it must show one, or if the decoder complained about it.
-    A picture with a complaint is *corrupt*. Two packets with one field each are one picture; a lone
-    field is corrupt.
+    A picture with a complaint is *corrupt*. Two packets with one field each yield one picture; a
+    lone field is corrupt.
     """
 
     def __init__(self, rule: PictureRule, counts: ReadCounts) -> None:
@@ -52,7 +52,7 @@ class DecodeTally:
             return
         sent = _Sent(self._number, packet.pts, must_show, self._rule.at_open_gop, field)
         self._last = sent
-        # The mark must be a new object: PyAV deletes a mark with any packet that carries it.
+        # The mark must be a new object: PyAV forgets it when any packet that carries it is freed.
         packet.opaque = self._waiting[self._number] = sent
         oldest = next(iter(self._waiting))
         if oldest < self._number - LONGEST_DELAY:
@@ -75,7 +75,7 @@ class DecodeTally:
             self._counts.corrupt += picture.is_corrupt
 
     def end(self, last_pts: int | None = None) -> None:
-        """Count packets without a picture as lost: all, or those before ``last_pts``."""
+        """Count packets without a picture as lost; with ``last_pts``, only those before it."""
         for number, sent in list(self._waiting.items()):
             if last_pts is None or (sent.pts is not None and sent.pts < last_pts):
                 self._count_lost(self._waiting.pop(number))

@@ -41,7 +41,7 @@ class ThreadedSource(HandOverMixin, AvSource):
         self._good_frames = 0  # frames grabbed before the first error
         self._release: Callable[[], Any] | None = None
         self._sparse: Sparse | None = None
-        if stride > 1 and frames is None:  # planning reads all packets, too slow for few frames
+        if stride > 1 and frames is None:  # planning reads all packets: too slow for few frames
             from detector.core.sources.video._sparse import plan_sparse
 
             self._sparse = plan_sparse(video, stride)
@@ -52,8 +52,8 @@ class ThreadedSource(HandOverMixin, AvSource):
     def set_up(self, codec: Any) -> DecodeTally:
         codec.thread_type = "SLICE" if self.info.codec in RACY_CODECS else "AUTO"
         codec.thread_count = min(MOST_THREADS, usable_cores() + EXTRA_THREADS)
-        # Freeing a decoder holds the GIL and waits for the decoder's threads: a deadlock if such a
-        # thread logs, since logging waits for the GIL. We flush first, which waits without the GIL.
+        # Freeing a decoder holds the GIL and waits for the decoder's threads. If one of them logs,
+        # it waits for the GIL: a deadlock. So we flush first, which waits without the GIL.
         self._release = weakref.finalize(self, codec.flush_buffers)
         return TrialTally(self.picture_rule(codec))
 
@@ -139,7 +139,7 @@ class ThreadedSource(HandOverMixin, AvSource):
         return successor
 
     def _take_over(self, reason: str, last_pts: int) -> bool:
-        """Let ``AvSource`` continue after the last good frame. Return False if it finds no more."""
+        """Let ``AvSource`` continue after the last good frame. Return False if no frame follows."""
         count = self._good_frames
         self._drop_sparse()
         self.close_container()
@@ -173,7 +173,7 @@ class TrialTally(DecodeTally):
         self._due = 0
 
     def send(self, packet: Any) -> None:
-        if not packet.is_discard:  # hidden by an edit list
+        if not packet.is_discard:  # an edit list hides the pictures of discarded packets
             self._due += self._rule.must_show(packet)
 
     def complain(self, what: str) -> None:

@@ -60,7 +60,7 @@ def _read_head(path: str) -> bytes:
 
 
 def explain_no_frame(info: SourceInfo, decodable: bool, refused: int) -> str:
-    """Return why no frame of an open file can be decoded. ``refused``: packets refused."""
+    """Return why no frame of an open file can be decoded. ``refused``: count of refused packets."""
     if not decodable:
         return (
             "there is no decoder for its codec; convert it with a full FFmpeg: ffmpeg -i IN OUT.mp4"

@@ -63,7 +63,7 @@ class AvSource(SteppingSource):
         pixels: str = "bgr",
         planes: PlanesReader | None = None,
     ) -> None:
-        """``size``: displayed (width, height), if known. ``planes``: a fast reader's ``planes``."""
+        """``size``: displayed (width, height), if known. ``planes``: reader of planes, or None."""
         super().__init__(stride, frames)
         self.video = video
         self.planes = planes
@@ -134,7 +134,7 @@ class AvSource(SteppingSource):
         # dts.
         pts = self._picture.dts if self._is_avi else self._picture.pts
         if self.info.has_computed_pts:
-            pts = None  # a raw stream has no pts, and the demuxer's are for 25 FPS
+            pts = None  # a raw stream has no pts; the demuxer invents them for 25 FPS
         self.pts = self._clock.place(pts, self.notes)
         size = self._picture.width, self._picture.height
         if not self._noted_size and size != reduced_size(self._stored_size(), self.video.factor):
@@ -324,21 +324,21 @@ def _seek_to_key(container: Any, stream: Any, landing: Landing) -> LandingKey | 
 
 
 class HandOverMixin(SteppingSource):
-    """A mix-in for fast readers: when one fails, PyAV continues packet by packet. List it before
-    the reader among the bases. ``_successor``: the PyAV source after the hand-over."""
+    """Lets PyAV continue packet by packet when a fast reader fails. Subclasses list this mix-in
+    before their reader. ``_successor``: the PyAV source after the hand-over."""
 
     _successor: AvSource | None = None
 
     def hand_over(
         self, successor: AvSource, count: int, last_pts: int | None, stopped: str, how: str = ""
     ) -> bool:
-        """Let ``successor`` skip ``count`` frames and any others up to ``last_pts``, and grab the
-        next one. Return False if there is none. A note says why the fast reader ``stopped``, and
-        ``how`` PyAV continues."""
+        """Let ``successor`` skip ``count`` frames, then all up to ``last_pts``, and grab the next.
+        Return False if there is none. A note says why the fast reader ``stopped``, and ``how`` PyAV
+        continues."""
         self._successor = successor
         grabbed = all(successor.grab() for _ in range(count + 1))
         while grabbed and last_pts is not None and successor.pts <= last_pts:
-            self.counts.bad += 1  # the fast reader omitted it, and pts must keep rising
+            self.counts.bad += 1  # the fast reader omitted it; too late now, as pts must rise
             grabbed = successor.grab()
         goes_on = f"continues from there{how}" if grabbed else "found no further frame either"
         self.notes.append(f"{stopped}; PyAV {goes_on}")

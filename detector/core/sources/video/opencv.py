@@ -58,12 +58,12 @@ class OpenCVSource(SteppingSource):
         self._clock = Clock(video)
         self._complaints = _complaints.Complaints(*video.log_names)
         weakref.finalize(self, self._complaints.close)  # even if the rest of __init__ fails
-        # If swscale fails, cv2 returns a picture that is black or the buffer's old content.
+        # If swscale fails, cv2 returns a black picture or the buffer's old content.
         self._unconverted = _complaints.Complaints("swscaler")
         weakref.finalize(self, self._unconverted.close)
         self._capture = self._open_capture()
-        # Release the capture first, as garbage collection could cause a deadlock: it holds the GIL
-        # and waits for cv2's threads, while a thread that logs a complaint waits for the GIL.
+        # Release the capture before garbage collection does: that would hold the GIL and wait for
+        # cv2's threads, while a thread that logs a complaint waits for the GIL (a deadlock).
         weakref.finalize(self, _release, self._capture, self._complaints)
         if video.complaint:
             self.counts.ended_early = True
@@ -95,7 +95,7 @@ class OpenCVSource(SteppingSource):
         return True
 
     def seek(self, start_s: Fraction) -> int | None:
-        """Seek to a key frame with cv2, which then grabs pictures up to about the given frame."""
+        """Let cv2 seek to a key frame and decode from there to about the frame at this time."""
         from detector.core.sources.video._seek import find_landing
 
         landing = None if self._ended else self.landing or find_landing(self.video, start_s)
@@ -115,8 +115,8 @@ class OpenCVSource(SteppingSource):
 
     def _choose_seek_number(self, landing: Landing) -> int:
         """Return the frame number to request. cv2 assumes a constant rate, seeks to CV2_SEEK_BACK
-        frames before that number, and decodes the frames between. So we choose a key frame that is
-        further than that before the target, and request the number CV2_SEEK_BACK + 1 after it."""
+        frames before that number, and decodes up to it. So we take a key frame that is far enough
+        before the target, and request the number CV2_SEEK_BACK + 1 after that key frame."""
         rate = self._capture.get(cv2.CAP_PROP_FPS) * float(self.info.time_base)
         limit = min(landing.wanted_pts, landing.safe_pts)
         before = landing.count_before(limit)
@@ -210,7 +210,7 @@ class OpenCVSource(SteppingSource):
         return image if done and not self._unconverted.has_errors() else None
 
     def at_unconverted(self, index: int, into: Image | None) -> Frame | None:
-        """Handle a picture that cv2 could not convert. Return it from another reader, or None."""
+        """Handle a picture that cv2 could not convert. Return another reader's frame, or None."""
         if not self.counts.bad:
             self.notes.append("opencv could not convert some pictures; use --decoder auto")
         self.counts.bad += 1
@@ -239,9 +239,9 @@ class CheckedSource(HandOverMixin, OpenCVSource):
 
     cv2 gives no reason when it stops, whether at the end of the file or at a packet that it cannot
     decode. It does not report pictures that it concealed or could not convert. PyAV reports the
-    result of each packet. It takes over as soon as cv2's FFmpeg logs an error, and when cv2 stops
-    although the file has more packets. It decodes from the start and discards the frames that cv2
-    has returned. A false alarm only costs time.
+    result of each packet. PyAV takes over as soon as cv2's FFmpeg logs an error, and when cv2 stops
+    although the file has more packets. PyAV then decodes from the start and discards the frames
+    that cv2 has returned. A false alarm only costs time.
     """
 
     def grab(self) -> bool:
@@ -274,7 +274,7 @@ class CheckedSource(HandOverMixin, OpenCVSource):
         return bool(reason) and self._take_over(self.grabbed, reason, last_pts)
 
     def _take_over(self, count: int, reason: str, last_pts: int | None = None) -> bool:
-        """Let PyAV continue after cv2's ``count`` frames. Return False if it finds no more."""
+        """Let PyAV continue after cv2's ``count`` frames. Return False if no frame follows."""
         self._capture.release()
         successor = AvSource(
             self.video, size=(self.info.width, self.info.height) if count else None

@@ -240,7 +240,7 @@ class Ranking:
 
 
 def samples(pictures: int) -> list[NDArray[np.int64]]:
-    """Return how often each bootstrap sample draws each picture. ``interval`` draws the same."""
+    """Return how often each bootstrap sample of ``interval`` contains each picture."""
     rng = np.random.default_rng(SEED)
     return [
         np.bincount(rng.integers(0, pictures, pictures), minlength=pictures)

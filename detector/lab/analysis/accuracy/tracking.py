@@ -160,7 +160,7 @@ def _count_associated(
 
 
 def _count_clear_mot(frames: Sequence[TrackedFrame], objects: int) -> tuple[int, int, int]:
-    """Count matches, switches and fragmentations. Pairs of the previous frame match first."""
+    """Count matches, switches and fragmentations. Pairs of the previous frame have priority."""
     matches = switches = 0
     last, previous = np.full(objects, -1), np.full(objects, -1)
     parts = np.zeros(objects, np.int64)
