@@ -63,7 +63,7 @@ class CreatedFolder:
             ) from error
 
     def remove_empty(self, cameras: Iterable[str]) -> None:
-        """Remove the empty folders of these cameras, and any other empty folders of this run."""
+        """Remove the folders of these cameras, and those that ``__init__`` created, if empty."""
         for camera in cameras:
             remove_if_empty(self.path / camera)
         for place in self._made:

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from detector.core.stages.tiles import FrameTiles
     from detector.core.types import Fit, Frame
 
-ROOM = Tiling((3, 3))  # if cameras differ, a run has at least this room, for cameras added later
+ROOM = Tiling((3, 3))  # least room if cameras have their own tiles, for cameras added later
 
 
 def choose_tiling(option: Tiling, cameras: Sequence[Camera]) -> Tiling:
-    """Return the run's tiling. If cameras differ, there is room for the one with most inputs."""
+    """Return the run's tiling. If cameras have their own tiles, ``most`` fits all of them."""
     own = [Tiling.parse(camera.tiles) for camera in cameras if camera.tiles is not None]
     return replace(option, most=max(one.inputs for one in (ROOM, option, *own))) if own else option
 
@@ -35,7 +35,7 @@ class CameraTiles:
     def __init__(self, plan: RunPlan) -> None:
         self._tiling = plan.tiling
         self._tilings: dict[str, Tiling] = {}
-        self._fill = cast("FrameTiles", plan.stages()[0])  # a FrameTiles if ``differ``
+        self._fill = cast("FrameTiles", plan.stages()[0])  # only used if ``differ``
 
     @property
     def differ(self) -> bool:

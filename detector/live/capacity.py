@@ -1,17 +1,17 @@
 """Estimates how many cameras like the present ones this machine can handle.
 
-Two resources are limited: the threads of the loop, one for each group of stages, and the CPU. Every
-picture that arrives is decoded; only pictures that are not dropped need work in the loop. So for k
-cameras instead of the present N, if all their pictures are detected,
+Two resources are limited: the loop's threads (one for each group of stages) and the CPU. Pictures
+that load shedding skips are not even decoded; dropped pictures are decoded, but need no work in the
+loop. So for k cameras instead of the present N, if all their pictures are detected,
 
     loop:  k / N * busy / processed share <= 1
     CPU:   k / N * (decoding / decoded share + rest / processed share)
                                                         <= 1 - share used by other programs
 
-The decoded share is below 1 only with load shedding: dividing by it adds the skipped decoding.
+Only load shedding makes the decoded share less than 1; dividing by it adds the skipped decoding.
 
 If pictures are dropped for lack of time, the estimate is at most N times the share of pictures not
-dropped, because a machine that drops pictures of one camera cannot handle 1.1 cameras.
+dropped, because a machine that drops pictures of its only camera cannot handle 1.1 cameras.
 
 Estimates are upper limits because stages share cores. docs/live.md compares them with measurements.
 """
@@ -26,7 +26,7 @@ from detector.core.timeline.order import INFERENCE, READING, WRITING, grouped
 NAMES = {READING: "Reading", INFERENCE: "Inference", WRITING: "Writing"}
 CPU = "The CPU"
 LEAST = 0.001  # smaller shares count as unknown
-DROPPING = 0.02  # if more than this share of pictures is dropped, we say what limits the run
+DROPPING = 0.02  # if at least this share of pictures is dropped, we say what limits the run
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,8 +106,8 @@ class EventsConfig:
     )
     webhook: str | None = option(
         None,
-        "POST each event to this http or https URL. Or @FILE or env:NAME with it, or @FILE.yaml "
-        "with the whole request. Set DETECT_VIDEO_WEBHOOK_KEY to sign requests (HMAC-SHA256).",
+        "POST each event to this http or https URL. @FILE or env:NAME may hold it, @FILE.yaml may "
+        "hold the whole request. Set DETECT_VIDEO_WEBHOOK_KEY to sign requests (HMAC-SHA256).",
         "URL",
         secret_path=True,
     )

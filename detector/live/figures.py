@@ -39,8 +39,8 @@ from detector.live.zone_counts import ZoneCounts
 
 SAMPLES_NS = 5_000_000_000  # rates are means over this time
 SECOND = 1_000_000_000  # ns
-NO_TIME = (NEWER, UNDECODED, LAG)  # reasons for drops that a faster machine would avoid
-NOT_WANTED = (RATE, CORRUPT, STOPPED, NO_KEY)  # other reasons for drops
+NO_TIME = (NEWER, UNDECODED, LAG)  # drops for these reasons would not happen on a faster machine
+NOT_WANTED = (RATE, CORRUPT, STOPPED, NO_KEY)  # the other reasons
 
 
 @dataclass(slots=True)
@@ -50,10 +50,10 @@ class CameraTally:
     ages: FrameAges
     processed: int = 0
     found: Counter[int] = field(default_factory=Counter)  # class id -> objects, today
-    live_ns: int = 0  # today's time while the camera was live or its pictures were processed
+    live_ns: int = 0  # time today in which the camera was live or its pictures were processed
     rate_ns: float = 0.0  # integral of the camera's rate over ``rated_ns``
     rated_ns: int = 0  # today's time with a known rate
-    # The run's counts when the day began, and at the day's summary; the next day begins with these.
+    # The run's (counts, drops) when the day began, and at its summary, which begins the next day.
     before: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
     at_summary: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
 
@@ -368,7 +368,7 @@ class LiveStatus:
         return counts, dict(dropped)
 
     def _stages(self) -> tuple[dict[str, int], int, int]:
-        """Return stages' busy times, the number of workers, and how long any inference ran."""
+        """Return stages' busy times, the number of workers, and the time with any inference."""
         if isinstance(self._timeline, OffTimeline):
             return {}, 1, 0
         stages: dict[str, int] = {}

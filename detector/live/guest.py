@@ -1,4 +1,4 @@
-"""The hook of this wing in ``detect``: runs cameras, and shows runs on files on the page."""
+"""Connects this wing to ``detect``: runs cameras, and lets the page show runs that read files."""
 
 from __future__ import annotations
 

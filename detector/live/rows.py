@@ -61,7 +61,7 @@ class DayRows:
         self._take_folder()
 
     def _take_folder(self) -> None:
-        """Lock the camera's folder. ``CameraRows`` overrides this, for all the camera's outputs."""
+        """Do nothing; ``CameraRows`` locks the camera's folder, for all its outputs."""
 
     def _append(self, line: bytes, day: str, now: int) -> None:
         if self._paused and now < self._next_check_ns:

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from detector.live.base import Event, EventTarget, LiveFigures
     from detector.live.terminal.cameras import CameraTable
 
-SHAPE = (1920, 1080)  # assumed for --size 640 before a camera has reported its size
+SHAPE = (1920, 1080)  # width, height of pictures, assumed if --size gives only one side
 MONITOR_S = 0.25
 SLOW_TURN = 4  # the monitor checks memory and cameras.yaml at every 4th turn
 # File descriptors of a feed's connection, its rows, and its recording with a side-car.

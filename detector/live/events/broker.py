@@ -16,10 +16,10 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
 CONNACK, PUBLISH, PUBACK, SUBACK, PINGRESP = 0x20, 0x30, 0x40, 0x90, 0xD0  # packet types
 QOS = 0x06  # the bits of a PUBLISH header that hold its QoS
-# Most bytes of a packet, without a subscription (some brokers send messages anyway) and with one.
+# Most bytes of a packet. Some brokers send messages even to a client that does not subscribe.
 LONGEST, LONGEST_SUBSCRIBED = 64 << 10, 512 << 10
 WINDOW_S = 10.0
-MOST_PACKETS = 10_000  # in WINDOW_S; a full queue causes far fewer acknowledgements
+MOST_PACKETS = 10_000  # in WINDOW_S; even a full queue needs far fewer acknowledgements
 
 
 class Client(paho.Client):
@@ -49,7 +49,7 @@ class Client(paho.Client):
             return MQTTErrorCode.MQTT_ERR_PROTOCOL
         try:
             return super()._packet_handle()
-        except (OSError, ValueError, IndexError, struct.error):  # OSError: paho may reconnect here
+        except (OSError, ValueError, IndexError, struct.error):  # paho may reconnect, hence OSError
             return MQTTErrorCode.MQTT_ERR_CONN_LOST
 
     def _is_flooded(self) -> bool:

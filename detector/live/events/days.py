@@ -17,7 +17,7 @@ MOST_CREATED = 1024  # most created files to remember: enough for 256 cameras an
 
 
 class EventDays(QueuedTarget):
-    """Appends events to files. It opens the file for each line, because events are rare."""
+    """Appends events to files. Opens the file for each line, because events are rare."""
 
     name = "the files of events"
 

@@ -1,8 +1,8 @@
 """Filters of events for the webhook, MQTT, snapshots and clips: ``events:`` in cameras.yaml.
 
-Without a filter, a receiver gets all events except those caused by the run's planned end. If a
-camera has lines or zones (--zones), only their events and events of the camera itself are sent.
-Events that a filter held back are counted; the camera's files contain all events.
+Without a filter, a receiver gets all events of its ``KINDS`` except those that the run's planned
+end causes. If a camera has lines or zones (--zones), only their events and ``CAMERA_EVENTS`` are
+sent. Events that a filter held back are counted; the camera's files contain all events.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class EventFilter:
     kinds: tuple[str, ...] | None = option(None, "Kinds of events.", choices=base.EVENTS)
     classes: tuple[str, ...] | None = option(None, "Names or ids of classes.")
     zones: tuple[str, ...] | None = option(None, "Names of lines and zones.")
-    view: bool | None = option(None, "Whether to send events of the view, without line or zone.")
+    view: bool | None = option(None, "Whether to send events that name no line or zone.")
     stay: float = option(0.0, "Least seconds, for kinds in TIMED.", at_least=0.0, at_most=86400.0)
     hours: tuple[str, ...] | None = option(None, "Times of the local day: 22:00-06:00.")
     per_minute: int | None = option(None, "Most events of a camera in any minute.", at_least=1)

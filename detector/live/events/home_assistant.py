@@ -21,10 +21,10 @@ from detector.live.base import Event, LiveFigures, StreamFigures, ZoneShape
 from detector.live.events.mqtt import MqttTarget, is_topic, level
 
 BIRTH = "homeassistant/status"  # Home Assistant's default topic for its birth message
-MOST_CLASSES = 20  # a device with more classes has no entities for them; users can set --classes
+MOST_CLASSES = 20  # with more classes, a device gets no entities for classes; --classes can help
 MOST_WAITING = 20  # snapshots are dropped while more messages than this are unacknowledged
 MOST_DEVICES = 256  # limit for devices of earlier runs, so that a broker cannot fill the memory
-Entities = dict[str, dict[str, Any]]  # id -> config; if its only key is "p", it removes the entity
+Entities = dict[str, dict[str, Any]]  # id -> config; a config with only "p" removes the entity
 
 
 def make_id(text: str) -> str:
@@ -45,7 +45,7 @@ def make_entities(
             "ent_cat": "diagnostic",
             **state,
         },
-        # A "camera" is for live video; an "image" shows when it changed.
+        # A "camera" is for live video. An "image" also shows the time of its last change.
         "snapshot": {"p": "image", "name": "Last snapshot", "img_t": f"{prefix}/snapshot"},
     }
     present = {f"class_{name}": (name, f"{prefix}/count/{level(name)}") for name in classes}
@@ -86,7 +86,7 @@ class HomeAssistant(MqttTarget):
 
     def __init__(self, *broker: Any, prefix: str, **more: Any) -> None:
         if not is_topic(prefix):
-            raise UsageError("--mqtt-discovery: not a topic; Home Assistant's is homeassistant")
+            raise UsageError("--mqtt-discovery: not a topic; the usual one is homeassistant")
         self._prefix = prefix
         self._order_lock = threading.Lock()  # published values must not overtake each other
         self._republish = False  # publish all retained values at the next ``publish_changes``

@@ -28,7 +28,7 @@ from detector.live.events.wording import as_json
 
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 LONGEST_PAUSE_S = 30  # between attempts to connect; the pause doubles from 1 s
-STEADY_S = 60.0  # report the next disconnect too if the connection lasted this long
+STEADY_S = 60.0  # the loss of a connection that lasted this long is reported again
 LONGEST_TOPIC = 65_535  # bytes (MQTT 3.1.1, section 1.5.3)
 NOTHING, TROUBLE, REFUSAL = range(3)  # severity of the worst problem reported so far
 NO_CONNECTION = 4  # MQTT_ERR_NO_CONN: paho keeps the message for the next connection
@@ -107,7 +107,7 @@ class MqttTarget:
         self._report_once(f"{why}; retrying")
 
     def _on_disconnect(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
-        """Report a lost connection, but not again if this one was shorter than ``STEADY_S``."""
+        """Report a lost connection; if it was shorter than ``STEADY_S``, only the first time."""
         if self._since_s and time.monotonic() - self._since_s >= STEADY_S:
             self._reported = NOTHING
         self._since_s = 0.0

@@ -15,7 +15,7 @@ from detector.core.types import Detections, Frame
 from detector.live.base import APPEARS, LEAVES, Event
 
 GONE_NS = 2_000_000_000
-JUMP_S = 1.0  # smaller differences may arise because the two clocks are read in turn
+JUMP_S = 1.0  # smaller differences may arise because one clock is read after the other
 
 
 class Moment(NamedTuple):

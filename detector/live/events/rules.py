@@ -1,8 +1,8 @@
 """The rules that turn frames and states of cameras into events.
 
 Decisions use the monotonic clock, because the wall clock may jump. Events have wall-clock times. If
-the clock jumped after something began, its beginning is recomputed from the current time, so that
-the two times of an event differ by the time that really passed.
+the wall clock jumped after something began, its beginning is recomputed from the current time, so
+that the two times of an event differ by the time that really passed.
 
 If objects have ids (--track), each has its own events (objects.py). Otherwise a class appears and
 leaves as a whole, however many objects it has. It leaves after ``GONE_NS`` of frames without it.

@@ -36,7 +36,7 @@ class Snapshots:
         self._thread.start()
 
     def add_to(self, event: Event, image: Image) -> Event:
-        """Queue the picture, and return the event with the file's path; unchanged if that fails.
+        """Queue the picture; return the event with the picture's path, or unchanged if that fails.
         Simultaneous events share a picture, named after the first event."""
         moment = to_utc(event.time_s)
         time = moment.strftime("%Y%m%dT%H%M%S") + f".{moment.microsecond // 1000:03d}Z"

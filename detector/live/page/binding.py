@@ -139,8 +139,8 @@ def _certificate(config: PageConfig) -> tuple[str, str] | None:
         context.load_cert_chain(config.tls_cert, config.tls_key, password="")
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"--tls-cert {config.tls_cert} --tls-key {config.tls_key}: not a certificate (PEM) "
-            f"and its key without a passphrase ({error})"
+            f"--tls-cert {config.tls_cert} --tls-key {config.tls_key}: not a PEM certificate "
+            f"and its unencrypted private key ({error})"
         ) from error
     return config.tls_cert, config.tls_key
 

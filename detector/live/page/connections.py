@@ -21,21 +21,21 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from detector.live.page.access import to_block
 from detector.live.page.binding import is_loopback
 
-HEAD_S = 10.0  # deadline for a request's head, after connecting or the last response
+HEAD_S = 10.0  # longest time from connecting or the last response to a request's whole head
 MOST = 256  # connections at the same time
 MOST_PER_ADDRESS = 128  # connections from one address, which may be a proxy
 RESERVE = 32  # connections reserved for clients on this machine
 HEAD_BYTES = 16 << 10
-# Seconds until and between probes, and the number of probes. They find a lost viewer in a minute.
+# Seconds to the first probe and between probes, and their number: finds a lost viewer in 60 s.
 ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 Address = tuple[str, int]
 
 
 class BoundedSocket(socket.socket):
-    """A listening socket that accepts up to ``most`` sockets, and ``each`` per address. If it is
-    full, it closes one of the lowest ``rank``, or the new one if all others are logged in and busy.
-    ``reserve`` sockets are for clients on this machine."""
+    """A listening socket that accepts up to ``most`` sockets, ``each`` of them from one address. At
+    a limit, it closes a socket of the lowest ``rank``, or the new one if all others are ``known``
+    and ``busy``. ``reserve`` sockets are for clients on this machine."""
 
     def __init__(self, listening: socket.socket) -> None:
         super().__init__(listening.family, listening.type, listening.proto, listening.detach())
@@ -83,7 +83,7 @@ class BoundedSocket(socket.socket):
         rank = [held.rank for held in candidates]
         if not candidates or min(rank) >= WATCHING:
             return new
-        # Of the lowest rank, close the least recently active of the address with most sockets.
+        # Choose by lowest rank, then by the address with most sockets, then by oldest activity.
         lowest = min(rank)
         least = [held for held in candidates if held.rank == lowest]
         displaced = max(least, key=lambda held: self._block_counts[held.block])

@@ -1,6 +1,6 @@
 """The JSON documents of the page, and the health of a run.
 
-``redact`` removes secrets from all texts from outside: addresses, errors, class names.
+``redact`` removes secrets from all texts that come from outside: addresses, errors, class names.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ class StreamDocument(msgspec.Struct, frozen=True):
 
 
 class LiveDocument(msgspec.Struct, frozen=True):
-    """The state of a run. ``cpu_share``, ``computer_share``: the share of all cores that
-    this program or all programs use; null if unknown. ``stopped``: cameras of cameras.yaml that a
-    user stopped."""
+    """The state of a run. ``cpu_share``: the share of all cores that this program uses;
+    ``computer_share``: that all programs use; null if unknown. ``stopped``: cameras of cameras.yaml
+    that a user stopped."""
 
     schema: int
     time_utc: str

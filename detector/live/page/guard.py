@@ -142,7 +142,7 @@ class Gate:
                 raise HttpError(403, "requests from other sites are refused (Sec-Fetch-Site)")
 
     def _is_our_host(self, host: str) -> bool:
-        """Return whether Host is a known name, loopback, or, if others may connect, any IP."""
+        """Return whether Host is a known name, loopback or (with remote access) any IP."""
         try:
             name = urlsplit(f"//{host}").hostname
         except ValueError:
@@ -258,7 +258,7 @@ async def _refuse(refusal: HttpError, send: _Sender) -> None:
 
 
 def _headers(scope: Mapping[str, Any]) -> dict[str, str]:
-    """Return headers by lower-case name. Raises HttpError for critical duplicates."""
+    """Return headers by lower-case name. Raises HttpError if a critical one occurs twice."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")

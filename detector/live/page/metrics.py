@@ -70,7 +70,7 @@ def _run_metrics(figures: LiveFigures) -> Iterator[Metric]:
     )
     yield _gauge(
         "engine_idle_seconds",
-        "Time since the engine last finished a request.",
+        "Time since the engine last finished a request; 0 if it is idle.",
         figures.engine_age_s,
     )
     busy = GaugeMetricFamily(

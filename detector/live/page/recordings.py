@@ -28,7 +28,7 @@ FILE = re.compile(r"(\d{8}T\d{6})(?:[.,]?\d{1,6})?Z?[A-Za-z0-9_.-]{0,60}\.(mp4|m
 PARTIAL = ".partial."  # being written
 PLAYABLE_PARTIAL = ".partial.mp4"  # being written, but playable
 CHUNK = 1 << 18  # bytes per read
-BOXES = ".ass"  # suffix of the boxes of the recording with the same stem
+BOXES = ".ass"  # suffix of a file with boxes, whose stem is that of its recording
 MEDIA = {
     "mp4": "video/mp4",
     "mkv": "video/x-matroska",
@@ -81,7 +81,7 @@ class RecordedFile:
 def list_recordings(
     folder: Path | None, camera: str | None = None, kind: str | None = None, limit: int = 100
 ) -> RecordingsDocument:
-    """Return the newest ``limit`` files; ``camera`` and ``kind`` select some of them."""
+    """Return the newest ``limit`` files. ``camera`` and ``kind``, if given, restrict them."""
 
     entries = [*_list_entries(folder, camera, kind)]
     boxes = {entry.path for _, _, entry in entries if entry.name.endswith(BOXES)}

@@ -21,7 +21,7 @@ from detector.live.page.guard import Gate
 START_S = 10.0
 END_S = 2.0  # ``close`` returns after this time, even if clients stay connected
 LAST_MESSAGES_S = 0.3  # time to send the last messages to viewers
-STEPS = 3  # LAST_MESSAGES_S is the sum of this many timers; a suspension skips only one of them
+STEPS = 3  # timers that share LAST_MESSAGES_S; if the process is suspended, only one ends early
 WORKERS = 2  # threads that encode pictures and list files
 
 

@@ -23,7 +23,7 @@ from detector.live.page.sampler import Sampler
 BOUNDARY = "detect-video-picture"
 MULTIPART = f"multipart/x-mixed-replace; boundary={BOUNDARY}"
 EVENTS = "text/event-stream"
-SNAPSHOT_S = 2.0  # a snapshot waits this long for the next picture
+SNAPSHOT_S = 2.0  # longest wait of a snapshot for the next picture
 FRESH_NS = 100_000_000  # a snapshot uses the newest picture if it is not older than this
 RECHECK_S = 15.0  # longest wait for a new picture before cameras are checked again
 MOST_STREAMS = 64  # streams of all viewers at once

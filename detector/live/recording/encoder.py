@@ -32,7 +32,7 @@ class Encoder:
         self, size: tuple[int, int], aspect_ratio: Fraction, *, preset: str, crf: int
     ) -> None:
         self.size = size
-        # The encoder needs a container as the owner of its stream; it is never written.
+        # The encoder needs a container that owns its stream; the container is never written.
         self._holder = av.open(io.BytesIO(), "w", format="nut")
         stream: Any = self._holder.add_stream("libx264", rate=25)
         context = stream.codec_context

@@ -78,8 +78,8 @@ class Inbox:
             return True
 
     def put_message(self, message: Sighting | RecordedStreams | Closed, now_ns: int) -> None:
-        """Add a small item. If the bytes are used up, drop a sighting's boxes; if the places are
-        used up, drop the sighting."""
+        """Add a small item. If MOST_BYTES would be exceeded, a sighting loses its boxes; if there
+        are MOST_ITEMS already, a sighting is dropped."""
         with self._condition:
             if isinstance(message, Sighting):
                 if len(self._items) >= MOST_ITEMS:

@@ -27,7 +27,7 @@ class _TrackPosition:
 
 
 class ArrivalLine:
-    """The time line of one connection. All tracks share an offset until the stamps of one jump."""
+    """The time line of one connection. All tracks share an offset until a track's stamps jump."""
 
     def __init__(self) -> None:
         self._shift_ns: int | None = None

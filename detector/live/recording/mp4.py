@@ -1,6 +1,6 @@
 """An MP4 file that can be played up to its last fragment while it is written.
 
-A fragment of 0.4 s is written with one call; if the disk is full, a partial fragment is cut off.
+Each fragment of 0.4 s is written with one call; if the disk is full, a partial fragment is cut off.
 ``finish`` adds an index and merges the fragments into one body ("hybrid" MP4), in which every
 player can seek.
 """

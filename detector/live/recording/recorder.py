@@ -77,7 +77,7 @@ class CameraRecorder:
         return self._recording.mode == ANNOTATED
 
     def write(self, frame: Frame, detections: Detections, in_clip: bool | None = None) -> None:
-        """Record a frame. ``in_clip``: whether a clip needs it; None: yes if it has detections."""
+        """Record a frame. ``in_clip``: whether a clip needs it; None: if anything was detected."""
         try:
             self._queue(frame, detections, len(detections) > 0 if in_clip is None else in_clip)
         except Exception as error:  # the loop must continue

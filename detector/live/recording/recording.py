@@ -1,4 +1,4 @@
-"""The work of the recorder's thread, in a class that tests can call without it."""
+"""The work of the recorder's thread, in a class that tests can call without a thread."""
 
 from __future__ import annotations
 

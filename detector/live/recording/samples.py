@@ -49,7 +49,7 @@ class Track:
             self.size = context.width, context.height
 
     def add_to(self, container: Any) -> Any:
-        """Add the stream to an output container. Raises ValueError if it rejects the codec."""
+        """Add the stream to a container. Raises ValueError if the container rejects the codec."""
         stream = container.add_stream_from_template(self.template, opaque=True)
         context = stream.codec_context
         if self.extradata:

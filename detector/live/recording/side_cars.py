@@ -31,8 +31,8 @@ from detector.live.recording.mp4 import Mp4
 from detector.live.recording.names import RECORDINGS, side_car
 from detector.live.recording.samples import LATEST_NS, NS, USUAL_NS, Sample
 
-# Boxes stay until the next detected picture, but no longer than SHORTEST_NS or INTERVALS times the
-# last interval between pictures, whichever is longer.
+# Boxes stay until the next detected picture, but at most for the longer of two times: SHORTEST_NS,
+# and INTERVALS times the last interval between pictures.
 INTERVALS, SHORTEST_NS = 2, NS
 # If a detected picture is not in the file, a picture up to this much earlier shows its boxes.
 FAR_NS = NS
@@ -43,8 +43,8 @@ MOST_BYTES = 4_000_000  # limit for detections kept for a clip that may begin la
 MOST_LINES = 1000  # most lines to keep until the video's first fragment is written
 MOST_PICTURES = 4096  # if more are kept, the older half may be dropped
 
-# Limit of a side-car, as a share of its video so far. The docs say 0.1, because lines at the end
-# may exceed it.
+# Limit of a side-car, as a share of its video so far. The docs say 0.1, because the last lines
+# may exceed this share.
 SHARE = 0.09
 FREE_BYTES = 16_000  # every side-car may have this size, even with a short video
 STAY_NS = NS  # longest time for which lines stay unchanged
@@ -97,7 +97,7 @@ class SideCars:
         self._remove_closed()
 
     def add_detections(self, arrived_ns: int, detections: Detections, size: Size) -> None:
-        """Add a picture's detections, in display order. ``size``: height, width."""
+        """Add a picture's detections; called in display order. ``size``: height, width."""
         if min(size) <= 0:
             return
         hold_ns = SHORTEST_NS
@@ -120,7 +120,7 @@ class SideCars:
             self._recent_bytes -= self._recent.popleft().bytes
 
     def close_overdue(self, now_ns: int) -> None:
-        """Close side-cars whose detections are too late. Called about once a second."""
+        """Close side-cars that no longer wait for detections. Called about once a second."""
         for car in self._cars:
             car.close_overdue(now_ns)
         self._remove_closed()

@@ -94,7 +94,7 @@ class LiveSource(Source):
         return cls(collector, path)
 
     def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
-        """End the run after ``duration_s`` of wall time. Raises UsageError for a start."""
+        """End the run after ``duration_s`` of wall time. Raises UsageError for a ``start_s``."""
         if start_s is not None:
             raise UsageError(f"{self.info.path}: --start is for files; a camera has no start")
         if duration_s is not None:
@@ -104,7 +104,7 @@ class LiveSource(Source):
         return self.collector.arrive(track, index, row)
 
     def read(self, into: Image | None = None) -> Frame | None:
-        """Return the next frame of any camera. Raises SourceError at the end if none was live."""
+        """Return the next frame of any camera. At the end, raises SourceError if none was live."""
         frame = self.collector.read(into)
         if frame is None and not self.collector.was_live():
             raise SourceError(self.collector.failures())

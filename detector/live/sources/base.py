@@ -129,8 +129,8 @@ class Feed(Protocol):
         """Also pass every packet of video and sound to ``listener``. Call before ``start``."""
 
     def decode_all_while(self, needed: Callable[[], bool]) -> None:
-        """Decode all pictures while ``needed()`` returns true. Any thread may call it. Call this
-        method before ``start``."""
+        """Decode all pictures while ``needed()`` returns true. Call this method before ``start``.
+        Any thread may call ``needed``."""
         return  # most feeds always decode all
 
     def stop(self, timeout_s: float = 1.0) -> bool:

@@ -36,7 +36,7 @@ MOST_POLYGONS, MOST_POINTS = 64, 256
 SHORTEST_SECRET = 8  # characters; shorter header values, such as "close", are not secrets
 LARGEST_SIDE = 16384  # pixels
 FASTEST = 1000  # pictures per second
-WITH_VARIABLES = ("url", "record_url", "password", "options")  # here ${VARIABLES} are expanded
+WITH_VARIABLES = ("url", "record_url", "password", "options")  # ${VARIABLES} are expanded only here
 SECRET_FIELDS = ("options",)  # fields whose values may be secret, so messages omit them
 _WEBCAM = re.compile(r"\d{1,3}|/dev/video\d+")
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
@@ -52,7 +52,7 @@ def is_camera_list(spec: str) -> bool:
 
 
 def make_cameras(specs: Sequence[str], loop: bool = False) -> tuple[Camera, ...]:
-    """Return a command's cameras; with ``loop``, files, too. Raises UsageError, SourceError."""
+    """Return a command's cameras; ``loop`` allows files. Raises UsageError, SourceError."""
     cameras: list[Camera] = []
     hosts = Counter(host_of(Address(spec)) for spec in specs)
     shared = {unique_name(host, (), "cam").lower() for host, n in hosts.items() if host and n > 1}

@@ -42,7 +42,7 @@ CHECK_NS = SECOND // 4  # between checks of all feeds
 BUSY = 0.8  # if inference is busy for more than this share, a batch waits for more pictures
 SMOOTHING = 0.1  # weight of the latest batch in the mean execution time
 BACK_S = 1.0  # if stamps step back further, the camera's clock was set
-AHEAD_S = 10.0  # stamps may run this far ahead, because servers send buffered pictures first
+AHEAD_S = 10.0  # stamps may lead arrivals by this, because servers send buffered pictures first
 GAVE_UP = "; a run with --wait keeps trying"
 NO_FACTS = FeedFacts(ENDED, 0)
 SPARE_PICTURES = 32  # at most this many buffers of other sizes are kept for reuse
@@ -232,7 +232,7 @@ class Collector:
         return member.feed
 
     def remove(self, name: str, timeout_s: float = 1.0) -> None:
-        """Stop one camera without delaying others."""
+        """Stop one camera without delaying the other cameras."""
         with self._changed:
             member = self._members.pop(name)
             self.gone[name] = member
@@ -373,7 +373,7 @@ class Collector:
         )
 
     def _take(self) -> bool:
-        """Take a picture from the camera served longest ago, if any."""
+        """Take a picture if any; cameras outside the batch first, then those served longest ago."""
 
         def turn(member: Member) -> tuple[bool, int]:
             return member.camera.name in self._rows, member.served

@@ -74,7 +74,7 @@ class DamageLog:
 
 
 class LogWatch:
-    """While this thread opens a stream, passes FFmpeg's messages to ``handle``; FFmpeg waits."""
+    """Calls ``handle`` with FFmpeg's messages while this thread opens a stream; FFmpeg waits."""
 
     def __init__(self, handle: Callable[[str], None]) -> None:
         self._handle = handle
