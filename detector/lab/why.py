@@ -22,7 +22,7 @@ NO_MOMENTS = "record them: detect-video profile SOURCE --moments"
 
 
 def explain(session: SavedSession, frame: int | None, slowest: int, *, clip: bool = True) -> Why:
-    """Explain ``frame`` or, if None, the ``slowest`` frames (a number). Raises UsageError."""
+    """Explain ``frame`` or, if None, the slowest (``slowest``: how many). Raises UsageError."""
     known, absent = gather(session, clip)
     sizes = session.document.loop[0] if session.document.loop else None
     spans = activities_of(session.spans)
@@ -48,8 +48,8 @@ def explain(session: SavedSession, frame: int | None, slowest: int, *, clip: boo
 
 
 def gather(session: SavedSession, clip: bool = True) -> tuple[RunEvidence, dict[str, str]]:
-    """Return the facts that spans lack, and for each missing one how to get it. ``clip``: whether
-    to read the video to find key frames."""
+    """Return the facts that spans do not contain, and missing fact -> how to record it or why it is
+    unknown. ``clip``: whether to read the video to find key frames."""
     absent: dict[str, str] = {}
     moments = session.facts(MomentsFacts)
     if moments is None:

@@ -96,7 +96,7 @@ def lock_folder(path: Path, depth: int = 1) -> int:
     try:
         while True:
             folder = open_folder(path, depth)
-            why = None if has_permission(path) else "no permission"
+            why = None if has_permission(path) else "no permission; grant it"
             if why is None and not take_lock(folder):
                 why = "another run is using it; wait for it"
             if why is None and is_same_file(path, folder):

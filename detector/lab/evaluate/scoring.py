@@ -32,7 +32,7 @@ Plots = Callable[[EngineResult | FileResult], dict[str, str]]
 def score(
     dataset: Dataset, bound: ClassPairs, indices: Sequence[int], detections: Sequence[Detections]
 ) -> Accuracy:
-    """Score ``detections`` of the pictures at ``indices``; their classes are ``bound.targets``."""
+    """Score detections of the pictures at ``indices``; class ids index ``bound.targets``."""
     from detector.lab.analysis.accuracy.average_precision import accuracy
 
     pictures = [map_labels(dataset.pictures[at], bound) for at in indices]
@@ -110,7 +110,7 @@ def score_file(
     notes = [*bound.notes, *stored.notes]
     if bound.notes and stored.names_only_found:
         notes.append(
-            f"{path} lacks the names of undetected classes; add --names FILE (the model's names)"
+            f"{path} does not name classes without detections; add --names FILE (the model's names)"
         )
     if bound.merges:
         notes.append(
@@ -118,7 +118,7 @@ def score_file(
         )
     tracking = score_tracks(dataset, bound, indices, detections)
     if not tracking and dataset.pictures[0].track_ids is not None:
-        notes.append(f"{path}: no HOTA, IDF1 or MOTA, for lack of track ids (-1 stands for none)")
+        notes.append(f"{path}: no HOTA, IDF1 or MOTA, since track ids are missing or -1")
     name = f"{Path(path).stem}-scored"
     session = Session.create(config.output.run_dir, name, or_temporary=True)
     notes += session.notes
@@ -138,8 +138,8 @@ def score_file(
 def list_coco_results(
     dataset: Dataset, bound: ClassPairs, indices: Sequence[int], detections: Sequence[Detections]
 ) -> tuple[str, tuple[str, ...]]:
-    """Return COCO's list of results as JSON with the labels' ids, and notes; "" if the labels are
-    not COCO's. A class that merges several labels is omitted, since it has no single id."""
+    """Return (JSON, notes). The JSON is a COCO list of results with the category ids of the labels;
+    "" if the labels are not COCO's. It omits merged classes, since they have no single id."""
     from detector.core.sinks.coco import encode, make_results
 
     if not dataset.category_ids:

@@ -1,7 +1,7 @@
 """Run a dataset through one engine.
 
-A frame takes the same path as in every run (``run.detect``), with two differences: the head returns
-each class of a box as a separate detection, mapped to the scored classes, and nothing is drawn.
+A frame takes the same path as in every run (``run.detect``), with two differences: nothing is
+drawn, and the head returns a detection for each class of a box, mapped to the scored classes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from detector.core.stages.heads import Floats
     from detector.lab.datasets.base import Dataset
 
-SURE = 0.25  # the default --conf; a run checks detections above it for impossible boxes
+SURE = 0.25  # results with at least this score are checked, as in a run with the default --conf
 TOLERANCE = 2  # pixels by which a picture's size may differ from the labelled size
 
 
@@ -85,7 +85,7 @@ def run_study(
 
 class Study:
     def __init__(self, dataset: Dataset, mapping: ClassMap | None, tracked: bool = False) -> None:
-        """``tracked``: each sequence is a source of its own, since tracks end with a source."""
+        """``tracked``: open each sequence as its own source, so that no track spans two of them."""
         self.dataset = dataset
         self.mapping = mapping
         self.bound: ClassPairs | None = None
@@ -123,7 +123,7 @@ class Study:
             stride=options.stride,
             frames=frames,
             choice=choice,
-            pixels="yuv420p",  # as in a run, so that scoring the run's file gives equal figures
+            pixels="yuv420p",  # as in a run: its saved detections then get the same figures
         )
 
     def collect(self, frame: Frame, detections: Detections) -> None:
@@ -136,7 +136,7 @@ class Study:
         self.detections[at] = detections
 
     def check_seen(self, complete: bool) -> None:
-        """Raise SourceError if no labelled frame was seen, or if a ``complete`` video lacks one."""
+        """Raise SourceError if a ``complete`` video lacks a labelled frame, or if none was seen."""
         dataset = self.dataset
         if not self.detections or (dataset.video is not None and complete):
             missing = [one for at, one in enumerate(dataset.pictures) if at not in self.detections]
@@ -155,7 +155,7 @@ class Study:
 
 
 def map_head(network: Network, bound: ClassPairs) -> Network:
-    """Return a network whose head returns each class of a box separately, as ``bound.targets``."""
+    """Make the head return a detection for each class of a box, mapped to ``bound.targets``."""
     from detector.core.stages.doubt import check_results
     from detector.core.stages.nms import map_classes
 

@@ -1,7 +1,7 @@
 """Measure the bandwidth at which threads read and write working sets in caches and memory.
 
-The bandwidth is that of the faster of two kernels: the maximum of an array (numpy) and a copy (C
-library). A timed pass goes over a small set many times.
+Two kernels run, and the faster counts: the maximum of an array (numpy) and a copy (C library). A
+timed pass goes over a small set many times.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SMALLEST, LARGEST = 16 << 10, 1 << 30  # bytes of the working sets of all thread
 EACH_S = 0.04
 LOAD_FACTOR = 4  # the wall time is limited to this many times EACH_S, if other programs run
 FEWEST = 5  # passes of each kernel and size
-PASS_BYTES = 8 << 20  # least bytes of a pass: 50 us of work, a thousand ticks of the clock
+PASS_BYTES = 8 << 20  # a pass moves at least this; it takes 50 us, or a thousand ticks of the clock
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 MEMORY_PARTS = 8  # the largest set takes at most the machine's memory divided by this
 
@@ -104,14 +104,15 @@ def _time(
 
 
 def find_levels(curve: Sequence[Bandwidth], threads: int) -> list[CacheLevel]:
-    """Return each cache with the best rate of sets that fill half of it or more, then memory."""
+    """Return the rate of each cache, then of memory. A cache gets the highest rate of the largest
+    set that fits into half of it, and of all larger sets."""
     own = [one for one in curve if one.threads == threads]
     levels = []
     for name, size, shared in read_cache_sizes():
         capacity = size * (1 if shared else threads)
         within = [one for one in own if one.bytes <= capacity / 2]
         if within:
-            # The maximum, as in ``Peaks.bandwidth_at``, since small sets include loop overhead.
+            # Use a maximum, as ``Peaks.bandwidth_at`` does: loop overhead slows down small sets.
             rate = max(one.gbytes_s for one in own if one.bytes >= within[-1].bytes)
             levels.append(CacheLevel(name=name, bytes=capacity, gbytes_s=rate))
     return [*levels, CacheLevel(name="memory", bytes=own[-1].bytes, gbytes_s=own[-1].gbytes_s)]

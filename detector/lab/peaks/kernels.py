@@ -1,4 +1,4 @@
-"""Measure how fast an engine's convolutions run, with the profiler that also times its layers.
+"""Measure how fast an engine's convolutions run, with the profiler that the layers pass uses.
 
 The graph is a chain of convolutions in shapes for which kernels are optimised: 64 to 256 channels,
 3x3 and 1x1, maps of 64x64 to 16x16 pixels.
@@ -27,7 +27,7 @@ from detector.core.run.measurements import library_version
 from detector.core.types import Candidates
 
 BUDGET_S = 1.0  # CPU seconds per core for each precision
-LOAD_FACTOR = 5  # wall time / BUDGET_S, at most; other programs may use the cores, too
+LOAD_FACTOR = 5  # largest wall time / BUDGET_S, since other programs may use the cores, too
 FEWEST = WARMUP + 40  # passes; their fastest quarter is then enough for a median
 SIDE = 64  # height and width of the input
 # Channels, kernel size, and whether the map is halved first. The fastest shape differs by engine.
@@ -60,7 +60,7 @@ def find_instructions(precision: str) -> str:
 def measure(
     engine: str, precision: str, threads: int, own: Mapping[str, str]
 ) -> dict[str, Reached]:
-    """Return the rates by executed precision: fp32 and, if the engine runs it, ``precision``."""
+    """Return executed precision -> highest rate, for fp32 and ``precision``, if they run."""
     fastest: dict[str, Reached] = {}
     for one in dict.fromkeys(("fp32", precision)):
         options = EngineOptions(
@@ -88,7 +88,7 @@ def _measure(engine: str, options: EngineOptions) -> Iterator[tuple[str, Reached
         timed = profiler.times()
     library = library_version(engine) or engine
     costs = joint_cost(plain.graph, [_nodes(layer, network) for layer, _ in timed])
-    # Use medians: single times are too coarse, as OpenVINO reports running means in microseconds.
+    # Use medians: OpenVINO's single times are inexact, as it reports running means in microseconds.
     # Choose quiet passes for each layer: on a busy machine hardly any pass is quiet for all layers.
     for (layer, times), cost in zip(timed, costs, strict=True):
         ms = statistics.median(times[at] for at in quiet_runs(times))
@@ -107,7 +107,7 @@ def _is_in_budget(start: float, used: float, threads: int) -> bool:
 
 @contextmanager
 def _profiler(engine: str, network: Network, options: EngineOptions) -> Iterator[LayerProfiler]:
-    # The engine stays open, as in the layers pass, since some engines set up threads in it.
+    # Keep the engine open, as the layers pass does: some engines set up threads when they open.
     with engines.open(engine, network, options) as opened:
         profiler = opened.layer_profiler(network, replace(options, threads=opened.threads))
         try:

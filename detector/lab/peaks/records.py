@@ -19,11 +19,11 @@ FILE = "peaks.json"
 # Increase this number if the measurement changes, so that older figures are ignored.
 SCHEMA = 3
 KEPT = 50  # records
-ALIKE = ("machine", "threads", "looked")  # records whose keys agree in these share bandwidths
+ALIKE = ("machine", "threads", "looked")  # records that agree in these have the same bandwidths
 
 
 def make_key(engine: str, precision: str, threads: int, own: Mapping[str, str]) -> dict[str, Any]:
-    """Return the facts that determine a peak, and how long it was measured."""
+    """Return the facts that determine a peak, among them the limits of its measurement."""
     return {
         "machine": to_builtins(this_machine()),
         "engine": engine,
@@ -41,13 +41,13 @@ def find(config: Config, key: Mapping[str, Any]) -> Peaks | None:
 
 
 def find_curve(config: Config, key: Mapping[str, Any]) -> Sequence[Bandwidth] | None:
-    """Find the newest bandwidths of this machine for the threads of ``key`` and any engine."""
+    """Find the newest bandwidths of this machine for this number of threads, with any engine."""
     matching = [peaks for known, peaks in _read_records(config) if _agree(known, key, ALIKE)]
     return (matching[-1].bandwidths or None) if matching else None
 
 
 def find_alike(config: Config, key: Mapping[str, Any], types: Collection[str]) -> Iterator[Peaks]:
-    """Yield other records with this number of threads. Peaks of other engines are omitted."""
+    """Yield other records for this thread count, with GFLOP/s only of this engine's ``types``."""
     for known, peaks in _read_records(config):
         if known == key or not _agree(known, key, ALIKE):
             continue

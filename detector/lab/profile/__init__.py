@@ -78,9 +78,9 @@ def profile(
     command: Sequence[str] = (),
     say: Say = lambda text, ends_line: None,
 ) -> SavedSession:
-    """Run ``source`` without a profiler (the plain run), then each pass. All are in one session,
-    with the plain run's outputs. ``seconds``: time budget of the what-if pass. ``sheet``: GFLOP/s
-    and GB/s of a data sheet. Raises UsageError for an unknown pass."""
+    """Run ``source`` without a profiler (the plain run), then each pass. One session stores all
+    these runs and the plain run's outputs. ``seconds``: time budget of the what-if pass.
+    ``sheet``: GFLOP/s and GB/s of a data sheet. Raises UsageError for an unknown pass."""
     names = choose_passes(only, more)
     if config.output.only_detections:
         raise UsageError("--only-detections: profile needs every frame of the video; omit it")
@@ -96,7 +96,7 @@ def profile(
         opened.append(machine)
         if recorder is not None:
             recorder.begin()
-        say("the plain run ... ", False)  # after loading, so that its errors start a new line
+        say("the plain run ... ", False)  # after loading, whose errors need their own line
 
     hooks = Hooks(timed=True, loaded=note, detected=recorder)
     output = config.output
@@ -136,7 +136,7 @@ def run_passes(occasion: Occasion, names: Sequence[str], say: Say) -> None:
 
 
 def _add_executions(record: PassRecord, one: Pass[Any], occasion: Occasion) -> PassRecord:
-    """Add the executions to the record. Discard the facts if one differs from the run's."""
+    """Add the executions to the record. Discard its facts if any differs from the run's."""
     if not record.available:
         return record
     try:

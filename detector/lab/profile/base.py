@@ -145,7 +145,7 @@ class Occasion:
 
 def pin_choices(config: Config, document: SessionDocument, device: str | None = None) -> Config:
     """Return ``config`` with all choices of the run fixed, so that a pass changes only one thing.
-    Pass ``LoadedModel.config`` if possible, since ``document`` lacks the calibration of int8."""
+    If possible, give ``LoadedModel.config``, since ``document`` lacks the calibration of int8."""
     runtime = config.runtime
     if runtime.engine == "auto":
         runtime = replace(runtime, engine=document.engine, precision=document.precision)
@@ -195,7 +195,7 @@ def run_again(source: str, config: Config, hooks: Hooks | None = None) -> SavedS
 
 
 class PassSampler(Generic[Sample]):
-    """Takes samples every ``every_s`` seconds in a thread, and when ``with`` begins and ends."""
+    """Takes a sample every ``every_s`` seconds in a thread, and at both ends of its ``with``."""
 
     def __init__(self, take: Callable[[], Sample], every_s: float, what: str) -> None:
         self._take, self._every_s = take, every_s

@@ -1,4 +1,4 @@
-"""Open the network alone as in the plain run, with batches of the source's first frames."""
+"""Load the plain run's network to run it alone, and prepare batches of the first frames."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Batch = NDArray[np.uint8]
 
 def open_with_batches(occasion: Occasion) -> tuple[LoadedModel, list[Batch]]:
     """Return the run's loaded model, with its engine closed again, and batches of the first frames.
-    Its options contain the run's number of threads; otherwise one request would get all cores."""
+    The model's options fix the run's number of threads; otherwise a request would get all cores."""
     plan = resolve(occasion.config, specs=[occasion.source])
     machine = plan.loaded
     occasion.executions.append(execution_of(machine))

@@ -78,7 +78,7 @@ def meter_energy(occasion: Occasion) -> EnergyFacts:
 
 
 def rapl_counters(root: Path) -> list[RaplCounter]:
-    """Return each RAPL domain that this user may read. The mmio interface may repeat domains."""
+    """Return each RAPL domain that this user may read, once, though mmio repeats some domains."""
     counters: dict[str, RaplCounter] = {}
     for folder in sorted(root.glob("*rapl*:*"), key=lambda one: ("mmio" in one.name, one.name)):
         try:

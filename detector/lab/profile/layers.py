@@ -34,7 +34,7 @@ from detector.lab.session.network import LayerRow, LayersFacts, Peaks
 ALONE = Varies((), "one request alone")
 RUNS, BUDGET_S = 100, 6.0  # runs with the profiler and as many without; seconds for all of them
 FEW_ABOVE = 0.02  # this share of the layers may be above the roofline by chance
-MAX_REPEATS = 3  # most repeated measurements of peaks, if more layers are above the roofline
+MAX_REPEATS = 3  # if more are above, the peaks are measured again, at most this often
 NO_GRAPH = "a TensorRT plan contains no graph: MACs, FLOPs and bytes of its layers are unknown"
 
 

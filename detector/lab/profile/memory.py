@@ -110,7 +110,7 @@ def gpu_memory(watch: PassSampler[GpuBytes | None], missing: str | None) -> GpuM
     except NotHereError as error:
         return GpuMemory(available=False, reason=str(error))
     own = [one.process for one in uses if one.process is not None]
-    torch = sys.modules.get("torch")  # None: the run did not import torch, so it holds no memory
+    torch = sys.modules.get("torch")  # if the run did not import torch, torch holds no memory
     cuda = None if torch is None or not torch.cuda.is_available() else torch.cuda
     return GpuMemory(
         available=True,

@@ -1,6 +1,6 @@
 """Profile the interpreter: functions with cProfile, and the call tree with pyinstrument.
 
-The loop runs in one thread, since cProfile profiles only one. Only shares of time are valid.
+cProfile profiles one thread, so the loop runs in one. It slows calls: only shares are valid.
 """
 
 from __future__ import annotations

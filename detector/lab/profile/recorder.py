@@ -1,7 +1,7 @@
 """Record CPU times, page faults and clock speeds at each frame of a run.
 
-After each frame the writer's thread records a row, outside all spans: it reads a small file of
-/proc per thread and of /sys per core, and calls getrusage. The facts contain the cost of a row.
+After each frame the writer's thread records a row, outside all spans. For each thread it reads a
+small file in /proc, and for each core one in /sys. The facts contain the cost of a row.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Recorder:
         self.costs_ns: list[int] = []
         self._began_ns = 0
         self._spent: list[dict[str, Times]] = []  # thread -> its times since the previous row
-        self._faults: list[tuple[int, int]] = []  # all faults so far, and those read from disk
+        self._faults: list[tuple[int, int]] = []  # page faults so far, and those that read a disk
         self._mhz: list[float] = []
         self._collections: list[Collection] = []
         self._collecting = 0

@@ -80,7 +80,7 @@ def record_stages(parts: Parts, source: FrameSource) -> RecordedRows:
             for name, between in parts.between.items():
                 detections = between(frame, detections)
                 recorded.between.setdefault(name, []).append(detections)
-        if len(batch) == size or not recorded.outputs:  # later batches need outputs of full size
+        if len(batch) == size or not recorded.outputs:  # full batches need outputs of full size
             recorded.outputs.append(outputs)
         if len(batch) < size:
             break
@@ -153,8 +153,8 @@ def _copy_rows(recorded: Sequence[tuple[Image, Fit]]) -> Callable[[AnyPicture, I
 
 
 class CachedSource:
-    """Returns recorded frames in rotation. Their times rise by the step of the first two frames.
-    Each BGR picture is copied, so that drawing does not change the recording."""
+    """Returns recorded frames in rotation, with times at the interval of the first two. Each BGR
+    picture is copied, so that drawing does not change the recording."""
 
     def __init__(self, info: SourceInfo, recorded: Sequence[Frame], count: int) -> None:
         self.info = info

@@ -81,7 +81,7 @@ def record_batches(
     own: Mapping[str, str] = NONE,
     **options: Any,
 ) -> tuple[Any, list[float], list[float]]:
-    """Return the profiler after ``count`` batches, and the batches' ms without and with it.
+    """Return the profiler after ``count`` batches, and the ms of batches without and with it.
     ``own``: further options of the engine. ``options``: options of the profiler."""
     from torch.profiler import profile
 

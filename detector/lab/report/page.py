@@ -18,8 +18,8 @@ FILES = Path(__file__).parent / "html/page"
 AGES = How(  # explains the sections that detector/live adds
     "ages",
     "age of a frame",
-    "Time from a frame's arrival to its detections (the end of nms) and to each output. By "
-    "the camera's clock: from the capture time that the camera reports (RTCP).",
+    "Time from a frame's arrival to its detections (the end of nms) and to each output. Ages by "
+    "the camera's clock start at the capture time that the camera reports (RTCP).",
     "Policies and frame age",
     "docs/live.md",
 )

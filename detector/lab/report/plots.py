@@ -115,8 +115,8 @@ def confusion(title: str, matrix: ConfusionMatrix) -> str:
                 parts.append(_text(x + cell / 2, y + cell / 2 + 4, str(count), colour=colour))
     side = cell * len(names)
     legend = [
-        "The shade of a cell is its share of its row, 0 to 1: of all boxes",
-        "with that label; in the last row, of all detections",
+        "The shade of a cell shows its share, 0 to 1, of all boxes with",
+        "its row's label; in the last row, its share of all detections",
         "that match no label.",
     ]
     if len(names) <= FEW + 1:

@@ -54,13 +54,13 @@ def _p50(row: Row) -> Interval | None:
 
 
 def _p90(row: Row) -> Rounded | None:
-    """Round p90 to the decimals of p50. Short rounds have no p90, so its own noise is unknown."""
+    """Round p90 to the decimals of p50: short rounds have no p90, so its noise is unknown."""
     p50, p90 = _p50(row), (row.latency_ms or {}).get("p90")
     return None if p50 is None or p90 is None else Rounded(p90.median, decimals_of(p50))
 
 
 def _outcome(row: Row) -> str | None:
-    """Return faster, slower or same (as the first row), or open if the rounds do not decide."""
+    """Compare with the first row: faster, slower, same, or open if the rounds do not decide."""
     decision = row.verdict.get("inference")
     return None if decision is None else decision.outcome
 

@@ -50,7 +50,7 @@ class ModelCounts:
 @dataclass(frozen=True)
 class RowRoof:
     """Inference compared with this computer's roofline. ``share``: the part of the roofline that it
-    reached. ``bound``: what limits it. Peaks are measured once, with all cores of the variant."""
+    reached. ``bound``: what limits it. Peaks are those of all the variant's threads."""
 
     share: float
     bound: str
@@ -75,10 +75,10 @@ class Decision:
 
 @dataclass(frozen=True)
 class Noise:
-    """The effect of chance. ``floor``: the relative difference in speed between two processes of
-    the baseline; assumed if ``measured`` is false. ``smallest``: the least difference that the
-    rounds detect in every row. ``stopped``: why the rounds ended: "rounds" (all done), "decided",
-    "most" or "time". ``alpha``: rate of false alarms. ``share``: the last look's part of it."""
+    """The effect of chance. ``floor``: relative speed difference of two processes of the baseline;
+    assumed if not ``measured``. ``smallest``: the least difference that the rounds detect in every
+    row. ``stopped``: why the rounds ended: "rounds" (all done), "decided", "most" (the maximum) or
+    "time". ``alpha``: rate of false alarms. ``share``: the last look's part of ``alpha``."""
 
     floor: dict[Metric, float]
     measured: bool

@@ -38,7 +38,7 @@ class CacheLevel:
 class Peaks:
     """The highest rates that this computer reaches. The keys of mappings are precisions.
     ``gflops_s``: GFLOP/s (int8: GOP/s). ``by``: the library and the layer that reached this rate.
-    ``instructions``: the fastest that the CPU has. ``spread``: (median of all passes) / (median of
+    ``instructions``: CPU flag of the fastest ones. ``spread``: (median of all passes) / (median of
     quiet passes) - 1. ``bandwidth_gbytes_s``: rate of main memory. ``bandwidths``: rate of each
     working set. ``levels``: rate of each cache. ``measured``: the date."""
 
@@ -205,8 +205,8 @@ class RooflineFacts:
     """The whole model on the roofline; ``macs``, ``flops`` and ``bytes`` are per picture.
     ``ridge``: by precision. ``peaks``: measured or, for a GPU, from the data sheet. ``sheet``: the
     model compared with the data sheet. ``peak_under_measured``: names of layers above their
-    roofline. ``uncounted``: as in ``LayersFacts``; the sums are then too low. ``doubts``: why the
-    rates are unreliable."""
+    roofline. ``uncounted``: as in ``LayersFacts``; unless 0, the sums are too low. ``doubts``: why
+    the rates are unreliable."""
 
     macs: Count
     flops: Count

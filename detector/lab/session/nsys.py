@@ -277,7 +277,7 @@ def _extend_to_neighbours(window: Window, windows: Sequence[Window]) -> Window:
 
 
 class Window(NamedTuple):
-    """A period of a process, usually a run. ``outside``: only its parts in no run count."""
+    """A period of a process, usually a run. ``outside``: what is in a run does not count."""
 
     process: int
     start_ns: int
@@ -291,11 +291,11 @@ Row = tuple[int, str, str, int, int, int | None]
 
 
 class _Runs:
-    """The times of each process's runs, which may overlap. UNKNOWN_PROCESS has all runs."""
+    """The times of each process's runs, which may overlap. All runs belong to UNKNOWN_PROCESS."""
 
     def __init__(self, windows: Iterable[Window]) -> None:
         self._starts: dict[int, list[int]] = defaultdict(list)
-        self._ends: dict[int, list[int]] = defaultdict(list)  # latest end up to each run
+        self._ends: dict[int, list[int]] = defaultdict(list)  # running maximum of the ends
         for window in sorted(windows, key=lambda one: one.start_ns):
             for process in (window.process, UNKNOWN_PROCESS):
                 ends = self._ends[process]
@@ -320,7 +320,7 @@ class _Runs:
 def _group_by_run(
     ranges: Sequence[Row], windows: Sequence[Window], runs: _Runs
 ) -> list[tuple[Window, list[Row]]]:
-    """Return each run's ranges, then ranges outside runs. A process without runs is one run."""
+    """Return each run's ranges, then ranges outside runs. A process without runs counts as one."""
     last = max((end or start for *_, start, end in ranges), default=0)
     first = min((start for *_, start, _ in ranges), default=0)
     processes = sorted({tid // PROCESS for tid, *_ in ranges})
@@ -418,7 +418,7 @@ class _Export:
         }
 
     def ranges(self) -> Iterator[Row]:
-        """Yield our ranges by start. Their kinds are names of categories, from other events."""
+        """Yield our ranges, by start. A range's kind is the name of its category."""
         kinds = {}
         for domain, tid, category, text in self._events(
             "domainId, n.globalTid, n.category", CATEGORY
@@ -577,7 +577,7 @@ def _name_work(table: str, text: object) -> str:
 
 
 def _name_threads(ranges: Sequence[Closed], by_system: Mapping[int, str]) -> dict[int, str]:
-    """Name threads as in a session: by the system's name if the loop set it, or by their stage."""
+    """Name threads as in a session: by the name that the loop gave them, or by their stages."""
     doing: dict[int, set[str]] = defaultdict(set)
     for tid, stage, *_ in ranges:
         doing[tid].add(stage)

@@ -298,7 +298,7 @@ class CountersFacts:
 
 @dataclass(frozen=True, slots=True)
 class ThreadMoments:
-    """For each row: a thread's milliseconds on a core, and waiting for one, since the last row."""
+    """For each row, a thread's ms on a core and its ms of waiting for a core since the last row."""
 
     cpu_ms: Sequence[float]
     ready_ms: Sequence[float]
@@ -364,9 +364,9 @@ FACTS: dict[str, type[Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRecord:
-    """A file passes/NAME.json. ``facts``: of the type in FACTS; None if not ``available`` for the
-    ``reason``. ``undisturbed``: why the pass slowed nothing down; None if it did. ``seconds``:
-    duration of the pass. ``ran``: the executions that it measured."""
+    """A file passes/NAME.json. ``facts``: of the type in FACTS; None if not ``available``, and
+    ``reason`` says why. ``undisturbed``: why the pass slowed nothing down; None if it did.
+    ``seconds``: duration of the pass. ``ran``: the executions that it measured."""
 
     available: bool
     reason: str | None = None

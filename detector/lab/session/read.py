@@ -138,4 +138,4 @@ def _find_disagreements(document: SessionDocument, spans: Columns) -> Iterator[s
     recorded = int((spans["kind"] != KINDS.index(OTHER)).sum())
     kept = document.spans.kept
     if kept is not UNSET and kept != recorded:
-        yield f"'spans.kept' is {kept}, but there are {recorded}"
+        yield f"'spans.kept' is {kept}, but spans.npz has {recorded} spans"

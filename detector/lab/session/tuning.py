@@ -9,7 +9,7 @@ from typing import Any
 from detector.core.session.measured import Interval
 
 SCHEMA = 1
-Settings = dict[str, Any]  # option -> value, for options that differ from the run's
+Settings = dict[str, Any]  # option -> value, for options that differ from the defaults
 # What happens to the output video, the least loss first.
 AS_ASKED, LARGER, SUBTITLES, NO_VIDEO = (
     "as asked",

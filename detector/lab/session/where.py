@@ -16,7 +16,7 @@ class StageDifference:
     ``what``: the tensor or picture that was compared. ``max``, ``rms``: size of the difference.
     ``relative``: ``rms`` / the standard deviation of A. ``beyond``: the share of elements that
     differ by more than ``tolerance``. For tensors, the tolerance is in the unit of ``relative``;
-    for pictures in levels of 255; for boxes in pixels. ``kind``: the kind of difference; null if
+    for pictures in levels 0 to 255; for boxes in pixels. ``kind``: the kind of difference; null if
     the stage agrees. ``untold``: why the stage was not compared. ``frame``: the compared frame.
     """
 

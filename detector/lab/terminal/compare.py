@@ -1,5 +1,5 @@
-"""Print the stages of ``compare --where``, and comparisons: tables of speed and agreement, of cost
-and of accuracy, and the winners."""
+"""Print a comparison (tables of speed, of cost and of accuracy, then the winners), or the stages of
+``compare --where``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEANINGLESS = "random weights: boxes and agreement are meaningless"
 def print_comparison(
     console: SafeConsole, document: Comparison, would_take: str | None = None
 ) -> None:
-    """Print all tables. ``would_take``: what ``--engine auto`` would choose if this were kept."""
+    """Print all tables. ``would_take``: what ``--engine auto`` would choose with this result."""
     bounds = table_fits(console, _speeds(document, bounds=True).without("batch"))
     costs = Table("costs", (*_named(document), *COSTS), document.rows)
     pieces: list[Table | str] = [_speeds(document, bounds), costs]
@@ -229,7 +229,7 @@ def _winners(document: Comparison, decided: bool) -> list[str]:
             return (
                 [] if decided else [f"too few rounds; use --rounds {ROUNDS_FOR_A_WINNER} or more"]
             )
-    # After too few rounds a list of the fastest would seem to separate rows, so none is printed.
+    # After too few rounds, naming the fastest rows would seem to rank them, so none is named.
     few = any(one and one.low is None for row in document.rows for one in row.verdict.values())
     return [_sentence(document, one) for one in METRICS if document.fastest[one] or not few]
 

@@ -116,7 +116,7 @@ def _means(results: list[Scored]) -> Table:
 
 
 def _flatten(row: Scored) -> dict[str, Any]:
-    """Return the figures of a row, and of its tracks, by the keys of columns."""
+    """Return column key -> value, for a row and its tracks."""
     own = {"engine": _who(row), "precision": None, "tiles": NONE, **dict.fromkeys(FPS)}
     if isinstance(row, EngineResult):
         own = {"engine": row.engine, "precision": row.precision, "tiles": row.tiles}
@@ -128,7 +128,7 @@ def result_table(document: Evaluation) -> Table:
     """Return the table of --table: a row for each engine or file, numbers only."""
     rows = [_flatten(row) for row in _scored_rows(document)]
     columns = [replace(one, title="AP50" if one.key == "ap50" else one.title) for one in COLUMNS]
-    empty = (None, NONE)  # values of a column to omit, such as tiles
+    empty = (None, NONE)  # a column with no other values is omitted
     filled = [one for one in (*columns, *OF_TRACKS) if any(one.of(r) not in empty for r in rows)]
     return Table("results", filled, rows)
 

@@ -3,18 +3,18 @@
 Settings are measured like the rows of ``compare``: each in its own process, with all its outputs,
 in alternating rounds (``compare/rounds.py``).
 
-1. Try changes without a loss, one group of options (axis) after another: engine and precision; then
-   requests, threads and batch; then, without a target, queue and encoding. After each round the
-   slower half is dropped (successive halving; Jamieson and Talwalkar, arXiv:1502.07943).
+1. Try changes by axis (a group of options): engine and precision; then requests, threads and batch;
+   then, without a target, queue and encoding. After each round, drop settings that agree too little
+   with fp32, and the slower half (successive halving; Jamieson and Talwalkar, arXiv:1502.07943).
 2. If a target is not reached, try the best settings with each single change that has a cost. Then
-   try sets of these changes, the cheapest first. A set is tried if a run without inference reaches
-   the target, and (speed of the best settings) x (gains of the set) is at least REACH x target;
-   REACH is below 1, since gains need not multiply. Of two sets, the cheaper one loses less
-   agreement with fp32 (in steps of STEP), else changes the video less, else has fewer options.
+   try sets of these changes, the cheapest first: the cost is the loss of agreement with fp32 (in
+   steps of STEP), then the change of the video, then the number of options. A set is tried only if
+   a run without inference reaches the target, and (speed of the best settings) x (gains of the set)
+   is at least REACH x target; REACH is below 1, since gains need not multiply.
 3. In a final, the best settings alternate with the defaults. In every round they must reach the
-   target or, without one, beat the fastest round of the defaults. If they miss a target, the next
-   set gets a final. After the time limit, at most LATE sets get a final: the cheapest that reached
-   the target in a trial or, if none did, the fastest set.
+   target or, without a target, beat the fastest round of the defaults. If they miss a target, the
+   next set gets a final. After the time limit, at most LATE sets get a final: the cheapest that
+   reached the target in a trial or, if none did, the fastest set.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FEWEST_FRAMES, MOST_FRAMES = 16, 400
 MOST_OPEN = 6  # processes at the same time, since each has the network in memory
 LEAST_ROUNDS, ROUNDS = 3, 6  # in finals; by chance, all 6 have the same winner in 1 of 32 cases
 FINAL_FACTOR = 2  # final rounds are longer, as start and end slow short ones (61 instead of 75 FPS)
-FINAL_SHARE = 0.3  # share of the time that is left for the final
+FINAL_SHARE = 0.3  # share of the time that is reserved for the final
 FREE_SHARE = 0.35  # with a target, share of the time for changes without a loss
 STEP = 0.005  # least difference in agreement; a round has too few frames to show less
 UNKNOWN = 1.0  # assumed loss of changes whose loss is unknown, so that they come last
@@ -186,7 +186,7 @@ class Search:
         return defaults
 
     def _halve(self, axis: str, best: Settings, floor: float) -> Settings:
-        """Return the fastest of ``best`` and its changes in ``axis`` that still write the video."""
+        """Return the fastest of ``best`` and its changes in ``axis`` (of video, only quality)."""
         changes = [
             combine(best, one, self.plain)
             for one in self._changes
@@ -302,8 +302,8 @@ class Search:
         untested = [one for one in fast or [fastest] if one not in raced]
         settings = next((one for one in untested[:LATE] if self._holds(one)), None)
         if late:
-            untried = "sets untried" if settings is None else "cheaper sets untried"
-            self.notes.append(f"{self.seconds:g} s left {untried}; give more --seconds")
+            untried = "some sets" if settings is None else "some cheaper sets"
+            self.notes.append(f"{self.seconds:g} s is too short for {untried}; give more --seconds")
         if settings is None:
             best = max(self.finals, key=lambda one: one.own.fps, default=None)
             return fastest if best is None else best.settings, False
@@ -375,7 +375,7 @@ class Search:
             yield settings
 
     def _is_bounded(self, taken: Sequence[TuneStep], target: float) -> bool:
-        """Return whether even a run without inference (and video) would miss the target."""
+        """Return whether a run without inference (and video, if changed) would miss the target."""
         video = any(one.change.axis == "video" for one in taken)
         top = self.ceilings.get("inference and video" if video else "inference", inf)
         return DOUBT * top * _stride_of(*(one.change for one in taken)) < target
@@ -422,7 +422,7 @@ class Search:
             yield hint
         tried = any(one.settings for one in self.trials)
         if not tried and self.target is None:
-            yield f"{self.seconds:g} s left no time to try anything; give more --seconds"
+            yield f"no time to try anything in {self.seconds:g} s; give more --seconds"
         failed = {format_options(one.settings): one.error for one in self.trials if one.error}
         yield from (f"{settings}: skipped: {error}" for settings, error in failed.items())
         if not any(map(len, self._reference)) and self.target is None:

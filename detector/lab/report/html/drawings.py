@@ -180,9 +180,9 @@ def lines(
     dense: bool = False,
     x_labels: Mapping[float, str] | None = None,
 ) -> str:
-    """Draw curves of the CSS classes ``series-0``, ... on axes from 0. ``marks``: label -> x of a
-    vertical line. Curves of at most ``FEW`` points get dots, unless ``dense`` is set. ``x_labels``:
-    x -> text."""
+    """Draw curves on axes that start at 0; their CSS classes are ``series-0``, ... ``marks``: label
+    -> x of a vertical line. Curves of at most ``FEW`` points get dots, unless they are ``dense``.
+    ``x_labels``: x -> text."""
     everything = [point for points in series.values() for point in points]
     axes = Axes.around([(0.0, 0.0), *everything], height, width=width)
     places = sorted({x for x, _ in everything})
@@ -314,8 +314,7 @@ class Axes:
         return (value - low) / (high - low) if high > low else 0.0
 
     def draw(self, x_unit: str, y_unit: str, places: Iterable[float] | None = None) -> str:
-        """Draw the axes. ``places``: x values to mark, or a mapping from x to labels; None marks
-        round numbers."""
+        """Draw the axes. ``places``: x values to mark, or x -> label; by default round numbers."""
         marks, low = powers if self.log else ticks, self.height - 7
         last = self.width - RIGHT - 12 * len(x_unit) - 24  # the unit is to the right of the marks
         if places is not None:
@@ -379,7 +378,7 @@ def _tick(x: float, y: float, text: str, anchor: str = "middle") -> str:
 
 
 def _short(value: float) -> str:
-    """Format with three significant digits. Below 0.001 and from a million on, write 1e+06."""
+    """Round to three digits, or from 100 on to an integer. Write tiny or huge numbers as 1e+06."""
     if value == 0 or 1e-3 <= abs(value) < 1e6:
         return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
     return f"{value:.0e}"

@@ -53,7 +53,7 @@ def _rates(session: SavedSession) -> str:
     cards.append(f'<div class="card files">{_links(document)}</div>')
     spread = spread_of_run(session)
     note = (
-        f'<p class="note">Repeated, the same run varied by {spread:.0%} per frame.</p>'
+        f'<p class="note">In repeated runs, the time per frame varied by {spread:.0%}.</p>'
         if spread >= 0.01
         else ""
     )
@@ -99,7 +99,7 @@ def _path_from_session(document: SessionDocument, path: str) -> str | None:
 
 
 def _encode(path: str) -> bytes:
-    """Return the bytes of a file name, which may be invalid UTF-8. Replace lone surrogates."""
+    """Return a file name's bytes, even invalid UTF-8. If that fails, replace surrogates by "?"."""
     try:
         return os.fsencode(path)
     except UnicodeEncodeError:
@@ -211,7 +211,7 @@ def _rate_cell(step: NextStep) -> str:
         how = "run it to find out" if step.measure == THIS else f"measure it with {step.measure}"
         return f'<td class="text said">{escape(how)}</td>'
     shown = decimals(rate.apart)
-    repeated = rate.basis.split()[0] in shlex.join(step.option)  # "batch 4" repeats --batch 4
+    repeated = rate.basis.split()[0] in shlex.join(step.option)  # --batch 4 already says "batch 4"
     basis = "" if repeated else f" (<i>{escape(rate.basis)}</i>)"
     return (
         f'<td class="text said"><b data-value="{rate.fps!r}">{rate.fps:.{shown}f}</b> '

@@ -138,7 +138,7 @@ def passes(session: SavedSession) -> str:
 
 
 def _describe_slowdown(record: PassRecord) -> Share | str | None:
-    """Return the slowdown; "within the noise" if the pass was as fast as the plain run."""
+    """Return the slowdown; "within the noise" if the pass was not slower than the plain run."""
     loop = record.facts
     if record.slowdown is None or (isinstance(loop, LoopFacts) and loop.instruments.high < 0):
         return None

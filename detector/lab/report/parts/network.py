@@ -389,8 +389,8 @@ LAYERS_HOW = How(
 ROOFLINE = How(
     "roofline",
     "roofline",
-    "Peaks are measured on this computer, with as many threads as the engine uses: the peak of "
-    "compute by convolutions of the engine, that of bandwidth by reading and copying arrays. "
+    "Peaks are measured on this computer, with as many threads as the engine uses: compute by "
+    "running convolutions on the engine, and bandwidth by reading and copying arrays. "
     "A layer's roofline uses the bandwidth of the memory level that its data fits in. A value "
     "above 105% means that the peak was measured too low; it is not clamped.",
     "Instruments and passes",

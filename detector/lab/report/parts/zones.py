@@ -28,7 +28,7 @@ def zones(session: SavedSession) -> str:
     parts = [table(Table("zones", _columns(rows), rows))] if rows else []
     videos = [source.video for source in document.each if source.zones]
     for number, scene in enumerate(scenes):
-        # Each camera has its own scene, but all cameras together count as one video.
+        # Each camera has its own scene, but all cameras together are one source of the document.
         video = videos[min(number, len(videos) - 1)] if videos else None
         source = scene.camera or (video.path if video and len(scenes) > 1 else "")
         prefix = f"{source}: " if source else ""
@@ -60,7 +60,7 @@ def _name_with_sides(row: tuple[str, ZoneTotals, str]) -> str:
 
 
 def _median_stay(row: tuple[str, ZoneTotals, str]) -> float | None:
-    """Return None for a class that was not in the zone."""
+    """Return the zone's median stay; None for a class that was not in the zone."""
     _, zone, class_name = row
     visited = any(zone.counts.get(class_name, {}).values())
     return zone.dwell_s.median if zone.dwell_s is not None and visited else None
