@@ -22,7 +22,7 @@ PROGRAM, STANDARD_INPUT = "detect-video", "-"
 # Options that do not affect a run's speed.
 UNRELATED = ("--run-dir", "-o", "--output", "--only", "--what-if-seconds")
 UNRELATED_FLAGS = ("--csv", "--json", "--quiet", "-q", "--verbose", "-v")
-# Commands that measure the gain of a step if it is unknown.
+# Commands that measure a step's gain, for steps whose gain is unknown.
 WHAT_IF = "profile --only what_if"
 THIS = "this command"
 
@@ -45,7 +45,7 @@ class Figure:
 @dataclass(frozen=True, slots=True)
 class NextStep:
     """One command. ``option``: the words added at its end. ``stage``: the stage that it speeds up.
-    ``figure``: the FPS with the option, if known. ``measure``: the command that measures it."""
+    ``figure``: FPS with the option, if known. ``measure``: the command that measures that FPS."""
 
     command: Sequence[str]
     option: Sequence[str]
@@ -56,7 +56,7 @@ class NextStep:
 
 
 def next_steps(session: SavedSession) -> list[NextStep]:
-    """Return the steps: first measured steps by FPS, then those for the bottleneck, then others."""
+    """Return measured steps, highest FPS first; then steps for the bottleneck; then the others."""
     document = session.document
     from_pipe = any(one.video.path == STANDARD_INPUT for one in document.each)
     if from_pipe or not document.frames.written:

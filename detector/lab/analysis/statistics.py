@@ -48,7 +48,7 @@ Floats = NDArray[np.float64]
 
 @cache
 def _rank_sum_chances(count: int) -> Floats:
-    """Return the probability of each sum of positive ranks under random signs, from sum 0 on."""
+    """Return P(the positive ranks add up to k) for k = 0, 1, ..., if each rank's sign is random."""
     chances = np.ones(1)
     for rank in range(1, count + 1):
         moved = np.concatenate([np.zeros(rank), chances])
@@ -142,8 +142,8 @@ def judge(
 ) -> list[Judged]:
     """Judge each series of log ratios to one baseline. A series has a value per round. Results are
     corrected for the number of series. ``floor``: from ``noise_floor``; smaller effects are not
-    differences. ``same``: smallest share that matters; a row with its interval inside is "same".
-    ``share``: the part of ALPHA that this look may spend."""
+    differences. ``same``: smallest effect that matters, as a share; a series whose interval has
+    only smaller effects is "same". ``share``: the part of ALPHA that this look may spend."""
     alpha = ALPHA * share
     raw = [_p_beyond(values, floor) / share for values in series]
     per_series = alpha / max(1, len(series))
@@ -169,13 +169,13 @@ def judge(
 
 
 def _p_beyond(values: Sequence[float], floor: float) -> float:
-    """Return the p value of "the ratio is within the floor", tested at the floor's nearer edge."""
+    """Return the p value of "the ratio is within the floor", tested at the edge near the median."""
     centre = float(np.median(values))
     return sign_p(values, math.copysign(min(floor, abs(centre)), centre)) if centre else 1.0
 
 
 def _smallest_effect(values: Sequence[float], alpha: float, floor: float) -> float:
-    """Return the least detectable effect (a share). A 2/3 interval is about two standard errors."""
+    """Return the detectable effect (a share). A 2/3 interval spans about two standard errors."""
     normal = NormalDist()
     if len(values) < 2 or _find_critical_sum(len(values), alpha) < 0:
         return math.inf
@@ -223,8 +223,8 @@ def compare_means(before: Floats, after: Floats) -> RatioOfMeans:
 
 
 def _block_mean(values: Floats) -> tuple[float, float]:
-    """Return the mean, and its relative error as a prediction for another run. The error includes a
-    drift between the runs, which is assumed to be as large as the drift between blocks."""
+    """Return a run's mean, and its relative error if it predicts another run's mean. The error
+    includes a drift between the runs, assumed to be as large as the drift between blocks."""
     blocks = [block.mean() for block in np.array_split(values, min(BLOCKS, len(values)))]
     mean = max(float(values.mean()), 1e-12)
     return mean, float(np.std(blocks, ddof=1)) * math.sqrt(1 + 1 / len(blocks)) / mean

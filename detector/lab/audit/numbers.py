@@ -34,7 +34,7 @@ AMBIGUOUS = re.compile(r"\d{1,3},\d{3}")
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number, and its bounds from its rounding or, if ``spread``, from a ± or a range."""
+    """A number and its bounds, which come from rounding or, if ``spread``, from a ± or a range."""
 
     value: float
     low: float

@@ -17,7 +17,7 @@ from detector.core import wings
 from detector.lab.session.audit import Finding, Severity
 
 FOLDER = Path(__file__).with_name("rules")
-MOST_HITS = 40  # per rule, since a large table may repeat one mistake in every row
+MOST_HITS = 40  # per rule and subject; a large table may repeat one mistake in every row
 
 
 class Hit(NamedTuple):

@@ -64,7 +64,7 @@ def _parse_barred(block: Sequence[str]) -> Grid:
     for part in parts[1:]:
         for at, line in enumerate(part):
             cells = _split_cells(line)
-            # If rules separate rows, a line without a first cell continues the row above it.
+            # If rules separate rows, a line whose first cell is empty continues the row above.
             if at and len(parts) > 2 and not cells[0]:
                 grid[-1] = _join_lines([grid[-1], cells])
             else:

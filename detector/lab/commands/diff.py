@@ -29,7 +29,7 @@ def command(
     """Compare two saved sessions: RUN_A before, RUN_B after.
 
     Default: the newest two in runs/. If other programs used more of the cores during one of the
-    runs, --max-regression checks CPU times instead of wall times; if they used most cores, nothing.
+    runs, --max-regression checks CPU times, not wall times; if they used most cores, it is ignored.
     """
     from detector.core.errors import GateError, UsageError
     from detector.lab.analysis.diff import END_TO_END, diff, list_differences

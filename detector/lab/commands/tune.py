@@ -110,7 +110,7 @@ def command(
     target_fps = None if target is None else parse_target(target)
     if use and target_fps is not None:
         raise UsageError(
-            "--use keeps what costs nothing; with --target, save settings with -o FILE"
+            "--use keeps what costs no accuracy; with --target, save settings with -o FILE"
         )
     if output is not None:
         keep("the source", source)

@@ -53,7 +53,7 @@ def compare_command(
             "--labels FILE or --dataset DATASET"
         )
     if labels is not None and dataset is not None:
-        raise UsageError("--labels is for frames of SOURCE, --dataset for others; give only one")
+        raise UsageError("--labels is for SOURCE's frames, --dataset for other pictures; give one")
     plan = Rounds(
         source,
         config,

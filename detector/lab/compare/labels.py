@@ -53,13 +53,13 @@ class ScoredLabels:
 
 @dataclass(slots=True)
 class Labels(ScoredLabels):
-    """Labels of a comparison's source. ``bound``: the mapping to the classes of the last model."""
+    """Labels of a comparison's source. ``bound``: their classes paired with the last model's."""
 
     bound: ClassPairs | None = None
     names: Sequence[str] = ()
 
     def bind(self, names: Sequence[str]) -> ClassPairs:
-        """Bind a model's classes. Raises an error if labels have none of them, or no scored box."""
+        """Pair a model's classes with the labels'. Raises an error if no box would be scored."""
         if self.bound is None or self.names != names:  # models may have different class names
             self.bound, self.names = bind(self.mapping, names, self.dataset.classes), names
             refuse_unlabelled(self.dataset, self.bound)
@@ -158,7 +158,7 @@ def _refuse_other_pictures(dataset: Dataset, source: str, paths: Sequence[str]) 
     lookup = Lookup(dataset)
     if all(lookup.by_name(path) is None for path in paths):
         raise SourceError(
-            f"{dataset.path}: labels none of {counted(len(paths), 'picture')} of {source} "
+            f"{dataset.path}: has no labels for the {counted(len(paths), 'picture')} of {source} "
             f"that a round reads, first {paths[0]}; give their labels, or raise --frames"
         )
 

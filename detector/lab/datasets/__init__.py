@@ -44,7 +44,7 @@ def _list_formats(kind: type[Kind]) -> dict[str, Kind]:
 def open(
     spec: str, *, format: str = "auto", images: str | None = None, split: str = "val"
 ) -> Dataset:
-    """Open labels and pictures. ``images``: their folder or the video. Raises SourceError."""
+    """Open labels and pictures. ``images``: the pictures' folder or video. Raises SourceError."""
     path = Path(spec)
     if path.suffix.lower() in VIDEOS and path.is_file():
         path, images = _find_labels_of(path), images or spec

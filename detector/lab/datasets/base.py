@@ -37,7 +37,7 @@ class Dataset:
     category_ids: dict[int, int] = field(default_factory=dict)
 
     def check_readable(self) -> None:
-        """Raise SourceError if pictures are missing. The error names the first missing picture."""
+        """Raise SourceError if the video or a picture is missing. The error names the first."""
         if self.video is not None:
             if not os.path.isfile(self.video):
                 raise SourceError(
@@ -60,7 +60,7 @@ class Dataset:
 @dataclass(slots=True)
 class StoredDetections:
     """Detections of a file, one entry for each picture of the dataset. ``names_only_found``:
-    ``names`` lacks the model's classes that it never detected."""
+    ``names`` lacks classes that the model never detected."""
 
     path: str
     names: tuple[str, ...]
@@ -196,7 +196,7 @@ class RowCollector:
         self._listed: set[int] = set()
 
     def register(self, at: int | None, name: Any) -> int | None:
-        """Record that the file lists the picture with index ``at`` (None: unknown). Return it."""
+        """Record that the file lists picture number ``at`` (None: unknown), and return ``at``."""
         if at is None:
             self._unknown.add(name)
         else:
@@ -227,7 +227,7 @@ class RowCollector:
         self._rows.setdefault(at, []).append((box, score, class_id, track))
 
     def finish(self, names: tuple[str, ...], only_found: bool = False) -> StoredDetections:
-        """Return all detections. Raises SourceError if no picture is in the dataset."""
+        """Return all detections. Raises SourceError if none of the pictures is in the dataset."""
         dataset = self._lookup.dataset
         if self._unknown and not self._listed:
             first = sorted(map(str, self._unknown))[0]

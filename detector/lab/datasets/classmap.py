@@ -36,7 +36,7 @@ class ClassPairs:
 
     targets: tuple[str, ...]
     groups: tuple[tuple[int, ...], ...]  # for each target, the model's class ids
-    label_ids: Mapping[int, int]  # label's class id -> index of its target; others are not used
+    label_ids: Mapping[int, int]  # label's class id -> index of its target; other ids are not used
     ignored_ids: Mapping[int, int]  # class id of a label to ignore -> index of its target
     notes: tuple[str, ...] = field(default=())
 

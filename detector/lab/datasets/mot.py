@@ -290,8 +290,8 @@ class MotDetections(DetectionFormat):
             if not 1 <= number <= len(names):
                 raise SourceError(
                     f"{path}:{line}: class {number} has no name: {counted(len(names), 'name')} "
-                    f"cover 1 to {len(names)}; give the names that the model uses, or the "
-                    "one of --classes if the class is -1"
+                    f"cover 1 to {len(names)}; give the names that the model uses; if "
+                    "the class is -1, the one name of --classes"
                 )
             at = collector.register(lookup.by_frame(int(row[0]) - 1), f"frame {int(row[0])}")
             if at is not None:

@@ -45,7 +45,7 @@ class JsonlDetections(DetectionFormat):
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
         collector = RowCollector(path, lookup, every_picture_listed=True)
         own = {name: number for number, name in enumerate(names or ())}
-        lines = read_label_text(path).split("\n")  # splitlines() would split at other characters
+        lines = read_label_text(path).split("\n")  # splitlines() splits at other characters, too
         for line, text in enumerate(lines, 1):
             if not text.strip():
                 continue

@@ -306,8 +306,8 @@ def _to_xyxy(path: Path, line: int, values: Sequence[float], size: tuple[int, in
         box = [min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2])]
     else:
         raise SourceError(
-            f"{path}:{line}: {len(values) + 1} numbers; a box has 5, a polygon an odd "
-            "number from 7 (keypoints need kpt_shape in data.yaml)"
+            f"{path}:{line}: {len(values) + 1} numbers; a box has 5, a polygon 7 or more, "
+            "an odd number (keypoints need kpt_shape in data.yaml)"
         )
     return [box[0] * size[0], box[1] * size[1], box[2] * size[0], box[3] * size[1]]
 

@@ -57,7 +57,7 @@ def evaluate(
     live: Callable[[], Live] | None = None,
     plots: Plots | None = None,
 ) -> Evaluation:
-    """Return a row for each engine and grid of tiles, or for each file of detections."""
+    """Return the document: a row per engine and grid of tiles, or per file of detections."""
     from detector.lab.analysis.accuracy.average_precision import check_installed
 
     check_installed()
@@ -101,7 +101,7 @@ def _note_unequal_classes(results: Sequence[Result]) -> list[str]:
     if len({frozenset(classes) for classes in scored}) < 2:
         return []
     numbers = ", ".join(str(len(classes)) for classes in scored)
-    return [f"the rows' figures are means of different classes ({numbers} classes)"]
+    return [f"the rows' figures are means over different classes ({numbers} of them)"]
 
 
 def _check_engines(configs: Sequence[Config]) -> None:

@@ -287,7 +287,7 @@ def test_labels_of_other_pictures_are_refused(tmp_path):
     (tmp_path / "others").mkdir()
     samples.picture(tmp_path / "others" / "z.jpg", 64, 48)
     for path, *words in (
-        (labels, "labels none of 1 picture of others", "z.jpg"),
+        (labels, "no labels for the 1 picture of others", "z.jpg"),
         (LABELS, "labels frames of street.mp4", "others"),
     ):
         command = ("compare", "others", "--engine", "null", "--labels", path)

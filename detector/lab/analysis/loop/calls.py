@@ -31,7 +31,7 @@ Piece = tuple[str, int, int]
 def call_rows(
     calls: Sequence[CudaCall], works: Sequence[DeviceWork], edges: Sequence[int]
 ) -> list[CallRow]:
-    """Return the rows of each phase, sorted by time on the path. ``edges``: the phases' bounds."""
+    """Return each phase's rows, sorted by time on the path. ``edges``: the phases' four bounds."""
     if not calls:
         return []
     walk = _Walk(_drop_nested(calls), works)
@@ -60,7 +60,7 @@ def call_rows(
 
 
 def _drop_nested(calls: Iterable[CudaCall]) -> list[CudaCall]:
-    """Return the outermost calls. The CUDA runtime makes calls of the driver inside its own."""
+    """Return the outermost calls. The CUDA runtime calls the driver inside its own calls."""
     outermost: list[CudaCall] = []
     ends: dict[int, int] = {}
     for call in sorted(calls, key=lambda one: (one.thread, one.start, -one.end)):
@@ -84,7 +84,7 @@ class _Walk:
             self._of_stream[work.stream].append(work)
 
     def find_awaited(self, call: CudaCall, until: int) -> DeviceWork | None:
-        """Return the last GPU work that ended within the call and that the call waited for."""
+        """Return the last GPU work that the call waited for, and that ended in it by ``until``."""
         work = _find_last(self._works, until)
         while work is not None and work.end > call.start:
             launch = self._launches.get(work.correlation)
@@ -137,7 +137,7 @@ class _Walk:
     def _find_previous_of_work(
         self, work: DeviceWork
     ) -> tuple[CudaCall | DeviceWork | None, CudaCall | None]:
-        """Return (what it waited for, None) or, if its launch ended last, (None, launch)."""
+        """Return (what ``work`` waited for, None) or, if its launch ended last, (None, launch)."""
         launch = self._launches.get(work.correlation)
         before = _find_last(self._of_stream[work.stream], work.start)
         before = None if before is work else before

@@ -1,8 +1,8 @@
-"""The critical path: the chain of calls and hand-overs whose times add up to the run's wall time.
+"""The critical path: the chain of calls and hand-overs that fills the steady state of a run.
 
-It is walked backwards from the last frame written; each call leads to the predecessor that ended
-last. The time between these two calls is a hand-over (waking a thread, a lock, the interpreter). It
-counts as a wait of the later call. Self times and waits add up to the wall time exactly.
+It is walked backwards from the last frame of the steady state. Each call leads to the predecessor
+that ended last. The time between these two calls is a hand-over (waking a thread, a lock, the
+interpreter) and a wait of the later call. Self times and waits add up to the wall time exactly.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from detector.lab.session.read import SavedSession
 
 
 class PathCall(NamedTuple):
-    """A call on the path. ``wait_ns``: time since the end of the call that it waited for."""
+    """A call on the path. ``wait_ns``: from the end of the call that it waited for to its start."""
 
     at: int
     self_ns: int
@@ -44,7 +44,7 @@ class StageOnPath:
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """The path of the steady state, between the two ends that ``_find_steady_state`` returns."""
+    """The path of the steady state, between the two times that ``_find_steady_state`` returns."""
 
     steps: Sequence[PathCall]
     stages: dict[str, StageOnPath]
@@ -115,7 +115,7 @@ def critical_path(graph: ActivityGraph) -> CriticalPath | None:
 
 
 def _find_steady_state(graph: ActivityGraph, written: list[int]) -> tuple[int, int]:
-    """Return the end of the first frame, and of the last frame done before the last read began."""
+    """Return the ends of two frames: the first, and the last to end before the last read began."""
     reads = [one.start_ns for one in graph.activities if one.stage == READ]
     until = max(reads, default=max(written))
     inside = [when for when in written if when <= until]
@@ -128,7 +128,7 @@ def _find_steady_state(graph: ActivityGraph, written: list[int]) -> tuple[int, i
 
 def _walk(graph: ActivityGraph, last: int, start: int, end: int) -> list[PathCall]:
     """Return the steps from last to first, clipped to [start, end]. If calls wait in a circle (in a
-    damaged recording), the time before the call that repeats counts as a wait of that call."""
+    damaged recording), the walk ends at the repeated call; all time before is its wait."""
     steps, at, until, visited = [], last, end, set()
     while until > start:
         activity = graph.activities[at]

@@ -1,6 +1,6 @@
-"""Make a table like that of nvprof's ``--dependency-analysis``: how long each stage, system call
-and wait of the loop was on the critical path, and how long it waited. Shares are of the whole run;
-start-up and tear-down have their own rows."""
+"""Make a table like that of nvprof's ``--dependency-analysis``: for each stage, system call and
+wait of the loop, the time on the critical path and the waiting time off the path. Shares are of the
+whole run; start-up and tear-down have their own rows."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _name_in_stage(call: str, stage: str) -> str:
 
 
 def _sum_inside(calls: Sequence[Call], start: int, end: int) -> Counter[str]:
-    """Return the nanoseconds of one thread's outermost ``calls`` (sorted by start) in a period."""
+    """Return name -> nanoseconds, in a period, of a thread's outermost calls (sorted by start)."""
     sums: Counter[str] = Counter()
     free = start
     for _, name, begins, ends in calls:

@@ -73,7 +73,7 @@ def recorded_facts(runs: Sequence[NsysRun], number: int | None = None) -> NsysDo
 def _find_phases(
     recorded: NsysRun, activities: Sequence[Activity], path: CriticalPath | None
 ) -> list[int]:
-    """Return four times: they bound start-up, steady state (of the critical path) and tear-down."""
+    """Return the four bounds of start-up, the critical path's steady state, and tear-down."""
     begin = min((one.start_ns for one in activities), default=recorded.start_ns)
     until = recorded.end_ns
     if path is not None:

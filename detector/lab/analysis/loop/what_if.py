@@ -34,8 +34,8 @@ LARGER = 4  # the batch to try is this many times the run's batch
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A change that may make a run faster. ``change``: name of its what-if row. The row measures
-    the change if there are ``options`` (``how`` describes them), else the most it could gain.
+    """A change that may make a run faster. ``change``: name of its what-if row. With ``options``,
+    which ``how`` describes, the row measures the change; without, an upper bound of its gain.
     ``words``: what a user types. ``does``: effect of the words; "" if they are not offered."""
 
     change: str

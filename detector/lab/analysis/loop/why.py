@@ -39,8 +39,8 @@ class RunEvidence:
 
 
 class ThreadTimes(NamedTuple):
-    """Milliseconds that a thread ran on a core (``cpu``) or waited for one. If they come from
-    moments (one row a frame), ``ready`` is an upper bound; ``spread_ready`` assumes even waits."""
+    """Milliseconds that a thread ran on a core (``cpu``) or waited for one (``ready``). Moments
+    (one a frame) give an upper bound of ``ready``; ``spread_ready`` assumes evenly spread waits."""
 
     cpu: float
     ready: float
@@ -268,7 +268,7 @@ class Explanation:
         yield CORE, waited, text
         if clock is not None:
             yield from self._list_moment_causes(one, times, clock)
-        # This cause comes last and weighs least: more work shows what took long, but not why.
+        # The cause "more work" comes last and weighs least: it shows what took long, but not why.
         work = times.cpu + _library_cpu_ms(one)
         if work - self._usual_work[one.stage] >= HALF * excess:
             text = f"computed for {work:.1f} ms (median {self._usual_work[one.stage]:.1f} ms)"
@@ -287,7 +287,7 @@ class Explanation:
         and a low core clock."""
         pauses, library = clock.collected(one)[0], clock.find_times(one, LIBRARY)
         disk_faults = clock.faults(one.start_ns, one.end_ns, from_disk=True)
-        # If library threads used more CPU time than usual, we attribute the excess to this call.
+        # CPU time above the library threads' usual rate: we assume that they worked for this call.
         for_it = max(0.0, library.cpu - clock.library_rate * _ms(one))
         blocked = _ms(one) - times.cpu - times.ready - for_it - pauses - clock.held_up(one)
         if one.stage in (READ, WRITE) or disk_faults:
@@ -315,7 +315,7 @@ class _MomentIndex:
             self.library_rate = float(np.median(rates))
 
     def _shares(self, start: int, end: int) -> Iterator[tuple[int, float]]:
-        """Yield the index of each moment that overlaps this interval, and its overlapping share."""
+        """Yield each overlapping moment's index, and the share of its period in this interval."""
         ends = self._ends
         first = max(1, int(np.searchsorted(ends, start, side="right")))
         for row in range(first, len(ends)):

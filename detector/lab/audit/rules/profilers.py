@@ -38,7 +38,7 @@ def _normalise_name(name: str) -> str:
 @rule(
     "warning",
     "rows are ranked next to rows that they contain: time is counted twice",
-    "rank leaves or self time, and put containers in a separate table",
+    "rank by self time or without containers; list containers in a separate table",
     bad="name,CPU total (ms),calls\nconv2d,8.908,60\nconvolution,8.656,60\ncat,0.69,20\n",
     clean="name,CPU total (ms),calls\nconvolution,8.656,60\ncat,0.69,20\n",
 )
@@ -96,7 +96,7 @@ def _check_declared_children(table: AuditTable) -> Iterator[Hit]:
     leaves = sum(value for name, value in seconds.items() if name not in holders)
     listed = (f"{name} holds {' and '.join(parts)}" for name, parts in holders.items())
     yield Hit(
-        f"all rows add up to {show(sum(seconds.values()))} s, rows that contain no other row to "
+        f"all rows add up to {show(sum(seconds.values()))} s; rows without children add up to "
         f"{show(leaves)} s: {', '.join(listed)}",
         rows=tuple(holders),
     )
@@ -323,7 +323,7 @@ def count_against_claim(case: Case) -> Iterator[Hit]:
 @rule(
     "warning",
     "the energy includes the machine's idle power",
-    "measure the idle power, subtract it, and print joules per picture (1/W is not a rate)",
+    "measure the idle power, subtract it, and print joules per picture, not 1/W",
     over="all",
     bad="tag,duration (s),package (J)\nrun,5.21,79.85\n",
     clean="tag,duration (s),package (J)\nidle,5.0,30.0\nrun,5.21,79.85\n",

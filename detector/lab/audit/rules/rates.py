@@ -44,7 +44,7 @@ def find_latency(table: AuditTable) -> AuditColumn | None:
 
 
 def _read_latency_and_fps(table: AuditTable) -> Iterator[tuple[int, Number, Number, Number]]:
-    """Yield (row, latency in s, FPS, batch) for the rows that state both."""
+    """Yield (row, latency in s, FPS, batch) for the rows that state latency and FPS."""
     latency, fps = find_latency(table), table.find(RATE)
     if latency is None or fps is None or table.find(kinds.STAGE) is not None:
         return
@@ -90,7 +90,7 @@ def time_of_many_pictures(table: AuditTable) -> Iterator[Hit]:
 @rule(
     "error",
     "FPS is lower than the latency in the same row allows",
-    "say which interval each covers: put loading, reading and drawing in both or in neither",
+    "say what each column includes: put loading, reading and drawing in both or in neither",
     bad="model,latency (ms),fps\na,14.1,7.99\nb,15.0,9.39\n",
     clean="model,latency (ms),fps\na,14.1,70.9\nb,15.0,66.7\n",
 )
@@ -135,8 +135,8 @@ def fps_above_latency(table: AuditTable) -> Iterator[Hit]:
         best = batch.value / time.value
         batch_note = f" for a batch of {show(batch.value)}" if batch.value > 1 else ""
         yield Hit(
-            f"{ms(time)}{batch_note} is {show(best)} FPS at most, the table says "
-            f"{show(rate.value)}: {show(rate.value / best)} in flight, or two measurements",
+            f"{ms(time)}{batch_note} is {show(best)} FPS at most. The table's {show(rate.value)} "
+            f"mean {show(rate.value / best)} in flight, or each column was measured separately",
             rows=tuple(table.labels[row] for row, *_ in rows),
         )
 
@@ -216,7 +216,7 @@ def _find_rates(table: AuditTable) -> tuple[AuditColumn | None, AuditColumn | No
 
 @rule(
     "warning",
-    "the time outside inference differs between rows that do the same work there",
+    "rows do the same work outside inference, but take different times for it",
     "measure the stages separately; compare inference alone, or make the rest equal",
     bad="engine,inference FPS,end-to-end FPS\npytorch,1.09,0.92\ntensorrt,10.45,4.99\n",
     clean="engine,inference FPS,end-to-end FPS\npytorch,1.09,0.92\ntensorrt,10.45,3.77\n",
@@ -244,7 +244,7 @@ def outside_time_differs(table: AuditTable) -> Iterator[Hit]:
         f"outside inference a frame takes {ms(most[2])} in one row and {ms(least[2])} in the "
         "other, though reading, drawing and writing are the same work; end to end is "
         f"{show(whole[0] / whole[1])} times as fast; with equal time outside inference it would "
-        f"be {show(fair)}",
+        f"be {show(fair)} times as fast",
         rows=(table.labels[most[0]], table.labels[least[0]]),
     )
 
@@ -312,7 +312,7 @@ def _read_model_sizes(table: AuditTable) -> list[float]:
 
 @rule(
     "warning",
-    "the first row is slower than a larger model after it: it includes a cold start",
+    "the first row includes a cold start: it is slower than the next, whose model is larger",
     "warm up before each row, and repeat the rows in a different order",
     bad="model,fps\nnet-n,8.0\nnet-s,9.4\nnet-m,8.5\n",
     clean="model,fps\nnet-n,10.0\nnet-s,9.4\nnet-m,8.5\n",
@@ -389,8 +389,8 @@ def latency_of_a_batch(table: AuditTable) -> Iterator[Hit]:
         if most >= 4 * least and last.high < first.low * 1.2:
             yield Hit(
                 f"batch {show(least)}: {ms(first)}, batch {show(most)}: {ms(last)}. If these "
-                f"were times of a whole batch, that would be {show(most / last.value)} FPS "
-                f"against {show(least / first.value)}; they are the batch time divided by the "
-                f"batch size, and a picture waits for its whole batch: {ms(last.value * most)}",
+                f"were times of whole batches, the rates would be {show(least / first.value)} and "
+                f"{show(most / last.value)} FPS. They are batch times divided by batch sizes: a "
+                f"picture waits {ms(last.value * most)} for its whole batch",
                 rows=tuple(table.labels[row] for *_, row in group),
             )

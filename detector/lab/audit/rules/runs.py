@@ -20,7 +20,7 @@ _rule = partial(rule, over="run")
 @_rule(
     "error",
     "no layer ran in the requested precision",
-    "name the row after what ran, or choose an engine that has kernels for it (doctor)",
+    "name the row after the precision that ran, or choose an engine for the requested one (doctor)",
 )
 def run_precision_not_executed(run: Summary) -> Iterator[Hit]:
     if run.precision_effect:
@@ -112,7 +112,7 @@ def swapped(run: Summary) -> Iterator[Hit]:
 @_rule(
     "warning",
     "the machine throttled the run",
-    "use the performance governor, more cooling, no CPU quota; or report it with the figures",
+    "use the performance governor, more cooling, no CPU quota; or report the throttling, too",
 )
 def slowed_down(run: Summary) -> Iterator[Hit]:
     disturbances = _read_disturbances(run)

@@ -133,7 +133,7 @@ def percentiles_out_of_order(table: AuditTable) -> Iterator[Hit]:
 
 @rule(
     "warning",
-    "a percentile of too few samples: it is one of the slowest by chance",
+    "too few samples for a percentile: chance decides which sample it is",
     "take more samples: 20 for p90, 40 for p95, 200 for p99",
     bad="step,count,p50 (ms),p99 (ms)\ninfer,30,10.0,12.0\n",
     clean="step,count,p50 (ms),p99 (ms)\ninfer,300,10.0,12.0\n",
@@ -155,7 +155,7 @@ def percentile_of_too_few(table: AuditTable) -> Iterator[Hit]:
 @rule(
     "warning",
     "only one run, or one picture",
-    "repeat it, alternating with what it is compared with, and print median and range",
+    "repeat it, in turns with what it is compared with, and print the median and the range",
     bad="run,latency (ms),images,runs\nprofiler,18.3,1,1\nplain,17.5,1,1\n",
     clean="run,latency (ms),images,runs\nprofiler,18.3,100,5\nplain,17.5,100,5\n",
 )
@@ -255,7 +255,7 @@ def _find_latencies(table: AuditTable) -> Iterator[_Latency]:
 
 
 def _may_be_equal(one: dict[str, str], other: dict[str, str]) -> bool:
-    """Return whether two settings may be equal. Unstated settings count as batch 1 and fp32."""
+    """Return whether two settings may be equal; batch defaults to 1, precision to fp32."""
     usual = {kinds.BATCH: "1", kinds.PRECISION: "fp32"}
     for name in SETTINGS:
         mine, theirs = one.get(name) or usual.get(name), other.get(name) or usual.get(name)
@@ -313,7 +313,7 @@ def _value(number: Number) -> float:
 @rule(
     "warning",
     "the same model with the same settings has different times",
-    "state what differed between the tables; until then, the spread is noise in comparisons",
+    "state what differed between the tables; otherwise, count the spread as noise",
     over="all",
     bad="| model | latency (ms) |\n|---|---|\n| net | 15.0 |\n| big | 41.2 |\n\n"
     "| model | batch | latency (ms) |\n|---|---|---|\n| net | 1 | 24.2 |\n| big | 1 | 42.0 |\n",

@@ -44,9 +44,9 @@ def _find_difference(setting: str, table: AuditTable) -> Iterator[Hit]:
             continue
         stated.sort(key=lambda one: one[1] in fair)
         shown_pairs = "; ".join(f"{one[1]}: {one[2]}" for one in stated[:4])
-        which = f"with {', '.join(alone[:3])}" if fair else "of rows"
+        which = f" that includes {' or '.join(alone[:3])}" if fair else ""
         yield Hit(
-            f"{shown_pairs}: {subject} and {setting} change together in every pair {which}",
+            f"{subject} and {setting} change together in every pair of rows{which} ({shown_pairs})",
             rows=tuple(table.labels[row] for row, *_ in stated[:6]),
         )
         return
@@ -58,7 +58,7 @@ def _make_rule(setting: str, bad: tuple[str, str], same: str) -> Rule:
         f"{setting.replace(' ', '-')}-differs",
         "warning",
         f"the compared rows also differ in {setting}",
-        f"add a row with the same {setting} for each, or compare only rows that share it",
+        f"keep {setting} the same in all rows, or compare only rows that share it",
         partial(_find_difference, setting),
         bad=f"{head}pytorch,{bad[0]},10\nort,{bad[0]},20\ntensorrt,{bad[1]},40\n",
         clean=f"{head}pytorch,{same},10\ntensorrt,{same},25\n",
@@ -110,7 +110,7 @@ def accuracy_not_checked(table: AuditTable) -> Iterator[Hit]:
 @rule(
     "error",
     "the precision that ran is not the requested one",
-    "name the row after what ran, or choose an engine that has kernels for it",
+    "name the row after the precision that ran, or choose an engine for the requested one",
     bad="engine,precision,executed precision,FPS\nort,int8,fp32 100% of MACs,40\n",
     clean="engine,precision,executed precision,FPS\nort,int8,int8 97% of MACs,40\n",
 )
@@ -136,7 +136,7 @@ def several_changes_at_once(table: AuditTable) -> Iterator[Hit]:
         has_single = any(len(SPLIT.split(text)) == 1 for text in column.texts if text)
         if rows and not has_single:
             yield Hit(
-                f"{column.texts[rows[0]]!r} in one row, {len(rows)} such rows; none has one change",
+                f"rows with several changes: {len(rows)} ({column.texts[rows[0]]!r}); with one: 0",
                 rows=tuple(table.labels[row] for row in rows),
             )
 
@@ -195,8 +195,8 @@ def _find_same_memory(table: AuditTable) -> Iterator[Hit]:
             one, two = (size.numbers[at] if size and at is not None else None for at in (full, row))
             if precision in REDUCED_PRECISIONS and one and two and one.value == two.value and size:
                 yield Hit(
-                    f"{size.title}: {size.texts[row]} in fp32 and in {precision}, so the measured "
-                    "data kept its type",
+                    f"{size.title}: {size.texts[row]} in fp32 and in {precision}, so "
+                    "what this column measures was not converted",
                     (table.name,),
                     (table.labels[row],),
                 )

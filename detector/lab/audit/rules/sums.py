@@ -13,7 +13,7 @@ from detector.lab.audit.numbers import Number, exact, show, total
 from detector.lab.audit.rule import Hit, rule
 from detector.lab.audit.tables import AuditColumn, AuditTable, ms, percent
 
-# Words in titles of columns. NOT_PARTS: not shares of one whole. NOT_SUMS: cells are not added up.
+# Title words of columns that are not shares of one whole (NOT_PARTS) or not added up (NOT_SUMS).
 NOT_PARTS = (
     "util*",
     "cpu",
@@ -105,7 +105,7 @@ def _mixes_settings(table: AuditTable) -> bool:
 @rule(
     "error",
     "a share is above 100%",
-    "find what is counted twice (a container and its children, or threads), or a wrong peak",
+    "find what is counted twice (a container and its children, or threads), or fix the peak",
     bad="layer,utilization (%)\na,121\nb,40\n",
     clean="layer,utilization (%)\na,97\nb,40\n",
 )
@@ -189,7 +189,7 @@ def shares_contradict(case: Case) -> Iterator[Hit]:
             ]
             if any(abs(a.value - b.value) > 0.03 and not a.meets(b, 0.05) for _, a, b in shares):
                 differences = ", ".join(f"{n} {percent(a)} and {percent(b)}" for n, a, b in shares)
-                yield Hit(f"of these stages: {differences}", (first.name, second.name))
+                yield Hit(f"shares of these stages alone: {differences}", (first.name, second.name))
 
 
 def _sum_by_stage(table: AuditTable, column: AuditColumn) -> dict[str, Number]:

@@ -31,7 +31,7 @@ def _read_side(table: AuditTable, row: int) -> int | None:
 
 
 def _find_macs_called_flops(table: AuditTable) -> Iterator[tuple[int, Number, float]]:
-    """Yield (row, count, published FLOPs) if a count called FLOPs is half the published FLOPs."""
+    """Yield (row, count, published FLOPs) if the count, called FLOPs, is half the published."""
     work, params = table.find(WORK, but=MACS), table.numbers(PARAMS)
     for row, count in enumerate(work.numbers if work else ()):
         own = params[row]
@@ -60,8 +60,8 @@ def mac_or_flop(case: Case) -> Iterator[Hit]:
             title = next(one.title for one in table.all(WORK))
             yield Hit(
                 f"{title} {show(count.value / 1e9)} for {table.labels[row]}; the published value "
-                f"is {show(flops / 1e9)} GFLOPs, {show(flops / count.value)} times as many, in "
-                f"{len(mislabelled)} of {table.rows} rows: these are MACs",
+                f"is {show(flops / 1e9)} GFLOPs, {show(flops / count.value)} times as many: these "
+                f"are MACs, in {len(mislabelled)} of {table.rows} rows",
                 (table.name,),
                 tuple(table.labels[one[0]] for one in mislabelled),
             )
@@ -177,7 +177,7 @@ def _list_peaks(case: Case) -> Iterator[tuple[float, str]]:
 @rule(
     "error",
     "more operations per second than the machine can do",
-    "count FLOPs as the peak does, use the peak of the type that ran, check batch and time",
+    "count FLOPs as for the peak, use the peak of the data type that ran, check batch and time",
     over="all",
     machine={"peak": 4.1e11},
     bad="model,GFLOPs,latency (ms)\na,100,200\n",
@@ -295,7 +295,7 @@ def peak_differs(case: Case) -> Iterator[Hit]:
 
 
 def _find_two_peaks(table: AuditTable, pairs: list[tuple[int, Number]]) -> Iterator[Hit]:
-    """Compare the peaks that rows imply, unless peaks may differ or shares depend on the bytes."""
+    """Report rows that imply two peaks, unless settings differ or shares depend on the bytes."""
     settings = [table.setting(row) for row, _ in pairs]
     for name in (kinds.PRECISION, kinds.DEVICE, kinds.THREADS):
         if len({one.get(name) for one in settings}) > 1:
@@ -344,7 +344,7 @@ def peak_too_low(case: Case) -> Iterator[Hit]:
 @rule(
     "warning",
     "a bottleneck is named that no figure supports",
-    "measure the bytes moved and both peaks; below half of both, neither is the bottleneck",
+    "measure the bytes moved and both peaks; neither peak limits a row below half of both",
     over="all",
     bad="model,utilization (%),bound type\na,16.96,compute\nb,30.5,compute\n",
     clean="model,utilization (%),bound type\na,76.96,compute\nb,80.5,compute\n",
@@ -380,7 +380,7 @@ def _explain_untested(table: AuditTable, rows: list[int], word: str, case: Case)
             moved_s = each[2].value * each[0].value / each[1].value
             reasons.append(
                 f"{table.labels[row]} reaches {percent(each[0].value / peak)} of the peak, and its "
-                f"weights are {percent(moved_s / roof)} of the bandwidth: it is near neither limit"
+                f"weights need {percent(moved_s / roof)} of the bandwidth: far from both limits"
             )
     return "; ".join(reasons)
 
@@ -422,7 +422,7 @@ def maximum_below_mean(case: Case) -> Iterator[Hit]:
             model = below[0]
             yield Hit(
                 f"{model}: the best layer has {percent(best[model])}, the whole model "
-                f"{percent(whole[model][1])}; likewise {len(below)} of {len(best)} models",
+                f"{percent(whole[model][1])}; this is so in {len(below)} of {len(best)} models",
                 (table.name, whole[model][0]),
                 tuple(below),
             )

@@ -72,8 +72,8 @@ def _list_tensors(model: onnx.ModelProto) -> set[str]:
 
 
 def _map_floats(model: onnx.ModelProto, others: set[str]) -> dict[str, str]:
-    """Map names of an fp32 graph's tensors to this graph's float tensors with the same values.
-    ``others``: names in the other graph."""
+    """Return name of a tensor in an fp32 graph -> this graph's float tensor with the same values.
+    ``others``: the other graph's tensors."""
     from onnx import TensorProto
 
     constants = {tensor.name for tensor in model.graph.initializer}

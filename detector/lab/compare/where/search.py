@@ -199,7 +199,7 @@ def _run(side: Side, slots: Sequence[Image]) -> list[list[Array]]:
 def _worst_output(
     mine: Sequence[Sequence[Array]], theirs: Sequence[Sequence[Array]], tolerance: float
 ) -> tuple[int, int, Deviation]:
-    """Return (frame, output, deviation) of the first output that differs or, if none, the worst."""
+    """Return (frame, output, deviation) of the first output that differs, else of the worst."""
     measured = []
     for at, (ours, others) in enumerate(zip(mine, theirs, strict=True)):
         if len(ours) != len(others):
@@ -265,8 +265,8 @@ class _TensorSearch:
                 low, high = (low, middle) if self.check(points[middle]).differs else (middle, high)
             if high == len(points):
                 return None
-            # A graph can run in many orders: a tensor of another branch may differ earlier. The
-            # search therefore continues with the tensor's own inputs.
+            # A graph can run in many orders, so the tensor that was found may have inputs that
+            # differ already. The search goes back along these inputs.
             known = {point.name: point for point in points}
             point = points[high]
             while earlier := next(
