@@ -151,9 +151,15 @@ def test_gate_fails_only_if_the_run_itself_became_slower(two_runs, tmp_path, aft
     set_frame_times(first, 10.0)
     set_frame_times(second, 25.0)
     argv = ("diff", str(first), str(second), "--max-regression", "50%")
-    judged = detect_video(*argv, cwd=tmp_path)
-    assert judged.returncode == code
-    assert ("not judged" in judged.stderr) == (after["others"] > 1)
+    is_judged = after["others"] < 1
+    for options, expected in (((), code), (("--json",), code), (("--strict",), code or 8)):
+        if options != ("--strict",) or not is_judged:
+            judged = detect_video(*argv, *options, cwd=tmp_path)
+            assert judged.returncode == expected
+            assert ("not judged" in judged.stderr) != is_judged
+    gate = json.loads(detect_video(*argv, "--json", cwd=tmp_path).stdout)["gate"]
+    outcome = ("failed" if code else "passed") if is_judged else "not judged"
+    assert (gate["outcome"], gate["limit"], bool(gate["reason"])) == (outcome, 0.5, True)
     result = json.loads(detect_video(*argv[:3], "--json", cwd=tmp_path).stdout)
     assert result["others"]["differs"] == bool(after["others"])
     assert {row["what"] for row in result["cpu"]} >= {"the whole process"}

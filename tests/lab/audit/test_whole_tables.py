@@ -12,6 +12,29 @@ from detector.lab.audit.read import parse_tables
 from tests.conftest import CHECKOUT
 from tests.lab.audit.cases import of_files, of_text, rules_of
 
+SLIP = """
+| engine | latency (ms) | FPS |
+|---|---|---|
+| torch | 50.0 | 20.0 |
+| ort | 32.0 | 41.3 |
+| openvino | 16.0 | 62.5 |
+"""
+
+
+def test_row_that_contradicts_all_others_is_an_error_with_its_line() -> None:
+    found = {one.rule: one for one in of_text(SLIP).findings}
+    assert found["fps-above-latency"].severity == "error"
+    assert found["fps-above-latency"].rows == ("line 5: ort",)
+    in_flight = {one.rule: one for one in of_text(SLIP.replace("62.5", "99")).findings}
+    assert in_flight["fps-above-latency"].severity == "warning"
+
+
+def test_less_exact_row_is_not_called_faster_if_it_is_slower() -> None:
+    for fps, is_faster in (("20.0", False), ("30.0", True)):
+        table = f"engine,precision,FPS\nort,fp32,25.0\nort,int8,{fps}\n"
+        assert ("accuracy-not-checked" in rules_of(of_text(table))) == is_faster
+
+
 # Tables by a careful author: consistent figures, spreads, and one change per row.
 CLEAN = {
     "one engine, models of several sizes": """
