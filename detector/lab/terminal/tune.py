@@ -16,7 +16,12 @@ from detector.core.terminal.tables import print_pieces
 from detector.lab.session.tuning import AS_ASKED, LARGER, Settings, Trial, Tuning
 
 SHOWN, LONGEST = 15, 54  # most trials to show, and most characters of a trial's settings
-MEASURED = (Column("frames", out=1), Column("fps", "FPS", ".1f"), Column("agreement", form=".3f"))
+MEASURED = (
+    Column("frames", out=1),
+    Column("fps", "FPS", ".1f"),
+    Column("range", "rounds", value=lambda one: f"{min(one.rounds):.1f} .. {max(one.rounds):.1f}"),
+    Column("agreement", form=".3f"),
+)
 # Texts for options whose name and value would be too long or unclear.
 SHORT = {"save": "subtitles", "size": "{}", "preset": "{}", "infer_every": "infer 1/{}"}
 
@@ -42,12 +47,13 @@ def print_tuning(console: SafeConsole, tuning: Tuning) -> None:
 
 
 def shorten(settings: Settings, tuning: Tuning) -> str:
-    """Return a text such as ``ort int8, 2x1 threads, 416x224``. The default engine is omitted."""
+    """Return a text such as ``ort int8, 2 requests x 1 thread``. The default engine is omitted."""
     left = dict(settings)
     engine = left.pop("engine", tuning.engine), left.pop("precision", tuning.precision)
     words = [" ".join(engine)] if engine != (tuning.engine, tuning.precision) else []
     if "concurrency" in left:
-        words.append(f"{left.pop('concurrency')}x{left.pop('threads')} threads")
+        requests, threads = left.pop("concurrency"), left.pop("threads")
+        words.append(f"{counted(requests, 'request')} x {counted(threads, 'thread')}")
     for name, value in left.items():
         text = name.replace("_", " ") + ("" if value is True else " {}")
         words.append(SHORT.get(name, text).format(value))
@@ -59,7 +65,7 @@ def verdict(tuning: Tuning) -> list[str]:
     if tuning.target_fps is None and not tuning.settings:
         if tuning.rounds:
             reached = f"They reached {_spread(tuning.before)} FPS end to end in the final rounds"
-            return [f"Keep the defaults ({plain}). {reached}; no setting beat that beyond noise."]
+            return [f"Keep the defaults ({plain}). {reached}; no setting that was tried beat that."]
         was = "faster" if any(one.settings for one in tuning.trials) else "tried"
         speed = f"{tuning.before.median:.1f} FPS in the longest trial"
         return [f"Keep the defaults ({plain}, {speed}): no other setting was {was}."]

@@ -29,10 +29,16 @@ class DefaultRun:
     model_input: tuple[int, int]
     model: str = ""
     model_sha256: str = ""
+    concurrency: int = 0
+    threads: int = 0
 
     @property
     def named(self) -> Settings:
         return {"engine": self.engine, "precision": self.precision}
+
+    @property
+    def as_settings(self) -> Settings:
+        return {**self.named, "concurrency": self.concurrency, "threads": self.threads}
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ REACH = 0.6  # share of the target that the expected speed of a set has to reach
 NEAR = 0.95  # share of the target that is enough in a trial, since one round may be slow by chance
 DOUBT = 1.1  # factor for the FPS of runs without inference, since one round may be slow by chance
 LATE = 3  # number of sets that get a final after the time limit
+FREE = ("engine", "requests", "queue", "video")  # axes to search without a target
 NULL: Settings = {"engine": "null", "precision": "fp32"}
 
 Watch = Callable[[str, float, float], object]
@@ -121,7 +122,7 @@ class Search:
         defaults = self._run_defaults()
         if self.target is None:
             best: Settings = {}
-            for axis in ("engine", "requests", "queue", "video"):
+            for axis in FREE:
                 best = self._halve(axis, best, self.floor)
             won = bool(best) and self._holds(best)
             return self._result(source, best if won else {}, None)
@@ -159,6 +160,7 @@ class Search:
                 settings=settings,
                 frames=self._frames * len(run.rates),
                 fps=run.fps if fine else None,
+                rounds=tuple(run.rates),
                 agreement=self._agreement(run) if fine else None,
                 error=run.error,
             )
@@ -187,11 +189,8 @@ class Search:
 
     def _halve(self, axis: str, best: Settings, floor: float) -> Settings:
         """Return the fastest of ``best`` and its changes in ``axis`` that still write the video."""
-        changes = [
-            combine(best, one, self.plain)
-            for one in self._changes
-            if one.axis == axis and (axis != "video" or one.settings.keys() == {"quality"})
-        ]
+        combined = [combine(best, one, self.plain) for one in self._changes if _is_free(one, axis)]
+        changes = [one for one in combined if one != self.plain.as_settings]
         for at in range(0, len(changes), MOST_OPEN - 1):
             if not self.has_time():
                 break
@@ -420,9 +419,16 @@ class Search:
         yield from self.notes
         if hint := _ranking.suggest_library(self.config.runtime.device):
             yield hint
-        tried = any(one.settings for one in self.trials)
-        if not tried and self.target is None:
-            yield f"{self.seconds:g} s left no time to try anything; give more --seconds"
+        tried = [self.plain.as_settings, *(one.settings for one in self.trials)]
+        free = [one for one in self._changes if any(_is_free(one, axis) for axis in FREE)]
+        left = [one for one in free if not any(one.settings.items() <= t.items() for t in tried)]
+        if left and self.target is None:
+            needed = self.seconds * (1 + len(left) / (len(free) - len(left) + 1))
+            yield (
+                f"not tried in {self.seconds:g} s: "
+                f"{', '.join(format_options(one.settings) for one in left)}; give --seconds "
+                f"{needed:.0f} or more, or fix what you know, such as --engine and --precision"
+            )
         failed = {format_options(one.settings): one.error for one in self.trials if one.error}
         yield from (f"{settings}: skipped: {error}" for settings, error in failed.items())
         if not any(map(len, self._reference)) and self.target is None:
@@ -430,6 +436,11 @@ class Search:
                 "nothing was detected in these frames, so only fp32 was tried: use a source "
                 "that shows objects to detect"
             )
+
+
+def _is_free(change: Adjustment, axis: str) -> bool:
+    """Return whether a change of this axis keeps all outputs."""
+    return change.axis == axis and (axis != "video" or change.settings.keys() == {"quality"})
 
 
 def _stride_of(*changes: Adjustment) -> int:
