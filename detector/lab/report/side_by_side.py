@@ -60,9 +60,9 @@ def _p90(row: Row) -> Rounded | None:
 
 
 def _outcome(row: Row) -> str | None:
-    """Return faster, slower or same (as the first row), or open if the rounds do not decide."""
+    """Return faster, slower or same (as the first row), or undecided after these rounds."""
     decision = row.verdict.get("inference")
-    return None if decision is None else decision.outcome
+    return None if decision is None else decision.outcome.replace("open", "undecided")
 
 
 COLUMNS = (

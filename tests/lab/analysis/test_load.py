@@ -184,5 +184,8 @@ def test_rows_with_different_loads_are_not_comparable():
     assert "1.2 during b" in found.warnings[0]
     once = beside("b", 0.0, 1.2, 0.0)  # busy in one round of three
     assert compared(calm, once).comparable is True
-    assert compared(busy, beside("c", 1.2, 1.2, 1.2)).comparable is True
+    alike = compared(busy, beside("c", 1.2, 1.2, 1.2))
+    assert alike.comparable is True
+    assert all("other programs used 1.2 of 2" in row.notes[0] for row in alike.rows)
+    assert not compared(calm, once).rows[0].notes
     assert compared(calm, beside("c", None, None, None)).comparable is True
