@@ -90,7 +90,6 @@ MASKS = [
     ),
     Mask("may", "*.bottleneck bottleneck *.verdict", "follows from the times"),
     Mask("type", "*.comparable comparable others.differs", "follows from the noise"),
-    Mask("type", "others.cores", "the machine", only="diff-gate"),
     Mask("keys", "not_measured what_if.not_measured", "small stages: follows from the times"),
     Mask("type", "rounds what_if.rounds", "as many as there was time for", only="profile"),
     Mask("type", "what_if.rounds", "as many as there was time for"),

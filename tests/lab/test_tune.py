@@ -206,10 +206,10 @@ def test_search_that_had_no_time_is_reported():
 
 
 def test_defaults_are_not_tried_again_under_another_name():
-    plain = replace(PLAIN, concurrency=2, threads=1)
+    plain = replace(PLAIN, loop={"concurrency": 2, "threads": 1})
     shown = [one.settings for one in Job(speed_of, plain=plain).find().trials]
-    assert plain.as_settings not in shown
-    assert {**plain.as_settings, "precision": "int8"} in shown
+    assert {**plain.named, **plain.loop} not in shown
+    assert {**plain.named, **plain.loop, "precision": "int8"} in shown
 
 
 def test_missing_library_that_would_be_faster_is_named(monkeypatch):

@@ -388,7 +388,6 @@ def _warn_of_load(base: Variant, ran: Sequence[Variant]) -> list[str]:
 
 
 def _describe_load(base: Variant | None) -> list[str]:
-    """Return a note for all rows. Rows under another load than the first have a warning, too."""
     others = base and describe_others(_median_load(base), base.rounds[0].cores)
     return [f"{others}, so FPS are lower than on an idle machine"] if others else []
 

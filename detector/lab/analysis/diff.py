@@ -60,13 +60,7 @@ class RunChange:
 
 
 SETTINGS = (
-    "model",
-    "engine",
-    "precision",
-    "batch",
-    "model_input",
-    "engine_threads",
-    "concurrency",
+    *("model", "engine", "precision", "batch", "model_input", "engine_threads", "concurrency"),
     "sync",
 )
 # Options that change how long a stage takes. Paths and the number of frames do not.
@@ -75,13 +69,7 @@ OPTIONS = {
     "selection": ("conf", "iou", "classes", "agnostic", "max_det"),
     "input": ("decoder", "stride", "tiles"),
     "output": (
-        "save",
-        "no_video",
-        "only_detections",
-        "lead",
-        "quality",
-        "preset",
-        "crf",
+        *("save", "no_video", "only_detections", "lead", "quality", "preset", "crf"),
         "encoder",
     ),
     "drawing": ("line_width", "font_scale", "font", "hide_labels", "hide_scores", "blur"),

@@ -30,7 +30,9 @@ def gather(paths: Sequence[str], titles: Titles, machine: Machine) -> Case:
                 f"{quote(path)}: give a run's folder (runs/NAME), a .json of compare, eval, "
                 "profile or detect, or a table as .csv or .md"
             )
-    if not (case.runs or case.comparisons or any(table.has_numbers for table in case.tables)):
+    columns = [column for table in case.tables for column in table.columns]
+    numeric = any(column.known and not column.meaning.why for column in columns)
+    if not (case.runs or case.comparisons or numeric or any(one.facts for one in case.tables)):
         why = "; ".join(line for table in case.tables for line in table.unread) or "there is none"
         raise SourceError(f"no column of numbers could be read (see --columns): {why}")
     case.tables.extend(tables_of_runs(case.runs))

@@ -60,11 +60,6 @@ class AuditTable:
     given: frozenset[str] = frozenset()
     first_line: int = 0  # of the rows, in a Markdown file
 
-    @property
-    def has_numbers(self) -> bool:
-        read = any(column.known and not column.meaning.why for column in self.columns)
-        return read or bool(self.facts)
-
     def all(self, *quantities: str) -> list[AuditColumn]:
         return [column for column in self.columns if column.quantity in quantities]
 

@@ -18,8 +18,7 @@ from detector.lab.session.tuning import AS_ASKED, LARGER, Settings, Trial, Tunin
 SHOWN, LONGEST = 15, 54  # most trials to show, and most characters of a trial's settings
 MEASURED = (
     Column("frames", out=1),
-    Column("fps", "FPS", ".1f"),
-    Column("range", "rounds", value=lambda one: f"{min(one.rounds):.1f} .. {max(one.rounds):.1f}"),
+    Column("fps", "FPS [rounds]", value=lambda one: _spread(Interval.over(one.rounds)), right=True),
     Column("agreement", form=".3f"),
 )
 # Texts for options whose name and value would be too long or unclear.

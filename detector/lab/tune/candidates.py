@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from detector.core import engines
 from detector.core.config.schema import Config
@@ -29,16 +29,11 @@ class DefaultRun:
     model_input: tuple[int, int]
     model: str = ""
     model_sha256: str = ""
-    concurrency: int = 0
-    threads: int = 0
+    loop: Settings = field(default_factory=dict)  # its requests and threads
 
     @property
     def named(self) -> Settings:
         return {"engine": self.engine, "precision": self.precision}
-
-    @property
-    def as_settings(self) -> Settings:
-        return {**self.named, "concurrency": self.concurrency, "threads": self.threads}
 
 
 @dataclass(frozen=True, slots=True)

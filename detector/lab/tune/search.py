@@ -51,6 +51,7 @@ NEAR = 0.95  # share of the target that is enough in a trial, since one round ma
 DOUBT = 1.1  # factor for the FPS of runs without inference, since one round may be slow by chance
 LATE = 3  # number of sets that get a final after the time limit
 FREE = ("engine", "requests", "queue", "video")  # axes to search without a target
+COSTLY = {"preset", "save", "no_video"}  # changes of the video that need a target
 NULL: Settings = {"engine": "null", "precision": "fp32"}
 
 Watch = Callable[[str, float, float], object]
@@ -116,7 +117,12 @@ class Search:
 
     def __post_init__(self) -> None:
         self._frames = min(MOST_FRAMES, max(FEWEST_FRAMES, round(self.plain.fps * TRIAL_S)))
-        self._changes = list_changes(self.config, self.plain)
+        free = self.target is None  # then only changes that keep all outputs are tried
+        self._changes = [
+            one
+            for one in list_changes(self.config, self.plain)
+            if not free or (one.axis in FREE and not one.settings.keys() & COSTLY)
+        ]
 
     def find(self, source: str) -> Tuning:
         defaults = self._run_defaults()
@@ -189,8 +195,8 @@ class Search:
 
     def _halve(self, axis: str, best: Settings, floor: float) -> Settings:
         """Return the fastest of ``best`` and its changes in ``axis`` that still write the video."""
-        combined = [combine(best, one, self.plain) for one in self._changes if _is_free(one, axis)]
-        changes = [one for one in combined if one != self.plain.as_settings]
+        combined = [combine(best, one, self.plain) for one in self._changes if one.axis == axis]
+        changes = [one for one in combined if one != {**self.plain.named, **self.plain.loop}]
         for at in range(0, len(changes), MOST_OPEN - 1):
             if not self.has_time():
                 break
@@ -419,15 +425,14 @@ class Search:
         yield from self.notes
         if hint := _ranking.suggest_library(self.config.runtime.device):
             yield hint
-        tried = [self.plain.as_settings, *(one.settings for one in self.trials)]
-        free = [one for one in self._changes if any(_is_free(one, axis) for axis in FREE)]
-        left = [one for one in free if not any(one.settings.items() <= t.items() for t in tried)]
+        tried = [{**self.plain.named, **self.plain.loop}, *(one.settings for one in self.trials)]
+        left = [one.settings for one in self._changes]
+        left = [one for one in left if not any(one.items() <= each.items() for each in tried)]
         if left and self.target is None:
-            needed = self.seconds * (1 + len(left) / (len(free) - len(left) + 1))
+            needed = self.seconds * (1 + len(left) / (len(self._changes) - len(left) + 1))
             yield (
-                f"not tried in {self.seconds:g} s: "
-                f"{', '.join(format_options(one.settings) for one in left)}; give --seconds "
-                f"{needed:.0f} or more, or fix what you know, such as --engine and --precision"
+                f"not tried in {self.seconds:g} s: {', '.join(map(format_options, left))}; give "
+                f"--seconds {needed:.0f} or more, or fix what you know, such as --engine"
             )
         failed = {format_options(one.settings): one.error for one in self.trials if one.error}
         yield from (f"{settings}: skipped: {error}" for settings, error in failed.items())
@@ -436,11 +441,6 @@ class Search:
                 "nothing was detected in these frames, so only fp32 was tried: use a source "
                 "that shows objects to detect"
             )
-
-
-def _is_free(change: Adjustment, axis: str) -> bool:
-    """Return whether a change of this axis keeps all outputs."""
-    return change.axis == axis and (axis != "video" or change.settings.keys() == {"quality"})
 
 
 def _stride_of(*changes: Adjustment) -> int:

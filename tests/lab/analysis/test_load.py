@@ -152,12 +152,12 @@ def test_gate_fails_only_if_the_run_itself_became_slower(two_runs, tmp_path, aft
     set_frame_times(second, 25.0)
     argv = ("diff", str(first), str(second), "--max-regression", "50%")
     is_judged = after["others"] < 1
-    for options, expected in (((), code), (("--json",), code), (("--strict",), code or 8)):
-        if options != ("--strict",) or not is_judged:
-            judged = detect_video(*argv, *options, cwd=tmp_path)
-            assert judged.returncode == expected
-            assert ("not judged" in judged.stderr) != is_judged
-    gate = json.loads(detect_video(*argv, "--json", cwd=tmp_path).stdout)["gate"]
+    for options in ((), ("--json",)):
+        judged = detect_video(*argv, *options, cwd=tmp_path)
+        assert judged.returncode == code
+        assert ("not judged" in judged.stderr) != is_judged
+    gate = json.loads(judged.stdout)["gate"]
+    assert is_judged or detect_video(*argv, "--strict", cwd=tmp_path).returncode == 8
     outcome = ("failed" if code else "passed") if is_judged else "not judged"
     assert (gate["outcome"], gate["limit"], bool(gate["reason"])) == (outcome, 0.5, True)
     result = json.loads(detect_video(*argv[:3], "--json", cwd=tmp_path).stdout)
@@ -187,5 +187,4 @@ def test_rows_with_different_loads_are_not_comparable():
     alike = compared(busy, beside("c", 1.2, 1.2, 1.2))
     assert alike.comparable is True
     assert all("other programs used 1.2 of 2" in row.notes[0] for row in alike.rows)
-    assert not compared(calm, once).rows[0].notes
     assert compared(calm, beside("c", None, None, None)).comparable is True

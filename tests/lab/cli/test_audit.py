@@ -45,7 +45,6 @@ def tables(tmp_path: Path) -> Path:
         (["hostile.csv"], 3),
         (["empty.md"], 3),
         (["unread.md"], 3),
-        (["unread.md", "clean.csv"], 0),
         (["absent.csv"], 3),
         (["absent.json"], 2),
     ],

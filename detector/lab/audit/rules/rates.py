@@ -15,25 +15,9 @@ from detector.lab.audit.tables import AuditColumn, AuditTable, ms
 MOST_ROWS, MOST_COLUMNS = 100, 20  # limits, since all pairs are compared
 SLACK = 0.05  # tolerance, as a share, since the mean of 1/t is not 1 / (mean of t)
 ENDS = ("end-to-end", "e2e", "end", "pipeline", "overall")
-NOT_LATENCY = (
-    "total",
-    "std",
-    "waiting",
-    "wait",
-    "min",
-    "max",
-    "p90",
-    "p95",
-    "p99",
-    "build",
-    "load",
-    "nms",
-    "duration",
-    "self",
-    "warmup",
-    "training",
-    "preprocess*",
-    "postprocess*",
+NOT_LATENCY = tuple(
+    "total std waiting wait min max p90 p95 p99 build load nms duration self warmup "
+    "training preprocess* postprocess*".split()
 )
 
 
