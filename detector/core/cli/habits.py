@@ -25,9 +25,8 @@ def our_option(theirs: str, known: Collection[str]) -> str | None:
     option = theirs.replace("_", "-")
     if (ours := HABITS.get(option)) is not None:
         return f"use {ours}" if ours.startswith("-") else ours
-    for fitting in FITTING.get(option, ()):
-        if fitting in known:
-            return f"use {fitting}"
+    if fitting := next((one for one in FITTING.get(option, ()) if one in known), None):
+        return f"use {fitting}"
     return f"use {option}" if option in known else None
 
 

@@ -226,7 +226,7 @@ def _row(variant: Variant, base: Variant | None, verdict: dict[Metric, Decision 
         threads=facts.threads,
         concurrency=facts.concurrency,
         device=facts.device,
-        notes=(*facts.notes, *_describe_load(base)),
+        notes=(*_describe_load(base), *facts.notes),
         error=variant.error,
         model=facts.counts,
         reference=variant.reference,

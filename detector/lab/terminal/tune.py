@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 
 from rich.text import Text
 
@@ -29,8 +30,10 @@ def print_tuning(console: SafeConsole, tuning: Tuning) -> None:
     by_settings: dict[str, Trial] = {}
     for one in sorted(tuning.trials, key=lambda one: one.frames):
         if one.error is None:
-            by_settings[format_options(one.settings)] = one
-    ranked = sorted(by_settings.values(), key=lambda one: -(one.fps or 0.0))
+            known = by_settings.get(key := format_options(one.settings))
+            rounds = (*(known.rounds if known else ()), *one.rounds)
+            by_settings[key] = replace(one, rounds=rounds)
+    ranked = sorted(by_settings.values(), key=lambda one: -Interval.over(one.rounds).median)
     more = len(ranked) - SHOWN
     rest = f"{counted(more, 'slower one')} omitted; --json has all" if more > 0 else ""
     named = Column(
