@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection
 from pathlib import Path
-from statistics import median
+from statistics import median_low
 
 from detector.core.errors import UsageError
 from detector.core.session.document import SessionDocument
@@ -40,8 +40,8 @@ def explain(session: SavedSession, frame: int | None, slowest: int, *, clip: boo
         run=str(session.folder),
         frames=[explanation.explain(one) for one in frames],
         median_ms=explanation.median_ms(),
-        median_boxes=median(known.boxes.values()) if known.boxes else None,
-        median_mhz=median(known.moments.mhz) if known.moments and known.moments.mhz else None,
+        median_boxes=median_low(known.boxes.values()) if known.boxes else None,
+        median_mhz=median_low(known.moments.mhz) if known.moments and known.moments.mhz else None,
         recorded=len(recorded),
         absent=absent,
     )

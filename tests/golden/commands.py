@@ -149,7 +149,6 @@ OTHERS = [
     # Not after ``profile``, whose folder already contains the page.
     Command("report-html", ("report", "runs/second", "--format", "html"), after="second-run"),
     Command("diff", ("diff", RUN, "runs/second", "--json"), after="second-run"),
-    Command("diff-gate", ("diff", RUN, RUN, "--max-regression", "2000%", "--json"), after="sync"),
     Command("build-onnx",
             ("build", "street", "--to", "onnx", "-o", "s.onnx", "--batch", "2", "--size", "128x64", "--json"),
             read=("*.onnx",)),

@@ -90,7 +90,6 @@ MASKS = [
     ),
     Mask("may", "*.bottleneck bottleneck *.verdict", "follows from the times"),
     Mask("type", "*.comparable comparable others.differs", "follows from the noise"),
-    Mask("type", "others.cores", "the machine", only="diff-gate"),
     Mask("keys", "not_measured what_if.not_measured", "the times decide which stages are short"),
     Mask("type", "rounds what_if.rounds", "rounds are repeated while time is left", only="profile"),
     Mask("type", "what_if.rounds", "rounds are repeated while time is left"),

@@ -200,7 +200,16 @@ def test_defaults_are_compared_with_fp32_even_if_no_time_is_left():
 def test_search_that_had_no_time_is_reported():
     result = Job(speed_of).find(seconds=1)
     assert verdict(result)[0].endswith("no other setting was tried.")
-    assert ["--seconds" in note for note in result.notes] == [True]
+    [note] = [note for note in result.notes if "--seconds" in note]
+    assert all(one in note for one in ("--engine torch", "--batch 2", "--quality fast"))
+    assert not any("not tried" in note for note in Job(speed_of).find().notes)
+
+
+def test_defaults_are_not_tried_again_under_another_name():
+    plain = replace(PLAIN, loop={"concurrency": 2, "threads": 1})
+    shown = [one.settings for one in Job(speed_of, plain=plain).find().trials]
+    assert {**plain.named, **plain.loop} not in shown
+    assert {**plain.named, **plain.loop, "precision": "int8"} in shown
 
 
 def test_missing_library_that_would_be_faster_is_named(monkeypatch):
@@ -439,7 +448,9 @@ def test_settings_are_formatted_as_options_and_in_a_short_form():
     settings |= {"size": "416x224", "save": ("overlay", "jsonl"), "no_video": True}
     assert format_options(settings).endswith("--size 416x224 --save overlay,jsonl --no-video")
     result = Job(speed_of).find()  # its defaults are ort fp32
-    assert shorten(settings, result) == "ort int8, 2x1 threads, 416x224, subtitles, no video"
+    assert (
+        shorten(settings, result) == "ort int8, 2 requests x 1 thread, 416x224, subtitles, no video"
+    )
     assert shorten({**PLAIN.named, "infer_every": "2"}, result) == "infer 1/2"
     assert shorten({}, result) == "the defaults"
 
@@ -456,7 +467,8 @@ def test_tune_writes_the_chosen_settings(tmp_path):
     document = json.loads(done.stdout)
     assert document["trials"][0]["settings"] == {}
     assert document["trials"][0]["fps"] > 0
-    assert (tmp_path / "t.yaml").exists() == bool(document["settings"])
+    chosen = resolve_config(str(tmp_path / "t.yaml"), {})  # without a winner, the defaults
+    assert {name: chosen.value(name) for name in document["settings"]} == document["settings"]
     assert {path.name for path in tmp_path.iterdir()} <= {"t.yaml"}
 
 

@@ -34,7 +34,9 @@ def test_reused_folder_holds_one_run_and_keeps_the_users_files(tmp_path):
         assert not (tmp_path / "detections.jsonl").exists()
         session.adopt(rows)
         session.finish_rows()
+        session.write_json("session.json", {})
         session.release()
+        assert len(session.notes) == (text == "1\n")  # the second run says what it replaced
     assert (tmp_path / "detections.jsonl").read_text() == "1\n1\n"
     assert (tmp_path / "notes.txt").read_text() == "mine"
 

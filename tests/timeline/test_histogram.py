@@ -19,9 +19,9 @@ def filled(values):
 @pytest.mark.slow
 @STEADY
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=300), st.floats(0, 1))
-def test_quantiles_are_within_one_percent(values, q):
+def test_quantiles_are_within_a_thousandth(values, q):
     expected = sorted(values)[max(1, math.ceil(q * len(values))) - 1]
-    assert filled(values).quantile(q) == pytest.approx(expected, rel=0.0101)
+    assert filled(values).quantile(q) == pytest.approx(expected, rel=0.00101)
 
 
 @pytest.mark.slow
@@ -41,7 +41,7 @@ def test_quantiles_of_four_values():
     assert (four.count, four.minimum, four.maximum) == (4, 0, 10**6)
     ranks = {0: 0, 0.25: 0, 0.26: 1, 0.5: 1, 0.51: 1000, 0.75: 1000, 0.76: 10**6, 1: 10**6}
     for q, value in ranks.items():
-        assert four.quantile(q) == pytest.approx(value, rel=0.0101)
+        assert four.quantile(q) == pytest.approx(value, rel=0.00101)
     assert Histogram().quantile(0.5) is None
 
 
@@ -54,7 +54,7 @@ def test_merge_keeps_minimum_and_maximum(first, second, least, most):
     merged.merge(filled(second))
     assert (merged.minimum, merged.maximum) == (least, most)
     assert merged.count == len(first + second)
-    assert merged.quantile(0) == (least if first + second else None)
+    assert merged.quantile(0) == (pytest.approx(least, rel=0.00101) if first + second else None)
 
 
 @pytest.mark.parametrize(("p", "floor"), [(50, 5), (90, 20), (99, 200)])

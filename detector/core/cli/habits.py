@@ -13,6 +13,8 @@ import click
 if TYPE_CHECKING:
     from detector.core.cli.translating import Known
 
+# Option of other programs -> our options with this meaning; a command has one of them.
+FITTING = {"--frames": ("--duration",), "--threshold": ("--max-regression", "--conf")}
 LISTS = ("--classes", "--blur")  # lists that other programs take as separate words
 
 
@@ -23,8 +25,8 @@ def our_option(theirs: str, known: Collection[str]) -> str | None:
     option = theirs.replace("_", "-")
     if (ours := HABITS.get(option)) is not None:
         return f"use {ours}" if ours.startswith("-") else ours
-    if option == "--frames" and "--duration" in known:
-        return "use --duration"
+    if fitting := next((one for one in FITTING.get(option, ()) if one in known), None):
+        return f"use {fitting}"
     return f"use {option}" if option in known else None
 
 
@@ -107,6 +109,16 @@ def refuse_split_lists(words: Sequence[str], sources: Sequence[str], ctx: click.
             joined = ",".join(item.strip(",") for item in (words[at + 1], *loose))
             given = " ".join(words[at : at + 2 + len(loose)])
             raise click.UsageError(f"{given}: {word} takes one value; use {word} {joined}.", ctx)
+
+
+def join_split_list(words: Sequence[str], command: click.Command) -> str:
+    """Return a hint for ``--engine ort openvino``, or ""."""
+    lists = {one.opts[0] for one in command.params if getattr(one, "metavar", "") == "A,B"}
+    for at, word in enumerate(words):
+        items = [*itertools.takewhile(_is_bare, words[at + 1 :])]
+        if word in lists and len(items) > 1:
+            return f"{word} {' '.join(items)}: use {word} {','.join(items)}."
+    return ""
 
 
 def _is_bare(word: str) -> bool:

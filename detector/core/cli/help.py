@@ -103,6 +103,12 @@ class HelpfulCommand(click.Command):
                 text = f"{file} has options only; add it: {ctx.command_path} IN --config {file}"
                 raise click.MissingParameter(text, ctx, error.param) from None
             raise
+        except click.UsageError:
+            from detector.core.cli.habits import join_split_list
+
+            if answer := join_split_list(args, self):
+                raise click.UsageError(answer, ctx) from None
+            raise
         if not ctx.resilient_parsing and any(word[2:] in OF_CLASSES for word in args):
             from detector.core.cli.habits import refuse_split_lists
 

@@ -199,6 +199,8 @@ class Session:
         if self._begun or self._lock < 0:
             return
         self._begun = True
+        if (self.folder / FILES[0]).exists():
+            self.notes += (f"replaced the session of an earlier run in {self.folder}",)
         try:
             folders = set()
             for name in _listed_names(self.folder):

@@ -23,7 +23,7 @@ class Histogram:
 
     __slots__ = ("_counts", "_gamma", "_inverse_log", "count", "maximum", "minimum")
 
-    def __init__(self, error: float = 0.01) -> None:
+    def __init__(self, error: float = 0.001) -> None:
         self._gamma = (1 + error) / (1 - error)
         self._inverse_log = 1 / math.log(self._gamma)
         self._counts: dict[int, int] = {}

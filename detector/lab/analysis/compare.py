@@ -15,7 +15,7 @@ from statistics import median
 
 from detector.core.analysis.agreement import Agreement
 from detector.core.analysis.summary import effect, text
-from detector.core.analysis.verdict import MAX_OTHERS
+from detector.core.analysis.verdict import MAX_OTHERS, describe_others
 from detector.core.errors.text import counted
 from detector.core.session.measured import Interval, Metric
 from detector.core.timeline.histogram import SAMPLE_FLOORS
@@ -226,7 +226,7 @@ def _row(variant: Variant, base: Variant | None, verdict: dict[Metric, Decision 
         threads=facts.threads,
         concurrency=facts.concurrency,
         device=facts.device,
-        notes=facts.notes,
+        notes=(*_describe_load(base), *facts.notes),
         error=variant.error,
         model=facts.counts,
         reference=variant.reference,
@@ -385,6 +385,11 @@ def _warn_of_load(base: Variant, ran: Sequence[Variant]) -> list[str]:
         f"{', '.join(loads)}, so these rows are not comparable; measure again when the machine is "
         "less busy"
     ]
+
+
+def _describe_load(base: Variant | None) -> list[str]:
+    others = base and describe_others(_median_load(base), base.rounds[0].cores)
+    return [f"{others}, so FPS are lower than on an idle machine"] if others else []
 
 
 def _median_load(variant: Variant) -> float | None:

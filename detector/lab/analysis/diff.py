@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.session.document import SessionDocument
+from detector.lab.analysis.load import CpuChange, OtherLoad, most_grown
 from detector.lab.analysis.loop.activities import activities_of, durations_ms, frames_written
 from detector.lab.analysis.statistics import ALPHA, compare_means, holm
 from detector.lab.session.read import SavedSession
@@ -58,13 +60,7 @@ class RunChange:
 
 
 SETTINGS = (
-    "model",
-    "engine",
-    "precision",
-    "batch",
-    "model_input",
-    "engine_threads",
-    "concurrency",
+    *("model", "engine", "precision", "batch", "model_input", "engine_threads", "concurrency"),
     "sync",
 )
 # Options that change how long a stage takes. Paths and the number of frames do not.
@@ -73,13 +69,7 @@ OPTIONS = {
     "selection": ("conf", "iou", "classes", "agnostic", "max_det"),
     "input": ("decoder", "stride", "tiles"),
     "output": (
-        "save",
-        "no_video",
-        "only_detections",
-        "lead",
-        "quality",
-        "preset",
-        "crf",
+        *("save", "no_video", "only_detections", "lead", "quality", "preset", "crf"),
         "encoder",
     ),
     "drawing": ("line_width", "font_scale", "font", "hide_labels", "hide_scores", "blur"),
@@ -105,6 +95,26 @@ def diff(before: SavedSession, after: SavedSession) -> list[RunChange]:
     corrected = holm([one.p for one in stages])
     overall = [one for one in changes if one.what == END_TO_END]
     return overall + [replace(one, p=p) for one, p in zip(stages, corrected, strict=True)]
+
+
+def judge_gate(
+    limit: float, frame: RunChange, load: OtherLoad | None, cpu: Sequence[CpuChange]
+) -> tuple[Literal["passed", "failed", "not judged"], str]:
+    """Return the outcome of ``--max-regression`` and its reason. CPU times decide if the loads of
+    other programs differ, otherwise the end-to-end change ``frame``."""
+    if load is not None and load.crowded:
+        others = f"other programs used {max(load.before, load.after):.1f} of {load.cores} cores"
+        return "not judged", f"{others}, so CPU times differ, too; repeat without them"
+    if load is not None and load.differs:
+        if (worst := most_grown(cpu, limit)) is None:
+            return "passed", "CPU times grew no more than allowed, or than other programs explain"
+        times = f"{worst.before:.2f} -> {worst.after:.2f} ms per frame, {worst.ratio - 1:.0%} more"
+        return "failed", f"CPU time of {worst.what} is {times} and than other programs explain"
+    interval = f"[{frame.low - 1:+.1%} .. {frame.high - 1:+.1%}]"
+    reason = f"a frame takes {frame.ratio - 1:+.1%} {interval}; {limit:+.1%} is allowed"
+    if frame.verdict == INCOMPARABLE:
+        return "not judged", f"{reason}; run more frames"
+    return "failed" if frame.regresses(limit) else "passed", reason
 
 
 def periods_ms(session: SavedSession) -> NDArray[np.float64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from detector.core.session.measured import Interval
+from detector.lab.analysis.loop.activities import frame_times_ms, percentiles
 from detector.lab.session.profile import ProfileDocument
 from detector.lab.session.read import SavedSession
 
@@ -27,6 +28,9 @@ def profile_document(session: SavedSession) -> ProfileDocument:
         frames=document.frames,
         fps=document.fps,
         verdict=document.verdict,
+        stages=document.stages,
+        threads=document.threads,
+        latency_ms=percentiles(frame_times_ms(session.spans)),
         overhead={
             name: record.slowdown for name, record in passes.items() if record.slowdown is not None
         },

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from detector.core.errors import UsageError
+from detector.core.errors import SourceError, UsageError
 from detector.core.errors.parsing import quote
 from detector.lab.audit.case import Case
 from detector.lab.audit.documents import add_document, tables_of_runs
@@ -30,6 +30,11 @@ def gather(paths: Sequence[str], titles: Titles, machine: Machine) -> Case:
                 f"{quote(path)}: give a run's folder (runs/NAME), a .json of compare, eval, "
                 "profile or detect, or a table as .csv or .md"
             )
+    columns = [column for table in case.tables for column in table.columns]
+    numeric = any(column.known and not column.meaning.why for column in columns)
+    if not (case.runs or case.comparisons or numeric or any(one.facts for one in case.tables)):
+        why = "; ".join(line for table in case.tables for line in table.unread) or "there is none"
+        raise SourceError(f"no column of numbers could be read (see --columns): {why}")
     case.tables.extend(tables_of_runs(case.runs))
     for title in titles:
         if not any(title in table.given for table in case.tables):

@@ -66,14 +66,15 @@ def parse_tables(
         raise SourceError(f"{name}:{line}: the character {code:#04x} cannot be in a table")
     kind = kind or _find_kind(text.splitlines())
     if kind == CSV:
-        grids: Iterable[tuple[str, list[list[str]]]] = [(name, _parse_csv(text, name))]
+        grids: Iterable[tuple[str, list[list[str]], int]] = [(name, _parse_csv(text, name), 0)]
     else:
         grids = (_parse_markdown if kind == MARKDOWN else _parse_text)(text, name)
     tables: list[AuditTable] = []
-    for title, grid in grids:
+    for title, grid, first_line in grids:
         if len(tables) == MOST_TABLES:
             raise SourceError(f"{name}: more than {MOST_TABLES} tables; split the file")
-        tables.append(_make_table(title, grid, titles or {}))
+        table = _make_table(title, grid, titles or {})
+        tables.append(replace(table, first_line=first_line))
     if not tables:
         raise SourceError(
             f"{name}: no table found; a Markdown table has a line |---|---|, a table in plain text "
@@ -90,11 +91,11 @@ def _find_kind(lines: list[str]) -> Kind:
     return CSV if has_delimiter and not any(map(is_rule, lines[:2000])) else TEXT
 
 
-def _parse_text(text: str, name: str) -> Iterator[tuple[str, list[list[str]]]]:
+def _parse_text(text: str, name: str) -> Iterator[tuple[str, list[list[str]], int]]:
     for number, grid in parse_text_tables(text):
         if any(len(cell) > LONGEST_CELL for row in grid for cell in row):
             raise SourceError(f"{name}:{number}: a cell of more than {LONGEST_CELL} letters")
-        yield f"{name}:{number}", grid
+        yield f"{name}:{number}", grid, 0
 
 
 def _make_table(name: str, grid: list[list[str]], titles: Titles) -> AuditTable:
@@ -140,7 +141,7 @@ def _parse_csv(text: str, name: str) -> list[list[str]]:
     return grid
 
 
-def _parse_markdown(text: str, name: str) -> Iterator[tuple[str, list[list[str]]]]:
+def _parse_markdown(text: str, name: str) -> Iterator[tuple[str, list[list[str]], int]]:
     lines = text.splitlines()
     heading, number, at, fenced = "", 0, 0, False
     while at < len(lines):
@@ -167,7 +168,7 @@ def _parse_markdown(text: str, name: str) -> Iterator[tuple[str, list[list[str]]
         if len(grid) > 1 and len(grid[0]) > 1:
             number += 1
             suffix = f": {heading}" if heading else f": table {number}"
-            yield f"{name}:{first}{suffix}", grid
+            yield f"{name}:{first}{suffix}", grid, first + 2
 
 
 def _is_separator(line: str) -> bool:

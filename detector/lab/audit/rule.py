@@ -24,6 +24,7 @@ class Hit(NamedTuple):
     evidence: str
     where: tuple[str, ...] = ()
     rows: tuple[str, ...] = ()
+    severity: Severity | None = None  # None: the rule's
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,10 @@ class Rule:
             if number == MOST_HITS:
                 return
             where = hit.where or ((name,) if name else ())
-            yield Finding(self.id, self.severity, where, hit.rows, hit.evidence, self.cure)
+            labels = subject.labels_with_lines if self.over == "table" else {}
+            rows = tuple(labels.get(row, row) for row in hit.rows)
+            severity = hit.severity or self.severity
+            yield Finding(self.id, severity, where, rows, hit.evidence, self.cure)
 
 
 def rule(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -57,6 +58,7 @@ class AuditTable:
     unread: Sequence[str] = ()
     facts: Mapping[str, tuple[str, Number]] = field(default_factory=dict)
     given: frozenset[str] = frozenset()
+    first_line: int = 0  # of the rows, in a Markdown file
 
     def all(self, *quantities: str) -> list[AuditColumn]:
         return [column for column in self.columns if column.quantity in quantities]
@@ -90,6 +92,13 @@ class AuditTable:
             text = printable(" ".join(words))[:LONGEST_LABEL] or f"row {row + 1}"
             labels.append(text)
         return labels
+
+    @cached_property
+    def labels_with_lines(self) -> dict[str, str]:
+        """Map each unique label to the label with its line, if lines are known."""
+        times = Counter(self.labels if self.first_line else ())
+        lines = enumerate(self.labels, self.first_line)
+        return {label: f"line {line}: {label}" for line, label in lines if times[label] == 1}
 
     def texts(self, quantity: str) -> Sequence[str]:
         column = self.find(quantity)

@@ -23,21 +23,27 @@ from detector.core.cli.printing import echo, print_json, terminal
     metavar="P",
     help="Exit with 8 if a frame takes longer by more than P: 5% or 0.05.",
 )
+@click.option(
+    "--strict", is_flag=True, help="Exit with 8 too if --max-regression cannot be judged."
+)
 def command(
-    run_a: str | None, run_b: str | None, max_regression: str | None, as_json: bool
+    run_a: str | None, run_b: str | None, max_regression: str | None, strict: bool, as_json: bool
 ) -> None:
     """Compare two saved sessions: RUN_A before, RUN_B after.
 
     Default: the newest two in runs/. If other programs used more of the cores during one of the
-    runs, --max-regression checks CPU times, not wall times; if they used most cores, it is ignored.
+    runs, --max-regression checks CPU times instead of wall times; if they used most cores, it
+    says "not judged" and exits with 0, or with --strict with 8.
     """
     from detector.core.errors import GateError, UsageError
-    from detector.lab.analysis.diff import END_TO_END, diff, list_differences
-    from detector.lab.analysis.load import compare_cpu, compare_load, most_grown
+    from detector.lab.analysis.diff import END_TO_END, diff, judge_gate, list_differences
+    from detector.lab.analysis.load import compare_cpu, compare_load
     from detector.lab.session.read import newest_runs, read_session
     from detector.lab.terminal.diff import print_diff
 
     limit = _share(max_regression)
+    if strict and limit is None:
+        raise UsageError("--strict: needs a limit; add --max-regression 5%")
     if run_a is None or run_b is None:
         run_a, run_b = (run_a, *newest_runs()) if run_a else newest_runs(2)
         echo(f"before: {run_a}, after: {run_b}", err=True)
@@ -50,30 +56,21 @@ def command(
         )
     load = compare_load(before.document, after.document)
     cpu = compare_cpu(before.document, after.document)
+    outcome = reason = None
+    if limit is not None and end_to_end is not None:
+        outcome, reason = judge_gate(limit, end_to_end, load, cpu)
     if as_json:
+        gate = None if outcome is None else {"limit": limit, "outcome": outcome, "reason": reason}
         rows = [change.as_json() for change in changes]
         loads = None if load is None else load.as_json()
         document = {"schema": 1, "changes": rows, "not_the_same": differing, "others": loads}
-        print_json(document | {"cpu": [change.as_json() for change in cpu]})
+        print_json(document | {"cpu": [change.as_json() for change in cpu], "gate": gate})
     else:
         print_diff(terminal(piped_width=120), changes, differing, load, cpu)
-    if load is not None and load.crowded and limit is not None:
-        others = f"other programs used {max(load.before, load.after):.1f} of {load.cores} cores"
-        if not as_json:  # the document has others.crowded
-            echo(f"not judged: {others}, so CPU times differ, too; repeat without them", err=True)
-    elif load is not None and load.differs:
-        if limit is not None and (worst := most_grown(cpu, limit)) is not None:
-            raise GateError(
-                f"{run_b}: CPU time of {worst.what} is {worst.before:.2f} -> {worst.after:.2f} "
-                f"ms per frame, {worst.ratio - 1:.0%} more than in {run_a}: more than the "
-                f"{limit:.1%} allowed, and more than other programs explain"
-            )
-    elif limit is not None and end_to_end is not None and end_to_end.regresses(limit):
-        raise GateError(
-            f"{run_b}: a frame takes {end_to_end.ratio - 1:.1%} longer than in {run_a} "
-            f"[{end_to_end.low - 1:+.1%} .. {end_to_end.high - 1:+.1%}], more than the "
-            f"{limit:.1%} allowed"
-        )
+    if outcome == "failed" or (outcome == "not judged" and strict):
+        raise GateError(f"gate {outcome}: {run_a} -> {run_b}: {reason}")
+    if outcome == "not judged":
+        echo(f"not judged: {reason}; to fail then, add --strict", err=True)
 
 
 def _share(text: str | None) -> float | None:

@@ -158,7 +158,7 @@ def command(
         print_profile(terminal(piped_width=140), session, short=not print_all)
         echo(f"report: {report}")
     for name, text in csv_files(session).items() if as_csv else ():
-        add_to_session(session.folder, name, utf8(text))
+        echo(f"csv: {add_to_session(session.folder, name, utf8(text))}", err=as_json)
     return session.document.exit.code
 
 

@@ -134,7 +134,7 @@ def command(
     new = {name: one for name, one in result.settings.items() if config.value(name) != one}
     words = [PROGRAM, *drop_options(typed, OWN, OWN_FLAGS), *as_options(new)]
     result = replace(result, command=() if target_fps is None else tuple(words))
-    if output is not None and result.settings and result.reached is not False:
+    if output is not None and result.reached is not False:
         calibrate = config.calibration.calibrate
         write_whole(Path(output), as_config(result, calibrate).encode())
         result = replace(result, file=output)
@@ -142,8 +142,8 @@ def command(
         print_json(result)
     else:
         print_tuning(terminal(piped_width=100), result)
-        if output is not None and result.file is None:
-            echo(f"{output} was not written.")
+        if output is not None and not result.settings:
+            echo(f"{output} {'keeps the defaults' if result.file else 'was not written'}.")
     if result.reached is False:
         raise GateError(f"--target {target}: no settings that were tried reach it in every round")
 

@@ -99,7 +99,9 @@ def measure_changes(occasion: Occasion) -> WhatIfFacts:
                 not_measured[one.name] = _as_one_line(error)
             else:
                 runs[one.name] = partial(run_once, bench, plan, one.stage)
+        began = time.monotonic()
         turns = take_turns(lambda: run_once(bench, plain, None), runs, occasion.seconds)
+        spent = (time.monotonic() - began) / occasion.seconds
     not_measured |= turns.failed
     if not turns.changed:
         raise NotHereError("; ".join(f"{name}: {why}" for name, why in not_measured.items()))
@@ -110,7 +112,7 @@ def measure_changes(occasion: Occasion) -> WhatIfFacts:
         frame_ms=Interval.over([1e3 * one for one in turns.plain]),
         changes=compare_turns(turns, {one.name: (one.stage, one.how) for one in changes}),
         not_measured=not_measured,
-        doubts=list_doubts(frames, turns.plain, document),
+        doubts=list_doubts(frames, turns.plain, document, spent),
     )
 
 

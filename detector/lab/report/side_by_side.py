@@ -60,9 +60,9 @@ def _p90(row: Row) -> Rounded | None:
 
 
 def _outcome(row: Row) -> str | None:
-    """Compare with the first row: faster, slower, same, or open if the rounds do not decide."""
+    """Compare with the first row: faster, slower, same, or undecided after these rounds."""
     decision = row.verdict.get("inference")
-    return None if decision is None else decision.outcome
+    return None if decision is None else decision.outcome.replace("open", "undecided")
 
 
 COLUMNS = (

@@ -17,7 +17,7 @@ STEPS = (
     Column("total", form=".2f"),
     Column("count", "calls"),
     *(Column(name, form=".2f") for name in ("avg", "std", "min", "max")),
-    Column("share", form=".1%"),
+    Column("share_of_stages", "of all stages", ".1%", value=lambda row: row.share),
     *(Column(name, form=".2f") for name in ("p50", "p90", "p99")),
 )
 

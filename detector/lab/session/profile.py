@@ -16,6 +16,8 @@ from detector.core.session.document import (
     FrameCounts,
     LoopSizes,
     Rates,
+    StageFigures,
+    ThreadFigures,
     Verdict,
 )
 from detector.lab.session.passes import FACTS, CriticalPathFacts, PassRecord, pass_schema
@@ -124,7 +126,8 @@ class ProfileHeader:
     """The part before the passes. ``overhead``: pass -> its time per frame / that of the plain run,
     for passes that ran the pipeline. ``undisturbed``: pass -> why it caused no slowdown.
     ``not_available``: pass -> why it could not run. ``ran``: pass -> the execution that it
-    measured, such as "openvino int8, like the run"."""
+    measured, such as "openvino int8, like the run". ``latency_ms``: percentiles of the time from
+    reading a frame to writing it."""
 
     schema: int = PROFILE_SCHEMA
     session: str
@@ -134,6 +137,9 @@ class ProfileHeader:
     frames: FrameCounts
     fps: Rates
     verdict: Verdict
+    stages: Mapping[str, StageFigures]
+    threads: Mapping[str, ThreadFigures]
+    latency_ms: Mapping[str, Duration | None]
     overhead: Mapping[str, float]
     undisturbed: Mapping[str, str]
     not_available: Mapping[str, str | None]

@@ -23,13 +23,14 @@ VIDEO = (AS_ASKED, LARGER, SUBTITLES, NO_VIDEO)
 @dataclass(frozen=True, kw_only=True)
 class Trial:
     """Some rounds with the same settings. ``frames``: number of frames in all rounds. ``fps``: the
-    median, end to end; null if the trial failed (``error``). ``agreement``: agreement of the
-    detections with fp32's, 0 to 1; null if unknown.
+    median of ``rounds``, end to end; null if the trial failed (``error``). ``agreement``: agreement
+    of the detections with fp32's, 0 to 1; null if unknown.
     """
 
     settings: Settings
     frames: int
     fps: float | None = None
+    rounds: tuple[float, ...] = ()
     agreement: float | None = None
     error: str | None = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 
 from rich.text import Text
 
@@ -16,7 +17,11 @@ from detector.core.terminal.tables import print_pieces
 from detector.lab.session.tuning import AS_ASKED, LARGER, Settings, Trial, Tuning
 
 SHOWN, LONGEST = 15, 54  # most trials to show, and most characters of a trial's settings
-MEASURED = (Column("frames", out=1), Column("fps", "FPS", ".1f"), Column("agreement", form=".3f"))
+MEASURED = (
+    Column("frames", out=1),
+    Column("fps", "FPS [rounds]", value=lambda one: _spread(Interval.over(one.rounds)), right=True),
+    Column("agreement", form=".3f"),
+)
 # Texts for options whose name and value would be too long or unclear.
 SHORT = {"save": "subtitles", "size": "{}", "preset": "{}", "infer_every": "infer 1/{}"}
 
@@ -25,8 +30,10 @@ def print_tuning(console: SafeConsole, tuning: Tuning) -> None:
     by_settings: dict[str, Trial] = {}
     for one in sorted(tuning.trials, key=lambda one: one.frames):
         if one.error is None:
-            by_settings[format_options(one.settings)] = one
-    ranked = sorted(by_settings.values(), key=lambda one: -(one.fps or 0.0))
+            known = by_settings.get(key := format_options(one.settings))
+            rounds = (*(known.rounds if known else ()), *one.rounds)
+            by_settings[key] = replace(one, rounds=rounds)
+    ranked = sorted(by_settings.values(), key=lambda one: -Interval.over(one.rounds).median)
     more = len(ranked) - SHOWN
     rest = f"{counted(more, 'slower one')} omitted; --json has all" if more > 0 else ""
     named = Column(
@@ -42,12 +49,13 @@ def print_tuning(console: SafeConsole, tuning: Tuning) -> None:
 
 
 def shorten(settings: Settings, tuning: Tuning) -> str:
-    """Return a text such as ``ort int8, 2x1 threads, 416x224``. The default engine is omitted."""
+    """Return a text such as ``ort int8, 2 requests x 1 thread``. The default engine is omitted."""
     left = dict(settings)
     engine = left.pop("engine", tuning.engine), left.pop("precision", tuning.precision)
     words = [" ".join(engine)] if engine != (tuning.engine, tuning.precision) else []
     if "concurrency" in left:
-        words.append(f"{left.pop('concurrency')}x{left.pop('threads')} threads")
+        requests, threads = left.pop("concurrency"), left.pop("threads")
+        words.append(f"{counted(requests, 'request')} x {counted(threads, 'thread')}")
     for name, value in left.items():
         text = name.replace("_", " ") + ("" if value is True else " {}")
         words.append(SHORT.get(name, text).format(value))
@@ -59,7 +67,7 @@ def verdict(tuning: Tuning) -> list[str]:
     if tuning.target_fps is None and not tuning.settings:
         if tuning.rounds:
             reached = f"They reached {_spread(tuning.before)} FPS end to end in the final rounds"
-            return [f"Keep the defaults ({plain}). {reached}; no setting beat that beyond noise."]
+            return [f"Keep the defaults ({plain}). {reached}; no setting that was tried beat that."]
         was = "faster" if any(one.settings for one in tuning.trials) else "tried"
         speed = f"{tuning.before.median:.1f} FPS in the longest trial"
         return [f"Keep the defaults ({plain}, {speed}): no other setting was {was}."]

@@ -28,7 +28,7 @@ def print_why(console: SafeConsole, why: Why) -> None:
         pieces.append(Table("slowest", CAUSE_COLUMNS, why.frames))
     first, known = why.frames[0], list_facts(why.frames[0], why)
     parts = list_parts_without_short_waits(first)
-    pieces.append(f"frame {first.frame}: {first.ms:.1f} ms; {cause_text(first)}")
+    pieces.append(f"frame {first.frame}: {first.ms:.1f} ms; {cause_text(first, why)}")
     pieces.append(Table("parts", PART_COLUMNS, parts, caption=", ".join(known)))
     if several:
         pieces.append("use --frame N for another frame")

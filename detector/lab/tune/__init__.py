@@ -82,6 +82,7 @@ def run_defaults(source: str, config: Config) -> tuple[DefaultRun, Config]:
         document.model_input,
         str(document.model),
         str(model.network.sha256),
+        {"concurrency": document.concurrency, "threads": document.engine_threads},
     )
     pinned = pin_choices(model.config or config, document, model.engine.device)
     requested = config.runtime

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from detector.core import engines
 from detector.core.config.schema import Config
@@ -29,6 +29,7 @@ class DefaultRun:
     model_input: tuple[int, int]
     model: str = ""
     model_sha256: str = ""
+    loop: Settings = field(default_factory=dict)  # its requests and threads
 
     @property
     def named(self) -> Settings:

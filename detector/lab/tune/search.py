@@ -50,6 +50,8 @@ REACH = 0.6  # share of the target that the expected speed of a set has to reach
 NEAR = 0.95  # share of the target that is enough in a trial, since one round may be slow by chance
 DOUBT = 1.1  # factor for the FPS of runs without inference, since one round may be slow by chance
 LATE = 3  # number of sets that get a final after the time limit
+FREE = ("engine", "requests", "queue", "video")  # axes to search without a target
+COSTLY = {"preset", "save", "no_video"}  # changes of the video that need a target
 NULL: Settings = {"engine": "null", "precision": "fp32"}
 
 Watch = Callable[[str, float, float], object]
@@ -115,13 +117,18 @@ class Search:
 
     def __post_init__(self) -> None:
         self._frames = min(MOST_FRAMES, max(FEWEST_FRAMES, round(self.plain.fps * TRIAL_S)))
-        self._changes = list_changes(self.config, self.plain)
+        free = self.target is None  # then only changes that keep all outputs are tried
+        self._changes = [
+            one
+            for one in list_changes(self.config, self.plain)
+            if not free or (one.axis in FREE and not one.settings.keys() & COSTLY)
+        ]
 
     def find(self, source: str) -> Tuning:
         defaults = self._run_defaults()
         if self.target is None:
             best: Settings = {}
-            for axis in ("engine", "requests", "queue", "video"):
+            for axis in FREE:
                 best = self._halve(axis, best, self.floor)
             won = bool(best) and self._holds(best)
             return self._result(source, best if won else {}, None)
@@ -159,6 +166,7 @@ class Search:
                 settings=settings,
                 frames=self._frames * len(run.rates),
                 fps=run.fps if fine else None,
+                rounds=tuple(run.rates),
                 agreement=self._agreement(run) if fine else None,
                 error=run.error,
             )
@@ -186,12 +194,9 @@ class Search:
         return defaults
 
     def _halve(self, axis: str, best: Settings, floor: float) -> Settings:
-        """Return the fastest of ``best`` and its changes in ``axis`` (of video, only quality)."""
-        changes = [
-            combine(best, one, self.plain)
-            for one in self._changes
-            if one.axis == axis and (axis != "video" or one.settings.keys() == {"quality"})
-        ]
+        """Return the fastest of ``best`` and its changes in ``axis``."""
+        combined = [combine(best, one, self.plain) for one in self._changes if one.axis == axis]
+        changes = [one for one in combined if one != {**self.plain.named, **self.plain.loop}]
         for at in range(0, len(changes), MOST_OPEN - 1):
             if not self.has_time():
                 break
@@ -420,9 +425,15 @@ class Search:
         yield from self.notes
         if hint := _ranking.suggest_library(self.config.runtime.device):
             yield hint
-        tried = any(one.settings for one in self.trials)
-        if not tried and self.target is None:
-            yield f"no time to try anything in {self.seconds:g} s; give more --seconds"
+        tried = [{**self.plain.named, **self.plain.loop}, *(one.settings for one in self.trials)]
+        left = [one.settings for one in self._changes]
+        left = [one for one in left if not any(one.items() <= each.items() for each in tried)]
+        if left and self.target is None:
+            needed = self.seconds * (1 + len(left) / (len(self._changes) - len(left) + 1))
+            yield (
+                f"not tried in {self.seconds:g} s: {', '.join(map(format_options, left))}; give "
+                f"--seconds {needed:.0f} or more, or fix what you know, such as --engine"
+            )
         failed = {format_options(one.settings): one.error for one in self.trials if one.error}
         yield from (f"{settings}: skipped: {error}" for settings, error in failed.items())
         if not any(map(len, self._reference)) and self.target is None:

@@ -151,9 +151,15 @@ def test_gate_fails_only_if_the_run_itself_became_slower(two_runs, tmp_path, aft
     set_frame_times(first, 10.0)
     set_frame_times(second, 25.0)
     argv = ("diff", str(first), str(second), "--max-regression", "50%")
-    judged = detect_video(*argv, cwd=tmp_path)
-    assert judged.returncode == code
-    assert ("not judged" in judged.stderr) == (after["others"] > 1)
+    is_judged = after["others"] < 1
+    for options in ((), ("--json",)):
+        judged = detect_video(*argv, *options, cwd=tmp_path)
+        assert judged.returncode == code
+        assert ("not judged" in judged.stderr) != is_judged
+    gate = json.loads(judged.stdout)["gate"]
+    assert is_judged or detect_video(*argv, "--strict", cwd=tmp_path).returncode == 8
+    outcome = ("failed" if code else "passed") if is_judged else "not judged"
+    assert (gate["outcome"], gate["limit"], bool(gate["reason"])) == (outcome, 0.5, True)
     result = json.loads(detect_video(*argv[:3], "--json", cwd=tmp_path).stdout)
     assert result["others"]["differs"] == bool(after["others"])
     assert {row["what"] for row in result["cpu"]} >= {"the whole process"}
@@ -178,5 +184,7 @@ def test_rows_with_different_loads_are_not_comparable():
     assert "1.2 during b" in found.warnings[0]
     once = beside("b", 0.0, 1.2, 0.0)  # busy in one round of three
     assert compared(calm, once).comparable is True
-    assert compared(busy, beside("c", 1.2, 1.2, 1.2)).comparable is True
+    alike = compared(busy, beside("c", 1.2, 1.2, 1.2))
+    assert alike.comparable is True
+    assert all("other programs used 1.2 of 2" in row.notes[0] for row in alike.rows)
     assert compared(calm, beside("c", None, None, None)).comparable is True

@@ -8,7 +8,9 @@ import pytest
 
 from detector.lab.analysis.loop.activities import OffCpu
 from detector.lab.analysis.loop.why import Explanation, RunEvidence
+from detector.lab.report.parts.why import cause_text
 from detector.lab.session.passes import Collection, MomentsFacts, ThreadMoments
+from detector.lab.session.why import Why, WhyCause, WhyFrame, WhyPart
 from tests.lab.analysis.pipelines import MS, load, run_of, shape
 
 FRAMES = 40
@@ -218,6 +220,15 @@ def test_waiting_frame_names_the_call_that_it_waited_for():
     assert (report.cause.name, report.cause.stage, report.cause.frame) == ("disk", "write", 12)
     wait = max((part for part in report.parts if part.waits), key=lambda part: part.ms)
     assert (wait.stage, wait.cause) == ("annotate", "program order")
+
+
+def test_headline_names_the_wait_that_grew_most():
+    part = WhyPart("nms", True, 161.0, 0.5, "free request", "nms 14")
+    cause = WhyCause("work", "infer", 16, 66.7, 33.0, "computed for 100.0 ms (median 50.0 ms)")
+    frame = WhyFrame(16, 240.0, None, None, None, None, None, cause, [part])
+    slow = Why(run="", frames=[], median_ms=9, median_boxes=0, median_mhz=0, recorded=9, absent={})
+    assert "before nms, for nms 14; its infer took 66.7 ms" in cause_text(frame, slow)
+    assert "took" not in cause_text(frame, replace(slow, median_ms=240.0))
 
 
 def test_many_boxes_do_not_explain_a_blocked_call():

@@ -12,6 +12,21 @@ from detector.lab.audit.read import parse_tables
 from tests.conftest import CHECKOUT
 from tests.lab.audit.cases import of_files, of_text, rules_of
 
+SLIP = "|engine|latency (ms)|FPS|\n|--|--|--|\n|a|50|20|\n|b|32|41.3|\n|c|16|{}|"
+
+
+def test_row_that_contradicts_all_others_is_an_error_with_its_line() -> None:
+    for fps, severity in (("62.5", "error"), ("99", "warning")):
+        found = {one.rule: one for one in of_text(SLIP.format(fps)).findings}["fps-above-latency"]
+        assert (found.severity, found.rows[0]) == (severity, "line 4: b")
+
+
+def test_less_exact_row_is_not_called_faster_if_it_is_slower() -> None:
+    for fps, is_faster in (("20.0", False), ("30.0", True)):
+        table = f"engine,precision,FPS\nort,fp32,25.0\nort,int8,{fps}\n"
+        assert ("accuracy-not-checked" in rules_of(of_text(table))) == is_faster
+
+
 # Tables by a careful author: consistent figures, spreads, and one change per row.
 CLEAN = {
     "one engine, models of several sizes": """

@@ -21,6 +21,7 @@ def tables(tmp_path: Path) -> Path:
     for name, text in (("bad", ERROR), ("warned", WARNING), ("clean", CLEAN)):
         (tmp_path / f"{name}.csv").write_text(text)
     (tmp_path / "hostile.csv").write_text("model,FPS\na,\x1b[2J\n")
+    (tmp_path / "unread.md").write_text("| engine | Latency |\n|---|---|\n| ort | 40.0 |\n")
     (tmp_path / "empty.md").write_text("# Nothing\n")
     return tmp_path
 
@@ -43,6 +44,7 @@ def tables(tmp_path: Path) -> Path:
         (["--explain", "no-such"], 2),
         (["hostile.csv"], 3),
         (["empty.md"], 3),
+        (["unread.md"], 3),
         (["absent.csv"], 3),
         (["absent.json"], 2),
     ],

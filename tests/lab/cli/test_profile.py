@@ -25,7 +25,7 @@ from tests.lab.report.test_trace import trace_errors
 
 pytestmark = pytest.mark.slow
 STREET = CHECKOUT / "videos/street.mp4"
-STEPS_HEADER = "step,total_ms,count,avg_ms,std_ms,min_ms,max_ms,share,p50_ms"
+STEPS_HEADER = "step,total_ms,count,avg_ms,std_ms,min_ms,max_ms,share_of_stages,p50_ms"
 
 
 @pytest.fixture(scope="module")

@@ -36,6 +36,12 @@ def test_slowest_frames_of_a_run_are_explained(tmp_path):
         assert frame["boxes"] == 0
     assert {"garbage collections", "page faults"} <= {*document["absent"]}
     assert [frame["frame"] for frame in document["frames"] if frame["key"]] in ([], [0])
+    rendered = json.loads(
+        run_ok("report", session, "--format", "json", "-o", "-", cwd=tmp_path).stdout
+    )
+    assert rendered["latency_ms"]["p50"] == pytest.approx(document["median_ms"])
+    saved = json.loads((session / "session.json").read_text())
+    assert all(rendered[part] == saved[part] for part in ("stages", "threads"))
     # Wrong options are refused in one line.
     for more in (["--frame", FRAMES], ["--frame", 1, "--slowest", 2]):
         refused = detect_video("why", session, *more, cwd=tmp_path)

@@ -109,6 +109,7 @@ def test_change_helps_only_if_it_is_faster_in_every_round(ratios, helps):
 
 def test_few_frames_and_varying_runs_give_warnings():
     assert list_doubts(60, [1.0, 1.1]) == []
+    assert "--what-if-seconds" in list_doubts(60, [1.0, 1.1], spent=7.4)[0]
     few, differing = list_doubts(24, [1.0, 1.5])
     assert few.startswith("24 frames")
     assert "50%" in differing

@@ -128,15 +128,18 @@ def compare_turns(turns: Turns, how: Mapping[str, tuple[str | None, str]]) -> li
 
 
 def list_doubts(
-    frames: int, plain: Sequence[float], document: SessionDocument | None = None
+    frames: int, plain: Sequence[float], document: SessionDocument | None = None, spent: float = 0
 ) -> list[str]:
-    """List why the figures may not hold for the whole run, which ``document`` describes."""
+    """List why the figures may not hold for the whole run, which ``document`` describes. ``spent``:
+    time of the rounds / the time budget."""
     reasons = []
     if frames < FEW:
         few = counted(frames, "frame", "is")
         reasons.append(f"{few} few: start and end weigh as much as the steady state")
     if (spread := max(plain) / min(plain) - 1) > APART:
         reasons.append(f"in this pass the unchanged run varied by {spread:.0%}")
+    if spent > 1 + APART:
+        reasons.append(f"the least number of rounds took {spent:.1f} times --what-if-seconds")
     if document is not None:
         others = describe_others(document.verdict.others_cores, document.cpu.cores)
         reasons += [f"{others}, so they also use what a change frees"] if others else []

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import median_low
 from typing import NamedTuple
 
 import numpy as np
@@ -66,9 +66,9 @@ class Explanation:
                 ready[one.stage].append(times.ready)
             for frame in self._frames_of(one):
                 self._calls[frame].append(at)
-        self.medians = {stage: median(each) for stage, each in durations.items()}
-        self._usual_work = {stage: median(each) for stage, each in computed.items()}
-        self._usual_ready = {stage: median(each) for stage, each in ready.items()}
+        self.medians = {stage: median_low(each) for stage, each in durations.items()}
+        self._usual_work = {stage: median_low(each) for stage, each in computed.items()}
+        self._usual_ready = {stage: median_low(each) for stage, each in ready.items()}
         self._calls = {
             frame: sorted(calls, key=lambda at: activities[at].end_ns)
             for frame, calls in self._calls.items()
@@ -78,8 +78,8 @@ class Explanation:
         for frame in self._calls:
             for stage, wait_ms, _ in self._waits_of(frame):
                 waits[stage].append(wait_ms)
-        self._usual_wait = {stage: median(each) for stage, each in waits.items()}
-        self._usual_boxes = median(evidence.boxes.values()) if evidence.boxes else 0.0
+        self._usual_wait = {stage: median_low(each) for stage, each in waits.items()}
+        self._usual_boxes = median_low(evidence.boxes.values()) if evidence.boxes else 0.0
 
     def _frames_of(self, one: Activity) -> Sequence[int]:
         """Return the frames of a call; an inference has all inferred frames of its batch."""
@@ -97,7 +97,7 @@ class Explanation:
         return sorted(self._calls, key=lambda frame: -self.frame_ms(frame))[:count]
 
     def median_ms(self) -> float:
-        return median(map(self.frame_ms, self._calls))
+        return median_low(map(self.frame_ms, self._calls))
 
     def _waits_of(self, frame: int) -> Iterator[tuple[str, float, int]]:
         """Yield each call's stage, the wait before it in ms, and its index, in order."""
@@ -236,7 +236,7 @@ class Explanation:
                 yield BOXES, share * self._limit_to_work(one, excess), text
         if evidence.keys is not None and one.stage == READ and one.number in evidence.keys:
             others = [_ms(each) for each in self.activities if self._is_key_read(each, one)]
-            usual = median(others) - self.medians[READ] if others else excess
+            usual = median_low(others) - self.medians[READ] if others else excess
             yield KEY, self._limit_to_work(one, min(usual, excess)), "a key frame of the source"
 
     def _is_key_read(self, each: Activity, but: Activity) -> bool:
@@ -306,7 +306,7 @@ class _MomentIndex:
     def __init__(self, moments: MomentsFacts) -> None:
         self._moments = moments
         self._ends: NDArray[np.int64] = np.array([moments.began_ns, *moments.at_ns], np.int64)
-        self.median_mhz = median(moments.mhz) if moments.mhz else None
+        self.median_mhz = median_low(moments.mhz) if moments.mhz else None
         spans = np.diff(self._ends) / 1e6
         library = moments.threads.get(LIBRARY)
         self.library_rate = 0.0  # in cores
@@ -342,7 +342,7 @@ class _MomentIndex:
     def usual_ready(self, thread: str) -> float:
         """Return the thread's median wait for a core between two moments, in ms."""
         times = self._moments.threads.get(thread)
-        return median(times.ready_ms) if times is not None and times.ready_ms else 0.0
+        return median_low(times.ready_ms) if times is not None and times.ready_ms else 0.0
 
     def held_up(self, one: Activity) -> float:
         return max(0.0, self.find_times(one, LIBRARY).ready - self.usual_ready(LIBRARY))

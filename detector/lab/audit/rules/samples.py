@@ -197,8 +197,8 @@ def no_spread(table: AuditTable) -> Iterator[Hit]:
     counts = [one for one in table.all(COUNT) if one.has(*SAMPLES, "rounds")]
     if not has_spread and not statistics and not counts:
         yield Hit(
-            f"{', '.join(repr(one.title) for one in compared[:3])}: no ±, no range, no number of "
-            "runs"
+            f"{', '.join(repr(one.title) for one in compared[:3])}: no ±, no range, no column "
+            "of runs"
         )
 
 

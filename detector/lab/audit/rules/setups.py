@@ -94,6 +94,8 @@ def accuracy_not_checked(table: AuditTable) -> Iterator[Hit]:
         if (precision_varies and precision in REDUCED_PRECISIONS)
         or any(QUANTISED.search(one.texts[row]) for one in table.all(kinds.CHANGES))
     ]
+    exact = [row for row in range(table.rows) if row not in rows]
+    rows = [row for row in rows if _is_faster(table, row, exact)]
     titles = [
         one.title
         for one in table.all(TIME, RATE)
@@ -105,6 +107,15 @@ def accuracy_not_checked(table: AuditTable) -> Iterator[Hit]:
             "no accuracy column (AP, agreement) next to rows that compute less exactly",
             rows=tuple(changed[:6]),
         )
+
+
+def _is_faster(table: AuditTable, row: int, exact: list[int]) -> bool:
+    """Return whether a row is faster than one of the rows ``exact``, or speeds are unknown."""
+    rate = table.find(RATE)
+    column = rate or find_latency(table)
+    speed = column.numbers[row] if column else None
+    known = [one.value for at in exact if column and (one := column.numbers[at])]
+    return not (speed and known) or (speed.value > min(known) if rate else speed.value < max(known))
 
 
 @rule(

@@ -14,39 +14,11 @@ from detector.lab.audit.rule import Hit, rule
 from detector.lab.audit.tables import AuditColumn, AuditTable, ms, percent
 
 # Title words of columns that are not shares of one whole (NOT_PARTS) or not added up (NOT_SUMS).
-NOT_PARTS = (
-    "util*",
-    "cpu",
-    "gpu",
-    "busy",
-    "memory",
-    "sparsity",
-    "error",
-    "change",
-    "gain",
-    "match*",
-    "interval",
-    "cache",
-    "hit",
-    "saved",
-    "reduction",
-    "increase",
-    "drop*",
+NOT_PARTS = tuple(
+    "util* cpu gpu busy memory sparsity error change gain match* interval cache hit saved "
+    "reduction increase drop*".split()
 )
-NOT_SUMS = (
-    "avg",
-    "mean",
-    "median",
-    "min",
-    "max",
-    "std",
-    "p50",
-    "p90",
-    "p95",
-    "p99",
-    "self",
-    "cumulative",
-)
+NOT_SUMS = tuple("avg mean median min max std p50 p90 p95 p99 self cumulative".split())
 
 
 OF_TIME = ("time", "share", "percent", "total", "critical", "part", "fraction")

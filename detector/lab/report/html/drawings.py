@@ -137,14 +137,15 @@ def lanes(
     threads: Sequence[str], slices: Iterable[tuple[int, str, str, float, float]], span_ms: float
 ) -> str:
     """Draw a lane for each thread. ``slices``: (lane, CSS class, text, start, end), in ms."""
-    height, scale = 26 * len(threads) + 22, (WIDTH - LEFT) / span_ms if span_ms else 0.0
+    width, height = WIDTH - LEFT - 2 * RIGHT, 26 * len(threads) + 22
+    scale = width / span_ms if span_ms else 0.0
     names = [
         f'<text x="4" y="{26 * at + 17}">{escape(name)}</text>' for at, name in enumerate(threads)
     ]
     shapes = []
     for lane, kind, text, start, end in slices:
-        width = max(0.3, (end - start) * scale)
-        place = f'x="{start * scale:.2f}" y="{26 * lane + 3}" width="{width:.2f}" height="20"'
+        place = f'x="{start * scale:.2f}" y="{26 * lane + 3}" height="20"'
+        place += f' width="{max(0.3, (end - start) * scale):.2f}"'
         shapes.append(
             f'<rect class="{escape(kind)}" {place}>{_title(f"{text}, {end - start:.2f} ms")}</rect>'
         )
@@ -154,8 +155,8 @@ def lanes(
     )
     # The slices are in an inner SVG. Only this is zoomed, so that text is not stretched.
     inner = (
-        f'<svg x="{LEFT}" y="0" width="{WIDTH - LEFT}" height="{height - 20}" '
-        f'preserveAspectRatio="none" viewBox="0 0 {WIDTH - LEFT} {height - 20}">'
+        f'<svg x="{LEFT}" y="0" width="{width}" height="{height - 20}" '
+        f'preserveAspectRatio="none" viewBox="0 0 {width} {height - 20}">'
         f"{''.join(shapes)}</svg>"
     )
     return (
@@ -239,7 +240,7 @@ def roofline(
     xs = [x for _, x, _ in dots if x > 0] + [highest / slowest, min(roofs.values()) / fastest]
     ys = [y for _, _, y in dots if y > 0] + list(roofs.values())
     axes = Axes(*_decades(xs), *_decades(ys), height, log=True)
-    shapes = []
+    shapes, labels = [], []
     label_ys: list[float] = []  # positions of the labels so far, to avoid overlaps
     for name, rate in sorted(slopes.items(), key=lambda one: -one[1]):
         left = max(axes.x0, axes.y0 / rate)
@@ -249,17 +250,17 @@ def roofline(
         while any(abs(y - other) < 15 for other in label_ys):
             y += 15
         label_ys.append(y)
-        shapes.append(_label(axes.x(left) + 8, y, f"{name} {rate:.0f} GB/s"))
+        labels.append(_label(axes.x(left) + 8, y, f"{name} {rate:.0f} GB/s"))
     for name, peak in roofs.items():
         shapes.append(axes.curve([(peak / fastest, peak), (axes.x1, peak)]))
         label = f"{name} {peak:.0f} GFLOP/s"
-        shapes.append(_label(axes.x(axes.x1) - 4, axes.y(peak) - 5, label, at_end=True))
+        labels.append(_label(axes.x(axes.x1) - 4, axes.y(peak) - 5, label, at_end=True))
     shapes += [
         axes.dot(x, y, f"{name}: {x:.2f} FLOP/byte, {y:.1f} GFLOP/s")
         for name, x, y in dots
         if x > 0 and y > 0
     ]
-    return _svg(height, axes.draw("FLOP/byte", "GFLOP/s") + "".join(shapes))
+    return _svg(height, axes.draw("FLOP/byte", "GFLOP/s") + "".join([*shapes, *labels]))
 
 
 @dataclass(slots=True)

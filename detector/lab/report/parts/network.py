@@ -156,13 +156,9 @@ def roofline(session: SavedSession, facts: RooflineFacts) -> str:
         return ""
     dots = [(row.name, row.intensity or 0.0, row.gflops_s or 0.0) for row in measured.rows]
     peaks = facts.peaks
-    roofs = {
-        " ".join(filter(None, (name, peaks.instructions.get(name)))): peak
-        for name, peak in peaks.gflops_s.items()
-    }
     slopes = {level.name: level.gbytes_s for level in peaks.levels}
     slopes = slopes or {"memory": peaks.bandwidth_gbytes_s}
-    drawn = drawings.roofline(dots, roofs, slopes) if roofs else ""
+    drawn = drawings.roofline(dots, peaks.gflops_s, slopes) if peaks.gflops_s else ""
     return text(*map(as_sentence, describe_roofline(facts))) + (figure(drawn) if drawn else "")
 
 

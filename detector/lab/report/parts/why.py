@@ -57,12 +57,16 @@ def name_call(one: WhyFrame) -> str:
     return f"its {cause.stage}" if own else f"{cause.stage} of frame {cause.frame}"
 
 
-def cause_text(one: WhyFrame) -> str:
+def cause_text(one: WhyFrame, why: Why) -> str:
+    """Describe the cause and, if it explains less, the part that grew most above its median."""
     cause = one.cause
-    return (
-        f"{name_call(one)} took {cause.excess_ms:.1f} ms more than the median {cause.stage}: "
-        f"{cause.text}"
-    )
+    if one.ms <= why.median_ms:
+        return "no slower than the median frame"
+    text = f"{name_call(one)} took {cause.excess_ms:.1f} ms more than the median {cause.stage}"
+    part = max(one.parts, key=lambda each: each.ms - each.median_ms)
+    if part.waits and (more := part.ms - part.median_ms) > cause.excess_ms:
+        text = f"it waited {more:.1f} ms more before {part.stage}, for {part.waited_for}; {text}"
+    return f"{text}: {cause.text}"
 
 
 def list_facts(one: WhyFrame, why: Why) -> list[str]:
@@ -115,7 +119,7 @@ def _draw_slow_frame(why: Why, one: WhyFrame, picture: str) -> str:
         labels=False,
     )
     known = ", ".join(list_facts(one, why))
-    inside = f"<p>{escape(cause_text(one))}</p>" + (f"<p>{escape(known)}</p>" if known else "")
+    inside = f"<p>{escape(cause_text(one, why))}</p>" + (f"<p>{escape(known)}</p>" if known else "")
     described = Table(f"why-{one.frame}", PART_COLUMNS, list_parts_without_short_waits(one))
     head = f"frame {one.frame}: {one.ms:.1f} ms ({name_call(one)}: {one.cause.text})"
     return details(head, inside, picture, bar, drawings.table(described))
