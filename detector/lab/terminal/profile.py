@@ -164,7 +164,7 @@ def _stage_table(document: NsysDocument) -> Table:
     rows = [row for row in document.stages if row.step in longest]
     more = _left_out(len(document.stages) - len(rows), "stage")
     stages = Table("stages", STEPS, rows, "stages of the recording, ms", more)
-    return stages.pick("step", "count", "avg", "p50", "p90", "max", "share")
+    return stages.pick("step", "count", "avg", "p50", "p90", "max", "share_of_stages")
 
 
 def print_recorded(console: SafeConsole, document: NsysDocument) -> None:
