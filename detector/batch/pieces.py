@@ -38,7 +38,7 @@ def folder_name(name: str, key: str) -> str:
 
 
 def _all_of(name: str) -> str:
-    """Return the prefix that an item's folders have for all keys."""
+    """Return the prefix that all folders of an item share, whatever their key."""
     return f"{PARTS}{hashlib.sha256(name.encode()).hexdigest()[:16]}-"
 
 
@@ -60,7 +60,7 @@ def drop(place: str, name: str) -> None:
 
 def sweep(place: str, keep: Collection[str], names: Collection[str] | None) -> set[str]:
     """Remove folders of parts that are not in ``keep``. Return the folders of ``keep`` that exist.
-    ``names``: the items whose parts may be removed (a shard's); None: all items."""
+    ``names``: the items, such as a shard's, whose parts may be removed; None: all items."""
     found = find_folders(place)
     ours = None if names is None or not found else tuple(map(_all_of, names))
     kept = {name for name in found if name in keep and not os.path.islink(f"{place}/{name}")}

@@ -350,7 +350,7 @@ class _LiveRun:
                 running.change(camera, settings)
             else:
                 new_parts = self._plan.parts(self._source)
-                # Set stages first: the new head also returns boxes below --conf, for the tracker.
+                # First the stages: only the tracker expects the new head's boxes below --conf.
                 parts.between, parts.head = {**new_parts.between, **parts.between}, new_parts.head
         self._around.say(f"{camera}: {changes}; lines and zones are in {path}")
         return changes, path

@@ -45,7 +45,7 @@ def test_linked_target_folder_is_refused(photo):
 
 
 @pytest.mark.slow
-def test_job_sorts_photos_and_videos_and_resume_restores_removed_links(tmp_path):
+def test_job_sorts_files_and_restores_removed_links_if_resumed(tmp_path):
     clip = os.path.join(os.path.dirname(__file__), "../../videos/street.mp4")
     street = cv2.VideoCapture(clip).read()[1]
     (tmp_path / "in/far").mkdir(parents=True)

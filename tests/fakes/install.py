@@ -22,8 +22,8 @@ def install_fake_tensorrt(
 ) -> SimpleNamespace:
     """Install fakes of the driver, of TensorRT, and of the CUDA package ``memory``.
 
-    ``major``: version of TensorRT, or ``RTX_MAJOR``. ``gpu``: total (bytes of memory), and options
-    of ``Libcuda``. Skip the test if TensorRT for RTX is not installed.
+    ``major``: version of TensorRT, or ``RTX_MAJOR``. ``gpu``: ``total`` (bytes of the GPU's
+    memory) and options of ``Libcuda``. Skip the test if TensorRT for RTX is not installed.
     """
     pytest.importorskip("tensorrt_rtx", reason="tensorrt_rtx is not installed")
     from tests.fakes.tensorrt_module import make_module  # imports the real library

@@ -193,7 +193,7 @@ def test_udp_pictures_may_change_size(clip: Path, tmp_path: Path) -> None:
 
 
 def test_connection_error_says_whether_login_or_path_or_server_is_wrong(clip: Path) -> None:
-    """After a wrong login, the feed also waits for minutes."""
+    """Only after a refused login does the feed wait for minutes before it tries again."""
     with servers.rtsp({"c": clip}, login="me:S3cret99") as server:
         for url, kind in [
             (server.url("c", "me:WrongPw99"), "user or password"),
@@ -291,7 +291,7 @@ def test_mjpeg_feed_survives_a_new_size_a_frozen_picture_and_silence(web: HttpSe
 
 
 def test_slow_loop_does_not_cause_a_reconnect(web: HttpServer) -> None:
-    """While the decoder waits for the loop, a new connection must not reach its start timeout."""
+    """A new connection must not time out merely because the decoder waits for a slow loop."""
     with started_feed(web.url("/mjpeg"), terms={"max_age_s": 3600.0}) as feed:
         wait_for(lambda: feed.facts().received >= 20)
         feed.receiving.cut()
@@ -374,7 +374,7 @@ def test_mjpeg_feed_that_sheds_load_survives_a_frozen_picture_and_silence(web: H
     assert is_balanced(feed)
 
 
-def test_feed_gives_the_newest_picture_with_the_policy_latest(web: HttpServer) -> None:
+def test_policy_latest_gives_the_newest_picture(web: HttpServer) -> None:
     web.fps = 100
     with started_feed(web.url("/mjpeg"), every=False) as feed:
         wait_for(lambda: feed.facts().received >= 30)
@@ -464,7 +464,7 @@ def test_lost_datagrams_damage_pictures_but_end_no_connection(tmp_path: Path, lo
     assert is_balanced(feed)
 
 
-def test_ffmpeg_log_is_taken_over_and_returned(clip: Path) -> None:
+def test_ffmpeg_log_is_taken_over_and_given_back(clip: Path) -> None:
     """``LogWatch`` must know whether it gets FFmpeg's messages, because they show redirects."""
     messages: list[str] = []
     with LogWatch(messages.append) as watch:
@@ -540,7 +540,7 @@ class RtspStub(threading.Thread):
 
 
 def test_rtsp_login_stays_at_its_host() -> None:
-    """FFmpeg itself, which is tried first, sends the password for the first host to the second."""
+    """FFmpeg alone sends the password on to the host of a redirect, as ``av.open`` shows first."""
     refuse = ["401 Unauthorized", 'WWW-Authenticate: Basic realm="x"']
 
     def redirect(request: str) -> list[str]:
@@ -582,11 +582,11 @@ def test_twenty_restarts_leak_no_threads_or_files(clip: Path) -> None:
             wait_for(lambda: feed.facts().state == WAITING)
             server.start()
         wait_for(lambda: feed.facts().connects == 21)
-        most_threads, some_files = before or (0, 0)
+        threads_before, files_before = before or (0, 0)
 
         def as_before() -> bool:
             threads, files = threads_and_files()
-            return threads <= most_threads and files <= some_files + 1
+            return threads <= threads_before and files <= files_before + 1
 
         wait_for(as_before)
 

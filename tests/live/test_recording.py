@@ -1,4 +1,4 @@
-"""Test which pictures recordings contain. Numbers are drawn into the pictures. No thread runs."""
+"""Test that recordings contain the right pictures, which show numbers. No thread runs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Bench:
     def play(
         self, path: Path, at_s: float = 100.0, *, change: Any = None, utc_jump: float = 0.0
     ) -> float:
-        """Play all packets of a file as one connection; return when it ended, in seconds."""
+        """Play all packets of a file as one connection. Return the time at which it ended, in s."""
         with av.open(str(path)) as container:
             self.recording.handle(RecordedStreams(container.streams))
             end = at_s
@@ -172,7 +172,7 @@ def test_packets_are_copied_unchanged(
     assert [at - after[0][1] for _, at in after] == pytest.approx(
         [at - before[0][1] for _, at in before], abs=0.0011
     )
-    if suffix != ".ts":  # in packets from MPEG-TS, lengths replace the start codes
+    if suffix != ".ts":  # MPEG-TS has start codes where the recording has lengths
         assert [data for data, _ in after] == [data for data, _ in before]
     if sound is None:
         return
@@ -280,7 +280,7 @@ def first_without_stamps(number: int, packet: Packet) -> None:
 
 
 def clock_set(by_s: int) -> Callable[[int, Packet], None]:
-    """Return a change that sets the camera's clock by ``by_s`` seconds after its first second."""
+    """Return a change that adds ``by_s`` seconds to the time stamps after the first second."""
 
     def change(number: int, packet: Packet) -> None:
         if number >= 25 and packet.dts is not None and packet.pts is not None:

@@ -17,7 +17,7 @@ from tests.models.exports import STATED, Export
 from tests.networks import open_network, refusal
 
 # limit, the largest value in a real file, which file
-LARGEST = [
+IN_REAL_FILES = [
     (bounds.MAX_NODES, 3_711, "D-FINE with its official exporter, opset 16"),
     (bounds.MAX_NAME, 109, "a tensor of D-FINE after onnxslim"),
     (bounds.MAX_FIELDS, 9_669, "D-FINE"),
@@ -38,9 +38,9 @@ LARGEST = [
 ]
 
 
-@pytest.mark.parametrize(("limit", "largest", "where"), LARGEST, ids=lambda value: str(value)[:40])
-def test_each_limit_is_at_least_ten_times_what_a_real_file_has(limit, largest, where):
-    assert limit >= 10 * largest, where
+@pytest.mark.parametrize(("limit", "largest", "file"), IN_REAL_FILES, ids=lambda one: str(one)[:40])
+def test_each_limit_is_at_least_ten_times_what_a_real_file_has(limit, largest, file):
+    assert limit >= 10 * largest, file
 
 
 def long_name(folder):

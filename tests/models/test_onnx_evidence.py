@@ -19,7 +19,7 @@ from detector.core.errors import ModelError, UsageError
 from detector.core.errors.guard import guarded, refuse_kept
 from detector.core.models import describe
 from detector.core.models.base import ModelRequest
-from detector.core.models.description import read_description
+from detector.core.models.description import bind, read_description
 from detector.core.models.formats.onnx.evidence import PixelSteps
 from tests.known_answers import run_once
 from tests.models import exports
@@ -652,6 +652,7 @@ WRONG = {
     "- 1": "holds no keys",
     WHOLE.replace("scale: 1", "scale: 1/0"): "input.scale: '1/0'",
     WHOLE.replace("columns: 2-5", "columns: 2-9"): "has no columns 2-9",
+    WHOLE.replace("columns: 2-5", "columns: last 9"): "columns last 9: there are only 6",
     WHOLE.replace("column: 0", "column: -5"): "`$.outputs.classes.column`",
     WHOLE.replace("columns: 2-5", "columns: x"): "columns: x: write 0-3",
     WHOLE.replace("tensor: output0, columns: 2-5", "tensor: boxes"): "has no output boxes",
@@ -664,6 +665,13 @@ WRONG = {
 def test_refusal_of_a_wrong_description_mentions_the_key(tmp_path, text):
     path = rows_of_six("csb").save(tmp_path / "m.onnx")
     assert WRONG[text] in refusal(path, describe=described(tmp_path, text))
+
+
+def test_last_columns_of_an_unknown_number_are_refused(tmp_path):
+    text = WHOLE.replace("columns: 2-5", "columns: last 4")
+    outputs = read_description(described(tmp_path, text)).outputs
+    why = bind(outputs, {"output0": (1, 20, None)}, (SIDE, SIDE))
+    assert why == "columns last 4: the number of columns is unknown"
 
 
 def test_command_describe_does_not_overwrite_the_files_of_the_model(tmp_path):

@@ -161,7 +161,7 @@ def test_pictures_give_bgr(folder: Path) -> None:
 
 @pytest.mark.parametrize("start", ["0", "0.3", "0.5", "0.9"])
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_option_start_gives_frames_of_a_whole_run(folder: Path, decoder: str, start: str) -> None:
+def test_start_gives_the_same_frames_as_a_whole_run(folder: Path, decoder: str, start: str) -> None:
     path = folder / "keys.mp4"
     if not path.exists():
         write_video(path, 60, g="12", bf="2")
@@ -188,12 +188,12 @@ def test_stride_over_damage_gives_the_same_frames(damaged: Path) -> None:
 def test_damage_in_the_first_packet_gives_the_same_frames(folder: Path) -> None:
     path = damage_packets(write_video(folder / "first.mp4", 12, g="4", bf="0"), 0)
     frames, source = read_all(path)
-    alone, exact = read_all(path, decoder="av")
-    assert_equal(frames, alone)
+    exact_frames, exact = read_all(path, decoder="av")
+    assert_equal(frames, exact_frames)
     assert source.counts == exact.counts
 
 
-def test_damage_after_a_start_keeps_frame_numbers(folder: Path) -> None:
+def test_frame_numbers_are_right_if_damage_follows_the_start_option(folder: Path) -> None:
     path = damage_packets(write_video(folder / "late.mp4", 60, g="12", bf="0"), 50)
     expected = {frame.index: frame for frame in read_bgr(path)}
     with sources.open(str(path), pixels="yuv420p") as source:
@@ -302,18 +302,18 @@ def test_change_of_format_within_a_stream_is_followed(
     path = write_parts(tmp_path / "both.ts", H264, (), options)
     later, _ = read_all(write_parts(tmp_path / "later.ts", H264, options))
     frames, source = read_all(path, decoder=decoder)
-    exact = read_bgr(path)
+    exact_frames = read_bgr(path)
     assert {frame.size for frame in frames} == {(48, 64)}
     easel, sink = Easel(), VideoSink(tmp_path / "drawn.mp4", crf=1)
     sink.open(source.info)
-    for frame, exact_frame, alone in zip(frames, exact, 2 * later, strict=True):
+    for frame, exact_frame, later_frame in zip(frames, exact_frames, 2 * later, strict=True):
         before = frame.image
         assert "larger" in name or np.array_equal(before, exact_frame.image)
         if frame.index < len(later):
             assert isinstance(frame.picture, Planes)
         elif stays_planes:
             colours = frame.picture.colours  # type: ignore[union-attr]
-            assert colours == alone.picture.colours  # type: ignore[union-attr]
+            assert colours == later_frame.picture.colours  # type: ignore[union-attr]
             assert (colours.full_range, colours.matrix == 1) == ("full" in name, name == "bt709")
         else:
             assert frame.picture is before
@@ -321,7 +321,7 @@ def test_change_of_format_within_a_stream_is_followed(
         assert np.array_equal(frame.image, before)
         sink.write(frame, Detections.empty())
     sink.close()
-    for frame, exact_frame in zip(read_bgr(tmp_path / "drawn.mp4"), exact, strict=True):
+    for frame, exact_frame in zip(read_bgr(tmp_path / "drawn.mp4"), exact_frames, strict=True):
         assert coarse_difference(frame.image, exact_frame.image) < (12 if "larger" in name else 5)
 
 
@@ -341,7 +341,7 @@ def test_change_of_size_is_noted_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_mutated_files_give_the_frames_of_decoding_packet_by_packet(folder: Path) -> None:
+def test_mutated_files_give_the_same_frames_as_decoding_packet_by_packet(folder: Path) -> None:
     """Include raw.h264, whose demuxer and decoder share a name in FFmpeg's log."""
     names, taken_over = ["h264.mp4", "hevc.mkv", "h264.ts", "raw.h264"], 0
     make_seeds(folder, names)

@@ -38,7 +38,7 @@ RESIZE_TYPES = {
     "fit_to_window_letterbox": {"fit": "letterbox", "align": "centre"},
 }
 SLICE_INPUTS = (0, 1, 2, 4, 3)  # ONNX has the axes before the steps
-PREPROCESSING = "preprocessing_0"  # key in the rt_info of what PrePostProcessor added or changed
+PREPROCESSING = "preprocessing_0"  # rt_info key of layers that PrePostProcessor added or changed
 REVERSED = "Gather_"  # prefix of weights that PrePostProcessor.reverse_channels() changed
 
 
@@ -187,7 +187,7 @@ def _constant(port: Any) -> Any:
 
 
 def _find_convolution(layer: Any) -> Any:
-    """Return the output of the convolution whose bias ``layer``, an Add, adds; None for others."""
+    """If ``layer``, an Add, adds a convolution's bias, return the convolution's output or None."""
     for data, bias in ((0, 1), (1, 0)):
         output = layer.input_value(data)
         is_convolution = OPERATORS.get(output.get_node().get_type_name()) == "Conv"

@@ -536,10 +536,10 @@ def _parse_columns(columns: str, sides: int | None) -> tuple[int, int | None]:
     match = COLUMNS.fullmatch(columns)
     assert match is not None
     if match["n"] is not None:
-        if sides is None or int(match["n"]) >= sides:
-            raise _MismatchError(
-                f"columns {columns}: there are only {'?' if sides is None else sides}"
-            )
+        if sides is None:
+            raise _MismatchError(f"columns {columns}: the number of columns is unknown")
+        if int(match["n"]) >= sides:
+            raise _MismatchError(f"columns {columns}: there are only {sides}")
         rest = sides - int(match["n"])
         return (0, rest) if match["but"] else (rest, int(match["n"]))
     first = int(match["first"])

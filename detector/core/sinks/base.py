@@ -27,8 +27,8 @@ class Sink:
     """
 
     name: ClassVar[str]  # name of the module; also used in --save and in the summary
-    # Suffixes of the output's name. The first is the default; "" or "-labels" means a folder. For
-    # -o FILE, this sink is chosen if the end of FILE from its last dot (".json") is one of them.
+    # Suffixes of the output's name. The first is the default; "" or "-labels" means a folder. With
+    # -o FILE, this sink is chosen if FILE's extension (from its last dot: ".json") is one of them.
     suffixes: ClassVar[tuple[str, ...]]
     # The picture that the sink needs, or "none". "plain": BGR, passed to ``see`` before boxes are
     # drawn, with the objects of --blur pixelated. "bgr": boxes are drawn into ``frame.image``.
@@ -49,7 +49,7 @@ class Sink:
     imports: ClassVar[tuple[str, ...]] = ()
     # Name of the sink's folder in a dataset (IN-dataset/), which several sinks write together.
     dataset: ClassVar[str] = ""
-    # Whether the output shows the source's own pixels, so that --blur and --no-video cannot apply.
+    # Whether the output shows the source's own pixels; --blur and --no-video are then refused.
     untouched: ClassVar[bool] = False
     needs: ClassVar[str] = ""  # the option without which its output would be empty
 

@@ -143,7 +143,7 @@ def describe_build(facts: dict[str, Any]) -> list[str]:
     if facts["built"]:
         head = f"built: {facts['path']} in {facts['seconds']:.1f} s"
     else:
-        took = f" in {facts['build_s']:.1f} s" if facts.get("build_s") else ""
+        took = f" (the build took {facts['build_s']:.1f} s)" if facts.get("build_s") else ""
         head = f"already built: {facts['path']}{took}"
     extra = [f"{name}: {value}" for name, value in (facts.get("facts") or {}).items()]
     origin = f"from: {facts['model_sha256'][:12] or 'no weights'} (sha256 of the model's files)"

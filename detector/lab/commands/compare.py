@@ -199,9 +199,9 @@ def _refuse_with_where(others: dict[str, Any]) -> None:
 
     for name, value in others.items():
         if value is not None:
-            raise UsageError(
-                f"--{name} is for a comparison of speeds; with --where, put it inside A or B"
-            )
+            can_be_inside = name in ("engine", "precision", "batch")
+            cure = "put it inside A or B" if can_be_inside else "omit it"
+            raise UsageError(f"--{name} is for compare's table; with --where, {cure}")
 
 
 def _where(

@@ -289,9 +289,9 @@ class MotDetections(DetectionFormat):
                 number = 1
             if not 1 <= number <= len(names):
                 raise SourceError(
-                    f"{path}:{line}: class {number} has no name: {counted(len(names), 'name')} "
-                    f"cover 1 to {len(names)}; give the names that the model uses; if "
-                    "the class is -1, the one name of --classes"
+                    f"{path}:{line}: class {number} has no name: classes count from 1, and "
+                    f"{counted(len(names), 'name', 'is')} known; give the names that the model "
+                    "uses; if the class is -1, the one name of --classes"
                 )
             at = collector.register(lookup.by_frame(int(row[0]) - 1), f"frame {int(row[0])}")
             if at is not None:

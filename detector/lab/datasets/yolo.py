@@ -286,8 +286,8 @@ def _read_boxes(
 def _parse_class(path: Path, line: int, value: float, names: tuple[str, ...]) -> int:
     if value != int(value) or not 0 <= value < len(names):
         raise SourceError(
-            f"{path}:{line}: class {value:g} has no name: {counted(len(names), 'name')} cover 0 "
-            f"to {len(names) - 1}; add its name"
+            f"{path}:{line}: class {value:g} has no name: classes count from 0, and "
+            f"{counted(len(names), 'name', 'is')} known; add its name"
         )
     return int(value)
 

@@ -23,7 +23,7 @@ from detector.core.session.document import (
 from detector.lab.session.passes import FACTS, CriticalPathFacts, PassRecord, pass_schema
 
 PROFILE_SCHEMA = 2  # in version 1, what_if was a list of predictions
-OTHER_NAMES = {"frames": "slowest_frames"}  # since the header's "frames" counts frames
+OTHER_NAMES = {"frames": "slowest_frames"}  # since "frames" is already a key of the header (counts)
 
 
 # A recording
@@ -84,8 +84,8 @@ class CallRow:
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
     """One run of a recording. ``ranges``: number of ranges. ``open_ranges``: number of ranges
-    omitted because the recording ended first. ``outside``: True for the ranges of a process that
-    are in no run."""
+    omitted because the recording ended first. ``outside``: True if this row is no run, but
+    the ranges of a process outside all runs."""
 
     process: Count
     program: str | None
@@ -125,9 +125,9 @@ class NsysDocument:
 class ProfileHeader:
     """The part before the passes. ``overhead``: pass -> its time per frame / that of the plain run,
     for passes that ran the pipeline. ``undisturbed``: pass -> why it caused no slowdown.
-    ``not_available``: pass -> why it could not run. ``ran``: pass -> the execution that it
-    measured, such as "openvino int8, like the run". ``latency_ms``: percentiles of the time from
-    reading a frame to writing it."""
+    ``not_available``: pass -> why it could not run. ``ran``: pass -> the engine and precision that
+    it measured, and whether in the run itself or anew: "openvino int8, like the run".
+    ``latency_ms``: percentiles of the time from reading a frame to writing it."""
 
     schema: int = PROFILE_SCHEMA
     session: str

@@ -69,7 +69,7 @@ def _run_metrics(figures: LiveFigures) -> Iterator[Metric]:
         "capacity_cameras", "Cameras that this machine could handle (estimate).", figures.capacity
     )
     yield _gauge(
-        "engine_idle_seconds",
+        "engine_stalled_seconds",
         "Time since the engine last finished a request; 0 if it is idle.",
         figures.engine_age_s,
     )

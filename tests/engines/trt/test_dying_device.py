@@ -1,6 +1,6 @@
-"""A GPU that dies during a run. From then on, every call of the package for device memory fails,
-even a call that frees memory. The run ends with exit code 5 and keeps all earlier frames.
-"""
+"""A GPU that dies during a run. From then on every call into the CUDA package (pycuda, cuda-python
+or torch) fails, even a call that frees memory. The run ends with exit code 5 and keeps all earlier
+frames."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ model,video,inference FPS,end-to-end FPS,frames
 street,a.mp4,36.1,18.9,400
 street,b.mp4,35.8,15.0,400
 """,
-    "a first layer whose rounded MACs could be FLOPs": """
+    "a first layer whose figure is too coarse to tell MACs from FLOPs": """
 | type | params | MACs (G) |
 |---|---|---|
 | Conv | 648 | 0.01 |
@@ -203,8 +203,8 @@ def test_published_parameter_counts_are_the_same_as_in_our_catalogue() -> None:
     [("0.0664", False), ("0.1327", True), ("0.2654", False), ("0.5308", True)],
 )
 def test_first_layer_reveals_flops_labelled_as_macs(printed: str, flagged: bool) -> None:
-    """The first layer has 24 filters of 3x3 on three channels, with stride 2 or 1."""
-    text = CLEAN["a first layer whose rounded MACs could be FLOPs"]
+    """The figures are MACs and FLOPs of 24 filters of 3x3 on 3 channels: stride 2, then 1."""
+    text = CLEAN["a first layer whose figure is too coarse to tell MACs from FLOPs"]
     text = text.replace("0.01", printed).replace("100x100", "640x640")
     assert ("mac-or-flop" in rules_of(of_text(text))) == flagged
 

@@ -24,6 +24,7 @@ from detector.core.stages.annotate import Style, annotate
 from detector.core.stages.nms import nms
 from detector.core.stages.preprocess import letterbox
 from detector.core.types import Candidates, Frame
+from detector.lab.commands.compare import _refuse_with_where
 from detector.lab.compare.where import kinds
 from detector.lab.compare.where.difference import compare_tensors, tolerance_of
 from detector.lab.compare.where.graph import with_outputs
@@ -32,6 +33,7 @@ from detector.lab.compare.where.words import describe, open_side, parse_words
 from detector.lab.session.where import StageDifference
 from tests.cli.command import assert_one_line_error, detect_video, run_ok
 from tests.conftest import CHECKOUT
+from tests.one_line import one_line_error
 
 SIDE = 64
 CLIP = CHECKOUT / "videos/street.mp4"
@@ -379,6 +381,15 @@ def test_command_finds_the_first_difference(tmp_path):
 )
 def test_wrong_options_of_a_side_are_refused(words, code, tmp_path):
     assert_one_line_error(detect_video("compare", CLIP, "--where", *words, cwd=tmp_path), code)
+
+
+@pytest.mark.parametrize(
+    ("option", "advice"),
+    [("engine", "inside A or B"), ("batch", "inside A or B"), ("use", "omit"), ("labels", "omit")],
+)
+def test_option_that_where_does_not_take_is_refused_with_advice(option, advice):
+    with one_line_error(UsageError, f"--{option} ", advice):
+        _refuse_with_where({option: "x"})
 
 
 def test_config_for_one_side_and_for_both_is_refused():

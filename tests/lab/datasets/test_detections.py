@@ -172,6 +172,7 @@ def test_wrong_file_is_a_one_line_error(tmp_path, file, content, message):
         (samples.coco, "1,-1,0,0,5,5,0.5,1,1", r"frame numbers, but .* pictures"),
         (samples.mot, "1,-1,0,0,-5,5,0.5,1,1", r"x.txt:1"),
         (samples.mot, "1,7,1,1,5,5,0.5,-1,-1,-1", r"class -1 .*--classes"),
+        (samples.mot, "1,7,1,1,5,5,0.5,3,1", r"class 3 .* count from 1, and 2 names are known"),
         (samples.mot, "1,7,1,1,5,5,1,1\n1,7,9,1,5,5,1,1", r"x.txt:2: track 7 has two boxes"),
     ],
 )

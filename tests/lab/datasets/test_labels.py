@@ -252,7 +252,8 @@ def test_rows_that_may_be_poses_are_noted(tmp_path, other, notes):
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("labels/val/a.txt", "2 0.5 0.5 1 1\n", "a.txt:1: class 2 has no name: 2 names cover 0"),
+        ("labels/val/a.txt", "2 .5 .5 1 1\n", "a.txt:1: class 2 has no name: classes count from 0"),
+        ("data.yaml", "names: [a]\nval: images/val\n", "count from 0, and 1 name is known"),
         ("labels/val/a.txt", "0 0.5 0.5 1\n", "a.txt:1: not a row of at least 5 numbers"),
         ("labels/val/a.txt", "\n0 0.5 x 1 1\n", "a.txt:2: not a row of at least 5 numbers"),
         ("labels/val/a.txt", "0 30 20 10 10\n", "is not relative to the picture: YOLO's numbers"),

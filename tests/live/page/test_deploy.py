@@ -139,3 +139,4 @@ def test_alarms_and_dashboard_use_existing_metrics():
     for name in set(re.findall(r"detect_video_\w+", text)):
         assert re.search(rf"^{name}\b", metrics, re.M), name
     assert '{camera="door",quantile="0.99"}' in metrics
+    assert "\ndetect_video_engine_stalled_seconds" in metrics

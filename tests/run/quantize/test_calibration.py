@@ -130,7 +130,7 @@ def largest_weight(network: Network) -> int:
     return max(int(np.abs(values.astype(np.int32)).max()) for values in arrays)
 
 
-def test_note_states_the_packaged_agreement_with_7_bit_weights(
+def test_note_states_the_agreement_of_the_packaged_calibration_for_7_bit_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(int8, "adds_int8_in_16_bits", lambda: True)
@@ -147,25 +147,25 @@ def test_note_states_the_packaged_agreement_with_7_bit_weights(
 
 
 @pytest.mark.parametrize("model", ["street", "street-1"])
-def test_packaged_calibration_states_the_agreement_if_float_layers_run_in_bf16(
+def test_packaged_calibration_may_state_its_agreement_with_float_layers_in_bf16(
     model: str, tmp_path: Path
 ) -> None:
-    """Only the model "street" has this figure. Engines read it in ``Network.details``."""
+    """Only the calibration of "street" states it. Engines read it in ``Network.details``."""
     network = open_network(model)
     calibration = packaged(network, model)
     assert calibration is not None
     assert (FLOAT_IN_BF16 in calibration.result) == (model == "street")
-    int8, _ = quantize.quantize_network(network, FRONT, config(PACKAGED, model), tmp_path)
+    front, _ = quantize.quantize_network(network, FRONT, config(PACKAGED, model), tmp_path)
     known = (
         calibration.result[FLOAT_IN_BF16].agreement if FLOAT_IN_BF16 in calibration.result else None
     )
-    assert int8.details["int8"]["float_in_bf16"] == known
+    assert front.details["int8"]["float_in_bf16"] == known
     signed, _ = quantize.quantize_network(network, "int8-s8", config(PACKAGED, model), tmp_path)
     assert signed.details["int8"]["float_in_bf16"] is None
 
 
 @pytest.mark.slow
-def test_agreement_is_at_least_the_budget(tmp_path: Path) -> None:
+def test_agreement_on_the_held_out_frames_reaches_the_budget(tmp_path: Path) -> None:
     """The stored agreement of int8 with fp32 is that of the held-out frames."""
     pictures = hold_out(
         np.random.default_rng(0).integers(0, 256, (24, SIDE, SIDE, 3)).astype(np.uint8)
@@ -402,7 +402,7 @@ def test_graph_that_openvino_refuses_is_still_calibrated(
 
 
 def dynamic(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Quantise dynamically, so that no tensor remains between two float32 layers."""
+    """Quantise dynamically, so that the graph has nodes that compute with integers."""
     from onnxruntime.quantization import quantize_dynamic
 
     onnx.save(model, "float.onnx")

@@ -112,7 +112,7 @@ def temporary_folder() -> Path:
 
 
 def read_kept(folder: Path, name: str) -> dict[str, Any] | None:
-    """Return a sealed JSON object; None if there is no valid file."""
+    """Return a stored JSON object whose proof is valid; None if there is none."""
     document, reason = _read_document(folder / name)
     return document if reason is None else None
 

@@ -1,8 +1,8 @@
 """Read with the fastest reader until the first error, then with PyAV, so that every decodable frame
 is returned once.
 
-The fastest reader is PyAV on all cores for planes (``_threaded.py``), and cv2 for BGR. On ARM64 we
-use PyAV for BGR, too, if it can return the same pixels as on x86, because cv2 cannot.
+The fastest reader is PyAV on all cores for planes (``_threaded.py``), and cv2 for BGR. But cv2's
+BGR pixels differ between ARM64 and x86, so on ARM64 PyAV reads BGR if its pixels equal x86's.
 """
 
 from __future__ import annotations
